@@ -8,13 +8,7 @@ import torch
 __all__ = ["NOT_GENERATED"]
 
 _FACTORS = """
-cholesky cholesky_inverse cholesky_solve geqrf linalg.cholesky linalg.cholesky_ex linalg.cond linalg.det linalg.eigh
-linalg.eigvalsh linalg.householder_product linalg.inv linalg.inv_ex linalg.ldl_factor linalg.ldl_factor_ex
-linalg.ldl_solve linalg.lstsq linalg.lstsq.grad_oriented linalg.lu linalg.lu_factor linalg.lu_factor_ex linalg.lu_solve
-linalg.matrix_rank linalg.matrix_rank.hermitian linalg.pinv linalg.pinv.hermitian linalg.pinv.singular linalg.qr
-linalg.slogdet linalg.solve linalg.solve_ex linalg.solve_triangular linalg.svd linalg.svdvals linalg.tensorinv
-linalg.tensorsolve logdet lu lu_solve lu_unpack matrix_exp norm.nuc ormqr pca_lowrank pinverse qr svd svd_lowrank
-triangular_solve
+linalg.ldl_factor linalg.ldl_factor_ex linalg.ldl_solve linalg.lstsq linalg.lstsq.grad_oriented matrix_exp
 """
 
 _COMPLEX = "chalf linalg.eig linalg.eigvals"

@@ -61,6 +61,7 @@ REMEDIES: dict[str, tuple[str, ...]] = {
         "there is no attention of …",
         "there are no gradients of images of …",
         "there is no such loss of …",
+        "there are no factors of …",
     ),
     f"Convert all its tensors to one type, float32, bfloat16 or float16 where it must be a float, {_OR}.": (
         "its numbers are of …",
@@ -145,6 +146,11 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "The text behind the colon is the compiler's or the driver's. Repair the dialect or program_build.": (
         "its plan can't be used: …",
     ),
+    "Leave it to the CPU's library, which is faster on large matrices than a group of items.": (
+        "a matrix has more than … rows and columns",
+    ),
+    "Catch the error of the functional form, or check `info`.": ("it waits for its values, to raise their errors",),
+    "Factor with pivots.": ("it factors without pivots",),
     "Name `kernel_generator` in the Driver class.": ("nobody builds plans here",),
     f"PyTorch raised this where it decomposed or lowered the call. Correct the arguments if they are wrong, {_OR}.": (
         "…Error: …",

@@ -20,6 +20,7 @@ from torch_outboard.kernels.book import (
     grid_sampling,
     images,
     indexing,
+    linear_algebra,
     lists,
     losses,
     norms,
@@ -51,8 +52,8 @@ __all__ = [
 ]
 
 SUBJECTS = (
-    *(arithmetic, attention, distances, fills, grid_sampling, images, indexing, lists, losses, norms, optimizers),
-    *(ordering, pooling, products, random, recurrent, reductions, shapes),
+    *(arithmetic, attention, distances, fills, grid_sampling, images, indexing, linear_algebra, lists, losses, norms),
+    *(optimizers, ordering, pooling, products, random, recurrent, reductions, shapes),
 )
 
 _NONE = Operator("")

@@ -180,10 +180,15 @@ class Kernel:
         parameters = [*self.parameters, Parameter("ob_groups", "ob_i64")]
         return self.before + dialect.frame(self.name, parameters, self.text, self.arrays)
 
-    def pointer(self, name: str, tensor: Tensor, is_written: bool = False, element: str = "") -> None:
-        """Declare a tensor's memory, as another type of the same size if one is named."""
+    def pointer(
+        self, name: str, tensor: Tensor, is_written: bool = False, element: str = "", is_alone: bool = True
+    ) -> None:
+        """Declare a tensor's memory, as another type of the same size if one is named.
+
+        Memory that an item reads and another item writes is not `is_alone`.
+        """
         kind = element or STORAGE_TYPES[tensor.dtype]
-        parameter = Parameter(name, kind, is_pointer=True, is_written=is_written, is_alone=True)
+        parameter = Parameter(name, kind, is_pointer=True, is_written=is_written, is_alone=is_alone)
         self._declare(parameter, f"{'' if is_written else 'const '}{kind}*", tensor.name)
 
     def number(self, name: str, value: Any) -> str:

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Factors of matrices and what is made of them, by kernels of the device: residuals, layouts, errors, refusals."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import linalg
+
+import torch_outboard
+from torch_outboard import _C
+
+EPSILON = torch.finfo(torch.float32).eps
+
+
+@pytest.fixture(autouse=True)
+def _nothing_on_the_cpu() -> Iterator[None]:
+    # What has no elements runs on the host without touching memory.
+    _C.set_providers(1, 1, 0)
+    _C.set_fallback_mode("error")
+    try:
+        yield
+    finally:
+        _C.set_providers(1, 2, 1)
+        _C.set_fallback_mode(os.environ.get("OUTBOARD_FALLBACK", "warn"))
+
+
+def assert_like(got: torch.Tensor, want: torch.Tensor) -> None:
+    """Compare all but the values: factors are unique up to signs."""
+    assert got.dtype == want.dtype and got.shape == want.shape
+    strides = zip(got.shape, got.stride(), want.stride(), strict=True)
+    assert got.numel() == 0 or all(size == 1 or ours == theirs for size, ours, theirs in strides)
+
+
+def assert_near(got: torch.Tensor, want: torch.Tensor, factor: float = 4) -> None:
+    """Compare matrices by the length of their difference, in roundings of the matrix for each row or column."""
+    bound = factor * max(*want.shape[-2:], 4) * EPSILON * want.double().norm(dim=(-2, -1))
+    assert ((got.double() - want.double()).norm(dim=(-2, -1)) <= bound).all()
+
+
+def assert_orthogonal(columns: torch.Tensor) -> None:
+    one = torch.eye(columns.shape[-1], dtype=torch.float64)
+    assert_near(columns.double().mT @ columns.double(), one.expand(*columns.shape[:-2], *one.shape))
+
+
+def compare(device: Any, function: Callable[..., Any], *given: torch.Tensor) -> None:
+    """Compare unique results element by element."""
+    got, want = function(*(one.to(device) for one in given)), function(*given)
+    for ours, theirs in [(got, want)] if isinstance(got, torch.Tensor) else zip(got, want, strict=True):
+        assert_like(ours, theirs)
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-4)
+
+
+def regular(*shape: int) -> torch.Tensor:
+    """Return random matrices that are far from singular."""
+    return torch.randn(shape) + 2 * shape[-1] ** 0.5 * torch.eye(shape[-1])
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 4), (2, 3, 4, 5), (2, 3, 40, 33)])
+def test_lu(device, shape):
+    a = torch.randn(shape)
+    torch_outboard.reset_coverage()
+    p, low, up = (one.cpu() for one in linalg.lu(a.to(device)))
+    assert_near(p @ low @ up, a)
+    assert low.abs().amax() <= 1
+    for ours, theirs in zip(linalg.lu_factor_ex(a.to(device)), linalg.lu_factor_ex(a), strict=True):
+        assert_like(ours, theirs)
+    assert {row.provider for row in torch_outboard.coverage() if "linalg_lu" in row.op} == {"generated"}
+
+
+def test_systems(device):
+    a, b = regular(2, 3, 6, 6), torch.randn(2, 3, 6, 4)
+    compare(device, linalg.solve, a, b)
+    compare(device, linalg.solve, a.mT, b)
+    compare(device, lambda a, b: linalg.solve(a, b.mT, left=False), a, b)
+    compare(device, linalg.solve, a, b[..., 0])
+    compare(device, lambda a: linalg.inv(a[..., ::2, ::2]), a)
+    compare(device, linalg.det, a / 4)
+    compare(device, linalg.slogdet, a.mT)
+    compare(device, lambda a, b: linalg.lu_solve(*linalg.lu_factor(a), b, adjoint=True), a, b)
+
+
+def test_gradients_of_a_determinant_and_a_solution(device):
+    def gradients(a, b):
+        a, b = (one.detach().requires_grad_() for one in (a, b))
+        return torch.autograd.grad(linalg.solve(a, b).sin().sum() + linalg.det(a / 3), (a, b))
+
+    given = regular(4, 4), torch.randn(4, 3)
+    got, want = (gradients(*(one.to(place) for one in given)) for place in (device, "cpu"))
+    for ours, theirs in zip(got, want, strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("is_upper", [False, True])
+def test_cholesky_and_triangles(device, is_upper):
+    a, b = regular(2, 5, 5), torch.randn(2, 5, 3)
+    a = a @ a.mT
+    compare(device, lambda a: linalg.cholesky(a, upper=is_upper), a)
+    triangle = linalg.cholesky(a, upper=is_upper)
+    compare(device, lambda b, t: torch.cholesky_solve(b, t, upper=is_upper), b, triangle)
+    compare(device, lambda t: torch.cholesky_inverse(t, upper=is_upper), triangle)
+    compare(device, lambda t, b: linalg.solve_triangular(t, b, upper=is_upper), triangle, b)
+    compare(device, lambda t, b: linalg.solve_triangular(t, b.mT, upper=is_upper, left=False), triangle, b)
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 4), (2, 4, 6), (2, 40, 33)])
+def test_qr(device, shape):
+    a = torch.randn(shape)
+    for mode in ("reduced", "complete"):
+        q, r = linalg.qr(a.to(device), mode)
+        for ours, theirs in zip((q, r), linalg.qr(a, mode), strict=True):
+            assert_like(ours, theirs)
+        assert_near(q.cpu() @ r.cpu(), a)
+        assert_orthogonal(q.cpu())
+    compare(device, lambda a: linalg.qr(a, "r").R, a)
+    compare(device, torch.geqrf, a)
+
+
+def test_reflections_of_other_matrices(device):
+    a, tau = torch.geqrf(torch.randn(2, 6, 4))
+    compare(device, linalg.householder_product, a, tau)
+    for transpose in (False, True):
+        compare(device, lambda a, tau, c, t=transpose: torch.ormqr(a, tau, c, True, t), a, tau, torch.randn(2, 6, 3))
+    compare(device, lambda a, tau, c: torch.ormqr(a, tau, c.mT, False), a, tau, torch.randn(2, 6, 3))
+
+
+def test_large_and_small_numbers_do_not_overflow(device):
+    for size in (1e30, 1e-30):
+        a = torch.randn(12, 5) * size
+        q, r = (one.cpu().double() for one in linalg.qr(a.to(device)))
+        assert_near(q @ r / size, a.double() / size)
+        compare(device, lambda a, size=size: linalg.svdvals(a) / size, a)
+
+
+@pytest.mark.parametrize("side", ["L", "U"])
+def test_eigenvalues_and_vectors(device, side):
+    for a in (torch.randn(2, 5, 5), torch.randn(2, 40, 40), torch.ones(2, 4, 4), torch.zeros(2, 3, 3)):
+        got = linalg.eigh(a.to(device), side)
+        for ours, theirs in zip(got, linalg.eigh(a, side), strict=True):
+            assert_like(ours, theirs)
+        values, vectors = (one.cpu() for one in got)
+        low = a.tril() if side == "L" else a.triu().mT
+        assert_near(vectors * values.unsqueeze(-2) @ vectors.mT, low + low.tril(-1).mT)
+        assert_orthogonal(vectors)
+        assert (values[..., 1:] >= values[..., :-1]).all()
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_singular_values_and_vectors(device, full):
+    graded = torch.randn(2, 21, 20) * 10.0 ** -torch.arange(20.0)
+    low_rank = torch.randn(2, 9, 2) @ torch.randn(2, 2, 5)
+    for a in (torch.randn(2, 6, 4), torch.randn(2, 4, 6), low_rank, torch.zeros(2, 4, 3), graded):
+        got = linalg.svd(a.to(device), full_matrices=full)
+        for ours, theirs in zip(got, linalg.svd(a, full_matrices=full), strict=True):
+            assert_like(ours, theirs)
+        u, values, vh = (one.cpu() for one in got)
+        count = values.shape[-1]
+        assert_near(u[..., :count] * values.unsqueeze(-2) @ vh[..., :count, :], a)
+        assert_orthogonal(u)
+        assert_orthogonal(vh.mT)
+        assert (values[..., 1:] <= values[..., :-1]).all()
+
+
+def test_what_is_made_of_singular_values(device):
+    a = torch.randn(3, 6, 2) @ torch.randn(3, 2, 5)
+    assert (linalg.matrix_rank(a.to(device)).cpu() == 2).all()
+    torch_outboard.reset_coverage()
+    compare(device, linalg.pinv, regular(3, 5, 5))
+    compare(device, linalg.cond, regular(3, 5, 5))
+    assert {row.provider for row in torch_outboard.coverage() if "svd" in row.op} == {"generated"}
+
+
+def test_doubles(device):
+    a = torch.randn(7, 7, dtype=torch.float64)
+    q, r = linalg.qr(a.to(device))
+    torch.testing.assert_close((q @ r).cpu(), a, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(linalg.svdvals(a.to(device)).cpu(), linalg.svdvals(a), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a: linalg.cholesky(-a),
+        lambda a: linalg.cholesky(-a[0]),
+        lambda a: linalg.cholesky_ex(-a, check_errors=True),
+        lambda a: linalg.inv(a * 0),
+        lambda a: linalg.solve(a[0] * 0, a[0]),
+        lambda a: linalg.lu_factor_ex(a * 0, check_errors=True),
+        lambda a: linalg.svd(a / 0),
+        lambda a: linalg.svdvals(a[0] * float("nan")),
+    ],
+)
+def test_errors_are_torchs(device, function):
+    a = torch.eye(3).expand(2, 3, 3)
+    with pytest.raises(RuntimeError) as want:
+        function(a)
+    with pytest.raises(want.type) as got:
+        function(a.to(device))
+    assert str(got.value) == str(want.value)
+
+
+def test_endless_eigenvalues_are_an_error(device):
+    with pytest.raises(linalg.LinAlgError, match=r"linalg\.eigh: \(Batch element 1\).*failed to converge"):
+        linalg.eigh(torch.tensor([1.0, float("inf")], device=device).view(2, 1, 1).expand(2, 2, 2))
+
+
+def test_errors_are_not_raised_of_other_matrices(device):
+    a = regular(2, 3, 3)
+    a = a @ a.mT
+    compare(device, lambda a: linalg.cholesky_ex(a, check_errors=True), a)
+    compare(device, lambda a: linalg.inv_ex(a, check_errors=True), a)
+    assert linalg.cholesky_ex(-a.to(device)).info.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 3), (2, 0, 0)])
+@pytest.mark.parametrize("function", [linalg.inv, linalg.det, linalg.lu, linalg.qr, linalg.eigh, linalg.svd])
+def test_matrices_without_elements(device, function, shape):
+    got, want = function(torch.zeros(shape, device=device)), function(torch.zeros(shape))
+    for ours, theirs in [(got, want)] if isinstance(got, torch.Tensor) else zip(got, want, strict=True):
+        assert torch.equal(ours.cpu(), theirs)
+
+
+def test_results_are_written_where_the_caller_says(device):
+    a = regular(3, 4, 4)
+    out = torch.empty_like(a, device=device)
+    linalg.inv(a.to(device), out=out)
+    torch.testing.assert_close(out.cpu(), linalg.inv(a), rtol=1e-4, atol=1e-4)
+
+
+def test_large_matrices_are_left_to_the_cpu(device):
+    with pytest.raises(torch_outboard.NotSupportedError, match="has more than 256 rows and columns"):
+        linalg.inv(torch.zeros(300, 300, device=device))
+    assert linalg.qr(torch.ones(300, 2, device=device), "r").R.shape == (2, 2)

@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Linear algebra, from factors of matrices for which there are templates."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from torch_outboard.kernels.book.row import Operator
+from torch_outboard.kernels.refusal import Refusal
+
+__all__ = ["OPERATORS"]
+
+_Tensors = tuple[torch.Tensor, ...]
+
+
+def _as_batch(given: torch.Tensor, rank: int = 2) -> torch.Tensor:
+    """Return matrices, or vectors of rank 1, with one dimension of batches."""
+    kept = given.shape[given.dim() - rank :]
+    return given.reshape((math.prod(given.shape[: given.dim() - rank]), *kept))
+
+
+def _of_batch(given: torch.Tensor, batch: Any) -> torch.Tensor:
+    return given.reshape((*batch, *given.shape[1:]))
+
+
+def _broadcast(*shapes: Any) -> Any:
+    return torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+
+
+def _least(rows: Any, columns: Any) -> Any:
+    return torch.sym_min(rows, columns)  # type: ignore[no-untyped-call]
+
+
+def _columns(given: torch.Tensor) -> torch.Tensor:
+    """Return matrices whose columns are contiguous, as torch returns most of them."""
+    if any(size == 0 for size in given.shape):
+        return given.new_empty(given.shape)
+    return given.mT.contiguous().mT if given.dim() > 1 else given.contiguous()
+
+
+def _refuse_checks(check_errors: bool) -> None:
+    """Refuse a call that raises errors of values: its parts wait for them (csrc/ops/generated/factor_parts.cpp)."""
+    if check_errors:
+        raise Refusal("it waits for its values, to raise their errors")
+
+
+def _factored(a: torch.Tensor) -> _Tensors:
+    from torch_outboard.kernels.templates.factors import lu_factor
+
+    factors, pivots, info = lu_factor(_as_batch(a))
+    return tuple(_of_batch(one, a.shape[:-2]) for one in (factors, pivots, info))
+
+
+def _lu_factor_ex(a: torch.Tensor, *, pivot: bool = True, check_errors: bool = False) -> _Tensors:
+    _refuse_checks(check_errors)
+    if not pivot:
+        raise Refusal("it factors without pivots")
+    return _factored(a)
+
+
+def _cholesky_ex(a: torch.Tensor, *, upper: bool = False, check_errors: bool = False) -> _Tensors:
+    from torch_outboard.kernels.templates.factors import cholesky_factor
+
+    _refuse_checks(check_errors)
+    factor, info = (_of_batch(one, a.shape[:-2]) for one in cholesky_factor(_as_batch(a.mT if upper else a)))
+    return _columns(factor.mT) if upper else factor, info
+
+
+# Triangles.
+
+
+def _substituted(
+    a: torch.Tensor, b: torch.Tensor, upper: bool, *, left: bool = True, unitriangular: bool = False
+) -> torch.Tensor:
+    """Solve a triangular system; batches of both are broadcast."""
+    from torch_outboard.kernels.templates.triangles import substitution
+
+    if not left:
+        return _substituted(a.mT, b.mT, not upper, unitriangular=unitriangular).mT
+    batch = _broadcast(a.shape[:-2], b.shape[:-2])
+    wide_a, wide_b = (_as_batch(one.expand(*batch, *one.shape[-2:])) for one in (a, b))
+    return _of_batch(substitution(wide_a, wide_b, upper, unitriangular), batch)
+
+
+def _solve_triangular(
+    a: torch.Tensor, b: torch.Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> torch.Tensor:
+    return _columns(_substituted(a, b, upper, left=left, unitriangular=unitriangular))
+
+
+def _triangular_solve(
+    b: torch.Tensor, a: torch.Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+) -> _Tensors:
+    is_upper = upper != transpose
+    solution = _substituted(a.mT if transpose else a, b, is_upper, unitriangular=unitriangular)
+    return solution, _columns(a.expand(*solution.shape[:-2], *a.shape[-2:]).clone())
+
+
+def _cholesky_solve(b: torch.Tensor, factor: torch.Tensor, upper: bool) -> torch.Tensor:
+    lower = factor.mT if upper else factor
+    return _substituted(lower.mT, _substituted(lower, b, False), True)
+
+
+def _cholesky_inverse(factor: torch.Tensor, upper: bool = False) -> torch.Tensor:
+    return _cholesky_solve(_identity(factor), factor, upper)
+
+
+def _identity(like: torch.Tensor) -> torch.Tensor:
+    one = torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
+    return one.expand(*like.shape[:-2], *one.shape)
+
+
+# LU.
+
+
+def _swapped(pivots: torch.Tensor, rows: Any, *, inverse: bool = False) -> torch.Tensor:
+    from torch_outboard.kernels.templates.triangles import rows_of_pivots
+
+    return _of_batch(rows_of_pivots(_as_batch(pivots, 1), rows, inverse), pivots.shape[:-1])
+
+
+def _permuted(b: torch.Tensor, pivots: torch.Tensor, *, inverse: bool = False) -> torch.Tensor:
+    from torch_outboard.kernels.templates.triangles import permuted_rows
+
+    rows = _swapped(pivots, b.shape[-2], inverse=inverse)
+    batch = _broadcast(b.shape[:-2], rows.shape[:-1])
+    wide_b, wide_rows = b.expand(*batch, *b.shape[-2:]), rows.expand(*batch, rows.shape[-1])
+    return _of_batch(permuted_rows(_as_batch(wide_b), _as_batch(wide_rows, 1)), batch)
+
+
+def _laid_out(solution: torch.Tensor, left: bool) -> torch.Tensor:
+    return _columns(solution) if left else solution.contiguous()
+
+
+def _lu_solve(
+    factors: torch.Tensor, pivots: torch.Tensor, b: torch.Tensor, *, left: bool = True, adjoint: bool = False
+) -> torch.Tensor:
+    return _laid_out(_solved(factors, pivots, b, left=left, adjoint=adjoint), left)
+
+
+def _solved(
+    factors: torch.Tensor, pivots: torch.Tensor, b: torch.Tensor, *, left: bool = True, adjoint: bool = False
+) -> torch.Tensor:
+    if not left:
+        return _solved(factors, pivots, b.mT, adjoint=not adjoint).mT
+    if not adjoint:
+        half = _substituted(factors, _permuted(b, pivots), False, unitriangular=True)
+        return _substituted(factors, half, True)
+    half = _substituted(factors.mT, b, False)
+    return _permuted(_substituted(factors.mT, half, True, unitriangular=True), pivots, inverse=True)
+
+
+def _unpacked(factors: torch.Tensor) -> _Tensors:
+    rows, columns = factors.shape[-2:]
+    count = _least(rows, columns)
+    places = torch.arange(rows, device=factors.device).unsqueeze(-1) - torch.arange(count, device=factors.device)
+    low = torch.where(places > 0, factors[..., :count], torch.where(places == 0, 1.0, 0.0).to(factors.dtype))
+    return low, factors[..., :count, :].triu()
+
+
+def _permutation(pivots: torch.Tensor, rows: Any, dtype: torch.dtype) -> torch.Tensor:
+    """Return the matrix that undoes the swaps."""
+    sources = _swapped(pivots, rows).unsqueeze(-2)
+    return (sources == torch.arange(rows, device=pivots.device).unsqueeze(-1)).to(dtype)
+
+
+def _lu(a: torch.Tensor, *, pivot: bool = True) -> _Tensors:
+    factors, pivots, _ = _lu_factor_ex(a, pivot=pivot)
+    return _permutation(pivots, a.shape[-2], a.dtype), *_unpacked(factors)
+
+
+def _lu_unpack(
+    factors: torch.Tensor, pivots: torch.Tensor, unpack_data: bool = True, unpack_pivots: bool = True
+) -> _Tensors:
+    permutation = factors.new_empty(0)
+    if unpack_pivots:
+        permutation = _permutation(pivots, factors.shape[-2], factors.dtype)
+    low, up = _unpacked(factors) if unpack_data else (factors.new_empty(0), factors.new_empty(0))
+    return permutation, low, up
+
+
+def _solve_ex(a: torch.Tensor, b: torch.Tensor, *, left: bool = True, check_errors: bool = False) -> _Tensors:
+    _refuse_checks(check_errors)
+    factors, pivots, info = _factored(a)
+    is_vector = b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
+    right = b.unsqueeze(-1) if is_vector else b
+    # A vector is a column, whichever side it is on.
+    result = _solved(factors, pivots, right, left=left or is_vector)
+    return _laid_out(result.squeeze(-1) if is_vector else result, left), factors, pivots, info
+
+
+def _inv_ex(a: torch.Tensor, *, check_errors: bool = False) -> _Tensors:
+    result, _, _, info = _solve_ex(a, _identity(a), check_errors=check_errors)
+    return result, info
+
+
+def _parity(pivots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return -1 for an odd number of swaps, else 1."""
+    places = torch.arange(1, pivots.shape[-1] + 1, device=pivots.device, dtype=pivots.dtype)
+    return 1 - 2 * ((pivots != places).sum(-1) % 2).to(dtype)
+
+
+def _diagonal(a: torch.Tensor) -> torch.Tensor:
+    """Return the diagonal of matrices that are not wide."""
+    rows, columns = (torch.arange(size, device=a.device) for size in a.shape[-2:])
+    return torch.where(rows.unsqueeze(-1) == columns, a, 0).sum(-2)
+
+
+def _factored_for_determinant(a: torch.Tensor) -> _Tensors:
+    """Return the factors of a contiguous matrix's transpose, or else of the matrix, as the gradient's formula does."""
+    return _factored(a.mT if a.is_contiguous() else a)[:2]
+
+
+def _det(a: torch.Tensor) -> _Tensors:
+    factors, pivots = _factored_for_determinant(a)
+    return _diagonal(factors).prod(-1) * _parity(pivots, a.dtype), factors, pivots
+
+
+def _slogdet(a: torch.Tensor) -> _Tensors:
+    factors, pivots = _factored_for_determinant(a)
+    diagonal = _diagonal(factors)
+    sign = diagonal.sign().prod(-1) * _parity(pivots, a.dtype)
+    return sign, diagonal.abs().log().sum(-1), factors, pivots
+
+
+# Reflections.
+
+
+def _geqrf(a: torch.Tensor) -> _Tensors:
+    from torch_outboard.kernels.templates.reflectors import reflections
+
+    return tuple(_of_batch(one, a.shape[:-2]) for one in reflections(_as_batch(a)))
+
+
+def _reflected(vectors: torch.Tensor, tau: torch.Tensor, c: torch.Tensor, *, transpose: bool = False) -> torch.Tensor:
+    from torch_outboard.kernels.templates.reflectors import reflected
+
+    result = reflected(_as_batch(vectors), _as_batch(tau, 1), _as_batch(c), transpose)
+    return _of_batch(result, c.shape[:-2])
+
+
+def _columns_of_one(like: torch.Tensor, rows: Any, columns: Any) -> torch.Tensor:
+    """Return the first columns of identity matrices."""
+    one = torch.eye(rows, columns, dtype=like.dtype, device=like.device)
+    return one.expand(*like.shape[:-2], *one.shape)
+
+
+def _householder_product(vectors: torch.Tensor, tau: torch.Tensor) -> torch.Tensor:
+    return _columns(_reflected(vectors, tau, _columns_of_one(vectors, *vectors.shape[-2:])))
+
+
+def _ormqr(
+    vectors: torch.Tensor, tau: torch.Tensor, c: torch.Tensor, left: bool = True, transpose: bool = False
+) -> torch.Tensor:
+    if left:
+        return _columns(_reflected(vectors, tau, c, transpose=transpose))
+    return _columns(_reflected(vectors, tau, c.mT, transpose=not transpose).mT)
+
+
+def _qr(a: torch.Tensor, mode: str = "reduced") -> _Tensors:
+    rows, columns = a.shape[-2:]
+    count = _least(rows, columns)
+    factors, tau = _geqrf(a)
+    width = rows if mode == "complete" else count
+    r = _columns(factors[..., :width, :].triu())
+    if mode == "r":
+        return a.new_empty(0), r
+    return _columns(_reflected(factors, tau, _columns_of_one(a, rows, width))), r
+
+
+# Rotations.
+
+
+def _eigh(a: torch.Tensor, uplo: str = "L", compute_v: bool = True) -> _Tensors:
+    """Rotate a shift of the matrix whose eigenvalues are positive: these are singular values too."""
+    from torch_outboard.kernels.templates.rotations import orthogonal_columns
+
+    if 0 in a.shape:
+        return a.new_empty(a.shape[:-1]), a.new_empty(a.shape if compute_v else 0)
+    low = (a.mT if uplo in ("U", "u") else a).tril()
+    symmetric = low + low.tril(-1).mT
+    size = symmetric.abs().sum(-1).amax(-1)[..., None, None]  # a bound of the eigenvalues
+    scaled = symmetric / torch.where(size > 0, size, 1)
+    shifted = scaled + 1.5 * _identity(scaled)
+    _, values, vectors, failed = orthogonal_columns(_as_batch(shifted), _as_batch(scaled))
+    _assert_converged(failed, "linalg.eigh")
+    values = _of_batch(values, a.shape[:-2]) * size.squeeze(-1)
+    return values, _of_batch(vectors, a.shape[:-2]) if compute_v else a.new_empty(0)
+
+
+def _svd_of_nothing(a: torch.Tensor, full_matrices: bool, compute_uv: bool) -> _Tensors:
+    rows, columns = a.shape[-2:]
+    values = a.new_empty((*a.shape[:-2], columns))
+    if not compute_uv:
+        return a.new_empty(0), values, a.new_empty(0)
+    width = rows if full_matrices else columns
+    return _columns(_columns_of_one(a, rows, width).clone()), values, _identity(a).clone()
+
+
+def _assert_converged(failed: torch.Tensor, name: str) -> None:
+    torch.ops.aten._assert_async.msg((failed == 0).all(), f"{name}: The algorithm failed to converge")
+
+
+def _svd(a: torch.Tensor, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None) -> Any:
+    from torch_outboard.kernels.templates.rotations import orthogonal_columns
+
+    if a.shape[-2] < a.shape[-1]:
+        v, values, u = _svd(a.mT, full_matrices, compute_uv)
+        return (_columns(u.mT), values, _columns(v.mT)) if compute_uv else (u, values, v)
+    if 0 in a.shape:
+        return _svd_of_nothing(a, full_matrices, compute_uv)
+    size = a.abs().amax((-2, -1), keepdim=True)
+    scaled = a / torch.where(size > 0, size, 1)
+    left, values, right, failed = orthogonal_columns(_as_batch(scaled), None)
+    _assert_converged(failed, "linalg.svd")
+    values = _of_batch(values, a.shape[:-2]) * size.squeeze(-1)
+    if not compute_uv:
+        return a.new_empty(0), values, a.new_empty(0)
+    # Columns of length 0, and those of a full matrix, are completed by reflections.
+    factors, tau = _geqrf(_of_batch(left, a.shape[:-2]))
+    rows, columns = a.shape[-2:]
+    sign = torch.where(_diagonal(factors) < 0, -1.0, 1.0).to(a.dtype)
+    width = rows if full_matrices else columns
+    signs = torch.nn.functional.pad(sign, (0, width - columns), value=1.0)
+    u = _reflected(factors, tau, _columns_of_one(a, rows, width) * signs.unsqueeze(-2))
+    return _columns(u), values, _columns(_of_batch(right, a.shape[:-2]).mT)
+
+
+OPERATORS = (
+    Operator("aten::_cholesky_solve_helper.default", decomposition=_cholesky_solve),
+    Operator("aten::_linalg_det.default", decomposition=_det),
+    Operator("aten::_linalg_eigh.default", decomposition=_eigh),
+    Operator("aten::_linalg_slogdet.default", decomposition=_slogdet),
+    Operator("aten::_linalg_solve_ex.default", decomposition=_solve_ex),
+    Operator("aten::_linalg_svd.default", decomposition=_svd),
+    Operator("aten::cholesky_inverse.default", decomposition=_cholesky_inverse),
+    Operator("aten::geqrf.default", decomposition=_geqrf),
+    Operator("aten::linalg_cholesky_ex.default", decomposition=_cholesky_ex),
+    Operator("aten::linalg_householder_product.default", decomposition=_householder_product),
+    Operator("aten::linalg_inv_ex.default", decomposition=_inv_ex),
+    Operator("aten::linalg_lu.default", decomposition=_lu),
+    Operator("aten::linalg_lu_factor_ex.default", decomposition=_lu_factor_ex),
+    Operator("aten::linalg_lu_solve.default", decomposition=_lu_solve),
+    Operator("aten::linalg_qr.default", decomposition=_qr),
+    Operator("aten::linalg_solve_triangular.default", decomposition=_solve_triangular),
+    Operator("aten::lu_unpack.default", decomposition=_lu_unpack),
+    Operator("aten::ormqr.default", decomposition=_ormqr),
+    Operator("aten::triangular_solve.default", decomposition=_triangular_solve),
+    Operator("outboard::cholesky_factor.default", template="factors:cholesky"),
+    Operator("outboard::lu_factor.default", template="factors:lu"),
+    Operator("outboard::orthogonal_columns.default", template="rotations:rotate"),
+    Operator("outboard::permuted_rows.default", template="triangles:permute"),
+    Operator("outboard::reflected.default", template="reflectors:multiply"),
+    Operator("outboard::reflections.default", template="reflectors:factor"),
+    Operator("outboard::rows_of_pivots.default", template="triangles:permutation"),
+    Operator("outboard::substitution.default", template="triangles:substitute"),
+)

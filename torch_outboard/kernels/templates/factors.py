@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Factors of matrices by elimination: LU with partial pivoting, and Cholesky's.
+
+A step eliminates a column: its items search or compute the pivot, divide the column, and subtract its products from the
+columns behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+
+from torch_outboard.kernels.templates.call import TemplateCall
+from torch_outboard.kernels.templates.matrices import by_columns, check, defined, least, of_group
+
+__all__ = ["cholesky", "cholesky_factor", "lu", "lu_factor"]
+
+
+def _infos(a: torch.Tensor) -> torch.Tensor:
+    return a.new_empty(a.shape[0], dtype=torch.int32)
+
+
+def _lu(a: torch.Tensor) -> Any:
+    count = least(a.shape[1], a.shape[2])
+    return by_columns(a, *a.shape[1:]), a.new_empty(a.shape[0], count, dtype=torch.int32), _infos(a)
+
+
+# Return L and U in one matrix, the rows that were swapped, from 1 on, and the first step without
+# a pivot, from 1 on, or 0.
+lu_factor = defined("lu_factor(Tensor a) -> (Tensor, Tensor, Tensor)", _lu)
+
+# Return L, of which only the lower triangle of `a` decides, and the first step whose pivot is not
+# positive, from 1 on, or 0.
+cholesky_factor = defined(
+    "cholesky_factor(Tensor a) -> (Tensor, Tensor)", lambda a: (by_columns(a, *a.shape[1:]), _infos(a))
+)
+
+
+def lu(call: TemplateCall) -> list[str | None]:
+    given = call.tensor("a")
+    check(call, given)
+    factors, pivots, info = (call.allocate(one) for one in call.results if one is not None)
+    batch, rows, columns = given.size
+    text = of_group(
+        call,
+        "ob_lu",
+        {"given": given},
+        {"factors": factors, "pivots": pivots, "info": info},
+        batch,
+        {"most_of": "$REAL", "row_of": "int"},
+        {"SHARE_PIVOT": _SHARE_PIVOT},
+    )
+    text.size("ROWS", rows)
+    text.size("COLUMNS", columns)
+    text.size("STEPS", sympy.Min(rows, columns))
+    call.launch(text.fill(_LU))
+    return [factors.name, pivots.name, info.name]
+
+
+def cholesky(call: TemplateCall) -> list[str | None]:
+    given = call.tensor("a")
+    check(call, given)
+    factor, info = (call.allocate(one) for one in call.results if one is not None)
+    text = of_group(call, "ob_cholesky", {"given": given}, {"factor": factor, "info": info}, given.size[0])
+    text.size("ROWS", given.size[1])
+    call.launch(text.fill(_CHOLESKY))
+    return [factor.name, info.name]
+
+
+_SHARE_PIVOT = """\
+    most_of[me] = most;
+    row_of[me] = (int)pivot_row;
+    OB_BARRIER;
+    for (int one = 0; one < $GROUP; ++one) {
+      const $REAL value = most_of[one];
+      const ob_i64 row = row_of[one];
+      if (value > most || (value == most && row < pivot_row)) {
+        most = value;
+        pivot_row = row;
+      }
+    }
+"""
+
+_LU = """\
+  $BEGIN
+  $WRITTEN own = factors + matrix * $FACTORS_BATCH;
+  for (ob_i64 at = me; at < $ROWS * $COLUMNS; at += $GROUP) {
+    const ob_i64 row = at % $ROWS, column = at / $ROWS;
+    own[row * $FACTORS_ROW + column * $FACTORS_COLUMN] =
+        given[matrix * $GIVEN_BATCH + row * $GIVEN_ROW + column * $GIVEN_COLUMN];
+  }
+  $SYNC
+  ob_i64 failed = 0;
+  for (ob_i64 step = 0; step < $STEPS; ++step) {
+    $WRITTEN left = own + step * $FACTORS_COLUMN;
+    $REAL most = -1;
+    ob_i64 pivot_row = step;
+    for (ob_i64 row = step + me; row < $ROWS; row += $GROUP) {
+      const $REAL value = $ABS(left[row * $FACTORS_ROW]);
+      if (value > most) {
+        most = value;
+        pivot_row = row;
+      }
+    }
+$SHARE_PIVOT
+    if (me == 0) pivots[matrix * $PIVOTS_BATCH + step * $PIVOTS_ROW] = (int)pivot_row + 1;
+    if (pivot_row != step) {
+      for (ob_i64 column = me; column < $COLUMNS; column += $GROUP) {
+        const ob_i64 first = step * $FACTORS_ROW + column * $FACTORS_COLUMN;
+        const ob_i64 second = pivot_row * $FACTORS_ROW + column * $FACTORS_COLUMN;
+        const $REAL kept = own[first];
+        own[first] = own[second];
+        own[second] = kept;
+      }
+    }
+    $SYNC
+    const $REAL pivot = left[step * $FACTORS_ROW];
+    if (pivot == 0 && failed == 0) failed = step + 1;
+    if (pivot != 0)
+      for (ob_i64 row = step + 1 + me; row < $ROWS; row += $GROUP) left[row * $FACTORS_ROW] /= pivot;
+    $SYNC
+    for (ob_i64 column = step + 1 + me / $LANES; column < $COLUMNS; column += $GROUP / $LANES) {
+      $WRITTEN target = own + column * $FACTORS_COLUMN;
+      const $REAL factor = target[step * $FACTORS_ROW];
+      for (ob_i64 row = step + 1 + me % $LANES; row < $ROWS; row += $LANES)
+        target[row * $FACTORS_ROW] -= left[row * $FACTORS_ROW] * factor;
+    }
+    $SYNC
+  }
+  if (me == 0) info[matrix * $INFO_BATCH] = (int)failed;
+"""
+
+_CHOLESKY = """\
+  $BEGIN
+  $WRITTEN own = factor + matrix * $FACTOR_BATCH;
+  for (ob_i64 at = me; at < $ROWS * $ROWS; at += $GROUP) {
+    const ob_i64 row = at % $ROWS, column = at / $ROWS;
+    own[row * $FACTOR_ROW + column * $FACTOR_COLUMN] =
+        row < column ? 0 : given[matrix * $GIVEN_BATCH + row * $GIVEN_ROW + column * $GIVEN_COLUMN];
+  }
+  $SYNC
+  ob_i64 failed = 0;
+  for (ob_i64 step = 0; step < $ROWS; ++step) {
+    $WRITTEN left = own + step * $FACTOR_COLUMN;
+    const $REAL square = left[step * $FACTOR_ROW];
+    if (!(square > 0) && failed == 0) failed = step + 1;
+    // After a failure, nothing is left to do.
+    const ob_i64 end = failed == 0 ? $ROWS : step;
+    const $REAL root = $SQRT(square);
+    $SYNC
+    for (ob_i64 row = step + me; row < end; row += $GROUP)
+      left[row * $FACTOR_ROW] = row == step ? root : left[row * $FACTOR_ROW] / root;
+    $SYNC
+    for (ob_i64 column = step + 1 + me / $LANES; column < end; column += $GROUP / $LANES) {
+      $WRITTEN target = own + column * $FACTOR_COLUMN;
+      const $REAL value = left[column * $FACTOR_ROW];
+      for (ob_i64 row = column + me % $LANES; row < end; row += $LANES)
+        target[row * $FACTOR_ROW] -= left[row * $FACTOR_ROW] * value;
+    }
+    $SYNC
+  }
+  if (me == 0) info[matrix * $INFO_BATCH] = (int)failed;
+"""

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the kernels of linear algebra share: their operators, over batches of matrices, and one group for each matrix.
+
+All tensors have one dimension of batches. The items of a group share the columns or rows of a step, and wait for each
+other between steps. The matrix stays in the device's memory. On CPUs, one item computes a matrix by the same text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+
+from torch_outboard.codegen.dialects.dialect import STORAGE_TYPES
+from torch_outboard.codegen.dialects.frame import LocalArray
+from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor
+from torch_outboard.kernels.templates.channels import holds
+from torch_outboard.kernels.templates.product import ceil_div, filled
+
+__all__ = ["GROUP", "LARGEST", "Text", "by_columns", "check", "defined", "least", "of_group", "of_items"]
+
+LARGEST = 256  # rows or columns of a matrix, whichever are fewer
+_LONGEST = 4096  # rows or columns
+GROUP = 128
+_LANES = 32  # items that share a column
+
+_library = torch.library.Library("outboard", "FRAGMENT")  # type: ignore[no-untyped-call]
+
+
+def defined(schema: str, meta: Any) -> Any:
+    """Define an operator of this package, which only plans call, and return it."""
+    name = schema.partition("(")[0]
+    _library.define(schema)  # type: ignore[no-untyped-call]
+    _library.impl(name, meta, "Meta")  # type: ignore[no-untyped-call]
+    return getattr(torch.ops.outboard, name).default
+
+
+def by_columns(like: torch.Tensor, rows: Any, columns: Any) -> torch.Tensor:
+    """Return new matrices whose columns are contiguous."""
+    return like.new_empty(like.shape[0], columns, rows).transpose(1, 2)
+
+
+def least(rows: Any, columns: Any) -> Any:
+    """Return the lesser of two sizes, which may be symbols."""
+    return torch.sym_min(rows, columns)  # type: ignore[no-untyped-call]
+
+
+def check(call: TemplateCall, *tensors: Tensor) -> None:
+    """Raise Refusal if matrices are of a type without kernels, or large."""
+    if len({one.dtype for one in tensors}) > 1:
+        raise Refusal("its tensors are of several types")
+    for one in tensors:
+        if one.dtype not in (torch.float32, torch.float64):
+            raise Refusal(f"there are no factors of {one.dtype}")
+        rows, columns = one.size[-2:]
+        is_small = holds(sympy.Le(sympy.Max(rows, columns), LARGEST)) or (
+            holds(sympy.Le(sympy.Min(rows, columns), LARGEST)) and holds(sympy.Le(sympy.Max(rows, columns), _LONGEST))
+        )
+        if not is_small:
+            raise Refusal(f"a matrix has more than {LARGEST} rows and columns", is_of_class=False)
+
+
+@dataclass
+class Text:
+    """A kernel with the words for its text: sizes, and strides such as $GIVEN_ROW of a matrix `given`."""
+
+    kernel: Kernel
+    words: dict[str, str]
+
+    def size(self, word: str, value: Any) -> None:
+        self.words[word] = self.kernel.number(word.lower(), value)
+
+    def fill(self, text: str) -> Kernel:
+        self.kernel.text = filled(text, self.words)
+        return self.kernel
+
+
+def _begun(call: TemplateCall, name: str, read: Mapping[str, Tensor], written: Mapping[str, Tensor]) -> Text:
+    kernel = Kernel(name)
+    reals = (one.dtype for one in (*read.values(), *written.values()) if one.dtype.is_floating_point)
+    dtype = next(reals, torch.float32)
+    real = STORAGE_TYPES[dtype]
+    words = {
+        "REAL": real,
+        "EPSILON": f"({real}){torch.finfo(dtype).eps!r}",
+        "TINY": f"({real}){torch.finfo(dtype).tiny!r}",
+        "ABS": call.dialect.function("fabs"),
+        "SQRT": call.dialect.function("sqrt"),
+    }
+    words["READ"], words["WRITTEN"] = (
+        call.dialect.pointer(real, is_written=is_written) for is_written in (False, True)
+    )
+    for one, tensor in {**read, **written}.items():
+        # Items see each other's stores, so that no pointer is the only way to its memory.
+        kernel.pointer(one, tensor, is_written=one in written, is_alone=one not in written)
+        for axis, stride in zip(("batch", "row", "column"), tensor.stride, strict=False):
+            words[f"{one}_{axis}".upper()] = kernel.number(f"{one}_{axis}", stride)
+    return Text(kernel, words)
+
+
+def of_items(
+    call: TemplateCall, name: str, read: Mapping[str, Tensor], written: Mapping[str, Tensor], count: Any
+) -> Text:
+    """Return a kernel of which each item works alone; it begins with its number, `item`."""
+    begun = _begun(call, name, read, written)
+    begun.kernel.group, begun.kernel.groups = GROUP, ceil_div(count, GROUP)
+    begun.words["BEGIN"] = f"const ob_i64 item = {call.dialect.item};\n  if (item >= $COUNT) return;"
+    begun.size("COUNT", count)
+    return begun
+
+
+def of_group(
+    call: TemplateCall,
+    name: str,
+    read: Mapping[str, Tensor],
+    written: Mapping[str, Tensor],
+    count: Any,
+    arrays: Mapping[str, str] | None = None,
+    shared: Mapping[str, str] | None = None,
+) -> Text:
+    """Return a kernel with a group for each matrix; it begins with `matrix`, and `me`, the item in its group.
+
+    $GROUP is the number of items, of which $LANES share a column. $SYNC makes what all items stored visible to all.
+    `shared` are words for several items, whose texts alone may use the arrays; for one item these words are empty.
+    """
+    begun = _begun(call, name, read, written)
+    is_shared = call.dialect.has_groups and not (call.dialect.vectors and call.is_cpu)
+    begun.kernel.group, begun.kernel.groups = GROUP if is_shared else 1, count
+    if is_shared:
+        kinds = {one: filled(kind, begun.words) for one, kind in (arrays or {}).items()}
+        begun.kernel.arrays = [LocalArray(kind, one, str(GROUP)) for one, kind in kinds.items()]
+    begun.words |= {
+        "BEGIN": f"const ob_i64 matrix = {'OB_GROUP_NUMBER' if is_shared else call.dialect.item};\n"
+        f"  const ob_i64 me = {'OB_ITEM_OF_GROUP' if is_shared else '0'};",
+        "GROUP": str(GROUP if is_shared else 1),
+        "LANES": str(_LANES if is_shared else 1),
+        "SYNC": "OB_BARRIER_ALL;" if is_shared else "",
+        **{word: text if is_shared else "" for word, text in (shared or {}).items()},
+    }
+    return begun
