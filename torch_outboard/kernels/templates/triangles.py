@@ -35,9 +35,7 @@ def substitute(call: TemplateCall) -> list[str | None]:
         check(call, triangle, right)
     result = _result(call)
     batch, rows, columns = right.size
-    text = of_items(
-        call, "ob_substitute", {"triangle": triangle, "right": right}, {"result": result}, batch * columns
-    )
+    text = of_items(call, "ob_substitute", {"triangle": triangle, "right": right}, {"result": result}, batch * columns)
     text.size("ROWS", rows)
     text.size("COLUMNS", columns)
     is_upper = call.arguments["upper"]
