@@ -118,8 +118,8 @@ DistributedBackend::~DistributedBackend() {
 c10::intrusive_ptr<c10d::Backend> DistributedBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
                                                             const std::vector<int>& ranks,
                                                             const c10::intrusive_ptr<c10d::Backend::Options>& options) {
-  // Torch asks once for each type of device, with one store, and drops all groups but the first. A rank that drops a
-  // group closes connections that a slower one is still making.
+  // Torch asks once for each type of device, with one store, and drops all groups but the first. A
+  // rank that drops a group closes connections that a slower one is still making.
   uint64_t number = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -137,8 +137,8 @@ c10::intrusive_ptr<c10d::Backend> DistributedBackend::split(const c10::intrusive
   own->group_name = options->group_name;
   own->group_desc = options->group_desc;
   own->global_ranks_in_group = options->global_ranks_in_group;
-  // Keys that are the same on each rank. Torch prefixes its store with the new group's name, which depends on the
-  // groups of a rank.
+  // Keys that are the same on each rank. Torch prefixes its store with the new group's name, which
+  // depends on the groups of a rank.
   const std::string prefix = c10::str("split/", number, "/", c10::Join("_", ranks));
   c10::intrusive_ptr<c10d::Backend> child = c10::make_intrusive<DistributedBackend>(
       c10::make_intrusive<c10d::PrefixStore>(prefix, store_), static_cast<int>(found - ranks.begin()),

@@ -50,7 +50,8 @@ if how == "device" and tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 
     assert group.size() == 1
     dist.all_reduce(x, group=group)
     assert x.tolist() == [1.0] * 3
-    # Torch splits once for each type of device, and drops what it has already: others still connect to it.
+    # Torch splits once for each type of device, and drops what it has already: others still
+    # connect to it.
     with mock.patch.object(dist, "ProcessGroupGloo", wraps=dist.ProcessGroupGloo) as gloo:
         group = dist.split_group(split_ranks=[[0, 1]])
     assert gloo.call_count == 1

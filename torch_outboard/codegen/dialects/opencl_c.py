@@ -73,7 +73,8 @@ OB_DEVICE void ob_atomic_add_f64(__global double* place, double value) {
 #endif
 """
 
-# With FP_FAST_FMAF, or on a CPU with __FMA__, a fused multiplication is an instruction, also for doubles.
+# With FP_FAST_FMAF, or on a CPU with __FMA__, a fused multiplication is an instruction, also for
+# doubles.
 _VECTORS = """\
 #define OB_VECTOR(W, T, V, S, N, SUM)                                                              \\
   typedef V ob_##W##_##S;                                                                          \\

@@ -28,7 +28,8 @@ def _as_row(op: torch._ops.OpOverload) -> Function:
     return as_row
 
 
-# Rows that groups of items would share: such long ones, of so few results (codegen/mapping/parts.py).
+# Rows that groups of items would share: such long ones, of so few results
+# (codegen/mapping/parts.py).
 _LONG_ROW = 1 << 14
 _LONG_STEP = 512
 _FEW_ROWS = 512
