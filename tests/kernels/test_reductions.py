@@ -66,6 +66,14 @@ def test_ties_and_nans_are_the_cpus(device: torch.device) -> None:
         compare(x.to(device).argmin(dim), x.argmin(dim))
 
 
+def test_a_tensor_without_dimensions_is_reduced(device: torch.device) -> None:
+    x = torch.tensor(3.0, device=device)
+    reset_coverage()
+    assert [x.sum(0).item(), x.sum(-1, keepdim=True).item(), x.var(0, correction=0).item()] == [3, 3, 0]
+    assert x.logsumexp(0).item() == pytest.approx(3)
+    assert {row.provider for row in coverage()} <= {"generated"}, coverage()
+
+
 def test_norms_of_rows(device: torch.device) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         x, w = torch.randn(37, 700, dtype=dtype), torch.randn(700, dtype=dtype)

@@ -43,6 +43,8 @@ def _steps_of(self: torch.Tensor, dims: Sequence[int] | None) -> tuple[list[int]
     each of the outer indices, the second what the first has found.
     """
     rank = self.dim()
+    if rank == 0:
+        return None
     reduced = sorted({dim % rank for dim in dims or ()})
     kept = [dim for dim in range(rank) if dim not in reduced]
     if not kept or not self.dtype.is_floating_point or not self.is_contiguous():
