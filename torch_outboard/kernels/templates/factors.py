@@ -84,14 +84,7 @@ _SHARE_PIVOT = """\
 """
 
 _LU = """\
-  $BEGIN
-  $WRITTEN own = factors + matrix * $FACTORS_BATCH;
-  for (ob_i64 at = me; at < $ROWS * $COLUMNS; at += $GROUP) {
-    const ob_i64 row = at % $ROWS, column = at / $ROWS;
-    own[row * $FACTORS_ROW + column * $FACTORS_COLUMN] =
-        given[matrix * $GIVEN_BATCH + row * $GIVEN_ROW + column * $GIVEN_COLUMN];
-  }
-  $SYNC
+$COPY
   ob_i64 failed = 0;
   for (ob_i64 step = 0; step < $STEPS; ++step) {
     $WRITTEN left = own + step * $FACTORS_COLUMN;

@@ -64,6 +64,18 @@ def check(call: TemplateCall, *tensors: Tensor) -> None:
             raise Refusal(f"a matrix has more than {LARGEST} rows and columns", is_of_class=False)
 
 
+# Begins the text of a group that factors `given` within `factors`.
+_COPY = """\
+  $BEGIN
+  $WRITTEN own = factors + matrix * $FACTORS_BATCH;
+  for (ob_i64 at = me; at < $ROWS * $COLUMNS; at += $GROUP) {
+    const ob_i64 row = at % $ROWS, column = at / $ROWS;
+    own[row * $FACTORS_ROW + column * $FACTORS_COLUMN] =
+        given[matrix * $GIVEN_BATCH + row * $GIVEN_ROW + column * $GIVEN_COLUMN];
+  }
+  $SYNC"""
+
+
 @dataclass
 class Text:
     """A kernel with the words for its text: sizes, and strides such as $GIVEN_ROW of a matrix `given`."""
@@ -138,6 +150,7 @@ def of_group(
         f"  const ob_i64 me = {'OB_ITEM_OF_GROUP' if is_shared else '0'};",
         "GROUP": str(GROUP if is_shared else 1),
         "LANES": str(_LANES if is_shared else 1),
+        "COPY": _COPY,
         "SYNC": "OB_BARRIER_ALL;" if is_shared else "",
         **{word: text if is_shared else "" for word, text in (shared or {}).items()},
     }
