@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -22,3 +23,15 @@ def generated_products() -> None:
     """Skip where the driver has kernels for products, unless OUTBOARD_PROVIDERS leaves them out."""
     if "aten::mm.out" in _C.native_operators() and "native" in os.environ.get("OUTBOARD_PROVIDERS", "native"):
         pytest.skip("capability: products by generated kernels, which OUTBOARD_PROVIDERS=generated,host chooses")
+
+
+@pytest.fixture
+def nothing_on_the_cpu() -> Iterator[None]:
+    # What has no elements runs on the host without touching memory.
+    _C.set_providers(1, 1, 0)
+    _C.set_fallback_mode("error")
+    try:
+        yield
+    finally:
+        _C.set_providers(1, 2, 1)
+        _C.set_fallback_mode(os.environ.get("OUTBOARD_FALLBACK", "warn"))

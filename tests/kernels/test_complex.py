@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import pytest
 import torch
 
 import torch_outboard
-from torch_outboard import _C
 
 from .test_lists import kernels
 
@@ -210,15 +209,6 @@ def test_nothing_overflows_in_between(device: torch.device) -> None:
     torch.testing.assert_close((ours / (ours * 0.25)).cpu(), torch.full_like(x, 4), atol=1e-5, rtol=1e-6)
 
 
-@pytest.fixture
-def _nothing_on_the_cpu() -> Iterator[None]:
-    _C.set_fallback_mode("error")
-    try:
-        yield
-    finally:
-        _C.set_fallback_mode("warn")
-
-
 REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     "aten::log": lambda x: x.log(),
     "aten::mm": lambda x: x @ x.T,
@@ -226,7 +216,7 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-@pytest.mark.usefixtures("_nothing_on_the_cpu")
+@pytest.mark.usefixtures("nothing_on_the_cpu")
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str, device: torch.device) -> None:
     x = given_to(torch.complex64)[0].to(device)

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,21 +11,11 @@ import torch
 from torch import linalg
 
 import torch_outboard
-from torch_outboard import _C
 
 EPSILON = torch.finfo(torch.float32).eps
 
 
-@pytest.fixture(autouse=True)
-def _nothing_on_the_cpu() -> Iterator[None]:
-    # What has no elements runs on the host without touching memory.
-    _C.set_providers(1, 1, 0)
-    _C.set_fallback_mode("error")
-    try:
-        yield
-    finally:
-        _C.set_providers(1, 2, 1)
-        _C.set_fallback_mode(os.environ.get("OUTBOARD_FALLBACK", "warn"))
+pytestmark = pytest.mark.usefixtures("nothing_on_the_cpu")
 
 
 def assert_like(got: torch.Tensor, want: torch.Tensor) -> None:

@@ -8,13 +8,11 @@ a separate process: other tests here need operators that nothing has used before
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 import torch
 from torch.testing._internal.opinfo.core import OpInfo
 
-from torch_outboard import _C
 from torch_outboard.testing.database.entries import entries_of, run_entry
 from torch_outboard.testing.database.lists import ON_NO_DEVICE
 
@@ -28,16 +26,7 @@ def _taken(dtype: torch.dtype, parts: int) -> list[OpInfo]:
     return entries_of(dtype, parts=1 if os.environ.get("OUTBOARD_TEST_SAMPLES") == "all" else parts)
 
 
-@pytest.fixture(autouse=True)
-def _nothing_on_the_cpu() -> Iterator[None]:
-    # What has no elements runs on the host without touching memory.
-    _C.set_providers(1, 1, 0)
-    _C.set_fallback_mode("error")
-    try:
-        yield
-    finally:
-        _C.set_providers(1, 2, 1)
-        _C.set_fallback_mode(os.environ.get("OUTBOARD_FALLBACK", "warn"))
+pytestmark = pytest.mark.usefixtures("nothing_on_the_cpu")
 
 
 @pytest.mark.filterwarnings("ignore")
