@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import sympy  # type: ignore[import-untyped]
 import torch
 
 from torch_outboard.kernels.book.complex_numbers import Pair
@@ -59,7 +60,7 @@ def _over(given: Pair, dims: Sequence[int], normalization: int, sign: int) -> Pa
     """Return the transform over some dimensions, scaled."""
     for dim in dims:
         length = int(given.re.shape[dim])
-        if max(_factors(length), default=1) > _LONGEST:
+        if max(sympy.primefactors(length), default=1) > _LONGEST:
             raise Refusal(f"a transformed length has a prime factor above {_LONGEST}")
         parts = Pair(*(None if one is None else one.movedim(dim, -1) for one in given))
         given = Pair(*(one.movedim(-1, dim) for one in _along(parts, length, sign)))
@@ -98,22 +99,8 @@ def _along(given: Pair, length: int, sign: int) -> Pair:
 
 def _radix(length: int) -> int:
     """Return the factor of the first pass: the largest that is not above the usual, or else the least prime."""
-    for radix in range(min(_RADIX, length), 1, -1):
-        if length % radix == 0:
-            return radix
-    return next(iter(_factors(length)), 1)
-
-
-def _factors(length: int) -> list[int]:
-    """Return the prime factors, the least first."""
-    found = []
-    factor = 2
-    while factor * factor <= length:
-        while length % factor == 0:
-            found.append(factor)
-            length //= factor
-        factor += 1
-    return found + [length] * (length > 1)
+    usual = [radix for radix in range(2, _RADIX + 1) if length % radix == 0]
+    return max(usual, default=min(sympy.primefactors(length), default=1))
 
 
 _FORMULAS: dict[str, Function] = {

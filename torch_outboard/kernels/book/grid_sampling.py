@@ -91,7 +91,7 @@ def _places(input: torch.Tensor, indices: Sequence[torch.Tensor]) -> tuple[torch
 
 def _sampled(input: torch.Tensor, grid: torch.Tensor, interpolation: int, padding: int, align: bool) -> _Sampled:
     sizes = input.shape[2:]
-    real = torch.float64 if input.dtype == torch.float64 else torch.float32
+    real = torch.promote_types(input.dtype, torch.float32)
     axes = [
         list(_neighbours(grid[..., len(sizes) - 1 - axis].to(real).unsqueeze(1), size, interpolation, padding, align))
         for axis, size in enumerate(sizes)

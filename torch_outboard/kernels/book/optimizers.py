@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torch_outboard.codegen.dialects.dialect import HALVES
+from torch_outboard.kernels.book.rounding import widened
 from torch_outboard.kernels.book.row import Body, Operator, Update
 from torch_outboard.kernels.refusal import Refusal
 
@@ -25,20 +25,16 @@ Given = Any  # a tensor, None or a bool
 Values = dict[str, torch.Tensor]
 
 
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.float() if tensor.dtype in HALVES else tensor
-
-
 def _begun(given: dict[str, Given]) -> tuple[torch.Tensor, torch.Tensor, Values]:
     """Return the parameter, its gradient in the direction of the step, and the values written so far.
 
     The written value is the gradient without the scale, if there is a scale.
     """
     values: Values = {}
-    grad = _wide(given["grads"])
+    grad = widened(given["grads"])
     if given["grad_scale"] is not None:
         grad = values["grads"] = grad / given["grad_scale"].to(grad.dtype)
-    return _wide(given["self"]), -grad if given["maximize"] else grad, values
+    return widened(given["self"]), -grad if given["maximize"] else grad, values
 
 
 def _decayed(grad: torch.Tensor, parameter: torch.Tensor, weight_decay: torch.Tensor) -> torch.Tensor:
@@ -66,12 +62,12 @@ def _adam(given: dict[str, Given], is_decoupled: bool) -> Values:
         parameter = torch.where(decay != 0, parameter - (lr * decay).to(kind) * parameter, parameter)
     else:
         grad = _decayed(grad, parameter, decay)
-    mean, square = _wide(given["exp_avgs"]), _wide(given["exp_avg_sqs"])
+    mean, square = widened(given["exp_avgs"]), widened(given["exp_avg_sqs"])
     mean = mean + (1 - beta1).to(kind) * (grad - mean)
     square = beta2.to(kind) * square + (1 - beta2).to(kind) * grad * grad
     values.update(exp_avgs=mean, exp_avg_sqs=square)
     if given["amsgrad"]:
-        square = values["max_exp_avg_sqs"] = torch.maximum(_wide(given["max_exp_avg_sqs"]), square)
+        square = values["max_exp_avg_sqs"] = torch.maximum(widened(given["max_exp_avg_sqs"]), square)
     size = (lr / (1 - torch.pow(beta1, step))).to(kind)
     root = (1 - torch.pow(beta2, step)).sqrt().to(kind)
     values["self"] = parameter - size * mean / (square.sqrt() / root + given["eps"].to(kind))
@@ -93,7 +89,7 @@ def _sgd(given: dict[str, Given]) -> Values:
     buffer = given["momentum_buffer_list"]
     if buffer is not None:
         momentum = given["momentum"].to(kind)
-        old = momentum * _wide(buffer) + (1 - given["dampening"]).to(kind) * grad
+        old = momentum * widened(buffer) + (1 - given["dampening"]).to(kind) * grad
         buffer = grad if given["is_first_step"] else old
         values["momentum_buffer_list"] = buffer
         grad = grad + momentum * buffer if given["nesterov"] else buffer
@@ -107,13 +103,13 @@ def _adagrad(given: dict[str, Given]) -> Values:
     grad = _decayed(grad, parameter, given["weight_decay"])
     decay = given["lr_decay"]
     rate = given["lr"].to(decay.dtype) / (1 + (given["state_steps"].to(decay.dtype) - 1) * decay)
-    total = values["state_sums"] = _wide(given["state_sums"]) + grad * grad
+    total = values["state_sums"] = widened(given["state_sums"]) + grad * grad
     values["self"] = parameter - rate.to(kind) * (grad / (total.sqrt() + given["eps"].to(kind)))
     return _written(values, given)
 
 
 def _check_and_unscale(given: dict[str, Given]) -> Values:
-    scaled = _wide(given["self"])
+    scaled = widened(given["self"])
     scale = given["inv_scale"].to(scaled.dtype)
     value = torch.where(scale == 1, scaled, scaled * scale).to(given["self"].dtype)
     # A value is finite only if it is less than infinity; NaN compares false.

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch._prims_common import suggest_memory_format
 
+from torch_outboard.kernels.book.rounding import widened
 from torch_outboard.kernels.book.row import Operator
 
 __all__ = ["OPERATORS", "dense"]
@@ -20,9 +21,8 @@ def dense(given: torch.Tensor) -> torch.Tensor:
 
 
 def _like(given: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in the image's type and in the order in which its channels lie."""
-    is_image = image.dim() in (4, 5)
-    order = suggest_memory_format(image) if is_image else torch.contiguous_format
+    """Return a tensor in the order of the image's channels, as the CPU's kernels do and meta kernels don't."""
+    order = suggest_memory_format(image) if image.dim() in (4, 5) else torch.contiguous_format
     return torch.empty(image.shape, dtype=image.dtype, device=image.device, memory_format=order).copy_(given)
 
 
@@ -42,7 +42,7 @@ def _of_means(dims: int) -> Any:
     """Return the gradient of adaptive means over some dimensions."""
 
     def body(grad_output: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
-        grad = grad_output.to(torch.float64 if self.dtype == torch.float64 else torch.float32)
+        grad = widened(grad_output)
         for dim in range(-dims, 0):
             grad = _shares(grad, dim, self.shape[dim])
         return _like(grad.to(self.dtype), self)
@@ -91,7 +91,7 @@ def _of_largest(dims: int, place: int) -> Any:
 
 
 def _replication_pad_backward(grad_output: torch.Tensor, self: torch.Tensor, padding: Sequence[int]) -> torch.Tensor:
-    grad = grad_output.to(torch.float64 if self.dtype == torch.float64 else torch.float32)
+    grad = widened(grad_output)
     for number in range(len(padding) // 2):
         grad = _folded(grad, -1 - number, *padding[2 * number : 2 * number + 2])
     return _like(grad.to(self.dtype), self)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.rounding import widened
 from torch_outboard.kernels.book.row import Body, Function, Operator
 
 __all__ = ["OPERATORS"]
@@ -62,10 +63,6 @@ def _hint(size: int | torch.SymInt) -> int:
     return hint
 
 
-def _wide(self: torch.Tensor) -> torch.Tensor:
-    return self.to(torch.promote_types(self.dtype, torch.float32))
-
-
 def _sum_in_steps(
     self: torch.Tensor, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Any:
@@ -73,7 +70,7 @@ def _sum_in_steps(
     if steps is None or dtype not in (None, self.dtype):
         return _as_row(torch.ops.aten.sum.dim_IntList)(self, dim, keepdim, dtype=dtype)
     outer, inner = steps
-    found = _wide(self).sum(inner, keepdim=True)
+    found = widened(self).sum(inner, keepdim=True)
     return found.sum([*outer, *inner], keepdim=keepdim).to(self.dtype)
 
 
@@ -85,7 +82,7 @@ def _deviation_in_steps(
     if steps is None:
         return _as_row(torch.ops.aten.var_mean.correction)(self, dim, correction=correction, keepdim=keepdim)
     outer, inner = steps
-    squares, means = torch.var_mean(_wide(self), inner, correction=0, keepdim=True)
+    squares, means = torch.var_mean(widened(self), inner, correction=0, keepdim=True)
     mean = means.mean(outer, keepdim=True)
     square = (squares + (means - mean).square()).mean(outer, keepdim=True)
     count = math.prod(self.shape[one] for one in (*outer, *inner))

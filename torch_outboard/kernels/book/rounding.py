@@ -8,7 +8,7 @@ import torch
 from torch_outboard.codegen.dialects.dialect import HALVES
 from torch_outboard.kernels.book.row import Refused
 
-__all__ = ["ROUNDED_BETWEEN", "rounded"]
+__all__ = ["ROUNDED_BETWEEN", "rounded", "widened"]
 
 # The results differ from the CPU's by more than torch's tests allow.
 ROUNDED_BETWEEN = Refused("of halves, the CPU's kernel and the decomposition round in different places", HALVES)
@@ -17,3 +17,8 @@ ROUNDED_BETWEEN = Refused("of halves, the CPU's kernel and the decomposition rou
 def rounded(tensor: torch.Tensor) -> torch.Tensor:
     """Round halves, which kernels compute in float, to their type."""
     return tensor.view(torch.int16).view(tensor.dtype)
+
+
+def widened(tensor: torch.Tensor) -> torch.Tensor:
+    """Convert halves to float, in which kernels compute with them."""
+    return tensor.float() if tensor.dtype in HALVES else tensor
