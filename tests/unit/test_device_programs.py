@@ -200,6 +200,9 @@ def test_formulas_of_expressions():
         formula(sympy.Symbol("k"), places)
     with pytest.raises(ValueError, match="can't be computed by"):
         formula(sympy.sqrt(n), places)
+    assert formula(n + 2**63 - 1, places) == "9223372036854775807 a2 add"
+    with pytest.raises(ValueError, match="does not fit in the 64 bits"):
+        formula(n + 2**63, places)
 
 
 def test_a_program_is_written_so_that_python_and_cpp_read_it():

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 import sympy  # type: ignore[import-untyped]
 from torch.utils._sympy.functions import CeilDiv, FloorDiv, Max, Min, Mod, ModularIndexing, PowByNatural, PythonMod
 
-__all__ = ["formula"]
+__all__ = ["LARGEST", "formula"]
+
+LARGEST = 2**63 - 1  # of the integers of formulas, which have 64 bits
 
 _OPERATIONS = {
     sympy.Add: "add",
@@ -40,10 +42,12 @@ def formula(expression: sympy.Expr, places: Mapping[sympy.Symbol, int]) -> str:
     Raises
     ------
     ValueError
-        If a symbol is not an argument, or formulas do not have an operation.
+        If a symbol is not an argument, a number does not fit in 64 bits, or formulas do not have an operation.
     """
     match expression:
         case sympy.Integer():
+            if not -LARGEST <= expression <= LARGEST:
+                raise ValueError(f"the number {expression} does not fit in the 64 bits of a formula's integers")
             return str(int(expression))
         case sympy.Symbol():
             if expression not in places:

@@ -9,7 +9,7 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 
-from torch_outboard.codegen.formula import formula
+from torch_outboard.codegen.formula import LARGEST, formula
 from torch_outboard.kernels.refusal import Refusal
 
 __all__ = ["NotAFormula", "PlanWriter"]
@@ -72,9 +72,10 @@ class PlanWriter:
             raise NotAFormula("asserts that are checked when it runs")
         for symbol, place in self._places.items():
             bounds = env.var_to_range[symbol]
-            if bounds.lower.is_Integer:
+            # Bounds of sizes that torch makes of other sizes may be beyond what a size can be.
+            if bounds.lower.is_Integer and bounds.lower > -LARGEST:
                 yield f"a{place} {self.formula(bounds.lower)} ge"
-            if bounds.upper.is_Integer:
+            if bounds.upper.is_Integer and bounds.upper < LARGEST:
                 yield f"a{place} {self.formula(bounds.upper)} le"
         for guard in env.guards:
             yield self.formula(env.replace(guard.expr))  # replaces symbols whose values are known
