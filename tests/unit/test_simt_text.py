@@ -27,6 +27,7 @@ from torch_outboard.codegen.kernel.checks import is_never_zero
 from torch_outboard.codegen.kernel.indexing import IndexPrinter
 from torch_outboard.codegen.mapping.parts import columns_of_item, parts_for_groups, parts_of_reduction
 from torch_outboard.codegen.prelude import needed_by, prelude
+from torch_outboard.testing.plugin import RunPython
 
 DIALECTS = (HOST_CPP, OPENCL_C, CUDA_CPP)
 
@@ -279,3 +280,29 @@ def test_no_line_of_the_prelude_continues_and_no_word_of_a_family_is_left() -> N
     everything = "\n".join(needed_by(" ".join(members)))
     assert len(everything) > 50_000
     assert "\\\n" not in everything and not re.search(r"ob_\w+_S\b|^OB_DEVICE T |\(T\)", everything)
+
+
+WHOLE_PRELUDE = """
+import re, torch_outboard
+from torch_outboard import _C
+from torch_outboard.codegen.dialects.dialect import SUFFIXES
+from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
+from torch_outboard.codegen.prelude import prelude
+from torch_outboard.codegen.program import KernelRecord
+
+if torch_outboard.attach("opencl").device_count() == 0:
+    raise SystemExit(3)
+names = {name for file in prelude() for name in re.findall(r"ob_\\w+", file)}
+members = {re.sub("_S$", f"_{suffix}", name) for name in names for suffix in SUFFIXES.values()}
+text = OPENCL_C.source("__kernel void empty(__global float* x) { /* " + "() ".join(sorted(members)) + " */ }")
+record = KernelRecord("empty", "opencl_c", text.encode(), "", "empty", "w", ("1",) * 6 + ("0",))
+_C.build_kernel(_C.device_kernel(record), 0)
+"""
+
+
+def test_the_prelude_compiles_in_opencl_c_without_a_word(run_python: RunPython, tmp_path: Path) -> None:
+    """PoCL's compiler counts its warnings on the user's console."""
+    answer = run_python(WHOLE_PRELUDE, env={"POCL_CACHE_DIR": str(tmp_path)}, status=None)
+    if answer.returncode == 3:
+        pytest.skip("capability: an OpenCL device")
+    assert (answer.returncode, answer.stderr) == (0, "")

@@ -31,6 +31,6 @@ OB_DEVICE ob_u8 ob_to_S(float value) {
   const ob_u32 rounded = size < ((ob_u32)(128 - (BIAS)) << 23) ? small : normal;
   const ob_u32 number = rounded > (MOST) ? (ob_u32)(BEYOND) : rounded;
   const ob_u32 found = size > 0x7f800000u ? (ob_u32)(NONE) : number;
-  const bool has_sign = (bits >> 31) != 0 && ((HAS_SIGNED_ZERO) || found != 0);
-  return (ob_u8)(has_sign ? found | 0x80u : found);
+  const ob_u32 sign = (bits >> 31) & (ob_u32)((HAS_SIGNED_ZERO) | (found != 0));
+  return (ob_u8)(found | sign << 7);
 }

@@ -23,7 +23,7 @@ OB_DEVICE T ob_abs_S(T a) { return a < 0 ? ob_neg_S(a) : a; }
 // C leaves a division by zero, which kernels check, and that of the least
 // number by -1 open; 0 and what wraps.
 OB_DEVICE T ob_div_S(T a, T b) { return b == 0 ? 0 : (b == (T)-1 && a < 0) ? ob_neg_S(a) : (T)(a / b); }
-OB_DEVICE T ob_mod_S(T a, T b) { return b == 0 || (b == (T)-1 && (T)-1 < 0) ? 0 : (T)(a % b); }
+OB_DEVICE T ob_mod_S(T a, T b) { return b == 0 || (b == (T)-1 && a < 0) ? 0 : (T)(a % b); }
 OB_DEVICE T ob_floordiv_S(T a, T b) {
   const T quotient = ob_div_S(a, b);
   return ob_mod_S(a, b) != 0 && ((a < 0) != (b < 0)) ? (T)(quotient - 1) : quotient;
