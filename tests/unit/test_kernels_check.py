@@ -86,7 +86,7 @@ def test_missing_tools_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--dtypes", "float32,complex64"), "there is no 'complex64', only all, float32, "),
+        (("--dtypes", "float32,complex32"), "there is no 'complex32', only all, float32, "),
         (("--only", "("), "'(' is no regular expression"),
         (("--option", "devices"), "'devices' has no '='"),
     ],

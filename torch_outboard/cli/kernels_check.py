@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check"]
 
-_DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+_DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64")
 # How many bad entries are printed, and how many reasons for refusals.
 _MOST_LINES = 20
 _MOST_REASONS = 8

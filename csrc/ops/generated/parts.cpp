@@ -67,9 +67,6 @@ std::vector<at::Tensor> coordinates(const at::Tensor& places, at::IntArrayRef si
 
 bool nonzero(const Call& call, torch::jit::Stack& results) {
   const at::Tensor& self = call.arg(0).toTensor();
-  if (self.is_complex()) {
-    return false;
-  }
   const at::Tensor places = places_of(self);
   const std::vector<at::Tensor> columns = coordinates(places, self.sizes());
   results.emplace_back(columns.empty() ? at::empty({places.numel(), 0}, places.options()) : at::stack(columns, 0).t());
@@ -79,7 +76,7 @@ bool nonzero(const Call& call, torch::jit::Stack& results) {
 bool masked_select(const Call& call, torch::jit::Stack& results) {
   const at::Tensor& self = call.arg(0).toTensor();
   const at::Tensor& mask = call.arg(1).toTensor();
-  if (mask.scalar_type() != c10::kBool || self.is_complex()) {
+  if (mask.scalar_type() != c10::kBool) {
     return false;
   }
   const std::vector<int64_t> sizes = at::infer_size(self.sizes(), mask.sizes());
@@ -112,7 +109,7 @@ std::optional<Indices> without_masks(const at::Tensor& self, const Indices& indi
 
 bool index_by_masks(const Call& call, torch::jit::Stack& results) {
   const at::Tensor& self = call.arg(0).toTensor();
-  if (!has_mask(call) || self.is_complex()) {
+  if (!has_mask(call)) {
     return false;
   }
   const auto given = call.arg(1).to<Indices>();
@@ -126,7 +123,7 @@ bool index_by_masks(const Call& call, torch::jit::Stack& results) {
 
 bool put_by_masks(const Call& call, torch::jit::Stack& results) {
   at::Tensor self = call.arg(0).toTensor();
-  if (!has_mask(call) || self.is_complex()) {
+  if (!has_mask(call)) {
     return false;
   }
   const auto given = call.arg(1).to<Indices>();
@@ -232,7 +229,7 @@ bool unique_along(const Call& call, torch::jit::Stack& results) {
 bool equal(const Call& call, torch::jit::Stack& results) {
   const at::Tensor& self = call.arg(0).toTensor();
   const at::Tensor& other = call.arg(1).toTensor();
-  if (self.scalar_type() != other.scalar_type() || self.device() != other.device() || self.is_complex()) {
+  if (self.scalar_type() != other.scalar_type() || self.device() != other.device()) {
     return false;
   }
   results.emplace_back(self.sizes().equals(other.sizes()) &&
@@ -372,7 +369,7 @@ bool add_sparse(const Call& call, torch::jit::Stack& results) {
   at::Tensor self = call.arg(0).toTensor();
   const at::Tensor& other = call.arg(1).toTensor();
   if (is_sparse_coo(self) || !is_sparse_coo(other) || self.sizes() != other.sizes() ||
-      self.scalar_type() != other.scalar_type() || self.scalar_type() == c10::kBool || self.is_complex()) {
+      self.scalar_type() != other.scalar_type() || self.scalar_type() == c10::kBool) {
     return false;
   }
   const at::SparseTensorImpl* sparse = at::sparse::get_sparse_impl(other);

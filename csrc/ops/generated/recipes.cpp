@@ -68,7 +68,8 @@ std::vector<uint64_t> class_of(const Call& call, uint64_t numbers, bool is_alias
       const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
       words.push_back(place);
       words.push_back(static_cast<uint64_t>(tensor.scalar_type()) | static_cast<uint64_t>(tensor.dim()) << 8 |
-                      (impl.is_wrapped_number() ? uint64_t{1} << 32 : 0) | (tensor.is_cpu() ? uint64_t{1} << 33 : 0));
+                      (impl.is_wrapped_number() ? uint64_t{1} << 32 : 0) | (tensor.is_cpu() ? uint64_t{1} << 33 : 0) |
+                      (tensor.is_conj() ? uint64_t{1} << 34 : 0));
     });
   }
   return words;
@@ -79,7 +80,9 @@ std::string obstacle(const Call& call) {
   std::string found;
   for (size_t i = 0; i < call.op().args.size(); ++i) {
     call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
-      if (!has_plain_elements(tensor)) {
+      // A plan conjugates what it reads.
+      const bool is_conjugated = tensor.is_conj() && !tensor.is_neg() && !call.op().args[i].is_written;
+      if (!is_conjugated && !has_plain_elements(tensor)) {
         found = "an argument is no plain strided tensor";
       } else if (tensor.is_cpu() && tensor.dim() > 0) {
         found = "an argument with dimensions is on the CPU";

@@ -89,6 +89,9 @@ def _clamp_max(self: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
 
 
 def _pow(self: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+    if self.is_complex() or exponent.is_complex():
+        dtype = torch.result_type(self, 1j)
+        return torch.ops.aten.pow.Tensor_Tensor(self.to(dtype), exponent.to(dtype))  # type: ignore[no-any-return]
     x, (power,) = _typed(self, exponent)
     assert power is not None
     result: torch.Tensor = torch.ops.aten.pow.Tensor_Tensor(x, rounded(power) if x.dtype in HALVES else power)

@@ -9,35 +9,15 @@ operator's arguments with a Pair in place of each complex tensor. It returns a t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book import complex_functions, fourier
+from torch_outboard.kernels.book.pair import Pair, divide, multiply, pair_of, tensors_of
 from torch_outboard.kernels.book.row import Function
 
-__all__ = ["Pair", "are_apart", "formula_of", "leave_to_formulas", "pair_of", "real_of"]
-
-
-class Pair(NamedTuple):
-    """The real and the imaginary parts of a complex tensor, or of a number."""
-
-    re: Any
-    im: Any
-
-
-def real_of(dtype: torch.dtype) -> torch.dtype:
-    """Return the type of the parts of complex numbers; other types as they are."""
-    return dtype.to_real() if dtype.is_complex else dtype
-
-
-def pair_of(value: Any, kind: torch.dtype) -> Pair:
-    """Return a tensor or a number, complex or not, as a pair of a type."""
-    if isinstance(value, Pair):
-        return Pair(*(one.to(kind) for one in value))
-    if isinstance(value, torch.Tensor):
-        return Pair(value.to(kind), torch.zeros_like(value, dtype=kind))
-    number = complex(value)
-    return Pair(number.real, number.imag)
+__all__ = ["are_apart", "formula_of", "leave_to_formulas"]
 
 
 # Arithmetic. torch's kernels convert a real operand to a complex number, whose imaginary part 0
@@ -47,65 +27,24 @@ def pair_of(value: Any, kind: torch.dtype) -> Pair:
 def _add(kind: torch.dtype, self: Any, other: Any, *, alpha: Any = 1) -> Pair:
     x, y = pair_of(self, kind), pair_of(other, kind)
     if alpha != 1:
-        y = _multiply(kind, y, alpha)
+        y = multiply(kind, y, alpha)
     return Pair(x.re + y.re, x.im + y.im)
 
 
 def _subtract(kind: torch.dtype, self: Any, other: Any, *, alpha: Any = 1) -> Pair:
     x, y = pair_of(self, kind), pair_of(other, kind)
     if alpha != 1:
-        y = _multiply(kind, y, alpha)
+        y = multiply(kind, y, alpha)
     return Pair(x.re - y.re, x.im - y.im)
 
 
 def _add_product(kind: torch.dtype, self: Any, first: Any, second: Any, *, value: Any = 1) -> Pair:
-    product = _multiply(kind, first, second)
+    product = multiply(kind, first, second)
     return _add(kind, self, product, alpha=value)
 
 
 def _add_quotient(kind: torch.dtype, self: Any, first: Any, second: Any, *, value: Any = 1) -> Pair:
-    return _add(kind, self, _divide(kind, first, second), alpha=value)
-
-
-def _multiply(kind: torch.dtype, self: Any, other: Any) -> Pair:
-    x, y = pair_of(self, kind), pair_of(other, kind)
-    return Pair(x.re * y.re - x.im * y.im, x.re * y.im + x.im * y.re)
-
-
-def _divide(kind: torch.dtype, self: Any, other: Any) -> Pair:
-    """Divide as c10::complex does: by the larger part of the divisor first, so that no square overflows."""
-    x, y = pair_of(self, kind), _tensors(pair_of(other, kind), self)
-    is_real = y.re.abs() >= y.im.abs()
-    large, small = torch.where(is_real, y.re, y.im), torch.where(is_real, y.im, y.re)
-    ratio = small / large
-    scale = 1 / (large + small * ratio)
-    a, b = torch.where(is_real, x.re, x.im), torch.where(is_real, x.im, x.re)
-    re, im = (a + b * ratio) * scale, torch.where(is_real, b - a * ratio, a * ratio - b) * scale
-    is_zero = (y.re == 0) & (y.im == 0)
-    size = large.abs()
-    return Pair(torch.where(is_zero, x.re / size, re), torch.where(is_zero, x.im / size, im))
-
-
-def _tensors(given: Pair, like: Any) -> Pair:
-    """Return a pair of tensors in place of a pair of numbers."""
-    if isinstance(given.re, torch.Tensor):
-        return given
-    part = like.re if isinstance(like, Pair) else like
-    return Pair(*(torch.full((), one, dtype=part.dtype, device=part.device) for one in given))
-
-
-def _reciprocal(kind: torch.dtype, self: Pair) -> Pair:
-    return _divide(kind, Pair(torch.ones_like(self.re), torch.zeros_like(self.re)), self)
-
-
-def _power(kind: torch.dtype, self: Pair, exponent: Any) -> Any:
-    """Raise to the exponents for which torch's kernels multiply."""
-    if exponent not in (-2, -1, 2, 3):
-        return NotImplemented
-    result = self
-    for _ in range(abs(int(exponent)) - 1):
-        result = _multiply(kind, result, self)
-    return result if exponent > 0 else _reciprocal(kind, result)
+    return _add(kind, self, divide(kind, first, second), alpha=value)
 
 
 def _conjugate(kind: torch.dtype, self: Pair) -> Pair:
@@ -118,12 +57,6 @@ def _size(kind: torch.dtype, self: Pair) -> torch.Tensor:
 
 def _angle(kind: torch.dtype, self: Pair) -> torch.Tensor:
     return torch.atan2(self.im, self.re)
-
-
-def _exponential(kind: torch.dtype, self: Pair) -> Pair:
-    """Return a real number for a real one, also where the exponential is infinite."""
-    size = self.re.exp()
-    return Pair(size * self.im.cos(), torch.where(self.im == 0, self.im, size * self.im.sin()))
 
 
 def _sign(kind: torch.dtype, self: Pair) -> Pair:
@@ -161,6 +94,10 @@ def _is_nan(kind: torch.dtype, self: Pair) -> Any:
 
 def _is_zero(kind: torch.dtype, self: Pair) -> Any:
     return (self.re == 0) & (self.im == 0)
+
+
+def _any(kind: torch.dtype, self: Pair, *given: Any) -> Any:
+    return torch.any(_not_equal(kind, self, 0), *given)
 
 
 def _logical(operator: Function) -> Function:
@@ -207,6 +144,34 @@ def _copy(kind: torch.dtype, self: Any, source: Any, non_blocking: bool = False)
     return pair_of(source, kind) if isinstance(self, Pair) else _convert(kind, source, self.dtype)
 
 
+# Products of matrices, each of four of reals.
+
+
+def _product(operator: Function) -> Function:
+    """Return the formula of a product of two matrices, or of batches of them."""
+
+    def multiply_matrices(kind: torch.dtype, self: Pair, other: Pair) -> Pair:
+        return Pair(
+            operator(self.re, other.re) - operator(self.im, other.im),
+            operator(self.re, other.im) + operator(self.im, other.re),
+        )
+
+    return multiply_matrices
+
+
+def _product_and_sum(operator: Function) -> Function:
+    """Return the formula of a product that is added to a tensor, of which nothing is read if its factor is 0."""
+    product = _product(operator)
+
+    def add_product(kind: torch.dtype, self: Any, first: Pair, second: Pair, *, beta: Any = 1, alpha: Any = 1) -> Pair:
+        result = product(kind, first, second)
+        if alpha != 1:
+            result = multiply(kind, result, alpha)
+        return result if beta == 0 else _add(kind, result, self, alpha=beta)
+
+    return add_product
+
+
 def _full(kind: torch.dtype, size: Any, value: Any, **named: Any) -> Pair:
     number, named = complex(value), {**named, "dtype": kind}
     return Pair(torch.full(size, number.real, **named), torch.full(size, number.imag, **named))
@@ -221,7 +186,7 @@ def _empty(kind: torch.dtype, size: Any, **named: Any) -> Pair:
 
 
 def _fill(kind: torch.dtype, self: Pair, value: Any) -> Pair:
-    filling = _tensors(pair_of(value, kind), self)
+    filling = tensors_of(pair_of(value, kind), self)
     return Pair(*(number.expand(one.shape).clone() for one, number in zip(self, filling, strict=True)))
 
 
@@ -230,22 +195,73 @@ def _pad(kind: torch.dtype, self: Pair, pad: Any, value: Any = 0) -> Pair:
     return Pair(*(torch.ops.aten.constant_pad_nd.default(one, pad, number) for one, number in parts))
 
 
+def _combine(kind: torch.dtype, base: Pair, rows: Any, order: Any, values: Pair, how: str, include_self: bool) -> Any:
+    """Set or add rows of both parts alike; nothing else that rows are combined by is of the parts."""
+    if how not in ("set", "sum", "mean"):
+        return NotImplemented
+    combine = torch.ops.outboard.combine_sorted.default
+    return Pair(*(combine(old, rows, order, new, how, include_self) for old, new in zip(base, values, strict=True)))
+
+
+def _masked_index(kind: torch.dtype, self: Pair, mask: Any, indices: Any, fill: Any) -> Pair:
+    index = torch.ops.aten._unsafe_masked_index.default
+    return Pair(*(index(one, mask, indices, number) for one, number in zip(self, pair_of(fill, kind), strict=True)))
+
+
+# Products of many numbers, in as many steps as their count can be halved.
+
+
+def _all_multiplied(kind: torch.dtype, self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Pair:
+    parts = pair_of(self, kind)
+    left = Pair(*(one.reshape(-1) if dim is None or one.dim() == 0 else one.movedim(dim, -1) for one in parts))
+    while (length := int(left.re.shape[-1])) > 1:
+        half = length // 2
+        first, second, rest = zip(*(one.split((half, half, length - 2 * half), -1) for one in left), strict=True)
+        product = multiply(kind, Pair(*first), Pair(*second))
+        left = Pair(*(torch.cat(both, -1) for both in zip(product, rest, strict=True))) if length % 2 else product
+    if int(left.re.shape[-1]) == 0:
+        left = Pair(*(left.re.new_full((*left.re.shape[:-1], 1), number) for number in (1, 0)))
+    result = Pair(*(one.select(-1, 0) for one in left))
+    return Pair(*(one.unsqueeze(dim) for one in result)) if keepdim and parts.re.dim() > 0 else result
+
+
+def _multiplied_so_far(kind: torch.dtype, self: Any, dim: int, *, dtype: Any = None) -> Pair:
+    parts = pair_of(self, kind)
+    if parts.re.dim() == 0:
+        return parts
+    so_far, step = Pair(*(one.movedim(dim, -1) for one in parts)), 1
+    while step < int(so_far.re.shape[-1]):
+        late = Pair(*(one[..., step:] for one in so_far))
+        early = Pair(*(one[..., :-step] for one in so_far))
+        product = multiply(kind, late, early)
+        so_far = Pair(*(torch.cat((one[..., :step], new), -1) for one, new in zip(so_far, product, strict=True)))
+        step *= 2
+    return Pair(*(one.movedim(-1, dim) for one in so_far))
+
+
 _FORMULAS: dict[str, Function] = {
+    **complex_functions.FORMULAS,
+    **fourier.FORMULAS,
     "aten::_conj": _conjugate,
+    "aten::_unsafe_masked_index": _masked_index,
     "aten::_conj_physical": _conjugate,
     "aten::abs": _size,
     "aten::add": _add,
     "aten::addcdiv": _add_quotient,
     "aten::addcmul": _add_product,
+    "aten::addmm": _product_and_sum(torch.ops.aten.mm.default),
     "aten::angle": _angle,
+    "aten::any": _any,
+    "aten::baddbmm": _product_and_sum(torch.ops.aten.bmm.default),
+    "aten::bmm": _product(torch.ops.aten.bmm.default),
     "aten::complex": _complex,
     "aten::conj_physical": _conjugate,
     "aten::constant_pad_nd": _pad,
     "aten::copy": _copy,
-    "aten::div": _divide,
+    "aten::cumprod": _multiplied_so_far,
+    "aten::div": divide,
     "aten::empty": _empty,
     "aten::eq": _equal,
-    "aten::exp": _exponential,
     "aten::fill": _fill,
     "aten::full": _full,
     "aten::isnan": _is_nan,
@@ -253,11 +269,11 @@ _FORMULAS: dict[str, Function] = {
     "aten::logical_not": _is_zero,
     "aten::logical_or": _logical(torch.logical_or),
     "aten::logical_xor": _logical(torch.logical_xor),
-    "aten::mul": _multiply,
+    "aten::mm": _product(torch.ops.aten.mm.default),
+    "aten::mul": multiply,
     "aten::ne": _not_equal,
     "aten::polar": _polar,
-    "aten::pow": _power,
-    "aten::reciprocal": _reciprocal,
+    "aten::prod": _all_multiplied,
     "aten::scalar_tensor": _scalar,
     "aten::sgn": _sign,
     "aten::sub": _subtract,
@@ -266,6 +282,7 @@ _FORMULAS: dict[str, Function] = {
     "aten::view_as_complex": _as_complex,
     "aten::view_as_real": _as_real,
     "aten::where": _where,
+    "outboard::combine_sorted": _combine,
     "prims::convert_element_type": _convert,
 }
 

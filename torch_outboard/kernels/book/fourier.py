@@ -17,11 +17,11 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 
-from torch_outboard.kernels.book.complex_numbers import Pair
+from torch_outboard.kernels.book.pair import Pair
 from torch_outboard.kernels.book.row import Function
 from torch_outboard.kernels.refusal import Refusal
 
-__all__ = ["formula_of"]
+__all__ = ["FORMULAS"]
 
 _RADIX = 8  # the most terms of a pass, unless a prime has more: so many are written into one expression
 _LONGEST = 4096  # prime; each result reads all elements
@@ -103,13 +103,8 @@ def _radix(length: int) -> int:
     return max(usual, default=min(sympy.primefactors(length), default=1))
 
 
-_FORMULAS: dict[str, Function] = {
+FORMULAS: dict[str, Function] = {
     "aten::_fft_c2c": _complex_to_complex,
     "aten::_fft_c2r": _complex_to_real,
     "aten::_fft_r2c": _real_to_complex,
 }
-
-
-def formula_of(operator: torch._ops.OpOverload) -> Function | None:
-    """Return the formula of a transform; None for another operator."""
-    return _FORMULAS.get(operator._schema.name)

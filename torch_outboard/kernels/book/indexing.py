@@ -25,7 +25,8 @@ _ADDED_ATOMICALLY = (torch.float16, torch.bfloat16, torch.float32, torch.float64
 
 
 def _is_sorted(self: torch.Tensor, kind: str) -> bool:
-    if torch.are_deterministic_algorithms_enabled() or kind not in ("set", "sum"):
+    # Without an order, the two parts of a complex number could be of two values.
+    if torch.are_deterministic_algorithms_enabled() or kind not in ("set", "sum") or self.is_complex():
         return True
     return kind == "sum" and (self.dtype not in _ADDED_ATOMICALLY or SUFFIXES[self.dtype] not in _atomics())
 
@@ -258,6 +259,15 @@ def _check_count(_: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> N
     torch.ops.aten._assert_async.msg(mask.sum() <= source.numel(), wrong)
 
 
+def _masked_scatter(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Count the written elements up to each one, and read the source by these counts."""
+    self, mask = torch.broadcast_tensors(self, mask)  # type: ignore[no-untyped-call]
+    flags = mask.flatten()
+    before = flags.to(torch.int64).cumsum(0) - 1
+    taken = torch.ops.aten._unsafe_masked_index.default(source.flatten(), flags, [before], 0)
+    return torch.where(flags, taken, self.flatten()).view(self.shape)
+
+
 def _nonzero_static(self: torch.Tensor, *, size: Any, fill_value: int = -1) -> torch.Tensor:
     """Write the places of the first nonzero elements in their rows, and all others into one row more."""
     is_nonzero = (self != 0).flatten()
@@ -288,7 +298,7 @@ OPERATORS = (
     Operator("aten::index_select.default", decomposition=_index_select),
     Operator("aten::masked_fill", computed=Numbers(_masked_fill, ("value",)), filled="value"),
     Operator("aten::masked_fill.Tensor", check=_check_filled),
-    Operator("aten::masked_scatter.default", check=_check_count),
+    Operator("aten::masked_scatter.default", decomposition=_masked_scatter, check=_check_count),
     Operator("aten::nonzero_static", guarded=("size", "fill_value")),
     Operator("aten::nonzero_static.default", decomposition=_nonzero_static),
     Operator("aten::scatter.reduce aten::scatter.value_reduce", decomposition=_scatter_and_reduce),

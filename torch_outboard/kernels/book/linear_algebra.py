@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.pair import real_of
 from torch_outboard.kernels.book.row import Operator
 from torch_outboard.kernels.refusal import Refusal
 
@@ -279,7 +280,7 @@ def _eigh(a: torch.Tensor, uplo: str = "L", compute_v: bool = True) -> _Tensors:
     from torch_outboard.kernels.templates.rotations import orthogonal_columns
 
     if 0 in a.shape:
-        return a.new_empty(a.shape[:-1]), a.new_empty(a.shape if compute_v else 0)
+        return a.new_empty(a.shape[:-1], dtype=real_of(a.dtype)), a.new_empty(a.shape if compute_v else 0)
     low = (a.mT if uplo in ("U", "u") else a).tril()
     symmetric = low + low.tril(-1).mT
     size = symmetric.abs().sum(-1).amax(-1)[..., None, None]  # a bound of the eigenvalues
@@ -293,7 +294,7 @@ def _eigh(a: torch.Tensor, uplo: str = "L", compute_v: bool = True) -> _Tensors:
 
 def _svd_of_nothing(a: torch.Tensor, full_matrices: bool, compute_uv: bool) -> _Tensors:
     rows, columns = a.shape[-2:]
-    values = a.new_empty((*a.shape[:-2], columns))
+    values = a.new_empty((*a.shape[:-2], columns), dtype=real_of(a.dtype))
     if not compute_uv:
         return a.new_empty(0), values, a.new_empty(0)
     width = rows if full_matrices else columns

@@ -42,8 +42,8 @@ def key_of(
     """Return the class of a call as JSON, or None for a call whose plan is not stored.
 
     Numbers that plans read at each call, or have guards for, count by their type, and lists of them by their length.
-    Tensors count by type, rank and whether they are on the CPU. `form` is the kind of plan: "steps", or "chunks" for a
-    launch over chunks.
+    Tensors count by type, rank, and whether they are on the CPU or conjugated views. `form` is the kind of plan:
+    "steps", or "chunks" for a launch over chunks.
     """
     schema = overload_of(name)._schema.arguments
     try:
@@ -99,7 +99,8 @@ def code_hash() -> str:
 def _describe(value: Any, *, is_read: bool = False) -> Any:
     match value:
         case torch.Tensor():
-            return ["tensor", str(value.dtype), value.dim(), _place(value.device)]
+            conjugated = ["conjugated"] if value.is_conj() else []
+            return ["tensor", str(value.dtype), value.dim(), _place(value.device), *conjugated]
         case bool() | int() | float() | complex() if is_read:
             return ["read", type(value).__name__]
         case None | bool() | int() | str():

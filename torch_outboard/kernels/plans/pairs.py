@@ -20,8 +20,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
 from torch_outboard.kernels import route
-from torch_outboard.kernels.book import fourier
-from torch_outboard.kernels.book.complex_numbers import Pair, are_apart, formula_of, pair_of, real_of
+from torch_outboard.kernels.book.complex_numbers import are_apart, formula_of
+from torch_outboard.kernels.book.pair import Pair, pair_of, real_of
 from torch_outboard.kernels.book.table import noted_decompositions
 from torch_outboard.kernels.plans.traced import Input, Traced
 from torch_outboard.kernels.refusal import Refusal
@@ -54,7 +54,7 @@ def in_pairs(traced: Traced) -> Traced:
     for number, whole in results.items():
         _check(whole.dtype)
         inputs += _parts_of(Input(whole, result=number), traced)
-    body = _Body(traced.graph.graph, [*results])
+    body = _Body(traced.graph.graph, [one.is_conjugated for one in traced.inputs], [*results])
     with traced.fake_mode, enable_python_dispatcher(), torch.no_grad():
         graph = make_fx(body, decomposition_table=noted_decompositions(), tracing_mode="real")(
             *(one.fake for one in inputs)
@@ -83,18 +83,23 @@ def _parts_of(given: Input, traced: Traced) -> Iterator[Input]:
 class _Body:
     """Runs the nodes of a graph with pairs. It writes the complex results, and returns the others."""
 
-    def __init__(self, graph: torch.fx.Graph, results: Sequence[int]) -> None:
+    def __init__(self, graph: torch.fx.Graph, are_conjugated: Sequence[bool], results: Sequence[int]) -> None:
         self._graph = graph
+        self._are_conjugated = are_conjugated  # the placeholders
         self._results = results
 
     def __call__(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        remaining = iter(given)
+        remaining, are_conjugated = iter(given), iter(self._are_conjugated)
         values: dict[torch.fx.Node, Any] = {}
         for node in self._graph.nodes:
             match node.op:
                 case "placeholder":
-                    first = next(remaining)
-                    values[node] = Pair(first, next(remaining)) if _is_complex(node) else first
+                    first, is_conjugated = next(remaining), next(are_conjugated)
+                    if _is_complex(node):
+                        second = next(remaining)
+                        values[node] = Pair(first, -second if is_conjugated else second)
+                    else:
+                        values[node] = first
                 case "call_function":
                     args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
                     values[node] = _computed(node, args, kwargs)
@@ -121,7 +126,7 @@ def _computed(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         return _copy(kind, *args)
     if are_apart(target):
         return _apart(target, kind, args, kwargs)
-    formula = formula_of(target) or fourier.formula_of(target)
+    formula = formula_of(target)
     route.decided(target, "formula of complex numbers", formula)
     result = NotImplemented if formula is None else formula(kind, *args, **kwargs)
     if result is NotImplemented:

@@ -113,10 +113,11 @@ class _Inputs:
         return _replace(value, self._tensor)
 
     def _tensor(self, given: torch.Tensor) -> torch.Tensor:
-        return self._add(_fake(given, self.mode, self.call.device, self._tensors, self.is_static))
+        fake = _fake(given, self.mode, self.call.device, self._tensors, self.is_static)
+        return self._add(fake, is_conjugated=given.is_conj())
 
-    def _add(self, fake: torch.Tensor) -> torch.Tensor:
-        self.made.append(Input(fake, tensor=self._tensors))
+    def _add(self, fake: torch.Tensor, *, is_conjugated: bool = False) -> torch.Tensor:
+        self.made.append(Input(fake, tensor=self._tensors, is_conjugated=is_conjugated))
         self._tensors += 1
         return fake
 

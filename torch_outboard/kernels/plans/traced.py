@@ -19,8 +19,8 @@ class Input:
 
     It is a tensor of the call by its number, a number by its place among the arguments, or an integer by its source.
     Formulas name the integer by its source in the plan. A complex result is an input too, which the graph writes, by
-    the number of the output. A complex input is two, the real and the imaginary parts of `whole`. If all four sources
-    are None, it is the seed for draws.
+    the number of the output. A complex input is two, the real and the imaginary parts of `whole`; of a conjugated view
+    the parts are those in memory. If all four sources are None, it is the seed for draws.
     """
 
     fake: torch.Tensor | torch.SymInt
@@ -30,6 +30,7 @@ class Input:
     result: int | None = None
     whole: torch.Tensor | None = None
     is_imaginary: bool = False
+    is_conjugated: bool = False
 
 
 @dataclass(frozen=True)

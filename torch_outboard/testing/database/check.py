@@ -65,7 +65,9 @@ def asked(dtypes: Sequence[torch.dtype], only: str, has_gradients: bool) -> list
     found = [
         Asked(info.full_name, str(dtype).removeprefix("torch."), is_gradient)
         for dtype in dtypes
-        for is_gradient in ((False, True) if has_gradients and dtype.is_floating_point else (False,))
+        for is_gradient in (
+            (False, True) if has_gradients and (dtype.is_floating_point or dtype.is_complex) else (False,)
+        )
         for info in entries_of(dtype)
         if (info.supports_autograd or not is_gradient) and re.search(only, info.full_name)
     ]

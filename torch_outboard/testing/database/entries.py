@@ -146,17 +146,19 @@ def _bounds(info: Any, has_gradients: bool) -> Bounds | None:
 
 
 def _is_as_near(info: Any, sample: Any, results: list[Any], expected: list[Any], has_gradients: bool) -> bool:
-    """Return True if reals differ from float64's by at most twice the largest difference of the CPU's.
+    """Return True if numbers differ from double precision's by at most twice the largest difference of the CPU's.
 
     Some gradients are small differences of large numbers. For halves, some of the CPU's kernels round intermediate
     results that generated kernels do not round.
     """
-    if not (has_gradients or (expected and isinstance(expected[0], torch.Tensor) and expected[0].is_floating_point())):
+    if not (has_gradients or (expected and _is_rounded(expected[0]))):
         return False
 
     def widened(one: Any) -> Any:
-        is_real = isinstance(one, torch.Tensor) and one.is_floating_point()
-        return one.detach().double().requires_grad_(one.requires_grad) if is_real else one
+        if not _is_rounded(one):
+            return one
+        dtype = torch.complex128 if one.is_complex() else torch.float64
+        return one.detach().to(dtype).requires_grad_(one.requires_grad)
 
     wide = copy.copy(sample)
     wide.input, wide.args, wide.kwargs = tree_map(widened, (sample.input, sample.args, sample.kwargs))
@@ -169,8 +171,12 @@ def _is_as_near(info: Any, sample: Any, results: list[Any], expected: list[Any],
     return True
 
 
+def _is_rounded(one: Any) -> bool:
+    return isinstance(one, torch.Tensor) and (one.is_floating_point() or one.is_complex())
+
+
 def _are_near(got: torch.Tensor, want: torch.Tensor, exact: torch.Tensor) -> bool:
-    if not got.is_floating_point():
+    if not _is_rounded(got):
         return torch.equal(got, want)
     return bool(((got - exact).abs() <= 2 * (want - exact).abs().max()).all())
 
