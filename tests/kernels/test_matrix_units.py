@@ -108,6 +108,28 @@ def test_operands_lie_in_any_way(dtype: torch.dtype, left: int, right: int, devi
         assert torch.equal((ours[0] @ ours[1]).cpu(), (x.double() @ y.double()).to(dtype))
 
 
+def among_nans(x: torch.Tensor, offset: int, device: torch.device) -> torch.Tensor:
+    """Return a copy on the device whose rows begin anywhere, with NaNs around them."""
+    around = torch.full((x.shape[0] + 2, offset + x.shape[1] + 9), float("nan"), dtype=x.dtype).to(device)
+    around[1:-1, offset : offset + x.shape[1]] = x.to(device)
+    return around[1:-1, offset : offset + x.shape[1]]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_rows_begin_anywhere(dtype: torch.dtype, device: torch.device) -> None:
+    """Elements that are not aligned are shifted out of aligned ones."""
+    shapes = ((1, 1, 1), (5, 67, 33), (65, 7, 40), (3, 129, 8), (64, 9, 127))
+    for offset, (rows, columns, depth) in enumerate((*shapes, *shapes[1:])):
+        x, y = whole(rows, depth, dtype=dtype), whole(depth, columns, dtype=dtype)
+        for turns in (False, True) if offset < 5 else (offset % 2 == 0,):  # adjacent elements are of a line or a step
+            left, right = (
+                among_nans(one.t(), at, device).t() if turns else among_nans(one, at, device)
+                for one, at in ((x, offset), (y, 7 - offset % 8))
+            )
+            poison(device)
+            assert torch.equal((left @ right).cpu(), (x.double() @ y.double()).to(dtype)), (offset, turns)
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 def test_every_schedule_is_right(dtype: torch.dtype, device: torch.device) -> None:
     """Large tiles, half as many steps: in a batch, with an added row and factors."""

@@ -119,7 +119,8 @@ def _kernel(
 
     def side(name: str, operand: Operand, lines: tuple[str, str], is_left: bool) -> Side:
         tile = (tiling.height if is_left else tiling.width, tiling.steps)
-        return Side(name, operand, lines, tiling, call.dialect, *tile, is_left, _SLOTS, until="until")
+        shared = call.dialect, *tile, is_left, _SLOTS
+        return Side(name, operand, lines, tiling, *shared, until="until", shifts=True)
 
     left = side("left", product.left, ("first_row", "$ROWS"), True)
     right = side("right", product.right, ("first_column", "$COLUMNS"), False)

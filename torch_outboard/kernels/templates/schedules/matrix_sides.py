@@ -2,8 +2,8 @@
 """What schedules with matrix units share: how a group divides a tile, and how operands reach the unit's registers.
 
 Elements lie in the group's memory as they are in the device's memory: the unit converts. Where adjacent elements in
-memory belong to adjacent steps or lines, an item brings 16 bytes at a time if all of them are aligned. Otherwise it
-brings them element by element.
+memory belong to adjacent steps or lines, an item brings 16 bytes at a time. If not all of them are aligned, it shifts
+them out of aligned ones, or brings them element by element if registers are scarce.
 """
 
 from __future__ import annotations
@@ -176,6 +176,8 @@ class Side:
         The step at which the group ends.
     slot : int
         The elements of a slot, if other sides use the slots too.
+    shifts : bool
+        Whether registers are left to shift what is not aligned out of aligned chunks. Else it comes by elements.
     """
 
     name: str
@@ -190,6 +192,7 @@ class Side:
     depth: str = "$DEPTH"
     until: str = "$DEPTH"
     slot: int = 0
+    shifts: bool = False
 
     @property
     def first(self) -> str:
@@ -296,17 +299,18 @@ class Side:
         """Return the loop that begins to bring the steps from `from_step` on, to the slot `other`."""
         if not self.has_chunks:
             return self._loop(self._fetch_element())
+        put = self._put_each() if not self._is_plain else self._put_shifted() if self.shifts else self._put_elements()
         return f"""\
       if ({self.name}_is_wide) {{
 {self._loop(self._fetch_chunk())}
       }} else {{
-{self._put_elements() if self._is_plain else self._put_each()}
+{put}
       }}
 """
 
     @property
     def _is_plain(self) -> bool:
-        """Whether an element's place takes so little text that it is repeated for all elements of a chunk."""
+        """Whether all elements of a chunk are in memory, and an element's place takes little text."""
         return self.operand.of_step == "" and self.operand.condition == ""
 
     def _put_each(self) -> str:
@@ -384,6 +388,36 @@ class Side:
           {operand.of_step}
           const bool is_wanted = step < {self.until}{condition};
           {bring}"""
+
+    def _put_shifted(self) -> str:
+        """Return the loop that brings 16 bytes from any place on, out of the two aligned chunks around them.
+
+        A chunk without any of the operand's elements is not read.
+        """
+        chunk, size, four = self.tiling.chunk, self.operand.dtype.itemsize, self.dialect.four("ob_u32")
+        rest = f"step < {self.until} ? {self.size} - line : 0" if self.is_across else f"{self.until} - step"
+        words = ", ".join(f"{part}.{one}" for part in ("low", "high") for one in "xyzw")
+        return f"""\
+        $UNROLL
+        for (int load = 0; load < {self.loads}; ++load) {{
+          {self.place()}
+          {self._fits()}{{
+            const ob_i64 wanted = {self.first} + at_line, step = from_step + at_step;
+            const ob_i64 line = wanted < {self.size} ? wanted : {self.size} - 1, rest = {rest};
+            const ob_u32 bytes = rest < {chunk} ? rest > 0 ? (ob_u32)rest * {size} : 0 : {_BYTES};
+            {self.operand.computed()}
+            OB_GLOBAL const {self.kind}* from = &{self.operand.place};
+            const ob_u32 ahead = (ob_u32)((size_t)from % {_BYTES});
+            from -= ahead / {size};
+            {four} low = {{0, 0, 0, 0}}, high = {{0, 0, 0, 0}};
+            if (bytes > 0) low = {self.dialect.load_16_bytes("from[0]")};
+            if (ahead + bytes > {_BYTES}) high = {self.dialect.load_16_bytes(f"from[{chunk}]")};
+            ob_u32 words[8] = {{{words}}};
+            ob_shift_16(words, ahead, bytes);
+            const {four} next = {{words[0], words[1], words[2], words[3]}};
+            {self.dialect.store_four("ob_u32", self.array.name, self._at(), "next")}
+          }}
+        }}"""
 
     def _put_elements(self) -> str:
         """Return the loop that brings chunks, each as four words of single elements."""
