@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What all forms of convolutions share: their constants, and their tensors as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import sympy  # type: ignore[import-untyped]
+from torch._inductor.virtualized import V
+from torch.utils._sympy.functions import FloorDiv
+
+from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor, number_text, simplified
+from torch_outboard.kernels.templates.channels import Divisions, Size, by_channels, holds, is_narrow
+from torch_outboard.kernels.templates.product import Number, Product, SumType
+from torch_outboard.kernels.templates.schedules import direct
+from torch_outboard.kernels.templates.schedules.registry import PRODUCTS, Device
+
+__all__ = ["Named", "Shape", "declares", "parts_of"]
+
+# With fewer channels, a group of a convolution would fill a small part of a tile.
+_LEAST_CHANNELS = 16
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The constants of a convolution.
+
+    Attributes
+    ----------
+    kind : str
+        The type of numbers that count pixels, channels and places in memory.
+    has_units : bool
+        Whether it is multiplied by matrix units, with adjacent channels.
+    is_direct : bool
+        Whether each result has an item, since groups have few channels.
+    """
+
+    rank: int
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int]
+    groups: int
+    is_transposed: bool
+    sums: SumType
+    kind: str
+    has_units: bool
+    is_direct: bool
+
+    @staticmethod
+    def of(call: TemplateCall) -> Shape:
+        given = call.arguments
+        weight = call.tensor("weight")
+        rank = len(weight.size) - 2
+        tensors = [one for one in given.values() if isinstance(one, Tensor)]
+        dtypes = {one.dtype for one in tensors}
+        if len(dtypes) > 1 or not next(iter(dtypes)).is_floating_point:
+            raise Refusal(f"there are no convolutions of {' and '.join(sorted(map(str, dtypes)))}")
+        if len(call.tensor("input").size) != rank + 2:
+            raise Refusal("its input has no batch")
+
+        def each(name: str) -> list[int]:
+            values = [int(one) for one in given[name]]
+            return values * rank if len(values) == 1 else values
+
+        groups = given["groups"]
+        way = PRODUCTS.way_of(call.family, Device(call.dialect, call.is_cpu, call.dtype))
+        has_few = way != "strips" and groups > 1 and _has_few_channels(weight, groups)
+        has_units = way == "matrix" and not has_few
+        of_results = [one for one in call.results if one is not None]
+        return Shape(
+            rank,
+            each("stride"),
+            each("padding"),
+            each("dilation"),
+            groups,
+            given["transposed"],
+            SumType.of(dtypes.pop()),
+            "ob_i32" if (has_units or has_few or way == "strips") and is_narrow(*tensors, *of_results) else "ob_i64",
+            has_units,
+            has_few,
+        )
+
+    def placed(self, call: TemplateCall, tensor: Tensor, groups: int = 1) -> Tensor:
+        """Return the tensor, or a copy whose channels are as the product takes them."""
+        return by_channels(call, tensor, groups) if self.has_units else tensor
+
+    def placed_weight(self, call: TemplateCall, weight: Tensor) -> Tensor:
+        """Return the weight, or a copy; for items with adjacent channels, a copy whose first dimension is adjacent."""
+        if not self.is_direct or weight.dtype.itemsize not in (2, 4):
+            return self.placed(call, weight)
+        one = sympy.Integer(1)
+        rows = Tensor(weight.dtype, [one, *weight.size], [one, *weight.stride], weight.name)
+        copy = by_channels(call, rows)
+        return Tensor(weight.dtype, weight.size, copy.stride[1:], copy.name)
+
+    @staticmethod
+    def free(call: TemplateCall, *tensors: Tensor) -> None:
+        """Free the copies among tensors."""
+        given = {one.name for one in call.arguments.values() if isinstance(one, Tensor)}
+        for one in tensors:
+            if one.name not in given:
+                call.free(one)
+
+    def multiply(self, call: TemplateCall, product: Product) -> None:
+        if self.is_direct:
+            direct.multiply(call, product, self.kind)
+        else:
+            PRODUCTS.schedule_of(call).multiply(call, product)
+
+
+def _has_few_channels(weight: Tensor, groups: int) -> bool:
+    """Return whether a group has so few channels that tiles would be empty. The window's sizes are then constants."""
+    of_group = (FloorDiv(weight.size[0], groups), weight.size[1])
+    if all(holds(sympy.Ge(one, _LEAST_CHANNELS)) for one in of_group):
+        return False
+    for one in (*of_group, *weight.size[2:]):
+        V.graph.sizevars.guard_int(one)
+    return True
+
+
+class Named:
+    """A tensor by the texts of its strides and sizes, which each kernel that uses it declares with the pointer.
+
+    Its first two dimensions are "n" and "c", the others are the grid's dimensions. `place` treats dimensions of the
+    grid that are contiguous in memory as one.
+    """
+
+    def __init__(self, name: str, tensor: Tensor, divisions: Divisions, is_written: bool = False) -> None:
+        self.name, self.tensor, self._divisions, self._is_written = name, tensor, divisions, is_written
+        self._kind = divisions.kind
+        self.grid = list(tensor.size[2:])
+        known = V.graph.sizevars.statically_known_equals
+        strides = tensor.stride[2:]
+        self._is_one = all(
+            known(strides[i], strides[i + 1] * self.grid[i + 1]) or known(self.grid[i], 1)
+            for i in range(len(strides) - 1)
+        )
+        # Whether pixels of all batches are contiguous.
+        self.is_one = self._is_one and (
+            known(tensor.stride[0], prod(self.grid, start=tensor.stride[-1])) or known(tensor.size[0], 1)
+        )
+
+    def stride(self, dim: int) -> str:
+        text = number_text(f"{self.name}_stride{dim}", self.tensor.stride[dim])
+        return text if self._kind == "ob_i64" or text.isdigit() else f"({self._kind}){text}"
+
+    def size(self, dim: int) -> str:
+        return number_text(f"{self.name}_size{dim}", self.tensor.size[dim])
+
+    def sized(self, dim: int, groups: int = 1) -> Size:
+        """Return the size of a dimension, or that of a group of it."""
+        text, value = self.size(dim), self.tensor.size[dim]
+        return Size(text if groups == 1 else f"({text} / {groups})", FloorDiv(value, groups))
+
+    def declare(self, kernel: Kernel) -> None:
+        kernel.pointer(self.name, self.tensor, self._is_written)
+        self.declare_numbers(kernel)
+
+    def declare_numbers(self, kernel: Kernel) -> None:
+        self._divisions.declare(kernel)
+        for dim in range(len(self.tensor.size)):
+            kernel.number(f"{self.name}_stride{dim}", self.tensor.stride[dim])
+            kernel.number(f"{self.name}_size{dim}", self.tensor.size[dim])
+
+    def pixels(self) -> Size:
+        """Return the number of the grid's pixels."""
+        text = " * ".join(self.size(dim) for dim in range(2, len(self.tensor.size)))
+        return Size(f"({text})", prod(self.grid, start=sympy.Integer(1)))
+
+    def others(self, dim: int) -> tuple[str, ...]:
+        """Return the strides of the dimensions other than `dim`, without those of one element."""
+        sizes = enumerate(self.tensor.size)
+        return tuple(self.stride(one) for one, size in sizes if one != dim and simplified(size) != 1)
+
+    def has(self, number: str, dim: int) -> str:
+        """Return the condition that a number, which may be negative, is below the size of a dimension."""
+        if self._kind == "ob_i64":
+            return f"{number} >= 0 && {number} < {self.size(dim)}"
+        return f"(ob_u32)({number}) < (ob_u32){self.size(dim)}"
+
+    def is_dense_along(self, dim: int) -> bool:
+        return bool(V.graph.sizevars.statically_known_equals(self.tensor.stride[dim], 1))
+
+    def is_dense_from(self, dim: int) -> bool:
+        """Return True if the dimensions from `dim` on are contiguous in memory."""
+        known = V.graph.sizevars.statically_known_equals
+        expected = sympy.Integer(1)
+        for size, stride in zip(reversed(self.tensor.size[dim:]), reversed(self.tensor.stride[dim:]), strict=True):
+            if not (known(stride, expected) or known(size, 1)):
+                return False
+            expected = expected * size
+        return True
+
+    def coordinates(self, number: str, prefix: str, kind: str = "ob_i32") -> list[Number]:
+        """Return the coordinates of a pixel by its number, the last dimension first."""
+        made: list[Number] = []
+        for dim in reversed(range(len(self.grid))):
+            text = self._divisions.rest(number, self.sized(dim + 2)) if dim > 0 else number
+            made.append((kind, f"{prefix}{dim}", f"({kind}){text}"))
+            number = self._divisions.over(number, self.sized(dim + 2))
+        return made
+
+    def place(self, number: str) -> str:
+        """Return a pixel's place in memory, by its number."""
+        if self._is_one:
+            return f"({number}) * {self.stride(len(self.grid) + 1)}"
+        return " + ".join(
+            f"{text} * {self.stride(int(name[1:]) + 2)}"
+            for _, name, text in self.coordinates(f"({number})", "q", self._kind)
+        )
+
+
+def declares(*used: Named, numbers_of: Sequence[Named] = ()) -> Callable[[Kernel], None]:
+    def declare(kernel: Kernel) -> None:
+        for one in used:
+            one.declare(kernel)
+        for one in numbers_of:
+            one.declare_numbers(kernel)
+
+    return declare
+
+
+def parts_of(number: str, window: Size, channels: Size, shape: Shape, divisions: Divisions) -> tuple[str, str]:
+    """Return the place in the window and the channel of a number that counts both."""
+    if not shape.has_units:
+        return divisions.rest(number, window), divisions.over(number, window)
+    if simplified(window.value) == 1:
+        return "0", f"({shape.kind}){number}"
+    return divisions.over(number, channels), divisions.rest(number, channels)
