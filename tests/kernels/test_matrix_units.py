@@ -224,6 +224,12 @@ def test_convolutions_of_one_and_of_three_dimensions(device: torch.device) -> No
         check_convolution(x, weight, None, [[2] * rank, [1] * rank, [1] * rank, False, [0] * rank, 1], device)
 
 
+def test_pairs_of_results_lie_in_one_image(device: torch.device) -> None:
+    """An image of an odd number of pixels ends between two results that a lane stores."""
+    x, weight = whole(3, 8, 5, 3, dtype=torch.bfloat16), whole(6, 8, 1, 1, dtype=torch.bfloat16)
+    check_convolution(x, weight, None, [[1, 1], [0, 0], [1, 1], False, [0, 0], 1], device)
+
+
 @pytest.mark.parametrize("is_last", [True, False])
 def test_convolutions_of_many_groups(is_last: bool, device: torch.device) -> None:
     """A group of few channels takes no unit."""

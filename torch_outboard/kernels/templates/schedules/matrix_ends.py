@@ -77,13 +77,15 @@ _STORE_PAIRS = """\
             const float ended = $VALUE;
             pair[one] = $ENDED;
           }
-          const ob_i64 $COLUMN = first;
-          OB_GLOBAL $KIND* place = &$PLACE;
           if (is_wide && first + 1 < $COLUMNS) {
-            *(OB_GLOBAL $WORD*)place = $PAIR;
+            const ob_i64 $COLUMN = first;
+            *(OB_GLOBAL $WORD*)&$PLACE = $PAIR;
           } else {
-            place[0] = pair[0];
-            if (first + 1 < $COLUMNS) place[1] = pair[1];
+            $UNROLL
+            for (int one = 0; one < 2; ++one) {
+              const ob_i64 $COLUMN = first + one;
+              if ($COLUMN < $COLUMNS) $PLACE = pair[one];
+            }
           }
         }
       }
