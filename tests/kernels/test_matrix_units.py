@@ -230,6 +230,34 @@ def test_pairs_of_results_lie_in_one_image(device: torch.device) -> None:
     check_convolution(x, weight, None, [[1, 1], [0, 0], [1, 1], False, [0, 0], 1], device)
 
 
+# Channels of images and results, pixels, sizes of windows, strides, padding, dilation, groups.
+APART: list[tuple[Any, ...]] = [
+    (8, 16, (5, 7), (3, 3), (2, 2), (1, 1), (1, 1), 1),
+    (8, 9, (6, 4), (1, 1), (2, 2), (0, 0), (1, 1), 1),  # most phases have no places
+    (16, 8, (8, 5), (2, 2), (2, 2), (0, 1), (1, 1), 1),
+    (3, 8, (9, 11), (7, 5), (2, 3), (3, 1), (1, 1), 1),
+    (32, 32, (6, 7), (3, 2), (3, 1), (1, 2), (1, 2), 2),
+    (8, 8, (1, 2), (4, 1), (4, 2), (3, 0), (2, 1), 1),  # dilated where windows are apart: in no phases
+    (40, 8, (13,), (5,), (4,), (2,), (1,), 1),
+    (8, 24, (3, 4, 5), (2, 3, 1), (2, 1, 3), (1, 1, 0), (1, 1, 1), 1),
+]
+
+
+@pytest.mark.parametrize("is_transposed", [True, False])
+def test_convolutions_whose_windows_are_apart(is_transposed: bool, device: torch.device) -> None:
+    """The pixels of a phase meet the same places of windows."""
+    for number, (channels, results, pixels, window, stride, padding, dilation, groups) in enumerate(APART):
+        dtype = served()[number % len(served())]
+        sides = (results, channels // groups) if not is_transposed else (channels, results // groups)
+        x, weight = whole(2, channels, *pixels, dtype=dtype), whole(*sides, *window, dtype=dtype)
+        more = [step - 1 if is_transposed and number % 2 else 0 for step in stride]
+        bias = whole(results, dtype=dtype) if number % 2 else None
+        sizes = [list(stride), list(padding), list(dilation), is_transposed, more, groups]
+        if len(pixels) == 2 and number % 3 != 1:
+            x, weight = last(x), last(weight)
+        check_convolution(x, weight, bias, sizes, device)
+
+
 @pytest.mark.parametrize("is_last", [True, False])
 def test_convolutions_of_many_groups(is_last: bool, device: torch.device) -> None:
     """A group of few channels takes no unit."""
@@ -254,6 +282,9 @@ def test_long_sums_are_split(device: torch.device) -> None:
     check_convolution(x, weight, None, [[1, 1], [1, 1], [1, 1], False, [0, 0], 1], device)
     x, weight = last(torch.randint(-1, 2, (4, 8, 17, 19)).bfloat16()), whole(8, 1, 3, 3, dtype=torch.bfloat16)
     check_convolution(x, weight, None, [[1, 1], [1, 1], [1, 1], False, [0, 0], 8], device)
+    # So has that of an image whose windows are apart, of other lengths in each phase.
+    x, weight = torch.randint(-1, 2, (1, 520, 3, 3)).bfloat16(), whole(520, 8, 3, 3, dtype=torch.bfloat16) // 4
+    check_convolution(x, weight, whole(8, dtype=torch.bfloat16), [[2, 2], [1, 1], [1, 1], True, [0, 0], 1], device)
 
 
 def has_exchange() -> bool:

@@ -29,6 +29,7 @@ from torch.utils._sympy.functions import FloorDiv
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor, number_text
 from torch_outboard.kernels.templates.channels import Divisions, Size
 from torch_outboard.kernels.templates.convolution_shape import Named, Shape, declares, parts_of
+from torch_outboard.kernels.templates.phases import has_phases, spread_by_phases
 from torch_outboard.kernels.templates.product import End, Operand, Product, loaded, statements
 
 __all__ = ["backward", "forward"]
@@ -121,6 +122,9 @@ def _windows(
 def _spread(
     call: TemplateCall, shape: Shape, given: Tensor, weight_given: Tensor, bias: Tensor | None, result: Tensor
 ) -> None:
+    if has_phases(shape):
+        spread_by_phases(call, shape, given, weight_given, bias, result)
+        return
     kind, divisions = shape.kind, Divisions(shape.kind)
     grid, weight = Named("grid", given, divisions), Named("weight", weight_given, divisions)
     out = Named("result", result, divisions, True)

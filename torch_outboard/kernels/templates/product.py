@@ -184,7 +184,17 @@ class End:
 
 @dataclass(frozen=True)
 class Product:
-    """A product of matrices, from which the schedules build kernels."""
+    """A product of matrices, from which the schedules build kernels.
+
+    Attributes
+    ----------
+    of_batch : tuple of Number
+        Numbers of the batch, which read `batch` and which all texts may name.
+    steps_of_batch : str
+        The steps of the batch, by these numbers, if batches have fewer than `depth`. "": they have `depth`.
+
+    Only the schedule for matrix units takes these two.
+    """
 
     name: str
     batch: sympy.Expr
@@ -196,6 +206,8 @@ class Product:
     right: Operand
     end: End
     before: str = ""
+    of_batch: tuple[Number, ...] = ()
+    steps_of_batch: str = ""
 
     def sizes(self, kernel: Kernel) -> dict[str, str]:
         """Declare the sizes, and return their texts."""
@@ -204,6 +216,7 @@ class Product:
             "ROWS": kernel.number("rows", self.rows),
             "COLUMNS": kernel.number("columns", self.columns),
             "DEPTH": kernel.number("depth", self.depth),
+            "OF_BATCH": f"  {statements(self.of_batch)}\n" if self.of_batch else "",
         }
 
 

@@ -9,7 +9,7 @@ and a second launch adds their sums, always in the same order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
@@ -93,18 +93,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
 
 
 def _turned(product: Product) -> Product:
-    return Product(
-        name=product.name,
-        batch=product.batch,
-        rows=product.columns,
-        columns=product.rows,
-        depth=product.depth,
-        sums=product.sums,
-        left=product.right,
-        right=product.left,
-        end=product.end,
-        before=product.before,
-    )
+    return replace(product, rows=product.columns, columns=product.rows, left=product.right, right=product.left)
 
 
 def _kernel(
@@ -139,7 +128,8 @@ def _kernel(
         "LOAD_LEFT": left.load("part_row", "$DOWN", "left_part"),
         "LOAD_RIGHT": right.load("part_column", "$ACROSS", "right_part"),
         "MULTIPLY": multiplied(unit, "sums", tiling.rows // unit.m, tiling.columns // unit.n),
-        "RANGE": "const $INDEX begin = 0, until = $DEPTH;",
+        "RANGE": "const $INDEX begin = 0, until = $ALL_STEPS;",
+        "ALL_STEPS": product.steps_of_batch or "$DEPTH",
         "ROW": names[0],
         "COLUMN": names[1],
         "LOOPS": _LOOP,
@@ -175,9 +165,9 @@ def _tiles(product: Product, tile: tuple[int, int]) -> Any:
 
 _RANGE = """\
 const ob_i64 split = OB_GROUP_NUMBER / (tiles * $BATCH);
-  const ob_i64 turns = ($DEPTH + $STEPS - 1) / $STEPS;
+  const ob_i64 turns = ($ALL_STEPS + $STEPS - 1) / $STEPS;
   const $INDEX begin = ($INDEX)(turns * split / $SPLITS * $STEPS);
-  const $INDEX end = ($INDEX)(turns * (split + 1) / $SPLITS * $STEPS), until = end < $DEPTH ? end : $DEPTH;"""
+  const $INDEX end = ($INDEX)(turns * (split + 1) / $SPLITS * $STEPS), until = end < $ALL_STEPS ? end : $ALL_STEPS;"""
 
 _TEXT = """\
   const ob_u32 item = OB_ITEM_OF_GROUP;
@@ -187,7 +177,7 @@ _TEXT = """\
   const $INDEX tiles_down = ($ROWS + $HEIGHT - 1) / $HEIGHT, tiles_across = ($COLUMNS + $WIDTH - 1) / $WIDTH;
   const ob_i64 tiles = (ob_i64)tiles_down * tiles_across;
   const ob_i64 batch = OB_GROUP_NUMBER / tiles % $BATCH;
-  const $INDEX number = ($INDEX)(OB_GROUP_NUMBER % tiles);
+$OF_BATCH  const $INDEX number = ($INDEX)(OB_GROUP_NUMBER % tiles);
   const $INDEX first_band = number / ($BAND * tiles_across) * $BAND;
   const $INDEX band = tiles_down - first_band < $BAND ? tiles_down - first_band : $BAND;
   const $INDEX of_band = number - first_band * tiles_across;

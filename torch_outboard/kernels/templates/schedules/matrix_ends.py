@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 
 from torch_outboard.codegen.dialects.dialect import HALVES, STORAGE_TYPES, SUFFIXES
@@ -20,7 +22,8 @@ def stores(end: End, unit: MatrixUnit, names: tuple[str, str], across: int) -> d
     `STORE`, and their words are those of a tiling.
     """
     fragment, size = unit.result, end.dtype.itemsize
-    if end.condition or not (fragment.has_pairs and end.dense == names[1] and end.dtype in (*HALVES, torch.float32)):
+    is_of_row = re.search(rf"\b{names[1]}\b", end.condition) is None
+    if not (is_of_row and fragment.has_pairs and end.dense == names[1] and end.dtype in (*HALVES, torch.float32)):
         return {"STORE": _STORE, "END": end.store, "ENDS_ACROSS": str(across)}
     kind, suffix = STORAGE_TYPES[end.dtype], SUFFIXES[end.dtype]
     ended = "ended" if size == 4 else f"ob_to_{suffix}(ended)"
@@ -31,6 +34,7 @@ def stores(end: End, unit: MatrixUnit, names: tuple[str, str], across: int) -> d
         "STORE": _STORE_PAIRS,
         "ENDS_ACROSS": str(across),
         "IS_WIDE": wide(end.pointer, end.multiples, 2, 2 * size),
+        "CONDITION": f" && {end.condition}" if end.condition else "",
         "KIND": kind,
         "VALUE": end.value,
         "PLACE": end.place,
@@ -68,7 +72,7 @@ _STORE_PAIRS = """\
       for (int index = 0; index < $RESULTS; index += 2) {
         const ob_i64 $ROW = first_row + part_row + i * $UNIT_ROWS + ($RESULT_ROW);
         const ob_i64 first = first_column + part_column + j * $UNIT_COLUMNS + ($RESULT_COLUMN);
-        if ($ROW < $ROWS && first < $COLUMNS) {
+        if ($ROW < $ROWS && first < $COLUMNS$CONDITION) {
           $KIND pair[2];
           $UNROLL
           for (int one = 0; one < 2; ++one) {

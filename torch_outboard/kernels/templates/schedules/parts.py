@@ -62,7 +62,7 @@ _SUM = """\
   const ob_i64 number = $ITEM, count = $BATCH * $ROWS * $COLUMNS;
   if (number >= count) return;
   const ob_i64 $COLUMN = number % $COLUMNS, $ROW = number / $COLUMNS % $ROWS, batch = number / $COLUMNS / $ROWS;
-  float value = 0;
+$OF_BATCH  float value = 0;
   ob_i64 split = 0;
   // Eight loads do not wait for each other.
   for (; split + 8 <= $SPLITS; split += 8) {
