@@ -3,9 +3,10 @@
 
 A length n is r m. With j = m a + b and k = c + r d, the sum over j of x[j] w^(j k), where w is the n-th root of one, is
 
-    y[c, b] = sum over a of x[a, b] w^(c (m a + b)), and then the transform of length m over b for each c.
+    y[c, b] = w^(c b) times the sum over a of x[a, b] w^(m c a), and then the transform of length m over b for each c.
 
-A pass is a kernel, whose items compute the powers of w themselves. A prime length is one sum for each result.
+A pass is a kernel. A kernel before them computes the powers of w, which all passes read. A prime length is one sum for
+each result.
 """
 
 from __future__ import annotations
@@ -14,17 +15,21 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import sympy  # type: ignore[import-untyped]
 import torch
 
 from torch_outboard.kernels.book.pair import Pair
-from torch_outboard.kernels.book.row import Function
+from torch_outboard.kernels.book.row import Function, Operator
 from torch_outboard.kernels.refusal import Refusal
 
-__all__ = ["FORMULAS"]
+__all__ = ["FORMULAS", "OPERATORS"]
+
+_library = torch.library.Library("outboard", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define("in_memory(Tensor self) -> Tensor")  # type: ignore[no-untyped-call]
+_library.impl("in_memory", torch.clone, "Meta")  # type: ignore[no-untyped-call]
 
 _RADIX = 8  # the most terms of a pass, unless a prime has more: so many are written into one expression
 _LONGEST = 4096  # prime; each result reads all elements
+_COMPUTED = 8  # the longest transform without a table of powers: one pass, whose items compute their own
 _BY_ROOT, _BY_COUNT = 1, 2  # how results are scaled
 
 
@@ -60,10 +65,11 @@ def _over(given: Pair, dims: Sequence[int], normalization: int, sign: int) -> Pa
     """Return the transform over some dimensions, scaled."""
     for dim in dims:
         length = int(given.re.shape[dim])
-        if max(sympy.primefactors(length), default=1) > _LONGEST:
+        if max(_primes(length), default=1) > _LONGEST:
             raise Refusal(f"a transformed length has a prime factor above {_LONGEST}")
         parts = Pair(*(None if one is None else one.movedim(dim, -1) for one in given))
-        given = Pair(*(one.movedim(-1, dim) for one in _along(parts, length, sign)))
+        powers = _Powers(length, sign, given.re)
+        given = Pair(*(one.movedim(-1, dim) for one in _along(parts, length, powers)))
     if normalization == 0:
         return given
     return Pair(*(one * _scale(one, dims, normalization) for one in given))
@@ -74,33 +80,66 @@ def _scale(whole: torch.Tensor, dims: Sequence[int], normalization: int) -> floa
     return {_BY_ROOT: 1 / math.sqrt(count), _BY_COUNT: 1 / count}.get(normalization, 1.0)
 
 
-def _along(given: Pair, length: int, sign: int) -> Pair:
-    """Return the transform along the last dimension."""
+class _Powers:
+    """The powers of the root of one of a degree, the count of its powers that differ."""
+
+    def __init__(self, count: int, sign: int, like: torch.Tensor) -> None:
+        self.count = count
+        self._step = sign * 2 * math.pi / count
+        self._dtype = like.dtype
+        self._table: Pair | None = None
+        if count > _COMPUTED:
+            in_memory = torch.ops.outboard.in_memory.default
+            self._table = Pair(*map(in_memory, self._computed(torch.arange(count, device=like.device))))
+
+    def of(self, exponent: torch.Tensor) -> Pair:
+        """Return the powers by an exponent, a tensor of whole numbers from 0 on."""
+        exponent = torch.remainder(exponent, self.count)
+        if self._table is None:
+            return self._computed(exponent)
+        return Pair(*(torch.ops.aten._unsafe_index.Tensor(one, [exponent]) for one in self._table))
+
+    def _computed(self, exponent: torch.Tensor) -> Pair:
+        # Angles around 0, where floats lie closest.
+        around = torch.where(2 * exponent > self.count, exponent - self.count, exponent)
+        angle = around.to(self._dtype) * self._step
+        return Pair(angle.cos(), angle.sin())
+
+
+def _along(given: Pair, length: int, powers: _Powers) -> Pair:
+    """Return the transform along the last dimension, whose length divides the count of the powers."""
     radix = _radix(length)
     rest = length // radix
     parts: Iterator[Any] = (None if one is None else one.reshape(*one.shape[:-1], 1, radix, rest) for one in given)
     re, im = parts
     a, b, c = (
         torch.arange(size, device=given.re.device).reshape(shape)
-        for size, shape in ((radix, (1, radix, 1)), (rest, (1, 1, rest)), (radix, (radix, 1, 1)))
+        for size, shape in ((radix, (1, radix, 1)), (rest, (1, rest)), (radix, (radix, 1, 1)))
     )
-    power = torch.remainder(c * (rest * a + b), length)
-    power = torch.where(2 * power > length, power - length, power)
-    angle = power.to(given.re.dtype) * (sign * 2 * math.pi / length)
-    cosine, sine = angle.cos(), angle.sin()
+    each = powers.count // length
+    root = powers.of(each * rest * (c * a))
     if im is None:
-        found = Pair((re * cosine).sum(-2), (re * sine).sum(-2))
+        found = Pair((re * root.re).sum(-2), (re * root.im).sum(-2))
     else:
-        found = Pair((re * cosine - im * sine).sum(-2), (re * sine + im * cosine).sum(-2))
+        found = Pair((re * root.re - im * root.im).sum(-2), (re * root.im + im * root.re).sum(-2))
     if rest > 1:
-        found = _along(found, rest, sign)
+        turn = powers.of(each * (c.squeeze(-1) * b))
+        turned = Pair(found.re * turn.re - found.im * turn.im, found.re * turn.im + found.im * turn.re)
+        found = _along(Pair(*map(torch.ops.outboard.in_memory.default, turned)), rest, powers)
     return Pair(*(one.transpose(-1, -2).reshape(given.re.shape) for one in found))
+
+
+def _primes(length: int) -> list[int]:
+    import sympy  # type: ignore[import-untyped]  # not where plans are read from disk
+
+    found: list[int] = sympy.primefactors(length)
+    return found
 
 
 def _radix(length: int) -> int:
     """Return the factor of the first pass: the largest that is not above the usual, or else the least prime."""
     usual = [radix for radix in range(2, _RADIX + 1) if length % radix == 0]
-    return max(usual, default=min(sympy.primefactors(length), default=1))
+    return max(usual, default=min(_primes(length), default=1))
 
 
 FORMULAS: dict[str, Function] = {
@@ -108,3 +147,5 @@ FORMULAS: dict[str, Function] = {
     "aten::_fft_c2r": _complex_to_real,
     "aten::_fft_r2c": _real_to_complex,
 }
+
+OPERATORS = (Operator("outboard::in_memory.default", lowering="lowerings:in_memory"),)

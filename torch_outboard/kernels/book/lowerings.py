@@ -13,7 +13,7 @@ from torch._inductor import (
 )
 from torch._inductor.virtualized import ops
 
-__all__ = ["draw_integers", "draw_random", "gather"]
+__all__ = ["draw_integers", "draw_random", "gather", "in_memory"]
 
 
 def _draw(size: Sequence[Any], seed: ir.TensorBox, dtype: torch.dtype, number: Callable[[Any, Any], Any]) -> Any:
@@ -60,3 +60,13 @@ def gather(self: ir.TensorBox, dim: int, index: ir.TensorBox, sparse_grad: bool 
     return ir.Pointwise.create(
         device=self.get_device_or_error(), dtype=self.get_dtype(), inner_fn=element, ranges=index.get_size()
     )
+
+
+def in_memory(self: ir.TensorBox) -> ir.TensorBox:
+    """Store what is read often, by a kernel of its own.
+
+    Inductor computes a tensor that is made of no other one again wherever it is read, except through a view.
+    """
+    self.realize()
+    storage, layout = ir.as_storage_and_layout(self, freeze=True)
+    return ir.TensorBox(ir.ReinterpretView(data=storage, layout=layout))

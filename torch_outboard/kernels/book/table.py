@@ -17,6 +17,7 @@ from torch_outboard.kernels.book import (
     attention,
     distances,
     fills,
+    fourier,
     grid_sampling,
     images,
     indexing,
@@ -52,8 +53,8 @@ __all__ = [
 ]
 
 SUBJECTS = (
-    *(arithmetic, attention, distances, fills, grid_sampling, images, indexing, linear_algebra, lists, losses, norms),
-    *(optimizers, ordering, pooling, products, random, recurrent, reductions, shapes),
+    *(arithmetic, attention, distances, fills, fourier, grid_sampling, images, indexing, linear_algebra, lists, losses),
+    *(norms, optimizers, ordering, pooling, products, random, recurrent, reductions, shapes),
 )
 
 _NONE = Operator("")
