@@ -56,6 +56,42 @@ def test_gradients_of_resized_images(mode: str, device: torch.device) -> None:
     _check_gradient(operator, torch.randn(2, 3, 5, 7), (5, 7), size, *flags, *none, device=device)
 
 
+SMOOTH: dict[str, dict[str, Any]] = {
+    "smaller": {"size": (7, 5)},
+    "larger": {"size": (40, 33)},
+    "one": {"size": (1, 1)},
+    "by scales": {"scale_factor": (0.4, 1.7)},
+    "aligned": {"size": (9, 3), "align_corners": True},
+}
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("case", SMOOTH)
+def test_images_resized_without_aliasing(case: str, mode: str, device: torch.device) -> None:
+    def resized(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, mode=mode, antialias=True, **SMOOTH[case])
+
+    check(resized, torch.randn(2, 3, 17, 23), device=device)
+    check(resized, torch.randn(2, 3, 17, 23).to(memory_format=torch.channels_last), device=device)
+
+
+@pytest.mark.parametrize(
+    ("given", "size", "message"),
+    [
+        (torch.randn(2, 3, 4), (2, 2), "Expected|expected|equal to 2|dimension"),
+        (torch.randn(2, 3, 4, 5), (0, 2), "greater than"),
+        (torch.ones(1, 1, 2, 2, dtype=torch.int64), (4, 4), "not implemented for 'Long'"),
+    ],
+    ids=["dimensions", "size", "type"],
+)
+def test_such_images_that_the_cpu_refuses(
+    given: torch.Tensor, size: tuple[int, int], message: str, device: torch.device
+) -> None:
+    for place in ("cpu", device):
+        with pytest.raises(RuntimeError, match=message):
+            torch.ops.aten._upsample_bilinear2d_aa(given.to(place), size, False)
+
+
 @pytest.mark.parametrize("mode", ["nearest", "bicubic"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
 def test_gradients_of_resized_images_of_other_types(mode: str, dtype: torch.dtype, device: torch.device) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 
-from torch_outboard.kernels.book.pooling import dense
+from torch_outboard.kernels.book.copies import dense, in_order_of
+from torch_outboard.kernels.book.rounding import widened
 from torch_outboard.kernels.book.row import Operator, Refused
 
 __all__ = ["OPERATORS"]
@@ -60,7 +61,95 @@ def _gradient(
     return result
 
 
+# Without aliasing: a pixel is a mean of a window of the image, weighted by distance.
+
+
+def _triangle(distance: torch.Tensor) -> torch.Tensor:
+    return (1 - distance.abs()).clamp(min=0)
+
+
+def _cubic(distance: torch.Tensor) -> torch.Tensor:
+    """Return the weights of R. Keys ("Cubic convolution interpolation for digital image processing", 1981)."""
+    x = distance.abs()
+    near = (1.5 * x - 2.5) * x * x + 1
+    far = ((-0.5 * x + 2.5) * x - 4) * x + 2
+    return torch.where(x < 1, near, torch.where(x < 2, far, 0))
+
+
+_WEIGHTS = {"bilinear": (1.0, _triangle), "bicubic": (2.0, _cubic)}  # how far they reach, and how they fall
+
+
+class _Side:
+    """One side of an image that is resized without aliasing."""
+
+    def __init__(self, kind: str, length: int, count: int, align_corners: bool, given: float | None) -> None:
+        self._reach, self._weight = _WEIGHTS[kind]
+        self._length, self._count = length, count
+        if align_corners:
+            self._scale = (length - 1) / (count - 1) if count > 1 else 0.0
+        else:
+            self._scale = 1 / given if given else length / count
+
+    def windows(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the places that each of the results reads, and their weights; all windows have one size."""
+        size = min(2 * math.ceil(self._reach * max(self._scale, 1)) + 1, self._length)
+        begin, end, middle = self._bounds(like)
+        places = begin[:, None] + torch.arange(size, device=like.device)
+        weights = self._weighted(places, middle[:, None], places < end[:, None])
+        return places.clamp(max=self._length - 1), torch.ops.outboard.in_memory.default(weights)
+
+    def matrix(self, like: torch.Tensor) -> torch.Tensor:
+        """Return the weight of each element in each result."""
+        begin, end, middle = (one[:, None] for one in self._bounds(like))
+        places = torch.arange(self._length, device=like.device)[None]
+        return self._weighted(places, middle, (places >= begin) & (places < end))
+
+    def _bounds(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        middle = (torch.arange(self._count, device=like.device).to(like.dtype) + 0.5) * self._scale
+        reach = self._reach * max(self._scale, 1.0)
+        begin, end = ((middle + one + 0.5).to(torch.int64) for one in (-reach, reach))  # towards 0, as ATen's kernels
+        return begin.clamp(min=0), end.clamp(max=self._length), middle
+
+    def _weighted(self, places: torch.Tensor, middle: torch.Tensor, is_inside: torch.Tensor) -> torch.Tensor:
+        distance = (places.to(middle.dtype) - middle + 0.5) / max(self._scale, 1.0)
+        weights = torch.where(is_inside, self._weight(distance), 0)
+        return weights / weights.sum(-1, keepdim=True)
+
+
+def _smooth(kind: str) -> Callable[..., torch.Tensor]:
+    def body(self: torch.Tensor, output_size: Sequence[int], align_corners: bool, *scales: float | None) -> Any:
+        image = widened(self)
+        for dim, count, scale in _sides(output_size, scales):
+            places, weights = _Side(kind, int(self.shape[dim]), int(count), align_corners, scale).windows(image)
+            image = (image.movedim(dim, -1)[..., places] * weights).sum(-1).movedim(-1, dim)
+        return in_order_of(image.to(self.dtype), self)
+
+    return body
+
+
+def _smooth_gradient(kind: str) -> Callable[..., torch.Tensor]:
+    def body(
+        grad: torch.Tensor, output_size: Sequence[int], input_size: Sequence[int], align_corners: bool, *scales: Any
+    ) -> torch.Tensor:
+        result = widened(grad)
+        for dim, count, scale in _sides(output_size, scales):
+            side = _Side(kind, int(input_size[dim]), int(count), align_corners, scale)
+            result = (result.movedim(dim, -1) @ side.matrix(result)).movedim(-1, dim)
+        return in_order_of(result.to(grad.dtype), grad)
+
+    return body
+
+
+def _sides(output_size: Sequence[int], scales: Sequence[float | None]) -> Any:
+    """Return the dimensions of an image, their new lengths and the scales that are given, from the last."""
+    return zip((-1, -2), reversed(output_size), reversed([*scales, None, None][:2]), strict=True)
+
+
 OPERATORS = (
+    Operator("aten::_upsample_bicubic2d_aa.default", decomposition=_smooth("bicubic"), refused=_IN_INTEGERS),
+    Operator("aten::_upsample_bicubic2d_aa_backward.default", decomposition=_smooth_gradient("bicubic")),
+    Operator("aten::_upsample_bilinear2d_aa.default", decomposition=_smooth("bilinear"), refused=_IN_INTEGERS),
+    Operator("aten::_upsample_bilinear2d_aa_backward.default", decomposition=_smooth_gradient("bilinear")),
     Operator("aten::_upsample_nearest_exact1d_backward.default", decomposition=_nearest("nearest_exact")),
     Operator("aten::_upsample_nearest_exact2d_backward.default", decomposition=_nearest("nearest_exact")),
     Operator("aten::_upsample_nearest_exact3d_backward.default", decomposition=_nearest("nearest_exact")),

@@ -8,22 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._prims_common import suggest_memory_format
 
+from torch_outboard.kernels.book.copies import dense, in_order_of
 from torch_outboard.kernels.book.rounding import widened
 from torch_outboard.kernels.book.row import Operator
 
-__all__ = ["OPERATORS", "dense"]
-
-
-def dense(given: torch.Tensor) -> torch.Tensor:
-    return torch.empty(given.shape, dtype=given.dtype, device=given.device).copy_(given)
-
-
-def _like(given: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in the order of the image's channels, as the CPU's kernels do and meta kernels don't."""
-    order = suggest_memory_format(image) if image.dim() in (4, 5) else torch.contiguous_format
-    return torch.empty(image.shape, dtype=image.dtype, device=image.device, memory_format=order).copy_(given)
+__all__ = ["OPERATORS"]
 
 
 # Means.
@@ -45,7 +35,7 @@ def _of_means(dims: int) -> Any:
         grad = widened(grad_output)
         for dim in range(-dims, 0):
             grad = _shares(grad, dim, self.shape[dim])
-        return _like(grad.to(self.dtype), self)
+        return in_order_of(grad.to(self.dtype), self)
 
     return body
 
@@ -82,7 +72,7 @@ def _of_largest(dims: int, place: int) -> Any:
         indices = given[place].flatten(0, -dims - 1).flatten(1)
         grad = grad_output.flatten(0, -dims - 1).flatten(1)
         sums = torch.zeros(grad.shape[0], math.prod(self.shape[-dims:]), dtype=grad.dtype, device=grad.device)
-        return _like(torch.scatter_add(sums, 1, indices, grad).reshape(self.shape), self)
+        return in_order_of(torch.scatter_add(sums, 1, indices, grad).reshape(self.shape), self)
 
     return body
 
@@ -94,7 +84,7 @@ def _replication_pad_backward(grad_output: torch.Tensor, self: torch.Tensor, pad
     grad = widened(grad_output)
     for number in range(len(padding) // 2):
         grad = _folded(grad, -1 - number, *padding[2 * number : 2 * number + 2])
-    return _like(grad.to(self.dtype), self)
+    return in_order_of(grad.to(self.dtype), self)
 
 
 def _folded(grad: torch.Tensor, dim: int, before: int, after: int) -> torch.Tensor:
