@@ -16,7 +16,7 @@ _COMPLEX = "chalf linalg.eig linalg.eigvals"
 _VALUES_TELL_SIZES = "to_sparse"
 
 _NOT_YET = """
-_segment_reduce.lengths _segment_reduce.offsets _upsample_bilinear2d_aa hash_tensor histogram histogramdd
+_segment_reduce.lengths _segment_reduce.offsets hash_tensor histogram histogramdd
 nn.functional.embedding_bag
 """
 
