@@ -17,7 +17,6 @@ _VALUES_TELL_SIZES = "to_sparse"
 
 _NOT_YET = """
 _segment_reduce.lengths _segment_reduce.offsets hash_tensor histogram histogramdd
-nn.functional.embedding_bag
 """
 
 # What later versions of torch decompose.

@@ -18,7 +18,7 @@ from torch_outboard.compile.generators import generators
 from torch_outboard.kernels.book.row import Numbers, Operator
 from torch_outboard.kernels.refusal import Refusal
 
-__all__ = ["OPERATORS"]
+__all__ = ["OPERATORS", "checked_index"]
 
 # Types to which devices add atomically. Inductor leaves sums of other types to a library.
 _ADDED_ATOMICALLY = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32)
@@ -58,7 +58,7 @@ def _combined(
     return result
 
 
-def _checked_index(index: torch.Tensor, size: Any, *, may_be_negative: bool) -> torch.Tensor:
+def checked_index(index: torch.Tensor, size: Any, *, may_be_negative: bool) -> torch.Tensor:
     """Return an index's places along a dimension, read from a tensor, so that a place outside is an error."""
     along = torch.arange(size, device=index.device)
     return along[index] if may_be_negative else along.gather(0, index.flatten()).reshape(index.shape)
@@ -88,7 +88,7 @@ def _scatter(
     place, step = torch.zeros_like(index, memory_format=torch.contiguous_format), 1
     for number in reversed(range(self.dim())):
         if number == dim:
-            along = _checked_index(index, self.shape[number], may_be_negative=False)
+            along = checked_index(index, self.shape[number], may_be_negative=False)
         else:
             shape = [-1 if one == number else 1 for one in range(self.dim())]
             along = torch.arange(index.shape[number], device=self.device).reshape(shape)
@@ -145,7 +145,7 @@ def _put_rows(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.T
 def _index_copy(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
     # `index_put` takes negative indices; this operator refuses them.
     size = self.shape[dim] if self.dim() else 1
-    return _put_rows(self, dim, _checked_index(index.reshape(-1), size, may_be_negative=False), source)
+    return _put_rows(self, dim, checked_index(index.reshape(-1), size, may_be_negative=False), source)
 
 
 def _index_fill(self: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> Any:
@@ -196,7 +196,7 @@ def _index_put(
 
     place, step = torch.zeros_like(broadcast[0], dtype=torch.int64, memory_format=torch.contiguous_format), 1
     for number, index in zip(reversed(indexed), reversed(broadcast), strict=True):
-        place = place + _checked_index(index, self.shape[number], may_be_negative=True) * step
+        place = place + checked_index(index, self.shape[number], may_be_negative=True) * step
         step = step * self.shape[number]
     order = [*indexed, *others]
     columns = math.prod(rest)

@@ -16,6 +16,7 @@ from torch_outboard.kernels.book import (
     arithmetic,
     attention,
     distances,
+    embedding_bags,
     fills,
     fourier,
     grid_sampling,
@@ -53,8 +54,19 @@ __all__ = [
 ]
 
 SUBJECTS = (
-    *(arithmetic, attention, distances, fills, fourier, grid_sampling, images, indexing, linear_algebra, lists, losses),
-    *(norms, optimizers, ordering, pooling, products, random, recurrent, reductions, shapes),
+    *(
+        arithmetic,
+        attention,
+        distances,
+        embedding_bags,
+        fills,
+        fourier,
+        grid_sampling,
+        images,
+        indexing,
+        linear_algebra,
+    ),
+    *(lists, losses, norms, optimizers, ordering, pooling, products, random, recurrent, reductions, shapes),
 )
 
 _NONE = Operator("")

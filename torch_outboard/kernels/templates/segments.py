@@ -66,7 +66,7 @@ def _combine(call: TemplateCall, base: Tensor, values: Tensor, result: Tensor) -
     sums = _type_of_sums(base.dtype, kind)
 
     kernel = Kernel("ob_combine_rows")
-    kernel.group, kernel.groups = _GROUP, ceil_div(values.size[0] * values.size[1], _GROUP)
+    kernel.group, kernel.groups = _GROUP, ceil_div(rows.size[0] * values.size[1], _GROUP)
     for name, tensor in (("rows", rows), ("order", order), ("values", values)):
         kernel.pointer(name, tensor)
     kernel.pointer("result", result, is_written=True)
@@ -79,7 +79,7 @@ def _combine(call: TemplateCall, base: Tensor, values: Tensor, result: Tensor) -
         "OLD": loaded("result[to]", result.dtype, sums),
         "MEAN": (_MEAN if base.dtype.is_floating_point else _WHOLE_MEAN) if kind == "mean" else "",
         "STORE": stored("result[to]", "sum", result.dtype),
-        "COUNT": kernel.number("count", values.size[0]),
+        "COUNT": kernel.number("count", rows.size[0]),
         "COLUMNS": kernel.number("columns", values.size[1]),
     }
     kernel.text = filled(
