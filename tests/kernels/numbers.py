@@ -70,6 +70,7 @@ OPERATORS: dict[str, Operator] = {
     "div of no dimensions": lambda x, n: torch.div(x[1], n),
     "div rounded down": lambda x, n: torch.div(x, n, rounding_mode="floor"),
     "div rounded to 0": lambda x, n: torch.div(x, n, rounding_mode="trunc"),
+    "fmod of a tensor": lambda x, n: torch.fmod(torch.tensor(n, device=x.device), x),
     "frac": lambda x, n: torch.frac(x) + n,
     "hardtanh": lambda x, n: torch.nn.functional.hardtanh(x, -1, n),
     "leaky_relu": lambda x, n: torch.nn.functional.leaky_relu(x, n),

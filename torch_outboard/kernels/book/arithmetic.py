@@ -155,6 +155,7 @@ OPERATORS = (
     Operator("aten::div", takes_float=True),
     Operator("aten::div.Tensor_mode", decomposition=_divide),
     Operator("aten::floor_divide", takes_float=True, promotes=True),
+    Operator("aten::fmod", rounds_numbers=True),
     Operator("aten::frac.default", refuses_list=_not_floating),
     Operator("aten::hardshrink_backward.default", decomposition=_shrink_backward),
     Operator("aten::lerp", computed=Numbers(_lerp, ("weight",))),

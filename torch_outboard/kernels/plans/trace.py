@@ -108,7 +108,13 @@ class _Inputs:
             return self._number_tensor(place, value, declared.name)
         if isinstance(value, torch.Tensor) and is_wide_number(value, self.real):
             return self._narrowed(place)
-        if isinstance(value, float) and self.call.row.rounds_numbers and self._kinds[0].is_floating_point:
+        rounds = self.call.row.rounds_numbers
+        if isinstance(value, torch.Tensor) and value.dim() == 0 and rounds and is_tensor(declared):
+            dtype = number_type(self.call.name, self.call.arguments, value.dtype)
+            if dtype in HALVES and value.dtype not in HALVES:
+                return _Cast(self._tensor(value), dtype, is_rounded=True)
+        is_number = isinstance(value, (int, float)) and str(declared.type) in ("number", "Optional[number]")
+        if (is_number or isinstance(value, float)) and rounds and self._kinds[0].is_floating_point:
             return torch.tensor(value, dtype=torch.float64).to(self._kinds[0]).item()
         return _replace(value, self._tensor)
 
