@@ -144,9 +144,11 @@ bool ask_drop_chunks(const Operator& op, const torch::jit::Stack& arguments, c10
   });
 }
 
-bool ask_attention() {
-  return !python_is_gone() &&
-         with_builder([](const py::module_& builder) { return builder.attr("has_attention")().cast<bool>(); });
+uint32_t ask_abilities() {
+  if (python_is_gone()) {
+    return 0;
+  }
+  return with_builder([](const py::module_& builder) { return builder.attr("abilities")().cast<uint32_t>(); });
 }
 
 std::string ask_explained(const std::string& refusal) {
@@ -163,7 +165,7 @@ std::string ask_explained(const std::string& refusal) {
 }
 
 constexpr PlanBuilder kBuilder{ask_numbers,   ask_load, ask_build,       ask_numbers_of_lists, ask_build_chunks,
-                               ask_attention, ask_drop, ask_drop_chunks, ask_explained};
+                               ask_abilities, ask_drop, ask_drop_chunks, ask_explained};
 
 // native, generated, host: each 0 or 1; generated 2 for devices whose memory the host cannot reach.
 PyObject* py_set_providers(PyObject*, PyObject* const* arguments, Py_ssize_t count) {

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 import torch_outboard
 from torch_outboard import _C, NotSupportedError
 from torch_outboard.compile.generators import generators
-from torch_outboard.kernels import bringup
+from torch_outboard.kernels import bringup, builder
 from torch_outboard.kernels.templates.schedules import matrix
 from torch_outboard.kernels.tune import measuring, schedule_table
 from torch_outboard.testing.database.calls import poison
@@ -382,6 +382,69 @@ def test_attention_with_masks_and_wide_heads(device: torch.device) -> None:
     result = attend(*(r(2, 2, rows, 17).to(dtype) for rows in (70, 90, 90)), mask=mask, device=device)
     assert (result[0, :, 5:60] == 0).all(), "for which no key is left"
     attend(r(1, 1, 9, 130).to(dtype), r(1, 1, 70, 130).to(dtype), r(1, 1, 70, 136).to(dtype), device=device)
+
+
+def masks_gradient(
+    sizes: tuple[int, ...],
+    shape: tuple[int, ...],
+    dtypes: tuple[torch.dtype, torch.dtype],
+    device: torch.device,
+    *,
+    is_whole: bool = True,
+) -> None:
+    """Compare the gradients of attention and of its mask with those in float64."""
+    batch, heads, key_heads, queries, keys, head = sizes
+    rows = ((heads, queries), (key_heads, keys), (key_heads, keys), (heads, queries))
+    given = [r(batch, count, length, head).to(dtypes[0]) for count, length in rows]
+    mask = r(shape).masked_fill_(torch.rand(shape) > 0.8, float("-inf")).to(dtypes[1])
+    mask[..., 0, :] = float("-inf")  # a query without keys
+
+    def gradients(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        *given, grad = (one.detach().requires_grad_() for one in given)
+        result = F.scaled_dot_product_attention(*given[:3], attn_mask=given[3], enable_gqa=heads != key_heads)
+        return torch.autograd.grad(result, given, grad)
+
+    wanted = gradients(*[one.double() for one in (*given[:3], mask, given[3])])
+    ours = [one.to(device) for one in (*given[:3], mask, given[3])]
+    poison(device)
+    torch_outboard.reset_coverage()
+    results = gradients(*ours)
+    if is_whole:
+        ran = {row.op for row in torch_outboard.coverage() if "detach" not in row.op}
+        assert ran == {f"aten::_scaled_dot_product_fused_attention_overrideable{one}" for one in ("", "_backward")}
+    for got, want in zip(results, wanted, strict=True):
+        assert got.shape == want.shape
+        bound = 8 * BOUNDS[dtypes[0]]  # a mask's gradient is a sum over all that share it
+        torch.testing.assert_close(got.cpu().double(), want.nan_to_num(), atol=bound, rtol=bound)
+
+
+def test_gradients_of_masks(device: torch.device) -> None:
+    """Of masks that all batches or all heads share, of as many queries and keys."""
+    if not has_exchange():
+        pytest.skip("capability: time. Where lanes exchange nothing, its kernels take long to compile")
+    dtype = served()[0]
+    masks_gradient((3, 4, 2, 70, 67, 24), (1, 4, 70, 67), (dtype, dtype), device)
+    masks_gradient((3, 4, 2, 65, 1, 24), (3, 1, 65, 1), (dtype, dtype), device)
+    masks_gradient((2, 3, 3, 1, 131, 24), (1, 131), (dtype, torch.float32), device)
+    masks_gradient((2, 3, 3, 64, 64, 64), (2, 3, 64, 64), (served()[-1], torch.float32), device)
+    masks_gradient((1, 2, 2, 9, 66, 200), (2, 9, 66), (dtype, dtype), device)
+    # Groups share the batches and heads, of windows as in Swin.
+    masks_gradient((19, 2, 2, 9, 7, 24), (1, 2, 9, 7), (dtype, dtype), device)
+    masks_gradient((17, 3, 3, 5, 67, 24), (5, 67), (served()[-1], torch.float32), device)
+
+
+def test_gradients_of_masks_whose_kernels_do_not_compile(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = builder._kernel
+
+    def broken(name: str, *arguments: Any) -> Any:
+        kernel = made(name, *arguments)
+        return kernel._replace(code=kernel.code.replace(b"score", b"@")) if "attention" in name else kernel
+
+    monkeypatch.setattr(builder, "_kernel", broken)
+    monkeypatch.setattr(builder, "_keeps", lambda: False)
+    dtype = served()[0]
+    masks_gradient((2, 4, 2, 9, 11, 8), (1, 4, 9, 11), (dtype, torch.float32), device, is_whole=False)
+    masks_gradient((2, 4, 4, 9, 11, 8), (9, 11), (dtype, dtype), device, is_whole=False)
 
 
 def test_a_unit_that_does_not_divide_tiles_is_refused(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from torch_outboard._compat.deprecations import without_own_deprecations
+from torch_outboard.codegen.dialects.units import unit_of
 from torch_outboard.codegen.program import DeviceProgram, KernelRecord
 from torch_outboard.compile.generators import generators
 from torch_outboard.kernels import lists, route
@@ -33,12 +34,12 @@ from torch_outboard.kernels.tune.schedule_table import schedules_of
 from torch_outboard.kernels.tune.schedules import SCHEDULE
 
 __all__ = [
+    "abilities",
     "build",
     "build_chunks",
     "drop",
     "drop_chunks",
     "end",
-    "has_attention",
     "load",
     "numbers",
     "numbers_of_lists",
@@ -68,10 +69,17 @@ def load(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, d
         return []
 
 
-def has_attention() -> bool:
-    """Return True if there are attention templates for the devices' language."""
+def abilities() -> int:
+    """Return a bit mask: bit 0 if there are attention templates for the devices' language.
+
+    Bits 1 to 3 if these have gradients of masks for elements of float32, float16 and bfloat16.
+    """
     dialect = generators().eager().dialect  # type: ignore[attr-defined]
-    return bool(dialect.vectors) or dialect.has_groups
+    if not (dialect.vectors or dialect.has_groups):
+        return 0
+    types = (torch.float32, torch.float16, torch.bfloat16)
+    units = dialect.units if dialect.has_groups else ()
+    return 1 + sum(2 << i for i, dtype in enumerate(types) if unit_of(units, dtype) is not None)
 
 
 def build(

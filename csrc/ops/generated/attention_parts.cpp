@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "ops/generated/attention_parts.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/logsumexp.h>
@@ -117,7 +118,7 @@ bool attention_in_parts(const Call& call, torch::jit::Stack& results) {
 
 bool attention_gradients_in_parts(const Call& call, torch::jit::Stack& results) {
   const auto wanted = call.arg(5).toBoolList();
-  if (wanted[3] || call.arg(12).toDouble() != 0) {
+  if (call.arg(12).toDouble() != 0) {
     return false;
   }
   const at::Tensor& query = call.arg(1).toTensor();
@@ -127,7 +128,8 @@ bool attention_gradients_in_parts(const Call& call, torch::jit::Stack& results) 
   const Given given = scores_of(query, key, value, call.arg(4), call.arg(13).toBool(), call.arg(16));
   const at::Tensor weights = weights_of(given.scores, call.arg(7).toTensor());
   const at::Tensor delta = grad.mul(as_float(call.arg(6).toTensor())).sum(-1, /*keepdim=*/true);
-  const at::Tensor slopes = weights.mul(at::matmul(grad, given.value.transpose(-2, -1)).sub(delta)).mul(given.scale);
+  const at::Tensor slopes = weights.mul(at::matmul(grad, given.value.transpose(-2, -1)).sub(delta));
+  const at::Tensor scaled = slopes.mul(given.scale);
   const int64_t heads = key.size(1);
   const std::array<at::Tensor, 3> like{query, key, value};
   for (size_t i = 0; i < 3; ++i) {
@@ -135,14 +137,20 @@ bool attention_gradients_in_parts(const Call& call, torch::jit::Stack& results) 
       results.emplace_back(at::Tensor());
       continue;
     }
-    const at::Tensor found = i == 0   ? at::matmul(slopes, given.key)
-                             : i == 1 ? of_heads(at::matmul(slopes.transpose(-2, -1), given.query), heads)
+    const at::Tensor found = i == 0   ? at::matmul(scaled, given.key)
+                             : i == 1 ? of_heads(at::matmul(scaled.transpose(-2, -1), given.query), heads)
                                       : of_heads(at::matmul(weights.transpose(-2, -1), grad), heads);
     at::Tensor result = at::empty_like(like[i]);
     result.copy_(found);
     results.emplace_back(std::move(result));
   }
   results.emplace_back(at::Tensor());
+  if (wanted[3]) {
+    const at::Tensor& mask = call.arg(4).toTensor();
+    at::Tensor result = at::empty_like(mask);
+    result.copy_(at::sum_to(slopes, mask.sizes()));
+    results.back() = std::move(result);
+  }
   return true;
 }
 

@@ -52,8 +52,9 @@ struct PlanBuilder {
   // `arguments` are the call's, with lists cut to their first element.
   uint64_t (*numbers_of_lists)(const Operator& op);
   BuiltPlan (*build_chunks)(const Operator& op, const torch::jit::Stack& arguments, c10::DeviceIndex device);
-  // Return true if plans have kernels for attention as a whole; the same at every call.
-  bool (*has_attention)();
+  // Return a bit mask, the same at every call: bit 0 if plans have kernels for attention as a
+  // whole, bits 1 to 3 if they have gradients of its mask for float, half and bfloat16.
+  uint32_t (*abilities)();
   // Forget an unusable plan that `load` returned for such calls: it is removed from disk,
   // reported, and not returned again.
   void (*drop)(const Call& call, uint64_t numbers, bool is_aliased, const std::string& text, const std::string& why);
@@ -93,6 +94,8 @@ OUTBOARD_API void forbid_compiling();
 
 // Return true if plans have kernels for attention as a whole, in the devices' language.
 bool has_generated_attention();
+// Return true if these kernels have gradients of masks, for such queries.
+bool has_generated_mask_gradients(c10::ScalarType dtype);
 
 // Return the number of plans that were built or read since the start.
 OUTBOARD_API uint64_t built_plans();

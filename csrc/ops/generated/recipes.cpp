@@ -47,6 +47,19 @@ bool is_default(const c10::IValue& value, const c10::Argument& declared) {
   return given.has_value() && value.isInt() && given->isInt() && value.toInt() == given->toInt();
 }
 
+uint32_t abilities() {
+  // Not a language static: the thread that initializes it may wait for Python, while a
+  // waiting thread holds Python's lock.
+  static std::atomic<int> known{-1};
+  int answer = known.load(std::memory_order_relaxed);
+  if (C10_UNLIKELY(answer < 0)) {
+    const PlanBuilder* ask = builder.load();
+    answer = ask != nullptr ? static_cast<int>(ask->abilities()) : 0;
+    known.store(answer, std::memory_order_relaxed);
+  }
+  return static_cast<uint32_t>(answer);
+}
+
 // Return what decides which recipes may serve a call: everything except
 // sizes, strides and numbers by value.
 std::vector<uint64_t> class_of(const Call& call, uint64_t numbers, bool is_aliased) {
@@ -159,16 +172,12 @@ void count_plan() {
 }
 
 bool has_generated_attention() {
-  // Not a language static: the thread that initializes it may wait for Python, while a
-  // waiting thread holds Python's lock.
-  static std::atomic<int> known{-1};
-  int answer = known.load(std::memory_order_relaxed);
-  if (C10_UNLIKELY(answer < 0)) {
-    const PlanBuilder* ask = builder.load();
-    answer = ask != nullptr && ask->has_attention() ? 1 : 0;
-    known.store(answer, std::memory_order_relaxed);
-  }
-  return answer == 1;
+  return (abilities() & 1) != 0;
+}
+
+bool has_generated_mask_gradients(c10::ScalarType dtype) {
+  const uint32_t bit = dtype == c10::kFloat ? 2 : dtype == c10::kHalf ? 4 : dtype == c10::kBFloat16 ? 8 : 0;
+  return (abilities() & bit) != 0;
 }
 
 void set_plan_variant(uint32_t given) {

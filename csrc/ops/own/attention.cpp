@@ -48,10 +48,15 @@ bool has_size(const at::Tensor& tensor, int64_t dim, const c10::SymInt& size) {
   return tensor.sym_size(dim).sym_eq(size).guard_bool(__FILE__, __LINE__);
 }
 
-bool is_fitting_mask(const at::Tensor& mask, const at::Tensor& query, const c10::SymInt& keys) {
-  if (!fits_whole(mask) || mask.dim() < 2 || mask.dim() > 4 || (mask.requires_grad() && at::GradMode::is_enabled()) ||
+// `gives_gradient`: a mask that needs a gradient fits if it has all queries and keys.
+bool is_fitting_mask(const at::Tensor& mask, const at::Tensor& query, const c10::SymInt& keys, bool gives_gradient) {
+  if (!fits_whole(mask) || mask.dim() < 2 || mask.dim() > 4 ||
       (mask.scalar_type() != c10::kBool && mask.scalar_type() != c10::kFloat &&
        mask.scalar_type() != query.scalar_type())) {
+    return false;
+  }
+  if (mask.requires_grad() && at::GradMode::is_enabled() &&
+      !(gives_gradient && has_size(mask, -1, keys) && has_size(mask, -2, query.sym_size(2)))) {
     return false;
   }
   const std::array<c10::SymInt, 4> wanted{query.sym_size(0), query.sym_size(1), query.sym_size(2), keys};
@@ -66,7 +71,7 @@ bool is_fitting_mask(const at::Tensor& mask, const at::Tensor& query, const c10:
 // Return true if the tensors are those of the whole: batches of heads, of a size that kernels take.
 // They may be fake, with symbols for sizes.
 bool fits(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-          const std::optional<at::Tensor>& mask, bool enable_gqa) {
+          const std::optional<at::Tensor>& mask, bool enable_gqa, bool gives_gradient = false) {
   const c10::ScalarType dtype = query.scalar_type();
   if (dtype != c10::kFloat && dtype != c10::kHalf && dtype != c10::kBFloat16) {
     return false;
@@ -83,7 +88,8 @@ bool fits(const at::Tensor& query, const at::Tensor& key, const at::Tensor& valu
                                    ? (query.sym_size(1) % key.sym_size(1)).sym_eq(0).guard_bool(__FILE__, __LINE__)
                                    : has_size(query, 1, key.sym_size(1));
   return are_heads_right && has_size(value, 1, key.sym_size(1)) && has_size(value, 2, keys) &&
-         has_size(key, 3, query.sym_size(3)) && (!mask.has_value() || is_fitting_mask(*mask, query, keys));
+         has_size(key, 3, query.sym_size(3)) &&
+         (!mask.has_value() || is_fitting_mask(*mask, query, keys, gives_gradient));
 }
 
 // Return true if the kernels generated for a device take a call that fits.
@@ -148,7 +154,10 @@ int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const a
     return static_cast<int64_t>(sdp::SDPBackend::overrideable);
   }
   if (!has_native(fused)) {
-    if (is_enabled && is_generated(query, dropout) && fits(query, key, value, mask, enable_gqa)) {
+    // A driver's own kernel for the whole would come first again when the operator is called.
+    const bool gives_gradient =
+        !(has_native(whole) && allows_native()) && has_generated_mask_gradients(query.scalar_type());
+    if (is_enabled && is_generated(query, dropout) && fits(query, key, value, mask, enable_gqa, gives_gradient)) {
       return static_cast<int64_t>(sdp::SDPBackend::overrideable);
     }
     if (has_native(product) || !is_on_host(query)) {

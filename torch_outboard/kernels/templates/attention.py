@@ -15,7 +15,7 @@ the weights so far. A greater score rescales the sums. Gradients compute the wei
     value's gradient  = sum over q of weights[q, k] * grad[q, d]
 
 If a head of keys serves several heads of queries, its gradients are sums over all of them. A query without any key has
-weights of 0, as on the CPU.
+weights of 0, as on the CPU. The mask's gradient is the slopes, summed over the batches and heads that share it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, 
 from torch_outboard.kernels.templates.heads import FLOAT, Attention, Gradients, Rows
 from torch_outboard.kernels.templates.product import ceil_div, filled
 from torch_outboard.kernels.templates.products import factor_text
-from torch_outboard.kernels.templates.schedules.registry import ATTENTION
+from torch_outboard.kernels.templates.schedules.registry import ATTENTION, Device
 
-__all__ = ["backward", "forward"]
+__all__ = ["backward", "differentiates_masks", "forward"]
 
 # With larger heads, the sums of a row don't stay in registers.
 # csrc/ops/own/attention.cpp has the same limit.
@@ -57,12 +57,12 @@ def backward(call: TemplateCall) -> list[str | None]:
     """Write the steps of aten::_scaled_dot_product_fused_attention_overrideable_backward."""
     given = _attention(call)
     wanted = call.arguments["grad_input_mask"]
-    if wanted[3]:
+    if wanted[3] and not differentiates_masks(Device(call.dialect, call.is_cpu, call.dtype)):
         raise Refusal("there is no gradient of the mask")
     logsumexp = call.tensor("logsumexp")
     if logsumexp.dtype != torch.float32 or len(logsumexp.size) != 3:
         raise Refusal("the sums that it is given are not those of the generated kernels")
-    names = ("grad_query", "grad_key", "grad_value")
+    names = ("grad_query", "grad_key", "grad_value", "grad_mask")
     targets = [
         Rows(name, call.allocate(layout), is_written=True) if is_wanted and layout is not None else None
         for name, is_wanted, layout in zip(names, wanted, call.results, strict=False)
@@ -75,7 +75,12 @@ def backward(call: TemplateCall) -> list[str | None]:
     call.launch(_delta(call, given, gradients))
     ATTENTION.schedule_of(call).differentiate(call, given, gradients)
     call.free(delta)
-    return [*(None if one is None else one.tensor.name for one in targets), None]
+    return [None if one is None else one.tensor.name for one in targets]
+
+
+def differentiates_masks(device: Device) -> bool:
+    """Return whether there are gradients with respect to masks, which matrix units compute."""
+    return ATTENTION.way_of("attention_gradients", device) == "matrix"
 
 
 def _attention(call: TemplateCall) -> Attention:

@@ -35,6 +35,12 @@ class Rows:
         for which, stride in self._strides.items():
             kernel.number(f"{self.name}_{which}_stride", stride)
 
+    @property
+    def sizes(self) -> tuple[sympy.Expr, sympy.Expr]:
+        """The numbers of batches and of heads."""
+        given = [sympy.Integer(1)] * (4 - len(self.tensor.size)) + list(self.tensor.size)
+        return given[0], given[1]
+
     def stride(self, which: str) -> str:
         return number_text(f"{self.name}_{which}_stride", self._strides[which])
 
@@ -154,3 +160,4 @@ class Gradients:
     of_query: Rows | None
     of_key: Rows | None
     of_value: Rows | None
+    of_mask: Rows | None = None

@@ -20,7 +20,7 @@ from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall
 from torch_outboard.kernels.templates.heads import Attention, Rows
 from torch_outboard.kernels.templates.product import End, Operand, ceil_div, filled
-from torch_outboard.kernels.templates.schedules.attention_matrix_gradients import differentiate
+from torch_outboard.kernels.templates.schedules.attention_matrix_masks import differentiate
 from torch_outboard.kernels.templates.schedules.attention_rows import by_columns, by_rows, combined, in_registers, put
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
 from torch_outboard.kernels.templates.schedules.matrix_sides import Array, Side, Tiling, fragments, multiplied

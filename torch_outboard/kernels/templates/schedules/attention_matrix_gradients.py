@@ -29,7 +29,7 @@ from torch_outboard.kernels.templates.schedules.attention_rows import by_rows, i
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
 from torch_outboard.kernels.templates.schedules.matrix_sides import Array, Side, Tiling, fragments, multiplied
 
-__all__ = ["differentiate"]
+__all__ = ["SideKernel", "Sizes", "differentiate_sides"]
 
 _ROWS = 64
 _BYTES = 48 << 10  # of a group's memory
@@ -39,7 +39,7 @@ _COLUMNS = 256
 
 
 @dataclass(frozen=True)
-class _Sizes:
+class Sizes:
     """How a group shares its rows.
 
     Attributes
@@ -63,18 +63,22 @@ class _Sizes:
     slots: int
 
     @staticmethod
-    def of(unit: MatrixUnit, given: Attention) -> _Sizes:
-        """Return the sizes for a head. Raises Refusal if the unit does not divide tiles."""
+    def of(unit: MatrixUnit, given: Attention, *, has_sums: bool = True) -> Sizes:
+        """Return the sizes for a head. Raises Refusal if the unit does not divide tiles.
+
+        Without sums, there is nothing to share and no second slot.
+        """
         chunk = 16 // unit.dtype.itemsize
         across = unit.n * max([one.fragments for one in unit.load_right if one], default=1)
-        shares = 1 if given.head + given.value_head <= _COLUMNS else 2
+        shares = 1 if given.head + given.value_head <= _COLUMNS or not has_sums else 2
         head, value_head = (
             (size + step - 1) // step * step
             for size, step in (
                 (size, math.lcm(unit.k, chunk, across * shares)) for size in (given.head, given.value_head)
             )
         )
-        for slots, rows, columns in ((2, 64, 64), (2, 64, 32), (1, 64, 32), (1, 32, 32), (1, 32, 16), (1, 16, 16)):
+        tiles = ((2, 64, 64), (2, 64, 32), (1, 64, 32), (1, 32, 32), (1, 32, 16), (1, 16, 16))
+        for slots, rows, columns in tiles if has_sums else ((1, 64, 64), *tiles[2:]):
             size = sum(
                 Array("", "", one, wide, chunk).size
                 for one in (rows, *[columns] * slots)
@@ -88,7 +92,7 @@ class _Sizes:
                 and rows // unit.m * shares * unit.lanes <= 256
                 and unit.result.rows_of_lane(unit.lanes)
             ):
-                return _Sizes(unit, rows, columns, shares, head, value_head, slots)
+                return Sizes(unit, rows, columns, shares, head, value_head, slots)
         raise Refusal(
             f"the matrix unit {unit.name!r} of {unit.m} by {unit.n} by {unit.k} and {unit.lanes} lanes does not "
             f"divide tiles of {_ROWS} by {_ROWS}"
@@ -99,30 +103,30 @@ class _Sizes:
         return Tiling(self.unit, self.rows, self.columns, self.head, group, self.unit.m, self.columns)
 
 
-def differentiate(call: TemplateCall, given: Attention, gradients: Gradients) -> None:
+def differentiate_sides(call: TemplateCall, given: Attention, gradients: Gradients) -> None:
     """Write the launches of the gradients of queries, and of keys and values."""
     unit = unit_of(call.dialect.units, call.dtype)
     assert unit is not None  # else the way does not serve the call
     call.schedule("matrix")
-    sizes = _Sizes.of(unit, given)
+    sizes = Sizes.of(unit, given)
     if gradients.of_query is not None:
-        kernel = _Kernel(call, given, gradients, sizes, of_keys=False).kernel()
+        kernel = SideKernel(call, given, gradients, sizes, of_keys=False).kernel()
         kernel.groups = given.batch * given.heads * ceil_div(given.queries, sizes.rows)
         call.launch(kernel)
     if gradients.of_key is not None or gradients.of_value is not None:
-        kernel = _Kernel(call, given, gradients, sizes, of_keys=True).kernel()
+        kernel = SideKernel(call, given, gradients, sizes, of_keys=True).kernel()
         kernel.groups = given.batch * given.key_heads * ceil_div(given.keys, sizes.rows)
         call.launch(kernel)
 
 
 @dataclass(frozen=True)
-class _Kernel:
+class SideKernel:
     """The gradients of one side."""
 
     call: TemplateCall
     given: Attention
     gradients: Gradients
-    sizes: _Sizes
+    sizes: Sizes
     of_keys: bool
 
     def kernel(self) -> Kernel:
@@ -133,34 +137,42 @@ class _Kernel:
         )
         others = [gradients.grad, gradients.logsumexp, gradients.delta, *(one for one, *_ in self._results())]
         words = given.declare(kernel, given.query, given.key, given.value, *others)
-        queries = [self._side(given.query, "$QUERIES", True), self._side(gradients.grad, "$QUERIES", True)]
-        keys = [self._side(given.key, "$KEYS", False), self._side(given.value, "$KEYS", False)]
-        kept, tiles = (keys, queries) if self.of_keys else (queries, keys)
+        kept, tiles = (self.keys(), self.queries()) if self.of_keys else (self.queries(), self.keys())
         kernel.arrays = [one.memory() for one in (*kept, *tiles)]
         arrays = [
             Array(kept[0].kind, name, sizes.rows, sizes.columns, tiling.chunk) for name in ("weights", "slopes_of")
         ]
         if not in_registers(unit):
             kernel.arrays += [LocalArray(one.kind, one.name, str(one.size), is_aligned=True) for one in arrays]
-        words |= tiling.words() | self._brought(kept, tiles) | self._sums(tiles, arrays)
+        words |= self.words() | self.brought(kept, tiles) | self._sums(tiles, arrays)
         words |= {
+            "GROUP_HEADS": "$HEADS / $GROUP" if self.of_keys else "$HEADS",
+            "MEMBERS": "$GROUP" if self.of_keys else "1",
+            "SHARES": str(sizes.shares),
+            "RESULTS_BEGIN": " ".join(
+                f"const ob_i64 {one.name}_from = {one.begin('of_head')};" for one, *_ in self._results()
+            ),
+        }
+        kernel.text = filled(_TEXT, words)
+        return kernel
+
+    def words(self) -> dict[str, str]:
+        """Return the words of weights and slopes."""
+        gradients, sizes, unit = self.gradients, self.sizes, self.sizes.unit
+        lines, across = unit.result.rows_of_lane(unit.lanes), sizes.columns // unit.n
+        mask = f" + {self.given.mask_at('query', 'key')} * $TO_POWER" if self.given.mask is not None else ""
+        return sizes.tiling().words() | {
             "UNROLL": self.call.dialect.unroll,
             "OF_KEYS": "1" if self.of_keys else "0",
             "KEPT": "$KEYS" if self.of_keys else "$QUERIES",
             "OTHERS": "$QUERIES" if self.of_keys else "$KEYS",
-            "GROUP_HEADS": "$HEADS / $GROUP" if self.of_keys else "$HEADS",
-            "MEMBERS": "$GROUP" if self.of_keys else "1",
             "KEPT_TILE": str(sizes.rows),
             "OTHER_TILE": str(sizes.columns),
-            "SHARES": str(sizes.shares),
             "PADDED": str(sizes.head),
             "VALUE_PADDED": str(sizes.value_head),
-            "LINES": str(unit.result.rows_of_lane(unit.lanes)),
-            "EACH": str(unit.result.count // unit.result.rows_of_lane(unit.lanes)),
+            "LINES": str(lines),
+            "EACH": str(unit.result.count // lines),
             "BEGINS": self._begins(),
-            "RESULTS_BEGIN": " ".join(
-                f"const ob_i64 {one.name}_from = {one.begin('of_head')};" for one, *_ in self._results()
-            ),
             "COMPUTE": _COMPUTE,
             "OF_LINE": "const ob_i64 query = first_other + column, key = first_kept + row;"
             if self.of_keys
@@ -171,9 +183,20 @@ class _Kernel:
             "LOGSUMEXP": gradients.logsumexp.load("logsumexp_from", "query"),
             "DELTA": gradients.delta.load("delta_from", "query"),
             "TO_POWER": f"(float){_LOG2_E!r}",
+            "MULTIPLY_SCORES": multiplied(unit, "scores", 1, across),
+            "MULTIPLY_SLOPES": multiplied(unit, "slopes", 1, across),
+            "SCORE": f"scores[place] * ({self.given.scale} * $TO_POWER){mask}",
+            "WEIGHT": filled(unit.power, {"VALUE": "score - base"}),
+            "DOWN": "1",
         }
-        kernel.text = filled(_TEXT, words)
-        return kernel
+
+    def queries(self) -> list[Side]:
+        """Return the ways of queries and of the result's gradients."""
+        return [self._side(one, "$QUERIES", True) for one in (self.given.query, self.gradients.grad)]
+
+    def keys(self) -> list[Side]:
+        """Return the ways of keys and values."""
+        return [self._side(one, "$KEYS", False) for one in (self.given.key, self.given.value)]
 
     def _side(self, rows: Rows, size: str, of_queries: bool) -> Side:
         sizes, is_wide = self.sizes, rows.name in ("grad", "value")
@@ -201,7 +224,7 @@ class _Kernel:
         keys = [(gradients.of_key, "first_sums", scale, "$HEAD")] if gradients.of_key else []
         return keys + ([(gradients.of_value, "second_sums", "", "$VALUE_HEAD")] if gradients.of_value else [])
 
-    def _brought(self, kept: list[Side], tiles: list[Side]) -> dict[str, str]:
+    def brought(self, kept: list[Side], tiles: list[Side]) -> dict[str, str]:
         """Return the words by which the group's memory gets its rows."""
         copies = self.sizes.unit.copies
         return {
@@ -219,10 +242,9 @@ class _Kernel:
         }
 
     def _sums(self, tiles: list[Side], arrays: list[Array]) -> dict[str, str]:
-        """Return the words of the products, and of the weights and slopes between them."""
+        """Return the words of the sums."""
         sizes, unit, dtype = self.sizes, self.sizes.unit, self.given.query.tensor.dtype
-        across, has_mask = sizes.columns // unit.n, self.given.mask is not None
-        added = f" + {self.given.mask_at('query', 'key')} * $TO_POWER" if has_mask else ""
+        across = sizes.columns // unit.n
         held = in_registers(unit)
         first, second = (size // sizes.shares // unit.n for size in (sizes.head, sizes.value_head))
         has_first = not self.of_keys or self.gradients.of_key is not None
@@ -259,14 +281,9 @@ class _Kernel:
             puts = f"    OB_BARRIER;\n{puts}    OB_BARRIER;\n"
         return {
             "SUMS_DECLARED": declared,
-            "MULTIPLY_SCORES": multiplied(unit, "scores", 1, across),
-            "MULTIPLY_SLOPES": multiplied(unit, "slopes", 1, across),
-            "SCORE": f"scores[place] * ({self.given.scale} * $TO_POWER){added}",
-            "WEIGHT": filled(unit.power, {"VALUE": "score - base"}),
             "PUT": puts,
             "PRODUCTS": products,
             "STORE_ALL": stored,
-            "DOWN": "1",
         }
 
     def _begins(self) -> str:

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The gradient of attention's mask for devices with matrix units.
+
+A group has a tile of the mask, and goes through the batches and heads that add this tile to their scores. It computes
+their slopes as for the gradients of queries, and sums them in registers. If few tiles are shared by many, groups share
+these, and a second launch adds their sums. Results are always the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch.utils._sympy.functions import FloorDiv
+
+from torch_outboard.codegen.dialects.units import unit_of
+from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor, simplified
+from torch_outboard.kernels.templates.channels import holds
+from torch_outboard.kernels.templates.heads import Attention, Gradients, Rows
+from torch_outboard.kernels.templates.product import End, ceil_div, filled
+from torch_outboard.kernels.templates.schedules.attention_matrix_gradients import (
+    SideKernel,
+    Sizes,
+    differentiate_sides,
+)
+from torch_outboard.kernels.templates.schedules.matrix_ends import stores
+
+__all__ = ["differentiate"]
+
+# Groups that keep a large device busy, and the batches and heads that are worth a group.
+_MANY, _LEAST = 512, 8
+
+
+def differentiate(call: TemplateCall, given: Attention, gradients: Gradients) -> None:
+    """Write the launches of the gradients."""
+    differentiate_sides(call, given, gradients)
+    if gradients.of_mask is not None:
+        _launch(call, given, gradients, gradients.of_mask)
+
+
+def _launch(call: TemplateCall, given: Attention, gradients: Gradients, result: Rows) -> None:
+    unit = unit_of(call.dialect.units, call.dtype)
+    assert unit is not None  # else the way does not serve the call
+    sizes = Sizes.of(unit, given, has_sums=False)
+    batches, heads = result.sizes
+    tiles = batches * heads * ceil_div(given.queries, sizes.rows) * ceil_div(given.keys, sizes.columns)
+    shared = FloorDiv(given.batch, batches) * FloorDiv(given.heads, heads)
+    if not (holds(sympy.Lt(tiles, _MANY // 2)) and holds(sympy.Ge(shared, 2 * _LEAST))):
+        call.launch(_kernel(call, given, gradients, sizes, result, result, sympy.Integer(1)))
+        return
+    splits = simplified(sympy.Max(sympy.Integer(1), sympy.Min(FloorDiv(shared, _LEAST), FloorDiv(_MANY, tiles))))
+    size = [splits * batches, heads, given.queries, given.keys]
+    strides = [heads * given.queries * given.keys, given.queries * given.keys, given.keys, sympy.Integer(1)]
+    part = call.allocate(Layout(torch.float32, size, strides))
+    kernel = _kernel(call, given, gradients, sizes, result, Rows("part", part, is_written=True), splits)
+    call.launch(kernel, _sum(call, given, result, part, splits))
+    call.free(part)
+
+
+def _sum(call: TemplateCall, given: Attention, result: Rows, part: Tensor, splits: Any) -> Kernel:
+    """Return the launch that adds the sums of all groups that share a tile."""
+    kernel = Kernel("ob_attention_of_mask_of_parts", group=call.dialect.group)
+    batches, heads = result.sizes
+    result.declare(kernel)
+    kernel.pointer("part", part)
+    count = batches * heads * given.queries * given.keys
+    words = {
+        "ITEM": call.dialect.item,
+        "COUNT": kernel.number("count", count),
+        "MASK_HEADS": kernel.number("mask_heads", heads),
+        "QUERIES": kernel.number("queries", given.queries),
+        "KEYS": kernel.number("keys", given.keys),
+        "SPLITS": kernel.number("splits", splits),
+        "RESULT_FROM": result.begin(),
+        "STORE": result.store("result_from", "row", "column", "value"),
+    }
+    kernel.text = filled(_SUM, words)
+    kernel.groups = ceil_div(count, kernel.group)
+    return kernel
+
+
+def _kernel(
+    call: TemplateCall, given: Attention, gradients: Gradients, sizes: Sizes, mask: Rows, result: Rows, splits: Any
+) -> Kernel:
+    """Return the launch that stores the sums of each group."""
+    unit = sizes.unit
+    sides, tiling = SideKernel(call, given, gradients, sizes, of_keys=False), sizes.tiling()
+    kernel = Kernel("ob_attention_of_mask_of_units", unit.header, group=tiling.group)
+    rows = (given.query, given.key, given.value, gradients.grad, gradients.logsumexp, gradients.delta)
+    words = given.declare(kernel, *rows, result)
+    kept, tiles = sides.queries(), sides.keys()
+    kernel.arrays = [one.memory() for one in (*kept, *tiles)]
+    batches, heads = mask.sizes
+    end = End(
+        declare=lambda kernel: None,
+        value="value",
+        place=result.place("result_from", "row", "column"),
+        dtype=result.tensor.dtype,
+        dense="column" if result.is_dense_along("column") else "",
+        multiples=tuple(result.stride(one) for one in ("batch", "head", "row")),
+        pointer=result.name,
+    )
+    words |= sides.words() | sides.brought(kept, tiles) | stores(end, unit, ("row", "column"), sizes.columns // unit.n)
+    words |= {
+        "MASK_BATCHES": kernel.number("mask_batches", batches),
+        "MASK_HEADS": kernel.number("mask_heads", heads),
+        "SPLITS": kernel.number("splits", splits),
+        "SHARED_BATCHES": kernel.number("shared_batches", FloorDiv(given.batch, batches)),
+        "SHARED_HEADS": kernel.number("shared_heads", FloorDiv(given.heads, heads)),
+        "PUT": "",
+        "PRODUCTS": _ADD,
+        "RESULT_FROM": result.begin(),
+        "ROW": "row",
+        "COLUMN": "column",
+        "ROWS": "$QUERIES",
+        "COLUMNS": "$KEYS",
+    }
+    kernel.text = filled(_TEXT, words)
+    kernel.groups = batches * heads * ceil_div(given.queries, sizes.rows) * ceil_div(given.keys, sizes.columns) * splits
+    return kernel
+
+
+_ADD = """\
+    $UNROLL
+    for (int i = 0; i < $ACROSS * $RESULTS; ++i) sums[i] += slopes[i];
+"""
+
+_TEXT = """\
+  const ob_u32 item = OB_ITEM_OF_GROUP;
+  const ob_u32 lane = item % $LANES;
+  const ob_u32 part_row = item / $LANES * $UNIT_ROWS;
+  const ob_i64 tiles_down = ($QUERIES + $KEPT_TILE - 1) / $KEPT_TILE;
+  const ob_i64 tiles_across = ($KEYS + $OTHER_TILE - 1) / $OTHER_TILE;
+  const ob_i64 number = OB_GROUP_NUMBER, of_all = number / tiles_across / tiles_down;
+  const ob_i64 of_head = of_all % ($MASK_BATCHES * $MASK_HEADS), split = of_all / ($MASK_BATCHES * $MASK_HEADS);
+  const ob_i64 first_kept = number / tiles_across % tiles_down * $KEPT_TILE;
+  const ob_i64 first_other = number % tiles_across * $OTHER_TILE;
+  const ob_i64 first_batch = of_head / $MASK_HEADS * $SHARED_BATCHES;
+  const ob_i64 first_head = of_head % $MASK_HEADS * $SHARED_HEADS;
+  const bool is_left_out = $IS_CAUSAL && first_other >= first_kept + $KEPT_TILE;
+  const ob_i64 members = is_left_out ? 0 : $SHARED_BATCHES * $SHARED_HEADS, last = members * (split + 1) / $SPLITS;
+  float sums[$ACROSS * $RESULTS];
+  $UNROLL
+  for (int i = 0; i < $ACROSS * $RESULTS; ++i) sums[i] = 0;
+  for (ob_i64 member = members * split / $SPLITS; member < last; ++member) {
+    const ob_i64 batch = first_batch + member / $SHARED_HEADS, head = first_head + member % $SHARED_HEADS;
+    const ob_i64 key_head = head / $GROUP;
+    $BEGINS
+    $MASK_BEGIN
+$DECLARE
+    OB_BARRIER;
+$NUMBERS_OF_KEPT
+    {
+      const ob_i64 next = first_other;
+      const int from_step = 0;
+$BRING_KEPT
+$BEGIN
+$FINISH
+      $COMMIT
+      $WAIT
+    }
+    OB_BARRIER;
+$COMPUTE
+  }
+  const ob_i64 batch = split * $MASK_BATCHES + of_head / $MASK_HEADS, head = of_head % $MASK_HEADS;
+  const ob_i64 result_from = $RESULT_FROM;
+  const ob_i64 first_row = first_kept, first_column = first_other;
+  const int part_column = 0;
+$STORE"""
+
+_SUM = """\
+  const ob_i64 number = $ITEM;
+  if (number >= $COUNT) return;
+  const ob_i64 column = number % $KEYS, row = number / $KEYS % $QUERIES;
+  const ob_i64 head = number / $KEYS / $QUERIES % $MASK_HEADS, batch = number / $KEYS / $QUERIES / $MASK_HEADS;
+  const ob_i64 result_from = $RESULT_FROM;
+  float value = 0;
+  for (ob_i64 split = 0; split < $SPLITS; ++split) value += part[split * $COUNT + number];
+  $STORE
+"""
