@@ -244,7 +244,7 @@ def test_products_by_the_units_of_warps(driver: str, request: pytest.FixtureRequ
         pytest.skip("the templates are the same on every torch")
     wanted = "any_way and dtype0"
     if driver.endswith(":Warps"):
-        wanted = "any_way or pairs or of_masks or (schedule or attention) and dtype0"
+        wanted = "any_way or pairs or of_masks or rounded or (schedule or attention) and dtype0"
     run_pytest(MATRIX_UNITS, f"--driver={driver}", "-k", wanted)
 
 

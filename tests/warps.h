@@ -192,6 +192,31 @@ void multiply(float& c0, float& c1, float& c2, float& c3, const Words& own, Elem
   meet(warp().end);
 }
 
+// mma.m16n8k8 of TF32, which reads the upper 19 bits of a register:
+//   A  row = groupID for a0 and a2, else groupID + 8; column = threadID_in_group for a0 and a1, else 4 more
+//   B  row = threadID_in_group for b0, else 4 more; column = groupID
+//   C  as above
+inline void multiply_tf32(float& c0, float& c1, float& c2, float& c3, const Words& own) {
+  const Words* words = exchange(own);
+  float a[16][8], b[8][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const int group_id = lane >> 2, in_group = lane % 4;
+    for (int i = 0; i < 4; ++i) {
+      const int row = i == 0 || i == 2 ? group_id : group_id + 8, column = i < 2 ? in_group : in_group + 4;
+      a[row][column] = of_bits(words[lane].at[i] & 0xffffe000u);
+    }
+    for (int i = 0; i < 2; ++i)
+      b[i == 0 ? in_group : in_group + 4][group_id] = of_bits(words[lane].at[4 + i] & 0xffffe000u);
+  }
+  const int lane = thread.x % 32;
+  float* c[4] = {&c0, &c1, &c2, &c3};
+  for (int i = 0; i < 4; ++i) {
+    const int row = i < 2 ? lane >> 2 : (lane >> 2) + 8, column = lane % 4 * 2 + (i & 1);
+    for (int step = 0; step < 8; ++step) *c[i] += a[row][step] * b[step][column];
+  }
+  meet(warp().end);
+}
+
 // ldmatrix: lanes 8 * j to 8 * j + 7 give the addresses of the rows of matrix j, of eight elements
 // of 16 bits. A lane gets of matrix j the elements 2 * (lane % 4) and the next one of row lane / 4,
 // or of column lane / 4 with .trans.
@@ -335,6 +360,10 @@ inline void ptx_cvt_rn_bf16_f32(uint16_t& to, float from) {
   const uint32_t bits = warps::bits_of(from);
   to = from != from ? 0x7fff : static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
+// Halves are rounded away from zero.
+inline void ptx_cvt_rna_tf32_f32(uint32_t& to, float from) {
+  to = from != from ? 0x7fffffff : (warps::bits_of(from) + 0x1000u) & 0xffffe000u;
+}
 // Nothing is there before the wait.
 inline void ptx_cp_async_cg_shared_global(uint32_t to, const void* from, uint32_t bytes) {
   char* place = warps::shared_place(to);
@@ -385,3 +414,8 @@ inline void ptx_ex2_approx_ftz_f32(float& to, float from) {
   }
 WARPS_MMA(f16)
 WARPS_MMA(bf16)
+inline void ptx_mma_sync_aligned_m16n8k8_row_col_f32_tf32_tf32_f32(float& c0, float& c1, float& c2, float& c3,
+                                                                   uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                                                   uint32_t b0, uint32_t b1) {
+  warps::multiply_tf32(c0, c1, c2, c3, {{a0, a1, a2, a3, b0, b1}});
+}

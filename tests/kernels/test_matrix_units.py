@@ -28,7 +28,7 @@ _NUMBERS = itertools.count(5000)
 
 def served() -> list[torch.dtype]:
     """Return the types for which the device has units."""
-    return [unit.dtype for unit in generators().eager().dialect.units]
+    return [unit.dtype for unit in generators().eager().dialect.units if not unit.is_rounded]
 
 
 @pytest.fixture(autouse=True)
@@ -445,6 +445,62 @@ def test_gradients_of_masks_whose_kernels_do_not_compile(device: torch.device, m
     dtype = served()[0]
     masks_gradient((2, 4, 2, 9, 11, 8), (1, 4, 9, 11), (dtype, torch.float32), device, is_whole=False)
     masks_gradient((2, 4, 4, 9, 11, 8), (9, 11), (dtype, dtype), device, is_whole=False)
+
+
+@pytest.fixture
+def rounds() -> Iterator[Callable[[bool, bool], None]]:
+    """Return the function that lets products and convolutions of float32 be rounded."""
+    if not any(unit.is_rounded for unit in generators().eager().dialect.units):
+        pytest.skip("capability: a matrix unit that rounds float32")
+    products, convolutions = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+
+    def switch(for_products: bool, for_convolutions: bool) -> None:
+        torch.backends.cuda.matmul.allow_tf32 = for_products
+        torch.backends.cudnn.set_flags(_allow_tf32=for_convolutions, _fp32_precision=None)  # type: ignore[no-untyped-call]
+
+    yield switch
+    switch(products, convolutions)
+
+
+def test_float32_is_rounded_where_torch_allows_it(rounds: Callable[[bool, bool], None], device: torch.device) -> None:
+    """A number of 12 bits behind the point is rounded, or is not, by the switch of its operator."""
+    x, one = torch.full((2, 5), 1 + 2.0**-12).to(device), torch.eye(5).to(device)
+    image, weight = x.reshape(1, 2, 5, 1), torch.eye(2).reshape(2, 2, 1, 1).to(device)
+    operator = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
+    for switches in ((True, False), (False, True), (False, False), (True, True)):
+        rounds(*switches)
+        found = [one.cpu()[0, 0].flatten()[0] == 1 for one in (x @ one, F.conv2d(image, weight))]
+        assert found == list(switches), switches
+        assert operator(image, image, image)[0].cpu()[0, 0, 0, 0] != 1, "attention is not rounded"
+
+
+def test_products_that_are_rounded(rounds: Callable[[bool, bool], None], device: torch.device) -> None:
+    """Integers that TF32 has, in any layout; halves of the last bit are rounded away from zero."""
+    rounds(True, False)
+    for rows, columns, depth in ((63, 65, 67), (65, 63, 32), (3, 130, 17), (1, 1, 1), (0, 5, 5), (5, 5, 0)):
+        x, y = whole(rows, depth, dtype=torch.float32), whole(depth, columns, dtype=torch.float32)
+        check(torch.mm, x, y, device=device)
+    for left, right in ((0, 1), (1, 2), (2, 3)):
+        x, y = whole(35, 37, dtype=torch.float32), whole(37, 66, dtype=torch.float32)
+        ours = LAYOUTS[left](x.to(device)), LAYOUTS[right](y.to(device))
+        poison(device)
+        assert torch.equal((ours[0] @ ours[1]).cpu(), (x.double() @ y.double()).float())
+    x, y = r(70, 300), r(300, 66)
+    bits = x.view(torch.int32) + 0x1000 & ~0x1FFF, y.view(torch.int32) + 0x1000 & ~0x1FFF
+    want, size = (
+        one(bits[0].view(torch.float32).double()) @ one(bits[1].view(torch.float32).double())
+        for one in (lambda z: z, torch.abs)
+    )
+    assert ((x.to(device) @ y.to(device)).cpu().double() - want).abs().le(300 * 2.0**-23 * size).all()
+
+
+def test_convolutions_that_are_rounded(rounds: Callable[[bool, bool], None], device: torch.device) -> None:
+    rounds(False, True)
+    dtype = torch.float32
+    for channels, stride, groups in ((3, 2, 1), (32, 1, 2)):
+        x, weight = whole(2, channels, 7, 5, dtype=dtype), whole(18, channels // groups, 3, 3, dtype=dtype)
+        check_convolution(x, weight, None, [[stride] * 2, [1, 1], [1, 1], False, [0, 0], groups], device)
+        check_convolution(last(x), last(weight), None, [[1, 1], [1, 0], [1, 1], False, [0, 0], groups], device)
 
 
 def test_a_unit_that_does_not_divide_tiles_is_refused(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

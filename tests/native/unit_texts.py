@@ -35,10 +35,12 @@ def kernels(dtype: torch.dtype, only: Collection[str] = ()) -> dict[str, tuple[b
     def last(x: torch.Tensor) -> torch.Tensor:
         return x.contiguous(memory_format=torch.channels_last)
 
-    none, one, attention = [0, 0], [1, 1], "aten::_scaled_dot_product_fused_attention_overrideable"
+    none, one, two, attention = [0, 0], [1, 1], [2, 2], "aten::_scaled_dot_product_fused_attention_overrideable"
     channels = [last(one) for one in (made(2, 64, 9, 9), made(64, 64, 3, 3))]
     pixels, of_groups = (channels[0], *channels), (channels[0], made(64, 1, 3, 3))
     heads = [made(1, 2, rows, 128) for rows in (70, 90, 90)]  # which take the most memory of a group
+    mask, sums, drawn = made(70, 90), torch.ones(1, 2, 70, device="sim"), torch.ones((), dtype=torch.long, device="sim")
+    slopes = (heads[0], *heads, mask, [False, False, False, True], heads[0], sums, None, None, 70, 90, 0.0, False)
     calls = {
         "rows": ("aten::mm", made(70, 90), made(90, 80)),
         "columns": ("aten::mm", made(90, 70).t(), made(80, 90).t()),
@@ -48,8 +50,10 @@ def kernels(dtype: torch.dtype, only: Collection[str] = ()) -> dict[str, tuple[b
         "images": ("aten::convolution", made(2, 8, 9, 9), made(10, 8, 3, 3), made(10), one, one, one, False, none, 1),
         "channels": ("aten::convolution", *channels, None, one, one, one, False, none, 1),
         "slopes": ("aten::convolution_backward", *pixels, None, one, one, one, False, none, 1, [True, True, False]),
+        "phases": ("aten::convolution", *channels, None, two, one, one, True, one, 1),
         "groups": ("aten::convolution", *of_groups, None, one, one, one, False, none, 64),
         "heads": (attention, *heads, None, 0.0, True, False, None),
+        "mask": (f"{attention}_backward", *slopes, drawn, drawn, None),
     }
     found = {}
     for name in only or calls:
@@ -83,7 +87,9 @@ def refused(nvrtc: ctypes.CDLL, code: bytes, options: list[str]) -> str:
 def main() -> None:
     nvrtc = ctypes.CDLL(sys.argv[1])
     torch_outboard.attach(Texts)
-    texts = kernels(torch.bfloat16) | kernels(torch.float16, ["rows"])
+    torch.backends.cuda.matmul.allow_tf32 = True
+    rounded = kernels(torch.float32, ["rows", "columns", "steps", "many steps", "large tiles", "channels", "slopes"])
+    texts = kernels(torch.bfloat16) | kernels(torch.float16, ["rows"]) | rounded
     count = 0
     for architecture in sys.argv[2:]:
         for name, (code, options) in texts.items():

@@ -52,7 +52,12 @@ def figures(device: torch.device, side: int = SIDE, rounds: int = 11) -> Iterato
     """Measure, figure by figure, on matrices of `side` rows and columns; memory must fit three of them."""
     yield from _bandwidths(device, side, rounds)
     for unit in generators().eager().dialect.units:  # type: ignore[attr-defined]
-        yield from _products(unit, device, side, rounds)
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = before or unit.is_rounded
+        try:
+            yield from list(_products(unit, device, side, rounds))
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
     yield from _host_times(device, rounds)
     yield from _first_calls(device)
 

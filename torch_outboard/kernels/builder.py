@@ -72,14 +72,17 @@ def load(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, d
 def abilities() -> int:
     """Return a bit mask: bit 0 if there are attention templates for the devices' language.
 
-    Bits 1 to 3 if these have gradients of masks for elements of float32, float16 and bfloat16.
+    Bits 1 to 3 if these have gradients of masks for elements of float32, float16 and bfloat16. Bit 4 if matrix units
+    round where torch's switches allow it.
     """
     dialect = generators().eager().dialect  # type: ignore[attr-defined]
     if not (dialect.vectors or dialect.has_groups):
         return 0
     types = (torch.float32, torch.float16, torch.bfloat16)
     units = dialect.units if dialect.has_groups else ()
-    return 1 + sum(2 << i for i, dtype in enumerate(types) if unit_of(units, dtype) is not None)
+    exact = tuple(unit for unit in units if not unit.is_rounded)
+    bits = 1 + sum(2 << i for i, dtype in enumerate(types) if unit_of(exact, dtype) is not None)
+    return bits + (16 if len(exact) < len(units) else 0)
 
 
 def build(

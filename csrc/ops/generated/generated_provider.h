@@ -53,7 +53,8 @@ struct PlanBuilder {
   uint64_t (*numbers_of_lists)(const Operator& op);
   BuiltPlan (*build_chunks)(const Operator& op, const torch::jit::Stack& arguments, c10::DeviceIndex device);
   // Return a bit mask, the same at every call: bit 0 if plans have kernels for attention as a
-  // whole, bits 1 to 3 if they have gradients of its mask for float, half and bfloat16.
+  // whole, bits 1 to 3 if they have gradients of its mask for float, half and bfloat16, bit 4 if
+  // matrix units round float to TF32 where torch's switches allow it.
   uint32_t (*abilities)();
   // Forget an unusable plan that `load` returned for such calls: it is removed from disk,
   // reported, and not returned again.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "ops/generated/recipes.h"
 
+#include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
 
 #include <algorithm>
@@ -60,13 +61,26 @@ uint32_t abilities() {
   return static_cast<uint32_t>(answer);
 }
 
+// Return the switches of torch that decide what is generated. Only matrix units that round read the
+// precision of float32.
+uint64_t switches() {
+  uint64_t found = is_deterministic() ? 1 : 0;
+  if ((abilities() & 16) != 0) {
+    const at::Context& context = at::globalContext();
+    const auto rounds = [&context](at::Float32Op op) {
+      return context.float32Precision(at::Float32Backend::CUDA, op) == at::Float32Precision::TF32;
+    };
+    found |= (rounds(at::Float32Op::MATMUL) ? 2 : 0) | (rounds(at::Float32Op::CONV) ? 4 : 0);
+  }
+  return found;
+}
+
 // Return what decides which recipes may serve a call: everything except
 // sizes, strides and numbers by value.
 std::vector<uint64_t> class_of(const Call& call, uint64_t numbers, bool is_aliased) {
   std::vector<uint64_t> words{
       static_cast<uint64_t>(call.device()) | uint64_t{variant.load(std::memory_order_relaxed)} << 32,
-      is_aliased ? 1u : 0u, is_deterministic() ? 1u : 0u,
-      static_cast<uint64_t>(c10::get_default_dtype_as_scalartype())};
+      is_aliased ? 1u : 0u, switches(), static_cast<uint64_t>(c10::get_default_dtype_as_scalartype())};
   for (size_t i = 0; i < call.op().args.size(); ++i) {
     words.push_back(i);
     if (call.op().args[i].kind == ArgKind::Other) {
@@ -237,8 +251,7 @@ CompiledKey OperatorRecipes::key_of(const Call& call) {
   const uint64_t by_value = numbers(call);
   CompiledKey key{call.hash(), call.words(), is_aliased(call)};
   const size_t begin = key.words.size();
-  key.words.push_back((key.is_aliased ? 1u : 0u) | (is_deterministic() ? 2u : 0u) |
-                      static_cast<uint64_t>(call.device()) << 8 |
+  key.words.push_back((key.is_aliased ? 1u : 0u) | switches() << 1 | static_cast<uint64_t>(call.device()) << 8 |
                       uint64_t{variant.load(std::memory_order_relaxed)} << 32);
   for (size_t i = 0; i < call.op().args.size(); ++i) {
     if (call.op().args[i].kind == ArgKind::Other && call.op().args[i].decides != Decides::Value) {

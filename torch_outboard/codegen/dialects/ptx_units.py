@@ -82,6 +82,26 @@ OB_DEVICE float ob_power(float value) {
 }
 """
 
+# Elements of 32 bits are pairs of 16 for ldmatrix, which can't transpose them.
+_ROUNDED = """\
+OB_DEVICE ob_u32 ob_to_tf32(float value) {
+  ob_u32 bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+  return bits;
+}
+OB_DEVICE void ob_load_rounded_4(ob_u32* into, ob_u32 from) {
+  ob_load_words_4(into, from);
+  for (int i = 0; i < 4; ++i) into[i] = ob_to_tf32(OB_AS_F32(into[i]));
+}
+#define ob_load_floats_4(into, from) ob_load_rounded_4(into, ob_shared(from))
+OB_DEVICE void ob_multiply(float* sums, const ob_u32* left, const ob_u32* right) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]));
+}
+"""
+
 _MULTIPLY = """\
 OB_DEVICE void ob_multiply(float* sums, const ob_u32* left, const ob_u32* right) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.$KIND.$KIND.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -94,7 +114,10 @@ OB_DEVICE void ob_multiply(float* sums, const ob_u32* left, const ob_u32* right)
 
 def _units(shared: str) -> tuple[MatrixUnit, ...]:
     """Return the units in a language; `shared` has `ob_shared`, the address that PTX uses for the group's memory."""
-    return tuple(
+    copies = Copies(
+        "ob_copy_16(ob_shared($TO), $FROM, $IS_WANTED);", "ob_commit_copies();", "ob_wait_for_copies($LATER);"
+    )
+    halves = (
         MatrixUnit(
             name=f"mma_m16n8k16_{kind}",
             m=16,
@@ -111,12 +134,37 @@ def _units(shared: str) -> tuple[MatrixUnit, ...]:
             load_right=_LOAD_RIGHT,
             exchange="ob_of_lane($VALUE, $BIT)",
             power="ob_power($VALUE)",
-            copies=Copies(
-                "ob_copy_16(ob_shared($TO), $FROM, $IS_WANTED);", "ob_commit_copies();", "ob_wait_for_copies($LATER);"
-            ),
+            copies=copies,
         )
         for dtype, kind in ((torch.bfloat16, "bf16"), (torch.float16, "f16"))
     )
+    floats = MatrixUnit(
+        name="mma_m16n8k8_tf32",
+        m=16,
+        n=8,
+        k=8,
+        dtype=torch.float32,
+        lanes=32,
+        left=Fragment("ob_u32", 4, "lane / 4 + index % 2 * 8", "lane % 4 + index / 2 * 4"),
+        right=Fragment("ob_u32", 2, "lane % 4 + index * 4", "lane / 4"),
+        result=_SUMS,
+        multiply="ob_multiply($SUMS, $LEFT, $RIGHT);",
+        header=shared + _COPIES + _LOADS + _ROUNDED,
+        element="ob_to_tf32($ELEMENT)",
+        load_left=(Load("ob_load_floats_4($INTO, $FROM);", line="lane % 16", step="lane / 16 * 4"), None),
+        load_right=(
+            Load(
+                "ob_load_floats_4($INTO, $FROM);",
+                line="lane % 8 + lane / 16 * 8",
+                step="lane / 8 % 2 * 4",
+                fragments=2,
+            ),
+            None,
+        ),
+        copies=copies,
+        is_rounded=True,
+    )
+    return (*halves, floats)
 
 
 PTX_CUDA_CPP = replace(CUDA_CPP, name="ptx_cuda_cpp", language="cuda", units=_units(_OF_CUDA))

@@ -171,6 +171,8 @@ class MatrixUnit:
         compute it together. "": numbers are exchanged through the group's memory.
     power : str
         The expression for the power of 2 of the float `$VALUE`, at least as near as the type of the elements.
+    is_rounded : bool
+        Whether float32 is rounded to TF32. Products and convolutions use the unit where torch's switches allow it.
 
     Raises
     ------
@@ -195,6 +197,7 @@ class MatrixUnit:
     copies: Copies | None = None
     exchange: str = ""
     power: str = "OB_LIB(exp2)($VALUE)"
+    is_rounded: bool = False
 
     def __post_init__(self) -> None:
         if self.result.kind != "float" or self.result.packed != 1:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from torch_outboard.kernels.operators import overload_of
+from torch_outboard.kernels.switches import rounded
 
 __all__ = ["Sizes", "code_hash", "key_of", "kind_of", "settings", "sizes_of", "tuned_key"]
 
@@ -67,6 +68,7 @@ def key_of(
             "default_dtype": str(torch.get_default_dtype()),
             "is_deterministic": torch.are_deterministic_algorithms_enabled(),
             "kind": kind_of(device),
+            **({"rounded": rounded()} if "rounds" in kind_of(device) else {}),
             "settings": settings(),
         }
     )
@@ -138,7 +140,9 @@ def kind_of(device: int) -> dict[str, str]:
     generated = hashlib.sha256(json.dumps(sorted(generator.cache_key().items())).encode())
     for path in _files_of(type(generator)):
         generated.update(path.read_bytes())
+    rounds = any(unit.is_rounded for unit in generator.dialect.units)  # type: ignore[attr-defined]
     return {
+        **({"rounds": "by torch's switches"} if rounds else {}),
         "generator": f"{type(generator).__module__}.{type(generator).__qualname__}",
         "generated_by": generated.hexdigest(),
         "machine": get_device_properties(device).machine,

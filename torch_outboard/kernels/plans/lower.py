@@ -35,8 +35,10 @@ from torch_outboard.kernels.plans.text import PlanWriter
 from torch_outboard.kernels.plans.trace import OperatorCall
 from torch_outboard.kernels.plans.traced import Input, Number, Traced
 from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.switches import allowed
 from torch_outboard.kernels.templates.call import Layout, TemplateCall, Tensor
 from torch_outboard.kernels.tune.schedule_table import schedules_of
+from torch_outboard.kernels.tune.schedules import family_of
 
 __all__ = ["eager_generator", "lower", "lower_with"]
 
@@ -398,7 +400,7 @@ class _Steps(FxConverter):
             arguments=given,
             results=[_layout_of(one) if isinstance(one, ir.IRNode) else None for one in results],
             plan=self.plan,
-            dialect=self.generator.dialect,  # type: ignore[attr-defined]
+            dialect=allowed(self.generator.dialect, family_of(kernel.op_overload._schema.name)),  # type: ignore[attr-defined]
             is_cpu=is_cpu(self.call.device),
             add_program=self._add_program,
             schedule_of=schedules_of(self.call.device.index).of,

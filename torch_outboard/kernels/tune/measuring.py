@@ -22,6 +22,7 @@ from torch_outboard import _C
 from torch_outboard._errors import NotSupportedError
 from torch_outboard.codegen.mapping.machine import is_cpu
 from torch_outboard.compile.generators import generators
+from torch_outboard.kernels.switches import allowed
 from torch_outboard.kernels.templates.schedules.registry import Device, way_of
 from torch_outboard.kernels.tune.schedule_table import trying
 from torch_outboard.kernels.tune.schedules import PARAMETERS, Schedule, default_of, tuned_name
@@ -66,9 +67,9 @@ def names_of(device: torch.device, only: str, dtypes: Sequence[str]) -> list[str
     """Return the names of the device's schedules that match a regular expression."""
     dialect = generators().eager().dialect  # type: ignore[attr-defined]
     names = []
-    for dtype in dtypes:
-        given = Device(dialect, is_cpu(device), getattr(torch, dtype))
-        names += [tuned_name(family, way_of(family, given), dtype) for family in _CASES]
+    for dtype, family in itertools.product(dtypes, _CASES):
+        given = Device(allowed(dialect, family), is_cpu(device), getattr(torch, dtype))
+        names.append(tuned_name(family, way_of(family, given), dtype))
     return [name for name in names if re.search(only, name)]
 
 
