@@ -155,7 +155,7 @@ def _dense_backward(
     per_sample_weights: torch.Tensor | None,
     padding_idx: int = -1,
 ) -> Any:
-    # The CPU's kernel divides by the count of another index than the gradient's (torch 2.11 to 2.15).
+    # The CPU's kernel divides by the count of another index than the gradient's, up to torch 2.15.
     if scale_grad_by_freq and mode != _MAX:
         return NotImplemented
     result = grad.new_zeros(num_weights, grad.shape[1])
