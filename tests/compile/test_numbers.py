@@ -9,6 +9,7 @@ does.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 
@@ -20,6 +21,7 @@ from kernels.test_numbers import SOME, is_compared
 
 TAKES_ALL = os.environ.get("OUTBOARD_TEST_SAMPLES") == "all"
 TOGETHER = 60  # calls in one graph
+FLOAT32_MAX = torch.finfo(torch.float32).max
 
 Pair = tuple[str, float]
 Outcome = torch.Tensor | Exception
@@ -46,6 +48,14 @@ def compiled_outcomes(pairs: Sequence[Pair], x: torch.Tensor) -> list[Outcome]:
     return list(results)
 
 
+def is_by_reciprocal(name: str, number: float) -> bool:
+    """Return True for a divisor beyond float32, 0 as the reciprocal of float32 and 1e-39 as Inductor's.
+
+    Inductor multiplies by the reciprocal of a number, except on the CPU.
+    """
+    return "div" in name and FLOAT32_MAX < abs(number) < math.inf
+
+
 def departing(pairs: Sequence[Pair], x: torch.Tensor, expected: Sequence[Outcome]) -> dict[int, str]:
     """Return the differences from the expected results, by their indices."""
     got = []
@@ -63,7 +73,8 @@ def test_numbers_compiled(dtype: torch.dtype, device: torch.device) -> None:
     for name in OPERATORS if TAKES_ALL else SOME[::2]:
         for number in numbers_of(dtype):
             want = eager_outcome(OPERATORS[name], x, number)
-            if is_compared(name, dtype, number) and not isinstance(want, Exception):
+            is_left_out = dtype != torch.float64 and is_by_reciprocal(name, number)
+            if is_compared(name, dtype, number) and not is_left_out and not isinstance(want, Exception):
                 pairs.append((name, number))
                 expected.append(want)
     assert len(pairs) > 50
