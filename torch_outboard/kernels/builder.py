@@ -73,8 +73,10 @@ def abilities() -> int:
     """Return a bit mask: bit 0 if there are attention templates for the devices' language.
 
     Bits 1 to 3 if these have gradients of masks for elements of float32, float16 and bfloat16. Bit 4 if matrix units
-    round where torch's switches allow it.
+    round where torch's switches allow it. 0 for a device without generated operators.
     """
+    if not generators().has_eager:
+        return 0
     dialect = generators().eager().dialect  # type: ignore[attr-defined]
     if not (dialect.vectors or dialect.has_groups):
         return 0

@@ -154,11 +154,13 @@ int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const a
     return static_cast<int64_t>(sdp::SDPBackend::overrideable);
   }
   if (!has_native(fused)) {
-    // A driver's own kernel for the whole would come first again when the operator is called.
-    const bool gives_gradient =
-        !(has_native(whole) && allows_native()) && has_generated_mask_gradients(query.scalar_type());
-    if (is_enabled && is_generated(query, dropout) && fits(query, key, value, mask, enable_gqa, gives_gradient)) {
-      return static_cast<int64_t>(sdp::SDPBackend::overrideable);
+    if (is_enabled && is_generated(query, dropout)) {
+      // A driver's own kernel for the whole would come first again when the operator is called.
+      const bool gives_gradient =
+          !(has_native(whole) && allows_native()) && has_generated_mask_gradients(query.scalar_type());
+      if (fits(query, key, value, mask, enable_gqa, gives_gradient)) {
+        return static_cast<int64_t>(sdp::SDPBackend::overrideable);
+      }
     }
     if (has_native(product) || !is_on_host(query)) {
       return static_cast<int64_t>(sdp::SDPBackend::math);
