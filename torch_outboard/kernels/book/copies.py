@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Copies in the order in which operators lay out their results."""
+"""Copies: in the order in which operators lay out their results, and of what kernels read often."""
 
 from __future__ import annotations
 
 import torch
 from torch._prims_common import suggest_memory_format
 
-__all__ = ["dense", "in_order_of"]
+from torch_outboard.kernels.book.row import Operator
+
+__all__ = ["OPERATORS", "dense", "in_memory", "in_order_of"]
+
+_library = torch.library.Library("outboard", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define("in_memory(Tensor self) -> Tensor")  # type: ignore[no-untyped-call]
+_library.impl("in_memory", torch.clone, "Meta")  # type: ignore[no-untyped-call]
+
+# Stores a tensor by a kernel of its own, so that its readers do not compute it again.
+in_memory = torch.ops.outboard.in_memory.default
 
 
 def dense(given: torch.Tensor) -> torch.Tensor:
@@ -18,3 +27,6 @@ def in_order_of(given: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
     """Return a copy in the order of the image's channels, as the CPU's kernels do and some meta kernels don't."""
     order = suggest_memory_format(image) if image.dim() in (4, 5) else torch.contiguous_format
     return torch.empty(given.shape, dtype=given.dtype, device=given.device, memory_format=order).copy_(given)
+
+
+OPERATORS = (Operator("outboard::in_memory.default", lowering="lowerings:in_memory"),)

@@ -72,7 +72,7 @@ def _forward(has_gradients: bool) -> Any:
         begins = offsets[:-1] if include_last_offset else offsets
         bags = _bags_of(indices, begins)
         places = checked_index(indices.long(), weight.shape[0], may_be_negative=False)
-        is_kept = None if padding_idx < 0 else places != padding_idx % weight.shape[0]
+        is_kept = None if padding_idx < 0 else places != padding_idx
         count = begins.shape[0]
         output = _combined_rows(weight, places, bags, count, mode, per_sample_weights, is_kept)
 

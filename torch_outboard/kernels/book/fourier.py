@@ -17,15 +17,12 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.copies import in_memory
 from torch_outboard.kernels.book.pair import Pair
-from torch_outboard.kernels.book.row import Function, Operator
+from torch_outboard.kernels.book.row import Function
 from torch_outboard.kernels.refusal import Refusal
 
-__all__ = ["FORMULAS", "OPERATORS"]
-
-_library = torch.library.Library("outboard", "FRAGMENT")  # type: ignore[no-untyped-call]
-_library.define("in_memory(Tensor self) -> Tensor")  # type: ignore[no-untyped-call]
-_library.impl("in_memory", torch.clone, "Meta")  # type: ignore[no-untyped-call]
+__all__ = ["FORMULAS"]
 
 _RADIX = 8  # the most terms of a pass, unless a prime has more: so many are written into one expression
 _LONGEST = 4096  # prime; each result reads all elements
@@ -89,7 +86,6 @@ class _Powers:
         self._dtype = like.dtype
         self._table: Pair | None = None
         if count > _COMPUTED:
-            in_memory = torch.ops.outboard.in_memory.default
             self._table = Pair(*map(in_memory, self._computed(torch.arange(count, device=like.device))))
 
     def of(self, exponent: torch.Tensor) -> Pair:
@@ -125,7 +121,7 @@ def _along(given: Pair, length: int, powers: _Powers) -> Pair:
     if rest > 1:
         turn = powers.of(each * (c.squeeze(-1) * b))
         turned = Pair(found.re * turn.re - found.im * turn.im, found.re * turn.im + found.im * turn.re)
-        found = _along(Pair(*map(torch.ops.outboard.in_memory.default, turned)), rest, powers)
+        found = _along(Pair(*map(in_memory, turned)), rest, powers)
     return Pair(*(one.transpose(-1, -2).reshape(given.re.shape) for one in found))
 
 
@@ -147,5 +143,3 @@ FORMULAS: dict[str, Function] = {
     "aten::_fft_c2r": _complex_to_real,
     "aten::_fft_r2c": _real_to_complex,
 }
-
-OPERATORS = (Operator("outboard::in_memory.default", lowering="lowerings:in_memory"),)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 
-from torch_outboard.kernels.book.copies import dense, in_order_of
+from torch_outboard.kernels.book.copies import dense, in_memory, in_order_of
 from torch_outboard.kernels.book.rounding import widened
 from torch_outboard.kernels.book.row import Operator, Refused
 
@@ -96,7 +96,7 @@ class _Side:
         begin, end, middle = self._bounds(like)
         places = begin[:, None] + torch.arange(size, device=like.device)
         weights = self._weighted(places, middle[:, None], places < end[:, None])
-        return places.clamp(max=self._length - 1), torch.ops.outboard.in_memory.default(weights)
+        return places.clamp(max=self._length - 1), in_memory(weights)
 
     def matrix(self, like: torch.Tensor) -> torch.Tensor:
         """Return the weight of each element in each result."""

@@ -15,10 +15,10 @@ from torch_outboard.kernels import route
 from torch_outboard.kernels.book import (
     arithmetic,
     attention,
+    copies,
     distances,
     embedding_bags,
     fills,
-    fourier,
     grid_sampling,
     images,
     indexing,
@@ -57,10 +57,10 @@ SUBJECTS = (
     *(
         arithmetic,
         attention,
+        copies,
         distances,
         embedding_bags,
         fills,
-        fourier,
         grid_sampling,
         images,
         indexing,
