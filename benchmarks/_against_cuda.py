@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -80,7 +81,7 @@ def compare(
     parser.add_argument("--driver", choices=("nv", "opencl"), default="nv")
     parser.add_argument("--generated", action="store_true", help="generated kernels, no libraries")
     parser.add_argument("--units", action="store_true", help="generated kernels with matrix units")
-    parser.add_argument("--only", default="", help="cases whose name has this part")
+    parser.add_argument("--only", default="", help="cases whose name matches this regular expression")
     options = parser.parse_args()
     way = "-units" if options.units else "-generated" if options.generated else ""
     os.environ.setdefault("OUTBOARD_PROVIDERS", "generated" if way else "native,generated")
@@ -93,7 +94,7 @@ def compare(
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     rows = {}
     for case_name, case in cases.items():
-        if options.only not in case_name:
+        if not re.search(options.only, case_name):
             continue
         pairs = zip(*(functions(case, device) for device in devices), strict=True)
         forward, backward = (_measure(pair, devices, options.rounds, difference) for pair in pairs)

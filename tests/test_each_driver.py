@@ -259,7 +259,7 @@ def test_devices_without_doubles(driver: str, request: pytest.FixtureRequest) ->
 @pytest.mark.parametrize("driver", [GENERATED])
 def test_wrappers_of_generated_kernels(driver: str) -> None:
     """Kernels in the driver's language in graphs and packages; the Python wrapper is behind all compiled code."""
-    files = [str(TESTS / "compile" / f"test_{name}.py") for name in ("fx_wrapper", "aot")]
+    files = [str(TESTS / "compile" / f"test_{name}.py") for name in ("fx_wrapper", "aot", "numbers")]
     run_pytest(*files, f"--driver={driver}", "-m", "core")
 
 

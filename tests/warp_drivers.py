@@ -17,6 +17,7 @@ import torch
 
 from examples.pure_python_driver import PythonDriver
 from torch_outboard import DeviceProperties, Driver, DriverError, Status
+from torch_outboard.codegen.dialects.cuda_cpp import CUDA_CPP
 from torch_outboard.codegen.dialects.ptx_units import PTX_CUDA_CPP
 from torch_outboard.compile.simt.generator import SimtGenerator
 
@@ -24,8 +25,8 @@ WORDS = Path(__file__).with_name("warps.h")
 KERNEL = re.compile(r'^(?:extern "C" __global__|__kernel) void (\w+)\((.*)\) \{', re.MULTILINE)
 ENTRY = """
 static void of_%(name)s(void* const* arguments) { %(name)s(%(values)s); }
-extern "C" const char* run_%(name)s(int groups, int items, void* const* arguments) {
-  return warps::run(of_%(name)s, arguments, groups, items);
+extern "C" const char* run_%(name)s(int groups, int items, void* const* arguments, int dynamic_bytes) {
+  return warps::run(of_%(name)s, arguments, groups, items, dynamic_bytes);
 }
 """
 FLAGS = ("-std=c++20", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared", "-w")
@@ -42,7 +43,7 @@ def called(found):
     operands = [one for text in texts[1:3] for one in re.findall(r'"[=+]?[a-z]"\((.*?)\)(?=\s*(?:,|$))', text)]
     places = [int(one) for one in re.findall(r"%(\d+)", instruction)]
     wanted = list(range(len(operands)))
-    name, is_product = instruction.split()[0].rstrip(";"), instruction.startswith("mma")
+    name, is_product = instruction.split()[0].rstrip(";").lower(), instruction.startswith("mma")
     if places != wanted + (wanted[:4] if is_product else []):
         raise DriverError(f"{instruction} has the operands {operands}", Status.INVALID_ARGUMENT)
     return f"ptx_{re.sub('[^a-z0-9]', '_', name)}({', '.join(operands)});"
@@ -56,6 +57,7 @@ def host_text(text):
         values = ", ".join(f"*({kind.replace('OB_RESTRICT', '')}*)arguments[{i}]" for i, kind in enumerate(kinds))
         entries.append(ENTRY % {"name": name, "values": values})
     text = re.sub("^  OB_LOCAL ", "  static OB_LOCAL ", ASSEMBLY.sub(called, text), flags=re.MULTILINE)
+    text = text.replace(CUDA_CPP.dynamic, "ob_u8* const ob_dynamic = warps::dynamic;")
     return "".join([text, *entries])
 
 
@@ -83,7 +85,8 @@ class Warps(PythonDriver):
         self.programs, self.kernels = {}, {}
 
     def device_properties(self, device):
-        return DeviceProperties(name=f"Warps {device}", total_memory=self.memory, machine="gpu")
+        given = {"total_memory": self.memory, "shared_memory_per_multiprocessor": 228 << 10}
+        return DeviceProperties(name=f"Warps {device}", machine="gpu", **given)
 
     def program_build(self, device, language, code, options):
         with tempfile.TemporaryDirectory() as folder:
@@ -113,7 +116,7 @@ class Warps(PythonDriver):
         held = [ctypes.create_string_buffer(one, len(one)) for one in given]
         places = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
         assert grid[1:] == block[1:] == (1, 1), (grid, block)
-        if failure := self.kernels[kernel](grid[0], block[0], places):
+        if failure := self.kernels[kernel](grid[0], block[0], places, shared_memory):
             raise DriverError(failure.decode(), Status.INTERNAL)
 
 

@@ -69,6 +69,8 @@ ucontext_t scheduler;
 std::vector<Fiber> fibers;
 std::vector<Warp> all;
 Meeting barrier;
+constexpr unsigned char kPoison = 0xa5;
+alignas(16) unsigned char dynamic[256 << 10];
 void (*kernel)(void* const*);
 void* const* arguments;
 
@@ -134,11 +136,14 @@ bool run_group(int items) {
   return true;
 }
 
-const char* run(void (*given)(void* const*), void* const* values, int groups, int items) {
+const char* run(void (*given)(void* const*), void* const* values, int groups, int items, int dynamic_bytes) {
   kernel = given, arguments = values, failure = nullptr;
+  std::memset(dynamic, kPoison, sizeof dynamic);
   for (group.x = 0; group.x < groups && failure == nullptr; ++group.x) {
     if (!run_group(items)) return "items wait for each other and don't meet";
   }
+  for (size_t i = dynamic_bytes; i < sizeof dynamic; ++i)
+    if (dynamic[i] != kPoison) return "a kernel writes behind its dynamic memory";
   return failure;
 }
 
@@ -365,7 +370,7 @@ inline void ptx_cvt_rna_tf32_f32(uint32_t& to, float from) {
   to = from != from ? 0x7fffffff : (warps::bits_of(from) + 0x1000u) & 0xffffe000u;
 }
 // Nothing is there before the wait.
-inline void ptx_cp_async_cg_shared_global(uint32_t to, const void* from, uint32_t bytes) {
+inline void ptx_cp_async_cg_shared_global_l2__128b(uint32_t to, const void* from, uint32_t bytes) {
   char* place = warps::shared_place(to);
   const uintptr_t source = bytes != 0 ? reinterpret_cast<uintptr_t>(from) : 0;
   if (((reinterpret_cast<uintptr_t>(place) | source) & 15) != 0)

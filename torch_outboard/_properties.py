@@ -68,6 +68,8 @@ class DeviceProperties:
     follows_addresses : bool
         Whether kernels use addresses that they read from memory, so that operators over lists of tensors are one
         launch.
+    shared_memory_per_multiprocessor : int
+        Bytes.
     """
 
     name: str = ""
@@ -95,6 +97,7 @@ class DeviceProperties:
     machine: str = ""
     addresses_host_memory: bool = False
     follows_addresses: bool = False
+    shared_memory_per_multiprocessor: int = 0
 
     @property
     def L2_cache_size(self) -> int:  # noqa: N802 - CUDA's spelling

@@ -136,7 +136,8 @@ PyObject* properties_dict(const ob_device_properties& p) {
       set_item(d, "mem_granularity", number(p.mem_granularity)) &&
       set_item(d, "max_allocation", number(p.max_allocation)) && set_item(d, "machine", small(p.machine)) &&
       set_item(d, "addresses_host_memory", PyBool_FromLong(p.addresses_host_memory)) &&
-      set_item(d, "follows_addresses", PyBool_FromLong(p.follows_addresses));
+      set_item(d, "follows_addresses", PyBool_FromLong(p.follows_addresses)) &&
+      set_item(d, "shared_memory_per_multiprocessor", small(p.shared_memory_per_multiprocessor));
   return is_filled ? dict.release() : nullptr;
 }
 

@@ -56,6 +56,7 @@ const PropertyField property_fields[] = {
     FIELD(machine, Signed),
     FIELD(addresses_host_memory, Signed),
     FIELD(follows_addresses, Signed),
+    FIELD(shared_memory_per_multiprocessor, Signed),
 };
 #undef FIELD
 

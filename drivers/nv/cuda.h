@@ -187,6 +187,7 @@ enum Attribute : int {
   kMajor = 75,
   kMinor = 76,
   kStreamPriorities = 78,
+  kSharedMemoryPerMultiprocessor = 81,
   kRegistersPerMultiprocessor = 82,
   kSharedMemoryOptIn = 97,
   kVirtualMemory = 102

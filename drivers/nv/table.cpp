@@ -74,6 +74,7 @@ ob_status device_properties(void* self, int32_t index, ob_device_properties* out
     p.regs_per_multiprocessor = attribute(api, id, kRegistersPerMultiprocessor);
     p.clock_rate = attribute(api, id, kClockRate);
     p.shared_memory_per_block = static_cast<uint64_t>(attribute(api, id, kSharedMemoryPerBlock));
+    p.shared_memory_per_multiprocessor = attribute(api, id, kSharedMemoryPerMultiprocessor);
     p.l2_cache_size = static_cast<uint64_t>(attribute(api, id, kL2CacheSize));
     p.is_integrated = attribute(api, id, kIntegrated);
     p.machine = OB_MACHINE_GPU;

@@ -51,7 +51,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1u
-#define OB_ABI_MINOR 7u
+#define OB_ABI_MINOR 8u
 
 #if defined(_WIN32)
 #define OB_EXPORT __declspec(dllexport)
@@ -166,7 +166,7 @@ typedef struct ob_device_properties {
   int32_t machine;                     /* OB_MACHINE_; this and the next since version 1.1 */
   int32_t addresses_host_memory;       /* 1: kernels use memory of host_alloc as their own */
   int32_t follows_addresses;           /* 1: kernels use addresses that they find in memory; since version 1.2 */
-  int32_t reserved2;
+  int32_t shared_memory_per_multiprocessor; /* bytes; since version 1.8 */
 } ob_device_properties;
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */

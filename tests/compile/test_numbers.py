@@ -83,3 +83,17 @@ def test_numbers_compiled(dtype: torch.dtype, device: torch.device) -> None:
         others = [pairs[place] for place in found]
         found = departing(others, x.to(device), compiled_outcomes(others, x))
     assert not found, "\n".join(found.values())
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_functions_of_a_nan_that_the_compiler_knows(dtype: torch.dtype, device: torch.device) -> None:
+    """To a language's compiler the result may be undefined, so that it stores nothing."""
+    functions = (torch.floor, torch.trunc, torch.round, torch.exp, torch.tanh, torch.sigmoid, torch.sinh)
+    x = torch.arange(9, dtype=dtype, device=device)
+    stale = [torch.full_like(x, 3.25) for _ in functions]
+    del stale
+    torch._dynamo.reset()
+    results = torch.compile(lambda x: [one(x / math.nan) for one in functions], fullgraph=True)(x)
+    wrong = [one.__name__ for one, got in zip(functions, results, strict=True) if not got.isnan().all()]
+    assert not wrong, wrong

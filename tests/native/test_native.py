@@ -212,8 +212,8 @@ def test_matrix_units_are_cuda():
     result = subprocess.run(command, capture_output=True, text=True, env=os.environ | python_env())
     assert result.returncode == 0, result.stderr
     *refused, count = result.stdout.splitlines()
-    assert count == "79 kernels compile", result.stdout
-    assert sum("error" in line for line in refused if ", sm_75: " in line) == 21, result.stdout
+    assert count == "91 kernels compile", result.stdout
+    assert sum("error" in line for line in refused if ", sm_75: " in line) == 25, result.stdout
     assert not any(f", sm_{chip}: " in line for line in refused for chip in (80, 90, 100)), result.stdout
 
 

@@ -20,6 +20,7 @@ import torch
 import torch_outboard
 from torch_outboard._discovery import find_driver
 from torch_outboard.kernels import builder
+from torch_outboard.kernels.plans import lower
 
 
 class Texts(find_driver("sim")):
@@ -90,6 +91,10 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = True
     rounded = kernels(torch.float32, ["rows", "columns", "steps", "many steps", "large tiles", "channels", "slopes"])
     texts = kernels(torch.bfloat16) | kernels(torch.float16, ["rows"]) | rounded
+    lower.dynamic_memory = lambda *_: 100 << 10  # the simulated device reports none
+    large = kernels(torch.bfloat16, ["large tiles", "channels", "slopes"])
+    assert any(b"ob_dynamic" in code for code, _ in large.values())
+    texts |= {f"{name} with dynamic memory": text for name, text in large.items()}
     count = 0
     for architecture in sys.argv[2:]:
         for name, (code, options) in texts.items():

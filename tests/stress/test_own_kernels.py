@@ -54,7 +54,7 @@ def test_the_device_in_c_below_torch(installed: dict[str, str]) -> None:
     assert answer.returncode == 0 and "9 of 9 tests passed" in answer.stdout, answer.stdout + answer.stderr
 
 
-@pytest.mark.parametrize("name", ["convolutions", "orders", "products", "random", "reductions", "tuning"])
+@pytest.mark.parametrize("name", ["convolutions", "ordering", "products", "random", "reductions", "tuning"])
 def test_kernels(name: str) -> None:
     # A graph that draws needs pinned memory, which the driver hasn't.
     run_suite(str(TESTS / "kernels" / f"test_{name}.py"), f"--driver={DRIVER}", "-k", "not each_replay")

@@ -28,6 +28,7 @@ ADDED_ENTRIES: tuple[tuple[str, ...], ...] = (
     ("event_signal",),
     (),
     (),
+    (),
 )
 
 _FIRST_SIZES = {
@@ -60,6 +61,7 @@ SIZES: tuple[dict[str, int], ...] = (
     _FOURTH_SIZES,
     _FOURTH_SIZES,
     _SIXTH_SIZES,
+    _SEVENTH_SIZES,
     _SEVENTH_SIZES,
     _SEVENTH_SIZES,
 )

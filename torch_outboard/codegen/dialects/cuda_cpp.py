@@ -78,4 +78,5 @@ CUDA_CPP = Dialect(
     records=True,
     atomics=frozenset({"f16", "bf16", "f32", "f64", "i32", "i64"}),
     has_groups=True,
+    dynamic="extern __shared__ ob_u8 ob_dynamic[] __attribute__((aligned(16)));",
 )

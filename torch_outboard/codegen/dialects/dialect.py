@@ -133,6 +133,9 @@ class Dialect:
         OB_BARRIER does this too.
     units : tuple of MatrixUnit
         The matrix units of the devices, with `has_groups`. Products of the units' types use them.
+    dynamic : str
+        The line in a kernel that declares `ob_dynamic`, the bytes of local memory that a launch gives to a group. "":
+        the language has none, and kernels declare all of their memory.
     unroll : str
         The line before a loop that a compiler should unroll.
     suffixes : Suffixes
@@ -156,6 +159,7 @@ class Dialect:
     vectors: str = ""
     has_groups: bool = False
     units: tuple[MatrixUnit, ...] = ()
+    dynamic: str = ""
     unroll: str = "#pragma unroll"
     suffixes: Suffixes = Suffixes()
 
@@ -166,7 +170,10 @@ class Dialect:
     def frame(self, name: str, parameters: Iterable[Parameter], body: str, arrays: Iterable[LocalArray] = ()) -> str:
         """Return a kernel: its head, the memory that its items share, and its body, which ends with a newline."""
         head = self.kernel.format(name=name, parameters=", ".join(self.declared(one) for one in parameters))
-        return f"{head} {{\n{''.join(f'  {self.local_array(one)}' for one in arrays)}{body}}}\n"
+        arrays = tuple(arrays)
+        lines = [f"{self.dynamic}\n"] if any(one.offset is not None for one in arrays) else []
+        lines += [self.local_array(one) for one in arrays]
+        return f"{head} {{\n{''.join(f'  {one}' for one in lines)}{body}}}\n"
 
     def declared(self, parameter: Parameter) -> str:
         """Return the declaration of a parameter."""
@@ -181,6 +188,9 @@ class Dialect:
 
     def local_array(self, array: LocalArray) -> str:
         """Return the line that declares memory of a group."""
+        if array.offset is not None:
+            kind = f"OB_LOCAL_AT {array.type}*"
+            return f"{kind} const {array.name} = ({kind})(ob_dynamic + {array.offset});\n"
         aligned = " __attribute__((aligned(16)))" if array.is_aligned else ""
         return f"OB_LOCAL {array.type} {array.name}[{array.size}]{aligned};\n"
 

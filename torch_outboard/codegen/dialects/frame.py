@@ -41,12 +41,16 @@ class LocalArray:
         The number of elements, an expression of constants.
     is_aligned : bool
         True if the array is aligned for loads and stores of four elements.
+    offset : int or None
+        The byte at which the array begins in the dynamic memory that a launch gives to a group. None: the kernel
+        declares the memory.
     """
 
     type: str
     name: str
     size: str
     is_aligned: bool = False
+    offset: int | None = None
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,9 @@ typedef ulong ob_u64;
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
 #define OB_INFINITY INFINITY
-#define OB_NAN NAN
+// exp() and floor() of some compilers for CPUs convert to integers, which is undefined for a NaN: of one that the
+// compiler knows, no result is stored. It does not know this payload, on which no number depends.
+#define OB_NAN as_float(get_work_dim() | 0x7fc00000u)
 #define OB_CAS(place, seen, next) atomic_cmpxchg(place, seen, next)
 #define OB_TAKE(place) (atomic_cmpxchg((volatile __global uint*)(place), 0u, 1u) == 0u)
 #define OB_LOCAL __local

@@ -25,12 +25,12 @@ _RIGHT = Fragment("ob_u32", 2, "lane % 4 * 2 + index % 2 + index / 2 * 8", "lane
 # the first matrix of eight rows, whose elements become the first register, and so on.
 # The right one's two fragments beside each other are loaded at a time.
 _LOAD_LEFT = (
-    Load("ob_load_4($INTO, $FROM);", line="lane % 16", step="lane / 16 * 8"),
-    Load("ob_load_4_transposed($INTO, $FROM);", line="lane / 8 % 2 * 8", step="lane % 8 + lane / 16 * 8"),
+    Load("ob_load_4($INTO, $ARRAY, $AT);", line="lane % 16", step="lane / 16 * 8"),
+    Load("ob_load_4_transposed($INTO, $ARRAY, $AT);", line="lane / 8 % 2 * 8", step="lane % 8 + lane / 16 * 8"),
 )
 _LOAD_RIGHT = (
-    Load("ob_load_4($INTO, $FROM);", line="lane % 8 + lane / 16 * 8", step="lane / 8 % 2 * 8", fragments=2),
-    Load("ob_load_4_transposed($INTO, $FROM);", line="lane / 16 * 8", step="lane % 16", fragments=2),
+    Load("ob_load_4($INTO, $ARRAY, $AT);", line="lane % 8 + lane / 16 * 8", step="lane / 8 % 2 * 8", fragments=2),
+    Load("ob_load_4_transposed($INTO, $ARRAY, $AT);", line="lane / 16 * 8", step="lane % 16", fragments=2),
 )
 
 _OF_CUDA = """\
@@ -46,10 +46,12 @@ _OF_OPENCL_C = """\
 OB_DEVICE ob_u32 ob_shared(__local const void* place) { return (ob_u32)(size_t)place; }
 """
 
+# Addresses in the group's memory have 32 bits. Computed with as many, they are a number of
+# the lane's and a constant that the instruction takes.
 _COPIES = """\
 OB_DEVICE void ob_copy_16(ob_u32 to, OB_GLOBAL const void* from, bool is_wanted) {
   const ob_u32 bytes = is_wanted ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(to), "l"(from), "r"(bytes) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" : : "r"(to), "l"(from), "r"(bytes) : "memory");
 }
 OB_DEVICE void ob_commit_copies(void) { asm volatile("cp.async.commit_group;" : : : "memory"); }
 #define ob_wait_for_copies(later) \\
@@ -65,8 +67,8 @@ OB_DEVICE void ob_load_words_4_transposed(ob_u32* into, ob_u32 from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(into[0]), "=r"(into[1]), "=r"(into[2]), "=r"(into[3]) : "r"(from) : "memory");
 }
-#define ob_load_4(into, from) ob_load_words_4(into, ob_shared(from))
-#define ob_load_4_transposed(into, from) ob_load_words_4_transposed(into, ob_shared(from))
+#define ob_load_4(into, array, at) ob_load_words_4(into, ob_shared(array) + (ob_u32)(at) * 2)
+#define ob_load_4_transposed(into, array, at) ob_load_words_4_transposed(into, ob_shared(array) + (ob_u32)(at) * 2)
 """
 
 _ROWS = """\
@@ -93,7 +95,7 @@ OB_DEVICE void ob_load_rounded_4(ob_u32* into, ob_u32 from) {
   ob_load_words_4(into, from);
   for (int i = 0; i < 4; ++i) into[i] = ob_to_tf32(OB_AS_F32(into[i]));
 }
-#define ob_load_floats_4(into, from) ob_load_rounded_4(into, ob_shared(from))
+#define ob_load_floats_4(into, array, at) ob_load_rounded_4(into, ob_shared(array) + (ob_u32)(at) * 4)
 OB_DEVICE void ob_multiply(float* sums, const ob_u32* left, const ob_u32* right) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
@@ -115,7 +117,9 @@ OB_DEVICE void ob_multiply(float* sums, const ob_u32* left, const ob_u32* right)
 def _units(shared: str) -> tuple[MatrixUnit, ...]:
     """Return the units in a language; `shared` has `ob_shared`, the address that PTX uses for the group's memory."""
     copies = Copies(
-        "ob_copy_16(ob_shared($TO), $FROM, $IS_WANTED);", "ob_commit_copies();", "ob_wait_for_copies($LATER);"
+        "ob_copy_16(ob_shared($ARRAY) + (ob_u32)($AT) * $BYTES, $FROM, $IS_WANTED);",
+        "ob_commit_copies();",
+        "ob_wait_for_copies($LATER);",
     )
     halves = (
         MatrixUnit(
@@ -151,10 +155,10 @@ def _units(shared: str) -> tuple[MatrixUnit, ...]:
         multiply="ob_multiply($SUMS, $LEFT, $RIGHT);",
         header=shared + _COPIES + _LOADS + _ROUNDED,
         element="ob_to_tf32($ELEMENT)",
-        load_left=(Load("ob_load_floats_4($INTO, $FROM);", line="lane % 16", step="lane / 16 * 4"), None),
+        load_left=(Load("ob_load_floats_4($INTO, $ARRAY, $AT);", line="lane % 16", step="lane / 16 * 4"), None),
         load_right=(
             Load(
-                "ob_load_floats_4($INTO, $FROM);",
+                "ob_load_floats_4($INTO, $ARRAY, $AT);",
                 line="lane % 8 + lane / 16 * 8",
                 step="lane / 8 % 2 * 4",
                 fragments=2,

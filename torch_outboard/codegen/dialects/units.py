@@ -104,7 +104,8 @@ class Load:
     Attributes
     ----------
     text : str
-        The statement that loads `$INTO` registers. `$FROM` points to the elements that the lane names.
+        The statement that loads `$INTO` registers. The elements that the lane names begin in the array `$ARRAY` at the
+        number `$AT`.
     line, step : str
         The first of these elements in the small matrix: expressions of `lane`, as those of a fragment.
     fragments : int
@@ -124,8 +125,9 @@ class Copies:
     Attributes
     ----------
     copy : str
-        The statement that begins a copy from `$FROM` to `$TO`, pointers to bytes that are aligned to 16. Without
-        `$IS_WANTED`, a condition, it stores zeros and does not read.
+        The statement that begins a copy from the pointer `$FROM` to the array `$ARRAY`, from its element `$AT` on,
+        which has `$BYTES` bytes. Both places are aligned to 16 bytes. Without `$IS_WANTED`, a condition, it stores
+        zeros and does not read.
     commit : str
         The statement that ends a batch of copies.
     wait : str
@@ -235,7 +237,7 @@ def unit_of(units: tuple[MatrixUnit, ...], dtype: torch.dtype) -> MatrixUnit | N
 # Copies that are done at once: they prove where a schedule copies to, not when it waits.
 _COPIES = Copies(
     copy="{ uint4 copied = {0, 0, 0, 0}; if ($IS_WANTED) copied = *(OB_GLOBAL const uint4*)($FROM); "
-    "*(OB_LOCAL_AT uint4*)($TO) = copied; }",
+    "*(OB_LOCAL_AT uint4*)($ARRAY + $AT) = copied; }",
     commit="",
     wait="",
 )

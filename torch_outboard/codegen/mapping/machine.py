@@ -8,10 +8,12 @@ import torch
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.prelude import weight_of
 
-__all__ = ["cooperates", "is_cpu", "is_long"]
+__all__ = ["cooperates", "dynamic_memory", "is_cpu", "is_long"]
 
 # The characters of a kernel that takes long to compile.
 _LONG_TEXT = 8000
+# Of a multiprocessor's memory, bytes that it keeps for each group.
+_KEPT = 1024
 
 
 def is_cpu(device: torch.device) -> bool:
@@ -24,6 +26,18 @@ def is_cpu(device: torch.device) -> bool:
 def cooperates(dialect: Dialect, device: torch.device) -> bool:
     """Return True if items of a group share work: with groups in the dialect, except on CPUs with known vectors."""
     return dialect.has_groups and not (dialect.vectors and is_cpu(device))
+
+
+def dynamic_memory(dialect: Dialect, device: torch.device) -> int:
+    """Return the bytes of dynamic local memory that two groups on a multiprocessor can have each.
+
+    0: the language has none, or the driver does not report how much there is.
+    """
+    from torch_outboard.device.devices import get_device_properties  # not before a driver is attached
+
+    if not dialect.dynamic:
+        return 0
+    return max(get_device_properties(device).shared_memory_per_multiprocessor // 2 - _KEPT, 0)
 
 
 def is_long(text: str) -> bool:

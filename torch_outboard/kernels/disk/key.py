@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The key of a plan on disk: everything the plan depends on besides sizes and strides, which its guards check.
 
-Of the device, the key has the generator and the machine. The chip, its driver and the number of processors do not
-change what is generated, so a plan serves all devices of a kind. Each device's driver builds the programs.
+Of the device, the key has the generator and the machine, and with matrix units a multiprocessor's memory. The chip, its
+driver and the number of processors do not change what is generated, so a plan serves all devices of a kind. Each
+device's driver builds the programs.
 """
 
 from __future__ import annotations
@@ -140,12 +141,16 @@ def kind_of(device: int) -> dict[str, str]:
     generated = hashlib.sha256(json.dumps(sorted(generator.cache_key().items())).encode())
     for path in _files_of(type(generator)):
         generated.update(path.read_bytes())
-    rounds = any(unit.is_rounded for unit in generator.dialect.units)  # type: ignore[attr-defined]
+    dialect = generator.dialect  # type: ignore[attr-defined]
+    rounds = any(unit.is_rounded for unit in dialect.units)
+    properties = get_device_properties(device)
+    memory = properties.shared_memory_per_multiprocessor if dialect.units and dialect.dynamic else 0
     return {
+        **({"local memory": str(memory)} if memory else {}),
         **({"rounds": "by torch's switches"} if rounds else {}),
         "generator": f"{type(generator).__module__}.{type(generator).__qualname__}",
         "generated_by": generated.hexdigest(),
-        "machine": get_device_properties(device).machine,
+        "machine": properties.machine,
     }
 
 

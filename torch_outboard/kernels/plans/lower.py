@@ -20,7 +20,7 @@ from torch._inductor.utils import LineContext
 from torch._inductor.virtualized import V
 
 from torch_outboard.codegen.letters import passed_types
-from torch_outboard.codegen.mapping.machine import is_cpu
+from torch_outboard.codegen.mapping.machine import dynamic_memory, is_cpu
 from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.codegen.refused import LACK
 from torch_outboard.compile.device.choice import lowering_with
@@ -404,6 +404,7 @@ class _Steps(FxConverter):
             is_cpu=is_cpu(self.call.device),
             add_program=self._add_program,
             schedule_of=schedules_of(self.call.device.index).of,
+            dynamic_memory=dynamic_memory(self.generator.dialect, self.call.device),  # type: ignore[attr-defined]
         )
         made: list[str | None] = templates()[kernel.op_overload](call)
         return made

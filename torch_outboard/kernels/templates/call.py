@@ -64,6 +64,8 @@ class TemplateCall:
         Returns the device's schedule of a name, as tune/schedule_table.py stores it.
     taken : str
         The chosen schedule, which the kernels of the next launches name.
+    dynamic_memory : int
+        Bytes of dynamic local memory that two groups on a multiprocessor can have each.
     """
 
     operator: torch._ops.OpOverload
@@ -75,6 +77,7 @@ class TemplateCall:
     add_program: Callable[[DeviceProgram], int]
     schedule_of: Callable[[str], Schedule]
     taken: str = ""
+    dynamic_memory: int = 0
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor argument.
@@ -131,6 +134,7 @@ class TemplateCall:
                 entry=kernel.name,
                 grid=(f"a{len(kernel.parameters)}",),
                 block=(str(kernel.group),),
+                local_bytes=str(kernel.local_bytes),
                 options=self.dialect.options,
             )
             passed = [*kernel.passed, simplified(kernel.groups)]
@@ -163,6 +167,8 @@ class Kernel:
         The parameters as the text names them, their types, and the launch's arguments: names of tensors, expressions.
     arrays : list of LocalArray
         The memory that the items of a group share.
+    local_bytes : int
+        The bytes of dynamic local memory, in which the arrays with an offset lie.
     """
 
     name: str
@@ -174,6 +180,7 @@ class Kernel:
     types: list[str] = field(default_factory=list)
     passed: list[Any] = field(default_factory=list)
     arrays: list[LocalArray] = field(default_factory=list)
+    local_bytes: int = 0
 
     def written(self, dialect: Dialect) -> str:
         """Return the kernel's whole text."""

@@ -99,6 +99,9 @@ class Operand:
         The name of the pointer.
     room : str
         The number of lines in memory if adjacent elements belong to adjacent lines. "": the operand's lines.
+    stride : tuple of sympy.Expr and str, or None
+        The elements between lines, or between steps if adjacent elements belong to adjacent lines, and their text. None
+        if lines or steps don't lie at equal distances.
     """
 
     declare: Callable[[Kernel], None]
@@ -112,6 +115,7 @@ class Operand:
     multiples: tuple[str, ...] = ()
     pointer: str = ""
     room: str = ""
+    stride: tuple[Any, str] | None = None
 
     def raw(self) -> str:
         """Return the element as it is in memory, of the type `STORAGE_TYPES[dtype]`."""

@@ -78,6 +78,7 @@ def _operand(name: str, tensor: Tensor, *, is_left: bool) -> Operand:
         beside=beside if line == 1 else "",
         multiples=(names["batch"], names["step" if line == 1 else "line"]),
         pointer=name,
+        stride=(step, names["step"]) if line == 1 else (line, names["line"]),
     )
 
 

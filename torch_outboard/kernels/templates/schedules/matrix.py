@@ -3,8 +3,9 @@
 
 A group has a tile of 64 by 64 results, or up to 128 by 128 if there are many. The lanes of a unit have a part of the
 tile, whose sums are in their registers. The group's memory has three slots for both operands' elements of some steps:
-one is multiplied while the others are filled. If few tiles have long sums, several groups share the steps of a tile,
-and a second launch adds their sums, always in the same order.
+one is multiplied while the others are filled. Where a multiprocessor has enough memory, a slot has twice the steps.
+If few tiles have long sums, several groups share the steps of a tile, and a second launch adds their sums, always in
+the same order.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 from torch.utils._sympy.functions import FloorDiv
 
-from torch_outboard.codegen.dialects.units import unit_of
+from torch_outboard.codegen.dialects.units import MatrixUnit, unit_of
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
 from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.product import End, Operand, Product, ceil_div, filled
@@ -33,6 +34,8 @@ _BAND = 16
 _MOST_SPLITS, _LEAST_TURNS = 64, 8
 # Turns that take longer than to store and add the parts of a sum.
 _MANY_TURNS = 64
+# Bytes of the group's memory that a kernel may declare.
+_DECLARED = 48 << 10
 # Sizes below are counted by numbers of 32 bits, which divide in a fraction of the time.
 _NARROW = (1 << 31) - (1 << 20)
 
@@ -82,6 +85,10 @@ def multiply(call: TemplateCall, product: Product) -> None:
         product, names = _turned(product), ("column", "row")
     choice = _Choice.of(product, schedule["many"], Tiling.of(unit, (_SMALL, _SMALL), schedule["steps"]).steps)
     tiling = Tiling.of(unit, choice.tile, schedule["steps"])
+    twice = Tiling.of(unit, choice.tile, 2 * schedule["steps"])
+    needed = _SLOTS * sum(choice.tile) * twice.steps * unit.dtype.itemsize
+    if needed <= call.dynamic_memory and all(_is_copied(one, unit) for one in (product.left, product.right)):
+        tiling = twice
     if not choice.is_split:
         call.launch(_kernel(call, product, product.end, tiling, names))
         return
@@ -90,6 +97,18 @@ def multiply(call: TemplateCall, product: Product) -> None:
     kernel = _kernel(call, product, end_of_parts(part, names), tiling, names, splits)
     call.launch(kernel, sum_of_parts(call, product, part, splits, names))
     call.free(part)
+
+
+def _counts(side: Side) -> bool:
+    """Return whether the places of a tile are counted from its first one."""
+    if side.operand.stride is None or (side.is_across and side.lines > 1):
+        return False
+    return holds(sympy.Le(side.operand.stride[0], _NARROW // side.operand.dtype.itemsize))
+
+
+def _is_copied(operand: Operand, unit: MatrixUnit) -> bool:
+    """Return whether 16 bytes of an operand can be copied at a time, for which registers need no room."""
+    return unit.copies is not None and (operand.beside != "" or operand.is_dense_along_steps)
 
 
 def _turned(product: Product) -> Product:
@@ -109,7 +128,8 @@ def _kernel(
     def side(name: str, operand: Operand, lines: tuple[str, str], is_left: bool) -> Side:
         tile = (tiling.height if is_left else tiling.width, tiling.steps)
         shared = call.dialect, *tile, is_left, _SLOTS
-        return Side(name, operand, lines, tiling, *shared, until="until", shifts=True)
+        made = Side(name, operand, lines, tiling, *shared, until="until", shifts=True)
+        return replace(made, counts=is_narrow and made.has_chunks and _counts(made))
 
     left = side("left", product.left, ("first_row", "$ROWS"), True)
     right = side("right", product.right, ("first_column", "$COLUMNS"), False)
@@ -134,20 +154,25 @@ def _kernel(
         "COLUMN": names[1],
         "LOOPS": _LOOP,
     }
-    if left.copies and right.copies:
+    if left.copies and right.copies and tiling.steps // unit.k % 2 == 0:
         words |= {
             "LOOPS": _WIDE_LOOP + _LOOP,
+            "LOAD_NEXT_LEFT": left.load("part_row", "$DOWN", "next_left", "next"),
+            "LOAD_NEXT_RIGHT": right.load("part_column", "$ACROSS", "next_right", "next"),
             "BEGIN_LEFT": left.begin_wide(),
             "BEGIN_RIGHT": right.begin_wide(),
+            "RIGHT_AT": str(unit.k if tiling.steps > 2 * unit.k else 0),
             "WAIT_ALL": filled(unit.copies.wait, {"LATER": "0"}) if unit.copies else "",
-            "LAST_STEP": str(tiling.steps - unit.k),
         }
     kernel.groups = _tiles(product, (tiling.height, tiling.width))
     if splits is not None:
         words |= {"SPLITS": kernel.number("splits", splits), "RANGE": _RANGE}
         kernel.groups *= splits
     words |= stores(end, unit, names, tiling.columns // unit.n)
-    kernel.arrays = [left.memory(), right.memory()]
+    if left.bytes + right.bytes <= _DECLARED:
+        kernel.arrays = [left.memory(), right.memory()]
+    else:
+        kernel.arrays, kernel.local_bytes = [left.memory(0), right.memory(left.bytes)], left.bytes + right.bytes
     kernel.text, kernel.group = filled(_TEXT, words), tiling.group
     return kernel
 
@@ -201,8 +226,54 @@ $FINISH
 $LOOPS
 $STORE"""
 
-# Without branches around the copies, a compiler spreads them among the multiplications.
+# The fragments of the next step are loaded while those of this one are multiplied, and a turn's
+# last step waits for the elements of the next turn. Without branches around the copies, a
+# compiler spreads them among the multiplications.
 _WIDE_LOOP = """\
+  if (left_is_wide && right_is_wide) {
+  $LEFT_KIND left_parts[2][$DOWN * $LEFT_COUNT];
+  $RIGHT_KIND right_parts[2][$ACROSS * $RIGHT_COUNT];
+  $WAIT
+  OB_BARRIER;
+  {
+    $LEFT_KIND* next_left = left_parts[0];
+    $RIGHT_KIND* next_right = right_parts[0];
+    const int next = 0;
+$LOAD_NEXT_LEFT
+$LOAD_NEXT_RIGHT
+  }
+  for ($INDEX first_step = begin; first_step < until; first_step += $STEPS) {
+    $UNROLL
+    for (int at = 0; at < $STEPS; at += $UNIT_STEPS) {
+      $LEFT_KIND* left_part = left_parts[at / $UNIT_STEPS % 2];
+      $RIGHT_KIND* right_part = right_parts[at / $UNIT_STEPS % 2];
+      $LEFT_KIND* next_left = left_parts[(at / $UNIT_STEPS + 1) % 2];
+      $RIGHT_KIND* next_right = right_parts[(at / $UNIT_STEPS + 1) % 2];
+      const int next = (at + $UNIT_STEPS) % $STEPS;
+      if (next == 0) {
+        $WAIT
+        OB_BARRIER;
+        turn = turn == $SLOTS - 1 ? 0 : turn + 1;
+      }
+$LOAD_NEXT_LEFT
+$LOAD_NEXT_RIGHT
+      if (at == 0) {
+$BEGIN_LEFT
+      }
+      if (at == $RIGHT_AT) {
+$BEGIN_RIGHT
+        $COMMIT
+      }
+$MULTIPLY
+    }
+    from_step += $STEPS;
+    other = other == $SLOTS - 1 ? 0 : other + 1;
+  }
+  $WAIT_ALL
+  } else
+"""
+
+_LOOP = """\
   if (left_is_wide && right_is_wide) {
   for ($INDEX first_step = begin; first_step < until; first_step += $STEPS) {
     $WAIT

@@ -176,6 +176,9 @@ class Side:
         The step at which the group ends.
     slot : int
         The elements of a slot, if other sides use the slots too.
+    counts : bool
+        Whether places are counted in bytes from the tile's first one, of which an item keeps no other number. The
+        operand has a stride, whose bytes are a number of 32 bits.
     shifts : bool
         Whether registers are left to shift what is not aligned out of aligned chunks. Else it comes by elements.
     """
@@ -193,6 +196,7 @@ class Side:
     until: str = "$DEPTH"
     slot: int = 0
     shifts: bool = False
+    counts: bool = False
 
     @property
     def first(self) -> str:
@@ -224,8 +228,13 @@ class Side:
         rows, length = (self.steps, self.tile) if self.is_across else (self.tile, self.steps)
         return Array(self.kind, f"{self.name}_tile", rows, length, self.tiling.chunk)
 
-    def memory(self) -> LocalArray:
-        return LocalArray(self.kind, self.array.name, str(self.slots * self.array.size), is_aligned=True)
+    @property
+    def bytes(self) -> int:
+        """The bytes of the tiles in the group's memory."""
+        return self.slots * self.array.size * self.operand.dtype.itemsize
+
+    def memory(self, offset: int | None = None) -> LocalArray:
+        return LocalArray(self.kind, self.array.name, str(self.slots * self.array.size), True, offset)
 
     @property
     def count(self) -> int:
@@ -245,15 +254,13 @@ class Side:
 
     def place(self) -> str:
         """Return the statements that locate a load in the tile: its number, its first line and its first step."""
-        tile, chunk = self.tile, self.tiling.chunk
-        if not self.has_chunks:
-            line, step = f"at_load % {tile}", f"at_load / {tile}"
-        elif self.is_across:
-            line, step = f"at_load % {tile // chunk} * {chunk}", f"at_load / {tile // chunk}"
-        else:
-            each = self.steps // chunk
-            line, step = f"at_load / {each}", f"at_load % {each} * {chunk}"
-        return f"const ob_u32 at_load = item + load * {self.tiling.group}, at_line = {line}, at_step = {step};"
+        chunk, group = self.tiling.chunk if self.has_chunks else 1, self.tiling.group
+        each = (self.tile if self.is_across or not self.has_chunks else self.steps) // chunk
+        inner, outer = f"at_load % {each} * {chunk}", f"at_load / {each}"
+        if group % each == 0:  # then all but a constant is the same for all loads
+            inner, outer = f"item % {each} * {chunk}", f"item / {each} + load * {group // each}"
+        line, step = (inner, outer) if self.is_across or not self.has_chunks else (outer, inner)
+        return f"const ob_u32 at_load = item + load * {group}, at_line = {line}, at_step = {step};"
 
     def declared(self) -> str:
         """Return the declarations of what `begin` and `finish` use: whether 16 bytes are brought at once, registers."""
@@ -261,6 +268,8 @@ class Side:
 
     def find(self) -> str:
         """Return the statements that compute the numbers of the lines that an item loads."""
+        if self.counts:
+            return self._find_first()
         # Lines beyond the last one are computed and not stored.
         room = self.operand.room or self.size
         end, last = (room, f"{room} - {self.tiling.chunk}") if self.is_across else (self.size, f"{self.size} - 1")
@@ -272,6 +281,27 @@ class Side:
     const ob_i64 line = {self.first} + at_line < {end} ? {self.first} + at_line : {last};
     {self.operand.computed()}
     {self.operand.lines("load")}
+  }}
+"""
+
+    def _find_first(self) -> str:
+        """Return the statements that point to the tile's first line, or to the item's lines of the first step."""
+        assert self.operand.stride is not None
+        name, pointer = self.name, "OB_GLOBAL const ob_u8*"
+        line, last = self.first, f"{self.size} - {self.first} - 1"
+        if self.is_across:
+            room = self.operand.room or self.size
+            line = f"{self.first} + at_line < {room} ? {self.first} + at_line : {room} - {self.tiling.chunk}"
+        return f"""\
+  const ob_u32 {name}_bytes = (ob_u32)({self.operand.stride[1]}) * {self.operand.dtype.itemsize};
+  {"" if self.is_across else f"const ob_u32 {name}_last = {last} < {self.tile} ? (ob_u32)({last}) : {self.tile};"}
+  {pointer} {name}_first;
+  {{
+    const int load = 0;
+    {self.place()}
+    const ob_i64 line = {line}, step = 0;
+    {self.operand.computed()}
+    {name}_first = ({pointer})&{self.operand.place};
   }}
 """
 
@@ -375,19 +405,34 @@ class Side:
     def _fetch_chunk(self) -> str:
         """Return the statements that bring 16 bytes at once: an item's steps are all before the end, or none is."""
         operand, copies = self.operand, self.tiling.unit.copies
+        place = "*from" if self.counts else operand.place
         condition = f" && {operand.condition}" if operand.condition else ""
         if copies is not None:
-            words = {"TO": f"{self.array.name} + {self._at()}", "FROM": f"&{operand.place}", "IS_WANTED": "is_wanted"}
-            bring = filled(copies.copy, words)
+            words = {"ARRAY": self.array.name, "AT": self._at(), "BYTES": str(operand.dtype.itemsize)}
+            bring = filled(copies.copy, {**words, "FROM": f"&{place}", "IS_WANTED": "is_wanted"})
         else:
             four = self.dialect.four("ob_u32")
-            bring = f"{four} next = {{0, 0, 0, 0}}; if (is_wanted) next = {self.dialect.load_16_bytes(operand.place)}; "
+            bring = f"{four} next = {{0, 0, 0, 0}}; if (is_wanted) next = {self.dialect.load_16_bytes(place)}; "
             bring += f"{self.name}_next[load] = next;"
+        if self.counts:
+            return f"{self._counted()}\n          {bring}"
         return f"""const ob_i64 step = from_step + at_step;
           {operand.again("0" if self.lines == 1 else "load")}
           {operand.of_step}
           const bool is_wanted = step < {self.until}{condition};
           {bring}"""
+
+    def _counted(self) -> str:
+        """Return the statements that count a chunk's place: all loads of a turn share all but a few instructions."""
+        name, size = self.name, self.operand.dtype.itemsize
+        if self.is_across:
+            at = f"(ob_i64)from_step * {name}_bytes + (ob_u64)at_step * {name}_bytes"
+        else:
+            at = f"((ob_i64)from_step + at_step) * {size} + (ob_u64)line * {name}_bytes"
+        return f"""\
+{"" if self.is_across else f"const ob_u32 line = at_line < {name}_last ? at_line : {name}_last;"}
+          OB_GLOBAL const {self.kind}* from = (OB_GLOBAL const {self.kind}*)({name}_first + {at});
+          const bool is_wanted = (int)at_step < {self.until} - from_step;"""
 
     def _put_shifted(self) -> str:
         """Return the loop that brings 16 bytes from any place on, out of the two aligned chunks around them.
@@ -473,14 +518,14 @@ def fragments(
 
     def at(line: str, step: str, is_chunk: bool) -> str:
         line, step = f"{place[0]} + block * {size} + ({line})", f"{place[1]} + ({step})"
-        return f"{array.name} + {slot}{array.at(*((step, line) if is_across else (line, step)), is_chunk)}"
+        return f"{slot}{array.at(*((step, line) if is_across else (line, step)), is_chunk)}"
 
     if load:
-        text = filled(load.text, {"INTO": f"{into} + block * {what.count}", "FROM": at(load.line, load.step, True)})
-        body = f"        {text}\n"
+        words = {"INTO": f"{into} + block * {what.count}", "ARRAY": array.name, "AT": at(load.line, load.step, True)}
+        body = f"        {filled(load.text, words)}\n"
     else:
         line, step = (what.row, what.column) if is_left else (what.column, what.row)
-        value = filled(unit.element, {"ELEMENT": f"(*({at(line, step, False)}))"})
+        value = filled(unit.element, {"ELEMENT": f"{array.name}[{at(line, step, False)}]"})
         register = f"into[index / {what.packed}]"
         if what.packed == 1:
             store = f"into[index] = {value};"
