@@ -264,6 +264,15 @@ def test_wrappers_of_generated_kernels(driver: str) -> None:
 
 
 @pytest.mark.parametrize("driver", [GENERATED])
+def test_wrong_calls_of_what_the_book_computes(driver: str, request: pytest.FixtureRequest) -> None:
+    """A formula of our own has to refuse what torch's kernel refuses; tests/stress asks all operators."""
+    if request.config.getoption("--core"):
+        pytest.skip("the formulas are the same on every torch")
+    given = ("--driver", driver, "--refused-only", "--book")
+    run_python("-m", "tests.operators.refusals", *given, env={"OUTBOARD_FALLBACK": "silent"})
+
+
+@pytest.mark.parametrize("driver", [GENERATED])
 def test_generated_operator_database(driver: str) -> None:
     run_pytest(DATABASE, f"--driver={driver}")
 

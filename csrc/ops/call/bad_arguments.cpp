@@ -372,6 +372,7 @@ constexpr Row kArguments[] = {
     Row{"mm", "self mat2", dtypes_differ<2>},
     Row{"mode", "self dim", reduces_nothing},
     Row{"multi_margin_loss", "p", no_margin_order},
+    Row{"multi_margin_loss_backward", "p", no_margin_order},
     Row{"multinomial", "out", not_of_indices},
     Row{"multinomial", "self num_samples replacement", too_many_samples},
     Row{"nanmedian", "self dim", reduces_nothing},

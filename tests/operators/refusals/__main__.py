@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Run the matrix of refusals on a driver, and print what differs from the CPU.
 
-python -m tests.operators.refusals --driver NAME [--only REGEX] [--refused-only]
+python -m tests.operators.refusals --driver NAME [--only REGEX] [--refused-only] [--book]
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ def main() -> None:
     parser.add_argument("--driver", required=True)
     parser.add_argument("--only", default="", help="operators whose names match")
     parser.add_argument("--refused-only", action="store_true", help="leave out what the CPU takes")
+    parser.add_argument("--book", action="store_true", help="operators that the book computes itself")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     calls = [
         call for call in captured.all_calls() if re.search(arguments.only, call.name) and call.name not in UNCHECKED
     ]
+    if arguments.book:
+        calls = [call for call in calls if call.name in _of_the_book()]
     torch_outboard.attach(arguments.driver)
     device = torch.device(torch._C._get_privateuse1_backend_name(), 0)
     failed = compared = 0
@@ -44,6 +47,14 @@ def main() -> None:
     print(f"{len(calls)} operators, {compared} calls compared, {failed} differ")
     sys.stdout.flush()
     os._exit(1 if failed or not compared else 0)
+
+
+def _of_the_book() -> set[str]:
+    """Return the operators whose formula, decomposition or template is the package's own."""
+    from torch_outboard.kernels.book import table
+
+    rows = table._book().items()
+    return {name.removesuffix(".default") for name, row in rows if row.decomposition or row.computed or row.template}
 
 
 def _differences(

@@ -56,11 +56,16 @@ ZERO = "ZeroDivisionError"
 # RuntimeError, all others an IndexError.
 _RANGES = frozenset(
     {
+        "_embedding_bag",
+        "_embedding_bag_forward_only",
+        "fractional_max_pool2d_backward",
+        "fractional_max_pool3d_backward",
         "gather",
         "index_add",
         "max_unpool2d",
         "max_unpool3d",
         "multi_margin_loss",
+        "multilabel_margin_loss_backward",
         "multilabel_margin_loss_forward",
         "scatter",
         "scatter_add",

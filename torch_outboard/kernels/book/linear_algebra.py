@@ -139,7 +139,14 @@ def _laid_out(solution: torch.Tensor, left: bool) -> torch.Tensor:
 def _lu_solve(
     factors: torch.Tensor, pivots: torch.Tensor, b: torch.Tensor, *, left: bool = True, adjoint: bool = False
 ) -> torch.Tensor:
+    _check_pivots(pivots, factors.shape[-2])
     return _laid_out(_solved(factors, pivots, b, left=left, adjoint=adjoint), left)
+
+
+def _check_pivots(pivots: torch.Tensor, rows: Any) -> None:
+    are_rows = torch.logical_and(pivots >= 1, pivots <= rows).all()
+    wrong = "pivots must be between 1 and LU.size(-2) inclusive. Did you properly pass the result of lu_factor?"
+    torch.ops.aten._assert_async.msg(are_rows, wrong)
 
 
 def _solved(
@@ -178,6 +185,7 @@ def _lu_unpack(
 ) -> _Tensors:
     permutation = factors.new_empty(0)
     if unpack_pivots:
+        _check_pivots(pivots, factors.shape[-2])
         permutation = _permutation(pivots, factors.shape[-2], factors.dtype)
     low, up = _unpacked(factors) if unpack_data else (factors.new_empty(0), factors.new_empty(0))
     return permutation, low, up

@@ -110,6 +110,8 @@ def _multilabel_margin_backward(
     grad_output: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int, is_target: torch.Tensor
 ) -> torch.Tensor:
     given, classes = _by_sample(self), _by_sample(target)
+    is_flag = torch.logical_and(is_target >= 0, is_target <= 1)
+    torch.ops.aten._assert_async.msg(is_flag.all(), "argument #5 'is_target' is out of range")
     is_there, classes = _labels_of(classes)
     is_close = 1 - given.gather(1, classes).unsqueeze(2) + given.unsqueeze(1) > 0
     is_other = is_target.reshape(given.shape).unsqueeze(1) == 0
