@@ -179,7 +179,7 @@ def test_the_table_of_benchmarks_has_them_all():
 def test_a_benchmark_without_a_row_and_an_old_date_would_be_seen():
     page = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
     assert wrong_rows(re.sub(r"\| `amp.py` .*\n", "", page)) == ["amp.py"]
-    assert wrong_rows(re.sub(r"\| `attention.py` .*\n", "", page)) == ["attention.py", "attention-nv.json"]
+    assert wrong_rows(re.sub(r"\| `allocator.py` .*\n", "", page)) == ["allocator.py", "allocator.json"]
     assert wrong_rows(page.replace("2026-11-22](results/dispatch", "2026-11-20](results/dispatch")) == [
         "dispatch.json: 2026-11-20, not 2026-11-22"
     ]
