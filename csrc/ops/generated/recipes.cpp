@@ -48,6 +48,15 @@ bool is_default(const c10::IValue& value, const c10::Argument& declared) {
   return given.has_value() && value.isInt() && given->isInt() && value.toInt() == given->toInt();
 }
 
+// The bits of PlanBuilder::abilities, as builder.py sets them.
+enum Ability : uint32_t {
+  kAttention = 1,
+  kMaskGradientsOfFloat = 2,
+  kMaskGradientsOfHalf = 4,
+  kMaskGradientsOfBFloat16 = 8,
+  kRounds = 16  // float32, where torch's switches allow it
+};
+
 uint32_t abilities() {
   // Not a language static: the thread that initializes it may wait for Python, while a
   // waiting thread holds Python's lock.
@@ -65,7 +74,7 @@ uint32_t abilities() {
 // precision of float32.
 uint64_t switches() {
   uint64_t found = is_deterministic() ? 1 : 0;
-  if ((abilities() & 16) != 0) {
+  if ((abilities() & kRounds) != 0) {
     const at::Context& context = at::globalContext();
     const auto rounds = [&context](at::Float32Op op) {
       return context.float32Precision(at::Float32Backend::CUDA, op) == at::Float32Precision::TF32;
@@ -186,12 +195,20 @@ void count_plan() {
 }
 
 bool has_generated_attention() {
-  return (abilities() & 1) != 0;
+  return (abilities() & kAttention) != 0;
 }
 
 bool has_generated_mask_gradients(c10::ScalarType dtype) {
-  const uint32_t bit = dtype == c10::kFloat ? 2 : dtype == c10::kHalf ? 4 : dtype == c10::kBFloat16 ? 8 : 0;
-  return (abilities() & bit) != 0;
+  switch (dtype) {
+    case c10::kFloat:
+      return (abilities() & kMaskGradientsOfFloat) != 0;
+    case c10::kHalf:
+      return (abilities() & kMaskGradientsOfHalf) != 0;
+    case c10::kBFloat16:
+      return (abilities() & kMaskGradientsOfBFloat16) != 0;
+    default:
+      return false;
+  }
 }
 
 void set_plan_variant(uint32_t given) {

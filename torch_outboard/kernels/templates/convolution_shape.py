@@ -14,11 +14,11 @@ from torch.utils._sympy.functions import FloorDiv
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor, number_text, simplified
 from torch_outboard.kernels.templates.channels import Divisions, Size, by_channels, holds, is_narrow
-from torch_outboard.kernels.templates.product import Number, Product, SumType
+from torch_outboard.kernels.templates.product import Number, Product, SumType, loaded
 from torch_outboard.kernels.templates.schedules import direct
 from torch_outboard.kernels.templates.schedules.registry import PRODUCTS, Device
 
-__all__ = ["Named", "Shape", "declares", "parts_of"]
+__all__ = ["Named", "Shape", "biased", "declares", "parts_of"]
 
 # With fewer channels, a group of a convolution would fill a small part of a tile.
 _LEAST_CHANNELS = 16
@@ -230,3 +230,19 @@ def parts_of(number: str, window: Size, channels: Size, shape: Shape, divisions:
     if simplified(window.value) == 1:
         return "0", f"({shape.kind}){number}"
     return divisions.over(number, channels), divisions.rest(number, channels)
+
+
+def biased(out: Named, bias: Tensor | None, channel: str, sums: SumType) -> tuple[Callable[[Kernel], None], str]:
+    """Return what declares a result and its bias, and the text of a sum with the bias of a channel."""
+    value = "value"
+    if bias is not None:
+        place = f"bias[{channel} * {number_text('bias_stride', bias.stride[0])}]"
+        value = f"value + {loaded(place, bias.dtype, sums)}"
+
+    def declare(kernel: Kernel) -> None:
+        out.declare(kernel)
+        if bias is not None:
+            kernel.pointer("bias", bias)
+            kernel.number("bias_stride", bias.stride[0])
+
+    return declare, value

@@ -26,11 +26,11 @@ import torch
 from torch._inductor.virtualized import V
 from torch.utils._sympy.functions import FloorDiv
 
-from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor, number_text
+from torch_outboard.kernels.templates.call import TemplateCall, Tensor
 from torch_outboard.kernels.templates.channels import Divisions, Size
-from torch_outboard.kernels.templates.convolution_shape import Named, Shape, declares, parts_of
+from torch_outboard.kernels.templates.convolution_shape import Named, Shape, biased, declares, parts_of
 from torch_outboard.kernels.templates.phases import has_phases, spread_by_phases
-from torch_outboard.kernels.templates.product import End, Operand, Product, loaded, statements
+from torch_outboard.kernels.templates.product import End, Operand, Product, statements
 
 __all__ = ["backward", "forward"]
 
@@ -303,17 +303,7 @@ def _convolve(
     at = f"{divisions.over('column', pixels)} * {out.stride(0)} + ({kind}){of_channel} * {out.stride(1)} + {place}"
     if shape.has_units and out.is_one:
         at = f"({kind})column * {out.stride(1 + shape.rank)} + ({kind}){of_channel} * {out.stride(1)}"
-    value = "value"
-    if bias is not None:
-        bias_place = f"bias[{of_channel} * {number_text('bias_stride', bias.stride[0])}]"
-        value = f"value + {loaded(bias_place, bias.dtype, shape.sums)}"
-
-    def declare(kernel: Kernel) -> None:
-        out.declare(kernel)
-        if bias is not None:
-            kernel.pointer("bias", bias)
-            kernel.number("bias_stride", bias.stride[0])
-
+    declare, value = biased(out, bias, of_channel, shape.sums)
     last = 1 + shape.rank
     dense, multiples = "", tuple[str, ...]()
     if out.is_dense_along(1):

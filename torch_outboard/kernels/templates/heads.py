@@ -10,7 +10,7 @@ import torch
 from torch.utils._sympy.functions import FloorDiv
 
 from torch_outboard.kernels.templates.call import Kernel, Tensor, number_text
-from torch_outboard.kernels.templates.product import Operand, SumType, loaded, stored
+from torch_outboard.kernels.templates.product import End, Operand, SumType, loaded, stored
 
 __all__ = ["FLOAT", "NONE", "Attention", "Gradients", "Rows"]
 
@@ -46,6 +46,18 @@ class Rows:
 
     def is_dense_along(self, which: str) -> bool:
         return bool(self._strides[which] == 1)
+
+    def end(self, value: str, row: str = "row") -> End:
+        """Return the stores of results in the head that `<name>_from` begins, whose rows are named `row`."""
+        return End(
+            declare=lambda kernel: None,
+            value=value,
+            place=self.place(f"{self.name}_from", row, "column"),
+            dtype=self.tensor.dtype,
+            dense="column" if self.is_dense_along("column") else "",
+            multiples=tuple(self.stride(one) for one in ("batch", "head", "row")),
+            pointer=self.name,
+        )
 
     def operand(self, line: str) -> Operand:
         """Return the rows as an operand whose lines are "row" or "column", and whose batches are heads of batches."""

@@ -18,10 +18,10 @@ import sympy  # type: ignore[import-untyped]
 from torch._inductor.virtualized import V
 from torch.utils._sympy.functions import FloorDiv
 
-from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor, number_text
+from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor
 from torch_outboard.kernels.templates.channels import Divisions, Size
-from torch_outboard.kernels.templates.convolution_shape import Named, Shape, declares
-from torch_outboard.kernels.templates.product import End, Number, Operand, Product, ceil_div, loaded, statements
+from torch_outboard.kernels.templates.convolution_shape import Named, Shape, biased, declares
+from torch_outboard.kernels.templates.product import End, Number, Operand, Product, ceil_div, statements
 
 __all__ = ["has_phases", "spread_by_phases"]
 
@@ -230,17 +230,8 @@ def _grid(
 
 def _end(shape: Shape, phases: _Phases, out: Named, bias: Tensor | None) -> End:
     kind, of_group = shape.kind, f"({out.size(1)} / {shape.groups})"
-    channel, value = f"({of_group} * {phases.group} + row)", "value"
-    if bias is not None:
-        place = f"bias[{channel} * {number_text('bias_stride', bias.stride[0])}]"
-        value = f"value + {loaded(place, bias.dtype, shape.sums)}"
-
-    def declare(kernel: Kernel) -> None:
-        out.declare(kernel)
-        if bias is not None:
-            kernel.pointer("bias", bias)
-            kernel.number("bias_stride", bias.stride[0])
-
+    channel = f"({of_group} * {phases.group} + row)"
+    declare, value = biased(out, bias, channel, shape.sums)
     begin = f"{phases.image('column')} * {out.stride(0)} + ({kind}){channel} * {out.stride(1)}"
     return End(
         declare,

@@ -19,7 +19,7 @@ from torch_outboard.codegen.dialects.units import MatrixUnit, unit_of
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall
 from torch_outboard.kernels.templates.heads import Attention, Rows
-from torch_outboard.kernels.templates.product import End, Operand, ceil_div, filled
+from torch_outboard.kernels.templates.product import Operand, ceil_div, filled
 from torch_outboard.kernels.templates.schedules.attention_matrix_masks import differentiate
 from torch_outboard.kernels.templates.schedules.attention_rows import by_columns, by_rows, combined, in_registers, put
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
@@ -235,15 +235,7 @@ def _sums(call: TemplateCall, unit: MatrixUnit, sizes: _Sizes, given: Attention)
 
 def _ends(unit: MatrixUnit, result: Rows, across: int) -> dict[str, str]:
     """Return the words by which results are stored."""
-    end = End(
-        declare=lambda kernel: None,
-        value="value * inverse[i * $LINES + index / $EACH]",
-        place=result.place("result_from", "query", "column"),
-        dtype=result.tensor.dtype,
-        dense="column" if result.is_dense_along("column") else "",
-        multiples=tuple(result.stride(one) for one in ("batch", "head", "row")),
-        pointer="result",
-    )
+    end = result.end("value * inverse[i * $LINES + index / $EACH]", "query")
     return stores(end, unit, ("query", "column"), across) | {
         "ROW": "query",
         "COLUMN": "column",

@@ -24,7 +24,7 @@ from torch_outboard.codegen.dialects.units import MatrixUnit, unit_of
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall
 from torch_outboard.kernels.templates.heads import Attention, Gradients, Rows
-from torch_outboard.kernels.templates.product import End, ceil_div, filled
+from torch_outboard.kernels.templates.product import ceil_div, filled
 from torch_outboard.kernels.templates.schedules.attention_rows import by_rows, in_registers, put
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
 from torch_outboard.kernels.templates.schedules.matrix_sides import Array, Side, Tiling, fragments, multiplied
@@ -296,15 +296,7 @@ class SideKernel:
 
 def _stored(unit: MatrixUnit, rows: Rows, sums: str, factor: str, size: str, across: int) -> str:
     """Return the statements that store the sums of a gradient."""
-    end = End(
-        declare=lambda kernel: None,
-        value=f"value * {factor}" if factor else "value",
-        place=rows.place(f"{rows.name}_from", "row", "column"),
-        dtype=rows.tensor.dtype,
-        dense="column" if rows.is_dense_along("column") else "",
-        multiples=tuple(rows.stride(one) for one in ("batch", "head", "row")),
-        pointer=rows.name,
-    )
+    end = rows.end(f"value * {factor}" if factor else "value")
     words = stores(end, unit, ("row", "column"), across)
     words |= {"ROW": "row", "COLUMN": "column", "ROWS": "$KEPT", "COLUMNS": size, "DOWN": "1"}
     text = words.pop("STORE")

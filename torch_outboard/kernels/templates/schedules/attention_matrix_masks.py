@@ -18,7 +18,7 @@ from torch_outboard.codegen.dialects.units import unit_of
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor, simplified
 from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.heads import Attention, Gradients, Rows
-from torch_outboard.kernels.templates.product import End, ceil_div, filled
+from torch_outboard.kernels.templates.product import ceil_div, filled
 from torch_outboard.kernels.templates.schedules.attention_matrix_gradients import (
     SideKernel,
     Sizes,
@@ -72,8 +72,9 @@ def _sum(call: TemplateCall, given: Attention, result: Rows, part: Tensor, split
         "QUERIES": kernel.number("queries", given.queries),
         "KEYS": kernel.number("keys", given.keys),
         "SPLITS": kernel.number("splits", splits),
+        "RESULT": f"{result.name}_from",
         "RESULT_FROM": result.begin(),
-        "STORE": result.store("result_from", "row", "column", "value"),
+        "STORE": result.store(f"{result.name}_from", "row", "column", "value"),
     }
     kernel.text = filled(_SUM, words)
     kernel.groups = ceil_div(count, kernel.group)
@@ -92,16 +93,11 @@ def _kernel(
     kept, tiles = sides.queries(), sides.keys()
     kernel.arrays = [one.memory() for one in (*kept, *tiles)]
     batches, heads = mask.sizes
-    end = End(
-        declare=lambda kernel: None,
-        value="value",
-        place=result.place("result_from", "row", "column"),
-        dtype=result.tensor.dtype,
-        dense="column" if result.is_dense_along("column") else "",
-        multiples=tuple(result.stride(one) for one in ("batch", "head", "row")),
-        pointer=result.name,
+    words |= (
+        sides.words()
+        | sides.brought(kept, tiles)
+        | stores(result.end("value"), unit, ("row", "column"), sizes.columns // unit.n)
     )
-    words |= sides.words() | sides.brought(kept, tiles) | stores(end, unit, ("row", "column"), sizes.columns // unit.n)
     words |= {
         "MASK_BATCHES": kernel.number("mask_batches", batches),
         "MASK_HEADS": kernel.number("mask_heads", heads),
@@ -110,6 +106,7 @@ def _kernel(
         "SHARED_HEADS": kernel.number("shared_heads", FloorDiv(given.heads, heads)),
         "PUT": "",
         "PRODUCTS": _ADD,
+        "RESULT": f"{result.name}_from",
         "RESULT_FROM": result.begin(),
         "ROW": "row",
         "COLUMN": "column",
@@ -164,7 +161,7 @@ $FINISH
 $COMPUTE
   }
   const ob_i64 batch = split * $MASK_BATCHES + of_head / $MASK_HEADS, head = of_head % $MASK_HEADS;
-  const ob_i64 result_from = $RESULT_FROM;
+  const ob_i64 $RESULT = $RESULT_FROM;
   const ob_i64 first_row = first_kept, first_column = first_other;
   const int part_column = 0;
 $STORE"""
@@ -174,7 +171,7 @@ _SUM = """\
   if (number >= $COUNT) return;
   const ob_i64 column = number % $KEYS, row = number / $KEYS % $QUERIES;
   const ob_i64 head = number / $KEYS / $QUERIES % $MASK_HEADS, batch = number / $KEYS / $QUERIES / $MASK_HEADS;
-  const ob_i64 result_from = $RESULT_FROM;
+  const ob_i64 $RESULT = $RESULT_FROM;
   float value = 0;
   for (ob_i64 split = 0; split < $SPLITS; ++split) value += part[split * $COUNT + number];
   $STORE
