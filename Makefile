@@ -90,6 +90,8 @@ check-style:
 	$(VENV)/bin/codespell
 	$(VENV)/bin/validate-pyproject pyproject.toml
 	$(PY) scripts/prelude_tables --check
+	@echo 'tests/unit/test_sizes.py'
+	@$(PY) -m pytest -q -p no:cacheprovider tests/unit/test_sizes.py
 
 format: $(VENV)/.dev ## format Python, C and C++
 	$(VENV)/bin/ruff check --fix .

@@ -121,7 +121,8 @@ def check(ours: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, what: 
     assert ours.dtype == dtype and ours.shape == expected.shape, (what, ours.dtype, ours.shape)
     scale = float(expected.abs().max().clamp_min(1))
     difference = float((ours.cpu().double() - expected).abs().max()) / scale
-    # The real library's tanh is an approximation, whose errors layers carry on: 6 bounds on an H100.
+    # The real library's tanh is an approximation, whose errors layers carry on:
+    # 6 bounds on an H100.
     assert difference < BOUNDS[dtype] * (10 if HAS_KERNELS else 1), (what, dtype, difference)
 
 
