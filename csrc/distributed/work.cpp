@@ -133,6 +133,11 @@ void DistributedWork::complete(std::exception_ptr error) {
     return;
   }
   end_recording();  // before anyone goes on, who may end the profile
+  if (staging_->is_streamed()) {
+    // Whoever has seen the failure in the stream finds it here too.
+    const std::lock_guard lock(mutex_);
+    exception_ = error;
+  }
   try {
     staging_->release(error);
   } catch (...) {
