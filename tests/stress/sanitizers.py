@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import re
@@ -98,10 +99,12 @@ class Tree:
 
     def __init__(self, folder: Path, sanitizer: Sanitizer) -> None:
         self.root = folder / "source"
-        self.reports = folder / "reports"
+        # Not below `folder`, which is this user's alone: a test drops root.
+        self.reports = Path(tempfile.mkdtemp(prefix="reports-"))
+        self.reports.chmod(0o1777)
+        atexit.register(shutil.rmtree, self.reports, ignore_errors=True)
         self.sanitizer = sanitizer
         self.programs = folder / "programs"
-        self.reports.mkdir()
         copy_sources(self.root)
         (self.root / "sitecustomize.py").write_text(SITE)
         wrap_compilers(self.programs)
