@@ -74,6 +74,8 @@ def test_numbers_compiled(dtype: torch.dtype, device: torch.device) -> None:
         for number in numbers_of(dtype):
             want = eager_outcome(OPERATORS[name], x, number)
             is_left_out = dtype != torch.float64 and is_by_reciprocal(name, number)
+            # Of halves by infinity, which is among them: the CPU's is NaN, Inductor's the number.
+            is_left_out |= name == "remainder of a number" and dtype in (torch.float16, torch.bfloat16)
             if is_compared(name, dtype, number) and not is_left_out and not isinstance(want, Exception):
                 pairs.append((name, number))
                 expected.append(want)
@@ -97,3 +99,11 @@ def test_functions_of_a_nan_that_the_compiler_knows(dtype: torch.dtype, device: 
     results = torch.compile(lambda x: [one(x / math.nan) for one in functions], fullgraph=True)(x)
     wrong = [one.__name__ for one, got in zip(functions, results, strict=True) if not got.isnan().all()]
     assert not wrong, wrong
+
+
+@pytest.mark.core
+def test_numbers_that_are_one_in_their_type(device: torch.device) -> None:
+    x = torch.tensor([1.0, 0.0, -1.0])
+    torch._dynamo.reset()
+    result = torch.compile(lambda x: torch.nn.functional.threshold(x, 1e-30, 1e-30), fullgraph=True)(x.to(device))
+    assert torch.equal(result.cpu(), torch.nn.functional.threshold(x, 1e-30, 1e-30))

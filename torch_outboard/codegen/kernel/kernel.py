@@ -55,6 +55,9 @@ class TypedCSE(CSE[Any, Any]):
 
     def generate(self, buffer: IndentedBuffer, expr: Any, **options: Any) -> Any:
         dtype = options.get("dtype")
+        known, bounds = self.try_get(expr) if isinstance(expr, str) else None, options.get("bounds")
+        if known is not None and bounds is not None and bounds.is_singleton() and known.bounds.is_singleton():
+            options["bounds"] = known.bounds  # two numbers may be one in the type
         self.prefix = f"const {COMPUTE_TYPES[dtype]} " if isinstance(dtype, torch.dtype) else ""
         variable = super().generate(buffer, expr, **options)
         if isinstance(expr, str):
