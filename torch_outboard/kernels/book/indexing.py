@@ -18,7 +18,7 @@ from torch_outboard.compile.generators import generators
 from torch_outboard.kernels.book.row import Numbers, Operator
 from torch_outboard.kernels.refusal import Refusal
 
-__all__ = ["OPERATORS", "checked_index"]
+__all__ = ["OPERATORS", "check_between", "checked_index"]
 
 # Types to which devices add atomically. Inductor leaves sums of other types to a library.
 _ADDED_ATOMICALLY = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32)
@@ -252,6 +252,11 @@ def _check_fits(value: torch.Tensor, dtype: torch.dtype) -> None:
     least = limits.min if limits.min < 0 else -limits.max
     fits = torch.logical_and(value >= least, value <= limits.max)
     torch.ops.aten._assert_async.msg(fits, f"value cannot be converted to type {dtype} without overflow")
+
+
+def check_between(given: torch.Tensor, low: Any, high: Any, wrong: str) -> None:
+    """Assert that all elements are between two numbers, which they may be; a NaN is not."""
+    torch.ops.aten._assert_async.msg(torch.logical_and(given >= low, given <= high).all(), wrong)
 
 
 def _check_count(_: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> None:

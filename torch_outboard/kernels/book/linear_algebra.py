@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.indexing import check_between
 from torch_outboard.kernels.book.pair import real_of
 from torch_outboard.kernels.book.row import Operator
 from torch_outboard.kernels.refusal import Refusal
@@ -144,9 +145,8 @@ def _lu_solve(
 
 
 def _check_pivots(pivots: torch.Tensor, rows: Any) -> None:
-    are_rows = torch.logical_and(pivots >= 1, pivots <= rows).all()
     wrong = "pivots must be between 1 and LU.size(-2) inclusive. Did you properly pass the result of lu_factor?"
-    torch.ops.aten._assert_async.msg(are_rows, wrong)
+    check_between(pivots, 1, rows, wrong)
 
 
 def _solved(

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.indexing import check_between
 from torch_outboard.kernels.book.row import Body, Operator
 
 __all__ = ["OPERATORS"]
@@ -39,9 +40,7 @@ def _ctc_loss_backward(grad: torch.Tensor, log_probs: torch.Tensor, labels: torc
 def _check_probabilities(given: torch.Tensor, target: torch.Tensor, *_: Any) -> None:
     tensors = {"input": given} | ({"target": target} if _checks_targets() else {})
     for name, tensor in tensors.items():
-        is_probability = torch.logical_and(tensor >= 0, tensor <= 1)
-        wrong = f"all elements of {name} should be between 0 and 1"
-        torch.ops.aten._assert_async.msg(is_probability.all(), wrong)
+        check_between(tensor, 0, 1, f"all elements of {name} should be between 0 and 1")
 
 
 @functools.cache
@@ -110,8 +109,7 @@ def _multilabel_margin_backward(
     grad_output: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int, is_target: torch.Tensor
 ) -> torch.Tensor:
     given, classes = _by_sample(self), _by_sample(target)
-    is_flag = torch.logical_and(is_target >= 0, is_target <= 1)
-    torch.ops.aten._assert_async.msg(is_flag.all(), "argument #5 'is_target' is out of range")
+    check_between(is_target, 0, 1, "argument #5 'is_target' is out of range")
     is_there, classes = _labels_of(classes)
     is_close = 1 - given.gather(1, classes).unsqueeze(2) + given.unsqueeze(1) > 0
     is_other = is_target.reshape(given.shape).unsqueeze(1) == 0

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.indexing import check_between
 from torch_outboard.kernels.book.row import Draw, Operator
 from torch_outboard.kernels.refusal import Refusal
 
@@ -143,8 +144,7 @@ def _bernoulli_of_number(self: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
 
 
 def _bernoulli_of_tensor(self: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
-    wrong = "Expected p_in >= 0 && p_in <= 1 to be true, but got false."
-    torch.ops.aten._assert_async.msg(torch.logical_and(p >= 0, p <= 1).all(), wrong)
+    check_between(p, 0, 1, "Expected p_in >= 0 && p_in <= 1 to be true, but got false.")
     return (_uniform(self.shape, p.dtype) < p).to(self.dtype)
 
 

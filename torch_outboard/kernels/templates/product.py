@@ -117,6 +117,11 @@ class Operand:
     room: str = ""
     stride: tuple[Any, str] | None = None
 
+    @property
+    def has_chunks(self) -> bool:
+        """Whether adjacent elements in memory belong to adjacent lines or steps, so that several are loaded at once."""
+        return self.beside != "" or self.is_dense_along_steps
+
     def raw(self) -> str:
         """Return the element as it is in memory, of the type `STORAGE_TYPES[dtype]`."""
         return self._or_zero(self.place)

@@ -16,7 +16,7 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 from torch.utils._sympy.functions import FloorDiv
 
-from torch_outboard.codegen.dialects.units import MatrixUnit, unit_of
+from torch_outboard.codegen.dialects.units import unit_of
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
 from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.product import End, Operand, Product, ceil_div, filled
@@ -87,7 +87,9 @@ def multiply(call: TemplateCall, product: Product) -> None:
     tiling = Tiling.of(unit, choice.tile, schedule["steps"])
     twice = Tiling.of(unit, choice.tile, 2 * schedule["steps"])
     needed = _SLOTS * sum(choice.tile) * twice.steps * unit.dtype.itemsize
-    if needed <= call.dynamic_memory and all(_is_copied(one, unit) for one in (product.left, product.right)):
+    # What is not copied passes through registers, which have no room for more.
+    are_copied = unit.copies is not None and product.left.has_chunks and product.right.has_chunks
+    if needed <= call.dynamic_memory and are_copied:
         tiling = twice
     if not choice.is_split:
         call.launch(_kernel(call, product, product.end, tiling, names))
@@ -101,14 +103,9 @@ def multiply(call: TemplateCall, product: Product) -> None:
 
 def _counts(side: Side) -> bool:
     """Return whether the places of a tile are counted from its first one."""
-    if side.operand.stride is None or (side.is_across and side.lines > 1):
+    if not side.has_chunks or side.operand.stride is None or (side.is_across and side.lines > 1):
         return False
     return holds(sympy.Le(side.operand.stride[0], _NARROW // side.operand.dtype.itemsize))
-
-
-def _is_copied(operand: Operand, unit: MatrixUnit) -> bool:
-    """Return whether 16 bytes of an operand can be copied at a time, for which registers need no room."""
-    return unit.copies is not None and (operand.beside != "" or operand.is_dense_along_steps)
 
 
 def _turned(product: Product) -> Product:
@@ -129,7 +126,7 @@ def _kernel(
         tile = (tiling.height if is_left else tiling.width, tiling.steps)
         shared = call.dialect, *tile, is_left, _SLOTS
         made = Side(name, operand, lines, tiling, *shared, until="until", shifts=True)
-        return replace(made, counts=is_narrow and made.has_chunks and _counts(made))
+        return replace(made, counts=is_narrow and _counts(made))
 
     left = side("left", product.left, ("first_row", "$ROWS"), True)
     right = side("right", product.right, ("first_column", "$COLUMNS"), False)

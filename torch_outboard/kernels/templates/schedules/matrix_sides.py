@@ -216,7 +216,7 @@ class Side:
     @property
     def has_chunks(self) -> bool:
         """Whether an item brings several adjacent elements at a time."""
-        return self.is_across or self.operand.is_dense_along_steps
+        return self.operand.has_chunks
 
     @property
     def kind(self) -> str:
@@ -234,7 +234,7 @@ class Side:
         return self.slots * self.array.size * self.operand.dtype.itemsize
 
     def memory(self, offset: int | None = None) -> LocalArray:
-        return LocalArray(self.kind, self.array.name, str(self.slots * self.array.size), True, offset)
+        return LocalArray(self.kind, self.array.name, str(self.slots * self.array.size), is_aligned=True, offset=offset)
 
     @property
     def count(self) -> int:
@@ -270,28 +270,28 @@ class Side:
         """Return the statements that compute the numbers of the lines that an item loads."""
         if self.counts:
             return self._find_first()
-        # Lines beyond the last one are computed and not stored.
-        room = self.operand.room or self.size
-        end, last = (room, f"{room} - {self.tiling.chunk}") if self.is_across else (self.size, f"{self.size} - 1")
         return f"""\
   {self.operand.arrays(self.lines)}
   $UNROLL
   for (int load = 0; load < {self.lines}; ++load) {{
     {self.place()}
-    const ob_i64 line = {self.first} + at_line < {end} ? {self.first} + at_line : {last};
+    const ob_i64 line = {self._line()};
     {self.operand.computed()}
     {self.operand.lines("load")}
   }}
 """
 
+    def _line(self) -> str:
+        """Return the line of a load. Lines beyond the last one are computed and not stored."""
+        room = self.operand.room or self.size
+        end, last = (room, f"{room} - {self.tiling.chunk}") if self.is_across else (self.size, f"{self.size} - 1")
+        return f"{self.first} + at_line < {end} ? {self.first} + at_line : {last}"
+
     def _find_first(self) -> str:
         """Return the statements that point to the tile's first line, or to the item's lines of the first step."""
         assert self.operand.stride is not None
         name, pointer = self.name, "OB_GLOBAL const ob_u8*"
-        line, last = self.first, f"{self.size} - {self.first} - 1"
-        if self.is_across:
-            room = self.operand.room or self.size
-            line = f"{self.first} + at_line < {room} ? {self.first} + at_line : {room} - {self.tiling.chunk}"
+        line, last = self._line() if self.is_across else self.first, f"{self.size} - {self.first} - 1"
         return f"""\
   const ob_u32 {name}_bytes = (ob_u32)({self.operand.stride[1]}) * {self.operand.dtype.itemsize};
   {"" if self.is_across else f"const ob_u32 {name}_last = {last} < {self.tile} ? (ob_u32)({last}) : {self.tile};"}
