@@ -213,7 +213,7 @@ def test_recurrent_layers(kind: str, has_bias: bool, device: torch.device) -> No
         last = state[1] if kind == "LSTM" else state
         return torch.cat([output.flatten(), last.flatten()])
 
-    check(run, *given, device=device)
+    check(run, *given, device=device, tolerance=5e-5)  # cuDNN's tanh is within 2e-5
 
 
 def test_cells_without_the_gradient_of_an_output(device: torch.device) -> None:
