@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The sizes that CONTRIBUTING.md allows: of files, of functions of Python without docstrings, of comments."""
+"""The sizes that CONTRIBUTING.md allows: of files, of functions of Python without docstrings, of comments.
+
+And names of a module have one value: a second one hides the first, which nobody then reads.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,24 @@ def test_functions_are_short() -> None:
                     long[f"{path.relative_to(ROOT)}:{node.name}"] = lines_of(node)
     assert count > 2000
     assert long == {}
+
+
+def test_names_of_modules_have_one_value() -> None:
+    twice: list[str] = []
+    count = 0
+    for path in files():
+        if path.suffix != ".py":
+            continue
+        names = set()
+        for node in ast.parse(path.read_text()).body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            for target in targets if isinstance(node, ast.Assign | ast.AnnAssign) else ():
+                if isinstance(target, ast.Name):
+                    count += 1
+                    twice += [f"{path.relative_to(ROOT)}:{node.lineno}"] if target.id in names else []
+                    names.add(target.id)
+    assert count > 1000
+    assert twice == []
 
 
 # Tables, rules and addresses: their lines are as long as they have to be.

@@ -271,34 +271,6 @@ $MULTIPLY
 """
 
 _LOOP = """\
-  if (left_is_wide && right_is_wide) {
-  for ($INDEX first_step = begin; first_step < until; first_step += $STEPS) {
-    $WAIT
-    OB_BARRIER;
-    $UNROLL
-    for (int at = 0; at < $STEPS; at += $UNIT_STEPS) {
-      $LEFT_KIND left_part[$DOWN * $LEFT_COUNT];
-      $RIGHT_KIND right_part[$ACROSS * $RIGHT_COUNT];
-$LOAD_LEFT
-$LOAD_RIGHT
-      if (at == 0) {
-$BEGIN_LEFT
-      }
-      if (at == $LAST_STEP) {
-$BEGIN_RIGHT
-        $COMMIT
-      }
-$MULTIPLY
-    }
-    from_step += $STEPS;
-    turn = turn == $SLOTS - 1 ? 0 : turn + 1;
-    other = other == $SLOTS - 1 ? 0 : other + 1;
-  }
-  $WAIT_ALL
-  } else
-"""
-
-_LOOP = """\
   for ($INDEX first_step = begin; first_step < until; first_step += $STEPS) {
     $WAIT
     OB_BARRIER;
