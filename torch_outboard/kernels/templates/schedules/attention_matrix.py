@@ -23,7 +23,8 @@ from torch_outboard.kernels.templates.product import Operand, ceil_div, filled
 from torch_outboard.kernels.templates.schedules.attention_matrix_masks import differentiate
 from torch_outboard.kernels.templates.schedules.attention_rows import by_columns, by_rows, combined, in_registers, put
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
-from torch_outboard.kernels.templates.schedules.matrix_sides import Array, Side, Tiling, fragments, multiplied
+from torch_outboard.kernels.templates.schedules.matrix_fragments import Array, fragments, multiplied
+from torch_outboard.kernels.templates.schedules.matrix_sides import Side, Tiling
 
 __all__ = ["attend", "differentiate"]
 

@@ -27,7 +27,8 @@ from torch_outboard.kernels.templates.heads import Attention, Gradients, Rows
 from torch_outboard.kernels.templates.product import ceil_div, filled
 from torch_outboard.kernels.templates.schedules.attention_rows import by_rows, in_registers, put
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
-from torch_outboard.kernels.templates.schedules.matrix_sides import Array, Side, Tiling, fragments, multiplied
+from torch_outboard.kernels.templates.schedules.matrix_fragments import Array, fragments, multiplied
+from torch_outboard.kernels.templates.schedules.matrix_sides import Side, Tiling
 
 __all__ = ["SideKernel", "Sizes", "differentiate_sides"]
 

@@ -11,7 +11,7 @@ from torch_outboard.codegen.dialects.dialect import STORAGE_TYPES
 from torch_outboard.codegen.dialects.units import MatrixUnit
 from torch_outboard.kernels.templates.heads import Rows
 from torch_outboard.kernels.templates.product import Operand, filled, stored
-from torch_outboard.kernels.templates.schedules.matrix_sides import Array
+from torch_outboard.kernels.templates.schedules.matrix_fragments import Array
 
 __all__ = ["Kept", "by_columns", "by_rows", "combined", "in_registers", "put"]
 

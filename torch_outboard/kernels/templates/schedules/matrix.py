@@ -16,12 +16,13 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 from torch.utils._sympy.functions import FloorDiv
 
-from torch_outboard.codegen.dialects.units import unit_of
+from torch_outboard.codegen.dialects.units import MatrixUnit, unit_of
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
 from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.product import End, Operand, Product, ceil_div, filled
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
-from torch_outboard.kernels.templates.schedules.matrix_sides import Side, Tiling, multiplied
+from torch_outboard.kernels.templates.schedules.matrix_fragments import multiplied
+from torch_outboard.kernels.templates.schedules.matrix_sides import Side, Tiling
 from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end_of_parts, sum_of_parts
 
 __all__ = ["multiply"]
@@ -102,8 +103,8 @@ def multiply(call: TemplateCall, product: Product) -> None:
 
 
 def _counts(side: Side) -> bool:
-    """Return whether the places of a tile are counted from its first one."""
-    if not side.has_chunks or side.operand.stride is None or (side.is_across and side.lines > 1):
+    """Return whether the places of a tile are counted from an item's first one."""
+    if not side.can_count or side.operand.stride is None:
         return False
     return holds(sympy.Le(side.operand.stride[0], _NARROW // side.operand.dtype.itemsize))
 
@@ -140,6 +141,7 @@ def _kernel(
         "FIND": left.declared() + left.find() + right.declared() + right.find(),
         "BEGIN": left.begin() + right.begin(),
         "FINISH": left.finish() + right.finish(),
+        "ADVANCE": left.advance() + right.advance(),
         "COMMIT": unit.copies.commit if unit.copies else "",
         "WAIT": filled(unit.copies.wait, {"LATER": str(_SLOTS - 2)}) if unit.copies else "",
         "LOAD_LEFT": left.load("part_row", "$DOWN", "left_part"),
@@ -152,15 +154,7 @@ def _kernel(
         "LOOPS": _LOOP,
     }
     if left.copies and right.copies and tiling.steps // unit.k % 2 == 0:
-        words |= {
-            "LOOPS": _WIDE_LOOP + _LOOP,
-            "LOAD_NEXT_LEFT": left.load("part_row", "$DOWN", "next_left", "next"),
-            "LOAD_NEXT_RIGHT": right.load("part_column", "$ACROSS", "next_right", "next"),
-            "BEGIN_LEFT": left.begin_wide(),
-            "BEGIN_RIGHT": right.begin_wide(),
-            "RIGHT_AT": str(unit.k if tiling.steps > 2 * unit.k else 0),
-            "WAIT_ALL": filled(unit.copies.wait, {"LATER": "0"}) if unit.copies else "",
-        }
+        words |= _wide_words(unit, left, right)
     kernel.groups = _tiles(product, (tiling.height, tiling.width))
     if splits is not None:
         words |= {"SPLITS": kernel.number("splits", splits), "RANGE": _RANGE}
@@ -172,6 +166,23 @@ def _kernel(
         kernel.arrays, kernel.local_bytes = [left.memory(0), right.memory(left.bytes)], left.bytes + right.bytes
     kernel.text, kernel.group = filled(_TEXT, words), tiling.group
     return kernel
+
+
+def _wide_words(unit: MatrixUnit, left: Side, right: Side) -> dict[str, str]:
+    """Return the words of the loop for operands that are brought by 16 bytes."""
+    assert unit.copies is not None
+    find_left, left_lane = left.place_of_lane("part_row")
+    find_right, right_lane = right.place_of_lane("part_column")
+    return {
+        "LOOPS": _WIDE_LOOP + _LOOP,
+        "FIND_LANE": find_left + find_right,
+        "LOAD_NEXT_LEFT": left.load("part_row", "$DOWN", "next_left", "next", left_lane),
+        "LOAD_NEXT_RIGHT": right.load("part_column", "$ACROSS", "next_right", "next", right_lane),
+        "BEGIN_LEFT": left.begin_wide(),
+        "BEGIN_RIGHT": right.begin_wide(),
+        "RIGHT_AT": str(unit.k if left.steps > 2 * unit.k else 0),
+        "WAIT_ALL": filled(unit.copies.wait, {"LATER": "0"}),
+    }
 
 
 def _splits(product: Product, tiling: Tiling, many: int) -> Any:
@@ -208,8 +219,8 @@ $OF_BATCH  const $INDEX number = ($INDEX)(OB_GROUP_NUMBER % tiles);
   float sums[$DOWN * $ACROSS * $RESULTS];
   $UNROLL
   for (int i = 0; i < $DOWN * $ACROSS * $RESULTS; ++i) sums[i] = 0;
-$FIND
   $INDEX from_step = begin;
+$FIND
   int other = 0;
   for (; other < $SLOTS - 1; ++other) {
     if (from_step < until) {
@@ -218,7 +229,7 @@ $FINISH
     }
     $COMMIT
     from_step += $STEPS;
-  }
+$ADVANCE  }
   int turn = 0;
 $LOOPS
 $STORE"""
@@ -228,6 +239,7 @@ $STORE"""
 # compiler spreads them among the multiplications.
 _WIDE_LOOP = """\
   if (left_is_wide && right_is_wide) {
+$FIND_LANE
   $LEFT_KIND left_parts[2][$DOWN * $LEFT_COUNT];
   $RIGHT_KIND right_parts[2][$ACROSS * $RIGHT_COUNT];
   $WAIT
@@ -264,7 +276,7 @@ $BEGIN_RIGHT
 $MULTIPLY
     }
     from_step += $STEPS;
-    other = other == $SLOTS - 1 ? 0 : other + 1;
+$ADVANCE    other = other == $SLOTS - 1 ? 0 : other + 1;
   }
   $WAIT_ALL
   } else
@@ -290,7 +302,7 @@ $MULTIPLY
 $FINISH
     }
     from_step += $STEPS;
-    turn = turn == $SLOTS - 1 ? 0 : turn + 1;
+$ADVANCE    turn = turn == $SLOTS - 1 ? 0 : turn + 1;
     other = other == $SLOTS - 1 ? 0 : other + 1;
   }
 """

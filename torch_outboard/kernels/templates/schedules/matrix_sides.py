@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What schedules with matrix units share: how a group divides a tile, and how operands reach the unit's registers.
+"""What schedules with matrix units share: how a group divides a tile, and how operands reach the group's memory.
 
 Elements lie in the group's memory as they are in the device's memory: the unit converts. Where adjacent elements in
 memory belong to adjacent steps or lines, an item brings 16 bytes at a time. If not all of them are aligned, it shifts
@@ -15,12 +15,14 @@ from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.codegen.dialects.units import MatrixUnit
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.product import Operand, filled
+from torch_outboard.kernels.templates.schedules.matrix_fragments import Array, fragments
 
-__all__ = ["Array", "Side", "Tiling", "fragments", "multiplied", "wide"]
+__all__ = ["Side", "Tiling", "wide"]
 
 # Items of a group: enough for four processors, each of which has a unit.
 _GROUP = 128
 _BYTES = 16  # that an item brings at a time
+_BITS = 32  # of a number in which an item notes its loads
 
 
 @dataclass(frozen=True)
@@ -105,47 +107,6 @@ class Tiling:
         }
 
 
-@dataclass(frozen=True)
-class Array:
-    """A matrix in the group's memory, as rows of chunks of 16 bytes.
-
-    The chunks of a row change places by the row's number, so that eight adjacent rows have the same chunk in different
-    banks. Rows whose chunks cannot change places have an odd number of chunks instead.
-    """
-
-    kind: str
-    name: str
-    rows: int
-    length: int
-    chunk: int
-
-    @property
-    def chunks(self) -> int:
-        """The chunks of a row."""
-        count = (self.length + self.chunk - 1) // self.chunk
-        return count if self._change(count) else count | 1
-
-    @staticmethod
-    def _change(count: int) -> int:
-        """Return how many adjacent chunks of a row change places among each other; 0 if none do."""
-        return 8 if count % 8 == 0 else count if count in (2, 4) else 0
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return self.rows * self.chunks * self.chunk
-
-    def at(self, row: str, column: str, is_chunk: bool = False) -> str:
-        """Return the place of an element; with `is_chunk`, of the first one of a chunk."""
-        change, chunk = self._change(self.chunks), self.chunk
-        number = f"({column}) / {chunk}"
-        if change:
-            turned = f"({row}) % 8" if change == 8 else f"({row}) / {8 // change} % {change}"
-            number = f"({number} ^ {turned})"
-        rest = "" if is_chunk else f" + ({column}) % {chunk}"
-        return f"({row}) * {self.chunks * chunk} + {number} * {chunk}{rest}"
-
-
 def wide(pointer: str, multiples: tuple[str, ...], count: int, bytes_: int) -> str:
     """Return the condition that a pointer is aligned and that numbers are multiples of `count`; "0" if never."""
     known = [one for one in multiples if one.isdigit()]
@@ -177,8 +138,8 @@ class Side:
     slot : int
         The elements of a slot, if other sides use the slots too.
     counts : bool
-        Whether places are counted in bytes from the tile's first one, of which an item keeps no other number. The
-        operand has a stride, whose bytes are a number of 32 bits.
+        Whether an item keeps the place of its first load, and counts all others in bytes from there. The operand has a
+        stride, whose bytes are a number of 32 bits, and `can_count`.
     shifts : bool
         Whether registers are left to shift what is not aligned out of aligned chunks. Else it comes by elements.
     """
@@ -231,7 +192,7 @@ class Side:
     @property
     def bytes(self) -> int:
         """The bytes of the tiles in the group's memory."""
-        return self.slots * self.array.size * self.operand.dtype.itemsize
+        return self.slots * self.array.size * self._size
 
     def memory(self, offset: int | None = None) -> LocalArray:
         return LocalArray(self.kind, self.array.name, str(self.slots * self.array.size), is_aligned=True, offset=offset)
@@ -252,10 +213,26 @@ class Side:
         across = self.tile // self.tiling.chunk if self.has_chunks else self.tile
         return 1 if (self.is_across or not self.has_chunks) and self.tiling.group % across == 0 else self.loads
 
+    @property
+    def _each(self) -> int:
+        """The loads of a line, or of a step where adjacent loads belong to adjacent lines."""
+        if not self.has_chunks:
+            return self.tile
+        return (self.tile if self.is_across else self.steps) // self.tiling.chunk
+
+    @property
+    def _apart(self) -> int:
+        """The lines, or the steps, between loads of an item."""
+        return self.tiling.group // self._each
+
+    @property
+    def _size(self) -> int:
+        """The bytes of an element."""
+        return self.operand.dtype.itemsize
+
     def place(self) -> str:
         """Return the statements that locate a load in the tile: its number, its first line and its first step."""
-        chunk, group = self.tiling.chunk if self.has_chunks else 1, self.tiling.group
-        each = (self.tile if self.is_across or not self.has_chunks else self.steps) // chunk
+        chunk, group, each = self.tiling.chunk if self.has_chunks else 1, self.tiling.group, self._each
         inner, outer = f"at_load % {each} * {chunk}", f"at_load / {each}"
         if group % each == 0:  # then all but a constant is the same for all loads
             inner, outer = f"item % {each} * {chunk}", f"item / {each} + load * {group // each}"
@@ -287,23 +264,44 @@ class Side:
         end, last = (room, f"{room} - {self.tiling.chunk}") if self.is_across else (self.size, f"{self.size} - 1")
         return f"{self.first} + at_line < {end} ? {self.first} + at_line : {last}"
 
+    @property
+    def can_count(self) -> bool:
+        """Whether an item's loads are a multiple of eight lines, or of steps, apart."""
+        return self.has_chunks and self.tiling.group % (8 * self._each) == 0 and self.loads <= _BITS
+
     def _find_first(self) -> str:
-        """Return the statements that point to the tile's first line, or to the item's lines of the first step."""
+        """Return the statements that point to the item's first load, and note of which loads there are lines."""
         assert self.operand.stride is not None
         name, pointer = self.name, "OB_GLOBAL const ob_u8*"
-        line, last = self._line() if self.is_across else self.first, f"{self.size} - {self.first} - 1"
         return f"""\
-  const ob_u32 {name}_bytes = (ob_u32)({self.operand.stride[1]}) * {self.operand.dtype.itemsize};
-  {"" if self.is_across else f"const ob_u32 {name}_last = {last} < {self.tile} ? (ob_u32)({last}) : {self.tile};"}
-  {pointer} {name}_first;
+  const ob_u32 {name}_bytes = (ob_u32)({self.operand.stride[1]}) * {self._size};
+  const ob_u64 {name}_apart = (ob_u64){name}_bytes * {self._apart};
+  {pointer} {name}_at;
+  ob_u32 {name}_to;
   {{
     const int load = 0;
     {self.place()}
-    const ob_i64 line = {line}, step = 0;
+    {name}_to = {self._to()};
+    const ob_i64 line = {self._line() if self.is_across else f"{self.first} + at_line"}, step = from_step + at_step;
     {self.operand.computed()}
-    {name}_first = ({pointer})&{self.operand.place};
+    {name}_at = ({pointer})&{self.operand.place};
+  }}
+{"" if self.is_across else self._find_lines()}"""
+
+    def _find_lines(self) -> str:
+        return f"""\
+  ob_u32 {self.name}_lines = 0;
+  $UNROLL
+  for (int load = 0; load < {self.loads}; ++load) {{
+    {self.place()}
+    {self.name}_lines |= (ob_u32)({self.first} + at_line < {self.size}) << load;
   }}
 """
+
+    def advance(self) -> str:
+        """Return the statement that goes on to the next steps."""
+        steps = f"(ob_u64){self.steps} * {self.name}_bytes" if self.is_across else str(self.steps * self._size)
+        return f"    {self.name}_at += {steps};\n" if self.counts else ""
 
     def _finds_width(self) -> str:
         if not self.has_chunks:
@@ -375,8 +373,12 @@ class Side:
 
     def _at(self) -> str:
         """Return the place of a load in the group's array."""
-        at = self.array.at(*(("at_step", "at_line") if self.is_across else ("at_line", "at_step")), self.has_chunks)
+        at = self.array.further(f"{self.name}_to", f"load * {self._apart}", "0") if self.counts else self._to()
         return f"other * {self.slot or self.array.size} + {at}" if self.slots > 1 else at
+
+    def _to(self) -> str:
+        """Return the place of a load in a tile."""
+        return self.array.at(*(("at_step", "at_line") if self.is_across else ("at_line", "at_step")), self.has_chunks)
 
     def _fits(self) -> str:
         return f"if (at_load < {self.count}) " if self.loads * self.tiling.group != self.count else ""
@@ -423,23 +425,19 @@ class Side:
           {bring}"""
 
     def _counted(self) -> str:
-        """Return the statements that count a chunk's place: all loads of a turn share all but a few instructions."""
-        name, size = self.name, self.operand.dtype.itemsize
-        if self.is_across:
-            at = f"(ob_i64)from_step * {name}_bytes + (ob_u64)at_step * {name}_bytes"
-        else:
-            at = f"((ob_i64)from_step + at_step) * {size} + (ob_u64)line * {name}_bytes"
+        """Return the statements that count a chunk's place: all loads of a turn share all but an instruction or two."""
+        name = self.name
+        has_line = "" if self.is_across else f" && ({name}_lines >> load & 1)"
         return f"""\
-{"" if self.is_across else f"const ob_u32 line = at_line < {name}_last ? at_line : {name}_last;"}
-          OB_GLOBAL const {self.kind}* from = (OB_GLOBAL const {self.kind}*)({name}_first + {at});
-          const bool is_wanted = (int)at_step < {self.until} - from_step;"""
+OB_GLOBAL const {self.kind}* from = (OB_GLOBAL const {self.kind}*)({name}_at + load * {name}_apart);
+          const bool is_wanted = (int)at_step < {self.until} - from_step{has_line};"""
 
     def _put_shifted(self) -> str:
         """Return the loop that brings 16 bytes from any place on, out of the two aligned chunks around them.
 
         A chunk without any of the operand's elements is not read.
         """
-        chunk, size, four = self.tiling.chunk, self.operand.dtype.itemsize, self.dialect.four("ob_u32")
+        chunk, size, four = self.tiling.chunk, self._size, self.dialect.four("ob_u32")
         rest = f"step < {self.until} ? {self.size} - line : 0" if self.is_across else f"{self.until} - step"
         words = ", ".join(f"{part}.{one}" for part in ("low", "high") for one in "xyzw")
         return f"""\
@@ -466,7 +464,7 @@ class Side:
 
     def _put_elements(self) -> str:
         """Return the loop that brings chunks, each as four words of single elements."""
-        chunk, size = self.tiling.chunk, self.operand.dtype.itemsize
+        chunk, size = self.tiling.chunk, self._size
         line, step = ("at_line + one", "at_step") if self.is_across else ("at_line", "at_step + one")
         word = "(ob_u32)element << one % 2 * 16" if size == 2 else "OB_AS_U32(element)"
         four = self.dialect.four("ob_u32")
@@ -492,76 +490,26 @@ class Side:
           }}
         }}"""
 
-    def load(self, line: str, count: str, into: str, step: str = "at") -> str:
-        """Return the loop that loads `count` fragments of the slot `turn`, from a line and a step of the tile on."""
+    def load(self, line: str, count: str, into: str, step: str = "at", lane: str = "") -> str:
+        """Return the loop that loads `count` fragments of the slot `turn`, from a line and a step of the tile on.
+
+        `lane` names the place of the line and the first step that `place_of_lane` declared, if it did.
+        """
         slot = f"turn * {self.slot or self.array.size} + " if self.slots > 1 else ""
-        return fragments(self.tiling.unit, self.is_left, self.array, (line, step), count, into, slot, self.is_across)
+        shared = self.tiling.unit, self.is_left, self.array, (line, step), count, into, slot, self.is_across
+        return fragments(*shared, lane=lane)
 
+    def place_of_lane(self, line: str) -> tuple[str, str]:
+        """Return the declaration of a lane's place of a part's first line, and its name; "" if there is none.
 
-def fragments(
-    unit: MatrixUnit,
-    is_left: bool,
-    array: Array,
-    place: tuple[str, str],
-    count: str,
-    into: str,
-    slot: str = "",
-    is_across: bool = False,
-) -> str:
-    """Return the loop that loads fragments of adjacent lines from a group's array, from a line and a step on.
-
-    With `is_across`, the elements of a step are adjacent. The place may name the fragment's number `block`.
-    """
-    what, loads = (unit.left, unit.load_left) if is_left else (unit.right, unit.load_right)
-    size = unit.m if is_left else unit.n
-    load = loads[is_across]
-
-    def at(line: str, step: str, is_chunk: bool) -> str:
-        line, step = f"{place[0]} + block * {size} + ({line})", f"{place[1]} + ({step})"
-        return f"{slot}{array.at(*((step, line) if is_across else (line, step)), is_chunk)}"
-
-    if load:
-        words = {"INTO": f"{into} + block * {what.count}", "ARRAY": array.name, "AT": at(load.line, load.step, True)}
-        body = f"        {filled(load.text, words)}\n"
-    else:
-        line, step = (what.row, what.column) if is_left else (what.column, what.row)
-        value = filled(unit.element, {"ELEMENT": f"{array.name}[{at(line, step, False)}]"})
-        register = f"into[index / {what.packed}]"
-        if what.packed == 1:
-            store = f"into[index] = {value};"
-        else:
-            shift = f"index % {what.packed} * {32 // what.packed}"
-            store = (
-                f"const {what.kind} bits = ({what.kind}){value} << {shift}; "
-                f"{register} = index % {what.packed} ? {register} | bits : bits;"
-            )
-        body = f"""\
-        {what.kind}* into = {into} + block * {what.count};
-        $UNROLL
-        for (int index = 0; index < {what.elements}; ++index) {{ {store} }}
-"""
-    return f"""\
-      $UNROLL
-      for (int block = 0; block < {count}; block += {load.fragments if load else 1}) {{
-{body}      }}
-"""
-
-
-def multiplied(
-    unit: MatrixUnit, sums: str, down: int, across: int, left: str = "left_part", right: str = "right_part"
-) -> str:
-    """Return the loops that add the products of a lane's fragments to its sums."""
-    words = {
-        "SUMS": f"{sums} + (i * {across} + j) * {unit.result.count}",
-        "LEFT": f"{left} + i * {unit.left.count}",
-        "RIGHT": f"{right} + j * {unit.right.count}",
-    }
-    return f"""\
-      $UNROLL
-      for (int i = 0; i < {down}; ++i) {{
-        $UNROLL
-        for (int j = 0; j < {across}; ++j) {{
-          {filled(unit.multiply, words)}
-        }}
-      }}
-"""
+        From there, each fragment's place is one instruction away.
+        """
+        unit = self.tiling.unit
+        load = (unit.load_left if self.is_left else unit.load_right)[self.is_across]
+        lines = self.tiling.rows if self.is_left else self.tiling.columns
+        apart = unit.k if self.is_across else unit.m if self.is_left else unit.n
+        if load is None or apart % 8 or unit.k % self.tiling.chunk or any(one & (one - 1) for one in (unit.k, lines)):
+            return "", ""
+        row, column = f"{line} + ({load.line})", load.step
+        at = self.array.at(*((column, row) if self.is_across else (row, column)), is_chunk=True)
+        return f"  const ob_u32 {self.name}_lane = {at};\n", f"{self.name}_lane"
