@@ -181,8 +181,14 @@ def _brought(query: Side, key: Side, value: Side) -> dict[str, str]:
     """Return the words by which the group's memory gets its tiles."""
     unit = query.tiling.unit
     copies, held = unit.copies, query.tiling.rows // unit.m * unit.left.count
+    (query_place, query_lane), *others = (
+        query.place_of_lane("part_row"),
+        key.place_of_lane("0"),
+        value.place_of_lane("0"),
+    )
+    (key_place, key_lane), (value_place, value_lane) = others
     return {
-        "DECLARE": query.declared() + key.declared() + value.declared(),
+        "DECLARE": query.declared() + key.declared() + value.declared() + query_place + key_place + value_place,
         "FIND_QUERY": query.find(),
         "BRING_QUERY": query.begin() + query.finish(),
         "FIND_KEY": key.find(),
@@ -194,9 +200,11 @@ def _brought(query: Side, key: Side, value: Side) -> dict[str, str]:
         "COMMIT": copies.commit if copies else "",
         "WAIT": filled(copies.wait, {"LATER": str(_SLOTS - 2)}) if copies else "",
         "WAIT_ALL": filled(copies.wait, {"LATER": "0"}) if copies else "",
-        "LOAD_QUERY": query.load("part_row", "$DOWN", f"query_part + (first + at) / {unit.k} * {held}"),
-        "LOAD_KEY": key.load("0", "$ACROSS", "right_part"),
-        "LOAD_VALUE": value.load("0", "$VALUE_ACROSS", "right_part"),
+        "LOAD_QUERY": query.load(
+            "part_row", "$DOWN", f"query_part + (first + at) / {unit.k} * {held}", lane=query_lane
+        ),
+        "LOAD_KEY": key.load("0", "$ACROSS", "right_part", lane=key_lane),
+        "LOAD_VALUE": value.load("0", "$VALUE_ACROSS", "right_part", lane=value_lane),
     }
 
 

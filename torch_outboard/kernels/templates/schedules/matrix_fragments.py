@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch_outboard.codegen.dialects.units import MatrixUnit
 from torch_outboard.kernels.templates.product import filled
 
-__all__ = ["Array", "fragments", "multiplied"]
+__all__ = ["Array", "fragments", "multiplied", "place_of_lane"]
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,24 @@ def fragments(
       for (int block = 0; block < {count}; block += {load.fragments if load else 1}) {{
 {body}      }}
 """
+
+
+def place_of_lane(
+    name: str, unit: MatrixUnit, is_left: bool, array: Array, line: str, lines: int, is_across: bool = False
+) -> tuple[str, str]:
+    """Return the declaration of a lane's place of a line at step 0, for `fragments`, and its name.
+
+    From there, each fragment's place is one instruction away. The line is a multiple of `lines`, which the fragments
+    don't exceed. Both are "" if places can't be counted from there.
+    """
+    load = (unit.load_left if is_left else unit.load_right)[is_across]
+    apart = unit.k if is_across else unit.m if is_left else unit.n
+    has_powers = not unit.k & (unit.k - 1) and not lines & (lines - 1)
+    if load is None or apart % 8 or unit.k % array.chunk or not has_powers:
+        return "", ""
+    first, step = f"{line} + ({load.line})", load.step
+    at = array.at(*((step, first) if is_across else (first, step)), is_chunk=True)
+    return f"  const ob_u32 {name} = {at};\n", name
 
 
 def multiplied(

@@ -15,7 +15,7 @@ from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.codegen.dialects.units import MatrixUnit
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.product import Operand, filled
-from torch_outboard.kernels.templates.schedules.matrix_fragments import Array, fragments
+from torch_outboard.kernels.templates.schedules.matrix_fragments import Array, fragments, place_of_lane
 
 __all__ = ["Side", "Tiling", "wide"]
 
@@ -500,16 +500,7 @@ OB_GLOBAL const {self.kind}* from = (OB_GLOBAL const {self.kind}*)({name}_at + l
         return fragments(*shared, lane=lane)
 
     def place_of_lane(self, line: str) -> tuple[str, str]:
-        """Return the declaration of a lane's place of a part's first line, and its name; "" if there is none.
-
-        From there, each fragment's place is one instruction away.
-        """
-        unit = self.tiling.unit
-        load = (unit.load_left if self.is_left else unit.load_right)[self.is_across]
-        lines = self.tiling.rows if self.is_left else self.tiling.columns
-        apart = unit.k if self.is_across else unit.m if self.is_left else unit.n
-        if load is None or apart % 8 or unit.k % self.tiling.chunk or any(one & (one - 1) for one in (unit.k, lines)):
-            return "", ""
-        row, column = f"{line} + ({load.line})", load.step
-        at = self.array.at(*((column, row) if self.is_across else (row, column)), is_chunk=True)
-        return f"  const ob_u32 {self.name}_lane = {at};\n", f"{self.name}_lane"
+        """Return the declaration of a lane's place of a part's first line, and its name; "" if there is none."""
+        lines = 0 if line == "0" else self.tiling.rows if self.is_left else self.tiling.columns
+        shared = self.tiling.unit, self.is_left, self.array, line, lines
+        return place_of_lane(f"{self.name}_lane", *shared, self.is_across)
