@@ -66,3 +66,47 @@ def test_three_dimensions_and_other_layouts(device: torch.device) -> None:
 
 def test_halves(device: torch.device) -> None:
     run(F.conv1d, *(whole(*sizes, dtype=torch.bfloat16) for sizes in ((2, 5, 9), (4, 5, 3), (4,))), device=device)
+
+
+DEPTHWISE: dict[str, tuple[torch.dtype, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "3 by 3": (torch.bfloat16, (2, 16, 9, 10), (3, 3), {"padding": 1}),
+    "apart": (torch.float32, (2, 8, 11, 7), (3, 2), {"padding": (1, 0), "stride": 2}),
+    "dilated": (torch.float16, (1, 16, 8, 13), (3, 3), {"padding": (0, 2), "dilation": (1, 2)}),
+    "wide": (torch.float32, (3, 12, 3, 17), (1, 7), {"padding": (0, 3), "stride": (2, 1)}),
+    "1-d": (torch.bfloat16, (2, 8, 13), (5,), {"padding": 4, "dilation": 2}),
+    "3-d": (torch.float32, (1, 4, 4, 5, 6), (2, 3, 3), {"padding": 1, "stride": (1, 2, 1)}),
+    "one pixel": (torch.float16, (4, 24, 1, 1), (3, 3), {"padding": 1}),
+}
+CONVOLUTIONS = {3: (F.conv1d, F.conv_transpose1d), 4: (F.conv2d, F.conv_transpose2d), 5: (F.conv3d, F.conv_transpose3d)}
+
+
+def by_channels(x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with the same numbers, of which adjacent channels are adjacent in memory."""
+    return x.movedim(1, -1).contiguous().movedim(-1, 1)
+
+
+@pytest.mark.parametrize("case", DEPTHWISE)
+def test_depthwise(case: str, device: torch.device) -> None:
+    dtype, size, window, options = DEPTHWISE[case]
+    channels = size[1]
+    weight, bias = whole(channels, 1, *window, dtype=dtype), whole(channels, dtype=dtype)
+    x = by_channels(whole(*size, dtype=dtype))
+    plain, transposed = CONVOLUTIONS[len(size)]
+    gradients(lambda x, w, b: plain(x, w, b, groups=channels, **options), x, weight, bias, device=device)
+    gradients(lambda x, w, b: transposed(x, w, b, groups=channels, **options), x, weight, bias, device=device)
+
+
+@pytest.mark.parametrize("cut", [(0, 1, 9, 0), (0, 8, 16, 0), (0, 0, 16, 1), (1, 0, 8, 0)], ids=str)
+def test_depthwise_of_memory_that_is_not_aligned(cut: tuple[int, ...], device: torch.device) -> None:
+    batch, first, last, row = cut
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        x = x[batch:, first:last, :, row:]
+        return F.conv2d(x, w[: x.size(1)], padding=1, groups=x.size(1))
+
+    x, weight = by_channels(whole(2, 17, 5, 6, dtype=torch.bfloat16)), whole(17, 1, 3, 3, dtype=torch.bfloat16)
+    gradients(function, x, weight, device=device)
+
+
+def test_depthwise_of_nothing(device: torch.device) -> None:
+    run(lambda x, w: F.conv2d(x, w, groups=8), by_channels(whole(0, 8, 5, 5)), whole(8, 1, 3, 3), device=device)

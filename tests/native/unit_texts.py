@@ -63,6 +63,7 @@ def kernels(dtype: torch.dtype, only: Collection[str] = ()) -> dict[str, tuple[b
         assert not answer.refusal, f"{name}: {answer.refusal}"
         texts = list({kernel.code: kernel for kernel in answer.kernels}.values())
         assert texts[-1].entry.endswith(("_of_units", "_of_parts")) == (name != "groups"), texts[-1].entry
+        assert (texts[-1].entry == "ob_depthwise_convolution") == (name == "groups")
         assert any(b"band) * 128" in one.code for one in texts) == (name == "large tiles")
         for number, one in enumerate(texts):
             found[f"{name} {number} of {dtype}"] = one.code, one.options

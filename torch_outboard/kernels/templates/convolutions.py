@@ -26,6 +26,7 @@ import torch
 from torch._inductor.virtualized import V
 from torch.utils._sympy.functions import FloorDiv
 
+from torch_outboard.kernels.templates import depthwise
 from torch_outboard.kernels.templates.call import TemplateCall, Tensor
 from torch_outboard.kernels.templates.channels import Divisions, Size
 from torch_outboard.kernels.templates.convolution_shape import Named, Shape, biased, declares, parts_of
@@ -95,6 +96,9 @@ def _windows(
     kind, divisions = shape.kind, Divisions(shape.kind)
     image, weight = Named("image", given, divisions), Named("weight", weight_given, divisions)
     out = Named("result", result, divisions, True)
+    if depthwise.takes(call, shape, given, result):
+        depthwise.convolve(call, shape, image, weight, out, bias, is_spread=False)
+        return
     per_group, channels = FloorDiv(weight.tensor.size[0], shape.groups), weight.tensor.size[1]
     number = divisions.over("line", out.pixels())
     of_line = [
@@ -128,6 +132,9 @@ def _spread(
     kind, divisions = shape.kind, Divisions(shape.kind)
     grid, weight = Named("grid", given, divisions), Named("weight", weight_given, divisions)
     out = Named("result", result, divisions, True)
+    if depthwise.takes(call, shape, given, result, is_spread=True):
+        depthwise.convolve(call, shape, grid, weight, out, bias, is_spread=True)
+        return
     per_group, channels = FloorDiv(result.size[1], shape.groups), FloorDiv(given.size[1], shape.groups)
     of_group = grid.sized(1, shape.groups)
     of_line = [
@@ -217,7 +224,10 @@ def _weights(call: TemplateCall, shape: Shape, grid_given: Tensor, given: Tensor
         right=right,
         end=_end_of_weights(shape, out, image, channels, divisions),
     )
-    shape.multiply(call, product)
+    if depthwise.takes(call, shape, grid_given, given):
+        depthwise.weights(call, shape, grid, image, product)
+    else:
+        shape.multiply(call, product)
 
 
 def _end_of_weights(shape: Shape, out: Named, image: Named, channels: sympy.Expr, divisions: Divisions) -> End:

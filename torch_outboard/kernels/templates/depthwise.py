@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Depthwise convolutions, whose channels are groups of their own, of tensors with adjacent channels in memory.
+
+An item brings 16 bytes at a time, of adjacent channels. It has adjacent pixels, so that an element of the source comes
+once for several results. Where 16 bytes are not aligned, they come element by element. For the gradient of the weight,
+an item has a row of the window and some rows of pixels, and a second launch adds the sums of all items.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch._inductor.virtualized import V
+from torch.utils._sympy.functions import FloorDiv
+
+from torch_outboard.codegen.dialects.dialect import STORAGE_TYPES, Dialect
+from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor, simplified
+from torch_outboard.kernels.templates.channels import holds
+from torch_outboard.kernels.templates.convolution_shape import Named, Shape, biased, declares
+from torch_outboard.kernels.templates.product import Product, SumType, ceil_div, filled, loaded, stored
+from torch_outboard.kernels.templates.schedules.matrix_sides import wide
+from torch_outboard.kernels.templates.schedules.parts import allocate_parts, sum_of_parts
+
+__all__ = ["convolve", "takes", "weights"]
+
+_GROUP = 128
+_BYTES = 16  # that an item brings at a time
+# Pixels of an item: as many as leave this number of items.
+_PIXELS, _MANY = (4, 2), 1 << 16
+# Places of a window's last dimension: an item has the weights of all in registers.
+_MOST_TAPS = 9
+# Items that add the gradient of a weight, and the parts of a sum at most.
+_ADDING, _PARTS = 1 << 15, 512
+
+
+def takes(call: TemplateCall, shape: Shape, *images: Tensor, is_spread: bool = False) -> bool:
+    """Return whether the kernels serve a convolution of images, or with `is_spread` the sums that windows spread.
+
+    The latter are windows too, with their places in reverse order, if the windows are a pixel apart.
+    """
+    if not shape.is_direct or (is_spread and any(one != 1 for one in shape.stride)):
+        return False
+    weight, known, guarded = call.tensor("weight"), V.graph.sizevars.statically_known_equals, V.graph.sizevars.guard_int
+    # The shape has made these numbers constants, before the texts of sizes.
+    of_group = guarded(FloorDiv(weight.size[0], shape.groups)), guarded(weight.size[1])
+    return (
+        of_group == (1, 1)
+        and weight.dtype.itemsize in (2, 4)
+        and shape.groups % (_BYTES // weight.dtype.itemsize) == 0
+        and all(known(one.stride[1], 1) for one in images)
+        and guarded(weight.size[-1]) <= _MOST_TAPS
+        and shape.kind == "ob_i32"
+    )
+
+
+def convolve(
+    call: TemplateCall,
+    shape: Shape,
+    source: Named,
+    weight: Named,
+    out: Named,
+    bias: Tensor | None,
+    *,
+    is_spread: bool,
+) -> None:
+    """Write the launch. All three tensors have adjacent channels, the weight in its first dimension."""
+    kernel = Kernel("ob_depthwise_convolution", group=_GROUP)
+    declare_end, value = biased(out, bias, "(first + one)", shape.sums)
+    declares(source, weight)(kernel)
+    declare_end(kernel)
+    window, last = _window(weight), shape.rank - 1
+    each = shape.groups // _chunk(source)
+    pixels = _pixels(out, each)
+    kernel.before = _Chunks(call.dialect, source.tensor.dtype, shape.sums).helpers
+    words = _words(call, shape, window, pixels, source, weight, out) | {
+        "BEGINS": "\n  ".join(_begins(shape, window, is_spread)),
+        "LOOPS": _loops(shape, source, weight, window, is_spread),
+        "TAP": f"{window[last] - 1} - tap" if is_spread else "tap",
+        "TAP_STRIDE": weight.stride(2 + last),
+        "TO": " + ".join([f"batch * {out.stride(0)} + first", *(f"q{i} * {out.stride(2 + i)}" for i in range(last))]),
+        "VALUE": value,
+    }
+    kernel.text = filled(_TEXT, words)
+    count = out.tensor.size[0] * prod(out.grid[:-1], start=sympy.Integer(1)) * ceil_div(out.grid[-1], pixels) * each
+    kernel.groups = ceil_div(count, _GROUP)
+    call.launch(kernel)
+
+
+def weights(call: TemplateCall, shape: Shape, grid: Named, image: Named, product: Product) -> None:
+    """Write the launches of the weight's gradient, which is a product with one row."""
+    kernel = Kernel("ob_depthwise_weights", group=_GROUP)
+    declares(grid, image)(kernel)
+    window, last = _window(call.tensor("weight")), shape.rank - 1
+    outer, each = prod(window[:-1]), shape.groups // _chunk(image)
+    rows = grid.tensor.size[0] * prod(grid.grid[:-1], start=sympy.Integer(1))
+    splits = simplified(sympy.Max(1, sympy.Min(rows, min(_PARTS, max(1, _ADDING // (outer * each))))))
+    part = allocate_parts(call, product, splits)
+    kernel.pointer("part", part, is_written=True)
+    kernel.before = _Chunks(call.dialect, image.tensor.dtype, shape.sums).helpers
+    taps, made, inside, from_ = "outer", [], ["1"], ["batch * " + image.stride(0) + " + first"]
+    for i in reversed(range(last)):
+        made.append(f"const ob_i32 k{i} = {taps} % {window[i]};")
+        taps = f"{taps} / {window[i]}"
+    for i in range(last):
+        at = f"q{i} * {shape.stride[i]} - {shape.padding[i]} + k{i} * {shape.dilation[i]}"
+        inside.append(image.has(f"({at})", 2 + i))
+        from_.append(f"({at}) * {image.stride(2 + i)}")
+    words = _words(call, shape, window, _PIXELS[0], image, grid, grid) | {
+        "SPLITS": kernel.number("splits", splits),
+        "OUTER": str(outer),
+        "OF_OUTER": "\n  ".join(made),
+        "INSIDE": " && ".join(inside),
+        "FROM": " + ".join(from_),
+        "BEGIN": f"q * {shape.stride[last]} - {shape.padding[last]}",
+        "TO": " + ".join([f"batch * {grid.stride(0)} + first", *(f"q{i} * {grid.stride(2 + i)}" for i in range(last))]),
+        "GROUPS": str(shape.groups),
+    }
+    kernel.text = filled(_WEIGHTS, words)
+    kernel.groups = ceil_div(splits * outer * each, _GROUP)
+    call.launch(kernel, sum_of_parts(call, product, part, splits))
+    call.free(part)
+
+
+def _chunk(image: Named) -> int:
+    return _BYTES // image.tensor.dtype.itemsize
+
+
+def _window(weight: Named | Tensor) -> list[int]:
+    tensor = weight.tensor if isinstance(weight, Named) else weight
+    return [int(V.graph.sizevars.guard_int(one)) for one in tensor.size[2:]]
+
+
+def _words(
+    call: TemplateCall, shape: Shape, window: list[int], pixels: int, source: Named, other: Named, grid: Named
+) -> dict[str, str]:
+    """Return the words of both kernels: an item has `pixels` of the grid, and reads windows of the source."""
+    chunk, last = _chunk(source), shape.rank - 1
+    others = tuple(dict.fromkeys(one for named in (source, grid) for one in named.others(1)))
+    pointers = dict.fromkeys((source.name, other.name, grid.name))
+    return {
+        "ITEM": call.dialect.item,
+        "UNROLL": call.dialect.unroll,
+        "EACH": str(shape.groups // chunk),
+        "CHUNK": str(chunk),
+        "PIXELS": str(pixels),
+        "LAST": str(last),
+        "WIDTH": grid.size(2 + last),
+        "BATCHES": grid.size(0),
+        "ROWS": " * ".join(grid.size(dim) for dim in range(2, 2 + last)) or "1",
+        "OF_ROW": "\n  ".join(
+            f"const ob_i32 q{i} = row % (ob_i32){grid.size(2 + i)}; row /= (ob_i32){grid.size(2 + i)};"
+            for i in reversed(range(last))
+        ),
+        "WIDE": " && ".join(wide(one, others if i == 0 else (), chunk, _BYTES) for i, one in enumerate(pointers)),
+        "BATCH_STRIDE": source.stride(0),
+        "TAPS": str(window[last]),
+        "PLACES": str((pixels - 1) * shape.stride[last] + (window[last] - 1) * shape.dilation[last] + 1),
+        "APART": str(shape.stride[last]),
+        "DILATION": str(shape.dilation[last]),
+        "SOURCE": source.name,
+        "GRID": grid.name,
+        "HAS": source.has("x", 2 + last),
+        "STEP": source.stride(2 + last),
+        "TO_STEP": grid.stride(2 + last),
+    }
+
+
+def _pixels(out: Named, each: int) -> int:
+    """Return the pixels of an item."""
+    pixels = out.tensor.size[0] * prod(out.grid, start=sympy.Integer(1)) * each
+    return next((one for one in _PIXELS if holds(sympy.Ge(pixels, one * _MANY))), 1)
+
+
+def _begins(shape: Shape, window: list[int], is_spread: bool) -> list[str]:
+    """Return the statements for where an item's first window begins."""
+    return [
+        f"const ob_i32 y{i} = q{i} + {shape.padding[i] - (window[i] - 1) * shape.dilation[i]};"
+        if is_spread
+        else f"const ob_i32 y{i} = q{i} * {shape.stride[i]} - {shape.padding[i]};"
+        for i in range(shape.rank)
+    ]
+
+
+def _loops(shape: Shape, source: Named, weight: Named, window: list[int], is_spread: bool) -> str:
+    """Return the loops over the window's rows, each inside the source."""
+    text, from_, weight_from = "", [], []
+    for i in range(shape.rank - 1):
+        tap = f"({window[i] - 1} - k{i})" if is_spread else f"k{i}"
+        text += f"for (int k{i} = 0; k{i} < {window[i]}; ++k{i})\n  "
+        text += f"if ({source.has(f'y{i} + k{i} * {shape.dilation[i]}', 2 + i)})\n  "
+        from_.append(f"(y{i} + k{i} * {shape.dilation[i]}) * {source.stride(2 + i)}")
+        weight_from.append(f"{tap} * {weight.stride(2 + i)}")
+    return f"""{text}{{
+    const ob_i32 row_from = {" + ".join(["from", *from_])};
+    const ob_i32 weight_from = {" + ".join(["first", *weight_from])};"""
+
+
+@dataclass(frozen=True)
+class _Chunks:
+    """How a language moves 16 bytes of elements between memory and registers."""
+
+    dialect: Dialect
+    dtype: torch.dtype
+    sums: SumType
+
+    @property
+    def helpers(self) -> str:
+        kind, four = STORAGE_TYPES[self.dtype], self.dialect.four("ob_u32")
+        is_half, count = self.dtype.itemsize == 2, _BYTES // self.dtype.itemsize
+        words = "word[0] = four.x; word[1] = four.y; word[2] = four.z; word[3] = four.w;"
+        element = "(ob_u16)(word[one / 2] >> one % 2 * 16)" if is_half else "OB_AS_F32(word[one])"
+        joined = "(ob_u32)kept[{0}] | (ob_u32)kept[{1}] << 16" if is_half else "OB_AS_U32(kept[{0}])"
+        parts = [joined.format(2 * i, 2 * i + 1) if is_half else joined.format(i) for i in range(4)]
+        return filled(
+            _HELPERS,
+            {
+                "KIND": kind,
+                "FOUR": four,
+                "CHUNK": str(count),
+                "UNROLL": self.dialect.unroll,
+                "LOAD": f"const {four} four = {self.dialect.load_16_bytes('from[0]')}; {words}",
+                "OF_WORD": loaded(element, self.dtype, self.sums),
+                "ELEMENT": loaded("from[one]", self.dtype, self.sums),
+                "KEEP": stored("kept[one]", "from[one]", self.dtype),
+                "PARTS": " ".join(f"four.{one} = {part};" for one, part in zip("xyzw", parts, strict=True)),
+            },
+        )
+
+
+_HELPERS = """\
+OB_DEVICE void ob_load_chunk(float* into, OB_GLOBAL const $KIND* from, bool is_wide) {
+  if (is_wide) {
+    ob_u32 word[4];
+    $LOAD
+    $UNROLL
+    for (int one = 0; one < $CHUNK; ++one) into[one] = $OF_WORD;
+  } else {
+    $UNROLL
+    for (int one = 0; one < $CHUNK; ++one) into[one] = $ELEMENT;
+  }
+}
+OB_DEVICE void ob_store_chunk(OB_GLOBAL $KIND* to, const float* from, bool is_wide) {
+  $KIND kept[$CHUNK];
+  $UNROLL
+  for (int one = 0; one < $CHUNK; ++one) $KEEP
+  if (is_wide) {
+    $FOUR four;
+    $PARTS
+    *(OB_GLOBAL $FOUR*)to = four;
+  } else {
+    $UNROLL
+    for (int one = 0; one < $CHUNK; ++one) to[one] = kept[one];
+  }
+}
+"""
+
+# Adjacent items have adjacent channels.
+_TEXT = """\
+  const ob_i64 number = $ITEM;
+  const ob_i32 across = ($WIDTH + $PIXELS - 1) / $PIXELS;
+  if (number >= (ob_i64)$BATCHES * ($ROWS) * across * $EACH) return;
+  const ob_i32 first = (ob_i32)number % $EACH * $CHUNK;
+  ob_i32 row = (ob_i32)number / $EACH;
+  const ob_i32 q$LAST = row % across * $PIXELS;
+  row /= across;
+  $OF_ROW
+  const ob_i32 batch = row, from = batch * $BATCH_STRIDE + first;
+  $BEGINS
+  const bool is_wide = $WIDE;
+  float sums[$PIXELS][$CHUNK];
+  $UNROLL
+  for (int pixel = 0; pixel < $PIXELS; ++pixel) {
+    $UNROLL
+    for (int one = 0; one < $CHUNK; ++one) sums[pixel][one] = 0;
+  }
+  $LOOPS
+    float weights[$TAPS][$CHUNK];
+    $UNROLL
+    for (int tap = 0; tap < $TAPS; ++tap)
+      ob_load_chunk(weights[tap], weight + (weight_from + ($TAP) * $TAP_STRIDE), is_wide);
+    $UNROLL
+    for (int place = 0; place < $PLACES; ++place) {
+      const ob_i32 x = y$LAST + place;
+      if ($HAS) {
+        float elements[$CHUNK];
+        ob_load_chunk(elements, $SOURCE + (row_from + x * $STEP), is_wide);
+        $UNROLL
+        for (int pixel = 0; pixel < $PIXELS; ++pixel) {
+          const int ahead = place - pixel * $APART;
+          if (ahead >= 0 && ahead % $DILATION == 0 && ahead / $DILATION < $TAPS) {
+            $UNROLL
+            for (int one = 0; one < $CHUNK; ++one)
+              sums[pixel][one] = OB_LIB(fma)(weights[ahead / $DILATION][one], elements[one], sums[pixel][one]);
+          }
+        }
+      }
+    }
+  }
+  $UNROLL
+  for (int pixel = 0; pixel < $PIXELS; ++pixel) {
+    if (q$LAST + pixel < $WIDTH) {
+      $UNROLL
+      for (int one = 0; one < $CHUNK; ++one) {
+        const float value = sums[pixel][one];
+        sums[pixel][one] = $VALUE;
+      }
+      ob_store_chunk(result + ($TO + (q$LAST + pixel) * $TO_STEP), sums[pixel], is_wide);
+    }
+  }
+"""
+
+# The parts of all results are added in the order of their rows.
+_WEIGHTS = """\
+  const ob_i64 number = $ITEM;
+  if (number >= $SPLITS * $OUTER * $EACH) return;
+  const ob_i32 first = (ob_i32)number % $EACH * $CHUNK, outer = (ob_i32)number / $EACH % $OUTER;
+  const ob_i64 split = number / $EACH / $OUTER, rows = $BATCHES * ($ROWS);
+  $OF_OUTER
+  const bool is_wide = $WIDE;
+  float sums[$TAPS][$CHUNK];
+  $UNROLL
+  for (int tap = 0; tap < $TAPS; ++tap) {
+    $UNROLL
+    for (int one = 0; one < $CHUNK; ++one) sums[tap][one] = 0;
+  }
+  const ob_i32 end = (ob_i32)(rows * (split + 1) / $SPLITS);
+  for (ob_i32 of_all = (ob_i32)(rows * split / $SPLITS); of_all < end; ++of_all) {
+    ob_i32 row = of_all;
+    $OF_ROW
+    const ob_i32 batch = row;
+    if ($INSIDE) {
+      const ob_i32 row_from = $FROM, grid_from = $TO;
+      for (ob_i32 q = 0; q < $WIDTH; q += $PIXELS) {
+        float gradients[$PIXELS][$CHUNK];
+        $UNROLL
+        for (int pixel = 0; pixel < $PIXELS; ++pixel) {
+          $UNROLL
+          for (int one = 0; one < $CHUNK; ++one) gradients[pixel][one] = 0;
+          if (q + pixel < $WIDTH)
+            ob_load_chunk(gradients[pixel], $GRID + (grid_from + (q + pixel) * $TO_STEP), is_wide);
+        }
+        $UNROLL
+        for (int place = 0; place < $PLACES; ++place) {
+          const ob_i32 x = $BEGIN + place;
+          if ($HAS) {
+            float elements[$CHUNK];
+            ob_load_chunk(elements, $SOURCE + (row_from + x * $STEP), is_wide);
+            $UNROLL
+            for (int pixel = 0; pixel < $PIXELS; ++pixel) {
+              const int ahead = place - pixel * $APART;
+              if (ahead >= 0 && ahead % $DILATION == 0 && ahead / $DILATION < $TAPS) {
+                $UNROLL
+                for (int one = 0; one < $CHUNK; ++one)
+                  sums[ahead / $DILATION][one] =
+                      OB_LIB(fma)(gradients[pixel][one], elements[one], sums[ahead / $DILATION][one]);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  $UNROLL
+  for (int tap = 0; tap < $TAPS; ++tap) {
+    $UNROLL
+    for (int one = 0; one < $CHUNK; ++one)
+      part[((split * $GROUPS + first + one) * $OUTER + outer) * $TAPS + tap] = sums[tap][one];
+  }
+"""
