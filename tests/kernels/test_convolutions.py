@@ -108,5 +108,21 @@ def test_depthwise_of_memory_that_is_not_aligned(cut: tuple[int, ...], device: t
     gradients(function, x, weight, device=device)
 
 
+@pytest.mark.parametrize(("dtype", "of_group"), [(torch.bfloat16, 4), (torch.float32, 2), (torch.float16, 8)], ids=str)
+def test_groups_of_few_channels(dtype: torch.dtype, of_group: int, device: torch.device) -> None:
+    channels = 16
+    x = by_channels(whole(2, channels, 7, 9, dtype=dtype))
+    weight, bias = whole(channels, of_group, 3, 3, dtype=dtype), whole(channels, dtype=dtype)
+    options: list[dict[str, Any]] = [{"padding": 1}, {"stride": (1, 2), "padding": (0, 2), "dilation": (2, 1)}]
+    for one in options:
+        one["groups"] = channels // of_group
+        gradients(lambda x, w, b, one=one: F.conv2d(x, w, b, **one), x, weight, bias, device=device)
+
+
+def test_depthwise_with_places_far_apart(device: torch.device) -> None:
+    x, weight = by_channels(whole(1, 8, 3, 80)), whole(8, 1, 1, 3)
+    gradients(lambda x, w: F.conv2d(x, w, dilation=(1, 30), groups=8), x, weight, device=device)
+
+
 def test_depthwise_of_nothing(device: torch.device) -> None:
     run(lambda x, w: F.conv2d(x, w, groups=8), by_channels(whole(0, 8, 5, 5)), whole(8, 1, 3, 3), device=device)

@@ -96,7 +96,7 @@ def _windows(
     kind, divisions = shape.kind, Divisions(shape.kind)
     image, weight = Named("image", given, divisions), Named("weight", weight_given, divisions)
     out = Named("result", result, divisions, True)
-    if depthwise.takes(call, shape, given, result):
+    if depthwise.takes(call, shape, given, result, has_groups=True):
         depthwise.convolve(call, shape, image, weight, out, bias, is_spread=False)
         return
     per_group, channels = FloorDiv(weight.tensor.size[0], shape.groups), weight.tensor.size[1]

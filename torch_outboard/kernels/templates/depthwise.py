@@ -4,6 +4,8 @@
 An item brings 16 bytes at a time, of adjacent channels. It has adjacent pixels, so that an element of the source comes
 once for several results. Where 16 bytes are not aligned, they come element by element. For the gradient of the weight,
 an item has a row of the window and some rows of pixels, and a second launch adds the sums of all items.
+
+Convolutions of groups of two, four or eight channels, whose 16 bytes are whole groups, have the first of these kernels.
 """
 
 from __future__ import annotations
@@ -30,28 +32,32 @@ _GROUP = 128
 _BYTES = 16  # that an item brings at a time
 # Pixels of an item: as many as leave this number of items.
 _PIXELS, _MANY = (4, 2), 1 << 16
-# Places of a window's last dimension: an item has the weights of all in registers.
-_MOST_TAPS = 9
+# Places of a window's last dimension, of which an item has all weights in registers, and pixels between them.
+_MOST_TAPS, _MOST_PLACES = 9, 32
 # Items that add the gradient of a weight, and the parts of a sum at most.
 _ADDING, _PARTS = 1 << 15, 512
 
 
-def takes(call: TemplateCall, shape: Shape, *images: Tensor, is_spread: bool = False) -> bool:
+def takes(call: TemplateCall, shape: Shape, *images: Tensor, is_spread: bool = False, has_groups: bool = False) -> bool:
     """Return whether the kernels serve a convolution of images, or with `is_spread` the sums that windows spread.
 
-    The latter are windows too, with their places in reverse order, if the windows are a pixel apart.
+    The latter are windows too, with their places in reverse order, if the windows are a pixel apart. With `has_groups`,
+    groups of several channels are served too.
     """
     if not shape.is_direct or (is_spread and any(one != 1 for one in shape.stride)):
         return False
     weight, known, guarded = call.tensor("weight"), V.graph.sizevars.statically_known_equals, V.graph.sizevars.guard_int
     # The shape has made these numbers constants, before the texts of sizes.
     of_group = guarded(FloorDiv(weight.size[0], shape.groups)), guarded(weight.size[1])
+    chunk, taps = _BYTES // weight.dtype.itemsize, guarded(weight.size[-1])
     return (
-        of_group == (1, 1)
+        of_group[0] == of_group[1]
+        and (of_group[0] == 1 or (has_groups and chunk % of_group[0] == 0))
         and weight.dtype.itemsize in (2, 4)
-        and shape.groups % (_BYTES // weight.dtype.itemsize) == 0
+        and shape.groups * of_group[0] % chunk == 0
         and all(known(one.stride[1], 1) for one in images)
-        and guarded(weight.size[-1]) <= _MOST_TAPS
+        and taps <= _MOST_TAPS
+        and (taps - 1) * shape.dilation[-1] + (_PIXELS[0] - 1) * shape.stride[-1] < _MOST_PLACES
         and shape.kind == "ob_i32"
     )
 
@@ -72,7 +78,8 @@ def convolve(
     declares(source, weight)(kernel)
     declare_end(kernel)
     window, last = _window(weight), shape.rank - 1
-    each = shape.groups // _chunk(source)
+    of_group = int(V.graph.sizevars.guard_int(weight.tensor.size[1]))
+    each = shape.groups * of_group // _chunk(source)
     pixels = _pixels(out, each)
     kernel.before = _Chunks(call.dialect, source.tensor.dtype, shape.sums).helpers
     words = _words(call, shape, window, pixels, source, weight, out) | {
@@ -82,6 +89,10 @@ def convolve(
         "TAP_STRIDE": weight.stride(2 + last),
         "TO": " + ".join([f"batch * {out.stride(0)} + first", *(f"q{i} * {out.stride(2 + i)}" for i in range(last))]),
         "VALUE": value,
+        "EACH": str(each),
+        "SUMS": _OF_CHANNELS if of_group == 1 else _OF_GROUPS,
+        "OF_GROUP": str(of_group),
+        "OTHER_STRIDE": weight.stride(1),
     }
     kernel.text = filled(_TEXT, words)
     count = out.tensor.size[0] * prod(out.grid[:-1], start=sympy.Integer(1)) * ceil_div(out.grid[-1], pixels) * each
@@ -257,26 +268,8 @@ OB_DEVICE void ob_store_chunk(OB_GLOBAL $KIND* to, const float* from, bool is_wi
 }
 """
 
-# Adjacent items have adjacent channels.
-_TEXT = """\
-  const ob_i64 number = $ITEM;
-  const ob_i32 across = ($WIDTH + $PIXELS - 1) / $PIXELS;
-  if (number >= (ob_i64)$BATCHES * ($ROWS) * across * $EACH) return;
-  const ob_i32 first = (ob_i32)number % $EACH * $CHUNK;
-  ob_i32 row = (ob_i32)number / $EACH;
-  const ob_i32 q$LAST = row % across * $PIXELS;
-  row /= across;
-  $OF_ROW
-  const ob_i32 batch = row, from = batch * $BATCH_STRIDE + first;
-  $BEGINS
-  const bool is_wide = $WIDE;
-  float sums[$PIXELS][$CHUNK];
-  $UNROLL
-  for (int pixel = 0; pixel < $PIXELS; ++pixel) {
-    $UNROLL
-    for (int one = 0; one < $CHUNK; ++one) sums[pixel][one] = 0;
-  }
-  $LOOPS
+# An element comes once for all pixels.
+_OF_CHANNELS = """\
     float weights[$TAPS][$CHUNK];
     $UNROLL
     for (int tap = 0; tap < $TAPS; ++tap)
@@ -297,7 +290,55 @@ _TEXT = """\
           }
         }
       }
-    }
+    }"""
+
+# The weights of a place in the window come once for all pixels.
+_OF_GROUPS = """\
+    $UNROLL
+    for (int tap = 0; tap < $TAPS; ++tap) {
+      float weights[$OF_GROUP][$CHUNK];
+      $UNROLL
+      for (int of_group = 0; of_group < $OF_GROUP; ++of_group)
+        ob_load_chunk(
+            weights[of_group], weight + (weight_from + of_group * $OTHER_STRIDE + ($TAP) * $TAP_STRIDE), is_wide);
+      $UNROLL
+      for (int pixel = 0; pixel < $PIXELS; ++pixel) {
+        const ob_i32 x = y$LAST + pixel * $APART + tap * $DILATION;
+        if ($HAS) {
+          float elements[$CHUNK];
+          ob_load_chunk(elements, $SOURCE + (row_from + x * $STEP), is_wide);
+          $UNROLL
+          for (int of_group = 0; of_group < $OF_GROUP; ++of_group) {
+            $UNROLL
+            for (int one = 0; one < $CHUNK; ++one)
+              sums[pixel][one] = OB_LIB(fma)(
+                  weights[of_group][one], elements[one / $OF_GROUP * $OF_GROUP + of_group], sums[pixel][one]);
+          }
+        }
+      }
+    }"""
+
+# Adjacent items have adjacent channels.
+_TEXT = """\
+  const ob_i64 number = $ITEM;
+  const ob_i32 across = ($WIDTH + $PIXELS - 1) / $PIXELS;
+  if (number >= (ob_i64)$BATCHES * ($ROWS) * across * $EACH) return;
+  const ob_i32 first = (ob_i32)number % $EACH * $CHUNK;
+  ob_i32 row = (ob_i32)number / $EACH;
+  const ob_i32 q$LAST = row % across * $PIXELS;
+  row /= across;
+  $OF_ROW
+  const ob_i32 batch = row, from = batch * $BATCH_STRIDE + first;
+  $BEGINS
+  const bool is_wide = $WIDE;
+  float sums[$PIXELS][$CHUNK];
+  $UNROLL
+  for (int pixel = 0; pixel < $PIXELS; ++pixel) {
+    $UNROLL
+    for (int one = 0; one < $CHUNK; ++one) sums[pixel][one] = 0;
+  }
+  $LOOPS
+$SUMS
   }
   $UNROLL
   for (int pixel = 0; pixel < $PIXELS; ++pixel) {

@@ -44,6 +44,9 @@ class Rows:
     def stride(self, which: str) -> str:
         return number_text(f"{self.name}_{which}_stride", self._strides[which])
 
+    def stride_and_text(self, which: str) -> tuple[sympy.Expr, str]:
+        return self._strides[which], self.stride(which)
+
     def is_dense_along(self, which: str) -> bool:
         return bool(self._strides[which] == 1)
 

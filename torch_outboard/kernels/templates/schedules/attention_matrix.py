@@ -138,6 +138,7 @@ def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) 
     )
     key = side("key", by_rows(given.key), ("next_key", "$KEYS"), sizes.keys, sizes.head, "$HEAD")
     value = side("value", by_columns(given.value), ("0", "$VALUE_HEAD"), sizes.value_head, sizes.keys, "$KEYS")
+    key, value = key.counting(given.keys), value.counting()
     rows_of_lane, kind = unit.result.rows_of_lane(unit.lanes), key.kind
     kernel.arrays = [LocalArray(kind, "slots", str(_SLOTS * sizes.slot), is_aligned=True)]
     words |= tiling.words() | _brought(query, key, value) | _sums(call, unit, sizes, given)
@@ -191,11 +192,12 @@ def _brought(query: Side, key: Side, value: Side) -> dict[str, str]:
         "DECLARE": query.declared() + key.declared() + value.declared() + query_place + key_place + value_place,
         "FIND_QUERY": query.find(),
         "BRING_QUERY": query.begin() + query.finish(),
+        "FIND_FIRST": key.find_first("0", "0") + value.find_first(from_step="0"),
         "FIND_KEY": key.find(),
-        "BEGIN_KEY": key.begin(),
+        "BEGIN_KEY": key.begin() + key.advance_lines(),
         "FINISH_KEY": key.finish(),
         "FIND_VALUE": value.find(),
-        "BEGIN_VALUE": value.begin(),
+        "BEGIN_VALUE": value.begin() + value.advance(),
         "FINISH_VALUE": value.finish(),
         "COMMIT": copies.commit if copies else "",
         "WAIT": filled(copies.wait, {"LATER": str(_SLOTS - 2)}) if copies else "",
@@ -302,6 +304,7 @@ $LOAD_QUERY
     most[line] = $NONE;
     total[line] = 0;
   }
+$FIND_FIRST
 $FIND_VALUE
   {
     const ob_i64 next_key = 0;

@@ -27,7 +27,7 @@ from torch_outboard.kernels.templates.heads import Attention, Gradients, Rows
 from torch_outboard.kernels.templates.product import ceil_div, filled
 from torch_outboard.kernels.templates.schedules.attention_rows import by_rows, in_registers, put
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
-from torch_outboard.kernels.templates.schedules.matrix_fragments import Array, fragments, multiplied
+from torch_outboard.kernels.templates.schedules.matrix_fragments import Array, fragments, multiplied, place_of_lane
 from torch_outboard.kernels.templates.schedules.matrix_sides import Side, Tiling
 
 __all__ = ["SideKernel", "Sizes", "differentiate_sides"]
@@ -203,7 +203,7 @@ class SideKernel:
         sizes, is_wide = self.sizes, rows.name in ("grad", "value")
         is_kept = of_queries != self.of_keys
         depth = "$VALUE_HEAD" if is_wide else "$HEAD"
-        return Side(
+        side = Side(
             rows.name,
             by_rows(rows),
             ("first_kept" if is_kept else "next", size),
@@ -216,6 +216,7 @@ class SideKernel:
             depth,
             depth,
         )
+        return side if is_kept else side.counting(*rows.tensor.size)
 
     def _results(self) -> list[tuple[Rows, str, str, str]]:
         """Return the targets, each with its sums, the factor of its sums and its number of columns."""
@@ -228,18 +229,21 @@ class SideKernel:
     def brought(self, kept: list[Side], tiles: list[Side]) -> dict[str, str]:
         """Return the words by which the group's memory gets its rows."""
         copies = self.sizes.unit.copies
+        places = [one.place_of_lane("part_row") for one in kept] + [one.place_of_lane("0") for one in tiles]
+        (_, left), (_, other_left), (_, right), (_, other_right) = places
         return {
-            "DECLARE": "".join(one.declared() for one in (*kept, *tiles)),
+            "DECLARE": "".join(one.declared() + one.find_first("first_tile", "0") for one in (*kept, *tiles))
+            + "".join(place for place, _ in places),
             "BRING_KEPT": "".join(one.find() + one.begin() + one.finish() for one in kept),
-            "BEGIN": "".join(one.find() + one.begin() for one in tiles),
+            "BEGIN": "".join(one.find() + one.begin() + one.advance_lines() for one in tiles),
             "FINISH": "".join(one.finish() for one in tiles),
             "COMMIT": copies.commit if copies else "",
             "WAIT": filled(copies.wait, {"LATER": "0"}) if copies else "",
             "LOOP": _TWO_SLOTS if self.sizes.slots == 2 else _ONE_SLOT,
-            "LOAD_KEPT": kept[0].load("part_row", "1", "left_part"),
-            "LOAD_TILE": tiles[0].load("0", "$ACROSS", "right_part"),
-            "LOAD_OTHER_KEPT": kept[1].load("part_row", "1", "left_part"),
-            "LOAD_OTHER_TILE": tiles[1].load("0", "$ACROSS", "right_part"),
+            "LOAD_KEPT": kept[0].load("part_row", "1", "left_part", lane=left),
+            "LOAD_TILE": tiles[0].load("0", "$ACROSS", "right_part", lane=right),
+            "LOAD_OTHER_KEPT": kept[1].load("part_row", "1", "left_part", lane=other_left),
+            "LOAD_OTHER_TILE": tiles[1].load("0", "$ACROSS", "right_part", lane=other_right),
         }
 
     def _sums(self, tiles: list[Side], arrays: list[Array]) -> dict[str, str]:
@@ -262,8 +266,13 @@ class SideKernel:
             left = held.text(results, "left_part", across, dtype) if held else ""
             left = left or fragments(unit, True, array, ("part_row", "at"), "1", "left_part")
             slot = f"turn * {side.array.size} + " if sizes.slots > 1 else ""
-            place = (f"share * {wide * unit.n}", "at")
-            right = fragments(unit, False, side.array, place, str(wide), "right_part", slot, is_across=True)
+            first_column = f"share * {wide * unit.n}"
+            shared = unit, False, side.array
+            place, lane = place_of_lane(
+                f"{side.name}_column_lane", *shared, first_column, wide * unit.n, is_across=True
+            )
+            declared += place
+            right = fragments(*shared, (first_column, "at"), str(wide), "right_part", slot, is_across=True, lane=lane)
             products += f"""\
     $UNROLL
     for (int at = 0; at < $OTHER_TILE; at += $UNIT_STEPS) {{

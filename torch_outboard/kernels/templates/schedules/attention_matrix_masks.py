@@ -132,7 +132,7 @@ _TEXT = """\
   const ob_i64 number = OB_GROUP_NUMBER, of_all = number / tiles_across / tiles_down;
   const ob_i64 of_head = of_all % ($MASK_BATCHES * $MASK_HEADS), split = of_all / ($MASK_BATCHES * $MASK_HEADS);
   const ob_i64 first_kept = number / tiles_across % tiles_down * $KEPT_TILE;
-  const ob_i64 first_other = number % tiles_across * $OTHER_TILE;
+  const ob_i64 first_other = number % tiles_across * $OTHER_TILE, first_tile = first_other;
   const ob_i64 first_batch = of_head / $MASK_HEADS * $SHARED_BATCHES;
   const ob_i64 first_head = of_head % $MASK_HEADS * $SHARED_HEADS;
   const bool is_left_out = $IS_CAUSAL && first_other >= first_kept + $KEPT_TILE;

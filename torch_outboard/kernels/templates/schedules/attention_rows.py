@@ -28,6 +28,7 @@ def by_rows(rows: Rows) -> Operand:
         is_dense_along_steps=rows.is_dense_along("column"),
         multiples=tuple(rows.stride(one) for one in ("batch", "head", "row")),
         pointer=name,
+        stride=rows.stride_and_text("row"),
     )
 
 
@@ -45,6 +46,7 @@ def by_columns(rows: Rows) -> Operand:
         beside=f"{name}[{place} + lane]" if rows.is_dense_along("column") else "",
         multiples=tuple(rows.stride(one) for one in ("batch", "head", "row")),
         pointer=name,
+        stride=rows.stride_and_text("row"),
     )
 
 

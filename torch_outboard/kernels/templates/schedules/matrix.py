@@ -22,7 +22,7 @@ from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.product import End, Operand, Product, ceil_div, filled
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
 from torch_outboard.kernels.templates.schedules.matrix_fragments import multiplied
-from torch_outboard.kernels.templates.schedules.matrix_sides import Side, Tiling
+from torch_outboard.kernels.templates.schedules.matrix_sides import NARROW, Side, Tiling
 from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end_of_parts, sum_of_parts
 
 __all__ = ["multiply"]
@@ -37,8 +37,6 @@ _MOST_SPLITS, _LEAST_TURNS = 64, 8
 _MANY_TURNS = 64
 # Bytes of the group's memory that a kernel may declare.
 _DECLARED = 48 << 10
-# Sizes below are counted by numbers of 32 bits, which divide in a fraction of the time.
-_NARROW = (1 << 31) - (1 << 20)
 
 
 @dataclass(frozen=True)
@@ -102,13 +100,6 @@ def multiply(call: TemplateCall, product: Product) -> None:
     call.free(part)
 
 
-def _counts(side: Side) -> bool:
-    """Return whether the places of a tile are counted from an item's first one."""
-    if not side.can_count or side.operand.stride is None:
-        return False
-    return holds(sympy.Le(side.operand.stride[0], _NARROW // side.operand.dtype.itemsize))
-
-
 def _turned(product: Product) -> Product:
     return replace(product, rows=product.columns, columns=product.rows, left=product.right, right=product.left)
 
@@ -121,13 +112,13 @@ def _kernel(
     sizes = product.sizes(kernel)
     for one in (product.left, product.right, end):
         one.declare(kernel)
-    is_narrow = all(holds(sympy.Le(one, _NARROW)) for one in (product.rows, product.columns, product.depth))
+    is_narrow = all(holds(sympy.Le(one, NARROW)) for one in (product.rows, product.columns, product.depth))
 
     def side(name: str, operand: Operand, lines: tuple[str, str], is_left: bool) -> Side:
         tile = (tiling.height if is_left else tiling.width, tiling.steps)
         shared = call.dialect, *tile, is_left, _SLOTS
         made = Side(name, operand, lines, tiling, *shared, until="until", shifts=True)
-        return replace(made, counts=is_narrow and _counts(made))
+        return made.counting() if is_narrow else made
 
     left = side("left", product.left, ("first_row", "$ROWS"), True)
     right = side("right", product.right, ("first_column", "$COLUMNS"), False)
@@ -138,7 +129,7 @@ def _kernel(
         "UNROLL": call.dialect.unroll,
         "BAND": str(_BAND),
         "SLOTS": str(_SLOTS),
-        "FIND": left.declared() + left.find() + right.declared() + right.find(),
+        "FIND": "".join(one.declared() + one.find_first() + one.find() for one in (left, right)),
         "BEGIN": left.begin() + right.begin(),
         "FINISH": left.finish() + right.finish(),
         "ADVANCE": left.advance() + right.advance(),

@@ -8,21 +8,26 @@ them out of aligned ones, or brings them element by element if registers are sca
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
 
 from torch_outboard.codegen.dialects.dialect import STORAGE_TYPES, Dialect
 from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.codegen.dialects.units import MatrixUnit
 from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.product import Operand, filled
 from torch_outboard.kernels.templates.schedules.matrix_fragments import Array, fragments, place_of_lane
 
-__all__ = ["Side", "Tiling", "wide"]
+__all__ = ["NARROW", "Side", "Tiling", "wide"]
 
 # Items of a group: enough for four processors, each of which has a unit.
 _GROUP = 128
 _BYTES = 16  # that an item brings at a time
-_BITS = 32  # of a number in which an item notes its loads
+# Sizes below are counted by numbers of 32 bits, which divide in a fraction of the time.
+NARROW = (1 << 31) - (1 << 20)
 
 
 @dataclass(frozen=True)
@@ -244,9 +249,9 @@ class Side:
         return f"  {self._finds_width()}\n  {'' if self.copies else self._registers()}\n"
 
     def find(self) -> str:
-        """Return the statements that compute the numbers of the lines that an item loads."""
+        """Return the statements that compute the numbers of the lines that an item loads; "" if it counts places."""
         if self.counts:
-            return self._find_first()
+            return ""
         return f"""\
   {self.operand.arrays(self.lines)}
   $UNROLL
@@ -267,36 +272,45 @@ class Side:
     @property
     def can_count(self) -> bool:
         """Whether an item's loads are a multiple of eight lines, or of steps, apart."""
-        return self.has_chunks and self.tiling.group % (8 * self._each) == 0 and self.loads <= _BITS
+        return self.has_chunks and self.tiling.group % (8 * self._each) == 0
 
-    def _find_first(self) -> str:
-        """Return the statements that point to the item's first load, and note of which loads there are lines."""
+    def counting(self, *sizes: Any) -> Side:
+        """Return the side that counts places if it can; the sizes, by which it counts, must fit 32 bits too."""
+        if not self.can_count or self.operand.stride is None:
+            return self
+        numbers = (*sizes, self.operand.stride[0] * self._size)
+        return replace(self, counts=all(holds(sympy.Le(one, NARROW)) for one in numbers))
+
+    def find_first(self, first: str = "", from_step: str = "from_step") -> str:
+        """Return the statements that point to the item's first load, and count the lines from there on.
+
+        `first` is the tile's first line, if it is another one at first. "" if the side does not count places.
+        """
+        if not self.counts:
+            return ""
         assert self.operand.stride is not None
-        name, pointer = self.name, "OB_GLOBAL const ob_u8*"
+        name, pointer, first = self.name, "OB_GLOBAL const ob_u8*", first or self.first
         return f"""\
   const ob_u32 {name}_bytes = (ob_u32)({self.operand.stride[1]}) * {self._size};
   const ob_u64 {name}_apart = (ob_u64){name}_bytes * {self._apart};
   {pointer} {name}_at;
   ob_u32 {name}_to;
+  {"" if self.is_across else f"int {name}_rest;"}
   {{
     const int load = 0;
     {self.place()}
     {name}_to = {self._to()};
-    const ob_i64 line = {self._line() if self.is_across else f"{self.first} + at_line"}, step = from_step + at_step;
+    {"" if self.is_across else f"{name}_rest = (int)({self.size} - {first}) - (int)at_line;"}
+    const ob_i64 line = {self._line() if self.is_across else f"{first} + at_line"}, step = {from_step} + at_step;
     {self.operand.computed()}
     {name}_at = ({pointer})&{self.operand.place};
   }}
-{"" if self.is_across else self._find_lines()}"""
-
-    def _find_lines(self) -> str:
-        return f"""\
-  ob_u32 {self.name}_lines = 0;
-  $UNROLL
-  for (int load = 0; load < {self.loads}; ++load) {{
-    {self.place()}
-    {self.name}_lines |= (ob_u32)({self.first} + at_line < {self.size}) << load;
-  }}
 """
+
+    def advance_lines(self) -> str:
+        """Return the statements that go on to the next lines."""
+        lines = f"{self.name}_at += (ob_u64){self.tile} * {self.name}_bytes; {self.name}_rest -= {self.tile};"
+        return f"    {lines}\n" if self.counts else ""
 
     def advance(self) -> str:
         """Return the statement that goes on to the next steps."""
@@ -427,7 +441,7 @@ class Side:
     def _counted(self) -> str:
         """Return the statements that count a chunk's place: all loads of a turn share all but an instruction or two."""
         name = self.name
-        has_line = "" if self.is_across else f" && ({name}_lines >> load & 1)"
+        has_line = "" if self.is_across else f" && load * {self._apart} < {name}_rest"
         return f"""\
 OB_GLOBAL const {self.kind}* from = (OB_GLOBAL const {self.kind}*)({name}_at + load * {name}_apart);
           const bool is_wanted = (int)at_step < {self.until} - from_step{has_line};"""
