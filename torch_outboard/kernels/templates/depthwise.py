@@ -32,7 +32,8 @@ _GROUP = 128
 _BYTES = 16  # that an item brings at a time
 # Pixels of an item: as many as leave this number of items.
 _PIXELS, _MANY = (4, 2), 1 << 16
-# Places of a window's last dimension, of which an item has all weights in registers, and pixels between them.
+# Places of a window's last dimension, whose weights an item has in registers, and pixels that
+# it reads in a row.
 _MOST_TAPS, _MOST_PLACES = 9, 32
 # Items that add the gradient of a weight, and the parts of a sum at most.
 _ADDING, _PARTS = 1 << 15, 512
