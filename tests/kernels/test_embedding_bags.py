@@ -71,6 +71,16 @@ def test_bags_that_the_cpu_refuses(indices: list[int], offsets: list[int], messa
             F.embedding_bag(torch.tensor(indices, device=place), weight, torch.tensor(offsets, device=place)).cpu()
 
 
+@pytest.mark.parametrize("offsets", [[1, 2], [0, 3], [0, 2, 1]], ids=["begin", "end", "order"])
+def test_gradients_of_bags_that_no_offsets_make(offsets: list[int], device: torch.device) -> None:
+    grad, weight = torch.randn(3, 4, device=device), torch.randn(10, 4, device=device)
+    indices, begins = torch.tensor([1, 2], device=device), torch.tensor(offsets, device=device)
+    with pytest.raises(RuntimeError, match="offsets"):
+        torch.ops.aten._embedding_bag_per_sample_weights_backward(
+            grad, weight, indices, begins, indices.new_empty(0), 0
+        ).cpu()
+
+
 def test_a_last_offset_that_is_not_the_end(device: torch.device) -> None:
     """The CPU's kernels take what is left into the last bag, or leave it out, by the mode."""
     weight, (indices, offsets) = torch.randn(10, 4, device=device), bags(True)

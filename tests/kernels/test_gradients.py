@@ -329,3 +329,8 @@ def test_losses_by_margins(device: torch.device) -> None:
     )
     check(lambda x: F.multi_margin_loss(x, one.to(x.device), 2, 0.7, weight.to(x.device)), x, device=device)
     check(lambda x: F.multilabel_margin_loss(x, several.to(x.device), reduction="none"), x, device=device)
+    # Of the element type of its input, to which autograd would convert it.
+    operator = torch.ops.aten.multi_margin_loss_backward
+    grad = torch.ones(())
+    found = operator(grad.double().to(device), x.double().to(device), one.to(device), 1, 1.0)
+    torch.testing.assert_close(found.cpu(), operator(grad.double(), x.double(), one, 1, 1.0))

@@ -11,6 +11,10 @@ from ..refusals.lists import UNCHECKED
 
 # Of equal elements any may be named.
 _NAMES_ANY_OF_EQUALS = ("topk", "kthvalue", "mode")
+# Of eigenvectors any sign is right.
+_HAS_ANY_SIGN = ("_linalg_eigh",)
+# What is left of a matrix without a factor is not the same.
+_MAY_HAVE_NO_FACTOR = ("linalg_cholesky_ex",)
 # Results for the operator's backward alone, which the CPU leaves empty where its fast path runs.
 _FOR_BACKWARD = ("_embedding_bag", "_embedding_bag_forward_only")
 # Counts integers, as CUDA does.
@@ -50,7 +54,7 @@ def has_rounded_constants(operator: torch._ops.OpOverload) -> bool:
 def is_left_out(operator: torch._ops.OpOverload) -> bool:
     """Return whether two right results of the operator may differ."""
     name = operator._schema.name.partition("::")[2]
-    listed = (*_NAMES_ANY_OF_EQUALS, *_FOR_BACKWARD, *_TAKES_MORE, *_READS_BESIDE)
+    listed = (*_NAMES_ANY_OF_EQUALS, *_HAS_ANY_SIGN, *_FOR_BACKWARD, *_TAKES_MORE, *_READS_BESIDE)
     return torch.Tag.nondeterministic_seeded in operator.tags or name in listed
 
 
@@ -60,6 +64,8 @@ def may_differ(call: OperatorCall) -> bool:
     tensors = [one for one in tree_leaves(call.arguments) if isinstance(one, torch.Tensor)]
     if name in _KEEPS_SHAPE_WHEN_EMPTY:
         return any(one.numel() == 0 for one in tensors)
+    if name in _MAY_HAVE_NO_FACTOR:
+        return bool(torch.linalg.cholesky_ex(tensors[0])[1].any())
     if name in _WIDE_INTEGERS:
         return not any(one.is_floating_point() for one in tensors)
     if name in _LEAVES_OUT_ZERO_WEIGHTS or _OF_DEGREES in name:

@@ -42,6 +42,7 @@ UNCHECKED: frozenset[str] = frozenset(
 UNCHECKED_VALUES: dict[str, tuple[str, ...]] = {
     "aten::_embedding_bag": ("offsets",),
     "aten::_embedding_bag_forward_only": ("offsets",),
+    "aten::_embedding_bag_per_sample_weights_backward": ("offsets",),
     "aten::linalg_ldl_solve": ("pivots",),
 }
 

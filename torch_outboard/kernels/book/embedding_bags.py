@@ -56,6 +56,18 @@ def _check_offsets(_: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor
     torch.ops.aten._assert_async.msg(is_right, text)
 
 
+def _check_bags(
+    grad: torch.Tensor,
+    _: torch.Tensor,
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    offset2bag: torch.Tensor,
+    *__: Any,
+) -> None:
+    if offset2bag.shape[0] != indices.shape[0]:  # then bags are counted from offsets
+        _check_offsets(grad, indices, offsets)
+
+
 def _forward(has_gradients: bool) -> Any:
     def body(
         weight: torch.Tensor,
@@ -197,5 +209,7 @@ OPERATORS = (
     Operator("aten::_embedding_bag.default", decomposition=_forward(True), check=_check_offsets),
     Operator("aten::_embedding_bag_dense_backward.default", decomposition=_dense_backward),
     Operator("aten::_embedding_bag_forward_only.default", decomposition=_forward(False), check=_check_offsets),
-    Operator("aten::_embedding_bag_per_sample_weights_backward.default", decomposition=_weights_backward),
+    Operator(
+        "aten::_embedding_bag_per_sample_weights_backward.default", decomposition=_weights_backward, check=_check_bags
+    ),
 )

@@ -75,7 +75,7 @@ def _multi_margin_backward(
     torch.ops.aten._assert_async.msg(is_class.all(), "target out of range")
     is_target = torch.arange(given.shape[-1], device=self.device) == classes
     distance = margin - given.gather(1, classes) + given
-    slope = torch.where(distance > 0, 1 if p == 1 else 2 * distance, 0) / given.shape[-1]
+    slope = torch.where(distance > 0, torch.ones_like(distance) if p == 1 else 2 * distance, 0) / given.shape[-1]
     if weight is not None:
         slope = slope * weight[classes]
     slope = torch.where(is_target, 0, slope)
