@@ -141,7 +141,7 @@ def multiplied(
 ) -> str:
     """Return the loops that add the products of a lane's fragments to its sums.
 
-    Rows go to and fro, so that adjacent multiplications have a fragment in common, which the unit then keeps.
+    Every other row goes backwards, so that adjacent multiplications have a fragment in common, which the unit keeps.
     """
     words = {
         "SUMS": f"{sums} + (i * {across} + column) * {unit.result.count}",
