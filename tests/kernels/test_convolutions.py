@@ -119,6 +119,11 @@ def test_groups_of_few_channels(dtype: torch.dtype, of_group: int, device: torch
         gradients(lambda x, w, b, one=one: F.conv2d(x, w, b, **one), x, weight, bias, device=device)
 
 
+def test_depthwise_with_a_weight_whose_places_are_not_aligned(device: torch.device) -> None:
+    x, weight = by_channels(whole(2, 8, 5, 6, dtype=torch.bfloat16)), whole(3, 3, 9, dtype=torch.bfloat16)
+    run(lambda x, w: F.conv2d(x, w[:, :, :8].permute(2, 0, 1)[:, None], groups=8), x, weight, device=device)
+
+
 def test_depthwise_with_places_far_apart(device: torch.device) -> None:
     x, weight = by_channels(whole(1, 8, 3, 80)), whole(8, 1, 1, 3)
     gradients(lambda x, w: F.conv2d(x, w, dilation=(1, 30), groups=8), x, weight, device=device)

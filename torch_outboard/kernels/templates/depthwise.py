@@ -150,7 +150,7 @@ def _words(
 ) -> dict[str, str]:
     """Return the words of both kernels: an item has `pixels` of the grid, and reads windows of the source."""
     chunk, last = _chunk(source), shape.rank - 1
-    others = tuple(dict.fromkeys(one for named in (source, grid) for one in named.others(1)))
+    others = [*source.others(1), *grid.others(1), *(other.others(0) if other is not grid else ())]
     pointers = dict.fromkeys((source.name, other.name, grid.name))
     return {
         "ITEM": call.dialect.item,
@@ -166,7 +166,9 @@ def _words(
             f"const ob_i32 q{i} = row % (ob_i32){grid.size(2 + i)}; row /= (ob_i32){grid.size(2 + i)};"
             for i in reversed(range(last))
         ),
-        "WIDE": " && ".join(wide(one, others if i == 0 else (), chunk, _BYTES) for i, one in enumerate(pointers)),
+        "WIDE": " && ".join(
+            wide(one, tuple(others) if i == 0 else (), chunk, _BYTES) for i, one in enumerate(pointers)
+        ),
         "BATCH_STRIDE": source.stride(0),
         "TAPS": str(window[last]),
         "PLACES": str((pixels - 1) * shape.stride[last] + (window[last] - 1) * shape.dilation[last] + 1),
