@@ -23,6 +23,7 @@ UNCHECKED: frozenset[str] = frozenset(
         "aten::avg_pool3d_backward",
         "aten::batch_norm_backward",
         "aten::fractional_max_pool3d_backward",
+        "aten::gelu_backward",
         "aten::grid_sampler_2d_backward",
         "aten::grid_sampler_3d_backward",
         "aten::lu_unpack",
