@@ -13,11 +13,12 @@ from torch.utils._sympy.functions import FloorDiv, Mod
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor, simplified
 from torch_outboard.kernels.templates.product import ceil_div, filled
 
-__all__ = ["Divisions", "Size", "by_channels", "holds", "is_narrow"]
+__all__ = ["NARROW", "Divisions", "Size", "by_channels", "holds", "is_narrow"]
 
 _BYTES = 16  # that are brought at a time
 _GROUP = 128
-_NARROW = (1 << 31) - (1 << 20)
+# Sizes below are counted by numbers of 32 bits, which divide in a fraction of the time.
+NARROW = (1 << 31) - (1 << 20)
 
 
 def holds(condition: Any) -> bool:
@@ -28,10 +29,8 @@ def holds(condition: Any) -> bool:
 def is_narrow(*tensors: Layout) -> bool:
     """Return whether 32 bits count the elements of tensors and their places in memory."""
     return all(
-        holds(sympy.Le(prod(one.size, start=sympy.Integer(1)), _NARROW))
-        and holds(
-            sympy.Le(sum((size - 1) * stride for size, stride in zip(one.size, one.stride, strict=True)), _NARROW)
-        )
+        holds(sympy.Le(prod(one.size, start=sympy.Integer(1)), NARROW))
+        and holds(sympy.Le(sum((size - 1) * stride for size, stride in zip(one.size, one.stride, strict=True)), NARROW))
         for one in tensors
     )
 

@@ -88,10 +88,12 @@ def convolve(
         "LOOPS": _loops(shape, source, weight, window, is_spread),
         "TAP": f"{window[last] - 1} - tap" if is_spread else "tap",
         "TAP_STRIDE": weight.stride(2 + last),
-        "TO": " + ".join([f"batch * {out.stride(0)} + first", *(f"q{i} * {out.stride(2 + i)}" for i in range(last))]),
         "VALUE": value,
         "EACH": str(each),
-        "SUMS": _OF_CHANNELS if of_group == 1 else _OF_GROUPS,
+        "SUMS": _OF_CHANNELS + _BY_PLACES if of_group == 1 else _OF_GROUPS,
+        "BEGIN": f"y{last}",
+        "SUM": "sums[pixel][one]",
+        "FACTOR": "weights[ahead / $DILATION][one]",
         "OF_GROUP": str(of_group),
         "OTHER_STRIDE": weight.stride(1),
     }
@@ -126,8 +128,11 @@ def weights(call: TemplateCall, shape: Shape, grid: Named, image: Named, product
         "OF_OUTER": "\n  ".join(made),
         "INSIDE": " && ".join(inside),
         "FROM": " + ".join(from_),
+        "SUMS": _BY_PLACES,
         "BEGIN": f"q * {shape.stride[last]} - {shape.padding[last]}",
-        "TO": " + ".join([f"batch * {grid.stride(0)} + first", *(f"q{i} * {grid.stride(2 + i)}" for i in range(last))]),
+        "SUM": "sums[ahead / $DILATION][one]",
+        "FACTOR": "gradients[pixel][one]",
+        "EACH": str(each),
         "GROUPS": str(shape.groups),
     }
     kernel.text = filled(_WEIGHTS, words)
@@ -155,7 +160,6 @@ def _words(
     return {
         "ITEM": call.dialect.item,
         "UNROLL": call.dialect.unroll,
-        "EACH": str(shape.groups // chunk),
         "CHUNK": str(chunk),
         "PIXELS": str(pixels),
         "LAST": str(last),
@@ -178,6 +182,7 @@ def _words(
         "GRID": grid.name,
         "HAS": source.has("x", 2 + last),
         "STEP": source.stride(2 + last),
+        "TO": " + ".join([f"batch * {grid.stride(0)} + first", *(f"q{i} * {grid.stride(2 + i)}" for i in range(last))]),
         "TO_STEP": grid.stride(2 + last),
     }
 
@@ -271,15 +276,11 @@ OB_DEVICE void ob_store_chunk(OB_GLOBAL $KIND* to, const float* from, bool is_wi
 }
 """
 
-# An element comes once for all pixels.
-_OF_CHANNELS = """\
-    float weights[$TAPS][$CHUNK];
-    $UNROLL
-    for (int tap = 0; tap < $TAPS; ++tap)
-      ob_load_chunk(weights[tap], weight + (weight_from + ($TAP) * $TAP_STRIDE), is_wide);
+# An element of the source comes once for all pixels.
+_BY_PLACES = """\
     $UNROLL
     for (int place = 0; place < $PLACES; ++place) {
-      const ob_i32 x = y$LAST + place;
+      const ob_i32 x = $BEGIN + place;
       if ($HAS) {
         float elements[$CHUNK];
         ob_load_chunk(elements, $SOURCE + (row_from + x * $STEP), is_wide);
@@ -288,12 +289,18 @@ _OF_CHANNELS = """\
           const int ahead = place - pixel * $APART;
           if (ahead >= 0 && ahead % $DILATION == 0 && ahead / $DILATION < $TAPS) {
             $UNROLL
-            for (int one = 0; one < $CHUNK; ++one)
-              sums[pixel][one] = OB_LIB(fma)(weights[ahead / $DILATION][one], elements[one], sums[pixel][one]);
+            for (int one = 0; one < $CHUNK; ++one) $SUM = OB_LIB(fma)($FACTOR, elements[one], $SUM);
           }
         }
       }
     }"""
+
+_OF_CHANNELS = """\
+    float weights[$TAPS][$CHUNK];
+    $UNROLL
+    for (int tap = 0; tap < $TAPS; ++tap)
+      ob_load_chunk(weights[tap], weight + (weight_from + ($TAP) * $TAP_STRIDE), is_wide);
+"""
 
 # The weights of a place in the window come once for all pixels.
 _OF_GROUPS = """\
@@ -386,24 +393,7 @@ _WEIGHTS = """\
           if (q + pixel < $WIDTH)
             ob_load_chunk(gradients[pixel], $GRID + (grid_from + (q + pixel) * $TO_STEP), is_wide);
         }
-        $UNROLL
-        for (int place = 0; place < $PLACES; ++place) {
-          const ob_i32 x = $BEGIN + place;
-          if ($HAS) {
-            float elements[$CHUNK];
-            ob_load_chunk(elements, $SOURCE + (row_from + x * $STEP), is_wide);
-            $UNROLL
-            for (int pixel = 0; pixel < $PIXELS; ++pixel) {
-              const int ahead = place - pixel * $APART;
-              if (ahead >= 0 && ahead % $DILATION == 0 && ahead / $DILATION < $TAPS) {
-                $UNROLL
-                for (int one = 0; one < $CHUNK; ++one)
-                  sums[ahead / $DILATION][one] =
-                      OB_LIB(fma)(gradients[pixel][one], elements[one], sums[ahead / $DILATION][one]);
-              }
-            }
-          }
-        }
+$SUMS
       }
     }
   }

@@ -18,11 +18,11 @@ from torch.utils._sympy.functions import FloorDiv
 
 from torch_outboard.codegen.dialects.units import MatrixUnit, unit_of
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
-from torch_outboard.kernels.templates.channels import holds
+from torch_outboard.kernels.templates.channels import NARROW, holds
 from torch_outboard.kernels.templates.product import End, Operand, Product, ceil_div, filled
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
 from torch_outboard.kernels.templates.schedules.matrix_fragments import multiplied
-from torch_outboard.kernels.templates.schedules.matrix_sides import NARROW, Side, Tiling
+from torch_outboard.kernels.templates.schedules.matrix_sides import Side, Tiling
 from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end_of_parts, sum_of_parts
 
 __all__ = ["multiply"]

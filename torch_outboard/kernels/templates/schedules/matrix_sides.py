@@ -17,17 +17,15 @@ from torch_outboard.codegen.dialects.dialect import STORAGE_TYPES, Dialect
 from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.codegen.dialects.units import MatrixUnit
 from torch_outboard.kernels.refusal import Refusal
-from torch_outboard.kernels.templates.channels import holds
+from torch_outboard.kernels.templates.channels import NARROW, holds
 from torch_outboard.kernels.templates.product import Operand, filled
 from torch_outboard.kernels.templates.schedules.matrix_fragments import Array, fragments, place_of_lane
 
-__all__ = ["NARROW", "Side", "Tiling", "wide"]
+__all__ = ["Side", "Tiling", "wide"]
 
 # Items of a group: enough for four processors, each of which has a unit.
 _GROUP = 128
 _BYTES = 16  # that an item brings at a time
-# Sizes below are counted by numbers of 32 bits, which divide in a fraction of the time.
-NARROW = (1 << 31) - (1 << 20)
 
 
 @dataclass(frozen=True)
@@ -424,7 +422,7 @@ class Side:
         place = "*from" if self.counts else operand.place
         condition = f" && {operand.condition}" if operand.condition else ""
         if copies is not None:
-            words = {"ARRAY": self.array.name, "AT": self._at(), "BYTES": str(operand.dtype.itemsize)}
+            words = {"ARRAY": self.array.name, "AT": self._at(), "BYTES": str(self._size)}
             bring = filled(copies.copy, {**words, "FROM": f"&{place}", "IS_WANTED": "is_wanted"})
         else:
             four = self.dialect.four("ob_u32")
