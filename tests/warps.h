@@ -16,8 +16,23 @@
 struct float4 {
   float x, y, z, w;
 };
+
+namespace warps {
+void ask_for_alignment(const void* place);
+}  // namespace warps
+
+// A GPU ends the kernel that moves 16 bytes from or to another place.
 struct alignas(16) uint4 {
-  unsigned x, y, z, w;
+  unsigned x = 0, y = 0, z = 0, w = 0;
+  uint4() = default;
+  uint4(unsigned x, unsigned y, unsigned z, unsigned w) : x(x), y(y), z(z), w(w) {}
+  uint4(const uint4& from) { *this = from; }
+  uint4& operator=(const uint4& from) {
+    warps::ask_for_alignment(this);
+    warps::ask_for_alignment(&from);
+    x = from.x, y = from.y, z = from.z, w = from.w;
+    return *this;
+  }
 };
 
 namespace warps {
@@ -39,6 +54,11 @@ char* shared_place(uint32_t address) {
 
 void fail(const char* why) {
   if (failure == nullptr) failure = why;
+}
+
+void ask_for_alignment(const void* place) {
+  asm volatile("" : "+r"(place));  // the compiler takes the type's alignment for granted
+  if (reinterpret_cast<uintptr_t>(place) % 16 != 0) fail("16 bytes are moved that are not aligned to 16 bytes");
 }
 
 // What items that wait for each other bring.
