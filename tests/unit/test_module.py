@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from torch_outboard._compat import vector_math
+
 API_TABLE = str(Path(__file__).resolve().parents[2] / "scripts" / "api_table")
 MINOR = int(torch.__version__.split(".")[1])
 
@@ -329,6 +331,36 @@ before = torch.linalg.svd(torch.empty(3, 4, device="meta")).Vh.stride()
 torch_outboard.attach("sim")
 torch.linalg.svd(torch.ones(3, 4, device="sim"))
 assert torch.linalg.svd(torch.empty(3, 4, device="meta")).Vh.stride() == before, "meta tensors of others are as before"
+"""
+    )
+
+
+def test_torch_still_needs_first_calls_on_one_thread():
+    assert vector_math.needs_call_each_once(), "no supported torch has oneMKL before 2025: remove vector_math.py"
+
+
+def test_functions_of_one_number_are_called_once_on_one_thread(run_python):
+    run_python(
+        """
+import torch, torch_outboard
+from torch_outboard._compat import vector_math
+from torch.utils._python_dispatch import TorchDispatchMode
+class Calls(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if args and isinstance(args[0], torch.Tensor):
+            made.append((function.overloadpacket.__name__, args[0].dtype, args[0].numel()))
+        return function(*args, **(kwargs or {}))
+made = []
+with Calls():
+    vector_math.call_each_once()
+for dtype in (torch.float32, torch.float64):
+    for name in ("exp", "erf", "log", "sqrt", "tanh"):
+        assert made.count((name, dtype, 1)) == 1, made
+vector_math.needs_call_each_once = lambda: False
+made.clear()
+with Calls():
+    vector_math.call_each_once()
+assert not made
 """
     )
 

@@ -12,9 +12,10 @@ def apply(device: str) -> None:
     """Apply the workarounds that the running torch needs for the attached device; once."""
     # Not at the top: the device's modules need an attached driver.
     from torch_outboard import _C
-    from torch_outboard._compat import distributed, dynamo, every_torch, printing, sharing, torchvision
+    from torch_outboard._compat import distributed, dynamo, every_torch, printing, sharing, torchvision, vector_math
     from torch_outboard.device.sharing import reduce_storage
 
+    vector_math.call_each_once()
     sharing.share_storages(device, reduce_storage)
     every_torch.name_dlpack_device(device)
     every_torch.hint_at_cpu(device, _C.infers_shapes)

@@ -53,6 +53,12 @@ PATCHES: tuple[Patch, ...] = (
         "every_torch.needs_settle_before_settings",
     ),
     Patch(
+        "nothing: the CPU's functions of one number are called once",
+        "choose their code on one thread",
+        f"{_ISSUE}188792",
+        "vector_math.needs_call_each_once",
+    ),
+    Patch(
         "torch._tensor_str._tensor_str",
         "print a copy on the CPU",
         "its list of devices, torch/_tensor_str.py",
