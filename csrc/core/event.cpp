@@ -207,7 +207,7 @@ void Event::ask_until_done() const {
   void* const self = const_cast<Event*>(this);
   if (!is_done(self)) {
     const Waiting waiting("event_synchronize", device_, before_.stream);
-    detail::ask_until_done(waiting, is_done, self);
+    detail::ask_until_done(waiting, device_, is_done, self);
   }
 }
 

@@ -352,7 +352,7 @@ void wait_until_left(Stream& stream, Leave leave, const char* entry) {
     return;
   }
   const Waiting waiting(entry, stream.device, &stream);
-  ask_until_done(waiting, is_done, &stream);
+  ask_until_done(waiting, stream.device, is_done, &stream);
 }
 
 void wait_until_left(c10::DeviceIndex device, Leave leave) {

@@ -71,8 +71,8 @@ enum class Leave : bool { Never, OnSignal };
 
 namespace detail {
 OUTBOARD_API bool can_interrupt(const char* entry);
-// Poll until the work is done, and handle signals meanwhile. Raise what the signal handler raises.
-OUTBOARD_API void ask_until_done(const Waiting& waiting, bool (*is_done)(void*), void* user);
+// Poll until the device's work is done, and handle signals meanwhile. Raise what a handler raises.
+OUTBOARD_API void ask_until_done(const Waiting& waiting, c10::DeviceIndex device, bool (*is_done)(void*), void* user);
 // Handle pending signals, on a thread that can_interrupt. Raise what the handler raises.
 OUTBOARD_API void handle_signals();
 // Note a driver call on a thread of the core. The end of the process waits for these calls; the

@@ -104,7 +104,9 @@ def _of_keys(call: TemplateCall, given: Attention, gradients: Gradients) -> None
         "VALUE_BEGIN": given.value.begin("key_head"),
         "LOGSUMEXP": logsumexp.load(logsumexp.begin(), "first_query + row"),
         "DELTA": delta.load(delta.begin(), "first_query + row"),
-        "ARRAYS": " ".join(f"float {name}[$WIDTH * {_rounded(head)}];" for name, (one, head) in sums.items() if one),
+        "ARRAYS": " ".join(
+            f"float {name}[$WIDTH * {_rounded(head)}] OB_OF_VECTORS;" for name, (one, head) in sums.items() if one
+        ),
         "CLEAR": " ".join(
             f"for (int i = 0; i < panels * {_rounded(head)} * {_PANEL}; ++i) {name}[i] = 0;"
             for name, (one, head) in sums.items()
@@ -190,18 +192,16 @@ def _tiles(packed: str, outer: str, head: int, first: str, part: str, into: str 
     lines = "$KEYS" if first == "first_key" else "$QUERIES"
     return f"""\
       for (int i = 0; i < (steps + $STRIP - 1) / $STRIP * $STRIP * $PANEL; ++i) {into}[i] = 0;
-      for (int at = 0; at * $STRIP < steps; ++at)
-        ob_tile({packed} + ({outer} * (({lines} + $STRIP - 1) / $STRIP) + {first} / $STRIP + at) * {head * STRIP},
-                {part} + panel * {head} * $PANEL, {into} + at * $STRIP * $PANEL, {head});"""
+      ob_strips({packed} + ({outer} * (({lines} + $STRIP - 1) / $STRIP) + {first} / $STRIP) * {head * STRIP},
+                {head * STRIP}, {part} + panel * {head} * $PANEL, {into}, (steps + $STRIP - 1) / $STRIP, {head});"""
 
 
 def _sum(packed: str, outer: str, head: int, steps: str, first: str, part: str, into: str) -> str:
     """Return the loop that adds the products of columns with a block's rows of a panel."""
     strips = _rounded(head) // STRIP
     return f"""\
-      for (int at = 0; at < {strips}; ++at)
-        ob_tile({packed} + (({outer} * {strips} + at) * ${steps} + {first}) * $STRIP, {part},
-                {into} + (panel * {strips} + at) * $STRIP * $PANEL, steps);"""
+      ob_strips({packed} + ({outer} * {strips} * ${steps} + {first}) * $STRIP, ${steps} * $STRIP, {part},
+                {into} + panel * {strips} * $STRIP * $PANEL, {strips}, steps);"""
 
 
 def _summed(sums: str, head: int) -> str:
@@ -247,7 +247,7 @@ _QUERIES = """\
   const ob_i64 end = $IS_CAUSAL && first_query + lanes < $KEYS ? first_query + lanes : $KEYS;
   const ob_i64 query_from = $QUERY_BEGIN;
   $MASK_BEGIN
-  float query_part[$WIDTH * $HEAD];
+  float query_part[$WIDTH * $HEAD] OB_OF_VECTORS;
 $PACK_QUERY
 """
 
@@ -255,8 +255,8 @@ _ATTEND = (
     _QUERIES
     + """\
   const ob_i64 result_from = $RESULT_BEGIN;
-  float scores[$BLOCK * $PANEL];
-  float sums[$WIDTH * $VALUE_ROWS];
+  float scores[$BLOCK * $PANEL] OB_OF_VECTORS;
+  float sums[$WIDTH * $VALUE_ROWS] OB_OF_VECTORS;
   float most[$WIDTH], total[$WIDTH];
   for (int i = 0; i < panels * $VALUE_ROWS * $PANEL; ++i) sums[i] = 0;
   for (int lane = 0; lane < $WIDTH; ++lane) {
@@ -314,7 +314,7 @@ _OF_QUERIES = (
     _QUERIES
     + """\
   const ob_i64 grad_from = $GRAD_BEGIN, target_from = $TARGET_BEGIN;
-  float grad_part[$WIDTH * $VALUE_HEAD];
+  float grad_part[$WIDTH * $VALUE_HEAD] OB_OF_VECTORS;
 $PACK_GRAD
   float base[$WIDTH], delta_part[$WIDTH];
   for (int lane = 0; lane < panels * $PANEL; ++lane) {
@@ -323,8 +323,8 @@ $PACK_GRAD
     base[lane] = base[lane] == $NONE ? 0 : base[lane];
     delta_part[lane] = $DELTA;
   }
-  float scores[$BLOCK * $PANEL], slopes[$BLOCK * $PANEL];
-  float sums[$WIDTH * $HEAD_ROWS];
+  float scores[$BLOCK * $PANEL] OB_OF_VECTORS, slopes[$BLOCK * $PANEL] OB_OF_VECTORS;
+  float sums[$WIDTH * $HEAD_ROWS] OB_OF_VECTORS;
   for (int i = 0; i < panels * $HEAD_ROWS * $PANEL; ++i) sums[i] = 0;
   for (ob_i64 first_key = 0; first_key < end; first_key += $BLOCK) {
     const int steps = end - first_key < $BLOCK ? (int)(end - first_key) : $BLOCK;
@@ -357,10 +357,10 @@ _OF_KEYS = """\
   const int lanes = $KEYS - first_key < $WIDTH ? (int)($KEYS - first_key) : $WIDTH;
   const int panels = (lanes + $PANEL - 1) / $PANEL;
   const ob_i64 key_from = $KEY_BEGIN, value_from = $VALUE_BEGIN;
-  float key_part[$WIDTH * $HEAD], value_part[$WIDTH * $VALUE_HEAD];
+  float key_part[$WIDTH * $HEAD] OB_OF_VECTORS, value_part[$WIDTH * $VALUE_HEAD] OB_OF_VECTORS;
 $PACK_KEY
 $PACK_VALUE
-  float scores[$BLOCK * $PANEL], slopes[$BLOCK * $PANEL];
+  float scores[$BLOCK * $PANEL] OB_OF_VECTORS, slopes[$BLOCK * $PANEL] OB_OF_VECTORS;
   $ARRAYS
   $CLEAR
   for (ob_i64 head = key_head * $GROUP; head < (key_head + 1) * $GROUP; ++head) {

@@ -2,10 +2,11 @@
 """The schedule of products for CPUs: explicit vectors, and memory in the order in which it is read.
 
 One launch writes the left operand as strips of six rows, step after step; another launch computes. An item of the
-second has a block of 96 rows and four panels of columns. It packs 256 steps of its columns, whatever their strides and
-type, into its own memory, which stays in the second cache. Then it multiplies strips by panels of two vectors, whose
-sums are in registers. The compiler knows the width of vectors, and the host does not: a block has as many columns
-whatever it is, in more or fewer panels.
+second has a block of 96 rows and four panels of columns, and more if items are many. It packs 256 steps of its columns,
+whatever their strides and type, into its own memory, which stays in the second cache. Then it multiplies strips by
+panels of two vectors, whose sums are in registers: two strips at a time where there are registers for them. The
+compiler knows the width of vectors, and the host does not: a block has as many columns whatever it is, in more or fewer
+panels.
 """
 
 from __future__ import annotations
@@ -40,8 +41,10 @@ def multiply(call: TemplateCall, product: Product) -> None:
     product.right.declare(kernel)
     product.end.declare(kernel)
     block, width = schedule["block"], _NARROW_PANEL_BYTES // sums.size * schedule["panels"]
-    if holds(sympy.Ge(_items(product, 2 * block, 2 * width), _MANY)):
-        block, width = 2 * block, 2 * width
+    for larger in (4, 2):
+        if holds(sympy.Ge(_items(product, larger * block, 2 * width), _MANY)):
+            block, width = larger * block, 2 * width
+            break
     words = {
         **sizes,
         "ITEM": call.dialect.item,
@@ -157,6 +160,7 @@ def _pack_columns(operand: Operand, sums: SumType) -> str:
         const ob_i64 step = first_step + at;
         {operand.of_step}
         for (int first = 0; first < lanes; first += $PANEL)
+          OB_VECTORS(1)
           for (int lane = first; lane < first + $PANEL; ++lane)
             part[(first / $PANEL * $STEPS + at) * $PANEL + lane - first] = {operand.element_beside(sums)};
       }}
@@ -200,8 +204,8 @@ _MAIN = """\
   const int panels = (block_columns + $PANEL - 1) / $PANEL;
   const int lanes = panels * $PANEL;
   const ob_i64 strips = ($ROWS + $STRIP - 1) / $STRIP;
-  $KIND part[$STEPS * $WIDTH];
-  $KIND sums[$BLOCK * $WIDTH];
+  $KIND part[$STEPS * $WIDTH] OB_OF_VECTORS;
+  $KIND sums[$BLOCK * $WIDTH] OB_OF_VECTORS;
   for (int i = 0; i < panels * $BLOCK * $PANEL; ++i) sums[i] = 0;
   $ARRAYS
   for (int lane = 0; lane < lanes; ++lane) {
@@ -213,9 +217,10 @@ _MAIN = """\
     const int steps = $DEPTH - first_step < $STEPS ? (int)($DEPTH - first_step) : $STEPS;
 $PACK
     for (int panel = 0; panel < panels; ++panel)
-      for (int at = 0; at * $STRIP < block_rows; ++at)
-        ob_tile(packed + (strips * (batch * $DEPTH + first_step) + (first_row / $STRIP + at) * steps) * $STRIP,
-                part + panel * $STEPS * $PANEL, sums + (panel * $BLOCK + at * $STRIP) * $PANEL, steps);
+      for (int near = 0; near < steps; near += OB_NEAR_STEPS)
+        ob_strips(packed + (strips * (batch * $DEPTH + first_step) + first_row / $STRIP * steps + near) * $STRIP,
+                  steps * $STRIP, part + (panel * $STEPS + near) * $PANEL, sums + panel * $BLOCK * $PANEL,
+                  (block_rows + $STRIP - 1) / $STRIP, steps - near < OB_NEAR_STEPS ? steps - near : OB_NEAR_STEPS);
   }
   for (int panel = 0; panel < panels; ++panel) {
     const int first = panel * $PANEL;
@@ -233,39 +238,62 @@ $PACK
 """
 
 
-# A dialect that names no wider vectors has those of 32 bytes.
+# A dialect that names no wider vectors has those of 32 bytes. A panel's near steps are 16 KiB,
+# which stay in the first cache beside the strips that go past.
 _WIDE = (
     "#ifndef OB_WIDE_BYTES",
     "#define OB_WIDE_BYTES 32",
     "#define OB_WIDE(name) ob_vec_##name",
     "#define OB_WIDE_DEVICE OB_DEVICE",
     "#endif",
+    "#define OB_OF_VECTORS __attribute__((aligned(OB_WIDE_BYTES)))",
+    "#define OB_NEAR_STEPS (8192 / OB_WIDE_BYTES)",
 )
 
 
 def tile(dialect: Dialect, sums: SumType) -> str:
-    """Return `ob_tile(left, right, sums, steps)`, which adds the product of a strip and a panel to sums.
+    """Return `ob_strips(left, apart, right, sums, strips, steps)`, which adds the products of strips and a panel.
 
-    All loops over rows and vectors are unrolled, so that sums are in registers. The sums start at 0 in each part of the
-    steps, which loses fewer digits than one long sum.
+    `apart` is the distance between strips in `left`. All loops over rows and vectors are unrolled, so that sums are in
+    registers: those of two strips where vectors have 64 bytes, of which there are 32 registers. The sums start at 0 in
+    each part of the steps, which loses fewer digits than one long sum.
     """
+    left = dialect.pointer(sums.kind, is_written=False)
+    words = {"LEFT": left, "KIND": sums.kind, "STRIP": str(STRIP), "PANEL": panel_of(sums)}
+    one, two = (_tile(name, left, sums, strips) for name, strips in (("ob_one_strip", 1), ("ob_two_strips", 2)))
+    return "\n".join([*_WIDE, one, "#if OB_WIDE_BYTES == 64", two, "#endif", filled(_STRIPS, words)])
+
+
+_STRIPS = """\
+OB_WIDE_DEVICE void ob_strips($LEFT left, const ob_i64 apart, const $KIND* right, $KIND* sums, int strips, int steps) {
+  int at = 0;
+#if OB_WIDE_BYTES == 64
+  for (; at + 1 < strips; at += 2)
+    ob_two_strips(left + at * apart, apart, right, sums + at * $STRIP * $PANEL, steps);
+#endif
+  for (; at < strips; ++at) ob_one_strip(left + at * apart, right, sums + at * $STRIP * $PANEL, steps);
+}
+"""
+
+
+def _tile(name: str, left: str, sums: SumType, strips: int) -> str:
     kind, suffix, panel = sums.kind, sums.suffix, panel_of(sums)
-    left = dialect.pointer(kind, is_written=False)
-    pairs = [(row, vector) for row in range(STRIP) for vector in range(2)]
-    vector = f"const OB_WIDE({suffix})"
+    pairs = [(row, vector) for row in range(strips * STRIP) for vector in range(2)]
+    vector, apart = f"const OB_WIDE({suffix})", " const ob_i64 apart," if strips > 1 else ""
     lines = [
-        *_WIDE,
-        f"OB_WIDE_DEVICE void ob_tile({left} left, const {kind}* right, {kind}* sums, int steps) {{",
-        *(f"  OB_WIDE({suffix}) s{row}{one} = OB_WIDE(splat_{suffix})(0);" for row, one in pairs),
+        f"OB_WIDE_DEVICE void {name}({left} left,{apart} const {kind}* right, {kind}* sums, int steps) {{",
+        *(f"  OB_WIDE({suffix}) s{row}_{one} = OB_WIDE(splat_{suffix})(0);" for row, one in pairs),
         "  for (int at = 0; at < steps; ++at) {",
         f"    {vector} r0 = OB_WIDE(load_{suffix})(right + at * {panel});",
         f"    {vector} r1 = OB_WIDE(load_{suffix})(right + at * {panel} + {panel} / 2);",
     ]
-    for row in range(STRIP):
-        lines.append(f"    const {kind} l{row} = left[at * {STRIP} + {row}];")
-        lines += [f"    s{row}{one} = OB_WIDE(add_product_{suffix})(l{row}, r{one}, s{row}{one});" for one in range(2)]
+    for row in range(strips * STRIP):
+        place = f"at * {STRIP} + {row % STRIP}" + (" + apart" if row >= STRIP else "")
+        lines.append(f"    const {kind} l{row} = left[{place}];")
+        added = f"OB_WIDE(add_product_{suffix})"
+        lines += [f"    s{row}_{one} = {added}(l{row}, r{one}, s{row}_{one});" for one in range(2)]
     lines.append("  }")
     for row, one in pairs:
         place = f"sums + {row * 2 + one} * ({panel} / 2)"
-        lines.append(f"  OB_WIDE(store_{suffix})(OB_WIDE(load_{suffix})({place}) + s{row}{one}, {place});")
+        lines.append(f"  OB_WIDE(store_{suffix})(OB_WIDE(load_{suffix})({place}) + s{row}_{one}, {place});")
     return "\n".join([*lines, "}", ""])
