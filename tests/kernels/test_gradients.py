@@ -334,3 +334,27 @@ def test_losses_by_margins(device: torch.device) -> None:
     grad = torch.ones(())
     found = operator(grad.double().to(device), x.double().to(device), one.to(device), 1, 1.0)
     torch.testing.assert_close(found.cpu(), operator(grad.double(), x.double(), one, 1, 1.0))
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float64, torch.float32), (torch.bfloat16, torch.float32)], ids=str)
+def test_gradients_of_tensors_of_two_types(device, dtypes):
+    """Called directly: autograd gives these operators tensors of one type and of shapes that fit."""
+    aten = torch.ops.aten
+    for first, second in (dtypes, dtypes[::-1]):
+        grad, x = torch.randn(5, dtype=first), torch.randn(5, dtype=second)
+        check_call(aten.mish_backward, grad, x, device=device)
+        check_call(aten.mse_loss_backward, grad, x, torch.randn(5, dtype=first), 1, device=device)
+    check_call(aten.native_dropout_backward, torch.arange(5), x, 2.0, device=device)
+    check_call(aten._prelu_kernel_backward, x, x.flip(0), x.cos().reshape(1, 5), device=device)
+
+
+def test_gradients_of_large_numbers(device):
+    x = torch.tensor([8.0, 12.0, 30.0, 1e10, 1e30, -12.0, -30.0, -1e10])
+    for function in (F.mish, lambda x: F.gelu(x, approximate="tanh"), torch.tanh, F.softsign, F.logsigmoid, F.silu):
+        check(function, x, device=device)
+
+
+def check_call(operator: Any, *given: Any, device: torch.device) -> None:
+    found = operator(*(one.to(device) if isinstance(one, torch.Tensor) else one for one in given))
+    found, expected = (one if isinstance(one, tuple) else (one,) for one in (found, operator(*given)))
+    torch.testing.assert_close([one.cpu() for one in found], list(expected))

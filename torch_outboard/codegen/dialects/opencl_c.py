@@ -39,6 +39,9 @@ typedef ulong ob_u64;
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
 #define OB_INFINITY INFINITY
+// Of a large number, tanh() of some compilers is the number below 1. Gradients multiply the distance of its square from
+// 1 by numbers that may be as large.
+#define OB_TANH(x) (fabs(x) > (sizeof(x) == 8 ? 20 : 10) ? sign(x) : tanh(x))
 // exp() and floor() of some compilers for CPUs convert to integers, which is undefined for a NaN: of one that the
 // compiler knows, no result is stored. It does not know this payload, on which no number depends.
 #define OB_NAN as_float(get_work_dim() | 0x7fc00000u)
@@ -118,6 +121,7 @@ OPENCL_C = Dialect(
     lanes=16,
     records=True,
     atomics=frozenset({"f16", "bf16", "f32", "f64", "i32", "i64"}),
+    functions={"tanh": "OB_TANH"},
     vectors=_VECTORS,
     has_groups=True,
 )

@@ -122,6 +122,34 @@ def _shrink_backward(grad: torch.Tensor, self: torch.Tensor, lambd: float) -> to
     return torch.where((self >= -lambd) & (self <= lambd), 0, grad)
 
 
+def _of_inputs_type(operator: torch._ops.OpOverload) -> Callable[..., torch.Tensor]:
+    """Return torch's decomposition of a gradient, with the element type of its input if the types of calls differ.
+
+    Torch's own decomposition returns their common type; the CPU's kernel allocates its result by its input.
+    """
+
+    def gradient(grad_output: torch.Tensor, self: torch.Tensor, *rest: Any) -> torch.Tensor:
+        found: torch.Tensor = torch._decomp.decomposition_table[operator](grad_output, self, *rest)
+        return found.to(self.dtype)
+
+    return gradient
+
+
+def _dropout_backward(grad_output: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
+    """Compute in the common type of both: torch's decomposition converts the mask to the gradient's."""
+    return (grad_output * mask * scale).clone(memory_format=torch.contiguous_format)
+
+
+def _prelu_backward(
+    grad_output: torch.Tensor, self: torch.Tensor, weight: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute both gradients in the shape to which all three tensors are broadcast."""
+    size = torch.broadcast_shapes(grad_output.shape, self.shape, weight.shape)  # type: ignore[no-untyped-call]
+    grad_output, self, weight = (one.expand(size) for one in (grad_output, self, weight))
+    is_positive = self > 0
+    return torch.where(is_positive, grad_output, weight * grad_output), torch.where(is_positive, 0, self * grad_output)
+
+
 # Calls over lists that the CPU's kernel refuses, by the arguments and the type of a list.
 
 
@@ -144,6 +172,7 @@ def _to_no_power(arguments: Sequence[Any], dtype: torch.dtype) -> bool:
 
 
 OPERATORS = (
+    Operator("aten::_prelu_kernel_backward.default", decomposition=_prelu_backward),
     Operator("aten::add", computed=Numbers(_add, ("alpha",))),
     Operator("aten::addcdiv", computed=Numbers(_addcdiv, ("value",)), refuses_list=_not_floating),
     Operator("aten::addcmul", computed=Numbers(_addcmul, ("value",)), refuses_list=_of_bools),
@@ -161,8 +190,11 @@ OPERATORS = (
     Operator("aten::lerp", computed=Numbers(_lerp, ("weight",))),
     Operator("aten::lerp.Scalar aten::lerp.Tensor", refuses_list=_not_floating),
     Operator("aten::logit", refused=ROUNDED_BETWEEN),
+    Operator("aten::mish_backward.default", decomposition=_of_inputs_type(torch.ops.aten.mish_backward.default)),
+    Operator("aten::mse_loss_backward.default", decomposition=_of_inputs_type(torch.ops.aten.mse_loss_backward.default)),
     Operator("aten::mul", takes_float=True),
     Operator("aten::nan_to_num", rounds_numbers=True),
+    Operator("aten::native_dropout_backward.default", decomposition=_dropout_backward),
     Operator("aten::pow", computed=Numbers(_pow, ("exponent",)), rounds_numbers=True),
     Operator("aten::pow.Tensor_Scalar", refuses_list=_to_no_power),
     Operator("aten::remainder", rounds_numbers=True),
