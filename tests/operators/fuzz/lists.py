@@ -36,6 +36,8 @@ _HAS_ROUNDED_CONSTANTS = ("hardsigmoid_backward",)
 # The CPU returns the shape of its input where that has no elements; the meta kernel
 # says what the documentation says.
 _KEEPS_SHAPE_WHEN_EMPTY = ("pixel_unshuffle",)
+# The CPU returns what is empty before it looks at its type.
+_TAKES_ANY_EMPTY = ("cholesky",)
 # Elements that do not count are not read: infinity times their weight of 0 is NaN on the CPU.
 _LEAVES_OUT_ZERO_WEIGHTS = ("upsample_trilinear3d_backward",)
 # A degree that is not finite has no meaning, and its conversion to an integer none in C++.
@@ -70,7 +72,7 @@ def may_differ(call: OperatorCall) -> bool:
     tensors = [one for one in tree_leaves(call.arguments) if isinstance(one, torch.Tensor)]
     if name.partition(".")[0] in _OF_RANK:
         return _is_not_determined(tensors[0])
-    if name in _KEEPS_SHAPE_WHEN_EMPTY:
+    if name in _KEEPS_SHAPE_WHEN_EMPTY or name in _TAKES_ANY_EMPTY:
         return any(one.numel() == 0 for one in tensors)
     if name in _MAY_HAVE_NO_FACTOR:
         return bool(torch.linalg.cholesky_ex(tensors[0])[1].any())

@@ -122,13 +122,14 @@ def _shrink_backward(grad: torch.Tensor, self: torch.Tensor, lambd: float) -> to
     return torch.where((self >= -lambd) & (self <= lambd), 0, grad)
 
 
-def _of_inputs_type(operator: torch._ops.OpOverload) -> Callable[..., torch.Tensor]:
+def _of_inputs_type(name: str) -> Callable[..., torch.Tensor]:
     """Return torch's decomposition of a gradient, with the element type of its input if the types of calls differ.
 
     Torch's own decomposition returns their common type; the CPU's kernel allocates its result by its input.
     """
 
     def gradient(grad_output: torch.Tensor, self: torch.Tensor, *rest: Any) -> torch.Tensor:
+        operator = getattr(torch.ops.aten, name).default
         found: torch.Tensor = torch._decomp.decomposition_table[operator](grad_output, self, *rest)
         return found.to(self.dtype)
 
@@ -190,8 +191,8 @@ OPERATORS = (
     Operator("aten::lerp", computed=Numbers(_lerp, ("weight",))),
     Operator("aten::lerp.Scalar aten::lerp.Tensor", refuses_list=_not_floating),
     Operator("aten::logit", refused=ROUNDED_BETWEEN),
-    Operator("aten::mish_backward.default", decomposition=_of_inputs_type(torch.ops.aten.mish_backward.default)),
-    Operator("aten::mse_loss_backward.default", decomposition=_of_inputs_type(torch.ops.aten.mse_loss_backward.default)),
+    Operator("aten::mish_backward.default", decomposition=_of_inputs_type("mish_backward")),
+    Operator("aten::mse_loss_backward.default", decomposition=_of_inputs_type("mse_loss_backward")),
     Operator("aten::mul", takes_float=True),
     Operator("aten::nan_to_num", rounds_numbers=True),
     Operator("aten::native_dropout_backward.default", decomposition=_dropout_backward),
