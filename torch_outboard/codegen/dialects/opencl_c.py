@@ -79,13 +79,14 @@ OB_DEVICE void ob_atomic_add_f64(__global double* place, double value) {
 """
 
 # With FP_FAST_FMAF, or on a CPU with __FMA__, a fused multiplication is an instruction, also for
-# doubles.
+# doubles. vload and vstore would take as long to compile as all the rest of a product.
 _VECTORS = """\
 #define OB_VECTOR(W, T, V, S, N, SUM)                                                              \\
   typedef V ob_##W##_##S;                                                                          \\
+  typedef V ob_##W##_##S##_anywhere __attribute__((aligned(sizeof(T))));                           \\
   OB_DEVICE V ob_##W##_splat_##S(T value) { return (V)(value); }                                   \\
-  OB_DEVICE V ob_##W##_load_##S(const T* place) { return vload##N(0, place); }                     \\
-  OB_DEVICE void ob_##W##_store_##S(V value, T* place) { vstore##N(value, 0, place); }             \\
+  OB_DEVICE V ob_##W##_load_##S(const T* place) { return *(const ob_##W##_##S##_anywhere*)place; } \\
+  OB_DEVICE void ob_##W##_store_##S(V value, T* place) { *(ob_##W##_##S##_anywhere*)place = value; } \\
   OB_DEVICE V ob_##W##_add_product_##S(T a, V b, V c) { return SUM; }
 #if defined(FP_FAST_FMAF) || defined(__FMA__)
 #define OB_FUSED(a, b, c) fma(a, b, c)
