@@ -43,7 +43,6 @@ NOT_YET: dict[str, Gap] = {}
 
 # The same of entries whose first sample passes, in a run of all samples.
 _SYMBOLS = Gap("torch loses count of the symbols of a shape that depends on values")
-_ONE_ELEMENT = Gap("torch's compiler gives 0 for the variance of one element and its mean, where eager code gives NaN")
 _WARNS = Gap("Dynamo traces no function that warns")
 ALL_ON_NO_DEVICE: dict[str, Gap] = {
     "combinations": _SYMBOLS,
@@ -51,10 +50,6 @@ ALL_ON_NO_DEVICE: dict[str, Gap] = {
     "take": Gap("torch's decomposition needs the number in an index of no dimensions"),
     "nn.functional.linear_cross_entropy.chunked": _WARNS,
     "nn.functional.linear_cross_entropy.chunked_none": _WARNS,
-    "std_mean": _ONE_ELEMENT,
-    "std_mean.unbiased": _ONE_ELEMENT,
-    "var_mean": _ONE_ELEMENT,
-    "var_mean.unbiased": _ONE_ELEMENT,
     "tensor_split": Gap("torch's decomposition needs the numbers in a tensor of places"),
 }
 _STATISTICS = Gap(
