@@ -24,7 +24,7 @@ from torch_outboard.codegen.dialects.literals import literal_text
 from torch_outboard.codegen.dialects.units import MatrixUnit
 from torch_outboard.codegen.prelude import needed_by
 
-__all__ = ["COMPUTE_TYPES", "FLOAT8", "HALVES", "NARROW", "STORAGE_TYPES", "SUFFIXES", "Dialect"]
+__all__ = ["COMPUTE_TYPES", "FLOAT8", "FLOAT_FUNCTIONS", "HALVES", "NARROW", "STORAGE_TYPES", "SUFFIXES", "Dialect"]
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -67,6 +67,10 @@ STORAGE_TYPES = {
     **{dtype: f"ob_u{8 * dtype.itemsize}" for dtype in NARROW},
 }
 
+# The functions of prelude/elementary.h, by those of C's library.
+_ELEMENTARY = "acos acosh asin asinh atan atanh cos cosh erfc exp2 expm1 log log10 log1p log2 sin sinh tan tanh"
+FLOAT_FUNCTIONS = {name: f"ob_float_{name}" for name in _ELEMENTARY.split()}
+
 # The C type of a variable.
 COMPUTE_TYPES = {**STORAGE_TYPES, torch.bool: "bool", **dict.fromkeys(NARROW, "float")}
 
@@ -85,6 +89,7 @@ class Dialect:
         OB_RESTRICT. OB_TABLE: before a table of constants of the whole program. OB_TABLE_AT: before the target of a
         pointer into such a table. OB_LIB(name): a function of C's library that is generic in its type. OB_AS_F32,
         OB_AS_U32, OB_AS_F64 and OB_AS_U64: the bits of a number as the named type. OB_INFINITY, OB_NAN.
+        OB_IN_LOOPS, if it is defined, says that a compiler makes vectors of loops, and none of calls.
         OB_VECTORS(count) is optional. It asks a compiler for CPUs to vectorize the next loop by 16 elements, with
         `count` vectors a turn. If the header does not define it, it expands to nothing.
     kernel : str
@@ -103,6 +108,8 @@ class Dialect:
         True if the language has `double`. Without it, kernels of float64 are refused.
     functions : mapping of str to str
         Spellings of functions of C's library that differ from OB_LIB: {"exp": "ob_my_exp"}.
+    float_functions : mapping of str to str
+        The same for float32 alone, in a language with doubles. `FLOAT_FUNCTIONS` are those of prelude/elementary.h.
     raises : str
         Functions that end a kernel with an exception, placed before kernels that call them. `ob_raise_index(name,
         index, size)` reports an operator's index that is out of bounds, `ob_raise_assert(message)` a failed assertion.
@@ -153,6 +160,7 @@ class Dialect:
     runs_on_host: bool = False
     has_double: bool = True
     functions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    float_functions: Mapping[str, str] = field(default_factory=dict, hash=False)
     raises: str = ""
     records: bool = False
     atomics: frozenset[str] = frozenset()
@@ -163,8 +171,10 @@ class Dialect:
     unroll: str = "#pragma unroll"
     suffixes: Suffixes = Suffixes()
 
-    def function(self, name: str) -> str:
-        """Return the spelling of a function of C's library."""
+    def function(self, name: str, dtype: torch.dtype | None = None) -> str:
+        """Return the spelling of a function of C's library, of a type if it is known."""
+        if dtype == torch.float32 and self.has_double and name in self.float_functions:
+            return self.float_functions[name]
         return self.functions.get(name, f"OB_LIB({name})")
 
     def frame(self, name: str, parameters: Iterable[Parameter], body: str, arrays: Iterable[LocalArray] = ()) -> str:

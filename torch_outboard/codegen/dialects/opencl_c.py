@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from torch_outboard.codegen.dialects.dialect import Dialect
+from torch_outboard.codegen.dialects.dialect import FLOAT_FUNCTIONS, Dialect
 
 __all__ = ["OPENCL_C"]
 
@@ -37,11 +37,11 @@ typedef ulong ob_u64;
 #define OB_PRAGMA(text) _Pragma(#text)
 #define OB_VECTORS(count) OB_PRAGMA(clang loop vectorize(enable) vectorize_width(16) interleave_count(count))
 #pragma clang diagnostic ignored "-Wpass-failed"
+#if defined(OB_HAS_DOUBLE) && (defined(__x86_64__) || defined(__aarch64__))
+#define OB_IN_LOOPS 1
+#endif
 #endif
 #define OB_INFINITY INFINITY
-// Of a large number, tanh() of some compilers is the number below 1. Gradients multiply the distance of its square from
-// 1 by numbers that may be as large.
-#define OB_TANH(x) (fabs(x) > (sizeof(x) == 8 ? 20 : 10) ? sign(x) : tanh(x))
 // exp() and floor() of some compilers for CPUs convert to integers, which is undefined for a NaN: of one that the
 // compiler knows, no result is stored. It does not know this payload, on which no number depends.
 #define OB_NAN as_float(get_work_dim() | 0x7fc00000u)
@@ -122,7 +122,7 @@ OPENCL_C = Dialect(
     lanes=16,
     records=True,
     atomics=frozenset({"f16", "bf16", "f32", "f64", "i32", "i64"}),
-    functions={"tanh": "OB_TANH"},
+    float_functions=FLOAT_FUNCTIONS,
     vectors=_VECTORS,
     has_groups=True,
 )

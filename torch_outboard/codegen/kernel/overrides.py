@@ -48,8 +48,8 @@ def _common(*args: Any) -> torch.dtype:
     return torch.float32 if dtype in NARROW else dtype
 
 
-def _library(name: str) -> str:
-    return V.kernel.dialect.function(name)  # type: ignore[no-any-return]
+def _library(name: str, dtype: torch.dtype | None = None) -> str:
+    return V.kernel.dialect.function(name, dtype)  # type: ignore[no-any-return]
 
 
 def _of_library(name: str, function: str | None = None) -> Callable[..., str]:
@@ -59,7 +59,7 @@ def _of_library(name: str, function: str | None = None) -> Callable[..., str]:
         dtype = _result(name, *args)
         if not dtype.is_floating_point:
             dtype = torch.float32
-        return f"{_library(function or name)}({', '.join(cast(x, dtype) for x in args)})"
+        return f"{_library(function or name, dtype)}({', '.join(cast(x, dtype) for x in args)})"
 
     return call
 

@@ -18,7 +18,10 @@ from pathlib import Path
 __all__ = ["needed_by", "prelude", "weight_of"]
 
 # In the order in which they use each other.
-_FILES = ("integer", "memory", "float", "half", "float8", "random", "bessel", "gamma", "polynomial", "failure")
+_FILES = (
+    *("integer", "memory", "float", "elementary", "half", "float8", "random"),
+    *("bessel", "gamma", "polynomial", "failure"),
+)
 _NAME = re.compile(r"\bob_\w+")
 _DEFINITION = re.compile(r"OB_DEVICE \w+ (ob_\w+)\(|OB_TABLE \w+ (ob_\w+)\[|^\} (ob_\w+);", re.MULTILINE)
 # The head of a family: its words, and the members, which may have their own lines.
