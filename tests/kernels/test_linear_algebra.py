@@ -71,6 +71,8 @@ def test_systems(device):
     compare(device, linalg.det, a / 4)
     compare(device, linalg.slogdet, a.mT)
     compare(device, lambda a, b: linalg.lu_solve(*linalg.lu_factor(a), b, adjoint=True), a, b)
+    beyond = torch.full((2, 3, 6), 9, dtype=torch.int32)
+    compare(device, lambda a, b: linalg.lu_solve(a, beyond.to(a.device), b[..., :0]), a, b)
 
 
 def test_gradients_of_a_determinant_and_a_solution(device):
