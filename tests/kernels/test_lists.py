@@ -136,6 +136,9 @@ def test_powers_of_a_number_and_by_lists(device: torch.device) -> None:
     assert torch_outboard.coverage().calls("aten::_foreach_pow.ScalarList", "generated") == 5
     assert torch_outboard.coverage().calls("aten::_foreach_pow.ScalarAndTensor", "generated") == 1
     assert torch_outboard.coverage().calls() == 6
+    # A power that is one number is written into the kernel, which then multiplies.
+    for one, other in zip(torch._foreach_pow(ours, 3), ours, strict=True):
+        assert torch.equal(bits(one), bits(other.pow(3)))
 
 
 INFINITY = float("inf")

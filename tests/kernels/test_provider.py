@@ -464,3 +464,12 @@ def test_kernels_that_only_check_need_no_tensor(device: torch.device) -> None:
     for shape in ((0, 3), (0,), (2, 0)):
         run(torch.masked_scatter, torch.zeros(shape), torch.ones(shape) > 0, r(2), device=device)
         run(F.binary_cross_entropy, torch.zeros(shape), torch.zeros(shape), device=device)
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (0, 5), (5, 0)], ids=str)
+def test_a_matrix_of_no_elements_is_filled_by_no_copy(device, sizes):
+    torch_outboard.reset_coverage()
+    assert torch.eye(*sizes, device=device).shape == sizes
+    out = torch.empty(0, device=device)
+    assert torch.eye(*sizes, out=out).shape == out.shape == sizes
+    assert torch_outboard.coverage().calls(provider="fallback") == 0

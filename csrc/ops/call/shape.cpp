@@ -237,15 +237,17 @@ bool casts_results(const Call& call, const torch::jit::Stack& arguments) {
 // Return true if the call fills its outputs from numbers alone (arange, eye), the
 // outputs are empty, and they grow if they are resized. Every kernel gives such an
 // output the meta kernel's size and strides. Some kernels leave an output unchanged that
-// has as many elements as the result, none.
+// has as many elements as the result, none, unless it has one dimension, as new ones do.
 bool fills_empty_outputs(const Call& call, const CallShape& shape) {
-  bool result = std::all_of(shape.resized.begin(), shape.resized.end(),
-                            [](const auto& resized) { return resized.second.nbytes > 0; });
+  bool are_empty = true, are_new = true;
   for (size_t i = 0; i < call.op().args.size(); ++i) {
-    call.for_each_tensor(
-        i, [&](size_t, const at::Tensor& tensor) { result &= call.op().args[i].is_output && tensor.numel() == 0; });
+    call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
+      are_empty &= call.op().args[i].is_output && tensor.numel() == 0;
+      are_new &= tensor.dim() == 1;
+    });
   }
-  return result;
+  return are_empty && (are_new || std::all_of(shape.resized.begin(), shape.resized.end(),
+                                              [](const auto& resized) { return resized.second.nbytes > 0; }));
 }
 
 // Return true if only the CPU kernel decides what happens to an output. Torch's structured kernels

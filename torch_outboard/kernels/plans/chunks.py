@@ -15,7 +15,7 @@ from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.kernels import route
 from torch_outboard.kernels.book.row import Update
 from torch_outboard.kernels.book.table import by_value, check_refused, named_function, operator_of
-from torch_outboard.kernels.lists import ELEMENTS, Single, single_of
+from torch_outboard.kernels.lists import ELEMENTS, Single, is_by_value, single_of
 from torch_outboard.kernels.operators import overload_of
 from torch_outboard.kernels.plans.lower import lower_with
 from torch_outboard.kernels.plans.trace import OperatorCall, trace, trace_function
@@ -166,7 +166,11 @@ def _of_single(
             [of_place[one.tensor] for one in traced.inputs if one.tensor is not None], [result], shaped_by, join
         )
     declared_too = overload_of(single.operator)._schema.arguments[len(values) :]
-    read = [place for place in by_value(single.operator) if place < len(values)]
+    read = [
+        place
+        for place in by_value(single.operator)
+        if place < len(values) and is_by_value(name, schema[single.arguments[place]])
+    ]
     call = OperatorCall(single.operator, [*values, *(one.default_value for one in declared_too)], read, False, device)
     traced = trace(call, False, real)
     if any(one.whole is not None for one in traced.inputs):
