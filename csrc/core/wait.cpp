@@ -260,7 +260,8 @@ void ask_until_done(const Waiting&, c10::DeviceIndex device, bool (*is_done)(voi
 #endif
   }
   // A wait becomes longer by about a hundredth. If the device computes on the host's processors,
-  // each question takes time from its work, 24 us in a virtual machine: rarer ones end sooner.
+  // each question takes time from its work, 24 us in a virtual machine: a wait with fewer questions
+  // ends sooner, although it may become longer by a thirtieth.
   const bool takes_processors = device_properties(device).machine == OB_MACHINE_CPU;
   const int share = takes_processors ? 16 : 64;
   const Clock::duration shortest = takes_processors ? 20us : 5us;

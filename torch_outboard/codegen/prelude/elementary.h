@@ -162,12 +162,23 @@ OB_DEVICE T ob_cosine_S(T r) {
   const T p = s * (1.0 / 3628800 - s * (1.0 / 479001600 - s / 87178291200.0));
   return 1 - s * (0.5 - s * (1.0 / 24 - s * (1.0 / 720 - s * (1.0 / 40320 - p))));
 }
+OB_DEVICE float ob_sine_of_turns_S(T rest, ob_i32 quarters) {
+  const T value = (quarters & 1) != 0 ? ob_cosine_S(rest) : ob_sine_S(rest);
+  return (float)((quarters & 2) != 0 ? -value : value);
+}
+#endif
+
+// family T, S: double, f64
+#ifdef OB_IN_LOOPS
+OB_DEVICE float ob_log_times_S(float x, T factor) {
+  const float value = (float)(ob_positive_log_S(x) * factor);
+  return x > 0 ? (x == OB_INFINITY ? x : value) : x == 0 ? -OB_INFINITY : OB_NAN;
+}
 #endif
 
 OB_DEVICE float ob_float_log(float x) {
 #ifdef OB_IN_LOOPS
-  const float value = (float)(ob_positive_log_f64(x));
-  return x > 0 ? (x == OB_INFINITY ? x : value) : x == 0 ? -OB_INFINITY : OB_NAN;
+  return ob_log_times_f64(x, 1);
 #else
   return OB_LIB(log)(x);
 #endif
@@ -175,8 +186,7 @@ OB_DEVICE float ob_float_log(float x) {
 
 OB_DEVICE float ob_float_log2(float x) {
 #ifdef OB_IN_LOOPS
-  const float value = (float)(ob_positive_log_f64(x) * 1.4426950408889634);
-  return x > 0 ? (x == OB_INFINITY ? x : value) : x == 0 ? -OB_INFINITY : OB_NAN;
+  return ob_log_times_f64(x, 1.4426950408889634);
 #else
   return OB_LIB(log2)(x);
 #endif
@@ -184,8 +194,7 @@ OB_DEVICE float ob_float_log2(float x) {
 
 OB_DEVICE float ob_float_log10(float x) {
 #ifdef OB_IN_LOOPS
-  const float value = (float)(ob_positive_log_f64(x) * 0.4342944819032518);
-  return x > 0 ? (x == OB_INFINITY ? x : value) : x == 0 ? -OB_INFINITY : OB_NAN;
+  return ob_log_times_f64(x, 0.4342944819032518);
 #else
   return OB_LIB(log10)(x);
 #endif
@@ -309,8 +318,7 @@ OB_DEVICE float ob_float_sin(float x) {
 #ifdef OB_IN_LOOPS
   ob_i32 quarters;
   const double rest = ob_rest_of_turns_f64(x, &quarters);
-  const double value = (quarters & 1) != 0 ? ob_cosine_f64(rest) : ob_sine_f64(rest);
-  const float turned = (float)((quarters & 2) != 0 ? -value : value);
+  const float turned = ob_sine_of_turns_f64(rest, quarters);
   return OB_LIB(fabs)(x) < OB_INFINITY ? (x < 0 ? -turned : x == 0 ? x : turned) : OB_NAN;
 #else
   return OB_LIB(sin)(x);
@@ -321,9 +329,7 @@ OB_DEVICE float ob_float_cos(float x) {
 #ifdef OB_IN_LOOPS
   ob_i32 quarters;
   const double rest = ob_rest_of_turns_f64(x, &quarters);
-  const double value = (quarters & 1) != 0 ? ob_sine_f64(rest) : ob_cosine_f64(rest);
-  const float turned = (float)(((quarters + 1) & 2) != 0 ? -value : value);
-  return OB_LIB(fabs)(x) < OB_INFINITY ? turned : OB_NAN;
+  return OB_LIB(fabs)(x) < OB_INFINITY ? ob_sine_of_turns_f64(rest, quarters + 1) : OB_NAN;
 #else
   return OB_LIB(cos)(x);
 #endif

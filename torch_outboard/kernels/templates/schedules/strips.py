@@ -279,7 +279,8 @@ OB_WIDE_DEVICE void ob_strips($LEFT left, const ob_i64 apart, const $KIND* right
 def _tile(name: str, left: str, sums: SumType, strips: int) -> str:
     kind, suffix, panel = sums.kind, sums.suffix, panel_of(sums)
     pairs = [(row, vector) for row in range(strips * STRIP) for vector in range(2)]
-    vector, apart = f"const OB_WIDE({suffix})", " const ob_i64 apart," if strips > 1 else ""
+    vector, added = f"const OB_WIDE({suffix})", f"OB_WIDE(add_product_{suffix})"
+    apart = " const ob_i64 apart," if strips > 1 else ""
     lines = [
         f"OB_WIDE_DEVICE void {name}({left} left,{apart} const {kind}* right, {kind}* sums, int steps) {{",
         *(f"  OB_WIDE({suffix}) s{row}_{one} = OB_WIDE(splat_{suffix})(0);" for row, one in pairs),
@@ -290,7 +291,6 @@ def _tile(name: str, left: str, sums: SumType, strips: int) -> str:
     for row in range(strips * STRIP):
         place = f"at * {STRIP} + {row % STRIP}" + (" + apart" if row >= STRIP else "")
         lines.append(f"    const {kind} l{row} = left[{place}];")
-        added = f"OB_WIDE(add_product_{suffix})"
         lines += [f"    s{row}_{one} = {added}(l{row}, r{one}, s{row}_{one});" for one in range(2)]
     lines.append("  }")
     for row, one in pairs:
