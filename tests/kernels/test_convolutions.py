@@ -131,3 +131,27 @@ def test_depthwise_with_places_far_apart(device: torch.device) -> None:
 
 def test_depthwise_of_nothing(device: torch.device) -> None:
     run(lambda x, w: F.conv2d(x, w, groups=8), by_channels(whole(0, 8, 5, 5)), whole(8, 1, 3, 3), device=device)
+
+
+@pytest.mark.parametrize("channels", [3, 64])
+def test_a_gradient_of_another_size_is_refused(channels: int, device: torch.device) -> None:
+    """Of large calls too, which the CPU's kernel does not try, and after a call about whose bias the caller lied."""
+
+    def backward(grad: torch.Tensor, bias: int, stride: int, is_transposed: bool) -> Any:
+        given = (x, weight.transpose(0, 1)) if is_transposed else (x, weight)
+        constants = ([bias], [stride] * 2, [1, 1], [1, 1], is_transposed, [0, 0], 1, [True] * 3)
+        arguments = [one.to(device) for one in (grad, *given)]
+        return torch.ops.aten.convolution_backward(*arguments, *constants)
+
+    x, weight = whole(2, channels, 40, 32), whole(channels + 1, channels, 3, 3)
+    for is_transposed, right in ((False, (40, 32)), (True, (40, 32))):
+        for bias in (channels + 1, 0, channels + 1):
+            backward(whole(2, channels + 1, *right), bias, 1, is_transposed)
+        for size in ((39, 32), (40, 1), (41, 33)):
+            with pytest.raises(RuntimeError, match="size|primitive"):
+                backward(whole(2, channels + 1, *size), channels + 1, 1, is_transposed)
+        with pytest.raises(RuntimeError, match="size|primitive|channels"):
+            backward(whole(2, channels, *right), channels + 1, 1, is_transposed)
+        for stride in (0, -1):
+            with pytest.raises(RuntimeError, match="stride"):
+                backward(whole(2, channels + 1, *right), channels + 1, stride, is_transposed)

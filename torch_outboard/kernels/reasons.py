@@ -93,6 +93,8 @@ REMEDIES: dict[str, tuple[str, ...]] = {
         "the CPU's kernel refuses … with these numbers",
         "its tensors, or its result, are of a type that the CPU's kernels refuse",
         "of integers, the exponent decides whether there is a power",
+        "its gradient has another size than its result",
+        "its stride is …, its padding … and its dilation …",
     ),
     "Give it a tensor of the device with dimensions, not a number.": (
         "all its tensors are numbers",

@@ -67,7 +67,7 @@ Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape) {
   const ShapeClasses::State state = op.shape_classes.state_of(shape.shape_class, /*is_verified=*/false);
   const bool is_new = state == ShapeClasses::State::Unknown;
   const bool checks_shapes = op.is_structured && (op.handle.hasTag(at::Tag::pointwise) || op.facts.checks_all_in_meta);
-  if (!is_new && (checks_shapes || state == ShapeClasses::State::Waits)) {
+  if (!is_new && checks_shapes) {
     return Acceptance::Accepted;
   }
   if (bytes_of_arguments(call) + bytes_of_results(shape) <= (is_new ? kSmallNewCall : kSmallCall)) {

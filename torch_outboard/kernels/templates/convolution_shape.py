@@ -65,6 +65,9 @@ class Shape:
             values = [int(one) for one in given[name]]
             return values * rank if len(values) == 1 else values
 
+        stride, padding, dilation = each("stride"), each("padding"), each("dilation")
+        if min(stride) < 1 or min(dilation) < 1 or min(padding) < 0:
+            raise Refusal(f"its stride is {stride}, its padding {padding} and its dilation {dilation}")
         groups = given["groups"]
         way = PRODUCTS.way_of(call.family, Device(call.dialect, call.is_cpu, call.dtype))
         has_few = way != "strips" and groups > 1 and _has_few_channels(weight, groups)
@@ -72,9 +75,9 @@ class Shape:
         of_results = [one for one in call.results if one is not None]
         return Shape(
             rank,
-            each("stride"),
-            each("padding"),
-            each("dilation"),
+            stride,
+            padding,
+            dilation,
             groups,
             given["transposed"],
             SumType.of(dtypes.pop()),
@@ -82,6 +85,23 @@ class Shape:
             has_units,
             has_few,
         )
+
+    def check_gradient(self, call: TemplateCall) -> None:
+        """Refuse a gradient that no result of these sizes has: torch's meta kernel does not look at it."""
+        given, weight, grad = call.tensor("input"), call.tensor("weight"), call.tensor("grad_output")
+        added = [int(one) for one in call.arguments["output_padding"]]
+        channels = [weight.size[1] * self.groups, weight.size[0]]
+        expected = [given.size[0], channels[0 if self.is_transposed else 1]]
+        fits = holds(sympy.Eq(given.size[1], channels[1 if self.is_transposed else 0]))
+        for i in range(self.rank):
+            size, reach = given.size[i + 2], self.dilation[i] * (weight.size[i + 2] - 1) + 1
+            if self.is_transposed:
+                expected.append((size - 1) * self.stride[i] - 2 * self.padding[i] + reach + added[i % len(added)])
+            else:
+                expected.append(FloorDiv(size + 2 * self.padding[i] - reach, self.stride[i]) + 1)
+        has_pixels = all(holds(sympy.Ge(size, 1)) for size in expected[2:])
+        if not (fits and has_pixels and all(map(holds, map(sympy.Eq, grad.size, expected)))):
+            raise Refusal("its gradient has another size than its result")
 
     def placed(self, call: TemplateCall, tensor: Tensor, groups: int = 1) -> Tensor:
         """Return the tensor, or a copy whose channels are as the product takes them."""

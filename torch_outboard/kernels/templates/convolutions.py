@@ -54,6 +54,7 @@ def forward(call: TemplateCall) -> list[str | None]:
 def backward(call: TemplateCall) -> list[str | None]:
     """Write the steps of aten::convolution_backward."""
     shape = Shape.of(call)
+    shape.check_gradient(call)
     of_input, of_weight, of_bias = call.results
     names: list[str | None] = [None, None, None]
     grad = call.tensor("grad_output")
