@@ -355,6 +355,25 @@ def test_gradients_of_large_numbers(device):
         check(function, x, device=device)
 
 
+def test_losses_of_classes_with_gradients_that_are_not_finite(device):
+    """Elements beside the target get 0, which infinity times 0 is not."""
+    for x, target in (
+        (torch.randn(4, 5), torch.tensor([1, 0, 4, 1])),
+        (torch.randn(2, 3, 2, 2), torch.ones(2, 2, 2).long()),
+    ):
+        for scale in (float("inf"), float("nan"), 2.0):
+            for options in ({}, {"ignore_index": 1}, {"weight": torch.rand(x.shape[1]), "reduction": "sum"}):
+
+                def loss(x, target=target, scale=scale, options=options):
+                    moved = {
+                        name: one.to(x.device) if isinstance(one, torch.Tensor) else one
+                        for name, one in options.items()
+                    }
+                    return F.nll_loss(x, target.to(x.device), **moved) * scale
+
+                check(loss, x, device=device)
+
+
 def check_call(operator: Any, *given: Any, device: torch.device) -> None:
     """Compare a call with the CPU's, which on an older torch may refuse it: then the device refuses it too."""
     moved = [one.to(device) if isinstance(one, torch.Tensor) else one for one in given]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch_outboard.kernels.book.row import Body, Operator
 
 __all__ = ["OPERATORS"]
 
-_NONE, _MEAN = 0, 1  # reductions
+_NONE, _MEAN, _SUM = 0, 1, 2  # reductions
 
 
 def _labels(log_probs: torch.Tensor, labels: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
@@ -127,12 +128,34 @@ def _of_sample(grad: torch.Tensor, samples: Any, reduction: int) -> torch.Tensor
     return grad.reshape(-1, 1) if reduction == _NONE else grad / samples if reduction == _MEAN else grad
 
 
+def _nll_backward(name: str) -> Callable[..., torch.Tensor]:
+    """Return torch's decomposition, with 0 beside the targets also where the gradient is not finite."""
+
+    def gradient(
+        grad_output: torch.Tensor,
+        self: torch.Tensor,
+        target: torch.Tensor,
+        weight: torch.Tensor | None,
+        reduction: int,
+        ignore_index: int,
+        total_weight: torch.Tensor,
+    ) -> torch.Tensor:
+        decomposed = torch._decomp.decomposition_table[getattr(torch.ops.aten, name).default]
+        found = decomposed(grad_output, self, target, weight, reduction, ignore_index, total_weight)
+        is_target = decomposed(self.new_ones(()), self, target, None, _SUM, ignore_index, total_weight) != 0
+        return torch.where(is_target, found, 0)
+
+    return gradient
+
+
 OPERATORS = (
     Operator("aten::binary_cross_entropy.default", check=_check_probabilities),
     Operator("aten::multi_margin_loss_backward.default", decomposition=_multi_margin_backward),
     Operator("aten::multilabel_margin_loss_backward.default", decomposition=_multilabel_margin_backward),
     # Torch's own decomposition comes before those of a table.
     Operator("aten::multilabel_margin_loss_forward", computed=Body(_multilabel_margin_forward)),
+    Operator("aten::nll_loss2d_backward.default", decomposition=_nll_backward("nll_loss2d_backward")),
+    Operator("aten::nll_loss_backward.default", decomposition=_nll_backward("nll_loss_backward")),
     Operator("outboard::ctc_alphas.default", template="ctc:forward"),
     Operator("outboard::ctc_gradient.default", template="ctc:backward"),
     Operator("outboard::ctc_loss", computed=Body(_ctc_loss)),
