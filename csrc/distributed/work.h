@@ -20,6 +20,7 @@ class DistributedWork final : public c10d::Work {
  public:
   DistributedWork(int rank, const Kind& kind, uint64_t sequence, std::shared_ptr<Staging> staging, Tensors results,
                   std::shared_ptr<Waiters> waiters);
+  ~DistributedWork() override;
 
   bool isCompleted() override;
   bool wait(std::chrono::milliseconds timeout) override;

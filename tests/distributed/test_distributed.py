@@ -149,6 +149,11 @@ def test_a_store_that_is_gone(run_ranks: RunRanks) -> None:
     run_ranks("store")
 
 
+@pytest.mark.parametrize("way", [HOST, STAGED, OWN], ids=["host", "staged", "native"])
+def test_futures_that_outlive_their_works(run_ranks: RunRanks, way) -> None:
+    run_ranks("futures", "60", way=way)
+
+
 @pytest.mark.parametrize("way", [HOST, STAGED], ids=["host", "staged"])
 def test_groups_leave_no_threads_and_no_memory(run_ranks: RunRanks, way) -> None:
     run_ranks("lifetimes", way=way)

@@ -73,6 +73,7 @@ def test_what_runs_in_processes_of_its_own(tree):
 GROUPS = (
     *("init_process", "bad_input", "streams_wait", "leave_no", "see_collectives", "killed", "hangs"),
     *("simulated_device_that_fail", "every_collective_of_the_simulated", "nccl_that_fails"),
+    "futures_that_outlive",
 )
 
 
@@ -176,6 +177,12 @@ def test_a_race_counts_by_who_makes_the_accesses():
     assert not sanitizers.counts(released.replace(*BY_TORCH, 1), ours)
     assert sanitizers.counts(released, ours)
     assert sanitizers.counts(released.replace(*BY_TORCH, 1).replace(COUNTED, "store"), ours)
+    dropped = "c10::intrusive_ptr<c10::ivalue::Future, Null>::reset_not_null_("
+    ended = REPORT.replace("WHO()", f"{dropped}Future*)").replace("MODULE", "_C.so")
+    used = "c10::ivalue::Future::synchronizeWithCurrentStreams()"
+    assert not sanitizers.counts(ended.replace("at::redispatch()", used), ours)
+    assert sanitizers.counts(ended.replace("libtorch_cpu.so", "_C.so"), ours)
+    assert sanitizers.counts(ended.replace("at::redispatch()", used).replace("libtorch_cpu.so", "_C.so"), ours)
     first = REPORT.partition("  Previous ")[0]
     unknown = "atomic write of size 8 at 0x7b1800326a08 by main thread:\n    [failed to restore the stack]\n"
     assert sanitizers.counts(first.replace("MODULE", "_C.so") + "  Previous " + unknown, ours)
