@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Refusal"]
+__all__ = ["Refusal", "other_sizes"]
 
 
 class Refusal(Exception):
@@ -18,3 +18,8 @@ class Refusal(Exception):
     def __init__(self, reason: str, is_of_class: bool = True) -> None:
         super().__init__(reason)
         self.is_of_class = is_of_class
+
+
+def other_sizes() -> Refusal:
+    """Return the refusal of a call whose sizes do not fit one another; plans of other sizes have guards for them."""
+    return Refusal("a tensor has other sizes than the operator takes beside the others", is_of_class=False)

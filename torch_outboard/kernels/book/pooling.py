@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from torch_outboard.kernels.book.copies import dense, in_order_of
-from torch_outboard.kernels.book.rounding import widened
+from torch_outboard.kernels.book.rounding import ROUNDED_BETWEEN, widened
 from torch_outboard.kernels.book.row import Operator
+from torch_outboard.kernels.refusal import other_sizes
 
 __all__ = ["OPERATORS"]
 
@@ -103,6 +104,35 @@ def _folded(grad: torch.Tensor, dim: int, before: int, after: int) -> torch.Tens
     return folded
 
 
+def _fractional_max_pool3d(
+    self: torch.Tensor, kernel_size: Sequence[int], output_size: Sequence[int], samples: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Find the largest elements of boxes at random places. Inductor's lowering reads the samples in reverse order."""
+    given = self if self.dim() == 5 else self.unsqueeze(0)
+    if samples.shape[0] < given.shape[0] or tuple(samples.shape[1:]) != (given.shape[1], 3):
+        raise other_sizes()
+    place = torch.zeros((), dtype=torch.int64, device=self.device)
+    for dim in range(3):
+        starts = _starts(samples[: given.shape[0], :, dim], given.shape[2 + dim], kernel_size[dim], output_size[dim])
+        along = starts.unsqueeze(-1) + torch.arange(kernel_size[dim], device=self.device)
+        shape = [*along.shape[:2], *(1,) * 6]
+        shape[2 + dim], shape[5 + dim] = along.shape[2:]
+        place = place * given.shape[2 + dim] + along.reshape(shape)
+    place = place.flatten(5)
+    values = given.flatten(2).gather(2, place.flatten(2)).reshape(place.shape)
+    found, indices = values.amax(-1), place.gather(-1, values.argmax(-1, keepdim=True)).squeeze(-1)
+    return (found, indices) if self.dim() == 5 else (found[0], indices[0])
+
+
+def _starts(sample: torch.Tensor, length: Any, size: int, count: int) -> torch.Tensor:
+    """Return where `count` boxes of one size begin, as the CPU's kernel rounds; the last ends with the image."""
+    number = torch.arange(count, device=sample.device)
+    step = torch.full((), length - size, dtype=sample.dtype, device=sample.device) / max(count - 1, 1)
+    first = (sample * step).long().unsqueeze(-1)
+    starts = ((number + sample.unsqueeze(-1)) * step).long() - first
+    return torch.where(number == count - 1, length - size, starts)
+
+
 OPERATORS = (
     Operator("aten::_adaptive_avg_pool2d_backward.default", decomposition=_of_means(2)),
     Operator("aten::_adaptive_avg_pool3d.default", decomposition=_adaptive_avg_pool3d),
@@ -110,6 +140,7 @@ OPERATORS = (
     Operator("aten::adaptive_max_pool2d_backward.default", decomposition=_of_largest(2, 0)),
     Operator("aten::adaptive_max_pool3d_backward.default", decomposition=_of_largest(3, 0)),
     Operator("aten::fractional_max_pool2d_backward.default", decomposition=_of_largest(2, 2)),
+    Operator("aten::fractional_max_pool3d.default", decomposition=_fractional_max_pool3d, refused=ROUNDED_BETWEEN),
     Operator("aten::fractional_max_pool3d_backward.default", decomposition=_of_largest(3, 2)),
     Operator("aten::max_pool3d_with_indices_backward.default", decomposition=_of_largest(3, 5)),
     Operator(
