@@ -271,7 +271,7 @@ def test_wrong_calls_of_what_the_book_computes(driver: str, request: pytest.Fixt
     """A formula of our own has to refuse what torch's kernel refuses; tests/stress asks all operators."""
     if request.config.getoption("--core"):
         pytest.skip("the formulas are the same on every torch")
-    given = ("--driver", driver, "--refused-only", "--book")
+    given = ("--driver", driver, "--refused-only", "--book", "--large")
     run_python("-m", "tests.operators.refusals", *given, env={"OUTBOARD_FALLBACK": "silent"})
 
 

@@ -14,6 +14,7 @@
 #include "bindings/kernel_arguments.h"
 #include "bindings/python.h"
 #include "core/capture.h"
+#include "ops/call/acceptance.h"
 #include "ops/call/call.h"
 #include "ops/operator/shape_classes.h"
 #include "ops/tensors/tensor_utils.h"
@@ -86,6 +87,19 @@ PyObject* py_shape_disagreements(PyObject*, PyObject*) {
       }
     }
     return list.release();
+  });
+}
+
+// known, fresh: bytes of calls whose class is known, and of first calls.
+PyObject* py_limit_asked_calls(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    uint64_t known = 0, fresh = 0;
+    if (!has_arguments("limit_asked_calls", count, 2) || !to_uint64(arguments[0], &known) ||
+        !to_uint64(arguments[1], &fresh)) {
+      return nullptr;
+    }
+    limit_asked_calls(known, fresh);
+    return none();
   });
 }
 
@@ -303,6 +317,7 @@ PyMethodDef ops_methods[] = {
     {"host_counters", py_host_counters, METH_NOARGS, PyDoc_STR("Host calls that were queued, and that waited.")},
     {"shape_disagreements", py_shape_disagreements, METH_NOARGS,
      PyDoc_STR("(operator, difference, calls that waited) of each class of calls whose meta kernel is not believed.")},
+    OUTBOARD_FASTCALL("limit_asked_calls", py_limit_asked_calls, "(known, fresh): up to which bytes the CPU is asked."),
     {"waited_operators", py_waited_operators, METH_NOARGS, PyDoc_STR("Calls that waited, by operator.")},
     {"native_operators", py_native_operators, METH_NOARGS, PyDoc_STR("Operators with a kernel of the driver's.")},
     {"set_fallback_mode", py_set_fallback_mode, METH_O, PyDoc_STR("'warn', 'error' or 'silent'.")},

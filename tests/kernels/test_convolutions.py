@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import torch_outboard
 from kernels.test_provider import run
 from torch_outboard import _C
 
@@ -152,6 +153,9 @@ def test_a_gradient_of_another_size_is_refused(channels: int, device: torch.devi
                 backward(whole(2, channels + 1, *size), channels + 1, 1, is_transposed)
         with pytest.raises(RuntimeError, match="size|primitive|channels"):
             backward(whole(2, channels, *right), channels + 1, 1, is_transposed)
+        torch_outboard.reset_coverage()
+        backward(whole(2, channels + 1, *right), channels + 1, 1, is_transposed)
+        assert {row.provider for row in torch_outboard.coverage()} == {"generated"}  # not the class is refused
         for stride in (0, -1):
             with pytest.raises(RuntimeError, match="stride"):
                 backward(whole(2, channels + 1, *right), channels + 1, stride, is_transposed)

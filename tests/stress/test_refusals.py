@@ -10,12 +10,14 @@ import pytest
 
 from stress.suites import run_python, skip_without_device
 
+APART = {"OUTBOARD_OCL_HOST_ACCESS": "0", "OUTBOARD_FALLBACK": "silent"}
+
 
 @pytest.mark.parametrize(
     ("driver", "variables", "options"),
     [
         ("sim", {}, []),
-        ("opencl", {"OUTBOARD_OCL_HOST_ACCESS": "0", "OUTBOARD_FALLBACK": "silent"}, ["--refused-only"]),
+        ("opencl", APART, ["--refused-only", "--large"]),
     ],
 )
 def test_the_matrix(driver: str, variables: dict[str, str], options: list[str]) -> None:

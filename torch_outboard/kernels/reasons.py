@@ -93,7 +93,10 @@ REMEDIES: dict[str, tuple[str, ...]] = {
         "the CPU's kernel refuses … with these numbers",
         "its tensors, or its result, are of a type that the CPU's kernels refuse",
         "of integers, the exponent decides whether there is a power",
-        "its gradient has another size than its result",
+        "a tensor has other sizes than the operator takes beside the others",
+        "its output padding is not smaller than its stride or its dilation",
+        "it shifts … dimensions by … numbers",
+        "its padding is negative",
         "its stride is …, its padding … and its dilation …",
     ),
     "Give it a tensor of the device with dimensions, not a number.": (

@@ -2,6 +2,7 @@
 #include "ops/call/acceptance.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "ops/call/rehearsal.h"
 #include "ops/call/results.h"
@@ -11,9 +12,9 @@ namespace outboard {
 namespace {
 
 // Limits on the bytes of arguments and results for which the kernel is tried.
-constexpr size_t kSmallCall = 256 << 10;    // of a call whose class is known
-constexpr size_t kSmallNewCall = 1 << 20;   // of the first call of a class
-constexpr size_t kSmallRefusal = 64 << 20;  // of a call that is probably wrong
+std::atomic<size_t> small_call{256 << 10};     // of a call whose class is known
+std::atomic<size_t> small_new_call{1 << 20};   // of the first call of a class
+constexpr size_t kSmallRefusal = 64 << 20;     // of a call that is probably wrong
 
 // Return true if the CPU kernel may run on zeros in place of the call, and its answer
 // for zeros holds for other values.
@@ -32,6 +33,20 @@ bool may_be_asked(const Call& call, bool is_refused) {
     });
   }
   return result;
+}
+
+// Return true if the CPU's kernel may refuse the types: several, or another one than reals. Most
+// operators take reals of one type.
+bool has_unusual_types(const Call& call) {
+  c10::ScalarType first = c10::ScalarType::Undefined;
+  bool result = false;
+  for (size_t i = 0; i < call.op().args.size(); ++i) {
+    call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
+      first = first == c10::ScalarType::Undefined ? tensor.scalar_type() : first;
+      result |= tensor.scalar_type() != first;
+    });
+  }
+  return result || !c10::isFloatingType(first);
 }
 
 size_t bytes_of_results(const CallShape& shape) {
@@ -70,7 +85,10 @@ Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape) {
   if (!is_new && checks_shapes) {
     return Acceptance::Accepted;
   }
-  if (bytes_of_arguments(call) + bytes_of_results(shape) <= (is_new ? kSmallNewCall : kSmallCall)) {
+  const size_t limit = !is_new                   ? small_call.load(std::memory_order_relaxed)
+                       : has_unusual_types(call) ? kSmallRefusal
+                                                 : small_new_call.load(std::memory_order_relaxed);
+  if (bytes_of_arguments(call) + bytes_of_results(shape) <= limit) {
     compare(call, shape, run_on_stand_ins(call, StandIn::Whole, &shape));
     return Acceptance::Accepted;
   }
@@ -80,6 +98,11 @@ Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape) {
     return Acceptance::Accepted;
   }
   return is_new ? Acceptance::NotAsked : Acceptance::Accepted;
+}
+
+void limit_asked_calls(size_t known, size_t fresh) {
+  small_call = known;
+  small_new_call = fresh;
 }
 
 Acceptance ask_about_refusal(const Call& call, bool is_refused) {

@@ -6,7 +6,8 @@
 // generated kernel would compute a number or read memory beside its arguments. So the CPU kernel
 // runs on zeros of the arguments' shapes:
 //
-// - for the first call of a class (ops/operator/shape_classes.h), to check the dtypes;
+// - for the first call of a class (ops/operator/shape_classes.h), to check the dtypes, which may be
+//   larger if they are unusual;
 // - for each signature of an operator, unless it is element-wise with a structured meta
 //   kernel: other meta kernels leave sizes, modes and dimensions to the kernel, except those
 //   listed in ops/operator/facts.cpp;
@@ -20,6 +21,7 @@
 #include <exception>
 #include <string>
 
+#include "core/export.h"
 #include "ops/call/call.h"
 
 namespace outboard {
@@ -32,5 +34,9 @@ Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape);
 
 // Do the same for a call that no provider runs. `is_refused`: the meta kernel refuses it.
 Acceptance ask_about_refusal(const Call& call, bool is_refused);
+
+// Set the bytes up to which calls of known classes and first calls of a class are asked about.
+// Tests of small calls see with 0 what large calls do.
+OUTBOARD_API void limit_asked_calls(size_t known, size_t fresh);
 
 }  // namespace outboard

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Run the matrix of refusals on a driver, and print what differs from the CPU.
 
-python -m tests.operators.refusals --driver NAME [--only REGEX] [--refused-only] [--book]
+python -m tests.operators.refusals --driver NAME [--only REGEX] [--refused-only] [--book] [--large]
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ import torch_outboard
 from . import captured, comparison, mutations
 from .lists import ALLOWED, JUDGE_VALUES, UNCHECKED
 
+# Bytes up to which the CPU is asked about calls of known classes, and first calls, by what is
+# printed.
+SMALL = {"": (256 << 10, 1 << 20)}
+LARGE = {", as a large call": (0, 0)}
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -27,6 +32,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="operators whose names match")
     parser.add_argument("--refused-only", action="store_true", help="leave out what the CPU takes")
     parser.add_argument("--book", action="store_true", help="operators that the book computes itself")
+    parser.add_argument(
+        "--large", action="store_true", help="repeat each as a large call, of which the CPU is not asked"
+    )
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -39,9 +47,9 @@ def main() -> None:
     device = torch.device(torch._C._get_privateuse1_backend_name(), 0)
     failed = compared = 0
     for call in calls:
-        for text, difference in _differences(call, device, arguments.refused_only):
+        for text, difference in _differences(call, device, arguments.refused_only, arguments.large):
             compared += 1
-            if difference is not None and (call.name, text) not in ALLOWED:
+            if difference is not None and (call.name, text.removesuffix(*LARGE)) not in ALLOWED:
                 failed += 1
                 print(f"{call.name} | {text} | {difference}", flush=True)
     print(f"{len(calls)} operators, {compared} calls compared, {failed} differ")
@@ -58,17 +66,21 @@ def _of_the_book() -> set[str]:
 
 
 def _differences(
-    call: captured.OperatorCall, device: torch.device, refused_only: bool
+    call: captured.OperatorCall, device: torch.device, refused_only: bool, as_large: bool
 ) -> Iterator[tuple[str, str | None]]:
     for change in mutations.changes_of(call):
         torch.manual_seed(0)
         theirs = comparison.result_of(change.call, comparison.CPU)
         if refused_only and theirs.error is None:
             continue
-        ours = comparison.result_of(change.call, device)
-        may_be_late = change.is_of_values or call.name in JUDGE_VALUES
-        may_be_late = may_be_late or (ours.is_late and comparison.depends_on_values(change.call))
-        yield change.text, comparison.difference(ours, theirs, may_be_late)
+        is_empty = ": size 0 of" in change.text  # and never large
+        for name, limits in SMALL.items() if is_empty or not as_large else (SMALL | LARGE).items():
+            torch_outboard._C.limit_asked_calls(*limits)
+            torch.manual_seed(0)
+            ours = comparison.result_of(change.call, device)
+            may_be_late = change.is_of_values or call.name in JUDGE_VALUES
+            may_be_late = may_be_late or (ours.is_late and comparison.depends_on_values(change.call))
+            yield change.text + name, comparison.difference(ours, theirs, may_be_late)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import torch
 from torch_outboard.codegen.dialects.dialect import HALVES
 from torch_outboard.kernels.book.rounding import ROUNDED_BETWEEN, rounded
 from torch_outboard.kernels.book.row import Numbers, Operator
+from torch_outboard.kernels.refusal import other_sizes
 
 __all__ = ["OPERATORS"]
 
@@ -172,6 +173,18 @@ def _to_no_power(arguments: Sequence[Any], dtype: torch.dtype) -> bool:
     return not 0 <= exponent <= torch.iinfo(dtype).max
 
 
+def _check_half(grad_output: torch.Tensor, self: torch.Tensor, dim: int) -> None:
+    half = [*self.shape]
+    half[dim] = half[dim] // 2
+    if list(grad_output.shape) != half:
+        raise other_sizes()
+
+
+def _check_noise(self: torch.Tensor, noise: torch.Tensor, *_: Any, **__: Any) -> None:
+    if self.shape != noise.shape:
+        raise other_sizes()
+
+
 OPERATORS = (
     Operator("aten::_prelu_kernel_backward.default", decomposition=_prelu_backward),
     Operator("aten::add", computed=Numbers(_add, ("alpha",))),
@@ -187,6 +200,7 @@ OPERATORS = (
     Operator("aten::floor_divide", takes_float=True, promotes=True),
     Operator("aten::fmod", rounds_numbers=True),
     Operator("aten::frac.default", refuses_list=_not_floating),
+    Operator("aten::glu_backward.default", check=_check_half),
     Operator("aten::hardshrink_backward.default", decomposition=_shrink_backward),
     Operator("aten::lerp", computed=Numbers(_lerp, ("weight",))),
     Operator("aten::lerp.Scalar aten::lerp.Tensor", refuses_list=_not_floating),
@@ -199,6 +213,7 @@ OPERATORS = (
     Operator("aten::pow", computed=Numbers(_pow, ("exponent",)), rounds_numbers=True),
     Operator("aten::pow.Tensor_Scalar", refuses_list=_to_no_power),
     Operator("aten::remainder", rounds_numbers=True),
+    Operator("aten::rrelu_with_noise.default aten::rrelu_with_noise_functional.default", check=_check_noise),
     Operator("aten::softshrink_backward.default", decomposition=_shrink_backward),
     Operator("aten::sub", computed=Numbers(_sub, ("alpha",))),
     Operator("aten::sub.Tensor", refuses_list=_of_bools),

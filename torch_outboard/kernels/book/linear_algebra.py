@@ -11,7 +11,7 @@ import torch
 from torch_outboard.kernels.book.indexing import check_between
 from torch_outboard.kernels.book.pair import real_of
 from torch_outboard.kernels.book.row import Operator
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import Refusal, other_sizes
 
 __all__ = ["OPERATORS"]
 
@@ -265,6 +265,8 @@ def _householder_product(vectors: torch.Tensor, tau: torch.Tensor) -> torch.Tens
 def _ormqr(
     vectors: torch.Tensor, tau: torch.Tensor, c: torch.Tensor, left: bool = True, transpose: bool = False
 ) -> torch.Tensor:
+    if tau.shape[-1] != min(c.shape[-2 if left else -1], vectors.shape[-1]):
+        raise other_sizes()
     if left:
         return _columns(_reflected(vectors, tau, c, transpose=transpose))
     return _columns(_reflected(vectors, tau, c.mT, transpose=not transpose).mT)

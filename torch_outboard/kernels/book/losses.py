@@ -12,6 +12,7 @@ import torch
 
 from torch_outboard.kernels.book.indexing import check_between
 from torch_outboard.kernels.book.row import Body, Operator
+from torch_outboard.kernels.refusal import other_sizes
 
 __all__ = ["OPERATORS"]
 
@@ -128,6 +129,17 @@ def _of_sample(grad: torch.Tensor, samples: Any, reduction: int) -> torch.Tensor
     return grad.reshape(-1, 1) if reduction == _NONE else grad / samples if reduction == _MEAN else grad
 
 
+def _check_places(self: torch.Tensor, target: torch.Tensor, *_: Any) -> None:
+    """Refuse sizes that do not fit: torch's meta kernel reads the input's alone."""
+    if (self.shape[0], *self.shape[2:]) != tuple(target.shape):
+        raise other_sizes()
+
+
+def _check_labels(grad: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int, is_target: Any) -> None:
+    if target.shape != is_target.shape:
+        raise other_sizes()
+
+
 def _nll_backward(name: str) -> Callable[..., torch.Tensor]:
     """Return torch's decomposition, with 0 beside the targets also where the gradient is not finite."""
 
@@ -151,10 +163,15 @@ def _nll_backward(name: str) -> Callable[..., torch.Tensor]:
 OPERATORS = (
     Operator("aten::binary_cross_entropy.default", check=_check_probabilities),
     Operator("aten::multi_margin_loss_backward.default", decomposition=_multi_margin_backward),
-    Operator("aten::multilabel_margin_loss_backward.default", decomposition=_multilabel_margin_backward),
+    Operator(
+        "aten::multilabel_margin_loss_backward.default",
+        decomposition=_multilabel_margin_backward,
+        check=_check_labels,
+    ),
     # Torch's own decomposition comes before those of a table.
     Operator("aten::multilabel_margin_loss_forward", computed=Body(_multilabel_margin_forward)),
     Operator("aten::nll_loss2d_backward.default", decomposition=_nll_backward("nll_loss2d_backward")),
+    Operator("aten::nll_loss2d_forward.default", check=_check_places),
     Operator("aten::nll_loss_backward.default", decomposition=_nll_backward("nll_loss_backward")),
     Operator("outboard::ctc_alphas.default", template="ctc:forward"),
     Operator("outboard::ctc_gradient.default", template="ctc:backward"),

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from torch_outboard.kernels.book.row import Operator, Refused
+from torch_outboard.kernels.refusal import Refusal
 
 __all__ = ["OPERATORS"]
 
@@ -35,13 +36,18 @@ def _copied(view: Any) -> Callable[..., Any]:
     return copy
 
 
+def _check_shifts(_: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> None:
+    if len(shifts) != len(dims) and not (len(shifts) == 1 and not dims):
+        raise Refusal(f"it shifts {len(dims)} dimensions by {len(shifts)} numbers")
+
+
 OPERATORS = (
     Operator("aten::select_copy.int", decomposition=_copied(torch.ops.aten.select.int)),
     Operator("aten::slice_copy.Tensor", decomposition=_copied(torch.ops.aten.slice.Tensor)),
     Operator("aten::split_copy.Tensor", decomposition=_copied(torch.ops.aten.split.Tensor)),
     Operator("aten::cat.default", decomposition=_cat),
     Operator("aten::constant_pad_nd", guarded=("pad",)),
-    Operator("aten::roll", guarded=("shifts",)),
+    Operator("aten::roll", guarded=("shifts",), check=_check_shifts),
     Operator("aten::select_backward", guarded=("index",)),
     Operator("aten::slice_backward", guarded=("start", "end")),
     Operator("aten::tril", guarded=("diagonal",)),

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
+from operator import ge
 
 import sympy  # type: ignore[import-untyped]
 from torch._inductor.virtualized import V
 from torch.utils._sympy.functions import FloorDiv
 
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import Refusal, other_sizes
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor, number_text, simplified
 from torch_outboard.kernels.templates.channels import Divisions, Size, by_channels, holds, is_narrow
 from torch_outboard.kernels.templates.product import Number, Product, SumType, loaded
@@ -68,6 +69,8 @@ class Shape:
         stride, padding, dilation = each("stride"), each("padding"), each("dilation")
         if min(stride) < 1 or min(dilation) < 1 or min(padding) < 0:
             raise Refusal(f"its stride is {stride}, its padding {padding} and its dilation {dilation}")
+        if given["transposed"] and any(map(ge, each("output_padding"), map(max, stride, dilation))):
+            raise Refusal("its output padding is not smaller than its stride or its dilation")
         groups = given["groups"]
         way = PRODUCTS.way_of(call.family, Device(call.dialect, call.is_cpu, call.dtype))
         has_few = way != "strips" and groups > 1 and _has_few_channels(weight, groups)
@@ -101,7 +104,7 @@ class Shape:
                 expected.append(FloorDiv(size + 2 * self.padding[i] - reach, self.stride[i]) + 1)
         has_pixels = all(holds(sympy.Ge(size, 1)) for size in expected[2:])
         if not (fits and has_pixels and all(map(holds, map(sympy.Eq, grad.size, expected)))):
-            raise Refusal("its gradient has another size than its result")
+            raise other_sizes()
 
     def placed(self, call: TemplateCall, tensor: Tensor, groups: int = 1) -> Tensor:
         """Return the tensor, or a copy whose channels are as the product takes them."""
