@@ -85,9 +85,10 @@ Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape) {
   if (!is_new && checks_shapes) {
     return Acceptance::Accepted;
   }
-  const size_t limit = !is_new                   ? small_call.load(std::memory_order_relaxed)
-                       : has_unusual_types(call) ? kSmallRefusal
-                                                 : small_new_call.load(std::memory_order_relaxed);
+  size_t limit = (is_new ? small_new_call : small_call).load(std::memory_order_relaxed);
+  if (is_new && !is_elementwise(op) && has_unusual_types(call)) {
+    limit = kSmallRefusal;
+  }
   if (bytes_of_arguments(call) + bytes_of_results(shape) <= limit) {
     compare(call, shape, run_on_stand_ins(call, StandIn::Whole, &shape));
     return Acceptance::Accepted;
