@@ -10,14 +10,12 @@ import pytest
 
 from stress.suites import run_python, skip_without_device
 
-APART = {"OUTBOARD_OCL_HOST_ACCESS": "0", "OUTBOARD_FALLBACK": "silent"}
-
 
 @pytest.mark.parametrize(
     ("driver", "variables", "options"),
     [
         ("sim", {}, []),
-        ("opencl", APART, ["--refused-only", "--large"]),
+        ("opencl", {"OUTBOARD_OCL_HOST_ACCESS": "0", "OUTBOARD_FALLBACK": "silent"}, ["--refused-only", "--large"]),
     ],
 )
 def test_the_matrix(driver: str, variables: dict[str, str], options: list[str]) -> None:

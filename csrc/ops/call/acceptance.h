@@ -6,8 +6,8 @@
 // generated kernel would compute a number or read memory beside its arguments. So the CPU kernel
 // runs on zeros of the arguments' shapes:
 //
-// - for the first call of a class (ops/operator/shape_classes.h), to check the dtypes, which may be
-//   larger if they are unusual;
+// - for the first call of a class (ops/operator/shape_classes.h), to check the dtypes. If these are
+//   unusual, the call may be larger;
 // - for each signature of an operator, unless it is element-wise with a structured meta
 //   kernel: other meta kernels leave sizes, modes and dimensions to the kernel, except those
 //   listed in ops/operator/facts.cpp;

@@ -11,7 +11,7 @@ from ..refusals.lists import UNCHECKED
 
 # Of equal elements any may be named.
 _NAMES_ANY_OF_EQUALS = ("topk", "kthvalue", "mode")
-# These too, and only they differ where no two elements of a row are equal.
+# These name any of equal elements too, and are compared where no two elements are equal.
 _SORTS = ("aten::sort", "aten::argsort", "aten::msort")
 # Of eigenvectors any sign is right.
 _HAS_ANY_SIGN = ("_linalg_eigh",)

@@ -288,7 +288,7 @@ def _nonzero_static(self: torch.Tensor, *, size: Any, fill_value: int = -1) -> t
     return result[:size].clone()
 
 
-def _check_places(_: torch.Tensor, indices: torch.Tensor, *__: Any) -> None:
+def _check_indices(_: torch.Tensor, indices: torch.Tensor, *__: Any) -> None:
     if indices.dtype not in (torch.int32, torch.int64):
         raise Refusal("its tensors, or its result, are of a type that the CPU's kernels refuse")
 
@@ -298,7 +298,7 @@ OPERATORS = (
     Operator("aten::_unsafe_index_put.default aten::index_put.default", decomposition=_index_put),
     Operator("aten::_unsafe_masked_index_put_accumulate.default", decomposition=_masked_index_put),
     Operator("aten::embedding_dense_backward", guarded=("num_weights",)),
-    Operator("aten::embedding_dense_backward.default", check=_check_places),
+    Operator("aten::embedding_dense_backward.default", check=_check_indices),
     Operator("aten::gather.default", lowering="" if torch.__version__ >= "2.13" else "lowerings:gather"),
     Operator("aten::index_add.default", decomposition=_index_add),
     Operator("aten::index_copy.default", decomposition=_index_copy),

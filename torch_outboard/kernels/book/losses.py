@@ -129,7 +129,7 @@ def _of_sample(grad: torch.Tensor, samples: Any, reduction: int) -> torch.Tensor
     return grad.reshape(-1, 1) if reduction == _NONE else grad / samples if reduction == _MEAN else grad
 
 
-def _check_places(self: torch.Tensor, target: torch.Tensor, *_: Any) -> None:
+def _check_target(self: torch.Tensor, target: torch.Tensor, *_: Any) -> None:
     """Refuse sizes that do not fit: torch's meta kernel reads the input's alone."""
     if (self.shape[0], *self.shape[2:]) != tuple(target.shape):
         raise other_sizes()
@@ -171,7 +171,7 @@ OPERATORS = (
     # Torch's own decomposition comes before those of a table.
     Operator("aten::multilabel_margin_loss_forward", computed=Body(_multilabel_margin_forward)),
     Operator("aten::nll_loss2d_backward.default", decomposition=_nll_backward("nll_loss2d_backward")),
-    Operator("aten::nll_loss2d_forward.default", check=_check_places),
+    Operator("aten::nll_loss2d_forward.default", check=_check_target),
     Operator("aten::nll_loss_backward.default", decomposition=_nll_backward("nll_loss_backward")),
     Operator("outboard::ctc_alphas.default", template="ctc:forward"),
     Operator("outboard::ctc_gradient.default", template="ctc:backward"),

@@ -43,6 +43,7 @@ class Shape:
     stride: Sequence[int]
     padding: Sequence[int]
     dilation: Sequence[int]
+    output_padding: Sequence[int]
     groups: int
     is_transposed: bool
     sums: SumType
@@ -69,7 +70,8 @@ class Shape:
         stride, padding, dilation = each("stride"), each("padding"), each("dilation")
         if min(stride) < 1 or min(dilation) < 1 or min(padding) < 0:
             raise Refusal(f"its stride is {stride}, its padding {padding} and its dilation {dilation}")
-        if given["transposed"] and any(map(ge, each("output_padding"), map(max, stride, dilation))):
+        output_padding = each("output_padding")
+        if given["transposed"] and any(map(ge, output_padding, map(max, stride, dilation))):
             raise Refusal("its output padding is not smaller than its stride or its dilation")
         groups = given["groups"]
         way = PRODUCTS.way_of(call.family, Device(call.dialect, call.is_cpu, call.dtype))
@@ -81,6 +83,7 @@ class Shape:
             stride,
             padding,
             dilation,
+            output_padding,
             groups,
             given["transposed"],
             SumType.of(dtypes.pop()),
@@ -92,18 +95,19 @@ class Shape:
     def check_gradient(self, call: TemplateCall) -> None:
         """Refuse a gradient that no result of these sizes has: torch's meta kernel does not look at it."""
         given, weight, grad = call.tensor("input"), call.tensor("weight"), call.tensor("grad_output")
-        added = [int(one) for one in call.arguments["output_padding"]]
-        channels = [weight.size[1] * self.groups, weight.size[0]]
-        expected = [given.size[0], channels[0 if self.is_transposed else 1]]
-        fits = holds(sympy.Eq(given.size[1], channels[1 if self.is_transposed else 0]))
+        of_input, of_grad = weight.size[1] * self.groups, weight.size[0]
+        if self.is_transposed:
+            of_input, of_grad = of_grad, of_input
+        expected = [given.size[0], of_grad]
         for i in range(self.rank):
             size, reach = given.size[i + 2], self.dilation[i] * (weight.size[i + 2] - 1) + 1
             if self.is_transposed:
-                expected.append((size - 1) * self.stride[i] - 2 * self.padding[i] + reach + added[i % len(added)])
+                size = (size - 1) * self.stride[i] - 2 * self.padding[i] + reach + self.output_padding[i]
             else:
-                expected.append(FloorDiv(size + 2 * self.padding[i] - reach, self.stride[i]) + 1)
-        has_pixels = all(holds(sympy.Ge(size, 1)) for size in expected[2:])
-        if not (fits and has_pixels and all(map(holds, map(sympy.Eq, grad.size, expected)))):
+                size = FloorDiv(size + 2 * self.padding[i] - reach, self.stride[i]) + 1
+            expected.append(size)
+        pairs = [(given.size[1], of_input), *zip(grad.size, expected, strict=True)]
+        if not all(holds(sympy.Eq(*one)) for one in pairs) or not all(holds(sympy.Ge(one, 1)) for one in expected[2:]):
             raise other_sizes()
 
     def placed(self, call: TemplateCall, tensor: Tensor, groups: int = 1) -> Tensor:
