@@ -68,10 +68,12 @@ class Driver:
         The generator of kernels for torch.compile: "cpp" if the host can reach the device's memory, "triton" if
         `triton_target` describes the target, or a subclass of torch_outboard.compile.CodeGenerator. Without a generator
         torch.compile raises for this device. A method is called once for each device, at its first compilation.
-    kernel_generator : str, type or None
+    kernel_generator : str, type or None, or a method that returns one of the first two for the devices' properties
         The generator of kernels for operators of eager code: "opencl_c", or a subclass of
-        torch_outboard.compile.simt.generator.SimtGenerator with a dialect that the device builds. It serves devices
-        whose memory the host cannot reach, and all devices with `providers` or OUTBOARD_PROVIDERS.
+        torch_outboard.compile.simt.generator.SimtGenerator with a dialect that all devices build. It serves devices
+        whose memory the host cannot reach, and all devices with `providers` or OUTBOARD_PROVIDERS. A method gets a list
+        of torch_outboard's DeviceProperties when the first kernel is generated, or an empty list before the driver is
+        attached.
     kernel_packs : sequence of paths
         Folders that `outboard kernels pack` wrote, with kernels for operators of eager code that then need not be
         generated. A relative path starts at the folder of the module that defines the class.

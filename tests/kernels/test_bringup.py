@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from torch_outboard.compile.generators import generators
 from torch_outboard.kernels import bringup
 from torch_outboard.kernels.bringup import SIDE, Figure, bar_of_side, figures
 
@@ -19,11 +20,14 @@ def test_figures(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
         ("GB/s", None, False),
         ("", None, True),
         ("", None, True),
+        *[("elements", 0, False), ("TFLOP/s", None, False)] * len(generators().eager().dialect.units),
         ("µs", None, False),
         ("µs", 1.2, False),
         ("ms", 150, False),
     ]
-    assert all(0 < one.value < 1e6 for one in found if one.bar != 1.2)  # that is a difference
+    differences = ("elements", "µs")
+    assert all(0 < one.value < 1e6 for one in found if one.bar is None or one.unit not in differences)
+    assert all(one.value == 0 for one in found if one.unit == "elements")
 
 
 def test_bars() -> None:

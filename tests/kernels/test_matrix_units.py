@@ -37,8 +37,10 @@ def _has_units(device: torch.device, request: pytest.FixtureRequest) -> Iterator
     if (given.params.get("dtype", torch.bfloat16) if given else torch.bfloat16) not in served():
         pytest.skip("capability: a matrix unit of the type in the dialect")
     _C.set_plan_variant(next(_NUMBERS))  # the plans of other tests are not used
+    _C.set_providers(0, 2, 1)  # a driver's libraries come before generated kernels
     _C.set_fallback_mode("error")
     yield
+    _C.set_providers(1, 2, 1)
     _C.set_fallback_mode(os.environ.get("OUTBOARD_FALLBACK", "warn"))
     _C.set_plan_variant(0)
 

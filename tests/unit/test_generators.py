@@ -5,6 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from torch_outboard._properties import DeviceProperties
+from torch_outboard.drivers.nv import NvDriver
+from torch_outboard.drivers.opencl import OpenCLDriver
+
 BEGIN = """
 import pytest, torch, torch_outboard
 from torch._inductor import config
@@ -125,3 +129,42 @@ assert driver.launched
 )
 def test_generators_of_devices(run_compiler, code):
     run_compiler(BEGIN + code)
+
+
+OF_EAGER_KERNELS = """
+class Chosen(ProgramDriver):
+    asked = []
+
+    def kernel_generator(self, devices):
+        self.asked.append([one.name for one in devices])
+        return "host_cpp" if self.devices == 1 else "opencl_c"
+
+driver = Chosen(devices=2)
+torch_outboard.attach(driver)
+assert driver.asked == [[]], "the choice is checked before devices are asked"
+from torch_outboard.compile.generators import generators
+for _ in range(2):
+    assert generators().eager().dialect.name == "opencl_c"
+assert len(driver.asked) == 2 and len(driver.asked[1]) == 2 and all(driver.asked[1]), driver.asked
+"""
+
+OF_THE_HOST = """
+driver = Chosen(devices=1)
+with pytest.raises(torch_outboard.RegistrationError, match="a dialect that the device builds, .* not 'host_cpp'"):
+    torch_outboard.attach(driver)
+"""
+
+
+def test_a_generator_of_eager_kernels_by_what_the_devices_are(run_compiler):
+    run_compiler(BEGIN + OF_EAGER_KERNELS)
+    before, _ = OF_EAGER_KERNELS.split("driver = ")
+    run_compiler(BEGIN + before + OF_THE_HOST)
+
+
+@pytest.mark.parametrize(("kind", "language"), [(NvDriver, "cuda_cpp"), (OpenCLDriver, "opencl_c")])
+def test_matrix_units_where_all_devices_have_them(kind, language):
+    old, new, newest = (DeviceProperties(name="a GPU", major=major, minor=6) for major in (7, 8, 12))
+    for devices, has_units in (([], False), ([old], False), ([new, newest], True), ([new, old], False)):
+        for option, uses_units in ((None, has_units), (True, True), (False, False)):
+            options = {} if option is None else {"matrix_units": option}
+            assert kind(**options).kernel_generator(devices) == ("ptx_" if uses_units else "") + language

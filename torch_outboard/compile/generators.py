@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The code generator of a device: one named after its language, or a vendor's own.
 
-A driver names one generator for all of its devices, or returns one for each: a machine may have a CPU, with a generator
-of C++, next to a GPU.
+For torch.compile a driver names one generator for all of its devices, or returns one for each: a machine may have a
+CPU, with a generator of C++, next to a GPU. Kernels of eager operators have one generator for all devices, which may
+depend on what they are.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 
 from torch_outboard._errors import NotSupportedError, OutboardError, RegistrationError
 from torch_outboard._options import nearest
+from torch_outboard._properties import DeviceProperties
 from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.driver import Driver
 
@@ -115,8 +117,11 @@ class Generators:
         True if kernels can be generated for eager operators; `eager` returns their generator.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, devices: Callable[[], list[DeviceProperties]] = list) -> None:
+        """`devices` returns the properties of the driver's devices, once it is attached."""
         self.driver = driver
+        self._devices = devices
+        self._eager: CodeGenerator | None = None
         self.has_eager = driver.kernel_generator is not None
         named = driver.code_generator
         self.is_by_device = callable(named) and not isinstance(named, type)
@@ -152,15 +157,23 @@ class Generators:
         RegistrationError
             If the generator has no dialect that the device builds.
         """
+        if self._eager is None:
+            self._eager = self._make(self._eager_kind())
+        return self._eager
+
+    def _eager_kind(self) -> type[CodeGenerator]:
         refusal = f"kernels cannot be generated for operators on {self.driver.name!r}"
-        kind = _find(self.driver.kernel_generator, refusal, "its kernel_generator")
+        named = self.driver.kernel_generator
+        if callable(named) and not isinstance(named, type):
+            named = named(self._devices())
+        kind = _find(named, refusal, "its kernel_generator")
         dialect = getattr(kind, "dialect", None)
         if dialect is None or dialect.runs_on_host:
             raise RegistrationError(
                 f"{refusal}: its kernel_generator is a SimtGenerator of a dialect that the device builds, such as "
-                f"'opencl_c', not {self.driver.kernel_generator!r}"
+                f"'opencl_c', not {named!r}"
             )
-        return self._make(kind)
+        return kind
 
     def of_all(self, devices: Iterable[int]) -> list[CodeGenerator]:
         """Return the generators of several devices, without duplicates."""
@@ -199,10 +212,10 @@ def check_generator(driver: Driver) -> None:
 _attached: Generators | None = None
 
 
-def set_driver(driver: Driver) -> None:
-    """Create the generators of the attached driver."""
+def set_driver(driver: Driver, devices: Callable[[], list[DeviceProperties]]) -> None:
+    """Create the generators of the attached driver, whose devices' properties `devices` returns."""
     global _attached
-    _attached = Generators(driver)
+    _attached = Generators(driver, devices)
 
 
 def generators() -> Generators:

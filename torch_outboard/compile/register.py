@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from torch_outboard._compat.flex_attention import MODULE, attend
 from torch_outboard._compat.imports import when_imported
+from torch_outboard._properties import DeviceProperties
 from torch_outboard.compile.generators import generators, set_driver, torch_has_changed
 from torch_outboard.driver import Driver
 
@@ -25,7 +26,7 @@ def register(driver: Driver) -> None:
     """Register the device: now with imported modules of torch, with the others when they are imported."""
     global _failure
     _failure = None
-    set_driver(driver)
+    set_driver(driver, _properties_of_devices)
     if _is_compile_worker():
         from torch_outboard import _C  # not at the top: `outboard info` works without the extension
 
@@ -40,6 +41,13 @@ def register(driver: Driver) -> None:
         when_imported("torch.utils._triton", _kept(_register_triton))
     if generators().has_target:
         when_imported("triton.runtime", _kept(_register_launches))
+
+
+def _properties_of_devices() -> list[DeviceProperties]:
+    # Not at the top: that module needs an attached driver.
+    from torch_outboard.device.devices import device_count, get_device_properties
+
+    return [get_device_properties(index) for index in range(device_count())]
 
 
 def _has_templates(device: int) -> bool:

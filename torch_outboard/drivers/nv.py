@@ -4,9 +4,11 @@
 import os
 import site
 import sysconfig
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from torch_outboard._properties import DeviceProperties
 from torch_outboard.driver import Driver, Option, TritonTarget
 from torch_outboard.drivers import library_path
 
@@ -18,7 +20,6 @@ class NvDriver(Driver):
 
     name = "nv"
     library = library_path("nv")
-    kernel_generator = "cuda_cpp"
     autocast = "default"
     options = {
         "library": Option(str, None, "NVIDIA's driver library; libcuda.so.1 if not given."),
@@ -31,7 +32,7 @@ class NvDriver(Driver):
         "matrix_units": Option(
             bool,
             None,
-            "Whether generated products, convolutions and attention use matrix units; false if not given.",
+            "Whether generated products, convolutions and attention use matrix units; from sm_80 on if not given.",
         ),
         "nvrtc": Option(str, None, "NVRTC, for programs in CUDA C++; found by its usual names or as a package."),
         "cublaslt": Option(str, None, "cuBLASLt, for products; found by its usual names or as a package."),
@@ -46,8 +47,7 @@ class NvDriver(Driver):
             compiler = "cuda_cpp"
         if compiler is not None:
             self.code_generator = compiler  # type: ignore[method-assign, assignment]
-        if self.option_values.pop("matrix_units"):
-            self.kernel_generator = "ptx_cuda_cpp"  # type: ignore[misc]
+        self._uses_units = self.option_values.pop("matrix_units")
         for option, file in _PACKAGED.items():
             if self.option_values[option] is None:
                 self.option_values[option] = _packaged(file)
@@ -61,6 +61,13 @@ class NvDriver(Driver):
             )
             found[library] = str(self.option_values[option] or usual)
         return found
+
+    def kernel_generator(self, devices: Sequence[DeviceProperties]) -> str:
+        """Return "ptx_cuda_cpp", with matrix units, if the option says so or all GPUs have them; else "cuda_cpp"."""
+        uses_units = self._uses_units
+        if uses_units is None:
+            uses_units = len(devices) > 0 and all((one.major, one.minor) >= (8, 0) for one in devices)
+        return "ptx_cuda_cpp" if uses_units else "cuda_cpp"
 
     def code_generator(self, device: int) -> str:
         """Return "triton" for GPUs that Triton compiles for, from Ampere on; else "cuda_cpp", which NVRTC compiles."""

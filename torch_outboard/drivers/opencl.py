@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """OpenCL devices with shared virtual memory."""
 
+from collections.abc import Sequence
+
+from torch_outboard._properties import DeviceProperties
 from torch_outboard.driver import Driver, Option
 from torch_outboard.drivers import library_path
 
@@ -16,7 +19,6 @@ class OpenCLDriver(Driver):
     name = "ocl"
     library = library_path("opencl")
     autocast = "default"
-    kernel_generator = "opencl_c"
     options = {
         "platform": Option(
             str,
@@ -33,14 +35,23 @@ class OpenCLDriver(Driver):
         "matrix_units": Option(
             bool,
             None,
-            "Whether generated kernels use NVIDIA's matrix units, by inline PTX; false if not given.",
+            "Whether generated kernels use NVIDIA's matrix units, by inline PTX; from sm_80 on if not given.",
         ),
     }
 
     def __init__(self, **options: object) -> None:
         super().__init__(**options)
-        if self.option_values.pop("matrix_units"):  # the library has no such option
-            self.kernel_generator = "ptx_opencl_c"  # type: ignore[misc]
+        self._uses_units = self.option_values.pop("matrix_units")  # the library has no such option
+
+    def kernel_generator(self, devices: Sequence[DeviceProperties]) -> str:
+        """Return "ptx_opencl_c", with matrix units, if the option says so or all devices have them; else "opencl_c".
+
+        The major number of a device is that of its OpenCL, but on NVIDIA's runtime that of its compute capability.
+        """
+        uses_units = self._uses_units
+        if uses_units is None:
+            uses_units = len(devices) > 0 and all(one.major >= 8 for one in devices)
+        return "ptx_opencl_c" if uses_units else "opencl_c"
 
     def code_generator(self, device: int) -> str:
         """Return "cpp" if the host can reach the device's memory, as for CPUs; else the device's own language."""

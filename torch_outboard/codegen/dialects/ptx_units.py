@@ -35,13 +35,13 @@ _LOAD_RIGHT = (
 
 _OF_CUDA = """\
 #if __CUDA_ARCH__ < 800
-#error "matrix units by PTX need sm_80 or later: leave the driver's option matrix_units out"
+#error "matrix units by PTX need sm_80 or later: set the driver's option matrix_units to 0"
 #endif
 OB_DEVICE ob_u32 ob_shared(const void* place) { return (ob_u32)__cvta_generic_to_shared(place); }
 """
 _OF_OPENCL_C = """\
 #ifndef __NV_CL_C_VERSION
-#error "matrix units by PTX need NVIDIA's opencl_c: leave the driver's option matrix_units out"
+#error "matrix units by PTX need NVIDIA's opencl_c: set the driver's option matrix_units to 0"
 #endif
 OB_DEVICE ob_u32 ob_shared(__local const void* place) { return (ob_u32)(size_t)place; }
 """
