@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from kernels.test_provider import run
 from torch_outboard import _C
 from torch_outboard.kernels.plans import lower
+from torch_outboard.kernels.tune import schedule_table
 
 pytestmark = pytest.mark.usefixtures("generated_products")
 
@@ -81,3 +82,17 @@ def test_the_schedule_for_groups_of_items(device: torch.device, monkeypatch: pyt
     for rows, depth in ((70, 34), (3, 1)):
         x, y = whole(rows, depth, dtype=torch.float32), whole(depth, rows, dtype=torch.float32)
         run(product, r(rows, 1), x, y, device=device)
+
+
+# Tiles of 128 by 128, 64 by 128, 128 by 64 and, where larger ones would be half empty, 64 by 64.
+@pytest.mark.parametrize(("rows", "columns"), [(120, 250), (60, 250), (250, 3), (130, 65)])
+def test_sides_of_tiles(rows: int, columns: int, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lower, "is_cpu", lambda device: False)
+    _C.set_plan_variant(1000 + rows)  # the plans of other tests are not used
+    try:
+        with schedule_table.trying({"product.tiles float32": {"many": 1, "steps": 16}}):
+            for depth in (34, 1):
+                x, y = whole(rows, depth, dtype=torch.float32), whole(depth, columns, dtype=torch.float32)
+                run(lambda x, y: (x @ y, y.t() @ x.t()), x, y, device=device)
+    finally:
+        _C.set_plan_variant(0)

@@ -35,6 +35,8 @@ class Shape:
         The type of numbers that count pixels, channels and places in memory.
     has_units : bool
         Whether it is multiplied by matrix units, with adjacent channels.
+    has_tiles : bool
+        Whether it is multiplied in tiles without units.
     is_direct : bool
         Whether each result has an item, since groups have few channels.
     """
@@ -49,6 +51,7 @@ class Shape:
     sums: SumType
     kind: str
     has_units: bool
+    has_tiles: bool
     is_direct: bool
 
     @staticmethod
@@ -87,8 +90,9 @@ class Shape:
             groups,
             given["transposed"],
             SumType.of(dtypes.pop()),
-            "ob_i32" if (has_units or has_few or way == "strips") and is_narrow(*tensors, *of_results) else "ob_i64",
+            "ob_i32" if is_narrow(*tensors, *of_results) else "ob_i64",
             has_units,
+            way == "tiles" and not has_few,
             has_few,
         )
 
@@ -109,6 +113,11 @@ class Shape:
         pairs = [(given.size[1], of_input), *zip(grad.size, expected, strict=True)]
         if not all(holds(sympy.Eq(*one)) for one in pairs) or not all(holds(sympy.Ge(one, 1)) for one in expected[2:]):
             raise other_sizes()
+
+    def goes_by_channels(self, source: Tensor) -> bool:
+        """Return whether adjacent steps, or lines of a weight's gradient, are adjacent channels and not places."""
+        is_last = V.graph.sizevars.statically_known_equals(source.stride[1], 1)
+        return self.has_units or (self.has_tiles and bool(is_last))
 
     def placed(self, call: TemplateCall, tensor: Tensor, groups: int = 1) -> Tensor:
         """Return the tensor, or a copy whose channels are as the product takes them."""
@@ -250,12 +259,12 @@ def declares(*used: Named, numbers_of: Sequence[Named] = ()) -> Callable[[Kernel
     return declare
 
 
-def parts_of(number: str, window: Size, channels: Size, shape: Shape, divisions: Divisions) -> tuple[str, str]:
+def parts_of(number: str, window: Size, channels: Size, by_channels: bool, divisions: Divisions) -> tuple[str, str]:
     """Return the place in the window and the channel of a number that counts both."""
-    if not shape.has_units:
+    if not by_channels:
         return divisions.rest(number, window), divisions.over(number, window)
     if simplified(window.value) == 1:
-        return "0", f"({shape.kind}){number}"
+        return "0", f"({divisions.kind}){number}"
     return divisions.over(number, channels), divisions.rest(number, channels)
 
 

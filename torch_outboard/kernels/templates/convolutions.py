@@ -11,9 +11,10 @@ tensor with the larger grid of pixels, and `grid` the tensor with one pixel for 
 A convolution is the first form, and the others are its gradients. A transposed convolution is the second form, and the
 others are its gradients. Groups are the batch of the product.
 
-Sums go through the places of the window for each channel. For matrix units, they go through the channels for each
-place instead: adjacent channels are adjacent in memory, and are brought together. Tensors whose channels are not
-adjacent, or do not fill 16 bytes, are copied so (channels.py).
+Sums go through the places of the window for each channel. Where channels are adjacent in memory, tiles go through the
+channels for each place instead, so that neighbouring items load adjacent elements. Matrix units always do: adjacent
+channels are brought together. For them, tensors whose channels are not adjacent, or do not fill 16 bytes, are copied so
+(channels.py).
 """
 
 from __future__ import annotations
@@ -79,9 +80,11 @@ def backward(call: TemplateCall) -> list[str | None]:
     return names
 
 
-def _of_window(shape: Shape, weight: Named, source: Named, channels: Size, divisions: Divisions) -> str:
+def _of_window(
+    shape: Shape, weight: Named, source: Named, channels: Size, by_channels: bool, divisions: Divisions
+) -> str:
     """Return the statements of a step, which is a channel of the source and a place in the window."""
-    tap, channel = parts_of("step", weight.pixels(), channels, shape, divisions)
+    tap, channel = parts_of("step", weight.pixels(), channels, by_channels, divisions)
     return statements(
         [
             *weight.coordinates(tap, "k"),
@@ -101,6 +104,7 @@ def _windows(
         depthwise.convolve(call, shape, image, weight, out, bias, is_spread=False)
         return
     per_group, channels = FloorDiv(weight.tensor.size[0], shape.groups), weight.tensor.size[1]
+    by_channels = shape.goes_by_channels(given)
     number = divisions.over("line", out.pixels())
     of_line = [
         *out.coordinates(divisions.rest("line", out.pixels()), "q"),
@@ -114,13 +118,13 @@ def _windows(
     right = Operand(
         declare=declares(image, numbers_of=(weight, out)),
         of_line=tuple(of_line),
-        of_step=_of_window(shape, weight, image, weight.sized(1), divisions),
+        of_step=_of_window(shape, weight, image, weight.sized(1), by_channels, divisions),
         **_inside(image),
-        is_dense_along_steps=shape.has_units,
+        is_dense_along_steps=by_channels,
         multiples=(*image.others(1), weight.size(1)),
         pointer="image",
     )
-    left = _weight_operand(weight, shape, None, divisions)
+    left = _weight_operand(weight, shape, None, by_channels, divisions)
     _convolve(call, shape, "ob_convolution", per_group, channels, left, right, weight, out, bias, divisions)
 
 
@@ -137,7 +141,7 @@ def _spread(
         depthwise.convolve(call, shape, grid, weight, out, bias, is_spread=True)
         return
     per_group, channels = FloorDiv(result.size[1], shape.groups), FloorDiv(given.size[1], shape.groups)
-    of_group = grid.sized(1, shape.groups)
+    of_group, by_channels = grid.sized(1, shape.groups), shape.goes_by_channels(given)
     of_line = [
         *out.coordinates(divisions.rest("line", out.pixels()), "p"),
         *(("ob_i32", f"y{i}", f"p{i} + {shape.padding[i]}") for i in range(shape.rank)),
@@ -159,15 +163,15 @@ def _spread(
     right = Operand(
         declare=declares(grid, numbers_of=(weight, out)),
         of_line=tuple(of_line),
-        of_step=_of_window(shape, weight, grid, of_group, divisions),
+        of_step=_of_window(shape, weight, grid, of_group, by_channels, divisions),
         place=f"grid[grid_from + channel + {' + '.join(places)}]",
         dtype=given.dtype,
         condition=" && ".join(conditions),
-        is_dense_along_steps=shape.has_units,
+        is_dense_along_steps=by_channels,
         multiples=(*grid.others(1), of_group.text),
         pointer="grid",
     )
-    left = _weight_operand(weight, shape, of_group, divisions)
+    left = _weight_operand(weight, shape, of_group, by_channels, divisions)
     _convolve(call, shape, "ob_transposed_convolution", per_group, channels, left, right, weight, out, bias, divisions)
 
 
@@ -177,7 +181,8 @@ def _weights(call: TemplateCall, shape: Shape, grid_given: Tensor, given: Tensor
     out = Named("result", result, divisions, True)
     channels = FloorDiv(given.size[1], shape.groups)
     of_image, rows = (one.sized(1, shape.groups) for one in (image, grid))
-    tap, channel = parts_of("line", out.pixels(), of_image, shape, divisions)
+    by_channels = shape.goes_by_channels(given)
+    tap, channel = parts_of("line", out.pixels(), of_image, by_channels, divisions)
     pixels = grid.pixels()
     of_step = statements(
         [(kind, "number", divisions.over("step", pixels)), (kind, "pixel", divisions.rest("step", pixels))]
@@ -191,7 +196,7 @@ def _weights(call: TemplateCall, shape: Shape, grid_given: Tensor, given: Tensor
         of_step=f"{of_step}const {kind} grid_to = {at_step}; ",
         place="grid[grid_from + grid_to]",
         dtype=grid_given.dtype,
-        is_dense_along_steps=False,
+        is_dense_along_steps=shape.has_tiles and not shape.goes_by_channels(grid_given),
         beside="grid[grid_from + grid_to + lane]" if shape.has_units else "",
         multiples=(*grid.others(1), rows.text),
         pointer="grid",
@@ -209,7 +214,7 @@ def _weights(call: TemplateCall, shape: Shape, grid_given: Tensor, given: Tensor
         + statements(("ob_i32", f"d{i}", f"q{i} * {shape.stride[i]}") for i in range(shape.rank))
         + statements([(kind, "channel", f"number * {image.stride(0)}")]),
         **_inside(image),
-        is_dense_along_steps=False,
+        is_dense_along_steps=shape.has_tiles and not by_channels,
         beside="image[image_from + lane]" if shape.has_units else "",
         multiples=(*image.others(1), of_image.text),
         pointer="image",
@@ -223,7 +228,7 @@ def _weights(call: TemplateCall, shape: Shape, grid_given: Tensor, given: Tensor
         sums=shape.sums,
         left=left,
         right=right,
-        end=_end_of_weights(shape, out, image, channels, divisions),
+        end=_end_of_weights(shape, out, image, channels, by_channels, divisions),
     )
     if depthwise.takes(call, shape, grid_given, given):
         depthwise.weights(call, shape, grid, image, product)
@@ -231,13 +236,15 @@ def _weights(call: TemplateCall, shape: Shape, grid_given: Tensor, given: Tensor
         shape.multiply(call, product)
 
 
-def _end_of_weights(shape: Shape, out: Named, image: Named, channels: sympy.Expr, divisions: Divisions) -> End:
+def _end_of_weights(
+    shape: Shape, out: Named, image: Named, channels: sympy.Expr, by_channels: bool, divisions: Divisions
+) -> End:
     """Return the stores of a weight's gradient, without the channels that only a copy of the image has."""
     kind, of_image = shape.kind, image.sized(1, shape.groups)
     of_row = f"({kind})(batch * ({out.size(0)} / {shape.groups}) + row) * {out.stride(0)}"
-    tap, channel = parts_of("column", out.pixels(), of_image, shape, divisions)
+    tap, channel = parts_of("column", out.pixels(), of_image, by_channels, divisions)
     is_whole = bool(V.graph.sizevars.statically_known_equals(channels, out.tensor.size[1]))
-    is_dense = shape.has_units and is_whole and out.is_dense_along(1)
+    is_dense = by_channels and is_whole and out.is_dense_along(1)
     return End(
         declare=declares(out, numbers_of=(image,)),
         value="value",
@@ -261,7 +268,9 @@ def _inside(image: Named) -> dict[str, Any]:
     }
 
 
-def _weight_operand(weight: Named, shape: Shape, of_source: Size | None, divisions: Divisions) -> Operand:
+def _weight_operand(
+    weight: Named, shape: Shape, of_source: Size | None, by_channels: bool, divisions: Divisions
+) -> Operand:
     """Return the weight as the left operand.
 
     Its lines are the result's channels, and its steps are the source's channels and the window's places. The first
@@ -271,11 +280,11 @@ def _weight_operand(weight: Named, shape: Shape, of_source: Size | None, divisio
     groups = f"batch * ({weight.size(0)} / {shape.groups})"
     source_dim, result_dim = (1, 0) if of_source is None else (0, 1)
     channels = weight.sized(1) if of_source is None else of_source
-    tap, channel = parts_of("step", weight.pixels(), channels, shape, divisions)
+    tap, channel = parts_of("step", weight.pixels(), channels, by_channels, divisions)
     source = channel if of_source is None else f"({kind})({groups} + {channel})"
     line = f"({groups} + line)" if of_source is None else "line"
     place = f"{source} * {weight.stride(source_dim)} + {weight.place(tap)}"
-    is_dense = not shape.has_units and of_source is None and weight.is_dense_from(1)
+    is_dense = not by_channels and of_source is None and weight.is_dense_from(1)
     is_across = shape.has_units and of_source is not None
     # A copy of the source has more channels than the weight.
     own = f"({weight.size(0)} / {shape.groups})"
@@ -285,7 +294,7 @@ def _weight_operand(weight: Named, shape: Shape, of_source: Size | None, divisio
         of_step="" if is_dense else f"const {kind} weight_to = {place}; ",
         place=f"weight[weight_from + {'step' if is_dense else 'weight_to'}]",
         dtype=weight.tensor.dtype,
-        is_dense_along_steps=is_dense or (shape.has_units and of_source is None),
+        is_dense_along_steps=is_dense or (by_channels and of_source is None),
         condition=f"{channel} < {own}" if is_across else "",
         beside="weight[weight_from + weight_to + lane]" if is_across else "",
         multiples=(*weight.others(1), *([channels.text] if of_source is None else [])),
