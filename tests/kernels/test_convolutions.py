@@ -41,7 +41,8 @@ def gradients(function: Callable[..., Any], *arguments: torch.Tensor, device: to
         return [result.detach(), *torch.autograd.grad(result, given, scale)]
 
     scale = whole(*function(*arguments).shape, dtype=arguments[0].dtype)
-    # The CPU's strides of dimensions of size 1 depend on the processor: whether oneDNN has the type.
+    # The CPU's strides of dimensions of size 1 depend on whether oneDNN has the type on the
+    # processor.
     run(call, scale, *arguments, device=device, has_strides_of_one=False)
 
 
