@@ -76,6 +76,8 @@ def test_numbers_compiled(dtype: torch.dtype, device: torch.device) -> None:
             is_left_out = dtype != torch.float64 and is_by_reciprocal(name, number)
             # Of halves by infinity, which is among them: the CPU's is NaN, Inductor's the number.
             is_left_out |= name == "remainder of a number" and dtype in (torch.float16, torch.bfloat16)
+            # Torch 2.11 writes constants for Triton without the sign of zero.
+            is_left_out |= name == "copysign" and str(number) == "-0.0" and torch.__version__.startswith("2.11.")
             if is_compared(name, dtype, number) and not is_left_out and not isinstance(want, Exception):
                 pairs.append((name, number))
                 expected.append(want)

@@ -22,7 +22,9 @@ KINDS = {
     "tanh": (torch.nn.RNN, {}),
     "relu": (torch.nn.RNN, {"nonlinearity": "relu"}),
 }
-TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12, torch.float16: 4e-3, torch.bfloat16: 4e-2}
+# Relative to the largest element. Gradients carry the rounding of each step to those before it:
+# cuDNN reached 1.2e-5 in float32.
+TOLERANCES = {torch.float32: 2e-5, torch.float64: 1e-12, torch.float16: 4e-3, torch.bfloat16: 4e-2}
 
 
 def net_of(kind: str, *sizes: int, **settings: Any) -> torch.nn.RNNBase:
