@@ -17,6 +17,7 @@ from torch._dynamo.utils import counters
 import torch_outboard
 from torch_outboard import _C
 from torch_outboard.compile import report
+from torch_outboard.compile.generators import generators
 from torch_outboard.testing.plugin import RunPython
 
 
@@ -452,6 +453,13 @@ def test_the_other_wrappers(
     """torch captures none of them, only graph_partition, its default, and says so; torch 2.11 captures none at all."""
     from torch._inductor import config
 
+    if wrapper == "fx_wrapper" and partitions and generators().has_gpus:
+        with (
+            config.patch({wrapper: True}),
+            pytest.raises(Exception, match="set torch._inductor.config.graph_partition"),
+        ):
+            torch.compile(torch.sin, mode="reduce-overhead")(torch.ones(3, device=device))
+        return
     with config.patch({wrapper: True, "graph_partition": partitions}):
         graphed = torch.compile(lambda x, y: torch.softmax(x @ y, -1) * 2 + y.sum(), mode="reduce-overhead")
         for _ in range(4):

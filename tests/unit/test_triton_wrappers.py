@@ -57,6 +57,28 @@ with pytest.raises(ValueError, match="kernel_launch .*are more than there are"):
 """
 
 
+PARTS = """
+import pytest, torch, torch_outboard
+from torch._inductor import config
+from unit.triton_vendor import ToyDriver
+
+config.compile_threads = 1
+torch_outboard.attach(ToyDriver())
+x = torch.randn(20, device="toychip")
+parts = {"fx_wrapper": True, "graph_partition": True, "triton.cudagraphs": True}
+with pytest.raises(Exception, match="NotSupportedError: .* set torch._inductor.config.graph_partition to False"):
+    torch.compile(torch.sin, options=parts)(x)
+torch._dynamo.reset()
+compiled = torch.compile(torch.sin, options={**parts, "graph_partition": False})
+torch.testing.assert_close(compiled(x).cpu(), x.cpu().sin())
+"""
+
+
+@needs_triton
+def test_parts_of_a_graph_are_not_written_as_fx(run_compiler, tmp_path):
+    run_compiler(PARTS, env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)})
+
+
 @needs_triton
 @pytest.mark.parametrize("wrapper", ["fx_wrapper", "cpp_wrapper"])
 def test_values(run_compiler, tmp_path, wrapper):

@@ -51,6 +51,15 @@ class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
         self._kernels: dict[str, CompiledKernel] = {} if parent is None else parent._kernels
         self._tuned: dict[str, TunedKernel] = {} if parent is None else parent._tuned
 
+    def define_subgraph_launcher_fn(self, name: str | None, subgraph_code: Any) -> None:
+        # Graphs within a graph have names. Torch's parts of a graph have none, and text calls them.
+        if name is None:
+            raise NotSupportedError(
+                "with fx_wrapper, a graph cannot be cut into the parts that mode='reduce-overhead' captures: set "
+                "torch._inductor.config.graph_partition to False, or leave the mode out"
+            )
+        super().define_subgraph_launcher_fn(name, subgraph_code)
+
     def define_tuned(self, kernel: TunedKernel, comment: str | None) -> None:
         self._tuned[kernel.name] = kernel
 
