@@ -84,7 +84,7 @@ run_build() {
 
 run_native() {
   local status=0 nvrtc
-  nvrtc=$("$python" -c 'from torch_outboard.drivers.nv import _packaged_nvrtc as find; print(find() or "")') || status=1
+  nvrtc=$("$python" -c 'from torch_outboard.drivers.nv import NvDriver; print(NvDriver().option_values["nvrtc"] or "")') || status=1
   echo "NVRTC: ${nvrtc:-by its usual names}"
   native_program test_driver && native_program test_nv && native_program test_opencl || return 1
   "$work/test_driver" $libraries/libob_nv.so || status=1
