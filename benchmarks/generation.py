@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Measure how fast GPT-2 small with random weights generates 200 tokens on a GPU, against torch's own CUDA device.
+
+    benchmarks/generation.py                                  # nv against CUDA
+    benchmarks/generation.py --driver sim --against cpu --tiny    # a try without a GPU
+
+"eager" is a loop of calls, "compiled" the same loop with each call's model under torch.compile. Both have a cache of
+fixed size for keys and values, and bfloat16. The device and CUDA take turns in processes of their own, from the same
+weights and prompt, and their first logits must agree. A figure is the median of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from _results import RESULTS, write
+from _served import Step, open_device, ratio_of, serve, served
+
+os.environ.setdefault("OUTBOARD_FALLBACK", "error")
+os.environ.setdefault("USE_TF", "0")
+
+import torch
+import transformers
+
+PROMPT, TOKENS = 64, 200
+WARM = 2
+TOLERANCE = 5e-2  # of the first logits, relative to the largest
+WAYS = ("eager", "compiled")
+
+
+class Generation:
+    """A model on a device, and a prompt that it continues by the most probable tokens."""
+
+    def __init__(self, device: torch.device, way: str, is_tiny: bool) -> None:
+        torch.manual_seed(1)
+        sizes = {"n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": 512} if is_tiny else {}
+        self.config = transformers.GPT2Config(**sizes)
+        self.tokens = 8 if is_tiny else TOKENS
+        self.model = transformers.GPT2LMHeadModel(self.config).eval().bfloat16().to(device)
+        self.prompt = torch.randint(self.config.vocab_size, (1, PROMPT)).to(device)
+        self.places = torch.arange(PROMPT + self.tokens, device=device)
+        self.device = device
+        self.call = torch.compile(self._call, dynamic=False) if way == "compiled" else self._call
+
+    def _call(self, given: torch.Tensor, places: torch.Tensor, cache: object) -> torch.Tensor:
+        """Return the logits of the next token."""
+        out = self.model(given, past_key_values=cache, cache_position=places, use_cache=True, logits_to_keep=1)
+        logits: torch.Tensor = out.logits[:, -1]
+        return logits
+
+    @torch.no_grad()
+    def step(self) -> Step:
+        self._wait()
+        begin = time.perf_counter()
+        cache = transformers.StaticCache(config=self.config, max_cache_len=PROMPT + self.tokens)
+        logits = first = self._call(self.prompt, self.places[:PROMPT], cache)
+        found = []
+        for number in range(self.tokens):
+            found.append(logits.argmax(-1, keepdim=True))
+            place = PROMPT + number
+            logits = self.call(found[-1], self.places[place : place + 1], cache)
+        tokens = torch.cat(found, 1)
+        self._wait()
+        seconds = time.perf_counter() - begin
+        return {"seconds": seconds, "tokens": tokens[0].tolist(), "first": first[0, :64].float().tolist()}
+
+    def _wait(self) -> None:
+        if self.device.type != "cpu":
+            torch.get_device_module(self.device).synchronize()
+
+
+def measure(options: argparse.Namespace, way: str) -> dict[str, object]:
+    words = ["--serve", way, *(["--tiny"] if options.tiny else [])]
+    sides = [served(__file__, "--driver", driver, *words) for driver in (options.driver, options.against)]
+    with sides[0] as ours, sides[1] as theirs:
+        steps = [(ours.step(), theirs.step()) for _ in range(WARM + options.rounds)]
+        about = ours.found
+    one, other = steps[0]
+    largest = max(map(abs, other["first"]))
+    difference = max(abs(a - b) for a, b in zip(one["first"], other["first"], strict=True)) / largest
+    taken = steps[WARM:]
+    ratio, high = ratio_of([(a["seconds"], b["seconds"]) for a, b in taken])
+    count = len(one["tokens"])
+    return {
+        "about": about,
+        "ratio": ratio,
+        "ratio_high": high,
+        "tokens_per_second": count / statistics.median(a["seconds"] for a, _ in taken),
+        "cuda_tokens_per_second": count / statistics.median(b["seconds"] for _, b in taken),
+        "first_s": one["seconds"],
+        "cuda_first_s": other["seconds"],
+        "logits_difference": difference,
+        "equal_tokens": sum(a == b for a, b in zip(one["tokens"], other["tokens"], strict=True)) / count,
+    }
+
+
+def run(options: argparse.Namespace) -> int:
+    print("| way | ratio of times | at most | tokens/s | CUDA, tokens/s | first, s | CUDA, s | logits | equal tokens |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    figures: dict[str, object] = {}
+    is_good = True
+    for way in WAYS:
+        row = measure(options, way)
+        figures["about"] = row.pop("about")
+        figures[way] = row
+        keys = ("ratio", "ratio_high", "tokens_per_second", "cuda_tokens_per_second", "first_s", "cuda_first_s")
+        print(
+            f"| {way} | {' | '.join(f'{row[key]:.2f}' for key in keys)} | {row['logits_difference']:.1e} | "
+            f"{row['equal_tokens']:.2f} |",
+            flush=True,
+        )
+        is_good &= bool(row["logits_difference"] <= TOLERANCE)  # type: ignore[operator]
+    write(options.json or RESULTS / f"generation-{options.driver}.json", figures)
+    if not is_good:
+        print(f"the first logits differ by more than {TOLERANCE}")
+    return 0 if is_good else 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--driver", default="nv")
+    parser.add_argument("--against", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--tiny", action="store_true", help="a small model, for a try")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        device, found = open_device(options.driver)
+        serve(found, Generation(device, options.serve, options.tiny).step)
+        return 0
+    if options.against == "cuda" and not torch.cuda.is_available():
+        print("It needs a GPU and a CUDA build of torch.")
+        return 0
+    return run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
