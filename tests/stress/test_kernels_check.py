@@ -29,7 +29,8 @@ def test_nothing_is_wrong(driver: str, more: tuple[str, ...], dtype: str, run_py
     # By the first letter of an entry's name, so that no process is
     # longer than one of a test may be.
     found = []
-    for letters in ("[a-e_A-D]", "[f-l]", "[mopq]", "nn", "n[^n]", "[r-t]", "[u-zE-Z]"):
+    functional = [f"nn.functional.{letters}" for letters in ("[a-c]", "[d-l]", "[^a-l]")]
+    for letters in ("[a-e_A-D]", "[f-l]", "[mopq]", *functional, "n[^n]", "[r-t]", "[u-zE-Z]"):
         arguments = ("--driver", f"tests.simt_drivers:{driver}", "--dtypes", dtype, "--only", f"^{letters}")
         found += check(run_python, tmp_path / "report.json", *arguments, *more, status=0)
     assert len(found) > 400 and not [one for one in found if one["state"] in ("wrong", "failed", "crash", "hang")]
