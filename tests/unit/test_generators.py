@@ -163,8 +163,11 @@ def test_a_generator_of_eager_kernels_by_what_the_devices_are(run_compiler):
 
 @pytest.mark.parametrize(("kind", "language"), [(NvDriver, "cuda_cpp"), (OpenCLDriver, "opencl_c")])
 def test_matrix_units_where_all_devices_have_them(kind, language):
-    old, new, newest = (DeviceProperties(name="a GPU", major=major, minor=6) for major in (7, 8, 12))
-    for devices, has_units in (([], False), ([old], False), ([new, newest], True), ([new, old], False)):
+    old, new, newest = (DeviceProperties(vendor="NVIDIA Corporation", major=major, minor=6) for major in (7, 8, 12))
+    cases = [([], False), ([old], False), ([new, newest], True), ([new, old], False)]
+    if kind is OpenCLDriver:  # a vendor's class may derive from it, with numbers of its own
+        cases.append(([new, DeviceProperties(vendor="another", major=9)], False))
+    for devices, has_units in cases:
         for option, uses_units in ((None, has_units), (True, True), (False, False)):
             options = {} if option is None else {"matrix_units": option}
             assert kind(**options).kernel_generator(devices) == ("ptx_" if uses_units else "") + language

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """NVIDIA GPUs through CUDA's driver API."""
 
+from __future__ import annotations
+
 import os
 import site
 import sysconfig
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from torch_outboard._properties import DeviceProperties
 from torch_outboard.driver import Driver, Option, TritonTarget
 from torch_outboard.drivers import library_path
+
+if TYPE_CHECKING:  # `outboard info` loads the class without torch
+    from torch_outboard._properties import DeviceProperties
 
 __all__ = ["NvDriver"]
 

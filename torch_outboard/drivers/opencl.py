@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """OpenCL devices with shared virtual memory."""
 
-from collections.abc import Sequence
+from __future__ import annotations
 
-from torch_outboard._properties import DeviceProperties
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from torch_outboard.driver import Driver, Option
 from torch_outboard.drivers import library_path
+
+if TYPE_CHECKING:  # `outboard info` loads the class without torch
+    from torch_outboard._properties import DeviceProperties
 
 __all__ = ["OpenCLDriver"]
 
@@ -46,11 +51,11 @@ class OpenCLDriver(Driver):
     def kernel_generator(self, devices: Sequence[DeviceProperties]) -> str:
         """Return "ptx_opencl_c", with matrix units, if the option says so or all devices have them; else "opencl_c".
 
-        The major number of a device is that of its OpenCL, but on NVIDIA's runtime that of its compute capability.
+        The major number of a device is that of its OpenCL, but with NVIDIA's runtime that of its compute capability.
         """
         uses_units = self._uses_units
         if uses_units is None:
-            uses_units = len(devices) > 0 and all(one.major >= 8 for one in devices)
+            uses_units = len(devices) > 0 and all(one.vendor.startswith("NVIDIA") and one.major >= 8 for one in devices)
         return "ptx_opencl_c" if uses_units else "opencl_c"
 
     def code_generator(self, device: int) -> str:
