@@ -7,6 +7,7 @@ each line of its input a step, all as JSON.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import math
@@ -14,6 +15,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from _results import about
@@ -32,6 +34,17 @@ def open_device(driver: str) -> tuple[Any, dict[str, object]]:
     module = torch_outboard.attach(driver)
     name = module.__name__.rpartition(".")[2]
     return torch.device(name, 0), about(module.get_device_properties(0))
+
+
+def parser_of(doc: str) -> argparse.ArgumentParser:
+    """Return a parser of the options that both sides have; --serve names what a process serves."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--driver", default="nv")
+    parser.add_argument("--against", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--tiny", action="store_true", help="small models, for a try")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    return parser
 
 
 def serve(found: dict[str, object], step: Callable[[], Step]) -> None:

@@ -16,10 +16,9 @@ import os
 import statistics
 import sys
 import time
-from pathlib import Path
 
 from _results import RESULTS, write
-from _served import Step, open_device, ratio_of, serve, served
+from _served import Step, open_device, parser_of, ratio_of, serve, served
 
 os.environ.setdefault("OUTBOARD_FALLBACK", "error")
 os.environ.setdefault("USE_TF", "0")
@@ -122,13 +121,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--driver", default="nv")
-    parser.add_argument("--against", default="cuda", choices=("cuda", "cpu"))
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--tiny", action="store_true", help="a small model, for a try")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         device, found = open_device(options.driver)

@@ -18,11 +18,10 @@ import os
 import statistics
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from _results import RESULTS, write
-from _served import Served, Step, open_device, ratio_of, serve, served
+from _served import Served, Step, open_device, parser_of, ratio_of, serve, served
 
 os.environ.setdefault("OUTBOARD_FALLBACK", "silent")  # calls on the CPU are counted
 os.environ.setdefault("USE_TF", "0")
@@ -132,14 +131,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--driver", default="nv")
-    parser.add_argument("--against", default="cuda", choices=("cuda", "cpu"))
+    parser = parser_of(__doc__)
     parser.add_argument("--only", metavar="MODEL,...")
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--tiny", action="store_true", help="small models, for a try")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         device, found = open_device(options.driver)
