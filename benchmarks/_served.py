@@ -47,6 +47,22 @@ def parser_of(doc: str) -> argparse.ArgumentParser:
     return parser
 
 
+def serve_or_run(
+    options: argparse.Namespace, step_of: Callable[[Any], Callable[[], Step]], run: Callable[[argparse.Namespace], int]
+) -> int:
+    """Serve the step that `step_of` makes for a device if a side is asked for, else run, and return the status."""
+    if options.serve:
+        device, found = open_device(options.driver)
+        serve(found, step_of(device))
+        return 0
+    import torch
+
+    if options.against == "cuda" and not torch.cuda.is_available():
+        print("It needs a GPU and a CUDA build of torch.")
+        return 0
+    return run(options)
+
+
 def serve(found: dict[str, object], step: Callable[[], Step]) -> None:
     """Print what was found, and a step for each line of the input."""
     print(json.dumps(found), flush=True)

@@ -18,7 +18,7 @@ import sys
 import time
 
 from _results import RESULTS, write
-from _served import Step, open_device, parser_of, ratio_of, serve, served
+from _served import Step, parser_of, ratio_of, serve_or_run, served
 
 os.environ.setdefault("OUTBOARD_FALLBACK", "error")
 os.environ.setdefault("USE_TF", "0")
@@ -124,14 +124,7 @@ def main() -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=11)
     options = parser.parse_args()
-    if options.serve:
-        device, found = open_device(options.driver)
-        serve(found, Generation(device, options.serve, options.tiny).step)
-        return 0
-    if options.against == "cuda" and not torch.cuda.is_available():
-        print("It needs a GPU and a CUDA build of torch.")
-        return 0
-    return run(options)
+    return serve_or_run(options, lambda device: Generation(device, options.serve, options.tiny).step, run)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import time
 from typing import Any
 
 from _results import RESULTS, write
-from _served import Served, Step, open_device, parser_of, ratio_of, serve, served
+from _served import Served, Step, parser_of, ratio_of, serve_or_run, served
 
 os.environ.setdefault("OUTBOARD_FALLBACK", "silent")  # calls on the CPU are counted
 os.environ.setdefault("USE_TF", "0")
@@ -135,16 +135,9 @@ def main() -> int:
     parser.add_argument("--only", metavar="MODEL,...")
     parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args()
-    if options.serve:
-        device, found = open_device(options.driver)
-        serve(found, Training(device, options.serve, options.tiny).step)
-        return 0
     if unknown := set((options.only or "").split(",")) - {"", *MODELS}:
         parser.error(f"there is no model {', '.join(sorted(unknown))}: choose of {', '.join(MODELS)}")
-    if options.against == "cuda" and not torch.cuda.is_available():
-        print("It needs a GPU and a CUDA build of torch.")
-        return 0
-    return run(options)
+    return serve_or_run(options, lambda device: Training(device, options.serve, options.tiny).step, run)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 
@@ -11,11 +12,23 @@ import torch
 
 from torch_outboard import _C
 
+_VARIANTS = itertools.count(7000)  # apart from the numbers of other files
+
 
 @pytest.fixture(autouse=True)
 def _compiles(device: torch.device) -> None:
     if _C.reaches_memory(device.index):
         pytest.skip("capability: memory that the host can't reach, for which kernels are generated")
+
+
+@pytest.fixture
+def own_plans() -> Iterator[None]:
+    """Use none of the plans of other tests, of which some have the same calls."""
+    _C.set_plan_variant(next(_VARIANTS))
+    try:
+        yield
+    finally:
+        _C.set_plan_variant(0)
 
 
 @pytest.fixture

@@ -69,21 +69,18 @@ def test_three_dimensions_and_other_layouts(device: torch.device) -> None:
     run(lambda x, w: F.conv2d(x[:, :, 1:, ::2], w.flip(0), padding=1), x, whole(8, 4, 3, 3), device=device)
 
 
+@pytest.mark.usefixtures("own_plans")
 @pytest.mark.parametrize("groups", [1, 2])
 def test_tiles_of_each_layout(groups: int, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Adjacent steps are adjacent channels, if they are adjacent in memory, else places of a window or pixels."""
     monkeypatch.setattr(lower, "is_cpu", lambda device: False)
-    _C.set_plan_variant(2000 + groups)  # the plans of other tests are not used
     channels = 18 * groups
     sides = (whole(2, channels, 9, 7), whole(20 * groups, 18, 3, 2), whole(channels, 20, 2, 3))
-    try:
-        for laid_out in itertools.product((torch.Tensor.contiguous, by_channels), repeat=2):
-            x, weight, turned = (function(one) for function, one in zip((*laid_out, laid_out[1]), sides, strict=True))
-            options: dict[str, Any] = {"stride": (1, 2), "padding": (2, 1), "groups": groups}
-            gradients(lambda x, w, options=options: F.conv2d(x, w, **options), x, weight, device=device)
-            gradients(lambda x, w, options=options: F.conv_transpose2d(x, w, **options), x, turned, device=device)
-    finally:
-        _C.set_plan_variant(0)
+    options: dict[str, Any] = {"stride": (1, 2), "padding": (2, 1), "groups": groups}
+    for laid_out in itertools.product((torch.Tensor.contiguous, by_channels), repeat=2):
+        x, weight, turned = (function(one) for function, one in zip((*laid_out, laid_out[1]), sides, strict=True))
+        gradients(lambda x, w: F.conv2d(x, w, **options), x, weight, device=device)
+        gradients(lambda x, w: F.conv_transpose2d(x, w, **options), x, turned, device=device)
 
 
 def test_halves(device: torch.device) -> None:

@@ -85,14 +85,11 @@ def test_the_schedule_for_groups_of_items(device: torch.device, monkeypatch: pyt
 
 
 # Tiles of 128 by 128, 64 by 128, 128 by 64 and, where larger ones would be half empty, 64 by 64.
+@pytest.mark.usefixtures("own_plans")
 @pytest.mark.parametrize(("rows", "columns"), [(120, 250), (60, 250), (250, 3), (130, 65)])
 def test_sides_of_tiles(rows: int, columns: int, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lower, "is_cpu", lambda device: False)
-    _C.set_plan_variant(1000 + rows)  # the plans of other tests are not used
-    try:
-        with schedule_table.trying({"product.tiles float32": {"many": 1, "steps": 16}}):
-            for depth in (34, 1):
-                x, y = whole(rows, depth, dtype=torch.float32), whole(depth, columns, dtype=torch.float32)
-                run(lambda x, y: (x @ y, y.t() @ x.t()), x, y, device=device)
-    finally:
-        _C.set_plan_variant(0)
+    with schedule_table.trying({"product.tiles float32": {"many": 1, "steps": 16}}):
+        for depth in (34, 1):
+            x, y = whole(rows, depth, dtype=torch.float32), whole(depth, columns, dtype=torch.float32)
+            run(lambda x, y: (x @ y, y.t() @ x.t()), x, y, device=device)

@@ -22,9 +22,8 @@ KINDS = {
     "tanh": (torch.nn.RNN, {}),
     "relu": (torch.nn.RNN, {"nonlinearity": "relu"}),
 }
-# Relative to the largest element. Gradients carry the rounding of each step to those before it:
-# cuDNN reached 1.2e-5 in float32.
-TOLERANCES = {torch.float32: 2e-5, torch.float64: 1e-12, torch.float16: 4e-3, torch.bfloat16: 4e-2}
+# Relative to the largest element.
+TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12, torch.float16: 4e-3, torch.bfloat16: 4e-2}
 
 
 def net_of(kind: str, *sizes: int, **settings: Any) -> torch.nn.RNNBase:
@@ -75,10 +74,12 @@ def check(
     calls = torch_outboard.coverage()
     assert calls.calls("outboard::recurrent", "generated") or _ran_whole(calls), calls
     assert not calls.calls(provider="fallback"), calls
+    # Gradients carry the rounding of each step to those before it. cuDNN reached 1.2e-5 in float32.
+    bound = TOLERANCES[dtype] * (2 if _ran_whole(calls) else 1)
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == dtype and one.shape == other.shape
         scale = other.abs().max().clamp(min=1)
-        torch.testing.assert_close(one.cpu().double() / scale, other / scale, atol=TOLERANCES[dtype], rtol=0)
+        torch.testing.assert_close(one.cpu().double() / scale, other / scale, atol=bound, rtol=0)
 
 
 @pytest.mark.parametrize("is_packed", [False, True], ids=["equal", "packed"])

@@ -124,7 +124,7 @@ class Generators:
         self._eager: CodeGenerator | None = None
         self.has_eager = driver.kernel_generator is not None
         named = driver.code_generator
-        self.is_by_device = callable(named) and not isinstance(named, type)
+        self.is_by_device = _is_method(named)
         self._made: dict[type[CodeGenerator], CodeGenerator] = {}
         self._by_device: dict[int, CodeGenerator] = {}
         if not self.is_by_device:
@@ -164,7 +164,7 @@ class Generators:
     def _eager_kind(self) -> type[CodeGenerator]:
         refusal = f"kernels cannot be generated for operators on {self.driver.name!r}"
         named = self.driver.kernel_generator
-        if callable(named) and not isinstance(named, type):
+        if _is_method(named):
             named = named(self._devices())
         kind = _find(named, refusal, "its kernel_generator")
         dialect = getattr(kind, "dialect", None)
@@ -183,6 +183,10 @@ class Generators:
         if kind not in self._made:
             self._made[kind] = kind(self.driver)
         return self._made[kind]
+
+
+def _is_method(named: Any) -> bool:
+    return callable(named) and not isinstance(named, type)
 
 
 def _find(named: Any, refusal: str, what: str) -> type[CodeGenerator]:

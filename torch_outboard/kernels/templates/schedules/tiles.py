@@ -29,7 +29,8 @@ __all__ = ["multiply"]
 
 _GROUP = 256
 _SMALL, _LARGE = 64, 128
-_SIDES = ((_LARGE, _LARGE), (_SMALL, _LARGE), (_LARGE, _SMALL), (_SMALL, _SMALL))  # of tiles, the best ones first
+_SMALLEST = (_SMALL, _SMALL)
+_LARGER = ((_LARGE, _LARGE), (_SMALL, _LARGE), (_LARGE, _SMALL))  # the best tiles first
 _MOST_WASTE = 1.125  # of a tile's results beside those of the smallest tiles
 # Tiles that are few for a device. Groups then share the steps of a tile: so many
 # at most, and each fills the group's memory so often at least.
@@ -41,7 +42,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
     schedule = call.schedule("tiles")
     steps = schedule["steps"]
     tile = _sides_of(product, schedule["many"])
-    splits = _splits(product, steps) if tile == _SIDES[-1] else None
+    splits = _splits(product, steps) if tile == _SMALLEST else None
     if splits is None:
         call.launch(_kernel(call, product, product.end, tile, steps))
         return
@@ -54,14 +55,14 @@ def multiply(call: TemplateCall, product: Product) -> None:
 def _sides_of(product: Product, many: int) -> tuple[int, int]:
     """Return the rows and columns of a tile."""
     if product.sums.size > 4:
-        return _SIDES[-1]
-    most = _MOST_WASTE * _SMALL * _SMALL * _tiles(product, _SIDES[-1], has_numbers=True)
+        return _SMALLEST
+    most = _MOST_WASTE * math.prod(_SMALLEST) * _tiles(product, _SMALLEST, has_numbers=True)
 
     def is_good(tile: tuple[int, int]) -> bool:
         count = _tiles(product, tile, has_numbers=True)
         return bool(count >= many and count * math.prod(tile) <= most)
 
-    return next((tile for tile in _SIDES[:-1] if is_good(tile)), _SIDES[-1])
+    return next((tile for tile in _LARGER if is_good(tile)), _SMALLEST)
 
 
 def _splits(product: Product, steps: int) -> Any:
@@ -71,10 +72,10 @@ def _splits(product: Product, steps: int) -> Any:
     if (
         not is_float
         or not holds(sympy.Ge(product.depth, 4 * least))
-        or holds(sympy.Ge(_tiles(product, _SIDES[-1]), _FEW))
+        or holds(sympy.Ge(_tiles(product, _SMALLEST), _FEW))
     ):
         return None
-    wanted = FloorDiv(2 * _FEW, sympy.Max(1, _tiles(product, _SIDES[-1])))
+    wanted = FloorDiv(2 * _FEW, sympy.Max(1, _tiles(product, _SMALLEST)))
     return simplified(sympy.Max(1, sympy.Min(_MOST_SPLITS, wanted, FloorDiv(product.depth, least))))
 
 
