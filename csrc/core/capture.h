@@ -38,24 +38,43 @@ class OUTBOARD_API DriverCommand {
   virtual std::string describe() const = 0;
 };
 
-// A random generator's seed and offset for one replay. They are written and read in the
-// order of the replaying stream.
-struct RandomCell {
+// Where a random generator's numbers begin.
+struct RandomPosition {
   uint64_t seed = 0;
   uint64_t offset = 0;
+};
+
+// Where the numbers of a replay begin. A replay is queued while earlier ones still run, so
+// there are two: work that runs reads the one that is written in the stream's order, and
+// DriverCommand::queue the one that the replaying thread writes before it queues.
+struct RandomCell {
+  RandomPosition of_running;
+  RandomPosition of_queued;
 };
 
 // The source of a captured draw's random numbers, which are new for each replay.
 class OUTBOARD_API RandomSource {
  public:
   virtual ~RandomSource() = default;
-  virtual RandomCell take(uint64_t increment) = 0;
+  virtual RandomPosition take(uint64_t increment) = 0;
 };
 
-// One draw of a capture. In a replay its numbers begin at cell->offset + offset.
-struct RandomDraw {
-  const RandomCell* cell = nullptr;
-  uint64_t offset = 0;
+// One draw of a capture: its numbers begin `offset` behind those of the replay.
+class RandomDraw {
+ public:
+  RandomDraw() = default;
+  RandomDraw(const RandomCell* cell, uint64_t offset) : cell_(cell), offset_(offset) {}
+
+  // Call it from work that runs in the replay, such as HostCommand::run.
+  RandomPosition when_run() const { return at(cell_->of_running); }
+  // Call it from DriverCommand::queue.
+  RandomPosition when_queued() const { return at(cell_->of_queued); }
+
+ private:
+  RandomPosition at(const RandomPosition& start) const { return {start.seed, start.offset + offset_}; }
+
+  const RandomCell* cell_ = nullptr;
+  uint64_t offset_ = 0;
 };
 
 // A point of a capture: the meaning of an event that was recorded on a capturing stream.

@@ -40,13 +40,13 @@ void run_batch(void* user) {
 
 // New random numbers for one replay.
 struct CellUpdate {
-  RandomCell* cell;
-  RandomCell value;
+  RandomPosition* place;
+  RandomPosition value;
 };
 
 void set_cell(void* user) {
   const std::unique_ptr<CellUpdate> update(static_cast<CellUpdate*>(user));
-  *update->cell = update->value;
+  *update->place = update->value;
 }
 
 // Set where a native graph's host commands report failures.
@@ -204,7 +204,8 @@ void Graph::replay() {
   body.execution.begin(body, stream);  // from here on the body is in use, even if something fails
   bool is_queued = true;
   for (const graph::RandomUse& use : body.random) {
-    auto update = std::make_unique<CellUpdate>(CellUpdate{use.cell.get(), use.source->take(use.increment)});
+    use.cell->of_queued = use.source->take(use.increment);
+    auto update = std::make_unique<CellUpdate>(CellUpdate{&use.cell->of_running, use.cell->of_queued});
     is_queued = queue_work(stream, set_cell, std::move(update), "graph: random offset") && is_queued;
   }
   is_queued = (body.is_native ? launch(body, stream) : queue_steps(body, stream)) && is_queued;

@@ -30,9 +30,9 @@ struct SharedState final : RandomSource {
   std::mutex mutex;
   PhiloxState value{c10::default_rng_seed_val, 0};
 
-  RandomCell take(uint64_t increment) override {
+  RandomPosition take(uint64_t increment) override {
     const std::lock_guard lock(mutex);
-    const RandomCell taken{value.seed, value.offset};
+    const RandomPosition taken{value.seed, value.offset};
     value.offset += increment;
     return taken;
   }

@@ -129,6 +129,25 @@ with pytest.raises(ValueError, match="(?s)torch does not tag the operator as ran
     )
 
 
+def test_seeds_of_queued_replays(run_python, compile_c):
+    run_python(
+        attach(compile_c(KERNELS), "sim")
+        + """
+x = torch.zeros(1, dtype=torch.float64, device=device)
+x.bernoulli()
+graph = module.Graph()
+with module.graph(graph):
+    y = x.bernoulli()
+def replayed():
+    graph.replay()
+    return y.clone()
+seeds = [result.view(torch.int64).item() for result in [replayed() for _ in range(5)]]
+assert len(set(seeds)) == 5 and 0 not in seeds
+""",
+        env={"OUTBOARD_SIM_SCHEDULE": "lazy:3"},  # no replay has run when the last one is queued
+    )
+
+
 def test_seeds_without_fills(run_python, compile_c):
     run_python(
         attach(compile_c(KERNELS))

@@ -84,9 +84,9 @@ at::Generator idle_generator() {
   return generator;
 }
 
-at::Generator make_cpu_generator(uint64_t seed, uint64_t offset) {
+at::Generator make_cpu_generator(const RandomPosition& position) {
   static thread_local at::mt19937 engine;  // making one seeds it, which takes longer than everything else here
-  engine.set_data(expand(seed, offset));
+  engine.set_data(expand(position.seed, position.offset));
   at::Generator generator = idle_generator();
   auto* impl = static_cast<at::CPUGeneratorImpl*>(generator.unsafeGetGeneratorImpl());
   impl->set_engine(engine);
@@ -95,8 +95,8 @@ at::Generator make_cpu_generator(uint64_t seed, uint64_t offset) {
   return generator;
 }
 
-int64_t seed_of(uint64_t seed, uint64_t offset) {
-  return static_cast<int64_t>(mix(offset + mix(seed + kGolden)));
+int64_t seed_at(const RandomPosition& position) {
+  return static_cast<int64_t>(mix(position.offset + mix(position.seed + kGolden)));
 }
 
 // Writes the seed of each replay to pinned memory. A copy in the graph takes it to the device.
@@ -104,7 +104,7 @@ class CapturedSeed final : public HostCommand {
  public:
   CapturedSeed(std::string op, const RandomDraw& draw, at::Tensor pinned)
       : op_(std::move(op)), draw_(draw), pinned_(std::move(pinned)), place_(pinned_.mutable_data_ptr<int64_t>()) {}
-  void run(const WorkPlace&) noexcept override { *place_ = outboard::seed_of(draw_); }
+  void run(const WorkPlace&) noexcept override { *place_ = seed_at(draw_.when_run()); }
   std::string describe() const override { return "the seed of " + op_; }
 
  private:
@@ -132,7 +132,7 @@ at::Tensor captured_seed(const Call& call, Stream& stream, Capture& capture) {
 
 at::Generator cpu_generator_for(const Call& call) {
   const PhiloxState state = reserve_philox(given_generator(call), call.device(), kDrawIncrement);
-  return make_cpu_generator(state.seed, state.offset);
+  return make_cpu_generator({state.seed, state.offset});
 }
 
 RandomDraw captured_draw(const Call& call, Capture& capture) {
@@ -140,11 +140,11 @@ RandomDraw captured_draw(const Call& call, Capture& capture) {
 }
 
 at::Generator cpu_generator(const RandomDraw& draw) {
-  return make_cpu_generator(draw.cell->seed, draw.cell->offset + draw.offset);
+  return make_cpu_generator(draw.when_run());
 }
 
-int64_t seed_of(const RandomDraw& draw) {
-  return seed_of(draw.cell->seed, draw.cell->offset + draw.offset);
+int64_t seed_when_queued(const RandomDraw& draw) {
+  return seed_at(draw.when_queued());
 }
 
 at::Tensor seed_for(const Call& call, Stream& stream) {
@@ -152,7 +152,7 @@ at::Tensor seed_for(const Call& call, Stream& stream) {
     return captured_seed(call, stream, *capture);
   }
   const PhiloxState state = reserve_philox(given_generator(call), call.device(), kDrawIncrement);
-  return at::scalar_tensor(seed_of(state.seed, state.offset), at::TensorOptions(c10::kLong));
+  return at::scalar_tensor(seed_at({state.seed, state.offset}), at::TensorOptions(c10::kLong));
 }
 
 }  // namespace outboard

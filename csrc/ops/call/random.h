@@ -15,7 +15,7 @@ namespace outboard {
 at::Generator cpu_generator_for(const Call& call);
 
 // Do the same for a captured call: each replay takes its own offset, and
-// `cpu_generator` makes its generator.
+// `cpu_generator` makes its generator when the call runs.
 RandomDraw captured_draw(const Call& call, Capture& capture);
 at::Generator cpu_generator(const RandomDraw& draw);
 
@@ -25,7 +25,7 @@ at::Generator cpu_generator(const RandomDraw& draw);
 // (seed, offset) yields the same seed.
 at::Tensor seed_for(const Call& call, Stream& stream);
 
-// Return the seed of a captured draw at a replay.
-int64_t seed_of(const RandomDraw& draw);
+// Return the seed of a captured draw, from DriverCommand::queue alone.
+int64_t seed_when_queued(const RandomDraw& draw);
 
 }  // namespace outboard

@@ -89,7 +89,7 @@ void Scratch::store(const at::Tensor& seed, uint64_t address) {
 
 at::Tensor ReservedScratch::seed() {
   check_draw();
-  return at::scalar_tensor(seed_of(drawn_), at::TensorOptions(c10::kLong));
+  return at::scalar_tensor(seed_when_queued(drawn_), at::TensorOptions(c10::kLong));
 }
 
 uint64_t ReservedScratch::get(uint64_t bytes) {
