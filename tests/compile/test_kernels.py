@@ -215,3 +215,17 @@ def test_the_patches_of_convolutions_are_needed() -> None:
 
     assert needs_lay_out_as_on_cpu(), "torch lays convolutions out by what runs: remove lay_out_as_on_cpu"
     assert needs_convolve_as_on_cpu(), "torch asks what runs convolutions: remove convolve_as_on_cpu"
+
+
+@pytest.mark.core
+def test_pools_at_random_places(compare: Compare) -> None:
+    x, samples = torch.randn(2, 3, 9, 10, 11), torch.rand(2, 3, 3)
+    compare(lambda x, at: F.fractional_max_pool3d(x, (2, 3, 2), (4, 3, 5), None, True, _random_samples=at), x, samples)
+    compare(lambda x, at: F.fractional_max_pool2d(x, 2, (4, 5), _random_samples=at), x[:, 0], torch.rand(2, 9, 2))
+
+
+@pytest.mark.core
+def test_the_patch_of_pools_is_needed() -> None:
+    from torch_outboard._compat.pools import needs_place_pools
+
+    assert needs_place_pools(), "torch reads the samples in order: remove torch_outboard/_compat/pools.py"

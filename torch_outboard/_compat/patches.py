@@ -143,6 +143,12 @@ PATCHES: tuple[Patch, ...] = (
         "inductor.needs_model_header",
     ),
     Patch(
+        "the lowering of fractional_max_pool3d in torch._inductor.lowering",
+        "read the random samples in the order of the dimensions",
+        f"{_ISSUE}183249",
+        "pools.needs_place_pools",
+    ),
+    Patch(
         "torch._inductor.utils.GPU_TYPES, get_gpu_type, scheduler.has_triton",
         "write Triton for the device",
         "done in torch 2.14, where a driver is attached before Inductor is imported",
