@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 from torch_outboard import _C
 
-_VARIANTS = itertools.count(7000)  # apart from the numbers of other files
+_VARIANTS = itertools.count(1000)  # apart from the numbers of tuning
 
 
 @pytest.fixture(autouse=True)
@@ -22,13 +22,15 @@ def _compiles(device: torch.device) -> None:
 
 
 @pytest.fixture
-def own_plans() -> Iterator[None]:
-    """Use none of the plans of other tests, of which some have the same calls."""
-    _C.set_plan_variant(next(_VARIANTS))
-    try:
-        yield
-    finally:
-        _C.set_plan_variant(0)
+def own_plans() -> Iterator[Callable[[], None]]:
+    """Use none of the plans of other tests, of which some have the same calls; again none with each call."""
+
+    def renew() -> None:
+        _C.set_plan_variant(next(_VARIANTS))
+
+    renew()
+    yield renew
+    _C.set_plan_variant(0)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,19 @@ from torch_outboard.kernels import builder
 from torch_outboard.kernels.disk.packs import Packs
 from torch_outboard.kernels.disk.store import Store
 
-_VARIANTS = count(2000)
 _DTYPES = iter((torch.int8, torch.int16, torch.int64, torch.float16, torch.float64))
 
 
 @pytest.fixture
-def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Store]]:
+def stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_plans: Callable[[], None]
+) -> Iterator[Callable[[], Store]]:
     """Store plans in a folder; each call makes a store, as another process would."""
 
     def begin() -> Store:
         store = Store(tmp_path / "plans")
         monkeypatch.setattr(builder, "store", lambda: store)
-        _C.set_plan_variant(next(_VARIANTS))
+        own_plans()
         return store
 
     monkeypatch.setattr(builder, "packs", lambda: Packs([]))
@@ -38,7 +38,6 @@ def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     _C.set_fallback_mode("error")
     yield begin
     _C.set_fallback_mode(os.environ.get("OUTBOARD_FALLBACK", "warn"))
-    _C.set_plan_variant(0)
 
 
 def _change(store: Store, operator: str, change: Callable[[dict[str, Any]], object]) -> Path:
@@ -172,7 +171,7 @@ def test_a_bad_plan_over_lists_is_dropped(stores: Any, device: torch.device, cha
 
 
 def test_a_plan_that_cannot_be_removed_is_not_tried_again(
-    stores: Any, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    stores: Any, device: torch.device, monkeypatch: pytest.MonkeyPatch, own_plans: Callable[[], None]
 ) -> None:
     a = torch.tensor([1.0, 2.0, 4.0], device=device)
     first = stores()
@@ -182,5 +181,5 @@ def test_a_plan_that_cannot_be_removed_is_not_tried_again(
     monkeypatch.setattr(second, "_drop", lambda path, why: None)  # as in a folder that is only read
     monkeypatch.setattr(second, "save", lambda *arguments: None)
     assert (a * a).tolist() == [1.0, 4.0, 16.0] and path.exists()
-    _C.set_plan_variant(next(_VARIANTS))
+    own_plans()
     assert (a * a).tolist() == [1.0, 4.0, 16.0] and second.loaded == 1

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,7 +22,6 @@ from torch_outboard.testing.database.calls import poison
 
 r = torch.randn
 TYPES = [torch.bfloat16, torch.float16, torch.float32]
-_NUMBERS = itertools.count(5000)
 
 
 def served() -> list[torch.dtype]:
@@ -32,17 +30,15 @@ def served() -> list[torch.dtype]:
 
 
 @pytest.fixture(autouse=True)
-def _has_units(device: torch.device, request: pytest.FixtureRequest) -> Iterator[None]:
+def _has_units(device: torch.device, request: pytest.FixtureRequest, own_plans: Callable[[], None]) -> Iterator[None]:
     given = getattr(request.node, "callspec", None)
     if (given.params.get("dtype", torch.bfloat16) if given else torch.bfloat16) not in served():
         pytest.skip("capability: a matrix unit of the type in the dialect")
-    _C.set_plan_variant(next(_NUMBERS))  # the plans of other tests are not used
     _C.set_providers(0, 2, 1)  # a driver's libraries come before generated kernels
     _C.set_fallback_mode("error")
     yield
     _C.set_providers(1, 2, 1)
     _C.set_fallback_mode(os.environ.get("OUTBOARD_FALLBACK", "warn"))
-    _C.set_plan_variant(0)
 
 
 def whole(*sizes: int, dtype: torch.dtype) -> torch.Tensor:
@@ -133,12 +129,12 @@ def test_rows_begin_anywhere(dtype: torch.dtype, device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_every_schedule_is_right(dtype: torch.dtype, device: torch.device) -> None:
+def test_every_schedule_is_right(dtype: torch.dtype, device: torch.device, own_plans: Callable[[], None]) -> None:
     """Large tiles, half as many steps: in a batch, with an added row and factors."""
     (name,) = measuring.names_of(device, "^product", [str(dtype).removeprefix("torch.")])
     x, y, row = whole(2, 131, 50, dtype=dtype), whole(2, 50, 127, dtype=dtype), whole(127, dtype=dtype)
     for many, steps in ((1, 32), (1, 16), (512, 16)) if dtype == torch.bfloat16 else ((1, 16),):
-        _C.set_plan_variant(next(_NUMBERS))
+        own_plans()
         with schedule_table.trying({name: {"many": many, "steps": steps}}):
             check(lambda row, x, y: torch.baddbmm(row, x, y, beta=2, alpha=0.5), row, x, y, device=device)
 
@@ -513,7 +509,9 @@ def test_a_unit_that_does_not_divide_tiles_is_refused(device: torch.device, monk
         torch.mm(x, x)
 
 
-def test_a_wrong_unit_is_found_by_the_figures(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_unit_is_found_by_the_figures(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, own_plans: Callable[[], None]
+) -> None:
     """A unit whose text multiplies in another way than its places say."""
     generator = type(generators().eager())
     (unit,) = (one for one in generator.dialect.units if one.dtype == torch.bfloat16)
@@ -521,6 +519,6 @@ def test_a_wrong_unit_is_found_by_the_figures(device: torch.device, monkeypatch:
     assert right.value == 0 and right.is_reached and speed.value > 0 and speed.is_reached
     swapped = replace(unit, result=replace(unit.result, row=f"{unit.m - 1} - ({unit.result.row})"))
     monkeypatch.setattr(generator, "dialect", replace(generator.dialect, units=(swapped,)))
-    _C.set_plan_variant(next(_NUMBERS))
+    own_plans()
     wrong, _ = bringup._products(swapped, device, 64, 1)
     assert wrong.value > 1000 and not wrong.is_reached

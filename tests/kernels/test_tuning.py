@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -14,7 +13,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from torch_outboard import _C
 from torch_outboard._errors import NotSupportedError
 from torch_outboard.kernels import builder
 from torch_outboard.kernels.disk.packs import Packs
@@ -23,26 +21,20 @@ from torch_outboard.kernels.tune import measuring, schedule_table
 from torch_outboard.kernels.tune.schedules import PARAMETERS, SCHEDULE, Schedule, default_of
 from torch_outboard.testing.database.calls import poison
 
-_NUMBERS = itertools.count(1000)
-
-
-@pytest.fixture(autouse=True)
-def _own_plans() -> Iterator[None]:
-    """Separate the plans of these tests from those of other tests."""
-    _C.set_plan_variant(next(_NUMBERS))
-    yield
-    _C.set_plan_variant(0)
+pytestmark = pytest.mark.usefixtures("own_plans")
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Store]]:
+def kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_plans: Callable[[], None]
+) -> Iterator[Callable[[], Store]]:
     """Yield a function that simulates the start of a process: only the data on disk are known."""
 
     def begin() -> Store:
         store = Store(tmp_path)
         monkeypatch.setattr(builder, "store", lambda: store)
         schedule_table._kept.cache_clear()
-        _C.set_plan_variant(next(_NUMBERS))
+        own_plans()
         return store
 
     monkeypatch.setattr(schedule_table, "default_folder", lambda: tmp_path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from itertools import count
 from typing import Any
 
 import pytest
@@ -15,12 +14,13 @@ import torch_outboard
 from torch_outboard import _C
 from torch_outboard.kernels import builder
 
-_VARIANTS = count(1000)
 _HALF, _QUARTER = 1 << 62, 1 << 61
 
 
 @pytest.fixture
-def changed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[str], str]], None]]:
+def changed(
+    monkeypatch: pytest.MonkeyPatch, own_plans: Callable[[], None]
+) -> Iterator[Callable[[Callable[[str], str]], None]]:
     """Yield a function that changes the text of the next plans."""
 
     def change(function: Callable[[str], str]) -> None:
@@ -32,12 +32,11 @@ def changed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[str
 
         monkeypatch.setattr(builder, "build", changed)
         monkeypatch.setattr(builder, "_keeps", lambda: False)
-        _C.set_plan_variant(next(_VARIANTS))
+        own_plans()
 
     _C.set_fallback_mode("error")
     yield change
     _C.set_fallback_mode(os.environ.get("OUTBOARD_FALLBACK", "warn"))
-    _C.set_plan_variant(0)
 
 
 def _before_return(line: str) -> Callable[[str], str]:
