@@ -4,6 +4,7 @@
     benchmarks/models.py                          # nv against CUDA
     benchmarks/models.py --only resnet50,gpt2     # leaves the other models' figures as they are
     benchmarks/models.py --driver sim --against cpu --tiny    # a try without a GPU
+    benchmarks/models.py --driver cuda --nudged --only t5     # how far rounding alone takes CUDA's losses apart
 
 Eager, under torch.autocast in bfloat16. The device and CUDA take turns in processes of their own, from the same weights
 and batch. The losses of all steps are compared. A ratio is the median of the steps' ratios, with the upper end of its
@@ -41,8 +42,10 @@ TOLERANCE = 5e-2
 class Training:
     """A model on a device, with its optimizer and its batch."""
 
-    def __init__(self, device: torch.device, name: str, is_tiny: bool) -> None:
+    def __init__(self, device: torch.device, name: str, is_tiny: bool, is_nudged: bool) -> None:
         model, batch, self.loss = made(name, is_tiny)
+        if is_nudged:
+            _nudge(model)
         self.device = device
         self.model = model.to(device)
         self.batch = {key: one.to(device) for key, one in batch.items()}
@@ -81,6 +84,14 @@ class Training:
             torch.get_device_module(self.device).synchronize()
 
 
+def _nudge(model: torch.nn.Module) -> None:
+    """Round half of the weights up by one unit in the last place."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            up = torch.nextafter(weight, torch.full_like(weight, torch.inf))
+            weight.copy_(torch.where(torch.rand_like(weight) < 0.5, up, weight))
+
+
 def measure(ours: Served, theirs: Served, count: int) -> dict[str, Any]:
     steps = [(ours.step(), theirs.step()) for _ in range(count)]
     taken = steps[WARM:]
@@ -110,8 +121,11 @@ def run(options: argparse.Namespace) -> int:
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     for name in options.only.split(",") if options.only else MODELS:
         words = ["--serve", name, *(["--tiny"] if options.tiny else [])]
-        sides = [served(__file__, "--driver", driver, *words) for driver in (options.driver, options.against)]
-        with sides[0] as ours, sides[1] as theirs:
+        nudged = ["--nudged"] if options.nudged else []
+        with (
+            served(__file__, "--driver", options.driver, *words, *nudged) as ours,
+            served(__file__, "--driver", options.against, *words) as theirs,
+        ):
             row = measure(ours, theirs, options.steps)
             figures["about"] = ours.found
         figures["models"][name] = row
@@ -134,10 +148,11 @@ def main() -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--only", metavar="MODEL,...")
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--nudged", action="store_true", help="change half of the driver's weights by their last bit")
     options = parser.parse_args()
     if unknown := set((options.only or "").split(",")) - {"", *MODELS}:
         parser.error(f"there is no model {', '.join(sorted(unknown))}: choose of {', '.join(MODELS)}")
-    return serve_or_run(options, lambda device: Training(device, options.serve, options.tiny).step, run)
+    return serve_or_run(options, lambda device: Training(device, options.serve, options.tiny, options.nudged).step, run)
 
 
 if __name__ == "__main__":
