@@ -90,7 +90,7 @@ PyObject* py_shape_disagreements(PyObject*, PyObject*) {
   });
 }
 
-// known, fresh: bytes of calls whose class is known, and of first calls.
+// known, fresh: bytes of calls whose class is known, and of first calls. Returns those until then.
 PyObject* py_limit_asked_calls(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     uint64_t known = 0, fresh = 0;
@@ -98,8 +98,9 @@ PyObject* py_limit_asked_calls(PyObject*, PyObject* const* arguments, Py_ssize_t
         !to_uint64(arguments[1], &fresh)) {
       return nullptr;
     }
-    limit_asked_calls(known, fresh);
-    return none();
+    const AskedBytes before = limit_asked_calls({known, fresh});
+    return Py_BuildValue("(KK)", static_cast<unsigned long long>(before.known),
+                         static_cast<unsigned long long>(before.fresh));
   });
 }
 
@@ -317,7 +318,8 @@ PyMethodDef ops_methods[] = {
     {"host_counters", py_host_counters, METH_NOARGS, PyDoc_STR("Host calls that were queued, and that waited.")},
     {"shape_disagreements", py_shape_disagreements, METH_NOARGS,
      PyDoc_STR("(operator, difference, calls that waited) of each class of calls whose meta kernel is not believed.")},
-    OUTBOARD_FASTCALL("limit_asked_calls", py_limit_asked_calls, "(known, fresh): up to which bytes the CPU is asked."),
+    OUTBOARD_FASTCALL("limit_asked_calls", py_limit_asked_calls,
+                      "(known, fresh): up to which bytes the CPU is asked. Returns those until then."),
     {"waited_operators", py_waited_operators, METH_NOARGS, PyDoc_STR("Calls that waited, by operator.")},
     {"native_operators", py_native_operators, METH_NOARGS, PyDoc_STR("Operators with a kernel of the driver's.")},
     {"set_fallback_mode", py_set_fallback_mode, METH_O, PyDoc_STR("'warn', 'error' or 'silent'.")},

@@ -101,9 +101,8 @@ Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape) {
   return is_new ? Acceptance::NotAsked : Acceptance::Accepted;
 }
 
-void limit_asked_calls(size_t known, size_t fresh) {
-  small_call = known;
-  small_new_call = fresh;
+AskedBytes limit_asked_calls(AskedBytes limits) {
+  return {small_call.exchange(limits.known), small_new_call.exchange(limits.fresh)};
 }
 
 Acceptance ask_about_refusal(const Call& call, bool is_refused) {

@@ -35,8 +35,13 @@ Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape);
 // Do the same for a call that no provider runs. `is_refused`: the meta kernel refuses it.
 Acceptance ask_about_refusal(const Call& call, bool is_refused);
 
-// Set the bytes up to which calls of known classes and first calls of a class are asked about.
-// Tests of small calls see with 0 what large calls do.
-OUTBOARD_API void limit_asked_calls(size_t known, size_t fresh);
+// The bytes up to which calls are asked about.
+struct AskedBytes {
+  size_t known;  // of calls whose class is known
+  size_t fresh;  // of first calls of a class
+};
+
+// Set the limits, and return those until then. Tests of small calls see with 0 what large calls do.
+OUTBOARD_API AskedBytes limit_asked_calls(AskedBytes limits);
 
 }  // namespace outboard

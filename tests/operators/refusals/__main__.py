@@ -7,6 +7,7 @@ python -m tests.operators.refusals --driver NAME [--only REGEX] [--refused-only]
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import sys
@@ -20,10 +21,7 @@ import torch_outboard
 from . import captured, comparison, mutations
 from .lists import ALLOWED, JUDGE_VALUES, UNCHECKED
 
-# Bytes up to which the CPU is asked about calls of known classes, and first calls, by what is
-# printed.
-SMALL = {"": (256 << 10, 1 << 20)}
-LARGE = {", as a large call": (0, 0)}
+AS_LARGE = ", as a large call"  # of which the CPU is not asked
 
 
 def main() -> None:
@@ -49,7 +47,7 @@ def main() -> None:
     for call in calls:
         for text, difference in _differences(call, device, arguments.refused_only, arguments.large):
             compared += 1
-            if difference is not None and (call.name, text.removesuffix(*LARGE)) not in ALLOWED:
+            if difference is not None and (call.name, text.removesuffix(AS_LARGE)) not in ALLOWED:
                 failed += 1
                 print(f"{call.name} | {text} | {difference}", flush=True)
     print(f"{len(calls)} operators, {compared} calls compared, {failed} differ")
@@ -74,13 +72,23 @@ def _differences(
         if refused_only and theirs.error is None:
             continue
         is_empty = ": size 0 of" in change.text  # and never large
-        for name, limits in SMALL.items() if is_empty or not as_large else (SMALL | LARGE).items():
-            torch_outboard._C.limit_asked_calls(*limits)
-            torch.manual_seed(0)
-            ours = comparison.result_of(change.call, device)
+        for is_large in (False,) if is_empty or not as_large else (False, True):
+            with _asked_of_none() if is_large else contextlib.nullcontext():
+                torch.manual_seed(0)
+                ours = comparison.result_of(change.call, device)
             may_be_late = change.is_of_values or call.name in JUDGE_VALUES
             may_be_late = may_be_late or (ours.is_late and comparison.depends_on_values(change.call))
-            yield change.text + name, comparison.difference(ours, theirs, may_be_late)
+            text = change.text + AS_LARGE if is_large else change.text
+            yield text, comparison.difference(ours, theirs, may_be_late)
+
+
+@contextlib.contextmanager
+def _asked_of_none() -> Iterator[None]:
+    before = torch_outboard._C.limit_asked_calls(0, 0)
+    try:
+        yield
+    finally:
+        torch_outboard._C.limit_asked_calls(*before)
 
 
 if __name__ == "__main__":
