@@ -13,6 +13,7 @@ import pytest
 
 from stress import sanitizers
 from stress.sanitizers import Tree
+from stress.suites import skip_without_device
 from torch_outboard._discovery import found_drivers
 
 # For tools that know memory by its address, above all ThreadSanitizer. A driver
@@ -23,6 +24,7 @@ DRIVERS = [name for name, found in found_drivers().items() if OPTION in found.lo
 # What of tests/unit opens a device, runs threads or ends processes. The rest
 # reads descriptions and prints.
 UNIT = (
+    *("test_asked_kernels.py", "test_native_kernels.py"),
     *("test_driver.py", "test_exit.py", "test_graph_exit.py", "test_guard_faults.py", "test_native_graphs.py"),
     *("test_lifetimes.py", "test_profiler.py", "test_trampolines.py", "test_workers.py"),
 )
@@ -67,6 +69,15 @@ def test_what_every_driver_must_do(tree, driver):
 
 def test_what_runs_in_processes_of_its_own(tree):
     check(tree, *(f"tests/unit/{name}" for name in UNIT))
+
+
+# Plans that are built, kept and called, by several threads. PoCL runs the kernels, which have no sanitizer.
+GENERATED = "tests.simt_drivers:Apart"
+
+
+def test_generated_kernels(tree):
+    skip_without_device(GENERATED)
+    check(tree, *(f"tests/kernels/test_{name}.py" for name in ("lists", "provider")), f"--driver={GENERATED}")
 
 
 # The backend, its threads and its failures. Torch's stacks on top of them run no more of our code.
