@@ -179,8 +179,10 @@ Found acquire(c10::DeviceIndex device, const ProgramText& text, const std::strin
   std::unique_lock lock(all.mutex);
   for (;;) {
     if (own && own->is_over && own->failure) {
+      // Taken out: the thread that built holds `own` until it ends.
+      const std::exception_ptr failure = std::move(own->failure);
       lock.unlock();
-      std::rethrow_exception(own->failure);
+      std::rethrow_exception(failure);
     }
     const auto [found, is_new] = all.programs.try_emplace(key);
     if (is_new) {

@@ -71,7 +71,8 @@ def test_what_runs_in_processes_of_its_own(tree):
     check(tree, *(f"tests/unit/{name}" for name in UNIT))
 
 
-# Plans that are built, kept and called, by several threads. PoCL runs the kernels, which have no sanitizer.
+# Plans that are built, kept and called, by several threads. PoCL, which runs the kernels, has no
+# sanitizer.
 GENERATED = "tests.simt_drivers:Apart"
 
 
