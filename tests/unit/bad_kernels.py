@@ -30,6 +30,7 @@ class BadGenerator(OpenCLGenerator):
         | {
             "name": "bad",
             "language": "opencl_c",
+            "float_functions": {},
             "functions": {"exp": "1.001f * exp", "sinh": "ob_is_nowhere", "cosh": "ob_ends_the_process"},
         }
     )

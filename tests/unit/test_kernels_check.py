@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from torch_outboard.cli import kernels_check, main
 from torch_outboard.kernels import alone
+from unit.bad_kernels import BadGenerator
 
 RUN = "import sys; from torch_outboard.cli import main; main(sys.argv[1:])"
 
@@ -73,6 +74,12 @@ for driver in ("nothing", "unit.nowhere:Driver", "unit.toys:Toy"):
     assert "has no generator of kernels: set `kernel_generator` in its Driver class" in answer
     empty = run_python(RUN, *command("--driver", "unit.bad_kernels:Empty"), status=1)
     assert "has no device here: it counts none" in empty.stderr
+
+
+@pytest.mark.parametrize("name", ["cosh", "exp", "sinh"])
+def test_the_kernels_of_the_stress_tests_are_bad(name: str) -> None:
+    dialect = BadGenerator.dialect
+    assert dialect.function(name, torch.float32) == dialect.functions[name]
 
 
 def test_missing_tools_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
