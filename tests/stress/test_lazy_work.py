@@ -18,3 +18,8 @@ SUITES = (
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_work_runs_at_waits(seed: int) -> None:
     run_suite(*SUITES, "--driver=sim", f"--driver-option=schedule=lazy:{seed}")
+
+
+def test_what_needs_no_driver_option() -> None:
+    """Programs that attach the simulated device themselves."""
+    run_suite("tests/unit", OUTBOARD_SIM_SCHEDULE="lazy:1")

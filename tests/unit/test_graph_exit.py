@@ -37,7 +37,9 @@ for _ in range(50):
 del graph
 """,
     "dropped unfinished": """
-with torch.sim.stream(torch.sim.Stream()):
+stream = torch.sim.Stream()
+stream.wait_stream(torch.sim.current_stream())  # which fills x
+with torch.sim.stream(stream):
     graph.capture_begin()
     y = x + 1
     del graph
