@@ -179,7 +179,7 @@ Found acquire(c10::DeviceIndex device, const ProgramText& text, const std::strin
   std::unique_lock lock(all.mutex);
   for (;;) {
     if (own && own->is_over && own->failure) {
-      // Taken out: the thread that built holds `own` until it ends.
+      // Taken out: else its last use may be on the thread that built, which holds `own`.
       const std::exception_ptr failure = std::move(own->failure);
       lock.unlock();
       std::rethrow_exception(failure);

@@ -28,11 +28,11 @@ constexpr uint64_t rounded(uint64_t increment) {
 // Shared by the generators that graphsafe_get_state returns, and by graphs that draw from them.
 struct SharedState final : RandomSource {
   std::mutex mutex;
-  PhiloxState value{c10::default_rng_seed_val, 0};
+  RandomPosition value{c10::default_rng_seed_val, 0};
 
   RandomPosition take(uint64_t increment) override {
     const std::lock_guard lock(mutex);
-    const RandomPosition taken{value.seed, value.offset};
+    const RandomPosition taken = value;
     value.offset += increment;
     return taken;
   }
@@ -75,7 +75,7 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
     TORCH_CHECK(new_state.numel() == kStateBytes || new_state.numel() == sizeof(uint64_t),
                 "RNG state is wrong size: ", new_state.numel(), " bytes, expected ", kStateBytes,
                 " (seed and offset) or 8 (seed)");
-    PhiloxState value{0, 0};
+    RandomPosition value{0, 0};
     const auto* bytes = static_cast<const uint8_t*>(new_state.data());
     std::memcpy(&value.seed, bytes, sizeof(uint64_t));
     if (new_state.numel() == kStateBytes) {
@@ -88,7 +88,7 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
     state->value = value;
   }
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
-    const PhiloxState value = load();
+    const RandomPosition value = load();
     at::TensorBase state = at::detail::empty_cpu({static_cast<int64_t>(kStateBytes)}, c10::ScalarType::Byte);
     auto* bytes = static_cast<uint8_t*>(state.mutable_data_ptr());
     std::memcpy(bytes, &value.seed, sizeof(uint64_t));
@@ -107,10 +107,10 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
     return c10::make_intrusive<PhiloxGenerator>(device().index(), shared_state());
   }
 
-  PhiloxState reserve(uint64_t increment) {
+  RandomPosition reserve(uint64_t increment) {
     const std::shared_ptr<SharedState> state = shared_state();
     std::lock_guard lock(state->mutex);
-    const PhiloxState taken = state->value;
+    const RandomPosition taken = state->value;
     state->value.offset += rounded(increment);
     return taken;
   }
@@ -127,7 +127,7 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
       refuse_in_capture(current_stream(device().index()), what);
     }
   }
-  PhiloxState load() const {
+  RandomPosition load() const {
     const std::shared_ptr<SharedState> state = shared_state();
     std::lock_guard lock(state->mutex);
     return state->value;
@@ -174,7 +174,7 @@ PhiloxGenerator& philox(const at::Generator& generator, c10::DeviceIndex device)
 
 }  // namespace
 
-PhiloxState reserve_philox(const at::Generator& generator, c10::DeviceIndex device, uint64_t increment) {
+RandomPosition reserve_philox(const at::Generator& generator, c10::DeviceIndex device, uint64_t increment) {
   PhiloxGenerator& source = philox(generator, device);
   refuse_in_capture(current_stream(device), "a draw of random numbers outside an operator that runs on the host");
   return source.reserve(increment);

@@ -17,15 +17,10 @@ namespace outboard {
 OUTBOARD_API const at::Generator& default_generator(c10::DeviceIndex device);
 OUTBOARD_API at::Generator new_generator(c10::DeviceIndex device);
 
-struct PhiloxState {
-  uint64_t seed;
-  uint64_t offset;
-};
-
 // Take the next numbers of the generator (the device's default one if undefined). Draws never
 // overlap. `increment` is rounded up to a multiple of 4. Raise CaptureError if the device's current
 // stream captures: use `capture_philox` there.
-OUTBOARD_API PhiloxState reserve_philox(const at::Generator& generator, c10::DeviceIndex device, uint64_t increment);
+OUTBOARD_API RandomPosition reserve_philox(const at::Generator& generator, c10::DeviceIndex device, uint64_t increment);
 
 // Do the same for a captured draw. Each replay takes its own numbers.
 OUTBOARD_API RandomDraw capture_philox(Capture& capture, const at::Generator& generator, c10::DeviceIndex device,

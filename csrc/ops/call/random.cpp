@@ -131,8 +131,7 @@ at::Tensor captured_seed(const Call& call, Stream& stream, Capture& capture) {
 }  // namespace
 
 at::Generator cpu_generator_for(const Call& call) {
-  const PhiloxState state = reserve_philox(given_generator(call), call.device(), kDrawIncrement);
-  return make_cpu_generator({state.seed, state.offset});
+  return make_cpu_generator(reserve_philox(given_generator(call), call.device(), kDrawIncrement));
 }
 
 RandomDraw captured_draw(const Call& call, Capture& capture) {
@@ -151,8 +150,8 @@ at::Tensor seed_for(const Call& call, Stream& stream) {
   if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
     return captured_seed(call, stream, *capture);
   }
-  const PhiloxState state = reserve_philox(given_generator(call), call.device(), kDrawIncrement);
-  return at::scalar_tensor(seed_at({state.seed, state.offset}), at::TensorOptions(c10::kLong));
+  const RandomPosition position = reserve_philox(given_generator(call), call.device(), kDrawIncrement);
+  return at::scalar_tensor(seed_at(position), at::TensorOptions(c10::kLong));
 }
 
 }  // namespace outboard
