@@ -4,15 +4,11 @@
 from __future__ import annotations
 
 import pytest
+from test_each_driver import RUNS
 
 from .suites import run_suite
 
-# Of the compiler's tests those whose launches and graphs reach the driver.
-SUITES = (
-    "tests/driver",
-    "tests/amp/test_grad_scaler.py",
-    *(f"tests/compile/test_{name}.py" for name in ("random", "reduce_overhead", "streams")),
-)
+SUITES = ("tests/driver", "tests/amp/test_grad_scaler.py", *(f"tests/compile/test_{name}.py" for name in RUNS))
 
 
 @pytest.mark.parametrize("seed", range(1, 5))
@@ -20,6 +16,6 @@ def test_work_runs_at_waits(seed: int) -> None:
     run_suite(*SUITES, "--driver=sim", f"--driver-option=schedule=lazy:{seed}")
 
 
-def test_what_needs_no_driver_option() -> None:
+def test_programs_of_their_own() -> None:
     """Programs that attach the simulated device themselves."""
     run_suite("tests/unit", OUTBOARD_SIM_SCHEDULE="lazy:1")
