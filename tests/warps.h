@@ -330,6 +330,9 @@ using ushort = unsigned short;
 inline void barrier(int) {
   warps::meet(warps::barrier);
 }
+inline unsigned get_work_dim() {
+  return 1;
+}
 inline long get_local_id(int) {
   return warps::thread.x;
 }
@@ -384,6 +387,18 @@ inline void ptx_cvt_rn_f16_f32(uint16_t& to, float from) {
 inline void ptx_cvt_rn_bf16_f32(uint16_t& to, float from) {
   const uint32_t bits = warps::bits_of(from);
   to = from != from ? 0x7fff : static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+inline void ptx_cvt_rn_f16x2_f32(uint32_t& to, float high, float low) {
+  uint16_t halves[2];
+  ptx_cvt_rn_f16_f32(halves[0], low);
+  ptx_cvt_rn_f16_f32(halves[1], high);
+  to = halves[0] | static_cast<uint32_t>(halves[1]) << 16;
+}
+inline void ptx_cvt_rn_bf16x2_f32(uint32_t& to, float high, float low) {
+  uint16_t halves[2];
+  ptx_cvt_rn_bf16_f32(halves[0], low);
+  ptx_cvt_rn_bf16_f32(halves[1], high);
+  to = halves[0] | static_cast<uint32_t>(halves[1]) << 16;
 }
 // Halves are rounded away from zero.
 inline void ptx_cvt_rna_tf32_f32(uint32_t& to, float from) {

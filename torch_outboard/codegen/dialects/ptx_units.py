@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from torch_outboard.codegen.dialects.cuda_cpp import CUDA_CPP
+from torch_outboard.codegen.dialects.cuda_cpp import CONVERSIONS, CUDA_CPP
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
 from torch_outboard.codegen.dialects.units import Copies, Fragment, Load, MatrixUnit
 
@@ -104,7 +104,13 @@ OB_DEVICE void ob_multiply(float* sums, const ob_u32* left, const ob_u32* right)
 }
 """
 
+# The first operand becomes the upper half.
 _MULTIPLY = """\
+OB_DEVICE ob_u32 ob_pair_of(float low, float high) {
+  ob_u32 bits;
+  asm("cvt.rn.$KINDx2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
 OB_DEVICE void ob_multiply(float* sums, const ob_u32* left, const ob_u32* right) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.$KIND.$KIND.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
@@ -138,6 +144,7 @@ def _units(shared: str) -> tuple[MatrixUnit, ...]:
             load_right=_LOAD_RIGHT,
             exchange="ob_of_lane($VALUE, $BIT)",
             power="ob_power($VALUE)",
+            pair="ob_pair_of($LOW, $HIGH)",
             copies=copies,
         )
         for dtype, kind in ((torch.bfloat16, "bf16"), (torch.float16, "f16"))
@@ -172,4 +179,10 @@ def _units(shared: str) -> tuple[MatrixUnit, ...]:
 
 
 PTX_CUDA_CPP = replace(CUDA_CPP, name="ptx_cuda_cpp", language="cuda", units=_units(_OF_CUDA))
-PTX_OPENCL_C = replace(OPENCL_C, name="ptx_opencl_c", language="opencl_c", units=_units(_OF_OPENCL_C))
+PTX_OPENCL_C = replace(
+    OPENCL_C,
+    name="ptx_opencl_c",
+    language="opencl_c",
+    header=f"{OPENCL_C.header}#ifdef __NV_CL_C_VERSION\n{CONVERSIONS}#endif\n",
+    units=_units(_OF_OPENCL_C),
+)

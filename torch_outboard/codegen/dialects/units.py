@@ -173,6 +173,9 @@ class MatrixUnit:
         compute it together. "": numbers are exchanged through the group's memory.
     power : str
         The expression for the power of 2 of the float `$VALUE`, at least as near as the type of the elements.
+    pair : str
+        The expression for a register with two elements, the floats `$LOW` and `$HIGH`, rounded to nearest even. "":
+        they are rounded and shifted one by one.
     is_rounded : bool
         Whether float32 is rounded to TF32. Products and convolutions use the unit where torch's switches allow it.
 
@@ -199,6 +202,7 @@ class MatrixUnit:
     copies: Copies | None = None
     exchange: str = ""
     power: str = "OB_LIB(exp2)($VALUE)"
+    pair: str = ""
     is_rounded: bool = False
 
     def __post_init__(self) -> None:

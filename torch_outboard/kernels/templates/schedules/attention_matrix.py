@@ -11,7 +11,6 @@ pass through the group's memory.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 
 from torch_outboard.codegen.dialects.frame import LocalArray
@@ -21,7 +20,14 @@ from torch_outboard.kernels.templates.call import Kernel, TemplateCall
 from torch_outboard.kernels.templates.heads import Attention, Rows
 from torch_outboard.kernels.templates.product import Operand, ceil_div, filled
 from torch_outboard.kernels.templates.schedules.attention_matrix_masks import differentiate
-from torch_outboard.kernels.templates.schedules.attention_rows import by_columns, by_rows, combined, in_registers, put
+from torch_outboard.kernels.templates.schedules.attention_rows import (
+    by_columns,
+    by_rows,
+    combined,
+    in_registers,
+    put,
+    scores,
+)
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
 from torch_outboard.kernels.templates.schedules.matrix_fragments import Array, fragments, multiplied
 from torch_outboard.kernels.templates.schedules.matrix_sides import Side, Tiling
@@ -31,7 +37,6 @@ __all__ = ["attend", "differentiate"]
 _QUERIES, _GROUP = 128, 256
 _SLOTS = 3
 _SLOT_BYTES = 1 << 14  # so that three slots are 48 KiB
-_LOG2_E = 1 / math.log(2)
 
 
 @dataclass(frozen=True)
@@ -156,7 +161,7 @@ def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) 
         "VALUE_ACROSS": str(sizes.value_head // unit.n),
         "BEGINS": _begins(given, result),
         "STORE_LOGSUMEXP": logsumexp.store(
-            logsumexp.begin(), "query", "0", f"(most[line] + OB_LIB(log2)(total[line])) * (float){1 / _LOG2_E!r}"
+            logsumexp.begin(), "query", "0", f"(most[line] + OB_LIB(log2)(total[line])) * (float){math.log(2)!r}"
         ),
     }
     kernel.arrays += _memory(unit, tiling, kind, sizes)
@@ -213,26 +218,16 @@ def _brought(query: Side, key: Side, value: Side) -> dict[str, str]:
 def _sums(call: TemplateCall, unit: MatrixUnit, sizes: _Sizes, given: Attention) -> dict[str, str]:
     """Return the words of the products and of the weights between them."""
     across, wide = sizes.keys // unit.n, sizes.value_head // unit.n
-    has_mask, factor = given.mask is not None, f"({given.scale} * (float){_LOG2_E!r})"
-    # The greatest score is also the one of the greatest weight if the scale is positive and finite.
-    is_late = not has_mask and re.fullmatch(r"\(float\)(?!-)[0-9.e-]*[1-9][0-9.e-]*", given.scale) is not None
-    added = f" + {given.mask_at('query', 'key')} * (float){_LOG2_E!r}" if has_mask else ""
+    words = scores(given, unit, "*score")
     weights = Array("", "weights", sizes.queries, sizes.keys, 16 // unit.dtype.itemsize)
     dtype = given.value.tensor.dtype
     kept = in_registers(unit)
-    return {
+    return words | {
         "MULTIPLY_SCORES": multiplied(
             unit, "scores", sizes.down, across, left=f"query_part + at / {unit.k} * {sizes.down * unit.left.count}"
         ),
         "MULTIPLY_SUMS": multiplied(unit, "sums", sizes.down, wide),
-        "SCORE": "*score" if is_late else f"*score * {factor}{added}",
-        "IS_SCALED": "0" if is_late else "1",
-        "FACTOR": factor,
-        "WEIGHT": filled(
-            unit.power,
-            {"VALUE": f"OB_LIB(fma)(*score, {factor}, -base)" if is_late else "*score - base"},
-        ),
-        "BASE": f"greatest * {factor}" if is_late else "greatest",
+        "BASE": "greatest" if words["IS_SCALED"] == "1" else "greatest * $FACTOR",
         "GREATEST": combined(unit, "greatest_of", "$DOWN * $LINES", "OB_LIB(fmax)(own, other)"),
         "TOTAL": combined(unit, "total", "$DOWN * $LINES", "(own + other)"),
         "RESCALED": filled(unit.power, {"VALUE": "most[line] - base"}),
@@ -240,7 +235,6 @@ def _sums(call: TemplateCall, unit: MatrixUnit, sizes: _Sizes, given: Attention)
         "LOAD_WEIGHTS": kept.text("scores", "left_part", across, dtype)
         if kept
         else fragments(unit, True, weights, ("part_row", "at"), "$DOWN", "left_part"),
-        "HAS_MASK": "1" if has_mask else "0",
     }
 
 

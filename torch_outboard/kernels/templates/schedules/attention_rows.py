@@ -3,17 +3,22 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
 
 import torch
 
 from torch_outboard.codegen.dialects.dialect import STORAGE_TYPES
 from torch_outboard.codegen.dialects.units import MatrixUnit
-from torch_outboard.kernels.templates.heads import Rows
+from torch_outboard.kernels.templates.heads import Attention, Rows
 from torch_outboard.kernels.templates.product import Operand, filled, stored
 from torch_outboard.kernels.templates.schedules.matrix_fragments import Array
 
-__all__ = ["Kept", "by_columns", "by_rows", "combined", "in_registers", "put"]
+__all__ = ["TO_POWER", "Kept", "by_columns", "by_rows", "combined", "in_registers", "put", "scores"]
+
+# By which a power of e becomes one of 2.
+TO_POWER = f"(float){1 / math.log(2)!r}"
 
 
 def by_rows(rows: Rows) -> Operand:
@@ -79,6 +84,25 @@ def combined(unit: MatrixUnit, numbers: str, count: str, how: str) -> str:
 """
 
 
+def scores(given: Attention, unit: MatrixUnit, score: str) -> dict[str, str]:
+    """Return the words of scores and their weights: `score` is the text of a product of a query and a key.
+
+    `WEIGHT` is the power of a score less `base`. If the scale is positive and finite and there is no mask, it scales
+    the score too, because the greatest score is then also the one of the greatest weight. Else `SCORE` does.
+    """
+    has_mask, factor = given.mask is not None, f"({given.scale} * {TO_POWER})"
+    is_late = not has_mask and re.fullmatch(r"\(float\)(?!-)[0-9.e-]*[1-9][0-9.e-]*", given.scale) is not None
+    added = f" + {given.mask_at('query', 'key')} * {TO_POWER}" if has_mask else ""
+    value = f"OB_LIB(fma)({score}, {factor}, -base)" if is_late else f"{score} - base"
+    return {
+        "HAS_MASK": "1" if has_mask else "0",
+        "IS_SCALED": "0" if is_late else "1",
+        "FACTOR": factor,
+        "SCORE": score if is_late else f"{score} * {factor}{added}",
+        "WEIGHT": filled(unit.power, {"VALUE": value}),
+    }
+
+
 @dataclass(frozen=True)
 class Kept:
     """How the elements of a left fragment are held by the same lane as results.
@@ -97,17 +121,27 @@ class Kept:
         left = self.unit.left
         stores = []
         for register in range(left.count):
-            parts = []
-            for one in range(left.packed):
-                block, element = self.places[register * left.packed + one]
-                place = f"(i * {across} + ({first}) / {self.unit.n} + {block}) * {self.unit.result.count} + {element}"
-                value = stored("const ob_u16 part", f"{results}[{place}]", dtype) if dtype.itemsize == 2 else ""
-                text = value.partition("=")[2].strip(" ;") if value else f"{results}[{place}]"
-                bits = filled(self.unit.element, {"ELEMENT": f"({STORAGE_TYPES[dtype]})({text})"})
-                shift = f" << {one * 32 // left.packed}" if one else ""
-                parts.append(f"({left.kind})({bits}){shift}")
-            stores.append(f"        {into}[i * {left.count} + {register}] = {' | '.join(parts)};\n")
+            numbers = range(register * left.packed, (register + 1) * left.packed)
+            values = [self._value(number, results, across, first) for number in numbers]
+            if self.unit.pair and len(values) == 2:
+                bits = filled(self.unit.pair, {"LOW": values[0], "HIGH": values[1]})
+            else:
+                bits = " | ".join(self._bits(value, one, dtype) for one, value in enumerate(values))
+            stores.append(f"        {into}[i * {left.count} + {register}] = {bits};\n")
         return f"      $UNROLL\n      for (int i = 0; i < $DOWN; ++i) {{\n{''.join(stores)}      }}\n"
+
+    def _value(self, number: int, results: str, across: int, first: str) -> str:
+        """Return the result that becomes an element."""
+        block, element = self.places[number]
+        return f"{results}[(i * {across} + ({first}) / {self.unit.n} + {block}) * {self.unit.result.count} + {element}]"
+
+    def _bits(self, value: str, one: int, dtype: torch.dtype) -> str:
+        """Return the bits of a rounded result in a register, whose element number `one` it is."""
+        left = self.unit.left
+        rounded = stored("const ob_u16 part", value, dtype) if dtype.itemsize == 2 else ""
+        text = rounded.partition("=")[2].strip(" ;") if rounded else value
+        bits = filled(self.unit.element, {"ELEMENT": f"({STORAGE_TYPES[dtype]})({text})"})
+        return f"({left.kind})({bits})" + (f" << {one * 32 // left.packed}" if one else "")
 
 
 def in_registers(unit: MatrixUnit) -> Kept | None:
