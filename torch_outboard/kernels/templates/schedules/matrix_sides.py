@@ -17,12 +17,15 @@ from torch_outboard.codegen.dialects.dialect import STORAGE_TYPES, Dialect
 from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.codegen.dialects.units import MatrixUnit
 from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.templates.call import Kernel
 from torch_outboard.kernels.templates.channels import NARROW, holds
 from torch_outboard.kernels.templates.product import Operand, filled
 from torch_outboard.kernels.templates.schedules.matrix_fragments import Array, fragments, place_of_lane
 
-__all__ = ["Side", "Tiling", "wide"]
+__all__ = ["DECLARED", "Side", "Tiling", "lay_out", "wide"]
 
+# Bytes of the group's memory that a kernel may declare.
+DECLARED = 48 << 10
 # Items of a group: enough for four processors, each of which has a unit.
 _GROUP = 128
 _BYTES = 16  # that an item brings at a time
@@ -42,6 +45,8 @@ class Tiling:
         Items of the group.
     rows, columns : int
         The part of a unit's lanes.
+    slots : int
+        How often the group's memory has the elements of `steps`.
     """
 
     unit: MatrixUnit
@@ -51,10 +56,11 @@ class Tiling:
     group: int
     rows: int
     columns: int
+    slots: int = 3
 
     @staticmethod
-    def of(unit: MatrixUnit, tile: tuple[int, int], halves: int) -> Tiling:
-        """Return the tiling with 128 items, or almost, whose parts are nearest to squares.
+    def of(unit: MatrixUnit, tile: tuple[int, int], halves: int, items: int = _GROUP, slots: int = 3) -> Tiling:
+        """Return the tiling with `items` items, or almost, whose parts are nearest to squares.
 
         `halves` are steps of 2 bytes. Raises Refusal if the unit does not divide the tile.
         """
@@ -70,15 +76,25 @@ class Tiling:
         for rows in range(down, height + 1, down):
             for columns in range(across, width + 1, across):
                 group = height // rows * (width // columns) * unit.lanes
-                if height % rows == 0 and width % columns == 0 and group <= 2 * _GROUP:
-                    found.append((abs(group - _GROUP), abs(rows - columns), rows, columns, group))
+                if height % rows == 0 and width % columns == 0 and group <= 2 * items:
+                    found.append((abs(group - items), abs(rows - columns), rows, columns, group))
         if not found or steps % chunk:
             raise Refusal(
                 f"the matrix unit {unit.name!r} of {unit.m} by {unit.n} by {unit.k} and {unit.lanes} lanes does not "
                 f"divide tiles of {height} by {width}"
             )
         _, _, rows, columns, group = min(found)
-        return Tiling(unit, height, width, steps, group, rows, columns)
+        return Tiling(unit, height, width, steps, group, rows, columns, slots)
+
+    @property
+    def turn(self) -> int:
+        """The steps of a turn of the loop, which has two of the unit at least."""
+        return max(self.steps, 2 * self.unit.k)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the group's memory for both operands."""
+        return self.slots * (self.height + self.width) * self.steps * self.unit.dtype.itemsize
 
     @property
     def chunk(self) -> int:
@@ -516,3 +532,14 @@ OB_GLOBAL const {self.kind}* from = (OB_GLOBAL const {self.kind}*)({name}_at + l
         lines = 0 if line == "0" else self.tiling.rows if self.is_left else self.tiling.columns
         shared = self.tiling.unit, self.is_left, self.array, line, lines
         return place_of_lane(f"{self.name}_lane", *shared, self.is_across)
+
+
+def lay_out(kernel: Kernel, *sides: Side, numbers: int = 0) -> None:
+    """Declare the memory of sides, and of an array `numbers` of floats. What a kernel may not declare is dynamic."""
+    count = sum(one.bytes for one in sides)
+    is_dynamic = count + numbers * 4 > DECLARED
+    for number, one in enumerate(sides):
+        kernel.arrays.append(one.memory(sum(side.bytes for side in sides[:number]) if is_dynamic else None))
+    if numbers:
+        kernel.arrays.append(LocalArray("float", "numbers", str(numbers), offset=count if is_dynamic else None))
+    kernel.local_bytes = count + numbers * 4 if is_dynamic else 0
