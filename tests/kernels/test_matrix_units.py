@@ -16,7 +16,7 @@ import torch_outboard
 from torch_outboard import _C, NotSupportedError
 from torch_outboard.compile.generators import generators
 from torch_outboard.kernels import bringup, builder
-from torch_outboard.kernels.templates.schedules import matrix
+from torch_outboard.kernels.templates.schedules import attention_matrix_gradients, matrix
 from torch_outboard.kernels.tune import measuring, schedule_table
 from torch_outboard.testing.database.calls import poison
 
@@ -130,13 +130,15 @@ def test_rows_begin_anywhere(dtype: torch.dtype, device: torch.device) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_every_schedule_is_right(dtype: torch.dtype, device: torch.device, own_plans: Callable[[], None]) -> None:
-    """Large tiles, half as many steps: in a batch, with an added row and factors."""
+    """Large tiles, half as many steps: in a batch, with an added row and factors, from aligned and other rows."""
     (name,) = measuring.names_of(device, "^product", [str(dtype).removeprefix("torch.")])
-    x, y, row = whole(2, 131, 50, dtype=dtype), whole(2, 50, 127, dtype=dtype), whole(127, dtype=dtype)
-    for many, steps in ((1, 32), (1, 16), (512, 16)) if dtype == torch.bfloat16 else ((1, 16),):
-        own_plans()
-        with schedule_table.trying({name: {"many": many, "steps": steps}}):
-            check(lambda row, x, y: torch.baddbmm(row, x, y, beta=2, alpha=0.5), row, x, y, device=device)
+    for depth, columns in ((50, 127), (136, 264), (24, 264)):
+        x, y = whole(2, 131, depth, dtype=dtype), whole(2, depth, columns, dtype=dtype)
+        row = whole(columns, dtype=dtype)
+        for many, steps in ((1, 32), (1, 16), (512, 16)) if dtype == torch.bfloat16 else ((1, 16),):
+            own_plans()
+            with schedule_table.trying({name: {"many": many, "steps": steps}}):
+                check(lambda row, x, y: torch.baddbmm(row, x, y, beta=2, alpha=0.5), row, x, y, device=device)
 
 
 def test_random_numbers_are_within_the_bounds_of_float_sums(device: torch.device) -> None:
@@ -359,6 +361,36 @@ def test_gradients_of_attention(dtype: torch.dtype, device: torch.device) -> Non
     for queries, keys in ((70, 100), (35, 131)) if has_exchange() else ((35, 131),):
         heads = [r(1, count, rows, 24).to(dtype) for count, rows in ((2, queries), (1, keys), (1, keys))]
         differentiate(*heads, is_causal=True, device=device)
+
+
+@pytest.mark.parametrize("head", [40, 64, 128])
+def test_gradients_of_many_queries_and_keys(head: int, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose groups have large tiles, of two matrices a lane, if enough groups are left and registers suffice."""
+    if not has_exchange():
+        pytest.skip("capability: time. Where lanes exchange nothing, its kernels take long to compile")
+    monkeypatch.setattr(attention_matrix_gradients, "_MANY", 1)
+    taken = []
+    made = attention_matrix_gradients.Sizes.tiling
+
+    def tiling(sizes: attention_matrix_gradients.Sizes) -> Any:
+        taken.append((sizes.down, sizes.rows))
+        return made(sizes)
+
+    monkeypatch.setattr(attention_matrix_gradients.Sizes, "tiling", tiling)
+    for queries, keys, is_causal in ((150, 197, False), (131, 263, True)):
+        heads = [r(1, count, rows, head).to(served()[0]) for count, rows in ((2, queries), (1, keys), (1, keys))]
+        differentiate(*heads, is_causal=is_causal, device=device)
+    if generators().eager().dialect.dynamic and head == 64:
+        assert (2, 128) in taken
+
+
+def test_gradients_of_shared_keys_are_split(device: torch.device) -> None:
+    """Groups share the heads of queries that a head of keys serves: as many as there are, or fewer."""
+    if not has_exchange():
+        pytest.skip("capability: time. Where lanes exchange nothing, its kernels take long to compile")
+    for count, key_count, queries, keys in ((7, 1, 9, 65), (12, 4, 66, 3)):
+        sizes = ((count, queries), (key_count, keys), (key_count, keys))
+        differentiate(*(r(2, heads, rows, 24).to(served()[0]) for heads, rows in sizes), device=device)
 
 
 @pytest.mark.parametrize("dtype", TYPES[:1])

@@ -93,7 +93,7 @@ def main() -> None:
     rounded = kernels(torch.float32, ["rows", "columns", "steps", "many steps", "large tiles", "channels", "slopes"])
     texts = kernels(torch.bfloat16) | kernels(torch.float16, ["rows"]) | rounded
     lower.dynamic_memory = lambda *_: 100 << 10  # the simulated device reports none
-    large = kernels(torch.bfloat16, ["large tiles", "channels", "slopes"])
+    large = kernels(torch.bfloat16, ["large tiles", "channels", "slopes", "mask"])
     assert any(b"ob_dynamic" in code for code, _ in large.values())
     texts |= {f"{name} with dynamic memory": text for name, text in large.items()}
     count = 0

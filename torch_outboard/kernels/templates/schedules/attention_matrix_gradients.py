@@ -11,32 +11,50 @@ rows of the other side by tiles:
 The unit multiplies scores and slopes, whose lanes then hold the weights and the slopes of some rows. Both are rounded
 to the type of the elements, and are the left operands of the sums. The lanes of several units share the columns of the
 sums of large heads, and compute the weights each. Nothing is added by atomics: results are always the same.
+
+Two numbers belong to a query, its logarithm of sums and its delta. A lane keeps those of its rows in registers, or the
+group brings those of a tile to its memory.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+from torch.utils._sympy.functions import FloorDiv
 
 from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.codegen.dialects.units import MatrixUnit, unit_of
 from torch_outboard.kernels.refusal import Refusal
-from torch_outboard.kernels.templates.call import Kernel, TemplateCall
+from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
+from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.heads import Attention, Gradients, Rows
 from torch_outboard.kernels.templates.product import ceil_div, filled
-from torch_outboard.kernels.templates.schedules.attention_rows import by_rows, in_registers, put
+from torch_outboard.kernels.templates.schedules.attention_matrix_parts import parts_of, sum_of_parts
+from torch_outboard.kernels.templates.schedules.attention_rows import TO_POWER, by_rows, in_registers, put, scores
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
 from torch_outboard.kernels.templates.schedules.matrix_fragments import Array, fragments, multiplied, place_of_lane
-from torch_outboard.kernels.templates.schedules.matrix_sides import Side, Tiling
+from torch_outboard.kernels.templates.schedules.matrix_sides import DECLARED, Side, Tiling, lay_out
 
 __all__ = ["SideKernel", "Sizes", "differentiate_sides"]
 
 _ROWS = 64
-_BYTES = 48 << 10  # of a group's memory
-_LOG2_E = 1 / math.log(2)
 # The sums of a lane's rows that its registers have room for: columns of both sums.
 _COLUMNS = 256
+# The registers of a lane for sums, scores and slopes.
+_REGISTERS = 192
+# Groups of which a large device has few.
+_FEW = 512
+# Slots, rows and columns of tiles.
+_TILES = ((2, 64, 64), (2, 64, 32), (1, 64, 32), (1, 32, 32), (1, 32, 16), (1, 16, 16))
+# The same behind the unit's matrices one below the other. Its lanes then load half as much for
+# each multiplication. So many such tiles are enough.
+_LARGE_ROWS, _MANY = 128, 256
+_LARGE_TILES = ((2, 2, _LARGE_ROWS, 64), (2, 2, _LARGE_ROWS, 32))
 
 
 @dataclass(frozen=True)
@@ -45,6 +63,8 @@ class Sizes:
 
     Attributes
     ----------
+    down : int
+        The unit's matrices one below the other in the rows of a unit's lanes.
     rows, columns : int
         The rows that a group keeps, and those of a tile.
     shares : int
@@ -56,6 +76,7 @@ class Sizes:
     """
 
     unit: MatrixUnit
+    down: int
     rows: int
     columns: int
     shares: int
@@ -64,44 +85,70 @@ class Sizes:
     slots: int
 
     @staticmethod
-    def of(unit: MatrixUnit, given: Attention, *, has_sums: bool = True) -> Sizes:
+    def of(unit: MatrixUnit, given: Attention, memory: int, *, of_keys: bool) -> Sizes:
         """Return the sizes for a head. Raises Refusal if the unit does not divide tiles.
 
-        Without sums, there is nothing to share and no second slot.
+        `memory` is the dynamic memory that two groups on a multiprocessor can have each. Where shares take so many
+        items that registers suffice for one group, it has the memory of both.
         """
+        shares = 1 if given.head + given.value_head <= _COLUMNS else 2
+        heads, size = (given.key_heads, given.keys) if of_keys else (given.heads, given.queries)
+        tiles = [(1, slots, rows, columns) for slots, rows, columns in _TILES]
+        if unit.copies is not None and holds(sympy.Ge(given.batch * heads * FloorDiv(size, _LARGE_ROWS), _MANY)):
+            tiles = [*_LARGE_TILES, *tiles]
+        return Sizes._first(unit, given, tiles, shares, shares * memory, of_keys)
+
+    @staticmethod
+    def of_mask(unit: MatrixUnit, given: Attention) -> Sizes:
+        """Return the sizes for the gradient of a mask, which has no sums to share and no second slot."""
+        tiles = [(1, 1, 64, 64), *[(1, *one) for one in _TILES if one[0] == 1]]
+        return Sizes._first(unit, given, tiles, 1, 0, of_keys=False)
+
+    @staticmethod
+    def _first(
+        unit: MatrixUnit, given: Attention, tiles: Sequence[tuple[int, ...]], shares: int, memory: int, of_keys: bool
+    ) -> Sizes:
+        """Return the first tiles that the unit divides and that fit the group's memory and a lane's registers."""
         chunk = 16 // unit.dtype.itemsize
         across = unit.n * max([one.fragments for one in unit.load_right if one], default=1)
-        shares = 1 if given.head + given.value_head <= _COLUMNS or not has_sums else 2
         head, value_head = (
             (size + step - 1) // step * step
             for size, step in (
                 (size, math.lcm(unit.k, chunk, across * shares)) for size in (given.head, given.value_head)
             )
         )
-        tiles = ((2, 64, 64), (2, 64, 32), (1, 64, 32), (1, 32, 32), (1, 32, 16), (1, 16, 16))
-        for slots, rows, columns in tiles if has_sums else ((1, 64, 64), *tiles[2:]):
-            size = sum(
-                Array("", "", one, wide, chunk).size
-                for one in (rows, *[columns] * slots)
-                for wide in (head, value_head)
-            )
-            fits = size * unit.dtype.itemsize <= _BYTES
-            divides = rows % unit.m == columns % unit.k == columns % across == 0
-            if (
-                fits
-                and divides
-                and rows // unit.m * shares * unit.lanes <= 256
-                and unit.result.rows_of_lane(unit.lanes)
-            ):
-                return Sizes(unit, rows, columns, shares, head, value_head, slots)
+        sums = (head + value_head if of_keys else head) // shares
+        has_rows = unit.result.rows_of_lane(unit.lanes) > 0
+        for down, slots, rows, columns in tiles:
+            found = Sizes(unit, down, rows, columns, shares, head, value_head, slots)
+            fits = found.bytes + (found.numbers * 4 if of_keys else 0) <= max(DECLARED, memory)
+            registers = unit.m * down * (sums + 2 * columns) // unit.lanes
+            divides = rows % (unit.m * down) == columns % unit.k == columns % across == 0
+            has_room = down == 1 or registers <= _REGISTERS
+            if has_rows and fits and divides and has_room and found.tiling().group <= 256:
+                return found
         raise Refusal(
             f"the matrix unit {unit.name!r} of {unit.m} by {unit.n} by {unit.k} and {unit.lanes} lanes does not "
             f"divide tiles of {_ROWS} by {_ROWS}"
         )
 
+    @property
+    def bytes(self) -> int:
+        """The bytes of the group's memory for rows and tiles."""
+        chunk = 16 // self.unit.dtype.itemsize
+        counts = (self.rows, *[self.columns] * self.slots)
+        arrays = (Array("", "", one, wide, chunk) for one in counts for wide in (self.head, self.value_head))
+        return sum(one.size for one in arrays) * self.unit.dtype.itemsize
+
+    @property
+    def numbers(self) -> int:
+        """The numbers of queries in the group's memory: two of each in a tile."""
+        return 2 * self.columns * self.slots
+
     def tiling(self) -> Tiling:
-        group = self.rows // self.unit.m * self.shares * self.unit.lanes
-        return Tiling(self.unit, self.rows, self.columns, self.head, group, self.unit.m, self.columns)
+        part = self.unit.m * self.down
+        group = self.rows // part * self.shares * self.unit.lanes
+        return Tiling(self.unit, self.rows, self.columns, self.head, group, part, self.columns)
 
 
 def differentiate_sides(call: TemplateCall, given: Attention, gradients: Gradients) -> None:
@@ -109,26 +156,46 @@ def differentiate_sides(call: TemplateCall, given: Attention, gradients: Gradien
     unit = unit_of(call.dialect.units, call.dtype)
     assert unit is not None  # else the way does not serve the call
     call.schedule("matrix")
-    sizes = Sizes.of(unit, given)
     if gradients.of_query is not None:
-        kernel = SideKernel(call, given, gradients, sizes, of_keys=False).kernel()
-        kernel.groups = given.batch * given.heads * ceil_div(given.queries, sizes.rows)
-        call.launch(kernel)
+        sizes = Sizes.of(unit, given, call.dynamic_memory, of_keys=False)
+        call.launch(SideKernel(call, given, gradients, sizes, of_keys=False).kernel())
     if gradients.of_key is not None or gradients.of_value is not None:
-        kernel = SideKernel(call, given, gradients, sizes, of_keys=True).kernel()
-        kernel.groups = given.batch * given.key_heads * ceil_div(given.keys, sizes.rows)
-        call.launch(kernel)
+        sizes = Sizes.of(unit, given, call.dynamic_memory, of_keys=True)
+        _differentiate_keys(call, given, gradients, sizes)
+
+
+def _differentiate_keys(call: TemplateCall, given: Attention, gradients: Gradients, sizes: Sizes) -> None:
+    """Write the launch of keys and values, or two if few heads of keys serve many of queries, which groups share."""
+    groups = given.batch * given.key_heads * ceil_div(given.keys, sizes.rows)
+    if not (holds(sympy.Gt(given.heads, given.key_heads)) and holds(sympy.Le(groups, _FEW))):
+        call.launch(SideKernel(call, given, gradients, sizes, of_keys=True).kernel())
+        return
+    members = FloorDiv(given.heads, given.key_heads)
+    splits = simplified(sympy.Max(sympy.Integer(1), sympy.Min(members, FloorDiv(2 * _FEW, groups))))
+    sums, launches, parts = {}, [], []
+    for name, columns in (("of_key", given.head), ("of_value", given.value_head)):
+        result = getattr(gradients, name)
+        if result is not None:
+            size = given.keys, sympy.Integer(columns)
+            sums[name] = part = parts_of(call, result, size, splits)
+            parts.append(part)
+            launches.append(sum_of_parts(call, f"ob_attention_{name}", result, size, part, splits))
+    kernel = SideKernel(call, given, replace(gradients, **sums), sizes, of_keys=True, splits=splits).kernel()
+    call.launch(kernel, *launches)
+    for part in parts:
+        call.free(part.tensor)
 
 
 @dataclass(frozen=True)
 class SideKernel:
-    """The gradients of one side."""
+    """The gradients of one side. Without `splits`, a group has all heads that a head of keys serves."""
 
     call: TemplateCall
     given: Attention
     gradients: Gradients
     sizes: Sizes
     of_keys: bool
+    splits: Any = sympy.Integer(1)
 
     def kernel(self) -> Kernel:
         given, gradients, sizes, unit = self.given, self.gradients, self.sizes, self.sizes.unit
@@ -139,7 +206,7 @@ class SideKernel:
         others = [gradients.grad, gradients.logsumexp, gradients.delta, *(one for one, *_ in self._results())]
         words = given.declare(kernel, given.query, given.key, given.value, *others)
         kept, tiles = (self.keys(), self.queries()) if self.of_keys else (self.queries(), self.keys())
-        kernel.arrays = [one.memory() for one in (*kept, *tiles)]
+        lay_out(kernel, *kept, *tiles, numbers=sizes.numbers if self.of_keys else 0)
         arrays = [
             Array(kept[0].kind, name, sizes.rows, sizes.columns, tiling.chunk) for name in ("weights", "slopes_of")
         ]
@@ -154,42 +221,50 @@ class SideKernel:
                 f"const ob_i64 {one.name}_from = {one.begin('of_head')};" for one, *_ in self._results()
             ),
         }
+        words["SPLITS"] = kernel.number("splits", self.splits)
+        words["BATCH"] = "1" if words["SPLITS"] == "1" else kernel.number("batches", given.batch)
         kernel.text = filled(_TEXT, words)
+        heads, size = (given.key_heads, given.keys) if self.of_keys else (given.heads, given.queries)
+        kernel.groups = self.splits * given.batch * heads * ceil_div(size, sizes.rows)
         return kernel
 
     def words(self) -> dict[str, str]:
         """Return the words of weights and slopes."""
         gradients, sizes, unit = self.gradients, self.sizes, self.sizes.unit
         lines, across = unit.result.rows_of_lane(unit.lanes), sizes.columns // unit.n
-        mask = f" + {self.given.mask_at('query', 'key')} * $TO_POWER" if self.given.mask is not None else ""
-        return sizes.tiling().words() | {
-            "UNROLL": self.call.dialect.unroll,
-            "OF_KEYS": "1" if self.of_keys else "0",
-            "KEPT": "$KEYS" if self.of_keys else "$QUERIES",
-            "OTHERS": "$QUERIES" if self.of_keys else "$KEYS",
-            "KEPT_TILE": str(sizes.rows),
-            "OTHER_TILE": str(sizes.columns),
-            "PADDED": str(sizes.head),
-            "VALUE_PADDED": str(sizes.value_head),
-            "LINES": str(lines),
-            "EACH": str(unit.result.count // lines),
-            "BEGINS": self._begins(),
-            "COMPUTE": _COMPUTE,
-            "OF_LINE": "const ob_i64 query = first_other + column, key = first_kept + row;"
-            if self.of_keys
-            else "const float base = base_of[line], delta_here = delta_of[line]; "
-            "const ob_i64 query = first_kept + row, key = first_other + column;",
-            "NUMBERS": _OF_OTHERS if self.of_keys else "",
-            "NUMBERS_OF_KEPT": "" if self.of_keys else _OF_KEPT,
-            "LOGSUMEXP": gradients.logsumexp.load("logsumexp_from", "query"),
-            "DELTA": gradients.delta.load("delta_from", "query"),
-            "TO_POWER": f"(float){_LOG2_E!r}",
-            "MULTIPLY_SCORES": multiplied(unit, "scores", 1, across),
-            "MULTIPLY_SLOPES": multiplied(unit, "slopes", 1, across),
-            "SCORE": f"scores[place] * ({self.given.scale} * $TO_POWER){mask}",
-            "WEIGHT": filled(unit.power, {"VALUE": "score - base"}),
-            "DOWN": "1",
-        }
+        group = sizes.tiling().group
+        return (
+            sizes.tiling().words()
+            | scores(self.given, unit, "scores[place]")
+            | {
+                "UNROLL": self.call.dialect.unroll,
+                "OF_KEYS": "1" if self.of_keys else "0",
+                "KEPT": "$KEYS" if self.of_keys else "$QUERIES",
+                "OTHERS": "$QUERIES" if self.of_keys else "$KEYS",
+                "KEPT_TILE": str(sizes.rows),
+                "OTHER_TILE": str(sizes.columns),
+                "PADDED": str(sizes.head),
+                "VALUE_PADDED": str(sizes.value_head),
+                "LINES": str(lines),
+                "EACH": str(unit.result.count // lines),
+                "BEGINS": self._begins(),
+                "COMPUTE": _COMPUTE,
+                "QUERY_AND_KEY": "query = first_other + column, key = first_kept + row"
+                if self.of_keys
+                else "query = first_kept + row, key = first_other + column",
+                "BASE": "numbers[number]" if self.of_keys else "base_of[line]",
+                "DELTA_HERE": "numbers[number + 1]" if self.of_keys else "delta_of[line]",
+                "NUMBER": "const int number = 2 * (turn * $OTHER_TILE + column);" if self.of_keys else "",
+                "NUMBERS_OF_KEPT": "" if self.of_keys else _OF_KEPT,
+                "ITEMS": str(group),
+                "BROUGHT": str((sizes.columns + group - 1) // group),
+                "LOGSUMEXP": gradients.logsumexp.load("logsumexp_from", "query"),
+                "DELTA": gradients.delta.load("delta_from", "query"),
+                "TO_POWER": TO_POWER,
+                "MULTIPLY_SCORES": multiplied(unit, "scores", sizes.down, across),
+                "MULTIPLY_SLOPES": multiplied(unit, "slopes", sizes.down, across),
+            }
+        )
 
     def queries(self) -> list[Side]:
         """Return the ways of queries and of the result's gradients."""
@@ -231,18 +306,20 @@ class SideKernel:
         copies = self.sizes.unit.copies
         places = [one.place_of_lane("part_row") for one in kept] + [one.place_of_lane("0") for one in tiles]
         (_, left), (_, other_left), (_, right), (_, other_right) = places
+        declare, bring, put = _NUMBERS if self.of_keys else ("", "", "")
         return {
             "DECLARE": "".join(one.declared() + one.find_first("first_tile", "0") for one in (*kept, *tiles))
-            + "".join(place for place, _ in places),
+            + "".join(place for place, _ in places)
+            + declare,
             "BRING_KEPT": "".join(one.find() + one.begin() + one.finish() for one in kept),
-            "BEGIN": "".join(one.find() + one.begin() + one.advance_lines() for one in tiles),
-            "FINISH": "".join(one.finish() for one in tiles),
+            "BEGIN": "".join(one.find() + one.begin() + one.advance_lines() for one in tiles) + bring,
+            "FINISH": "".join(one.finish() for one in tiles) + put,
             "COMMIT": copies.commit if copies else "",
             "WAIT": filled(copies.wait, {"LATER": "0"}) if copies else "",
             "LOOP": _TWO_SLOTS if self.sizes.slots == 2 else _ONE_SLOT,
-            "LOAD_KEPT": kept[0].load("part_row", "1", "left_part", lane=left),
+            "LOAD_KEPT": kept[0].load("part_row", "$DOWN", "left_part", lane=left),
             "LOAD_TILE": tiles[0].load("0", "$ACROSS", "right_part", lane=right),
-            "LOAD_OTHER_KEPT": kept[1].load("part_row", "1", "left_part", lane=other_left),
+            "LOAD_OTHER_KEPT": kept[1].load("part_row", "$DOWN", "left_part", lane=other_left),
             "LOAD_OTHER_TILE": tiles[1].load("0", "$ACROSS", "right_part", lane=other_right),
         }
 
@@ -261,10 +338,10 @@ class SideKernel:
         ):
             if not has:
                 continue
-            count = f"{wide * unit.result.count}"
+            count = f"{sizes.down * wide * unit.result.count}"
             declared += f"  float {sums}[{count}];\n  $UNROLL\n  for (int i = 0; i < {count}; ++i) {sums}[i] = 0;\n"
             left = held.text(results, "left_part", across, dtype) if held else ""
-            left = left or fragments(unit, True, array, ("part_row", "at"), "1", "left_part")
+            left = left or fragments(unit, True, array, ("part_row", "at"), "$DOWN", "left_part")
             slot = f"turn * {side.array.size} + " if sizes.slots > 1 else ""
             first_column = f"share * {wide * unit.n}"
             shared = unit, False, side.array
@@ -276,13 +353,13 @@ class SideKernel:
             products += f"""\
     $UNROLL
     for (int at = 0; at < $OTHER_TILE; at += $UNIT_STEPS) {{
-      $LEFT_KIND left_part[$LEFT_COUNT];
+      $LEFT_KIND left_part[$DOWN * $LEFT_COUNT];
       $RIGHT_KIND right_part[{wide} * $RIGHT_COUNT];
-{left}{right}{multiplied(unit, sums, 1, wide)}
+{left}{right}{multiplied(unit, sums, sizes.down, wide)}
     }}
 """
         for rows, sums, factor, size in self._results():
-            stored += _stored(unit, rows, sums, factor, size, first if sums == "first_sums" else second)
+            stored += _stored(sizes, rows, sums, factor, size, first if sums == "first_sums" else second)
         puts = ""
         if not held:
             puts = "".join(
@@ -304,22 +381,22 @@ class SideKernel:
         return " ".join(f"const ob_i64 {one.name}_from = {one.begin(head)};" for one, head in heads.items())
 
 
-def _stored(unit: MatrixUnit, rows: Rows, sums: str, factor: str, size: str, across: int) -> str:
+def _stored(sizes: Sizes, rows: Rows, sums: str, factor: str, size: str, across: int) -> str:
     """Return the statements that store the sums of a gradient."""
-    end = rows.end(f"value * {factor}" if factor else "value")
+    unit, end = sizes.unit, rows.end(f"value * {factor}" if factor else "value")
     words = stores(end, unit, ("row", "column"), across)
-    words |= {"ROW": "row", "COLUMN": "column", "ROWS": "$KEPT", "COLUMNS": size, "DOWN": "1"}
+    words |= {"ROW": "row", "COLUMN": "column", "ROWS": "$KEPT", "COLUMNS": size, "DOWN": str(sizes.down)}
     text = words.pop("STORE")
     text = re.sub(r"\$([A-Z_]+)", lambda found: words.get(found[1], found[0]), text).replace("sums[", f"{sums}[")
     return f"  {{\n  const int first_column = share * {across * unit.n}, part_column = 0;\n{text}  }}\n"
 
 
 _OF_KEPT = """\
-    float base_of[$LINES], delta_of[$LINES];
+    float base_of[$DOWN * $LINES], delta_of[$DOWN * $LINES];
     $UNROLL
-    for (int line = 0; line < $LINES; ++line) {
-      const int index = line * $EACH;
-      const ob_i64 row = first_kept + part_row + ($RESULT_ROW);
+    for (int line = 0; line < $DOWN * $LINES; ++line) {
+      const int index = line % $LINES * $EACH;
+      const ob_i64 row = first_kept + part_row + line / $LINES * $UNIT_ROWS + ($RESULT_ROW);
       const ob_i64 query = row < $QUERIES ? row : $QUERIES - 1;
       const float logsumexp_of = $LOGSUMEXP;
       // Where no key takes part, all scores are $NONE.
@@ -328,24 +405,46 @@ _OF_KEPT = """\
     }
 """
 
-_OF_OTHERS = """\
-        const ob_i64 query = first_other + column < $QUERIES ? first_other + column : $QUERIES - 1;
-        const float logsumexp_of = $LOGSUMEXP;
-        // Where no key takes part, all scores are $NONE.
-        const float base = logsumexp_of == $NONE ? 0 : logsumexp_of * $TO_POWER;
-        const float delta_here = $DELTA;
-"""
+# Those of the next tile are read before this one is multiplied, and stored behind it.
+_NUMBERS = (
+    """\
+    float brought[2 * $BROUGHT];
+""",
+    """\
+      $UNROLL
+      for (int i = 0; i < $BROUGHT; ++i) {
+        const ob_u32 column = item + i * $ITEMS;
+        const ob_i64 query = next + column < $QUERIES ? next + column : $QUERIES - 1;
+        if (column < $OTHER_TILE) {
+          const float logsumexp_of = $LOGSUMEXP;
+          // Where no key takes part, all scores are $NONE.
+          brought[2 * i] = logsumexp_of == $NONE ? 0 : logsumexp_of * $TO_POWER;
+          brought[2 * i + 1] = $DELTA;
+        }
+      }
+""",
+    """\
+      $UNROLL
+      for (int i = 0; i < $BROUGHT; ++i) {
+        const ob_u32 column = item + i * $ITEMS;
+        if (column < $OTHER_TILE) {
+          numbers[2 * (other * $OTHER_TILE + column)] = brought[2 * i];
+          numbers[2 * (other * $OTHER_TILE + column) + 1] = brought[2 * i + 1];
+        }
+      }
+""",
+)
 
 _COMPUTE = """\
-    float scores[$ACROSS * $RESULTS], slopes[$ACROSS * $RESULTS];
+    float scores[$DOWN * $ACROSS * $RESULTS], slopes[$DOWN * $ACROSS * $RESULTS];
     $UNROLL
-    for (int i = 0; i < $ACROSS * $RESULTS; ++i) {
+    for (int i = 0; i < $DOWN * $ACROSS * $RESULTS; ++i) {
       scores[i] = 0;
       slopes[i] = 0;
     }
     $UNROLL
     for (int at = 0; at < $PADDED; at += $UNIT_STEPS) {
-      $LEFT_KIND left_part[$LEFT_COUNT];
+      $LEFT_KIND left_part[$DOWN * $LEFT_COUNT];
       $RIGHT_KIND right_part[$ACROSS * $RIGHT_COUNT];
 $LOAD_KEPT
 $LOAD_TILE
@@ -353,7 +452,7 @@ $MULTIPLY_SCORES
     }
     $UNROLL
     for (int at = 0; at < $VALUE_PADDED; at += $UNIT_STEPS) {
-      $LEFT_KIND left_part[$LEFT_COUNT];
+      $LEFT_KIND left_part[$DOWN * $LEFT_COUNT];
       $RIGHT_KIND right_part[$ACROSS * $RIGHT_COUNT];
 $LOAD_OTHER_KEPT
 $LOAD_OTHER_TILE
@@ -361,24 +460,39 @@ $MULTIPLY_SLOPES
     }
     const int ahead = (int)(first_other - first_kept);
     const int others = $OTHERS - first_other < $OTHER_TILE ? (int)($OTHERS - first_other) : $OTHER_TILE;
-    const int rows = $KEPT - first_kept < $KEPT_TILE ? (int)($KEPT - first_kept) : $KEPT_TILE;
+    // Rows behind the last one are not stored. Only tiles at the end, or of the causal diagonal, have numbers that take
+    // no part.
+    const bool is_on_diagonal =
+        $OF_KEYS ? (int)part_row + $PART_ROWS > ahead + 1 : ahead + $OTHER_TILE > (int)part_row + 1;
+    if (others < $OTHER_TILE || ($IS_CAUSAL && is_on_diagonal) || $HAS_MASK || $IS_SCALED) {
+      const int rows = $KEPT - first_kept < $KEPT_TILE ? (int)($KEPT - first_kept) : $KEPT_TILE;
+      $UNROLL
+      for (int number = 0; number < $DOWN * $ACROSS; ++number) {
+        $UNROLL
+        for (int index = 0; index < $RESULTS; ++index) {
+          const int row = part_row + number / $ACROSS * $UNIT_ROWS + ($RESULT_ROW);
+          const int column = number % $ACROSS * $UNIT_COLUMNS + ($RESULT_COLUMN);
+          const int place = number * $RESULTS + index;
+          const ob_i64 $QUERY_AND_KEY;
+          const bool is_later = $OF_KEYS ? row > ahead + column : ahead + column > row;
+          scores[place] = row < rows && column < others && !($IS_CAUSAL && is_later) ? $SCORE : $NONE;
+        }
+      }
+    }
     $UNROLL
     for (int j = 0; j < $ACROSS; ++j) {
       $UNROLL
       for (int one = 0; one < $EACH; ++one) {
         const int index = one;
         const int column = j * $UNIT_COLUMNS + ($RESULT_COLUMN);
-$NUMBERS
+        $NUMBER
         $UNROLL
-        for (int line = 0; line < $LINES; ++line) {
-          const int index = line * $EACH + one, place = j * $RESULTS + index;
-          const int row = part_row + ($RESULT_ROW);
-          $OF_LINE
-          const bool is_later = $OF_KEYS ? row > ahead + column : ahead + column > row;
-          const float score = row < rows && column < others && !($IS_CAUSAL && is_later) ? $SCORE : $NONE;
+        for (int line = 0; line < $DOWN * $LINES; ++line) {
+          const int place = (line / $LINES * $ACROSS + j) * $RESULTS + line % $LINES * $EACH + one;
+          const float base = $BASE;
           const float weight = $WEIGHT;
           scores[place] = weight;
-          slopes[place] = weight * (slopes[place] - delta_here);
+          slopes[place] = weight * (slopes[place] - $DELTA_HERE);
         }
       }
     }
@@ -423,7 +537,7 @@ $BRING_KEPT
     }
     for (ob_i64 first_other = first_tile; first_other < end; first_other += $OTHER_TILE) {
     const ob_i64 next = first_other;
-    const int from_step = 0;
+    const int from_step = 0, turn = 0, other = 0;
     OB_BARRIER;
 $BEGIN
 $FINISH
@@ -438,17 +552,20 @@ _TEXT = """\
   const ob_u32 item = OB_ITEM_OF_GROUP;
   const ob_u32 lane = item % $LANES;
   const ob_u32 share = item / $LANES % $SHARES;
-  const ob_u32 part_row = item / $LANES / $SHARES * $UNIT_ROWS;
+  const ob_u32 part_row = item / $LANES / $SHARES * $PART_ROWS;
   const ob_i64 tiles = ($KEPT + $KEPT_TILE - 1) / $KEPT_TILE;
   const ob_i64 number = OB_GROUP_NUMBER;
-  const ob_i64 batch = number / tiles / ($GROUP_HEADS), of_head = number / tiles % ($GROUP_HEADS);
+  const ob_i64 of_batch = number / tiles / ($GROUP_HEADS), of_head = number / tiles % ($GROUP_HEADS);
+  const ob_i64 split = $SPLITS == 1 ? 0 : of_batch / $BATCH;
   // Those that take longest first: where it is causal, the last queries, and the first keys.
   const ob_i64 first_kept = ($OF_KEYS ? number % tiles : tiles - 1 - number % tiles) * $KEPT_TILE;
   const ob_i64 first_tile = $OF_KEYS && $IS_CAUSAL ? first_kept / $OTHER_TILE * $OTHER_TILE : 0;
   const ob_i64 last = first_kept + $KEPT_TILE;
   const ob_i64 end = !$OF_KEYS && $IS_CAUSAL && last < $OTHERS ? last : $OTHERS;
 $SUMS_DECLARED
-  for (ob_i64 member = 0; member < $MEMBERS; ++member) {
+  const ob_i64 end_of_members = $MEMBERS * (split + 1) / $SPLITS;
+  for (ob_i64 member = $MEMBERS * split / $SPLITS; member < end_of_members; ++member) {
+    const ob_i64 batch = of_batch - split * $BATCH;
     const ob_i64 head = $OF_KEYS ? of_head * $GROUP + member : of_head;
     const ob_i64 key_head = $OF_KEYS ? of_head : of_head / $GROUP;
     $BEGINS
@@ -461,6 +578,7 @@ $LOOP
     $COMMIT
     $WAIT
   }
+  const ob_i64 batch = of_batch;
   $RESULTS_BEGIN
   const ob_i64 first_row = first_kept;
 $STORE_ALL"""

@@ -11,11 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
-import torch
 from torch.utils._sympy.functions import FloorDiv
 
 from torch_outboard.codegen.dialects.units import unit_of
-from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor, simplified
+from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
 from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.heads import Attention, Gradients, Rows
 from torch_outboard.kernels.templates.product import ceil_div, filled
@@ -24,7 +23,9 @@ from torch_outboard.kernels.templates.schedules.attention_matrix_gradients impor
     Sizes,
     differentiate_sides,
 )
+from torch_outboard.kernels.templates.schedules.attention_matrix_parts import parts_of, sum_of_parts
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
+from torch_outboard.kernels.templates.schedules.matrix_sides import lay_out
 
 __all__ = ["differentiate"]
 
@@ -42,7 +43,7 @@ def differentiate(call: TemplateCall, given: Attention, gradients: Gradients) ->
 def _launch(call: TemplateCall, given: Attention, gradients: Gradients, result: Rows) -> None:
     unit = unit_of(call.dialect.units, call.dtype)
     assert unit is not None  # else the way does not serve the call
-    sizes = Sizes.of(unit, given, has_sums=False)
+    sizes = Sizes.of_mask(unit, given)
     batches, heads = result.sizes
     tiles = batches * heads * ceil_div(given.queries, sizes.rows) * ceil_div(given.keys, sizes.columns)
     shared = FloorDiv(given.batch, batches) * FloorDiv(given.heads, heads)
@@ -50,35 +51,11 @@ def _launch(call: TemplateCall, given: Attention, gradients: Gradients, result: 
         call.launch(_kernel(call, given, gradients, sizes, result, result, sympy.Integer(1)))
         return
     splits = simplified(sympy.Max(sympy.Integer(1), sympy.Min(FloorDiv(shared, _LEAST), FloorDiv(_MANY, tiles))))
-    size = [splits * batches, heads, given.queries, given.keys]
-    strides = [heads * given.queries * given.keys, given.queries * given.keys, given.keys, sympy.Integer(1)]
-    part = call.allocate(Layout(torch.float32, size, strides))
-    kernel = _kernel(call, given, gradients, sizes, result, Rows("part", part, is_written=True), splits)
-    call.launch(kernel, _sum(call, given, result, part, splits))
-    call.free(part)
-
-
-def _sum(call: TemplateCall, given: Attention, result: Rows, part: Tensor, splits: Any) -> Kernel:
-    """Return the launch that adds the sums of all groups that share a tile."""
-    kernel = Kernel("ob_attention_of_mask_of_parts", group=call.dialect.group)
-    batches, heads = result.sizes
-    result.declare(kernel)
-    kernel.pointer("part", part)
-    count = batches * heads * given.queries * given.keys
-    words = {
-        "ITEM": call.dialect.item,
-        "COUNT": kernel.number("count", count),
-        "MASK_HEADS": kernel.number("mask_heads", heads),
-        "QUERIES": kernel.number("queries", given.queries),
-        "KEYS": kernel.number("keys", given.keys),
-        "SPLITS": kernel.number("splits", splits),
-        "RESULT": f"{result.name}_from",
-        "RESULT_FROM": result.begin(),
-        "STORE": result.store(f"{result.name}_from", "row", "column", "value"),
-    }
-    kernel.text = filled(_SUM, words)
-    kernel.groups = ceil_div(count, kernel.group)
-    return kernel
+    size = (given.queries, given.keys)
+    part = parts_of(call, result, size, splits)
+    kernel = _kernel(call, given, gradients, sizes, result, part, splits)
+    call.launch(kernel, sum_of_parts(call, "ob_attention_of_mask", result, size, part, splits))
+    call.free(part.tensor)
 
 
 def _kernel(
@@ -91,7 +68,7 @@ def _kernel(
     rows = (given.query, given.key, given.value, gradients.grad, gradients.logsumexp, gradients.delta)
     words = given.declare(kernel, *rows, result)
     kept, tiles = sides.queries(), sides.keys()
-    kernel.arrays = [one.memory() for one in (*kept, *tiles)]
+    lay_out(kernel, *kept, *tiles)
     batches, heads = mask.sizes
     words |= (
         sides.words()
@@ -165,14 +142,3 @@ $COMPUTE
   const ob_i64 first_row = first_kept, first_column = first_other;
   const int part_column = 0;
 $STORE"""
-
-_SUM = """\
-  const ob_i64 number = $ITEM;
-  if (number >= $COUNT) return;
-  const ob_i64 column = number % $KEYS, row = number / $KEYS % $QUERIES;
-  const ob_i64 head = number / $KEYS / $QUERIES % $MASK_HEADS, batch = number / $KEYS / $QUERIES / $MASK_HEADS;
-  const ob_i64 $RESULT = $RESULT_FROM;
-  float value = 0;
-  for (ob_i64 split = 0; split < $SPLITS; ++split) value += part[split * $COUNT + number];
-  $STORE
-"""
