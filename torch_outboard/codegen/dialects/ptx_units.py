@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from torch_outboard.codegen.dialects.cuda_cpp import CONVERSIONS, CUDA_CPP
+from torch_outboard.codegen.dialects.cuda_cpp import CUDA_CPP
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
 from torch_outboard.codegen.dialects.units import Copies, Fragment, Load, MatrixUnit
 
@@ -179,10 +179,4 @@ def _units(shared: str) -> tuple[MatrixUnit, ...]:
 
 
 PTX_CUDA_CPP = replace(CUDA_CPP, name="ptx_cuda_cpp", language="cuda", units=_units(_OF_CUDA))
-PTX_OPENCL_C = replace(
-    OPENCL_C,
-    name="ptx_opencl_c",
-    language="opencl_c",
-    header=f"{OPENCL_C.header}#ifdef __NV_CL_C_VERSION\n{CONVERSIONS}#endif\n",
-    units=_units(_OF_OPENCL_C),
-)
+PTX_OPENCL_C = replace(OPENCL_C, name="ptx_opencl_c", language="opencl_c", units=_units(_OF_OPENCL_C))
