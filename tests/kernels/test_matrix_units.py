@@ -368,6 +368,7 @@ def test_gradients_of_many_queries_and_keys(head: int, device: torch.device, mon
     """Whose groups have large tiles, of two matrices a lane, if enough groups are left and registers suffice."""
     if not has_exchange():
         pytest.skip("capability: time. Where lanes exchange nothing, its kernels take long to compile")
+    monkeypatch.setattr(builder, "_keeps", lambda: False)
     monkeypatch.setattr(attention_matrix_gradients, "_MANY", 1)
     taken = []
     made = attention_matrix_gradients.Sizes.tiling
@@ -534,6 +535,7 @@ def test_convolutions_that_are_rounded(rounds: Callable[[bool, bool], None], dev
 
 
 def test_a_unit_that_does_not_divide_tiles_is_refused(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builder, "_keeps", lambda: False)
     monkeypatch.setattr(matrix, "_SMALL", 24)  # as if units were of 16 rows where tiles have 24
     x = r(5, 5).bfloat16().to(device)
     words = r"the matrix unit '\w+' of 16 by 8 by \d+ and \d+ lanes does not divide tiles of 24 by 24"
@@ -545,6 +547,7 @@ def test_a_wrong_unit_is_found_by_the_figures(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, own_plans: Callable[[], None]
 ) -> None:
     """A unit whose text multiplies in another way than its places say."""
+    monkeypatch.setattr(builder, "_keeps", lambda: False)
     generator = type(generators().eager())
     (unit,) = (one for one in generator.dialect.units if one.dtype == torch.bfloat16)
     right, speed = bringup._products(unit, device, 64, 1)

@@ -94,7 +94,9 @@ class Sizes:
         shares = 1 if given.head + given.value_head <= _COLUMNS else 2
         heads, size = (given.key_heads, given.keys) if of_keys else (given.heads, given.queries)
         tiles = [(1, slots, rows, columns) for slots, rows, columns in _TILES]
-        if unit.copies is not None and holds(sympy.Ge(given.batch * heads * FloorDiv(size, _LARGE_ROWS), _MANY)):
+        # Elements of a mask take registers too.
+        may_be_large = unit.copies is not None and given.mask is None
+        if may_be_large and holds(sympy.Ge(given.batch * heads * FloorDiv(size, _LARGE_ROWS), _MANY)):
             tiles = [*_LARGE_TILES, *tiles]
         return Sizes._first(unit, given, tiles, shares, shares * memory, of_keys)
 
