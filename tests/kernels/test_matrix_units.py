@@ -135,9 +135,9 @@ def test_every_schedule_is_right(dtype: torch.dtype, device: torch.device, own_p
     for depth, columns in ((50, 127), (136, 264), (24, 264)):
         x, y = whole(2, 131, depth, dtype=dtype), whole(2, depth, columns, dtype=dtype)
         row = whole(columns, dtype=dtype)
-        for many, steps in ((1, 32), (1, 16), (512, 16)) if dtype == torch.bfloat16 else ((1, 16),):
+        for values in ((1, 32, 16), (1, 16, 32), (512, 16, 16)) if dtype == torch.bfloat16 else ((1, 16, 16),):
             own_plans()
-            with schedule_table.trying({name: {"many": many, "steps": steps}}):
+            with schedule_table.trying({name: dict(zip(("many", "steps", "alone"), values, strict=True))}):
                 check(lambda row, x, y: torch.baddbmm(row, x, y, beta=2, alpha=0.5), row, x, y, device=device)
 
 

@@ -4,7 +4,7 @@
 A group has a tile of 64 by 64 results, or up to 128 by 128 if there are many. The lanes of a unit have a part of the
 tile, whose sums are in their registers. The group's memory has three slots for both operands' elements of some steps:
 one is multiplied while the others are filled. Where a multiprocessor has enough memory, a slot has twice the steps.
-Where it may have none for a second group, a group of twice the items has twice the columns, and four slots of half the
+Where it may have none for a second group, a group of twice the items has twice the columns, and slots of half the
 steps. If few tiles have long sums, several groups share the steps of a tile, and a second launch adds their sums,
 always in the same order.
 """
@@ -32,7 +32,7 @@ __all__ = ["multiply"]
 _SMALL, _LARGE = 64, 128
 _SLOTS = 3
 # Of a group that has a multiprocessor to itself.
-_ALONE, _ITEMS_ALONE, _SLOTS_ALONE = (128, 256), 256, 4
+_ALONE, _ITEMS_ALONE, _HALVES_ALONE = (128, 256), 256, 64
 # Rows of tiles that adjacent groups go through together: their operands stay in the cache.
 _BAND = 16
 # Groups that share the steps of a tile: at most, and the times that each fills its slots at least.
@@ -110,7 +110,8 @@ def _of_copies(call: TemplateCall, product: Product, choice: _Choice, tiling: Ti
         and choice.tile == (_LARGE, _LARGE)
         and holds(sympy.Ge(_tiles(product, _ALONE), schedule["many"]))
     ):
-        alone = Tiling.of(unit, _ALONE, schedule["steps"] // 2, _ITEMS_ALONE, _SLOTS_ALONE)
+        halves = schedule["alone"]
+        alone = Tiling.of(unit, _ALONE, halves, _ITEMS_ALONE, _HALVES_ALONE // halves)
         if alone.bytes <= DECLARED:
             return alone
     return tiling
