@@ -8,7 +8,7 @@ import torch
 __all__ = ["NOT_GENERATED"]
 
 _FACTORS = """
-linalg.ldl_factor linalg.ldl_factor_ex linalg.ldl_solve linalg.lstsq linalg.lstsq.grad_oriented matrix_exp
+linalg.ldl_factor linalg.ldl_factor_ex linalg.ldl_solve
 """
 
 _COMPLEX = "chalf linalg.eig linalg.eigvals"

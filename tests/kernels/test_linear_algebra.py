@@ -11,6 +11,7 @@ import torch
 from torch import linalg
 
 import torch_outboard
+from torch_outboard import _C
 
 EPSILON = torch.finfo(torch.float32).eps
 
@@ -226,3 +227,81 @@ def test_large_matrices_are_left_to_the_cpu(device):
     with pytest.raises(torch_outboard.NotSupportedError, match="has more than 256 rows and columns"):
         linalg.inv(torch.zeros(300, 300, device=device))
     assert linalg.qr(torch.ones(300, 2, device=device), "r").R.shape == (2, 2)
+
+
+DRIVERS = [{"driver": one} for one in ("gels", "gelsy", "gelsd", "gelss")]
+
+
+@pytest.mark.parametrize("options", [{}, {"rcond": 1e-3}, *DRIVERS])
+@pytest.mark.parametrize("shape", [(2, 5, 3), (3, 5), (4, 4), (7, 1), (1, 6), (40, 33)])
+def test_least_squares(device: torch.device, shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    a, b = torch.randn(shape), torch.randn(*shape[:-1], 2)
+    for right in (b, b[..., 0]) if len(shape) > 2 else (b,):
+        got, want = (linalg.lstsq(*given, **options) for given in ((a.to(device), right.to(device)), (a, right)))
+        for ours, theirs in zip(got, want, strict=True):
+            assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
+            torch.testing.assert_close(ours.cpu(), theirs, rtol=2e-3, atol=2e-3)
+
+
+def test_least_squares_in_given_tensors(device: torch.device) -> None:
+    a, b = torch.randn(2, 5, 3), torch.randn(2, 5, 2)
+    places = [
+        torch.empty(0, dtype=dtype, device=device) for dtype in (*[torch.float32] * 2, torch.int64, torch.float32)
+    ]
+    linalg.lstsq(a.to(device), b.to(device), driver="gelsd", out=tuple(places))
+    for ours, theirs in zip(places, linalg.lstsq(a, b, driver="gelsd"), strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_least_squares_of_dependent_columns(device: torch.device) -> None:
+    a, b = torch.randn(3, 6, 4), torch.randn(3, 6, 2)
+    a[1, :, 2] = 2 * a[1, :, 0]
+    a[2] = 0
+    got = linalg.lstsq(a.to(device), b.to(device))
+    assert got.rank.tolist() == [4, 3, 0]  # torch's kernel for the CPU may find fewer behind another matrix of a batch
+    want = (linalg.pinv(a.double(), rtol=1e-6) @ b.double()).float()
+    torch.testing.assert_close(got.solution.cpu(), want, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_of_least_squares(device: torch.device) -> None:
+    def gradients(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a, b = a.detach().requires_grad_(), b.detach().requires_grad_()
+        return torch.autograd.grad(linalg.lstsq(a, b).solution.square().sum(), (a, b))
+
+    compare(device, gradients, torch.randn(2, 5, 3), torch.randn(2, 5, 2))
+
+
+def test_bad_least_squares(device: torch.device) -> None:
+    """What the CPU refuses is refused, by the CPU's kernel."""
+    _C.set_providers(1, 2, 1)
+    _C.set_fallback_mode("silent")
+    a = torch.randn(5, 3)
+    for b in (torch.randn(4, 2), torch.randn(5, 2).double(), torch.randn(2, 5, 2)):
+        for function in (lambda a, b: linalg.lstsq(a, b), lambda a, b: linalg.lstsq(a, b, driver="gels")):
+            try:
+                want = function(a, b)
+            except RuntimeError:
+                with pytest.raises(RuntimeError):
+                    function(a.to(device), b.to(device))
+            else:
+                torch.testing.assert_close(function(a.to(device), b.to(device)).solution.cpu(), want.solution)
+    with pytest.raises(RuntimeError, match="driver"):
+        linalg.lstsq(a.to(device), torch.randn(5, 2).to(device), driver="gelsx")
+
+
+@pytest.mark.parametrize("size", [1e-6, 0.3, 3, 40])
+def test_matrix_exponential(device: torch.device, size: float) -> None:
+    """Of matrices in a batch whose sizes differ, so that each is squared as often as it needs."""
+    a = torch.randn(3, 7, 7) * torch.tensor([size, size / 20, 0])[:, None, None]
+    a = a - a.mT  # whose exponential is a rotation
+    for given in (a, a[0], torch.diag(torch.tensor([-300.0, 0, 2]))):
+        got = linalg.matrix_exp(given.to(device))
+        torch.testing.assert_close(got.cpu().double(), linalg.matrix_exp(given.double()), rtol=3e-5, atol=size * 3e-5)
+
+
+def test_gradient_of_the_matrix_exponential(device: torch.device) -> None:
+    def gradient(a: torch.Tensor) -> torch.Tensor:
+        a = a.detach().requires_grad_()
+        return torch.autograd.grad(linalg.matrix_exp(a).sin().sum(), a)[0]
+
+    compare(device, gradient, torch.randn(2, 5, 5))

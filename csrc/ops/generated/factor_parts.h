@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Factors of matrices whose values decide whether the call raises. As on any device, the caller
-// waits for the values.
+// Factors and powers of matrices whose values decide whether the call raises, or how long it takes.
+// As on any device, the caller waits for the values.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -18,5 +18,14 @@ bool checked_cholesky(const Call& call, torch::jit::Stack& results);
 // Raise if aten::_linalg_eigh or aten::_linalg_svd is given infinities or NaNs, with which the
 // CPU's library does not converge. Otherwise return false: a plan runs the call.
 bool refuse_endless_factors(const Call& call, torch::jit::Stack& results);
+
+// Run aten::linalg_lstsq.out, which torch calls, of float32 or float64: by reflections for the
+// driver "gels", whose matrices have full rank, and else by singular values. Both solutions are the
+// shortest ones. Without a driver, it is "gelsy", as on the CPU.
+bool least_squares(const Call& call, torch::jit::Stack& results);
+
+// Run aten::linalg_matrix_exp of float32 or float64: a polynomial of the matrix divided by powers
+// of two, squared as often. The greatest number of squarings is waited for.
+bool matrix_exponential(const Call& call, torch::jit::Stack& results);
 
 }  // namespace outboard

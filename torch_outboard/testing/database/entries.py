@@ -28,6 +28,10 @@ STATES = ("wrong", "failed", "refused", "right", "ran", "skipped")
 _UP_TO_SIGNS = frozenset({"linalg.eigh", "linalg.svd", "svd"})
 
 
+# Squarings double the rounding of a power, which one kernel may be spared by chance.
+_TIMES_AS_FAR = {"matrix_exp": 8}
+
+
 def entries_of(dtype: torch.dtype, parts: int = 1) -> list[OpInfo]:
     """Return the entries that take this type on the CPU and that can run on a device alone.
 
@@ -148,6 +152,7 @@ def _bounds(info: Any, has_gradients: bool) -> Bounds | None:
 def _is_as_near(info: Any, sample: Any, results: list[Any], expected: list[Any], has_gradients: bool) -> bool:
     """Return True if numbers differ from double precision's by at most twice the largest difference of the CPU's.
 
+    For few entries it is more than twice.
     Some gradients are small differences of large numbers. For halves, some of the CPU's kernels round intermediate
     results that generated kernels do not round.
     """
@@ -160,13 +165,14 @@ def _is_as_near(info: Any, sample: Any, results: list[Any], expected: list[Any],
         dtype = torch.complex128 if one.is_complex() else torch.float64
         return one.detach().to(dtype).requires_grad_(one.requires_grad)
 
+    times = _TIMES_AS_FAR.get(info.full_name, 2)
     wide = copy.copy(sample)
     wide.input, wide.args, wide.kwargs = tree_map(widened, (sample.input, sample.args, sample.kwargs))
     for got, want, exact in zip(results, expected, _results(Call(info, wide, CPU), has_gradients), strict=True):
         if not isinstance(want, torch.Tensor) or not isinstance(exact, torch.Tensor) or got is None:
             if got is not want:
                 return False
-        elif got.shape != want.shape or got.dtype != want.dtype or not _are_near(got.detach().cpu(), want, exact):
+        elif got.shape != want.shape or got.dtype != want.dtype or not _are_near(got, want, exact, times):
             return False
     return True
 
@@ -175,10 +181,11 @@ def _is_rounded(one: Any) -> bool:
     return isinstance(one, torch.Tensor) and (one.is_floating_point() or one.is_complex())
 
 
-def _are_near(got: torch.Tensor, want: torch.Tensor, exact: torch.Tensor) -> bool:
+def _are_near(got: torch.Tensor, want: torch.Tensor, exact: torch.Tensor, times: int) -> bool:
+    got = got.detach().cpu()
     if not _is_rounded(got):
         return torch.equal(got, want)
-    return bool(((got - exact).abs() <= 2 * (want - exact).abs().max()).all())
+    return bool(((got - exact).abs() <= times * (want - exact).abs().max()).all())
 
 
 def _difference(results: list[Any], expected: list[Any], bounds: Bounds | None) -> str | None:
