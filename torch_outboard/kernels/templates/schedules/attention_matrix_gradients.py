@@ -173,7 +173,8 @@ def _differentiate_keys(call: TemplateCall, given: Attention, gradients: Gradien
         call.launch(SideKernel(call, given, gradients, sizes, of_keys=True).kernel())
         return
     members = FloorDiv(given.heads, given.key_heads)
-    splits = simplified(sympy.Max(sympy.Integer(1), sympy.Min(members, FloorDiv(2 * _FEW, groups))))
+    one = sympy.Integer(1)
+    splits = simplified(sympy.Max(one, sympy.Min(members, FloorDiv(2 * _FEW, sympy.Max(one, groups)))))
     sums, launches, parts = {}, [], []
     for name, columns in (("of_key", given.head), ("of_value", given.value_head)):
         result = getattr(gradients, name)
