@@ -216,7 +216,7 @@ bool matrix_exponential(const Call& call, torch::jit::Stack& results) {
   at::Tensor result = exponential_of_small(self.mul(halvings.neg().exp2()));
   for (int64_t done = 0; done < static_cast<int64_t>(most); ++done) {
     const at::Tensor squared = at::matmul(result, result);
-    result = done == 0 && self.dim() == 2 ? squared : at::where(halvings.gt(done), squared, result);
+    result = self.dim() == 2 ? squared : at::where(halvings.gt(done), squared, result);
   }
   results.emplace_back(std::move(result));
   return true;

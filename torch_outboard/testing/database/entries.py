@@ -27,7 +27,6 @@ STATES = ("wrong", "failed", "refused", "right", "ran", "skipped")
 # The signs of vectors are free: what torch's own tests make of the results is compared.
 _UP_TO_SIGNS = frozenset({"linalg.eigh", "linalg.svd", "svd"})
 
-
 # Squarings double the rounding of a power, which one kernel may be spared by chance.
 _TIMES_AS_FAR = {"matrix_exp": 8}
 

@@ -30,7 +30,6 @@ from torch_outboard.kernels.tune.schedules import Schedule
 __all__ = ["multiply"]
 
 _SMALL, _LARGE = 64, 128
-_SLOTS = 3
 # Of a group that has a multiprocessor to itself.
 _ALONE, _ITEMS_ALONE, _HALVES_ALONE = (128, 256), 256, 64
 # Rows of tiles that adjacent groups go through together: their operands stay in the cache.
