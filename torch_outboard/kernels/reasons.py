@@ -113,10 +113,11 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     f"Use the order 0, 1, 2 or inf, {_OR}.": ("its order is …",),
     "Give `out` one dimension, and reshape the result.": ("it writes a tensor of … dimensions",),
     "Give the input a batch, by unsqueeze(0).": ("its input has no batch",),
-    f"Give it batches of heads, of 1 to 256 elements each, without dropout, {_OR}.": (
-        "it has no batches of heads, or it drops weights",
+    f"Give it batches of heads, of 1 to 256 elements each, {_OR}.": (
+        "it has no batches of heads",
         "heads of … and … elements are none of 1 to …",
     ),
+    f"Give dropout a probability below 1, {_OR}.": ("it drops weights with a probability of …, which is not below 1",),
     "Use torch.where, or indices of integers in the place of the mask.": ("it writes by a mask",),
     "Pass a dense tensor of the device: x.clone(), x.to_dense(), x.resolve_conj() or x.to(device).": (
         "an argument is no plain strided tensor",

@@ -14,7 +14,11 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <string>
 #include <vector>
+
+#include "core/error.h"
+#include "ops/generated/generated_provider.h"
 
 namespace outboard {
 
@@ -92,20 +96,33 @@ at::Tensor empty_result(const at::Tensor& query, int64_t columns) {
   return at::empty(lying, query.options()).permute(back);
 }
 
+// No operator knows which weights the kernels drop, and the CPU has none for the whole.
+void check_drops_none(const Call& call, size_t place) {
+  if (call.arg(place).toDouble() == 0) {
+    return;
+  }
+  const std::string refusal = last_refusal(call.op());
+  raise(ErrorKind::NotSupported, OB_UNIMPLEMENTED,
+        call.op().name + " drops weights, and the call has no kernel of the whole" +
+            (refusal.empty() ? std::string() : " (" + refusal + ")") +
+            ". Leave out dropout, or choose the composite form by torch.nn.attention.sdpa_kernel(SDPBackend.MATH).");
+}
+
 }  // namespace
 
 bool attention_in_parts(const Call& call, torch::jit::Stack& results) {
   const at::Tensor& query = call.arg(0).toTensor();
   const at::Tensor& key = call.arg(1).toTensor();
   const at::Tensor& value = call.arg(2).toTensor();
-  if (call.arg(4).toDouble() != 0 || query.dim() != 4) {
+  check_drops_none(call, 4);
+  if (query.dim() != 4) {
     return false;
   }
   const Given given = scores_of(query, key, value, call.arg(3), call.arg(5).toBool(), call.arg(7));
   const at::Tensor logsumexp = at::logsumexp(given.scores, {-1});
   at::Tensor result = empty_result(query, value.size(3));
   result.copy_(at::matmul(weights_of(given.scores, logsumexp), given.value));
-  // Nothing is drawn, and no caller reads a seed.
+  // No caller reads a seed.
   const at::TensorOptions of_seed = query.options().dtype(c10::kLong);
   for (const c10::IValue& one :
        {c10::IValue(result), c10::IValue(logsumexp), c10::IValue(at::Tensor()), c10::IValue(at::Tensor()),
@@ -118,9 +135,7 @@ bool attention_in_parts(const Call& call, torch::jit::Stack& results) {
 
 bool attention_gradients_in_parts(const Call& call, torch::jit::Stack& results) {
   const auto wanted = call.arg(5).toBoolList();
-  if (call.arg(12).toDouble() != 0) {
-    return false;
-  }
+  check_drops_none(call, 12);
   const at::Tensor& query = call.arg(1).toTensor();
   const at::Tensor& key = call.arg(2).toTensor();
   const at::Tensor& value = call.arg(3).toTensor();

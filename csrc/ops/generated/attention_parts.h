@@ -11,7 +11,8 @@
 namespace outboard {
 
 // Run aten::_scaled_dot_product_fused_attention_overrideable and its gradients; `results` is what
-// they return. Return false for a call that drops weights, or needs the gradient of a mask.
+// they return. Return false for queries without batches of heads. Raise NotSupported for a call
+// that drops weights.
 bool attention_in_parts(const Call& call, torch::jit::Stack& results);
 bool attention_gradients_in_parts(const Call& call, torch::jit::Stack& results);
 

@@ -97,7 +97,7 @@ bool is_generated(const at::Tensor& query, double dropout) {
   const c10::DeviceIndex index = query.device().index();
   const c10::DeviceIndex device = index < 0 ? current_device() : index;
   return allows_generated() && device < device_count() && generates_for(device) && has_generated_attention() &&
-         dropout == 0;
+         dropout >= 0 && dropout < 1;
 }
 
 // Ask the driver about a call that fits. torch converts masks of

@@ -36,6 +36,25 @@ OB_DEVICE float ob_randn(ob_i64 seed, ob_i64 offset) {
   const float size = OB_LIB(sqrt)(-2.0f * OB_LIB(log)(1.0f - ob_uniform(bits.x)));
   return size * OB_LIB(cos)(6.283185307179586f * ob_uniform(bits.y));
 }
+// The place of a weight of attention among those of its call. Four weights share one, and Philox's
+// four words: in a square of 16 by 16 weights, those whose queries and keys are 8 apart. A lane of
+// usual matrix units holds all four.
+OB_DEVICE ob_u64 ob_drop_place(ob_i64 head, ob_i64 queries, ob_i64 keys, ob_i64 query, ob_i64 key) {
+  const ob_u64 down = ((ob_u64)queries + 15) / 16;
+  const ob_u64 across = ((ob_u64)keys + 15) / 16;
+  const ob_u64 square = ((ob_u64)head * down + (ob_u64)query / 16) * across + (ob_u64)key / 16;
+  return square * 64 + (ob_u64)query % 8 * 8 + (ob_u64)key % 8;
+}
+OB_DEVICE ob_u32 ob_drop_word(ob_philox_4 drawn, ob_i64 query, ob_i64 key) {
+  const ob_u32 upper = (key & 8) ? drawn.y : drawn.x;
+  const ob_u32 lower = (key & 8) ? drawn.w : drawn.z;
+  return (query & 8) ? lower : upper;
+}
+OB_DEVICE bool ob_is_kept(
+    ob_u64 seed, ob_u32 least, ob_i64 head, ob_i64 queries, ob_i64 keys, ob_i64 query, ob_i64 key
+) {
+  return ob_drop_word(ob_philox(seed, ob_drop_place(head, queries, keys, query, key)), query, key) >= least;
+}
 OB_DEVICE ob_i64 ob_randint(ob_i64 seed, ob_i64 offset, ob_i64 low, ob_i64 high) {
   const ob_philox_4 bits = ob_philox((ob_u64)seed, (ob_u64)offset);
   const ob_u64 drawn = ((ob_u64)bits.x << 32) | bits.y;

@@ -16,6 +16,9 @@ the weights so far. A greater score rescales the sums. Gradients compute the wei
 
 If a head of keys serves several heads of queries, its gradients are sums over all of them. A query without any key has
 weights of 0, as on the CPU. The mask's gradient is the slopes, summed over the batches and heads that share it.
+
+Dropout keeps some weights, and multiplies them by 1 / (1 - probability), behind the sum: logsumexp is that of all.
+Where a weight is dropped, its part of the result and the sum in its slope are 0; delta[q] is in the slope all the same.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from torch._inductor.virtualized import V
 from torch_outboard.codegen.dialects.dialect import HALVES
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor
-from torch_outboard.kernels.templates.heads import FLOAT, Attention, Gradients, Rows
+from torch_outboard.kernels.templates.heads import FLOAT, Attention, Dropout, Gradients, Rows
 from torch_outboard.kernels.templates.product import ceil_div, filled
 from torch_outboard.kernels.templates.products import factor_text
 from torch_outboard.kernels.templates.schedules.registry import ATTENTION, Device
@@ -45,11 +48,11 @@ _GROUP = 64
 
 def forward(call: TemplateCall) -> list[str | None]:
     """Write the steps of aten::_scaled_dot_product_fused_attention_overrideable."""
-    given = _attention(call)
     result, logsumexp, seed, offset = (call.allocate(one) for one in call.results if one is not None)
+    given = _attention(call, seed)
     schedule = ATTENTION.schedule_of(call)
     schedule.attend(call, given, Rows("result", result, is_written=True), Rows("logsumexp", _column(logsumexp), True))
-    # Attention draws no numbers, and nobody reads the seed and the offset.
+    # Nobody reads the offset, nor the seed of a call without dropout.
     return [result.name, logsumexp.name, None, None, None, None, seed.name, offset.name, None]
 
 
@@ -83,13 +86,25 @@ def differentiates_masks(device: Device) -> bool:
     return ATTENTION.way_of("attention_gradients", device) == "matrix"
 
 
-def _attention(call: TemplateCall) -> Attention:
+def _dropout(call: TemplateCall, result: Tensor | None) -> Dropout | None:
+    """Return the call's dropout; the operator draws a seed for `result`, and its gradients have the same one."""
+    probability = float(call.arguments["dropout_p"])
+    if probability == 0:
+        return None
+    if not 0 < probability < 1:
+        raise Refusal(f"it drops weights with a probability of {probability}, which is not below 1")
+    if result is None:
+        return Dropout(probability, call.tensor("philox_seed"))
+    return Dropout(probability, Tensor(torch.int64, [], [], call.plan.seed()), result)
+
+
+def _attention(call: TemplateCall, seed: Tensor | None = None) -> Attention:
     query, key, value = (Rows(name, call.tensor(name)) for name in ("query", "key", "value"))
     dtypes = {one.tensor.dtype for one in (query, key, value)}
     if len(dtypes) > 1 or not dtypes <= {torch.float32, *HALVES}:
         raise Refusal(f"there is no attention of {' and '.join(sorted(map(str, dtypes)))}")
-    if any(len(one.tensor.size) != 4 for one in (query, key, value)) or call.arguments["dropout_p"] != 0:
-        raise Refusal("it has no batches of heads, or it drops weights")
+    if any(len(one.tensor.size) != 4 for one in (query, key, value)):
+        raise Refusal("it has no batches of heads")
     head, value_head = (int(V.graph.sizevars.guard_int(one.tensor.size[3])) for one in (query, value))
     if not (0 < head <= _MAX_HEAD and 0 < value_head <= _MAX_HEAD):
         raise Refusal(f"heads of {head} and {value_head} elements are none of 1 to {_MAX_HEAD}")
@@ -103,6 +118,7 @@ def _attention(call: TemplateCall) -> Attention:
         factor_text(1 / math.sqrt(head) if scale is None else float(scale), FLOAT),
         head,
         value_head,
+        _dropout(call, seed),
     )
 
 

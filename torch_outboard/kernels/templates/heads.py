@@ -12,7 +12,7 @@ from torch.utils._sympy.functions import FloorDiv
 from torch_outboard.kernels.templates.call import Kernel, Tensor, number_text
 from torch_outboard.kernels.templates.product import End, Operand, SumType, loaded, stored
 
-__all__ = ["FLOAT", "NONE", "Attention", "Gradients", "Rows"]
+__all__ = ["FLOAT", "NONE", "Attention", "Dropout", "Gradients", "Rows"]
 
 FLOAT = SumType.of(torch.float32)
 # The score of a key that takes no part.
@@ -99,6 +99,45 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Dropout:
+    """Which weights are dropped: a function of a seed and of a weight's batch, head, query and key.
+
+    Attributes
+    ----------
+    probability : float
+        That of a weight to be dropped, in (0, 1).
+    seed : Tensor
+        An int64.
+    result : Tensor or None
+        The operator's result that gets the seed.
+    """
+
+    probability: float
+    seed: Tensor
+    result: Tensor | None = None
+
+    @property
+    def least(self) -> str:
+        """The text of the least of the 2^32 words by which a weight is kept."""
+        return f"{min(max(round(self.probability * 2**32), 1), 2**32 - 1)}u"
+
+    @property
+    def scale(self) -> str:
+        """The text of the factor of kept weights."""
+        return f"(float){1 / (1 - self.probability)!r}"
+
+    def declare(self, kernel: Kernel) -> None:
+        kernel.pointer("drop_seed", self.seed)
+        if self.result is not None:
+            kernel.pointer("drop_result", self.result, is_written=True)
+
+    def begin(self) -> str:
+        """Return the statements that read the seed; the item for which $FIRST holds stores it."""
+        store = " if ($FIRST) drop_result[0] = drop_seed[0];" if self.result is not None else ""
+        return f"const ob_u64 drop_from = (ob_u64)drop_seed[0];{store}"
+
+
+@dataclass(frozen=True)
 class Attention:
     """A call of attention.
 
@@ -108,6 +147,8 @@ class Attention:
         Elements of a row of queries and keys, and of values, as constants in kernels.
     scale : str
         A number's text.
+    dropout : Dropout or None
+        Weights are dropped behind their sum, so that the sum and the logarithm of it are those of all.
     """
 
     query: Rows
@@ -118,6 +159,7 @@ class Attention:
     scale: str
     head: int
     value_head: int
+    dropout: Dropout | None = None
 
     @property
     def batch(self) -> sympy.Expr:
@@ -143,7 +185,13 @@ class Attention:
         """Declare the sizes, the mask and the given tensors, and return their words."""
         for one in (*others, *([self.mask] if self.mask else [])):
             one.declare(kernel)
+        if self.dropout is not None:
+            self.dropout.declare(kernel)
         return {
+            "DROP_BEGIN": "" if self.dropout is None else self.dropout.begin(),
+            "FIRST": "OB_GROUP_NUMBER == 0 && OB_ITEM_OF_GROUP == 0",
+            "LEAST_KEPT": "0u" if self.dropout is None else self.dropout.least,
+            "KEPT_SCALE": "1" if self.dropout is None else self.dropout.scale,
             "QUERIES": kernel.number("queries", self.queries),
             "KEYS": kernel.number("keys", self.keys),
             "HEADS": kernel.number("heads", self.heads),
@@ -160,6 +208,14 @@ class Attention:
     def mask_at(self, query: str, key: str) -> str:
         assert self.mask is not None
         return self.mask.load("mask_from", query, key)
+
+    def kept(self, weight: str, query: str, key: str, scale: str = "1") -> str:
+        """Return a weight with a factor, or 0 where it is dropped."""
+        if self.dropout is None:
+            return weight
+        place = f"batch * $HEADS + head, $QUERIES, $KEYS, {query}, {key}"
+        kept = f"ob_is_kept(drop_from, $LEAST_KEPT, {place})"
+        return f"({kept} ? {weight}{'' if scale == '1' else f' * {scale}'} : 0)"
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from torch_outboard.kernels.templates.schedules.attention_rows import (
     by_columns,
     by_rows,
     combined,
+    dropped,
     in_registers,
     put,
     scores,
@@ -231,6 +232,9 @@ def _sums(call: TemplateCall, unit: MatrixUnit, sizes: _Sizes, given: Attention)
         "GREATEST": combined(unit, "greatest_of", "$DOWN * $LINES", "OB_LIB(fmax)(own, other)"),
         "TOTAL": combined(unit, "total", "$DOWN * $LINES", "(own + other)"),
         "RESCALED": filled(unit.power, {"VALUE": "most[line] - base"}),
+        "DROP_WEIGHTS": dropped(
+            given, "query = first_query + row, key = first_key + column", "if (!is_kept) scores[place] = 0;"
+        ),
         "PUT_WEIGHTS": "" if kept else put(unit, weights, dtype, "scores", across) + "    OB_BARRIER;\n",
         "LOAD_WEIGHTS": kept.text("scores", "left_part", across, dtype)
         if kept
@@ -270,6 +274,7 @@ _ATTEND = """\
   const ob_i64 end = $IS_CAUSAL && first_query + $QUERY_TILE < $KEYS ? first_query + $QUERY_TILE : $KEYS;
   $BEGINS
   $MASK_BEGIN
+  $DROP_BEGIN
 $DECLARE
   $LEFT_KIND query_part[$PADDED / $UNIT_STEPS * $DOWN * $LEFT_COUNT];
   {
@@ -408,6 +413,7 @@ $GREATEST
         }
       }
     }
+$DROP_WEIGHTS
 $PUT_WEIGHTS
     $WAIT
     OB_BARRIER;
@@ -438,7 +444,7 @@ $TOTAL
     for (int index = 0; index < $RESULTS; index += $EACH) {
       const int line = i * $LINES + index / $EACH;
       const ob_i64 query = first_query + part_row + i * $UNIT_ROWS + ($RESULT_ROW);
-      inverse[line] = total[line] == 0 ? 0 : 1 / total[line];
+      inverse[line] = total[line] == 0 ? 0 : $KEPT_SCALE / total[line];
       if (lane % $SHARED == 0 && query < $QUERIES) { $STORE_LOGSUMEXP }
     }
   }

@@ -35,7 +35,14 @@ from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.heads import Attention, Gradients, Rows
 from torch_outboard.kernels.templates.product import ceil_div, filled
 from torch_outboard.kernels.templates.schedules.attention_matrix_parts import parts_of, sum_of_parts
-from torch_outboard.kernels.templates.schedules.attention_rows import TO_POWER, by_rows, in_registers, put, scores
+from torch_outboard.kernels.templates.schedules.attention_rows import (
+    TO_POWER,
+    by_rows,
+    dropped_slopes,
+    in_registers,
+    put,
+    scores,
+)
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
 from torch_outboard.kernels.templates.schedules.matrix_fragments import Array, fragments, multiplied, place_of_lane
 from torch_outboard.kernels.templates.schedules.matrix_sides import DECLARED, Side, Tiling, lay_out
@@ -94,8 +101,8 @@ class Sizes:
         shares = 1 if given.head + given.value_head <= _COLUMNS else 2
         heads, size = (given.key_heads, given.keys) if of_keys else (given.heads, given.queries)
         tiles = [(1, slots, rows, columns) for slots, rows, columns in _TILES]
-        # Elements of a mask take registers too.
-        may_be_large = unit.copies is not None and given.mask is None
+        # Elements of a mask, and words of dropout, take registers too.
+        may_be_large = unit.copies is not None and given.mask is None and given.dropout is None
         if may_be_large and holds(sympy.Ge(given.batch * heads * FloorDiv(size, _LARGE_ROWS), _MANY)):
             tiles = [*_LARGE_TILES, *tiles]
         return Sizes._first(unit, given, tiles, shares, shares * memory, of_keys)
@@ -239,6 +246,7 @@ class SideKernel:
         return (
             sizes.tiling().words()
             | scores(self.given, unit, "scores[place]")
+            | dropped_slopes(self.given, sizes.down * across * unit.result.count)
             | {
                 "UNROLL": self.call.dialect.unroll,
                 "OF_KEYS": "1" if self.of_keys else "0",
@@ -299,10 +307,11 @@ class SideKernel:
     def _results(self) -> list[tuple[Rows, str, str, str]]:
         """Return the targets, each with its sums, the factor of its sums and its number of columns."""
         gradients, scale = self.gradients, self.given.scale
+        of_kept = "" if self.given.dropout is None else "$KEPT_SCALE"
         if not self.of_keys:
             return [(gradients.of_query, "first_sums", scale, "$HEAD")] if gradients.of_query else []
         keys = [(gradients.of_key, "first_sums", scale, "$HEAD")] if gradients.of_key else []
-        return keys + ([(gradients.of_value, "second_sums", "", "$VALUE_HEAD")] if gradients.of_value else [])
+        return keys + ([(gradients.of_value, "second_sums", of_kept, "$VALUE_HEAD")] if gradients.of_value else [])
 
     def brought(self, kept: list[Side], tiles: list[Side]) -> dict[str, str]:
         """Return the words by which the group's memory gets its rows."""
@@ -461,6 +470,7 @@ $LOAD_OTHER_KEPT
 $LOAD_OTHER_TILE
 $MULTIPLY_SLOPES
     }
+$DROP_SLOPES
     const int ahead = (int)(first_other - first_kept);
     const int others = $OTHERS - first_other < $OTHER_TILE ? (int)($OTHERS - first_other) : $OTHER_TILE;
     // Rows behind the last one are not stored. Only tiles at the end, or of the causal diagonal, have numbers that take
@@ -494,7 +504,7 @@ $MULTIPLY_SLOPES
           const int place = (line / $LINES * $ACROSS + j) * $RESULTS + line % $LINES * $EACH + one;
           const float base = $BASE;
           const float weight = $WEIGHT;
-          scores[place] = weight;
+          scores[place] = $KEPT_WEIGHT;
           slopes[place] = weight * (slopes[place] - $DELTA_HERE);
         }
       }
@@ -573,6 +583,7 @@ $SUMS_DECLARED
     const ob_i64 key_head = $OF_KEYS ? of_head : of_head / $GROUP;
     $BEGINS
     $MASK_BEGIN
+    $DROP_BEGIN
 $DECLARE
     OB_BARRIER;
 $NUMBERS_OF_KEPT

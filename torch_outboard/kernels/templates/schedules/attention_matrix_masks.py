@@ -122,6 +122,7 @@ _TEXT = """\
     const ob_i64 key_head = head / $GROUP;
     $BEGINS
     $MASK_BEGIN
+    $DROP_BEGIN
 $DECLARE
     OB_BARRIER;
 $NUMBERS_OF_KEPT

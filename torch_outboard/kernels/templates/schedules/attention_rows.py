@@ -15,7 +15,18 @@ from torch_outboard.kernels.templates.heads import Attention, Rows
 from torch_outboard.kernels.templates.product import Operand, filled, stored
 from torch_outboard.kernels.templates.schedules.matrix_fragments import Array
 
-__all__ = ["TO_POWER", "Kept", "by_columns", "by_rows", "combined", "in_registers", "put", "scores"]
+__all__ = [
+    "TO_POWER",
+    "Kept",
+    "by_columns",
+    "by_rows",
+    "combined",
+    "dropped",
+    "dropped_slopes",
+    "in_registers",
+    "put",
+    "scores",
+]
 
 # By which a power of e becomes one of 2.
 TO_POWER = f"(float){1 / math.log(2)!r}"
@@ -100,6 +111,56 @@ def scores(given: Attention, unit: MatrixUnit, score: str) -> dict[str, str]:
         "FACTOR": factor,
         "SCORE": score if is_late else f"{score} * {factor}{added}",
         "WEIGHT": filled(unit.power, {"VALUE": value}),
+    }
+
+
+def dropped(given: Attention, query_and_key: str, then: str) -> str:
+    """Return the loops over a lane's weights that do something for each, which read `place` and `is_kept`.
+
+    Weights that share Philox's words follow one another where the lane has several of them.
+    """
+    if given.dropout is None:
+        return ""
+    return f"""\
+    {{
+      ob_philox_4 drawn = {{0, 0, 0, 0}};
+      ob_u64 drawn_at = ~(ob_u64)0;
+      $UNROLL
+      for (int number = 0; number < $DOWN * $EACH; ++number) {{
+        const int i = number / $EACH, one = number % $EACH;
+        $UNROLL
+        for (int j = 0; j < $ACROSS; ++j) {{
+          $UNROLL
+          for (int line = 0; line < $LINES; ++line) {{
+            const int index = line * $EACH + one, place = (i * $ACROSS + j) * $RESULTS + index;
+            const int row = part_row + i * $UNIT_ROWS + ($RESULT_ROW);
+            const int column = j * $UNIT_COLUMNS + ($RESULT_COLUMN);
+            const ob_i64 {query_and_key};
+            const ob_u64 next_drawn = ob_drop_place(batch * $HEADS + head, $QUERIES, $KEYS, query, key);
+            if (next_drawn != drawn_at) {{
+              drawn = ob_philox(drop_from, next_drawn);
+              drawn_at = next_drawn;
+            }}
+            const bool is_kept = ob_drop_word(drawn, query, key) >= $LEAST_KEPT;
+            {then}
+          }}
+        }}
+      }}
+    }}
+"""
+
+
+def dropped_slopes(given: Attention, count: int) -> dict[str, str]:
+    """Return the words by which gradients drop a lane's `count` slopes, and then the weights behind them."""
+    if given.dropout is None:
+        return {"DROP_SLOPES": "", "KEPT_WEIGHT": "weight"}
+    zeros = ", ".join(["0"] * ((count + 31) // 32))
+    then = (
+        "slopes[place] = is_kept ? slopes[place] * $KEPT_SCALE : 0; kept[place / 32] |= (ob_u32)is_kept << place % 32;"
+    )
+    return {
+        "DROP_SLOPES": f"    ob_u32 kept[] = {{{zeros}}};\n{dropped(given, '$QUERY_AND_KEY', then)}",
+        "KEPT_WEIGHT": "((kept[place / 32] >> place % 32) & 1) ? weight : 0",
     }
 
 

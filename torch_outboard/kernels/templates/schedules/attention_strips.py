@@ -32,6 +32,7 @@ def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) 
         "SUM": _sum("value_packed", "pair", given.value_head, "KEYS", "first_key", "scores", "sums"),
         "QUERY_BEGIN": given.query.begin(),
         "RESULT_BEGIN": result.begin(),
+        "KEPT_WEIGHT": given.kept("weight", "first_query + panel * $PANEL + lane", "first_key + row"),
         "STORE": result.store("result_from", "query", "at", f"{_summed('sums', given.value_head)} * share"),
         "STORE_LOGSUMEXP": logsumexp.store(logsumexp.begin(), "query", "0", "base + OB_LIB(log)(total[lane])"),
     }
@@ -64,6 +65,9 @@ def _of_queries(call: TemplateCall, given: Attention, gradients: Gradients, targ
         "SUM": _sum("key_columns_packed", "pair", given.head, "KEYS", "first_key", "slopes", "sums"),
         "QUERY_BEGIN": given.query.begin(),
         "GRAD_BEGIN": grad.begin(),
+        "KEPT_SLOPE": given.kept(
+            "slopes[row * $PANEL + lane]", "first_query + panel * $PANEL + lane", "first_key + row", "$KEPT_SCALE"
+        ),
         "LOGSUMEXP": logsumexp.load(logsumexp.begin(), "query"),
         "DELTA": delta.load(delta.begin(), "query"),
         "TARGET_BEGIN": target.begin(),
@@ -102,6 +106,7 @@ def _of_keys(call: TemplateCall, given: Attention, gradients: Gradients) -> None
         else "",
         "KEY_BEGIN": given.key.begin("key_head"),
         "VALUE_BEGIN": given.value.begin("key_head"),
+        "KEPT": given.kept("1", "first_query + row", "first_key + panel * $PANEL + lane", "$KEPT_SCALE"),
         "LOGSUMEXP": logsumexp.load(logsumexp.begin(), "first_query + row"),
         "DELTA": delta.load(delta.begin(), "first_query + row"),
         "ARRAYS": " ".join(
@@ -163,6 +168,7 @@ def _words(
     width = max(width, _LEAST_WIDTH)
     return given.declare(kernel, *others) | {
         "ITEM": call.dialect.item,
+        "FIRST": "ob_number == 0",
         "PANEL": _PANEL,
         "WIDTH": str(width),
         "BLOCK": str(schedule["block"]),
@@ -247,6 +253,7 @@ _QUERIES = """\
   const ob_i64 end = $IS_CAUSAL && first_query + lanes < $KEYS ? first_query + lanes : $KEYS;
   const ob_i64 query_from = $QUERY_BEGIN;
   $MASK_BEGIN
+  $DROP_BEGIN
   float query_part[$WIDTH * $HEAD] OB_OF_VECTORS;
 $PACK_QUERY
 """
@@ -289,7 +296,7 @@ $MASK
       for (int row = 0; row < steps; ++row)
         for (int lane = 0; lane < $PANEL; ++lane) {
           const float weight = OB_LIB(exp)(scores[row * $PANEL + lane] - base[lane]);
-          scores[row * $PANEL + lane] = weight;
+          scores[row * $PANEL + lane] = $KEPT_WEIGHT;
           sum[lane] += weight;
         }
       for (int lane = 0; lane < $PANEL; ++lane)
@@ -303,7 +310,7 @@ $SUM
   for (int lane = 0; lane < lanes; ++lane) {
     const ob_i64 query = first_query + lane;
     const float base = most[lane] == $NONE ? 0 : most[lane];
-    const float share = total[lane] == 0 ? 0 : 1 / total[lane];
+    const float share = total[lane] == 0 ? 0 : $KEPT_SCALE / total[lane];
     for (int at = 0; at < $VALUE_HEAD; ++at) { $STORE }
     $STORE_LOGSUMEXP
   }
@@ -336,7 +343,7 @@ $MASK
       for (int row = 0; row < steps; ++row)
         for (int lane = 0; lane < $PANEL; ++lane) {
           const float weight = OB_LIB(exp)(scores[row * $PANEL + lane] - base[panel * $PANEL + lane]);
-          slopes[row * $PANEL + lane] = weight * (slopes[row * $PANEL + lane] - delta_part[panel * $PANEL + lane]);
+          slopes[row * $PANEL + lane] = weight * ($KEPT_SLOPE - delta_part[panel * $PANEL + lane]);
         }
 $SUM
     }
@@ -363,6 +370,7 @@ $PACK_VALUE
   float scores[$BLOCK * $PANEL] OB_OF_VECTORS, slopes[$BLOCK * $PANEL] OB_OF_VECTORS;
   $ARRAYS
   $CLEAR
+  $DROP_BEGIN
   for (ob_i64 head = key_head * $GROUP; head < (key_head + 1) * $GROUP; ++head) {
     const ob_i64 outer = batch * $HEADS + head;
     $MASK_BEGIN
@@ -384,8 +392,9 @@ $MASK
         for (int row = 0; row < steps; ++row)
           for (int lane = 0; lane < $PANEL; ++lane) {
             const float weight = OB_LIB(exp)(scores[row * $PANEL + lane] - base[row]);
-            scores[row * $PANEL + lane] = weight;
-            slopes[row * $PANEL + lane] = weight * (slopes[row * $PANEL + lane] - delta_part[row]);
+            const float kept = $KEPT;
+            scores[row * $PANEL + lane] = weight * kept;
+            slopes[row * $PANEL + lane] = weight * (slopes[row * $PANEL + lane] * kept - delta_part[row]);
           }
 $SUM_VALUE
 $SUM_KEY

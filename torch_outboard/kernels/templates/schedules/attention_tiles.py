@@ -33,6 +33,7 @@ def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) 
         "SUMS": _cleared("sums", given.value_head),
         "PUT": _put("scores"),
         "SUM": _sum(call.dialect, "sums", (given.value, "key"), given.value_head),
+        "KEPT_WEIGHT": given.kept("scores[i * 4 + j]", "first_query + down + i", "first_key + across + j"),
         "STORE": _store(result, "query", "sums", given.value_head, "sum * shares[i]"),
         "STORE_LOGSUMEXP": logsumexp.store(logsumexp.begin(), "query", "0", "base + OB_LIB(log)(sum_of_weights)"),
     }
@@ -65,6 +66,7 @@ def _of_queries(call: TemplateCall, given: Attention, gradients: Gradients, targ
         "SUMS": _cleared("sums", given.head),
         "PUT": _put("slopes"),
         "SUM": _sum(call.dialect, "sums", (given.key, "key"), given.head),
+        "KEPT_SLOPE": given.kept("slopes[i * 4 + j]", "query", "key", "$KEPT_SCALE"),
         "LOGSUMEXP": logsumexp.load(logsumexp.begin(), "query"),
         "DELTA": delta.load(delta.begin(), "query"),
         "STORE": _store(target, "query", "sums", given.head, "sum * $SCALE"),
@@ -77,7 +79,7 @@ def _of_queries(call: TemplateCall, given: Attention, gradients: Gradients, targ
 def _of_keys(call: TemplateCall, given: Attention, gradients: Gradients) -> Kernel:
     grad, logsumexp, delta = gradients.grad, gradients.logsumexp, gradients.delta
     of_key, of_value = gradients.of_key, gradients.of_value
-    kernel = Kernel("ob_attention_of_keys", group=_GROUP)
+    kernel, drops = Kernel("ob_attention_of_keys", group=_GROUP), given.dropout is not None
     targets = [one for one in (of_key, of_value) if one is not None]
     sums = {"key_sums": (of_key, given.head), "value_sums": (of_value, given.value_head)}
     wanted = [(name, one, head) for name, (one, head) in sums.items() if one is not None]
@@ -92,7 +94,10 @@ def _of_keys(call: TemplateCall, given: Attention, gradients: Gradients) -> Kern
         "SCORE": _score(given, "across + j", "down + i"),
         "LOGSUMEXP": logsumexp.load(logsumexp.begin(), "query"),
         "DELTA": delta.load(delta.begin(), "query"),
-        "PUT_WEIGHTS": _put("scores") if of_value else "",
+        "KEEP": f"kept[i * 4 + j] = {given.kept('1', 'query', 'key', '$KEPT_SCALE')};" if drops else "",
+        "KEPT_DECLARED": "float kept[16];" if drops else "",
+        "KEPT_SLOPE": "slopes[i] * kept[i]" if drops else "slopes[i]",
+        "PUT_WEIGHTS": ((_KEEP + _put("weights_kept")) if drops else _put("scores")) if of_value else "",
         "SUM_VALUE": _sum(call.dialect, "value_sums", (grad, "query"), given.value_head) if of_value else "",
         "PUT_SLOPES": _put("slopes") if of_key else "",
         "SUM_KEY": _sum(call.dialect, "key_sums", (given.query, "query"), given.head) if of_key else "",
@@ -280,6 +285,7 @@ $LOCALS
   const ob_i64 end = $IS_CAUSAL && first_query + $TILE < $KEYS ? first_query + $TILE : $KEYS;
   $BEGINS
   $MASK_BEGIN
+  $DROP_BEGIN
 """
 
 _ATTEND = (
@@ -322,6 +328,7 @@ $SCORE
       for (int j = 0; j < 4; ++j) {
         scores[i * 4 + j] = OB_LIB(exp)(scores[i * 4 + j] - base);
         total[i] += scores[i * 4 + j];
+        scores[i * 4 + j] = $KEPT_WEIGHT;
       }
       $UNROLL
       for (int j = 0; j < $WIDE / 16; ++j) sums[i * ($WIDE / 16) + j] *= factor;
@@ -338,7 +345,7 @@ $SUM
   for (int i = 0; i < 4; ++i) {
     float sum_of_weights = 0;
     for (int one = 0; one < 16; ++one) sum_of_weights += of_items[(down + i) * 17 + one];
-    shares[i] = sum_of_weights == 0 ? 0 : 1 / sum_of_weights;
+    shares[i] = sum_of_weights == 0 ? 0 : $KEPT_SCALE / sum_of_weights;
     const ob_i64 query = first_query + down + i;
     const float base = most[i] == $NONE ? 0 : most[i];
     if (item % 16 == 0 && query < $QUERIES) { $STORE_LOGSUMEXP }
@@ -367,7 +374,7 @@ $GRAD_PRODUCT
       $UNROLL
       for (int j = 0; j < 4; ++j) {
 $SCORE
-        slopes[i * 4 + j] = OB_LIB(exp)(score - base[i]) * (slopes[i * 4 + j] - deltas[i]);
+        slopes[i * 4 + j] = OB_LIB(exp)(score - base[i]) * ($KEPT_SLOPE - deltas[i]);
       }
     }
 $PUT
@@ -377,12 +384,19 @@ $STORE
 """
 )
 
+_KEEP = """\
+      float weights_kept[16];
+      $UNROLL
+      for (int i = 0; i < 16; ++i) weights_kept[i] = scores[i] * kept[i];
+"""
+
 _OF_KEYS = """\
 $LOCALS
   const ob_i64 blocks = ($KEYS + $TILE - 1) / $TILE, key_heads = $HEADS / $GROUP;
   const ob_i64 number = OB_GROUP_NUMBER, batch = number / blocks / key_heads, key_head = number / blocks % key_heads;
   const ob_i64 first_key = number % blocks * $TILE;
   $BEGINS
+  $DROP_BEGIN
 $SUMS
   for (ob_i64 head = key_head * $GROUP; head < (key_head + 1) * $GROUP; ++head) {
     $OF_HEAD
@@ -391,6 +405,7 @@ $SUMS
     for (ob_i64 first_query = $IS_CAUSAL ? first_key : 0; first_query < $QUERIES; first_query += $TILE) {
 $PRODUCT
       float deltas[4];
+      $KEPT_DECLARED
       $UNROLL
       for (int j = 0; j < 4; ++j) {
         float base;
@@ -404,13 +419,14 @@ $PRODUCT
         for (int i = 0; i < 4; ++i) {
 $SCORE
           scores[i * 4 + j] = OB_LIB(exp)(score - base);
+          $KEEP
         }
       }
 $PUT_WEIGHTS
 $SUM_VALUE
 $GRAD_PRODUCT
       $UNROLL
-      for (int i = 0; i < 16; ++i) slopes[i] = scores[i] * (slopes[i] - deltas[i % 4]);
+      for (int i = 0; i < 16; ++i) slopes[i] = scores[i] * ($KEPT_SLOPE - deltas[i % 4]);
 $PUT_SLOPES
 $SUM_KEY
     }
