@@ -42,7 +42,7 @@ def compare(device: Any, function: Callable[..., Any], *given: torch.Tensor) -> 
     got, want = function(*(one.to(device) for one in given)), function(*given)
     for ours, theirs in [(got, want)] if isinstance(got, torch.Tensor) else zip(got, want, strict=True):
         assert_like(ours, theirs)
-        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
 def regular(*shape: int) -> torch.Tensor:
@@ -297,6 +297,16 @@ def test_matrix_exponential(device: torch.device, size: float) -> None:
     for given in (a, a[0], torch.diag(torch.tensor([-300.0, 0, 2]))):
         got = linalg.matrix_exp(given.to(device))
         torch.testing.assert_close(got.cpu().double(), linalg.matrix_exp(given.double()), rtol=3e-5, atol=size * 3e-5)
+
+
+def test_exponential_of_what_is_no_number(device: torch.device) -> None:
+    """A matrix that has such a number is NaN in each place, and no other of its batch is."""
+    least, most = float("-inf"), float("inf")
+    for size in (1, 2, 5):
+        a = torch.randn(4, size, size)
+        a[0, 0, 0], a[1, 0, -1], a[3, -1, 0] = most, least, float("nan")
+        compare(device, linalg.matrix_exp, a)
+        compare(device, linalg.matrix_exp, a[0])
 
 
 def test_gradient_of_the_matrix_exponential(device: torch.device) -> None:

@@ -211,10 +211,11 @@ def test_matrix_units_are_cuda():
     command = [sys.executable, HERE / "unit_texts.py", nvrtc, "75", "80", "90", "100"]
     result = subprocess.run(command, capture_output=True, text=True, env=os.environ | python_env())
     assert result.returncode == 0, result.stderr
-    *refused, count = result.stdout.splitlines()
-    assert count == "91 kernels compile", result.stdout
-    assert sum("error" in line for line in refused if ", sm_75: " in line) == 25, result.stdout
-    assert not any(f", sm_{chip}: " in line for line in refused for chip in (80, 90, 100)), result.stdout
+    *wrong, counts = result.stdout.splitlines()
+    assert not wrong, result.stdout
+    with_units, without = (int(word) for word in counts.split() if word.isdecimal())
+    assert with_units > 20, counts
+    assert without > 2, counts
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="capability: Triton, which torch for the CPU lacks")

@@ -3,7 +3,8 @@
 
     python unit_texts.py NVRTC ARCH...    # such as 80 90 100
 
-Prints the number of compiled kernels, and the compiler's words about each text that it refuses.
+A text with matrix units says that it needs sm_80. Prints each text that compiles for an earlier chip although it does,
+the compiler's words about each text that it refuses and should not, and the number of texts with and without units.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import torch_outboard
 from torch_outboard._discovery import find_driver
 from torch_outboard.kernels import builder
 from torch_outboard.kernels.plans import lower
+
+NEED = "matrix units by PTX need sm_80"
 
 
 class Texts(find_driver("sim")):
@@ -41,7 +44,7 @@ def kernels(dtype: torch.dtype, only: Collection[str] = ()) -> dict[str, tuple[b
     pixels, of_groups = (channels[0], *channels), (channels[0], made(64, 1, 3, 3))
     heads = [made(1, 2, rows, 128) for rows in (70, 90, 90)]  # which take the most memory of a group
     mask, sums, drawn = made(70, 90), torch.ones(1, 2, 70, device="sim"), torch.ones((), dtype=torch.long, device="sim")
-    slopes = (heads[0], *heads, mask, [False, False, False, True], heads[0], sums, None, None, 70, 90, 0.0, False)
+    slopes = (heads[0], *heads, mask, [False, False, False, True], heads[0], sums, None, None, 70, 90)
     calls = {
         "rows": ("aten::mm", made(70, 90), made(90, 80)),
         "columns": ("aten::mm", made(90, 70).t(), made(80, 90).t()),
@@ -54,7 +57,9 @@ def kernels(dtype: torch.dtype, only: Collection[str] = ()) -> dict[str, tuple[b
         "phases": ("aten::convolution", *channels, None, two, one, one, True, one, 1),
         "groups": ("aten::convolution", *of_groups, None, one, one, one, False, none, 64),
         "heads": (attention, *heads, None, 0.0, True, False, None),
-        "mask": (f"{attention}_backward", *slopes, drawn, drawn, None),
+        "mask": (f"{attention}_backward", *slopes, 0.0, False, drawn, drawn, None),
+        "dropped": (attention, *heads, None, 0.1, True, False, None),
+        "dropped slopes": (f"{attention}_backward", *slopes, 0.1, True, drawn, drawn, None),
     }
     found = {}
     for name in only or calls:
@@ -96,14 +101,13 @@ def main() -> None:
     large = kernels(torch.bfloat16, ["large tiles", "channels", "slopes", "mask"])
     assert any(b"ob_dynamic" in code for code, _ in large.values())
     texts |= {f"{name} with dynamic memory": text for name, text in large.items()}
-    count = 0
     for architecture in sys.argv[2:]:
         for name, (code, options) in texts.items():
-            if words := refused(nvrtc, code, [f"--gpu-architecture=sm_{architecture}", *options.split()]):
-                print(f"{name}, sm_{architecture}: {words}")
-            else:
-                count += 1
-    print(f"{count} kernels compile")
+            words = refused(nvrtc, code, [f"--gpu-architecture=sm_{architecture}", *options.split()])
+            if (NEED in words) != (NEED.encode() in code and int(architecture) < 80) or (words and NEED not in words):
+                print(f"{name}, sm_{architecture}: {words or 'it compiles'}")
+    with_units = sum(NEED.encode() in code for code, _ in texts.values())
+    print(f"{with_units} texts with units, {len(texts) - with_units} without")
 
 
 if __name__ == "__main__":

@@ -207,14 +207,20 @@ bool matrix_exponential(const Call& call, torch::jit::Stack& results) {
   if (!is_real(self) || self.dim() < 2 || self.size(-1) != self.size(-2) || self.numel() == 0) {
     return false;  // the operator itself raises, or there is nothing to compute
   }
-  const at::Tensor norm = self.abs().sum(-2, /*keepdim=*/true).amax(-1, /*keepdim=*/true);
-  const at::Tensor halvings = norm.div(is_double ? kNormOfDoubles : kNormOfFloats).log2().ceil().clamp_min(0);
-  const double most = halvings.max().item().toDouble();
-  if (!std::isfinite(most)) {
-    return false;
+  if (self.size(-1) == 1) {
+    results.emplace_back(self.exp());
+    return true;
   }
-  at::Tensor result = exponential_of_small(self.mul(halvings.neg().exp2()));
-  for (int64_t done = 0; done < static_cast<int64_t>(most); ++done) {
+  const at::Tensor norm = self.abs().sum(-2, /*keepdim=*/true).amax(-1, /*keepdim=*/true);
+  const at::Tensor halvings =
+      norm.div(is_double ? kNormOfDoubles : kNormOfFloats).log2().ceil().clamp_min(0).nan_to_num(0, 0, 0);
+  const double most = halvings.max().item().toDouble();
+  // NaN where the norm is no number, as the CPU's result is in all of such a matrix.
+  const at::Tensor scale = halvings.neg().exp2().add(norm.sub(norm));
+  at::Tensor result = exponential_of_small(self.mul(scale));
+  // A double is halved no more often than its exponent says.
+  for (int64_t done = 0; done <= std::numeric_limits<double>::max_exponent && static_cast<double>(done) < most;
+       ++done) {
     const at::Tensor squared = at::matmul(result, result);
     result = self.dim() == 2 ? squared : at::where(halvings.gt(done), squared, result);
   }
