@@ -4,10 +4,13 @@
 warps.h emulates the GPU. A program in CUDA C++ or OpenCL C is compiled as C++, and calls replace its inline PTX.
 """
 
+import atexit
 import ctypes
+import functools
 import itertools
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 from dataclasses import replace
@@ -30,7 +33,19 @@ extern "C" const char* run_%(name)s(int groups, int items, void* const* argument
 }
 """
 FLAGS = ("-std=c++20", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared", "-w")
+COMPILER = os.environ.get("CXX", "c++")
 ASSEMBLY = re.compile(r"\basm( volatile)?\(((?:[^;\"]|\"[^\"]*\")*)\);")
+
+
+@functools.cache
+def precompiled(defined):
+    """Return a copy of the header beside what the compiler made of it, which takes longer than most programs."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    header = shutil.copy(WORDS, folder.name)
+    flags = [one for one in FLAGS if one != "-shared"]
+    subprocess.run([COMPILER, defined, *flags, "-x", "c++-header", header, "-o", f"{header}.gch"], check=True)
+    return header
 
 
 def called(found):
@@ -93,7 +108,7 @@ class Warps(PythonDriver):
             source, library = Path(folder, "program.cpp"), Path(folder, "program.so")
             source.write_text(host_text(bytes(code).decode()))
             defined = f"-DWARPS_{language.upper()}"
-            command = [os.environ.get("CXX", "c++"), defined, "-include", WORDS, source, "-o", library, *FLAGS]
+            command = [COMPILER, defined, "-include", precompiled(defined), source, "-o", library, *FLAGS]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode != 0:
                 raise DriverError(done.stderr, Status.PROGRAM_REFUSED)

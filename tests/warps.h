@@ -5,6 +5,7 @@
 // replaces inline assembly by calls of them. They know nothing of the generator's own description
 // of the units, which they prove.
 #pragma once
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cmath>
@@ -79,13 +80,15 @@ struct Copy {
   uint32_t bytes;
 };
 struct Fiber {
-  ucontext_t context;
+  ucontext_t context;  // for the first time alone: later jumps ask the system for nothing
+  jmp_buf place;
+  bool has_begun = false;
   std::unique_ptr<char[]> stack;
   bool is_done = false;
   std::vector<std::vector<Copy>> copies;  // begun and not waited for, by batches; the last one is open
 };
 
-ucontext_t scheduler;
+jmp_buf scheduler;
 std::vector<Fiber> fibers;
 std::vector<Warp> all;
 Meeting barrier;
@@ -101,6 +104,20 @@ Warp& warp() {
   return all[thread.x / 32];
 }
 
+// Give the turn back to the scheduler.
+void wait() {
+  if (_setjmp(fiber().place) == 0) _longjmp(scheduler, 1);
+}
+
+// Run an item until it waits or ends.
+void resume() {
+  Fiber& one = fiber();
+  if (_setjmp(scheduler) != 0) return;
+  if (one.has_begun) _longjmp(one.place, 1);
+  one.has_begun = true;
+  setcontext(&one.context);
+}
+
 void meet(Meeting& meeting) {
   const unsigned turn = meeting.turn;
   if (++meeting.here == meeting.expected) {
@@ -108,7 +125,7 @@ void meet(Meeting& meeting) {
     ++meeting.turn;
     return;
   }
-  while (meeting.turn == turn) swapcontext(&fiber().context, &scheduler);
+  while (meeting.turn == turn) wait();
 }
 
 // Bring an item's words, and return the words of all lanes. The caller meets
@@ -124,6 +141,7 @@ void begin() {
   for (const auto& batch : fiber().copies)
     if (!batch.empty()) fail("a kernel ends before its copies are done");
   fiber().is_done = true;
+  _longjmp(scheduler, 1);
 }
 
 bool run_group(int items) {
@@ -134,12 +152,12 @@ bool run_group(int items) {
   barrier.expected = items;
   for (Fiber& one : fibers) {
     if (!one.stack) one.stack.reset(new char[1 << 17]);
-    one.is_done = false;
+    one.is_done = one.has_begun = false;
     one.copies.assign(1, {});
     getcontext(&one.context);
     one.context.uc_stack.ss_sp = one.stack.get();
     one.context.uc_stack.ss_size = 1 << 17;
-    one.context.uc_link = &scheduler;
+    one.context.uc_link = nullptr;
     makecontext(&one.context, begin, 0);
   }
   for (int left = items, turns = 0; left > 0; ++turns) {
@@ -149,7 +167,7 @@ bool run_group(int items) {
       // The last item comes first in every other turn, so that none relies on the order.
       thread.x = turns % 2 == 0 ? i : items - 1 - i;
       if (fiber().is_done) continue;
-      swapcontext(&scheduler, &fiber().context);
+      resume();
       left += fiber().is_done ? 0 : 1;
     }
   }
