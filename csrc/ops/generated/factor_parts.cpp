@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "ops/generated/factor_parts.h"
 
+#include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_linalg_check_errors.h>
 #include <ATen/ops/constant_pad_nd.h>
@@ -159,6 +160,12 @@ bool least_squares(const Call& call, torch::jit::Stack& results) {
   if (right.dim() != a.dim() || right.sizes().slice(0, lines.size()) != lines) {
     return false;
   }
+  for (const size_t place : {4, 5, 6, 7}) {  // of the arguments that it writes
+    const c10::ScalarType wanted = place == 6 ? c10::kLong : a.scalar_type();
+    if (call.arg(place).toTensor().scalar_type() != wanted) {
+      return false;  // the operator itself raises or converts
+    }
+  }
   const int64_t rows = a.size(-2), columns = a.size(-1);
   const at::Tensor nothing = at::empty({0}, a.options());
   at::Tensor rank = at::empty({0}, a.options().dtype(c10::kLong));
@@ -171,9 +178,7 @@ bool least_squares(const Call& call, torch::jit::Stack& results) {
     }
   } else {
     const double least = call.arg(2).isNone()
-                             ? (a.scalar_type() == c10::kDouble ? std::numeric_limits<double>::epsilon()
-                                                                : std::numeric_limits<float>::epsilon()) *
-                                   static_cast<double>(std::max(rows, columns))
+                             ? at::native::_get_epsilon(a.scalar_type()) * static_cast<double>(std::max(rows, columns))
                              : call.arg(2).toDouble();
     const auto [u, found, vh] = at::linalg_svd(a, /*full_matrices=*/false);
     const at::Tensor is_taken = found.gt(found.amax(-1, /*keepdim=*/true).mul(least));
@@ -188,12 +193,9 @@ bool least_squares(const Call& call, torch::jit::Stack& results) {
     }
   }
   result = is_vector ? result.squeeze(-1) : result;
-  size_t place = 4;  // of the arguments that it writes
+  size_t place = 4;
   for (const at::Tensor& one : {result, residuals, rank, values}) {
     at::Tensor target = call.arg(place++).toTensor();
-    if (target.scalar_type() != one.scalar_type()) {
-      return false;  // the operator itself raises or converts
-    }
     at::native::resize_output(target, one.sizes());
     target.copy_(one);
     results.emplace_back(std::move(target));
