@@ -10,7 +10,7 @@ import torch
 
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall
 from torch_outboard.kernels.templates.heads import Rows
-from torch_outboard.kernels.templates.product import ceil_div, filled
+from torch_outboard.kernels.templates.schedules.parts import add_parts
 
 __all__ = ["parts_of", "sum_of_parts"]
 
@@ -28,31 +28,17 @@ def sum_of_parts(call: TemplateCall, name: str, result: Rows, size: tuple[Any, A
     kernel = Kernel(f"{name}_of_parts", group=call.dialect.group)
     (batches, heads), (rows, columns) = result.sizes, size
     result.declare(kernel)
-    kernel.pointer("part", part.tensor)
-    count = batches * heads * rows * columns
+    of_heads = f"batch = outer / $HEADS, head = outer % $HEADS, {result.name}_from = {result.begin()}"
     words = {
-        "ITEM": call.dialect.item,
-        "COUNT": kernel.number("count", count),
         "HEADS": kernel.number("heads", heads),
+        "OUTER": "outer",
+        "OUTERS": f"{kernel.number('batches', batches)} * $HEADS",
         "ROWS": kernel.number("rows", rows),
         "COLUMNS": kernel.number("columns", columns),
-        "SPLITS": kernel.number("splits", splits),
-        "RESULT": f"{result.name}_from",
-        "RESULT_FROM": result.begin(),
-        "STORE": result.store(f"{result.name}_from", "row", "column", "value"),
+        "ROW": "row",
+        "COLUMN": "column",
+        "OF_OUTER": f"  const ob_i64 {of_heads};\n",
+        "END": result.store(f"{result.name}_from", "row", "column", "value"),
     }
-    kernel.text = filled(_SUM, words)
-    kernel.groups = ceil_div(count, kernel.group)
+    add_parts(call, kernel, part.tensor, batches * heads * rows * columns, splits, words)
     return kernel
-
-
-_SUM = """\
-  const ob_i64 number = $ITEM;
-  if (number >= $COUNT) return;
-  const ob_i64 column = number % $COLUMNS, row = number / $COLUMNS % $ROWS;
-  const ob_i64 head = number / $COLUMNS / $ROWS % $HEADS, batch = number / $COLUMNS / $ROWS / $HEADS;
-  const ob_i64 $RESULT = $RESULT_FROM;
-  float value = 0;
-  for (ob_i64 split = 0; split < $SPLITS; ++split) value += part[split * $COUNT + number];
-  $STORE
-"""

@@ -14,7 +14,7 @@ import torch
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor
 from torch_outboard.kernels.templates.product import End, Product, ceil_div, filled
 
-__all__ = ["allocate_parts", "end_of_parts", "sum_of_parts"]
+__all__ = ["add_parts", "allocate_parts", "end_of_parts", "sum_of_parts"]
 
 _NAMES = ("row", "column")
 
@@ -44,25 +44,29 @@ def sum_of_parts(
     kernel = Kernel(f"{product.name}_of_parts", product.before, group=call.dialect.group)
     words = product.sizes(kernel)
     product.end.declare(kernel)
-    kernel.pointer("part", part)
-    words |= {
-        "ITEM": call.dialect.item,
-        "UNROLL": call.dialect.unroll,
-        "SPLITS": kernel.number("splits", splits),
-        "END": product.end.store,
-        "ROW": names[0],
-        "COLUMN": names[1],
-    }
-    kernel.text = filled(_SUM, words)
-    kernel.groups = ceil_div(product.batch * product.rows * product.columns, kernel.group)
+    words |= {"END": product.end.store, "ROW": names[0], "COLUMN": names[1]}
+    words |= {"OUTER": "batch", "OUTERS": "$BATCH", "OF_OUTER": words["OF_BATCH"]}
+    add_parts(call, kernel, part, product.batch * product.rows * product.columns, splits, words)
     return kernel
 
 
+def add_parts(call: TemplateCall, kernel: Kernel, part: Tensor, count: Any, splits: Any, words: dict[str, str]) -> None:
+    """Write the sum of each of `count` results, which all splits have behind one another, and its store, $END."""
+    kernel.pointer("part", part)
+    words = words | {
+        "ITEM": call.dialect.item,
+        "UNROLL": call.dialect.unroll,
+        "SPLITS": kernel.number("splits", splits),
+    }
+    kernel.text = filled(_SUM, words)
+    kernel.groups = ceil_div(count, kernel.group)
+
+
 _SUM = """\
-  const ob_i64 number = $ITEM, count = $BATCH * $ROWS * $COLUMNS;
+  const ob_i64 number = $ITEM, count = $OUTERS * $ROWS * $COLUMNS;
   if (number >= count) return;
-  const ob_i64 $COLUMN = number % $COLUMNS, $ROW = number / $COLUMNS % $ROWS, batch = number / $COLUMNS / $ROWS;
-$OF_BATCH  float value = 0;
+  const ob_i64 $COLUMN = number % $COLUMNS, $ROW = number / $COLUMNS % $ROWS, $OUTER = number / $COLUMNS / $ROWS;
+$OF_OUTER  float value = 0;
   ob_i64 split = 0;
   // Eight loads do not wait for each other.
   for (; split + 8 <= $SPLITS; split += 8) {
