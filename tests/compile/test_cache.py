@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch._inductor import codecache
 
-from torch_outboard import _C
+from torch_outboard import _C, _extension
 from torch_outboard.compile.device import cache_key as module
 from torch_outboard.testing.plugin import RunPython
 
@@ -48,10 +52,26 @@ def test_another_chip_driver_or_version_misses(
     changed = tuple(sorted({**dict(module.cache_key()), part: "another"}.items()))
     with monkeypatch.context() as patch:
         patch.setattr(module, "cache_key", lambda: changed)
-        torch._inductor.codecache.CacheBase.get_system.cache_clear()
+        codecache.CacheBase.get_system.cache_clear()
         assert _compile(device) == "miss"
-    torch._inductor.codecache.CacheBase.get_system.cache_clear()
+    codecache.CacheBase.get_system.cache_clear()
     assert _compile(device) == "hit"
+
+
+@pytest.mark.usefixtures("builds_cpp")
+def test_another_environment_misses(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Compiled code includes headers of the one that compiled it, which may be gone."""
+    request.addfinalizer(codecache.CacheBase.get_system.cache_clear)
+    request.addfinalizer(module.cache_key.cache_clear)
+    _compile(device)
+    assert _compile(device) == "hit"
+    other = shutil.copytree(_extension.include_paths()[0], tmp_path / "include")
+    monkeypatch.setattr(_extension, "include_paths", lambda: [str(other)])
+    module.cache_key.cache_clear()
+    codecache.CacheBase.get_system.cache_clear()
+    assert _compile(device) == "miss"
 
 
 @pytest.mark.usefixtures("builds_cpp")

@@ -8,6 +8,7 @@ import hashlib
 from pathlib import Path
 
 from torch_outboard import _C
+from torch_outboard._extension import header_path
 from torch_outboard._version import __version__
 from torch_outboard.compile.generators import generators
 from torch_outboard.compile.own_code import own_code
@@ -18,7 +19,7 @@ __all__ = ["cache_key"]
 
 @functools.cache
 def cache_key() -> tuple[tuple[str, str], ...]:
-    """Return pairs of strings: driver, its version, chips, code generators, compiler, the version of this package."""
+    """Return pairs of strings: driver, its version, chips, code generators, compiler, this package and where it is."""
     chips = []
     versions = []
     for index in range(_C.device_count()):
@@ -33,6 +34,8 @@ def cache_key() -> tuple[tuple[str, str], ...]:
         "generator": ",".join(one.name for one in used),
         "torch_outboard": f"{__version__}-{own_code()}",
         "library": _library(),
+        # Compiled code names them, and an environment of the same version may be gone.
+        "headers": str(header_path("compiled.h").parent),
     }
     for one in used:
         key.update(one.cache_key())
