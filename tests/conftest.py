@@ -73,6 +73,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [*dealt, *others]
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("long") and os.environ.get("OUTBOARD_TEST_LONG") != "1":
+        pytest.skip("capability: time. `make stress` runs it, or OUTBOARD_TEST_LONG=1")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _exact_references() -> None:
     """Let no test compare with a first call of the CPU's that chose its code on two threads at once."""

@@ -134,7 +134,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[torch.Tensor
     "Mamba-style scan": (Scan, few_tokens),
     "LSTM": (Recurrent, few_tokens),
 }
-if os.environ.get("OUTBOARD_TEST_MODELS") == "all":  # by `make stress`: its kernels take a minute to compile
+if os.environ.get("OUTBOARD_TEST_LONG") == "1":  # by `make stress`: its kernels take a minute to compile
     MODELS["ResNet-18"] = (functools.partial(resnet, 4), images)
 
 

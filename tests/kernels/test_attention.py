@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from typing import Any
 
 import pytest
@@ -19,9 +18,6 @@ from torch_outboard.kernels import builder, refused_operators
 from torch_outboard.kernels.plans import lower
 from torch_outboard.testing.database.calls import poison
 
-takes_long = pytest.mark.skipif(
-    os.environ.get("OUTBOARD_TEST_MODELS") != "all", reason="capability: time. Its kernels take long to compile"
-)
 WHOLE = "aten::_scaled_dot_product_fused_attention_overrideable"
 BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 4e-2, torch.float16: 5e-3}
 r = torch.randn
@@ -101,7 +97,7 @@ def test_masks(device: torch.device) -> None:
     check(query, key, value, r(120, 100).t(), device=device)
 
 
-@takes_long
+@pytest.mark.long
 def test_large_heads(device: torch.device) -> None:
     check(r(1, 2, 70, 256), r(1, 2, 80, 256), r(1, 2, 80, 250), device=device)
 
@@ -207,7 +203,7 @@ class Layer(nn.Module):
         return self.out(self.inner(x, x, x, need_weights=False)[0])
 
 
-@pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=takes_long)], ids=["eager", "compiled"])
+@pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=pytest.mark.long)], ids=["eager", "compiled"])
 def test_a_layer_trains(is_compiled: bool, device: torch.device) -> None:
     def train(model: nn.Module, given: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)

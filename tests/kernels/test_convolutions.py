@@ -70,7 +70,7 @@ def test_three_dimensions_and_other_layouts(device: torch.device) -> None:
 
 
 @pytest.mark.usefixtures("own_plans")
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("groups", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_tiles_of_each_layout(groups: int, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Adjacent steps are adjacent channels, if they are adjacent in memory, else places of a window or pixels."""
     monkeypatch.setattr(lower, "is_cpu", lambda device: False)
@@ -104,7 +104,10 @@ def by_channels(x: torch.Tensor) -> torch.Tensor:
     return x.movedim(1, -1).contiguous().movedim(-1, 1)
 
 
-@pytest.mark.parametrize("case", DEPTHWISE)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(one, marks=() if one in ("3 by 3", "apart", "one pixel") else pytest.mark.long) for one in DEPTHWISE],
+)
 def test_depthwise(case: str, device: torch.device) -> None:
     dtype, size, window, options = DEPTHWISE[case]
     channels = size[1]
@@ -127,7 +130,15 @@ def test_depthwise_of_memory_that_is_not_aligned(cut: tuple[int, ...], device: t
     gradients(function, x, weight, device=device)
 
 
-@pytest.mark.parametrize(("dtype", "of_group"), [(torch.bfloat16, 4), (torch.float32, 2), (torch.float16, 8)], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "of_group"),
+    [
+        (torch.bfloat16, 4),
+        pytest.param(torch.float32, 2, marks=pytest.mark.long),
+        pytest.param(torch.float16, 8, marks=pytest.mark.long),
+    ],
+    ids=str,
+)
 def test_groups_of_few_channels(dtype: torch.dtype, of_group: int, device: torch.device) -> None:
     channels = 16
     x = by_channels(whole(2, channels, 7, 9, dtype=dtype))

@@ -66,8 +66,17 @@ SMOOTH: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
-@pytest.mark.parametrize("case", SMOOTH)
+SHORT = [("smaller", "bicubic"), ("aligned", "bilinear"), ("one", "bilinear")]
+
+
+@pytest.mark.parametrize(
+    ("case", "mode"),
+    [
+        pytest.param(case, mode, marks=() if (case, mode) in SHORT else pytest.mark.long)
+        for case in SMOOTH
+        for mode in ("bilinear", "bicubic")
+    ],
+)
 def test_images_resized_without_aliasing(case: str, mode: str, device: torch.device) -> None:
     def resized(x: torch.Tensor) -> torch.Tensor:
         return F.interpolate(x, mode=mode, antialias=True, **SMOOTH[case])
@@ -289,7 +298,7 @@ def test_isin(device: torch.device) -> None:
 # Places beyond the edges too.
 @pytest.mark.parametrize(
     ("dims", "mode", "padding", "is_aligned"),
-    [(2, "bicubic", "reflection", True), (3, "bilinear", "border", False)],
+    [pytest.param(2, "bicubic", "reflection", True, marks=pytest.mark.long), (3, "bilinear", "border", False)],
 )
 def test_samples_of_a_grid(dims: int, mode: str, padding: str, is_aligned: bool, device: torch.device) -> None:
     image = torch.randn(2, 3, *(4, 5, 6)[3 - dims :])
@@ -301,7 +310,7 @@ def test_samples_of_a_grid(dims: int, mode: str, padding: str, is_aligned: bool,
     check(sample, image, grid, device=device, tolerance=1e-4)
 
 
-@pytest.mark.parametrize("size", [(2, 3, 4), (7, 5, 9)])
+@pytest.mark.parametrize("size", [(2, 3, 4), pytest.param((7, 5, 9), marks=pytest.mark.long)])
 def test_means_of_boxes(size: tuple[int, ...], device: torch.device) -> None:
     check(lambda x: F.adaptive_avg_pool3d(x, size), torch.randn(2, 3, 5, 6, 7), device=device)
     assert F.adaptive_avg_pool3d(torch.randn(0, 3, 5, 6, 7, device=device), size).shape == (0, 3, *size)

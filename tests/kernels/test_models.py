@@ -13,10 +13,8 @@ from torch import nn
 
 import torch_outboard
 
-IS_WHOLE = os.environ.get("OUTBOARD_TEST_MODELS") == "all"
-takes_long = pytest.mark.skipif(not IS_WHOLE, reason="capability: time. It takes half a minute; make stress has it")
 eager_and_compiled = pytest.mark.parametrize(
-    "is_compiled", [False, pytest.param(True, marks=takes_long)], ids=["eager", "compiled"]
+    "is_compiled", [False, pytest.param(True, marks=pytest.mark.long)], ids=["eager", "compiled"]
 )
 
 
@@ -96,7 +94,7 @@ def test_a_residual_network(device: torch.device, is_compiled: bool) -> None:
     check(Residual(), torch.randn(4, 3, 36, 34), torch.randint(10, (4,)), device, is_compiled)
 
 
-@takes_long
+@pytest.mark.long
 @pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "compiled"])
 def test_resnet_18(device: torch.device, is_compiled: bool) -> None:
     from transformers import ResNetConfig, ResNetForImageClassification
@@ -128,7 +126,7 @@ def test_a_gpt(device: torch.device, is_compiled: bool) -> None:
 def test_a_gpt_generates_with_a_static_cache(device: torch.device, is_compiled: bool) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    count = 200 if IS_WHOLE else 24
+    count = 200 if os.environ.get("OUTBOARD_TEST_LONG") == "1" else 24
     config = GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=60, n_positions=256, pad_token_id=0, eos_token_id=59)
     model = GPT2LMHeadModel(config).eval()
     tokens = torch.randint(1, 59, (2, 5))

@@ -26,4 +26,4 @@ def test_all_samples(driver: str) -> None:
 @pytest.mark.parametrize("driver", COMPILED)
 def test_resnet_18(driver: str) -> None:
     tests = str(TESTS / "compile" / "test_real_models.py")
-    run_suite(tests, f"--driver={driver}", "-k", "ResNet-18", OUTBOARD_TEST_MODELS="all")
+    run_suite(tests, f"--driver={driver}", "-k", "ResNet-18", OUTBOARD_TEST_LONG="1")
