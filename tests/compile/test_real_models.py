@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -129,13 +128,12 @@ few_tokens = functools.partial(tokens, 5)
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[torch.Tensor, torch.Tensor]]]] = {
     "half of ResNet-18": (functools.partial(resnet, 2), images),
     "GPT-2": (gpt2, tokens),
-    "Llama": (llama, tokens),
-    "ViT": (vit, images),
     "Mamba-style scan": (Scan, few_tokens),
     "LSTM": (Recurrent, few_tokens),
 }
-if os.environ.get("OUTBOARD_TEST_LONG") == "1":  # by `make stress`: its kernels take a minute to compile
-    MODELS["ResNet-18"] = (functools.partial(resnet, 4), images)
+# By `make stress` alone: the kernels of the first take a minute to compile, and the others have
+# parts alike above.
+LONG = {"ResNet-18": (functools.partial(resnet, 4), images), "Llama": (llama, tokens), "ViT": (vit, images)}
 
 
 def _losses(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, is_compiled: bool) -> list[float]:
@@ -157,11 +155,11 @@ def _losses(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, is_co
     return losses
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, *(pytest.param(name, marks=pytest.mark.long) for name in LONG)])
 @pytest.mark.filterwarnings("ignore")  # of the models' library, about versions to come
 @torch._dynamo.config.patch(allow_rnn=True)
 def test_training(device: torch.device, name: str) -> None:
-    make, data = MODELS[name]
+    make, data = (MODELS | LONG)[name]
     torch.manual_seed(0)
     model = make().train()
     inputs, targets = data()

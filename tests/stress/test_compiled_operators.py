@@ -24,6 +24,6 @@ def test_all_samples(driver: str) -> None:
 
 
 @pytest.mark.parametrize("driver", COMPILED)
-def test_resnet_18(driver: str) -> None:
+def test_models_that_take_long(driver: str) -> None:
     tests = str(TESTS / "compile" / "test_real_models.py")
-    run_suite(tests, f"--driver={driver}", "-k", "ResNet-18", OUTBOARD_TEST_LONG="1")
+    run_suite(tests, f"--driver={driver}", "-m", "long", OUTBOARD_TEST_LONG="1")
