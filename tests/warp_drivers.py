@@ -32,7 +32,16 @@ extern "C" const char* run_%(name)s(int groups, int items, void* const* argument
   return warps::run(of_%(name)s, arguments, groups, items, dynamic_bytes);
 }
 """
-FLAGS = ("-std=c++20", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared", "-w")
+FLAGS = (
+    "-std=c++20",
+    "-O1",
+    "-U_FORTIFY_SOURCE",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-fPIC",
+    "-shared",
+    "-w",
+)
 COMPILER = os.environ.get("CXX", "c++")
 ASSEMBLY = re.compile(r"\basm( volatile)?\(((?:[^;\"]|\"[^\"]*\")*)\);")
 

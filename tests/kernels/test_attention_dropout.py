@@ -16,6 +16,7 @@ from torch_outboard.compile.generators import generators
 from torch_outboard.kernels import refused_operators
 from torch_outboard.kernels.plans import lower
 from torch_outboard.testing.database.calls import poison
+from torch_outboard.testing.plugin import RunPython
 
 WHOLE = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
 BOUNDS = {torch.float32: 3e-5, torch.bfloat16: 4e-2, torch.float16: 6e-3}
@@ -167,9 +168,32 @@ def test_the_function_draws_from_the_generator(device: torch.device) -> None:
 
 def test_all_weights_dropped_by_the_operator_are_refused(device: torch.device) -> None:
     given = [r(1, 1, 4, 8, device=device) for _ in range(3)]
-    with pytest.raises(NotSupportedError, match=r"not below 1.*SDPBackend.MATH"):
+    with pytest.raises(NotSupportedError, match=r"no kernel that knows which.*not below 1.*SDPBackend.MATH"):
         WHOLE(*given, None, 1.0, False)
     assert any("1.0, which is not below 1" in str(row) for row in refused_operators())
+
+
+# The driver's kernel hands every call on, but might have dropped weights.
+MIXED = """
+import sys, torch, torch_outboard
+torch_outboard.attach(sys.argv[1])
+device = torch.device(torch_outboard.attached_driver().name, 0)
+whole = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
+given = [torch.randn(1, 1, 8, 16, device=device, requires_grad=True) for _ in range(3)]
+result = whole(*given, None, 0.5, False)[0]
+torch_outboard.register_kernel(whole.default._schema.name, lambda *given, **named: NotImplemented)
+for call in (result.sum().backward, lambda: whole(*given, None, 0.5, False)):
+    try:
+        call()
+    except torch_outboard.NotSupportedError as error:
+        print(error)
+whole(*given, None, 0.0, False)[0].sum().backward()
+"""
+
+
+def test_no_two_kernels_drop_weights_of_one_call(run_python: RunPython, request: pytest.FixtureRequest) -> None:
+    answer = run_python(MIXED, request.config.getoption("--driver")).stdout
+    assert answer.count("drops weights, and this call has no kernel that knows which") == 2
 
 
 @pytest.mark.parametrize("is_compiled", [False, True])

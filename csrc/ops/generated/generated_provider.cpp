@@ -2,11 +2,14 @@
 #include "ops/generated/generated_provider.h"
 
 #include <algorithm>
+#include <string>
+#include <string_view>
 
 #include "core/device.h"
 #include "ops/call/results.h"
 #include "ops/generated/parts.h"
 #include "ops/generated/recipes.h"
+#include "ops/native/native_c.h"
 #include "ops/providers.h"
 #include "ops/tensors/tensor_utils.h"
 
@@ -36,8 +39,20 @@ bool has_shapes(const Call& call) {
          !(op.facts.masks_decide && has_mask(call));
 }
 
+// Return true for a call in which the driver's own kernel may drop numbers, and for its gradients.
+bool may_be_dropped_natively(const Call& call) {
+  const size_t place = call.op().facts.drops_at;
+  if (place == 0 || call.arg(place).toDouble() == 0) {
+    return false;
+  }
+  constexpr std::string_view kSuffix = "_backward";
+  const std::string& name = call.op().name;
+  const size_t length = name.size() - (name.ends_with(kSuffix) ? kSuffix.size() : 0);
+  return allows_native() && has_native(operator_named(name.substr(0, length)));
+}
+
 bool may_run(const Call& call) {
-  return has_shapes(call) && call.has_signature() && !call.asks_kernel();
+  return has_shapes(call) && call.has_signature() && !call.asks_kernel() && !may_be_dropped_natively(call);
 }
 
 bool run_in_parts(const Call& call, torch::jit::Stack* stack) {

@@ -55,8 +55,8 @@ constexpr Of kRows[] = {
     Of{"aten::_native_batch_norm_legit", {.layout = Layout::Suggested, .correct = correct_statistics}},
     Of{"aten::_scaled_dot_product_flash_attention_for_cpu", {.correct = correct_flash_attention}},
     // Registered for the CPU only to say that a device must provide them.
-    Of{"aten::_scaled_dot_product_fused_attention_overrideable", kJudgesValues},
-    Of{"aten::_scaled_dot_product_fused_attention_overrideable_backward", kJudgesValues},
+    Of{"aten::_scaled_dot_product_fused_attention_overrideable", {.judges = Judges::Values, .drops_at = 4}},
+    Of{"aten::_scaled_dot_product_fused_attention_overrideable_backward", {.judges = Judges::Values, .drops_at = 12}},
     Of{"aten::_segment_reduce_backward", kJudgesSums},
     Of{"aten::_upsample_bicubic2d_aa", kChecksAllInMeta},
     Of{"aten::_upsample_bilinear2d_aa", kChecksAllInMeta},
@@ -169,6 +169,7 @@ Facts completed(Facts facts, const Facts& general) {
   complete(&Facts::layout);
   complete(&Facts::like);
   complete(&Facts::laid_out);
+  complete(&Facts::drops_at);
   complete(&Facts::correct);
   complete(&Facts::written_in_secret);
   complete(&Facts::on_cpu);
@@ -218,6 +219,7 @@ std::vector<std::string> described(const Facts& facts) {
   add(facts.warns != Warns::No, "it warns at the call: csrc/ops/call/known_warnings.cpp");
   add(facts.layout == Layout::Contiguous, "its results are contiguous, whatever the meta kernel returns");
   add(facts.layout == Layout::Suggested, "its results follow the memory format of an argument");
+  add(facts.drops_at != 0, "which numbers are dropped, the provider of the forward operator alone knows");
   add(facts.correct != nullptr, "its results' shapes are corrected: csrc/ops/operator/shape_corrections.cpp");
   add(!facts.written_in_secret.empty(), "it writes " + std::string(facts.written_in_secret) + ", undeclared");
   add(!facts.on_cpu.empty(), "on the CPU " + std::string(facts.on_cpu) + " computes it");

@@ -70,6 +70,9 @@ struct Facts {
   Layout layout = Layout::AsMeta;
   uint8_t like = 0;  // the argument that suggests the layout
   uint8_t laid_out = 1;  // the number of leading results that it applies to
+  // The probability by which it, or its forward operator, drops numbers. Which ones, the provider
+  // of the forward call alone knows.
+  uint8_t drops_at = 0;
   // Corrects the shape of a call.
   void (*correct)(const Operator& op, const torch::jit::Stack& arguments, CallShape& shape) = nullptr;
   // The names of the arguments that it writes although the schema, which is older than alias

@@ -92,12 +92,13 @@ bool fits(const at::Tensor& query, const at::Tensor& key, const at::Tensor& valu
          (!mask.has_value() || is_fitting_mask(*mask, query, keys, gives_gradient));
 }
 
-// Return true if the kernels generated for a device take a call that fits.
-bool is_generated(const at::Tensor& query, double dropout) {
+// Return true if the kernels generated for a device take a call that fits. Where the driver has a
+// kernel of its own, they drop no weights: which ones, gradients must know, and each has its own.
+bool is_generated(const at::Tensor& query, double dropout, bool may_be_native) {
   const c10::DeviceIndex index = query.device().index();
   const c10::DeviceIndex device = index < 0 ? current_device() : index;
   return allows_generated() && device < device_count() && generates_for(device) && has_generated_attention() &&
-         dropout >= 0 && dropout < 1;
+         (dropout == 0 || (dropout > 0 && dropout < 1 && !may_be_native));
 }
 
 // Ask the driver about a call that fits. torch converts masks of
@@ -132,7 +133,7 @@ bool is_native(Operator& whole, const at::Tensor& query, const at::Tensor& key, 
   // A compiler's fake tensors may have symbols for sizes. What the driver
   // declines then, generated kernels take.
   return query.unsafeGetTensorImpl()->is_python_dispatch()
-             ? is_generated(query, dropout)
+             ? is_generated(query, dropout, /*may_be_native=*/true)
              : ask_driver(whole, query, key, value, mask, dropout, is_causal, scale) == NativeAnswer::Takes;
 }
 
@@ -154,10 +155,10 @@ int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const a
     return static_cast<int64_t>(sdp::SDPBackend::overrideable);
   }
   if (!has_native(fused)) {
-    if (is_enabled && is_generated(query, dropout)) {
-      // A driver's own kernel for the whole would come first again when the operator is called.
-      const bool gives_gradient =
-          !(has_native(whole) && allows_native()) && has_generated_mask_gradients(query.scalar_type());
+    // A driver's own kernel for the whole would come first again when the operator is called.
+    const bool may_be_native = has_native(whole) && allows_native();
+    if (is_enabled && is_generated(query, dropout, may_be_native)) {
+      const bool gives_gradient = !may_be_native && has_generated_mask_gradients(query.scalar_type());
       if (fits(query, key, value, mask, enable_gqa, gives_gradient)) {
         return static_cast<int64_t>(sdp::SDPBackend::overrideable);
       }
