@@ -9,7 +9,6 @@
 #include "ops/call/results.h"
 #include "ops/generated/parts.h"
 #include "ops/generated/recipes.h"
-#include "ops/native/native_c.h"
 #include "ops/providers.h"
 #include "ops/tensors/tensor_utils.h"
 
