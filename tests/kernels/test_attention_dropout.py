@@ -113,6 +113,7 @@ def test_values_and_gradients(dtype: torch.dtype, device: torch.device) -> None:
         others = [dim for dim in range(4) if dim not in dims]
         assert (some.float().mean(others) - 0.7).abs().max() < 0.15
     assert not torch.equal(some, check(*heads, device=device, probability=0.3)), "the next call has another seed"
+    check(*heads, device=device, probability=0.5)  # of which the former plan knows nothing
     check(*heads, device=device, probability=0.6, is_causal=True)
 
 

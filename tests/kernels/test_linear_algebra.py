@@ -42,7 +42,7 @@ def compare(device: Any, function: Callable[..., Any], *given: torch.Tensor) -> 
     got, want = function(*(one.to(device) for one in given)), function(*given)
     for ours, theirs in [(got, want)] if isinstance(got, torch.Tensor) else zip(got, want, strict=True):
         assert_like(ours, theirs)
-        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-4, equal_nan=True)
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-4)
 
 
 def regular(*shape: int) -> torch.Tensor:
@@ -302,13 +302,14 @@ def test_matrix_exponential(device: torch.device, size: float) -> None:
 
 
 def test_exponential_of_what_is_no_number(device: torch.device) -> None:
-    """A matrix that has such a number is NaN in each place, and no other of its batch is."""
+    """A matrix of several rows that has such a number is NaN in each place, and no other of its batch is."""
     least, most = float("-inf"), float("inf")
     for size in (1, 2, 5):
         a = torch.randn(4, size, size)
         a[0, 0, 0], a[1, 0, -1], a[3, -1, 0] = most, least, float("nan")
-        compare(device, linalg.matrix_exp, a)
-        compare(device, linalg.matrix_exp, a[0])
+        for given in (a, a[0]):
+            got, want = linalg.matrix_exp(given.to(device)), linalg.matrix_exp(given)
+            torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
 def test_gradient_of_the_matrix_exponential(device: torch.device) -> None:
