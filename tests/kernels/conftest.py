@@ -12,6 +12,8 @@ import torch
 
 from torch_outboard import _C
 
+from .device_kernels import is_native
+
 _VARIANTS = itertools.count(1000)  # apart from the numbers of tuning
 
 
@@ -33,11 +35,19 @@ def own_plans() -> Iterator[Callable[[], None]]:
     _C.set_plan_variant(0)
 
 
+def _skip_native(operator: str, what: str) -> None:
+    if is_native(operator):
+        pytest.skip(f"capability: {what} by generated kernels, which OUTBOARD_PROVIDERS=generated,host chooses")
+
+
 @pytest.fixture
 def generated_products() -> None:
-    """Skip where the driver has kernels for products, unless OUTBOARD_PROVIDERS leaves them out."""
-    if "aten::mm.out" in _C.native_operators() and "native" in os.environ.get("OUTBOARD_PROVIDERS", "native"):
-        pytest.skip("capability: products by generated kernels, which OUTBOARD_PROVIDERS=generated,host chooses")
+    _skip_native("aten::mm.out", "products")
+
+
+@pytest.fixture
+def generated_attention() -> None:
+    _skip_native("aten::_scaled_dot_product_fused_attention_overrideable", "attention")
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from torch_outboard.kernels import refused_operators
 from torch_outboard.kernels.plans import lower
 from torch_outboard.testing.database.calls import poison
 from torch_outboard.testing.plugin import RunPython
+
+from .device_kernels import has_exchange, is_native
 
 WHOLE = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
 BOUNDS = {torch.float32: 3e-5, torch.bfloat16: 4e-2, torch.float16: 6e-3}
@@ -95,12 +98,7 @@ def types() -> list[torch.dtype]:
     return list(dict.fromkeys([torch.float32, *(unit.dtype for unit in generators().eager().dialect.units)]))
 
 
-def has_exchange() -> bool:
-    """Return whether lanes exchange numbers. Where they do not, kernels of attention take long to compile."""
-    units = generators().eager().dialect.units
-    return not units or units[0].exchange != ""
-
-
+@pytest.mark.usefixtures("generated_attention")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_values_and_gradients(dtype: torch.dtype, device: torch.device) -> None:
     if dtype not in types() or not has_exchange():
@@ -117,6 +115,7 @@ def test_values_and_gradients(dtype: torch.dtype, device: torch.device) -> None:
     check(*heads, device=device, probability=0.6, is_causal=True)
 
 
+@pytest.mark.usefixtures("generated_attention")
 def test_with_a_mask_by_tiles(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """The schedule for groups of items; the other tests have the one of the device."""
     if generators().eager().dialect.units:
@@ -128,6 +127,7 @@ def test_with_a_mask_by_tiles(device: torch.device, monkeypatch: pytest.MonkeyPa
     check(*heads, mask, device=device, probability=0.25)
 
 
+@pytest.mark.usefixtures("generated_attention")
 def test_masks_and_edges(device: torch.device) -> None:
     if not has_exchange():
         pytest.skip("capability: time. Its kernels take long to compile")
@@ -138,6 +138,7 @@ def test_masks_and_edges(device: torch.device) -> None:
     check(*(r(1, 1, rows, 12) for rows in (16, 16, 16)), device=device, probability=0.999)
 
 
+@pytest.mark.usefixtures("generated_attention")
 def test_gradient_of_the_mask(device: torch.device) -> None:
     units = generators().eager().dialect.units
     if not units or not units[0].exchange:
@@ -156,7 +157,7 @@ def test_the_function_draws_from_the_generator(device: torch.device) -> None:
     torch.manual_seed(3)
     torch_outboard.reset_coverage()
     first, second = drawn(), drawn()
-    assert torch_outboard.coverage().calls(whole, "generated") == 2
+    assert torch_outboard.coverage().calls(whole, "generated") == (0 if is_native(whole) else 2)
     torch.manual_seed(3)
     assert torch.equal(first, drawn()) and not torch.equal(first, second)
     state = torch.get_device_module(device).get_rng_state()
@@ -167,6 +168,7 @@ def test_the_function_draws_from_the_generator(device: torch.device) -> None:
         drawn(1.5)
 
 
+@pytest.mark.usefixtures("generated_attention")
 def test_all_weights_dropped_by_the_operator_are_refused(device: torch.device) -> None:
     given = [r(1, 1, 4, 8, device=device) for _ in range(3)]
     with pytest.raises(NotSupportedError, match=r"no kernel that knows which.*not below 1.*SDPBackend.MATH"):
@@ -192,7 +194,10 @@ whole(*given, None, 0.0, False)[0].sum().backward()
 """
 
 
+@pytest.mark.usefixtures("generated_attention")
 def test_no_two_kernels_drop_weights_of_one_call(run_python: RunPython, request: pytest.FixtureRequest) -> None:
+    if "native" not in os.environ.get("OUTBOARD_PROVIDERS", "native"):
+        pytest.skip("capability: kernels of users, which OUTBOARD_PROVIDERS leaves out")
     answer = run_python(MIXED, request.config.getoption("--driver")).stdout
     assert answer.count("drops weights, and this call has no kernel that knows which") == 2
 
