@@ -9,7 +9,7 @@ import torch
 
 from torch_outboard.codegen.dialects.dialect import HALVES, STORAGE_TYPES, SUFFIXES
 from torch_outboard.codegen.dialects.units import MatrixUnit
-from torch_outboard.kernels.templates.product import End
+from torch_outboard.kernels.templates.product import End, filled
 from torch_outboard.kernels.templates.schedules.matrix_sides import wide
 
 __all__ = ["stores"]
@@ -18,6 +18,7 @@ __all__ = ["stores"]
 def stores(end: End, unit: MatrixUnit, names: tuple[str, str], across: int) -> dict[str, str]:
     """Return the words of the loops that store a lane's results: two at once, if the results have them adjacent.
 
+    Of four matrices beside each other, four lanes exchange halves, so that each has eight adjacent ones to store.
     `names` are the names of rows and columns, `across` is the number of matrices in a row. The loops are the word
     `STORE`, and their words are those of a tiling.
     """
@@ -30,8 +31,12 @@ def stores(end: End, unit: MatrixUnit, names: tuple[str, str], across: int) -> d
     pair = ("ob_u64", "(ob_u64)OB_AS_U32(pair[0]) | (ob_u64)OB_AS_U32(pair[1]) << 32")
     if size == 2:
         pair = ("ob_u32", "(ob_u32)pair[0] | (ob_u32)pair[1] << 16")
+    in_eights = size == 2 and across % 4 == 0 and _are_eights(unit)
+    exchange = filled(unit.exchange, {"VALUE": "OB_AS_F32(sent)", "BIT": "bit"})
     return {
-        "STORE": _STORE_PAIRS,
+        "STORE": _STORE_EIGHTS if in_eights else _STORE_PAIRS,
+        "EXCHANGE": f"OB_AS_U32({exchange})",
+        "IS_WIDEST": wide(end.pointer, end.multiples, 8, 16),
         "ENDS_ACROSS": str(across),
         "IS_WIDE": wide(end.pointer, end.multiples, 2, 2 * size),
         "CONDITION": f" && {end.condition}" if end.condition else "",
@@ -42,6 +47,17 @@ def stores(end: End, unit: MatrixUnit, names: tuple[str, str], across: int) -> d
         "WORD": pair[0],
         "PAIR": pair[1],
     }
+
+
+def _are_eights(unit: MatrixUnit) -> bool:
+    """Return whether four adjacent lanes have the eight columns of rows, two each, and can exchange them."""
+    places = [(lane, index) for lane in range(unit.lanes) for index in range(0, unit.result.elements, 2)]
+    return (
+        unit.exchange != ""
+        and unit.n == 8
+        and unit.result.lanes_of_row(unit.lanes) % 4 == 0
+        and all(unit.result.place(lane, index)[1] == lane % 4 * 2 for lane, index in places)
+    )
 
 
 _STORE = """\
@@ -89,6 +105,71 @@ _STORE_PAIRS = """\
             for (int one = 0; one < 2; ++one) {
               const ob_i64 $COLUMN = first + one;
               if ($COLUMN < $COLUMNS) $PLACE = pair[one];
+            }
+          }
+        }
+      }
+    }
+  }
+"""
+
+# Lane q of four has the columns 2 * q and 2 * q + 1 of four matrices, and then all of the q-th one.
+_STORE_EIGHTS = """\
+  const bool is_wide = $IS_WIDE, is_widest = $IS_WIDEST;
+  $UNROLL
+  for (int i = 0; i < $DOWN; ++i) {
+    $UNROLL
+    for (int j = 0; j < $ENDS_ACROSS; j += 4) {
+      const ob_i64 block = first_column + part_column + j * $UNIT_COLUMNS;
+      $UNROLL
+      for (int index = 0; index < $RESULTS; index += 2) {
+        const ob_i64 $ROW = first_row + part_row + i * $UNIT_ROWS + ($RESULT_ROW);
+        const bool is_there = $ROW < $ROWS$CONDITION;
+        ob_u32 words[4];
+        $UNROLL
+        for (int next = 0; next < 4; ++next) {
+          const ob_i64 first = block + next * $UNIT_COLUMNS + ($RESULT_COLUMN);
+          $KIND pair[2] = {0, 0};
+          if (is_there && first < $COLUMNS) {
+            $UNROLL
+            for (int one = 0; one < 2; ++one) {
+              const ob_i64 $COLUMN = first + one < $COLUMNS ? first + one : first;
+              const float value = sums[(i * $ENDS_ACROSS + j + next) * $RESULTS + index + one];
+              const float ended = $VALUE;
+              pair[one] = $ENDED;
+            }
+          }
+          words[next] = $PAIR;
+        }
+        if (is_widest && block + 4 * $UNIT_COLUMNS <= $COLUMNS) {
+          $UNROLL
+          for (int bit = 1; bit <= 2; bit *= 2) {
+            const bool is_upper = (lane & bit) != 0;
+            $UNROLL
+            for (int next = 0; next < 4; ++next) {
+              if ((next & bit) != 0) continue;
+              const ob_u32 sent = is_upper ? words[next] : words[next | bit];
+              const ob_u32 got = $EXCHANGE;
+              words[next] = is_upper ? got : words[next];
+              words[next | bit] = is_upper ? words[next | bit] : got;
+            }
+          }
+          const ob_i64 $COLUMN = block + lane % 4 * $UNIT_COLUMNS;
+          const uint4 eight = {words[0], words[1], words[2], words[3]};
+          if (is_there) *(OB_GLOBAL uint4*)&$PLACE = eight;
+        } else if (is_there) {
+          $UNROLL
+          for (int next = 0; next < 4; ++next) {
+            const ob_i64 first = block + next * $UNIT_COLUMNS + ($RESULT_COLUMN);
+            if (is_wide && first + 1 < $COLUMNS) {
+              const ob_i64 $COLUMN = first;
+              *(OB_GLOBAL $WORD*)&$PLACE = words[next];
+            } else {
+              $UNROLL
+              for (int one = 0; one < 2; ++one) {
+                const ob_i64 $COLUMN = first + one;
+                if ($COLUMN < $COLUMNS) $PLACE = ($KIND)(words[next] >> 16 * one);
+              }
             }
           }
         }
