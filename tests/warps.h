@@ -430,6 +430,9 @@ inline void ptx_cp_async_cg_shared_global_l2__128b(uint32_t to, const void* from
     warps::fail("cp.async copies what is not aligned to 16 bytes");
   warps::fiber().copies.back().push_back({place, from, bytes});
 }
+inline void ptx_cp_async_ca_shared_global_l2__128b(uint32_t to, const void* from, uint32_t bytes) {
+  ptx_cp_async_cg_shared_global_l2__128b(to, from, bytes);
+}
 inline void ptx_cp_async_commit_group() {
   warps::fiber().copies.emplace_back();
 }

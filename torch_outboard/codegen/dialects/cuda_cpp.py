@@ -5,7 +5,31 @@ from __future__ import annotations
 
 from torch_outboard.codegen.dialects.dialect import Dialect
 
-__all__ = ["CUDA_CPP"]
+__all__ = ["CONVERSIONS", "CUDA_CPP"]
+
+# Of halves, for the prelude: by PTX, which NVIDIA's compilers of other languages take too.
+CONVERSIONS = """\
+OB_DEVICE float ob_native_from_f16(ob_u16 bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+OB_DEVICE ob_u16 ob_native_to_f16(float value) {
+  ob_u16 bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+#define OB_FROM_F16(bits) ob_native_from_f16(bits)
+#define OB_TO_F16(value) ob_native_to_f16(value)
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+OB_DEVICE ob_u16 ob_native_to_bf16(float value) {
+  ob_u16 bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+#define OB_TO_BF16(value) ob_native_to_bf16(value)
+#endif
+"""
 
 # The run-time compiler has int64_t as `long`, and no library headers.
 _HEADER = """\
@@ -36,26 +60,6 @@ using ob_u64 = unsigned long;
 #define OB_BARRIER __syncthreads()
 #define OB_ITEM_OF_GROUP ((ob_i32)threadIdx.x)
 #define OB_GROUP_NUMBER ((ob_i64)blockIdx.x)
-OB_DEVICE float ob_native_from_f16(ob_u16 bits) {
-  float value;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
-  return value;
-}
-OB_DEVICE ob_u16 ob_native_to_f16(float value) {
-  ob_u16 bits;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-  return bits;
-}
-#define OB_FROM_F16(bits) ob_native_from_f16(bits)
-#define OB_TO_F16(value) ob_native_to_f16(value)
-#if __CUDA_ARCH__ >= 800
-OB_DEVICE ob_u16 ob_native_to_bf16(float value) {
-  ob_u16 bits;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-  return bits;
-}
-#define OB_TO_BF16(value) ob_native_to_bf16(value)
-#endif
 OB_DEVICE void ob_atomic_add_f32(float* place, float value) { atomicAdd(place, value); }
 OB_DEVICE void ob_atomic_add_f64(double* place, double value) { atomicAdd(place, value); }
 OB_DEVICE void ob_atomic_add_i32(ob_i32* place, ob_i32 value) { atomicAdd(place, value); }
@@ -66,7 +70,7 @@ OB_DEVICE void ob_atomic_add_i64(ob_i64* place, ob_i64 value) {
 
 CUDA_CPP = Dialect(
     name="cuda_cpp",
-    header=_HEADER,
+    header=_HEADER + CONVERSIONS,
     kernel='extern "C" __global__ void {name}({parameters})',
     item="((ob_i64)blockIdx.x * blockDim.x + threadIdx.x)",
     group=256,

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from torch_outboard.codegen.dialects.cuda_cpp import CUDA_CPP
+from torch_outboard.codegen.dialects.cuda_cpp import CONVERSIONS, CUDA_CPP
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
 from torch_outboard.codegen.dialects.units import Copies, Fragment, Load, MatrixUnit
 
@@ -47,11 +47,14 @@ OB_DEVICE ob_u32 ob_shared(__local const void* place) { return (ob_u32)(size_t)p
 """
 
 # Addresses in the group's memory have 32 bits. Computed with as many, they are a number of
-# the lane's and a constant that the instruction takes.
+# the lane's and a constant that the instruction takes. On an H100, copies through the first cache
+# make a product 1.6 times as fast in NVIDIA's OpenCL, which leaves most of a multiprocessor's
+# memory to that cache, and 1.1 times as slow in CUDA.
 _COPIES = """\
 OB_DEVICE void ob_copy_16(ob_u32 to, OB_GLOBAL const void* from, bool is_wanted) {
   const ob_u32 bytes = is_wanted ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" : : "r"(to), "l"(from), "r"(bytes) : "memory");
+  asm volatile("cp.async.$CACHE.shared.global.L2::128B [%0], [%1], 16, %2;"
+               : : "r"(to), "l"(from), "r"(bytes) : "memory");
 }
 OB_DEVICE void ob_commit_copies(void) { asm volatile("cp.async.commit_group;" : : : "memory"); }
 #define ob_wait_for_copies(later) \\
@@ -120,8 +123,12 @@ OB_DEVICE void ob_multiply(float* sums, const ob_u32* left, const ob_u32* right)
 """
 
 
-def _units(shared: str) -> tuple[MatrixUnit, ...]:
-    """Return the units in a language; `shared` has `ob_shared`, the address that PTX uses for the group's memory."""
+def _units(shared: str, cache: str) -> tuple[MatrixUnit, ...]:
+    """Return the units in a language, whose copies go through caches: "ca", the first and the second, "cg", the second.
+
+    `shared` has `ob_shared`, the address that PTX uses for the group's memory.
+    """
+    shared += _COPIES.replace("$CACHE", cache)
     copies = Copies(
         "ob_copy_16(ob_shared($ARRAY) + (ob_u32)($AT) * $BYTES, $FROM, $IS_WANTED);",
         "ob_commit_copies();",
@@ -139,7 +146,7 @@ def _units(shared: str) -> tuple[MatrixUnit, ...]:
             right=_RIGHT,
             result=_SUMS,
             multiply="ob_multiply($SUMS, $LEFT, $RIGHT);",
-            header=shared + _COPIES + _LOADS + _ROWS + _MULTIPLY.replace("$KIND", kind),
+            header=shared + _LOADS + _ROWS + _MULTIPLY.replace("$KIND", kind),
             load_left=_LOAD_LEFT,
             load_right=_LOAD_RIGHT,
             exchange="ob_of_lane($VALUE, $BIT)",
@@ -160,7 +167,7 @@ def _units(shared: str) -> tuple[MatrixUnit, ...]:
         right=Fragment("ob_u32", 2, "lane % 4 + index * 4", "lane / 4"),
         result=_SUMS,
         multiply="ob_multiply($SUMS, $LEFT, $RIGHT);",
-        header=shared + _COPIES + _LOADS + _ROUNDED,
+        header=shared + _LOADS + _ROUNDED,
         element="ob_to_tf32($ELEMENT)",
         load_left=(Load("ob_load_floats_4($INTO, $ARRAY, $AT);", line="lane % 16", step="lane / 16 * 4"), None),
         load_right=(
@@ -178,5 +185,11 @@ def _units(shared: str) -> tuple[MatrixUnit, ...]:
     return (*halves, floats)
 
 
-PTX_CUDA_CPP = replace(CUDA_CPP, name="ptx_cuda_cpp", language="cuda", units=_units(_OF_CUDA))
-PTX_OPENCL_C = replace(OPENCL_C, name="ptx_opencl_c", language="opencl_c", units=_units(_OF_OPENCL_C))
+PTX_CUDA_CPP = replace(CUDA_CPP, name="ptx_cuda_cpp", language="cuda", units=_units(_OF_CUDA, "cg"))
+PTX_OPENCL_C = replace(
+    OPENCL_C,
+    name="ptx_opencl_c",
+    language="opencl_c",
+    header=f"{OPENCL_C.header}#ifdef __NV_CL_C_VERSION\n{CONVERSIONS}#endif\n",
+    units=_units(_OF_OPENCL_C, "ca"),
+)
