@@ -32,7 +32,6 @@ _TILES = {
 _MATRIX = {
     "many": (128, 64, 512),  # tiles that are enough
     "steps": (32, 16),  # of two bytes that a group brings at a time
-    "alone": (16, 32),  # the same of a group with a multiprocessor to itself: in four slots, or in two
 }
 _ATTENTION_STRIPS = {
     "width": (64, 32, 128),  # lanes of an item, or half as many where heads are large

@@ -4,9 +4,8 @@
 A group has a tile of 64 by 64 results, or up to 128 by 128 if there are many. The lanes of a unit have a part of the
 tile, whose sums are in their registers. The group's memory has three slots for both operands' elements of some steps:
 one is multiplied while the others are filled. Where a multiprocessor has enough memory, a slot has twice the steps.
-Where it may have none for a second group, a group of twice the items has twice the columns, and slots of half the
-steps. If few tiles have long sums, several groups share the steps of a tile, and a second launch adds their sums,
-always in the same order.
+If few tiles have long sums, several groups share the steps of a tile, and a second launch adds their sums, always in
+the same order.
 """
 
 from __future__ import annotations
@@ -23,15 +22,13 @@ from torch_outboard.kernels.templates.channels import NARROW, holds
 from torch_outboard.kernels.templates.product import End, Operand, Product, ceil_div, filled
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
 from torch_outboard.kernels.templates.schedules.matrix_fragments import multiplied
-from torch_outboard.kernels.templates.schedules.matrix_sides import DECLARED, Side, Tiling, lay_out
+from torch_outboard.kernels.templates.schedules.matrix_sides import Side, Tiling, lay_out
 from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end_of_parts, sum_of_parts
-from torch_outboard.kernels.tune.schedules import Schedule
 
 __all__ = ["multiply"]
 
 _SMALL, _LARGE = 64, 128
-# Of a group that has a multiprocessor to itself.
-_ALONE, _ITEMS_ALONE, _HALVES_ALONE = (128, 256), 256, 64
+_SLOTS = 3
 # Rows of tiles that adjacent groups go through together: their operands stay in the cache.
 _BAND = 16
 # Groups that share the steps of a tile: at most, and the times that each fills its slots at least.
@@ -85,9 +82,12 @@ def multiply(call: TemplateCall, product: Product) -> None:
         product, names = _turned(product), ("column", "row")
     choice = _Choice.of(product, schedule["many"], Tiling.of(unit, (_SMALL, _SMALL), schedule["steps"]).steps)
     tiling = Tiling.of(unit, choice.tile, schedule["steps"])
+    twice = Tiling.of(unit, choice.tile, 2 * schedule["steps"])
+    needed = _SLOTS * sum(choice.tile) * twice.steps * unit.dtype.itemsize
     # What is not copied passes through registers, which have no room for more.
-    if unit.copies is not None and product.left.has_chunks and product.right.has_chunks:
-        tiling = _of_copies(call, product, choice, tiling, schedule)
+    are_copied = unit.copies is not None and product.left.has_chunks and product.right.has_chunks
+    if needed <= call.dynamic_memory and are_copied:
+        tiling = twice
     if not choice.is_split:
         call.launch(_kernel(call, product, product.end, tiling, names))
         return
@@ -96,24 +96,6 @@ def multiply(call: TemplateCall, product: Product) -> None:
     kernel = _kernel(call, product, end_of_parts(part, names), tiling, names, splits)
     call.launch(kernel, sum_of_parts(call, product, part, splits, names))
     call.free(part)
-
-
-def _of_copies(call: TemplateCall, product: Product, choice: _Choice, tiling: Tiling, schedule: Schedule) -> Tiling:
-    """Return the tiling of operands that are copied, as far as the group's memory goes."""
-    unit = tiling.unit
-    twice = Tiling.of(unit, choice.tile, 2 * schedule["steps"])
-    if twice.bytes <= call.dynamic_memory:
-        return twice
-    if (
-        not choice.is_split
-        and choice.tile == (_LARGE, _LARGE)
-        and holds(sympy.Ge(_tiles(product, _ALONE), schedule["many"]))
-    ):
-        halves = schedule["alone"]
-        alone = Tiling.of(unit, _ALONE, halves, _ITEMS_ALONE, _HALVES_ALONE // halves)
-        if alone.bytes <= DECLARED:
-            return alone
-    return tiling
 
 
 def _turned(product: Product) -> Product:
@@ -132,7 +114,7 @@ def _kernel(
 
     def side(name: str, operand: Operand, lines: tuple[str, str], is_left: bool) -> Side:
         tile = (tiling.height if is_left else tiling.width, tiling.steps)
-        shared = call.dialect, *tile, is_left, tiling.slots
+        shared = call.dialect, *tile, is_left, _SLOTS
         made = Side(name, operand, lines, tiling, *shared, until="until", shifts=True)
         return made.counting() if is_narrow else made
 
@@ -144,13 +126,13 @@ def _kernel(
         "INDEX": "ob_i32" if is_narrow else "ob_i64",
         "UNROLL": call.dialect.unroll,
         "BAND": str(_BAND),
-        "SLOTS": str(tiling.slots),
+        "SLOTS": str(_SLOTS),
         "FIND": "".join(one.declared() + one.find_first() + one.find() for one in (left, right)),
         "BEGIN": left.begin() + right.begin(),
         "FINISH": left.finish() + right.finish(),
         "ADVANCE": left.advance() + right.advance(),
         "COMMIT": unit.copies.commit if unit.copies else "",
-        "WAIT": filled(unit.copies.wait, {"LATER": str(tiling.slots - 2)}) if unit.copies else "",
+        "WAIT": filled(unit.copies.wait, {"LATER": str(_SLOTS - 2)}) if unit.copies else "",
         "LOAD_LEFT": left.load("part_row", "$DOWN", "left_part"),
         "LOAD_RIGHT": right.load("part_column", "$ACROSS", "right_part"),
         "MULTIPLY": multiplied(unit, "sums", tiling.rows // unit.m, tiling.columns // unit.n),
@@ -160,7 +142,7 @@ def _kernel(
         "COLUMN": names[1],
         "LOOPS": _LOOP,
     }
-    if left.copies and right.copies and tiling.turn // unit.k % 2 == 0:
+    if left.copies and right.copies and tiling.steps // unit.k % 2 == 0:
         words |= _wide_words(unit, left, right)
     kernel.groups = _tiles(product, (tiling.height, tiling.width))
     if splits is not None:
@@ -175,9 +157,6 @@ def _kernel(
 def _wide_words(unit: MatrixUnit, left: Side, right: Side) -> dict[str, str]:
     """Return the words of the loop for operands that are brought by 16 bytes."""
     assert unit.copies is not None
-    tiling = left.tiling
-    # A slot of one step begins to be filled after the wait for the next one.
-    later = tiling.slots - (2 if tiling.steps > unit.k else 3)
     find_left, left_lane = left.place_of_lane("part_row")
     find_right, right_lane = right.place_of_lane("part_column")
     return {
@@ -188,8 +167,6 @@ def _wide_words(unit: MatrixUnit, left: Side, right: Side) -> dict[str, str]:
         "BEGIN_LEFT": left.begin_wide(),
         "BEGIN_RIGHT": right.begin_wide(),
         "RIGHT_AT": str(unit.k if left.steps > 2 * unit.k else 0),
-        "TURN": str(tiling.turn),
-        "WAIT_NEXT": filled(unit.copies.wait, {"LATER": str(later)}),
         "WAIT_ALL": filled(unit.copies.wait, {"LATER": "0"}),
     }
 
@@ -260,34 +237,32 @@ $FIND_LANE
 $LOAD_NEXT_LEFT
 $LOAD_NEXT_RIGHT
   }
-  for ($INDEX first_step = begin; first_step < until; first_step += $TURN) {
+  for ($INDEX first_step = begin; first_step < until; first_step += $STEPS) {
     $UNROLL
-    for (int at = 0; at < $TURN; at += $UNIT_STEPS) {
+    for (int at = 0; at < $STEPS; at += $UNIT_STEPS) {
       $LEFT_KIND* left_part = left_parts[at / $UNIT_STEPS % 2];
       $RIGHT_KIND* right_part = right_parts[at / $UNIT_STEPS % 2];
       $LEFT_KIND* next_left = left_parts[(at / $UNIT_STEPS + 1) % 2];
       $RIGHT_KIND* next_right = right_parts[(at / $UNIT_STEPS + 1) % 2];
       const int next = (at + $UNIT_STEPS) % $STEPS;
       if (next == 0) {
-        $WAIT_NEXT
+        $WAIT
         OB_BARRIER;
         turn = turn == $SLOTS - 1 ? 0 : turn + 1;
       }
 $LOAD_NEXT_LEFT
 $LOAD_NEXT_RIGHT
-      if (at % $STEPS == 0) {
+      if (at == 0) {
 $BEGIN_LEFT
       }
-      if (at % $STEPS == $RIGHT_AT) {
+      if (at == $RIGHT_AT) {
 $BEGIN_RIGHT
         $COMMIT
       }
 $MULTIPLY
-      if (next == 0) {
-        from_step += $STEPS;
-$ADVANCE        other = other == $SLOTS - 1 ? 0 : other + 1;
-      }
     }
+    from_step += $STEPS;
+$ADVANCE    other = other == $SLOTS - 1 ? 0 : other + 1;
   }
   $WAIT_ALL
   } else

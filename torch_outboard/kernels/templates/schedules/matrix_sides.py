@@ -45,8 +45,6 @@ class Tiling:
         Items of the group.
     rows, columns : int
         The part of a unit's lanes.
-    slots : int
-        How often the group's memory has the elements of `steps`.
     """
 
     unit: MatrixUnit
@@ -56,11 +54,10 @@ class Tiling:
     group: int
     rows: int
     columns: int
-    slots: int = 3
 
     @staticmethod
-    def of(unit: MatrixUnit, tile: tuple[int, int], halves: int, items: int = _GROUP, slots: int = 3) -> Tiling:
-        """Return the tiling with `items` items, or almost, whose parts are nearest to squares.
+    def of(unit: MatrixUnit, tile: tuple[int, int], halves: int) -> Tiling:
+        """Return the tiling with 128 items, or almost, whose parts are nearest to squares.
 
         `halves` are steps of 2 bytes. Raises Refusal if the unit does not divide the tile.
         """
@@ -76,25 +73,15 @@ class Tiling:
         for rows in range(down, height + 1, down):
             for columns in range(across, width + 1, across):
                 group = height // rows * (width // columns) * unit.lanes
-                if height % rows == 0 and width % columns == 0 and group <= 2 * items:
-                    found.append((abs(group - items), abs(rows - columns), rows, columns, group))
+                if height % rows == 0 and width % columns == 0 and group <= 2 * _GROUP:
+                    found.append((abs(group - _GROUP), abs(rows - columns), rows, columns, group))
         if not found or steps % chunk:
             raise Refusal(
                 f"the matrix unit {unit.name!r} of {unit.m} by {unit.n} by {unit.k} and {unit.lanes} lanes does not "
                 f"divide tiles of {height} by {width}"
             )
         _, _, rows, columns, group = min(found)
-        return Tiling(unit, height, width, steps, group, rows, columns, slots)
-
-    @property
-    def turn(self) -> int:
-        """The steps of a turn of the loop, which has two of the unit at least."""
-        return max(self.steps, 2 * self.unit.k)
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of the group's memory for both operands."""
-        return self.slots * (self.height + self.width) * self.steps * self.unit.dtype.itemsize
+        return Tiling(unit, height, width, steps, group, rows, columns)
 
     @property
     def chunk(self) -> int:
