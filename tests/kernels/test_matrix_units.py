@@ -382,6 +382,15 @@ def test_gradients_of_many_queries_and_keys(head: int, device: torch.device, mon
         assert (2, 128) in taken
 
 
+def test_causal_attention_of_many_heads(device: torch.device) -> None:
+    """The longest tiles of 64 heads come first, then those of the two others."""
+    if not has_exchange():
+        pytest.skip("capability: time. Where lanes exchange nothing, its kernels take long to compile")
+    heads = [r(3, count, 130, 8).to(served()[0]) for count in (22, 11, 11)]
+    attend(*heads, is_causal=True, device=device)
+    differentiate(*heads, is_causal=True, device=device)
+
+
 def test_gradients_of_shared_keys_are_split(device: torch.device) -> None:
     """Groups share the heads of queries that a head of keys serves: as many as there are, or fewer."""
     if not has_exchange():

@@ -10,13 +10,15 @@ import torch
 from torch.utils._sympy.functions import FloorDiv
 
 from torch_outboard.kernels.templates.call import Kernel, Tensor, number_text
-from torch_outboard.kernels.templates.product import End, Operand, SumType, loaded, stored
+from torch_outboard.kernels.templates.product import End, Operand, SumType, filled, loaded, stored
 
 __all__ = ["FLOAT", "NONE", "Attention", "Dropout", "Gradients", "Rows"]
 
 FLOAT = SumType.of(torch.float32)
 # The score of a key that takes no part.
 NONE = "-(float)OB_INFINITY"
+# Heads whose keys and values are in a device's cache together.
+_TOGETHER = 64
 
 
 class Rows:
@@ -202,6 +204,7 @@ class Attention:
             "SCALE": self.scale,
             "NONE": NONE,
             "IS_CAUSAL": "1" if self.is_causal else "0",
+            "ORDER": filled(_IN_TURN if self.is_causal else _BY_HEADS, {"TOGETHER": str(_TOGETHER)}),
             "MASK_BEGIN": f"const ob_i64 mask_from = {self.mask.begin()};" if self.mask else "",
         }
 
@@ -216,6 +219,18 @@ class Attention:
         place = f"batch * $HEADS + head, $QUERIES, $KEYS, {query}, {key}"
         kept = f"ob_is_kept(drop_from, $LEAST_KEPT, {place})"
         return f"({kept} ? {weight}{'' if scale == '1' else f' * {scale}'} : 0)"
+
+
+# Which group has which of the `tiles` of a head, those that take longest first. `outer` counts
+# the heads of all batches.
+_BY_HEADS = "const ob_i64 outer = OB_GROUP_NUMBER / tiles, rank = OB_GROUP_NUMBER % tiles;"
+# Where it is causal, tiles take unequal times. No long one begins when short ones are left.
+_IN_TURN = """\
+const ob_i64 first_head = OB_GROUP_NUMBER / (tiles * $TOGETHER) * $TOGETHER;
+  const ob_i64 heads_left = ob_groups / tiles - first_head;
+  const ob_i64 together = heads_left < $TOGETHER ? heads_left : $TOGETHER;
+  const ob_i64 of_heads = OB_GROUP_NUMBER - first_head * tiles;
+  const ob_i64 outer = first_head + of_heads % together, rank = of_heads / together;"""
 
 
 @dataclass(frozen=True)

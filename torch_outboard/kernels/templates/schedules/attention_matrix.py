@@ -71,14 +71,17 @@ class _Sizes:
         across = unit.n * max([one.fragments for one in unit.load_right if one], default=1)
         head = _padded(head, math.lcm(unit.k, chunk))
         value_head = _padded(value_head, math.lcm(across, chunk))
-        down = 2 if max(head, value_head) <= 64 else 1
+        widest = max(head, value_head)
+        down = 2 if widest <= 128 else 1
+        # The registers left by larger heads are enough for the scores of 32 keys.
+        most = min(most, 64 if widest <= 64 else 32) if down == 2 else most
         parts = min(_QUERIES // (unit.m * down), _GROUP // unit.lanes)
         keys = next(
             (
                 keys
                 for keys in (64, 32, 16)
                 if keys <= most
-                and keys * max(head, value_head) * unit.dtype.itemsize <= _SLOT_BYTES
+                and keys * widest * unit.dtype.itemsize <= _SLOT_BYTES
                 and keys % unit.k == keys % across == 0
             ),
             0,
@@ -267,10 +270,10 @@ _ATTEND = """\
   const ob_u32 lane = item % $LANES;
   const ob_u32 part_row = item / $LANES * $PART_ROWS;
   const ob_i64 tiles = ($QUERIES + $QUERY_TILE - 1) / $QUERY_TILE;
-  const ob_i64 number = OB_GROUP_NUMBER, batch = number / tiles / $HEADS, head = number / tiles % $HEADS;
-  const ob_i64 key_head = head / $GROUP;
-  // The last ones first: where it is causal, they take longest.
-  const ob_i64 first_query = (tiles - 1 - number % tiles) * $QUERY_TILE;
+  $ORDER
+  const ob_i64 batch = outer / $HEADS, head = outer % $HEADS, key_head = head / $GROUP;
+  // Where it is causal, the last ones take longest.
+  const ob_i64 first_query = (tiles - 1 - rank) * $QUERY_TILE;
   const ob_i64 end = $IS_CAUSAL && first_query + $QUERY_TILE < $KEYS ? first_query + $QUERY_TILE : $KEYS;
   $BEGINS
   $MASK_BEGIN

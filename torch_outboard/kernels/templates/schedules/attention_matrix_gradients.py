@@ -567,11 +567,11 @@ _TEXT = """\
   const ob_u32 share = item / $LANES % $SHARES;
   const ob_u32 part_row = item / $LANES / $SHARES * $PART_ROWS;
   const ob_i64 tiles = ($KEPT + $KEPT_TILE - 1) / $KEPT_TILE;
-  const ob_i64 number = OB_GROUP_NUMBER;
-  const ob_i64 of_batch = number / tiles / ($GROUP_HEADS), of_head = number / tiles % ($GROUP_HEADS);
+  $ORDER
+  const ob_i64 of_batch = outer / ($GROUP_HEADS), of_head = outer % ($GROUP_HEADS);
   const ob_i64 split = $SPLITS == 1 ? 0 : of_batch / $BATCH;
-  // Those that take longest first: where it is causal, the last queries, and the first keys.
-  const ob_i64 first_kept = ($OF_KEYS ? number % tiles : tiles - 1 - number % tiles) * $KEPT_TILE;
+  // Where it is causal, the last queries and the first keys take longest.
+  const ob_i64 first_kept = ($OF_KEYS ? rank : tiles - 1 - rank) * $KEPT_TILE;
   const ob_i64 first_tile = $OF_KEYS && $IS_CAUSAL ? first_kept / $OTHER_TILE * $OTHER_TILE : 0;
   const ob_i64 last = first_kept + $KEPT_TILE;
   const ob_i64 end = !$OF_KEYS && $IS_CAUSAL && last < $OTHERS ? last : $OTHERS;

@@ -277,11 +277,11 @@ _LOCALS = """\
 
 _QUERIES = """\
 $LOCALS
-  const ob_i64 blocks = ($QUERIES + $TILE - 1) / $TILE;
-  const ob_i64 number = OB_GROUP_NUMBER, batch = number / blocks / $HEADS, head = number / blocks % $HEADS;
-  const ob_i64 key_head = head / $GROUP;
-  // The last ones first: where it is causal, they take longest.
-  const ob_i64 first_query = (blocks - 1 - number % blocks) * $TILE;
+  const ob_i64 tiles = ($QUERIES + $TILE - 1) / $TILE;
+  $ORDER
+  const ob_i64 batch = outer / $HEADS, head = outer % $HEADS, key_head = head / $GROUP;
+  // Where it is causal, the last ones take longest.
+  const ob_i64 first_query = (tiles - 1 - rank) * $TILE;
   const ob_i64 end = $IS_CAUSAL && first_query + $TILE < $KEYS ? first_query + $TILE : $KEYS;
   $BEGINS
   $MASK_BEGIN
@@ -392,9 +392,10 @@ _KEEP = """\
 
 _OF_KEYS = """\
 $LOCALS
-  const ob_i64 blocks = ($KEYS + $TILE - 1) / $TILE, key_heads = $HEADS / $GROUP;
-  const ob_i64 number = OB_GROUP_NUMBER, batch = number / blocks / key_heads, key_head = number / blocks % key_heads;
-  const ob_i64 first_key = number % blocks * $TILE;
+  const ob_i64 tiles = ($KEYS + $TILE - 1) / $TILE, key_heads = $HEADS / $GROUP;
+  $ORDER
+  const ob_i64 batch = outer / key_heads, key_head = outer % key_heads;
+  const ob_i64 first_key = rank * $TILE;
   $BEGINS
   $DROP_BEGIN
 $SUMS
