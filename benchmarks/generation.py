@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     figures: dict[str, object] = {}
     is_good = True
-    for way in WAYS:
+    for way in options.ways.split(","):
         row = measure(options, way)
         figures["about"] = row.pop("about")
         figures[way] = row
@@ -123,6 +123,7 @@ def run(options: argparse.Namespace) -> int:
 def main() -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--ways", default=",".join(WAYS), metavar="WAY,...")
     options = parser.parse_args()
     return serve_or_run(options, lambda device: Generation(device, options.serve, options.tiny).step, run)
 
