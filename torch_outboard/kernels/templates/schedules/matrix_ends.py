@@ -32,13 +32,14 @@ def stores(end: End, unit: MatrixUnit, names: tuple[str, str], across: int) -> d
     if size == 2:
         pair = ("ob_u32", "(ob_u32)pair[0] | (ob_u32)pair[1] << 16")
     in_eights = size == 2 and across % 4 == 0 and _are_eights(unit)
-    exchange = filled(unit.exchange, {"VALUE": "OB_AS_F32(sent)", "BIT": "bit"})
     return {
-        "STORE": _STORE_EIGHTS if in_eights else _STORE_PAIRS,
-        "EXCHANGE": f"OB_AS_U32({exchange})",
-        "IS_WIDEST": wide(end.pointer, end.multiples, 8, 16),
+        "STORE": _STORE_PAIRS,
         "ENDS_ACROSS": str(across),
+        "ENDS": "4" if in_eights else "1",
         "IS_WIDE": wide(end.pointer, end.multiples, 2, 2 * size),
+        "STORE_EIGHTS": _STORE_EIGHTS if in_eights else "",
+        "IS_WIDEST": wide(end.pointer, end.multiples, 8, 16),
+        "EXCHANGE": f"OB_AS_U32({filled(unit.exchange, {'VALUE': 'OB_AS_F32(sent)', 'BIT': 'bit'})})",
         "CONDITION": f" && {end.condition}" if end.condition else "",
         "KIND": kind,
         "VALUE": end.value,
@@ -83,24 +84,36 @@ _STORE_PAIRS = """\
   $UNROLL
   for (int i = 0; i < $DOWN; ++i) {
     $UNROLL
-    for (int j = 0; j < $ENDS_ACROSS; ++j) {
+    for (int j = 0; j < $ENDS_ACROSS; j += $ENDS) {
       $UNROLL
       for (int index = 0; index < $RESULTS; index += 2) {
         const ob_i64 $ROW = first_row + part_row + i * $UNIT_ROWS + ($RESULT_ROW);
-        const ob_i64 first = first_column + part_column + j * $UNIT_COLUMNS + ($RESULT_COLUMN);
-        if ($ROW < $ROWS && first < $COLUMNS$CONDITION) {
-          $KIND pair[2];
+        const ob_i64 block = first_column + part_column + j * $UNIT_COLUMNS;
+        const bool is_there = $ROW < $ROWS$CONDITION;
+        $KIND pairs[$ENDS * 2];
+        $UNROLL
+        for (int next = 0; next < $ENDS; ++next) {
+          const ob_i64 first = block + next * $UNIT_COLUMNS + ($RESULT_COLUMN);
           $UNROLL
           for (int one = 0; one < 2; ++one) {
-            const ob_i64 $COLUMN = first + one < $COLUMNS ? first + one : first;
-            const float value = sums[(i * $ENDS_ACROSS + j) * $RESULTS + index + one];
-            const float ended = $VALUE;
-            pair[one] = $ENDED;
+            pairs[next * 2 + one] = 0;
+            if (is_there && first < $COLUMNS) {
+              const ob_i64 $COLUMN = first + one < $COLUMNS ? first + one : first;
+              const float value = sums[(i * $ENDS_ACROSS + j + next) * $RESULTS + index + one];
+              const float ended = $VALUE;
+              pairs[next * 2 + one] = $ENDED;
+            }
           }
-          if (is_wide && first + 1 < $COLUMNS) {
+        }
+$STORE_EIGHTS
+        $UNROLL
+        for (int next = 0; next < $ENDS; ++next) {
+          const $KIND* pair = pairs + next * 2;
+          const ob_i64 first = block + next * $UNIT_COLUMNS + ($RESULT_COLUMN);
+          if (is_there && is_wide && first + 1 < $COLUMNS) {
             const ob_i64 $COLUMN = first;
             *(OB_GLOBAL $WORD*)&$PLACE = $PAIR;
-          } else {
+          } else if (is_there) {
             $UNROLL
             for (int one = 0; one < 2; ++one) {
               const ob_i64 $COLUMN = first + one;
@@ -115,33 +128,13 @@ _STORE_PAIRS = """\
 
 # Lane q of four has the columns 2 * q and 2 * q + 1 of four matrices, and then all of the q-th one.
 _STORE_EIGHTS = """\
-  const bool is_wide = $IS_WIDE, is_widest = $IS_WIDEST;
-  $UNROLL
-  for (int i = 0; i < $DOWN; ++i) {
-    $UNROLL
-    for (int j = 0; j < $ENDS_ACROSS; j += 4) {
-      const ob_i64 block = first_column + part_column + j * $UNIT_COLUMNS;
-      $UNROLL
-      for (int index = 0; index < $RESULTS; index += 2) {
-        const ob_i64 $ROW = first_row + part_row + i * $UNIT_ROWS + ($RESULT_ROW);
-        const bool is_there = $ROW < $ROWS$CONDITION;
-        ob_u32 words[4];
-        $UNROLL
-        for (int next = 0; next < 4; ++next) {
-          const ob_i64 first = block + next * $UNIT_COLUMNS + ($RESULT_COLUMN);
-          $KIND pair[2] = {0, 0};
-          if (is_there && first < $COLUMNS) {
-            $UNROLL
-            for (int one = 0; one < 2; ++one) {
-              const ob_i64 $COLUMN = first + one < $COLUMNS ? first + one : first;
-              const float value = sums[(i * $ENDS_ACROSS + j + next) * $RESULTS + index + one];
-              const float ended = $VALUE;
-              pair[one] = $ENDED;
-            }
+        if ($IS_WIDEST && block + 4 * $UNIT_COLUMNS <= $COLUMNS) {
+          ob_u32 words[4];
+          $UNROLL
+          for (int next = 0; next < 4; ++next) {
+            const $KIND* pair = pairs + next * 2;
+            words[next] = $PAIR;
           }
-          words[next] = $PAIR;
-        }
-        if (is_widest && block + 4 * $UNIT_COLUMNS <= $COLUMNS) {
           $UNROLL
           for (int bit = 1; bit <= 2; bit *= 2) {
             const bool is_upper = (lane & bit) != 0;
@@ -157,23 +150,5 @@ _STORE_EIGHTS = """\
           const ob_i64 $COLUMN = block + lane % 4 * $UNIT_COLUMNS;
           const uint4 eight = {words[0], words[1], words[2], words[3]};
           if (is_there) *(OB_GLOBAL uint4*)&$PLACE = eight;
-        } else if (is_there) {
-          $UNROLL
-          for (int next = 0; next < 4; ++next) {
-            const ob_i64 first = block + next * $UNIT_COLUMNS + ($RESULT_COLUMN);
-            if (is_wide && first + 1 < $COLUMNS) {
-              const ob_i64 $COLUMN = first;
-              *(OB_GLOBAL $WORD*)&$PLACE = words[next];
-            } else {
-              $UNROLL
-              for (int one = 0; one < 2; ++one) {
-                const ob_i64 $COLUMN = first + one;
-                if ($COLUMN < $COLUMNS) $PLACE = ($KIND)(words[next] >> 16 * one);
-              }
-            }
-          }
-        }
-      }
-    }
-  }
-"""
+          continue;
+        }"""
