@@ -48,8 +48,8 @@ OB_DEVICE ob_u32 ob_shared(__local const void* place) { return (ob_u32)(size_t)p
 
 # Addresses in the group's memory have 32 bits. Computed with as many, they are a number of
 # the lane's and a constant that the instruction takes. On an H100, copies through the first cache
-# make a product 1.6 times as fast in NVIDIA's OpenCL, which leaves most of a multiprocessor's
-# memory to that cache, and 1.1 times as slow in CUDA.
+# make a product 1.6 times as fast in NVIDIA's opencl_c, which leaves most of a multiprocessor's
+# memory to that cache, and 1.1 times as slow in CUDA C++.
 _COPIES = """\
 OB_DEVICE void ob_copy_16(ob_u32 to, OB_GLOBAL const void* from, bool is_wanted) {
   const ob_u32 bytes = is_wanted ? 16 : 0;
