@@ -8,7 +8,7 @@ import os
 from torch_outboard import _C
 from torch_outboard.compile.generators import generators
 
-__all__ = ["has_exchange", "is_native"]
+__all__ = ["asks_native", "has_exchange", "is_native"]
 
 
 def has_exchange() -> bool:
@@ -17,6 +17,11 @@ def has_exchange() -> bool:
     return not units or units[0].exchange != ""
 
 
+def asks_native() -> bool:
+    """Return whether kernels of the driver and of users run, which OUTBOARD_PROVIDERS may leave out."""
+    return "native" in os.environ.get("OUTBOARD_PROVIDERS", "native")
+
+
 def is_native(operator: str) -> bool:
-    """Return whether the driver has a kernel for an operator, which OUTBOARD_PROVIDERS does not leave out."""
-    return operator in _C.native_operators() and "native" in os.environ.get("OUTBOARD_PROVIDERS", "native")
+    """Return whether a kernel of the driver runs an operator."""
+    return asks_native() and operator in _C.native_operators()

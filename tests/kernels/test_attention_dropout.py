@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from torch_outboard.kernels.plans import lower
 from torch_outboard.testing.database.calls import poison
 from torch_outboard.testing.plugin import RunPython
 
-from .device_kernels import has_exchange, is_native
+from .device_kernels import asks_native, has_exchange, is_native
 
 WHOLE = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
 BOUNDS = {torch.float32: 3e-5, torch.bfloat16: 4e-2, torch.float16: 6e-3}
@@ -196,7 +195,7 @@ whole(*given, None, 0.0, False)[0].sum().backward()
 
 @pytest.mark.usefixtures("generated_attention")
 def test_no_two_kernels_drop_weights_of_one_call(run_python: RunPython, request: pytest.FixtureRequest) -> None:
-    if "native" not in os.environ.get("OUTBOARD_PROVIDERS", "native"):
+    if not asks_native():
         pytest.skip("capability: kernels of users, which OUTBOARD_PROVIDERS leaves out")
     answer = run_python(MIXED, request.config.getoption("--driver")).stdout
     assert answer.count("drops weights, and this call has no kernel that knows which") == 2

@@ -224,7 +224,8 @@ class Attention:
 # Which group has which of the `tiles` of a head, those that take longest first. `outer` counts
 # the heads of all batches.
 _BY_HEADS = "const ob_i64 outer = OB_GROUP_NUMBER / tiles, rank = OB_GROUP_NUMBER % tiles;"
-# Where it is causal, tiles take unequal times. No long one begins when short ones are left.
+# Where it is causal, tiles take unequal times: of so many heads, no short one begins before a
+# longer one, so that none is left to run alone at the end.
 _IN_TURN = """\
 const ob_i64 first_head = OB_GROUP_NUMBER / (tiles * $TOGETHER) * $TOGETHER;
   const ob_i64 heads_left = ob_groups / tiles - first_head;

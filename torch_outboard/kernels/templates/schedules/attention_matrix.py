@@ -73,8 +73,8 @@ class _Sizes:
         value_head = _padded(value_head, math.lcm(across, chunk))
         widest = max(head, value_head)
         down = 2 if widest <= 128 else 1
-        # The registers left by larger heads are enough for the scores of 32 keys.
-        most = min(most, 64 if widest <= 64 else 32) if down == 2 else most
+        if 64 < widest <= 128:
+            most = min(most, 32)  # the registers that two matrices leave are enough for as many scores
         parts = min(_QUERIES // (unit.m * down), _GROUP // unit.lanes)
         keys = next(
             (
