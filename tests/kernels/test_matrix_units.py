@@ -332,6 +332,12 @@ def test_attention(dtype: torch.dtype, device: torch.device) -> None:
         attend(*heads, is_causal=True, device=device)
 
 
+def check_whole() -> None:
+    """Check that attention and its gradients ran, and none of the operators of which they are made without kernels."""
+    ran = {row.op for row in torch_outboard.coverage() if "detach" not in row.op}
+    assert ran == {f"aten::_scaled_dot_product_fused_attention_overrideable{one}" for one in ("", "_backward")}
+
+
 def differentiate(*given: torch.Tensor, device: torch.device, **options: Any) -> None:
     """Compare gradients of attention with those in float64."""
     grad = r(*given[0].shape[:-1], given[2].shape[-1]).to(given[0].dtype)
@@ -344,8 +350,11 @@ def differentiate(*given: torch.Tensor, device: torch.device, **options: Any) ->
     wanted = gradients([one.double() for one in given], grad.double())
     ours = [one.to(device) for one in (*given, grad)]
     poison(device)
+    torch_outboard.reset_coverage()
+    results = gradients(ours[:3], ours[3])
+    check_whole()
     bound = 4 * BOUNDS[grad.dtype]
-    for got, want in zip(gradients(ours[:3], ours[3]), wanted, strict=True):
+    for got, want in zip(results, wanted, strict=True):
         torch.testing.assert_close(got.cpu().double(), want, atol=bound, rtol=bound)
 
 
@@ -447,8 +456,7 @@ def masks_gradient(
     torch_outboard.reset_coverage()
     results = gradients(*ours)
     if is_whole:
-        ran = {row.op for row in torch_outboard.coverage() if "detach" not in row.op}
-        assert ran == {f"aten::_scaled_dot_product_fused_attention_overrideable{one}" for one in ("", "_backward")}
+        check_whole()
     for got, want in zip(results, wanted, strict=True):
         assert got.shape == want.shape
         bound = 8 * BOUNDS[dtypes[0]]  # a mask's gradient is a sum over all that share it

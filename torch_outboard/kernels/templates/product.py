@@ -20,7 +20,19 @@ from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES, HALVES, STORA
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.call import Kernel
 
-__all__ = ["End", "Number", "Operand", "Product", "SumType", "ceil_div", "filled", "loaded", "statements", "stored"]
+__all__ = [
+    "End",
+    "Number",
+    "Operand",
+    "Product",
+    "SumType",
+    "ceil_div",
+    "filled",
+    "loaded",
+    "partly_filled",
+    "statements",
+    "stored",
+]
 
 
 @dataclass(frozen=True)
@@ -238,6 +250,16 @@ def filled(text: str, words: Mapping[str, str]) -> str:
     """Return a text with `$WORD` replaced by each word's text, which may contain words itself."""
     while found := _WORD.search(text):
         text = text[: found.start()] + words[found[1]] + text[found.end() :]
+    return text
+
+
+def partly_filled(text: str, words: Mapping[str, str]) -> str:
+    """Return a text as `filled` does, with the words that `words` lacks left in it."""
+    begin = 0
+    while found := _WORD.search(text, begin):
+        if found[1] in words:
+            text = text[: found.start()] + words[found[1]] + text[found.end() :]
+        begin = found.start() if found[1] in words else found.end()
     return text
 
 

@@ -19,7 +19,6 @@ group brings those of a tile to its memory.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,7 +32,7 @@ from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
 from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.heads import Attention, Gradients, Rows
-from torch_outboard.kernels.templates.product import ceil_div, filled
+from torch_outboard.kernels.templates.product import ceil_div, filled, partly_filled
 from torch_outboard.kernels.templates.schedules.attention_matrix_parts import parts_of, sum_of_parts
 from torch_outboard.kernels.templates.schedules.attention_rows import (
     TO_POWER,
@@ -398,8 +397,7 @@ def _stored(sizes: Sizes, rows: Rows, sums: str, factor: str, size: str, across:
     unit, end = sizes.unit, rows.end(f"value * {factor}" if factor else "value")
     words = stores(end, unit, ("row", "column"), across)
     words |= {"ROW": "row", "COLUMN": "column", "ROWS": "$KEPT", "COLUMNS": size, "DOWN": str(sizes.down)}
-    text = words.pop("STORE")
-    text = re.sub(r"\$([A-Z_]+)", lambda found: words.get(found[1], found[0]), text).replace("sums[", f"{sums}[")
+    text = partly_filled("$STORE", words).replace("sums[", f"{sums}[")
     return f"  {{\n  const int first_column = share * {across * unit.n}, part_column = 0;\n{text}  }}\n"
 
 
