@@ -44,7 +44,10 @@ def kernels(dtype: torch.dtype, only: Collection[str] = ()) -> dict[str, tuple[b
     pixels, of_groups = (channels[0], *channels), (channels[0], made(64, 1, 3, 3))
     heads = [made(1, 2, rows, 128) for rows in (70, 90, 90)]  # which take the most memory of a group
     mask, sums, drawn = made(70, 90), torch.ones(1, 2, 70, device="sim"), torch.ones((), dtype=torch.long, device="sim")
-    slopes = (heads[0], *heads, mask, [False, False, False, True], heads[0], sums, None, None, 70, 90)
+    slopes, sides = (
+        (heads[0], *heads, one, wanted, heads[0], sums, None, None, 70, 90)
+        for one, wanted in ((mask, [False, False, False, True]), (None, [True, True, True, False]))
+    )
     calls = {
         "rows": ("aten::mm", made(70, 90), made(90, 80)),
         "columns": ("aten::mm", made(90, 70).t(), made(80, 90).t()),
@@ -59,7 +62,9 @@ def kernels(dtype: torch.dtype, only: Collection[str] = ()) -> dict[str, tuple[b
         "heads": (attention, *heads, None, 0.0, True, False, None),
         "mask": (f"{attention}_backward", *slopes, 0.0, False, drawn, drawn, None),
         "dropped": (attention, *heads, None, 0.1, True, False, None),
+        "sides": (f"{attention}_backward", *sides, 0.0, True, drawn, drawn, None),
         "dropped slopes": (f"{attention}_backward", *slopes, 0.1, True, drawn, drawn, None),
+        "dropped sides": (f"{attention}_backward", *sides, 0.1, True, drawn, drawn, None),
     }
     found = {}
     for name in only or calls:
@@ -98,7 +103,7 @@ def main() -> None:
     rounded = kernels(torch.float32, ["rows", "columns", "steps", "many steps", "large tiles", "channels", "slopes"])
     texts = kernels(torch.bfloat16) | kernels(torch.float16, ["rows"]) | rounded
     lower.dynamic_memory = lambda *_: 100 << 10  # the simulated device reports none
-    large = kernels(torch.bfloat16, ["large tiles", "channels", "slopes", "mask"])
+    large = kernels(torch.bfloat16, ["large tiles", "channels", "slopes", "mask", "sides"])
     assert any(b"ob_dynamic" in code for code, _ in large.values())
     texts |= {f"{name} with dynamic memory": text for name, text in large.items()}
     for architecture in sys.argv[2:]:
