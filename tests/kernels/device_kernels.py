@@ -8,7 +8,10 @@ import os
 from torch_outboard import _C
 from torch_outboard.compile.generators import generators
 
-__all__ = ["asks_native", "has_exchange", "is_native"]
+__all__ = ["UNUSED", "asks_native", "has_exchange", "is_native"]
+
+# What is said of the first kernel that the driver's compiler refuses.
+UNUSED = "the kernel that was generated for .* is not used"
 
 
 def has_exchange() -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import Any
 
@@ -16,7 +17,11 @@ import torch_outboard
 from torch_outboard import _C
 from torch_outboard.kernels import builder, refused_operators
 from torch_outboard.kernels.plans import lower
+from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.templates import attention
 from torch_outboard.testing.database.calls import poison
+
+from .device_kernels import UNUSED
 
 WHOLE = "aten::_scaled_dot_product_fused_attention_overrideable"
 BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 4e-2, torch.float16: 5e-3}
@@ -162,6 +167,25 @@ def test_other_calls_take_the_composite_form(device: torch.device) -> None:
         F.scaled_dot_product_attention(ours, ours[:, :, :, :4], ours)
 
 
+@pytest.mark.parametrize("error", [KeyError("WORD"), Refusal("WORD", is_of_class=False), NotImplementedError("WORD")])
+def test_a_template_that_fails_is_told(error: Exception, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of the package is no refusal: the result is right, and who reads warnings knows why it takes long."""
+
+    def fails(*given: Any) -> None:
+        raise error
+
+    is_fault = isinstance(error, KeyError)
+    message = f"failed to write a kernel of {WHOLE} .KeyError: 'WORD'"
+    monkeypatch.setattr(attention, "_attention", fails)
+    monkeypatch.setattr(builder, "_keeps", lambda: False)
+    # A head's size that no other test has, so that no plan is known.
+    given = [heads(2, 3, 9, 14) for _ in range(3)]
+    with pytest.warns(RuntimeWarning, match=message) if is_fault else contextlib.nullcontext():
+        ours = F.scaled_dot_product_attention(*(one.to(device) for one in given))
+    torch.testing.assert_close(ours.cpu(), F.scaled_dot_product_attention(*given))
+
+
+@pytest.mark.filterwarnings(f"ignore:{UNUSED}")
 def test_what_does_not_compile_is_made_of_parts(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     made = builder._kernel
 

@@ -20,7 +20,7 @@ from torch_outboard.kernels.templates.schedules import attention_matrix_gradient
 from torch_outboard.kernels.tune import measuring, schedule_table
 from torch_outboard.testing.database.calls import poison
 
-from .device_kernels import has_exchange
+from .device_kernels import UNUSED, has_exchange
 
 r = torch.randn
 TYPES = [torch.bfloat16, torch.float16, torch.float32]
@@ -478,6 +478,7 @@ def test_gradients_of_masks(device: torch.device) -> None:
     masks_gradient((17, 3, 3, 5, 67, 24), (5, 67), (served()[-1], torch.float32), device)
 
 
+@pytest.mark.filterwarnings(f"ignore:{UNUSED}")
 def test_gradients_of_masks_whose_kernels_do_not_compile(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     made = builder._kernel
 

@@ -20,6 +20,8 @@ from torch_outboard.kernels import builder, refused_operators
 from torch_outboard.kernels.reasons import explained
 from torch_outboard.testing.database.calls import poison
 
+from .device_kernels import UNUSED
+
 
 def run(function: Callable[..., Any], *arguments: Any, device: torch.device, has_strides_of_one: bool = True) -> Any:
     """Compare a function's results on the device, and its changes to its arguments, with the CPU's.
@@ -377,6 +379,7 @@ def test_threads_that_come_first_build_once(device: torch.device) -> None:
         torch.testing.assert_close(result.cpu(), want)
 
 
+@pytest.mark.filterwarnings(f"ignore:{UNUSED}")
 def test_a_build_that_fails_names_the_operator_and_harms_nothing(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,8 +66,12 @@ def test_a_passing_failure_keeps_its_type_and_is_tried_again(name: str, run_pyth
     run_python(BEGIN + _dedent(code), env=ERRORS)
 
 
-def test_what_the_compiler_refuses_is_remembered(run_python: RunPython) -> None:
+def test_what_the_compiler_refuses_is_remembered_and_said_once(run_python: RunPython) -> None:
     code = """
+    import warnings
+
+    said = []
+    warnings.showwarning = lambda message, *where: said.append(str(message))
     for status, operator in ((Status.PROGRAM_REFUSED, torch.sqrt), (Status.INVALID_ARGUMENT, torch.exp)):
         driver.failure, driver.asked = DriverError("line 3: what?", status), 0
         _C.set_retry_interval(0)
@@ -77,6 +81,9 @@ def test_what_the_compiler_refuses_is_remembered(run_python: RunPython) -> None:
         driver.failure = None
         fails_with(NotSupportedError, operator)
     assert [operator for operator, _ in refused_operators()] == ["aten::exp", "aten::sqrt"]
+    (text,) = said
+    assert text.startswith("the kernel that was generated for aten::sqrt is not used"), text
+    assert "line 3: what?" in text and "refused_operators()" in text, text
     """
     run_python(BEGIN + _dedent(code), env=ERRORS)
 

@@ -11,7 +11,10 @@ import contextlib
 import functools
 import logging
 import os
+import traceback
+import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -51,6 +54,9 @@ _log = logging.getLogger(__name__)
 
 # A full disk, no more files, no more memory: a failure that may pass.
 _PASSING = (OSError, MemoryError)
+
+_PACKAGE = Path(__file__).parents[1]
+_TEMPLATES = _PACKAGE / "kernels" / "templates"
 
 
 def numbers(name: str) -> int:
@@ -310,7 +316,25 @@ def _made(name: str, make: Callable[[], Answer]) -> tuple[Answer, bool]:
         first = str(error).strip().partition("\n")[0]
         reason = f"{type(error).__name__}: {first}"[:300]
         route.end(refusal=reason)
+        if _is_own(error):
+            warnings.warn(
+                f"torch-outboard failed to write a kernel of {name} ({reason}), which is a fault of its own. The call "
+                f"runs without it, and may be slow. Please report this, with the log of {__name__} at level DEBUG",
+                RuntimeWarning,
+                stacklevel=1,
+            )
         return refused(reason), False
+
+
+def _is_own(error: BaseException) -> bool:
+    """Return whether an exception is a fault of this package, and no case that it or torch's lowerings refuse."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, NotImplementedError):
+        return False
+    files = [Path(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    is_raised_here = any(one.is_relative_to(_PACKAGE) for one in files[-1:])
+    return is_raised_here or any(one.is_relative_to(_TEMPLATES) for one in files)
 
 
 def _build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:

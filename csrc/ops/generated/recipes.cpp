@@ -169,8 +169,14 @@ bool is_aliased(const Call& call) {
   return false;
 }
 
-std::string unusable(const c10::Error& error) {
-  return std::string("its plan can't be used: ") + error.what_without_backtrace();
+std::string unusable(const Operator& op, const c10::Error& error) {
+  static std::atomic<bool> has_warned{false};
+  std::string reason = std::string("its plan can't be used: ") + error.what_without_backtrace();
+  if (!has_warned.exchange(true)) {
+    TORCH_WARN("the kernel that was generated for ", op.name, " is not used, so that its calls may be slow: ", reason,
+               ". This is said once; torch_outboard.kernels.refused_operators() returns all that were refused.");
+  }
+  return reason;
 }
 
 std::string words_of(const std::exception& error) {
@@ -318,7 +324,7 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::use(const std::shared_ptr<c
     if (known == nullptr || is_lost(call.device())) {
       throw;
     }
-    return refuse(unusable(*known), nullptr);
+    return refuse(unusable(call.op(), *known), nullptr);
   }
   if (found == nullptr) {
     return nullptr;
@@ -334,7 +340,7 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::use(const std::shared_ptr<c
       drop(*recipe, call, error);
       return nullptr;
     }
-    return refuse(unusable(error), group.get());  // for any call of the class
+    return refuse(unusable(call.op(), error), group.get());  // for any call of the class
   } catch (...) {
     recipe->failure.keep_current();
     throw;
@@ -389,7 +395,8 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, con
   try {
     recipe = recipe_of(built, call);
   } catch (const c10::Error& error) {
-    return refuse(unusable(error), group.get());  // a fault of the plan itself affects every call of the class
+    // A fault of the plan itself affects every call of the class.
+    return refuse(unusable(call.op(), error), group.get());
   }
   std::shared_ptr<const CompiledCall> result;
   try {

@@ -93,8 +93,9 @@ class OperatorRecipes final : public ProviderMemory {
 // Return true if a tensor that the operator writes shares memory with another argument.
 bool is_aliased(const Call& call);
 
-// Return the reason why a plan, or a program of it, cannot be used.
-std::string unusable(const c10::Error& error);
+// Return the reason why a plan that was just built, or a program of it, cannot be used, and warn of
+// the first: its calls run by other kernels, or on the CPU.
+std::string unusable(const Operator& op, const c10::Error& error);
 
 // Return a call with a recipe; null if a guard does not hold, or a result has other strides. Raise
 // ValueError for a recipe that does not fit the call.

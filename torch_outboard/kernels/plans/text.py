@@ -15,7 +15,7 @@ from torch_outboard.kernels.refusal import Refusal
 __all__ = ["NotAFormula", "PlanWriter"]
 
 
-class NotAFormula(Exception):
+class NotAFormula(NotImplementedError):
     """A plan can't express a size as a formula; the call is then traced again with known sizes."""
 
 
