@@ -310,6 +310,15 @@ def test_samples_of_a_grid(dims: int, mode: str, padding: str, is_aligned: bool,
     check(sample, image, grid, device=device, tolerance=1e-4)
 
 
+def test_samples_outside_of_an_image_take_nothing_of_it(device: torch.device) -> None:
+    """Also where the image is NaN, and the gradient of a sample is infinite."""
+    image = torch.full((1, 1, 3, 4), float("nan"), device=device, requires_grad=True)
+    result = F.grid_sample(image, torch.full((1, 2, 2, 2), 3.0, device=device), align_corners=False)
+    (grad,) = torch.autograd.grad(result, image, torch.full_like(result, float("inf")))
+    assert not result.any()
+    assert not grad.any()
+
+
 @pytest.mark.parametrize("size", [(2, 3, 4), pytest.param((7, 5, 9), marks=pytest.mark.long)])
 def test_means_of_boxes(size: tuple[int, ...], device: torch.device) -> None:
     check(lambda x: F.adaptive_avg_pool3d(x, size), torch.randn(2, 3, 5, 6, 7), device=device)

@@ -33,11 +33,12 @@ class _Neighbour(NamedTuple):
 
 
 class _Sampled(NamedTuple):
-    """All neighbours of all places: the indices by axis, the weights, and the weights' slopes by axis.
+    """All neighbours of all places: which are inside, the indices by axis, the weights, and their slopes by axis.
 
     Tensors are [combination, batch, 1, *places].
     """
 
+    is_inside: torch.Tensor
     indices: list[torch.Tensor]
     weight: torch.Tensor
     slopes: list[torch.Tensor]
@@ -48,13 +49,9 @@ def _grid_sampler(
 ) -> torch.Tensor:
     found = _sampled(input, grid, interpolation_mode, padding_mode, align_corners)
     values = input[_places(input, found.indices)].to(found.weight.dtype)
-    result: torch.Tensor = (values * found.weight).sum(0).to(input.dtype)
+    # A product, which may be NaN, is left out, instead of one with a weight of 0.
+    result: torch.Tensor = torch.where(found.is_inside, values * found.weight, 0).sum(0).to(input.dtype)
     return result
-
-
-def _grid_sampler_2d(input: torch.Tensor, grid: torch.Tensor, interpolation_mode: int, *given: Any) -> Any:
-    """Sample by cubic weights. Torch makes one formula of the 16 neighbours, for which compilers take minutes."""
-    return _grid_sampler(input, grid, interpolation_mode, *given) if interpolation_mode == _CUBIC else NotImplemented
 
 
 def _grid_sampler_backward(
@@ -72,12 +69,13 @@ def _grid_sampler_backward(
     of_input = None
     if output_mask[0]:
         sums = torch.zeros(input.shape, dtype=grad.dtype, device=input.device)
-        of_input = torch.ops.aten.index_put(sums, list(places), grad * found.weight, True).to(input.dtype)
+        parts = torch.where(found.is_inside, grad * found.weight, 0)
+        of_input = torch.ops.aten.index_put(sums, list(places), parts, True).to(input.dtype)
     if interpolation_mode == _NEAREST:
         return of_input, torch.zeros(grid.shape, dtype=grid.dtype, device=grid.device)
     products = (input[places].to(grad.dtype) * grad).sum(2, keepdim=True)
     # The grid's last dimension counts axes from the last one on.
-    of_grid = [(products * slope).sum((0, 2)) for slope in reversed(found.slopes)]
+    of_grid = [torch.where(found.is_inside, products * one, 0).sum((0, 2)) for one in reversed(found.slopes)]
     return of_input, torch.stack(of_grid, -1).to(grid.dtype)
 
 
@@ -98,17 +96,23 @@ def _sampled(input: torch.Tensor, grid: torch.Tensor, interpolation: int, paddin
     ]
     indices: list[list[torch.Tensor]] = [[] for _ in sizes]
     slopes: list[list[torch.Tensor]] = [[] for _ in sizes]
-    weights = []
+    weights, inside = [], []
     for combination in itertools.product(*axes):
         is_inside = _all(
             torch.logical_and(one.place >= 0, one.place < size) for one, size in zip(combination, sizes, strict=True)
         )
-        weights.append(torch.where(is_inside, math.prod(one.weight for one in combination), 0))
+        inside.append(is_inside)
+        weights.append(math.prod((one.weight for one in combination[1:]), start=combination[0].weight))
         for axis, one in enumerate(combination):
             others = [other.weight for other in combination if other is not one]
-            slopes[axis].append(torch.where(is_inside, math.prod(others, start=one.slope), 0))
+            slopes[axis].append(math.prod(others, start=one.slope))
             indices[axis].append(torch.where(is_inside, one.place, 0).to(torch.int64))
-    return _Sampled([torch.stack(one) for one in indices], torch.stack(weights), [torch.stack(one) for one in slopes])
+    return _Sampled(
+        torch.stack(inside),
+        [torch.stack(one) for one in indices],
+        torch.stack(weights),
+        [torch.stack(one) for one in slopes],
+    )
 
 
 def _all(conditions: Iterator[torch.Tensor]) -> torch.Tensor:
@@ -179,7 +183,7 @@ def _padded(
 
 OPERATORS = (
     Operator("aten::grid_sampler_2d", refused=ROUNDED_BETWEEN),
-    Operator("aten::grid_sampler_2d.default", decomposition=_grid_sampler_2d),
+    Operator("aten::grid_sampler_2d.default", decomposition=_grid_sampler),
     Operator("aten::grid_sampler_2d_backward.default", decomposition=_grid_sampler_backward, refused=ROUNDED_BETWEEN),
     Operator("aten::grid_sampler_3d.default", decomposition=_grid_sampler),
     Operator("aten::grid_sampler_3d_backward.default", decomposition=_grid_sampler_backward),
