@@ -23,6 +23,8 @@ from torch_outboard import _C, sanitizer
 from torch_outboard.kernels import builder, refused_operators
 from torch_outboard.testing.database.calls import poison
 
+from .device_kernels import UNUSED
+
 # None, one, fewer than a group of items has, several chunks.
 SIZES = ((0,), (1,), (), (7, 3), (129,), (5000,), (3, 4099))
 Case = Callable[[Callable[[], list[torch.Tensor]], Callable[[], list[float]]], tuple[Any, ...]]
@@ -205,6 +207,7 @@ def test_a_maximum_of_whole_numbers(device: torch.device) -> None:
             assert torch.equal(one.cpu(), other)
 
 
+@pytest.mark.filterwarnings(f"ignore:{UNUSED}")
 def test_what_is_refused_is_listed(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     x = [torch.rand(5), torch.rand(3)]
     ours = [one.to(device) for one in x]
