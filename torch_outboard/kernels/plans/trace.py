@@ -221,7 +221,8 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
     """
     if call.row.filled:
         _check_fill(call)
-    mode, shape_env = _fake_mode()
+    shape_env = ShapeEnv()
+    mode = _Mode(shape_env)
     inputs = _Inputs(call, mode, is_static, real)
     arguments = [
         inputs.number(place)
@@ -244,7 +245,8 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
 
 def trace_function(function: Callable[..., Sequence[torch.Tensor]], given: Sequence[Any], device: Any) -> Traced:
     """Trace a function that takes tensors and returns a list of new ones, as if the tensors were on the device."""
-    mode, shape_env = _fake_mode()
+    shape_env = ShapeEnv()
+    mode = _Mode(shape_env)
     inputs = [Input(_fake(one, mode, device, number), tensor=number) for number, one in enumerate(given)]
     results = 0
 
@@ -263,18 +265,16 @@ def trace_function(function: Callable[..., Sequence[torch.Tensor]], given: Seque
 class _Mode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """A mode that caches calls once there are many, which often repeat themselves. To make an entry takes long."""
 
-    calls = 0
+    def __init__(self, shape_env: ShapeEnv) -> None:
+        super().__init__(shape_env=shape_env)
+        self.cache_enabled = False
+        self.calls = 0
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.calls += 1
-        self.cache_enabled = self.calls > _MANY_CALLS
+        if self.calls == _MANY_CALLS:
+            self.cache_enabled = True
         return super().dispatch(func, types, args, kwargs)
-
-
-def _fake_mode() -> tuple[FakeTensorMode, ShapeEnv]:
-    """Return a mode with symbols of its own."""
-    shape_env = ShapeEnv()
-    return _Mode(shape_env=shape_env), shape_env
 
 
 def _graph_of(body: Callable[..., Any], inputs: list[Input], mode: FakeTensorMode) -> torch.fx.GraphModule:
