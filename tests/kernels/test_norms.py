@@ -48,7 +48,7 @@ def close(ours: Sequence[torch.Tensor], exact: Sequence[torch.Tensor], dtype: to
 def test_rms_norm(name: str, has_weight: bool, dtype: torch.dtype, device: torch.device) -> None:
     shape, normalized = SHAPES[name]
     weight = [torch.randn(shape[len(shape) - normalized :])] if has_weight else []
-    # Gradients are differences of numbers as large as the quotient by a row's root mean square: none is near 0.
+    # Gradients are differences of numbers that a row's root mean square divides: none is near 0.
     x = torch.randn(shape)
     x += 0.5 * x.sign()
     given = [one.to(dtype) for one in (x, torch.randn(shape), *weight)]

@@ -37,8 +37,8 @@ from torch_outboard.kernels.refusal import Refusal
 
 __all__ = ["OperatorCall", "trace", "trace_function"]
 
-# Calls of a trace from which on the next ones are cached. Most operators make 50 to 100, and take 1.2 times as long if
-# all are cached; grid_sample makes up to 1,600, and takes 1.3 times as long if none is.
+# Calls of a trace from which on the next ones are cached. Most operators make 50 to 100, and take
+# 1.2 times as long if all are cached; grid_sample makes up to 1,600, and takes longer if none is.
 _MANY_CALLS = 150
 
 
