@@ -327,7 +327,10 @@ def _made(name: str, make: Callable[[], Answer]) -> tuple[Answer, bool]:
 
 
 def _is_own(error: BaseException) -> bool:
-    """Return whether an exception is a fault of this package, and no case that it or torch's lowerings refuse."""
+    """Return whether an exception is a fault of this package, and no case that it or torch's lowerings refuse.
+
+    What code generation can't express, it says by NotImplementedError.
+    """
     while error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, NotImplementedError):

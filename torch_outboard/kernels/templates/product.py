@@ -248,8 +248,9 @@ def ceil_div(size: Any, unit: int) -> sympy.Expr:
 
 def filled(text: str, words: Mapping[str, str]) -> str:
     """Return a text with `$WORD` replaced by each word's text, which may contain words itself."""
-    while found := _WORD.search(text):
-        text = text[: found.start()] + words[found[1]] + text[found.end() :]
+    text = partly_filled(text, words)
+    if lacking := _WORD.search(text):
+        raise KeyError(lacking[1])
     return text
 
 
@@ -257,9 +258,11 @@ def partly_filled(text: str, words: Mapping[str, str]) -> str:
     """Return a text as `filled` does, with the words that `words` lacks left in it."""
     begin = 0
     while found := _WORD.search(text, begin):
+        begin = found.start()
         if found[1] in words:
-            text = text[: found.start()] + words[found[1]] + text[found.end() :]
-        begin = found.start() if found[1] in words else found.end()
+            text = text[:begin] + words[found[1]] + text[found.end() :]
+        else:
+            begin = found.end()
     return text
 
 
