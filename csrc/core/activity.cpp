@@ -3,13 +3,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -18,13 +16,13 @@
 #include <unistd.h>
 #endif
 
+#include "core/activity_works.h"
 #include "core/capture.h"
 #include "core/driver.h"
 #include "core/error.h"
 #include "core/event.h"
 #include "core/lost_device.h"
 #include "core/process.h"
-#include "core/stream_handles.h"
 
 namespace outboard {
 
@@ -37,6 +35,7 @@ namespace {
 // Work that events time.
 struct Bracket {
   uint64_t correlation;
+  int64_t earliest;  // the host's time before `before` was queued
   Event before;
   Event after;
 };
@@ -140,19 +139,6 @@ bool times_events() {
   return driver().event_timestamp != nullptr;
 }
 
-ActivityKind kind_of(uint32_t driver_kind) {
-  switch (driver_kind) {
-    case OB_ACTIVITY_COPY:
-      return ActivityKind::Copy;
-    case OB_ACTIVITY_FILL:
-      return ActivityKind::Fill;
-    case OB_ACTIVITY_HOST:
-      return ActivityKind::Host;
-    default:
-      return ActivityKind::Kernel;
-  }
-}
-
 // Read the driver's records, up to its first error.
 ob_status read_driver_records(std::vector<ob_activity>& out_records) {
   constexpr size_t kBatch = 256;
@@ -231,63 +217,29 @@ void clear(ThreadLog& log) {
   brackets.swap(log.brackets);
 }
 
-using CallsByCorrelation = std::unordered_map<uint64_t, const CallRecord*>;
-
-void add_driver_records(const std::vector<ob_activity>& records, const CallsByCorrelation& calls,
-                        ActivityProfile& profile) {
-  StreamsOfHandles streams;
-  for (const ob_activity& record : records) {
-    WorkRecord work;
-    const auto found = calls.find(record.correlation);
-    const CallRecord* call = found == calls.end() ? nullptr : found->second;
-    work.correlation = call ? record.correlation : 0;
-    work.start = record.start;
-    work.end = record.end;
-    work.device = static_cast<c10::DeviceIndex>(std::clamp<int32_t>(record.device, 0, kMaxDevices - 1));
-    work.stream = streams.find(work.device, record.stream, call && call->device == work.device ? call->stream : -1);
-    work.info.kind = kind_of(record.kind);
-    work.info.bytes = record.bytes;
-    work.info.src_device = record.src_device;
-    work.info.dst_device = record.dst_device;
-    // The core knows the operator of a host call; the driver knows the names of its kernels.
-    const std::string name(record.name, ::strnlen(record.name, sizeof(record.name)));
-    const bool knows_better = call && call->info.name && (work.info.kind == ActivityKind::Host || name.empty());
-    work.info.name = knows_better ? call->info.name : intern_name(name);
-    work.info.entry = call ? call->info.entry : "";
-    profile.works.push_back(work);
-  }
-}
-
-// Complete work that the core timed with the data of its call.
-void complete(WorkRecord& work, const CallRecord& call) {
-  work.info = call.info;
-  work.device = call.device;
-  work.stream = call.stream;
-}
-
 ob_status timestamp_of(const Event& event, int64_t* out_nanoseconds) {
   return driver().event_timestamp(driver().self, event.device(), event.handle(), out_nanoseconds);
 }
 
-// Correct work that seems to begin before its call. Measured times may be earlier for two reasons:
-// the event before the work is recorded just before the call's time is taken, and a driver converts
-// its device's clock. A larger difference means a wrong clock.
-void begin_with_calls(const CallsByCorrelation& calls, ActivityProfile& profile) {
-  constexpr int64_t kOfConversion = 1'000'000;  // a millisecond
-  int64_t furthest = 0;
-  for (WorkRecord& work : profile.works) {
-    const auto call = calls.find(work.correlation);
-    if (call != calls.end() && work.start < call->second->start) {
-      furthest = std::max(furthest, call->second->start - work.start);
-      work.start = call->second->start;
-      work.end = std::max(work.end, work.start);
+// The end is given by the time between the events, if the driver has it: between two readings of a
+// timestamp, a driver may measure its device's clock anew.
+ob_status read_times(const Bracket& bracket, WorkRecord& work, const char*& out_entry) {
+  out_entry = "event_timestamp";
+  const ob_status status = timestamp_of(bracket.before, &work.start);
+  if (status != OB_OK) {
+    return status;
+  }
+  if (driver().event_elapsed != nullptr) {
+    double milliseconds = 0;
+    const ob_status elapsed = driver().event_elapsed(driver().self, bracket.after.device(), bracket.before.handle(),
+                                                     bracket.after.handle(), &milliseconds);
+    if (!is_unimplemented(elapsed)) {
+      out_entry = "event_elapsed";
+      work.end = work.start + static_cast<int64_t>(milliseconds * 1e6);
+      return elapsed;
     }
   }
-  if (furthest > kOfConversion) {
-    profile.problems.push_back("the driver's times lie up to " + std::to_string(furthest / 1000) +
-                               " us before the calls that queued the work: they must be nanoseconds of"
-                               " CLOCK_MONOTONIC. Such work is shown from its call on");
-  }
+  return timestamp_of(bracket.after, &work.end);
 }
 
 // Return false if no further bracket needs to be tried.
@@ -301,17 +253,14 @@ bool add_bracket(const Bracket& bracket, const CallRecord& call, ActivityProfile
   }
   WorkRecord work;
   if (status == OB_OK) {
-    entry = "event_timestamp";
-    status = timestamp_of(bracket.before, &work.start);
-  }
-  if (status == OB_OK) {
-    status = timestamp_of(bracket.after, &work.end);
+    status = read_times(bracket, work, entry);
   }
   if (status != OB_OK) {
     profile.problems.push_back(is_unimplemented(status) ? untimed() : problem_of(entry, status));
     return false;
   }
   work.correlation = bracket.correlation;
+  work.earliest = bracket.earliest;
   complete(work, call);
   profile.works.push_back(work);
   return true;
@@ -339,6 +288,7 @@ void count_unfinished(ActivityProfile& profile, Timing timing) {
 struct ActivityScope::Open {
   CallRecord call;
   std::optional<Event> before;
+  int64_t earliest = 0;  // the host's time before `before` was queued
   Stream* stream = nullptr;
   Open* outer = nullptr;
   bool has_inner = false;  // calls within this one have queued the work
@@ -476,6 +426,7 @@ void ActivityScope::begin(Stream& stream, const ActivityInfo& info) {
                                !recording().driver_records.load(std::memory_order_relaxed);
       if (has_bracket) {
         open->before.emplace(OB_EVENT_TIMING);
+        open->earliest = now();
         open->before->record(stream);
       }
     }
@@ -527,7 +478,7 @@ void ActivityScope::log(Open& open) {
   }
   std::optional<Bracket> bracket;
   if (open.before && !open.has_inner) {
-    bracket.emplace(Bracket{open.call.correlation, std::move(*open.before), Event(OB_EVENT_TIMING)});
+    bracket.emplace(Bracket{open.call.correlation, open.earliest, std::move(*open.before), Event(OB_EVENT_TIMING)});
     bracket->after.record(*open.stream);
   }
   // The calls within it have its work.

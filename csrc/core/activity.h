@@ -59,6 +59,7 @@ struct WorkRecord {
   uint64_t correlation = 0;  // 0: the driver does not know which call queued it
   int64_t start = 0;
   int64_t end = 0;
+  int64_t earliest = 0;  // when the work can have begun at the earliest; 0: with its call
   ActivityInfo info{};
   c10::DeviceIndex device = 0;
   c10::StreamId stream = 0;

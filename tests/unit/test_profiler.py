@@ -179,6 +179,41 @@ assert not of(events, "gpu_memset")
     assert "not done" not in done.stderr
 
 
+def test_a_clock_that_is_off_shortens_no_work(run_python, tmp_path):
+    """Times before their calls are moved, and a clock that is measured anew between two readings is not trusted."""
+    done = run_python(
+        PROFILE
+        + f"""
+class Skewed(PythonDriver):
+    early, jump = 100_000, 0
+
+    def event_timestamp(self, device, event):
+        self.early += self.jump
+        return super().event_timestamp(device, event) - self.early
+
+    def event_elapsed(self, device, start, end):
+        return (super().event_timestamp(device, end) - super().event_timestamp(device, start)) * 1e-6
+
+    def fill_async(self, device, stream, dst, pattern, count):
+        time.sleep(0.002)
+        super().fill_async(device, stream, dst, pattern, count)
+
+driver = Skewed()
+torch_outboard.attach(driver)
+x = torch.ones(8, device="python")
+for driver.early, driver.jump in ((100_000, 0), (0, 10_000_000), (0, -10_000_000), (5_000_000, 0)):
+    events = trace_of(lambda: (x.fill_(2), x.fill_(3)), "{tmp_path}/trace.json")
+    fills = of(events, "gpu_memset")
+    calls = [event for event in of(events, "privateuse1_runtime") if event["name"] == "fill_async"]
+    assert len(fills) == len(calls) == 2
+    for fill, call in zip(fills, calls):
+        assert 2_000 <= fill["dur"] < 100_000, (driver.early, fill)
+        assert fill["ts"] >= call["ts"] - 0.01
+"""
+    )
+    assert done.stderr.count("us before the calls that queued the work") >= 1
+
+
 def test_work_that_is_not_done_is_counted(run_python, tmp_path):
     """A profile ends with a wait for the current device only."""
     done = run_python(

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/activity_works.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "core/driver.h"
+#include "core/stream_handles.h"
+
+namespace outboard {
+
+namespace {
+
+ActivityKind kind_of(uint32_t driver_kind) {
+  switch (driver_kind) {
+    case OB_ACTIVITY_COPY:
+      return ActivityKind::Copy;
+    case OB_ACTIVITY_FILL:
+      return ActivityKind::Fill;
+    case OB_ACTIVITY_HOST:
+      return ActivityKind::Host;
+    default:
+      return ActivityKind::Kernel;
+  }
+}
+
+}  // namespace
+
+void complete(WorkRecord& work, const CallRecord& call) {
+  work.info = call.info;
+  work.device = call.device;
+  work.stream = call.stream;
+}
+
+void add_driver_records(const std::vector<ob_activity>& records, const CallsByCorrelation& calls,
+                        ActivityProfile& profile) {
+  StreamsOfHandles streams;
+  for (const ob_activity& record : records) {
+    WorkRecord work;
+    const auto found = calls.find(record.correlation);
+    const CallRecord* call = found == calls.end() ? nullptr : found->second;
+    work.correlation = call ? record.correlation : 0;
+    work.start = record.start;
+    work.end = record.end;
+    work.device = static_cast<c10::DeviceIndex>(std::clamp<int32_t>(record.device, 0, kMaxDevices - 1));
+    work.stream = streams.find(work.device, record.stream, call && call->device == work.device ? call->stream : -1);
+    work.info.kind = kind_of(record.kind);
+    work.info.bytes = record.bytes;
+    work.info.src_device = record.src_device;
+    work.info.dst_device = record.dst_device;
+    // The core knows the operator of a host call; the driver knows the names of its kernels.
+    const std::string name(record.name, ::strnlen(record.name, sizeof(record.name)));
+    const bool knows_better = call && call->info.name && (work.info.kind == ActivityKind::Host || name.empty());
+    work.info.name = knows_better ? call->info.name : intern_name(name);
+    work.info.entry = call ? call->info.entry : "";
+    profile.works.push_back(work);
+  }
+}
+
+void begin_with_calls(const CallsByCorrelation& calls, ActivityProfile& profile) {
+  constexpr int64_t kOfConversion = 1'000'000;  // a millisecond
+  int64_t furthest = 0;
+  for (WorkRecord& work : profile.works) {
+    const auto call = calls.find(work.correlation);
+    if (call == calls.end()) {
+      continue;
+    }
+    const int64_t call_start = call->second->start;
+    const int64_t off = std::max<int64_t>((work.earliest != 0 ? work.earliest : call_start) - work.start, 0);
+    furthest = std::max(furthest, off);
+    work.start = std::max(work.start + off, call_start);
+    work.end = std::max(work.end + off, work.start);
+  }
+  if (furthest > kOfConversion) {
+    profile.problems.push_back("the driver's times lie up to " + std::to_string(furthest / 1000) +
+                               " us before the calls that queued the work: they must be nanoseconds of"
+                               " CLOCK_MONOTONIC. Such work is shown from its call on");
+  }
+}
+
+}  // namespace outboard
