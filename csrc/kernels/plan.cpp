@@ -130,7 +130,7 @@ class PlanReader {
     } else if (word == "copy") {
       step.kind = PlanStep::Kind::Copy;
       step.target = tensor(next_word());
-      require(!step.target.is_buffer, "a copy goes into a tensor of the call");
+      require(!step.target->is_buffer, "a copy goes into a tensor of the call");
       step.source = tensor(next_word());
     } else if (word == "repeat") {
       step.kind = PlanStep::Kind::Repeat;
@@ -141,8 +141,8 @@ class PlanReader {
       require(word == "free", "there is no step '", word, "'");
       step.kind = PlanStep::Kind::Free;
       step.target = tensor(next_word());
-      require(step.target.is_buffer, "a tensor of the call is not the plan's to free");
-      freed_[step.target.index] = true;
+      require(step.target->is_buffer, "a tensor of the call is not the plan's to free");
+      freed_[step.target->index] = true;
     }
     plan_.steps_.push_back(std::move(step));
   }

@@ -36,6 +36,7 @@
 #include <c10/util/ArrayRef.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -76,8 +77,8 @@ struct PlanStep {
   // how many launches follow that are repeated.
   uint32_t index = 0;
   uint32_t rank = 0;  // of Allocate and View
-  PlanTensor target{};  // of Copy; the buffer of View and Free
-  PlanTensor source{};  // of Copy
+  std::optional<PlanTensor> target;  // of Copy; the buffer of View and Free
+  std::optional<PlanTensor> source;  // of Copy
   std::string op;  // of Call: name and overload
   std::vector<PlanArgument> arguments;  // of Launch and Call
   // Sizes, strides and, of View, the offset; of Launch and Call the numbers,

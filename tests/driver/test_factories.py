@@ -34,7 +34,13 @@ FACTORIES = {
     "tensor": lambda **kw: torch.tensor([[1.5, 2.5], [3.5, 4.5]], **kw),
     "scalar_tensor": lambda **kw: torch.scalar_tensor(3, **kw),
     "tril_indices": lambda **kw: torch.tril_indices(3, 3, **kw),
+    "triu_indices": lambda **kw: torch.triu_indices(4, 5, -1, **kw),
+    "tril_indices(0)": lambda **kw: torch.tril_indices(0, 4, **kw),
     "hann_window": lambda **kw: torch.hann_window(8, **kw),
+    "hamming_window": lambda **kw: torch.hamming_window(8, False, 0.3, **kw),
+    "blackman_window": lambda **kw: torch.blackman_window(8, **kw),
+    "bartlett_window": lambda **kw: torch.bartlett_window(8, **kw),
+    "fftfreq": lambda **kw: torch.fft.fftfreq(7, **kw),
     "empty(0)": lambda **kw: torch.empty(0, 3, **kw),
 }
 
@@ -42,6 +48,29 @@ FACTORIES = {
 @pytest.mark.parametrize("name", FACTORIES)
 def test_factory_gives_the_cpu_values_on_the_device(device, name):
     assert_same(FACTORIES[name](device=device), FACTORIES[name](device="cpu"), device)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_kaiser_windows(device, dtype):
+    for given in ((9,), (300, False), (41, True, 6.5), (2, False, 3.5), (1, False), (0,)):
+        ours = torch.kaiser_window(*given, dtype=dtype, device=device)
+        assert ours.device == device
+        # The CPU rounds each step of the formula to the type.
+        torch.testing.assert_close(ours.cpu(), torch.kaiser_window(*given, dtype=torch.float64).to(dtype))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"window_length": -1}, "non-negative window_length, got window_length=-1"),
+        ({"window_length": 4, "dtype": torch.int32}, "expects floating point dtypes"),
+        ({"window_length": 4, "layout": torch.sparse_coo}, "is not implemented for"),
+    ],
+)
+def test_a_wrong_window_is_refused(device, wrong, message):
+    for place in ("cpu", device):
+        with pytest.raises(RuntimeError, match=message):
+            torch.kaiser_window(device=place, **wrong)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

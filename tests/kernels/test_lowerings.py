@@ -54,3 +54,13 @@ def test_what_an_earlier_loop_stored_is_read_under_a_mask(device: torch.device) 
     x, mask = torch.randint(-9, 9, (300,)).float(), torch.rand(300) > 0.5
     found = torch.compile(chosen)(x.to(device), mask.to(device))
     assert torch.equal(found.cpu(), chosen(x, mask))
+
+
+@pytest.mark.usefixtures("nothing_on_the_cpu")
+def test_what_has_no_tensors_runs_by_kernels(device: torch.device) -> None:
+    """A plan needs no tensor of the call."""
+    for sizes in ((5, 7, -2), (6, 3, 1), (4, 4, 0)):
+        for function in (torch.tril_indices, torch.triu_indices):
+            assert torch.equal(function(*sizes, device=device).cpu(), function(*sizes))
+    window = torch.kaiser_window(300, False, 6.5, device=device)
+    torch.testing.assert_close(window.cpu(), torch.kaiser_window(300, False, 6.5))

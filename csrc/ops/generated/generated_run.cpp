@@ -153,7 +153,7 @@ std::vector<BufferShape> buffer_shapes(const kernels::Plan& plan, c10::ArrayRef<
         TORCH_CHECK_VALUE(std::all_of(own.begin(), own.end(), [](int64_t number) { return number >= 0; }),
                           "a size, a stride or the offset of a view is below 0");
         buffers.push_back(viewed(
-            step, step.target.is_buffer ? buffers[step.target.index] : shape_of_argument(tensors[step.target.index]),
+            step, step.target->is_buffer ? buffers[step.target->index] : shape_of_argument(tensors[step.target->index]),
             own.slice(0, step.rank), own.slice(step.rank, step.rank), own.back()));
         break;
       case PlanStep::Kind::Call:
@@ -326,11 +326,11 @@ class Run {
         break;
       case PlanStep::Kind::Copy: {
         const at::AutoDispatchBelowADInplaceOrView below_autograd;
-        tensor(step.target).copy_(tensor(step.source));
+        tensor(*step.target).copy_(tensor(*step.source));
         break;
       }
       case PlanStep::Kind::Free:
-        buffers_[step.target.index].reset();
+        buffers_[step.target->index].reset();
         break;
       case PlanStep::Kind::Repeat:
         break;  // run() repeats
@@ -338,7 +338,7 @@ class Run {
   }
 
   at::Tensor view(const PlanStep& step) {
-    const at::Tensor& base = tensor(step.target);
+    const at::Tensor& base = tensor(*step.target);
     const c10::IntArrayRef sizes = take(step.rank);
     const c10::IntArrayRef strides = take(step.rank);
     // An argument's memory differs at each call.
@@ -488,8 +488,11 @@ void check_tensors(const kernels::Plan& plan, const Call& call, const Tensors& t
       TORCH_CHECK_VALUE(number.defined() && number.is_cpu() && number.dim() == 0, "argument ", step.index,
                         " is no number of the CPU's");
     }
-    check(step.target);
-    check(step.source);
+    for (const std::optional<PlanTensor>& one : {step.target, step.source}) {
+      if (one) {
+        check(*one);
+      }
+    }
     for (const PlanArgument& argument : step.arguments) {
       std::for_each(argument.tensors.begin(), argument.tensors.end(), check);
     }

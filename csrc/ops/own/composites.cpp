@@ -5,11 +5,16 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_efficientzerotensor.h>
 #include <ATen/ops/_embedding_bag_backward_native.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/histc.h>
+#include <ATen/ops/i0.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <torch/library.h>
 
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "core/driver.h"
@@ -108,6 +113,41 @@ at::Tensor embedding_bag_backward(const at::Tensor& grad, const at::Tensor& indi
                                                     per_sample_weights, padding_idx);
 }
 
+// The window of torch.kaiser_window. Torch looks a kernel for its formula up by device,
+// and has none to give others.
+at::Tensor kaiser_window_beta(int64_t window_length, bool periodic, double beta, std::optional<c10::ScalarType> dtype,
+                              std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                              std::optional<bool> pin_memory) {
+  const c10::ScalarType type = dtype.value_or(c10::get_default_dtype_as_scalartype());
+  TORCH_CHECK(layout.value_or(c10::kStrided) == c10::kStrided, "kaiser_window is not implemented for the layout ",
+              *layout, ", only for the strided one");
+  TORCH_CHECK(c10::isFloatingType(type), "kaiser_window expects floating point dtypes, got: ", type);
+  TORCH_CHECK(window_length >= 0,
+              "kaiser_window requires non-negative window_length, got window_length=", window_length);
+  const c10::TensorOptions options = at::dtype(type).layout(layout).device(device).pinned_memory(pin_memory);
+  if (window_length <= 1) {
+    return at::ones({window_length}, options);
+  }
+  const bool is_wide = type == c10::kDouble;
+  const int64_t last = periodic ? window_length : window_length - 1;
+  const at::Tensor place = at::arange(window_length, options.dtype(is_wide ? c10::kDouble : c10::kFloat));
+  const at::Tensor side = place.mul(2.0 / static_cast<double>(last)).sub_(1);  // from -1 to 1
+  const double largest = at::i0(at::scalar_tensor(beta, at::kDouble)).item<double>();
+  return at::i0(side.square_().neg_().add_(1).clamp_min_(0).sqrt_().mul_(beta)).div_(largest).to(type);
+}
+
+at::Tensor kaiser_window_periodic(int64_t window_length, bool periodic, std::optional<c10::ScalarType> dtype,
+                                  std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                                  std::optional<bool> pin_memory) {
+  constexpr double kBeta = 12;
+  return kaiser_window_beta(window_length, periodic, kBeta, dtype, layout, device, pin_memory);
+}
+
+at::Tensor kaiser_window(int64_t window_length, std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout,
+                         std::optional<c10::Device> device, std::optional<bool> pin_memory) {
+  return kaiser_window_periodic(window_length, /*periodic=*/true, dtype, layout, device, pin_memory);
+}
+
 void refuse_quantized(const c10::OperatorHandle& op, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, toString(op.operator_name()), ": quantized tensors cannot be made on '",
                               driver_name(),
@@ -136,6 +176,9 @@ void register_composites(torch::Library& aten) {
   prepare(aten, "_fused_moving_avg_obs_fq_helper", size_statistics);
   prepare(aten, "histc", histogram_of_integers);
   aten.impl("_embedding_bag_backward", embedding_bag_backward);
+  aten.impl("kaiser_window", kaiser_window);
+  aten.impl("kaiser_window.periodic", kaiser_window_periodic);
+  aten.impl("kaiser_window.beta", kaiser_window_beta);
   for (const char* name : {"quantize_per_tensor", "quantize_per_tensor.tensor_qparams", "quantize_per_tensor.tensors",
                            "quantize_per_tensor_dynamic", "quantize_per_channel", "_make_per_tensor_quantized_tensor",
                            "_make_per_channel_quantized_tensor"}) {
