@@ -7,6 +7,7 @@ the sum over all combinations, and a gradient goes back the same way. Neighbours
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -33,9 +34,9 @@ class _Neighbour(NamedTuple):
 
 
 class _Sampled(NamedTuple):
-    """All neighbours of all places: which are inside, the indices by axis, the weights, and their slopes by axis.
+    """One combination of neighbours: where it is inside, the indices by axis, the weight, and its slopes by axis.
 
-    Tensors are [combination, batch, 1, *places].
+    Tensors are [batch, 1, *places], of all combinations at once [combination, batch, 1, *places].
     """
 
     is_inside: torch.Tensor
@@ -47,11 +48,21 @@ class _Sampled(NamedTuple):
 def _grid_sampler(
     input: torch.Tensor, grid: torch.Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> torch.Tensor:
-    found = _sampled(input, grid, interpolation_mode, padding_mode, align_corners)
-    values = input[_places(input, found.indices)].to(found.weight.dtype)
-    # A product, which may be NaN, is left out, instead of one with a weight of 0.
-    result: torch.Tensor = torch.where(found.is_inside, values * found.weight, 0).sum(0).to(input.dtype)
-    return result
+    sampled = _sampled(input, grid, interpolation_mode, padding_mode, align_corners)
+    if interpolation_mode == _CUBIC:  # compilers take minutes for one formula of its 16 combinations
+        return _product(input, _stacked(sampled)).sum(0).to(input.dtype)
+    return functools.reduce(torch.add, (_product(input, one) for one in sampled)).to(input.dtype)
+
+
+def _product(input: torch.Tensor, found: _Sampled) -> torch.Tensor:
+    """Return what combinations add to the samples; of one outside, nothing, where 0 times a NaN would be a NaN."""
+    return torch.where(found.is_inside, _read(input, found) * found.weight, 0)
+
+
+def _read(input: torch.Tensor, found: _Sampled) -> torch.Tensor:
+    """Return the image's values; the first pixel's for a neighbour outside, so that no index needs a check."""
+    places = list(_places(input, found.indices))
+    return torch.ops.aten._unsafe_index.Tensor(input, places).to(found.weight.dtype)
 
 
 def _grid_sampler_backward(
@@ -63,56 +74,56 @@ def _grid_sampler_backward(
     align_corners: bool,
     output_mask: Sequence[bool],
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
-    found = _sampled(input, grid, interpolation_mode, padding_mode, align_corners)
-    places = _places(input, found.indices)
+    found = _stacked(_sampled(input, grid, interpolation_mode, padding_mode, align_corners))
     grad = grad_output.to(found.weight.dtype)
     of_input = None
     if output_mask[0]:
         sums = torch.zeros(input.shape, dtype=grad.dtype, device=input.device)
-        parts = torch.where(found.is_inside, grad * found.weight, 0)
+        places, parts = _places(input, found.indices), torch.where(found.is_inside, grad * found.weight, 0)
         of_input = torch.ops.aten.index_put(sums, list(places), parts, True).to(input.dtype)
     if interpolation_mode == _NEAREST:
         return of_input, torch.zeros(grid.shape, dtype=grid.dtype, device=grid.device)
-    products = (input[places].to(grad.dtype) * grad).sum(2, keepdim=True)
+    products = (_read(input, found) * grad).sum(2, keepdim=True)
     # The grid's last dimension counts axes from the last one on.
     of_grid = [torch.where(found.is_inside, products * one, 0).sum((0, 2)) for one in reversed(found.slopes)]
     return of_input, torch.stack(of_grid, -1).to(grid.dtype)
 
 
 def _places(input: torch.Tensor, indices: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Return the indices of all dimensions of the image, which broadcast to [combination, batch, channel, *places]."""
+    """Return the indices of all dimensions of the image, which broadcast to [..., batch, channel, *places]."""
     ones = [1] * len(indices)
-    batch = torch.arange(input.shape[0], device=input.device).view(1, -1, 1, *ones)
-    channel = torch.arange(input.shape[1], device=input.device).view(1, 1, -1, *ones)
+    batch = torch.arange(input.shape[0], device=input.device).view(-1, 1, *ones)
+    channel = torch.arange(input.shape[1], device=input.device).view(-1, *ones)
     return batch, channel, *indices
 
 
-def _sampled(input: torch.Tensor, grid: torch.Tensor, interpolation: int, padding: int, align: bool) -> _Sampled:
+def _sampled(
+    input: torch.Tensor, grid: torch.Tensor, interpolation: int, padding: int, align: bool
+) -> Iterator[_Sampled]:
+    """Yield the combinations of the neighbours along all axes."""
     sizes = input.shape[2:]
     real = torch.promote_types(input.dtype, torch.float32)
     axes = [
         list(_neighbours(grid[..., len(sizes) - 1 - axis].to(real).unsqueeze(1), size, interpolation, padding, align))
         for axis, size in enumerate(sizes)
     ]
-    indices: list[list[torch.Tensor]] = [[] for _ in sizes]
-    slopes: list[list[torch.Tensor]] = [[] for _ in sizes]
-    weights, inside = [], []
     for combination in itertools.product(*axes):
         is_inside = _all(
             torch.logical_and(one.place >= 0, one.place < size) for one, size in zip(combination, sizes, strict=True)
         )
-        inside.append(is_inside)
-        weights.append(math.prod((one.weight for one in combination[1:]), start=combination[0].weight))
-        for axis, one in enumerate(combination):
+        weight = math.prod((one.weight for one in combination[1:]), start=combination[0].weight)
+        slopes = []
+        for one in combination:
             others = [other.weight for other in combination if other is not one]
-            slopes[axis].append(math.prod(others, start=one.slope))
-            indices[axis].append(torch.where(is_inside, one.place, 0).to(torch.int64))
-    return _Sampled(
-        torch.stack(inside),
-        [torch.stack(one) for one in indices],
-        torch.stack(weights),
-        [torch.stack(one) for one in slopes],
-    )
+            slopes.append(math.prod(others, start=one.slope))
+        indices = [torch.where(is_inside, one.place, 0).to(torch.int64) for one in combination]
+        yield _Sampled(is_inside, indices, weight, slopes)
+
+
+def _stacked(sampled: Iterator[_Sampled]) -> _Sampled:
+    is_inside, indices, weight, slopes = zip(*sampled, strict=True)
+    by_axis = ([torch.stack(one) for one in zip(*values, strict=True)] for values in (indices, slopes))
+    return _Sampled(torch.stack(is_inside), next(by_axis), torch.stack(weight), next(by_axis))
 
 
 def _all(conditions: Iterator[torch.Tensor]) -> torch.Tensor:
