@@ -62,7 +62,8 @@ def _product(input: torch.Tensor, found: _Sampled) -> torch.Tensor:
 def _read(input: torch.Tensor, found: _Sampled) -> torch.Tensor:
     """Return the image's values; the first pixel's for a neighbour outside, so that no index needs a check."""
     places = list(_places(input, found.indices))
-    return torch.ops.aten._unsafe_index.Tensor(input, places).to(found.weight.dtype)
+    values: torch.Tensor = torch.ops.aten._unsafe_index.Tensor(input, places)
+    return values.to(found.weight.dtype)
 
 
 def _grid_sampler_backward(
