@@ -141,3 +141,43 @@ def test_a_compiler_that_builds_nothing_refuses_no_program(run_python: RunPython
 
 def _dedent(code: str) -> str:
     return "\n".join(line.removeprefix("    ") for line in code.splitlines()) + "\n"
+
+
+def test_a_fault_of_the_drivers_dialect_is_told_and_what_it_cannot_express_is_not(run_python: RunPython) -> None:
+    run_python(
+        """
+import warnings
+from dataclasses import fields
+import torch, torch_outboard
+from torch_outboard._discovery import find_driver
+from torch_outboard.codegen.dialects.dialect import Dialect
+from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
+from torch_outboard.compile.simt.generator import OpenCLGenerator
+from torch_outboard.kernels import builder
+
+class Failing(Dialect):
+    def source(self, kernel):
+        raise failure
+
+class FailingGenerator(OpenCLGenerator):
+    dialect = Failing(**{one.name: getattr(OPENCL_C, one.name) for one in fields(Dialect)} | {"name": "failing"})
+
+class Driver(find_driver("sim")):
+    kernel_generator = FailingGenerator
+
+torch_outboard.attach(Driver)
+x = torch.ones(5, device="sim")
+for failure, words in (
+    (KeyError("WORD"), "the driver 'sim', in __main__, failed to write a kernel of aten::exp (KeyError: 'WORD')"),
+    (NotImplementedError("no WORD"), None),
+):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        answer = builder.build("aten::exp", [x], 0, False, 0)
+    assert "WORD" in answer.refusal, answer
+    told = [str(one.message) for one in said]
+    assert all(words is not None and words in one for one in told), told
+    assert len(told) == (words is not None), told
+""",
+        env=ERRORS,
+    )

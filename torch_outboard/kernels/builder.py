@@ -11,10 +11,8 @@ import contextlib
 import functools
 import logging
 import os
-import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +28,7 @@ from torch_outboard.kernels.disk.files import Answer, refused
 from torch_outboard.kernels.disk.key import Sizes, key_of, sizes_of, tuned_key
 from torch_outboard.kernels.disk.packs import Packs, folders_of, owner_of
 from torch_outboard.kernels.disk.store import Store, default_folder
+from torch_outboard.kernels.faults import author_of
 from torch_outboard.kernels.operators import base_name
 from torch_outboard.kernels.promotion import tensors_in
 from torch_outboard.kernels.refusal import Refusal
@@ -54,9 +53,6 @@ _log = logging.getLogger(__name__)
 
 # A full disk, no more files, no more memory: a failure that may pass.
 _PASSING = (OSError, MemoryError)
-
-_PACKAGE = Path(__file__).parents[1]
-_TEMPLATES = _PACKAGE / "kernels" / "templates"
 
 
 def numbers(name: str) -> int:
@@ -316,28 +312,14 @@ def _made(name: str, make: Callable[[], Answer]) -> tuple[Answer, bool]:
         first = str(error).strip().partition("\n")[0]
         reason = f"{type(error).__name__}: {first}"[:300]
         route.end(refusal=reason)
-        if _is_own(error):
+        if author := author_of(error):
             warnings.warn(
-                f"torch-outboard failed to write a kernel of {name} ({reason}), which is a fault of its own. The call "
+                f"{author} failed to write a kernel of {name} ({reason}), which is a fault of its own. The call "
                 f"runs without it, and may be slow. Please report this, with the log of {__name__} at level DEBUG",
                 RuntimeWarning,
                 stacklevel=1,
             )
         return refused(reason), False
-
-
-def _is_own(error: BaseException) -> bool:
-    """Return whether an exception is a fault of this package, and no case that it or torch's lowerings refuse.
-
-    What code generation can't express, it says by NotImplementedError.
-    """
-    while error.__cause__ is not None:
-        error = error.__cause__
-    if isinstance(error, NotImplementedError):
-        return False
-    files = [Path(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__)]
-    is_raised_here = any(one.is_relative_to(_PACKAGE) for one in files[-1:])
-    return is_raised_here or any(one.is_relative_to(_TEMPLATES) for one in files)
 
 
 def _build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:

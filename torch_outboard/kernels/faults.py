@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Exceptions while a kernel is written: a case that nothing is written for, or a fault of the code that writes."""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Iterator
+
+from torch_outboard.compile.generators import generators
+
+__all__ = ["author_of"]
+
+_PACKAGE, _TEMPLATES = "torch_outboard", "torch_outboard.kernels.templates"
+_NOT_THE_DRIVERS = (_PACKAGE, "torch", "builtins")
+
+
+def author_of(error: BaseException) -> str | None:
+    """Return whose fault an exception is, at the beginning of a sentence. None: it refuses a case.
+
+    What code generation can't express, it says by NotImplementedError, and torch's lowerings by any exception.
+    """
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, NotImplementedError):
+        return None
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if not modules:
+        return None
+    if _is_in(modules[-1], _PACKAGE) or any(_is_in(one, _TEMPLATES) for one in modules):
+        return "torch-outboard"
+    folder = modules[-1].rpartition(".")[0]
+    if any(one == modules[-1] or (folder and one.rpartition(".")[0] == folder) for one in _modules_of_driver()):
+        return f"The code generator of the driver {generators().driver.name!r}, in {modules[-1]},"
+    return None
+
+
+def _modules_of_driver() -> Iterator[str]:
+    """Yield the modules of the generator's and of its dialect's classes that are not this package's or torch's."""
+    generator = generators().eager()
+    for made in (generator, getattr(generator, "dialect", None)):
+        modules = (kind.__module__ for kind in type(made).__mro__)
+        yield from (one for one in modules if not any(map(functools.partial(_is_in, one), _NOT_THE_DRIVERS)))
+
+
+def _is_in(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
