@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -235,7 +236,7 @@ ob_status read_times(const Bracket& bracket, WorkRecord& work, const char*& out_
                                                      bracket.after.handle(), &milliseconds);
     if (!is_unimplemented(elapsed)) {
       out_entry = "event_elapsed";
-      work.end = work.start + static_cast<int64_t>(milliseconds * 1e6);
+      work.end = work.start + std::llround(milliseconds * 1e6);
       return elapsed;
     }
   }
