@@ -33,6 +33,28 @@ def test_the_first_of_equals(dims: int, pool: Pool, is_compiled: bool, device: t
     assert torch.equal(places.cpu(), at)
 
 
+@pytest.mark.usefixtures("nothing_on_the_cpu")
+@pytest.mark.parametrize(
+    ("dtype", "pool"),
+    [
+        (torch.uint8, lambda x: F.max_pool2d(x, (3, 2), (2, 1), 1, (1, 2), True, return_indices=True)),
+        (torch.float32, lambda x: F.max_pool2d(x.to(memory_format=torch.channels_last), 3, 2, 1, return_indices=True)),
+        # Along one side after the other.
+        (torch.float32, lambda x: F.max_pool2d(x, 7, 2, 3, return_indices=True)),
+        (torch.float16, lambda x: F.max_pool3d(x.unsqueeze(1), (2, 3, 3), 2, 1, return_indices=True)),
+    ],
+    ids=["uint8", "channels_last", "sides", "3d"],
+)
+def test_indices_of_windows_without_a_largest_element(dtype: torch.dtype, pool: Pool, device: torch.device) -> None:
+    """The index is no place in the padding, which is as small as the elements; of several NaN it is the last one's."""
+    image = torch.randn(2, 3, 9, 8)
+    image[1, 0] = image[0, 1, 4:] = -torch.inf
+    image[0, 0, :3, :3] = torch.nan if dtype.is_floating_point else 0
+    image = image.to(dtype) if dtype.is_floating_point else image.relu().mul(4).to(dtype)
+    for ours, expected in zip(pool(image.to(device)), pool(image), strict=True):
+        torch.testing.assert_close(ours.cpu(), expected, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom:UserWarning")
 @pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "compiled"])
 def test_the_mean_of_nothing_is_not_a_number(is_compiled: bool, device: torch.device) -> None:

@@ -142,6 +142,8 @@ OPERATORS = (
     Operator("aten::fractional_max_pool2d_backward.default", decomposition=_of_largest(2, 2)),
     Operator("aten::fractional_max_pool3d.default", decomposition=_fractional_max_pool3d, refused=ROUNDED_BETWEEN),
     Operator("aten::fractional_max_pool3d_backward.default", decomposition=_of_largest(3, 2)),
+    Operator("aten::max_pool2d_with_indices.default", lowering="max_pools:max_pool2d"),
+    Operator("aten::max_pool3d_with_indices.default", lowering="max_pools:max_pool3d"),
     Operator("aten::max_pool3d_with_indices_backward.default", decomposition=_of_largest(3, 5)),
     Operator(
         "aten::replication_pad1d_backward.default aten::replication_pad2d_backward.default"

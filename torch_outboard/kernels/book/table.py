@@ -151,7 +151,7 @@ def check_refused(name: str, tensors: Sequence[torch.Tensor]) -> None:
 
 @functools.cache
 def decompositions() -> dict[Any, Function]:
-    """Return the table for `make_fx`: Inductor's, unless eager code computes another value."""
+    """Return the table for `make_fx`: Inductor's, unless eager code computes another value or lowers the operator."""
     from torch._inductor.decomposition import select_decomp_table
 
     of_inductor = select_decomp_table()
@@ -160,7 +160,8 @@ def decompositions() -> dict[Any, Function]:
         for name, row in _book().items()
         if row.decomposition or row.check
     }
-    return {**of_inductor, **ours}
+    lowered = {overload_of(name) for name, row in _book().items() if row.lowering}
+    return {op: one for op, one in {**of_inductor, **ours}.items() if op not in lowered or op in ours}
 
 
 def noted_decompositions() -> Mapping[Any, Function]:
@@ -211,5 +212,6 @@ def _named(field: Callable[[Operator], str]) -> dict[Any, Function]:
 def named_function(text: str) -> Function:
     """Return a function that a row names as "module:function"."""
     module, _, name = text.partition(":")
-    package = __package__ if module in ("lowerings", "list_reductions") else "torch_outboard.kernels.templates"
+    is_of_book = module in ("lowerings", "list_reductions", "max_pools")
+    package = __package__ if is_of_book else "torch_outboard.kernels.templates"
     return getattr(importlib.import_module(f"{package}.{module}"), name)  # type: ignore[no-any-return]

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The lowering of max pooling, which rows of the book name. This module imports Inductor.
+
+Inductor's own reads each window twice, and where no element is larger than the padding, its index is a place in the
+padding. Of several NaN it finds the first, the CPU the last.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch._inductor import ir
+from torch._inductor.virtualized import V, ops
+
+__all__ = ["max_pool2d", "max_pool3d"]
+
+_UNROLLED = 32  # elements of a window that is pooled along all dimensions at once
+
+
+class _Side(NamedTuple):
+    """Pooling along a dimension: the sizes of the image and of the result, and how windows lie."""
+
+    size: Any
+    count: Any
+    window: int
+    stride: int
+    padding: int
+    dilation: int
+    step: Any  # what a place counts in an index of the image
+    reaches_out: bool  # windows may reach beyond the end
+
+
+class _Found(NamedTuple):
+    """An element of a window: its place by dimension, if it is inside, and if no one before it along any side is."""
+
+    places: list[Any]
+    is_inside: list[Any]
+    is_first: list[Any] | None  # None: it never is
+
+
+def _max_pool(
+    dims: int,
+    self: ir.TensorBox,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> tuple[ir.TensorBox, ir.TensorBox]:
+    """Return the largest elements of windows and their indices. Large windows are pooled along one side at a time."""
+    windows, strides, paddings, dilations = (
+        _of_each(one, dims) for one in (kernel_size, stride or kernel_size, padding, dilation)
+    )
+    sizes, counts = self.get_size()[-dims:], _result_sizes()[-dims:]
+    sides = {}
+    for at in range(dims):
+        lies = windows[at], strides[at], paddings[at], dilations[at]
+        step = math.prod(sizes[at + 1 :], start=sympy.S.One)
+        sides[at - dims] = _Side(sizes[at], counts[at], *lies, step, ceil_mode or paddings[at] > 0)
+    if math.prod(windows) <= _UNROLLED:
+        return _pooled(self, None, sides)
+    values, indices = self, None
+    for number in reversed(sides):
+        values, indices = _pooled(values, indices, {number: sides[number]})
+        values.realize(), indices.realize()
+    assert indices is not None
+    return values, indices
+
+
+max_pool2d = functools.partial(_max_pool, 2)
+max_pool3d = functools.partial(_max_pool, 3)
+
+
+def _of_each(given: Sequence[int], dims: int) -> list[int]:
+    return [*given] * dims if len(given) == 1 else [*given]
+
+
+def _result_sizes() -> list[Any]:
+    values, _ = V.graph.current_node.meta["val"]
+    return [one.node.expr if isinstance(one, torch.SymInt) else sympy.Integer(one) for one in values.shape]
+
+
+def _pooled(
+    self: ir.TensorBox, indices: ir.TensorBox | None, sides: Mapping[int, _Side]
+) -> tuple[ir.TensorBox, ir.TensorBox]:
+    """Pool along some sides. `indices` are those of elements that were found along others."""
+    load, load_index = self.make_loader(), indices and indices.make_loader()
+    dtype = self.get_dtype()
+    least = -math.inf if dtype.is_floating_point else torch.iinfo(dtype).min
+    ranges = list(self.get_size())
+    for number, side in sides.items():
+        ranges[number] = side.count
+
+    def largest(place: Sequence[Any]) -> tuple[Any, Any]:
+        best, index = ops.constant(least, dtype), ops.constant(0, torch.int64)
+        for found in _elements(place, sides):
+            at = sum((found.places[number] * side.step for number, side in sides.items()), start=sympy.S.Zero)
+            value = _read(load, found, least)
+            here = ops.index_expr(at, torch.int64)
+            if load_index is not None:
+                here = ops.add(here, _read(load_index, found, 0))
+            is_taken = ops.gt(value, best)
+            if dtype.is_floating_point:
+                is_taken = ops.logical_or(is_taken, ops.isnan(value))
+            if found.is_first is not None:
+                is_first = _all([*found.is_inside, *found.is_first])
+                is_taken = ops.logical_or(is_taken, is_first) if is_first is not None else is_first
+            if is_taken is None:
+                best, index = value, here
+            else:
+                best, index = ops.where(is_taken, value, best), ops.where(is_taken, here, index)
+        return best, index
+
+    create = functools.partial(ir.Pointwise.create, device=self.get_device_or_error(), ranges=ranges)
+    return (
+        create(dtype=dtype, inner_fn=lambda place: largest(place)[0]),
+        create(dtype=torch.int64, inner_fn=lambda place: largest(place)[1]),
+    )
+
+
+def _elements(place: Sequence[Any], sides: Mapping[int, _Side]) -> Iterator[_Found]:
+    """Yield the elements of the window of a place in the result, in the order of the CPU's kernels."""
+
+    def compared(one: Any, other: Any) -> Any:
+        return ops.lt(ops.index_expr(one, torch.int64), ops.index_expr(other, torch.int64))
+
+    for offsets in itertools.product(*(range(side.window) for side in sides.values())):
+        places, is_inside, is_first = list(place), [], []
+        may_be_first = True
+        for offset, (number, side) in zip(offsets, sides.items(), strict=True):
+            before = offset * side.dilation
+            at = places[number] = place[number] * side.stride + before - side.padding
+            if before < side.padding:
+                is_inside.append(ops.logical_not(compared(at, sympy.S.Zero)))
+            if side.reaches_out:
+                is_inside.append(compared(at, side.size))
+            may_be_first = may_be_first and before < side.padding + side.dilation
+            if offset > 0:
+                is_first.append(compared(at, sympy.Integer(side.dilation)))
+        yield _Found(places, is_inside, is_first if may_be_first else None)
+
+
+def _read(load: Any, found: _Found, outside: Any) -> Any:
+    is_inside = _all(found.is_inside)
+    return load(found.places) if is_inside is None else ops.masked(is_inside, lambda: load(found.places), outside)
+
+
+def _all(conditions: Sequence[Any]) -> Any:
+    return functools.reduce(ops.logical_and, conditions) if conditions else None
