@@ -86,3 +86,39 @@ def test_what_has_no_tensors_runs_by_kernels(device: torch.device) -> None:
             assert torch.equal(function(*sizes, device=device).cpu(), function(*sizes))
     window = torch.kaiser_window(300, False, 6.5, device=device)
     torch.testing.assert_close(window.cpu(), torch.kaiser_window(300, False, 6.5))
+
+
+@pytest.mark.usefixtures("nothing_on_the_cpu")
+@pytest.mark.parametrize(
+    "resized",
+    [
+        lambda x: F.interpolate(x, (7, 6), mode="bilinear"),
+        lambda x: F.interpolate(x, (5, 3), mode="bilinear", antialias=True),
+    ],
+    ids=["bilinear", "smooth"],
+)
+def test_infinities_stay_infinite_in_a_resized_image(
+    resized: Callable[[torch.Tensor], torch.Tensor], device: torch.device
+) -> None:
+    image = torch.randn(2, 3, 4, 5)
+    image[0, 0, 1, 1], image[0, 1, 3, 4], image[1, 2] = torch.inf, -torch.inf, -torch.inf
+    torch.testing.assert_close(resized(image.to(device)).cpu(), resized(image), equal_nan=True)
+
+
+@pytest.mark.usefixtures("nothing_on_the_cpu")
+@pytest.mark.parametrize(
+    "pool",
+    [
+        lambda x: F.avg_pool2d(x, 8, 1, 3),
+        lambda x: F.avg_pool3d(x.unsqueeze(1), (3, 6, 4), (1, 4, 3), (1, 3, 0), True, False),
+    ],
+    ids=["2d", "3d"],
+)
+def test_means_of_large_windows(pool: Callable[[torch.Tensor], torch.Tensor], device: torch.device) -> None:
+    image = torch.randn(2, 3, 11, 10, requires_grad=True)
+    ours = image.detach().to(device).requires_grad_()
+    result, expected = pool(ours), pool(image)
+    torch.testing.assert_close(result.cpu(), expected)
+    weights = torch.randn_like(expected)
+    result.backward(weights.to(device)), expected.backward(weights)
+    torch.testing.assert_close(ours.grad.cpu(), image.grad)

@@ -12,7 +12,7 @@ from torch._decomp import decomposition_table
 
 from torch_outboard.kernels.book.copies import dense, in_memory, in_order_of
 from torch_outboard.kernels.book.rounding import widened
-from torch_outboard.kernels.book.row import Operator, Refused
+from torch_outboard.kernels.book.row import Body, Operator, Refused
 from torch_outboard.kernels.refusal import Refusal
 
 __all__ = ["OPERATORS"]
@@ -33,8 +33,30 @@ def _check_places(_: torch.Tensor, indices: torch.Tensor, output_size: Sequence[
     torch.ops.aten._assert_async.msg(is_place.all(), "Found an invalid max index")
 
 
-def _trilinear(*given: Any) -> Any:
-    return decomposition_table[torch.ops.aten.upsample_trilinear3d.default](*given)
+def _linear(self: torch.Tensor, output_size: Sequence[Any], align_corners: bool, *scales: float | None) -> torch.Tensor:
+    """Add two weighted neighbours along each side. Torch adds a part of their difference, which infinities make NaN."""
+    image = widened(self)
+    dims = len(output_size)
+    sides = []
+    for dim, (size, count) in enumerate(zip(self.shape[2:], output_size, strict=True)):
+        scale = scales[dim] if dim < len(scales) else None
+        place = torch.arange(count, device=self.device).to(image.dtype)
+        if align_corners:
+            place = place * ((size - 1) / (count - 1) if count > 1 else 0)
+        else:
+            place = ((place + 0.5) * (1 / scale if scale else size / count) - 0.5).clamp(min=0)
+        low = place.to(torch.int64).clamp(max=size - 1)
+        share = (place - low).clamp(max=1)
+        sides.append([one.view(-1, *[1] * (dims - 1 - dim)) for one in (low, (low + 1).clamp(max=size - 1), share)])
+
+    def value(corner: list[torch.Tensor]) -> torch.Tensor:
+        if len(corner) == dims:
+            found: torch.Tensor = torch.ops.aten._unsafe_index.Tensor(image, [None, None, *corner])
+            return found
+        low, high, share = sides[len(corner)]
+        return value([*corner, low]) * (1 - share) + value([*corner, high]) * share
+
+    return in_order_of(value([]).to(self.dtype), self)
 
 
 def _nearest(kind: str) -> Callable[..., torch.Tensor]:
@@ -93,13 +115,17 @@ class _Side:
         else:
             self._scale = 1 / given if given else length / count
 
-    def windows(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the places that each of the results reads, and their weights; all windows have one size."""
+    def windows(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the places that each of the results reads, their weights, and which are its own.
+
+        All windows have one size.
+        """
         size = min(2 * math.ceil(self._reach * max(self._scale, 1)) + 1, self._length)
         begin, end, middle = self._bounds(like)
         places = begin[:, None] + torch.arange(size, device=like.device)
-        weights = self._weighted(places, middle[:, None], places < end[:, None])
-        return places.clamp(max=self._length - 1), in_memory(weights)
+        is_own = places < end[:, None]
+        weights = self._weighted(places, middle[:, None], is_own)
+        return places.clamp(max=self._length - 1), in_memory(weights), is_own
 
     def matrix(self, like: torch.Tensor) -> torch.Tensor:
         """Return the weight of each element in each result."""
@@ -123,8 +149,10 @@ def _smooth(kind: str) -> Callable[..., torch.Tensor]:
     def body(self: torch.Tensor, output_size: Sequence[int], align_corners: bool, *scales: float | None) -> Any:
         image = widened(self)
         for dim, count, scale in _sides(output_size, scales):
-            places, weights = _Side(kind, int(self.shape[dim]), int(count), align_corners, scale).windows(image)
-            image = (image.movedim(dim, -1)[..., places] * weights).sum(-1).movedim(-1, dim)
+            side = _Side(kind, int(self.shape[dim]), int(count), align_corners, scale)
+            places, weights, is_own = side.windows(image)
+            parts = torch.where(is_own, image.movedim(dim, -1)[..., places] * weights, 0)
+            image = parts.sum(-1).movedim(-1, dim)
         return in_order_of(image.to(self.dtype), self)
 
     return body
@@ -160,7 +188,8 @@ OPERATORS = (
     Operator("aten::max_unpool2d.default aten::max_unpool3d.default", check=_check_places),
     Operator("aten::upsample_bicubic2d", guarded=("output_size",), refused=_IN_INTEGERS),
     Operator("aten::upsample_bicubic2d_backward.default", decomposition=_weighted("cubic")),
-    Operator("aten::upsample_bilinear2d", guarded=("output_size",), refused=_IN_INTEGERS),
+    # Torch decomposes it before the book is asked.
+    Operator("aten::upsample_bilinear2d", computed=Body(_linear), guarded=("output_size",), refused=_IN_INTEGERS),
     Operator("aten::upsample_bilinear2d_backward.default", decomposition=_weighted("linear")),
     Operator("aten::upsample_linear1d", guarded=("output_size",)),
     Operator("aten::upsample_linear1d_backward.default", decomposition=_weighted("linear")),
@@ -170,7 +199,7 @@ OPERATORS = (
     Operator("aten::upsample_nearest2d_backward.default", decomposition=_nearest("nearest")),
     Operator("aten::upsample_nearest3d", guarded=("output_size",)),
     Operator("aten::upsample_nearest3d_backward.default", decomposition=_nearest("nearest")),
-    Operator("aten::upsample_trilinear3d.default", decomposition=_trilinear),
+    Operator("aten::upsample_linear1d.default aten::upsample_trilinear3d.default", decomposition=_linear),
     Operator("aten::upsample_trilinear3d_backward.default", decomposition=_weighted("linear")),
     Operator("outboard::upsample_backward.default", template="upsampling:backward"),
 )

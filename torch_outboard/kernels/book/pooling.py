@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._meta_registrations import pooling_output_shape
 
 from torch_outboard.kernels.book.copies import dense, in_order_of
 from torch_outboard.kernels.book.rounding import ROUNDED_BETWEEN, widened
@@ -48,12 +49,17 @@ def _shares(grad: torch.Tensor, dim: int, length: Any) -> torch.Tensor:
     """
     count = grad.shape[dim]
     first, last = _window(count, length, grad.device)
-    grad = grad.movedim(dim, -1) / (last - first)
+    shares = (grad.movedim(dim, -1) / (last - first)).movedim(-1, dim)
     first, last = _window(length, count, grad.device)
-    places = first[:, None] + torch.arange((count + length - 1) // length + 1, device=grad.device)
-    is_part = places < last[:, None]
-    shares = torch.where(is_part, grad[..., torch.where(is_part, places, 0)], 0)
-    return shares.sum(-1).movedim(-1, dim)
+    return _sums(shares, dim, first, last, (count + length - 1) // length + 1)
+
+
+def _sums(x: torch.Tensor, dim: int, begin: torch.Tensor, end: torch.Tensor, size: Any) -> torch.Tensor:
+    """Return along a dimension the sums of the elements from each of `begin` to `end`, which are at most `size`."""
+    places = begin[:, None] + torch.arange(size, device=x.device)
+    is_part = places < end[:, None]
+    parts = torch.where(is_part, x.movedim(dim, -1)[..., torch.where(is_part, places, 0)], 0)
+    return parts.sum(-1).movedim(-1, dim)
 
 
 def _window(count: Any, length: Any, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -61,6 +67,83 @@ def _window(count: Any, length: Any, device: torch.device) -> tuple[torch.Tensor
     number = torch.arange(count, device=device)
     begin = torch.div(number * length, count, rounding_mode="floor")
     return begin, torch.div((number + 1) * length + count - 1, count, rounding_mode="floor")
+
+
+# Means of windows of more elements than Inductor's lowerings read.
+
+_READ = 25
+
+
+def _mean_of_windows(dims: int) -> Any:
+    """Return means over windows, made of sums along one side after the other."""
+
+    def body(self: torch.Tensor, kernel_size: Sequence[int], *given: Any) -> Any:
+        windows = _Windows(dims, self, kernel_size, *given)
+        if math.prod(windows.sizes) <= _READ or windows.sizes == windows.strides:
+            return NotImplemented
+        sums = widened(self)
+        for dim in range(-dims, 0):
+            first, last = windows.parts(dim)
+            sums = _sums(sums, dim, first, last, windows.sizes[dim])
+        return in_order_of((sums / windows.divisor()).to(self.dtype), self)
+
+    return body
+
+
+def _gradient_of_means(dims: int) -> Any:
+    def body(grad_output: torch.Tensor, self: torch.Tensor, kernel_size: Sequence[int], *given: Any) -> Any:
+        windows = _Windows(dims, self, kernel_size, *given)
+        together = [(size - 1) // stride + 1 for size, stride in zip(windows.sizes, windows.strides, strict=True)]
+        if math.prod(together) <= _READ:
+            return NotImplemented
+        sums = widened(grad_output) / windows.divisor()
+        for dim in range(-dims, 0):
+            place = torch.arange(self.shape[dim], device=self.device) + windows.paddings[dim]
+            first = torch.div(place - windows.sizes[dim], windows.strides[dim], rounding_mode="floor") + 1
+            last = torch.div(place, windows.strides[dim], rounding_mode="floor") + 1
+            sums = _sums(sums, dim, first.clamp(min=0), last.clamp(max=windows.counts[dim]), together[dim])
+        return in_order_of(sums.to(self.dtype), self)
+
+    return body
+
+
+class _Windows:
+    """How the windows of a mean lie. Lists are by dimension; the last is -1."""
+
+    def __init__(
+        self,
+        dims: int,
+        image: torch.Tensor,
+        kernel_size: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> None:
+        given = (kernel_size, stride or kernel_size, padding)
+        self.sizes, self.strides, self.paddings = ([*one] * dims if len(one) == 1 else [*one] for one in given)
+        self.lengths = image.shape[-dims:]
+        sides = zip(self.lengths, self.sizes, self.paddings, self.strides, strict=True)
+        self.counts = [pooling_output_shape(*side, 1, ceil_mode) for side in sides]  # type: ignore[no-untyped-call]
+        self._counts_padding, self._divisor, self._device = count_include_pad, divisor_override, image.device
+
+    def parts(self, dim: int, with_padding: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return where the parts of the windows that are inside begin and end, or those inside of the padded image."""
+        padding = self.paddings[dim]
+        begin = torch.arange(self.counts[dim], device=self._device) * self.strides[dim] - padding
+        least, most = (-padding, self.lengths[dim] + padding) if with_padding else (0, self.lengths[dim])
+        return begin.clamp(min=least), (begin + self.sizes[dim]).clamp(max=most)
+
+    def divisor(self) -> Any:
+        """Return how many elements of each window count."""
+        if self._divisor is not None:
+            return self._divisor
+        result: Any = 1
+        for dim in range(-len(self.sizes), 0):
+            first, last = self.parts(dim, self._counts_padding)
+            result = result * (last - first).view(-1, *[1] * (-1 - dim))
+        return result
 
 
 # Extremes, whose indices count the elements of a channel.
@@ -139,6 +222,10 @@ OPERATORS = (
     Operator("aten::_adaptive_avg_pool3d_backward.default", decomposition=_of_means(3)),
     Operator("aten::adaptive_max_pool2d_backward.default", decomposition=_of_largest(2, 0)),
     Operator("aten::adaptive_max_pool3d_backward.default", decomposition=_of_largest(3, 0)),
+    Operator("aten::avg_pool2d.default", decomposition=_mean_of_windows(2)),
+    Operator("aten::avg_pool2d_backward.default", decomposition=_gradient_of_means(2)),
+    Operator("aten::avg_pool3d.default", decomposition=_mean_of_windows(3)),
+    Operator("aten::avg_pool3d_backward.default", decomposition=_gradient_of_means(3)),
     Operator("aten::fractional_max_pool2d_backward.default", decomposition=_of_largest(2, 2)),
     Operator("aten::fractional_max_pool3d.default", decomposition=_fractional_max_pool3d, refused=ROUNDED_BETWEEN),
     Operator("aten::fractional_max_pool3d_backward.default", decomposition=_of_largest(3, 2)),
