@@ -208,6 +208,17 @@ CallStreams DistributedBackend::streams_for(c10::DeviceIndex device, Place place
   return {&current, place == Place::Staged ? found->second.first : &current, found->second.second};
 }
 
+std::vector<Stream*> DistributedBackend::streams_of_collectives() {
+  std::vector<Stream*> streams;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [key, in_and_out] : streams_) {
+    if (key.second == 0) {
+      streams.push_back(in_and_out.second);
+    }
+  }
+  return streams;
+}
+
 Place DistributedBackend::place_of(const Call& call, const at::Tensor& first) const {
   if (first.is_cpu()) {
     return Place::Cpu;
@@ -245,7 +256,9 @@ std::shared_ptr<Staging> DistributedBackend::stage(const Call& call) {
       refuse_exchange_in_capture(current, call.kind.name);
       streams = {&current, &current, &current};
     }
-    return std::make_shared<Staging>(Place::Host, streams, all, all, true);
+    auto staging = std::make_shared<Staging>(Place::Host, streams, all, all, true);
+    staging->follow(streams_of_collectives());
+    return staging;
   }
   check(call, all);
   const Place place = place_of(call, all.front());

@@ -9,6 +9,7 @@
 
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "core/export.h"
 #include "distributed/group.h"
@@ -107,6 +108,7 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
   void check(const Call& call, const Tensors& all) const;
   std::shared_ptr<Staging> stage(const Call& call);
   Place place_of(const Call& call, const at::Tensor& first) const;
+  std::vector<Stream*> streams_of_collectives();  // of results
   CallStreams streams_for(c10::DeviceIndex device, Place place, const Call& call);
   WorkPtr all_gather_parts(const Kind& kind, const Tensors& outputs, const Tensors& inputs,
                            const c10d::AllgatherOptions& options);

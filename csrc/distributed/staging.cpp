@@ -136,6 +136,11 @@ void Staging::wait_until_ready() {
   if (streams_.current != nullptr) {
     ready_.synchronize();
   }
+  for (Stream* const stream : followed_) {
+    Event end;
+    end.record(*stream);
+    end.synchronize();
+  }
   is_ready_ = true;
   for (size_t i = 0; i < in_.size(); ++i) {
     if (!in_[i].defined()) {

@@ -7,6 +7,7 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/event.h"
@@ -38,6 +39,10 @@ class Staging {
   Staging& operator=(const Staging&) = delete;
 
   Place place() const noexcept { return place_; }
+
+  // Of a barrier: let wait_until_ready() wait also for what these streams have got by then, the
+  // results of the collectives before it.
+  void follow(std::vector<Stream*> streams) { followed_ = std::move(streams); }
 
   // Return true if the stream waits for the exchange. Otherwise a thread does, before it
   // queues what needs the results.
@@ -94,6 +99,7 @@ class Staging {
   Tensors in_, out_;                // Gloo's tensors, or contiguous ones for the driver's collectives
   WorkPlace queued_at_;             // of Place::Native
   Event ready_, done_;
+  std::vector<Stream*> followed_;
 };
 
 }  // namespace outboard

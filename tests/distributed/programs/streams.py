@@ -109,6 +109,13 @@ if RANK == 0:
 dist.barrier()
 assert x[0].item() == 6.0
 
+# A barrier is behind the collectives before it, whose results nobody waited for.
+large = torch.full((1 << 21,), RANK + 1.0, device=device)
+for sum_ in (3.0, 6.0, 12.0):
+    dist.all_reduce(large, async_op=True)
+    dist.barrier()
+    assert large[-1].item() == sum_
+
 # A failure follows the waits: it is raised where the results are read, once by each stream.
 if RANK == 1:
     reach("failure")
