@@ -81,6 +81,8 @@ def test_what_an_earlier_loop_stored_is_read_under_a_mask(device: torch.device) 
 @pytest.mark.usefixtures("nothing_on_the_cpu")
 def test_what_has_no_tensors_runs_by_kernels(device: torch.device) -> None:
     """A plan needs no tensor of the call."""
+    if not generators().eager().dialect.has_double:
+        pytest.skip("capability: doubles, in which torch computes the places of triangles")
     for sizes in ((5, 7, -2), (6, 3, 1), (4, 4, 0)):
         for function in (torch.tril_indices, torch.triu_indices):
             assert torch.equal(function(*sizes, device=device).cpu(), function(*sizes))
