@@ -7,9 +7,10 @@ import functools
 from collections.abc import Mapping
 
 import sympy  # type: ignore[import-untyped]
+import torch
 from torch.utils._sympy.functions import CeilDiv, FloorDiv, Max, Min, Mod, ModularIndexing, PowByNatural, PythonMod
 
-__all__ = ["LARGEST", "formula"]
+__all__ = ["LARGEST", "expression_of", "formula"]
 
 LARGEST = 2**63 - 1  # of the integers of formulas, which have 64 bits
 
@@ -34,6 +35,11 @@ _OPERATIONS = {
     sympy.And: "and",
     sympy.Or: "or",
 }
+
+
+def expression_of(number: int | torch.SymInt) -> sympy.Expr:
+    """Return a size or a stride of a traced tensor as Inductor has it."""
+    return number.node.expr if isinstance(number, torch.SymInt) else sympy.Integer(number)
 
 
 def formula(expression: sympy.Expr, places: Mapping[sympy.Symbol, int]) -> str:

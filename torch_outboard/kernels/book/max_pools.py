@@ -18,6 +18,9 @@ import torch
 from torch._inductor import ir
 from torch._inductor.virtualized import V, ops
 
+from torch_outboard.codegen.formula import expression_of
+from torch_outboard.kernels.book.pooling import of_each
+
 __all__ = ["max_pool2d", "max_pool3d"]
 
 _UNROLLED = 32  # elements of a window that is pooled along all dimensions at once
@@ -55,7 +58,7 @@ def _max_pool(
 ) -> tuple[ir.TensorBox, ir.TensorBox]:
     """Return the largest elements of windows and their indices. Large windows are pooled along one side at a time."""
     windows, strides, paddings, dilations = (
-        _of_each(one, dims) for one in (kernel_size, stride or kernel_size, padding, dilation)
+        of_each(one, dims) for one in (kernel_size, stride or kernel_size, padding, dilation)
     )
     sizes, counts = self.get_size()[-dims:], _result_sizes()[-dims:]
     sides = {}
@@ -77,13 +80,9 @@ max_pool2d = functools.partial(_max_pool, 2)
 max_pool3d = functools.partial(_max_pool, 3)
 
 
-def _of_each(given: Sequence[int], dims: int) -> list[int]:
-    return [*given] * dims if len(given) == 1 else [*given]
-
-
 def _result_sizes() -> list[Any]:
     values, _ = V.graph.current_node.meta["val"]
-    return [one.node.expr if isinstance(one, torch.SymInt) else sympy.Integer(one) for one in values.shape]
+    return [expression_of(one) for one in values.shape]
 
 
 def _pooled(

@@ -15,7 +15,12 @@ from torch_outboard.kernels.book.rounding import ROUNDED_BETWEEN, widened
 from torch_outboard.kernels.book.row import Operator
 from torch_outboard.kernels.refusal import other_sizes
 
-__all__ = ["OPERATORS"]
+__all__ = ["OPERATORS", "of_each"]
+
+
+def of_each(given: Sequence[int], dims: int) -> list[int]:
+    """Return an argument of pooling for each dimension, which may be one number for all."""
+    return [*given] * dims if len(given) == 1 else [*given]
 
 
 # Means.
@@ -122,7 +127,7 @@ class _Windows:
         divisor_override: int | None = None,
     ) -> None:
         given = (kernel_size, stride or kernel_size, padding)
-        self.sizes, self.strides, self.paddings = ([*one] * dims if len(one) == 1 else [*one] for one in given)
+        self.sizes, self.strides, self.paddings = (of_each(one, dims) for one in given)
         self.lengths = image.shape[-dims:]
         sides = zip(self.lengths, self.sizes, self.paddings, self.strides, strict=True)
         self.counts = [pooling_output_shape(*side, 1, ceil_mode) for side in sides]  # type: ignore[no-untyped-call]

@@ -19,6 +19,7 @@ from torch._inductor.lowering import fallback_handler
 from torch._inductor.utils import LineContext
 from torch._inductor.virtualized import V
 
+from torch_outboard.codegen.formula import expression_of
 from torch_outboard.codegen.letters import passed_types
 from torch_outboard.codegen.mapping.machine import dynamic_memory, is_cpu
 from torch_outboard.codegen.program import DeviceProgram
@@ -130,7 +131,7 @@ def _are_equal(traced: Traced, given: Sequence[Any], values: Sequence[Any]) -> b
 
 
 def _expressions(values: Sequence[Any]) -> list[sympy.Expr]:
-    return [one.node.expr if isinstance(one, torch.SymInt) else sympy.Integer(one) for one in values]
+    return [expression_of(one) for one in values]
 
 
 class _Lowering(GraphLowering):

@@ -9,7 +9,7 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 
-from torch_outboard.codegen.formula import LARGEST, formula
+from torch_outboard.codegen.formula import LARGEST, expression_of, formula
 from torch_outboard.kernels.refusal import Refusal
 
 __all__ = ["NotAFormula", "PlanWriter"]
@@ -49,13 +49,13 @@ class PlanWriter:
         places: list[tuple[str, Any]] = []
         for one in self._traced.inputs:
             if one.symbol is not None:
-                places.append((one.symbol, _expression_of(one.fake)))
+                places.append((one.symbol, expression_of(one.fake)))
             if one.tensor is None or one.is_imaginary:
                 continue
             whole = one.fake if one.whole is None else one.whole
             for kind, numbers in (("size", whole.shape), ("stride", whole.stride())):
                 for dim, number in enumerate(numbers):
-                    places.append((f"{kind} {one.tensor} {dim}", _expression_of(number)))
+                    places.append((f"{kind} {one.tensor} {dim}", expression_of(number)))
         for text, expression in places:
             value = len(self._values)
             self._values.append(text)
@@ -173,7 +173,3 @@ class PlanWriter:
             self._returns.append(f"return [{', '.join(outputs[one] for one in value)}]")
         else:
             self._returns.append(f"return {outputs[value]}")
-
-
-def _expression_of(number: Any) -> sympy.Expr:
-    return number.node.expr if isinstance(number, torch.SymInt) else sympy.Integer(number)
