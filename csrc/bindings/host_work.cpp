@@ -19,7 +19,7 @@ struct HostWork {
 
 namespace {
 
-constexpr char kCapsule[] = "torch_outboard.host_work";
+constexpr char kHostWorkCapsule[] = "torch_outboard.host_work";
 
 void complain() {
   if (python_is_gone()) {
@@ -59,7 +59,7 @@ bool claim(HostWork* work) {
 }
 
 PyObject* run(PyObject* self, PyObject*) {
-  auto* work = static_cast<HostWork*>(PyCapsule_GetPointer(self, kCapsule));
+  auto* work = static_cast<HostWork*>(PyCapsule_GetPointer(self, kHostWorkCapsule));
   if (!work) {
     return nullptr;
   }
@@ -74,8 +74,8 @@ PyObject* run(PyObject* self, PyObject*) {
   return none();
 }
 
-void destroy(PyObject* capsule) {
-  drop(static_cast<HostWork*>(PyCapsule_GetPointer(capsule, kCapsule)));
+void destroy_host_work(PyObject* capsule) {
+  drop(static_cast<HostWork*>(PyCapsule_GetPointer(capsule, kHostWorkCapsule)));
 }
 
 PyMethodDef run_method = {"host_work", run, METH_NOARGS, PyDoc_STR("Runs the queued host work, once.")};
@@ -84,7 +84,7 @@ PyMethodDef run_method = {"host_work", run, METH_NOARGS, PyDoc_STR("Runs the que
 
 Object make_host_work(ob_host_fn fn, void* user, HostWork** out_work) {
   auto* work = new HostWork{fn, user};
-  const Object capsule(PyCapsule_New(work, kCapsule, destroy));
+  const Object capsule(PyCapsule_New(work, kHostWorkCapsule, destroy_host_work));
   if (!capsule) {
     delete work;
     return Object();

@@ -22,7 +22,7 @@ namespace outboard::bindings {
 
 namespace {
 
-constexpr char kCapsule[] = "torch_outboard.typed_kernel";
+constexpr char kTypedKernelCapsule[] = "torch_outboard.typed_kernel";
 constexpr size_t kInlineArguments = 12;
 
 using Kind = KernelParameter::Kind;
@@ -192,9 +192,9 @@ bool to_options(PyObject* const* arguments, const TypedKernel& kernel, LaunchOpt
   return !PyErr_Occurred();
 }
 
-PyObject* launch(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+PyObject* launch_typed(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
-    const auto* kernel = static_cast<const TypedKernel*>(PyCapsule_GetPointer(self, kCapsule));
+    const auto* kernel = static_cast<const TypedKernel*>(PyCapsule_GetPointer(self, kTypedKernelCapsule));
     LaunchOptions options;
     if (!kernel || !has_arguments("launch", count, 9) || !to_options(arguments, *kernel, &options)) {
       return nullptr;
@@ -223,8 +223,8 @@ PyObject* launch(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   });
 }
 
-PyMethodDef launch_method = OUTBOARD_FASTCALL(
-    "launch", launch,
+PyMethodDef typed_launch_method = OUTBOARD_FASTCALL(
+    "launch", launch_typed,
     "Queues a launch: (arguments, grid, block, cluster, bytes of shared memory, whether it is cooperative, whether it"
     " follows addresses, device of a stream or -1, id of the stream).");
 
@@ -251,8 +251,8 @@ KernelParameter parameter_of(PyObject* object) {
   return result;
 }
 
-void destroy(PyObject* capsule) {
-  delete static_cast<TypedKernel*>(PyCapsule_GetPointer(capsule, kCapsule));
+void destroy_typed_kernel(PyObject* capsule) {
+  delete static_cast<TypedKernel*>(PyCapsule_GetPointer(capsule, kTypedKernelCapsule));
 }
 
 PyObject* py_typed_kernel(PyObject*, PyObject* object) {
@@ -263,12 +263,12 @@ PyObject* py_typed_kernel(PyObject*, PyObject* object) {
       parameters.push_back(parameter_of(parameter.get()));
     }
     auto kernel = std::make_unique<TypedKernel>(record.text("name"), program_text_of(record), std::move(parameters));
-    const Object capsule(PyCapsule_New(kernel.get(), kCapsule, destroy));
+    const Object capsule(PyCapsule_New(kernel.get(), kTypedKernelCapsule, destroy_typed_kernel));
     if (!capsule) {
       return nullptr;
     }
     static_cast<void>(kernel.release());
-    return PyCFunction_NewEx(&launch_method, capsule.get(), nullptr);
+    return PyCFunction_NewEx(&typed_launch_method, capsule.get(), nullptr);
   });
 }
 
@@ -280,11 +280,11 @@ PyObject* py_build_typed_kernel(PyObject*, PyObject* const* arguments, Py_ssize_
       return nullptr;
     }
     PyObject* const self = PyCFunction_Check(arguments[0]) ? PyCFunction_GetSelf(arguments[0]) : nullptr;
-    if (self == nullptr || !PyCapsule_IsValid(self, kCapsule)) {
+    if (self == nullptr || !PyCapsule_IsValid(self, kTypedKernelCapsule)) {
       PyErr_SetString(PyExc_TypeError, "build_typed_kernel takes what typed_kernel gave");
       return nullptr;
     }
-    const auto* kernel = static_cast<const TypedKernel*>(PyCapsule_GetPointer(self, kCapsule));
+    const auto* kernel = static_cast<const TypedKernel*>(PyCapsule_GetPointer(self, kTypedKernelCapsule));
     {
       const WithoutGil without_gil;
       check_device_index(device);

@@ -3,8 +3,14 @@
 // kernel if it has one, else a composition of operators. If the driver has kernels for those, the
 // device runs each. Else the whole cell is one operator with a CPU kernel, so one call is queued
 // (or one set of arguments copied) instead of twenty.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/sigmoid_backward.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/tanh_backward.h>
 #include <torch/library.h>
 
 #include <cstring>

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Cells of plain recurrent nets: two products with biases, and one kernel for the sum and its
 // bound. Torch has kernels for whole cells of LSTMs and GRUs alone (recurrent.cpp).
-#include <ATen/ATen.h>
-#include <ATen/autocast_mode.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/rnn_relu_cell_native.h>
 #include <ATen/ops/rnn_tanh_cell_native.h>
+#include <ATen/ops/tanh_backward.h>
+#include <ATen/ops/threshold_backward.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "ops/own/recurrent_layer.h"
 
-#include <ATen/ATen.h>
-#include <ATen/autocast_mode.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/mm.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>

@@ -3,12 +3,17 @@
 // (recurrent_whole.cpp), else layer by layer (recurrent_layer.h). Calls that neither covers run as
 // torch composes them: tensors of torch.func or of compilers, forward-mode derivatives, empty
 // tensors, arguments that torch refuses.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/dropout.h>
 #include <ATen/ops/gru_native.h>
 #include <ATen/ops/lstm_native.h>
 #include <ATen/ops/rnn_relu_native.h>
 #include <ATen/ops/rnn_tanh_native.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 

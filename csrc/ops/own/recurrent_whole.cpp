@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A recurrent net of several layers, in one or both directions, as one operator of the driver. The
 // driver answers beforehand whether it takes the net, and how many bytes it keeps for gradients.
-#include <ATen/ATen.h>
-#include <ATen/autocast_mode.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
