@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
+# Characters of a row. What is longer has a line for each of its parts, except a list of numbers.
+ROW = 400
 
 
 def about(properties: Any) -> dict[str, object]:
@@ -27,6 +29,21 @@ def about(properties: Any) -> dict[str, object]:
     }
 
 
+def _lines(value: object, indent: str = "") -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    is_row = isinstance(value, list | tuple) and not any(isinstance(one, dict | list | tuple) for one in value)
+    if not isinstance(value, dict | list | tuple) or is_row or len(text) <= ROW:
+        return text
+    inner = indent + "  "
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(str(key), ensure_ascii=False)}: {_lines(one, inner)}" for key, one in value.items()]
+    else:
+        parts = [_lines(one, inner) for one in value]
+    lines = ",\n".join(inner + part for part in parts)
+    return f"{text[0]}\n{lines}\n{indent}{text[-1]}"
+
+
 def write(path: Path, figures: object) -> None:
+    """Write figures as JSON with one row a line, so that a new measurement changes the lines of its rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(figures, indent=2) + "\n")
+    path.write_text(_lines(figures) + "\n", encoding="utf-8")

@@ -11,7 +11,6 @@ which takes half a minute; `--no-native` skips it.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import statistics
@@ -21,6 +20,7 @@ import time
 from pathlib import Path
 
 import torch
+from _results import RESULTS, write
 from _traces import NAMES, SimpleAllocator, load
 
 import torch_outboard
@@ -28,7 +28,6 @@ import torch_outboard
 MIB = 1 << 20
 LIVE = 64
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 
 
 def churn_sizes(count: int, seed: int) -> list[int]:
@@ -160,7 +159,7 @@ def main() -> None:
     if arguments.native:
         figures_of["native"] = native()
         print(f"\n{figures_of['native']}")
-    (RESULTS / "allocator.json").write_text(json.dumps(figures_of, indent=1) + "\n")
+    write(RESULTS / "allocator.json", figures_of)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ own process. --check makes a missed bar an error.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -20,10 +19,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from _results import write
 from torch import nn
 
 import torch_outboard
@@ -187,7 +188,7 @@ def main() -> int:
     parser.add_argument("--driver", default="sim")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--compile-rounds", type=int, default=1, help="processes for each kind of start; 0 for none")
-    parser.add_argument("--json", help="also writes the rows there")
+    parser.add_argument("--json", type=Path, help="also writes the rows there")
     parser.add_argument("--check", action="store_true", help="fail if a bar is missed")
     options = parser.parse_args()
     torch_outboard.attach(options.driver)
@@ -203,9 +204,7 @@ def main() -> int:
         verdict = "" if row.bar == 0 else f"bar {row.bar} {'MISSED' if missed else 'met'}"
         print(f"  {row.name:<40}{row.device * 1e6:>13.1f} us{row.cpu * 1e6:>13.1f} us{row.ratio:>7.2f}  {verdict}")
     if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"torch": torch.__version__, "rows": [asdict(row) for row in rows]}, file, indent=1)
-            file.write("\n")
+        write(options.json, {"torch": torch.__version__, "rows": [asdict(row) for row in rows]})
     return 0 if is_met or not options.check else 1
 
 

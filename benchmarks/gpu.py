@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
+from _results import RESULTS, write
+
 OURS, THEIRS, OPENCL = "nv", "cuda", "opencl"
 # Tensors are 256 MB of float32. OUTBOARD_BENCH_QUICK tries the script itself, on little
 # data; its figures mean nothing.
@@ -420,7 +421,7 @@ def main() -> int:
             if name := line.pop("case", None):
                 found["cases"][name] = line
             # Write at once: a crash of a later case must not lose the earlier results.
-            (options.out / "gpu.json").write_text(json.dumps({"date": today, "sections": sections}, indent=1) + "\n")
+            write(options.out / "gpu.json", {"date": today, "sections": sections})
             (options.out / "gpu.md").write_text(report_of(sections, today)[0])
 
         if status := measure_in_child(section, keep):

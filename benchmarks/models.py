@@ -106,7 +106,6 @@ def measure(ours: Served, theirs: Served, count: int) -> dict[str, Any]:
         "host_ms": statistics.median(one["host_ms"] for one, _ in taken),
         "cuda_host_ms": statistics.median(other["host_ms"] for _, other in taken),
         "fallback": steps[-1][0]["fallback"],
-        "losses": [(one["loss"], other["loss"]) for one, other in steps],
         "loss_difference": max(abs(one["loss"] - other["loss"]) / abs(other["loss"]) for one, other in steps),
     }
 
@@ -115,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
     path = options.json or RESULTS / f"models-{options.driver}.json"
     figures: dict[str, Any] = {"about": {}, "models": {}}
     if options.only and path.exists():
-        figures = json.loads(path.read_text())
+        figures = json.loads(path.read_text(encoding="utf-8"))
     wrong = []
     print("| model | ratio | at most | step, ms | CUDA, ms | host, ms | CUDA, ms | first, s | CUDA, s | losses |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")

@@ -9,9 +9,6 @@ import torch
 from torch_outboard._launch import TypedKernelRecord
 from torch_outboard.codegen.program import KernelRecord
 
-ABI_MAJOR: int
-ABI_MINOR: int
-
 # driver.cpp
 def attach_library(
     path: str, name: str, options: dict[str, str], entries: dict[str, Callable[..., Any] | int], /

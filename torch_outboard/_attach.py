@@ -14,7 +14,6 @@ import os
 import re
 import sys
 import threading
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -219,17 +218,13 @@ def _is_blocking() -> bool:
 def providers_of(driver: Driver) -> tuple[str, ...] | None:
     """Return the chain that OUTBOARD_PROVIDERS or the driver names, or None if neither names one.
 
-    An unknown name, another order, or "generated" without a kernel generator raises ValueError. "compiled", the earlier
-    name of "generated", is accepted with a FutureWarning.
+    An unknown name, another order, or "generated" without a kernel generator raises ValueError.
     """
     text = os.environ.get("OUTBOARD_PROVIDERS")
     if not text and driver.providers is None:
         return None
     what = "OUTBOARD_PROVIDERS" if text else f"`providers` of the driver {driver.name!r}"
     names = tuple(name.strip() for name in text.split(",")) if text else tuple(driver.providers or ())
-    if "compiled" in names:
-        warnings.warn(f"{what}: the provider 'compiled' is called 'generated' now", FutureWarning, stacklevel=2)
-        names = tuple("generated" if name == "compiled" else name for name in names)
     for name in names:
         if name not in PROVIDERS:
             raise ValueError(f"{what} names {', '.join(PROVIDERS)}, not {name!r}.{nearest(name, list(PROVIDERS))}")

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The module torch_outboard._C. Its stub, _C.pyi, lists its contents.
-#include <torch_outboard/driver.h>
-
 #include "bindings/python.h"
 
 namespace {
@@ -33,10 +31,6 @@ PyMODINIT_FUNC PyInit__C() {
     if (PyModule_AddFunctions(module.get(), methods) < 0) {
       return nullptr;
     }
-  }
-  if (PyModule_AddIntConstant(module.get(), "ABI_MAJOR", OB_ABI_MAJOR) < 0 ||
-      PyModule_AddIntConstant(module.get(), "ABI_MINOR", OB_ABI_MINOR) < 0) {
-    return nullptr;
   }
   install_raiser();
   install_plan_builder();

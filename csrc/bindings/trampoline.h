@@ -22,11 +22,11 @@ namespace outboard::bindings::trampoline {
   X(stream_synchronize) X(event_create) X(event_destroy) X(event_record) X(event_query) X(stream_wait_event)        \
   X(destroy) X(device_open) X(device_close) X(device_synchronize) X(fill_async) X(copy_nd_async) X(mem_info)        \
   X(host_alloc) X(host_free) X(host_register) X(host_unregister) X(host_address) X(stream_query)                    \
-  X(event_synchronize) X(event_elapsed) X(event_timestamp) X(peer_access) X(mem_reserve) X(mem_release) X(mem_map)  \
-  X(mem_unmap) X(ipc_export) X(ipc_open) X(ipc_close) X(host_callback) X(program_build) X(program_destroy)          \
-  X(kernel_get) X(kernel_launch) X(graph_capture_begin) X(graph_capture_end) X(graph_instantiate) X(graph_launch)   \
-  X(graph_destroy) X(graph_executable_destroy) X(activity_enable) X(activity_correlate) X(activity_read)             \
-  X(program_binary) X(event_signal)
+  X(event_synchronize) X(event_elapsed) X(event_timestamp) X(event_signal) X(peer_access) X(mem_reserve)            \
+  X(mem_release) X(mem_map) X(mem_unmap) X(ipc_export) X(ipc_open) X(ipc_close) X(host_callback) X(program_build)   \
+  X(program_destroy) X(kernel_get) X(kernel_launch) X(program_binary) X(graph_capture_begin) X(graph_capture_end)   \
+  X(graph_instantiate) X(graph_launch) X(graph_destroy) X(graph_executable_destroy) X(activity_enable)              \
+  X(activity_correlate) X(activity_read)
 
 enum class Entry : int {
 #define X(name) name,

@@ -115,7 +115,7 @@ ob_status on_device_properties(void*, int32_t device, ob_device_properties* out)
         }
         for (const PropertyField& field : property_fields) {
           PyObject* value = PyDict_GetItemString(result, field.name);  // borrowed
-          if (value && field.offset + field.size <= out->struct_size && !fill_property(field, value, out)) {
+          if (value && !fill_property(field, value, out)) {
             return OB_INTERNAL;
           }
         }

@@ -18,7 +18,7 @@ namespace detail {
 OUTBOARD_API extern ob_driver table;  // all null until install_driver
 }
 
-// Return the attached driver's table. Entries that a shorter, older table lacks are null.
+// Return the attached driver's table. Entries that a shorter table lacks are null.
 inline const ob_driver& driver() {
   return detail::table;
 }

@@ -143,8 +143,7 @@ static int32_t device_count(void* self) {
 static ob_status device_properties(void* self, int32_t device, ob_device_properties* out_properties) {
   const ob_status status = check_device(self, device);
   if (status != OB_OK) return status;
-  /* The core zeroed the struct; fields that stay 0 are unknown. Its struct_size says which fields it has: a driver of
-     this header's minor version may rely on all of them, because the core is never older than its drivers. */
+  /* The core zeroed the struct; fields that stay 0 are unknown. */
   snprintf(out_properties->name, sizeof out_properties->name, "Null device");
   snprintf(out_properties->vendor, sizeof out_properties->vendor, "torch-outboard");
   snprintf(out_properties->architecture, sizeof out_properties->architecture, "null");
@@ -313,6 +312,11 @@ static ob_status event_timestamp(void* self, int32_t device, uint64_t event, int
   return UNIMPLEMENTED();
 }
 
+/* No stream waits for the host: work runs as it is queued, so the wait would block the caller. */
+static ob_status event_signal(void* self, int32_t device, uint64_t event) {
+  return UNIMPLEMENTED();
+}
+
 /* Between devices: 0, though copy_async between devices works. */
 static ob_status peer_access(void* self, int32_t device, int32_t peer, int32_t* out_can_access) {
   return UNIMPLEMENTED();
@@ -371,11 +375,6 @@ static ob_status kernel_launch(void* self, int32_t device, uint64_t stream, cons
 
 /* Built programs are not kept on disk. */
 static ob_status program_binary(void* self, int32_t device, uint64_t program, void* context, ob_take_fn take) {
-  return UNIMPLEMENTED();
-}
-
-/* No stream waits for the host: work runs as it is queued, so the wait would block the caller. */
-static ob_status event_signal(void* self, int32_t device, uint64_t event) {
   return UNIMPLEMENTED();
 }
 
@@ -489,6 +488,7 @@ OB_EXPORT ob_status ob_driver_table(const ob_options* options, ob_driver* out_dr
       .event_synchronize = event_synchronize,
       .event_elapsed = event_elapsed,
       .event_timestamp = event_timestamp,
+      .event_signal = event_signal,
       .peer_access = peer_access,
       .mem_reserve = mem_reserve,
       .mem_release = mem_release,
@@ -502,6 +502,7 @@ OB_EXPORT ob_status ob_driver_table(const ob_options* options, ob_driver* out_dr
       .program_destroy = program_destroy,
       .kernel_get = kernel_get,
       .kernel_launch = kernel_launch,
+      .program_binary = program_binary,
       .kernel_register = kernel_register,
       .graph_capture_begin = graph_capture_begin,
       .graph_capture_end = graph_capture_end,
@@ -512,8 +513,6 @@ OB_EXPORT ob_status ob_driver_table(const ob_options* options, ob_driver* out_dr
       .activity_enable = activity_enable,
       .activity_correlate = activity_correlate,
       .activity_read = activity_read,
-      .program_binary = program_binary,
-      .event_signal = event_signal,
   };
   /* A core older than this header has a shorter table: it gets the part that it knows. */
   const size_t size = out_driver->struct_size < sizeof table ? out_driver->struct_size : sizeof table;

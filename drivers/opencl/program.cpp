@@ -235,12 +235,6 @@ cl_int set_arg(const Api& api, cl_kernel kernel, cl_uint index, const ob_kernel_
   }
 }
 
-// A core of version 1.1 has a shorter struct.
-bool follows_addresses(const ob_launch& given) {
-  constexpr size_t kEnd = offsetof(ob_launch, follows_addresses) + sizeof given.follows_addresses;
-  return given.struct_size >= kEnd && given.follows_addresses != 0;
-}
-
 // Report all memory to the runtime that a kernel may reach by addresses that are not
 // arguments. The kernel keeps the report. Call it with the kernel's mutex held. No queued work
 // uses memory that is freed meanwhile.
@@ -320,7 +314,7 @@ ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch
       return cl_fail(code, "clSetKernelArg", "kernel '" + kernel.name + "', argument " + std::to_string(i));
     }
   }
-  if (follows_addresses(given)) {
+  if (given.follows_addresses != 0) {
     const cl_int code = follow_addresses(driver.api, device, kernel);
     if (code != CL_SUCCESS) return cl_fail(code, "clSetKernelExecInfo", "kernel '" + kernel.name + "'");
   }

@@ -51,7 +51,7 @@ extern "C" {
 #endif
 
 #define OB_ABI_MAJOR 1u
-#define OB_ABI_MINOR 8u
+#define OB_ABI_MINOR 0u
 
 #if defined(_WIN32)
 #define OB_EXPORT __declspec(dllexport)
@@ -86,8 +86,7 @@ enum {
   OB_NOT_READY = 32,  /* a query's answer, no error: the work is still under way */
   OB_DEVICE_LOST = 33, /* sticky: every later use of that device raises torch.AcceleratorError with the first cause,
                           before the driver is asked */
-  OB_PROGRAM_REFUSED = 34 /* ValueError, from program_build alone: the compiler refuses the text, and will each time.
-                             Since version 1.4 */
+  OB_PROGRAM_REFUSED = 34 /* ValueError, from program_build alone: the compiler refuses the text, and will each time */
 };
 
 /* ---- Element types ----------------------------------------------------------------------------------------------- */
@@ -163,10 +162,10 @@ typedef struct ob_device_properties {
   int32_t reserved;
   uint64_t mem_granularity;            /* bytes; what mem_map's sizes and offsets are multiples of. 0: no mem_map */
   uint64_t max_allocation;             /* bytes of one mem_alloc; 0: total_memory */
-  int32_t machine;                     /* OB_MACHINE_; this and the next since version 1.1 */
+  int32_t machine;                     /* OB_MACHINE_ */
   int32_t addresses_host_memory;       /* 1: kernels use memory of host_alloc as their own */
-  int32_t follows_addresses;           /* 1: kernels use addresses that they find in memory; since version 1.2 */
-  int32_t shared_memory_per_multiprocessor; /* bytes; since version 1.8 */
+  int32_t follows_addresses;           /* 1: kernels use addresses that they find in memory */
+  int32_t shared_memory_per_multiprocessor; /* bytes */
 } ob_device_properties;
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
@@ -203,7 +202,7 @@ enum {
   OB_EVENT_TIMING = 1u,       /* event_elapsed and event_timestamp will be asked */
   OB_EVENT_BLOCKING = 2u,     /* event_synchronize should sleep rather than spin */
   OB_EVENT_INTERPROCESS = 4u, /* only if ipc_export is there */
-  OB_EVENT_HOST = 8u          /* alone, and only if event_signal is there, which completes it; since version 1.5 */
+  OB_EVENT_HOST = 8u          /* alone, and only if event_signal is there, which completes it */
 };
 
 /* ---- Host work --------------------------------------------------------------------------------------------------- */
@@ -251,7 +250,7 @@ typedef struct ob_launch {
   size_t arg_count;
   size_t arg_stride; /* bytes from one argument to the next: the core's sizeof(ob_kernel_arg) */
   const ob_kernel_arg* args; /* may be null if arg_count is 0 */
-  uint32_t follows_addresses; /* 1: uses addresses that it finds in memory, if the properties say so; since 1.2 */
+  uint32_t follows_addresses; /* 1: uses addresses that it finds in memory, if the properties say so */
   uint32_t reserved;
 } ob_launch;
 
@@ -292,7 +291,7 @@ typedef struct ob_value {
   const char* string;
 } ob_value;
 
-/* What torch's switches ask of a call; those of torch.backends.cudnn are for convolutions. Since version 1.6. */
+/* What torch's switches ask of a call; those of torch.backends.cudnn are for convolutions. */
 enum {
   OB_CALL_REPEATS = 1u,               /* the same results in each run: torch.use_deterministic_algorithms */
   OB_CALL_REPEATS_CONVOLUTIONS = 2u,  /* cudnn.deterministic, or the above */
@@ -313,8 +312,7 @@ enum {
    bytes give the address 0. It is called by the thread of the call, before the kernel returns. OB_OUT_OF_MEMORY: return
    it, and the caller gets an error with the numbers and the operator's name; or decline, or do without. Calls that are
    alike ask for the same bytes in the same order: a graph that the core records has the memory of each replay from its
-   own pool, as much as a call alike asked for before, and more than that is OB_FAILED_PRECONDITION. A core of an earlier
-   version has a struct_size that ends before it.
+   own pool, as much as a call alike asked for before, and more than that is OB_FAILED_PRECONDITION.
    `draw(scratch_context, address)` queues the writing of a seed, an int64, to device memory: the next draw of the device's
    generator, a new one at each replay. For operators that torch tags as random, once a call, as `scratch` is called. */
 typedef struct ob_kernel_call {
@@ -329,9 +327,9 @@ typedef struct ob_kernel_call {
   size_t output_count;
   size_t output_stride;
   const ob_tensor* outputs;
-  void* scratch_context; /* this and the next since version 1.3 */
+  void* scratch_context; /* passed to the next two functions */
   ob_status (*scratch)(void* scratch_context, uint64_t bytes, uint64_t* out_address);
-  uint64_t flags; /* OB_CALL_ bits; this and the next since version 1.6 */
+  uint64_t flags; /* OB_CALL_ bits */
   ob_status (*draw)(void* scratch_context, uint64_t address);
 } ob_kernel_call;
 
@@ -351,13 +349,13 @@ typedef ob_status (*ob_operator_fn)(void* user, const ob_kernel_call* call);
    the overloads that there are, if kernel_register returns the status.
    `add_asked` is for a kernel that answers beforehand: `ask` gets a call without addresses, queues nothing, and returns
    OB_UNIMPLEMENTED for what `fn` would decline. It is asked where torch chooses among operators, as for attention.
-   Since version 1.7 a question about outboard::recurrent_net that keeps memory for gradients has a `scratch`, which
-   gives no address: `ask` asks it once, for the bytes that the call keeps. */
+   A question about outboard::recurrent_net that keeps memory for gradients has a `scratch`, which gives no
+   address: `ask` asks it once, for the bytes that the call keeps. */
 typedef struct ob_registrar {
   size_t struct_size;
   void* context;
   ob_status (*add)(void* context, const char* op, ob_operator_fn fn, void* user);
-  ob_status (*add_asked)(void* context, const char* op, ob_operator_fn fn, ob_operator_fn ask, void* user); /* 1.6 */
+  ob_status (*add_asked)(void* context, const char* op, ob_operator_fn fn, ob_operator_fn ask, void* user);
 } ob_registrar;
 
 /* ---- Profiler records -------------------------------------------------------------------------------------------- */
@@ -505,6 +503,15 @@ typedef struct ob_driver {
   /* When a timing event was reached, in nanoseconds of CLOCK_MONOTONIC. Null: unsupported. */
   ob_status (*event_timestamp)(void* self, int32_t device, uint64_t event, int64_t* out_nanoseconds);
 
+  /* Completes an event that was made with OB_EVENT_HOST: the streams that wait for it go on, and later waits pass. It
+     comes once, before or after stream_wait_event, from any thread; the second time is OB_FAILED_PRECONDITION, another
+     kind of event OB_INVALID_ARGUMENT. Never blocks. It only releases: the core keeps the failures of what the host did.
+     Until then event_query says OB_NOT_READY and event_synchronize waits. event_record of such an event is
+     OB_INVALID_ARGUMENT. stream_wait_event for it never blocks the caller, and queued work of other streams goes on;
+     while the driver captures it is OB_UNIMPLEMENTED. event_destroy of an event that was not completed completes it.
+     Null: unsupported; the host then waits for an exchange with other processes before it queues what needs the result. */
+  ob_status (*event_signal)(void* self, int32_t device, uint64_t event);
+
   /* 1 if `device` reaches `peer`'s memory without passing through the host; called before the first copy between the
      two, so that a driver may enable it. Null: 0; copy_async between devices must work all the same. */
   ob_status (*peer_access)(void* self, int32_t device, int32_t peer, int32_t* out_can_access);
@@ -545,6 +552,13 @@ typedef struct ob_driver {
   /* Queues a launch. OB_INVALID_ARGUMENT for sizes above the device's limits. */
   ob_status (*kernel_launch)(void* self, int32_t device, uint64_t stream, const ob_launch* launch);
 
+  /* Calls `take(context, bytes, size)` once with what a compiler made of a program, so that the core keeps it on disk.
+     program_build gets it again in a later process, in the language OB_LANGUAGE_BINARY with the options of the text, on a
+     device of the same name, vendor, architecture and driver_version; where it fails, for whatever reason, the core
+     builds the text. What else the bytes depend on, the driver puts into them and compares. Asked once, right after
+     program_build and before kernel_get. OB_UNIMPLEMENTED for a program that was no text. Null: nothing is kept. */
+  ob_status (*program_binary)(void* self, int32_t device, uint64_t program, void* context, ob_take_fn take);
+
   /* Called once at attach, so that the driver registers kernels for operators. Opens nothing. Null: none. */
   ob_status (*kernel_register)(void* self, const ob_registrar* registrar);
 
@@ -565,24 +579,6 @@ typedef struct ob_driver {
   ob_status (*activity_enable)(void* self, uint32_t kinds);
   ob_status (*activity_correlate)(void* self, uint64_t correlation);
   ob_status (*activity_read)(void* self, size_t capacity, size_t stride, ob_activity* out_records, size_t* out_count);
-
-  /* Calls `take(context, bytes, size)` once with what a compiler made of a program, so that the core keeps it on disk.
-     program_build gets it again in a later process, in the language OB_LANGUAGE_BINARY with the options of the text, on a
-     device of the same name, vendor, architecture and driver_version; where it fails, for whatever reason, the core
-     builds the text. What else the bytes depend on, the driver puts into them and compares. Asked once, right after
-     program_build and before kernel_get. OB_UNIMPLEMENTED for a program that was no text. Null: nothing is kept. Since
-     version 1.3. */
-  ob_status (*program_binary)(void* self, int32_t device, uint64_t program, void* context, ob_take_fn take);
-
-  /* Completes an event that was made with OB_EVENT_HOST: the streams that wait for it go on, and later waits pass. It
-     comes once, before or after stream_wait_event, from any thread; the second time is OB_FAILED_PRECONDITION, another
-     kind of event OB_INVALID_ARGUMENT. Never blocks. It only releases: the core keeps the failures of what the host did.
-     Until then event_query says OB_NOT_READY and event_synchronize waits. event_record of such an event is
-     OB_INVALID_ARGUMENT. stream_wait_event for it never blocks the caller, and queued work of other streams goes on;
-     while the driver captures it is OB_UNIMPLEMENTED. event_destroy of an event that was not completed completes it.
-     Null: unsupported; the host then waits for an exchange with other processes before it queues what needs the result.
-     Since version 1.5. */
-  ob_status (*event_signal)(void* self, int32_t device, uint64_t event);
 } ob_driver;
 
 /* What a driver library exports, under the name "ob_driver_table"; beside it at most collectives.h's. It opens no device. On entry

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels in C since version 1.6 of the contract: torch's switches, seeds, and questions asked beforehand."""
+"""Kernels in C: torch's switches, seeds, and questions asked beforehand."""
 
 from __future__ import annotations
 

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Generated tables equal what their scripts would write today. tests/stress checks the table of overlaps."""
+"""Generated tables equal what their scripts would write today. tests/stress checks the table of overlaps.
+
+The table of meta functions is written in each build.
+"""
 
 from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
@@ -20,8 +25,24 @@ def check_table(script: str) -> None:
     assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
-def test_the_table_of_meta_kernels() -> None:
-    check_table("meta_table")
+def write_meta_kernels(headers: Path, file: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-S", str(SCRIPTS.parent / "cmake" / "meta_kernels.py"), str(headers), str(file)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_the_table_of_meta_kernels(tmp_path: Path) -> None:
+    file = tmp_path / "built" / "meta_kernels.inc"
+    headers = Path(torch.__file__).parent / "include" / "ATen" / "ops"
+    assert write_meta_kernels(headers, file).returncode == 0
+    lines = file.read_text(encoding="utf-8").splitlines()
+    assert {"OB_META(add_Tensor, add)", "OB_META(add__Tensor, add_)", "OB_META(add_out, add_outf)"} < set(lines)
+    assert sum(line.startswith("OB_META(") for line in lines) > 600
+    os.utime(file, ns=(1, 1))
+    assert write_meta_kernels(headers, file).returncode == 0
+    assert file.stat().st_mtime_ns == 1, "nothing is compiled again for the same headers"
+    answer = write_meta_kernels(tmp_path, tmp_path / "none.inc")
+    assert answer.returncode == 1 and "has no headers of structured operators" in answer.stderr
+    assert not (tmp_path / "none.inc").exists()
 
 
 @pytest.fixture(scope="module")

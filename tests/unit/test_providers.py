@@ -38,22 +38,6 @@ assert torch_outboard.attached_driver() is None
     )
 
 
-def test_the_earlier_name_of_a_provider_is_accepted_with_a_warning(run_python: RunPython) -> None:
-    run_python(
-        NEEDS
-        + """
-from torch_outboard._attach import providers_of
-
-class Generating(Sim):
-    kernel_generator = "opencl_c"
-
-os.environ["OUTBOARD_PROVIDERS"] = "native,compiled"
-with pytest.warns(FutureWarning, match="the provider 'compiled' is called 'generated' now"):
-    assert providers_of(Generating()) == ("native", "generated")
-"""
-    )
-
-
 def test_without_the_host_operators_run_on_copies(run_python: RunPython) -> None:
     run_python(
         NEEDS

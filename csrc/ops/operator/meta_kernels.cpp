@@ -7,8 +7,9 @@
 #include <unordered_map>
 #include <vector>
 
+// Written by cmake/meta_kernels.py when the core is built.
 #define OB_META_HEADERS
-#include "ops/operator/_generated/meta_kernels.inc"
+#include <built/meta_kernels.inc>
 #undef OB_META_HEADERS
 
 namespace outboard {
@@ -16,7 +17,7 @@ namespace outboard {
 namespace {
 
 // Return the function with the operator's own signature, picked from the overloads in at::meta, as
-// a boxed kernel; none if the running torch has no such overload.
+// a boxed kernel; none if there is no such overload.
 template <class TorchOp, class Pick>
 void add(std::vector<MetaKernelEntry>& entries, Pick pick) {
   using Function = typename c10::fn_remove_symint<typename TorchOp::schema>::type;
@@ -36,7 +37,7 @@ void add(std::vector<MetaKernelEntry>& entries, Pick pick) {
   });
 
 void add_structured(std::vector<MetaKernelEntry>& entries) {
-#include "ops/operator/_generated/meta_kernels.inc"
+#include <built/meta_kernels.inc>
 }
 
 #undef OB_META

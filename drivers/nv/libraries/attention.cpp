@@ -203,7 +203,6 @@ void read_numbers(size_t dropout, size_t causal, size_t scale, Call* call) {
   const auto head = static_cast<double>(call->sizes_of(kQuery)[3]);
   call->scale = static_cast<float>(factor.kind == OB_VALUE_NONE ? 1 / std::sqrt(head) : factor.doubles[0]);
   if (call->problem.dropout < 0 || call->problem.dropout >= 1) call->refuse("such a dropout");
-  if (call->problem.dropout > 0 && !has_draw(call->given)) call->refuse("dropout, for which this core has no seeds");
   call->kept_inverse = static_cast<float>(1 - call->problem.dropout);
   call->kept = 1 / call->kept_inverse;
 }
@@ -284,7 +283,7 @@ ob_status queue(Driver& driver, Device& device, cudnn::Session& session, const c
 ob_status find_gradients(cudnn::Session& session, const Call& call) {
   Problem problem = call.problem;
   problem.is_backward = true;
-  problem.repeats = must_repeat(call.given);
+  problem.repeats = has_flags(call.given, OB_CALL_REPEATS);
   const auto add_like = [&](Place place, Place like, int type) {
     const Sizes& sizes = call.sizes_of(like);
     problem.tensors.push_back({place, type, sizes, dense_strides(sizes)});
@@ -363,7 +362,7 @@ ob_status backward_of(void* self, const ob_kernel_call* given, bool is_question)
     add_written(kGradKey, output_at(*given, 1), key, &call);
     add_written(kGradValue, output_at(*given, 2), value, &call);
     add_memory(kDelta, {query[0], query[1], query[2], 1}, cudnn::kFloat, &call);
-    call.problem.repeats = must_repeat(*given);
+    call.problem.repeats = has_flags(*given, OB_CALL_REPEATS);
     if (!call.problem.repeats) add_memory(kQuerySums, query, cudnn::kFloat, &call);
     if (call.problem.dropout > 0) {
       add_draw(kSeed, *value_at(*given, 14).tensors, &call);
@@ -395,9 +394,6 @@ ob_status ask_backward(void* self, const ob_kernel_call* given) {
 namespace nv {
 
 ob_status register_attention(void* self, const ob_registrar* registrar) {
-  // A core that doesn't ask would send calls here for which it has another way
-  // only before it calls the operator.
-  if (registrar->struct_size < offsetof(ob_registrar, add_asked) + sizeof registrar->add_asked) return OB_OK;
   const auto add = [&](const char* op, ob_operator_fn function, ob_operator_fn ask) {
     return registrar->add_asked(registrar->context, op, function, ask, self);
   };

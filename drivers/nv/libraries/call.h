@@ -16,24 +16,9 @@ inline const ob_tensor& output_at(const ob_kernel_call& call, size_t place) {
   return *reinterpret_cast<const ob_tensor*>(reinterpret_cast<const char*>(call.outputs) + place * call.output_stride);
 }
 
-// Return false for a core older than version 1.3, which provides no memory for a call.
-inline bool has_scratch(const ob_kernel_call& call) {
-  return call.struct_size >= offsetof(ob_kernel_call, scratch) + sizeof call.scratch && call.scratch != nullptr;
-}
-
-// Return true if torch asks for all bits of `flags`. A core older than version 1.6 tells none.
+// Return true if torch asks for all bits of `flags`, which are OB_CALL_ bits.
 inline bool has_flags(const ob_kernel_call& call, uint64_t flags) {
-  return call.struct_size >= offsetof(ob_kernel_call, flags) + sizeof call.flags && (call.flags & flags) == flags;
-}
-
-inline bool has_draw(const ob_kernel_call& call) {
-  return call.struct_size >= offsetof(ob_kernel_call, draw) + sizeof call.draw;
-}
-
-// Return true if the results must be the same in each run, as `switch_of_torch` says:
-// always, if the core can't tell.
-inline bool must_repeat(const ob_kernel_call& call, uint64_t switch_of_torch = OB_CALL_REPEATS) {
-  return !has_draw(call) || has_flags(call, switch_of_torch);
+  return (call.flags & flags) == flags;
 }
 
 // Register the operators of one library.

@@ -276,7 +276,7 @@ ob_status check_and_run(void* self, Call* call) {
   if (!type.has_value()) return decline_cudnn("no such type");
   call->problem.type = *type;
   call->problem.rules = {
-      .repeats = must_repeat(call->given, OB_CALL_REPEATS_CONVOLUTIONS),
+      .repeats = has_flags(call->given, OB_CALL_REPEATS_CONVOLUTIONS),
       .keeps_precision = *type == cudnn::kFloat && !has_flags(call->given, OB_CALL_ROUNDS_CONVOLUTIONS)};
   if (!choose_layout(call)) return decline_cudnn("strides of a result that it doesn't write");
   return on_device(self, call->given.device, call->given.op,

@@ -344,7 +344,7 @@ ob_status multiply(void* self, const ob_kernel_call& call, const ob_tensor& left
   Product product{};
   product.type = *type;
   if (out.dtype == OB_FLOAT32 && has_flags(call, OB_CALL_ROUNDS_PRODUCTS)) product.type.compute = kComputeTf32;
-  product.max_workspace = has_scratch(call) ? kMaxWorkspace : 0;
+  product.max_workspace = kMaxWorkspace;
   product.rows = out.sizes[last - 1];
   product.columns = out.sizes[last];
   product.inner = left.sizes[last];

@@ -149,7 +149,6 @@ void* address_of(const ob_tensor* tensor) {
 // Take the workspace. What was asked about beforehand goes no other way for lack of memory.
 ob_status take_workspace(const Call& call, const Plan& plan, uint64_t* out_workspace) {
   if (plan.workspace == 0) return OB_OK;
-  if (!has_scratch(call.given)) return decline_cudnn("this core has no memory for it");
   return call.given.scratch(call.given.scratch_context, plan.workspace, out_workspace);
 }
 
@@ -170,9 +169,7 @@ ob_status forward_of(void* self, const ob_kernel_call* given, bool is_question) 
   const Call call(*given, 0, 4);
   const bool is_trained = value_at(*given, 8).kind == OB_VALUE_INT;
   // cuBLAS, which it uses, chooses kernels by the memory that happens to be free.
-  if (must_repeat(*given)) return decline_cudnn("results that repeat");
-  if (is_question && is_trained && !has_scratch(*given))
-    return decline_cudnn("this core keeps no memory for gradients");
+  if (has_flags(*given, OB_CALL_REPEATS)) return decline_cudnn("results that repeat");
   return on_device(self, given->device, given->op, [&](Driver& driver, Device& device) -> ob_status {
     cudnn::Session* session = nullptr;
     std::shared_ptr<const Plan> plan;
@@ -271,11 +268,11 @@ ob_status ask(void* self, const ob_kernel_call* given) {
 namespace nv {
 
 ob_status register_recurrent(void* self, const ob_registrar* registrar) {
-  if (registrar->struct_size < offsetof(ob_registrar, add_asked) + sizeof registrar->add_asked) return OB_OK;
   void* context = registrar->context;
-  ob_status status = registrar->add_asked(context, "outboard::recurrent_net", recurrent::forward, recurrent::ask, self);
-  if (status == OB_OK) status = registrar->add(context, "outboard::recurrent_net_backward", recurrent::backward, self);
-  return status == OB_NOT_FOUND ? OB_OK : status;  // a core older than version 1.7
+  const ob_status status =
+      registrar->add_asked(context, "outboard::recurrent_net", recurrent::forward, recurrent::ask, self);
+  if (status != OB_OK) return status;
+  return registrar->add(context, "outboard::recurrent_net_backward", recurrent::backward, self);
 }
 
 }  // namespace nv

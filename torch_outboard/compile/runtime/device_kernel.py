@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from torch_outboard import _C
 from torch_outboard.codegen.program import DeviceProgram
 
-__all__ = ["DeviceProgram", "device_kernel"]
+__all__ = ["device_kernel"]
 
 
 def device_kernel(

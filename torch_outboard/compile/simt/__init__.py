@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The generators of kernels in C for a dialect, and the old names of `torch_outboard.codegen`."""
+"""The generators of kernels in C for a dialect."""

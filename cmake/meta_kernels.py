@@ -1,12 +1,9 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Write csrc/ops/operator/_generated/meta_kernels.inc: the C++ meta functions of torch's structured operators.
+"""Writes the C++ meta functions of torch's structured operators, read from torch's headers.
 
-  python scripts/meta_table           writes
-  python scripts/meta_table --check   fails if the file would change
+  python meta_kernels.py <torch>/include/ATen/ops <file>
 
-The functions are read from the headers of the running torch. The compiler leaves out an operator that its torch lacks,
-or has with another signature, so one file serves all versions; new operators come with a newer torch.
+The file is included twice by csrc/ops/operator/meta_kernels.cpp: for the headers, and for the entries.
 """
 
 from __future__ import annotations
@@ -14,16 +11,6 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-
-import torch
-
-FILE = Path(__file__).resolve().parent.parent / "csrc" / "ops" / "operator" / "_generated" / "meta_kernels.inc"
-HEADERS = Path(torch.__file__).parent / "include" / "ATen" / "ops"
-
-HEAD = """\
-// SPDX-License-Identifier: BSD-3-Clause
-// Written by scripts/meta_table. Included twice by ops/operator/meta_kernels.cpp: for the headers, and for the entries.
-"""
 
 STRUCTURED = re.compile(r"public at::meta::structured_(\w+)")
 OPERATOR = re.compile(r"struct TORCH_API (\w+) \{(.*?)\n\};", re.DOTALL)
@@ -34,7 +21,7 @@ WRITTEN = re.compile(r"\(\w!\)")
 
 def operators_of(header: Path) -> dict[str, str]:
     """Return the schema of each overload in a header of operators, by the name of its struct."""
-    found = {name: SCHEMA.search(body) for name, body in OPERATOR.findall(header.read_text())}
+    found = {name: SCHEMA.search(body) for name, body in OPERATOR.findall(header.read_text(encoding="utf-8"))}
     return {name: schema[1] for name, schema in found.items() if schema}
 
 
@@ -65,10 +52,10 @@ def group_of(name: str, overloads: dict[str, str]) -> dict[str, str]:
 def entries_of(header: Path) -> list[str]:
     """Return the lines of the operators of one name: OB_META(struct, function of at::meta)."""
     base = header.name.removesuffix("_meta_dispatch.h")
-    native = HEADERS / f"{base}_native.h"
-    structured = set(STRUCTURED.findall(native.read_text())) if native.is_file() else set()
-    overloads = operators_of(HEADERS / f"{base}_ops.h")
-    functions = set(FUNCTION.findall(header.read_text()))
+    native = header.with_name(f"{base}_native.h")
+    structured = set(STRUCTURED.findall(native.read_text(encoding="utf-8"))) if native.is_file() else set()
+    overloads = operators_of(header.with_name(f"{base}_ops.h"))
+    functions = set(FUNCTION.findall(header.read_text(encoding="utf-8")))
     lines = []
     for name in sorted(structured & overloads.keys()):
         for suffix, struct in group_of(name, overloads).items():
@@ -77,31 +64,23 @@ def entries_of(header: Path) -> list[str]:
     return lines
 
 
-def text() -> str:
-    operators = {header: entries_of(header) for header in sorted(HEADERS.glob("*_meta_dispatch.h"))}
-    operators = {header: lines for header, lines in operators.items() if lines}
-    parts = [HEAD, "#ifdef OB_META_HEADERS"]
-    for header in operators:
-        ops = header.name.replace("_meta_dispatch", "_ops")
-        parts += [
-            f"#if __has_include(<ATen/ops/{header.name}>)",
-            f"#include <ATen/ops/{header.name}>",
-            f"#include <ATen/ops/{ops}>",
-            "#endif",
-        ]
-    parts.append("#else")
-    for header, lines in operators.items():
-        parts += [f"#if __has_include(<ATen/ops/{header.name}>)", *lines, "#endif"]
-    parts.append("#endif")
-    return "\n".join(parts) + "\n"
+def text(folder: Path) -> str:
+    operators = {header: entries_of(header) for header in sorted(folder.glob("*_meta_dispatch.h"))}
+    headers = [header.name for header, lines in operators.items() if lines]
+    headers += [name.replace("_meta_dispatch", "_ops") for name in headers]
+    if not headers:
+        sys.exit(f"{folder} has no headers of structured operators: install torch with its headers")
+    includes = [f"#include <ATen/ops/{name}>" for name in headers]
+    return "\n".join(["#ifdef OB_META_HEADERS", *includes, "#else", *sum(operators.values(), []), "#endif", ""])
 
 
 def main() -> None:
-    wanted = text()
-    if "--check" in sys.argv[1:]:
-        sys.exit(0 if FILE.read_text() == wanted else f"{FILE.name} is not what scripts/meta_table writes: run it")
-    FILE.parent.mkdir(exist_ok=True)
-    FILE.write_text(wanted)
+    folder, file = map(Path, sys.argv[1:])
+    wanted = text(folder)
+    # Written only when it differs, so that another build compiles nothing again.
+    if not file.is_file() or file.read_text(encoding="utf-8") != wanted:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(wanted, encoding="utf-8")
 
 
 if __name__ == "__main__":
