@@ -87,9 +87,18 @@ ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, c
       default:
         break;
     }
+    // A few words, such as a seed, need no compiler.
+    if (const uint64_t words = bytes / 4; words <= 8) {
+      ob_status status = OB_OK;
+      for (uint64_t i = 0; i < words && status == OB_OK; ++i) {
+        const auto word = load<uint32_t>(static_cast<const char*>(pattern) + i % (size / 4) * 4);
+        status = check(driver, device, driver.api.MemsetD32Async(dst + i * 4, word, 1, stream), "cuMemsetD32");
+      }
+      return status;
+    }
     const std::vector args = {pointer_arg(dst), value_arg(pattern, size), value_arg(&times, sizeof times)};
     const auto blocks = static_cast<uint32_t>(std::min<uint64_t>((times + kThreads - 1) / kThreads, 1 << 16));
-    return run_own(driver, device, stream, "fill" + std::to_string(size), blocks, kThreads, 1, args);
+    return run_own(driver, device, stream, "fill", std::to_string(size), blocks, kThreads, 1, args);
   });
 }
 
@@ -122,7 +131,7 @@ ob_status copy_nd(Driver& driver, Device& device, CUstream stream, const ob_copy
   const auto run = [&](const support::StridedLaunch& given) {
     const std::vector args = {pointer_arg(given.dst), pointer_arg(given.src),
                               value_arg(given.argument, given.argument_size)};
-    return run_own(driver, device, stream, given.kernel + std::to_string(element_size), given.blocks, given.columns,
+    return run_own(driver, device, stream, given.kernel, std::to_string(element_size), given.blocks, given.columns,
                    given.rows, args);
   };
   return support::for_each_launch(shape, element_size, copy.dst, copy.src, kThreads, run);

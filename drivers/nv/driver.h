@@ -62,6 +62,9 @@ struct Executable {
 };
 
 struct Device {
+  // The compiler's name of the chip: "sm_90".
+  std::string architecture() const { return "sm_" + std::to_string(major) + std::to_string(minor); }
+
   int32_t index = -1;
   CUdevice id = 0;
   CUcontext context = nullptr;
@@ -87,9 +90,10 @@ struct Device {
   std::unique_ptr<Products> products;  // null until the first, as the next
   std::unique_ptr<cudnn::Session> cudnn;
   recurrent::Plans recurrent_plans;
-  // The driver's own kernels.
-  uint64_t own_module = 0;
+  // The driver's own kernels by their names, the modules by types, and why there are none.
   std::map<std::string, uint64_t> own_kernels;
+  std::map<std::string, uint64_t> own_modules;
+  std::string own_refusal;
 };
 
 struct Options {
@@ -193,6 +197,7 @@ inline ob_status check_query(const Driver& driver, const Device& device, CUresul
 }
 
 ob_status build_image(Driver& driver, Device& device, const void* image, const char* source, uint64_t* out_program);
+CUresult unload(Driver& driver, const Module& module);  // and forget its kernels
 ob_status kernel_get(Driver& driver, Device& device, uint64_t program, const char* name, uint64_t* out_kernel);
 ob_status launch(Driver& driver, Device& device, CUstream stream, const ob_launch& given);
 ob_status copy_nd(Driver& driver, Device& device, CUstream stream, const ob_copy_nd& copy);

@@ -1,38 +1,82 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "own_kernels.h"
 
-#include "_generated/kernels.h"
+#include <map>
+
+#include "nvrtc.h"
+#include "own_source.h"
 
 namespace nv {
 namespace {
 
-// Find one of the driver's own kernels. Its module is loaded at a device's first use of one.
-ob_status own_kernel(Driver& driver, Device& device, const std::string& name, uint64_t* out_kernel) {
-  if (device.major < kOldestMajor) {
-    return fail(OB_UNIMPLEMENTED, "%s: the driver's kernels need compute capability %d.0", device.where.c_str(),
-                kOldestMajor);
+// The lines that make the kernels for a type: sizes of elements for copies and fills, names of
+// types for biases.
+const char* lines_for(const std::string& type) {
+  static const std::map<std::string, const char*> lines = {
+      {"1", "COPIES(1, u8)"},
+      {"2", "COPIES(2, u16)"},
+      {"4", "COPIES(4, u32)"},
+      {"8", "COPIES(8, u64) FILL(8, u64)"},
+      {"16", "COPIES(16, u128) FILL(16, u128)"},
+      {"float", "BIASES(float, float, float)"},
+      {"double", "BIASES(double, double, double)"},
+      {"half", "BIASES(half, Half, float)"},
+      {"brain", "BIASES(brain, Brain, float)"},
+  };
+  return lines.at(type);
+}
+
+// Find or compile the module for a type. Call it with own_mutex held.
+ob_status own_module(Driver& driver, Device& device, const std::string& type, uint64_t* out_module) {
+  if (const auto known = device.own_modules.find(type); known != device.own_modules.end()) {
+    *out_module = known->second;
+    return OB_OK;
   }
+  if (device.own_refusal.empty()) {
+    const std::string source = std::string(kOwnSource) + lines_for(type) + "\n";
+    std::string image;
+    const ob_status status = compile_cuda(driver.options.nvrtc, source, "--std=c++17", device.architecture(), &image);
+    if (status == OB_OK) {
+      const ob_status built = build_image(driver, device, image.data(), nullptr, out_module);
+      if (built == OB_OK) device.own_modules[type] = *out_module;
+      return built;
+    }
+    // Declined where there is no NVRTC, or one that does not know the chip.
+    if (status != OB_UNAVAILABLE && status != OB_INVALID_ARGUMENT) return status;
+    device.own_refusal = support::last_error_text;
+  }
+  return fail(OB_UNIMPLEMENTED, "%s: the driver's own kernels cannot be compiled: %s", device.where.c_str(),
+              device.own_refusal.c_str());
+}
+
+ob_status own_kernel(Driver& driver, Device& device, const std::string& kernel, const std::string& type,
+                     uint64_t* out_kernel) {
+  const std::string name = kernel + type;
   const std::lock_guard lock(device.own_mutex);
   if (const auto known = device.own_kernels.find(name); known != device.own_kernels.end()) {
     *out_kernel = known->second;
     return OB_OK;
   }
-  if (device.own_module == 0) {
-    const ob_status status = build_image(driver, device, kKernels, kKernels, &device.own_module);
-    if (status != OB_OK) return status;
-  }
-  const ob_status status = kernel_get(driver, device, device.own_module, name.c_str(), out_kernel);
+  uint64_t module = 0;
+  ob_status status = own_module(driver, device, type, &module);
+  if (status == OB_OK) status = kernel_get(driver, device, module, name.c_str(), out_kernel);
   if (status == OB_OK) device.own_kernels[name] = *out_kernel;
   return status;
 }
 
 }  // namespace
 
-ob_status run_own(Driver& driver, Device& device, CUstream stream, const std::string& name, uint32_t blocks,
-                  uint32_t columns, uint32_t rows, const std::vector<ob_kernel_arg>& args) {
+ob_status load_own(Driver& driver, Device& device, const std::string& type) {
+  const std::lock_guard lock(device.own_mutex);
+  uint64_t module = 0;
+  return own_module(driver, device, type, &module);
+}
+
+ob_status run_own(Driver& driver, Device& device, CUstream stream, const std::string& kernel, const std::string& type,
+                  uint32_t blocks, uint32_t columns, uint32_t rows, const std::vector<ob_kernel_arg>& args) {
   ob_launch given = {};
   given.struct_size = sizeof given;
-  if (const ob_status status = own_kernel(driver, device, name, &given.kernel); status != OB_OK) return status;
+  if (const ob_status status = own_kernel(driver, device, kernel, type, &given.kernel); status != OB_OK) return status;
   given.grid[0] = blocks;
   given.grid[1] = given.grid[2] = 1;
   given.block[0] = columns;

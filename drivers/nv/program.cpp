@@ -28,10 +28,9 @@ ob_status program_build(void* self, int32_t index, const ob_program_source* sour
     const std::string language = source->language;
     const auto* code = static_cast<const char*>(source->code);
     if (language == "cuda") {
-      const std::string architecture = "sm_" + std::to_string(device.major) + std::to_string(device.minor);
       std::string image;
       const ob_status status = compile_cuda(driver.options.nvrtc, std::string(code, source->code_size), source->options,
-                                            architecture, &image);
+                                            device.architecture(), &image);
       if (status != OB_OK) return status;
       const ob_status built = build_image(driver, device, image.data(), nullptr, out_program);
       Module* module = nullptr;
@@ -72,11 +71,7 @@ ob_status program_destroy(void* self, int32_t index, uint64_t handle) {
     if (const ob_status status = find_module(driver, index, handle, &found); status != OB_OK) return status;
     std::unique_ptr<Module> module;
     if (!driver.modules.take(handle, &module)) return fail(OB_INVALID_ARGUMENT, "two threads destroy one program");
-    for (const auto& [name, kernel_handle] : module->kernels) {
-      std::unique_ptr<Kernel> kernel;
-      static_cast<void>(driver.kernels.take(kernel_handle, &kernel));
-    }
-    return check(driver, device, driver.api.ModuleUnload(module->module), "cuModuleUnload");
+    return check(driver, device, unload(driver, *module), "cuModuleUnload");
   });
 }
 
@@ -217,6 +212,14 @@ ob_status build_image(Driver& driver, Device& device, const void* image, const c
   module->device = device.index;
   *out_program = driver.modules.make(std::move(module));
   return OB_OK;
+}
+
+CUresult unload(Driver& driver, const Module& module) {
+  for (const auto& [name, handle] : module.kernels) {
+    std::unique_ptr<Kernel> kernel;
+    static_cast<void>(driver.kernels.take(handle, &kernel));
+  }
+  return driver.api.ModuleUnload(module.module);
 }
 
 ob_status kernel_get(Driver& driver, Device& device, uint64_t handle, const char* name, uint64_t* out_kernel) {

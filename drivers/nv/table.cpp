@@ -151,14 +151,10 @@ ob_status device_close(void* self, int32_t index) {
   const ob_status status = on_device(self, index, "device_close", [&](Driver& driver, Device& device) -> ob_status {
     device.products.reset();
     device.cudnn.reset();
-    std::unique_ptr<Module> own;
     CUresult code = CUDA_SUCCESS;
-    if (device.own_module != 0 && driver.modules.take(device.own_module, &own)) {
-      for (const auto& [name, handle] : own->kernels) {
-        std::unique_ptr<Kernel> kernel;
-        static_cast<void>(driver.kernels.take(handle, &kernel));
-      }
-      code = driver.api.ModuleUnload(own->module);
+    for (const auto& [type, handle] : device.own_modules) {
+      std::unique_ptr<Module> own;
+      if (code == CUDA_SUCCESS && driver.modules.take(handle, &own)) code = unload(driver, *own);
     }
     if (code == CUDA_SUCCESS) code = driver.api.EventDestroy(device.anchor);
     if (code == CUDA_SUCCESS) code = driver.api.StreamDestroy(device.anchor_stream);

@@ -117,6 +117,14 @@ def test_the_cuda_driver_on_a_fake(programs, fakes):
     run(programs("test_nv"), library, env={"OB_FAKE": str(fake)})
 
 
+@pytest.fixture
+def nvrtc() -> str:
+    path = NvDriver().option_values["nvrtc"]
+    if path is None:
+        pytest.skip("capability: NVRTC, of the package nvidia-cuda-nvrtc")
+    return str(path)
+
+
 def python_env(**more: str) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]), "OUTBOARD_FALLBACK": "silent", **more}
 
@@ -135,6 +143,7 @@ def test_convolutions_by_the_vendors_library(fakes):
     run(sys.executable, HERE / "vendor_convolutions.py", *libraries, env=python_env())
 
 
+@pytest.mark.usefixtures("nvrtc")
 def test_attention_by_the_vendors_library(fakes):
     libraries = [fakes("fake_cuda", "libcuda.so.1"), fakes("fake_cudnn", "libcudnn.so.9")]
     run(sys.executable, HERE / "vendor_attention.py", *libraries, env=python_env(FAKE_CUDA_MAJOR="9"))
@@ -188,11 +197,29 @@ def test_the_driver_tests_on_a_fake_cuda(fakes):
     run(sys.executable, "-m", "pytest", ROOT / "tests" / "driver", *options, env=env, timeout=900)
 
 
+def own_kernels(fakes, nvrtc, chip: str, folder: Path) -> None:
+    env = python_env(FAKE_CUDA_MAJOR=chip, FAKE_CUDA_LAUNCHES=str(folder / "launches"), OUTBOARD_PROVIDERS="native")
+    run(sys.executable, HERE / "own_kernels.py", fakes("fake_cuda", "libcuda.so.1"), nvrtc, env=env)
+
+
+@pytest.mark.parametrize("chip", ["9", "12"])
+def test_the_drivers_own_kernels(fakes, nvrtc, chip, tmp_path):
+    """NVRTC compiles them for the chip at their first use, and the launches fit what it compiled."""
+    own_kernels(fakes, nvrtc, chip, tmp_path)
+
+
+def test_own_kernels_without_a_compiler(fakes, tmp_path):
+    own_kernels(fakes, tmp_path / "missing", "9", tmp_path)
+
+
+def test_own_kernels_for_a_chip_that_the_compiler_does_not_know(fakes, nvrtc, tmp_path):
+    own_kernels(fakes, nvrtc, "3", tmp_path)
+
+
 @pytest.mark.parametrize("share", ["24", pytest.param("4", marks=pytest.mark.long)])
+@pytest.mark.usefixtures("nvrtc")
 def test_generated_kernels_are_cuda(fakes, share):
     """A part of the operator database's kernels compile with NVRTC, which needs no GPU."""
-    if NvDriver().option_values["nvrtc"] is None:
-        pytest.skip("capability: NVRTC, of the package nvidia-cuda-nvrtc")
     library = fakes("fake_cuda", "libcuda.so.1")
     env = python_env(FAKE_CUDA_MAJOR="9")
     result = subprocess.run(
@@ -205,11 +232,8 @@ def test_generated_kernels_are_cuda(fakes, share):
 
 
 @pytest.mark.parametrize("chips", ["75 90", pytest.param("80 100", marks=pytest.mark.long)])
-def test_matrix_units_are_cuda(chips):
+def test_matrix_units_are_cuda(nvrtc, chips):
     """Kernels with matrix units compile with NVRTC, which needs no GPU, from sm_80 on and not before."""
-    nvrtc = NvDriver().option_values["nvrtc"]
-    if nvrtc is None:
-        pytest.skip("capability: NVRTC, of the package nvidia-cuda-nvrtc")
     command = [sys.executable, HERE / "unit_texts.py", nvrtc, *chips.split()]
     result = subprocess.run(command, capture_output=True, text=True, env=os.environ | python_env())
     assert result.returncode == 0, result.stderr

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 INCLUDE = ROOT / "include"
-SUFFIXES = {".c", ".cpp", ".cu", ".h", ".inc"}
+SUFFIXES = {".c", ".cpp", ".h", ".inc"}
 
 _CONTRACT = "include/torch_outboard/driver.h"
 _COLLECTIVES = "include/torch_outboard/collectives.h"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("benchmarks", "csrc", "drivers", "examples", "include", "scripts", "torch_outboard")
-SUFFIXES = {".c", ".cpp", ".cu", ".h", ".py"}
+SUFFIXES = {".c", ".cpp", ".h", ".py"}
 
 
 def files(*more: str) -> Iterator[Path]:

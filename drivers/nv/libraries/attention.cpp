@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../driver.h"
+#include "../own_kernels.h"
 #include "attention_graphs.h"
 #include "cudnn_calls.h"
 
@@ -309,6 +310,8 @@ ob_status run(Driver& driver, Device& device, Call* call) {
   if (call->problem.dropout > 0 && !call->problem.is_backward) {
     if (const ob_status status = find_gradients(*session, *call); status != OB_OK) return status;
   }
+  // For copies. Whether a call needs them depends on its addresses too, which a question lacks.
+  if (const ob_status status = load_own(driver, device, "2"); status != OB_OK) return status;
   if (call->is_question) return OB_OK;
   if (const ob_status status = prepare(driver, device, *plan, call); status != OB_OK) return status;
   return queue(driver, device, *session, *plan, *call);

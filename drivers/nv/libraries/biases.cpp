@@ -2,17 +2,16 @@
 #include "biases.h"
 
 #include <algorithm>
-#include <string>
 
 #include "../own_kernels.h"
 
 namespace nv {
 namespace {
 
-constexpr uint32_t kColumns = 32, kRows = 8;  // as in kernels.cu
+constexpr uint32_t kColumns = 32, kRows = 8;  // as in own_source.h
 constexpr uint32_t kMaxSplits = 256;
 
-// Must be Bias of kernels.cu.
+// Must be Bias of own_source.h.
 struct BiasArgument {
   uint32_t count, channels, inner, splits;
 };
@@ -39,8 +38,7 @@ ob_status add_bias(Driver& driver, Device& device, CUstream stream, const Biased
   const BiasArgument argument = {given.count, given.channels, given.inner, 1};
   const uint32_t each = kThreads * (16 / given.element_bytes);
   const std::vector args = {pointer_arg(given.data), pointer_arg(given.bias), value_arg(&argument, sizeof argument)};
-  return run_own(driver, device, stream, std::string("add_bias_") + given.type, (given.count + each - 1) / each,
-                 kThreads, 1, args);
+  return run_own(driver, device, stream, "add_bias_", given.type, (given.count + each - 1) / each, kThreads, 1, args);
 }
 
 ob_status sum_to_bias(Driver& driver, Device& device, CUstream stream, const Biased& given, uint64_t scratch) {
@@ -48,13 +46,14 @@ ob_status sum_to_bias(Driver& driver, Device& device, CUstream stream, const Bia
   const uint32_t splits = given.splits(), tiles = tiles_of(given.channels);
   const BiasArgument argument = {given.count, given.channels, given.inner, splits};
   const std::vector args = {pointer_arg(scratch), pointer_arg(given.data), value_arg(&argument, sizeof argument)};
-  const std::string name = std::string(is_last ? "sum_rows_" : "sum_grids_") + given.type;
-  const ob_status status = run_own(driver, device, stream, name, splits * (is_last ? tiles : given.channels),
-                                   is_last ? kColumns : kThreads, is_last ? kRows : 1, args);
+  const char* kernel = is_last ? "sum_rows_" : "sum_grids_";
+  const ob_status status =
+      run_own(driver, device, stream, kernel, given.type, splits * (is_last ? tiles : given.channels),
+              is_last ? kColumns : kThreads, is_last ? kRows : 1, args);
   if (status != OB_OK) return status;
   const BiasArgument rest = {splits * given.channels, given.channels, 1, 1};
   const std::vector last = {pointer_arg(given.bias), pointer_arg(scratch), value_arg(&rest, sizeof rest)};
-  return run_own(driver, device, stream, std::string("sum_splits_") + given.type, tiles, kColumns, kRows, last);
+  return run_own(driver, device, stream, "sum_splits_", given.type, tiles, kColumns, kRows, last);
 }
 
 }  // namespace nv

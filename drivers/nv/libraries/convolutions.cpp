@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -169,15 +170,27 @@ ob_status plan(cudnn::Session& session, Call* call) {
   return OB_OK;
 }
 
-bool needs_own_kernels(const Call& call) {
-  return call.bias != nullptr || call.bias_gradient != nullptr ||
-         std::any_of(call.grids.begin(), call.grids.end(), [](const Grid& grid) { return grid.is_copied; });
-}
-
 int64_t count_of(const Sizes& sizes, int dims) {
   int64_t count = 1;
   for (int dim = 0; dim < dims + 2; ++dim) count *= sizes[static_cast<size_t>(dim)];
   return count;
+}
+
+// Return a type's name among the driver's own kernels.
+const char* name_of(int type) {
+  return type == cudnn::kDouble ? "double" : type == cudnn::kFloat ? "float" : type == cudnn::kHalf ? "half" : "brain";
+}
+
+// Load the driver's own kernels that the call needs, before anything is queued.
+ob_status load_kernels(Driver& driver, Device& device, const Call& call) {
+  ob_status status = OB_OK;
+  if (call.bias != nullptr || call.bias_gradient != nullptr) {
+    status = load_own(driver, device, name_of(call.problem.type));
+  }
+  const bool copies =
+      std::any_of(call.grids.begin(), call.grids.end(), [](const Grid& grid) { return grid.is_copied; });
+  if (status == OB_OK && copies) status = load_own(driver, device, std::to_string(element_bytes(call)));
+  return status;
 }
 
 // Return the tensor and the bias as the driver's own kernels read them.
@@ -185,11 +198,9 @@ Biased biased(const Call& call, const Grid& grid, const ob_tensor& bias) {
   const int type = call.problem.type;
   const auto count = static_cast<uint32_t>(count_of(grid.sizes, call.problem.dims));
   const auto batch = static_cast<uint32_t>(grid.sizes[0]), channels = static_cast<uint32_t>(grid.sizes[1]);
-  const bool is_double = type == cudnn::kDouble;
-  const char* name = is_double ? "double" : type == cudnn::kFloat ? "float" : type == cudnn::kHalf ? "half" : "brain";
-  return {name,
+  return {name_of(type),
           static_cast<uint32_t>(element_bytes(call)),
-          is_double ? 8u : 4u,
+          type == cudnn::kDouble ? 8u : 4u,
           grid.data,
           bias.data,
           count,
@@ -264,7 +275,7 @@ ob_status run(Driver& driver, Device& device, Call* call) {
   cudnn::Session* session = nullptr;
   if (const ob_status status = session_of(driver, device, &session); status != OB_OK) return status;
   if (const ob_status status = plan(*session, call); status != OB_OK) return status;
-  if (device.major < kOldestMajor && needs_own_kernels(*call)) return decline_cudnn("copies and biases before sm_70");
+  if (const ob_status status = load_kernels(driver, device, *call); status != OB_OK) return status;
   if (const ob_status status = prepare(driver, device, call); status != OB_OK) return status;
   return queue(driver, device, *session, *call);
 }

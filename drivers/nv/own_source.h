@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The driver's own kernels. compile_kernels.py makes _generated/kernels.h of them: PTX that every
-// GPU's driver translates, so that neither build nor run time needs a compiler.
+// The driver's own kernels, in CUDA C++. own_kernels.cpp compiles those for one type of elements at
+// a time: it appends lines with COPIES, FILL or BIASES.
+#pragma once
+
+namespace nv {
+
+constexpr const char* kOwnSource = R"cuda(
+#if __CUDA_ARCH__ < 700 || __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < 1107
+#define __grid_constant__
+#endif
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -10,7 +18,7 @@ struct alignas(16) u128 {
   u64 low, high;
 };
 
-// Must be StridedArgument of ../support/strided_kernel.h. Division by a size is a
+// Must be StridedArgument of support/strided_kernel.h. Division by a size is a
 // multiplication, an addition and a shift.
 struct Strided {
   u32 count, ndim;
@@ -67,7 +75,7 @@ static __device__ __forceinline__ void copy(T* dst, const T* src, const Strided&
   }
 }
 
-// Must be TransposeArgument of ../support/strided_kernel.h: `columns` runs fast in the destination,
+// Must be TransposeArgument of support/strided_kernel.h: `columns` runs fast in the destination,
 // `rows` in the source; the other dimensions are counted in `batch`, by a Strided of their own.
 struct Transpose {
   u32 columns, rows, column_tiles, row_tiles;
@@ -111,21 +119,14 @@ static __device__ __forceinline__ void fill(T* dst, T value, u64 count) {
   for (u64 i = static_cast<u64>(blockIdx.x) * kThreads + threadIdx.x; i < count; i += step) dst[i] = value;
 }
 
-#define KERNELS(bytes, T)                                                                                \
-  extern "C" __global__ __launch_bounds__(256) void copy##bytes(T* dst, const T* src, const __grid_constant__ Strided s) { \
-    copy(dst, src, s);                                                                                   \
-  }                                                                                                      \
-  extern "C" __global__ __launch_bounds__(256) void transpose##bytes(T* dst, const T* src, const __grid_constant__ Transpose s) { \
-    transpose(dst, src, s);                                                                              \
-  }
-KERNELS(1, u8)
-KERNELS(2, u16)
-KERNELS(4, u32)
-KERNELS(8, u64)
-KERNELS(16, u128)
+#define ENTRY extern "C" __global__ __launch_bounds__(256) void
 
-extern "C" __global__ __launch_bounds__(256) void fill8(u64* dst, u64 value, u64 count) { fill(dst, value, count); }
-extern "C" __global__ __launch_bounds__(256) void fill16(u128* dst, u128 value, u64 count) { fill(dst, value, count); }
+#define COPIES(bytes, T)                                                                             \
+  ENTRY copy##bytes(T* dst, const T* src, const __grid_constant__ Strided s) { copy(dst, src, s); }  \
+  ENTRY transpose##bytes(T* dst, const T* src, const __grid_constant__ Transpose s) { transpose(dst, src, s); }
+
+#define FILL(bytes, T) \
+  ENTRY fill##bytes(T* dst, T value, u64 count) { fill(dst, value, count); }
 
 // Biases of convolutions, whose sums are those of floats.
 
@@ -240,20 +241,11 @@ static __device__ __forceinline__ void sum_grids(To* out, const From* in, const 
   if (threadIdx.x == 0) out[split * s.channels + channel] = sums[0];
 }
 
-#define BIAS_KERNELS(name, T, Sum)                                                                                          \
-  extern "C" __global__ __launch_bounds__(256) void add_bias_##name(T* out, const T* bias, const __grid_constant__ Bias s) { \
-    add_bias(out, bias, s);                                                                                            \
-  }                                                                                                                    \
-  extern "C" __global__ __launch_bounds__(256) void sum_rows_##name(Sum* out, const T* in, const __grid_constant__ Bias s) { \
-    sum_rows(out, in, s);                                                                                              \
-  }                                                                                                                    \
-  extern "C" __global__ __launch_bounds__(256) void sum_grids_##name(Sum* out, const T* in, const __grid_constant__ Bias s) { \
-    sum_grids(out, in, s);                                                                                             \
-  }                                                                                                                    \
-  extern "C" __global__ __launch_bounds__(256) void sum_splits_##name(T* out, const Sum* in, const __grid_constant__ Bias s) { \
-    sum_rows(out, in, s);                                                                                              \
-  }
-BIAS_KERNELS(float, float, float)
-BIAS_KERNELS(double, double, double)
-BIAS_KERNELS(half, Half, float)
-BIAS_KERNELS(brain, Brain, float)
+#define BIASES(name, T, Sum)                                                                                   \
+  ENTRY add_bias_##name(T* out, const T* bias, const __grid_constant__ Bias s) { add_bias(out, bias, s); }      \
+  ENTRY sum_rows_##name(Sum* out, const T* in, const __grid_constant__ Bias s) { sum_rows(out, in, s); }        \
+  ENTRY sum_grids_##name(Sum* out, const T* in, const __grid_constant__ Bias s) { sum_grids(out, in, s); }      \
+  ENTRY sum_splits_##name(T* out, const Sum* in, const __grid_constant__ Bias s) { sum_rows(out, in, s); }
+)cuda";
+
+}  // namespace nv
