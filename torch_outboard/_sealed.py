@@ -7,15 +7,23 @@ no other user can have written. csrc/core/private_files.h has the rules, for Pyt
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import json
 import os
+import re
 import tempfile
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from torch_outboard import _C
+
+# Seconds after which an unfinished file has no writer any more: one is written at once.
+_ABANDONED = 3600
+_UNFINISHED = re.compile(r".+\.[a-z0-9_]{8}\.part")
 
 __all__ = [
     "absolute_path",
@@ -83,6 +91,7 @@ def parsed(content: bytes, names: Iterable[str]) -> dict[str, Any] | None:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file under a temporary name and rename it, so that no process sees a part. On OSError, leave no file."""
+    _remove_abandoned(path.parent)
     file, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".part")
     try:
         with os.fdopen(file, "wb") as stream:
@@ -91,3 +100,13 @@ def write_whole(path: Path, content: bytes) -> None:
     except BaseException:  # raised again, whatever it is: nothing may be left
         os.unlink(name)
         raise
+
+
+@functools.cache
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the unfinished files of writers that were killed, once a process."""
+    with contextlib.suppress(OSError), os.scandir(folder) as listed:  # another process removes them too
+        for one in listed:
+            is_file = _UNFINISHED.fullmatch(one.name) and one.is_file(follow_symlinks=False)
+            if is_file and time.time() - one.stat(follow_symlinks=False).st_mtime > _ABANDONED:
+                os.unlink(one.path)

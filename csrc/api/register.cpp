@@ -16,6 +16,7 @@
 #include "memory/management.h"
 #include "ops/register.h"
 #include "ops/register_native.h"
+#include "torch/autograd_threads.h"
 #include "torch/graphs.h"
 #include "torch/guard.h"
 #include "torch/hooks.h"
@@ -36,6 +37,7 @@ void register_with_torch() {
       free_retired_graphs();
       process_deferred(device);
     });
+    set_after_open(begin_autograd_after_fork);
     set_memory_reclaimer(reclaim_graphs);
     at::setHostAllocator(kDeviceType, &host_allocator());
     register_hooks();

@@ -3,6 +3,9 @@
 #include "distributed/api.h"
 
 #include "bindings/python.h"
+
+#include <cstring>
+
 #include "core/blocking.h"
 #include "core/error.h"
 #include "core/late_warnings.h"
@@ -36,6 +39,10 @@ bool to_text(PyObject* object, const char* what, std::string* out) {
     if (!PyErr_Occurred()) {
       PyErr_Format(PyExc_TypeError, "%s must be a str", what);
     }
+    return false;
+  }
+  if (std::memchr(text, '\0', static_cast<size_t>(size)) != nullptr) {  // C would see what is before it
+    PyErr_Format(PyExc_ValueError, "%s must not contain a null character: %R", what, object);
     return false;
   }
   out->assign(text, static_cast<size_t>(size));

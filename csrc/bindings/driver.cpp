@@ -6,6 +6,7 @@
 
 #include <dlfcn.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -146,20 +147,22 @@ PyObject* py_attach_library(PyObject*, PyObject* const* arguments, Py_ssize_t co
       return nullptr;
     }
     Library library(path.c_str());
-    ob_driver table = load_table(name, path, library, options);
-    const ob_collectives collectives = load_collectives(name, library, table);
+    // The library's collectives may keep its address, and call the entries that methods replace.
+    auto table = std::make_unique<ob_driver>(load_table(name, path, library, options));
     Rebinding rebinding;
     if (PyDict_Size(arguments[3]) > 0) {
       // A method may add entries beyond the end of the library's own table.
-      table.struct_size = sizeof(table);
-      if (!bind_entries(name.c_str(), arguments[3], &table)) {
+      table->struct_size = sizeof(*table);
+      if (!bind_entries(name.c_str(), arguments[3], table.get())) {
         return nullptr;
       }
     }
-    install_driver(name, table);
+    const ob_collectives collectives = load_collectives(name, library, *table);
+    install_driver(name, *table);
     install_collectives(collectives);
     rebinding.keep();
     library.keep();
+    static_cast<void>(table.release());  // lives as long as the process, as the library does
     return none();
   });
 }

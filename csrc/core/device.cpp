@@ -46,6 +46,7 @@ DeviceInfo info[kMaxDevices];
 thread_local c10::DeviceIndex thread_device = 0;
 
 std::atomic<AfterWait> after_wait_hook{nullptr};
+std::atomic<AfterOpen> after_open_hook{nullptr};
 
 std::string device_text(c10::DeviceIndex device) {
   return driver_name() + ":" + std::to_string(static_cast<int>(device));
@@ -151,6 +152,9 @@ void detail::open_device(c10::DeviceIndex device) {
     raise(ErrorKind::Driver, status,
           "driver '" + driver_name() + "': device_open on device " + std::to_string(static_cast<int>(device)) +
               " failed with " + status_name(status) + (reason.empty() ? "" : ": " + reason));
+  }
+  if (const AfterOpen hook = after_open_hook.load(std::memory_order_acquire)) {
+    hook();
   }
 }
 
@@ -379,6 +383,10 @@ void drain_all_devices() {
       drain_device(device);
     }
   }
+}
+
+void set_after_open(AfterOpen hook) {
+  after_open_hook.store(hook);
 }
 
 void set_after_wait(AfterWait hook) {

@@ -89,6 +89,9 @@ OUTBOARD_API void drain_all_devices();
 // layers use it to settle work and errors that were deferred. It may raise.
 using AfterWait = void (*)(c10::DeviceIndex device);
 OUTBOARD_API void set_after_wait(AfterWait hook);
+// A function that runs after a device was opened, on the thread that opened it. It may raise.
+using AfterOpen = void (*)();
+OUTBOARD_API void set_after_open(AfterOpen hook);
 namespace detail {
 void after_wait(c10::DeviceIndex device);
 // Lock and unlock the devices around a fork, so that the child finds their states consistent.

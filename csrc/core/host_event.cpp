@@ -28,8 +28,15 @@ void destroy_unused(c10::DeviceIndex device) {
     const std::lock_guard lock(unused[device].mutex);
     handles.swap(unused[device].handles);
   }
-  for (const uint64_t handle : handles) {
-    OB_CALL(event_destroy, device, handle);
+  while (!handles.empty()) {
+    try {
+      OB_CALL(event_destroy, device, handles.back());
+    } catch (...) {  // a stream may wait for it: the next creation tries again
+      const std::lock_guard lock(unused[device].mutex);
+      unused[device].handles.insert(unused[device].handles.end(), handles.begin(), handles.end());
+      throw;
+    }
+    handles.pop_back();
   }
 }
 
@@ -46,7 +53,7 @@ HostEvent::HostEvent(Stream& stream) : stream_(stream), place_(next_own_place(st
 }
 
 HostEvent::~HostEvent() {
-  if (!driver_is_gone()) {
+  if (!driver_is_gone() && !is_destroyed_.load()) {
     const std::lock_guard lock(unused[stream_.device].mutex);
     unused[stream_.device].handles.push_back(handle_);
   }
@@ -54,6 +61,9 @@ HostEvent::~HostEvent() {
 
 void HostEvent::block(const char* name) {
   refuse_in_capture(stream_, name);
+  if (is_destroyed_.load()) {  // and so completed
+    return;
+  }
   const uint64_t stream = stream_handle(stream_);
   ActivityScope activity(stream_, {ActivityKind::Wait, "stream_wait_event"});
   const NotedCall noted("stream_wait_event", stream_.device, &stream_);
@@ -70,7 +80,21 @@ void HostEvent::signal(std::exception_ptr error) {
   if (error) {
     report_failure(place_, std::move(error));
   }
-  OB_CALL(event_signal, stream_.device, handle_);
+  try {
+    OB_CALL(event_signal, stream_.device, handle_);
+  } catch (...) {
+    // A stream that is never released would hang its rank. Destroying the event completes it; the
+    // stream's waits raise the driver's error.
+    const std::exception_ptr failure = std::current_exception();
+    if (!error) {
+      report_failure(place_, failure);
+    }
+    is_destroyed_.store(driver().event_destroy(driver().self, stream_.device, handle_) == OB_OK);
+    if (!is_destroyed_.load()) {
+      mark_lost(stream_.device, "a stream waits for ever: neither event_signal nor event_destroy completed its event");
+    }
+    throw;
+  }
 }
 
 }  // namespace outboard

@@ -31,7 +31,8 @@ class OUTBOARD_API HostEvent {
   // and lives as long as the process. Raise CaptureError on a capturing stream.
   void block(const char* name);
   // Store the work's failure, which may be null, then let the stream go on.
-  // Only the first call has an effect.
+  // Only the first call has an effect. If the driver fails, the stream goes on all the same, and
+  // its waits raise the driver's error, as this does.
   void signal(std::exception_ptr error);
 
  private:
@@ -39,6 +40,7 @@ class OUTBOARD_API HostEvent {
   const WorkPlace place_;
   uint64_t handle_ = 0;
   std::atomic<bool> is_signalled_{false};
+  std::atomic<bool> is_destroyed_{false};  // after a signal that failed
 };
 
 }  // namespace outboard

@@ -95,6 +95,9 @@ DistributedBackend::DistributedBackend(const c10::intrusive_ptr<c10d::Store>& st
       store_(store),
       group_(std::make_shared<Group>(
           make_gloo(c10::make_intrusive<c10d::PrefixStore>("outboard", store), rank, size, options_->timeout),
+          options_->group_name, rank)),
+      cpu_group_(std::make_shared<Group>(
+          make_gloo(c10::make_intrusive<c10d::PrefixStore>("outboard-cpu", store), rank, size, options_->timeout),
           options_->group_name, rank)) {
   if (collectives() != nullptr) {
     group_->set_native(std::make_unique<NativeGroup>(c10::make_intrusive<c10d::PrefixStore>("outboard", store), rank,
@@ -104,14 +107,16 @@ DistributedBackend::DistributedBackend(const c10::intrusive_ptr<c10d::Store>& st
 }
 
 DistributedBackend::~DistributedBackend() {
-  if (group_->is_forked()) {
-    group_->forget();
-    return;
-  }
-  try {
-    group_->abort("it was destroyed.");
-  } catch (const std::exception& error) {
-    TORCH_WARN("a group could not be ended: ", error.what());
+  for (const auto& group : {group_, cpu_group_}) {
+    if (group->is_forked()) {
+      group->forget();
+      continue;
+    }
+    try {
+      group->abort("it was destroyed.");
+    } catch (const std::exception& error) {
+      TORCH_WARN("a group could not be ended: ", error.what());
+    }
   }
 }
 
@@ -149,15 +154,18 @@ c10::intrusive_ptr<c10d::Backend> DistributedBackend::split(const c10::intrusive
 }
 
 c10d::ErrorType DistributedBackend::getError() {
-  return group_->failure().has_failed() ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
+  const bool has_failed = group_->failure().has_failed() || cpu_group_->failure().has_failed();
+  return has_failed ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
 }
 
 void DistributedBackend::abort() {
   group_->abort("it was aborted.");
+  cpu_group_->abort("it was aborted.");
 }
 
 void DistributedBackend::shutdown() {
   group_->shut_down();
+  cpu_group_->shut_down();
 }
 
 void DistributedBackend::startCoalescing() {
@@ -195,7 +203,7 @@ WorkPtr DistributedBackend::endCoalescing() {
 
 CallStreams DistributedBackend::streams_for(c10::DeviceIndex device, Place place, const Call& call) {
   Stream& current = current_stream(device);
-  if (!call.is_async) {
+  if (!call.is_async && (place != Place::Native || may_wait_in_streams())) {
     return {&current, &current, &current};
   }
   const std::lock_guard lock(mutex_);
@@ -281,7 +289,7 @@ WorkPtr DistributedBackend::submit(Call call) {
           c10::str(call.kind.name, " in a child that was forked after the group was made, whose threads it hasn't got."
                                    " Start processes with multiprocessing's 'spawn', and make the group in each."));
   }
-  group_->failure().check(call.kind.name);
+  group_of(call)->failure().check(call.kind.name);
   WorkPtr work;
   try {
     work = at::hasCallbacks() ? submit_recorded(call) : submit_to_any(call);
@@ -306,6 +314,11 @@ WorkPtr DistributedBackend::submit(Call call, NativePost native) {
   return submit(std::move(call));
 }
 
+const std::shared_ptr<Group>& DistributedBackend::group_of(const Call& call) const {
+  const Tensors& given = call.read.empty() ? call.written : call.read;
+  return !given.empty() && given.front().defined() && given.front().is_cpu() ? cpu_group_ : group_;
+}
+
 // Return true if the driver's own collectives are asked first.
 bool DistributedBackend::uses_native(const at::Tensor& tensor) const {
   const NativeGroup* const native = group_->native();
@@ -327,7 +340,7 @@ WorkPtr DistributedBackend::submit_native(Call& call) {
   const c10::DeviceIndex device = all.front().device().index();
   ensure_open(device);
   refuse_native_in_capture(current_stream(device), call.kind);
-  const uint64_t sequence = sequence_.load() + !is_point_to_point;
+  const uint64_t sequence = group_->sequence() + !is_point_to_point;
   Communicator* communicator = nullptr;
   try {
     communicator = native->communicator(device, call.peer, call.kind.type == c10d::OpType::SEND, options_->timeout);
@@ -349,7 +362,9 @@ WorkPtr DistributedBackend::submit_native(Call& call) {
     return nullptr;
   }
   call.kind.count(Place::Native);
-  sequence_ += !is_point_to_point;
+  if (!is_point_to_point) {
+    group_->next_sequence();
+  }
   auto work = c10::make_intrusive<DistributedWork>(getRank(), call.kind, sequence, staging, std::move(call.results),
                                                    group_->waiters());
   if (staging->is_captured()) {
@@ -376,16 +391,17 @@ WorkPtr DistributedBackend::defer(Communicator& communicator, Call& call, c10::D
 WorkPtr DistributedBackend::submit_to_gloo(Call& call) {
   const bool is_point_to_point = c10d::isP2POp(call.kind.type);
   const std::shared_ptr<Staging> staging = stage(call);
-  const uint64_t sequence = is_point_to_point ? sequence_.load() : ++sequence_;
+  const std::shared_ptr<Group>& group = group_of(call);
+  const uint64_t sequence = is_point_to_point ? group->sequence() : group->next_sequence();
   auto request = std::make_shared<Request>();
   request->work = c10::make_intrusive<DistributedWork>(getRank(), call.kind, sequence, staging, std::move(call.results),
-                                                       group_->waiters());
+                                                       group->waiters());
   request->staging = staging;
   request->post = std::move(call.post);
   request->adjust = std::move(call.adjust);
   request->timeout = options_->timeout;
   const WorkPtr work = request->work;
-  submit_timed(std::move(request), is_point_to_point);
+  submit_timed(*group, std::move(request), is_point_to_point);
   if (staging->is_streamed()) {
     staging->queue_results(call.kind.title);
   }

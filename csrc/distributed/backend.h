@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The c10d backend of a driver's devices, and of CPU tensors beside them. Gloo exchanges the
+// The c10d backend of a driver's devices, and of CPU tensors apart from them. Gloo exchanges the
 // data: in the device's own memory if the host reaches it, else through pinned memory. The
 // virtual functions of c10d::Backend change with every minor version of torch; those overridden
 // here are the same in 2.11 to 2.15.
@@ -39,7 +39,7 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
   void setSequenceNumberForGroup() override {}  // it starts at 0 on every rank
-  uint64_t getSequenceNumberForGroup() override { return sequence_.load(); }
+  uint64_t getSequenceNumberForGroup() override { return group_->sequence(); }
   c10d::ErrorType getError() override;
   void abort() override;
   void shutdown() override;
@@ -98,8 +98,9 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
   WorkPtr submit_native(Call& call);
   WorkPtr defer(Communicator& communicator, Call& call, c10::DeviceIndex device, uint64_t sequence);
   WorkPtr submit_to_gloo(Call& call);
-  void submit_timed(std::shared_ptr<Request> request, bool is_point_to_point);
+  static void submit_timed(Group& group, std::shared_ptr<Request> request, bool is_point_to_point);
   bool uses_native(const at::Tensor& tensor) const;
+  const std::shared_ptr<Group>& group_of(const Call& call) const;
   bool is_coalescing() {
     const std::lock_guard lock(mutex_);
     return is_coalescing_;
@@ -130,7 +131,9 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
   const MakeGloo make_gloo_;
   const c10::intrusive_ptr<c10d::Store> store_;
   const std::shared_ptr<Group> group_;
-  std::atomic<uint64_t> sequence_{0};
+  // Of CPU tensors. A thread may exchange them while the program's exchanges device tensors, as a
+  // saver of checkpoints does, so each kind has its own order and its own connections.
+  const std::shared_ptr<Group> cpu_group_;
   using WeakStore = c10::weak_intrusive_ptr<c10d::Store>;
   using WeakBackend = c10::weak_intrusive_ptr<c10d::Backend>;
   struct Split {

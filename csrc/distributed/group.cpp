@@ -2,6 +2,7 @@
 #include "distributed/group.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -96,6 +97,8 @@ namespace {
 struct Groups {
   std::mutex mutex;
   std::vector<std::weak_ptr<Group>> list;
+  size_t count = 0;
+  std::atomic<std::thread::id> maker{};  // of the first
 };
 Groups& groups() {
   static auto* const all = new Groups;
@@ -105,7 +108,23 @@ Groups& groups() {
 }  // namespace
 
 Group::Group(c10::intrusive_ptr<c10d::Backend> gloo, std::string name, int rank)
-    : gloo_(std::move(gloo)), failure_(std::move(name), rank), process_(getpid()) {}
+    : gloo_(std::move(gloo)), failure_(std::move(name), rank), process_(getpid()) {
+  const std::lock_guard lock(groups().mutex);
+  if (groups().count++ == 0) {
+    groups().maker.store(std::this_thread::get_id());
+  }
+}
+
+Group::~Group() {
+  if (!is_forked()) {  // there the lock may be held by a thread that does not exist
+    const std::lock_guard lock(groups().mutex);
+    --groups().count;
+  }
+}
+
+bool may_wait_in_streams() noexcept {
+  return groups().maker.load() == std::this_thread::get_id() || torch::autograd::get_current_graph_task_id() != -1;
+}
 
 bool Group::is_forked() const noexcept {
   return getpid() != process_;

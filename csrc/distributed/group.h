@@ -6,6 +6,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <atomic>
 #include <memory>
 #include <unordered_map>
 
@@ -30,6 +31,12 @@ struct Request {
   OwnWorkTimer timer;  // of the exchange, for profilers
   std::chrono::milliseconds timeout{};  // of point-to-point operations; others have it in their options
 };
+
+// Return true if a stream may wait for what this thread exchanges. Threads come in another order on
+// each rank, and streams that wait for each other's groups would wait for ever. So streams wait for
+// one thread, which made the first of the living groups, and for backward passes. Other threads
+// wait themselves.
+bool may_wait_in_streams() noexcept;
 
 // How to end a thread that is within an exchange with Gloo, which cannot be interrupted. The caller
 // waits for it, or leaves it to end by itself. At the end of the process it keeps what it holds,
@@ -71,6 +78,9 @@ class Lane {
 class Group : public std::enable_shared_from_this<Group> {
  public:
   Group(c10::intrusive_ptr<c10d::Backend> gloo, std::string name, int rank);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
 
   // Submit a request. Everything except sends and receives goes through one queue in the order
   // of the calls, including CPU tensors and barriers: ranks meet in Gloo in the order of their
@@ -89,6 +99,9 @@ class Group : public std::enable_shared_from_this<Group> {
   // A mutex that is held while Gloo is called, and never during a wait for it.
   std::mutex& gloo_mutex() noexcept { return gloo_mutex_; }
   GroupFailure& failure() noexcept { return failure_; }
+  // The number of the last collective, the same on each rank. Sends and receives have none.
+  uint64_t sequence() const noexcept { return sequence_.load(); }
+  uint64_t next_sequence() noexcept { return ++sequence_; }
   const std::shared_ptr<Waiters>& waiters() const noexcept { return waiters_; }
   // The driver's own collectives; null if it has none.
   void set_native(std::unique_ptr<NativeGroup> native);
@@ -107,6 +120,7 @@ class Group : public std::enable_shared_from_this<Group> {
 
   const c10::intrusive_ptr<c10d::Backend> gloo_;
   GroupFailure failure_;
+  std::atomic<uint64_t> sequence_{0};
   const int process_;  // that starts the threads
   const std::shared_ptr<Waiters> waiters_ = std::make_shared<Waiters>();
   std::unique_ptr<NativeGroup> native_;  // set before the group is shared

@@ -42,7 +42,7 @@ WorkPtr DistributedBackend::submit_recorded(Call& call) {
   const Tensors& out = call.written.empty() ? call.read : call.written;
   const bool is_point_to_point = c10d::isP2POp(call.kind.type);
   const int rank = is_point_to_point && call.peer >= 0 ? call.peer : call.root >= 0 ? call.root : getRank();
-  const auto sequence = static_cast<int64_t>(sequence_.load() + !is_point_to_point);
+  const auto sequence = static_cast<int64_t>(group_of(call)->sequence() + !is_point_to_point);
   const Ranks ranks(options_->global_ranks_in_group);
   RECORD_PARAM_COMMS_DATA(std::make_tuple(sequence, is_point_to_point), std::make_tuple(pg_uid_, pg_desc_), in, out,
                           rank, call.in_splits.empty() ? call.kind.record : "all_to_allv", elements_of(in),
@@ -51,16 +51,16 @@ WorkPtr DistributedBackend::submit_recorded(Call& call) {
   return submit_to_any(call);
 }
 
-void DistributedBackend::submit_timed(std::shared_ptr<Request> request, bool is_point_to_point) {
+void DistributedBackend::submit_timed(Group& group, std::shared_ptr<Request> request, bool is_point_to_point) {
   const Staging& staging = *request->staging;
   Stream* const lane = staging.out_stream();
   if (lane == nullptr) {  // CPU tensors
-    group_->submit(std::move(request), is_point_to_point);
+    group.submit(std::move(request), is_point_to_point);
     return;
   }
   ActivityScope activity(*lane, {ActivityKind::Host, "exchange", request->work->kind().title, staging.bytes()});
   request->timer = OwnWorkTimer(activity);
-  group_->submit(std::move(request), is_point_to_point);
+  group.submit(std::move(request), is_point_to_point);
   activity.finish();
 }
 

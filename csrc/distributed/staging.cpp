@@ -12,6 +12,7 @@
 #include "core/driver.h"
 #include "core/process.h"
 #include "core/trace.h"
+#include "distributed/group.h"
 #include "memory/caching_allocator.h"
 #include "ops/tensors/host_view.h"
 #include "ops/tensors/tensor_utils.h"
@@ -32,7 +33,7 @@ bool is_plain(const at::Tensor& tensor) {
 }  // namespace
 
 Staging::Staging(Place place, const CallStreams& streams, const Tensors& read, const Tensors& written, bool is_in_place)
-    : place_(place), streams_(streams), is_in_place_(is_in_place), read_(read) {
+    : place_(place), streams_(streams), is_in_place_(is_in_place), may_stream_(may_wait_in_streams()), read_(read) {
   if (!is_in_place) {
     written_ = written;
   }
@@ -71,7 +72,7 @@ Staging::Staging(Place place, const CallStreams& streams, const Tensors& read, c
 // who may hold what the peer needs. OUTBOARD_BLOCKING makes each call block.
 bool Staging::can_stream() const {
   if (streams_.out == nullptr || read_.size() + written_.size() == 0 || !HostEvent::is_supported() ||
-      waits_for_calls()) {
+      waits_for_calls() || !may_stream_) {
     return false;
   }
   const Tensors& to = is_in_place_ ? read_ : written_;
@@ -212,6 +213,12 @@ void Staging::release(const std::exception_ptr& error) {
 void Staging::tell() {
   std::exception_ptr first;
   for (bool is_clear = false; !is_clear;) {
+    try {
+      done_.drain();
+    } catch (...) {  // the wait itself: it would fail each time
+      first = first ? first : std::current_exception();
+      break;
+    }
     try {
       done_.synchronize();
       is_clear = true;

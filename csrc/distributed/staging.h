@@ -47,6 +47,8 @@ class Staging {
   // Return true if the stream waits for the exchange. Otherwise a thread does, before it
   // queues what needs the results.
   bool is_streamed() const noexcept { return exchanged_.has_value() || place_ == Place::Native; }
+  // Return true if wait() blocks the caller all the same: see may_wait_in_streams().
+  bool blocks_caller() const noexcept { return !may_stream_ && place_ == Place::Native && !is_captured_; }
   // Queue the wait for the exchange and what follows it, on the caller's thread, once a
   // thread of the group has the request: a copy that blocks then ends. `name` is the
   // collective's. Only if is_streamed().
@@ -89,6 +91,7 @@ class Staging {
   const Place place_;
   const CallStreams streams_;
   const bool is_in_place_;
+  const bool may_stream_;
   bool is_captured_ = false;  // in a graph, as a call of the driver's collectives
   bool is_ready_ = false;
   std::optional<HostEvent> exchanged_;

@@ -61,7 +61,7 @@ bool DistributedWork::wait(std::chrono::milliseconds timeout) {
     refuse_in_capture(*staging_->out_stream(), "wait() with a timeout");
   }
   std::exception_ptr error;
-  if (staging_->is_streamed() && timeout == kNoTimeout) {
+  if (staging_->is_streamed() && !staging_->blocks_caller() && timeout == kNoTimeout) {
     const std::lock_guard lock(mutex_);
     error = exception_;
   } else {
@@ -100,9 +100,21 @@ void DistributedWork::synchronize() {
 }
 
 int DistributedWork::sourceRank() const {
-  const int source = source_.load();
-  TORCH_CHECK(source >= 0, "sourceRank() is known of a recv from any rank, after wait()");
-  return source;
+  TORCH_CHECK(kind_.type == c10d::OpType::RECVANYSOURCE, "only a recv from any rank has a sourceRank(), not ",
+              kind_.name);
+  // A wait() for a stream does not block, and the sender is known once its message has come.
+  std::exception_ptr error;
+  {
+    const Waiting waiting(kind_.title, OB_HOST, nullptr, "the other ranks of the group");
+    std::unique_lock lock(mutex_);
+    auto& changed = const_cast<std::condition_variable&>(cv_);
+    wait_for_thread(waiting, changed, lock, [this] { return completed_; });
+    error = exception_;
+  }
+  if (error) {
+    raise_copy(error);
+  }
+  return source_.load();
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> DistributedWork::getFuture() {

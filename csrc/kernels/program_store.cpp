@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -30,6 +31,7 @@ namespace fs = std::filesystem;
 constexpr size_t kDigestBytes = 32;
 constexpr size_t kMostFiles = 8192;  // as many as there are plans
 constexpr size_t kNameBytes = 2 * kDigestBytes;
+constexpr std::chrono::hours kAbandoned{1};  // an incomplete file is written at once
 
 // Warn of each reason once.
 void report(const std::string& what, const std::string& why) {
@@ -95,8 +97,15 @@ void prune(const std::string& folder) {
   std::error_code error;  // another process prunes too
   for (auto at = fs::directory_iterator(folder, error); !error && at != fs::directory_iterator(); at.increment(error)) {
     std::error_code gone;
-    if (is_name_of_ours(at->path().filename().string()) && at->symlink_status(gone).type() == fs::file_type::regular) {
-      files.emplace_back(at->last_write_time(gone), at->path());
+    const std::string name = at->path().filename().string();
+    if (!is_name_of_ours(name) || at->symlink_status(gone).type() != fs::file_type::regular) {
+      continue;
+    }
+    const fs::file_time_type written = at->last_write_time(gone);
+    if (name.size() > kNameBytes && fs::file_time_type::clock::now() - written > kAbandoned) {
+      fs::remove(at->path(), gone);  // its writer was killed
+    } else {
+      files.emplace_back(written, at->path());
     }
   }
   if (files.size() > kMostFiles) {

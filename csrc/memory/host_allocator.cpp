@@ -13,6 +13,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -39,8 +40,10 @@ struct PinnedBlock : at::HostBlock<c10::Stream> {
   std::atomic<size_t> pending{0};  // once freed: streams that may still use it
 };
 
-struct PinnedUse : memory::StreamUse {
+// Of a pinned block that was freed, or of other memory after a failed wait.
+struct HostUse : memory::StreamUse {
   PinnedBlock* block = nullptr;
+  c10::Storage storage;
 };
 
 // The template's own events are not used.
@@ -73,7 +76,7 @@ class HostAllocatorImpl final : public Base {
     }
     block->pending.store(streams.size());
     for (const c10::Stream& stream : streams) {
-      auto use = std::make_unique<PinnedUse>();
+      auto use = std::make_unique<HostUse>();
       use->stream = &from_c10(stream);
       use->block = block;
       uses_.add(use.release());
@@ -93,6 +96,22 @@ class HostAllocatorImpl final : public Base {
     }
   }
 
+  // Return false if the memory had to be kept.
+  bool keep_while_queued(const c10::Storage& storage, Stream& stream) noexcept {
+    std::exception_ptr again;  // the caller raises the first failure
+    if (driver_is_gone() || uses_.drain(stream, false, &again)) {
+      return true;
+    }
+    if (auto* const use = new (std::nothrow) HostUse) {
+      use->stream = &stream;
+      use->storage = storage;
+      uses_.add(use);
+    } else {
+      static_cast<void>(c10::Storage(storage).unsafeReleaseStorageImpl());
+    }
+    return false;
+  }
+
   void copy_data(void* dest, const void* src, size_t count) const override { std::memcpy(dest, src, count); }
 
   // Return blocks to the template once their streams are done. The next process_deferred
@@ -103,8 +122,8 @@ class HostAllocatorImpl final : public Base {
     }
     memory::Settled settled = uses_.settle(effort);
     while (settled.done.head) {
-      const std::unique_ptr<PinnedUse> use(static_cast<PinnedUse*>(settled.done.pop()));
-      if (use->block->pending.fetch_sub(1) == 1) {
+      const std::unique_ptr<HostUse> use(static_cast<HostUse*>(settled.done.pop()));
+      if (use->block != nullptr && use->block->pending.fetch_sub(1) == 1) {
         release(use->block);
       }
     }
@@ -295,6 +314,17 @@ bool record_host_block(const void* pointer, const c10::DataPtr& ptr, Stream& str
   return range.is_pinned &&
          (range.is_registered ||
           pinned_allocator().record_event(reinterpret_cast<void*>(range.start), ptr.get_context(), to_c10(stream)));
+}
+
+void keep_while_queued(const c10::Storage& storage, Stream& stream) {
+  if (pinned_allocator().impl_->keep_while_queued(storage, stream)) {
+    return;
+  }
+  const bool is_owned = storage.data_ptr().get_context() != nullptr;
+  TORCH_WARN("A wait for device ", static_cast<int>(stream.device), " failed, so a copy between it and ",
+             c10::CachingAllocator::format_size(storage.nbytes()), " of host memory may still be under way. ",
+             is_owned ? "The memory stays allocated until a later wait shows that the device has finished."
+                      : "Torch does not own that memory: keep it until the process ends.");
 }
 
 void settle_host_blocks() {

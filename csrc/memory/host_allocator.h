@@ -2,7 +2,7 @@
 // Pinned host memory, on torch's own CachingHostAllocatorImpl.
 #pragma once
 
-#include <c10/core/Allocator.h>
+#include <c10/core/Storage.h>
 
 #include "core/export.h"
 #include "core/stream.h"
@@ -38,6 +38,11 @@ OUTBOARD_API void unregister_host_memory(void* pointer);
 // Keep a pinned block until the work now queued on `stream` is done. Return false if `pointer` is
 // not pinned. The caller keeps registered memory alive.
 OUTBOARD_API bool record_host_block(const void* pointer, const c10::DataPtr& ptr, Stream& stream);
+
+// Keep memory of the host that queued work of `stream` may use, after a wait for that work has
+// failed. Wait once more; if that fails too, warn, and hold the storage until a later wait or query
+// shows that the work is done, if need be for good.
+OUTBOARD_API void keep_while_queued(const c10::Storage& storage, Stream& stream);
 
 // Record and poll the events of pinned blocks that were freed with streams recorded. Never waits.
 // The next process_deferred of the stream's device raises a failure.

@@ -15,13 +15,17 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <chrono>
+#include <cstdio>
+#include <fstream>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <type_traits>
 
+#include "core/blocking.h"
 #include "core/device.h"
 #include "core/error.h"
 #include "core/process.h"
@@ -72,7 +76,19 @@ void run_nothing_on_open_devices() {
 struct OpenEngine : Engine {
   static auto queues() { return &OpenEngine::device_ready_queues_; }
   static auto workers() { return &OpenEngine::thread_pool_shared_; }
+  static auto new_workers() { return std::make_shared<ThreadPoolShared>(); }
 };
+
+// Return true if this process was forked and has executed no program since: of the ninth number
+// of its state, PF_FORKNOEXEC.
+bool is_forked() {
+  std::ifstream file("/proc/self/stat");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const size_t end_of_name = text.rfind(')');
+  unsigned long long flags = 0;
+  return end_of_name != std::string::npos &&
+         std::sscanf(text.c_str() + end_of_name, ") %*c %*d %*d %*d %*d %*d %llu", &flags) == 1 && (flags & 0x40U) != 0;
+}
 
 }  // namespace
 
@@ -101,6 +117,27 @@ void begin_autograd_threads(c10::DeviceIndex devices) {
     std::thread([&engine, device, queue = queues[static_cast<size_t>(device)]] {
       engine.thread_init(device, queue, /*should_increment=*/true);
     }).detach();
+  }
+}
+
+void begin_autograd_after_fork() {
+  if (!is_forked()) {
+    return;
+  }
+  Engine& engine = Engine::get_default_engine();
+  auto& workers = engine.*OpenEngine::workers();
+  if (workers != nullptr) {
+    return;
+  }
+  const BlockingRegion without_interpreter;  // each thread takes its lock first
+  try {
+    engine.initialize_device_threads_pool();
+  } catch (const c10::Error&) {
+    return;  // the parent had threads: a backward pass raises this, and nothing else needs them
+  }
+  if (workers == nullptr) {
+    workers = OpenEngine::new_workers();
+    begin_autograd_threads(static_cast<c10::DeviceIndex>(device_count()));
   }
 }
 

@@ -110,9 +110,16 @@ ob_status from_source(Driver& driver, Device& device, const std::string& source,
   const std::string log = build_log(api, program, device.found.device);
   api.ReleaseProgram(program);
   if (code != CL_BUILD_PROGRAM_FAILURE) return cl_fail(code, "clBuildProgram", where(driver, device.index));
-  const ob_status status = builds_anything(api, device) ? OB_PROGRAM_REFUSED : OB_UNAVAILABLE;
-  return fail(status, "%s: the program does not build (%s), options '%s':\n%s%s", where(driver, device.index).c_str(),
-              error_name(code).c_str(), options.c_str(), log.c_str(), support::cite_source(log, source).c_str());
+  if (!builds_anything(api, device)) {
+    return fail(
+        OB_UNAVAILABLE,
+        "%s: the compiler builds no program at all now, not even an empty kernel (%s). Its cache must be writable"
+        " (PoCL's is the folder that POCL_CACHE_DIR names, else ~/.cache/pocl), and the disk must not be full:\n%s",
+        where(driver, device.index).c_str(), error_name(code).c_str(), log.c_str());
+  }
+  return fail(OB_PROGRAM_REFUSED, "%s: the program does not build (%s), options '%s':\n%s%s",
+              where(driver, device.index).c_str(), error_name(code).c_str(), options.c_str(), log.c_str(),
+              support::cite_source(log, source).c_str());
 }
 
 ob_status find_program(Driver& driver, int32_t device, uint64_t handle, Program** out_program) {

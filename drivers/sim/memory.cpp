@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -103,7 +104,10 @@ void DeviceMemory::close() {
 }
 
 ob_status DeviceMemory::commit(uint64_t address, uint64_t bytes) {
-  if (mprotect(host(address), bytes, PROT_READ | PROT_WRITE) != 0) {
+  // Take the pages of a file now: without memory, a write to a missing one ends the process.
+  const auto place = static_cast<off_t>(static_cast<char*>(host(address)) - static_cast<char*>(host_mapping_));
+  errno = file_ < 0 ? 0 : posix_fallocate(file_, place, static_cast<off_t>(bytes));
+  if (errno != 0 || mprotect(host(address), bytes, PROT_READ | PROT_WRITE) != 0) {
     return fail(OB_OUT_OF_MEMORY, "device %d: the host refused %s: %s (with very many allocations: vm.max_map_count)",
                 device_, size_text(bytes).c_str(), std::strerror(errno));
   }

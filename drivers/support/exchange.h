@@ -134,7 +134,9 @@ class Exchange {
     lock.l_start = rank_;
     lock.l_len = 1;
     if (fcntl(file_, F_OFD_SETLK, &lock) != 0) return refuse("locking");
-    if (ftruncate(file_, static_cast<off_t>(bytes())) != 0) return refuse("growth");
+    // Take the memory now: if /dev/shm is full, a write to a missing page ends the process.
+    errno = posix_fallocate(file_, 0, static_cast<off_t>(bytes()));
+    if (errno != 0) return refuse("growth");
     void* memory = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
     if (memory == MAP_FAILED) return refuse("mapping");
     shared_ = static_cast<Shared*>(memory);

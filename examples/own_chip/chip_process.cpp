@@ -144,6 +144,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   }
   // By the stream's own thread: its first failure since the last time, or "".
   std::string take_failure() { return std::exchange(failure_, ""); }
+  const std::string& failure() const { return failure_; }
 
  private:
   void run() {
@@ -295,7 +296,8 @@ class Chip {
         return [=, this] {
           timespec now = {};
           clock_gettime(CLOCK_MONOTONIC, &now);
-          answer(number, static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec));
+          const auto seconds = static_cast<uint64_t>(now.tv_sec);
+          answer(number, seconds * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec), stream->failure());
           mark->reach();
           const std::lock_guard lock(marks_mutex_);
           marks_.erase(number);

@@ -30,7 +30,7 @@ enum class Op : uint32_t {
   kRead,  // address, bytes: the bytes
   kCopy,  // dst, src, bytes
   kFill,  // address, count, and the pattern
-  kMark,  // when it was reached, in nanoseconds of CLOCK_MONOTONIC
+  kMark,  // when it was reached, in nanoseconds of CLOCK_MONOTONIC; the bytes are the stream's failure so far
   kWait,  // number of a mark
   kLaunch,  // kernel, items, and each argument behind its Argument
 };

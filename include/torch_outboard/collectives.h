@@ -113,10 +113,10 @@ typedef struct ob_collectives {
   void (*last_error)(void* self, char* buffer, size_t size);
 } ob_collectives;
 
-/* Called once at attach, after ob_driver_table, with the table that it filled in. Opens nothing. On entry
-   `out_collectives->struct_size` is the size of the core's table; the library sets it to the smaller of the two
-   sizes. OB_UNIMPLEMENTED if there are no collectives after all, for these options. `driver` outlives the process's
-   collectives. `error` is as in ob_driver_table. */
+/* Called once at attach, after ob_driver_table, with the table that it filled in and the methods of the driver's Python
+   class in it. Opens nothing. On entry `out_collectives->struct_size` is the size of the core's table; the library sets
+   it to the smaller of the two sizes. OB_UNIMPLEMENTED if there are no collectives after all, for these options.
+   `driver` outlives the process's collectives. `error` is as in ob_driver_table. */
 typedef ob_status (*ob_collectives_table_fn)(const ob_driver* driver, ob_collectives* out_collectives, char* error,
                                              size_t error_size);
 #define OB_COLLECTIVES_TABLE_SYMBOL "ob_collectives_table"

@@ -109,6 +109,20 @@ def test_every_collective_in_every_order_of_streams(run_ranks: RunRanks, schedul
     run_ranks("collectives", "3", "staged", way=way)
 
 
+@pytest.mark.parametrize("way", [HOST, STAGED, OWN], ids=["host", "staged", "own"])
+@pytest.mark.parametrize("how", ["any source", "threads", "saver"])
+def test_what_must_not_mix(run_ranks: RunRanks, how, way) -> None:
+    if how == "any source" and way is OWN:
+        pytest.skip("capability: the device's own collectives receive from any rank")
+    run_ranks("apart", how, way=way)
+
+
+@pytest.mark.parametrize("way", [HOST, STAGED], ids=["host", "staged"])
+def test_an_event_that_is_not_signalled_releases_its_stream(run_ranks: RunRanks, way) -> None:
+    driver, options, variables = way
+    run_ranks("apart", "signal", way=(driver, {**options, "fault": "event_signal:1:INTERNAL"}, variables))
+
+
 @pytest.mark.parametrize("how", ["", "name", "pair", "device", "address"])
 def test_init_process_group(run_ranks: RunRanks, how) -> None:
     run_ranks("spellings", how, str(free_port()))

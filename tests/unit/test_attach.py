@@ -428,3 +428,14 @@ except torch_outboard.RegistrationError as error:
     print(error)
 """)
     assert "torch counted 3 devices; the driver has 7" in str(print_)
+
+
+def test_a_null_character_is_refused(run_python) -> None:
+    run_python(
+        r"""
+import pytest, torch_outboard
+with pytest.raises(ValueError, match="an option's value must not contain a null character: 'lazy:7.x00 and more'"):
+    torch_outboard.attach("sim", schedule="lazy:7\0 and more")
+torch_outboard.attach("sim")
+"""
+    )

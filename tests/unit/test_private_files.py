@@ -485,3 +485,14 @@ assert store.plans("a") == [answer] and store.plans("b") == []
 """
     done = run_python(code, str(tmp_path / "plans"), fresh=True)
     assert done.stdout.count("Too many open files") == 1
+
+
+def test_unfinished_files_of_killed_writers_are_removed(tmp_path: Path) -> None:
+    old, fresh, others = (tmp_path / name for name in ("plan.abcd1234.part", "plan.efgh5678.part", "notes.part"))
+    for path in (old, fresh, others):
+        path.write_bytes(b"half")
+    for path in (old, others):
+        os.utime(path, (1, 1))
+    _sealed._remove_abandoned.cache_clear()
+    write_whole(tmp_path / "plan", b"whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.part", "plan", "plan.efgh5678.part"]

@@ -174,13 +174,16 @@ others = ["notes.txt", "f" * 63, "F" * 64, "g" * 64, "0" * 64 + ".part", "0" * 6
 for name in others:
     (folder / name).touch()
     os.utime(folder / name, (0, 0))
+abandoned = folder / ("a" * 64 + ".aaaaaa")
+abandoned.touch()
+os.utime(abandoned, (0, 0))
 (folder / ("e" * 64)).symlink_to(elsewhere / "theirs")
 (folder / ("d" * 64)).mkdir()
 assert built(0, "1") == ["python"]
 left = {path.name for path in folder.iterdir()}
 assert left.isdisjoint(names[:4]) and left >= {*names[4:], *others, "e" * 64, "d" * 64}
 assert len(left) == 8192 + len(others) + 2 and (elsewhere / "theirs").read_text() == "kept"
-assert built(1, "1") == ["binary"]
+assert built(1, "1") == ["binary"] and not abandoned.exists()
 """,
         env=env,
     )

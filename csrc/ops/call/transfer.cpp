@@ -92,9 +92,14 @@ void keep_pinned(const at::Tensor& tensor, Stream& stream) {
   record_host_block(tensor.const_data_ptr(), tensor.storage().data_ptr(), stream);
 }
 
-void wait_for_copy(Stream& stream) {
-  count_wait("aten::_copy_from");
-  synchronize_stream(stream);
+void wait_for_copy(Stream& stream, const at::Tensor& host, const char* op) {
+  count_wait(op);
+  try {
+    synchronize_stream(stream);
+  } catch (...) {
+    keep_while_queued(host.storage(), stream);
+    throw;
+  }
 }
 
 void copy_bytes(Stream& stream, void* dst, c10::Device dst_device, const void* src, c10::Device src_device,
@@ -117,23 +122,23 @@ void linear_to_device(const at::Tensor& src, const at::Tensor& dst, bool non_blo
     if (!non_blocking) {
       note_sync("a copy from the host without non_blocking=True");
     }
-    copy_bytes(stream, dst.data_ptr(), dst.device(), data, src.device(), bytes);
     keep_pinned(src, stream);
+    copy_bytes(stream, dst.data_ptr(), dst.device(), data, src.device(), bytes);
     if (!non_blocking) {
-      wait_for_copy(stream);
+      wait_for_copy(stream, src);
     }
     return;
   }
   if (bytes <= kStagedBytes && driver().host_alloc) {
     const c10::DataPtr block = host_allocator().allocate(bytes);
     std::memcpy(block.get(), data, bytes);
-    copy_bytes(stream, dst.data_ptr(), dst.device(), block.get(), c10::Device(c10::kCPU), bytes);
     record_host_block(block.get(), block, stream);
+    copy_bytes(stream, dst.data_ptr(), dst.device(), block.get(), c10::Device(c10::kCPU), bytes);
     return;
   }
   note_sync("a copy from memory of the host that is not pinned");
   copy_bytes(stream, dst.data_ptr(), dst.device(), data, src.device(), bytes);
-  wait_for_copy(stream);
+  wait_for_copy(stream, src);
 }
 
 void host_to_dense(const at::Tensor& cpu, const at::Tensor& dst) {

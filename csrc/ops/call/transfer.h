@@ -29,11 +29,14 @@ at::Tensor laid_out_as(const at::Tensor& like, const at::Tensor& cpu);
 // Raise if the stream captures. Call it before a copy is queued that is then waited for.
 void refuse_waiting_copy(const Stream& stream);
 
-// Keep a pinned block that a copy uses until the copy is done, or as long as the
-// graph that the copy belongs to.
+// Keep a pinned block until the work of the stream is done that uses it, or as long as the graph
+// that the work belongs to. Call it before the copy is queued: the memory is freed if a call raises
+// between the two.
 void keep_pinned(const at::Tensor& tensor, Stream& stream);
 
-void wait_for_copy(Stream& stream);
+// Wait for a queued copy from or to the memory of `host`. If the wait fails, the copy may still be
+// under way: the memory is kept until the device has finished it. `op` is for counts of waits.
+void wait_for_copy(Stream& stream, const at::Tensor& host, const char* op = "aten::_copy_from");
 
 // Queue one linear copy on the stream.
 void copy_bytes(Stream& stream, void* dst, c10::Device dst_device, const void* src, c10::Device src_device,

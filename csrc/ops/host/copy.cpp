@@ -100,7 +100,7 @@ at::Tensor span_to_cpu(const at::Tensor& tensor, Stream& stream) {
   const size_t nbytes = span_bytes(tensor.sizes(), tensor.strides(), tensor.element_size());
   at::Tensor flat = at::detail::empty_cpu({static_cast<int64_t>(nbytes / tensor.element_size())}, tensor.scalar_type());
   copy_bytes(stream, flat.data_ptr(), c10::Device(c10::kCPU), tensor.const_data_ptr(), tensor.device(), nbytes);
-  wait_for_copy(stream);
+  wait_for_copy(stream, flat);
   at::Tensor result = at::as_strided(flat, tensor.sizes(), tensor.strides(), 0);
   copy_bits(tensor, result);
   return result;
@@ -149,11 +149,12 @@ void device_to_host(const at::Tensor& given, const at::Tensor& dst, bool non_blo
   if (waits) {
     note_sync("a copy to the host");
   }
+  if (!waits) {
+    keep_pinned(dst, stream);
+  }
   copy_bytes(stream, dst.data_ptr(), dst.device(), given.const_data_ptr(), given.device(), given.nbytes());
   if (waits) {
-    wait_for_copy(stream);
-  } else {
-    keep_pinned(dst, stream);
+    wait_for_copy(stream, dst);
   }
 }
 
@@ -224,7 +225,7 @@ void within_device(const at::Tensor& src, const at::Tensor& dst) {
   const at::Tensor dst_span = span_to_cpu(dst, stream);
   dst_span.copy_(span_to_cpu(src, stream));
   copy_bytes(stream, dst.data_ptr(), dst.device(), dst_span.const_data_ptr(), c10::Device(c10::kCPU), nbytes);
-  wait_for_copy(stream);
+  wait_for_copy(stream, dst_span);
 }
 
 // Copy as CUDA does: on the source's stream, after the work queued on the destination's stream,

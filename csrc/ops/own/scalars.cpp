@@ -26,18 +26,18 @@ c10::Scalar local_scalar_dense(const at::Tensor& self) {
     trace_tensors(*active, "aten::_local_scalar_dense", self.device().index(), {}, self);
   }
   const at::Tensor host = at::detail::empty_cpu({}, self.scalar_type());
-  count_wait("aten::_local_scalar_dense");
   void* element = nullptr;
   if (storage_host_address(self.storage(), &element) && element != nullptr) {
     // Read directly, without a copy on the stream: waiting for the copy
     // would take one more thread switch.
+    count_wait("aten::_local_scalar_dense");
     synchronize_stream(stream);
     const ptrdiff_t offset =
         static_cast<const char*>(self.const_data_ptr()) - static_cast<const char*>(self.storage().data());
     std::memcpy(host.data_ptr(), static_cast<const char*>(element) + offset, self.element_size());
   } else {
     copy_bytes(stream, host.data_ptr(), host.device(), self.const_data_ptr(), self.device(), self.element_size());
-    synchronize_stream(stream);
+    wait_for_copy(stream, host, "aten::_local_scalar_dense");
   }
   return at::_local_scalar_dense(host);
 }

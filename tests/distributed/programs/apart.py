@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What must not wait for, or mix with, something else: argv[1] chooses."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+from distributed.programs.start import RANK, attach, init, raises
+from torch_outboard import DriverError
+
+how = sys.argv[1]
+device = attach()
+init(seconds=20)
+
+if how == "any source":
+    for tag in (0, 3):
+        for asks_by_work in (False, True):
+            x = torch.full((4,), float(RANK), device=device)
+            if RANK == 0:
+                time.sleep(0.05)  # the receiver asks before the message has come
+                dist.send(x, 1, tag=tag)
+            elif asks_by_work:
+                work = dist.group.WORLD.recv_anysource([x], tag)
+                work.wait()
+                assert work._source_rank() == 0
+            else:
+                assert dist.recv(x, tag=tag) == 0
+            assert x.tolist() == [0.0] * 4
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    with raises(RuntimeError, "only a recv from any rank"):
+        work._source_rank()
+elif how == "threads":
+    # Each rank starts its threads in another order, and they share a stream.
+    groups = [dist.new_group() for _ in range(6)]
+    tensors = [torch.ones(1000, device=device) for _ in groups]
+
+    def exchange(number: int) -> None:
+        for _ in range(5):
+            dist.all_reduce(tensors[number], group=groups[number])
+            work = dist.all_reduce(tensors[number], group=groups[number], async_op=True)
+            work.wait()
+
+    order = range(6) if RANK == 0 else range(5, -1, -1)
+    threads = [threading.Thread(target=exchange, args=(number,)) for number in order]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.01)
+    for thread in threads:
+        thread.join()
+    assert [tensor[0].item() for tensor in tensors] == [1024.0] * 6
+elif how == "saver":
+    # A thread exchanges CPU tensors, as a saver of checkpoints does, in the order of its own.
+    failures: list[BaseException] = []
+
+    def save() -> None:
+        for number in range(20):
+            host = torch.full((number + 1,), RANK + 1, dtype=torch.int64)
+            dist.all_reduce(host)
+            assert host.tolist() == [3] * (number + 1)
+            time.sleep(0.001 * RANK)
+
+    def run() -> None:
+        try:
+            save()
+        except BaseException as error:
+            failures.append(error)
+
+    saver = threading.Thread(target=run)
+    saver.start()
+    for number in range(40):
+        x = torch.full((100 + number,), float(RANK), device=device)
+        dist.all_reduce(x)
+        assert x.tolist() == [1.0] * (100 + number)
+        time.sleep(0.001 * (1 - RANK))
+    saver.join()
+    assert not failures, failures
+elif how == "signal":
+    # The first event_signal fails: the stream goes on, and its waits raise.
+    x = torch.ones(8, device=device)
+    with raises(DriverError, "event_signal", "injected fault"):
+        dist.all_reduce(x)
+        x.tolist()
+    dist.all_reduce(x.fill_(1))
+    assert x.tolist() == [2.0] * 8
+dist.destroy_process_group()
