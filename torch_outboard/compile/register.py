@@ -142,7 +142,7 @@ def _register_backend(compile_fx: ModuleType) -> None:
         lay_out_as_on_cpu,
         name_model_header,
     )
-    from torch_outboard._compat.pools import place_pools
+    from torch_outboard._compat.pools import divide_means, place_pools
     from torch_outboard._compat.triton import list_as_gpu
     from torch_outboard.compile.capture.install import install, why_not
     from torch_outboard.compile.device import choice
@@ -173,6 +173,7 @@ def _register_backend(compile_fx: ModuleType) -> None:
     # With every generator, convolutions are the operators that eager calls run.
     lay_out_as_on_cpu(lambda device: device.type == name)
     place_pools(name)
+    divide_means(name)
     capture_graphs(name, why_not, install)
     name_model_header(name, choice.model_header)
 
