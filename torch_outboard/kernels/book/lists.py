@@ -37,7 +37,9 @@ def _power(self: torch.Tensor, exponent: torch.Tensor) -> list[torch.Tensor]:
         exponent = rounded(exponent.to(self.dtype))
     x = self.to(torch.promote_types(self.dtype, torch.float32))
     found = torch.pow(x, exponent.to(x.dtype))
-    own = ((1, x), (0.5, x.sqrt()), (-0.5, x.rsqrt()), (-1, 1 / x), (2, x * x), (-2, 1 / (x * x)), (3, x * x * x))
+    own = [(1, x), (-1, 1 / x), (2, x * x), (-2, 1 / (x * x)), (3, x * x * x)]
+    if self.dtype != torch.float16:
+        own += [(0.5, x.sqrt()), (-0.5, x.rsqrt())]
     for one, value in own:
         found = torch.where(exponent == one, value, found)
     return [found.to(self.dtype)]
