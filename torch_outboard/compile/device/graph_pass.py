@@ -155,6 +155,7 @@ def _write_formula(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     inputs = dict(zip(traced.graph.find_nodes(op="placeholder"), tensors, strict=True))
     with graph.inserting_before(node):
         result = graph.graph_copy(traced.graph, inputs)
+    assert isinstance(result, torch.fx.Node)
     node.replace_all_uses_with(result)
     graph.erase_node(node)
 
