@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+from torch_outboard._compat import estimates
 from torch_outboard._compat.flex_attention import MODULE, attend
 from torch_outboard._compat.imports import when_imported
 from torch_outboard._properties import DeviceProperties
@@ -35,6 +36,7 @@ def register(driver: Driver) -> None:
     when_imported("torch._dynamo.device_interface", _kept(_register_interface))
     when_imported("torch._dynamo.variables.ctx_manager", _kept(_register_context))
     when_imported("torch._inductor.compile_fx", _kept(_register_backend))
+    when_imported(estimates.MODULE, _kept(estimates.estimate_bandwidth))
     when_imported("torch._inductor.runtime.benchmarking", _kept(_register_benchmarker))
     when_imported(MODULE, _kept(lambda module: attend(module, driver.name, _has_templates)))
     if generators().has_gpus:
