@@ -226,6 +226,7 @@ def test_pools_at_random_places(compare: Compare) -> None:
 
 @pytest.mark.core
 def test_the_patch_of_pools_is_needed() -> None:
-    from torch_outboard._compat.pools import needs_place_pools
+    from torch_outboard._compat.pools import needs_divide_means, needs_place_pools
 
-    assert needs_place_pools(), "torch reads the samples in order: remove torch_outboard/_compat/pools.py"
+    assert needs_place_pools(), "torch reads the samples in order: remove place_pools"
+    assert needs_divide_means(), "torch divides by what windows have of the image: remove divide_means"

@@ -214,3 +214,35 @@ def test_memory_freed_inside_waits_for_the_other_stream(
 ) -> None:
     _needs_schedules(driver_target)
     run_python(FREED, driver_target, f"lazy:{seed}", kind)
+
+
+@pytest.mark.core
+def test_gradients_of_a_side_stream(device: torch.device) -> None:
+    """torch estimates run times to free memory, and asks Triton for the memory's bandwidth, whatever the device.
+
+    Inductor itself compiles no such gradients in torch 2.13, on CUDA neither (pytorch#187695).
+    """
+    side = torch.Stream(device)
+    ready, done = torch.Event(device), torch.Event(device)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        ready.record()
+        with side:
+            side.wait_event(ready)
+            y = x * x
+            done.record(side)
+        torch.accelerator.current_stream().wait_event(done)
+        return y.sin()
+
+    x, ours = X.clone().requires_grad_(), X.to(device).requires_grad_()
+    torch.compile(function, backend="aot_eager")(ours).sum().backward()
+    (x * x).sin().sum().backward()
+    assert x.grad is not None and ours.grad is not None
+    torch.testing.assert_close(ours.grad.cpu(), x.grad)
+
+
+@pytest.mark.core
+def test_the_patch_of_estimates_is_needed() -> None:
+    from torch_outboard._compat.estimates import needs_estimate_bandwidth
+
+    assert needs_estimate_bandwidth(), "torch asks Triton for CUDA alone: remove torch_outboard/_compat/estimates.py"

@@ -17,7 +17,7 @@ import torch_outboard
 from torch_outboard import _C
 from torch_outboard.kernels import builder, refused_operators
 from torch_outboard.kernels.plans import lower
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import CallRefusal
 from torch_outboard.kernels.templates import attention
 from torch_outboard.testing.database.calls import poison
 
@@ -167,7 +167,9 @@ def test_other_calls_take_the_composite_form(device: torch.device) -> None:
         F.scaled_dot_product_attention(ours, ours[:, :, :, :4], ours)
 
 
-@pytest.mark.parametrize("error", [KeyError("WORD"), Refusal("WORD", is_of_class=False), NotImplementedError("WORD")])
+@pytest.mark.parametrize(
+    "error", [KeyError("WORD"), CallRefusal("generated kernels have no WORD"), NotImplementedError("WORD")]
+)
 def test_a_template_that_fails_is_told(error: Exception, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of the package is no refusal: the result is right, and who reads warnings knows why it takes long."""
 
@@ -175,7 +177,7 @@ def test_a_template_that_fails_is_told(error: Exception, device: torch.device, m
         raise error
 
     is_fault = isinstance(error, KeyError)
-    message = f"failed to write a kernel of {WHOLE} .KeyError: 'WORD'"
+    message = f"failed to write a kernel of {WHOLE} .building its plan raised KeyError: 'WORD'"
     monkeypatch.setattr(attention, "_attention", fails)
     monkeypatch.setattr(builder, "_keeps", lambda: False)
     # A head's size that no other test has, so that no plan is known.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -117,10 +118,44 @@ def test_infinities_stay_infinite_in_a_resized_image(
     ids=["2d", "3d"],
 )
 def test_means_of_large_windows(pool: Callable[[torch.Tensor], torch.Tensor], device: torch.device) -> None:
-    image = torch.randn(2, 3, 11, 10, requires_grad=True)
-    ours = image.detach().to(device).requires_grad_()
-    result, expected = pool(ours), pool(image)
-    torch.testing.assert_close(result.cpu(), expected)
+    _compare_gradients(pool, torch.randn(2, 3, 11, 10), device)
+
+
+@pytest.mark.usefixtures("nothing_on_the_cpu")
+@pytest.mark.parametrize(
+    "pool",
+    [
+        lambda x: F.avg_pool1d(x.flatten(2), 3, 2, 0, True),
+        lambda x: F.avg_pool2d(x, (3, 2), (2, 3), 1, True),
+        lambda x: F.avg_pool2d(x, (3, 2), (2, 3), 1, True, False),
+        lambda x: F.avg_pool2d(x, 3, 2, 0, True, True, 5),
+        lambda x: F.avg_pool2d(x, (7, 5), 3, 2, True),
+        lambda x: F.avg_pool3d(x.unsqueeze(1), 2, (3, 2, 2), (1, 0, 1), True),
+    ],
+    ids=["1d", "2d", "inside", "divisor", "large", "3d"],
+)
+def test_gradients_of_means_whose_last_windows_reach_out(
+    pool: Callable[[torch.Tensor], torch.Tensor], device: torch.device
+) -> None:
+    """With ceil_mode, a window may reach beyond the padding: only what it has of the padded image counts."""
+    _compare_gradients(pool, torch.randn(2, 3, 8, 9), device)
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [lambda x: F.avg_pool2d(x, 3, 2, 1, True), lambda x: F.lp_pool2d(x.abs() + 1, 2, 3, 2, True)],
+    ids=["means", "norms"],
+)
+def test_compiled_gradients_of_windows_that_reach_out(pool: Callable[[Any], Any], device: torch.device) -> None:
+    _compare_gradients(torch.compile(pool), torch.randn(2, 3, 6, 7), device, pool)
+
+
+def _compare_gradients(
+    function: Callable[[Any], Any], x: torch.Tensor, device: torch.device, reference: Callable[[Any], Any] | None = None
+) -> None:
+    x, ours = x.requires_grad_(), x.detach().to(device).requires_grad_()
+    result, expected = function(ours), (reference or function)(x)
     weights = torch.randn_like(expected)
     result.backward(weights.to(device)), expected.backward(weights)
-    torch.testing.assert_close(ours.grad.cpu(), image.grad)
+    torch.testing.assert_close(result.cpu(), expected)
+    torch.testing.assert_close(ours.grad.cpu(), x.grad)

@@ -14,7 +14,7 @@ import pytest
 
 from torch_outboard.cli import main
 from torch_outboard.cli.new import project_files
-from torch_outboard.kernels.reasons import REMEDIES
+from torch_outboard.kernels.reasons import REASONS
 
 from .contract import ROOT
 from .places import named_files
@@ -109,14 +109,17 @@ def test_the_guide_speaks_of_the_project_that_is_made():
     )
 
 
+REFUSING = ("CallRefusal", "ClassRefusal", "OperatorRefusal", "Refused")
+
+
 def reasons() -> Iterator[tuple[str, str]]:
     """Yield each reason why an operator has no kernel, with its file. "…" stands for inserted text."""
     for path in sorted((ROOT / "torch_outboard" / "kernels").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not (isinstance(node, ast.Call) and ast.unparse(node.func) in ("Refusal", "Refused")):
+            if not (isinstance(node, ast.Call) and ast.unparse(node.func) in REFUSING):
                 continue
             # These have their texts from codegen/refused.py, below, and from a row of the book.
-            if ast.unparse(node.args[0]) not in ("str(lacks[0])", "refused.reason"):
+            if ast.unparse(node.args[0]) not in ("str(lacks[0])", "refused.reason", "str(error)", "reason"):
                 yield path.name, text_of(node.args[0])
     refused = ROOT / "torch_outboard" / "codegen" / "refused.py"
     for node in ast.walk(ast.parse(refused.read_text(encoding="utf-8"))):
@@ -137,13 +140,13 @@ def text_of(reason: ast.expr) -> str:
 
 
 def test_each_reason_for_no_kernel_has_a_remedy():
-    told = {reason for row in REMEDIES.values() for reason in row}
+    told = {reason for row in REASONS for reason in row.reasons}
     found = list(reasons())
     assert len(found) > 70 and {"nobody builds plans here", "its graph has constants"} <= {text for _, text in found}
     missing = sorted({f"{file}: {text}" for file, text in found if text and text not in told})
-    assert not missing, "add to REMEDIES of kernels/reasons.py, with what to do: " + "; ".join(missing)
+    assert not missing, "add to REASONS of kernels/reasons.py, with what to do: " + "; ".join(missing)
     # Those of C++ that are put together, and PyTorch's own exceptions.
-    elsewhere = {"its plan can't be used: …", "…Error: …", "…Exception: …", "…Unsupported: …"}
+    elsewhere = {row for one in REASONS if one.code in ("program", "upstream", "no-thread") for row in one.reasons}
     stale = sorted(told - {text for _, text in found} - elsewhere)
     assert not stale, f"nothing is refused for these reasons any more: {stale}"
 
@@ -151,8 +154,8 @@ def test_each_reason_for_no_kernel_has_a_remedy():
 def test_the_page_has_the_table_of_reasons():
     page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
     given = page.partition("### Reasons and remedies\n")[2].partition("\n## ")[0]
-    rows = [f"| {todo} | {'<br>'.join(f'`{one}`' for one in told)} |" for todo, told in REMEDIES.items()]
-    table = "\n".join(["| what to do | reasons |", "|---|---|", *rows])
+    rows = [f"| `{code}` | {todo} | {'<br>'.join(f'`{one}`' for one in told)} |" for code, todo, told in REASONS]
+    table = "\n".join(["| code | what to do | reasons |", "|---|---|---|", *rows])
     assert table in given, f"the table of docs/kernels.md must be\n\n{table}"
 
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from torch_outboard.cli import main
 from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.kernels.disk import packs
-from torch_outboard.kernels.disk.files import Answer, refused
+from torch_outboard.kernels.disk.files import Answer
 from torch_outboard.kernels.disk.store import VARIABLE, Store, default_folder
 
 KIND = {"machine": "gpu", "generator": "package.Generator"}
@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: Any) -> Path:
     store.save(
         key("aten::leaky_relu", MATRIX, ["float", (0.25).hex()]),
         SIZES,
-        refused("it is\x1b[1m refused", is_of_class=True),
+        Answer("", [], "it is\x1b[1m refused", True, True),
     )
     return tmp_path
 
@@ -61,9 +61,9 @@ def test_plans_are_listed(folder: Path) -> None:
 
 def test_a_reason_is_listed_with_what_to_do(folder: Path) -> None:
     refusal = "there are no products of torch.float8_e4m3fn"
-    Store(folder).save(key("aten::mm", MATRIX, MATRIX), [*SIZES, *SIZES], refused(refusal, is_of_class=True))
+    Store(folder).save(key("aten::mm", MATRIX, MATRIX), [*SIZES, *SIZES], Answer("", [], refusal, True, True))
     (line,) = [line for line in run("list").output.splitlines() if line.startswith("aten::mm(")]
-    assert f"none, {refusal}. No template has products of this type. Convert to float32, " in line
+    assert f"none, {refusal} [products]. No template has products of this type. Convert to float32, " in line
 
 
 def test_a_folder_that_is_no_text_is_used_and_shown(tmp_path: Path, monkeypatch: Any) -> None:

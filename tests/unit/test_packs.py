@@ -22,6 +22,7 @@ from torch_outboard.kernels.disk.calls import CALLS, Samples
 from torch_outboard.kernels.disk.files import Answer, refused
 from torch_outboard.kernels.disk.packs import ABOUT, Packs, folders_of
 from torch_outboard.kernels.disk.store import Store
+from torch_outboard.kernels.refusal import OperatorRefusal
 from torch_outboard.testing.plugin import RunPython
 
 SIZES = [[[2, 3], [3, 1]]]
@@ -192,27 +193,27 @@ def change(pack: Path, **changed: str) -> None:
 
 def test_plans_are_found_by_key(pack: Path) -> None:
     found = Packs([pack])
-    assert found.plans("a", 0) == [ANSWER] and found.plans("b", 0) == [] and found.refusal("a", SIZES, 0) is None
+    assert found.plans("a", 0) == [ANSWER] and found.plans("b", 0) == []
     assert found.loaded == 1 and found and not Packs([])
 
 
 def test_refusals_are_found_too(pack: Path) -> None:
-    refusal = refused("it is another shape")
+    refusal = refused(OperatorRefusal("it is about storages"))
     store = Store(pack.parent / "more")
     store.save("b", SIZES, refusal)
-    (path,) = (one for one in (pack.parent / "more").rglob("*.refusal-*"))
+    (path,) = (one for one in (pack.parent / "more").rglob("*.operator"))
     target = pack / path.parent.name / path.name
     target.parent.mkdir(exist_ok=True)
     path.rename(target)
     found = Packs([pack])
-    assert found.refusal("b", SIZES, 0) == refusal and found.refusal("b", [], 0) is None and found.plans("b", 0) == []
+    assert found.plans("b", 0) == [refusal]
 
 
 @pytest.mark.parametrize("name", ["torch", "torch_commit", "code", "generator", "generated_by"])
 def test_a_stale_pack_is_told_once(pack: Path, name: str, caplog: Any) -> None:
     change(pack, **{name: "another"})
     found = Packs([pack])
-    assert found.plans("a", 0) == found.plans("a", 0) == [] and found.refusal("a", SIZES, 0) is None
+    assert found.plans("a", 0) == found.plans("a", 0) == []
     assert caplog.messages == [f"the pack of kernels in {pack} is not used: it was made for another {name}"]
 
 

@@ -17,8 +17,9 @@ from torch_outboard._sealed import sealed
 from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.kernels.disk import key as keys
 from torch_outboard.kernels.disk import store as stores
-from torch_outboard.kernels.disk.files import Answer, refused
+from torch_outboard.kernels.disk.files import Answer, is_name, refused
 from torch_outboard.kernels.disk.store import Store
+from torch_outboard.kernels.refusal import CallRefusal, ClassRefusal, OperatorRefusal
 from torch_outboard.testing.plugin import RunPython
 
 SIZES = [[[2, 3], [3, 1]], [[3], [1]]]
@@ -167,7 +168,7 @@ def test_two_processes_of_eight_threads_at_once(run_python: RunPython, tmp_path:
 
 def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    assert store.plans("a") == [] and store.refusal("a", SIZES) is None
+    assert store.plans("a") == []
     store.save("a", SIZES, ANSWER)
     assert store.plans("a") == [ANSWER] and store.plans("b") == []
     assert (store.loaded, store.saved) == (1, 1)
@@ -221,23 +222,30 @@ def test_a_class_has_several_plans(tmp_path: Path) -> None:
     assert sorted(Store(tmp_path).plans("a")) == answers and len(files_of(tmp_path)) == 3
 
 
-def test_refusals_are_of_classes_or_of_calls(tmp_path: Path) -> None:
-    of_class = refused("it is random", is_of_class=True)
-    of_call = refused("it is another shape")
+def test_refusals_of_operators_alone_are_kept(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.save("a", SIZES, of_call)
-    assert store.plans("a") == [] and store.refusal("a", SIZES) == of_call
-    assert store.refusal("a", SIZES[:1]) is None and store.refusal("b", SIZES) is None
-    store.save("a", SIZES, of_class)
-    assert store.plans("a") == [of_class] and store.refusal("a", SIZES) == of_call
+    for passing in (CallRefusal("its graph has constants"), ClassRefusal("its tensors are complex")):
+        store.save("a", SIZES, refused(passing))
+    assert store.plans("a") == [] and store.saved == 0 and not files_of(tmp_path)
+    of_operator = refused(OperatorRefusal("it is about storages"))
+    store.save("a", SIZES, of_operator)
+    assert store.plans("a") == [of_operator] and store.plans("b") == []
     store.save("a", SIZES, ANSWER)
     assert store.plans("a") == [ANSWER], "what was refused in one process another has a plan for"
+
+
+@pytest.mark.parametrize("name", ["refusal", "refusal-" + "0" * 32])
+def test_refusals_of_older_versions_are_not_read(tmp_path: Path, name: str) -> None:
+    Store(tmp_path).save("a", SIZES, refused(OperatorRefusal("it is about storages")))
+    (path,) = files_of(tmp_path)
+    path.rename(path.with_suffix(f".{name}"))
+    assert Store(tmp_path).plans("a") == [] and is_name(path.with_suffix(f".{name}").name)
 
 
 def test_without_a_folder_nothing_is_kept() -> None:
     store = Store(None)
     store.save("a", SIZES, ANSWER)
-    assert store.plans("a") == [] and store.refusal("a", SIZES) is None
+    assert store.plans("a") == []
     assert store.saved == 0 and not store.is_usable
 
 

@@ -185,7 +185,6 @@ def test_a_plan_that_is_not_taken_is_built_again(tmp_path: Path, what: str, capl
 SHAPES: list[Any] = [
     {"plan": 3},
     {"refusal": None},
-    {"is_of_class": 1},
     {"kernels": {}},
     {"kernels": [3]},
     {"kernels": [["a", "b"]]},

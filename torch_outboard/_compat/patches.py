@@ -149,6 +149,18 @@ PATCHES: tuple[Patch, ...] = (
         "pools.needs_place_pools",
     ),
     Patch(
+        "the lowerings of avg_pool2d_backward and avg_pool3d_backward in torch._inductor.lowering",
+        "divide by the elements of a window, where ceil_mode lets it reach beyond the padding",
+        f"{_ISSUE}198119",
+        "pools.needs_divide_means",
+    ),
+    Patch(
+        "torch._inductor.utils.get_gpu_dram_gbps",
+        "estimate run times without Triton, as for graphs with several streams",
+        "its import, torch/utils/_runtime_estimation.py",
+        "estimates.needs_estimate_bandwidth",
+    ),
+    Patch(
         "torch._inductor.utils.GPU_TYPES, get_gpu_type, scheduler.has_triton",
         "write Triton for the device",
         "done in torch 2.14, where a driver is attached before Inductor is imported",

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""All supported versions of torch: the random places of fractional_max_pool3d in compiled code."""
+"""All supported versions of torch: wrong lowerings of pooling, which eager kernels and compiled code have in common."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
 
-__all__ = ["needs_place_pools", "place_pools"]
+__all__ = ["divide_means", "needs_divide_means", "needs_place_pools", "place_pools"]
 
 
 class _Read(Exception):
@@ -66,3 +66,89 @@ def place_pools(device: str) -> None:
         return of_torch(x, kernel_size, output_size, random_samples)
 
     lowering.lowerings[operator] = fractional_max_pool3d
+
+
+def needs_divide_means() -> bool:
+    """Return True if a gradient of means divides by the whole window where the window reaches beyond the padding."""
+    from torch._inductor import ir, lowering
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.virtualized import V
+
+    operator = torch.ops.aten.avg_pool2d_backward.default
+    of_torch = inspect.unwrap(lowering.lowerings[operator])
+    nothing = torch.fx.Graph()
+    nothing.output(())
+    graph = GraphLowering(torch.fx.GraphModule({}, nothing))
+
+    def image(size: int) -> ir.TensorBox:
+        layout = ir.FixedLayout(torch.device("cpu"), torch.float32, [1, 1, size], [size, size, 1])
+        return ir.TensorBox.create(ir.InputBuffer(name=f"image{size}", layout=layout))
+
+    with V.set_graph_handler(graph):
+        gradient = of_torch(image(4), image(8), [1, 3], [1, 2], [0, 0], True, True)
+        text = gradient.data.data.inner_fn_str()
+    return "index_expr(8" not in text
+
+
+def divide_means(device: str) -> None:
+    """Make gradients of means over windows divide as the means do, for a device type.
+
+    With ceil_mode, a last window may reach beyond the padding. The means count its elements in the padded image, but
+    Inductor's gradient divides by the size of the window. Here the gradient is divided first, then by 1. There is no
+    hook for a device's own lowering. The gradient of a repaired torch stays right. Upstream:
+    https://github.com/pytorch/pytorch/issues/198119.
+    """
+    from torch._inductor import lowering
+
+    for dims in (2, 3):
+        operator = getattr(torch.ops.aten, f"avg_pool{dims}d_backward").default
+        lowering.lowerings[operator] = _divided_first(lowering.lowerings[operator], dims, device)
+
+
+def _divided_first(of_torch: Callable[..., Any], dims: int, device: str) -> Callable[..., Any]:
+    @functools.wraps(of_torch)
+    def gradient(
+        grad: Any,
+        x: Any,
+        kernel_size: Sequence[int],
+        stride: Sequence[int],
+        padding: Sequence[int],
+        ceil_mode: bool,
+        count_include_pad: bool,
+        divisor_override: int | None = None,
+    ) -> Any:
+        if x.get_device().type == device and ceil_mode and divisor_override is None:
+            sides = (x.get_size()[-dims:], kernel_size, stride or kernel_size, padding or [0] * dims)
+            grad = _shares(grad, list(zip(*sides, strict=True)), count_include_pad)
+            divisor_override = 1
+        return of_torch(grad, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+    return gradient
+
+
+def _shares(grad: Any, sides: Sequence[tuple[Any, ...]], counts_padding: bool) -> Any:
+    """Return gradients over the counts of the elements of their windows; halves in float."""
+    from torch._inductor import ir
+    from torch._inductor.virtualized import ops
+
+    load = grad.make_loader()
+    dtype = torch.promote_types(grad.get_dtype(), torch.float32)
+
+    def whole(value: Any) -> Any:
+        return ops.index_expr(value, torch.int64)
+
+    def element(index: Sequence[Any]) -> Any:
+        value = ops.to_dtype(load(index), dtype)
+        for place, (length, size, stride, padding) in zip(index[-len(sides) :], sides, strict=True):
+            begin = place * stride - padding
+            first, last = whole(begin), whole(begin + size)
+            if counts_padding:
+                last = ops.minimum(last, whole(length + padding))
+            else:
+                first, last = ops.maximum(first, whole(0)), ops.minimum(last, whole(length))
+            value = ops.truediv(value, ops.to_dtype(ops.sub(last, first), dtype))
+        return value
+
+    shares = ir.Pointwise.create(device=grad.get_device(), dtype=dtype, inner_fn=element, ranges=list(grad.get_size()))
+    shares.realize()  # an element is read by several windows
+    return shares

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+from torch_outboard._compat import estimates
 from torch_outboard._compat.flex_attention import MODULE, attend
 from torch_outboard._compat.imports import when_imported
 from torch_outboard._properties import DeviceProperties
@@ -35,6 +36,7 @@ def register(driver: Driver) -> None:
     when_imported("torch._dynamo.device_interface", _kept(_register_interface))
     when_imported("torch._dynamo.variables.ctx_manager", _kept(_register_context))
     when_imported("torch._inductor.compile_fx", _kept(_register_backend))
+    when_imported(estimates.MODULE, _kept(estimates.estimate_bandwidth))
     when_imported("torch._inductor.runtime.benchmarking", _kept(_register_benchmarker))
     when_imported(MODULE, _kept(lambda module: attend(module, driver.name, _has_templates)))
     if generators().has_gpus:
@@ -142,7 +144,7 @@ def _register_backend(compile_fx: ModuleType) -> None:
         lay_out_as_on_cpu,
         name_model_header,
     )
-    from torch_outboard._compat.pools import place_pools
+    from torch_outboard._compat.pools import divide_means, place_pools
     from torch_outboard._compat.triton import list_as_gpu
     from torch_outboard.compile.capture.install import install, why_not
     from torch_outboard.compile.device import choice
@@ -173,6 +175,7 @@ def _register_backend(compile_fx: ModuleType) -> None:
     # With every generator, convolutions are the operators that eager calls run.
     lay_out_as_on_cpu(lambda device: device.type == name)
     place_pools(name)
+    divide_means(name)
     capture_graphs(name, why_not, install)
     name_model_header(name, choice.model_header)
 

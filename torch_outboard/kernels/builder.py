@@ -31,7 +31,7 @@ from torch_outboard.kernels.disk.store import Store, default_folder
 from torch_outboard.kernels.faults import author_of
 from torch_outboard.kernels.operators import base_name
 from torch_outboard.kernels.promotion import tensors_in
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import CallRefusal, OperatorRefusal, Refusal
 from torch_outboard.kernels.tune.schedule_table import schedules_of
 from torch_outboard.kernels.tune.schedules import SCHEDULE
 
@@ -153,7 +153,7 @@ def _answer_of(ask: Callable[[], Answer]) -> Answer:
     try:
         return _THREAD.run(ask)  # type: ignore[no-any-return]
     except NoThread as error:
-        return refused(str(error))
+        return refused(CallRefusal(str(error)))
 
 
 # Created with the module, at the first call that needs a plan, so that two
@@ -245,7 +245,7 @@ def _find_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
     try:
         stand_ins = lists.canonical(name, arguments)
     except Refusal as refusal:
-        return refused(str(refusal), refusal.is_of_class)
+        return refused(refusal)
     del arguments
     key = key_of(name, stand_ins, (), False, device, form="chunks") if _keeps() else None
     if key is not None and (kept := _kept(key, device)):
@@ -275,15 +275,11 @@ def _forget(key: str, device: int, text: str, why: str) -> None:
 
 
 def _made_and_kept(key: str | None, sizes: Sizes, name: str, device: int, make: Callable[[], Answer]) -> Answer:
-    """Return the stored refusal for arguments of these sizes, or what `make` returns, and store that."""
-    if key is None:
-        return _made(name, make)[0]
-    found = store().refusal(key, sizes) or packs().refusal(key, sizes, device)
-    if found is None:
-        found, is_certain = _made(name, make)
-        if is_certain:
-            digest = schedules_of(device).digest
-            store().save(tuned_key(key, digest) if digest and _has_schedule(found) else key, sizes, found)
+    """Return what `make` returns, and store a plan, or the refusal of an operator."""
+    found = _made(name, make)
+    if key is not None:
+        digest = schedules_of(device).digest
+        store().save(tuned_key(key, digest) if digest and _has_schedule(found) else key, sizes, found)
     return found
 
 
@@ -292,16 +288,15 @@ def _has_schedule(answer: Answer) -> bool:
     return any(SCHEDULE.encode() in kernel.code for kernel in answer.kernels)
 
 
-def _made(name: str, make: Callable[[], Answer]) -> tuple[Answer, bool]:
-    """Return an answer, and whether another process would get the same."""
+def _made(name: str, make: Callable[[], Answer]) -> Answer:
     route.begin(name)
     try:
         answer = make()
         route.end(answer.text, answer.kernels)
-        return answer, True
+        return answer
     except Refusal as refusal:
         route.end(refusal=str(refusal))
-        return refused(str(refusal), refusal.is_of_class), True
+        return refused(refusal)
     except _PASSING as error:
         _log.debug("no plan for %s now", name, exc_info=True)
         error.__context__ = None
@@ -310,7 +305,7 @@ def _made(name: str, make: Callable[[], Answer]) -> tuple[Answer, bool]:
         # Wrong arguments, or a case that no lowering handles: the next provider decides.
         _log.debug("no plan for %s", name, exc_info=True)
         first = str(error).strip().partition("\n")[0]
-        reason = f"{type(error).__name__}: {first}"[:300]
+        reason = f"building its plan raised {type(error).__name__}: {first}"[:300]
         route.end(refusal=reason)
         if author := author_of(error):
             warnings.warn(
@@ -319,7 +314,7 @@ def _made(name: str, make: Callable[[], Answer]) -> tuple[Answer, bool]:
                 RuntimeWarning,
                 stacklevel=1,
             )
-        return refused(reason), False
+        return refused(CallRefusal(reason))  # another size, another option or another try may have a plan
 
 
 def _build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
@@ -347,7 +342,7 @@ def _build_or_refuse(
     symbols: list[int],
 ) -> Answer:
     if not name.startswith(("aten::", "outboard::")):
-        raise Refusal("it is no operator of torch's own")
+        raise OperatorRefusal("it is no operator of torch's own")
     check_refused(name, tensors_in(held[0]))
     with without_own_deprecations():
         import torch._inductor.compile_fx  # noqa: F401  the device is registered with Inductor when this is imported

@@ -11,7 +11,7 @@ import torch
 
 from torch_outboard.kernels.book.table import operator_of
 from torch_outboard.kernels.operators import overload_of
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import CallRefusal, OperatorRefusal
 
 __all__ = ["ELEMENTS", "Single", "canonical", "is_by_value", "numbers_of_lists", "single_of"]
 
@@ -40,7 +40,7 @@ def single_of(name: str) -> Single:
     each = operator_of(name).each
     operator = "" if each is None else each.by_overload.get(name.partition(".")[2], each.operator)
     if each is None or operator == "":
-        raise Refusal("it is no operator of single elements")
+        raise OperatorRefusal("it is no operator of single elements")
     count = len(overload_of(name)._schema.arguments) if each.count is None else each.count
     return Single(operator, tuple(range(count)))
 
@@ -71,7 +71,7 @@ def _stand_in(value: Any, is_by_value: bool, is_element: bool) -> Any:
             return torch.zeros([1] * value.dim(), dtype=value.dtype)
         case torch.Tensor():
             if value.numel() != 1:
-                raise Refusal("a tensor beside its lists has several elements", is_of_class=False)
+                raise CallRefusal("a tensor beside its lists has several elements")
             return torch.empty([1] * value.dim(), dtype=value.dtype, device="meta")
         case [torch.Tensor() as first, *_]:
             return [torch.empty(() if is_element else (_SIZE,), dtype=first.dtype, device="meta")]

@@ -10,7 +10,7 @@ import torch
 
 from torch_outboard.kernels.book.table import operator_of
 from torch_outboard.kernels.operators import functional_of, overload_of
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import ClassRefusal
 
 __all__ = ["common_type", "is_tensor", "is_wide_number", "kinds_of", "number_type", "tensors_in"]
 
@@ -38,7 +38,7 @@ def is_wide_number(tensor: torch.Tensor, real: torch.dtype) -> bool:
 def common_type(kinds: Sequence[torch.dtype]) -> torch.dtype:
     """Return the type to which tensors of these types promote."""
     if not kinds:
-        raise Refusal("all its tensors are numbers")
+        raise ClassRefusal("all its tensors are numbers")
     common = kinds[0]
     for kind in kinds[1:]:
         common = torch.promote_types(common, kind)
@@ -63,7 +63,7 @@ def number_type(name: str, arguments: Sequence[Any], given: torch.dtype) -> torc
     that computes integers in a floating type also converts the number to that type, whatever the type of the tensors.
     """
     if torch.Tag.pointwise not in overload_of(name).tags and not operator_of(name).promotes:
-        raise Refusal("a number stands where a tensor is expected")
+        raise ClassRefusal("a number stands where a tensor is expected")
     common = common_type(kinds_of(name, arguments))
     if given.is_complex and not common.is_complex:
         common = torch.result_type(torch.empty(1, dtype=common, device="meta"), 1j)
@@ -79,7 +79,7 @@ def _result_type(name: str, arguments: Sequence[Any], common: torch.dtype) -> to
     """Return the type of the operator's result if its tensors and numbers promote to a type."""
     functional = functional_of(name)
     if functional is None:
-        raise Refusal("a number stands where a tensor is expected, and it has no functional form")
+        raise ClassRefusal("a number stands where a tensor is expected, and it has no functional form")
     stand_ins: list[Any] = []
     for value, declared in zip(arguments, overload_of(name)._schema.arguments, strict=True):
         if declared.is_out:

@@ -1,25 +1,39 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The exception that the builder raises if it builds no plan."""
+"""The exceptions that the builder raises if it builds no plan. Their types say for which calls there is none."""
 
 from __future__ import annotations
 
-__all__ = ["Refusal", "other_sizes"]
+from torch_outboard.kernels.reasons import row_of
+
+__all__ = ["CallRefusal", "ClassRefusal", "OperatorRefusal", "Refusal", "other_sizes"]
 
 
 class Refusal(Exception):
-    """There is no plan for a call.
+    """There is no plan for a call. Raise one of the subclasses, with a reason of `kernels/reasons.py`."""
 
-    Attributes
-    ----------
-    is_of_class : bool
-        Whether no call of the class (the operator with dtypes, ranks and numbers) has a plan, whatever its sizes.
+    def __init__(self, reason: str) -> None:
+        if type(self) is Refusal:
+            raise TypeError("a refusal is about an operator, a class or a call: raise one of the subclasses")
+        if row_of(reason) is None:
+            raise ValueError(f"kernels/reasons.py has no row for the reason {reason!r}")
+        super().__init__(reason)
+
+
+class OperatorRefusal(Refusal):
+    """No call of the operator has a plan, whatever its arguments: other processes need not ask either."""
+
+
+class ClassRefusal(Refusal):
+    """No call of the class (the operator with types, ranks and numbers) has a plan. The process remembers it.
+
+    Nothing that a call with other sizes, strides or values would pass may cause it.
     """
 
-    def __init__(self, reason: str, is_of_class: bool = True) -> None:
-        super().__init__(reason)
-        self.is_of_class = is_of_class
+
+class CallRefusal(Refusal):
+    """This call has no plan; another call of its class may have one. It is the right type in doubt."""
 
 
 def other_sizes() -> Refusal:
     """Return the refusal of a call whose sizes do not fit one another; plans of other sizes have guards for them."""
-    return Refusal("a tensor has other sizes than the operator takes beside the others", is_of_class=False)
+    return CallRefusal("a tensor has other sizes than the operator takes beside the others")

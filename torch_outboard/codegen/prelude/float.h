@@ -9,7 +9,7 @@ OB_DEVICE T ob_maximum_S(T a, T b) { return a > b || a != a ? a : b; }
 OB_DEVICE T ob_minimum_S(T a, T b) { return a < b || a != a ? a : b; }
 OB_DEVICE T ob_fmax_S(T a, T b) { return a != a || b > a ? b : a; }
 OB_DEVICE T ob_sign_S(T a) { return (T)((a > 0) - (a < 0)); }
-OB_DEVICE T ob_relu_S(T a) { return a > 0 || a != a ? a : (T)0; }
+OB_DEVICE T ob_relu_S(T a) { return a < 0 ? (T)0 : a; }
 OB_DEVICE T ob_sigmoid_S(T a) { return (T)1 / ((T)1 + OB_LIB(exp)(-a)); }
 OB_DEVICE T ob_rsqrt_S(T a) { return (T)1 / OB_LIB(sqrt)(a); }
 OB_DEVICE T ob_remainder_S(T a, T b) {

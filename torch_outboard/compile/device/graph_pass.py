@@ -12,6 +12,8 @@ Some of Inductor's lowerings (torch/_inductor/lowering.py) write wrong code. The
   input's strides. Of equal elements, it may find one that is not the first; compiled code on the CPU has the same
   fault. This pass first puts the rows of an image in order.
 - `var_mean` returns 0 as the mean of nothing instead of NaN, also on the CPU. This pass computes the mean separately.
+- `nextafter` of halves is computed in float, where the next number rounds back to the same half. This pass writes the
+  formula of eager kernels in its place.
 """
 
 from __future__ import annotations
@@ -22,11 +24,14 @@ from typing import Any
 
 import torch
 from torch._inductor.custom_graph_pass import CustomGraphModulePass
+from torch._inductor.decomposition import select_decomp_table
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
 from torch_outboard.compile.device import cache_key
 from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.compile.generators import generators
+from torch_outboard.kernels.book.table import operator_of
 
 __all__ = ["PrepareGraph"]
 
@@ -131,11 +136,36 @@ def _repair_mean_of_nothing(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
         user.replace_all_uses_with(mean)
 
 
+def _write_formula(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    """Replace a call by the formula that eager kernels have for it, unless it declines."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    formula = operator_of(f"aten::{node.target.__name__}").decomposition
+    assert formula is not None
+    tensors = node.all_input_nodes
+    values = [one.meta["val"] for one in tensors]
+
+    def written(*given: torch.Tensor) -> Any:
+        found = formula(*given)
+        return None if found is NotImplemented else found
+
+    with values[0].fake_mode:
+        traced = make_fx(written, select_decomp_table())(*values)
+    if not traced.graph.output_node().args[0]:
+        return
+    inputs = dict(zip(traced.graph.find_nodes(op="placeholder"), tensors, strict=True))
+    with graph.inserting_before(node):
+        result = graph.graph_copy(traced.graph, inputs)
+    assert isinstance(result, torch.fx.Node)
+    node.replace_all_uses_with(result)
+    graph.erase_node(node)
+
+
 _REPAIRS: dict[Any, Callable[[torch.fx.Graph, torch.fx.Node], None]] = {
     torch.ops.aten.argmax.default: _flatten_input,
     torch.ops.aten.argmin.default: _flatten_input,
     torch.ops.aten.max_pool2d_with_indices.default: _order_rows,
     torch.ops.aten.max_pool3d_with_indices.default: _order_rows,
     torch.ops.prims._low_memory_max_pool_with_offsets.default: _order_rows,
+    torch.ops.aten.nextafter.default: _write_formula,
     torch.ops.aten.var_mean.correction: _repair_mean_of_nothing,
 }

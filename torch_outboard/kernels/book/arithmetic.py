@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torch_outboard.codegen.dialects.dialect import HALVES
-from torch_outboard.kernels.book.rounding import ROUNDED_BETWEEN, rounded
+from torch_outboard.kernels.book.rounding import ROUNDED_BETWEEN, rounded, widened
 from torch_outboard.kernels.book.row import Numbers, Operator
 from torch_outboard.kernels.refusal import other_sizes
 
@@ -77,8 +77,9 @@ def _clamp(self: torch.Tensor, low: torch.Tensor | None, high: torch.Tensor | No
     if low is not None and self.dtype == torch.uint8 and low.dtype == torch.int64 and torch.__version__ >= "2.15":
         low = low.clamp_min(0)  # a bound below the type has no effect; before torch 2.15 it wraps
     x, (low, high) = _typed(self, low, high)
-    result: torch.Tensor = torch.ops.aten.clamp.Tensor(x, low, high)
-    return result
+    # Of equal numbers the second is taken: -0.0 stays, as in the CPU's kernel.
+    x = x if low is None else torch.maximum(low, x)
+    return x if high is None else torch.minimum(high, x)
 
 
 def _clamp_min(self: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
@@ -97,6 +98,47 @@ def _pow(self: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
     assert power is not None
     result: torch.Tensor = torch.ops.aten.pow.Tensor_Tensor(x, rounded(power) if x.dtype in HALVES else power)
     return result
+
+
+def _power(self: torch.Tensor, exponent: Any) -> Any:
+    """Compute powers of 0.5 and -0.5 by roots, of -0.0 and -inf too, but float16's by pow, as the CPU's kernel."""
+    common = torch.result_type(self, exponent)
+    if abs(exponent) != 0.5 or not common.is_floating_point:
+        return NotImplemented
+    x = self.to(common)
+    if common == torch.float16:
+        return torch.pow(x, torch.full_like(x, exponent))
+    return x.sqrt() if exponent > 0 else x.rsqrt()
+
+
+def _next_after(self: torch.Tensor, other: torch.Tensor) -> Any:
+    """Step by the bits of a half: in float, in which kernels compute, the next number rounds to the same half."""
+    if self.dtype not in HALVES or other.dtype != self.dtype:
+        return NotImplemented
+    x, target = torch.broadcast_tensors(self, other)  # type: ignore[no-untyped-call]
+    bits = x.contiguous().view(torch.int16)
+    # The first bit is the sign: one more is one further from 0.
+    is_away = torch.where(x > 0, target > x, target < x)
+    stepped = torch.where(is_away, bits + 1, bits - 1)
+    least = torch.where(target > 0, 1, -0x7FFF).to(torch.int16)
+    moved = torch.where(x == 0, least, stepped).view(self.dtype)
+    moved = torch.where(torch.logical_or(x == target, target.isnan()), target, moved)
+    return torch.where(x.isnan(), x, moved)
+
+
+def _hardtanh(self: torch.Tensor, min_val: float = -1, max_val: float = 1) -> Any:
+    if not self.is_floating_point():
+        return NotImplemented
+    low, high = (torch.full((), one, dtype=self.dtype, device=self.device) for one in (min_val, max_val))
+    return torch.minimum(high, torch.maximum(low, self))
+
+
+def _sigmoid_backward(grad_output: torch.Tensor, output: torch.Tensor) -> Any:
+    if output.is_complex():
+        return NotImplemented
+    common = torch.result_type(grad_output, output)
+    grad, y = widened(grad_output), widened(output)
+    return (grad * (1 - y) * y).to(common)
 
 
 def _divide(a: torch.Tensor, b: torch.Tensor, *, rounding_mode: str | None) -> Any:
@@ -202,6 +244,7 @@ OPERATORS = (
     Operator("aten::frac.default", refuses_list=_not_floating),
     Operator("aten::glu_backward.default", check=_check_half),
     Operator("aten::hardshrink_backward.default", decomposition=_shrink_backward),
+    Operator("aten::hardtanh.default", decomposition=_hardtanh),
     Operator("aten::lerp", computed=Numbers(_lerp, ("weight",))),
     Operator("aten::lerp.Scalar aten::lerp.Tensor", refuses_list=_not_floating),
     Operator("aten::logit", refused=ROUNDED_BETWEEN),
@@ -210,10 +253,12 @@ OPERATORS = (
     Operator("aten::mul", takes_float=True),
     Operator("aten::nan_to_num", rounds_numbers=True),
     Operator("aten::native_dropout_backward.default", decomposition=_dropout_backward),
+    Operator("aten::nextafter.default", decomposition=_next_after),
     Operator("aten::pow", computed=Numbers(_pow, ("exponent",)), rounds_numbers=True),
-    Operator("aten::pow.Tensor_Scalar", refuses_list=_to_no_power),
+    Operator("aten::pow.Tensor_Scalar", decomposition=_power, refuses_list=_to_no_power),
     Operator("aten::remainder", rounds_numbers=True),
     Operator("aten::rrelu_with_noise.default aten::rrelu_with_noise_functional.default", check=_check_noise),
+    Operator("aten::sigmoid_backward.default", decomposition=_sigmoid_backward),
     Operator("aten::softshrink_backward.default", decomposition=_shrink_backward),
     Operator("aten::sub", computed=Numbers(_sub, ("alpha",))),
     Operator("aten::sub.Tensor", refuses_list=_of_bools),

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torch_outboard.kernels.book.row import Fill, Operator
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import CallRefusal, ClassRefusal
 
 __all__ = ["OPERATORS"]
 
@@ -25,9 +25,9 @@ def _places(count: Any, out: torch.Tensor) -> torch.Tensor:
 
 def _check(out: torch.Tensor, rank: int) -> None:
     if out.dim() != rank:
-        raise Refusal(f"it writes a tensor of {out.dim()} dimensions", is_of_class=False)
+        raise CallRefusal(f"it writes a tensor of {out.dim()} dimensions")
     if out.dtype == torch.bool:
-        raise Refusal("it writes bools")
+        raise ClassRefusal("it writes bools")
 
 
 def _range(real: torch.dtype, out: torch.Tensor, start: Any, end: Any, step: Any = 1) -> torch.Tensor:
@@ -45,7 +45,7 @@ def _linear(real: torch.dtype, out: torch.Tensor, start: Any, end: Any, steps: A
     """Compute from both ends, as the CPU's kernel does."""
     _check(out, 1)
     if not out.dtype.is_floating_point and real != torch.float64:
-        raise Refusal("of integers, it computes in float64")
+        raise ClassRefusal("of integers, it computes in float64")
     is_wide = out.dtype == torch.float64 or not out.dtype.is_floating_point
     kind = torch.float64 if is_wide else torch.float32
     given = out.dtype if not out.dtype.is_floating_point else kind
@@ -61,7 +61,7 @@ def _linear(real: torch.dtype, out: torch.Tensor, start: Any, end: Any, steps: A
 
 def _eye(real: torch.dtype, out: torch.Tensor, *counts: Any) -> torch.Tensor:
     if out.dim() != 2:
-        raise Refusal(f"it writes a tensor of {out.dim()} dimensions", is_of_class=False)
+        raise CallRefusal(f"it writes a tensor of {out.dim()} dimensions")
     rows, columns = (_places(count, out) for count in out.shape)
     return (rows.unsqueeze(1) == columns).to(out.dtype)
 

@@ -55,15 +55,15 @@ def _grid_sampler(
 
 
 def _product(input: torch.Tensor, found: _Sampled) -> torch.Tensor:
-    """Return what combinations add to the samples; of one outside, nothing, where 0 times a NaN would be a NaN."""
-    return torch.where(found.is_inside, _read(input, found) * found.weight, 0)
+    """Return what combinations add to the samples: outside is 0, times a weight, which is a NaN for a place of NaN."""
+    return _read(input, found) * found.weight
 
 
 def _read(input: torch.Tensor, found: _Sampled) -> torch.Tensor:
-    """Return the image's values; the first pixel's for a neighbour outside, so that no index needs a check."""
+    """Return the image's values, and 0 outside. The first pixel is read there, so that no index needs a check."""
     places = list(_places(input, found.indices))
     values: torch.Tensor = torch.ops.aten._unsafe_index.Tensor(input, places)
-    return values.to(found.weight.dtype)
+    return torch.where(found.is_inside, values.to(found.weight.dtype), 0)
 
 
 def _grid_sampler_backward(
@@ -86,7 +86,7 @@ def _grid_sampler_backward(
         return of_input, torch.zeros(grid.shape, dtype=grid.dtype, device=grid.device)
     products = (_read(input, found) * grad).sum(2, keepdim=True)
     # The grid's last dimension counts axes from the last one on.
-    of_grid = [torch.where(found.is_inside, products * one, 0).sum((0, 2)) for one in reversed(found.slopes)]
+    of_grid = [(products * one).sum((0, 2)) for one in reversed(found.slopes)]
     return of_input, torch.stack(of_grid, -1).to(grid.dtype)
 
 
@@ -117,6 +117,8 @@ def _sampled(
         for one in combination:
             others = [other.weight for other in combination if other is not one]
             slopes.append(math.prod(others, start=one.slope))
+        if len(sizes) == 3:  # the CPU's kernel multiplies 0 by the weights of pixels outside in two dimensions alone
+            weight, *slopes = (torch.where(is_inside, one, 0) for one in (weight, *slopes))
         indices = [torch.where(is_inside, one.place, 0).to(torch.int64) for one in combination]
         yield _Sampled(is_inside, indices, weight, slopes)
 

@@ -13,7 +13,7 @@ from torch._decomp import decomposition_table
 from torch_outboard.kernels.book.copies import dense, in_memory, in_order_of
 from torch_outboard.kernels.book.rounding import widened
 from torch_outboard.kernels.book.row import Body, Operator, Refused
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import CallRefusal
 
 __all__ = ["OPERATORS"]
 
@@ -23,7 +23,7 @@ _IN_INTEGERS = Refused("of bytes, the CPU's kernel computes in integers", (torch
 
 def _windows(self: torch.Tensor, *given: Any) -> torch.Tensor:
     if min(given[2]) < 0:
-        raise Refusal("its padding is negative")
+        raise CallRefusal("its padding is negative")
     result: torch.Tensor = decomposition_table[torch.ops.aten.im2col.default](self, *given)
     return dense(result)
 

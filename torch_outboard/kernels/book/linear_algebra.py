@@ -11,7 +11,7 @@ import torch
 from torch_outboard.kernels.book.indexing import check_between
 from torch_outboard.kernels.book.pair import real_of
 from torch_outboard.kernels.book.row import Operator
-from torch_outboard.kernels.refusal import Refusal, other_sizes
+from torch_outboard.kernels.refusal import ClassRefusal, other_sizes
 
 __all__ = ["OPERATORS"]
 
@@ -46,7 +46,7 @@ def _columns(given: torch.Tensor) -> torch.Tensor:
 def _refuse_checks(check_errors: bool) -> None:
     """Refuse a call that raises errors of values: its parts wait for them (csrc/ops/generated/factor_parts.cpp)."""
     if check_errors:
-        raise Refusal("it waits for its values, to raise their errors")
+        raise ClassRefusal("it waits for its values, to raise their errors")
 
 
 def _factored(a: torch.Tensor) -> _Tensors:
@@ -59,7 +59,7 @@ def _factored(a: torch.Tensor) -> _Tensors:
 def _lu_factor_ex(a: torch.Tensor, *, pivot: bool = True, check_errors: bool = False) -> _Tensors:
     _refuse_checks(check_errors)
     if not pivot:
-        raise Refusal("it factors without pivots")
+        raise ClassRefusal("it factors without pivots")
     return _factored(a)
 
 

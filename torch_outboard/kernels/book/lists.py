@@ -12,7 +12,7 @@ import torch
 from torch_outboard.codegen.dialects.dialect import HALVES
 from torch_outboard.kernels.book.rounding import rounded
 from torch_outboard.kernels.book.row import Each, Operator
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import ClassRefusal
 
 __all__ = ["OPERATORS", "changed"]
 
@@ -32,12 +32,14 @@ def changed(self: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _power(self: torch.Tensor, exponent: torch.Tensor) -> list[torch.Tensor]:
     """Raise to a power that is by value, with the CPU's own formulas for some exponents."""
     if not self.dtype.is_floating_point:
-        raise Refusal("of integers, the exponent decides whether there is a power")
+        raise ClassRefusal("of integers, the exponent decides whether there is a power")
     if self.dtype in HALVES:
         exponent = rounded(exponent.to(self.dtype))
     x = self.to(torch.promote_types(self.dtype, torch.float32))
     found = torch.pow(x, exponent.to(x.dtype))
-    own = ((1, x), (0.5, x.sqrt()), (-0.5, x.rsqrt()), (-1, 1 / x), (2, x * x), (-2, 1 / (x * x)), (3, x * x * x))
+    own: list[tuple[float, torch.Tensor]] = [(1, x), (-1, 1 / x), (2, x * x), (-2, 1 / (x * x)), (3, x * x * x)]
+    if self.dtype != torch.float16:
+        own += [(0.5, x.sqrt()), (-0.5, x.rsqrt())]
     for one, value in own:
         found = torch.where(exponent == one, value, found)
     return [found.to(self.dtype)]

@@ -19,7 +19,7 @@ import torch
 
 from torch_outboard.kernels.book.indexing import check_between
 from torch_outboard.kernels.book.row import Draw, Operator
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import ClassRefusal
 
 __all__ = ["OPERATORS", "drawing"]
 
@@ -79,7 +79,7 @@ def _exponential(size: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
 
 def _check_real(tensor: torch.Tensor) -> None:
     if not tensor.dtype.is_floating_point:
-        raise Refusal(f"its numbers are of {tensor.dtype}")
+        raise ClassRefusal(f"its numbers are of {tensor.dtype}")
 
 
 # The formulas take the operator's tensors and numbers, without its generator.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torch_outboard.kernels.book.row import Operator, Refused
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import CallRefusal
 
 __all__ = ["OPERATORS"]
 
@@ -38,7 +38,7 @@ def _copied(view: Any) -> Callable[..., Any]:
 
 def _check_shifts(_: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> None:
     if len(shifts) != len(dims) and not (len(shifts) == 1 and not dims):
-        raise Refusal(f"it shifts {len(dims)} dimensions by {len(shifts)} numbers")
+        raise CallRefusal(f"it shifts {len(dims)} dimensions by {len(shifts)} numbers")
 
 
 OPERATORS = (

@@ -37,7 +37,7 @@ from torch_outboard.kernels.book import (
 )
 from torch_outboard.kernels.book.row import Draw, Fill, Function, Numbers, Operator, Update
 from torch_outboard.kernels.operators import base_name, overload_of
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import ClassRefusal, OperatorRefusal
 
 __all__ = [
     "SUBJECTS",
@@ -143,7 +143,7 @@ def check_refused(name: str, tensors: Sequence[torch.Tensor]) -> None:
     """Raise Refusal if the book refuses calls with such tensors."""
     refused = operator_of(name).refused
     if refused is not None and refused.holds(tensors):
-        raise Refusal(refused.reason)
+        raise (ClassRefusal if refused.dtypes else OperatorRefusal)(refused.reason)
 
 
 # What a graph's operators become.

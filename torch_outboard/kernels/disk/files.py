@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from torch_outboard._sealed import parsed, printable_path, read_private, reason_of, sealed
 from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.kernels.disk.key import Sizes
+from torch_outboard.kernels.refusal import ClassRefusal, OperatorRefusal, Refusal
 
 __all__ = ["DROPPED", "Answer", "Entry", "Folder", "folders_in", "is_name", "refused", "versions_in", "written"]
 
@@ -30,23 +31,25 @@ class Answer(NamedTuple):
     text: str
     kernels: list[KernelRecord]
     refusal: str = ""
-    is_of_class: bool = False  # the refusal is for the whole class
+    is_of_class: bool = False  # the refusal is for the whole class, or for the operator
+    is_of_operator: bool = False  # the refusal is for the operator: the only one that is kept on disk
 
 
-def refused(reason: str, is_of_class: bool = False) -> Answer:
+def refused(refusal: Refusal) -> Answer:
     """Return the answer without a plan."""
-    return Answer("", [], reason, is_of_class)
+    is_of_operator = isinstance(refusal, OperatorRefusal)
+    return Answer("", [], str(refusal), is_of_operator or isinstance(refusal, ClassRefusal), is_of_operator)
 
 
 # In a version's folder: a line for each plan that was dropped.
 DROPPED = "dropped"
-_OF_CLASS = "refusal"
-_OF_CALL = "refusal-"
-_NAMES = ("key", "sizes", "plan", "kernels", "refusal", "is_of_class")
+_OF_OPERATOR = "operator"
+_NAMES = ("key", "sizes", "plan", "kernels", "refusal")
 _VERSION = re.compile("[0-9a-f]{16}")
 _FOLDER = re.compile("[0-9a-f]{2}")
-# The last form is the name of an unfinished file.
-_FILE = re.compile(r"[0-9a-f]{62}\.([0-9a-f]{32}|refusal|refusal-[0-9a-f]{32})(\.[^.]+\.part)?")
+# Older versions left refusals of classes and of calls, which are not read. The last form is the name
+# of an unfinished file.
+_FILE = re.compile(r"[0-9a-f]{62}\.([0-9a-f]{32}|operator|refusal|refusal-[0-9a-f]{32})(\.[^.]+\.part)?")
 
 
 @dataclass(frozen=True)
@@ -117,16 +120,12 @@ class Folder:
         self._on_unreadable = on_unreadable
 
     def plans(self, key: str) -> list[Answer]:
-        """Return the plans of a class; if there are none, the refusal of the class."""
+        """Return the plans of a class; if there are none, the refusal of its operator."""
         read = [self._read(path, key) for path in self.files(key)]
         found = [answer for answer in read if answer is not None]
-        if not found and (refusal := self._read(self._path(key, _OF_CLASS), key)) is not None:
+        if not found and (refusal := self._read(self._path(key, _OF_OPERATOR), key)) is not None:
             found.append(refusal)
         return found
-
-    def refusal(self, key: str, sizes: Sizes) -> Answer | None:
-        """Return the refusal of a single call."""
-        return self._read(self._path(key, _name_of_call(sizes)), key)
 
     def files(self, key: str) -> list[Path]:
         """Return the files of a class's plans, by name."""
@@ -142,7 +141,7 @@ class Folder:
         return [
             start.parent / one
             for one in sorted(names)
-            if is_name(one) and not one.startswith(start.name + _OF_CLASS) and not one.endswith(".part")
+            if is_name(one) and not one.endswith((_OF_OPERATOR, ".part")) and ".refusal" not in one
         ]
 
     def text(self, path: Path, key: str) -> str | None:
@@ -150,11 +149,11 @@ class Folder:
         answer = self._read(path, key)
         return None if answer is None else answer.text
 
-    def place_of(self, key: str, sizes: Sizes, answer: Answer) -> Path:
-        """Return the file for an answer: one for each plan, one for the refusal of the class or of the call."""
-        if not answer.refusal:
-            return self._path(key, _short_hash(json.dumps([answer.text, _listed(answer.kernels)])))
-        return self._path(key, _OF_CLASS if answer.is_of_class else _name_of_call(sizes))
+    def place_of(self, key: str, answer: Answer) -> Path:
+        """Return the file for an answer: one for each plan, one for the refusal of the operator."""
+        if answer.refusal:
+            return self._path(key, _OF_OPERATOR)
+        return self._path(key, _short_hash(json.dumps([answer.text, _listed(answer.kernels)])))
 
     def entries(self) -> Iterator[Entry]:
         """Yield all entries of the folder, in no particular order."""
@@ -211,17 +210,12 @@ def written(key: str, sizes: Sizes, answer: Answer) -> bytes:
         "plan": answer.text,
         "kernels": _listed(answer.kernels),
         "refusal": answer.refusal,
-        "is_of_class": answer.is_of_class,
     }
     return sealed(json.dumps(entry, indent=1).encode())
 
 
 def _short_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _name_of_call(sizes: Sizes) -> str:
-    return _OF_CALL + _short_hash(json.dumps(sizes))
 
 
 def _listed(kernels: list[KernelRecord]) -> list[Any]:
@@ -242,13 +236,13 @@ def _decoded(code: Any) -> bytes:
 
 def _answer(found: Mapping[str, Any]) -> Answer | None:
     """Return the answer of a file; None if its structure differs from what `written` returns."""
-    text, refusal, is_of_class = found["plan"], found["refusal"], found["is_of_class"]
-    is_whole = isinstance(text, str) and isinstance(refusal, str) and isinstance(is_of_class, bool)
+    text, refusal = found["plan"], found["refusal"]
+    is_whole = isinstance(text, str) and isinstance(refusal, str)
     if not is_whole or not isinstance(found["kernels"], list) or not _are_sizes(found["sizes"]):
         return None
     try:
         _ = (text + refusal).encode()  # half a pair of UTF-16 is no text
-        return Answer(text, [_record(kernel) for kernel in found["kernels"]], refusal, is_of_class)
+        return Answer(text, [_record(kernel) for kernel in found["kernels"]], refusal, bool(refusal), bool(refusal))
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
 

@@ -26,7 +26,7 @@ import torch
 from torch_outboard._sealed import absolute_path, printable_path, read_private, reason_of
 from torch_outboard.driver import Driver
 from torch_outboard.kernels.disk.files import Answer, Folder
-from torch_outboard.kernels.disk.key import Sizes, code_hash, kind_of
+from torch_outboard.kernels.disk.key import code_hash, kind_of
 
 __all__ = ["ABOUT", "VARIABLE", "Pack", "Packs", "check_target", "describe", "folders_of", "owner_of", "read_pack"]
 
@@ -150,7 +150,7 @@ class Packs:
         return bool(self._paths)
 
     def plans(self, key: str, device: int) -> list[Answer]:
-        """Return the plans of a class, and the class's refusals."""
+        """Return the plans of a class, and the refusals of its operator."""
         found = [answer for one in self._usable(device) for answer in one.plans(key)]
         return self._count([answer for answer in found if (key, answer.text) not in self._dropped])
 
@@ -161,11 +161,6 @@ class Packs:
             for path in folder.files(key):
                 if folder.text(path, key) == text:
                     _tell_refused(path, f"{printable_path(path)} can't be used ({why})")
-
-    def refusal(self, key: str, sizes: Sizes, device: int) -> Answer | None:
-        """Return the refusal of a call with these sizes, if there is one."""
-        found = [answer for one in self._usable(device) if (answer := one.refusal(key, sizes)) is not None]
-        return self._count(found[:1])[0] if found else None
 
     def _count(self, found: list[Answer]) -> list[Answer]:
         self.loaded += len(found)

@@ -81,27 +81,19 @@ class Store:
         return self._usable() is not None
 
     def plans(self, key: str) -> list[Answer]:
-        """Return the plans that were saved for a class; if there are none, the refusal of the class."""
+        """Return the plans that were saved for a class; if there are none, the refusal of its operator."""
         folder = self._usable()
         found = [] if folder is None else [one for one in folder.plans(key) if (key, one[0]) not in self._dropped]
         with self._lock:
             self.loaded += len(found)
         return found
 
-    def refusal(self, key: str, sizes: Sizes) -> Answer | None:
-        """Return the refusal of a call with these sizes, if one was saved."""
-        folder = self._usable()
-        found = None if folder is None else folder.refusal(key, sizes)
-        with self._lock:
-            self.loaded += found is not None
-        return found
-
     def save(self, key: str, sizes: Sizes, answer: Answer) -> None:
-        """Write an answer. If that fails, the log reports the reason once."""
+        """Write a plan, or the refusal of an operator. If that fails, the log reports the reason once."""
         folder = self._usable()
-        if folder is None:
+        if folder is None or (answer.refusal and not answer.is_of_operator):
             return
-        path = folder.place_of(key, sizes, answer)
+        path = folder.place_of(key, answer)
         try:
             make_private_folders(path.parent)
             write_whole(path, written(key, sizes, answer))

@@ -24,7 +24,7 @@ from torch_outboard.kernels.book.complex_numbers import are_apart, formula_of
 from torch_outboard.kernels.book.pair import Pair, pair_of, real_of
 from torch_outboard.kernels.book.table import noted_decompositions
 from torch_outboard.kernels.plans.traced import Input, Traced
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import CallRefusal, ClassRefusal
 
 __all__ = ["fusing_pairs", "has_complex", "in_pairs"]
 
@@ -64,7 +64,7 @@ def in_pairs(traced: Traced) -> Traced:
 
 def _check(dtype: torch.dtype) -> None:
     if dtype not in (torch.complex64, torch.complex128):
-        raise Refusal(f"generated kernels have no {dtype}")
+        raise ClassRefusal(f"generated kernels have no {dtype}")
 
 
 def _parts_of(given: Input, traced: Traced) -> Iterator[Input]:
@@ -106,7 +106,7 @@ class _Body:
                 case "output":
                     outputs = [values[one] for one in node.args[0]]
                 case _:
-                    raise Refusal("its graph has constants")
+                    raise CallRefusal("its graph has constants")
         for number in self._results:
             for value in outputs[number]:
                 next(remaining).copy_(value)
@@ -130,7 +130,7 @@ def _computed(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
     route.decided(target, "formula of complex numbers", formula)
     result = NotImplemented if formula is None else formula(kind, *args, **kwargs)
     if result is NotImplemented:
-        raise Refusal(f"there is no formula of complex numbers for {target._schema.name}")
+        raise CallRefusal(f"there is no formula of complex numbers for {target._schema.name}")
     return _shaped(result, node.meta["val"])
 
 

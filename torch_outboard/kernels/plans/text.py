@@ -10,7 +10,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 
 from torch_outboard.codegen.formula import LARGEST, expression_of, formula
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import CallRefusal
 
 __all__ = ["NotAFormula", "PlanWriter"]
 
@@ -131,11 +131,11 @@ class PlanWriter:
             elif one.has_default_value():
                 value = one.default_value
             else:
-                raise Refusal(f"it calls {schema.name} without {one.name}")
+                raise CallRefusal(f"it calls {schema.name} without {one.name}")
             given.append(self._argument(value, schema.name))
         results = [one for one in schema.returns if one.alias_info is None]
         if any(str(one.type) != "Tensor" for one in results):
-            raise Refusal(f"it calls {schema.name}, which gives other things than tensors")
+            raise CallRefusal(f"it calls {schema.name}, which gives other things than tensors")
         overload = f".{schema.overload_name}" if schema.overload_name else ""
         self.step(f"call {len(results)} {schema.name}{overload} [{', '.join(given)}]")
         self._buffers += len(results)
@@ -159,7 +159,7 @@ class PlanWriter:
                 return f"tensors {'; '.join(value)}"
             case list() | tuple() if all(isinstance(one, (int, torch.SymInt, sympy.Expr)) for one in value):
                 return f"numbers {'; '.join(self._argument(one, operator) for one in value)}"
-        raise Refusal(f"it calls {operator} with a {type(value).__name__}")
+        raise CallRefusal(f"it calls {operator} with a {type(value).__name__}")
 
     def returned_number(self, value: Any) -> None:
         self._returns.append(f"return number {self.formula(value)}")
@@ -169,7 +169,7 @@ class PlanWriter:
             self._returns.append("return none")
         elif isinstance(value, list):
             if any(one is None for one in value):
-                raise Refusal("it returns a list with undefined tensors")
+                raise CallRefusal("it returns a list with undefined tensors")
             self._returns.append(f"return [{', '.join(outputs[one] for one in value)}]")
         else:
             self._returns.append(f"return {outputs[value]}")

@@ -15,7 +15,7 @@ from torch_outboard.codegen.dialects.dialect import STORAGE_TYPES, Dialect
 from torch_outboard.codegen.dialects.frame import LocalArray, Parameter
 from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.kernels.plans.text import PlanWriter
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import CallRefusal
 from torch_outboard.kernels.tune.schedules import SCHEDULE, Schedule, family_of, tuned_name
 
 __all__ = ["Kernel", "Layout", "TemplateCall", "Tensor", "number_text", "simplified"]
@@ -87,7 +87,7 @@ class TemplateCall:
         given = self.arguments[name]
         assert isinstance(given, Tensor)
         if not self.dialect.supports(given.dtype):
-            raise Refusal(
+            raise CallRefusal(
                 f"the dialect {self.dialect.name!r} has no {given.dtype}: float64 needs has_double, others a kernel of "
                 "the driver"
             )

@@ -12,7 +12,7 @@ import sympy  # type: ignore[import-untyped]
 from torch._inductor.virtualized import V
 from torch.utils._sympy.functions import FloorDiv
 
-from torch_outboard.kernels.refusal import Refusal, other_sizes
+from torch_outboard.kernels.refusal import CallRefusal, other_sizes
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor, number_text, simplified
 from torch_outboard.kernels.templates.channels import Divisions, Size, by_channels, holds, is_narrow
 from torch_outboard.kernels.templates.product import Number, Product, SumType, loaded
@@ -62,9 +62,9 @@ class Shape:
         tensors = [one for one in given.values() if isinstance(one, Tensor)]
         dtypes = {one.dtype for one in tensors}
         if len(dtypes) > 1 or not next(iter(dtypes)).is_floating_point:
-            raise Refusal(f"there are no convolutions of {' and '.join(sorted(map(str, dtypes)))}")
+            raise CallRefusal(f"there are no convolutions of {' and '.join(sorted(map(str, dtypes)))}")
         if len(call.tensor("input").size) != rank + 2:
-            raise Refusal("its input has no batch")
+            raise CallRefusal("its input has no batch")
 
         def each(name: str) -> list[int]:
             values = [int(one) for one in given[name]]
@@ -72,10 +72,10 @@ class Shape:
 
         stride, padding, dilation = each("stride"), each("padding"), each("dilation")
         if min(stride) < 1 or min(dilation) < 1 or min(padding) < 0:
-            raise Refusal(f"its stride is {stride}, its padding {padding} and its dilation {dilation}")
+            raise CallRefusal(f"its stride is {stride}, its padding {padding} and its dilation {dilation}")
         output_padding = each("output_padding")
         if given["transposed"] and any(map(ge, output_padding, map(max, stride, dilation))):
-            raise Refusal("its output padding is not smaller than its stride or its dilation")
+            raise CallRefusal("its output padding is not smaller than its stride or its dilation")
         groups = given["groups"]
         way = PRODUCTS.way_of(call.family, Device(call.dialect, call.is_cpu, call.dtype))
         has_few = way != "strips" and groups > 1 and _has_few_channels(weight, groups)

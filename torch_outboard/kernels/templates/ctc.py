@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import CallRefusal
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor
 from torch_outboard.kernels.templates.product import ceil_div, filled
 
@@ -81,7 +81,7 @@ def _begin(
     """Return a kernel that declares the shared inputs and these tensors, and the words for its text."""
     probabilities = call.tensor("log_probs")
     if probabilities.dtype not in (torch.float32, torch.float64):
-        raise Refusal(f"there is no such loss of {probabilities.dtype}")
+        raise CallRefusal(f"there is no such loss of {probabilities.dtype}")
     kernel = Kernel(name)
     kernel.group = _GROUP
     words = {"REAL": "float" if probabilities.dtype == torch.float32 else "double", "ITEM": call.dialect.item}

@@ -16,7 +16,7 @@ import torch
 
 from torch_outboard.codegen.dialects.dialect import STORAGE_TYPES
 from torch_outboard.codegen.dialects.frame import LocalArray
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import CallRefusal
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor
 from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.product import ceil_div, filled
@@ -52,16 +52,16 @@ def least(rows: Any, columns: Any) -> Any:
 def check(call: TemplateCall, *tensors: Tensor) -> None:
     """Raise Refusal if matrices are of a type without kernels, or large."""
     if len({one.dtype for one in tensors}) > 1:
-        raise Refusal("its tensors are of several types")
+        raise CallRefusal("its tensors are of several types")
     for one in tensors:
         if one.dtype not in (torch.float32, torch.float64):
-            raise Refusal(f"there are no factors of {one.dtype}")
+            raise CallRefusal(f"there are no factors of {one.dtype}")
         rows, columns = one.size[-2:]
         is_small = holds(sympy.Le(sympy.Max(rows, columns), LARGEST)) or (
             holds(sympy.Le(sympy.Min(rows, columns), LARGEST)) and holds(sympy.Le(sympy.Max(rows, columns), _LONGEST))
         )
         if not is_small:
-            raise Refusal(f"a matrix has more than {LARGEST} rows and columns", is_of_class=False)
+            raise CallRefusal(f"a matrix has more than {LARGEST} rows and columns")
 
 
 # Begins the text of a group that factors `given` within `factors`.

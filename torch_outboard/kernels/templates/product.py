@@ -17,7 +17,7 @@ import torch
 from torch.utils._sympy.functions import FloorDiv
 
 from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES, HALVES, STORAGE_TYPES, SUFFIXES
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import CallRefusal
 from torch_outboard.kernels.templates.call import Kernel
 
 __all__ = [
@@ -55,7 +55,7 @@ class SumType:
             return SumType(torch.int64, "u64", "ob_u64", 8)
         if dtype in (torch.uint8, torch.int8, torch.int16, torch.int32):
             return SumType(torch.int32, "u32", "ob_u32", 4)
-        raise Refusal(f"there are no products of {dtype}")
+        raise CallRefusal(f"there are no products of {dtype}")
 
 
 def loaded(place: str, dtype: torch.dtype, sums: SumType) -> str:

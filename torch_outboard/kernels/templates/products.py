@@ -8,7 +8,7 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import CallRefusal
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor, number_text
 from torch_outboard.kernels.templates.product import End, Operand, Product, SumType, loaded
 from torch_outboard.kernels.templates.schedules.registry import PRODUCTS
@@ -36,7 +36,7 @@ def _product(call: TemplateCall, left: Tensor, right: Tensor, added: Tensor | No
     layout = call.results[0]
     assert layout is not None
     if not left.dtype == right.dtype == layout.dtype or (added is not None and added.dtype != layout.dtype):
-        raise Refusal("its tensors are of several types")
+        raise CallRefusal("its tensors are of several types")
     sums = SumType.of(left.dtype)
     result = call.allocate(layout)
     product = Product(
@@ -100,7 +100,7 @@ class _Names:
 def factor_text(value: Any, sums: SumType) -> str:
     """Return a factor as text in the type of sums."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise Refusal(f"a factor is a {type(value).__name__}")
+        raise CallRefusal(f"a factor is a {type(value).__name__}")
     if sums.suffix.startswith("f"):
         value = float(value)
         if value != value or value in (float("inf"), float("-inf")):
@@ -108,7 +108,7 @@ def factor_text(value: Any, sums: SumType) -> str:
             return f"({sums.kind}){sign}{'OB_NAN' if value != value else 'OB_INFINITY'}"
         return f"({sums.kind}){value!r}"
     if isinstance(value, float):
-        raise Refusal("a factor of integers is no integer", is_of_class=False)
+        raise CallRefusal("a factor of integers is no integer")
     return f"({sums.kind}){value}"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import CallRefusal
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor
 from torch_outboard.kernels.templates.product import SumType, ceil_div, filled, loaded, stored
 
@@ -41,7 +41,7 @@ def backward(call: TemplateCall) -> list[str | None]:
     (layout,) = call.results
     assert layout is not None
     if not grad.dtype.is_floating_point:
-        raise Refusal(f"there are no gradients of images of {grad.dtype}")
+        raise CallRefusal(f"there are no gradients of images of {grad.dtype}")
     result = call.allocate(layout)
     count: sympy.Expr = sympy.Integer(1)
     for size in result.size:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.codegen.dialects.units import MatrixUnit, unit_of
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import CallRefusal
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall
 from torch_outboard.kernels.templates.heads import Attention, Rows
 from torch_outboard.kernels.templates.product import Operand, ceil_div, filled
@@ -87,7 +87,7 @@ class _Sizes:
             0,
         )
         if parts == 0 or keys == 0 or not unit.result.rows_of_lane(unit.lanes):
-            raise Refusal(
+            raise CallRefusal(
                 f"the matrix unit {unit.name!r} of {unit.m} by {unit.n} by {unit.k} and {unit.lanes} lanes does not "
                 f"divide tiles of {_QUERIES} by {max(keys, 16)}"
             )

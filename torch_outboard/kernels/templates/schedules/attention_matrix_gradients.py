@@ -28,7 +28,7 @@ from torch.utils._sympy.functions import FloorDiv
 
 from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.codegen.dialects.units import MatrixUnit, unit_of
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import CallRefusal
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
 from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.heads import Attention, Gradients, Rows
@@ -135,7 +135,7 @@ class Sizes:
             has_room = down == 1 or registers <= _REGISTERS
             if has_rows and fits and divides and has_room and found.tiling().group <= 256:
                 return found
-        raise Refusal(
+        raise CallRefusal(
             f"the matrix unit {unit.name!r} of {unit.m} by {unit.n} by {unit.k} and {unit.lanes} lanes does not "
             f"divide tiles of {_ROWS} by {_ROWS}"
         )

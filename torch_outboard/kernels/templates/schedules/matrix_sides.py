@@ -16,7 +16,7 @@ import sympy  # type: ignore[import-untyped]
 from torch_outboard.codegen.dialects.dialect import STORAGE_TYPES, Dialect
 from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.codegen.dialects.units import MatrixUnit
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import CallRefusal
 from torch_outboard.kernels.templates.call import Kernel
 from torch_outboard.kernels.templates.channels import NARROW, holds
 from torch_outboard.kernels.templates.product import Operand, filled
@@ -76,7 +76,7 @@ class Tiling:
                 if height % rows == 0 and width % columns == 0 and group <= 2 * _GROUP:
                     found.append((abs(group - _GROUP), abs(rows - columns), rows, columns, group))
         if not found or steps % chunk:
-            raise Refusal(
+            raise CallRefusal(
                 f"the matrix unit {unit.name!r} of {unit.m} by {unit.n} by {unit.k} and {unit.lanes} lanes does not "
                 f"divide tiles of {height} by {width}"
             )

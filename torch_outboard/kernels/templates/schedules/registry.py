@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 
 from torch_outboard.codegen.dialects.dialect import Dialect
-from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.refusal import CallRefusal
 from torch_outboard.kernels.templates.call import TemplateCall
 from torch_outboard.kernels.templates.heads import Attention, Gradients, Rows
 from torch_outboard.kernels.templates.product import Product
@@ -86,7 +86,7 @@ class Registry(Generic[_Schedule]):
         """
         ways = [way for way, (serves, _) in self._ways[family].items() if serves(device)]
         if not ways:
-            raise Refusal(
+            raise CallRefusal(
                 f"the dialect {device.dialect.name!r} has neither vectors nor groups of items that share memory: needs "
                 "vectors or has_groups"
             )
