@@ -5,7 +5,14 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VENV ?= .venv
 TESTS ?= tests
+# The databases' share that `make test` runs: by the number of commits, so that eight in a row run all of it.
+SHARE ?= $(shell echo $$(($$(git rev-list --count HEAD 2>/dev/null || echo 0) % 8 + 1)))/8
+# Idle workers take over from busy ones: a few tests, each a whole suite on one driver, take most of the time.
+WORKERS ?= -n $(shell nproc) --dist worksteal
 PYTEST_ARGS ?=
+# Compilers look for `ld` in build/tools first. Otherwise each process that compiles would build and load a library for
+# each vector extension of the processor, a second each.
+TEST_ENV = OUTBOARD_TEST_SHARE=$(SHARE) COMPILER_PATH=$(CURDIR)/build/tools TORCHINDUCTOR_VEC_ISA_OK=1
 DEMO_ARGS ?=
 
 PY := $(VENV)/bin/python
@@ -21,7 +28,7 @@ CXX_FILES = $(shell find csrc include drivers tests/native examples -name '*.[ch
 BENCHMARKS := $(filter-out benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv torch build demo test stress compile-only bench check format test-torch clean
+.PHONY: help venv torch build demo test test-all stress compile-only bench check format test-torch clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -62,9 +69,12 @@ demo: build ## train on the simulated device
 	@echo 'Training on sim, then on the CPU'
 	$(PY) examples/digits.py --device sim $(DEMO_ARGS)
 
-test: build ## run the tests (TESTS=tests/unit PYTEST_ARGS=-x)
-	@scripts/opencl-runtime
-	$(PY) -m pytest $(TESTS) $(PYTEST_ARGS)
+test: build ## run the tests with a share of the databases (SHARE=3/8 TESTS=tests/unit PYTEST_ARGS=-x)
+	@scripts/test-tools build/tools
+	$(TEST_ENV) $(PY) -m pytest $(TESTS) $(WORKERS) $(PYTEST_ARGS)
+
+test-all: SHARE := 1/1
+test-all: test ## run the tests with all of the databases
 
 stress: build ## run the long tests
 	$(PY) -m pytest tests/stress $(PYTEST_ARGS)
@@ -107,7 +117,8 @@ test-torch: ## run the tests against another torch: make test-torch TORCH=torch=
 wheel-and-test: $(TORCH_STAMP)
 	@echo 'Compiling and installing torch-outboard: a minute or two'
 	@$(PIP_BUILD) install --quiet --no-build-isolation '.[test,examples]'
-	PYTHONSAFEPATH=1 $(VENV)/bin/pytest $(TESTS) $(PYTEST_ARGS)
+	@scripts/test-tools build/tools
+	$(TEST_ENV) PYTHONSAFEPATH=1 $(VENV)/bin/pytest $(TESTS) $(WORKERS) $(PYTEST_ARGS)
 
 clean: ## remove what was built; environments stay
 	rm -rf build dist *.egg-info torch_outboard/lib torch_outboard/drivers/lib torch_outboard/_build_info.json

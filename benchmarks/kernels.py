@@ -209,7 +209,7 @@ def main() -> int:
     keep_freed_memory()
     module = torch_outboard.attach(options.driver)
     if module.device_count() == 0:
-        print("There is no such device here. For OpenCL scripts/opencl-runtime installs a CPU's or says how.")
+        print("There is no such device here. For OpenCL scripts/test-tools build/tools installs a CPU's or says how.")
         return 0
     device = torch.device(torch_outboard.attached_driver().name, 0)
     properties: Any = module.get_device_properties(0)

@@ -46,7 +46,7 @@ def main() -> int:
     options = parser.parse_args()
     module = torch_outboard.attach("opencl")
     if module.device_count() == 0:
-        print("There is no OpenCL device here. scripts/opencl-runtime installs one or says how.")
+        print("There is no OpenCL device here. scripts/test-tools build/tools installs one or says how.")
         return 0
     properties = module.get_device_properties(0)
     rows = measure(Path(torch_outboard.attached_driver().library))

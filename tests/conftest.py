@@ -10,11 +10,14 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import shares
+from ledger import Ledger
 
 if TYPE_CHECKING:
     from torch_outboard.testing.plugin import RunPython  # pytest is to import it, as the plugin below
@@ -58,7 +61,45 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Ledger(config.getoption("--driver")), "outboard-ledger")
+
+
+def pytest_report_header() -> list[str]:
+    share = shares.current_share()
+    return [] if share.count == 1 else [f"share {share} of the databases: SHARE={share} make test repeats it"]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the command that runs a failed test by itself, whatever share it belongs to."""
+    failed = [report for what in ("failed", "error") for report in terminalreporter.stats.get(what, [])]
+    config = terminalreporter.config
+    driver = config.getoption("--driver")
+    options = [f"--driver={driver}"] if driver else []
+    options += [f"--driver-option={option}" for option in config.getoption("--driver-option")]
+    read_by_tests = ("OUTBOARD_PROVIDERS", "OUTBOARD_TEST_LONG", "OUTBOARD_TEST_SAMPLES")
+    variables = [f"{key}={os.environ[key]}" for key in read_by_tests if key in os.environ]
+    for node in sorted({report.nodeid for report in failed}):
+        command = [*variables, sys.executable, "-m", "pytest", node, *options]
+        terminalreporter.line(f"alone: {shlex.join(command)}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    cases = [item for item in items if shares.is_of_database(item, _folder(item.path))]
+    if rest := set(shares.left_out(cases, shares.current_share())):
+        config.hook.pytest_deselected(items=[*rest])
+        items[:] = [item for item in items if item not in rest]
+    _deal_to_workers(items)
+
+
+def _folder(path: Path) -> str:
+    """Return the folder of tests/ in which a test lies, or an empty string."""
+    tests = ROOT / "tests"
+    return path.relative_to(tests).parts[0] if path.is_relative_to(tests) else ""
+
+
+def _deal_to_workers(items: list[pytest.Item]) -> None:
     """Deal the tests that run whole suites to pytest-xdist's workers, before all others, so that none runs last."""
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers == 1:

@@ -8,10 +8,13 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import ledger
 import pytest
+import shares
 
 from torch_outboard._discovery import find_driver, found_drivers
 from torch_outboard.testing.fork_server import ForkServer
@@ -46,6 +49,15 @@ def _closes_the_fork_server() -> Iterator[None]:
     yield
     if fork_server.cache_info().currsize:
         fork_server().close()
+
+
+@pytest.fixture(autouse=True)
+def _charges_suites(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Charge the time of the suites that a test starts to their folders."""
+    with tempfile.NamedTemporaryFile() as file, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ledger.HANDED_UP, file.name)
+        yield
+        ledger.charge_suite(request.config.pluginmanager.get_plugin("outboard-ledger"), Path(file.name))
 
 
 def run_pytest(*arguments: str) -> None:
@@ -210,7 +222,7 @@ OF_LISTS = str(TESTS / "kernels" / "test_lists.py") + "::test_reductions"
 
 
 # Workers of pytest-xdist share what would be the longest suite.
-PARTS = 4
+PARTS = 2
 
 
 @pytest.mark.parametrize("driver", [GENERATED])
@@ -275,6 +287,7 @@ def test_wrong_calls_of_what_the_book_computes(driver: str, request: pytest.Fixt
     if request.config.getoption("--core"):
         pytest.skip("the formulas are the same on every torch")
     given = ("--driver", driver, "--refused-only", "--book", "--large")
+    given += ("--share", str(shares.current_share()))
     run_python("-m", "tests.operators.refusals", *given, env={"OUTBOARD_FALLBACK": "silent"})
 
 

@@ -51,8 +51,8 @@ def nccl(request, tmp_path_factory) -> dict[str, str]:
 
 
 def without_kernels(nccl: dict[str, str]) -> dict[str, str]:
-    """Return variables for the fake device, which runs no kernel that is generated for it."""
-    return {"OUTBOARD_PROVIDERS": "native,host"} if nccl else {}
+    """Return variables for the fake device, which runs no kernel that is generated for it and can't be hidden."""
+    return {"OUTBOARD_PROVIDERS": "native,host", "CUDA_VISIBLE_DEVICES": "0,1"} if nccl else {}
 
 
 # Before 2.18 there is no split, and each call is queued by a thread of NCCL's.

@@ -28,7 +28,8 @@ def serve(connection: socket.socket) -> tuple[bytes, list[int]]:
         for file in files:
             os.close(file)
         connection.sendall(struct.pack("=q", child))
-        connection.sendall(struct.pack("=q", os.waitpid(child, 0)[1]))
+        _, status, usage = os.wait4(child, 0)
+        connection.sendall(struct.pack("=qq", status, int((usage.ru_utime + usage.ru_stime) * 1e6)))
 
 
 def become(request: bytes, files: list[int]) -> str:

@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["COMPILER", "ForkServer"]
+__all__ = ["COMPILER", "ForkServer", "seconds_of_children"]
 
 # The `imports` of processes that compile. They take three seconds.
 COMPILER = ("torch._inductor.compile_fx",)
@@ -32,10 +32,21 @@ _READ_LATE = ("OUTBOARD_", "TORCHINDUCTOR_CACHE_DIR", "TORCH_DEVICE_BACKEND_AUTO
 _READ_BY_THE_COMPILER = "TORCHINDUCTOR_"
 
 
+# The processor time of the ended children of all servers. The operating system charges it
+# to a server, and to this process only once the server ends.
+_seconds = 0.0
+
+
+def seconds_of_children() -> float:
+    """Return the processor time, in seconds, of the ended children of this process's running servers."""
+    return _seconds
+
+
 class ForkServer:
     """A process that has imported torch and `imports`, and forks; takes one request at a time, from one thread."""
 
     def __init__(self, environment: Mapping[str, str], folder: Path, imports: Sequence[str] = ()) -> None:
+        self._seconds = 0.0
         self._read_late = (*_READ_LATE, *([] if imports else [_READ_BY_THE_COMPILER]))
         self._environment = self._read_early(environment)
         self._socket, theirs = socket.socketpair()
@@ -86,8 +97,10 @@ class ForkServer:
 
     def close(self) -> None:
         """End the server. A child that still runs after an interrupted test ends first."""
+        global _seconds
         self._socket.close()
         self._process.wait()
+        _seconds -= self._seconds  # the operating system charges them to this process from now on
 
     def _read_early(self, environment: Mapping[str, str]) -> dict[str, str]:
         return {key: value for key, value in environment.items() if not key.startswith(self._read_late)}
@@ -95,15 +108,24 @@ class ForkServer:
     def _wait(self, process: int, timeout: float) -> int | None:
         """Return the child's status as os.wait would, or None if the child exceeded the timeout and was killed."""
         try:
-            return self._read(timeout)
+            status: int | None = self._read(timeout)
         except TimeoutError:
             os.kill(process, signal.SIGABRT)
             self._read()
-            return None
+            status = None
         except BaseException:  # raised again, once the server is ready for the next request
             os.kill(process, signal.SIGKILL)
             self._read()
+            self._charge()
             raise
+        self._charge()
+        return status
+
+    def _charge(self) -> None:
+        global _seconds
+        seconds = self._read() / 1e6
+        self._seconds += seconds
+        _seconds += seconds
 
     def _read(self, timeout: float | None = None) -> int:
         self._socket.settimeout(timeout)

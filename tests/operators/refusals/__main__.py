@@ -2,6 +2,7 @@
 """Run the matrix of refusals on a driver, and print what differs from the CPU.
 
 python -m tests.operators.refusals --driver NAME [--only REGEX] [--refused-only] [--book] [--large]
+                                 [--share K/N]
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 import torch
 
 import torch_outboard
+from torch_outboard.testing.share import Share
 
 from . import captured, comparison, mutations
 from .lists import ALLOWED, JUDGE_VALUES, UNCHECKED
@@ -33,6 +35,7 @@ def main() -> None:
     parser.add_argument(
         "--large", action="store_true", help="repeat each as a large call, of which the CPU is not asked"
     )
+    parser.add_argument("--share", type=Share.of, default=Share(1, 1), metavar="K/N", help="a share of the operators")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -41,6 +44,7 @@ def main() -> None:
     ]
     if arguments.book:
         calls = [call for call in calls if call.name in _of_the_book()]
+    calls = [call for call in calls if arguments.share.has(call.name)]
     torch_outboard.attach(arguments.driver)
     device = torch.device(torch._C._get_privateuse1_backend_name(), 0)
     failed = compared = 0
