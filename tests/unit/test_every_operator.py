@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from .contract import ROOT
 
@@ -18,9 +19,11 @@ print(json.dumps([len(schemas), [str(schema) for schema, *_ in ended_by_signals(
 """
 
 
-def test_no_operator_ends_the_process() -> None:
+def test_no_operator_ends_the_process(tmp_path: Path) -> None:
     environment = {**os.environ, "OUTBOARD_FALLBACK": "silent", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    answer = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, cwd=tmp_path
+    )
     assert answer.returncode == 0, answer.stderr
     count, ended = json.loads(answer.stdout)
     assert count > 2500
