@@ -48,6 +48,14 @@ torch::Library& library_for(const std::string& space) {
   return *library;
 }
 
+// Raise for an operator that no provider below can run: torch has it for its own devices alone.
+void refuse_without_cpu_kernel(const Operator& op, const Call& call) {
+  TORCH_CHECK_NOT_IMPLEMENTED(op.on_cpu().hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) || call.has_sparse(),
+                              op.name, " has no kernel for '", driver_name(),
+                              "', and torch has none for the CPU that could replace it. Register one with"
+                              " torch_outboard.register_kernel, or use other operators.");
+}
+
 void run_providers(Operator& op, const Call& call, torch::jit::Stack* stack) {
   if (const NativeRoute* native = op.native.load(std::memory_order_acquire); C10_UNLIKELY(native != nullptr)) {
     if (allows_native() && run_native(*native, call, stack)) {
@@ -60,6 +68,7 @@ void run_providers(Operator& op, const Call& call, torch::jit::Stack* stack) {
   if (C10_UNLIKELY(allows_generated()) && run_generated(call, stack)) {
     return;
   }
+  refuse_without_cpu_kernel(op, call);
   if (C10_LIKELY(driver().host_address != nullptr) && run_on_host(call, stack)) {
     return;
   }

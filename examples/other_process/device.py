@@ -44,8 +44,8 @@ class Op(enum.IntEnum):
     LAUNCH = 17  # stream, kernel, items, and each argument behind its ARGUMENT
 
 
-REQUEST = struct.Struct("=IIQQQQQ")  # Op, bytes of the data, number (0: nobody waits for an answer), four numbers
-ANSWER = struct.Struct("=IIQQ")  # status, bytes of the data or of the failure's text, number of the request, a number
+REQUEST = struct.Struct("=IQQQQQQ")  # Op, bytes of the data, number (0: nobody waits for an answer), four numbers
+ANSWER = struct.Struct("=IQQQ")  # status, bytes of the data or of the failure's text, number of the request, a number
 ARGUMENT = struct.Struct("=II")  # 0 for an address or 1 for a value, and its size in bytes
 
 # Of driver.h.

@@ -312,7 +312,7 @@ class Chip {
       case Op::kLaunch:
         return [=, &memory, kernel = kernels_.at(a)] { launch(memory, kernel, b, bytes); };
       default:
-        throw std::runtime_error("there is no request " + std::to_string(static_cast<uint32_t>(request.op)));
+        throw std::runtime_error("there is no request " + std::to_string(static_cast<uint64_t>(request.op)));
     }
   }
 

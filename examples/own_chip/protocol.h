@@ -15,7 +15,7 @@ namespace chip_protocol {
 constexpr int kSocket = 3;  // of the chip's process
 
 // What is asked for, with the numbers that each takes, and what it answers.
-enum class Op : uint32_t {
+enum class Op : uint64_t {
   kMemoryCreate,  // device, bytes: the address
   kMemoryDestroy,  // address, of the host's memory too
   kMemoryLeft,  // device: bytes
@@ -37,14 +37,14 @@ enum class Op : uint32_t {
 
 struct Request {
   Op op;
-  uint32_t size;
+  uint64_t size;
   uint64_t number;
   uint64_t numbers[4];
 };
 
 struct Answer {
-  int32_t result;  // chip_result; the bytes of a failure are its reason
-  uint32_t size;
+  int64_t result;  // chip_result; the bytes of a failure are its reason
+  uint64_t size;
   uint64_t number;
   uint64_t value;
 };
@@ -56,7 +56,7 @@ struct Argument {
 
 template <class Head>
 std::string message(Head head, const void* bytes, size_t size) {
-  head.size = static_cast<uint32_t>(size);
+  head.size = size;
   std::string text(reinterpret_cast<const char*>(&head), sizeof head);
   return size == 0 ? text : text.append(static_cast<const char*>(bytes), size);
 }

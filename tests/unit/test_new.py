@@ -255,6 +255,8 @@ def run(environment, *arguments, cwd=None) -> None:
 def test_a_made_project_speaks_of_itself(template, language):
     files = project_files("my_chip", template, language)
     assert {"pyproject.toml", "README.md", ".gitignore", ".github/workflows/tests.yml", ".ci/run"} <= set(files)
+    headers = {"include/torch_outboard/driver.h", "include/torch_outboard/collectives.h"}
+    assert headers & set(files) == (headers if language == "c" else set())
     described = tomllib.loads(files["pyproject.toml"])["project"]
     assert described["license"] == "BSD-3-Clause" and described["license-files"] == ["LICENSE"]
     assert files["LICENSE"] == (ROOT / "LICENSE").read_text()

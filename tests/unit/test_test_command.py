@@ -24,9 +24,8 @@ RUN = "import sys; from torch_outboard.cli import main; main(sys.argv[1:], prog_
 def commands(monkeypatch):
     """Return the commands that `outboard test` would run, without running them."""
     seen = []
-    monkeypatch.setattr(
-        subprocess, "run", lambda command, **_: seen.append(command) or subprocess.CompletedProcess([], 0)
-    )
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **_: seen.append(command) or done)
     return seen
 
 
@@ -138,3 +137,25 @@ def test_a_wait_that_never_ends_is_told_with_all_stacks(tmp_path):
     in_python, _, in_c = text.partition("and in C and C++")
     assert "in stream_synchronize" in in_python and "in test_it_hangs" in in_python
     assert "libtorch_outboard.so" in in_c
+
+
+WAITS = """
+import os, signal, threading
+import pytest
+
+@pytest.mark.parametrize("number", range(3))
+def test_it(device, number):
+    if number == 1:
+        os.killpg(0, signal.SIGINT)
+        threading.Event().wait(30)
+"""
+
+
+def test_ctrl_c_ends_with_the_report_so_far(tmp_path):
+    (tmp_path / "test_waits.py").write_text(WAITS)
+    command = [sys.executable, "-c", RUN, "test", PYTHON_DRIVER, str(tmp_path / "test_waits.py")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, start_new_session=True)
+    assert answer.returncode == 2, answer.stderr
+    assert "Interrupted: of 3 tests, the first ones have run." in answer.stdout
+    assert "Passed: 1 tests. Failed: 0." in answer.stdout and "Next: " in answer.stdout

@@ -80,10 +80,11 @@ def check(
     found: list[Found] = []
     measured: list[Figure] = []
     failure = ""
+    is_whole = True
     if entries:
-        found = _run_entries(driver, given, only, chosen, gradients, samples, jobs)
+        found, is_whole = _run_entries(driver, given, only, chosen, gradients, samples, jobs)
         _print_entries(found)
-    if figures:
+    if figures and is_whole:
         from torch_outboard.kernels.bringup import figures as measure
 
         try:
@@ -94,7 +95,9 @@ def check(
         except Exception as error:  # noqa: BLE001 - the command reports whatever stops the driver's kernels
             failure = f"{type(error).__name__}: {error}"
         _print_figures(measured, failure)
-    is_good = not any(one.is_bad for one in found) and all(one.is_reached for one in measured) and not failure
+    is_good = (
+        is_whole and not any(one.is_bad for one in found) and all(one.is_reached for one in measured) and not failure
+    )
     if target is not None:
         json_to(target, _report(device, found, measured, failure))
     if not is_good:
@@ -111,7 +114,8 @@ def _chosen(given: str) -> list[Any]:
 
 def _run_entries(
     driver: str, options: dict[str, str], only: str, dtypes: Sequence[Any], gradients: bool, samples: int, jobs: int
-) -> list[Found]:
+) -> tuple[list[Found], bool]:
+    """Return what was found, and whether all entries were checked."""
     from torch_outboard.testing.children import HANG_SECONDS
     from torch_outboard.testing.database.check import asked
     from torch_outboard.testing.database.check import check as run
@@ -119,13 +123,16 @@ def _run_entries(
     todo = asked(dtypes, only, gradients)
     if not todo:
         raise click.BadParameter(f"{only!r} is in no entry's name", param_hint="--only")
-    found = []
+    found: list[Found] = []
     with progress("operator database", len(todo)) as step:
-        for one in run(todo, driver, options, samples, jobs, HANG_SECONDS):
-            found.append(one)
-            step(one.asked.entry)
+        try:
+            for one in run(todo, driver, options, samples, jobs, HANG_SECONDS):
+                found.append(one)
+                step(one.asked.entry)
+        except KeyboardInterrupt:  # a run takes long: what is known is reported
+            click.echo(f"interrupted: {len(found)} of {len(todo)} entries were checked", err=True)
     order = {one: place for place, one in enumerate(todo)}
-    return sorted(found, key=lambda one: order[one.asked])
+    return sorted(found, key=lambda one: order[one.asked]), len(found) == len(todo)
 
 
 def _print_entries(found: Sequence[Found]) -> None:

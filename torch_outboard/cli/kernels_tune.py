@@ -76,10 +76,14 @@ def tune(
         names = measuring.names_of(device, only, chosen)
         if not names:
             raise click.BadParameter(f"{only!r} is in no schedule's name", param_hint="--only")
-        with progress("schedules", len(names)) as step:
-            for choice in measuring.tune(device, names, size, rounds):
-                found.append(choice)
-                step(choice.name)
+        is_interrupted = False
+        with progress("schedules", len(names), is_slow=True) as step:
+            try:
+                for choice in measuring.tune(device, names, size, rounds, lambda what: step(what, advance=0)):
+                    found.append(choice)
+                    step(choice.name)
+            except KeyboardInterrupt:
+                is_interrupted = True
         _print(found)
         now = {choice.name: dict(choice.schedule) for choice in found if "" not in choice.refused}
         if not now:
@@ -92,6 +96,8 @@ def tune(
     click.echo(printable(f"{len(now)} schedules are kept in {path}"))
     if target is not None:
         json_to(target, {"path": str(path), "schedules": [vars(choice) for choice in found]})
+    if is_interrupted:
+        raise click.ClickException(f"interrupted: {len(found)} of {len(names)} schedules were measured")
 
 
 def _chosen(given: str) -> list[str]:

@@ -181,7 +181,7 @@ def project_files(name: str, template: str, language: str) -> dict[str, str]:
     """Return the texts of the project's files by their paths in the project."""
     import jinja2
 
-    from torch_outboard.drivers.skeletons import class_name, contract_header, license_text, skeleton
+    from torch_outboard.drivers.skeletons import class_name, contract_headers, license_text, skeleton
 
     package = _package(name)
     values = {
@@ -208,5 +208,5 @@ def project_files(name: str, template: str, language: str) -> dict[str, str]:
     files |= skeleton(template, language, name, package)
     files["LICENSE"] = license_text()
     if language == "c":
-        files["include/torch_outboard/driver.h"] = contract_header()
+        files |= {f"include/torch_outboard/{header}": text for header, text in contract_headers().items()}
     return files

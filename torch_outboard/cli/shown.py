@@ -48,10 +48,11 @@ def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) ->
 
 
 @contextlib.contextmanager
-def progress(what: str, count: int | None = None) -> Iterator[Callable[[str], None]]:
+def progress(what: str, count: int | None = None, is_slow: bool = False) -> Iterator[Callable[..., None]]:
     """Show a progress bar on a terminal while the block runs.
 
-    Yields a function that advances the bar by one step and takes the step's name.
+    Yields a function that takes a step's name and advances the bar by one step, or by `advance`. If steps take minutes
+    (`is_slow`), elsewhere than on a terminal it writes a line to the standard error.
     """
     from rich.console import Console
     from rich.markup import escape
@@ -63,7 +64,13 @@ def progress(what: str, count: int | None = None) -> Iterator[Callable[[str], No
         *columns, TextColumn("{task.fields[step]}"), console=console, transient=True, disable=not console.is_terminal
     ) as shown:
         task = shown.add_task(what, total=count, step="")
-        yield lambda name: shown.update(task, advance=1, step=escape(printable(name)[:30]))
+
+        def step(name: str, advance: int = 1) -> None:
+            shown.update(task, advance=advance, step=escape(printable(name)[:60]))
+            if is_slow and not console.is_terminal:
+                click.echo(printable(f"{what}, {shown.tasks[task].completed:.0f} of {count}: {name}"), err=True)
+
+        yield step
 
 
 def check_names(given: Iterable[str], known: Collection[str], option: str, also: Sequence[str] = ()) -> None:

@@ -66,7 +66,12 @@ def _pytest(
         command = driver_test_command(driver, options, arguments or ("-q",), operators=operators, time_limit=limit)
     except ModuleNotFoundError as error:
         raise click.ClickException(str(error)) from error
-    return subprocess.run(command, env=driver_test_environment()).returncode
+    process = subprocess.Popen(command, env=driver_test_environment())
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:  # pytest gets it too: it ends with the report of what has run
+            continue
 
 
 def _native(driver: str, options: dict[str, str], arguments: tuple[str, ...]) -> int:

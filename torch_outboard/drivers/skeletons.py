@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["class_name", "contract_header", "license_text", "skeleton"]
+__all__ = ["class_name", "contract_headers", "license_text", "skeleton"]
 
 _HERE = Path(__file__).resolve().parent
 _SOURCE = _HERE.parent.parent
@@ -235,11 +235,11 @@ def class_name(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_")) + "Driver"
 
 
-def contract_header() -> str:
-    """Return the text of driver.h."""
-    installed = _HERE.parent / "include" / "torch_outboard" / "driver.h"
-    path = installed if installed.is_file() else _SOURCE / "include" / "torch_outboard" / "driver.h"
-    return path.read_text(encoding="utf-8")
+def contract_headers() -> dict[str, str]:
+    """Return the texts of the headers that a driver's library may include, by their names."""
+    installed = _HERE.parent / "include" / "torch_outboard"
+    folder = installed if installed.is_dir() else _SOURCE / "include" / "torch_outboard"
+    return {name: (folder / name).read_text(encoding="utf-8") for name in ("driver.h", "collectives.h")}
 
 
 def license_text() -> str:

@@ -27,11 +27,14 @@ class Conclusion:
     """A pytest plugin that writes these lines after pytest's own."""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, None, None]:
         yield
         terminal = session.config.pluginmanager.get_plugin("terminalreporter")
         if terminal is not None:  # a worker of pytest-xdist has no terminal
-            for line in _of_run(session.config.getoption("--driver"), terminal.stats):
+            lines = _of_run(session.config.getoption("--driver"), terminal.stats)
+            if lines and exitstatus == pytest.ExitCode.INTERRUPTED:
+                lines.insert(0, f"Interrupted: of {session.testscollected} tests, the first ones have run.")
+            for line in lines:
                 terminal.write_line(line)
 
 

@@ -6,9 +6,11 @@
 #include <ATen/ops/_efficientzerotensor.h>
 #include <ATen/ops/_embedding_bag_backward_native.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/clamp.h>
 #include <ATen/ops/histc.h>
 #include <ATen/ops/i0.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/range.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/library.h>
 
@@ -19,6 +21,8 @@
 
 #include "core/driver.h"
 #include "ops/boxed.h"
+#include "ops/host/fallback.h"
+#include "ops/operator/operator.h"
 #include "ops/own/factories.h"
 
 namespace outboard {
@@ -162,6 +166,29 @@ void refuse_nested(const c10::OperatorHandle& op, torch::jit::Stack*) {
                               driver_name(), "'. Use layout=torch.jagged, which is made of ordinary tensors");
 }
 
+// These composites read the memory of their arguments themselves, on the host.
+void compute_on_copies(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  run_on_copies(Call(operator_for(op), *stack), stack);
+}
+
+void refuse_packing(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, toString(op.operator_name()), ": FBGEMM's packed weights are the CPU's, and '",
+                              driver_name(), "' cannot hold them. Move the tensors to the CPU before");
+}
+
+// In place, as torch's own, if the weight is contiguous.
+at::Tensor saturate_to_half(const at::Tensor& weight) {
+  TORCH_CHECK(weight.scalar_type() == c10::kFloat, "_saturate_weight_to_fp16 takes float32, got ",
+              weight.scalar_type());
+  constexpr double kMost = 65504;
+  return weight.contiguous().clamp_(-kMost, kMost);
+}
+
+// Torch calls the CPU's kernel of another operator, on any device.
+at::Tensor& range_without_step(const at::Scalar& start, const at::Scalar& end, at::Tensor& out) {
+  return at::range_out(out, start, end, 1);
+}
+
 // nn.TransformerEncoder calls this before it makes a nested tensor from a padded batch. With
 // this answer it keeps the padding.
 bool cannot_nest(const at::Tensor&, const at::Tensor&) {
@@ -189,6 +216,26 @@ void register_composites(torch::Library& aten) {
     aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_nested>());
   }
   aten.impl("_nested_tensor_from_mask_left_aligned", cannot_nest);
+  aten.impl("_saturate_weight_to_fp16", saturate_to_half);
+  for (const char* name : {"choose_qparams_optimized", "fbgemm_linear_quantize_weight", "_sobol_engine_draw",
+                           "_sobol_engine_ff_", "_sobol_engine_initialize_state_", "_sobol_engine_scramble_"}) {
+    aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&compute_on_copies>());
+  }
+  for (const char* name :
+       {"fbgemm_pack_gemm_matrix_fp16", "fbgemm_pack_quantized_matrix", "fbgemm_pack_quantized_matrix.KN",
+        "fbgemm_linear_fp16_weight", "fbgemm_linear_fp16_weight.out", "fbgemm_linear_fp16_weight_fp32_activation",
+        "fbgemm_linear_fp16_weight_fp32_activation.out", "fbgemm_linear_int8_weight",
+        "fbgemm_linear_int8_weight_fp32_activation"}) {
+    aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_packing>());
+  }
+  // Permanent, like all registrations.
+  auto& packed =
+      *new torch::Library(torch::Library::IMPL, "_quantized", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  for (const char* name : {"wrapped_fbgemm_pack_gemm_matrix_fp16", "wrapped_fbgemm_linear_fp16_weight",
+                           "_wrapped_linear_prepack", "_wrapped_quantized_linear_prepacked"}) {
+    packed.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_packing>());
+  }
+  aten.impl("range.out_", range_without_step);
 }
 
 }  // namespace outboard

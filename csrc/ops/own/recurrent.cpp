@@ -34,6 +34,21 @@ at::Tensor with_bias(const at::Tensor& gates, const OptionalTensor& bias) {
   return bias.has_value() && bias->defined() ? gates + *bias : gates;
 }
 
+// Refuse sizes with which a loop below would leave a tensor, which has `parts` widths of `like`.
+void check_rows(const char* name, const at::Tensor& tensor, int64_t parts, const at::Tensor& like) {
+  TORCH_CHECK(like.dim() == 2, "the states of a cell must be a matrix, got sizes ", like.sym_sizes());
+  TORCH_CHECK(
+      tensor.dim() == 2 && tensor.sym_size(0) == like.sym_size(0) && tensor.sym_size(1) == parts * like.sym_size(1),
+      "a cell's ", name, " must have as many rows as its states and ", parts, " times their columns, got sizes ",
+      tensor.sym_sizes(), " for ", like.sym_sizes());
+}
+
+void check_rows(const char* name, const OptionalTensor& tensor, int64_t parts, const at::Tensor& like) {
+  if (tensor.has_value() && tensor->defined()) {
+    check_rows(name, *tensor, parts, like);
+  }
+}
+
 using LstmCell = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 // Return the workspace: the activated gates i, f, g, o side by side, which the backward pass needs.
@@ -45,6 +60,7 @@ at::Tensor activated(const at::Tensor& gates, int64_t size) {
 }
 
 LstmCell lstm_cell_of(const at::Tensor& gates, const at::Tensor& cx) {
+  check_rows("gates", gates, 4, cx);
   at::Tensor workspace = activated(gates, cx.size(1));
   const std::vector<at::Tensor> parts = workspace.unsafe_chunk(4, 1);
   at::Tensor cy = (parts[1] * cx).add_(parts[0] * parts[2]);
@@ -57,10 +73,19 @@ LstmCell lstm_cell(const at::Tensor& input_gates, const at::Tensor& hidden_gates
   return lstm_cell_of(with_bias(input_gates, input_bias) + with_bias(hidden_gates, hidden_bias), cx);
 }
 
+void check_gradients(const OptionalTensor& grad_hy, const OptionalTensor& grad_cy, const at::Tensor& cx,
+                     const at::Tensor& cy, const at::Tensor& workspace) {
+  check_rows("workspace", workspace, 4, cx);
+  check_rows("second state", cy, 1, cx);
+  check_rows("gradient", grad_hy, 1, cx);
+  check_rows("gradient", grad_cy, 1, cx);
+}
+
 LstmCell lstm_cell_backward(const OptionalTensor& grad_hy, const OptionalTensor& grad_cy, const at::Tensor& cx,
                             const at::Tensor& cy, const at::Tensor& workspace, bool has_bias) {
   const bool has_hy = grad_hy.has_value() && grad_hy->defined();
   const bool has_cy = grad_cy.has_value() && grad_cy->defined();
+  check_gradients(grad_hy, grad_cy, cx, cy, workspace);
   if (!has_hy && !has_cy) {
     return {};
   }
@@ -120,6 +145,7 @@ LstmCell lstm_cell_on_cpu(const at::Tensor& input_gates, const at::Tensor& hidde
   if (!is_fast(dtype) || !is_dense(cx, dtype) || !is_dense(gates, dtype)) {
     return lstm_cell_of(gates, cx);
   }
+  check_rows("gates", gates, 4, cx);
   const int64_t size = cx.size(1);
   at::Tensor workspace = activated(gates, size);
   at::Tensor cy = at::empty_like(cx);
@@ -193,6 +219,7 @@ LstmCell lstm_cell_backward_on_cpu(const OptionalTensor& grad_hy, const Optional
       !is_dense_or_missing(grad_hy, dtype) || !is_dense_or_missing(grad_cy, dtype)) {
     return lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias);
   }
+  check_gradients(grad_hy, grad_cy, cx, cy, workspace);
   const at::Tensor tanh_cy = has_hy ? cy.tanh() : at::Tensor();
   at::Tensor grad_gates = at::empty_like(workspace), grad_cx = at::empty_like(cx);
   (dtype == at::kFloat ? lstm_rows<float> : lstm_rows<double>)(grad_hy, grad_cy, cx, tanh_cy, workspace, grad_gates,
@@ -205,6 +232,8 @@ LstmCell lstm_cell_backward_on_cpu(const OptionalTensor& grad_hy, const Optional
 std::tuple<at::Tensor, at::Tensor> gru_cell(const at::Tensor& input_gates, const at::Tensor& hidden_gates,
                                             const at::Tensor& hx, const OptionalTensor& input_bias,
                                             const OptionalTensor& hidden_bias) {
+  check_rows("gates", input_gates, 3, hx);
+  check_rows("gates", hidden_gates, 3, hx);
   const std::vector<at::Tensor> in = with_bias(input_gates, input_bias).unsafe_chunk(3, 1);
   const std::vector<at::Tensor> hidden = with_bias(hidden_gates, hidden_bias).unsafe_chunk(3, 1);
   const at::Tensor reset = (hidden[0] + in[0]).sigmoid();
@@ -216,6 +245,7 @@ std::tuple<at::Tensor, at::Tensor> gru_cell(const at::Tensor& input_gates, const
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_cell_backward(const at::Tensor& grad_hy,
                                                                                          const at::Tensor& workspace,
                                                                                          bool has_bias) {
+  check_rows("workspace", workspace, 5, grad_hy);
   const std::vector<at::Tensor> parts = workspace.unsafe_chunk(5, 1);
   const at::Tensor &reset = parts[0], &update = parts[1], &fresh = parts[2], &hx = parts[3], &hidden = parts[4];
   const at::Tensor grad_hx = grad_hy * update;

@@ -72,6 +72,12 @@ bool are_params_right(const RecurrentNet& net) {
   return true;
 }
 
+// Raise for sizes that torch would read where the host cannot.
+void check_batch_sizes(const at::Tensor& sizes) {
+  TORCH_CHECK_VALUE(sizes.is_cpu(), "batch_sizes of packed sequences must be on the CPU, got ", sizes.device(),
+                    ": torch.nn.utils.rnn.pack_padded_sequence makes them there");
+}
+
 // Return true if the sizes of a packed batch are what `pack_padded_sequence` makes.
 bool is_packed_batch(const at::Tensor& sizes, const at::Tensor& rows, int64_t batch) {
   if (!sizes.is_cpu() || sizes.scalar_type() != c10::kLong || sizes.dim() != 1 || sizes.numel() == 0 ||
@@ -261,6 +267,7 @@ ThreeTensors lstm_net(const at::Tensor& input, at::TensorList hx, at::TensorList
 ThreeTensors packed_lstm(const at::Tensor& data, const at::Tensor& batch_sizes, at::TensorList hx,
                          at::TensorList params, bool has_biases, int64_t num_layers, double dropout, bool train,
                          bool bidirectional) {
+  check_batch_sizes(batch_sizes);
   if (hx.size() == 2) {
     const RecurrentNet net =
         net_of(Recurrence::Lstm, data, hx[0], hx[1], params, has_biases, num_layers, dropout, train, bidirectional);
@@ -290,6 +297,7 @@ template <Recurrence kKind, OfRows* kTorchs>
 TwoTensors packed_one_state(const at::Tensor& data, const at::Tensor& batch_sizes, const at::Tensor& hx,
                             at::TensorList params, bool has_biases, int64_t num_layers, double dropout, bool train,
                             bool bidirectional) {
+  check_batch_sizes(batch_sizes);
   const RecurrentNet net = net_of(kKind, data, hx, {}, params, has_biases, num_layers, dropout, train, bidirectional);
   if (const auto made = run_if_covered(net, batch_sizes, false)) {
     return {(*made)[0], (*made)[1]};

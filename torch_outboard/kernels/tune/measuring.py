@@ -73,13 +73,17 @@ def names_of(device: torch.device, only: str, dtypes: Sequence[str]) -> list[str
     return [name for name in names if re.search(only, name)]
 
 
-def tune(device: torch.device, names: Sequence[str], size: int, rounds: int) -> Iterator[Choice]:
+def tune(
+    device: torch.device, names: Sequence[str], size: int, rounds: int, say: Callable[[str], None] = lambda what: None
+) -> Iterator[Choice]:
     """Yield the choice for each schedule. The process must build no other plans meanwhile.
 
     Parameters
     ----------
     size : int
         Rows and columns of products, positions of attention; images have a sixteenth as many.
+    say : callable
+        Called with what is tried next: compiling it may take long.
 
     Raises
     ------
@@ -94,14 +98,17 @@ def tune(device: torch.device, names: Sequence[str], size: int, rounds: int) -> 
     variants = itertools.count(1)
     try:
         for name in names:
-            yield _choose(name, size, variants, device, rounds)
+            yield _choose(name, size, variants, device, rounds, say)
     finally:
         _C.set_plan_variant(0)
 
 
-def _choose(name: str, size: int, variants: Iterator[int], device: torch.device, rounds: int) -> Choice:
+def _choose(
+    name: str, size: int, variants: Iterator[int], device: torch.device, rounds: int, say: Callable[[str], None]
+) -> Choice:
     family, dtype = name.partition(".")[0], name.partition(" ")[2]
     choice = Choice(name, default_of(name))
+    say(f"{name}, untuned")
     try:
         case = _CASES[family](device, getattr(torch, dtype), size)
         first = _Tried(name, choice.schedule, case, next(variants), device)
@@ -114,6 +121,7 @@ def _choose(name: str, size: int, variants: Iterator[int], device: torch.device,
         for value in values:
             if value in tried:
                 continue
+            say(f"{name}, {parameter} {value}")
             try:
                 tried[value] = one = _Tried(name, {**taken.schedule, parameter: value}, case, next(variants), device)
                 one.check(first)
