@@ -128,7 +128,15 @@ ROOMS: Mapping[str, Collection[str]] = {
     "testing.database": {*_BASE, "kernels.alone", "testing"},
     "cli": {
         *{*_BASE, "_attach", "_build", "_compat", "_discovery", "driver", "drivers", "testing", "testing.database"},
-        *{"compile.generators", "compile.reporting", "kernels", "kernels.reasons", "kernels.refusal", "kernels.disk", "kernels.tune"},
+        *{
+            "compile.generators",
+            "compile.reporting",
+            "kernels",
+            "kernels.reasons",
+            "kernels.refusal",
+            "kernels.disk",
+            "kernels.tune",
+        },
         *{"kernels.tune.schedules", "kernels.alone", "kernels.bringup", "kernels.explain", "kernels.operators"},
         *{"kernels.route"},
     },
