@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "ops/boxed.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <torch/library.h>
 
 #include <map>
@@ -56,6 +57,24 @@ void refuse_without_cpu_kernel(const Operator& op, const Call& call) {
                               " torch_outboard.register_kernel, or use other operators.");
 }
 
+void run_by_cpu_kernel(const Call& call, torch::jit::Stack* stack) {
+  if (C10_LIKELY(driver().host_address != nullptr) && run_on_host(call, stack)) {
+    return;
+  }
+  run_on_copies(call, stack);
+}
+
+// Replace the first argument by a copy if its elements share memory.
+bool copy_expanded(const Operator& op, torch::jit::Stack* stack) {
+  c10::IValue& first = torch::jit::peek(*stack, 0, op.args.size());
+  const at::Tensor& self = first.toTensor();
+  if (self.is_non_overlapping_and_dense() || at::has_internal_overlap(self) == at::MemOverlap::No) {
+    return false;
+  }
+  first = self.clone(at::MemoryFormat::Contiguous);
+  return true;
+}
+
 void run_providers(Operator& op, const Call& call, torch::jit::Stack* stack) {
   if (const NativeRoute* native = op.native.load(std::memory_order_acquire); C10_UNLIKELY(native != nullptr)) {
     if (allows_native() && run_native(*native, call, stack)) {
@@ -69,10 +88,10 @@ void run_providers(Operator& op, const Call& call, torch::jit::Stack* stack) {
     return;
   }
   refuse_without_cpu_kernel(op, call);
-  if (C10_LIKELY(driver().host_address != nullptr) && run_on_host(call, stack)) {
-    return;
+  if (C10_UNLIKELY(op.facts.misreads_expanded) && copy_expanded(op, stack)) {
+    return run_by_cpu_kernel(Call(op, *stack), stack);
   }
-  run_on_copies(call, stack);
+  run_by_cpu_kernel(call, stack);
 }
 
 }  // namespace

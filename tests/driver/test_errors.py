@@ -215,3 +215,20 @@ def test_integer_division_by_zero_is_told(device, divide):
     torch.accelerator.synchronize(device)
     assert ours.tolist() == [1, 2]
     assert_same(divide(ours, ours + 1), divide(ours.cpu(), ours.cpu() + 1), device)
+
+
+def test_linear_algebra_raises_at_the_call_what_it_raises_there_on_any_device(device):
+    """`except LinAlgError` around the call, as for a retry with jitter, must see the error."""
+    singular, not_positive = torch.zeros(2, 2), torch.tensor([[1.0, 2.0], [2.0, 1.0]])
+    calls = [
+        lambda: torch.linalg.cholesky_ex(not_positive.to(device), check_errors=True),
+        lambda: torch.linalg.inv_ex(singular.to(device), check_errors=True),
+        lambda: torch.linalg.solve_ex(singular.to(device), singular.to(device), check_errors=True),
+        lambda: torch.linalg.lu_factor_ex(singular.to(device), check_errors=True),
+        lambda: torch.linalg.svd(torch.full((2, 2), torch.nan).to(device)),
+        lambda: torch.linalg.eig(torch.full((2, 2), torch.nan).to(device)),
+    ]
+    for call in calls:
+        with pytest.raises(RuntimeError):
+            call()
+        torch.accelerator.synchronize(device)  # nothing comes later

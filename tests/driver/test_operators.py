@@ -370,3 +370,16 @@ def test_meta_kernels_that_ask_for_the_device_give_the_strides_of_the_cpu(device
     for result, expected in zip(tree_leaves(results), tree_leaves(BY_DEVICE[name](host)), strict=True):
         assert_same(result, expected, device)
         assert result.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("name", ["median", "nanmedian"])
+def test_medians_of_expanded_tensors(device, name):
+    """The CPU's kernel reads the elements behind an expanded one as if they were its own."""
+    behind = torch.tensor([1.0, 9, 9, 9, 9, 9]).to(device)
+    for one in (behind[:1].expand(5), behind[:2, None].expand(2, 5), behind[None, :1].expand(5, 1)):
+        values, indices = getattr(one, name)(0)
+        assert (
+            values.flatten().tolist() == one.cpu().contiguous().sort(0)[0][(one.shape[0] - 1) // 2].flatten().tolist()
+        )
+        assert bool((indices < one.shape[0]).all())
+        assert getattr(one, name)(0, keepdim=True).values.shape == (1, *one.shape[1:])

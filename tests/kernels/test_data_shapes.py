@@ -117,3 +117,40 @@ def test_gradients(device):
         (one[one > 0].pow(2).sum() + one.masked_select(one < 0.2).sin().sum()).backward()
     assert ours.grad is not None and theirs.grad is not None
     torch.testing.assert_close(ours.grad.cpu(), theirs.grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_repeat_interleave(device, dtype):
+    repeats = torch.tensor([2, 0, 3, 1], dtype=dtype)
+    run(torch.repeat_interleave, repeats, device=device)
+    run(lambda x, r: x.repeat_interleave(r, 0), torch.randn(4, 3), repeats, device=device)
+    run(lambda r: torch.repeat_interleave(r, output_size=6), repeats, device=device)
+    for wrong in (lambda r: torch.repeat_interleave(r, output_size=7), lambda r: torch.repeat_interleave(r - 1)):
+        with pytest.raises(RuntimeError, match="allocated size does not match|can not be negative"):
+            wrong(repeats.to(device))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int64])
+def test_bincount(device, dtype):
+    x = torch.tensor([1, 1, 4, 0], dtype=dtype)
+    run(torch.bincount, x, device=device)
+    run(lambda x: torch.bincount(x, minlength=7), x, device=device)
+    for weights in (torch.ones(4), torch.arange(4)):
+        run(torch.bincount, x, weights, device=device)
+    if dtype.is_signed:
+        with pytest.raises(RuntimeError, match="non-negative integral"):
+            torch.bincount(-x.to(device))
+
+
+def test_no_call_is_refused_without_a_reason(device):
+    """The parts of a call may be refused too: the reason is the call's own."""
+    calls = {
+        "aten::_linalg_svd": lambda: torch.linalg.svdvals(torch.eye(300).to(device)),
+        "aten::gt.Scalar": lambda: torch.ones(3, dtype=torch.int8, device=device) > 300,
+        "aten::segment_reduce": lambda: torch.segment_reduce(
+            torch.ones(3, device=device), "sum", lengths=torch.tensor([1, 2]).to(device)
+        ),
+    }
+    for name, call in calls.items():
+        call()
+        assert name in {one for one, _ in torch_outboard.kernels.refused_operators()}

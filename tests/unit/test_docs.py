@@ -125,6 +125,9 @@ def reasons() -> Iterator[tuple[str, str]]:
     for node in ast.walk(ast.parse(refused.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef) and node.name == "lack_of":
             yield from ((refused.name, text_of(one.value)) for one in ast.walk(node) if isinstance(one, ast.Return))
+    provider = ROOT / "csrc" / "ops" / "generated" / "generated_provider.cpp"
+    unasked = provider.read_text(encoding="utf-8").partition("why_unasked(const Call& call) {")[2].partition("}")[0]
+    yield from ((provider.name, text) for text in re.findall(r'"([^"]+)"', unasked))
     recipes = ROOT / "csrc" / "ops" / "generated" / "recipes.cpp"
     for parts in re.findall(r'(?:refuse\(|found = )\s*((?:"[^"]+"\s*)+)', recipes.read_text(encoding="utf-8")):
         yield recipes.name, "".join(re.findall(r'"([^"]+)"', parts))

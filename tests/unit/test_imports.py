@@ -31,7 +31,7 @@ _SHARED = {
     *{"compile.generator", "compile.generators", "compile.own_code", "compile.device", "compile.fx", "compile.runtime"}
 }
 _TEMPLATES = {*_BASE, *_CODEGEN, "kernels.refusal", "kernels.tune.schedules", "kernels.plans.text"}
-_ROUTED = {"kernels.operators", "kernels.refusal", "kernels.route"}
+_ROUTED = {"kernels.operators", "kernels.reasons", "kernels.refusal", "kernels.route"}
 _BOOK = {*_COMPAT, *_CODEGEN, *_ROUTED, "compile.generators", "kernels.templates"}
 _OPERATORS = {*_BOOK, "kernels.book"}
 _DISK = {
@@ -101,7 +101,8 @@ ROOMS: Mapping[str, Collection[str]] = {
     "_attach": _ATTACH,
     "_autoload": {"_attach"},
     "kernels.operators": (),
-    "kernels.refusal": (),
+    "kernels.reasons": (),
+    "kernels.refusal": {"kernels.reasons"},
     "kernels.route": (),
     "kernels.tune.schedules": (),
     "kernels.plans.text": {*_BASE, *_CODEGEN, "kernels.refusal"},
@@ -126,7 +127,15 @@ ROOMS: Mapping[str, Collection[str]] = {
     "testing.database": {*_BASE, "kernels.alone", "testing"},
     "cli": {
         *{*_BASE, "_attach", "_build", "_compat", "_discovery", "driver", "drivers", "testing", "testing.database"},
-        *{"compile.generators", "compile.reporting", "kernels", "kernels.refusal", "kernels.disk", "kernels.tune"},
+        *{
+            "compile.generators",
+            "compile.reporting",
+            "kernels",
+            "kernels.reasons",
+            "kernels.refusal",
+            "kernels.disk",
+            "kernels.tune",
+        },
         *{"kernels.tune.schedules", "kernels.alone", "kernels.bringup", "kernels.explain", "kernels.operators"},
         *{"kernels.route"},
     },

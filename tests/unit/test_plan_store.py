@@ -15,9 +15,10 @@ import torch
 
 from torch_outboard._sealed import sealed
 from torch_outboard.codegen.program import KernelRecord
+from torch_outboard.kernels.builder import refused
 from torch_outboard.kernels.disk import key as keys
 from torch_outboard.kernels.disk import store as stores
-from torch_outboard.kernels.disk.files import Answer, is_name, refused
+from torch_outboard.kernels.disk.files import Answer, is_name
 from torch_outboard.kernels.disk.store import Store
 from torch_outboard.kernels.refusal import CallRefusal, ClassRefusal, OperatorRefusal
 from torch_outboard.testing.plugin import RunPython

@@ -40,7 +40,7 @@ def estimate_bandwidth(utils: ModuleType) -> None:
 
     @functools.wraps(of_torch)
     def get_gpu_dram_gbps() -> int:
-        return of_torch() if torch.cuda.is_available() else _NOMINAL  # type: ignore[no-any-return]
+        return of_torch() if torch.cuda.is_available() else _NOMINAL
 
     for module in (utils, *filter(None, map(sys.modules.get, _USERS))):
         if getattr(module, _NAME, None) is of_torch:

@@ -24,14 +24,14 @@ from torch_outboard.compile.generators import generators
 from torch_outboard.kernels import lists, route
 from torch_outboard.kernels.book.table import by_value, check_refused, guarded, without_readers
 from torch_outboard.kernels.build_thread import BuildThread, NoThread
-from torch_outboard.kernels.disk.files import Answer, refused
+from torch_outboard.kernels.disk.files import Answer
 from torch_outboard.kernels.disk.key import Sizes, key_of, sizes_of, tuned_key
 from torch_outboard.kernels.disk.packs import Packs, folders_of, owner_of
 from torch_outboard.kernels.disk.store import Store, default_folder
 from torch_outboard.kernels.faults import author_of
 from torch_outboard.kernels.operators import base_name
 from torch_outboard.kernels.promotion import tensors_in
-from torch_outboard.kernels.refusal import CallRefusal, OperatorRefusal, Refusal
+from torch_outboard.kernels.refusal import CallRefusal, ClassRefusal, OperatorRefusal, Refusal
 from torch_outboard.kernels.tune.schedule_table import schedules_of
 from torch_outboard.kernels.tune.schedules import SCHEDULE
 
@@ -46,6 +46,7 @@ __all__ = [
     "numbers",
     "numbers_of_lists",
     "packs",
+    "refused",
     "store",
 ]
 
@@ -147,6 +148,12 @@ def drop_chunks(name: str, arguments: Sequence[Any], device: int, text: str, why
 
 # The class and the text of plans that came from disk, for operators over lists.
 _kept_chunks: set[tuple[str, str]] = set()
+
+
+def refused(refusal: Refusal) -> Answer:
+    """Return the answer without a plan."""
+    is_of_operator = isinstance(refusal, OperatorRefusal)
+    return Answer("", [], str(refusal), is_of_operator or isinstance(refusal, ClassRefusal), is_of_operator)
 
 
 def _answer_of(ask: Callable[[], Answer]) -> Answer:

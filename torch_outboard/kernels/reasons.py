@@ -254,6 +254,20 @@ REASONS: tuple[Row, ...] = (
         "Catch the error of the functional form, or check `info`.",
         ("it waits for its values, to raise their errors",),
     ),
+    Row(
+        "values-decide",
+        f"Compute it by operators whose sizes are known, {_OR}.",
+        ("values decide what it returns, and it isn't composed of other operators",),
+    ),
+    Row(
+        "cpu-alone",
+        "Convert tensors and numbers to types that hold all values, or call it with the arguments that its forward "
+        "operator has.",
+        (
+            "the CPU's kernel alone knows what it does with these arguments",
+            "which numbers are dropped, the provider of the forward call alone knows",
+        ),
+    ),
     Row("pivots", "Factor with pivots.", ("it factors without pivots",)),
     Row(
         "no-generator",

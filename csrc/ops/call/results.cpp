@@ -8,6 +8,9 @@
 #include <c10/core/TensorImpl.h>
 
 #include <algorithm>
+#include <mutex>
+#include <set>
+#include <string>
 
 #include "core/driver.h"
 #include "ops/call/argument_checks.h"
@@ -35,6 +38,22 @@ bool is_dense_of_ours(const at::Tensor& tensor) {
               "', which its schema does not say. Correct the schema's alias annotations ('Tensor(a)' for a view) or"
               " return a clone. Schema: ",
               call.op().handle.schema());
+}
+
+// A result that shows an argument's memory is a view of it on the CPU. Who calls other people's
+// operators cannot correct their schemas.
+void warn_undeclared(const Call& call, size_t result, size_t argument) {
+  static std::mutex mutex;
+  static auto* warned = new std::set<std::string>();
+  const std::lock_guard lock(mutex);
+  if (warned->insert(call.op().name).second) {
+    TORCH_WARN(
+        "operator ", call.op().name, ": result ", result, " is in the memory of argument '",
+        call.op().handle.schema().arguments()[argument].name(),
+        "', which its schema does not say, so the result is a copy. Whoever wrote the operator should correct"
+        " the schema's alias annotations ('Tensor(a)' for a view) or return a clone. This is said once. Schema: ",
+        call.op().handle.schema());
+  }
 }
 
 // Converts what the CPU kernel returned into the device's results.
@@ -122,7 +141,8 @@ class Adopter {
         if (call_.op().is_torchs) {
           return view_of(tensor, result);  // for example channel_shuffle of nothing
         }
-        raise_undeclared(call_, index, "is in the memory of", owner);
+        warn_undeclared(call_, index, owner);
+        return to_device(result.clone(), call_.device());
       }
     }
     return to_device(result, call_.device());

@@ -102,7 +102,7 @@ bool is_matrix(const at::Tensor& tensor) {
 
 bool checked_factors(const Call& call, torch::jit::Stack& results) {
   const c10::FunctionSchema& schema = call.op().handle.schema();
-  const std::optional<int> place = schema.argumentIndexWithName("check_errors");
+  const std::optional<int> place = call.op().check_errors;
   const at::Tensor& self = call.arg(0).toTensor();
   if (!place.has_value() || !call.arg(static_cast<size_t>(*place)).toBool() || self.is_complex()) {
     return false;

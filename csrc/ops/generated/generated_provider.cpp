@@ -93,8 +93,10 @@ Outcome run_or_drop(OperatorRecipes& known, const CompiledCall& compiled, const 
   return Outcome::Dropped;
 }
 
+using Refused = std::shared_ptr<const CompiledCall>;
+
 // `is_accepted`: the CPU kernel accepts the call.
-bool run_known(const Call& call, torch::jit::Stack* stack, bool is_accepted = false) {
+bool run_known(const Call& call, torch::jit::Stack* stack, Refused* out_refused, bool is_accepted = false) {
   OperatorRecipes& known = OperatorRecipes::of(call.op());
   const CompiledKey key = known.key_of(call);
   std::shared_ptr<const CompiledCall> compiled;
@@ -110,8 +112,7 @@ bool run_known(const Call& call, torch::jit::Stack* stack, bool is_accepted = fa
       compiled = known.make(call, key);
     }
     if (C10_UNLIKELY(compiled->recipe == nullptr)) {
-      refused_op = &call.op();
-      refused_call = std::move(compiled);
+      *out_refused = std::move(compiled);
       return false;
     }
     compiled->group->was_used.store(true, std::memory_order_relaxed);
@@ -125,6 +126,36 @@ bool run_known(const Call& call, torch::jit::Stack* stack, bool is_accepted = fa
   }
   call.op().compiled_calls.fetch_add(1, std::memory_order_relaxed);
   return true;
+}
+
+bool run_by_kernels(const Call& call, torch::jit::Stack* stack, Refused* out_refused) {
+  if (call.has_sparse() || !may_run(call)) {
+    return run_in_parts(call, stack);
+  }
+  ensure_open(call.device());
+  if (call.op().facts.begins_in_parts && run_in_parts(call, stack)) {
+    return true;
+  }
+  if (!has_outputs(call.op())) {
+    return run_known(call, stack, out_refused) || run_in_parts(call, stack);
+  }
+  const std::shared_ptr<const CallShape> shape = accepted_shape_of(call);
+  if (!shape->is_known() || shape->asks_kernel) {
+    return false;
+  }
+  if (shape->resized.empty()) {
+    return run_known(call, stack, out_refused, /*is_accepted=*/true);
+  }
+  resize_written(call, *shape);
+  return run_known(Call(call.op(), *stack), stack, out_refused, /*is_accepted=*/true);
+}
+
+// Return why no plan was asked for.
+std::string why_unasked(const Call& call) {
+  return call.has_sparse()                 ? "an argument is no plain strided tensor"
+         : call.op().kind == OpKind::Waits ? "values decide what it returns, and it isn't composed of other operators"
+         : may_be_dropped_natively(call)   ? "which numbers are dropped, the provider of the forward call alone knows"
+                                           : "the CPU's kernel alone knows what it does with these arguments";
 }
 
 }  // namespace
@@ -150,25 +181,17 @@ bool run_generated(const Call& call, torch::jit::Stack* stack) {
   if (!may_generate(call.device())) {
     return false;
   }
-  if (call.has_sparse() || !may_run(call)) {
-    return run_in_parts(call, stack);
-  }
-  ensure_open(call.device());
-  if (call.op().facts.begins_in_parts && run_in_parts(call, stack)) {
+  Refused refused;
+  if (run_by_kernels(call, stack, &refused)) {
     return true;
   }
-  if (!has_outputs(call.op())) {
-    return run_known(call, stack) || run_in_parts(call, stack);
+  // Parts of the call may have been refused too: this is the reason of the call itself.
+  if (refused == nullptr) {
+    refused = OperatorRecipes::of(call.op()).refuse(why_unasked(call));
   }
-  const std::shared_ptr<const CallShape> shape = accepted_shape_of(call);
-  if (!shape->is_known() || shape->asks_kernel) {
-    return false;
-  }
-  if (shape->resized.empty()) {
-    return run_known(call, stack, /*is_accepted=*/true);
-  }
-  resize_written(call, *shape);
-  return run_known(Call(call.op(), *stack), stack, /*is_accepted=*/true);
+  refused_op = &call.op();
+  refused_call = std::move(refused);
+  return false;
 }
 
 }  // namespace outboard

@@ -12,8 +12,10 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/index.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
@@ -70,6 +72,44 @@ bool nonzero(const Call& call, torch::jit::Stack& results) {
   const at::Tensor places = places_of(self);
   const std::vector<at::Tensor> columns = coordinates(places, self.sizes());
   results.emplace_back(columns.empty() ? at::empty({places.numel(), 0}, places.options()) : at::stack(columns, 0).t());
+  return true;
+}
+
+bool repeat_interleave(const Call& call, torch::jit::Stack& results) {
+  const at::Tensor& repeats = call.arg(0).toTensor();
+  if (repeats.dim() != 1 || repeats.numel() == 0 ||
+      (repeats.scalar_type() != c10::kInt && repeats.scalar_type() != c10::kLong)) {
+    return false;  // the CPU's kernel raises
+  }
+  const at::Tensor ends = repeats.cumsum(0, c10::kLong);
+  const at::Tensor known = at::stack({ends[-1], repeats.min().to(c10::kLong)}).cpu();
+  TORCH_CHECK(known[1].item<int64_t>() >= 0, "repeats can not be negative");
+  const auto total = known[0].item<int64_t>();
+  const c10::IValue& wanted = call.arg(1);
+  TORCH_CHECK(wanted.isNone() || wanted.toInt() == total, "allocated size does not match required size");
+  results.emplace_back(at::searchsorted(ends, at::arange(total, ends.options()), /*out_int32=*/false, /*right=*/true)
+                           .to(repeats.scalar_type()));
+  return true;
+}
+
+bool bincount(const Call& call, torch::jit::Stack& results) {
+  const at::Tensor& self = call.arg(0).toTensor();
+  const c10::IValue& weights = call.arg(1);
+  const int64_t least = call.arg(2).toInt();
+  if (self.dim() != 1 || self.numel() == 0 || least < 0 || !c10::isIntegralType(self.scalar_type(), false) ||
+      (weights.isTensor() && weights.toTensor().sizes() != self.sizes())) {
+    return false;  // the CPU's kernel raises, or returns zeros
+  }
+  const at::Tensor places = self.to(c10::kLong);
+  const at::Tensor ends = at::stack({places.min(), places.max()}).cpu();
+  TORCH_CHECK(ends[0].item<int64_t>() >= 0, "bincount only supports 1-d non-negative integral inputs.");
+  const int64_t count = std::max(least, ends[1].item<int64_t>() + 1);
+  at::Tensor added = at::ones({}, places.options()).expand(self.sizes());
+  if (weights.isTensor()) {
+    const at::Tensor& given = weights.toTensor();
+    added = given.scalar_type() == c10::kFloat ? given : given.to(c10::kDouble);
+  }
+  results.emplace_back(at::zeros({count}, added.options()).index_add_(0, places, added));
   return true;
 }
 
@@ -400,6 +440,7 @@ Parts parts_of(const Operator& op) {
       {"aten::_linalg_svd", refuse_endless_factors},
       {"aten::_unique2", unique},
       {"aten::add_.Tensor", add_sparse},
+      {"aten::bincount", bincount},
       {"aten::cat", cat_of_many},
       {"aten::cholesky", checked_cholesky},
       {"aten::equal", equal},
@@ -412,6 +453,7 @@ Parts parts_of(const Operator& op) {
       {"aten::linalg_matrix_exp", matrix_exponential},
       {"aten::masked_select", masked_select},
       {"aten::nonzero", nonzero},
+      {"aten::repeat_interleave.Tensor", repeat_interleave},
       {"aten::unique_consecutive", unique_consecutive},
       {"aten::unique_dim", unique_along},
   };

@@ -340,7 +340,7 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::use(const std::shared_ptr<c
       drop(*recipe, call, error);
       return nullptr;
     }
-    return refuse(unusable(call.op(), error), group.get());  // for any call of the class
+    return refuse(unusable(call.op(), error), nullptr);  // a compiler may take the kernels of other sizes
   } catch (...) {
     recipe->failure.keep_current();
     throw;
@@ -395,8 +395,7 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, con
   try {
     recipe = recipe_of(built, call);
   } catch (const c10::Error& error) {
-    // A fault of the plan itself affects every call of the class.
-    return refuse(unusable(call.op(), error), group.get());
+    return refuse(unusable(call.op(), error), nullptr);  // other sizes may have another plan
   }
   std::shared_ptr<const CompiledCall> result;
   try {

@@ -61,6 +61,9 @@ class OperatorRecipes final : public ProviderMemory {
   // Forget a recipe that was read from disk and failed for a call, here and on disk.
   void drop(const Recipe& recipe, const Call& call, const std::exception& failure);
 
+  // Refuse a call that the builder is not asked about.
+  std::shared_ptr<const CompiledCall> refuse(const std::string& reason) { return refuse(reason, nullptr); }
+
   // List a reason why calls were refused.
   void list(const std::string& reason);
   std::set<std::string> refusals();

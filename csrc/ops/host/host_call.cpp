@@ -500,6 +500,12 @@ bool run_and_compare(const Call& call, const CallShape& shape, ShapeClasses::Sta
   return true;
 }
 
+// Return true if the call raises errors of values itself, as on any other device.
+bool raises_at_call(const Call& call) {
+  const std::optional<int>& place = call.op().check_errors;
+  return call.op().facts.raises_at_call || (place.has_value() && call.arg(static_cast<size_t>(*place)).toBool());
+}
+
 }  // namespace
 
 bool run_on_host(const Call& call, torch::jit::Stack* stack) {
@@ -512,7 +518,7 @@ bool run_on_host(const Call& call, torch::jit::Stack* stack) {
   }
   ensure_open(call.device());
   if (call.op().kind == OpKind::Waits || call.op().kind == OpKind::Views || call.has_sparse() || is_deterministic() ||
-      C10_UNLIKELY(call.asks_kernel())) {
+      C10_UNLIKELY(call.asks_kernel() || raises_at_call(call))) {
     return run_waited(call, stack);
   }
   const std::shared_ptr<const CallShape> shape = shape_of(call);

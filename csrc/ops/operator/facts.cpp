@@ -49,9 +49,10 @@ constexpr Of kRows[] = {
     Of{"aten::_fused_rms_norm_backward", {.on_cpu = "outboard::rms_norm_backward"}},
     Of{"aten::_fused_sgd_", kKeepsShapes},
     Of{"aten::_index_put_impl_.default", {.warns = Warns::OfBytes}},
-    Of{"aten::_linalg_eigh", {.begins_in_parts = true}},
+    Of{"aten::_linalg_eigh", {.begins_in_parts = true, .raises_at_call = true}},
+    Of{"aten::_linalg_eigvals", {.raises_at_call = true}},
     Of{"aten::_linalg_solve_ex", kWantsFullRank},
-    Of{"aten::_linalg_svd", {.begins_in_parts = true, .correct = correct_svd}},
+    Of{"aten::_linalg_svd", {.begins_in_parts = true, .raises_at_call = true, .correct = correct_svd}},
     Of{"aten::_native_batch_norm_legit", {.layout = Layout::Suggested, .correct = correct_statistics}},
     Of{"aten::_scaled_dot_product_flash_attention_for_cpu", {.correct = correct_flash_attention}},
     // Registered for the CPU only to say that a device must provide them.
@@ -71,7 +72,7 @@ constexpr Of kRows[] = {
     Of{"aten::cat.default", {.begins_in_parts = true}},
     Of{"aten::cauchy_", kKeepsShapes},
     Of{"aten::channel_shuffle", {.layout = Layout::Suggested}},
-    Of{"aten::cholesky", kWantsFullRank},
+    Of{"aten::cholesky", {.raises_at_call = true, .accepts = Elements::Identities}},
     Of{"aten::cholesky_inverse", kWantsFullRank},
     Of{"aten::convolution", {.correct = correct_convolution}},
     Of{"aten::convolution_backward", {.correct = correct_convolution_backward}},
@@ -86,6 +87,7 @@ constexpr Of kRows[] = {
     Of{"aten::index", {.masks_decide = true}},
     Of{"aten::index.Tensor", {.warns = Warns::OfBytes}},
     Of{"aten::linalg_cholesky_ex", kWantsFullRank},
+    Of{"aten::linalg_eig", {.raises_at_call = true}},
     Of{"aten::linalg_inv_ex", kWantsFullRank},
     Of{"aten::linalg_ldl_factor_ex", kWantsFullRank},
     Of{"aten::linalg_ldl_solve", kRefusesZeros},
@@ -99,8 +101,10 @@ constexpr Of kRows[] = {
     Of{"aten::logspace", kShapeOfScalars},
     Of{"aten::lu_unpack", kRefusesZeros},
     Of{"aten::max_unpool2d", {.layout = Layout::Suggested}},
+    Of{"aten::median", {.misreads_expanded = true}},
     Of{"aten::mse_loss_backward", {.layout = Layout::Contiguous}},
     Of{"aten::multinomial", kJudgesSums},
+    Of{"aten::nanmedian", {.misreads_expanded = true}},
     Of{"aten::native_batch_norm", kNativeBatchNorm},
     Of{"aten::native_batch_norm_backward", {.layout = Layout::Suggested, .like = 1}},
     Of{"aten::native_channel_shuffle", {.layout = Layout::Suggested}},
@@ -117,7 +121,7 @@ constexpr Of kRows[] = {
     Of{"aten::replication_pad2d", {.layout = Layout::Suggested}},
     Of{"aten::replication_pad2d_backward", {.layout = Layout::Suggested, .like = 1}},
     Of{"aten::rrelu_with_noise", {.layout = Layout::Contiguous}},
-    Of{"aten::segment_reduce", kJudgesSums},
+    Of{"aten::segment_reduce", {.raises_at_call = true, .judges = Judges::Sums}},
     Of{"aten::std.correction", kWarnsOfFreedom},
     Of{"aten::std.correction_out", kWarnsOfFreedom},
     Of{"aten::std_mean.correction", kWarnsOfFreedom},
@@ -163,6 +167,8 @@ Facts completed(Facts facts, const Facts& general) {
   complete(&Facts::has_bounds);
   complete(&Facts::masks_decide);
   complete(&Facts::begins_in_parts);
+  complete(&Facts::misreads_expanded);
+  complete(&Facts::raises_at_call);
   complete(&Facts::accepts);
   complete(&Facts::judges);
   complete(&Facts::warns);
@@ -213,6 +219,8 @@ std::vector<std::string> described(const Facts& facts) {
   add(facts.is_given_samples, "it draws nothing: an argument has the numbers");
   add(facts.masks_decide, "the values of a mask among the indices decide the result's shape");
   add(facts.begins_in_parts, "its parts are tried before a plan");
+  add(facts.misreads_expanded, "the CPU's kernel reads past expanded tensors: it gets a copy");
+  add(facts.raises_at_call, "it raises errors of values at the call: the caller waits for it");
   add(facts.accepts == Elements::Ones, "the CPU's kernel refuses zeros: it is tried on ones");
   add(facts.accepts == Elements::Identities, "the CPU's kernel wants full rank: it is tried on identity matrices");
   add(facts.judges != Judges::Nothing, "the CPU's kernel judges values: it is not tried on stand-ins");

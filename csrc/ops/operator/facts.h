@@ -62,6 +62,11 @@ struct Facts {
   // Its parts are tried before a plan: a plan for many tensors would have a launch for each, and
   // no plan can wait for values.
   bool begins_in_parts = false;
+  // Its CPU kernel reads past an argument whose elements share memory: it gets a copy.
+  bool misreads_expanded = false;
+  // It raises errors of values at the call on every device: the caller waits for it. Operators with
+  // an argument `check_errors` do so if it is true.
+  bool raises_at_call = false;
   // The elements that the CPU kernel accepts in its arguments; of an in-place form, those of the
   // functional one.
   Elements accepts = Elements::Zeros;

@@ -202,6 +202,7 @@ Operator::Operator(const c10::OperatorHandle& given)
     has_generator_arg |= info.kind == ArgKind::Generator;
     args.push_back(info);
   }
+  check_errors = schema.argumentIndexWithName("check_errors");
   is_random = has_generator_arg || handle.hasTag(at::Tag::nondeterministic_seeded);
 
   kind = OpKind::Writes;

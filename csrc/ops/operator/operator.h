@@ -69,6 +69,7 @@ struct Operator {
   c10::SmallVector<int8_t, 4> viewed_arg;    // the argument whose memory the return shows
   bool is_random = false;          // draws random numbers
   bool has_generator_arg = false;
+  std::optional<int> check_errors;  // the argument of that name
   bool tells_sizes = false;        // of OpKind::Waits: sizes decide the numbers that it returns, not values
 
   // The `out=` overload that replaces the operator on the host and writes to its outputs; only of

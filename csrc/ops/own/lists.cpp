@@ -243,9 +243,8 @@ ListRecipeRef ListOperator::ask_for_recipe(c10::ArrayRef<c10::IValue> arguments,
     } catch (const c10::ValueError& error) {
       is_dropped = may_be_plans(error, device) &&
                    ask->drop_chunks(op_, first_elements(arguments), device, built.text, error.what_without_backtrace());
-      if (!is_dropped) {  // an invalid plan, or a program that is refused: of each call of the class
+      if (!is_dropped) {  // an invalid plan, or a program that is refused
         built.refusal = unusable(op_, error);
-        built.refuses_class = true;
       }
     }
   }

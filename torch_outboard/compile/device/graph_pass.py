@@ -12,8 +12,8 @@ Some of Inductor's lowerings (torch/_inductor/lowering.py) write wrong code. The
   input's strides. Of equal elements, it may find one that is not the first; compiled code on the CPU has the same
   fault. This pass first puts the rows of an image in order.
 - `var_mean` returns 0 as the mean of nothing instead of NaN, also on the CPU. This pass computes the mean separately.
-- `nextafter` of halves is computed in float, where the next number rounds back to the same half. This pass writes the
-  formula of eager kernels in its place.
+- `nextafter` of halves is computed in float, where the next number rounds back to the same half. This pass steps by
+  the bits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from torch.utils._pytree import tree_leaves
 from torch_outboard.compile.device import cache_key
 from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.compile.generators import generators
-from torch_outboard.kernels.book.table import operator_of
 
 __all__ = ["PrepareGraph"]
 
@@ -136,28 +135,32 @@ def _repair_mean_of_nothing(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
         user.replace_all_uses_with(mean)
 
 
-def _write_formula(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
-    """Replace a call by the formula that eager kernels have for it, unless it declines."""
-    assert isinstance(node.target, torch._ops.OpOverload)
-    formula = operator_of(f"aten::{node.target.__name__}").decomposition
-    assert formula is not None
-    tensors = node.all_input_nodes
-    values = [one.meta["val"] for one in tensors]
-
-    def written(*given: torch.Tensor) -> Any:
-        found = formula(*given)
-        return None if found is NotImplemented else found
-
-    with values[0].fake_mode:
-        traced = make_fx(written, select_decomp_table())(*values)
-    if not traced.graph.output_node().args[0]:
+def _step_by_bits(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    source, target = node.args
+    assert isinstance(source, torch.fx.Node) and isinstance(target, torch.fx.Node)
+    values = [one.meta["val"] for one in (source, target)]
+    if any(one.dtype not in (torch.float16, torch.bfloat16) for one in values) or values[0].dtype != values[1].dtype:
         return
-    inputs = dict(zip(traced.graph.find_nodes(op="placeholder"), tensors, strict=True))
+    with values[0].fake_mode:
+        traced = make_fx(_next_half, select_decomp_table())(*values)
+    inputs = dict(zip(traced.graph.find_nodes(op="placeholder"), (source, target), strict=True))
     with graph.inserting_before(node):
         result = graph.graph_copy(traced.graph, inputs)
     assert isinstance(result, torch.fx.Node)
     node.replace_all_uses_with(result)
     graph.erase_node(node)
+
+
+def _next_half(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    x, target = torch.broadcast_tensors(x, target)  # type: ignore[no-untyped-call]
+    bits = x.contiguous().view(torch.int16)
+    # The first bit is the sign: one more is one further from 0.
+    is_away = torch.where(x > 0, target > x, target < x)
+    stepped = torch.where(is_away, bits + 1, bits - 1)
+    least = torch.where(target > 0, 1, -0x7FFF).to(torch.int16)
+    moved = torch.where(x == 0, least, stepped).view(x.dtype)
+    moved = torch.where(torch.logical_or(x == target, target.isnan()), target, moved)
+    return torch.where(x.isnan(), x, moved)
 
 
 _REPAIRS: dict[Any, Callable[[torch.fx.Graph, torch.fx.Node], None]] = {
@@ -166,6 +169,6 @@ _REPAIRS: dict[Any, Callable[[torch.fx.Graph, torch.fx.Node], None]] = {
     torch.ops.aten.max_pool2d_with_indices.default: _order_rows,
     torch.ops.aten.max_pool3d_with_indices.default: _order_rows,
     torch.ops.prims._low_memory_max_pool_with_offsets.default: _order_rows,
-    torch.ops.aten.nextafter.default: _write_formula,
+    torch.ops.aten.nextafter.default: _step_by_bits,
     torch.ops.aten.var_mean.correction: _repair_mean_of_nothing,
 }

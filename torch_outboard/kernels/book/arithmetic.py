@@ -111,21 +111,6 @@ def _power(self: torch.Tensor, exponent: Any) -> Any:
     return x.sqrt() if exponent > 0 else x.rsqrt()
 
 
-def _next_after(self: torch.Tensor, other: torch.Tensor) -> Any:
-    """Step by the bits of a half: in float, in which kernels compute, the next number rounds to the same half."""
-    if self.dtype not in HALVES or other.dtype != self.dtype:
-        return NotImplemented
-    x, target = torch.broadcast_tensors(self, other)  # type: ignore[no-untyped-call]
-    bits = x.contiguous().view(torch.int16)
-    # The first bit is the sign: one more is one further from 0.
-    is_away = torch.where(x > 0, target > x, target < x)
-    stepped = torch.where(is_away, bits + 1, bits - 1)
-    least = torch.where(target > 0, 1, -0x7FFF).to(torch.int16)
-    moved = torch.where(x == 0, least, stepped).view(self.dtype)
-    moved = torch.where(torch.logical_or(x == target, target.isnan()), target, moved)
-    return torch.where(x.isnan(), x, moved)
-
-
 def _hardtanh(self: torch.Tensor, min_val: float = -1, max_val: float = 1) -> Any:
     if not self.is_floating_point():
         return NotImplemented
@@ -253,7 +238,6 @@ OPERATORS = (
     Operator("aten::mul", takes_float=True),
     Operator("aten::nan_to_num", rounds_numbers=True),
     Operator("aten::native_dropout_backward.default", decomposition=_dropout_backward),
-    Operator("aten::nextafter.default", decomposition=_next_after),
     Operator("aten::pow", computed=Numbers(_pow, ("exponent",)), rounds_numbers=True),
     Operator("aten::pow.Tensor_Scalar", decomposition=_power, refuses_list=_to_no_power),
     Operator("aten::remainder", rounds_numbers=True),

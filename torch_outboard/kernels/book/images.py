@@ -59,9 +59,26 @@ def _linear(self: torch.Tensor, output_size: Sequence[Any], align_corners: bool,
     return in_order_of(value([]).to(self.dtype), self)
 
 
+def _used(scales: Sequence[float | None], sizes: Sequence[Any], counts: Sequence[Any]) -> list[float | None]:
+    """Return the scales that nearest elements are found by: a side that keeps or doubles its length ignores its own."""
+    sides = zip(scales, sizes, counts, strict=True)
+    return [None if scale and (count == size or count == 2 * size) else scale for scale, size, count in sides]
+
+
+def _nearest_elements(name: str) -> Callable[..., torch.Tensor]:
+    def body(self: torch.Tensor, output_size: Sequence[Any], *scales: float | None) -> torch.Tensor:
+        given = [*scales, *[None] * (self.dim() - 2 - len(scales))]
+        used = _used(given, self.shape[2:], output_size)
+        return getattr(torch.ops.aten, name).default(self, output_size, *used)  # type: ignore[no-any-return]
+
+    return body
+
+
 def _nearest(kind: str) -> Callable[..., torch.Tensor]:
     def body(grad: torch.Tensor, output_size: Any, input_size: Sequence[Any], *scales: float | None) -> torch.Tensor:
-        return _gradient(grad, input_size, kind, False, scales)
+        given = [*scales, *[None] * (grad.dim() - 2 - len(scales))]
+        used = _used(given, input_size[2:], output_size) if kind == "nearest" else given
+        return _gradient(grad, input_size, kind, False, used)
 
     return body
 
@@ -193,11 +210,17 @@ OPERATORS = (
     Operator("aten::upsample_bilinear2d_backward.default", decomposition=_weighted("linear")),
     Operator("aten::upsample_linear1d", guarded=("output_size",)),
     Operator("aten::upsample_linear1d_backward.default", decomposition=_weighted("linear")),
-    Operator("aten::upsample_nearest1d", guarded=("output_size",)),
+    Operator(
+        "aten::upsample_nearest1d", computed=Body(_nearest_elements("upsample_nearest1d")), guarded=("output_size",)
+    ),
     Operator("aten::upsample_nearest1d_backward.default", decomposition=_nearest("nearest")),
-    Operator("aten::upsample_nearest2d", guarded=("output_size",)),
+    Operator(
+        "aten::upsample_nearest2d", computed=Body(_nearest_elements("upsample_nearest2d")), guarded=("output_size",)
+    ),
     Operator("aten::upsample_nearest2d_backward.default", decomposition=_nearest("nearest")),
-    Operator("aten::upsample_nearest3d", guarded=("output_size",)),
+    Operator(
+        "aten::upsample_nearest3d", computed=Body(_nearest_elements("upsample_nearest3d")), guarded=("output_size",)
+    ),
     Operator("aten::upsample_nearest3d_backward.default", decomposition=_nearest("nearest")),
     Operator("aten::upsample_linear1d.default aten::upsample_trilinear3d.default", decomposition=_linear),
     Operator("aten::upsample_trilinear3d_backward.default", decomposition=_weighted("linear")),

@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 from torch_outboard._sealed import parsed, printable_path, read_private, reason_of, sealed
 from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.kernels.disk.key import Sizes
-from torch_outboard.kernels.refusal import ClassRefusal, OperatorRefusal, Refusal
 
-__all__ = ["DROPPED", "Answer", "Entry", "Folder", "folders_in", "is_name", "refused", "versions_in", "written"]
+__all__ = ["DROPPED", "Answer", "Entry", "Folder", "folders_in", "is_name", "versions_in", "written"]
 
 
 class Answer(NamedTuple):
@@ -35,20 +34,14 @@ class Answer(NamedTuple):
     is_of_operator: bool = False  # the refusal is for the operator: the only one that is kept on disk
 
 
-def refused(refusal: Refusal) -> Answer:
-    """Return the answer without a plan."""
-    is_of_operator = isinstance(refusal, OperatorRefusal)
-    return Answer("", [], str(refusal), is_of_operator or isinstance(refusal, ClassRefusal), is_of_operator)
-
-
 # In a version's folder: a line for each plan that was dropped.
 DROPPED = "dropped"
 _OF_OPERATOR = "operator"
 _NAMES = ("key", "sizes", "plan", "kernels", "refusal")
 _VERSION = re.compile("[0-9a-f]{16}")
 _FOLDER = re.compile("[0-9a-f]{2}")
-# Older versions left refusals of classes and of calls, which are not read. The last form is the name
-# of an unfinished file.
+# Older versions left refusals of classes and of calls, which are not read. The last form is
+# the name of an unfinished file.
 _FILE = re.compile(r"[0-9a-f]{62}\.([0-9a-f]{32}|operator|refusal|refusal-[0-9a-f]{32})(\.[^.]+\.part)?")
 
 

@@ -22,7 +22,7 @@ from torch_outboard.kernels.book.random import drawing
 from torch_outboard.kernels.book.rounding import rounded
 from torch_outboard.kernels.book.row import Body, Draw, Fill, Numbers, Operator, Update
 from torch_outboard.kernels.book.table import noted_decompositions, operator_of
-from torch_outboard.kernels.layouts import as_laid_out
+from torch_outboard.kernels.layouts import as_laid_out, lay_out_results
 from torch_outboard.kernels.operators import base_name, functional_of, overload_of
 from torch_outboard.kernels.plans.pairs import has_complex, in_pairs
 from torch_outboard.kernels.plans.traced import Input, Number, Traced
@@ -236,6 +236,7 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
         inputs.seed()
     body = _Body(call, arguments, real)
     traced = Traced(_graph_of(body, inputs.made, mode), shape_env, mode, inputs.made, body.returns)
+    lay_out_results(traced.graph.graph, mode, call.strides)
     if call.is_aliased:
         _defer_copies(traced)
     if not has_complex(_cleaned(traced).graph):
