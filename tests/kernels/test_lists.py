@@ -214,7 +214,7 @@ def test_what_is_refused_is_listed(device: torch.device, monkeypatch: pytest.Mon
     for one, other in zip(torch._foreach_norm(ours, 3), torch._foreach_norm(x, 3), strict=True):
         torch.testing.assert_close(one.cpu(), other)
     (reason,) = [reason for op, reason in refused_operators() if op == "aten::_foreach_norm.Scalar"]
-    assert reason.startswith("its order is 3. Use the order 0, 1, 2 or inf, or register a kernel"), reason
+    assert reason.startswith("its order is 3 [norm-order]. Use the order 0, 1, 2 or inf, or register a kernel"), reason
     # Nor do kernels that don't compile end a program.
     made = builder._kernel
 

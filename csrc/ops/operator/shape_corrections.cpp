@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "ops/operator/shape_corrections.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/native/ConvUtils.h>
 #include <ATen/ops/_embedding_bag_forward_only.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/strides.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "ops/operator/operator.h"
 #include "ops/tensors/shell.h"
@@ -154,6 +156,17 @@ void correct_statistics(const Operator& op, const torch::jit::Stack& arguments, 
       saved.strides.assign({1});
     }
     set_dtype(saved, arguments[has_weight ? 1 : 0].toTensor().scalar_type());
+  }
+}
+
+// The meta kernel lays the gradient of the input out like the input, torch's CPU operators like the
+// gradient of the result.
+void correct_rms_norm_backward(const Operator&, const torch::jit::Stack& arguments, CallShape& shape) {
+  OutputShape& gradient = shape.outputs[0];
+  const at::Tensor& given = arguments[0].toTensor();
+  if (gradient.is_defined && given.sizes().equals(gradient.sizes)) {
+    const std::vector<int64_t> strides = at::infer_dense_strides(given.sizes(), given.strides());
+    gradient.strides.assign(strides.begin(), strides.end());
   }
 }
 
