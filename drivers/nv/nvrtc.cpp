@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "nvrtc.h"
 
+#include <algorithm>
+#include <cstdlib>
+#include <map>
 #include <mutex>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "../support/error.h"
@@ -22,18 +26,20 @@ using nvrtcProgram = struct NvrtcProgram*;
   X(GetProgramLog, (nvrtcProgram, char*))                                                                         \
   X(GetCUBINSize, (nvrtcProgram, size_t*))                                                                        \
   X(GetCUBIN, (nvrtcProgram, char*))                                                                              \
-  X(DestroyProgram, (nvrtcProgram*))
+  X(DestroyProgram, (nvrtcProgram*))                                                                              \
+  X(GetNumSupportedArchs, (int*))                                                                                 \
+  X(GetSupportedArchs, (int*))
 
 struct Nvrtc {
 #define OB_NVRTC_MEMBER(name, parameters) int(*name) parameters = nullptr;
   OB_NVRTC_FUNCTIONS(OB_NVRTC_MEMBER)
 #undef OB_NVRTC_MEMBER
   const char* (*GetErrorString)(int) = nullptr;
+  std::vector<int> architectures;  // sm_90 is 90; ascending
 };
 
 bool load(const std::string& path, Nvrtc* out_nvrtc, std::string* out_error) {
-  void* handle =
-      support::open_library(path, {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"}, out_error);
+  void* handle = support::open_library(path, {}, out_error);
   if (handle == nullptr) return false;
   bool is_whole = true;
 #define OB_NVRTC_LOAD(name, parameters)                                                             \
@@ -42,8 +48,32 @@ bool load(const std::string& path, Nvrtc* out_nvrtc, std::string* out_error) {
   OB_NVRTC_FUNCTIONS(OB_NVRTC_LOAD)
 #undef OB_NVRTC_LOAD
   out_nvrtc->GetErrorString = reinterpret_cast<const char* (*)(int)>(dlsym(handle, "nvrtcGetErrorString"));
-  if (!is_whole || out_nvrtc->GetErrorString == nullptr) *out_error = "it is older than CUDA 11.1";
-  return is_whole && out_nvrtc->GetErrorString != nullptr;
+  int count = 0;
+  if (!is_whole || out_nvrtc->GetErrorString == nullptr || out_nvrtc->GetNumSupportedArchs(&count) != 0) {
+    *out_error = path + " is older than CUDA 11.2";
+    return false;
+  }
+  out_nvrtc->architectures.resize(count);
+  return out_nvrtc->GetSupportedArchs(out_nvrtc->architectures.data()) == 0;
+}
+
+// Each NVRTC that is named, or else found by a usual name, in their order. Each is opened once.
+const std::vector<Nvrtc>& all_nvrtcs(const std::string& paths, std::string* out_error) {
+  static std::mutex mutex;
+  static std::map<std::string, std::vector<Nvrtc>> opened;
+  const std::lock_guard lock(mutex);
+  std::vector<Nvrtc>& found = opened[paths];
+  if (!found.empty()) return found;
+  std::istringstream stream(paths.empty() ? "libnvrtc.so.13:libnvrtc.so.12:libnvrtc.so.11.2:libnvrtc.so" : paths);
+  std::string first;
+  for (std::string path; std::getline(stream, path, ':');) {
+    Nvrtc nvrtc;
+    std::string error;
+    if (load(path, &nvrtc, &error)) found.push_back(std::move(nvrtc));
+    if (first.empty()) first = error;
+  }
+  *out_error = first;
+  return found;
 }
 
 // A program that is destroyed at the end of the scope.
@@ -82,25 +112,39 @@ ob_status status_of_compiler(int code) {
   }
 }
 
+// Return the first NVRTC that compiles for an architecture: each major version has dropped the
+// oldest chips. Null if there is none, with a sentence.
+const Nvrtc* nvrtc_for(const std::string& paths, const std::string& architecture, std::string* out_error) {
+  const std::vector<Nvrtc>& found = all_nvrtcs(paths, out_error);
+  if (found.empty()) {
+    *out_error = "CUDA C++ needs NVRTC, which can't be opened: " + *out_error +
+                 ". Install it (the package nvidia-cuda-nvrtc), name it with the option `nvrtc`, or build from PTX.";
+    return nullptr;
+  }
+  const int wanted = std::atoi(architecture.c_str() + architecture.find('_') + 1);
+  std::string ranges;
+  for (const Nvrtc& nvrtc : found) {
+    const std::vector<int>& known = nvrtc.architectures;
+    if (std::find(known.begin(), known.end(), wanted) != known.end()) return &nvrtc;
+    if (known.empty()) continue;
+    ranges +=
+        (ranges.empty() ? "sm_" : " or sm_") + std::to_string(known.front()) + " to sm_" + std::to_string(known.back());
+  }
+  *out_error = "the installed NVRTC compiles for " + ranges + ", not for " + architecture + ". Install " +
+               (wanted < 75 ? "NVRTC 12, which serves GPUs before sm_75 (the package nvidia-cuda-nvrtc-cu12)"
+                            : "a newer NVRTC (the package nvidia-cuda-nvrtc)") +
+               ", or name its file with the option `nvrtc`.";
+  return nullptr;
+}
+
 }  // namespace
 
-ob_status compile_cuda(const std::string& library, const std::string& source, const std::string& options,
+ob_status compile_cuda(const std::string& libraries, const std::string& source, const std::string& options,
                        const std::string& architecture, std::string* out_image) {
-  static std::mutex mutex;
-  static Nvrtc nvrtc;
-  static bool is_loaded = false;
-  {
-    const std::lock_guard lock(mutex);
-    std::string error;
-    if (!is_loaded && !load(library, &nvrtc, &error)) {
-      return fail(
-          OB_UNAVAILABLE,
-          "CUDA C++ needs NVRTC, which can't be opened: %s. Install it (the package nvidia-cuda-nvrtc), name it "
-          "with the option `nvrtc`, or build from PTX.",
-          error.c_str());
-    }
-    is_loaded = true;
-  }
+  std::string error;
+  const Nvrtc* const chosen = nvrtc_for(libraries, architecture, &error);
+  if (chosen == nullptr) return fail(OB_UNAVAILABLE, "%s", error.c_str());
+  const Nvrtc& nvrtc = *chosen;
   std::vector<std::string> words = {"--gpu-architecture=" + architecture};
   std::istringstream stream(options);
   for (std::string word; stream >> word;) words.push_back(word);

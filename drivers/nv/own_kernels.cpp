@@ -41,8 +41,8 @@ ob_status own_module(Driver& driver, Device& device, const std::string& type, ui
       if (built == OB_OK) device.own_modules[type] = *out_module;
       return built;
     }
-    // Declined where there is no NVRTC, or one that does not know the chip.
-    if (status != OB_UNAVAILABLE && status != OB_INVALID_ARGUMENT) return status;
+    // Declined if there is no NVRTC that compiles for this GPU.
+    if (status != OB_UNAVAILABLE) return status;
     device.own_refusal = support::last_error_text;
   }
   return fail(OB_UNIMPLEMENTED, "%s: the driver's own kernels cannot be compiled: %s", device.where.c_str(),

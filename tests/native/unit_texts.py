@@ -97,7 +97,7 @@ def refused(nvrtc: ctypes.CDLL, code: bytes, options: list[str]) -> str:
 
 
 def main() -> None:
-    nvrtc = ctypes.CDLL(sys.argv[1])
+    nvrtc = ctypes.CDLL(sys.argv[1].split(os.pathsep)[0])
     torch_outboard.attach(Texts)
     torch.backends.cuda.matmul.allow_tf32 = True
     rounded = kernels(torch.float32, ["rows", "columns", "steps", "many steps", "large tiles", "channels", "slopes"])

@@ -10,9 +10,9 @@ from typing import Any
 from torch_outboard.drivers import nv
 
 
-def _install(folder: Path) -> Path:
-    path = folder / "nvidia" / "package" / "lib" / "libmade_up.so.12"
-    path.parent.mkdir(parents=True)
+def _install(folder: Path, package: str = "package", version: str = "12") -> Path:
+    path = folder / "nvidia" / package / "lib" / f"libmade_up.so.{version}"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     return path
 
@@ -23,10 +23,16 @@ def test_a_library_that_lies_about_is_not_taken(tmp_path: Path, monkeypatch: Any
     for folder in ("", ".", str(tmp_path)):
         monkeypatch.syspath_prepend(folder)
     monkeypatch.setattr(site, "getsitepackages", lambda: ["", "."])
-    assert nv._packaged("libmade_up") is None
+    assert nv._packaged("libmade_up") == []
 
 
 def test_a_library_of_an_installed_package_is_found(tmp_path: Path, monkeypatch: Any) -> None:
     path = _install(tmp_path)
     monkeypatch.setattr(site, "getsitepackages", lambda: [str(tmp_path)])
-    assert nv._packaged("libmade_up") == str(path)
+    assert nv._packaged("libmade_up") == [str(path)]
+
+
+def test_all_versions_are_found_the_newest_first(tmp_path: Path, monkeypatch: Any) -> None:
+    found = [_install(tmp_path, *each) for each in (("a", "9"), ("cu13", "13"), ("z", "12"), ("cu13", "13.10"))]
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(tmp_path)])
+    assert nv._packaged("libmade_up") == [str(found[place]) for place in (3, 1, 2, 0)]

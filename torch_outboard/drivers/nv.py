@@ -39,7 +39,11 @@ class NvDriver(Driver):
             None,
             "Whether generated products, convolutions and attention use matrix units; from sm_80 on if not given.",
         ),
-        "nvrtc": Option(str, None, "NVRTC, for programs in CUDA C++; found by its usual names or as a package."),
+        "nvrtc": Option(
+            str,
+            None,
+            "NVRTC, for programs in CUDA C++, several files with ':' between them; else as packages or by usual names.",
+        ),
         "cublaslt": Option(str, None, "cuBLASLt, for products; found by its usual names or as a package."),
         "cudnn": Option(str, None, "cuDNN, for convolutions; found by its usual name or as a package."),
         "nccl": Option(str, None, "NCCL, for collectives; found by its usual name or as a package."),
@@ -54,8 +58,9 @@ class NvDriver(Driver):
             self.code_generator = compiler  # type: ignore[method-assign, assignment]
         self._uses_units = self.option_values.pop("matrix_units")
         for option, file in _PACKAGED.items():
-            if self.option_values[option] is None:
-                self.option_values[option] = _packaged(file)
+            if self.option_values[option] is None and (found := _packaged(file)):
+                # Of NVRTC all: which one compiles for a GPU is known once the GPU is.
+                self.option_values[option] = os.pathsep.join(found) if option == "nvrtc" else found[0]
 
     def libraries(self) -> dict[str, str]:
         """Return the files of NVIDIA's libraries, or what is searched for at their first use."""
@@ -109,15 +114,22 @@ _PACKAGES = {
 }
 
 
-def _packaged(library: str) -> str | None:
-    """Return the path of a library as pip installs it, where no loader searches; None if there is none.
+def _packaged(library: str) -> list[str]:
+    """Return the paths of a library as pip installs it, where no loader searches, the newest of a folder first.
 
     `sys.path` may name the process's current folder. A library in that folder is not loaded.
     """
-    for folder in _package_folders():
-        for found in sorted(folder.glob(f"nvidia/*/lib/{library}.so.*"), reverse=True):
-            return str(found)
-    return None
+    found = [path for folder in _package_folders() for path in _versions(folder, library)]
+    return list(dict.fromkeys(map(str, found)))
+
+
+def _versions(folder: Path, library: str) -> list[Path]:
+    """Return the files of a library in a folder of packages, the newest first."""
+
+    def version(path: Path) -> list[int]:
+        return [int(part) for part in path.name.removeprefix(f"{library}.so.").split(".") if part.isdecimal()]
+
+    return sorted(folder.glob(f"nvidia/*/lib/{library}.so.*"), key=version, reverse=True)
 
 
 def _package_folders() -> list[Path]:

@@ -54,14 +54,29 @@ using ob_u64 = unsigned long;
 #define OB_INFINITY __int_as_float(0x7f800000)
 #define OB_NAN __int_as_float(0x7fc00000)
 #define OB_CAS(place, seen, next) atomicCAS((unsigned*)(place), seen, next)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 600
+#define OB_TAKE(place) (atomicCAS((unsigned*)(place), 0u, 1u) == 0u)
+#else
 #define OB_TAKE(place) (atomicCAS_system((unsigned*)(place), 0u, 1u) == 0u)
+#endif
 #define OB_LOCAL __shared__
 #define OB_LOCAL_AT
 #define OB_BARRIER __syncthreads()
 #define OB_ITEM_OF_GROUP ((ob_i32)threadIdx.x)
 #define OB_GROUP_NUMBER ((ob_i64)blockIdx.x)
 OB_DEVICE void ob_atomic_add_f32(float* place, float value) { atomicAdd(place, value); }
-OB_DEVICE void ob_atomic_add_f64(double* place, double value) { atomicAdd(place, value); }
+OB_DEVICE void ob_atomic_add_f64(double* place, double value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 600
+  unsigned long long seen = *(unsigned long long*)place, before;
+  do {
+    before = seen;
+    seen = atomicCAS((unsigned long long*)place, before,
+                     (unsigned long long)__double_as_longlong(__longlong_as_double((long long)before) + value));
+  } while (seen != before);
+#else
+  atomicAdd(place, value);
+#endif
+}
 OB_DEVICE void ob_atomic_add_i32(ob_i32* place, ob_i32 value) { atomicAdd(place, value); }
 OB_DEVICE void ob_atomic_add_i64(ob_i64* place, ob_i64 value) {
   atomicAdd((unsigned long long*)place, (unsigned long long)value);
