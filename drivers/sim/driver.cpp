@@ -16,6 +16,7 @@ std::unique_ptr<Scheduler> make_scheduler(Driver& driver) {
     case Schedule::kInline:
       return make_inline_scheduler();
     case Schedule::kLazy:
+    case Schedule::kPct:
       return make_lazy_scheduler(driver);
     case Schedule::kNormal:
       break;
@@ -191,7 +192,7 @@ ob_status Driver::queue(Stream* stream, uint64_t handle, const Task& task, uint6
     stream->is_active = true;
   }
   if (was_idle) scheduler->make_ready(stream);
-  if (options.schedule == Schedule::kLazy) queued_count.fetch_add(1, std::memory_order_relaxed);
+  if (options.runs_at_waits()) queued_count.fetch_add(1, std::memory_order_relaxed);
   return OB_OK;
 }
 

@@ -54,9 +54,9 @@ bool parse_schedule(const std::string& text, Options* options) {
     options->schedule = Schedule::kNormal;
   } else if (text == "inline") {
     options->schedule = Schedule::kInline;
-  } else if (text.rfind("lazy:", 0) == 0) {
-    options->schedule = Schedule::kLazy;
-    return parse_number(text.substr(5), std::numeric_limits<uint64_t>::max(), &options->seed);
+  } else if (const bool is_lazy = text.rfind("lazy:", 0) == 0; is_lazy || text.rfind("pct:", 0) == 0) {
+    options->schedule = is_lazy ? Schedule::kLazy : Schedule::kPct;
+    return parse_number(text.substr(text.find(':') + 1), std::numeric_limits<uint64_t>::max(), &options->seed);
   } else {
     return false;
   }
@@ -86,8 +86,10 @@ constexpr Known kKnown[] = {
      [](const std::string& text, Options* o) {
        return parse_size(text, kMaxMemory, &o->memory) && o->memory >= (uint64_t{1} << 20);
      }},
-    {"schedule", "normal, inline or lazy:SEED with a number from 0 to 18446744073709551615",
+    {"schedule", "normal, inline, lazy:SEED or pct:SEED with a number from 0 to 18446744073709551615",
      [](const std::string& text, Options* o) { return parse_schedule(text, o); }},
+    {"depth", "a number from 1 to 64",
+     [](const std::string& text, Options* o) { return parse_integer(text, 1u, 64u, &o->depth); }},
     {"workers", "a number of threads from 1 to 64",
      [](const std::string& text, Options* o) { return parse_integer(text, 1u, 64u, &o->workers); }},
     {"fault", "rules like mem_alloc:3:OUT_OF_MEMORY or queued:copy_async:1+:INTERNAL, with commas between them",

@@ -23,7 +23,7 @@ constexpr bool kHasThreadSanitizer = false;
 constexpr bool kHasThreadSanitizer = false;
 #endif
 
-enum class Schedule : uint8_t { kNormal, kInline, kLazy };
+enum class Schedule : uint8_t { kNormal, kInline, kLazy, kPct };
 
 constexpr int32_t kMaxDevices = 64;
 
@@ -31,7 +31,8 @@ struct Options {
   int32_t devices = 2;
   uint64_t memory = uint64_t{4} << 30;  // bytes a device
   Schedule schedule = Schedule::kNormal;
-  uint64_t seed = 0;  // of the lazy schedule
+  uint64_t seed = 0;   // of the lazy and the pct schedule
+  uint32_t depth = 3;  // of the pct schedule
 
   // One by default. Work of the host provider is OpenMP code, and OpenMP keeps a team for each
   // thread that enters it. Two workers mean two teams on the same cores, which made an addition
@@ -47,6 +48,8 @@ struct Options {
   bool poison = false;  // new memory is filled with 0xFF
   bool collectives = false;  // of its own, between processes
   bool ipc = false;  // memory lies in a file, so that other processes can map it
+
+  bool runs_at_waits() const { return schedule == Schedule::kLazy || schedule == Schedule::kPct; }
 };
 
 // Read options and environment. On failure return OB_INVALID_ARGUMENT,

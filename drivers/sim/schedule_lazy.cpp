@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The lazy schedule: nothing runs until the host waits; a seed decides the order.
+// The lazy and the pct schedule: nothing runs until the host waits; a seed decides the order.
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <vector>
@@ -11,10 +12,17 @@
 namespace sim {
 namespace {
 
-// The lazy schedule. A step draws one of the runnable streams of all devices, and runs
-// its next task. Streams are listed in the order of their creation, and waits are not
-// tasks. So the same calls with the same seed run in the same order, whatever the
-// addresses, the clock or the handles are.
+// A step chooses one of the runnable streams of all devices, and runs its next task. Streams
+// are listed in the order of their creation, and waits are not tasks. So the same calls with
+// the same seed run in the same order, whatever the addresses, the clock or the handles are.
+//
+// `lazy` draws the stream anew at each step. Work behind sixteen operators never comes first.
+// `pct` gives streams ranks (probabilistic concurrency testing, Burckhardt et al., ASPLOS 2010):
+// the highest runs until one of depth - 1 random steps, at which it falls below all others. Of k
+// steps of n streams, a race that needs `depth` ordered steps shows with a probability of at
+// least 1 / (n k^(depth-1)). Ranks are drawn again after an epoch, whose length the seed fixes:
+// short epochs find races of near steps, long ones those of distant steps. Every fourth seed has
+// one epoch, which lasts as long as the program.
 //
 // A waiting thread takes steps until the awaited work is done, and leaves all other work where it
 // is. A query that finds unfinished work takes one step, but only if nothing was queued since the
@@ -22,7 +30,11 @@ namespace {
 // nothing run; a host that only polls reaches the end.
 class LazyScheduler final : public Scheduler {
  public:
-  explicit LazyScheduler(Driver& driver) : driver_(driver), state_(driver.options.seed) {}
+  explicit LazyScheduler(Driver& driver) : driver_(driver), state_(driver.options.seed) {
+    if (driver.options.schedule == Schedule::kPct && driver.options.seed % 4 != 0) {
+      epoch_length_ = size_t{4} << draw(kEpochLengths);
+    }
+  }
 
   void make_ready(Stream*) override { go_on(); }
 
@@ -91,11 +103,35 @@ class LazyScheduler final : public Scheduler {
       }
     } while (has_dropped_);
     if (candidates_.empty()) return false;
-    Stream* stream = candidates_[draw(candidates_.size())];
+    Stream* stream = is_ranked_ ? highest() : candidates_[draw(candidates_.size())];
     run_task(driver_, *stream, *stream->head());
     complete(stream);
     return true;
   }
+
+  Stream* highest() {
+    if (epoch_ == 0 || (epoch_length_ != 0 && steps_ == epoch_length_)) begin_epoch();
+    ++steps_;
+    for (Stream* stream : candidates_) {
+      if (stream->drawn == epoch_) continue;
+      stream->drawn = epoch_;
+      stream->rank = static_cast<int64_t>(draw(size_t{1} << 40));
+    }
+    const auto by_rank = [](const Stream* a, const Stream* b) { return a->rank < b->rank; };
+    Stream* const highest = *std::max_element(candidates_.begin(), candidates_.end(), by_rank);
+    if (!is_change()) return highest;
+    highest->rank = --lowest_rank_;
+    return *std::max_element(candidates_.begin(), candidates_.end(), by_rank);
+  }
+
+  void begin_epoch() {
+    ++epoch_;
+    steps_ = 0;
+  }
+
+  // Return whether a rank falls at this step. The epoch's end is unknown, so each step is one of
+  // the depth - 1 among those so far, with the same chance.
+  bool is_change() { return draw(steps_) < driver_.options.depth - 1; }
 
   // Drop the fulfilled waits at the head. Return true if a task is at the head now.
   bool skip_waits(Stream* stream) {
@@ -132,6 +168,15 @@ class LazyScheduler final : public Scheduler {
   uint64_t state_;
   bool has_dropped_ = false;
   std::vector<Stream*> candidates_;
+
+  // The pct schedule's, under step_mutex_.
+  static constexpr size_t kEpochLengths = 11;  // 4, 8, … 4096 steps
+  const bool is_ranked_ = driver_.options.schedule == Schedule::kPct;
+  size_t epoch_length_ = 0;  // 0: one epoch without end
+  uint64_t epoch_ = 0;
+  size_t steps_ = 0;  // of the epoch
+  int64_t lowest_rank_ = 0;
+
   std::atomic<uint64_t> queued_at_last_poll_{0};
 
   std::mutex change_mutex_;

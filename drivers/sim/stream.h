@@ -102,6 +102,10 @@ struct Stream {
   bool is_destroyed = false;  // under `lock`
   std::atomic<uint64_t> tail{0};
 
+  // The pct schedule's, under its step lock.
+  int64_t rank = 0;     // among streams that can run, the highest runs
+  uint64_t drawn = 0;   // the epoch in which the rank was drawn
+
   // The consumer.
   alignas(64) std::atomic<uint64_t> completed{0};
 

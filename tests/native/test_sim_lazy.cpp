@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The simulated device's lazy schedule: work runs when it must, in the order of a seed.
+// The simulated device's lazy and pct schedules: work runs when it must, in the order of a seed.
 #include <algorithm>
 #include <atomic>
 #include <string>
@@ -46,7 +46,8 @@ std::string order_under(const char* path, const char* schedule) {
 
 void lazy_order_is_the_seeds(const char* path) {
   std::vector<std::string> orders;
-  for (const char* schedule : {"lazy:0", "lazy:1", "lazy:2", "lazy:3", "lazy:18446744073709551615"}) {
+  for (const char* schedule : {"lazy:0", "lazy:1", "lazy:2", "lazy:3", "lazy:18446744073709551615", "pct:0", "pct:1",
+                               "pct:2", "pct:18446744073709551615"}) {
     const std::string order = order_under(path, schedule);
     CHECK(order == order_under(path, schedule));
     CHECK(std::find(orders.begin(), orders.end(), order) == orders.end());
@@ -81,8 +82,74 @@ void lazy_shows_a_missing_wait(const char* path) {
   }
 }
 
-void lazy_polling_ends(const char* path) {
-  const Library driver(path, {{"schedule", "lazy:5"}, {"memory", "64MiB"}});
+// Return whether a reader that does not wait for its writer, with calls queued before it on either
+// stream, reads too early. `waits` is the repaired twin.
+bool reads_early(const char* path, uint64_t seed, int calls_before, bool waits) {
+  const std::string schedule = "pct:" + std::to_string(seed);
+  const Library driver(path, {{"schedule", schedule.c_str()}, {"memory", "64MiB"}});
+  driver.open();
+  const uint64_t writer = driver.stream(), reader = driver.stream(), event = driver.event();
+  int value = 0, seen = 0;
+  auto nothing = [] {};
+  auto write = [&] { value = 1; };
+  auto read = [&] { seen = value; };
+  for (int i = 0; i < calls_before; ++i) {
+    CHECK_OK(driver.call(reader, &nothing));
+    CHECK_OK(driver.call(writer, &nothing));
+  }
+  CHECK_OK(driver.call(writer, &write));
+  CHECK_OK(driver.record(writer, event));
+  if (waits) CHECK_OK(driver.wait(reader, event));
+  CHECK_OK(driver.call(reader, &read));
+  CHECK_OK(driver->device_synchronize(driver.self(), 0));
+  return seen == 0;
+}
+
+// Of twenty seeds one shows a missing wait, however much work is queued before the reader.
+void pct_shows_a_missing_wait_at_every_distance(const char* path) {
+  for (const int calls_before : {0, 2, 8, 16, 64, 512}) {
+    for (uint64_t first = 0; first < 200; first += 20) {
+      int early = 0;
+      for (uint64_t seed = first; seed < first + 20; ++seed) {
+        early += reads_early(path, seed, calls_before, false) ? 1 : 0;
+        CHECK(!reads_early(path, seed, calls_before, true));
+      }
+      CHECK(early > 0);
+    }
+  }
+}
+
+// A value that is wrong between two of a stream's calls shows with a probability of at least
+// 1 / (n k), of k calls of n streams: the bound of a race of depth 2.
+void pct_keeps_its_bound(const char* path) {
+  for (const int calls_before : {2, 8, 32}) {
+    const int bound = 2 * (2 * calls_before + 3), seeds = 40 * bound;
+    int seen = 0;
+    for (int seed = 0; seed < seeds; ++seed) {
+      const std::string schedule = "pct:" + std::to_string(seed);
+      const Library driver(path, {{"schedule", schedule.c_str()}, {"depth", "2"}, {"memory", "64MiB"}});
+      driver.open();
+      const uint64_t a = driver.stream(), b = driver.stream();
+      bool is_between = false;
+      auto nothing = [] {};
+      auto enter = [&] { is_between = true; };
+      auto leave = [&] { is_between = false; };
+      auto look = [&] { seen += is_between ? 1 : 0; };
+      for (int i = 0; i < calls_before; ++i) {
+        CHECK_OK(driver.call(a, &nothing));
+        CHECK_OK(driver.call(b, &nothing));
+      }
+      CHECK_OK(driver.call(a, &enter));
+      CHECK_OK(driver.call(a, &leave));
+      CHECK_OK(driver.call(b, &look));
+      CHECK_OK(driver->device_synchronize(driver.self(), 0));
+    }
+    CHECK(seen >= seeds / bound);
+  }
+}
+
+void polling_ends(const char* path, const char* schedule) {
+  const Library driver(path, {{"schedule", schedule}, {"memory", "64MiB"}});
   driver.open();
   const uint64_t stream = driver.stream();
   const uint64_t event = driver.event();
@@ -101,11 +168,17 @@ void lazy_polling_ends(const char* path) {
   CHECK_OK(driver->stream_query(driver.self(), 0, stream));
 }
 
+void lazy_polling_ends(const char* path) {
+  for (const char* schedule : {"lazy:5", "pct:4", "pct:5"}) polling_ends(path, schedule);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   return run_tests(argc, argv,
                    {{"lazy_order_is_the_seeds", lazy_order_is_the_seeds},
                     {"lazy_shows_a_missing_wait", lazy_shows_a_missing_wait},
+                    {"pct_shows_a_missing_wait_at_every_distance", pct_shows_a_missing_wait_at_every_distance},
+                    {"pct_keeps_its_bound", pct_keeps_its_bound},
                     {"lazy_polling_ends", lazy_polling_ends}});
 }

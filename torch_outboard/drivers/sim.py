@@ -18,8 +18,9 @@ class SimDriver(Driver):
         "devices": Option(int, None, "Number of devices; 2 if not given."),
         "memory": Option(str, None, "Bytes of each device, as 512MiB; 4GiB if not given."),
         "schedule": Option(
-            str, None, "normal, inline (run at once) or lazy:SEED (run only at waits, in seeded order)."
+            str, None, "normal, inline (run at once), lazy:SEED or pct:SEED (run only at waits, in seeded order)."
         ),
+        "depth": Option(int, None, "Ordered steps of the races that schedule=pct:SEED looks for; 3 if not given."),
         "workers": Option(int, None, "Threads that run the streams; 1 if not given."),
         "fault": Option(
             str,
