@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
+#include <sstream>
 
 #include "core/capture.h"
 #include "core/collectives.h"
@@ -388,6 +389,32 @@ WorkPtr DistributedBackend::defer(Communicator& communicator, Call& call, c10::D
   return work;
 }
 
+// Return what must be the same on each rank. The sizes of an all-to-all are a rank's own, and so
+// is the list at the root of a gather or a scatter.
+Claim DistributedBackend::claim_of(const Call& call) {
+  const bool is_written = call.read.empty() || call.kind.type == c10d::OpType::SCATTER;
+  const Tensors& given = is_written ? call.written : call.read;
+  std::ostringstream text;
+  text << call.kind.name;
+  if (*call.reduction != '\0') {
+    text << ' ' << call.reduction;
+  }
+  if (call.root >= 0) {
+    text << " (root " << call.root << ')';
+  }
+  for (const at::Tensor& tensor : given) {
+    text << (&tensor == given.data() ? " of " : ", ");
+    if (call.part_bytes.empty()) {
+      text << tensor.numel() << ' ';
+    }
+    text << tensor.scalar_type();
+    if (!call.part_bytes.empty()) {
+      break;
+    }
+  }
+  return {text.str(), call.part_bytes};
+}
+
 WorkPtr DistributedBackend::submit_to_gloo(Call& call) {
   const bool is_point_to_point = c10d::isP2POp(call.kind.type);
   const std::shared_ptr<Staging> staging = stage(call);
@@ -397,6 +424,9 @@ WorkPtr DistributedBackend::submit_to_gloo(Call& call) {
   request->work = c10::make_intrusive<DistributedWork>(getRank(), call.kind, sequence, staging, std::move(call.results),
                                                        group->waiters());
   request->staging = staging;
+  if (!is_point_to_point) {
+    request->claim = claim_of(call);
+  }
   request->post = std::move(call.post);
   request->adjust = std::move(call.adjust);
   request->timeout = options_->timeout;

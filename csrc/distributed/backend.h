@@ -87,6 +87,8 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
     NativePost native = {};  // the same by the driver's own collectives; may be empty
     int peer = -1;           // of a send or a receive
     int root = -1;           // the rank that a collective names
+    const char* reduction = "";
+    std::vector<int64_t> part_bytes = {};  // of an all-to-all, for each rank, then from each rank
     std::vector<int64_t> in_splits = {}, out_splits = {};  // for profiles
     int channel = 0;  // of streams: 0 for collectives, which run in order, others for sends and receives
   };
@@ -98,6 +100,7 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
   WorkPtr submit_native(Call& call);
   WorkPtr defer(Communicator& communicator, Call& call, c10::DeviceIndex device, uint64_t sequence);
   WorkPtr submit_to_gloo(Call& call);
+  static Claim claim_of(const Call& call);
   static void submit_timed(Group& group, std::shared_ptr<Request> request, bool is_point_to_point);
   bool uses_native(const at::Tensor& tensor) const;
   const std::shared_ptr<Group>& group_of(const Call& call) const;

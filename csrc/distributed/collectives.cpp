@@ -28,6 +28,25 @@ std::vector<Tensors> nested(Tensors tensors) {
   return {std::move(tensors)};
 }
 
+std::vector<int64_t> joined(std::vector<int64_t> first, const std::vector<int64_t>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+// Return the tag under which Gloo exchanges a message of that size. Gloo fills a part of a tensor
+// that is larger than the message, and ends the process if it is smaller. So the sizes of messages
+// are in their tags, and a receive of another size waits until the timeout. Tags have 31 bits: the
+// sizes behind large ones are not told apart, and of 16384 sizes two may have the same bits.
+int gloo_tag(const char* name, int tag, size_t bytes) {
+  constexpr int kTagBits = 16, kSizeBits = 14, kMark = 1 << (kTagBits + kSizeBits);
+  TORCH_CHECK_VALUE(tag >= 0 && tag < kMark, name, " takes a tag from 0 to ", kMark - 1, ", not ", tag);
+  if (tag >= 1 << kTagBits) {
+    return kMark | tag;
+  }
+  constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15;  // spreads near sizes over the upper bits
+  return tag << kSizeBits | static_cast<int>((bytes * kGoldenRatio) >> (64 - kSizeBits));
+}
+
 }  // namespace
 
 WorkPtr DistributedBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& given) {
@@ -76,6 +95,7 @@ WorkPtr DistributedBackend::reduce_in_place(const Kind& kind, const Tensors& ten
       }
     };
   }
+  call.reduction = reduction.name();
   return submit(std::move(call), native::all_reduce(reduction.native(), reduction.scale()));
 }
 
@@ -109,6 +129,7 @@ WorkPtr DistributedBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& 
   };
   Call call{kind, tensors, {}, is_root, given.asyncOp, tensors, post, adjust};
   call.root = static_cast<int>(given.rootRank);
+  call.reduction = reduction.name();
   return submit(std::move(call), native::reduce(reduction.native(), reduction.scale(), given.rootRank));
 }
 
@@ -262,8 +283,9 @@ WorkPtr DistributedBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors
     return {gloo._reduce_scatter_base(to, from, options)};
   };
   const auto adjust = [reduction](Tensors& out) { reduction.adjust(out[0]); };
-  return submit({kind, inputs[0], outputs, false, given.asyncOp, outputs, post, adjust},
-                native::reduce_scatter_list(reduction.native(), reduction.scale()));
+  Call call{kind, inputs[0], outputs, false, given.asyncOp, outputs, post, adjust};
+  call.reduction = reduction.name();
+  return submit(std::move(call), native::reduce_scatter_list(reduction.native(), reduction.scale()));
 }
 
 WorkPtr DistributedBackend::reduce_scatter_single(const Kind& kind, const Tensors& outputs, const Tensors& inputs,
@@ -290,8 +312,9 @@ WorkPtr DistributedBackend::reduce_scatter_single(const Kind& kind, const Tensor
       reduction.adjust(tensor);
     }
   };
-  return submit({kind, inputs, outputs, false, given.asyncOp, outputs, post, adjust},
-                native::reduce_scatter(reduction.native(), reduction.scale()));
+  Call call{kind, inputs, outputs, false, given.asyncOp, outputs, post, adjust};
+  call.reduction = reduction.name();
+  return submit(std::move(call), native::reduce_scatter(reduction.native(), reduction.scale()));
 }
 
 WorkPtr DistributedBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -323,6 +346,7 @@ WorkPtr DistributedBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
             }};
   call.in_splits = input_splits;
   call.out_splits = output_splits;
+  call.part_bytes = joined(from_sizes, to_sizes);
   return submit(std::move(call), native::all_to_all_splits(to_sizes, from_sizes));
 }
 
@@ -355,7 +379,9 @@ WorkPtr DistributedBackend::alltoall(Tensors& outputs, Tensors& inputs, const c1
     }
     *received = at::Tensor();
   };
-  return submit({kind, inputs, outputs, false, given.asyncOp, outputs, post, adjust}, native::all_to_all());
+  Call call{kind, inputs, outputs, false, given.asyncOp, outputs, post, adjust};
+  call.part_bytes = joined(from_sizes, to_sizes);
+  return submit(std::move(call), native::all_to_all());
 }
 
 WorkPtr DistributedBackend::send(Tensors& tensors, int rank, int tag) {
@@ -363,10 +389,13 @@ WorkPtr DistributedBackend::send(Tensors& tensors, int rank, int tag) {
   check_one(kind.name, "the tensor", tensors);
   check_rank(kind.name, "the destination", rank, getSize());
   TORCH_CHECK_VALUE(rank != getRank(), kind.name, ": the destination is rank ", rank, " itself: use copy_()");
-  Call call{kind, tensors, {}, false, true, tensors, [rank, tag](c10d::Backend& gloo, Tensors& in, Tensors&) -> Works {
-              Tensors bytes = bytes_of(in);
-              return {gloo.send(bytes, rank, tag)};
-            }};
+  check_tensors(kind.name, tensors);
+  const auto post = [rank, tag = gloo_tag(kind.name, tag, tensors[0].nbytes())](c10d::Backend& gloo, Tensors& in,
+                                                                                Tensors&) -> Works {
+    Tensors bytes = bytes_of(in);
+    return {gloo.send(bytes, rank, tag)};
+  };
+  Call call{kind, tensors, {}, false, true, tensors, post};
   call.channel = 2 + 2 * rank;
   call.peer = rank;
   return submit(std::move(call), native::send());
@@ -374,10 +403,13 @@ WorkPtr DistributedBackend::send(Tensors& tensors, int rank, int tag) {
 
 WorkPtr DistributedBackend::receive(const Kind& kind, Tensors& tensors, int rank, int tag) {
   check_one(kind.name, "the tensor", tensors);
-  Call call{kind, {}, tensors, false, true, tensors, [rank, tag](c10d::Backend& gloo, Tensors&, Tensors& out) -> Works {
-              Tensors bytes = bytes_of(out);
-              return {rank < 0 ? gloo.recvAnysource(bytes, tag) : gloo.recv(bytes, rank, tag)};
-            }};
+  check_tensors(kind.name, tensors);
+  const auto post = [rank, tag = gloo_tag(kind.name, tag, tensors[0].nbytes())](c10d::Backend& gloo, Tensors&,
+                                                                                Tensors& out) -> Works {
+    Tensors bytes = bytes_of(out);
+    return {rank < 0 ? gloo.recvAnysource(bytes, tag) : gloo.recv(bytes, rank, tag)};
+  };
+  Call call{kind, {}, tensors, false, true, tensors, post};
   call.channel = 3 + 2 * rank;  // 1 from any rank
   call.peer = rank;
   return submit(std::move(call), rank < 0 ? NativePost() : native::receive());

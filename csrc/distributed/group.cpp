@@ -224,6 +224,10 @@ void Group::run_collective(Request& request) {
   }
   std::exception_ptr error;
   try {
+    if (compared_ < kMostCompared && gloo_->getSize() > 1) {
+      ++compared_;
+      check_agreement(*gloo_, gloo_mutex_, request.claim, request.timeout);
+    }
     finish(request, post(request), false);
   } catch (...) {
     error = failure_.fail(request.work->kind().name, request.work->getSequencenumber(), std::current_exception());
@@ -232,9 +236,15 @@ void Group::run_collective(Request& request) {
 }
 
 void Group::run_point_to_point(const std::shared_ptr<Request>& request) {
-  const auto fail = [this, request] {
-    complete(*request,
-             failure_.fail(request->work->kind().name, request->work->getSequencenumber(), std::current_exception()));
+  const auto begin = std::chrono::steady_clock::now();
+  const auto fail = [this, request, begin] {
+    std::exception_ptr cause = std::current_exception();
+    if (std::chrono::steady_clock::now() - begin >= request->timeout) {
+      cause = make_group_error(c10::str(
+          text_of(cause), ". The peer did not call, or its tensor has another size than the ",
+          request->staging->bytes(), " bytes of this rank's: the sizes of a send and its recv must be equal."));
+    }
+    complete(*request, failure_.fail(request->work->kind().name, request->work->getSequencenumber(), cause));
   };
   if (!make_ready(*request)) {
     return;

@@ -62,6 +62,7 @@ Reduction::Reduction(const ReduceOp& op, c10::ScalarType dtype, int size, const 
   const bool is_complex = c10::isComplexType(dtype);
   const bool is_integral = c10::isIntegralType(dtype, /*includeBool=*/true);
   TORCH_CHECK_VALUE(type < ReduceOp::UNUSED, name, " with a reduction that torch does not know");
+  name_ = name_of(type);
   TORCH_CHECK_VALUE(!is_bitwise(type) || is_integral, name, " with ", name_of(type), " takes integers, not ", dtype);
   TORCH_CHECK_VALUE(!is_complex || type == ReduceOp::SUM || type == ReduceOp::AVG || type == ReduceOp::PREMUL_SUM, name,
                     " with ", name_of(type), " makes no sense of ", dtype);

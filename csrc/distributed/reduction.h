@@ -14,6 +14,7 @@ class Reduction {
   Reduction(const c10d::ReduceOp& op, c10::ScalarType dtype, int size, const char* name);
 
   const c10d::ReduceOp& op() const noexcept { return op_; }
+  const char* name() const noexcept { return name_; }  // of the reduction that was asked for: "AVG"
   // Return the same memory as a dtype that Gloo reduces.
   at::Tensor view(const at::Tensor& tensor) const;
   // Compute the result from a sum, in place: AVG divides, PREMUL_SUM multiplies.
@@ -27,6 +28,7 @@ class Reduction {
  private:
   enum class Adjustment : uint8_t { None, Divide, Multiply };
   c10d::ReduceOp op_;
+  const char* name_ = "";
   Adjustment adjustment_ = Adjustment::None;
   double number_ = 1.0;
 };

@@ -215,8 +215,14 @@ def test_a_mesh_that_does_not_fit_is_refused(run_ranks: RunRanks) -> None:
     assert "--tensor-parallel=2 does not divide the number of processes, 1" in answer.stderr
 
 
-def test_ranks_that_differ_are_told_in_debug_mode(run_ranks: RunRanks) -> None:
-    run_ranks("mismatch")
+@pytest.mark.parametrize("way", [HOST, STAGED, OWN])
+def test_ranks_that_differ_are_told_in_debug_mode(run_ranks: RunRanks, way) -> None:
+    run_ranks("mismatch", way=way)
+
+
+@pytest.mark.parametrize("way", [HOST, STAGED])
+def test_ranks_that_differ_raise_on_each_rank(run_ranks: RunRanks, way) -> None:
+    run_ranks("differing", way=way)
 
 
 def test_copies_are_refused_where_they_are_forbidden(run_ranks: RunRanks) -> None:
