@@ -21,6 +21,11 @@ namespace outboard {
 
 namespace {
 
+// How many of a group's collectives ranks compare beforehand. That takes as long as a small
+// collective, and calls that differ do so early, as a rule. Torch compares all of them under
+// TORCH_DISTRIBUTED_DEBUG=DETAIL.
+constexpr uint64_t kMostCompared = 100;
+
 // Several works as one, of the calls between startCoalescing and endCoalescing.
 class CoalescedWork final : public c10d::Work {
  public:
@@ -424,7 +429,7 @@ WorkPtr DistributedBackend::submit_to_gloo(Call& call) {
   request->work = c10::make_intrusive<DistributedWork>(getRank(), call.kind, sequence, staging, std::move(call.results),
                                                        group->waiters());
   request->staging = staging;
-  if (!is_point_to_point) {
+  if (!is_point_to_point && sequence <= kMostCompared && getSize() > 1) {
     request->claim = claim_of(call);
   }
   request->post = std::move(call.post);

@@ -224,9 +224,8 @@ void Group::run_collective(Request& request) {
   }
   std::exception_ptr error;
   try {
-    if (compared_ < kMostCompared && gloo_->getSize() > 1) {
-      ++compared_;
-      check_agreement(*gloo_, gloo_mutex_, request.claim, request.timeout);
+    if (request.claim) {
+      check_agreement(*gloo_, gloo_mutex_, *request.claim, request.timeout);
     }
     finish(request, post(request), false);
   } catch (...) {

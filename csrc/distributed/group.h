@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 
 #include "core/activity.h"
@@ -29,7 +30,7 @@ struct Request {
   std::shared_ptr<Staging> staging;
   std::function<Works(c10d::Backend& gloo, Tensors& in, Tensors& out)> post;  // starts the exchange
   std::function<void(Tensors& out)> adjust;  // makes the result from the exchanged data; may be empty
-  Claim claim;  // of collectives
+  std::optional<Claim> claim;  // that ranks compare beforehand
   OwnWorkTimer timer;  // of the exchange, for profilers
   std::chrono::milliseconds timeout{};  // of point-to-point operations and claims; collectives have it in their options
 };
@@ -120,10 +121,6 @@ class Group : public std::enable_shared_from_this<Group> {
   void complete(Request& request, const std::exception_ptr& error);
   void abort_receives();
 
-  // How many collectives are compared beforehand. A comparison takes as long as a small collective,
-  // and calls that differ do so early, as a rule. Torch compares all under
-  // TORCH_DISTRIBUTED_DEBUG=DETAIL.
-  static constexpr uint64_t kMostCompared = 100;
   const c10::intrusive_ptr<c10d::Backend> gloo_;
   GroupFailure failure_;
   std::atomic<uint64_t> sequence_{0};
@@ -137,7 +134,6 @@ class Group : public std::enable_shared_from_this<Group> {
   std::unordered_map<DistributedWork*, WorkPtr> exchanges_;  // Gloo's works of sends and receives
   std::unique_ptr<Lane> collectives_, point_to_point_;
   bool is_closed_ = false;
-  uint64_t compared_ = 0;  // of the thread of collectives
 };
 
 }  // namespace outboard

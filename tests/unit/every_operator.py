@@ -47,7 +47,11 @@ SIZES: tuple[tuple[tuple[int, ...], torch.dtype, bool], ...] = (
 
 
 def operators() -> list[Any]:
-    """Return the schemas, in an order that does not change. The operators of TorchScript's interpreter are left out."""
+    """Return the schemas, in an order that does not change.
+
+    The operators that only TorchScript's interpreter has are left out: they do not ask the dispatcher. Of these,
+    `aten::_tensor_to_list` and `onnx::Reshape` read the memory of any device on the host.
+    """
     names = set(torch._C._dispatch_get_all_op_names())
     found = {}
     for schema in torch._C._jit_get_all_schemas():

@@ -46,6 +46,17 @@ assert torch.equal(ops._saturate_weight_to_fp16(d.clone()).cpu(), ops._saturate_
 wanted = ops.choose_qparams_optimized(x.flatten(), 6, 200, 0.16, 8)
 found = ops.choose_qparams_optimized(d.flatten(), 6, 200, 0.16, 8)
 assert all(torch.equal(one.cpu(), other) for one, other in zip(found, wanted))
+shape = torch.tensor([3, 2])
+for of in (shape, shape.to("sim")):
+    given = d.clone().requires_grad_()
+    reshaped = torch._reshape_from_tensor(given, of)
+    reshaped.sum().backward()
+    assert torch.equal(reshaped.detach().cpu(), x.reshape(3, 2)) and given.grad.tolist() == [[1.0] * 3] * 2
+assert torch.equal(torch._reshape_from_tensor(x, shape.to("sim")), x.reshape(3, 2))
+with pytest.raises(RuntimeError, match="expected scalar type Long"):
+    torch._reshape_from_tensor(d, shape.to("sim").int())
+with pytest.raises(RuntimeError, match="a shape of one dimension, got 2"):
+    torch._reshape_from_tensor(d, shape.to("sim")[None])
 state = torch.zeros(3, 30, dtype=torch.long)
 on_device = state.to("sim")
 ops._sobol_engine_initialize_state_(state, 3)

@@ -184,6 +184,13 @@ at::Tensor saturate_to_half(const at::Tensor& weight) {
   return weight.contiguous().clamp_(-kMost, kMost);
 }
 
+// Torch's own reads the shape's memory on the host.
+at::Tensor reshape_from_tensor(const at::Tensor& self, const at::Tensor& shape) {
+  TORCH_CHECK(shape.dim() == 1, "_reshape_from_tensor takes a shape of one dimension, got ", shape.dim());
+  const at::Tensor sizes = shape.cpu().contiguous();
+  return self.reshape(at::IntArrayRef(sizes.const_data_ptr<int64_t>(), sizes.numel()));
+}
+
 // Torch calls the CPU's kernel of another operator, on any device.
 at::Tensor& range_without_step(const at::Scalar& start, const at::Scalar& end, at::Tensor& out) {
   return at::range_out(out, start, end, 1);
@@ -236,6 +243,10 @@ void register_composites(torch::Library& aten) {
     packed.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_packing>());
   }
   aten.impl("range.out_", range_without_step);
+  for (const c10::DispatchKey key : {c10::DispatchKey::AutogradPrivateUse1, c10::DispatchKey::PrivateUse1}) {
+    auto& both = *new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+    both.impl("_reshape_from_tensor", reshape_from_tensor);
+  }
 }
 
 }  // namespace outboard
