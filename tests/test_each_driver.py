@@ -296,6 +296,7 @@ def test_generated_operator_database(driver: str) -> None:
     run_pytest(DATABASE, f"--driver={driver}")
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("driver", SCHEDULED)
 @pytest.mark.parametrize("options", [["--compile"], ["--compile", "--dynamic"]], ids=" ".join)
 def test_the_digits_are_learned_compiled(driver: str, options: list[str], request: pytest.FixtureRequest) -> None:

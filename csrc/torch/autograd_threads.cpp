@@ -79,6 +79,8 @@ struct OpenEngine : Engine {
   static auto new_workers() { return std::make_shared<ThreadPoolShared>(); }
 };
 
+thread_local bool are_hidden = false;
+
 // Return true if this process was forked and has executed no program since: of the ninth number
 // of its state, PF_FORKNOEXEC.
 bool is_forked() {
@@ -130,15 +132,24 @@ void begin_autograd_after_fork() {
     return;
   }
   const BlockingRegion without_interpreter;  // each thread takes its lock first
+  // Torch starts no threads for no devices. If it started them, it would refuse all later passes of
+  // this process's own forked children, those on the CPU too.
+  are_hidden = true;
   try {
     engine.initialize_device_threads_pool();
   } catch (const c10::Error&) {
+    are_hidden = false;
     return;  // the parent had threads: a backward pass raises this, and nothing else needs them
   }
+  are_hidden = false;
   if (workers == nullptr) {
     workers = OpenEngine::new_workers();
-    begin_autograd_threads(static_cast<c10::DeviceIndex>(device_count()));
   }
+  begin_autograd_threads(static_cast<c10::DeviceIndex>(device_count()));
+}
+
+bool hides_devices() {
+  return are_hidden;
 }
 
 void drain_autograd_threads() noexcept {

@@ -15,6 +15,7 @@
 #include "core/stream.h"
 #include "core/sync_debug.h"
 #include "memory/caching_allocator.h"
+#include "torch/autograd_threads.h"
 
 namespace outboard {
 
@@ -108,7 +109,9 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     return static_cast<Event*>(start)->elapsed_ms(*static_cast<Event*>(end));
   }
 
-  c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(device_count()); }
+  c10::DeviceIndex deviceCount() const noexcept override {
+    return hides_devices() ? c10::DeviceIndex{0} : static_cast<c10::DeviceIndex>(device_count());
+  }
   c10::DeviceCapability getDeviceCapability(c10::Device device) const override {
     c10::DeviceCapability capability;
     for (const c10::ScalarType quantized : {c10::kQInt8, c10::kQUInt8, c10::kQInt32, c10::kQUInt4x2, c10::kQUInt2x4}) {

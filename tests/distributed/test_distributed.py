@@ -23,6 +23,7 @@ def _lack_of_opencl() -> str:
     return "" if answer.returncode == 0 else "capability: a device. opencl has none here"
 
 
+@pytest.mark.database
 @pytest.mark.parametrize(("way", "provider"), [(HOST, "host"), (STAGED, "staged"), (APART, "staged")])
 def test_every_collective_of_every_dtype(run_ranks: RunRanks, way, provider) -> None:
     if way is APART and (lack := _lack_of_opencl()):
@@ -78,6 +79,7 @@ FAKES = {
 }
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("how", ["works", "kill", "leave", "hang", "late", "abort", "stuck", "exit", *FAKES])
 def test_nccl_that_fails(run_ranks: RunRanks, nccl, how) -> None:
     variables = FAKES.get(how, {})
@@ -97,6 +99,7 @@ def test_every_collective_of_the_simulated_device(run_ranks: RunRanks, options) 
     run_ranks("collectives", "7", "native", way=(*OWN[:1], {**OWN[1], **options}, OWN[2]))
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("how", ["works", "kill", "leave", "hang", "late", "abort", "exit"])
 def test_collectives_of_the_simulated_device_that_fail(run_ranks: RunRanks, how) -> None:
     run_ranks("native", how, way=OWN, statuses=(0, -signal.SIGKILL) if how == "kill" else (0, 0))
@@ -178,6 +181,7 @@ def test_training_reaches_what_one_process_reaches(run_ranks: RunRanks, way, pro
     run_ranks("training", "ddp,sync_batch_norm,fsdp2,fsdp2_mixed,dtensor,attention", provider, way=way)
 
 
+@pytest.mark.database
 @pytest.mark.parametrize(("way", "provider"), [(HOST, "host"), (STAGED, "staged"), (OWN, "native")])
 def test_torchs_stacks_compute_what_one_process_does(run_ranks: RunRanks, way, provider) -> None:
     parts = "fsdp1,gpipe,one_f_one_b,resharded,compiled,context"
@@ -260,6 +264,7 @@ def known_losses() -> list[float]:
     return []
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("options", [[], ["--fsdp"]], ids=["ddp", "fsdp2"])
 def test_the_digits_are_learned_by_torchrun(run_ranks, tmp_path, losses_of_one_process, options) -> None:
     """The example resumes from its checkpoint, with another number of ranks."""

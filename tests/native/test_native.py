@@ -248,7 +248,9 @@ def test_generated_kernels_are_cuda(fakes, chip, share):
     assert int(count.split()[0]) > 400 / int(share)
 
 
-@pytest.mark.parametrize("chips", ["75 90", pytest.param("80 100", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "chips", [pytest.param("75 90", marks=pytest.mark.database), pytest.param("80 100", marks=pytest.mark.long)]
+)
 def test_matrix_units_are_cuda(nvrtc, chips):
     """Kernels with matrix units compile with NVRTC, which needs no GPU, from sm_80 on and not before."""
     command = [sys.executable, HERE / "unit_texts.py", nvrtc, *chips.split()]

@@ -69,6 +69,7 @@ def is_installed(distribution: str) -> bool:
 
 
 # tests/stress has the template "triton".
+@pytest.mark.database
 @pytest.mark.parametrize(("template", "language"), [kind for kind in KINDS if kind[0] != "triton"])
 def test_a_made_project_builds_and_passes_the_driver_tests(template, language, tmp_path, run_python):
     build_and_test(template, language, tmp_path, run_python)

@@ -67,6 +67,7 @@ def failure_of(name: str, entries: list[str]) -> str | None:
     return f"none of {', '.join(entries)} calls it"
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("name", sorted(listed_pairs()))
 def test_a_listed_operator_is_proven(name: str):
     assert failure_of(name, read_list()[name][1]) is None

@@ -29,10 +29,10 @@ def collect(*places: str, share: str = "") -> list[str]:
 
 
 def test_eight_shares_run_every_case_once_and_every_file_each_time() -> None:
-    places = ["tests/kernels", "tests/operators/test_opinfo.py", "tests/driver/test_streams.py"]
+    places = ["tests/kernels", "tests/driver/test_streams.py"]
     everything = collect(*places)
     databases = [name for name in everything if not name.startswith("tests/driver")]
-    assert len(databases) > 9000 and len(everything) > len(databases)
+    assert len(databases) > 1000 and len(everything) > len(databases)
     items = [SimpleNamespace(nodeid=name, path=name.split("::")[0]) for name in databases]
     files = {item.path for item in items}
     runs: collections.Counter[str] = collections.Counter()

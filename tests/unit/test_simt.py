@@ -327,6 +327,7 @@ def _programs() -> dict[str, str]:
     return {name: BEGIN + text.replace("INDICES\n", INDICES) for name, text in {**host, **opencl, **apart}.items()}
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("case", _programs())
 def test_values(run_compiler: RunPython, case: str) -> None:
     answer = run_compiler(_programs()[case], status=None)
