@@ -128,12 +128,12 @@ def account(rule: str, schedule: str, expected: str) -> None:
         print(json.dumps({"attached": type(error).__name__, "outcomes": [], "waits": [], "left": 0}))
         return
     outcomes: list[str] = []
-    waits: list[str] = []
+    waits: list[list[str]] = []
     # One run after the failure is undisturbed.
     while len(outcomes) < 2 or (len(outcomes) == 2 and outcomes[1] != "right"):
         outcomes.append(_outcome(json.loads(expected)))
         gc.collect()
-        waits += _settle()
+        waits.append(_settle())
     gc.collect()
     left = sum(module.memory_allocated(index) for index in range(module.device_count()))
     print(json.dumps({"attached": "right", "outcomes": outcomes, "waits": waits, "left": left}))
