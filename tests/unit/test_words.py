@@ -12,7 +12,7 @@ import torch_outboard
 from tests.words import foreign_words, listed
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
 from torch_outboard.codegen.kernel.overrides import unary_functions
-from torch_outboard.codegen.prelude import prelude
+from torch_outboard.codegen.prelude import _blocks, prelude
 
 FOLDER = Path(torch_outboard.__file__).parent
 SOURCES = [
@@ -33,6 +33,13 @@ def test_functions_are_those_of_the_sources() -> None:
 def test_macros_are_those_of_the_sources() -> None:
     macros = listed()["header"] | listed()["optional"]
     assert {one for one in macros if not any(re.search(rf"\b{one}\b", text) for text in SOURCES)} == set()
+
+
+def test_the_prelude_has_no_other_words() -> None:
+    """With doubles, whose constants have no suffix. `Dialect.source` defines the one macro."""
+    text = "\n".join(block.written(frozenset(block.texts)) for block in _blocks()[0])
+    others = {one for one in foreign_words(text, OPENCL_C) if not one.endswith("(a double)")}
+    assert others == {"OB_BEYOND_E4M3FN"}
 
 
 def test_a_text_of_listed_words_passes() -> None:
