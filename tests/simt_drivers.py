@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Drivers whose kernels come from the generator 'simt', for `pytest --driver=tests.simt_drivers:HostCpp`."""
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from typing import Any
 
 import torch
 
+from tests.words import foreign_words
 from torch_outboard._discovery import find_driver
+from torch_outboard.codegen.dialects.dialect import Dialect
+from torch_outboard.codegen.dialects.frame import LocalArray, Parameter
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
 from torch_outboard.codegen.dialects.units import reference
 from torch_outboard.compile.simt.generator import OpenCLGenerator
@@ -82,3 +87,76 @@ class Floats(Apart):
 
     kernel_generator = FloatsGenerator
     code_generator = FloatsGenerator
+
+
+class StrictDialect(Dialect):
+    """OpenCL C with the words that docs/vendor-questions.md lists, for a chip with little room.
+
+    A text with another word raises, and so does a kernel that declares more local memory. In a launch of more items
+    than the chip has, several items have the same number, so that elements stay uncomputed.
+    """
+
+    def frame(self, name: str, parameters: Iterable[Parameter], body: str, arrays: Iterable[LocalArray] = ()) -> str:
+        arrays = tuple(arrays)
+        if (memory := sum(one.bytes for one in arrays)) > LOCAL_MEMORY:
+            raise ValueError(f"{name} declares {memory} bytes of local memory")
+        return super().frame(name, parameters, body, arrays)
+
+    def source(self, kernel: str) -> str:
+        text = super().source(kernel)
+        _, _, written = text.partition(self.header)
+        if strange := foreign_words(written, self):
+            raise ValueError(f"words that no language must have: {', '.join(sorted(strange))}")
+        return text
+
+
+LOCAL_MEMORY = 16 << 10
+
+
+def strict(items: int) -> StrictDialect:
+    given = {one.name: getattr(FloatsGenerator.dialect, one.name) for one in fields(Dialect)}
+    of_group, item = "((ob_i32)get_local_id(0))", f"(ob_i32)(get_local_id(0) % {items}u)"
+    given |= {
+        "name": f"opencl_c_strict_{items}",
+        "header": given["header"].replace(of_group, f"({item})"),
+        "item": f"((ob_i64)get_group_id(0) * (ob_i64)get_local_size(0) + {item})",
+        "group": items,
+        "vectors": "",
+    }
+    return StrictDialect(**given)
+
+
+class StrictGenerator(OpenCLGenerator):
+    """A generator as for a chip with groups of 64 items and no doubles, whose language has no more than it must."""
+
+    dialect = strict(64)
+
+
+class Strict(Apart):
+    """As `Floats`, with groups of 64 items that have 16 KiB of local memory, and a strict compiler."""
+
+    kernel_generator = StrictGenerator
+    code_generator = StrictGenerator
+
+    def device_properties(self, device: int) -> dict[str, Any]:
+        return {
+            "name": "strict",
+            "architecture": "strict",
+            "total_memory": 4 << 30,
+            "max_threads_per_block": type(self).kernel_generator.dialect.group,
+            "shared_memory_per_block": LOCAL_MEMORY,
+            "machine": "gpu",
+        }
+
+
+class Strict32Generator(OpenCLGenerator):
+    """As `StrictGenerator`, with groups of 32 items."""
+
+    dialect = strict(32)
+
+
+class Strict32(Strict):
+    """As `Strict`, with groups of 32 items."""
+
+    kernel_generator = Strict32Generator
+    code_generator = Strict32Generator

@@ -215,6 +215,7 @@ REDUCTIONS = str(TESTS / "kernels" / "test_reductions.py")
 MATRIX_UNITS = str(TESTS / "kernels" / "test_matrix_units.py")
 CONVOLUTIONS = str(TESTS / "kernels" / "test_convolutions.py")
 WITHOUT_DOUBLES = str(TESTS / "kernels" / "test_without_doubles.py")
+SMALL_CHIPS = str(TESTS / "kernels" / "test_small_chips.py")
 # Of the tests of generated kernels what Inductor's lowerings, and what torch decomposes, decide.
 # The other kernels are written here, and each of them is in the database.
 LOWERED = ["gradients", "lowerings", "numbers", "random", "sparse", "transforms"]
@@ -232,7 +233,7 @@ def test_generated_kernels(driver: str, part: int, request: pytest.FixtureReques
     if request.config.getoption("--core"):
         files = [str(TESTS / "kernels" / f"test_{name}.py") for name in LOWERED]
     else:
-        others = (DATABASE, REDUCTIONS, MATRIX_UNITS, WITHOUT_DOUBLES)
+        others = (DATABASE, REDUCTIONS, MATRIX_UNITS, WITHOUT_DOUBLES, SMALL_CHIPS)
         files = [one for one in sorted(map(str, (TESTS / "kernels").glob("test_*.py"))) if one not in others]
     run_pytest(*files[part::PARTS], f"--driver={driver}")
 
@@ -272,6 +273,14 @@ def test_devices_without_doubles(driver: str, request: pytest.FixtureRequest) ->
     if request.config.getoption("--core"):
         return  # they are learned compiled on every torch
     learn_digits(f"--device={driver}", OUTBOARD_FALLBACK="error")
+
+
+@pytest.mark.parametrize("driver", ["tests.simt_drivers:Strict", "tests.simt_drivers:Strict32"])
+def test_small_chips_with_strict_languages(driver: str, request: pytest.FixtureRequest) -> None:
+    """Of the smaller one what has templates: the other kernels differ by a number alone."""
+    if request.config.getoption("--core"):
+        pytest.skip("the templates are the same on every torch")
+    run_pytest(SMALL_CHIPS, f"--driver={driver}", *(["-k", "values"] if driver.endswith("32") else []))
 
 
 @pytest.mark.parametrize("driver", [GENERATED])

@@ -109,7 +109,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     "kernels.templates": _TEMPLATES,
     "kernels.book": _BOOK,
     "kernels": _OPERATORS,
-    "kernels.disk": _DISK,
+    "kernels.disk": {*_DISK, "codegen.dialects"},
     "kernels.tune": _TUNING,
     "kernels.plans": {*_TUNING, *_SHARED, "kernels.tune"},
     "kernels.builder": {*_TUNING, "kernels.plans", "kernels.tune"},

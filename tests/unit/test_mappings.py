@@ -13,6 +13,7 @@ from torch._inductor.utils import IndentedBuffer
 
 from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
+from torch_outboard.codegen.dialects.room import Room
 from torch_outboard.codegen.mapping import choice
 from torch_outboard.codegen.mapping.columns import Columns
 from torch_outboard.codegen.mapping.group import Group, Shape
@@ -69,7 +70,7 @@ def text(buffer: IndentedBuffer) -> str:
 
 def test_an_item_joins_its_lanes_in_halves() -> None:
     kernel = Kernel(tree("x", 9), tree("r0_", 40))
-    mapping = Item(kernel, is_parallel=True)
+    mapping = Item(kernel, is_parallel=True, items=64)
     assert mapping.launch() == (64, 64)
     mapping.join_lanes([("acc", torch.float32)], lambda a, b: [f"acc[{a}] += acc[{b}];"])
     assert "span = lanes0 / 2" in text(kernel.after) and "acc[lane] += acc[lane + span];" in text(kernel.after)
@@ -86,12 +87,12 @@ def test_a_row_in_order_or_a_short_one_has_one_lane(is_sequential: bool, size: i
     kernel = Kernel(tree("x", 9), tree("r0_", size))
     kernel.before.writeline("float acc[lanes0];")
     kernel.is_sequential = is_sequential
-    assert Item(kernel, is_parallel=True).lanes([kernel.range_trees[1]]) == 1
+    assert Item(kernel, is_parallel=True, items=64).lanes([kernel.range_trees[1]]) == 1
 
 
 def test_columns_have_a_lane_each() -> None:
     kernel = Kernel(tree("x", 70), tree("r0_", 40))
-    mapping = Columns(kernel, is_parallel=True, columns=16)
+    mapping = Columns(kernel, is_parallel=True, items=64, columns=16)
     assert mapping.launch() == (4, 4) and mapping.lane == "lane"
     assert mapping.count(kernel.range_trees[0], "xnumel") == "((xnumel + 15) / 16)"
     mapping.join_lanes([("acc", torch.float32)], lambda a, b: ["wrong"])
@@ -116,7 +117,7 @@ def test_a_group_stores_rows_at_its_end_by_one_item() -> None:
 
 
 def test_what_is_not_reduced_is_spread_on_gpus_and_a_run_on_cpus() -> None:
-    spread = Spread(Kernel(tree("x", 9)), is_parallel=True)
+    spread = Spread(Kernel(tree("x", 9)), is_parallel=True, items=256)
     spread.prepare(spread.kernel.range_trees)
     assert spread.launch() == (1024, 256) and "ob_part < 4" in " ".join(spread.head("n"))
     spread.kernel.body.writelines(["x;" * 100] * 50)
@@ -149,6 +150,7 @@ def test_the_choice(
     graph = SimpleNamespace(get_current_device_or_throw=lambda: torch.device("cpu"), sizevars=hint)
     monkeypatch.setattr(choice, "V", SimpleNamespace(graph=graph))
     monkeypatch.setattr(choice, "is_cpu", lambda device: machine == "cpu")
+    monkeypatch.setattr(choice, "room_of", lambda dialect, device: Room())
     monkeypatch.setattr(choice, "cooperates", lambda dialect, device: has_groups and machine == "gpu")
     kernel = Kernel(*map(tree, ("x", "r0_"), shape), reads=reads)
     assert type(choice.choose_mapping(kernel)) is kind

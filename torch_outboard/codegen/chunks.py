@@ -25,9 +25,8 @@ from torch_outboard.codegen.dialects.frame import Parameter
 from torch_outboard.codegen.kernel.kernel import SimtKernel
 from torch_outboard.codegen.kernel.values import cast
 from torch_outboard.codegen.mapping.item import Item
-from torch_outboard.codegen.mapping.machine import cooperates
+from torch_outboard.codegen.mapping.machine import cooperates, room_of
 from torch_outboard.codegen.mapping.mapping import Mapping
-from torch_outboard.codegen.mapping.parts import ITEMS
 from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.codegen.scheduling import SimtScheduling
 
@@ -40,6 +39,10 @@ _NAME = re.compile(r"\b[A-Za-z_]\w*")
 # C types of numbers that a launch passes.
 _PASSED = {torch.int64: "int64_t", torch.float32: "float", torch.float64: "double"}
 _FROM_WORD = {torch.int64: "(ob_i64){}", torch.float32: "OB_AS_F32((ob_u32){})", torch.float64: "OB_AS_F64({})"}
+
+
+# Bytes of the group's memory that an item joins its results in.
+_JOINED = 16
 
 
 @dataclass(frozen=True)
@@ -106,12 +109,14 @@ class ChunkKernel(SimtKernel):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.items_of_group = ITEMS if cooperates(self.dialect, V.graph.get_current_device_or_throw()) else 1
+        device = V.graph.get_current_device_or_throw()
+        room = room_of(self.dialect, device)
+        self.items_of_group = room.items_with(_JOINED) if cooperates(self.dialect, device) else 1
         self.wanted: ChunkBody = V.graph.wrapper_code.asked  # type: ignore[attr-defined]
 
     def choose_mapping(self) -> Mapping:
         # An item of the loop has one element at a time, and continues only if there is a next one.
-        return Item(self, is_parallel=False)
+        return Item(self, is_parallel=False, items=1)
 
     def _operand(self, name: str) -> Operand:
         if name not in V.graph.graph_input_names:

@@ -42,6 +42,12 @@ REASONS: tuple[Row, ...] = (
         ("the dialect … has neither vectors nor groups of items that share memory: needs vectors or has_groups",),
     ),
     Row(
+        "group-size",
+        "Report max_threads_per_block and shared_memory_per_block of the device if it has more, or leave out "
+        f"has_groups, {_OR}.",
+        ("a group of … needs … items and … bytes of local memory, and the device allows … and …",),
+    ),
+    Row(
         "matrix-unit",
         "Give the dialect a unit whose sizes divide 64, by lanes of which 256 items are a multiple, or leave it out.",
         ("the matrix unit … of … by … by … and … lanes does not divide tiles of … by …",),

@@ -44,6 +44,7 @@ using ob_u64 = unsigned long;
 #define OB_DEVICE static __device__ __forceinline__
 #define OB_GLOBAL
 #define OB_RESTRICT __restrict__
+#define OB_ALIGNED(bytes) __attribute__((aligned(bytes)))
 #define OB_TABLE static __constant__ const
 #define OB_TABLE_AT const
 #define OB_LIB(name) name

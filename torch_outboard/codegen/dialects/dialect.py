@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from torch_outboard.codegen.dialects.frame import LocalArray, Parameter, Suffixes
-from torch_outboard.codegen.dialects.literals import literal_text
+from torch_outboard.codegen.dialects.literals import literal_text, without_doubles
 from torch_outboard.codegen.dialects.units import MatrixUnit
 from torch_outboard.codegen.prelude import needed_by
 
@@ -92,12 +92,16 @@ class Dialect:
         OB_IN_LOOPS, if it is defined, says that a compiler makes vectors of loops, and none of calls.
         OB_VECTORS(count) is optional. It asks a compiler for CPUs to vectorize the next loop by 16 elements, with
         `count` vectors a turn. If the header does not define it, it expands to nothing.
+        OB_ALIGNED(bytes) is optional. It stands behind the name of an array, which begins at a multiple of so many
+        bytes. Without it, the language aligns a group's arrays by 16 bytes, or a subclass has other `load_four` and
+        `store_four`. docs/vendor-questions.md lists all words that texts use.
     kernel : str
         The head of a kernel: a format of `name` and `parameters`.
     item : str
         The number of this item in the launch, an expression of 64 bits.
     group : int
-        Items of a group in a launch of one dimension.
+        Items of a group in a launch of one dimension, and the most items of any group where the driver reports no
+        max_threads_per_block. Kernels take the sizes of groups, and of their memory, from the device's properties.
     lanes : int
         Independent accumulators of an item that reduces a row. A power of two.
     language, options : str
@@ -105,7 +109,8 @@ class Dialect:
     runs_on_host : bool
         True if a kernel is a function of the host's C++, called with the number of an item as its first argument.
     has_double : bool
-        True if the language has `double`. Without it, kernels of float64 are refused.
+        True if the language has `double`. Without it, kernels of float64 are refused, and all constants have the
+        suffix of float.
     functions : mapping of str to str
         Spellings of functions of C's library that differ from OB_LIB: {"exp": "ob_my_exp"}.
     float_functions : mapping of str to str
@@ -201,7 +206,7 @@ class Dialect:
         if array.offset is not None:
             kind = f"OB_LOCAL_AT {array.type}*"
             return f"{kind} const {array.name} = ({kind})(ob_dynamic + {array.offset});\n"
-        aligned = " __attribute__((aligned(16)))" if array.is_aligned else ""
+        aligned = " OB_ALIGNED(16)" if array.is_aligned else ""
         return f"OB_LOCAL {array.type} {array.name}[{array.size}]{aligned};\n"
 
     def constant(self, name: str, value: int) -> str:
@@ -261,7 +266,12 @@ class Dialect:
         marks = ["#ifndef OB_VECTORS", "#define OB_VECTORS(count)", "#endif"] if "OB_VECTORS" in kernel else []
         if "OB_BARRIER_ALL" in kernel:
             marks += ["#ifndef OB_BARRIER_ALL", "#define OB_BARRIER_ALL OB_BARRIER", "#endif"]
-        return "\n".join([*first, *narrow, self.header, *marks, *raises, *vectors, *needed_by(kernel), kernel])
+        if "OB_ALIGNED" in kernel:
+            marks += ["#ifndef OB_ALIGNED", "#define OB_ALIGNED(bytes)", "#endif"]
+        written = "\n".join([*needed_by(kernel), kernel])
+        if not self.has_double:
+            written = without_doubles(written, self.suffixes)
+        return "\n".join([*first, *narrow, self.header, *marks, *raises, *vectors, written])
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 __all__ = ["LocalArray", "Parameter", "Suffixes"]
@@ -38,7 +39,7 @@ class LocalArray:
     Attributes
     ----------
     size : str
-        The number of elements, an expression of constants.
+        The number of elements: digits, or a product of them.
     is_aligned : bool
         True if the array is aligned for loads and stores of four elements.
     offset : int or None
@@ -51,6 +52,19 @@ class LocalArray:
     size: str
     is_aligned: bool = False
     offset: int | None = None
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that the kernel declares."""
+        if self.offset is not None:
+            return 0
+        return math.prod(int(one) for one in self.size.split("*")) * _BYTES[self.type]
+
+
+_BYTES = {
+    **{"bool": 1, "float": 4, "int": 4, "double": 8},
+    **{f"ob_{sign}{bits}": bits // 8 for sign in "iu" for bits in (8, 16, 32, 64)},
+}
 
 
 @dataclass(frozen=True)

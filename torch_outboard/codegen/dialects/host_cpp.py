@@ -27,6 +27,7 @@ using ob_u64 = uint64_t;
 #define OB_DEVICE static inline __attribute__((always_inline, unused))
 #define OB_GLOBAL
 #define OB_RESTRICT __restrict
+#define OB_ALIGNED(bytes) __attribute__((aligned(bytes)))
 #define OB_TABLE const
 #define OB_TABLE_AT const
 #define OB_LIB(name) std::name

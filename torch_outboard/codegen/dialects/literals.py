@@ -4,19 +4,23 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import torch
 
 from torch_outboard.codegen.dialects.frame import Suffixes
 
-__all__ = ["integer_text", "literal_text"]
+__all__ = ["integer_text", "literal_text", "without_doubles"]
+
+# A string, or a constant with a fraction or an exponent and no suffix, which is a double in C.
+_DOUBLE = re.compile(r'"(?:[^"\\]|\\.)*"|(?<![\w.])(?:\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)(?![\w.])')
 
 
 def literal_text(value: Any, dtype: torch.dtype, kind: str, suffixes: Suffixes) -> str:
     """Return a number as a constant of a type, whose name in the language is `kind`."""
     if dtype == torch.bool:
-        return "true" if value else "false"
+        return f"((bool){int(value)})"
     return _real_text(float(value), kind, suffixes) if dtype.is_floating_point else _whole_text(value, kind, suffixes)
 
 
@@ -24,6 +28,11 @@ def integer_text(value: int, suffixes: Suffixes) -> str:
     """Return an integer of 64 bits."""
     # The digits of the least integer alone are too large.
     return f"{value}{suffixes.i64}" if value > -(2**63) else f"-{2**63 - 1}{suffixes.i64} - 1"
+
+
+def without_doubles(text: str, suffixes: Suffixes) -> str:
+    """Return a text whose constants of floating point all have the suffix of float."""
+    return _DOUBLE.sub(lambda found: found[0] + ("" if found[0].startswith('"') else suffixes.f32), text)
 
 
 def _real_text(number: float, kind: str, suffixes: Suffixes) -> str:

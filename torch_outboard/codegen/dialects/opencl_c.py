@@ -26,6 +26,7 @@ typedef ulong ob_u64;
 #define OB_DEVICE static inline __attribute__((always_inline))
 #define OB_GLOBAL __global
 #define OB_RESTRICT restrict
+#define OB_ALIGNED(bytes) __attribute__((aligned(bytes)))
 #define OB_TABLE __constant
 #define OB_TABLE_AT __constant
 #define OB_LIB(name) name

@@ -48,7 +48,7 @@ class CheckingKernel(SIMDKernel[CSEVariable]):
         if not size.is_positive or not is_variable:
             # There is no valid index to continue with, or the index is computed in place.
             self.may_be_lost = self.mapping.is_guarded
-            end = "ob_is_lost = true;" if self.may_be_lost else self.mapping.leave
+            end = "ob_is_lost = 1;" if self.may_be_lost else self.mapping.leave
             fail = f"{self._if_inside}ob_fail({arguments}, {given or index}, {bound}); {end}"
             self.emit(f"if (!(0 <= {index} && {index} < {bound})) {{ {fail} }}")
             return

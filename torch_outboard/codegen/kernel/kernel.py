@@ -382,7 +382,7 @@ class SimtKernel(CheckingKernel):
             code.writeline(f"const {index} {tree.prefix}numel = {size};")
         counts = [mapping.count(tree, f"{tree.prefix}numel") for tree in trees]
         code.writelines(mapping.head(f"(ob_i64){' * (ob_i64)'.join(counts) or 1}"))
-        code.writelines(["bool ob_is_lost = false;"] * self.may_be_lost)
+        code.writelines(["bool ob_is_lost = 0;"] * self.may_be_lost)
         code.writelines(mapping.indices(trees))
 
     def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:

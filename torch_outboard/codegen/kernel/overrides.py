@@ -306,12 +306,12 @@ class SimtOverrides(OpOverrides):
     @staticmethod
     def isnan(x: Any) -> str:
         dtype = type_of(x)
-        return f"ob_isnan_{suffix(dtype)}({x})" if dtype.is_floating_point else "false"
+        return f"ob_isnan_{suffix(dtype)}({x})" if dtype.is_floating_point else "((bool)0)"
 
     @staticmethod
     def isinf(x: Any) -> str:
         dtype = type_of(x)
-        return f"ob_isinf_{suffix(dtype)}({x})" if dtype.is_floating_point else "false"
+        return f"ob_isinf_{suffix(dtype)}({x})" if dtype.is_floating_point else "((bool)0)"
 
     @staticmethod
     def signbit(x: Any) -> str:

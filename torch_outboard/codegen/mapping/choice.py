@@ -11,9 +11,9 @@ from torch._inductor.virtualized import V
 from torch_outboard.codegen.mapping.columns import Columns, reads_columns
 from torch_outboard.codegen.mapping.group import Group, Shape
 from torch_outboard.codegen.mapping.item import Item
-from torch_outboard.codegen.mapping.machine import cooperates, is_cpu
+from torch_outboard.codegen.mapping.machine import cooperates, is_cpu, room_of
 from torch_outboard.codegen.mapping.mapping import Body, Mapping
-from torch_outboard.codegen.mapping.parts import COLUMNS_OF_GROUP, ITEMS, columns_of_item
+from torch_outboard.codegen.mapping.parts import COLUMNS_OF_GROUP, columns_of_item
 from torch_outboard.codegen.mapping.run import Run
 from torch_outboard.codegen.mapping.spread import Spread
 
@@ -21,33 +21,36 @@ __all__ = ["choose_mapping"]
 
 # A row of no more elements belongs to a single item.
 _SHORT = 16
+# Bytes of the group's memory that an item has in the largest reduction of several results.
+_SHARED = 64
 
 
 def choose_mapping(kernel: Body) -> Mapping:
     """Return the mapping of a kernel whose nodes are known and whose body is still empty."""
     device = V.graph.get_current_device_or_throw()
-    is_parallel = cooperates(kernel.dialect, device)
+    is_parallel, room = cooperates(kernel.dialect, device), room_of(kernel.dialect, device)
+    items = min(kernel.dialect.group, room.items)
     if not kernel.features.is_reduction():
         if is_parallel:
-            return Spread(kernel, is_parallel)
+            return Spread(kernel, is_parallel, room.items)
         # Functions of the host's C++ already loop over their items.
         is_run = not kernel.dialect.runs_on_host and is_cpu(device)
-        return Run(kernel, is_parallel) if is_run else Item(kernel, is_parallel)
+        return Run(kernel, is_parallel) if is_run else Item(kernel, is_parallel, items)
     nodes = kernel.features.reduction_nodes()
     # Scans and sorts go through a row in order, and have their own variables for it.
     if any(isinstance(node.node.data, (ir.Scan, ir.Sort)) for node in nodes):
-        return Item(kernel, is_parallel)
-    if is_parallel and (shape := _shape_of_group(kernel, nodes)) is not None:
+        return Item(kernel, is_parallel, items)
+    if is_parallel and (shape := _shape_of_group(kernel, nodes, room.items_with(_SHARED))) is not None:
         return Group(kernel, is_parallel, shape)
     if (kernel.dialect.runs_on_host or is_cpu(device)) and all(map(reads_columns, nodes)):
         numels = [tree.numel for tree in kernel.range_trees if tree.prefix == "x"]
         if numels:
-            return Columns(kernel, is_parallel, columns_of_item(_hint(numels[0])))
-    return Item(kernel, is_parallel)
+            return Columns(kernel, is_parallel, items, columns_of_item(_hint(numels[0])))
+    return Item(kernel, is_parallel, items)
 
 
-def _shape_of_group(kernel: Body, nodes: list[Any]) -> Shape | None:
-    """Return how groups share the rows of a kernel; None if each item has its own row."""
+def _shape_of_group(kernel: Body, nodes: list[Any], items: int) -> Shape | None:
+    """Return how groups of `items` share the rows of a kernel; None if each item has its own row."""
     trees = [tree for tree in kernel.range_trees if tree.is_reduction]
     columns = [tree.numel for tree in kernel.range_trees if tree.prefix == "x"]
     if len(trees) != 1:
@@ -57,11 +60,13 @@ def _shape_of_group(kernel: Body, nodes: list[Any]) -> Shape | None:
         return None
     has_columns = all(map(reads_columns, nodes))
     if has_columns:
-        across = min(COLUMNS_OF_GROUP, _power_of_two(_hint(columns[0]))) if columns else 1
-        along = ITEMS // across
+        # An eighth of a group's columns at most, so that several items share each of them.
+        most = min(COLUMNS_OF_GROUP, max(items // 8, 1))
+        across = min(most, _power_of_two(_hint(columns[0]))) if columns else 1
+        along = items // across
     else:
-        along = 16 if row <= 64 else 64 if row <= 512 else ITEMS
-        across = ITEMS // along
+        along = min(16 if row <= 64 else 64 if row <= 512 else items, items)
+        across = items // along
     turns = row // along
     return Shape(across, along, has_columns, 4 if turns >= 8 else 2)
 

@@ -36,15 +36,11 @@ class Columns(Item):
 
     lane: ClassVar[str] = "lane"
 
-    def __init__(self, kernel: Body, is_parallel: bool, columns: int) -> None:
-        super().__init__(kernel, is_parallel)
+    def __init__(self, kernel: Body, is_parallel: bool, items: int, columns: int) -> None:
+        super().__init__(kernel, is_parallel, max(items // columns, 1))
         self.columns = columns
         self._of_column: list[str] = []  # declarations for each column
         self._found: list[str] = []  # declarations for each column, for the code after this loop
-
-    def launch(self) -> tuple[int, int]:
-        items = max(self.kernel.dialect.group // self.columns, 1)
-        return items, items
 
     def count(self, tree: Any, size: str) -> str:
         return f"(({size} + {self.columns - 1}) / {self.columns})" if tree.prefix == "x" else size

@@ -24,7 +24,6 @@ from torch._inductor.utils import IndentedBuffer
 from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES, SUFFIXES
 from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.codegen.mapping.mapping import Body, Mapping
-from torch_outboard.codegen.mapping.parts import ITEMS
 
 __all__ = ["Group", "Shape"]
 
@@ -40,6 +39,11 @@ class Shape:
     along: int
     is_across_first: bool
     lanes: int
+
+    @property
+    def items(self) -> int:
+        """The number of items of a group."""
+        return self.across * self.along
 
     @property
     def step(self) -> int:
@@ -64,7 +68,7 @@ class Group(Mapping):
         self._stores = IndentedBuffer()  # by a single item of a row
 
     def launch(self) -> tuple[int, int]:
-        return self.shape.across, ITEMS
+        return self.shape.across, self.shape.items
 
     def head(self, total: str) -> list[str]:
         """Return the declarations of an item's place in the group, and of its row's number."""
@@ -84,7 +88,7 @@ class Group(Mapping):
         ]
 
     def arrays(self) -> list[LocalArray]:
-        return [LocalArray(COMPUTE_TYPES[dtype], name, str(ITEMS)) for name, dtype in self._shared.items()]
+        return [LocalArray(COMPUTE_TYPES[dtype], name, str(self.shape.items)) for name, dtype in self._shared.items()]
 
     def store(self, name: str, line: str, *, is_of_row: bool) -> None:
         if is_of_row:

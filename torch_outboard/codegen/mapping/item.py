@@ -7,7 +7,7 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 
-from torch_outboard.codegen.mapping.mapping import Mapping
+from torch_outboard.codegen.mapping.mapping import Body, Mapping
 
 __all__ = ["Item"]
 
@@ -15,9 +15,12 @@ __all__ = ["Item"]
 class Item(Mapping):
     """One element or row an item."""
 
+    def __init__(self, kernel: Body, is_parallel: bool, items: int) -> None:
+        super().__init__(kernel, is_parallel)
+        self.items = items
+
     def launch(self) -> tuple[int, int]:
-        items = self.kernel.dialect.group
-        return items, items
+        return self.items, self.items
 
     def head(self, total: str) -> list[str]:
         return [f"const ob_i64 ob_number = {self.kernel.dialect.item};", f"if (ob_number >= {total}) return;"]

@@ -6,9 +6,10 @@ from __future__ import annotations
 import torch
 
 from torch_outboard.codegen.dialects.dialect import Dialect
+from torch_outboard.codegen.dialects.room import Room
 from torch_outboard.codegen.prelude import weight_of
 
-__all__ = ["cooperates", "dynamic_memory", "is_cpu", "is_long"]
+__all__ = ["cooperates", "dynamic_memory", "is_cpu", "is_long", "room_of"]
 
 # The characters of a kernel that takes long to compile.
 _LONG_TEXT = 8000
@@ -38,6 +39,13 @@ def dynamic_memory(dialect: Dialect, device: torch.device) -> int:
     if not dialect.dynamic:
         return 0
     return max(get_device_properties(device).shared_memory_per_multiprocessor // 2 - _KEPT, 0)
+
+
+def room_of(dialect: Dialect, device: torch.device) -> Room:
+    """Return what a group of items can have on a device."""
+    from torch_outboard.device.devices import get_device_properties  # not before a driver is attached
+
+    return Room.of(dialect, get_device_properties(device))
 
 
 def is_long(text: str) -> bool:

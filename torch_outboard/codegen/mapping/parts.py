@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The sizes of shares: items of a group, parts of a reduction with few results, columns of a CPU's item."""
+"""The sizes of shares: parts of a reduction with few results, columns of a CPU's item."""
 
 from __future__ import annotations
 
-__all__ = ["COLUMNS_OF_GROUP", "ITEMS", "MANY_ROWS", "columns_of_item", "parts_for_groups", "parts_of_reduction"]
+__all__ = ["COLUMNS_OF_GROUP", "MANY_ROWS", "columns_of_item", "parts_for_groups", "parts_of_reduction"]
 
-# Items of a group. If a row is too short for all of them, the others take other rows.
-ITEMS = 256
 # A part has at least _LEAST_PART elements. There are no more parts than keep a large device busy.
 _LEAST_PART = 4096
 _MOST_ITEMS = 1024

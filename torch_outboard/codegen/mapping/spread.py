@@ -9,7 +9,6 @@ from torch._inductor.utils import IndentedBuffer
 
 from torch_outboard.codegen.mapping.machine import is_long
 from torch_outboard.codegen.mapping.mapping import Body, Mapping
-from torch_outboard.codegen.mapping.parts import ITEMS
 
 __all__ = ["Spread"]
 
@@ -23,12 +22,12 @@ class Spread(Mapping):
 
     is_guarded: ClassVar[bool] = True
 
-    def __init__(self, kernel: Body, is_parallel: bool) -> None:
+    def __init__(self, kernel: Body, is_parallel: bool, items: int) -> None:
         super().__init__(kernel, is_parallel)
-        self._parts = _PARTS
+        self._parts, self._items = _PARTS, items
 
     def launch(self) -> tuple[int, int]:
-        return ITEMS * self._parts, ITEMS
+        return self._items * self._parts, self._items
 
     def prepare(self, trees: list[Any]) -> None:
         self._parts = 1 if is_long(self.kernel.body.getvalue()) else _PARTS
@@ -40,12 +39,13 @@ class Spread(Mapping):
         """
         index = self.kernel.index_dtype
         kind = index.replace("ob_i", "ob_u")
+        first = f"({kind})OB_GROUP_NUMBER * {self._items * self._parts} + ({kind})OB_ITEM_OF_GROUP"
         return [
             f"const {kind} ob_elements = ({kind})({total});",
-            f"const {kind} ob_first = ({kind})OB_GROUP_NUMBER * {ITEMS * self._parts} + ({kind})OB_ITEM_OF_GROUP;",
+            f"const {kind} ob_first = {first};",
             self.kernel.dialect.unroll,
             f"for (int ob_part = 0; ob_part < {self._parts}; ++ob_part) {{",
-            f"const {kind} ob_wanted = ob_first + ({kind})(ob_part * {ITEMS});",
+            f"const {kind} ob_wanted = ob_first + ({kind})(ob_part * {self._items});",
             "const bool ob_is_inside = ob_wanted < ob_elements;",
             f"const {index} ob_number = ({index})(ob_is_inside ? ob_wanted : ob_elements - 1);",
         ]

@@ -52,7 +52,7 @@ OB_TABLE T ob_j0_rq_S[] = {
     310518229857422.56, 3.1812195594320496e+16, 1.7108629408104315e+18};
 OB_DEVICE T ob_bessel_j0_S(T x) {
   x = OB_LIB(fabs)(x);
-  if (!(x <= 5)) return ob_bessel_far0_S(x, false);
+  if (!(x <= 5)) return ob_bessel_far0_S(x, (bool)0);
   const T z = x * x;
   if (x < (T)1e-5) return 1 - z / 4;
   const T roots = (z - (T)5.783185962946785) * (z - (T)30.471262343662087);
@@ -67,7 +67,7 @@ OB_TABLE T ob_y0_yq_S[] = {
     1041.2835366425984, 626107.330137135, 268919633.39381415, 86400248710.3935, 20297961275010.555,
     3171577528429750.5, 2.5059625617265306e+17};
 OB_DEVICE T ob_bessel_y0_S(T x) {
-  if (!(x <= 5)) return ob_bessel_far0_S(x, true);
+  if (!(x <= 5)) return ob_bessel_far0_S(x, (bool)1);
   if (x == 0) return -(T)OB_INFINITY;
   if (x < 0) return (T)OB_NAN;
   const T z = x * x;
@@ -110,7 +110,7 @@ OB_DEVICE T ob_bessel_j1_S(T given) {
   const T z = x * x;
   const T roots = (z - (T)14.681970642123893) * (z - (T)49.2184563216946);
   const T near = x * roots * ob_poly_S(ob_j1_rp_S, 4, z) / ob_poly_S(ob_j1_rq_S, 8, z);
-  const T value = x <= 5 ? near : ob_bessel_far1_S(x, false);
+  const T value = x <= 5 ? near : ob_bessel_far1_S(x, (bool)0);
   return given < 0 ? -value : value;
 }
 
@@ -122,7 +122,7 @@ OB_TABLE T ob_y1_yq_S[] = {
     594.3015923461282, 235564.09294306856, 73481194.44597217, 18760131610.870617, 3882312774962.3857,
     620557727146953.8, 6.871410873553005e+16, 3.9727060811656064e+18};
 OB_DEVICE T ob_bessel_y1_S(T x) {
-  if (!(x <= 5)) return ob_bessel_far1_S(x, true);
+  if (!(x <= 5)) return ob_bessel_far1_S(x, (bool)1);
   if (x == 0) return -(T)OB_INFINITY;
   if (x < 0) return (T)OB_NAN;
   const T z = x * x;

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The key of a plan on disk: everything the plan depends on besides sizes and strides, which its guards check.
 
-Of the device, the key has the generator and the machine, and with matrix units a multiprocessor's memory. The chip, its
+Of the device, the key has the generator and the machine, with matrix units a
+multiprocessor's memory, and what a group can have if that is less than kernels use. The chip, its
 driver and the number of processors do not change what is generated, so a plan serves all devices of a kind. Each
 device's driver builds the programs.
 """
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.codegen.dialects.room import Room
 from torch_outboard.kernels.operators import overload_of
 from torch_outboard.kernels.switches import rounded
 
@@ -144,9 +146,11 @@ def kind_of(device: int) -> dict[str, str]:
     dialect = generator.dialect  # type: ignore[attr-defined]
     rounds = any(unit.is_rounded for unit in dialect.units)
     properties = get_device_properties(device)
+    room = Room.of(dialect, properties)
     memory = properties.shared_memory_per_multiprocessor if dialect.units and dialect.dynamic else 0
     return {
         **({"local memory": str(memory)} if memory else {}),
+        **({} if room.is_whole else {"group": f"{room.items} items, {room.memory} bytes"}),
         **({"rounds": "by torch's switches"} if rounds else {}),
         "generator": f"{type(generator).__module__}.{type(generator).__qualname__}",
         "generated_by": generated.hexdigest(),

@@ -21,7 +21,7 @@ from torch._inductor.virtualized import V
 
 from torch_outboard.codegen.formula import expression_of
 from torch_outboard.codegen.letters import passed_types
-from torch_outboard.codegen.mapping.machine import dynamic_memory, is_cpu
+from torch_outboard.codegen.mapping.machine import dynamic_memory, is_cpu, room_of
 from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.codegen.refused import LACK
 from torch_outboard.compile.device.choice import lowering_with
@@ -406,6 +406,7 @@ class _Steps(FxConverter):
             add_program=self._add_program,
             schedule_of=schedules_of(self.call.device.index).of,
             dynamic_memory=dynamic_memory(self.generator.dialect, self.call.device),  # type: ignore[attr-defined]
+            room=room_of(self.generator.dialect, self.call.device),  # type: ignore[attr-defined]
         )
         made: list[str | None] = templates()[kernel.op_overload](call)
         return made

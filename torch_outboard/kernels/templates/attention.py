@@ -34,7 +34,7 @@ from torch_outboard.codegen.dialects.dialect import HALVES
 from torch_outboard.kernels.refusal import CallRefusal
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor
 from torch_outboard.kernels.templates.heads import FLOAT, Attention, Dropout, Gradients, Rows
-from torch_outboard.kernels.templates.product import ceil_div, filled
+from torch_outboard.kernels.templates.product import filled
 from torch_outboard.kernels.templates.products import factor_text
 from torch_outboard.kernels.templates.schedules.registry import ATTENTION, Device
 
@@ -43,7 +43,6 @@ __all__ = ["backward", "differentiates_masks", "forward"]
 # With larger heads, the sums of a row don't stay in registers.
 # csrc/ops/own/attention.cpp has the same limit.
 _MAX_HEAD = 256
-_GROUP = 64
 
 
 def forward(call: TemplateCall) -> list[str | None]:
@@ -60,7 +59,7 @@ def backward(call: TemplateCall) -> list[str | None]:
     """Write the steps of aten::_scaled_dot_product_fused_attention_overrideable_backward."""
     given = _attention(call)
     wanted = call.arguments["grad_input_mask"]
-    if wanted[3] and not differentiates_masks(Device(call.dialect, call.is_cpu, call.dtype)):
+    if wanted[3] and not differentiates_masks(Device.of(call)):
         raise CallRefusal("there is no gradient of the mask")
     logsumexp = call.tensor("logsumexp")
     if logsumexp.dtype != torch.float32 or len(logsumexp.size) != 3:
@@ -130,7 +129,7 @@ def _column(tensor: Tensor) -> Tensor:
 def _delta(call: TemplateCall, given: Attention, gradients: Gradients) -> Kernel:
     result = Rows("result", call.tensor("out"))
     delta = Rows("delta", gradients.delta.tensor, is_written=True)
-    kernel = Kernel("ob_attention_delta", group=_GROUP)
+    kernel = Kernel("ob_attention_delta")
     for one in (gradients.grad, result, delta):
         one.declare(kernel)
     words: dict[str, Any] = {
@@ -145,7 +144,7 @@ def _delta(call: TemplateCall, given: Attention, gradients: Gradients) -> Kernel
         "STORE": delta.store(delta.begin(), "query", "0", "sum"),
     }
     kernel.text = filled(_DELTA, words)
-    kernel.groups = ceil_div(given.batch * given.heads * given.queries, _GROUP)
+    kernel.spread(call, given.batch * given.heads * given.queries)
     return kernel
 
 

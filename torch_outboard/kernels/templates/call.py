@@ -10,9 +10,11 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch._inductor.virtualized import V
+from torch.utils._sympy.functions import FloorDiv
 
 from torch_outboard.codegen.dialects.dialect import STORAGE_TYPES, Dialect
 from torch_outboard.codegen.dialects.frame import LocalArray, Parameter
+from torch_outboard.codegen.dialects.room import Room
 from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.kernels.plans.text import PlanWriter
 from torch_outboard.kernels.refusal import CallRefusal
@@ -66,6 +68,8 @@ class TemplateCall:
         The chosen schedule, which the kernels of the next launches name.
     dynamic_memory : int
         Bytes of dynamic local memory that two groups on a multiprocessor can have each.
+    room : Room
+        The items and the local memory that a group can have.
     """
 
     operator: torch._ops.OpOverload
@@ -78,6 +82,7 @@ class TemplateCall:
     schedule_of: Callable[[str], Schedule]
     taken: str = ""
     dynamic_memory: int = 0
+    room: Room = Room()
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor argument.
@@ -123,6 +128,8 @@ class TemplateCall:
 
         A kernel that is launched several times is written once.
         """
+        for kernel in kernels:
+            self._check_room(kernel)
         texts = dict.fromkeys(one.written(self.dialect) for one in kernels)
         code = self.dialect.source(self.taken + "\n".join(texts))
         for kernel in kernels:
@@ -140,6 +147,15 @@ class TemplateCall:
             passed = [*kernel.passed, simplified(kernel.groups)]
             arguments = [one if isinstance(one, str) else self.plan.formula(one) for one in passed]
             self.plan.step(f"launch {self.add_program(program)} [{', '.join(arguments)}]")
+
+    def _check_room(self, kernel: Kernel) -> None:
+        """Raise Refusal if a group of the device is too small for a kernel."""
+        memory = sum(one.bytes for one in kernel.arrays)
+        if kernel.group > self.room.items or memory > self.room.memory:
+            raise CallRefusal(
+                f"a group of {kernel.name} needs {kernel.group} items and {memory} bytes of local memory, and the "
+                f"device allows {self.room.items} and {self.room.memory}"
+            )
 
     def repeat(self, turns: Any, *kernels: Kernel) -> None:
         """Launch kernels in turn, and all of them again for each turn."""
@@ -204,6 +220,11 @@ class Kernel:
         if text == name:
             self.parameter(name, value)
         return text
+
+    def spread(self, call: TemplateCall, count: Any, items: int = 64) -> None:
+        """Launch `count` items that share nothing, in groups of `items` or as many as the device allows."""
+        self.group = min(items, call.room.items)
+        self.groups = FloorDiv(count + self.group - 1, self.group)
 
     def turn(self) -> None:
         """Declare `turn`, which counts the turns of repeated launches from 0."""

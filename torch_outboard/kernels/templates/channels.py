@@ -16,7 +16,6 @@ from torch_outboard.kernels.templates.product import ceil_div, filled
 __all__ = ["NARROW", "Divisions", "Size", "by_channels", "holds", "is_narrow"]
 
 _BYTES = 16  # that are brought at a time
-_GROUP = 128
 # Sizes below are counted by numbers of 32 bits, which divide in a fraction of the time.
 NARROW = (1 << 31) - (1 << 20)
 
@@ -99,7 +98,7 @@ def by_channels(call: TemplateCall, tensor: Tensor, groups: int = 1) -> Tensor:
 
 
 def _copy(call: TemplateCall, tensor: Tensor, copy: Tensor, channels: Any, padded: Any) -> Kernel:
-    kernel = Kernel("ob_by_channels", group=_GROUP)
+    kernel = Kernel("ob_by_channels")
     chunk = _BYTES // tensor.dtype.itemsize
     kind = "ob_i32" if is_narrow(tensor, copy) else "ob_i64"
     bits = {2: "ob_u16", 4: "ob_u32"}[tensor.dtype.itemsize]
@@ -133,7 +132,7 @@ def _copy(call: TemplateCall, tensor: Tensor, copy: Tensor, channels: Any, padde
     }
     kernel.text = filled(_COPY, words)
     pixels = prod(tensor.size[2:], start=tensor.size[0])
-    kernel.groups = ceil_div(pixels * FloorDiv(copy.size[1], chunk), _GROUP)
+    kernel.spread(call, pixels * FloorDiv(copy.size[1], chunk), 128)
     return kernel
 
 

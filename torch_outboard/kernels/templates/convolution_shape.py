@@ -77,7 +77,7 @@ class Shape:
         if given["transposed"] and any(map(ge, output_padding, map(max, stride, dilation))):
             raise CallRefusal("its output padding is not smaller than its stride or its dilation")
         groups = given["groups"]
-        way = PRODUCTS.way_of(call.family, Device(call.dialect, call.is_cpu, call.dtype))
+        way = PRODUCTS.way_of(call.family, Device.of(call))
         has_few = way != "strips" and groups > 1 and _has_few_channels(weight, groups)
         has_units = way == "matrix" and not has_few
         of_results = [one for one in call.results if one is not None]

@@ -14,11 +14,10 @@ import torch
 
 from torch_outboard.kernels.refusal import CallRefusal
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor
-from torch_outboard.kernels.templates.product import ceil_div, filled
+from torch_outboard.kernels.templates.product import filled
 
 __all__ = ["backward", "ctc_alphas", "ctc_backward", "forward"]
 
-_GROUP = 64
 
 _library = torch.library.Library("outboard", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LENGTHS = "Tensor labels, Tensor input_lengths, Tensor target_lengths"
@@ -51,7 +50,7 @@ def forward(call: TemplateCall) -> list[str | None]:
     assert likelihood is not None and alpha is not None
     results = {"likelihood": call.allocate(likelihood), "alpha": call.allocate(alpha)}
     kernel, words = _begin(call, "ob_ctc_alphas", results, results)
-    kernel.groups = ceil_div(alpha.size[0], _GROUP)
+    kernel.spread(call, alpha.size[0])
     kernel.text = filled(_ALPHAS, words)
     call.launch(kernel)
     return [results["likelihood"].name, results["alpha"].name]
@@ -62,12 +61,12 @@ def backward(call: TemplateCall) -> list[str | None]:
     assert layout is not None
     beta, result = call.allocate(alpha), call.allocate(layout)
     betas, words = _begin(call, "ob_ctc_betas", {"beta": beta}, {"beta": beta})
-    betas.groups = ceil_div(alpha.size[0], _GROUP)
+    betas.spread(call, alpha.size[0])
     betas.text = filled(_BETAS, words)
     read = {"grad": call.tensor("grad"), "alpha": alpha, "beta": beta, "result": result}
     read["likelihood"] = call.tensor("neg_log_likelihood")
     collect, words = _begin(call, "ob_ctc_collect", read, {"result": result})
-    collect.groups = ceil_div(alpha.size[0] * alpha.size[1], _GROUP)
+    collect.spread(call, alpha.size[0] * alpha.size[1])
     words["ZERO_INFINITY"] = str(int(call.arguments["zero_infinity"]))
     collect.text = filled(_COLLECT, words)
     call.launch(betas, collect)
@@ -83,7 +82,6 @@ def _begin(
     if probabilities.dtype not in (torch.float32, torch.float64):
         raise CallRefusal(f"there is no such loss of {probabilities.dtype}")
     kernel = Kernel(name)
-    kernel.group = _GROUP
     words = {"REAL": "float" if probabilities.dtype == torch.float32 else "double", "ITEM": call.dialect.item}
     words["READ"], words["WRITTEN"] = (
         call.dialect.pointer(words["REAL"], is_written=is_written) for is_written in (False, True)

@@ -28,7 +28,6 @@ from torch_outboard.kernels.templates.schedules.parts import allocate_parts, sum
 
 __all__ = ["convolve", "takes", "weights"]
 
-_GROUP = 128
 _BYTES = 16  # that an item brings at a time
 # Pixels of an item: as many as leave this number of items.
 _PIXELS, _MANY = (4, 2), 1 << 16
@@ -74,7 +73,7 @@ def convolve(
     is_spread: bool,
 ) -> None:
     """Write the launch. All three tensors have adjacent channels, the weight in its first dimension."""
-    kernel = Kernel("ob_depthwise_convolution", group=_GROUP)
+    kernel = Kernel("ob_depthwise_convolution")
     declare_end, value = biased(out, bias, "(first + one)", shape.sums)
     declares(source, weight)(kernel)
     declare_end(kernel)
@@ -99,13 +98,13 @@ def convolve(
     }
     kernel.text = filled(_TEXT, words)
     count = out.tensor.size[0] * prod(out.grid[:-1], start=sympy.Integer(1)) * ceil_div(out.grid[-1], pixels) * each
-    kernel.groups = ceil_div(count, _GROUP)
+    kernel.spread(call, count, 128)
     call.launch(kernel)
 
 
 def weights(call: TemplateCall, shape: Shape, grid: Named, image: Named, product: Product) -> None:
     """Write the launches of the weight's gradient, which is a product with one row."""
-    kernel = Kernel("ob_depthwise_weights", group=_GROUP)
+    kernel = Kernel("ob_depthwise_weights")
     declares(grid, image)(kernel)
     window, last = _window(call.tensor("weight")), shape.rank - 1
     outer, each = prod(window[:-1]), shape.groups // _chunk(image)
@@ -136,7 +135,7 @@ def weights(call: TemplateCall, shape: Shape, grid: Named, image: Named, product
         "GROUPS": str(shape.groups),
     }
     kernel.text = filled(_WEIGHTS, words)
-    kernel.groups = ceil_div(splits * outer * each, _GROUP)
+    kernel.spread(call, splits * outer * each, 128)
     call.launch(kernel, sum_of_parts(call, product, part, splits))
     call.free(part)
 

@@ -19,14 +19,15 @@ from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.kernels.refusal import CallRefusal
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor
 from torch_outboard.kernels.templates.channels import holds
-from torch_outboard.kernels.templates.product import ceil_div, filled
+from torch_outboard.kernels.templates.product import filled
 
-__all__ = ["GROUP", "LARGEST", "Text", "by_columns", "check", "defined", "least", "of_group", "of_items"]
+__all__ = ["LARGEST", "Text", "by_columns", "check", "defined", "least", "of_group", "of_items"]
 
 LARGEST = 256  # rows or columns of a matrix, whichever are fewer
 _LONGEST = 4096  # rows or columns
-GROUP = 128
+_GROUP = 128
 _LANES = 32  # items that share a column
+_BYTES_OF_ITEM = 16  # of the group's memory: a double and a number of a row
 
 _library = torch.library.Library("outboard", "FRAGMENT")  # type: ignore[no-untyped-call]
 
@@ -119,7 +120,7 @@ def of_items(
 ) -> Text:
     """Return a kernel of which each item works alone; it begins with its number, `item`."""
     begun = _begun(call, name, read, written)
-    begun.kernel.group, begun.kernel.groups = GROUP, ceil_div(count, GROUP)
+    begun.kernel.spread(call, count, _GROUP)
     begun.words["BEGIN"] = f"const ob_i64 item = {call.dialect.item};\n  if (item >= $COUNT) return;"
     begun.size("COUNT", count)
     return begun
@@ -141,15 +142,16 @@ def of_group(
     """
     begun = _begun(call, name, read, written)
     is_shared = call.dialect.has_groups and not (call.dialect.vectors and call.is_cpu)
-    begun.kernel.group, begun.kernel.groups = GROUP if is_shared else 1, count
+    group = min(_GROUP, call.room.items_with(_BYTES_OF_ITEM)) if is_shared else 1
+    begun.kernel.group, begun.kernel.groups = group, count
     if is_shared:
         kinds = {one: filled(kind, begun.words) for one, kind in (arrays or {}).items()}
-        begun.kernel.arrays = [LocalArray(kind, one, str(GROUP)) for one, kind in kinds.items()]
+        begun.kernel.arrays = [LocalArray(kind, one, str(group)) for one, kind in kinds.items()]
     begun.words |= {
         "BEGIN": f"const ob_i64 matrix = {'OB_GROUP_NUMBER' if is_shared else call.dialect.item};\n"
         f"  const ob_i64 me = {'OB_ITEM_OF_GROUP' if is_shared else '0'};",
-        "GROUP": str(GROUP if is_shared else 1),
-        "LANES": str(_LANES if is_shared else 1),
+        "GROUP": str(group),
+        "LANES": str(min(_LANES, group)),
         "COPY": _COPY,
         "SYNC": "OB_BARRIER_ALL;" if is_shared else "",
         **{word: text if is_shared else "" for word, text in (shared or {}).items()},

@@ -25,7 +25,6 @@ __all__ = ["GATES", "GRU", "LSTM", "RELU", "TANH", "Given", "Part", "Steps", "be
 LSTM, GRU, TANH, RELU = range(4)
 GATES = (4, 3, 1, 1)
 
-_GROUP = 64
 _VECTOR_BYTES = 32
 # Of a CPU's items, by gates: the rows, and the vectors of a gate.
 # Their sums have 12 of 16 registers.
@@ -64,8 +63,7 @@ class Part:
     def words(self) -> dict[str, str]:
         """Set the number of groups, and return the words of the texts of this module."""
         strips, blocks = ceil_div(self.columns, self.lanes), ceil_div(self.batch, self.rows)
-        self.kernel.group = 1 if self.call.is_cpu else _GROUP
-        self.kernel.groups = ceil_div(strips * blocks, self.kernel.group)
+        self.kernel.spread(self.call, strips * blocks, 1 if self.call.is_cpu else 64)
         real = self.sums.kind
         return {
             "ITEM": self.call.dialect.item,
@@ -125,7 +123,7 @@ def packed(call: TemplateCall, like: Part, matrix: Tensor, strides: Sequence[Any
     strips = ceil_div(like.columns, like.lanes)
     result = call.allocate(Layout(like.sums.dtype, [depth * like.gates * strips * like.lanes], [sympy.Integer(1)]))
     kernel = Kernel("ob_pack_weights")
-    kernel.group, kernel.groups = _GROUP, ceil_div(depth * strips, _GROUP)
+    kernel.spread(call, depth * strips)
     kernel.pointer("matrix", matrix)
     kernel.pointer("result", result, is_written=True)
     along = dict(zip(("STEP", "GATE", "COLUMN"), strides, strict=True))
@@ -182,7 +180,7 @@ class Given:
     def _copy(self, tensor: Tensor, result: Tensor) -> Kernel:
         kernel = Kernel("ob_dense_copy")
         count = math.prod(tensor.size, start=sympy.Integer(1))
-        kernel.group, kernel.groups = _GROUP, ceil_div(count, _GROUP)
+        kernel.spread(self.call, count)
         kernel.pointer("given", tensor)
         kernel.pointer("result", result, is_written=True)
         lines = [f"  ob_i64 rest = {self.call.dialect.item};", "  const ob_i64 item = rest;"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor
-from torch_outboard.kernels.templates.product import SumType, ceil_div, filled, loaded, stored
+from torch_outboard.kernels.templates.product import SumType, filled, loaded, stored
 
 __all__ = ["combine_sorted", "combined"]
 
@@ -26,7 +26,6 @@ _library.impl("combine_sorted", lambda base, *_: torch.empty_like(base), "Meta")
 # the old row of `base` is not combined.
 combined = torch.ops.outboard.combine_sorted.default
 
-_GROUP = 64
 
 _STATEMENTS = {
     "set": "sum = value;",
@@ -47,7 +46,7 @@ def combine_sorted(call: TemplateCall) -> list[str | None]:
 
     copy = Kernel("ob_copy_rows")
     count = base.size[0] * base.size[1]
-    copy.group, copy.groups = _GROUP, ceil_div(count, _GROUP)
+    copy.spread(call, count)
     copy.pointer("base", base)
     copy.pointer("result", result, is_written=True)
     words = {"ITEM": call.dialect.item, "COLUMNS": copy.number("columns", base.size[1])}
@@ -66,7 +65,7 @@ def _combine(call: TemplateCall, base: Tensor, values: Tensor, result: Tensor) -
     sums = _type_of_sums(base.dtype, kind)
 
     kernel = Kernel("ob_combine_rows")
-    kernel.group, kernel.groups = _GROUP, ceil_div(rows.size[0] * values.size[1], _GROUP)
+    kernel.spread(call, rows.size[0] * values.size[1])
     for name, tensor in (("rows", rows), ("order", order), ("values", values)):
         kernel.pointer(name, tensor)
     kernel.pointer("result", result, is_written=True)

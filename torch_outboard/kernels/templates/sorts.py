@@ -23,7 +23,6 @@ __all__ = ["sort"]
 
 _RUN = 16  # elements that an item sorts by insertion
 _PART = 32  # elements that an item merges; at most the length of two runs
-_GROUP = 64
 # Merges come in pairs, so that the last one writes to the first one's source. A
 # merge of a single run is a copy.
 _PAIRS = 14  # for 2 ** 32 elements
@@ -41,7 +40,7 @@ def sort(call: TemplateCall) -> list[str | None]:
     )
 
     begin = Kernel("ob_sort_runs", _key_of(given.dtype, kind, is_descending=bool(call.arguments["descending"])))
-    begin.group, begin.groups = _GROUP, ceil_div(rows * ceil_div(length, _RUN), _GROUP)
+    begin.spread(call, rows * ceil_div(length, _RUN))
     begin.pointer("keys", sorted_[0], is_written=True, element=kind)
     begin.pointer("places", sorted_[1], is_written=True)
     _finish(call, begin, _RUNS, given, kind)
@@ -51,7 +50,8 @@ def sort(call: TemplateCall) -> list[str | None]:
         needed = sympy.Min(1, FloorDiv(sympy.Max(length - 1, 0), _RUN * 4**pair))
         for half, (source, target) in enumerate(((sorted_, spare), (spare, sorted_))):
             merge = Kernel("ob_sort_merge")
-            merge.group, merge.groups = _GROUP, ceil_div(rows * ceil_div(length, _PART), _GROUP) * needed
+            merge.spread(call, rows * ceil_div(length, _PART))
+            merge.groups *= needed
             merge.pointer("keys", source[0], element=kind)
             merge.pointer("places", source[1])
             merge.pointer("merged_keys", target[0], is_written=True, element=kind)
@@ -61,7 +61,7 @@ def sort(call: TemplateCall) -> list[str | None]:
             merges.append(merge)
 
     end = Kernel("ob_sort_values")
-    end.group, end.groups = _GROUP, ceil_div(rows * length, _GROUP)
+    end.spread(call, rows * length)
     end.pointer("places", sorted_[1])
     end.pointer("values", values, is_written=True, element=_bits(given.dtype))
     end.pointer("indices", indices, is_written=True)

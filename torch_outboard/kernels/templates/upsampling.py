@@ -16,11 +16,10 @@ import torch
 
 from torch_outboard.kernels.refusal import CallRefusal
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor
-from torch_outboard.kernels.templates.product import SumType, ceil_div, filled, loaded, stored
+from torch_outboard.kernels.templates.product import SumType, filled, loaded, stored
 
 __all__ = ["backward", "upsample_backward"]
 
-_GROUP = 64
 _AXES = ("depth", "height", "width")
 
 _library = torch.library.Library("outboard", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -47,7 +46,7 @@ def backward(call: TemplateCall) -> list[str | None]:
     for size in result.size:
         count = count * size
     kernel = Kernel("ob_upsample_backward")
-    kernel.group, kernel.groups = _GROUP, ceil_div(count, _GROUP)
+    kernel.spread(call, count)
     kernel.pointer("grad", grad)
     kernel.pointer("result", result, is_written=True)
     _write(call, kernel, grad, result, count)

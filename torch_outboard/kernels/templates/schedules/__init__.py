@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from torch_outboard.codegen.dialects.room import Room
 from torch_outboard.codegen.dialects.units import unit_of
 from torch_outboard.kernels.templates.schedules import (
     attention_matrix,
@@ -22,7 +23,9 @@ def _has_groups(device: Device) -> bool:
 
 
 def _has_unit(device: Device) -> bool:
-    return device.dialect.has_groups and unit_of(device.dialect.units, device.dtype) is not None
+    """Return True for devices with a matrix unit of the type, whose groups have all the items that tilings count on."""
+    has_items = device.room.items == Room().items
+    return device.dialect.has_groups and has_items and unit_of(device.dialect.units, device.dtype) is not None
 
 
 def _has_vectors(device: Device) -> bool:

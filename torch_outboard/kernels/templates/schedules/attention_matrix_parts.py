@@ -25,7 +25,7 @@ def parts_of(call: TemplateCall, result: Rows, size: tuple[Any, Any], splits: An
 
 def sum_of_parts(call: TemplateCall, name: str, result: Rows, size: tuple[Any, Any], part: Rows, splits: Any) -> Kernel:
     """Return the launch that adds the sums of all groups that share a tile."""
-    kernel = Kernel(f"{name}_of_parts", group=call.dialect.group)
+    kernel = Kernel(f"{name}_of_parts")
     (batches, heads), (rows, columns) = result.sizes, size
     result.declare(kernel)
     of_heads = f"batch = outer / $HEADS, head = outer % $HEADS, {result.name}_from = {result.begin()}"

@@ -3,10 +3,13 @@
 
 A group of 256 items has 64 queries of a head, or 64 keys where their gradients are computed. It goes through the other
 side 64 at a time. An item has 4 by 4 scores of such a tile. Of the sums, it has the same four rows, and four of each 64
-columns. Both operands of a product are loaded to local memory sixteen steps at a time; weights go through it too.
+columns. Both operands of a product are loaded to local memory sixteen steps at a time; weights go through it too. Where
+a group has fewer items or less memory, a tile has fewer queries and keys, and fewer steps are loaded.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.frame import LocalArray
@@ -16,29 +19,80 @@ from torch_outboard.kernels.templates.product import ceil_div, filled
 
 __all__ = ["attend", "differentiate"]
 
-_TILE = 64
-_PITCH = _TILE + 4
-_GROUP = 256
+# Items along a side of a tile, the best first, and the steps that are tried for each.
+_SIDES, _STEPS = (16, 8, 4), (16, 8, 4)
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A tile of four rows and four columns of each item, for items of which `side` are beside one another."""
+
+    side: int
+    steps: int
+
+    @staticmethod
+    def of(call: TemplateCall, head: int, *, has_items: bool = False) -> _Tile:
+        """Return the best tile that the device has room for, with a head's sums; else one that `launch` refuses."""
+        most = call.schedule("tiles")["steps"]
+        tiles = [_Tile(side, steps) for side in _SIDES for steps in _STEPS if steps <= most]
+
+        def fits(tile: _Tile) -> bool:
+            arrays = [*tile.arrays(head), *([tile.of_items] if has_items else [])]
+            return tile.group <= call.room.items and sum(one.bytes for one in arrays) <= call.room.memory
+
+        return next(filter(fits, tiles), tiles[-1])
+
+    @property
+    def group(self) -> int:
+        return self.side**2
+
+    @property
+    def rows(self) -> int:
+        return 4 * self.side
+
+    @property
+    def pitch(self) -> int:
+        return self.rows + 4
+
+    def wide(self, head: int) -> int:
+        """Return the number of columns of sums that a group has room for."""
+        return (head + self.rows - 1) // self.rows * self.rows
+
+    def arrays(self, head: int) -> list[LocalArray]:
+        """Return the group's memory, for sums of a head."""
+        sizes = {
+            **dict.fromkeys(("left_tile", "right_tile"), f"{self.steps} * {self.pitch}"),
+            "weights": f"{self.rows} * {self.pitch}",
+            "wide_tile": f"{self.steps} * {self.wide(head)}",
+        }
+        return [LocalArray("float", name, size, is_aligned=True) for name, size in sizes.items()]
+
+    @property
+    def of_items(self) -> LocalArray:
+        """The memory in which the items of a row share its numbers."""
+        return LocalArray("float", "of_items", f"{self.rows} * {self.side + 1}")
 
 
 def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) -> None:
     """Write the launch of attention."""
-    kernel = Kernel("ob_attention", group=_GROUP)
-    words = _words(call, given, kernel, _wide(given.value_head), given.query, given.key, given.value, result, logsumexp)
-    kernel.arrays.append(LocalArray("float", "of_items", f"{_TILE} * 17"))
+    tile = _Tile.of(call, given.value_head, has_items=True)
+    kernel = Kernel("ob_attention", group=tile.group)
+    tensors = (given.query, given.key, given.value, result, logsumexp)
+    words = _words(call, given, kernel, tile, given.value_head, *tensors)
+    kernel.arrays.append(tile.of_items)
     words |= {
         "BEGINS": _begins(head=(given.query, result), key_head=(given.key, given.value)),
         "PRODUCT": _product("scores", (given.query, "query"), (given.key, "key"), given.head),
         "SCORE": _score(given, "down + i", "across + j"),
-        "SUMS": _cleared("sums", given.value_head),
+        "SUMS": _cleared("sums", tile, given.value_head),
         "PUT": _put("scores"),
-        "SUM": _sum(call.dialect, "sums", (given.value, "key"), given.value_head),
+        "SUM": _sum(call.dialect, "sums", (given.value, "key"), tile, given.value_head),
         "KEPT_WEIGHT": given.kept("scores[i * 4 + j]", "first_query + down + i", "first_key + across + j"),
-        "STORE": _store(result, "query", "sums", given.value_head, "sum * shares[i]"),
+        "STORE": _store(result, "query", "sums", tile, given.value_head, "sum * shares[i]"),
         "STORE_LOGSUMEXP": logsumexp.store(logsumexp.begin(), "query", "0", "base + OB_LIB(log)(sum_of_weights)"),
     }
     kernel.text = filled(_ATTEND, words)
-    kernel.groups = given.batch * given.heads * ceil_div(given.queries, _TILE)
+    kernel.groups = given.batch * given.heads * ceil_div(given.queries, tile.rows)
     call.launch(kernel)
 
 
@@ -55,40 +109,44 @@ def differentiate(call: TemplateCall, given: Attention, gradients: Gradients) ->
 
 def _of_queries(call: TemplateCall, given: Attention, gradients: Gradients, target: Rows) -> Kernel:
     grad, logsumexp, delta = gradients.grad, gradients.logsumexp, gradients.delta
-    kernel = Kernel("ob_attention_of_queries", group=_GROUP)
+    tile = _Tile.of(call, given.head)
+    kernel = Kernel("ob_attention_of_queries", group=tile.group)
     tensors = (given.query, given.key, given.value, grad, logsumexp, delta, target)
-    words = _words(call, given, kernel, _wide(given.head), *tensors)
+    words = _words(call, given, kernel, tile, given.head, *tensors)
     words |= {
         "BEGINS": _begins(head=(given.query, grad, target), key_head=(given.key, given.value)),
         "PRODUCT": _product("scores", (given.query, "query"), (given.key, "key"), given.head),
         "GRAD_PRODUCT": _product("slopes", (grad, "query"), (given.value, "key"), given.value_head),
         "SCORE": _score(given, "down + i", "across + j"),
-        "SUMS": _cleared("sums", given.head),
+        "SUMS": _cleared("sums", tile, given.head),
         "PUT": _put("slopes"),
-        "SUM": _sum(call.dialect, "sums", (given.key, "key"), given.head),
+        "SUM": _sum(call.dialect, "sums", (given.key, "key"), tile, given.head),
         "KEPT_SLOPE": given.kept("slopes[i * 4 + j]", "query", "key", "$KEPT_SCALE"),
         "LOGSUMEXP": logsumexp.load(logsumexp.begin(), "query"),
         "DELTA": delta.load(delta.begin(), "query"),
-        "STORE": _store(target, "query", "sums", given.head, "sum * $SCALE"),
+        "STORE": _store(target, "query", "sums", tile, given.head, "sum * $SCALE"),
     }
     kernel.text = filled(_OF_QUERIES, words)
-    kernel.groups = given.batch * given.heads * ceil_div(given.queries, _TILE)
+    kernel.groups = given.batch * given.heads * ceil_div(given.queries, tile.rows)
     return kernel
 
 
 def _of_keys(call: TemplateCall, given: Attention, gradients: Gradients) -> Kernel:
     grad, logsumexp, delta = gradients.grad, gradients.logsumexp, gradients.delta
     of_key, of_value = gradients.of_key, gradients.of_value
-    kernel, drops = Kernel("ob_attention_of_keys", group=_GROUP), given.dropout is not None
+    drops = given.dropout is not None
     targets = [one for one in (of_key, of_value) if one is not None]
     sums = {"key_sums": (of_key, given.head), "value_sums": (of_value, given.value_head)}
     wanted = [(name, one, head) for name, (one, head) in sums.items() if one is not None]
+    widest = max(head for _, _, head in wanted)
+    tile = _Tile.of(call, widest)
+    kernel = Kernel("ob_attention_of_keys", group=tile.group)
     tensors = (given.query, given.key, given.value, grad, logsumexp, delta, *targets)
-    words = _words(call, given, kernel, max(_wide(head) for _, _, head in wanted), *tensors)
+    words = _words(call, given, kernel, tile, widest, *tensors)
     words |= {
         "BEGINS": _begins(key_head=(given.key, given.value, *targets)),
         "OF_HEAD": _begins(head=(given.query, grad)),
-        "SUMS": "\n".join(_cleared(name, head) for name, _, head in wanted),
+        "SUMS": "\n".join(_cleared(name, tile, head) for name, _, head in wanted),
         "PRODUCT": _product("scores", (given.key, "key"), (given.query, "query"), given.head),
         "GRAD_PRODUCT": _product("slopes", (given.value, "key"), (grad, "query"), given.value_head),
         "SCORE": _score(given, "across + j", "down + i"),
@@ -98,36 +156,36 @@ def _of_keys(call: TemplateCall, given: Attention, gradients: Gradients) -> Kern
         "KEPT_DECLARED": "float kept[16];" if drops else "",
         "KEPT_SLOPE": "slopes[i] * kept[i]" if drops else "slopes[i]",
         "PUT_WEIGHTS": ((_KEEP + _put("weights_kept")) if drops else _put("scores")) if of_value else "",
-        "SUM_VALUE": _sum(call.dialect, "value_sums", (grad, "query"), given.value_head) if of_value else "",
+        "SUM_VALUE": _sum(call.dialect, "value_sums", (grad, "query"), tile, given.value_head) if of_value else "",
         "PUT_SLOPES": _put("slopes") if of_key else "",
-        "SUM_KEY": _sum(call.dialect, "key_sums", (given.query, "query"), given.head) if of_key else "",
+        "SUM_KEY": _sum(call.dialect, "key_sums", (given.query, "query"), tile, given.head) if of_key else "",
         "STORE": "\n".join(
-            _store(one, "key", name, head, "sum * $SCALE" if one is of_key else "sum") for name, one, head in wanted
+            _store(one, "key", name, tile, head, "sum * $SCALE" if one is of_key else "sum")
+            for name, one, head in wanted
         ),
     }
     kernel.text = filled(_OF_KEYS, words)
-    kernel.groups = given.batch * given.key_heads * ceil_div(given.keys, _TILE)
+    kernel.groups = given.batch * given.key_heads * ceil_div(given.keys, tile.rows)
     return kernel
 
 
 # Parts that the kernels share.
 
 
-def _words(call: TemplateCall, given: Attention, kernel: Kernel, wide: int, *tensors: Rows) -> dict[str, str]:
-    """Declare the tensors and the group's memory, with `wide` columns of sums, and return their words."""
-    steps, dialect = call.schedule("tiles")["steps"], call.dialect
-    sizes = {
-        **dict.fromkeys(("left_tile", "right_tile"), f"{steps} * {_PITCH}"),
-        "weights": f"{_TILE} * {_PITCH}",
-        "wide_tile": f"{steps} * {wide}",
-    }
-    kernel.arrays = [LocalArray("float", name, size, is_aligned=True) for name, size in sizes.items()]
+def _words(
+    call: TemplateCall, given: Attention, kernel: Kernel, tile: _Tile, head: int, *tensors: Rows
+) -> dict[str, str]:
+    """Declare the tensors and the group's memory, with room for a head's sums, and return their words."""
+    dialect = call.dialect
+    kernel.arrays = tile.arrays(head)
     return given.declare(kernel, *tensors) | {
-        "TILE": str(_TILE),
-        "STEPS": str(steps),
-        "PITCH": str(_PITCH),
-        "WIDE": str(wide),
-        "GROUP_ITEMS": str(_GROUP),
+        "TILE": str(tile.rows),
+        "SIDE": str(tile.side),
+        "STEPS": str(tile.steps),
+        "PITCH": str(tile.pitch),
+        "ITEMS_PITCH": str(tile.side + 1),
+        "COLUMNS": str(tile.wide(head) // tile.side),
+        "GROUP_ITEMS": str(tile.group),
         "LOCALS": _LOCALS,
         "UNROLL": dialect.unroll,
         "FOUR": dialect.four("float"),
@@ -138,11 +196,6 @@ def _words(call: TemplateCall, given: Attention, kernel: Kernel, wide: int, *ten
     }
 
 
-def _wide(head: int) -> int:
-    """Return the number of columns of sums that a group has room for."""
-    return (head + _TILE - 1) // _TILE * _TILE
-
-
 def _begins(**tensors: tuple[Rows, ...]) -> str:
     """Return the statements for where heads begin, by the names of the heads' numbers."""
     return " ".join(
@@ -150,8 +203,8 @@ def _begins(**tensors: tuple[Rows, ...]) -> str:
     )
 
 
-def _cleared(sums: str, head: int) -> str:
-    count = _wide(head) // 4
+def _cleared(sums: str, tile: _Tile, head: int) -> str:
+    count = 4 * tile.wide(head) // tile.side
     return f"""\
   float {sums}[{count}];
   $UNROLL
@@ -191,10 +244,10 @@ def _bring(tile: str, rows: Rows, of: str, head: int) -> str:
       }}"""
 
 
-def _sum(dialect: Dialect, sums: str, right: tuple[Rows, str], head: int) -> str:
+def _sum(dialect: Dialect, sums: str, right: tuple[Rows, str], tile: _Tile, head: int) -> str:
     """Return the loops that add the products of the tile's weights with rows below one another."""
     rows, of = right
-    wide, limit = _wide(head), "$QUERIES" if of == "query" else "$KEYS"
+    wide, limit = tile.wide(head), "$QUERIES" if of == "query" else "$KEYS"
     wide_four = dialect.load_four("float", "wide_tile", f"at * {wide} + part * $TILE + across")
     return f"""\
     for (int first = 0; first < $TILE; first += $STEPS) {{
@@ -211,9 +264,9 @@ def _sum(dialect: Dialect, sums: str, right: tuple[Rows, str], head: int) -> str
       for (int at = 0; at < $STEPS; ++at) {{
         const $FOUR l = $WEIGHTS_FOUR;
         $UNROLL
-        for (int part = 0; part < {wide // _TILE}; ++part) {{
+        for (int part = 0; part < {wide // tile.rows}; ++part) {{
           const $FOUR r = {wide_four};
-{_outer(sums, str(wide // 16), "part * 4")}
+{_outer(sums, str(wide // tile.side), "part * 4")}
         }}
       }}
     }}"""
@@ -252,18 +305,18 @@ def _put(values: str) -> str:
     }}"""
 
 
-def _store(rows: Rows, of: str, sums: str, head: int, value: str) -> str:
+def _store(rows: Rows, of: str, sums: str, tile: _Tile, head: int, value: str) -> str:
     """Return the loops that store an item's sums."""
-    wide, limit = _wide(head), "$QUERIES" if of == "query" else "$KEYS"
+    columns, limit = tile.wide(head) // tile.side, "$QUERIES" if of == "query" else "$KEYS"
     return f"""\
   $UNROLL
   for (int i = 0; i < 4; ++i) {{
     const ob_i64 {of} = first_{of} + down + i;
     $UNROLL
-    for (int j = 0; j < {wide // 16}; ++j) {{
+    for (int j = 0; j < {columns}; ++j) {{
       const int column = j / 4 * $TILE + across + j % 4;
       if ({of} < {limit} && column < {head}) {{
-        const float sum = {sums}[i * {wide // 16} + j];
+        const float sum = {sums}[i * {columns} + j];
         {rows.store(f"{rows.name}_from", of, "column", value)}
       }}
     }}
@@ -272,7 +325,7 @@ def _store(rows: Rows, of: str, sums: str, head: int, value: str) -> str:
 
 _LOCALS = """\
   const int item = OB_ITEM_OF_GROUP;
-  const int across = item % 16 * 4, down = item / 16 * 4;
+  const int across = item % $SIDE * 4, down = item / $SIDE * 4;
 """
 
 _QUERIES = """\
@@ -309,14 +362,14 @@ $SCORE
         scores[i * 4 + j] = score;
         greatest = score > greatest ? score : greatest;
       }
-      of_items[(down + i) * 17 + item % 16] = greatest;
+      of_items[(down + i) * $ITEMS_PITCH + item % $SIDE] = greatest;
     }
     OB_BARRIER;
     $UNROLL
     for (int i = 0; i < 4; ++i) {
       float greatest = most[i];
-      for (int one = 0; one < 16; ++one) {
-        const float other = of_items[(down + i) * 17 + one];
+      for (int one = 0; one < $SIDE; ++one) {
+        const float other = of_items[(down + i) * $ITEMS_PITCH + one];
         greatest = other > greatest ? other : greatest;
       }
       // Where no key is left so far, all weights are 0.
@@ -331,24 +384,24 @@ $SCORE
         scores[i * 4 + j] = $KEPT_WEIGHT;
       }
       $UNROLL
-      for (int j = 0; j < $WIDE / 16; ++j) sums[i * ($WIDE / 16) + j] *= factor;
+      for (int j = 0; j < $COLUMNS; ++j) sums[i * $COLUMNS + j] *= factor;
     }
 $PUT
 $SUM
   }
   OB_BARRIER;
   $UNROLL
-  for (int i = 0; i < 4; ++i) of_items[(down + i) * 17 + item % 16] = total[i];
+  for (int i = 0; i < 4; ++i) of_items[(down + i) * $ITEMS_PITCH + item % $SIDE] = total[i];
   OB_BARRIER;
   float shares[4];
   $UNROLL
   for (int i = 0; i < 4; ++i) {
     float sum_of_weights = 0;
-    for (int one = 0; one < 16; ++one) sum_of_weights += of_items[(down + i) * 17 + one];
+    for (int one = 0; one < $SIDE; ++one) sum_of_weights += of_items[(down + i) * $ITEMS_PITCH + one];
     shares[i] = sum_of_weights == 0 ? 0 : $KEPT_SCALE / sum_of_weights;
     const ob_i64 query = first_query + down + i;
     const float base = most[i] == $NONE ? 0 : most[i];
-    if (item % 16 == 0 && query < $QUERIES) { $STORE_LOGSUMEXP }
+    if (item % $SIDE == 0 && query < $QUERIES) { $STORE_LOGSUMEXP }
   }
 $STORE
 """

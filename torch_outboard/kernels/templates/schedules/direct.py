@@ -15,12 +15,11 @@ from torch.utils._sympy.functions import FloorDiv
 
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
 from torch_outboard.kernels.templates.channels import holds
-from torch_outboard.kernels.templates.product import End, Operand, Product, ceil_div, filled, statements
+from torch_outboard.kernels.templates.product import End, Operand, Product, filled, statements
 from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end_of_parts, sum_of_parts
 
 __all__ = ["multiply"]
 
-_GROUP = 128
 # Items that keep a large device busy, and the steps of an item that are worth a part.
 _MANY, _STEPS = 1 << 18, 64
 # With more steps, the loop stays a loop.
@@ -41,7 +40,7 @@ def multiply(call: TemplateCall, product: Product, kind: str) -> None:
 
 
 def _kernel(call: TemplateCall, product: Product, end: End, kind: str, splits: Any = None) -> Kernel:
-    kernel = Kernel(f"{product.name}_of_items", product.before, group=_GROUP)
+    kernel = Kernel(f"{product.name}_of_items", product.before)
     words = product.sizes(kernel)
     for one in (product.left, product.right, end):
         one.declare(kernel)
@@ -67,7 +66,7 @@ def _kernel(call: TemplateCall, product: Product, end: End, kind: str, splits: A
     }
     kernel.text = filled(_TEXT, words)
     count = product.batch * product.rows * product.columns * (1 if splits is None else splits)
-    kernel.groups = ceil_div(count, _GROUP)
+    kernel.spread(call, count, 128)
     return kernel
 
 

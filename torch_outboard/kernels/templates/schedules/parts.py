@@ -12,7 +12,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor
-from torch_outboard.kernels.templates.product import End, Product, ceil_div, filled
+from torch_outboard.kernels.templates.product import End, Product, filled
 
 __all__ = ["add_parts", "allocate_parts", "end_of_parts", "sum_of_parts"]
 
@@ -41,7 +41,7 @@ def sum_of_parts(
     call: TemplateCall, product: Product, part: Tensor, splits: Any, names: tuple[str, str] = _NAMES
 ) -> Kernel:
     """Return the launch that adds the sums of all parts, and stores the results."""
-    kernel = Kernel(f"{product.name}_of_parts", product.before, group=call.dialect.group)
+    kernel = Kernel(f"{product.name}_of_parts", product.before)
     words = product.sizes(kernel)
     product.end.declare(kernel)
     words |= {"END": product.end.store, "ROW": names[0], "COLUMN": names[1]}
@@ -59,7 +59,7 @@ def add_parts(call: TemplateCall, kernel: Kernel, part: Tensor, count: Any, spli
         "SPLITS": kernel.number("splits", splits),
     }
     kernel.text = filled(_SUM, words)
-    kernel.groups = ceil_div(count, kernel.group)
+    kernel.spread(call, count, call.dialect.group)
 
 
 _SUM = """\

@@ -14,6 +14,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 
 from torch_outboard.codegen.dialects.dialect import Dialect
+from torch_outboard.codegen.dialects.room import Room
 from torch_outboard.kernels.refusal import CallRefusal
 from torch_outboard.kernels.templates.call import TemplateCall
 from torch_outboard.kernels.templates.heads import Attention, Gradients, Rows
@@ -24,11 +25,16 @@ __all__ = ["ATTENTION", "PRODUCTS", "AttentionSchedule", "Device", "ProductSched
 
 @dataclass(frozen=True)
 class Device:
-    """What decides whether a way serves a call: the language, the machine, and the type of the elements."""
+    """What decides whether a way serves a call: the language, the machine, the type of the elements, a group's room."""
 
     dialect: Dialect
     is_cpu: bool
     dtype: torch.dtype
+    room: Room = Room()
+
+    @staticmethod
+    def of(call: TemplateCall) -> Device:
+        return Device(call.dialect, call.is_cpu, call.dtype, call.room)
 
 
 class ProductSchedule(Protocol):
@@ -97,7 +103,7 @@ class Registry(Generic[_Schedule]):
 
         Raises Refusal if no way serves the device.
         """
-        way = self.way_of(call.family, Device(call.dialect, call.is_cpu, call.dtype))
+        way = self.way_of(call.family, Device.of(call))
         return self._ways[call.family][way][1]
 
 

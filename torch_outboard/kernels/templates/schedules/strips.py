@@ -246,7 +246,7 @@ _WIDE = (
     "#define OB_WIDE(name) ob_vec_##name",
     "#define OB_WIDE_DEVICE OB_DEVICE",
     "#endif",
-    "#define OB_OF_VECTORS __attribute__((aligned(OB_WIDE_BYTES)))",
+    "#define OB_OF_VECTORS OB_ALIGNED(OB_WIDE_BYTES)",
     "#define OB_NEAR_STEPS (8192 / OB_WIDE_BYTES)",
 )
 

@@ -2,15 +2,15 @@
 """The schedule of products for GPUs: tiles in the memory of a group of items, several results of an item in registers.
 
 A group of 256 items has a tile of 64 by 64 results. A side has 128 if there are enough tiles to keep a large device
-busy, and nearly all of a tile is used. An item has 4 by 4 results, or two or four such blocks. Sixteen steps of both
-operands are loaded to local memory at a time, while the next ones are loaded into registers. Neighbouring items load
-adjacent elements in memory. If few tiles have long sums, several groups share the steps of a tile, and a second launch
-adds their sums in a fixed order.
+busy, and nearly all of a tile is used. Where a group has fewer items or less memory, tiles are smaller. An item has 4
+by 4 results, or two or four such blocks. Sixteen steps of both operands are loaded to local memory at a time, while the
+next ones are loaded into registers. Neighbouring items load adjacent elements in memory. If few tiles have long sums,
+several groups share the steps of a tile, and a second launch adds their sums in a fixed order.
 """
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
@@ -20,6 +20,7 @@ from torch.utils._sympy.functions import FloorDiv
 
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.frame import LocalArray
+from torch_outboard.codegen.dialects.room import Room
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
 from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.product import End, Operand, Product, SumType, ceil_div, filled
@@ -27,89 +28,117 @@ from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end
 
 __all__ = ["multiply"]
 
-_GROUP = 256
-_SMALL, _LARGE = 64, 128
-_SMALLEST = (_SMALL, _SMALL)
-_LARGER = ((_LARGE, _LARGE), (_SMALL, _LARGE), (_LARGE, _SMALL))  # the best tiles first
+# The items of a group down and across a tile, the best first. An item has 4 by 4 results.
+_ITEMS = ((16, 16), (8, 16), (8, 8), (4, 8), (4, 4))
+_LARGER = ((2, 2), (1, 2), (2, 1))  # of the smallest tile, the best tiles first
 _MOST_WASTE = 1.125  # of a tile's results beside those of the smallest tiles
 # Tiles that are few for a device. Groups then share the steps of a tile: so many
 # at most, and each fills the group's memory so often at least.
 _FEW, _MOST_SPLITS, _LEAST_TURNS = 128, 64, 16
 
 
+@dataclass(frozen=True)
+class _Tile:
+    """A tile of `high` by `wide` results for `down` by `across` items, which have a block of 4 by 4 or several."""
+
+    down: int
+    across: int
+    high: int
+    wide: int
+    steps: int
+
+    @property
+    def group(self) -> int:
+        return self.down * self.across
+
+    @property
+    def results(self) -> int:
+        return self.high * self.wide
+
+    def memory(self, sums: SumType) -> int:
+        return self.steps * (_pitch(self.high) + _pitch(self.wide)) * sums.size
+
+
 def multiply(call: TemplateCall, product: Product) -> None:
     """Write the launch of a product."""
     schedule = call.schedule("tiles")
-    steps = schedule["steps"]
-    tile = _sides_of(product, schedule["many"])
-    splits = _splits(product, steps) if tile == _SMALLEST else None
+    smallest = _smallest(call.room, product.sums, schedule["steps"])
+    tile = _tile_of(call.room, product, smallest, schedule["many"])
+    splits = _splits(product, tile) if tile == smallest else None
     if splits is None:
-        call.launch(_kernel(call, product, product.end, tile, steps))
+        call.launch(_kernel(call, product, product.end, tile))
         return
     part = allocate_parts(call, product, splits)
-    kernel = _kernel(call, product, end_of_parts(part), tile, steps, splits)
+    kernel = _kernel(call, product, end_of_parts(part), tile, splits)
     call.launch(kernel, sum_of_parts(call, product, part, splits))
     call.free(part)
 
 
-def _sides_of(product: Product, many: int) -> tuple[int, int]:
-    """Return the rows and columns of a tile."""
+def _smallest(room: Room, sums: SumType, steps: int) -> _Tile:
+    """Return the smallest tile of the largest group that the device has room for.
+
+    If it has room for none, return the smallest, which `launch` refuses.
+    """
+    tiles = [_Tile(down, across, 4 * down, 4 * across, steps) for down, across in _ITEMS]
+    return next((one for one in tiles if one.group <= room.items and one.memory(sums) <= room.memory), tiles[-1])
+
+
+def _tile_of(room: Room, product: Product, smallest: _Tile, many: int) -> _Tile:
+    """Return the tile of a product: a larger one if there are enough of them, and it fits."""
     if product.sums.size > 4:
-        return _SMALLEST
-    most = _MOST_WASTE * math.prod(_SMALLEST) * _tiles(product, _SMALLEST, has_numbers=True)
+        return smallest
+    most = _MOST_WASTE * smallest.results * _tiles(product, smallest, has_numbers=True)
+    larger = [replace(smallest, high=down * smallest.high, wide=across * smallest.wide) for down, across in _LARGER]
 
-    def is_good(tile: tuple[int, int]) -> bool:
+    def is_good(tile: _Tile) -> bool:
         count = _tiles(product, tile, has_numbers=True)
-        return bool(count >= many and count * math.prod(tile) <= most)
+        fits = tile.memory(product.sums) <= room.memory
+        return bool(fits and count >= many and count * tile.results <= most)
 
-    return next((tile for tile in _LARGER if is_good(tile)), _SMALLEST)
+    return next((tile for tile in larger if is_good(tile)), smallest)
 
 
-def _splits(product: Product, steps: int) -> Any:
+def _splits(product: Product, tile: _Tile) -> Any:
     """Return how many groups share the steps of a tile if few tiles have long sums, else None."""
-    least = _LEAST_TURNS * steps
+    least = _LEAST_TURNS * tile.steps
     is_float = product.sums.dtype == torch.float32
-    if (
-        not is_float
-        or not holds(sympy.Ge(product.depth, 4 * least))
-        or holds(sympy.Ge(_tiles(product, _SMALLEST), _FEW))
-    ):
+    if not is_float or not holds(sympy.Ge(product.depth, 4 * least)) or holds(sympy.Ge(_tiles(product, tile), _FEW)):
         return None
-    wanted = FloorDiv(2 * _FEW, sympy.Max(1, _tiles(product, _SMALLEST)))
+    wanted = FloorDiv(2 * _FEW, sympy.Max(1, _tiles(product, tile)))
     return simplified(sympy.Max(1, sympy.Min(_MOST_SPLITS, wanted, FloorDiv(product.depth, least))))
 
 
-def _kernel(
-    call: TemplateCall, product: Product, end: End, tile: tuple[int, int], steps: int, splits: Any = None
-) -> Kernel:
+def _kernel(call: TemplateCall, product: Product, end: End, tile: _Tile, splits: Any = None) -> Kernel:
     kernel = Kernel(f"{product.name}_of_tiles", product.before)
     sizes = product.sizes(kernel)
     for one in (product.left, product.right, end):
         one.declare(kernel)
-    high, wide = tile
-    loads = [side * steps // _GROUP for side in tile]
+    steps = tile.steps
+    left_loads, right_loads = (side * steps // tile.group for side in (tile.high, tile.wide))
     # Neighbouring items store adjacent results.
     across, down = ("/", "%") if end.dense == "row" else ("%", "/")
     words = {
         **sizes,
         "KIND": product.sums.kind,
-        "TILE_ROWS": str(high),
-        "TILE_COLUMNS": str(wide),
-        "HIGH": str(high // 16),
-        "WIDE": str(wide // 16),
-        "ACROSS": f"item {across} 16 * 4",
-        "DOWN": f"item {down} 16 * 4",
-        "LEFT_LOADS": str(loads[0]),
-        "RIGHT_LOADS": str(loads[1]),
+        "TILE_ROWS": str(tile.high),
+        "TILE_COLUMNS": str(tile.wide),
+        "HIGH": str(tile.high // tile.down),
+        "WIDE": str(tile.wide // tile.across),
+        "ROWS_APART": str(4 * tile.down),
+        "COLUMNS_APART": str(4 * tile.across),
+        "ACROSS": f"item {across} {tile.down if across == '/' else tile.across} * 4",
+        "DOWN": f"item {down} {tile.down if down == '%' else tile.across} * 4",
+        "LEFT_LOADS": str(left_loads),
+        "RIGHT_LOADS": str(right_loads),
         "STEPS": str(steps),
-        "FIND_LEFT": _find(product.left, "first_row", "$ROWS", high, loads[0]),
-        "FIND_RIGHT": _find(product.right, "first_column", "$COLUMNS", wide, loads[1]),
-        "FETCH_LEFT": _fetch(product.left, product.sums, "left_next", high, loads[0]),
-        "FETCH_RIGHT": _fetch(product.right, product.sums, "right_next", wide, loads[1]),
-        "PUT_LEFT": _put(product.left, "left", high, loads[0]),
-        "PUT_RIGHT": _put(product.right, "right", wide, loads[1]),
-        "READ_LEFT": _read(call.dialect, "l", "left_tile", "down", high, product.sums),
-        "READ_RIGHT": _read(call.dialect, "r", "right_tile", "across", wide, product.sums),
+        "FIND_LEFT": _find(product.left, "first_row", "$ROWS", tile, tile.high),
+        "FIND_RIGHT": _find(product.right, "first_column", "$COLUMNS", tile, tile.wide),
+        "FETCH_LEFT": _fetch(product.left, product.sums, "left_next", tile, tile.high),
+        "FETCH_RIGHT": _fetch(product.right, product.sums, "right_next", tile, tile.wide),
+        "PUT_LEFT": _put(product.left, "left", tile, tile.high),
+        "PUT_RIGHT": _put(product.right, "right", tile, tile.wide),
+        "READ_LEFT": _read(call.dialect, "l", "left_tile", "down", tile.high, tile.down, product.sums),
+        "READ_RIGHT": _read(call.dialect, "r", "right_tile", "across", tile.wide, tile.across, product.sums),
         "UNROLL": call.dialect.unroll,
         "END": end.store,
         "RANGE": "const ob_i64 begin = 0, until = $DEPTH;" if splits is None else _RANGE,
@@ -122,9 +151,9 @@ def _kernel(
     }
     kernel.arrays = [
         LocalArray(product.sums.kind, f"{which}_tile", f"{steps} * {_pitch(side)}", is_aligned=True)
-        for which, side in zip(("left", "right"), tile, strict=True)
+        for which, side in zip(("left", "right"), (tile.high, tile.wide), strict=True)
     ]
-    kernel.text, kernel.group = filled(_TEXT, words), _GROUP
+    kernel.text, kernel.group = filled(_TEXT, words), tile.group
     kernel.groups = _tiles(product, tile) * (1 if splits is None else splits)
     return kernel
 
@@ -134,25 +163,26 @@ def _pitch(side: int) -> int:
     return side + 4
 
 
-def _tiles(product: Product, tile: tuple[int, int], has_numbers: bool = False) -> Any:
+def _tiles(product: Product, tile: _Tile, has_numbers: bool = False) -> Any:
     """Return the number of tiles, as an expression or for the sizes of the call that the plan is built for."""
-    count = product.batch * ceil_div(product.rows, tile[0]) * ceil_div(product.columns, tile[1])
+    count = product.batch * ceil_div(product.rows, tile.high) * ceil_div(product.columns, tile.wide)
     return V.graph.sizevars.optimization_hint(simplified(count), fallback=0) if has_numbers else count
 
 
-def _place(operand: Operand, side: int) -> str:
+def _place(operand: Operand, group: int, side: int) -> str:
     """Return the line and the step of the tile that an item loads."""
     if operand.is_dense_along_steps:
-        return f"const int at_line = (item + load * {_GROUP}) / $STEPS, at_step = item % $STEPS;"
-    return f"const int at_line = (item + load * {_GROUP}) % {side}, at_step = (item + load * {_GROUP}) / {side};"
+        return f"const int at_line = (item + load * {group}) / $STEPS, at_step = item % $STEPS;"
+    return f"const int at_line = (item + load * {group}) % {side}, at_step = (item + load * {group}) / {side};"
 
 
-def _find(operand: Operand, first: str, size: str, side: int, loads: int) -> str:
+def _find(operand: Operand, first: str, size: str, tile: _Tile, side: int) -> str:
     """Return the loop that computes the numbers of the lines that an item loads."""
+    loads = side * tile.steps // tile.group
     return f"""\
   {operand.arrays(loads)}
   for (int load = 0; load < {loads}; ++load) {{
-    {_place(operand, side)}
+    {_place(operand, tile.group, side)}
     // What is beyond the last line is computed and not stored.
     const ob_i64 line = {first} + at_line < {size} ? {first} + at_line : {size} - 1;
     {operand.computed()}
@@ -161,12 +191,13 @@ def _find(operand: Operand, first: str, size: str, side: int, loads: int) -> str
 """
 
 
-def _fetch(operand: Operand, sums: SumType, into: str, side: int, loads: int) -> str:
+def _fetch(operand: Operand, sums: SumType, into: str, tile: _Tile, side: int) -> str:
     """Return the loop that loads an item's elements of the steps from `from_step` on."""
+    loads = side * tile.steps // tile.group
     return f"""\
     $UNROLL
     for (int load = 0; load < {loads}; ++load) {{
-      {_place(operand, side)}
+      {_place(operand, tile.group, side)}
       const ob_i64 step = from_step + at_step;
       {operand.again("load")}
       $KIND element = 0;
@@ -179,19 +210,20 @@ def _fetch(operand: Operand, sums: SumType, into: str, side: int, loads: int) ->
 """
 
 
-def _put(operand: Operand, which: str, side: int, loads: int) -> str:
+def _put(operand: Operand, which: str, tile: _Tile, side: int) -> str:
+    loads = side * tile.steps // tile.group
     return f"""\
     $UNROLL
     for (int load = 0; load < {loads}; ++load) {{
-      {_place(operand, side)}
+      {_place(operand, tile.group, side)}
       {which}_tile[at_step * {_pitch(side)} + at_line] = {which}_next[load];
     }}
 """
 
 
-def _read(dialect: Dialect, into: str, tile: str, first: str, side: int, sums: SumType) -> str:
+def _read(dialect: Dialect, into: str, tile: str, first: str, side: int, items: int, sums: SumType) -> str:
     """Return the statements that read four lines of a step: at once, if the language has vectors of the type."""
-    index = f"at * {_pitch(side)} + i * 16 + {first}"
+    index = f"at * {_pitch(side)} + i * {items} + {first}"
     if sums.suffix not in ("f32", "u32"):
         return f"for (int k = 0; k < 4; ++k) {into}[i + k] = {tile}[{index} + k];"
     parts = " ".join(f"{into}[i + {k}] = {into}_four.{part};" for k, part in enumerate("xyzw"))
@@ -204,7 +236,8 @@ const ob_i64 split = number / tiles_down / tiles_across / $BATCH;
   const ob_i64 begin = turns * split / $SPLITS * $STEPS, end = turns * (split + 1) / $SPLITS * $STEPS;
   const ob_i64 until = end < $DEPTH ? end : $DEPTH;"""
 
-# An item has four adjacent lines, so that they are read at once, and four in each next block of 64.
+# An item has four adjacent lines, so that they are read at once, and four in each next block of
+# the tile.
 _TEXT = """\
   const int item = OB_ITEM_OF_GROUP;
   const ob_i64 number = OB_GROUP_NUMBER;
@@ -258,7 +291,8 @@ $FETCH_RIGHT
   for (int i = 0; i < $HIGH; ++i) {
     $UNROLL
     for (int j = 0; j < $WIDE; ++j) {
-      const ob_i64 row = first_row + i / 4 * 64 + down + i % 4, column = first_column + j / 4 * 64 + across + j % 4;
+      const ob_i64 row = first_row + i / 4 * $ROWS_APART + down + i % 4;
+      const ob_i64 column = first_column + j / 4 * $COLUMNS_APART + across + j % 4;
       if (row < $ROWS && column < $COLUMNS) {
         const $KIND value = sums[i * $WIDE + j];
         $END
