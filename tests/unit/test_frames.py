@@ -107,7 +107,7 @@ def test_a_parameter(parameter: Parameter, in_c: str, elsewhere: str) -> None:
 def test_memory_of_a_group_stands_in_the_kernel_in_c_and_before_it_elsewhere() -> None:
     arrays = [LocalArray("float", "tile", "16 * 68", is_aligned=True)]
     in_c = OPENCL_C.frame("f", [], "  body;\n", arrays)
-    assert in_c == "__kernel void f() {\n  OB_LOCAL float tile[16 * 68] __attribute__((aligned(16)));\n  body;\n}\n"
+    assert in_c == "__kernel void f() {\n  OB_LOCAL float tile[16 * 68] OB_ALIGNED(16);\n  body;\n}\n"
     assert FRAMES.frame("f", [], "  body;\n", arrays).startswith("static ob_shared<float, 16 * 68> f_tile;\n")
 
 

@@ -197,7 +197,7 @@ EXPECTED = [word / 2**24 for word in (0x6627E8, 0xAC0814, 0x20B132)]
 @pytest.mark.parametrize(
     ("value", "dtype", "text"),
     [
-        (True, torch.bool, "true"),
+        (True, torch.bool, "((bool)1)"),
         (3, torch.float32, "(3.0f)"),
         (0.1, torch.float32, "(0.10000000149011612f)"),
         (1e300, torch.float32, "((float)OB_INFINITY)"),
