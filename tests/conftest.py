@@ -67,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header() -> list[str]:
     share = shares.current_share()
-    return [] if share.count == 1 else [f"share {share} of the databases: SHARE={share} make test repeats it"]
+    return [] if share.of_all == 1 else [f"share {share} of the databases: SHARE={share} make test repeats it"]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

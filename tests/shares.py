@@ -25,7 +25,7 @@ VARIABLE = "OUTBOARD_TEST_SHARE"
 def current_share() -> Share:
     """Return the share that the environment names, or the only share of one."""
     try:
-        return Share.of(os.environ.get(VARIABLE) or "1/1")
+        return Share.parse(os.environ.get(VARIABLE) or "1/1")
     except ValueError as error:
         raise pytest.UsageError(f"{VARIABLE}: {error}") from error
 

@@ -113,37 +113,41 @@ ob_status status_of_compiler(int code) {
 }
 
 // Return the first NVRTC that compiles for an architecture: each major version has dropped the
-// oldest chips. Null if there is none, with a sentence.
-const Nvrtc* nvrtc_for(const std::string& paths, const std::string& architecture, std::string* out_error) {
-  const std::vector<Nvrtc>& found = all_nvrtcs(paths, out_error);
+// oldest chips. If there is none, fail with a sentence.
+ob_status choose_nvrtc(const std::string& paths, const std::string& architecture, const Nvrtc** out_nvrtc) {
+  std::string error;
+  const std::vector<Nvrtc>& found = all_nvrtcs(paths, &error);
   if (found.empty()) {
-    *out_error = "CUDA C++ needs NVRTC, which can't be opened: " + *out_error +
-                 ". Install it (the package nvidia-cuda-nvrtc), name it with the option `nvrtc`, or build from PTX.";
-    return nullptr;
+    return fail(OB_UNAVAILABLE,
+                "CUDA C++ needs NVRTC, which can't be opened: %s. Install it (the package nvidia-cuda-nvrtc), name it "
+                "with the option `nvrtc`, or build from PTX.",
+                error.c_str());
   }
   const int wanted = std::atoi(architecture.c_str() + architecture.find('_') + 1);
   std::string ranges;
   for (const Nvrtc& nvrtc : found) {
     const std::vector<int>& known = nvrtc.architectures;
-    if (std::find(known.begin(), known.end(), wanted) != known.end()) return &nvrtc;
+    if (std::find(known.begin(), known.end(), wanted) != known.end()) {
+      *out_nvrtc = &nvrtc;
+      return OB_OK;
+    }
     if (known.empty()) continue;
     ranges +=
         (ranges.empty() ? "sm_" : " or sm_") + std::to_string(known.front()) + " to sm_" + std::to_string(known.back());
   }
-  *out_error = "the installed NVRTC compiles for " + ranges + ", not for " + architecture + ". Install " +
-               (wanted < 75 ? "NVRTC 12, which serves GPUs before sm_75 (the package nvidia-cuda-nvrtc-cu12)"
-                            : "a newer NVRTC (the package nvidia-cuda-nvrtc)") +
-               ", or name its file with the option `nvrtc`.";
-  return nullptr;
+  return fail(OB_INVALID_ARGUMENT,
+              "the installed NVRTC compiles for %s, not for %s. Install %s, or name its file with the option `nvrtc`.",
+              ranges.c_str(), architecture.c_str(),
+              wanted < 75 ? "NVRTC 12, which serves GPUs from sm_50 on (the package nvidia-cuda-nvrtc-cu12)"
+                          : "a newer NVRTC (the package nvidia-cuda-nvrtc)");
 }
 
 }  // namespace
 
 ob_status compile_cuda(const std::string& libraries, const std::string& source, const std::string& options,
                        const std::string& architecture, std::string* out_image) {
-  std::string error;
-  const Nvrtc* const chosen = nvrtc_for(libraries, architecture, &error);
-  if (chosen == nullptr) return fail(OB_UNAVAILABLE, "%s", error.c_str());
+  const Nvrtc* chosen = nullptr;
+  if (const ob_status status = choose_nvrtc(libraries, architecture, &chosen); status != OB_OK) return status;
   const Nvrtc& nvrtc = *chosen;
   std::vector<std::string> words = {"--gpu-architecture=" + architecture};
   std::istringstream stream(options);

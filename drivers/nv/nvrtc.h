@@ -10,8 +10,9 @@ namespace nv {
 
 // Compile for one architecture ("sm_90"). `libraries` are NVRTC's files, with ":" between them, or
 // "" for the usual names; the first that compiles for the architecture is used.
-// Return OB_UNAVAILABLE if there is none, and OB_PROGRAM_REFUSED, with the log and the source lines
-// that it names, if the source does not compile.
+// Return OB_UNAVAILABLE without NVRTC, OB_INVALID_ARGUMENT if none compiles for the architecture,
+// and OB_PROGRAM_REFUSED, with the log and the source lines that it names, if the source does not
+// compile.
 ob_status compile_cuda(const std::string& libraries, const std::string& source, const std::string& options,
                        const std::string& architecture, std::string* out_image);
 

@@ -42,7 +42,7 @@ ob_status own_module(Driver& driver, Device& device, const std::string& type, ui
       return built;
     }
     // Declined if there is no NVRTC that compiles for this GPU.
-    if (status != OB_UNAVAILABLE) return status;
+    if (status != OB_UNAVAILABLE && status != OB_INVALID_ARGUMENT) return status;
     device.own_refusal = support::last_error_text;
   }
   return fail(OB_UNIMPLEMENTED, "%s: the driver's own kernels cannot be compiled: %s", device.where.c_str(),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A libcuda of host memory, on which everything is done at once: for tests of a driver of CUDA GPUs
-// where there is none. Two devices of compute capability 6.1, 1 GiB each. A module is any text; its
+// where there is none. Two devices of compute capability 3.1, 1 GiB each. A module is any text; its
 // kernel "illegal" makes every later call fail, as an illegal address does, and any other does
 // nothing. FAKE_CUDA_DEVICES says how many devices there are, and FAKE_CUDA_MAJOR another major
-// compute capability, of minor 0, for compilers that have forgotten 6.1. Of a module that is a
+// compute capability, of minor 0: no compiler knows 3.1. Of a module that is a
 // cubin it knows the kernels, their parameters and blocks: it refuses launches that CUDA refuses,
 // and writes the others to the file FAKE_CUDA_LAUNCHES, a line each: name, grid, block, shared
 // memory, and the parameters' bytes.
@@ -53,7 +53,7 @@ int devices() {
 
 int major() {
   const char* given = std::getenv("FAKE_CUDA_MAJOR");
-  return given != nullptr ? std::atoi(given) : 6;
+  return given != nullptr ? std::atoi(given) : 3;
 }
 
 int make(std::set<void*>& set, void** out) {
@@ -203,7 +203,7 @@ int cuDeviceGetAttribute(int* out, int which, int) {
       *out = major();
       break;
     case 76:
-      *out = major() == 6 ? 1 : 0;
+      *out = major() == 3 ? 1 : 0;
       break;
     case 97:  // bytes of shared memory that a block may ask for
       *out = 227 << 10;

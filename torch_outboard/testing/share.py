@@ -11,13 +11,13 @@ __all__ = ["Share"]
 
 
 class Share(NamedTuple):
-    """Share `number` of `count`, from 1."""
+    """Share `number`, from 1, of `of_all` shares."""
 
     number: int
-    count: int
+    of_all: int
 
     @classmethod
-    def of(cls, text: str) -> Share:
+    def parse(cls, text: str) -> Share:
         """Read a share that is written as "3/8". Raises ValueError if it is none."""
         match = re.fullmatch(r"(\d+)/(\d+)", text)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
@@ -26,7 +26,7 @@ class Share(NamedTuple):
 
     def has(self, case: str) -> bool:
         """Return whether the case of this name belongs to this share."""
-        return zlib.crc32(case.encode()) % self.count == self.number - 1
+        return zlib.crc32(case.encode()) % self.of_all == self.number - 1
 
     def __str__(self) -> str:
-        return f"{self.number}/{self.count}"
+        return f"{self.number}/{self.of_all}"

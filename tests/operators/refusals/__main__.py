@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument(
         "--large", action="store_true", help="repeat each as a large call, of which the CPU is not asked"
     )
-    parser.add_argument("--share", type=Share.of, default=Share(1, 1), metavar="K/N", help="a share of the operators")
+    parser.add_argument("--share", type=Share.parse, default=Share(1, 1), metavar="K/N", help="of the operators")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
