@@ -122,8 +122,24 @@ void begin_autograd_threads(c10::DeviceIndex devices) {
   }
 }
 
+// Return true if torch counts devices of another accelerator. A parent that had run a backward pass
+// then has threads for them, and torch refuses its children's passes whatever is done here.
+bool has_other_devices() {
+  for (size_t type = 0; type < c10::impl::device_guard_impl_registry.size(); ++type) {
+    const auto device_type = static_cast<c10::DeviceType>(type);
+    if (device_type == c10::kCPU || device_type == c10::kMeta || device_type == kDeviceType) {
+      continue;
+    }
+    const c10::impl::DeviceGuardImplInterface* guard = c10::impl::device_guard_impl_registry[type].load();
+    if (guard != nullptr && guard->deviceCount() > 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void begin_autograd_after_fork() {
-  if (!is_forked()) {
+  if (!is_forked() || has_other_devices()) {
     return;
   }
   Engine& engine = Engine::get_default_engine();

@@ -86,7 +86,7 @@ enum {
   OB_NOT_READY = 32,  /* a query's answer, no error: the work is still under way */
   OB_DEVICE_LOST = 33, /* sticky: every later use of that device raises torch.AcceleratorError with the first cause,
                           before the driver is asked */
-  OB_PROGRAM_REFUSED = 34 /* ValueError, from program_build alone: the compiler refuses the text, and will each time */
+  OB_PROGRAM_REFUSED = 34 /* ValueError, from program_build alone: the compiler refuses the text each time */
 };
 
 /* ---- Element types ----------------------------------------------------------------------------------------------- */

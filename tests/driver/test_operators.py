@@ -366,7 +366,9 @@ def test_meta_kernels_that_ask_for_the_device_give_the_strides_of_the_cpu(device
     is_queued = reaches_memory(device)
     reset_waits()
     results = BY_DEVICE[name](ours)
-    assert not is_queued or set(waits()) <= {"aten::_copy_from"}
+    # The two raise at the call what their kernels find, so they wait.
+    may_wait = {"aten::_copy_from", "aten::_linalg_svd", "aten::linalg_eig"}
+    assert not is_queued or set(waits()) <= may_wait
     for result, expected in zip(tree_leaves(results), tree_leaves(BY_DEVICE[name](host)), strict=True):
         assert_same(result, expected, device)
         assert result.stride() == expected.stride()
