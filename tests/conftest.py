@@ -84,7 +84,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"alone: {shlex.join(command)}")
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(trylast=True)  # after -k and -m, so that a file takes part whatever they leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     cases = [item for item in items if shares.is_of_database(item, _folder(item.path))]
     if rest := set(shares.left_out(cases, shares.current_share())):

@@ -41,7 +41,13 @@ class Chip(find_driver("opencl")):
         return {"machine": "cpu", **json.loads(os.environ["CHIP"])}
 """
 
-FIRST = {"name": "one", "multi_processor_count": 2}
+# Both have room for the largest groups; a chip with less has plans of its own.
+FIRST = {
+    "name": "one",
+    "multi_processor_count": 2,
+    "max_threads_per_block": 256,
+    "shared_memory_per_block": 65536,
+}
 SECOND = {
     "name": "another",
     "vendor": "x",
