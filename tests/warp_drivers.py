@@ -109,7 +109,8 @@ class Warps(PythonDriver):
         self.programs, self.kernels = {}, {}
 
     def device_properties(self, device):
-        given = {"total_memory": self.memory, "shared_memory_per_multiprocessor": 228 << 10}
+        memory = {"shared_memory_per_block": 48 << 10, "shared_memory_per_multiprocessor": 228 << 10}
+        given = {"total_memory": self.memory, **memory}
         return DeviceProperties(name=f"Warps {device}", machine="gpu", **given)
 
     def program_build(self, device, language, code, options):
