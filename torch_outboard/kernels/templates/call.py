@@ -150,8 +150,7 @@ class TemplateCall:
 
     def _check_room(self, kernel: Kernel) -> None:
         """Raise Refusal if a group of the device is too small for a kernel."""
-        # Arrays with an offset lie in dynamic memory, which schedules take by `dynamic_memory`.
-        memory = sum(one.bytes for one in kernel.arrays if one.offset is None)
+        memory = sum(one.bytes for one in kernel.arrays)
         if kernel.group > self.room.items or memory > self.room.memory:
             raise CallRefusal(
                 f"a group of {kernel.name} needs {kernel.group} items and {memory} bytes of local memory, and the "
