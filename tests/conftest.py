@@ -77,7 +77,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     driver = config.getoption("--driver")
     options = [f"--driver={driver}"] if driver else []
     options += [f"--driver-option={option}" for option in config.getoption("--driver-option")]
-    read_by_tests = ("OUTBOARD_PROVIDERS", "OUTBOARD_TEST_LONG", "OUTBOARD_TEST_SAMPLES")
+    read_by_tests = ("OUTBOARD_TEST_SEED", "OUTBOARD_PROVIDERS", "OUTBOARD_TEST_LONG", "OUTBOARD_TEST_SAMPLES")
     variables = [f"{key}={os.environ[key]}" for key in read_by_tests if key in os.environ]
     for node in sorted({report.nodeid for report in failed}):
         command = [*variables, sys.executable, "-m", "pytest", node, *options]

@@ -239,7 +239,9 @@ for one, place in ((net, "cpu"), (ours, device)):
     second = torch.autograd.grad(sum(grad.square().sum() for grad in deep), wanted)
     found.append([*first, *again, *deep, *second])
 for mine, expected in zip(*found[::-1], strict=True):
-    torch.testing.assert_close(mine.detach().cpu(), expected.detach(), atol=1e-4, rtol=1e-4)
+    # Each element is a sum of terms that may cancel, so its error is one of the largest, not of its own size.
+    largest = expected.abs().max().item()
+    torch.testing.assert_close(mine.detach().cpu(), expected.detach(), atol=1e-5 * largest, rtol=0)
 assert ran.value == 1 and ran_back.value == 3, "gradients that have gradients are those of the layers"
 """
     )

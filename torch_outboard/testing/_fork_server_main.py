@@ -49,8 +49,9 @@ def become(request: bytes, files: list[int]) -> str:
 
 def main() -> str:
     connection = socket.socket(fileno=int(sys.argv[1]))
-    for module in sys.argv[2:]:
+    for module in sys.argv[3:]:
         importlib.import_module(module)
+    torch.default_generator.manual_seed(int(sys.argv[2]))
     # Torch's half a million objects are no garbage: a child that looked through them at its end
     # took 0.4 s for that, and 1 s after imports of the compiler.
     gc.collect()
@@ -61,9 +62,9 @@ def main() -> str:
 
 
 code = main()
-for name in ("gc", "importlib", "os", "signal", "socket", "struct", "sys", "warnings", "serve", "become", "main"):
-    del globals()[name]
 if torch._is_device_backend_autoload_enabled():
     torch._import_device_backends()  # type: ignore[no-untyped-call]
-del torch, name
+for name in ("gc", "importlib", "os", "signal", "socket", "struct", "sys", "torch", "warnings", "serve", "become", "main"):
+    del globals()[name]
+del name
 exec(compile(globals().pop("code"), "<string>", "exec"))

@@ -43,9 +43,14 @@ def seconds_of_children() -> float:
 
 
 class ForkServer:
-    """A process that has imported torch and `imports`, and forks; takes one request at a time, from one thread."""
+    """A process that has imported torch and `imports`, and forks; takes one request at a time, from one thread.
 
-    def __init__(self, environment: Mapping[str, str], folder: Path, imports: Sequence[str] = ()) -> None:
+    Each child begins with `seed` in torch's generator of the CPU.
+    """
+
+    def __init__(
+        self, environment: Mapping[str, str], folder: Path, imports: Sequence[str] = (), seed: int = 0
+    ) -> None:
         self._seconds = 0.0
         self._read_late = (*_READ_LATE, *([] if imports else [_READ_BY_THE_COMPILER]))
         self._environment = self._read_early(environment)
@@ -55,7 +60,7 @@ class ForkServer:
             # Run by its text, not its path: a child that starts processes must have no
             # main module for them to import.
             self._process = subprocess.Popen(
-                [sys.executable, "-c", source, str(theirs.fileno()), *imports],
+                [sys.executable, "-c", source, str(theirs.fileno()), str(seed), *imports],
                 # Imports ask whether there is CUDA. The question by CUDA itself would start it, and
                 # then no child could; by NVML it starts nothing.
                 env={

@@ -9,6 +9,7 @@ A process has one driver, so it is attached when pytest starts. Without `--drive
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -46,6 +47,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Workers and processes that tests start inherit it.
+    os.environ.setdefault("OUTBOARD_TEST_SEED", str(secrets.randbelow(1 << 32)))
     limit = config.getoption("--time-limit")
     if limit > 0 and not config.getoption("usepdb"):
         config.pluginmanager.register(Watchdog(config, limit), "torch-outboard-watchdog")
@@ -115,6 +118,13 @@ def _unrounded_float32() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Begin each test with the run's seed, which is another in each run; OUTBOARD_TEST_SEED repeats one."""
+    # Not torch.manual_seed, which seeds, and so may start, every device.
+    torch.default_generator.manual_seed(_seed())
+
+
+@pytest.fixture(autouse=True)
 def _clean_device(request: pytest.FixtureRequest) -> Iterator[None]:
     """End each test of a device with all queued work done, on the first device and its default stream."""
     yield
@@ -124,6 +134,10 @@ def _clean_device(request: pytest.FixtureRequest) -> Iterator[None]:
             module.synchronize(index)
             module.set_stream(module.default_stream(index))
         module.set_device(0)
+
+
+def _seed() -> int:
+    return int(os.environ["OUTBOARD_TEST_SEED"])
 
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
@@ -136,7 +150,7 @@ def _fork_servers() -> Iterator[Callable[[tuple[str, ...]], ForkServer]]:
 
     def get(imports: tuple[str, ...]) -> ForkServer:
         if imports not in servers:
-            servers[imports] = ForkServer(_environment({}), suite().folder.parent, imports)
+            servers[imports] = ForkServer(_environment({}), suite().folder.parent, imports, _seed())
         return servers[imports]
 
     yield get
@@ -148,10 +162,10 @@ def _fork_servers() -> Iterator[Callable[[tuple[str, ...]], ForkServer]]:
 def run_python(request: pytest.FixtureRequest) -> RunPython:
     """Return a function that runs a snippet in its own process and returns the process's result.
 
-    Call it as run_python(code, env={…}, status=0). The environment has no OUTBOARD_ variables except the given ones. A
-    status other than `status` fails the test and prints the process's output. The process has imported torch, and the
-    torch modules that `imports` names, but nothing of ours. `fresh`, or `flags` for Python, start a process that has
-    imported nothing.
+    Call it as run_python(code, env={…}, status=0). The environment has no OUTBOARD_ variables except the given
+    ones. A status other than `status` fails the test and prints the process's output. The process has imported
+    torch, and the torch modules that `imports` names, but nothing of ours, and its generator has the run's seed.
+    `fresh`, or `flags` for Python, start a process that has imported nothing.
     """
 
     def run(
