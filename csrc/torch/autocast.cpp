@@ -13,6 +13,7 @@
 
 #include "core/driver.h"
 #include "core/error.h"
+#include "torch/autocast_casts.h"
 #include "torch/autocast_table.h"
 
 namespace outboard {
@@ -337,6 +338,17 @@ std::vector<CastPolicyRow> cast_policies() {
     rows.push_back({name, op->policy.load(std::memory_order_relaxed), op->default_policy});
   }
   return rows;
+}
+
+std::optional<at::ScalarType> autocast_dtype() {
+  if (!at::autocast::is_autocast_enabled(kDeviceType)) {
+    return std::nullopt;
+  }
+  return at::autocast::get_autocast_dtype(kDeviceType);
+}
+
+at::Tensor autocast_cast(at::ScalarType dtype, const at::Tensor& tensor) {
+  return at::autocast::cached_cast(dtype, tensor, kDeviceType);
 }
 
 }  // namespace outboard

@@ -4,7 +4,6 @@
 // torch composes them: tensors of torch.func or of compilers, forward-mode derivatives, empty
 // tensors, arguments that torch refuses.
 #include <ATen/TensorOperators.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
@@ -28,6 +27,7 @@
 #include "ops/own/recurrent_net.h"
 #include "ops/providers.h"
 #include "ops/tensors/tensor_utils.h"
+#include "torch/autocast_casts.h"
 
 namespace outboard {
 
@@ -120,11 +120,10 @@ bool is_covered(const RecurrentNet& net, const OptionalTensor& batch_sizes, bool
          (!is_packed || is_packed_batch(*batch_sizes, net.input, batch)) && are_params_right(net);
 }
 
-void cast_net(RecurrentNet& net) {
-  const auto to = at::autocast::get_autocast_dtype(kDeviceType);
+void cast_net(RecurrentNet& net, at::ScalarType to) {
   const auto cast = [&](at::Tensor& tensor) {
     if (tensor.defined()) {
-      tensor = at::autocast::cached_cast(to, tensor, kDeviceType);
+      tensor = autocast_cast(to, tensor);
     }
   };
   cast(net.input);
@@ -217,12 +216,12 @@ std::optional<NetResults> run_net(const RecurrentNet& net) {
 // Run the net, unless torch's composition must.
 std::optional<NetResults> run_if_covered(RecurrentNet net, const OptionalTensor& batch_sizes, bool is_batch_first) {
   std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast;
-  if (at::autocast::is_autocast_enabled(kDeviceType)) {
+  if (const auto to = autocast_dtype()) {
     no_autocast.emplace(c10::autocast_dispatch_keyset);
     if (!is_recurrent_tensor(net.input, net.input)) {
       return std::nullopt;
     }
-    cast_net(net);
+    cast_net(net, *to);
   }
   if (!is_covered(net, batch_sizes, is_batch_first)) {
     return std::nullopt;

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Autocast's casts, for operators that cast by themselves: ATen/autocast_mode.h brings all of ATen.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+namespace outboard {
+
+// Return the dtype that operators of lower precision run in, if autocast is enabled for the device.
+std::optional<at::ScalarType> autocast_dtype();
+
+// Cast the tensor as those operators cast their inputs: tensors of other devices and of other kinds
+// stay as they are, and a parameter is cast once a region. `tensor` is defined.
+at::Tensor autocast_cast(at::ScalarType dtype, const at::Tensor& tensor);
+
+}  // namespace outboard
