@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
@@ -39,18 +41,33 @@ def compiler(name: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory):
+def compiled(tmp_path_factory):
+    """Return the folder of what the run's processes compile once, and each process may use."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "native"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@contextlib.contextmanager
+def one_at_a_time(path: Path):
+    """Let one process of the run make what belongs to a path, while others that need it wait."""
+    with open(path.with_name(path.name + ".lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="session")
+def programs(compiled):
     """Return a function that compiles a test program once and returns its path."""
-    folder = tmp_path_factory.mktemp("programs")
-    made: dict[str, Path] = {}
 
     def program(name: str) -> Path:
-        if name not in made:
-            made[name] = folder / name
-            source = HERE / f"{name}.cpp"
-            flags = ["-std=c++20", "-O1", "-g", *STRICT, "-pthread", f"-I{ROOT / 'include'}"]
-            run(compiler("g++"), *flags, source, "-o", made[name], "-ldl")
-        return made[name]
+        path = compiled / name
+        with one_at_a_time(path):
+            if not path.exists():
+                flags = ["-std=c++20", "-O0", *STRICT, "-pthread", f"-I{ROOT / 'include'}"]
+                run(compiler("g++"), *flags, HERE / f"{name}.cpp", "-o", path, "-ldl")
+        return path
 
     return program
 
@@ -81,15 +98,15 @@ def test_events_of_the_host(programs, options):
 
 
 @pytest.fixture(scope="session")
-def fakes(tmp_path_factory):
+def fakes(compiled):
     """Return a function that compiles a stand-in for a vendor's library, under the vendor's name."""
-    folder = tmp_path_factory.mktemp("fakes")
 
     def fake(name: str, library: str, *flags: str) -> Path:
-        path = folder / library
-        if not path.exists():
-            sources = ["-std=c++20", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", HERE / f"{name}.cpp"]
-            run(compiler("g++"), *sources, "-o", path, "-Wl,--no-as-needed", *flags, "-ldl")
+        path = compiled / library
+        with one_at_a_time(path):
+            if not path.exists():
+                sources = ["-std=c++20", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", HERE / f"{name}.cpp"]
+                run(compiler("g++"), *sources, "-o", path, "-Wl,--no-as-needed", *flags, "-ldl")
         return path
 
     return fake
@@ -275,16 +292,24 @@ def test_kernels_in_triton_on_a_fake_cuda(fakes, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def allocator_objects(tmp_path_factory):
-    """Return the folder in which the core is compiled, once for the programs below."""
-    return tmp_path_factory.mktemp("allocator")
+def on_the_allocator(compiled):
+    """Return a function that runs a program with the core and the allocators, which are compiled once."""
+    folder = compiled / "allocator"
+    folder.mkdir(exist_ok=True)
+
+    def run_program(name: str, argument: str) -> None:
+        with one_at_a_time(folder):
+            program = allocator_program.build(HERE / f"{name}.cpp", folder)
+        print(allocator_program.run([str(program), argument]))
+
+    return run_program
 
 
 @pytest.mark.parametrize("program", ["test_allocator", "test_allocator_runs"])
-def test_the_allocator(allocator_objects, program):
-    print(allocator_program.run([str(allocator_program.build(HERE / f"{program}.cpp", allocator_objects)), "20000"]))
+def test_the_allocator(on_the_allocator, program):
+    on_the_allocator(program, "20000")
 
 
-def test_many_threads_for_a_moment(allocator_objects):
+def test_many_threads_for_a_moment(on_the_allocator):
     # For a minute and with sanitizers: tests/stress/test_allocator_threads.py.
-    print(allocator_program.run([str(allocator_program.build(HERE / "stress_allocator.cpp", allocator_objects)), "3"]))
+    on_the_allocator("stress_allocator", "3")
