@@ -147,6 +147,7 @@ def test_damage_is_told_and_repaired(run_compiler: RunPython, built: dict[str, A
 
 def test_two_processes_of_eight_threads_at_once(run_python: RunPython, tmp_path: Path) -> None:
     results: list[dict[str, Any]] = []
+
     # Each server of forked processes serves one thread; these are processes of their own.
     def start() -> None:
         results.append(run(run_python, tmp_path, program=THREADS, fresh=True)[0])
