@@ -81,11 +81,11 @@ print(json.dumps({**plan_statistics(), "wrong": wrong, "inductor": "torch._induc
 
 
 def run(
-    run_python: RunPython, folder: Path, rows: int = 33, columns: int = 70, program: str = PROGRAM, fresh: bool = False
+    run_python: RunPython, folder: Path, rows: int = 33, columns: int = 70, program: str = PROGRAM
 ) -> tuple[dict[str, Any], str]:
     """Return the statistics of a process, and its whole output."""
     environment = {stores.VARIABLE: str(folder), "OUTBOARD_FALLBACK": "silent"}
-    done = run_python(program, str(rows), str(columns), env=environment, status=None, fresh=fresh)
+    done = run_python(program, str(rows), str(columns), env=environment, status=None)
     if done.returncode == 3:
         pytest.skip("capability: an OpenCL device")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -145,14 +145,17 @@ def test_damage_is_told_and_repaired(run_compiler: RunPython, built: dict[str, A
     assert third["loaded"] == built["saved"]
 
 
-def test_two_processes_of_eight_threads_at_once(run_python: RunPython, tmp_path: Path) -> None:
+def test_two_processes_of_eight_threads_at_once(run_python: RunPython, run_compiler: RunPython, tmp_path: Path) -> None:
     results: list[dict[str, Any]] = []
 
-    # Each server of forked processes serves one thread; these are processes of their own.
-    def start() -> None:
-        results.append(run(run_python, tmp_path, program=THREADS, fresh=True)[0])
+    def start(runs: RunPython) -> None:
+        results.append(run(runs, tmp_path, program=THREADS)[0])
 
-    threads = [threading.Thread(target=start) for _ in range(2)]
+    # A server of forked processes serves one thread; these are two servers.
+    servers = (run_python, run_compiler)
+    for runs in servers:
+        runs("")
+    threads = [threading.Thread(target=start, args=(runs,)) for runs in servers]
     for thread in threads:
         thread.start()
     for thread in threads:
