@@ -31,8 +31,8 @@ SCHEDULED = [name for name in OWN if "schedule" in find_driver(name).options]
 
 # What `python -m MODULE` does.
 MODULE = "import runpy, sys; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
-# What suites of generated kernels and of torch's databases import at any rate, for five seconds. Other suites import
-# the compiler late, as programs do.
+# What suites of generated kernels and of torch's databases import at any rate, for five seconds.
+# Other suites import the compiler late, as programs do.
 DATABASES = (*COMPILER, "torch.testing._internal.common_methods_invocations")
 # Longer than any suite takes: a test that hangs ends by its own limit.
 SUITE_LIMIT = 3600.0

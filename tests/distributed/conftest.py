@@ -58,7 +58,7 @@ def environment() -> dict[str, str]:
     }
 
 
-# Else the operating system offers a port again, perhaps to another worker, before a program listens.
+# Else the operating system offers a port again, maybe to another worker, before a program listens.
 HELD: list[socket.socket] = []
 
 

@@ -25,8 +25,8 @@ __all__ = ["COMPILER", "ForkServer", "seconds_of_children"]
 # The `imports` of processes that compile. They take three seconds.
 COMPILER = ("torch._inductor.compile_fx",)
 
-# Variables that are read when a driver is attached, by stand-ins for a vendor's libraries, when code is compiled, when
-# a table is printed, or by pytest alone.
+# Variables that are read when a driver is attached, by a test's libraries, when code is compiled,
+# when a table is printed, or by pytest alone.
 _READ_LATE = (
     "OUTBOARD_",
     "FAKE_",

@@ -65,8 +65,8 @@ elif how == "threads":
         thread.join()
     assert [tensor[0].item() for tensor in tensors] == [1024.0] * 6
 elif how == "saver":
-    # A thread exchanges CPU tensors, as a saver of checkpoints does, in the order of its own: on one
-    # rank it is ahead of the main thread, on the other behind it.
+    # A thread exchanges CPU tensors, as a saver of checkpoints does, in the order of its own: it is
+    # ahead of the main thread on one rank, and behind it on the other.
     failures: list[BaseException] = []
     saved, computed = ([threading.Event() for _ in range(count)] for count in (20, 40))
 
