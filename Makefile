@@ -12,8 +12,9 @@ WORKERS ?= -n $(shell nproc) --dist worksteal
 PYTEST_ARGS ?=
 # Compilers look for `ld` in build/tools first. Otherwise each process that compiles would build and load a library for
 # each vector extension of the processor, a second each.
-# The model of the allocator has a million operations in tests/stress.
-TEST_ENV = OUTBOARD_TEST_SHARE=$(SHARE) OUTBOARD_MODEL_OPERATIONS=$(or $(OUTBOARD_MODEL_OPERATIONS),20000) COMPILER_PATH=$(CURDIR)/build/tools TORCHINDUCTOR_VEC_ISA_OK=1
+# Threads of OpenMP that wait for work sleep: by default they spin, for up to half of a test's processor time, and take
+# the core from the other worker. The model of the allocator has a million operations in tests/stress.
+TEST_ENV = OUTBOARD_TEST_SHARE=$(SHARE) OUTBOARD_MODEL_OPERATIONS=$(or $(OUTBOARD_MODEL_OPERATIONS),20000) COMPILER_PATH=$(CURDIR)/build/tools TORCHINDUCTOR_VEC_ISA_OK=1 OMP_WAIT_POLICY=passive
 DEMO_ARGS ?=
 
 PY := $(VENV)/bin/python

@@ -17,7 +17,7 @@ import pytest
 import shares
 
 from torch_outboard._discovery import find_driver, found_drivers
-from torch_outboard.testing.fork_server import ForkServer
+from torch_outboard.testing.fork_server import COMPILER, ForkServer
 
 TESTS = Path(__file__).resolve().parent
 
@@ -29,26 +29,30 @@ EXAMPLES = ["examples.pure_python_driver:PythonDriver"]
 SCHEDULED = [name for name in OWN if "schedule" in find_driver(name).options]
 
 
-# What `python -m pytest` does.
-PYTEST = "import runpy; runpy.run_module('pytest', run_name='__main__', alter_sys=True)"
+# What `python -m MODULE` does.
+MODULE = "import runpy, sys; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+# What suites of generated kernels and of torch's databases import at any rate, for five seconds.
+# Other suites import the compiler late, as programs do.
+DATABASES = (*COMPILER, "torch.testing._internal.common_methods_invocations")
 # Longer than any suite takes: a test that hangs ends by its own limit.
 SUITE_LIMIT = 3600.0
 
 
-@functools.cache
-def fork_server() -> ForkServer:
-    """Return the process from which suites are forked.
+SERVERS: dict[tuple[str, ...], ForkServer] = {}
 
-    It imports torch once, which saves seconds in each of thirty suites.
-    """
-    return ForkServer(environment(), TESTS.parent)
+
+def fork_server(imports: tuple[str, ...] = ()) -> ForkServer:
+    """Return the process that has imported these modules of torch, once for thirty suites, and forks suites."""
+    if imports not in SERVERS:
+        SERVERS[imports] = ForkServer(environment(), TESTS.parent, imports)
+    return SERVERS[imports]
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _closes_the_fork_server() -> Iterator[None]:
+def _closes_the_fork_servers() -> Iterator[None]:
     yield
-    if fork_server.cache_info().currsize:
-        fork_server().close()
+    for server in SERVERS.values():
+        server.close()
 
 
 @pytest.fixture(autouse=True)
@@ -60,22 +64,22 @@ def _charges_suites(request: pytest.FixtureRequest) -> Iterator[None]:
         ledger.charge_suite(request.config.pluginmanager.get_plugin("outboard-ledger"), Path(file.name))
 
 
-def run_pytest(*arguments: str) -> None:
-    given = ("-q", "-p", "no:cacheprovider", *arguments)
-    check(fork_server().run(PYTEST, given, environment(), SUITE_LIMIT), f"pytest {' '.join(given)}")
+def run_module(*words: str, imports: tuple[str, ...] = (), **variables: str) -> None:
+    """Do what `python -m` does with these words, in a process that has imported torch."""
+    done = fork_server(imports).run(MODULE, words, environment() | variables, SUITE_LIMIT)
+    check(done, f"python -m {' '.join(words)}")
 
 
-def run_python(*arguments: str, env: dict[str, str] | None = None) -> str:
-    """Run Python and return its output."""
-    command = [sys.executable, *arguments]
-    env = environment() | (env or {})
-    return check(subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, env=env), " ".join(command))
+def run_pytest(*arguments: str, imports: tuple[str, ...] = ()) -> None:
+    run_module("pytest", "-q", "-p", "no:cacheprovider", *arguments, imports=imports)
 
 
 def learn_digits(*arguments: str, **variables: str) -> str:
     """Run the example on the tested package, also an installed one, ahead of the source tree's."""
     path = os.pathsep.join([*(entry for entry in sys.path if entry), str(TESTS.parent)])
-    return run_python(str(TESTS.parent / "examples" / "digits.py"), *arguments, env={"PYTHONPATH": path, **variables})
+    command = [sys.executable, str(TESTS.parent / "examples" / "digits.py"), *arguments]
+    env = environment() | {"PYTHONPATH": path, **variables}
+    return check(subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, env=env), " ".join(command))
 
 
 def check(answer: subprocess.CompletedProcess[str], command: str) -> str:
@@ -180,13 +184,13 @@ def test_operator_database(driver: str) -> None:
         what = [str(TESTS / "operators"), f"--ignore={TESTS / 'operators' / 'test_compiled.py'}"]
     else:
         what = [str(TESTS / "operators" / "test_opinfo.py"), "-k", "forward and float32"]
-    run_pytest(*what, f"--driver={driver}", *workers())
+    run_pytest(*what, f"--driver={driver}", *workers(), imports=DATABASES)
 
 
 @pytest.mark.parametrize("driver", SCHEDULED)
 def test_compiled_operator_database(driver: str) -> None:
     _needs_compiler(driver)
-    run_pytest(str(TESTS / "operators" / "test_compiled.py"), f"--driver={driver}", *workers())
+    run_pytest(str(TESTS / "operators" / "test_compiled.py"), f"--driver={driver}", *workers(), imports=DATABASES)
 
 
 @pytest.mark.parametrize("driver", [*OWN, *EXAMPLES])
@@ -235,7 +239,7 @@ def test_generated_kernels(driver: str, part: int, request: pytest.FixtureReques
     else:
         others = (DATABASE, REDUCTIONS, MATRIX_UNITS, WITHOUT_DOUBLES, SMALL_CHIPS)
         files = [one for one in sorted(map(str, (TESTS / "kernels").glob("test_*.py"))) if one not in others]
-    run_pytest(*files[part::PARTS], f"--driver={driver}")
+    run_pytest(*files[part::PARTS], f"--driver={driver}", imports=DATABASES)
 
 
 @pytest.mark.parametrize("driver", ["tests.simt_drivers:Groups"])
@@ -243,7 +247,7 @@ def test_reductions_by_groups(driver: str, request: pytest.FixtureRequest) -> No
     """The kernels of a GPU, on a CPU."""
     if request.config.getoption("--core"):
         pytest.skip("groups do what a loop does, and the database has the reductions of every torch")
-    run_pytest(REDUCTIONS, OF_LISTS, f"--driver={driver}")
+    run_pytest(REDUCTIONS, OF_LISTS, f"--driver={driver}", imports=DATABASES)
 
 
 @pytest.mark.parametrize("driver", ["tests.simt_drivers:Units"])
@@ -251,7 +255,7 @@ def test_products_by_matrix_units(driver: str, request: pytest.FixtureRequest) -
     """Units in plain C, on a CPU."""
     if request.config.getoption("--core"):
         pytest.skip("the templates are the same on every torch")
-    run_pytest(MATRIX_UNITS, f"--driver={driver}")
+    run_pytest(MATRIX_UNITS, f"--driver={driver}", imports=DATABASES)
 
 
 @pytest.mark.parametrize("driver", ["tests.warp_drivers:Warps", "tests.warp_drivers:OpenCLWarps"])
@@ -262,14 +266,14 @@ def test_products_by_the_units_of_warps(driver: str, request: pytest.FixtureRequ
     wanted = "any_way and dtype0"
     if driver.endswith(":Warps"):
         wanted = "any_way or pairs or of_masks or rounded or (schedule or attention) and dtype0"
-    run_pytest(MATRIX_UNITS, f"--driver={driver}", "-k", wanted)
+    run_pytest(MATRIX_UNITS, f"--driver={driver}", "-k", wanted, imports=DATABASES)
     if driver.endswith(":Warps"):  # which refuse 16 bytes that are not aligned, as GPUs do and CPUs don't
-        run_pytest(CONVOLUTIONS, f"--driver={driver}", "-k", "not_aligned")
+        run_pytest(CONVOLUTIONS, f"--driver={driver}", "-k", "not_aligned", imports=DATABASES)
 
 
 @pytest.mark.parametrize("driver", ["tests.simt_drivers:Floats"])
 def test_devices_without_doubles(driver: str, request: pytest.FixtureRequest) -> None:
-    run_pytest(WITHOUT_DOUBLES, f"--driver={driver}")
+    run_pytest(WITHOUT_DOUBLES, f"--driver={driver}", imports=DATABASES)
     if request.config.getoption("--core"):
         return  # they are learned compiled on every torch
     learn_digits(f"--device={driver}", OUTBOARD_FALLBACK="error")
@@ -280,14 +284,16 @@ def test_small_chips_with_strict_languages(driver: str, request: pytest.FixtureR
     """Of the smaller one what has templates: the other kernels differ by a number alone."""
     if request.config.getoption("--core"):
         pytest.skip("the templates are the same on every torch")
-    run_pytest(SMALL_CHIPS, f"--driver={driver}", *(["-k", "values"] if driver.endswith("32") else []))
+    run_pytest(
+        SMALL_CHIPS, f"--driver={driver}", *(["-k", "values"] if driver.endswith("32") else []), imports=DATABASES
+    )
 
 
 @pytest.mark.parametrize("driver", [GENERATED])
 def test_wrappers_of_generated_kernels(driver: str) -> None:
     """Kernels in the driver's language in graphs and packages; the Python wrapper is behind all compiled code."""
     files = [str(TESTS / "compile" / f"test_{name}.py") for name in ("fx_wrapper", "aot", "numbers")]
-    run_pytest(*files, f"--driver={driver}", "-m", "core")
+    run_pytest(*files, f"--driver={driver}", "-m", "core", imports=DATABASES)
 
 
 @pytest.mark.parametrize("driver", [GENERATED])
@@ -295,14 +301,13 @@ def test_wrong_calls_of_what_the_book_computes(driver: str, request: pytest.Fixt
     """A formula of our own has to refuse what torch's kernel refuses; tests/stress asks all operators."""
     if request.config.getoption("--core"):
         pytest.skip("the formulas are the same on every torch")
-    given = ("--driver", driver, "--refused-only", "--book", "--large")
-    given += ("--share", str(shares.current_share()))
-    run_python("-m", "tests.operators.refusals", *given, env={"OUTBOARD_FALLBACK": "silent"})
+    given = ("--driver", driver, "--refused-only", "--book", "--large", "--share", str(shares.current_share()))
+    run_module("tests.operators.refusals", *given, imports=DATABASES, OUTBOARD_FALLBACK="silent")
 
 
 @pytest.mark.parametrize("driver", [GENERATED])
 def test_generated_operator_database(driver: str) -> None:
-    run_pytest(DATABASE, f"--driver={driver}")
+    run_pytest(DATABASE, f"--driver={driver}", imports=DATABASES)
 
 
 @pytest.mark.database

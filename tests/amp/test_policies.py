@@ -73,6 +73,7 @@ def inputs_and_result(policy: str, low: torch.dtype) -> tuple[list[torch.dtype],
 
 
 @named_tensors
+@pytest.mark.database
 @pytest.mark.parametrize("name", SAMPLES)
 def test_the_result_s_dtype_is_the_policy_s(device, low, name):
     policy = amp.default_policies().get(name)
@@ -103,6 +104,7 @@ def test_promotion_of_equal_dtypes_changes_nothing(device, low, name):
         assert overload(name)(*SAMPLES[name](Make(device, [low]))).dtype == low
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("name", sorted(SAMPLES.keys() - OTHER_ON_CPU - CUDA_ONLY - NAMED))
 def test_the_same_as_on_the_cpu(device, name):
     """The inputs are float32, since CPU kernels lack some operators in float16."""
@@ -124,6 +126,7 @@ def test_the_same_as_on_the_cpu(device, name):
 RUNNABLE = sorted(SAMPLES.keys() - CUDA_ONLY - NAMED - {"aten::binary_cross_entropy"})
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_the_values_are_those_of_inputs_cast_by_hand(device, low, name):
     if name not in amp.default_policies():
@@ -134,6 +137,7 @@ def test_the_values_are_those_of_inputs_cast_by_hand(device, low, name):
         assert_close(overload(name)(*SAMPLES[name](Make(device, inputs))), expected)
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_another_policy_in_place_of_the_listed_one(device, low, name, policies):
     """These calls take the boxed kernels, as custom operators and operators of a driver's own policies do."""

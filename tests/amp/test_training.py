@@ -82,6 +82,7 @@ def float32_losses():
     return {}
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("task", TASKS)
 def test_the_loss_is_that_of_float32(device, low, task, float32_losses):
     if task not in float32_losses:

@@ -41,6 +41,7 @@ def attention(call: Any, query: Any, key: Any, value: Any, bias: Any) -> Any:
     return call(query, key, value, score_mod=scored, block_mask=mask, enable_gqa=is_grouped)
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("heads", [4, 2])
 @pytest.mark.parametrize("way", WAYS)
 def test_values_and_gradients(device: torch.device, way: str, heads: int) -> None:
@@ -55,6 +56,7 @@ def test_values_and_gradients(device: torch.device, way: str, heads: int) -> Non
         torch.testing.assert_close(one.grad.cpu().double(), other.grad, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("way", WAYS)
 def test_autocast(device: torch.device, way: str) -> None:
     ours = made(device)

@@ -11,6 +11,9 @@ import torch.nn.functional as F
 
 from .conftest import Compare
 
+# Operators, types and layouts, each compiled: generated kernels.
+pytestmark = pytest.mark.database
+
 torch.manual_seed(3)
 X = torch.randn(32, 48)
 Y = torch.randn(32, 48)

@@ -28,7 +28,7 @@ FLOAT32_MAX = torch.finfo(torch.float32).max
 Pair = tuple[str, float]
 Outcome = torch.Tensor | Exception
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.database]
 
 
 def compiled_outcomes(pairs: Sequence[Pair], x: torch.Tensor) -> list[Outcome]:

@@ -17,7 +17,7 @@ from torch import nn
 
 transformers = pytest.importorskip("transformers", reason="the models of the test extra")
 
-pytestmark = pytest.mark.models
+pytestmark = [pytest.mark.models, pytest.mark.database]
 
 STEPS = 20
 # Of losses that begin above 2: compiled sums are of another order, and twenty

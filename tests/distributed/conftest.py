@@ -58,10 +58,25 @@ def environment() -> dict[str, str]:
     }
 
 
+# Else the operating system offers a port again, maybe to another worker, before a program listens.
+HELD: list[socket.socket] = []
+
+
 def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    """Return a port on which a store may listen, and which nobody else is offered during the run."""
+    free = socket.socket()
+    free.bind(("127.0.0.1", 0))
+    # A listener that asks for the same, as torch's does, may bind the port too.
+    free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    HELD.append(free)
+    return int(free.getsockname()[1])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _returns_ports() -> Iterator[None]:
+    yield
+    for held in HELD:
+        held.close()
 
 
 @pytest.fixture(scope="session")

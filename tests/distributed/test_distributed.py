@@ -62,6 +62,7 @@ WHOLE = {"NCCL_COMM_SPLIT_SHARE_RESOURCES": "0"}
 BEFORE_SPLIT = {"FAKE_NCCL_VERSION": "21700", "FAKE_NCCL_SLOW": "2"}
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("variables", [{}, WHOLE, BEFORE_SPLIT], ids=["default", "whole", "threads"])
 def test_every_collective_of_nccl(run_ranks: RunRanks, nccl, variables) -> None:
     if variables == BEFORE_SPLIT and not nccl:
@@ -94,6 +95,7 @@ def test_nccl_that_fails(run_ranks: RunRanks, nccl, how) -> None:
 SEEDS = os.environ.get("TEST_SEEDS", "2").split()
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("options", [{}, *({"schedule": f"lazy:{seed}"} for seed in SEEDS)], ids=str)
 def test_every_collective_of_the_simulated_device(run_ranks: RunRanks, options) -> None:
     run_ranks("collectives", "7", "native", way=(*OWN[:1], {**OWN[1], **options}, OWN[2]))
@@ -105,6 +107,7 @@ def test_collectives_of_the_simulated_device_that_fail(run_ranks: RunRanks, how)
     run_ranks("native", how, way=OWN, statuses=(0, -signal.SIGKILL) if how == "kill" else (0, 0))
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("schedule", ["lazy:1", "lazy:7", "inline"])
 def test_every_collective_in_every_order_of_streams(run_ranks: RunRanks, schedule) -> None:
     assert "schedule" in find_driver("sim").options
@@ -176,6 +179,7 @@ def test_groups_leave_no_threads_and_no_memory(run_ranks: RunRanks, way) -> None
     run_ranks("lifetimes", way=way)
 
 
+@pytest.mark.database
 @pytest.mark.parametrize(("way", "provider"), [(HOST, "host"), (STAGED, "staged"), (OWN, "native")])
 def test_training_reaches_what_one_process_reaches(run_ranks: RunRanks, way, provider) -> None:
     run_ranks("training", "ddp,sync_batch_norm,fsdp2,fsdp2_mixed,dtensor,attention", provider, way=way)

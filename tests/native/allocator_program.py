@@ -18,6 +18,7 @@ TORCH = Path(torch.__file__).parent
 def build(source: Path, folder: Path, *flags: str) -> Path:
     """Return the path of the program. Objects stay in the folder, so a second program compiles one file.
 
+    The files of each folder are compiled together, as in the build: two thirds of their time are torch's headers.
     CMAKE_CXX_COMPILER_LAUNCHER, such as `ccache`, applies here too; MAX_JOBS limits the parallel compilations, 2 if
     unset.
     """
@@ -37,7 +38,13 @@ def build(source: Path, folder: Path, *flags: str) -> Path:
             run([*launcher, compiler, *options, "-c", str(path), "-o", str(made)])
         return made
 
-    sources = [source, *sorted((ROOT / "csrc/core").glob("*.cpp")), *sorted((ROOT / "csrc/memory").glob("*.cpp"))]
+    def together(name: str) -> Path:
+        group = folder / f"{name}.cpp"
+        files = sorted((ROOT / "csrc" / name).glob("*.cpp"))
+        group.write_text("".join(f'#include "{file}"\n' for file in files), encoding="utf-8")
+        return group
+
+    sources = [source, together("core"), together("memory")]
     with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS", "2"))) as pool:
         objects = list(pool.map(compile_one, sources))
     program = folder / source.stem

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
@@ -14,6 +16,7 @@ import pytest
 from native import allocator_program
 
 from torch_outboard.drivers.nv import NvDriver
+from torch_outboard.testing.fork_server import COMPILER
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
@@ -39,18 +42,33 @@ def compiler(name: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory):
+def compiled(tmp_path_factory):
+    """Return the folder of what the run's processes compile once, and each process may use."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "native"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@contextlib.contextmanager
+def one_at_a_time(path: Path):
+    """Let one process of the run make what belongs to a path, while others that need it wait."""
+    with open(path.with_name(path.name + ".lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="session")
+def programs(compiled):
     """Return a function that compiles a test program once and returns its path."""
-    folder = tmp_path_factory.mktemp("programs")
-    made: dict[str, Path] = {}
 
     def program(name: str) -> Path:
-        if name not in made:
-            made[name] = folder / name
-            source = HERE / f"{name}.cpp"
-            flags = ["-std=c++20", "-O1", "-g", *STRICT, "-pthread", f"-I{ROOT / 'include'}"]
-            run(compiler("g++"), *flags, source, "-o", made[name], "-ldl")
-        return made[name]
+        path = compiled / name
+        with one_at_a_time(path):
+            if not path.exists():
+                flags = ["-std=c++20", "-O0", *STRICT, "-pthread", f"-I{ROOT / 'include'}"]
+                run(compiler("g++"), *flags, HERE / f"{name}.cpp", "-o", path, "-ldl")
+        return path
 
     return program
 
@@ -81,15 +99,15 @@ def test_events_of_the_host(programs, options):
 
 
 @pytest.fixture(scope="session")
-def fakes(tmp_path_factory):
+def fakes(compiled):
     """Return a function that compiles a stand-in for a vendor's library, under the vendor's name."""
-    folder = tmp_path_factory.mktemp("fakes")
 
     def fake(name: str, library: str, *flags: str) -> Path:
-        path = folder / library
-        if not path.exists():
-            sources = ["-std=c++20", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", HERE / f"{name}.cpp"]
-            run(compiler("g++"), *sources, "-o", path, "-Wl,--no-as-needed", *flags, "-ldl")
+        path = compiled / library
+        with one_at_a_time(path):
+            if not path.exists():
+                sources = ["-std=c++20", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", HERE / f"{name}.cpp"]
+                run(compiler("g++"), *sources, "-o", path, "-Wl,--no-as-needed", *flags, "-ldl")
         return path
 
     return fake
@@ -134,60 +152,81 @@ def python_env(**more: str) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]), "OUTBOARD_FALLBACK": "silent", **more}
 
 
-def test_a_lost_cuda_device(fakes):
-    run(sys.executable, HERE / "lost_device.py", fakes("fake_cuda", "libcuda.so.1"), env=python_env())
+# What `python PROGRAM` does.
+PROGRAM = """
+import os, runpy, sys
+del sys.argv[0]
+sys.path[0] = os.path.dirname(sys.argv[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
-def test_products_by_the_vendors_library(fakes):
+@pytest.fixture
+def run_program(run_python, monkeypatch):
+    """Return a function that runs a Python program of this folder; the process has imported torch's compiler."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # as in environment()
+
+    def run_it(name: str, *arguments: str | Path, **variables: str) -> None:
+        words = [str(word) for word in (HERE / name, *arguments)]
+        run_python(PROGRAM, *words, env={"OUTBOARD_FALLBACK": "silent", **variables}, imports=COMPILER)
+
+    return run_it
+
+
+def test_a_lost_cuda_device(run_program, fakes):
+    run_program("lost_device.py", fakes("fake_cuda", "libcuda.so.1"))
+
+
+def test_products_by_the_vendors_library(run_program, fakes):
     libraries = [fakes("fake_cuda", "libcuda.so.1"), fakes("fake_cublaslt", "libcublasLt.so.13")]
-    run(sys.executable, HERE / "vendor_products.py", *libraries, env=python_env())
+    run_program("vendor_products.py", *libraries)
 
 
-def test_convolutions_by_the_vendors_library(fakes):
+def test_convolutions_by_the_vendors_library(run_program, fakes):
     libraries = [fakes("fake_cuda", "libcuda.so.1"), fakes("fake_cudnn", "libcudnn.so.9")]
-    run(sys.executable, HERE / "vendor_convolutions.py", *libraries, env=python_env())
+    run_program("vendor_convolutions.py", *libraries)
 
 
 @pytest.mark.usefixtures("nvrtc")
-def test_attention_by_the_vendors_library(fakes):
+def test_attention_by_the_vendors_library(run_program, fakes):
     libraries = [fakes("fake_cuda", "libcuda.so.1"), fakes("fake_cudnn", "libcudnn.so.9")]
-    run(sys.executable, HERE / "vendor_attention.py", *libraries, env=python_env(FAKE_CUDA_MAJOR="9"))
+    run_program("vendor_attention.py", *libraries, FAKE_CUDA_MAJOR="9")
 
 
-def test_recurrent_nets_by_the_vendors_library(fakes):
+def test_recurrent_nets_by_the_vendors_library(run_program, fakes):
     libraries = [fakes("fake_cuda", "libcuda.so.1"), fakes("fake_cudnn", "libcudnn.so.9")]
-    run(sys.executable, HERE / "vendor_recurrent.py", *libraries, env=python_env(FAKE_CUDA_MAJOR="9"))
+    run_program("vendor_recurrent.py", *libraries, FAKE_CUDA_MAJOR="9")
 
 
 @pytest.mark.parametrize(("chip", "version"), [("9", "91200"), ("7", "91900")])
-def test_recurrent_nets_without_bfloat16(fakes, chip, version):
-    env = python_env(FAKE_CUDA_MAJOR=chip, OB_FAKE_CUDNN_VERSION=version, OB_TEST_NO_BRAIN="1")
+def test_recurrent_nets_without_bfloat16(run_program, fakes, chip, version):
+    variables = dict(FAKE_CUDA_MAJOR=chip, OB_FAKE_CUDNN_VERSION=version, OB_TEST_NO_BRAIN="1")
     libraries = [fakes("fake_cuda", "libcuda.so.1"), fakes("fake_cudnn", "libcudnn.so.9")]
-    run(sys.executable, HERE / "vendor_recurrent.py", *libraries, env=env)
+    run_program("vendor_recurrent.py", *libraries, **variables)
 
 
-def test_a_library_without_recurrent_nets(fakes):
+def test_a_library_without_recurrent_nets(run_program, fakes):
     libraries = [
         fakes("fake_cuda", "libcuda.so.1"),
         fakes("fake_cudnn", "libcudnn_without_recurrent.so.9", "-DOB_FAKE_WITHOUT_RECURRENT"),
     ]
-    run(sys.executable, HERE / "no_cudnn.py", *libraries, "recurrent", env=python_env(FAKE_CUDA_MAJOR="9"))
+    run_program("no_cudnn.py", *libraries, "recurrent", FAKE_CUDA_MAJOR="9")
 
 
 @pytest.mark.parametrize("way", ["80907", "missing", "memory"])
-def test_without_the_vendors_library(fakes, way, tmp_path):
+def test_without_the_vendors_library(run_program, fakes, way, tmp_path):
     """Without the library, with one that is too old, or without memory for it, calls go another way."""
     library = tmp_path / "libcudnn.so.9" if way == "missing" else fakes("fake_cudnn", "libcudnn.so.9")
     more = {"80907": {"OB_FAKE_CUDNN_VERSION": way}, "memory": {"OB_FAKE_CUDNN_WORKSPACE": str(1 << 29)}}
-    env = python_env(FAKE_CUDA_MAJOR="9", **more.get(way, {}))
-    run(sys.executable, HERE / "no_cudnn.py", fakes("fake_cuda", "libcuda.so.1"), library, env=env)
+    variables = dict(FAKE_CUDA_MAJOR="9", **more.get(way, {}))
+    run_program("no_cudnn.py", fakes("fake_cuda", "libcuda.so.1"), library, **variables)
 
 
 @pytest.mark.parametrize("version", ["90800", "91000", "91001"])
-def test_attention_by_versions_that_cannot(fakes, version):
-    env = python_env(FAKE_CUDA_MAJOR="9", OB_FAKE_CUDNN_VERSION=version)
+def test_attention_by_versions_that_cannot(run_program, fakes, version):
+    variables = dict(FAKE_CUDA_MAJOR="9", OB_FAKE_CUDNN_VERSION=version)
     libraries = [fakes("fake_cuda", "libcuda.so.1"), fakes("fake_cudnn", "libcudnn.so.9")]
-    run(sys.executable, HERE / "no_cudnn.py", *libraries, "attention", env=env)
+    run_program("no_cudnn.py", *libraries, "attention", **variables)
 
 
 def test_the_driver_tests_on_a_fake_cuda(fakes):
@@ -202,27 +241,34 @@ def test_the_driver_tests_on_a_fake_cuda(fakes):
     run(sys.executable, "-m", "pytest", ROOT / "tests" / "driver", *options, env=env, timeout=900)
 
 
-def own_kernels(fakes, nvrtc, chip: str, folder: Path) -> None:
-    env = python_env(FAKE_CUDA_MAJOR=chip, FAKE_CUDA_LAUNCHES=str(folder / "launches"), OUTBOARD_PROVIDERS="native")
-    run(sys.executable, HERE / "own_kernels.py", fakes("fake_cuda", "libcuda.so.1"), nvrtc, env=env)
+@pytest.fixture
+def run_own_kernels(run_program, fakes, tmp_path):
+    """Return a function that runs the driver's own kernels with a compiler, on a chip."""
+
+    def run_them(nvrtc: str | Path, chip: str) -> None:
+        variables = {"FAKE_CUDA_LAUNCHES": str(tmp_path / "launches"), "OUTBOARD_PROVIDERS": "native"}
+        library = fakes("fake_cuda", "libcuda.so.1")
+        run_program("own_kernels.py", library, nvrtc, FAKE_CUDA_MAJOR=chip, **variables)
+
+    return run_them
 
 
 @pytest.mark.parametrize("chip", ["9", "12"])
-def test_the_drivers_own_kernels(fakes, nvrtc, chip, tmp_path):
+def test_the_drivers_own_kernels(run_own_kernels, nvrtc, chip):
     """NVRTC compiles them for the chip at their first use, and the launches fit what it compiled."""
-    own_kernels(fakes, nvrtc, chip, tmp_path)
+    run_own_kernels(nvrtc, chip)
 
 
 # How much of the database is compiled for chips that NVRTC 13 has dropped.
 OLD_CHIPS = {"24": pytest.mark.database, "1": pytest.mark.long}
 
 
-def test_own_kernels_without_a_compiler(fakes, tmp_path):
-    own_kernels(fakes, tmp_path / "missing", "9", tmp_path)
+def test_own_kernels_without_a_compiler(run_own_kernels, tmp_path):
+    run_own_kernels(tmp_path / "missing", "9")
 
 
-def test_own_kernels_for_a_chip_that_the_compiler_does_not_know(fakes, nvrtc, tmp_path):
-    own_kernels(fakes, nvrtc, "3", tmp_path)
+def test_own_kernels_for_a_chip_that_the_compiler_does_not_know(run_own_kernels, nvrtc):
+    run_own_kernels(nvrtc, "3")
 
 
 @pytest.mark.parametrize(
@@ -275,16 +321,24 @@ def test_kernels_in_triton_on_a_fake_cuda(fakes, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def allocator_objects(tmp_path_factory):
-    """Return the folder in which the core is compiled, once for the programs below."""
-    return tmp_path_factory.mktemp("allocator")
+def on_the_allocator(compiled):
+    """Return a function that runs a program with the core and the allocators, which are compiled once."""
+    folder = compiled / "allocator"
+    folder.mkdir(exist_ok=True)
+
+    def run_program(name: str, argument: str) -> None:
+        with one_at_a_time(folder):
+            program = allocator_program.build(HERE / f"{name}.cpp", folder)
+        print(allocator_program.run([str(program), argument]))
+
+    return run_program
 
 
 @pytest.mark.parametrize("program", ["test_allocator", "test_allocator_runs"])
-def test_the_allocator(allocator_objects, program):
-    print(allocator_program.run([str(allocator_program.build(HERE / f"{program}.cpp", allocator_objects)), "20000"]))
+def test_the_allocator(on_the_allocator, program):
+    on_the_allocator(program, "20000")
 
 
-def test_many_threads_for_a_moment(allocator_objects):
+def test_many_threads_for_a_moment(on_the_allocator):
     # For a minute and with sanitizers: tests/stress/test_allocator_threads.py.
-    print(allocator_program.run([str(allocator_program.build(HERE / "stress_allocator.cpp", allocator_objects)), "3"]))
+    on_the_allocator("stress_allocator", "3")

@@ -17,8 +17,8 @@ RUN = "from torch_outboard.cli import main; import sys; main(sys.argv[1:], prog_
 
 
 @pytest.fixture
-def run_python(run_python: RunPython) -> RunPython:
-    """Return a `run_python` with fresh processes, since these tests are about the import of torch itself."""
+def run_fresh(run_python: RunPython) -> RunPython:
+    """Return a `run_python` with fresh processes, in which the import of torch attaches a driver."""
     return functools.partial(run_python, fresh=True)
 
 
@@ -45,8 +45,8 @@ def vendor():
 )
 
 
-def test_the_message_names_the_entry_point_that_attached_first(run_python):
-    run_python(
+def test_the_message_names_the_entry_point_that_attached_first(run_fresh):
+    run_fresh(
         ENTRY_POINT
         + """
 import torch, torch_outboard, pytest
@@ -56,8 +56,8 @@ with pytest.raises(torch_outboard.RegistrationError, match="is attached already,
     )
 
 
-def test_the_message_names_the_variable_that_attached_first(run_python):
-    run_python(
+def test_the_message_names_the_variable_that_attached_first(run_fresh):
+    run_fresh(
         """
 import torch, torch_outboard, pytest
 with pytest.raises(torch_outboard.RegistrationError, match="is attached already, by OUTBOARD_DRIVER=unit.toys:Toy"):
@@ -109,12 +109,12 @@ assert (torch.ones(2, device=f"{name}:2") + 1).tolist() == [2, 2]
     )
 
 
-def test_the_commands_work_where_another_driver_loads_itself(run_python):
-    info = run_python(ENTRY_POINT + RUN, "info", "--driver", "null", "--json")
+def test_the_commands_work_where_another_driver_loads_itself(run_fresh):
+    info = run_fresh(ENTRY_POINT + RUN, "info", "--driver", "null", "--json")
     assert '"name": "null"' in info.stdout and '"error": null' in info.stdout
-    answer = run_python(ENTRY_POINT + RUN, "info", "--driver", "unit.toys:Toy", "-o", "devices=3", "--json")
+    answer = run_fresh(ENTRY_POINT + RUN, "info", "--driver", "unit.toys:Toy", "-o", "devices=3", "--json")
     assert '"Toy 2"' in answer.stdout
-    tests = run_python(ENTRY_POINT + RUN, "test", "null", "-q", "test_waits.py")
+    tests = run_fresh(ENTRY_POINT + RUN, "test", "null", "-q", "test_waits.py")
     assert "passed" in tests.stdout
 
 

@@ -42,9 +42,9 @@ def test_unset_it_imports_nothing(run_python):
 def test_unset_it_takes_no_time():
     import torch_outboard_autoload
 
-    start = time.perf_counter()
+    start = time.thread_time()  # of the processor: other processes take the rest of the clock's
     torch_outboard_autoload.autoload()
-    assert time.perf_counter() - start < 0.005
+    assert time.thread_time() - start < 0.005
 
 
 def test_it_attaches_what_the_variable_names(run_python):

@@ -47,7 +47,7 @@ PASSING = {
 
 
 @pytest.mark.parametrize("name", PASSING)
-def test_a_passing_failure_keeps_its_type_and_is_tried_again(name: str, run_python: RunPython) -> None:
+def test_a_passing_failure_keeps_its_type_and_is_tried_again(name: str, run_compiler: RunPython) -> None:
     failure, kind = PASSING[name]
     code = f"""
     driver.failure = {failure}
@@ -63,10 +63,10 @@ def test_a_passing_failure_keeps_its_type_and_is_tried_again(name: str, run_pyth
     x.new_ones(3, 2).sqrt()  # of another shape
     assert refused_operators() == [], refused_operators()
     """
-    run_python(BEGIN + _dedent(code), env=ERRORS)
+    run_compiler(BEGIN + _dedent(code), env=ERRORS)
 
 
-def test_what_the_compiler_refuses_is_remembered_and_said_once(run_python: RunPython) -> None:
+def test_what_the_compiler_refuses_is_remembered_and_said_once(run_compiler: RunPython) -> None:
     code = """
     import warnings
 
@@ -85,10 +85,10 @@ def test_what_the_compiler_refuses_is_remembered_and_said_once(run_python: RunPy
     assert text.startswith("the kernel that was generated for aten::sqrt is not used"), text
     assert "line 3: what?" in text and "refused_operators()" in text, text
     """
-    run_python(BEGIN + _dedent(code), env=ERRORS)
+    run_compiler(BEGIN + _dedent(code), env=ERRORS)
 
 
-def test_an_interrupt_is_no_failure(run_python: RunPython) -> None:
+def test_an_interrupt_is_no_failure(run_compiler: RunPython) -> None:
     code = """
     driver.failure = KeyboardInterrupt()
     _C.set_retry_interval(HOUR)
@@ -96,10 +96,10 @@ def test_an_interrupt_is_no_failure(run_python: RunPython) -> None:
     driver.failure = None
     assert torch.sqrt(x).cpu().tolist() == [1, 2]
     """
-    run_python(BEGIN + _dedent(code), env=ERRORS)
+    run_compiler(BEGIN + _dedent(code), env=ERRORS)
 
 
-def test_a_builder_without_disk_keeps_its_error_and_no_memory(run_python: RunPython) -> None:
+def test_a_builder_without_disk_keeps_its_error_and_no_memory(run_compiler: RunPython) -> None:
     code = """
     import torch_outboard.kernels.plans.lower as lower
 
@@ -125,10 +125,10 @@ def test_a_builder_without_disk_keeps_its_error_and_no_memory(run_python: RunPyt
     _C.set_retry_interval(0)
     assert torch.sqrt(x).cpu().tolist() == [1, 2]
     """
-    run_python(BEGIN + _dedent(code), env=ERRORS)
+    run_compiler(BEGIN + _dedent(code), env=ERRORS)
 
 
-def test_a_compiler_that_builds_nothing_refuses_no_program(run_python: RunPython) -> None:
+def test_a_compiler_that_builds_nothing_refuses_no_program(run_compiler: RunPython) -> None:
     code = """
     os.environ["CC"] = "false"
     _C.set_retry_interval(0)
@@ -136,15 +136,15 @@ def test_a_compiler_that_builds_nothing_refuses_no_program(run_python: RunPython
     del os.environ["CC"]
     assert torch.sqrt(x).cpu().tolist() == [1, 2]
     """
-    run_python(BEGIN + _dedent(code), env=ERRORS)
+    run_compiler(BEGIN + _dedent(code), env=ERRORS)
 
 
 def _dedent(code: str) -> str:
     return "\n".join(line.removeprefix("    ") for line in code.splitlines()) + "\n"
 
 
-def test_a_fault_of_the_drivers_dialect_is_told_and_what_it_cannot_express_is_not(run_python: RunPython) -> None:
-    run_python(
+def test_a_fault_of_the_drivers_dialect_is_told_and_what_it_cannot_express_is_not(run_compiler: RunPython) -> None:
+    run_compiler(
         """
 import warnings
 from dataclasses import fields

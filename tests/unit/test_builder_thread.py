@@ -15,15 +15,15 @@ if torch_outboard.attach("opencl", host_access=False, cache=False).device_count(
 """
 
 
-def run(run_python: RunPython, code: str) -> tuple[str, str]:
-    done = run_python(BEGIN + code, env={"OUTBOARD_FALLBACK": "error"}, status=None)
+def run(run_compiler: RunPython, code: str) -> tuple[str, str]:
+    done = run_compiler(BEGIN + code, env={"OUTBOARD_FALLBACK": "error"}, status=None)
     if done.returncode == 3:
         pytest.skip("capability: an OpenCL device")
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, done.stderr
 
 
-def test_ctrl_c_in_a_build_ends_the_process_as_usual(run_python: RunPython) -> None:
+def test_ctrl_c_in_a_build_ends_the_process_as_usual(run_compiler: RunPython) -> None:
     """Python would end the thread within a function of torch, which aborts the process."""
     code = """
 import torch_outboard.kernels.plans.lower as lower
@@ -39,10 +39,10 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 """
-    assert run(run_python, code) == ("interrupted\n", "")
+    assert run(run_compiler, code) == ("interrupted\n", "")
 
 
-def test_after_ctrl_c_the_operator_has_its_kernels(run_python: RunPython) -> None:
+def test_after_ctrl_c_the_operator_has_its_kernels(run_compiler: RunPython) -> None:
     code = """
 import torch_outboard.kernels.plans.lower as lower
 x = torch.arange(12.0).to("ocl")
@@ -59,10 +59,10 @@ except KeyboardInterrupt:
     print("interrupted")
 print((x + x).sum().item())
 """
-    assert run(run_python, code) == ("interrupted\n132.0\n", "")
+    assert run(run_compiler, code) == ("interrupted\n132.0\n", "")
 
 
-def test_a_child_builds_with_a_thread_of_its_own(run_python: RunPython) -> None:
+def test_a_child_builds_with_a_thread_of_its_own(run_compiler: RunPython) -> None:
     code = """
 from torch_outboard.kernels import builder
 assert builder._THREAD.run(threading.current_thread) is not threading.current_thread()
@@ -73,19 +73,19 @@ if child == 0:
     os._exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
-    assert run(run_python, code) == ("132.0\n", "")
+    assert run(run_compiler, code) == ("132.0\n", "")
 
 
-def test_the_first_call_may_be_at_the_end(run_python: RunPython) -> None:
+def test_the_first_call_may_be_at_the_end(run_compiler: RunPython) -> None:
     code = """
 import atexit
 x = torch.arange(12.0).to("ocl")
 atexit.register(lambda: print((x + x).sum().item()))
 """
-    assert run(run_python, code) == ("132.0\n", "")
+    assert run(run_compiler, code) == ("132.0\n", "")
 
 
-def test_without_a_thread_the_reason_is_told(run_python: RunPython) -> None:
+def test_without_a_thread_the_reason_is_told(run_compiler: RunPython) -> None:
     code = """
 x = torch.arange(12.0).to("ocl")
 def start(self):
@@ -96,4 +96,4 @@ try:
 except torch_outboard.NotSupportedError as error:
     assert "no thread can be started to build its plan: can't start new thread" in str(error), error
 """
-    assert run(run_python, code) == ("", "")
+    assert run(run_compiler, code) == ("", "")

@@ -55,12 +55,14 @@ def test_there_are_commands_in_groups():
     assert {(), ("info",), ("kernels", "tune")} <= set(COMMANDS)
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_help_does_not_import_torch(run_python, words):
     answer = run_python(COMMAND, *words, "--help")
     assert answer.stdout.startswith(f"Usage: {' '.join(('outboard', *words))} ")
 
 
+@pytest.mark.database
 @pytest.mark.parametrize(
     "words",
     [

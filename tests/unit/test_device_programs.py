@@ -178,6 +178,7 @@ def test_memory_is_recorded_as_in_use_on_the_stream(run_python):
     run_python(BEGIN + OWN_MEMORY)
 
 
+@pytest.mark.database
 @pytest.mark.parametrize("mode", ["python", "cpp_wrapper", "fx_wrapper", "reduce-overhead", "aot"])
 def test_compiled_code_launches_programs(run_compiler, mode, tmp_path):
     run_compiler(BEGIN + COMPILED, mode, str(tmp_path / "model.pt2"))

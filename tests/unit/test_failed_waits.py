@@ -32,7 +32,8 @@ with warnings.catch_warnings(record=True) as caught:
         assert "injected fault" in str(error)
 gc.collect()
 others = [torch.zeros(1 << 20) for _ in range(8)]  # they would take the freed memory
-time.sleep(1)
+while not torch.sim.current_stream().query():  # asks, which does not fail, until the work has ended
+    time.sleep(0.001)
 assert not any(one.any() for one in others), "the device wrote into another tensor's memory"
 print(sum("may still be under way" in str(one.message) for one in caught))
 """

@@ -28,19 +28,19 @@ def launch(address, kernel=kernel, grid=(2, 1, 1), block=(1, 1, 1), args=(), sha
 """
 
 
-def test_programs_are_kept_without_the_compiler(run_python, tmp_path):
+def test_programs_are_kept_without_the_compiler(run_compiler, tmp_path):
     """The second process has no compiler, and cannot build one more text."""
     kept = {**ERRORS, "OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path)}
-    run_python(START + "assert x.sqrt().tolist() == [1, 2]", env=kept)
+    run_compiler(START + "assert x.sqrt().tolist() == [1, 2]", env=kept)
     again = """
 assert x.sqrt().tolist() == [1, 2]
 assert "the compiler can't be run" in fails(Status.UNAVAILABLE, lambda: x.exp())
 """
-    run_python(START + again, env={**kept, "CC": "false"})
+    run_compiler(START + again, env={**kept, "CC": "false"})
 
 
-def test_a_launch_is_sent_and_runs_in_its_stream(run_python):
-    run_python(
+def test_a_launch_is_sent_and_runs_in_its_stream(run_compiler):
+    run_compiler(
         START
         + TEXT
         + """
@@ -58,8 +58,8 @@ assert x.tolist() == [2, 16]
     )
 
 
-def test_mistakes_fail_in_the_call_or_at_the_next_wait(run_python):
-    run_python(
+def test_mistakes_fail_in_the_call_or_at_the_next_wait(run_compiler):
+    run_compiler(
         START
         + TEXT
         + """

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import sys
 
@@ -12,7 +11,6 @@ import pytest
 import torch_outboard
 from torch_outboard import Coverage, CoverageRow
 from torch_outboard._discovery import found_drivers
-from torch_outboard.testing.plugin import RunPython
 
 from .contract import ROOT
 
@@ -23,12 +21,6 @@ LOADED = {
     *("._direct_calls", "._host_view", "._kernels", "._launch", "._options", "._properties", "._triton", "._version"),
     *(".amp", ".driver"),
 }
-
-
-@pytest.fixture
-def run_python(run_python: RunPython) -> RunPython:
-    """Return a `run_python` with fresh processes, since these tests are about the import of torch itself."""
-    return functools.partial(run_python, fresh=True)
 
 
 def test_importing_loads_no_more_than_it_must(run_python):

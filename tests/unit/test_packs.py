@@ -103,13 +103,13 @@ print(json.dumps({{**plan_statistics(), "inductor": "torch._inductor" in sys.mod
 
 
 @pytest.fixture(scope="module")
-def make(run_python: RunPython) -> Callable[..., str]:
+def make(run_compiler: RunPython) -> Callable[..., str]:
     """Return a function that runs the command, for a folder beside the vendor's module."""
 
     def run(folder: Path, chip: dict[str, object], only: str = "some", status: int = 0) -> str:
         (folder.parent / "vendor.py").write_text(VENDOR)
         environment = {"CHIP": json.dumps(chip)}
-        done = run_python(MAKE, str(folder), only, env=environment, status=None, fresh=True)
+        done = run_compiler(MAKE, str(folder), only, env=environment, status=None)
         if done.returncode == 3:
             pytest.skip("capability: an OpenCL device")
         assert done.returncode == status, done.stdout + done.stderr
@@ -136,7 +136,7 @@ def test_with_a_pack_nothing_is_built(run_python: RunPython, package: Path) -> N
     environment = {"CHIP": json.dumps(SECOND), "OUTBOARD_FALLBACK": "silent"}
     # By default run_python sets no packs; this test needs the driver's.
     program = "import os\ndel os.environ['OUTBOARD_KERNEL_PACKS']\n" + USE
-    done = run_python(program, str(package), env=environment, fresh=True)
+    done = run_python(program, str(package), env=environment)
     statistics = json.loads(done.stdout.splitlines()[-1])
     assert statistics == {"plans": 6, "loaded": 0, "saved": 0, "packed": 6, "inductor": False}, done.stdout
     assert contents(package / "pack") == before

@@ -85,7 +85,7 @@ def run(
 ) -> tuple[dict[str, Any], str]:
     """Return the statistics of a process, and its whole output."""
     environment = {stores.VARIABLE: str(folder), "OUTBOARD_FALLBACK": "silent"}
-    done = run_python(program, str(rows), str(columns), env=environment, status=None, fresh=True)
+    done = run_python(program, str(rows), str(columns), env=environment, status=None)
     if done.returncode == 3:
         pytest.skip("capability: an OpenCL device")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -93,10 +93,10 @@ def run(
 
 
 @pytest.fixture(scope="module")
-def first_run(run_python: RunPython, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+def first_run(run_compiler: RunPython, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
     """Run a process that finds nothing, and return its statistics and its folder."""
     folder = tmp_path_factory.mktemp("first") / "plans"
-    return run(run_python, folder)[0], folder
+    return run(run_compiler, folder)[0], folder
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_other_sizes_find_the_plans_or_add_theirs(run_python: RunPython, built: 
         assert not fourth["inductor"]
 
 
-def test_damage_is_told_and_repaired(run_python: RunPython, built: dict[str, Any], tmp_path: Path) -> None:
+def test_damage_is_told_and_repaired(run_compiler: RunPython, built: dict[str, Any], tmp_path: Path) -> None:
     files = files_of(tmp_path)
     cut, flipped, emptied, swapped, other = files[:5]
     cut.write_bytes(cut.read_bytes()[:-7])
@@ -138,19 +138,24 @@ def test_damage_is_told_and_repaired(run_python: RunPython, built: dict[str, Any
     flipped.write_bytes(content)
     emptied.write_bytes(b"")
     swapped.write_bytes(other.read_bytes())
-    second, output = run(run_python, tmp_path)
+    second, output = run(run_compiler, tmp_path)
     assert second["loaded"] == built["saved"] - 4 and second["saved"] == 4
     assert output.count("is damaged; it is built again") == 4
-    third, _ = run(run_python, tmp_path)
+    third, _ = run(run_compiler, tmp_path)
     assert third["loaded"] == built["saved"]
 
 
-def test_two_processes_of_eight_threads_at_once(run_python: RunPython, tmp_path: Path) -> None:
+def test_two_processes_of_eight_threads_at_once(run_python: RunPython, run_compiler: RunPython, tmp_path: Path) -> None:
     results: list[dict[str, Any]] = []
-    # Each server of forked processes serves one thread; these are processes of their own.
-    threads = [
-        threading.Thread(target=lambda: results.append(run(run_python, tmp_path, program=THREADS)[0])) for _ in range(2)
-    ]
+
+    def start(runs: RunPython) -> None:
+        results.append(run(runs, tmp_path, program=THREADS)[0])
+
+    # A server of forked processes serves one thread; these are two servers.
+    servers = (run_python, run_compiler)
+    for runs in servers:
+        runs("")
+    threads = [threading.Thread(target=start, args=(runs,)) for runs in servers]
     for thread in threads:
         thread.start()
     for thread in threads:

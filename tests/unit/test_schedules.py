@@ -98,8 +98,8 @@ assert names(torch.float32) == strips
 """
 
 
-def test_a_further_way_computes_the_products_that_it_serves(run_python: RunPython) -> None:
-    run_python(FURTHER, env={"OUTBOARD_KERNEL_CACHE_DIR": "", "OUTBOARD_KERNEL_PACKS": ""})
+def test_a_further_way_computes_the_products_that_it_serves(run_compiler: RunPython) -> None:
+    run_compiler(FURTHER, env={"OUTBOARD_KERNEL_CACHE_DIR": "", "OUTBOARD_KERNEL_PACKS": ""})
 
 
 def test_an_operand_gives_the_raw_element_and_its_conversion_apart():

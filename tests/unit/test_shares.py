@@ -47,8 +47,10 @@ def test_eight_shares_run_every_case_once_and_every_file_each_time() -> None:
         besides = [name for name in taken if not share.has(name)]
         assert len({name.split("::")[0] for name in besides}) == len(besides) < len(files)
         if number == 3:
-            elsewhere = [name for name in everything if name.startswith("tests/driver")]
-            assert sorted(collect(*places, share="3/8")) == sorted([*taken, *elsewhere])
+            # Of a few files that import little: what the hook leaves is what left_out leaves.
+            few = ["tests/kernels/test_norms.py", "tests/kernels/test_sparse.py", "tests/driver/test_streams.py"]
+            wanted = [name for name in everything if name.split("::")[0] in few and name not in rest]
+            assert sorted(collect(*few, share="3/8")) == sorted(wanted)
     assert runs == dict.fromkeys(databases, 1)
 
 

@@ -25,9 +25,17 @@ __all__ = ["COMPILER", "ForkServer", "seconds_of_children"]
 # The `imports` of processes that compile. They take three seconds.
 COMPILER = ("torch._inductor.compile_fx",)
 
-# Variables that are read when a driver is attached, when code is compiled, when a table
-# is printed, or by pytest alone.
-_READ_LATE = ("OUTBOARD_", "TORCHINDUCTOR_CACHE_DIR", "TORCH_DEVICE_BACKEND_AUTOLOAD", "COLUMNS", "PYTEST_")
+# Variables that are read when a driver is attached, by a test's libraries, when code is compiled,
+# when a table is printed, or by pytest alone.
+_READ_LATE = (
+    "OUTBOARD_",
+    "FAKE_",
+    "OB_",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TORCH_DEVICE_BACKEND_AUTOLOAD",
+    "COLUMNS",
+    "PYTEST_",
+)
 # Variables that are read when torch's compiler is imported.
 _READ_BY_THE_COMPILER = "TORCHINDUCTOR_"
 
