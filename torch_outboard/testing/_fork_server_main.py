@@ -64,7 +64,20 @@ def main() -> str:
 code = main()
 if torch._is_device_backend_autoload_enabled():
     torch._import_device_backends()  # type: ignore[no-untyped-call]
-for name in ("gc", "importlib", "os", "signal", "socket", "struct", "sys", "torch", "warnings", "serve", "become", "main"):
+for name in (
+    "gc",
+    "importlib",
+    "os",
+    "signal",
+    "socket",
+    "struct",
+    "sys",
+    "torch",
+    "warnings",
+    "serve",
+    "become",
+    "main",
+):
     del globals()[name]
 del name
 exec(compile(globals().pop("code"), "<string>", "exec"))
