@@ -29,8 +29,8 @@ EXAMPLES = ["examples.pure_python_driver:PythonDriver"]
 SCHEDULED = [name for name in OWN if "schedule" in find_driver(name).options]
 
 
-# What `python -m MODULE` does.
-MODULE = "import runpy, sys; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+# What `python -m pytest` does.
+PYTEST = "import runpy; runpy.run_module('pytest', run_name='__main__', alter_sys=True)"
 # What suites of generated kernels and of torch's databases import at any rate, for five seconds.
 # Other suites import the compiler late, as programs do.
 DATABASES = (*COMPILER, "torch.testing._internal.common_methods_invocations")
@@ -64,22 +64,23 @@ def _charges_suites(request: pytest.FixtureRequest) -> Iterator[None]:
         ledger.charge_suite(request.config.pluginmanager.get_plugin("outboard-ledger"), Path(file.name))
 
 
-def run_module(*words: str, imports: tuple[str, ...] = (), **variables: str) -> None:
-    """Do what `python -m` does with these words, in a process that has imported torch."""
-    done = fork_server(imports).run(MODULE, words, environment() | variables, SUITE_LIMIT)
-    check(done, f"python -m {' '.join(words)}")
+def run_python(*arguments: str, env: dict[str, str] | None = None) -> str:
+    """Run Python and return its output."""
+    command = [sys.executable, *arguments]
+    env = environment() | (env or {})
+    return check(subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, env=env), " ".join(command))
 
 
 def run_pytest(*arguments: str, imports: tuple[str, ...] = ()) -> None:
-    run_module("pytest", "-q", "-p", "no:cacheprovider", *arguments, imports=imports)
+    given = ("-q", "-p", "no:cacheprovider", *arguments)
+    done = fork_server(imports).run(PYTEST, given, environment(), SUITE_LIMIT)
+    check(done, f"pytest {' '.join(given)}")
 
 
 def learn_digits(*arguments: str, **variables: str) -> str:
     """Run the example on the tested package, also an installed one, ahead of the source tree's."""
     path = os.pathsep.join([*(entry for entry in sys.path if entry), str(TESTS.parent)])
-    command = [sys.executable, str(TESTS.parent / "examples" / "digits.py"), *arguments]
-    env = environment() | {"PYTHONPATH": path, **variables}
-    return check(subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, env=env), " ".join(command))
+    return run_python(str(TESTS.parent / "examples" / "digits.py"), *arguments, env={"PYTHONPATH": path, **variables})
 
 
 def check(answer: subprocess.CompletedProcess[str], command: str) -> str:
@@ -302,7 +303,7 @@ def test_wrong_calls_of_what_the_book_computes(driver: str, request: pytest.Fixt
     if request.config.getoption("--core"):
         pytest.skip("the formulas are the same on every torch")
     given = ("--driver", driver, "--refused-only", "--book", "--large", "--share", str(shares.current_share()))
-    run_module("tests.operators.refusals", *given, imports=DATABASES, OUTBOARD_FALLBACK="silent")
+    run_python("-m", "tests.operators.refusals", *given, env={"OUTBOARD_FALLBACK": "silent"})
 
 
 @pytest.mark.parametrize("driver", [GENERATED])
