@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <initializer_list>
 #include <mutex>
 #include <set>
 #include <system_error>
@@ -116,20 +117,35 @@ void prune(const std::string& folder) {
   }
 }
 
+// Return a key of what depends on the device and on these parts.
+std::string key_of(const char* kind, c10::DeviceIndex device, std::initializer_list<std::string_view> parts) {
+  const ob_device_properties& properties = device_properties(device);
+  const std::string name = driver_name();
+  std::string key = kind;
+  const auto add = [&key](std::string_view part) {
+    key += '\0' + std::to_string(part.size()) + '\0';
+    key += part;
+  };
+  for (const std::string_view part :
+       {std::string_view(name), std::string_view(properties.name), std::string_view(properties.vendor),
+        std::string_view(properties.architecture), std::string_view(properties.driver_version)}) {
+    add(part);
+  }
+  std::for_each(parts.begin(), parts.end(), add);
+  return key;
+}
+
 }  // namespace
 
 std::string program_key(c10::DeviceIndex device, const ProgramText& text) {
   if (driver().program_binary == nullptr || open_folder().empty()) {
     return "";
   }
-  const ob_device_properties& properties = device_properties(device);
-  std::string key = "program 1";
-  for (const std::string& part : {driver_name(), std::string(properties.name), std::string(properties.vendor),
-                                  std::string(properties.architecture), std::string(properties.driver_version),
-                                  text.language, text.options, text.code}) {
-    key += '\0' + std::to_string(part.size()) + '\0' + part;
-  }
-  return key;
+  return key_of("program 1", device, {text.language, text.options, text.code});
+}
+
+std::string kept_key(c10::DeviceIndex device, std::string_view key) {
+  return open_folder().empty() ? "" : key_of("kept 1", device, {key});
 }
 
 std::string read_program(const std::string& key) {

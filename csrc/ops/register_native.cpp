@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "ops/register_native.h"
 
+#include <c10/util/Exception.h>
+
 #include <exception>
+#include <string_view>
 #include <utility>
 
 #include "core/driver.h"
 #include "core/error.h"
+#include "kernels/program_store.h"
 #include "ops/boxed.h"
 #include "ops/native/native.h"
 #include "ops/native/native_c.h"
@@ -39,6 +43,41 @@ ob_status add_kernel(void* context, const char* op, ob_operator_fn fn, void* use
   return add_asked(context, op, fn, nullptr, user);
 }
 
+std::string_view text_of(const void* key, size_t size) {
+  return {static_cast<const char*>(key), size};
+}
+
+// Nothing may be thrown through the driver.
+void report_unkept(const std::exception& thrown) {
+  TORCH_WARN("driver '", driver_name(), "' could not keep bytes for later processes, or read them: ", thrown.what());
+}
+
+void keep(int32_t device, const void* key, size_t key_size, const void* bytes, size_t size) {
+  try {
+    const std::string whole = kernels::kept_key(static_cast<c10::DeviceIndex>(device), text_of(key, key_size));
+    if (!whole.empty()) {
+      kernels::write_program(whole, std::string(text_of(bytes, size)));
+    }
+  } catch (const std::exception& thrown) {
+    report_unkept(thrown);
+  }
+}
+
+ob_status recall(int32_t device, const void* key, size_t key_size, void* context, ob_take_fn take) {
+  std::string bytes;
+  try {
+    const std::string whole = kernels::kept_key(static_cast<c10::DeviceIndex>(device), text_of(key, key_size));
+    bytes = whole.empty() ? "" : kernels::read_program(whole);
+  } catch (const std::exception& thrown) {
+    report_unkept(thrown);
+  }
+  if (bytes.empty()) {
+    return OB_NOT_FOUND;
+  }
+  take(context, bytes.data(), bytes.size());
+  return OB_OK;
+}
+
 }  // namespace
 
 void register_native_kernel(const std::string& op, NativeKernel kernel) {
@@ -55,6 +94,8 @@ void register_driver_kernels() {
   registrar.context = &registration;
   registrar.add = add_kernel;
   registrar.add_asked = add_asked;
+  registrar.keep = keep;
+  registrar.recall = recall;
   const ob_status status = driver().kernel_register(driver().self, &registrar);
   if (status != OB_OK && !is_unimplemented(status) && !registration.error.empty()) {
     raise(ErrorKind::Registration, status, "kernel_register of driver '" + driver_name() + "': " + registration.error);

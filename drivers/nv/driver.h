@@ -116,6 +116,9 @@ struct Driver {
 
   Options options;
   Api api;
+  // The core's store of bytes for later processes, from kernel_register on.
+  decltype(ob_registrar::keep) keep = nullptr;
+  decltype(ob_registrar::recall) recall = nullptr;
   std::mutex mutex;  // guards what follows up to `devices`
   bool is_started = false;
   pid_t owner = 0;  // the process that started CUDA

@@ -347,15 +347,19 @@ typedef ob_status (*ob_operator_fn)(void* user, const ob_kernel_call* call);
    the out= form, then of the functional, then of the in-place form. The out= form serves best, without a copy; for a
    call in place its `out` is `self`. Unknown operators are OB_NOT_FOUND; attach then raises with the operator's name and
    the overloads that there are, if kernel_register returns the status.
-   `add_asked` is for a kernel that answers beforehand: `ask` gets a call without addresses, queues nothing, and returns
-   OB_UNIMPLEMENTED for what `fn` would decline. It is asked where torch chooses among operators, as for attention.
-   A question about outboard::recurrent_net that keeps memory for gradients has a `scratch`, which gives no
-   address: `ask` asks it once, for the bytes that the call keeps. */
+   `add_asked` is for a kernel that answers beforehand: `ask` gets a call without addresses, queues nothing, and
+   returns OB_UNIMPLEMENTED for what `fn` would decline. It is asked where torch chooses among operators, as for
+   attention. A question about outboard::recurrent_net that keeps memory for gradients has a `scratch`, which gives no
+   address: `ask` asks it once, for the bytes that the call keeps.
+   `keep` writes to disk what a library takes long to find or to compile; `recall` gives it to `take`, once, for a device
+   of equal name, vendor, architecture and driver_version, else OB_NOT_FOUND. All else belongs into the key. */
 typedef struct ob_registrar {
   size_t struct_size;
   void* context;
   ob_status (*add)(void* context, const char* op, ob_operator_fn fn, void* user);
   ob_status (*add_asked)(void* context, const char* op, ob_operator_fn fn, ob_operator_fn ask, void* user);
+  void (*keep)(int32_t device, const void* key, size_t key_size, const void* bytes, size_t size);
+  ob_status (*recall)(int32_t device, const void* key, size_t key_size, void* context, ob_take_fn take);
 } ob_registrar;
 
 /* ---- Profiler records -------------------------------------------------------------------------------------------- */

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A libcudnn that convolves on the host, in the memory of fake_cuda.cpp, and refuses what the real
-// one would: descriptors that are not finalized or lack an attribute, shapes that don't fit
+// A libcudnn that convolves on the host, in the memory of fake_cuda.cpp, and refuses what the
+// real one would: descriptors that are not finalized or lack an attribute, shapes that don't fit
 // together, strides that are not dense, addresses that are not aligned as they were described, a
 // workspace that is missing, no stream. Its first configuration does not repeat its results, its
-// second can't be finalized, its third rounds float32 to TF32. fakeCudnnEngine() says which was run
-// last. Convolutions of 7 channels (of the image) in groups have no engine. Graphs of other
-// operations are attention's: fake_cudnn_graphs.h. Recurrent nets are in fake_cudnn_recurrent.h,
-// unless it is built without.
+// second can't be finalized, its third rounds float32 to TF32. fakeCudnnEngine() says which was
+// run last, fakeCudnnSearches() how often configurations were asked for. A convolution's plan has
+// a text, from which another process makes it again. Convolutions of 7 channels (of the image) in
+// groups have no engine. Graphs of other operations are attention's: fake_cudnn_graphs.h.
+// Recurrent nets are in fake_cudnn_recurrent.h, unless it is built without.
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -125,6 +127,42 @@ struct Convolution {
   }
 };
 
+// ---- The text of a plan: an engine and a convolution as numbers ----
+
+constexpr size_t kTextNumbers = 2 + 3 * 13 + 9;
+
+std::vector<int64_t> numbers_of(int64_t engine, const Convolution& given) {
+  std::vector<int64_t> numbers = {engine, given.kind};
+  for (const Tensor* tensor : {&given.image, &given.filter, &given.response}) {
+    numbers.insert(numbers.end(), {tensor->type, tensor->id, tensor->alignment});
+    numbers.insert(numbers.end(), tensor->sizes.begin(), tensor->sizes.end());
+    numbers.insert(numbers.end(), tensor->strides.begin(), tensor->strides.end());
+  }
+  for (const auto* three : {&given.stride, &given.padding, &given.dilation}) {
+    numbers.insert(numbers.end(), *three, *three + 3);
+  }
+  return numbers;
+}
+
+Convolution convolution_of(const std::vector<int64_t>& numbers) {
+  Convolution result;
+  result.kind = static_cast<int>(numbers[1]);
+  auto at = numbers.begin() + 2;
+  for (Tensor* tensor : {&result.image, &result.filter, &result.response}) {
+    tensor->type = static_cast<int>(at[0]);
+    tensor->id = at[1];
+    tensor->alignment = at[2];
+    tensor->sizes.assign(at + 3, at + 8);
+    tensor->strides.assign(at + 8, at + 13);
+    at += 13;
+  }
+  for (auto* three : {&result.stride, &result.padding, &result.dilation}) {
+    std::copy(at, at + 3, *three);
+    at += 3;
+  }
+  return result;
+}
+
 bool is_dense(const Tensor& tensor) {
   int64_t count = 1, last = 0;
   for (size_t i = 0; i < 5; ++i) {
@@ -168,16 +206,14 @@ bool read_operation(const Descriptor& operation, Convolution* out) {
   return out->fits();
 }
 
-std::atomic<int64_t> last_engine{-1};
+std::atomic<int64_t> last_engine{-1}, searches{0};
 
-const std::map<int, std::vector<int>> kNeeded = {{1, {100, 101, 102, 103, 104, 105, 106}},
-                                                 {4, {200, 201}},
-                                                 {5, {400, 401}},
-                                                 {15, {800, 801}},
-                                                 {16, {1000, 1001, 1003}},
-                                                 {17, {900, 901, 902, 903, 906}}};
+const std::map<int, std::vector<int>> kNeeded = {
+    {1, {100, 101, 102, 103, 104, 105, 106}}, {4, {200, 201}}, {5, {400}}, {15, {800, 801}}, {16, {1000, 1001, 1003}},
+    {17, {900, 901, 902, 903, 906}}};
 
 Convolution convolution_of(const Descriptor& plan) {
+  if (const auto text = plan.all<int64_t>(405); !text.empty()) return convolution_of(text);
   const auto* config = plan.one<Descriptor*>(401);
   const auto* graph = config->one<Descriptor*>(-1);
   Convolution result;
@@ -198,8 +234,12 @@ const Descriptor& graph_of(const Descriptor& plan) {
   return *plan.one<Descriptor*>(401)->one<Descriptor*>(-1);
 }
 
+bool is_convolution_plan(const Descriptor& plan) {
+  return !plan.all<int64_t>(405).empty() || is_convolution(graph_of(plan));
+}
+
 bool plan_needs_workspace(const Descriptor& plan) {
-  if (is_convolution(graph_of(plan))) return needs_workspace(convolution_of(plan));
+  if (is_convolution_plan(plan)) return needs_workspace(convolution_of(plan));
   std::vector<graphs::Operation> operations;
   graphs::read_all(graph_of(plan), &operations);
   return graphs::needs_workspace(operations);
@@ -281,7 +321,14 @@ int cudnnBackendFinalize(Descriptor* descriptor) {
     read_operation(*descriptor->one<Descriptor*>(801), &convolution);
     if (convolution.image.sizes[1] == 7 && convolution.groups() > 1) return kNotSupported;
   }
-  if (descriptor->kind == 5 && descriptor->one<Descriptor*>(401)->engine == 1) return kNotSupported;
+  if (descriptor->kind == 4) ++searches;
+  if (descriptor->kind == 5) {
+    const std::vector<int64_t> text = descriptor->all<int64_t>(405);
+    auto* const config = descriptor->one<Descriptor*>(401);
+    if (config == nullptr && text.size() != kTextNumbers) return kBadParameter;
+    descriptor->engine = config != nullptr ? config->engine : text[0];
+    if (descriptor->engine == 1) return kNotSupported;
+  }
   descriptor->is_final = true;
   return 0;
 }
@@ -305,6 +352,11 @@ int cudnnBackendGetAttribute(Descriptor* descriptor, int attribute, int, int64_t
                                                                      : std::vector<int>{};
     *out_count = static_cast<int64_t>(notes.size());
     for (size_t i = 0; i < notes.size() && static_cast<int64_t>(i) < asked; ++i) static_cast<int*>(out)[i] = notes[i];
+  } else if (attribute == 405) {  // a plan's text
+    if (!is_convolution_plan(*descriptor)) return kNotSupported;
+    const std::vector<int64_t> numbers = numbers_of(descriptor->engine, convolution_of(*descriptor));
+    *out_count = static_cast<int64_t>(numbers.size() * sizeof(int64_t));
+    if (out != nullptr && asked >= *out_count) std::memcpy(out, numbers.data(), static_cast<size_t>(*out_count));
   } else if (attribute == 402) {  // workspace
     *out_count = 1;
     *static_cast<int64_t*>(out) = plan_needs_workspace(*descriptor) ? workspace_bytes() : 0;
@@ -317,11 +369,14 @@ int cudnnBackendGetAttribute(Descriptor* descriptor, int attribute, int, int64_t
 int64_t fakeCudnnEngine() {
   return last_engine;
 }
+int64_t fakeCudnnSearches() {
+  return searches;
+}
 
 int cudnnBackendExecute(Handle* handle, Descriptor* plan, Descriptor* pack) {
   if (handle->stream == nullptr || !plan->is_final || !pack->is_final) return kNotInitialized;
-  last_engine = plan->one<Descriptor*>(401)->engine;
-  if (!is_convolution(graph_of(*plan))) {
+  last_engine = plan->engine;
+  if (!is_convolution_plan(*plan)) {
     auto* scratch = pack->one<void*>(1003);
     if (plan_needs_workspace(*plan)) {
       if (scratch == nullptr) return kBadParameter;

@@ -166,9 +166,9 @@ def run_program(run_python, monkeypatch):
     """Return a function that runs a Python program of this folder; the process has imported torch's compiler."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # as in environment()
 
-    def run_it(name: str, *arguments: str | Path, **variables: str) -> None:
+    def run_it(name: str, *arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
         words = [str(word) for word in (HERE / name, *arguments)]
-        run_python(PROGRAM, *words, env={"OUTBOARD_FALLBACK": "silent", **variables}, imports=COMPILER)
+        return run_python(PROGRAM, *words, env={"OUTBOARD_FALLBACK": "silent", **variables}, imports=COMPILER)
 
     return run_it
 
@@ -185,6 +185,29 @@ def test_products_by_the_vendors_library(run_program, fakes):
 def test_convolutions_by_the_vendors_library(run_program, fakes):
     libraries = [fakes("fake_cuda", "libcuda.so.1"), fakes("fake_cudnn", "libcudnn.so.9")]
     run_program("vendor_convolutions.py", *libraries)
+
+
+def test_plans_of_the_vendors_library_are_kept(run_program, fakes, tmp_path):
+    """A later process takes the plans of an earlier one, unless the library is another or the files are damaged."""
+    libraries = [fakes("fake_cuda", "libcuda.so.1"), fakes("fake_cudnn", "libcudnn.so.9")]
+    variables = {"OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path / "cache")}
+
+    def searches(**more: str) -> int:
+        found, engine = run_program("kept_plans.py", *libraries, **variables, **more).stdout.split()
+        assert engine == "0"
+        return int(found)
+
+    assert searches() == 6
+    assert searches() == 0
+    assert searches(OB_FAKE_CUDNN_VERSION="91800") == 6, "plans of another version"
+    kept = sorted((tmp_path / "cache" / "programs").iterdir())
+    assert len(kept) == 12
+    for path in kept:
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert searches() == 6
+    assert searches() == 0
+    variables["OUTBOARD_KERNEL_CACHE_DIR"] = ""
+    assert searches() == 6
 
 
 @pytest.mark.usefixtures("nvrtc")

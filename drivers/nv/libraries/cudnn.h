@@ -106,6 +106,7 @@ enum : int {
   kTypePointwiseMode = 14,
   kTypeDescriptor = 15,
   kTypeReduction = 18,
+  kTypeChar = 24,
   kTypeDistribution = 29,
   // Kinds of descriptors.
   kPointwise = 0,
@@ -146,6 +147,7 @@ enum : int {
   kPlanHandle = 400,
   kPlanConfig = 401,
   kPlanWorkspace = 402,
+  kPlanText = 405,
   kForwardAlpha = 700,  // and beta, convolution, w, x and y after it
   kDataAlpha = 706,     // and beta, convolution, w, dx and dy
   kFilterAlpha = 712,   // and beta, convolution, dw, x and dy

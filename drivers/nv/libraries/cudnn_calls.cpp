@@ -28,7 +28,10 @@ ob_status session_of(Driver& driver, Device& device, cudnn::Session** out_sessio
     std::string error;
     const cudnn::Library* library = cudnn::load(driver.options.cudnn, &error);
     if (library == nullptr) return decline_cudnn(error.c_str());
-    if (const ob_status status = cudnn::Session::make(*library, &device.cudnn); status != OB_OK) return status;
+    if (const ob_status status =
+            cudnn::Session::make(*library, {device.index, driver.keep, driver.recall}, &device.cudnn);
+        status != OB_OK)
+      return status;
   }
   *out_session = device.cudnn.get();
   return OB_OK;

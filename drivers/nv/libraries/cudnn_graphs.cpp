@@ -62,12 +62,13 @@ bool is_allowed(const Library& library, Descriptor config, const Rules& rules) {
          });
 }
 
-// Make the plan of a configuration. Return false if it can't run.
-bool finish(const Library& library, Handle handle, Descriptor config, Plan* out_plan) {
+// Make the plan that an attribute describes. Return false if it can't run.
+bool finish(const Library& library, Handle handle, int attribute, int type, const void* values, int64_t count_of_values,
+            Plan* out_plan) {
   Descriptors& own = out_plan->chosen;
   const Descriptor plan = own.make(kExecutionPlan);
   own.set(plan, kPlanHandle, kTypeHandle, &handle);
-  own.set(plan, kPlanConfig, kTypeDescriptor, &config);
+  own.set(plan, attribute, type, values, count_of_values);
   own.finalize(plan);
   int64_t count = 0, workspace = 0;
   int status = own.status;
@@ -103,24 +104,55 @@ void choose(const Library& library, Handle handle, Descriptor graph, int mode, c
   own.status = 0;  // another heuristic may know more
   for (int64_t i = 0; i < count; ++i) {
     const Descriptor config = configs[static_cast<size_t>(i)];
-    if (is_allowed(library, config, rules) && finish(library, handle, config, out_plan)) return;
+    if (is_allowed(library, config, rules) &&
+        finish(library, handle, kPlanConfig, kTypeDescriptor, &config, 1, out_plan)) {
+      return;
+    }
   }
 }
 
 }  // namespace
 
-ob_status Session::make(const Library& library, std::unique_ptr<Session>* out_session) {
+ob_status Session::make(const Library& library, const Store& store, std::unique_ptr<Session>* out_session) {
   Handle handle = nullptr;
   if (const int status = library.Create(&handle); status != 0) {
     return support::fail(OB_INTERNAL, "cudnnCreate gave %s", library.describe(status).c_str());
   }
-  out_session->reset(new Session(library, handle));
+  out_session->reset(new Session(library, store, handle));
   return OB_OK;
 }
 
 Session::~Session() {
   plans_.clear();
   static_cast<void>(library.Destroy(handle_));
+}
+
+std::string Session::kept_key(const PlanKey& key) const {
+  const std::string numbers(reinterpret_cast<const char*>(key.data()), key.size() * sizeof(key[0]));
+  return "cuDNN " + std::to_string(library.version) + " plan 1 " + numbers;
+}
+
+// Make the plan that an earlier process kept. Return false if there is none, or cuDNN does not
+// take it again, whatever its reason: then one is chosen.
+bool Session::recall(const std::string& key, Plan* out_plan) const {
+  if (store_.recall == nullptr) return false;
+  std::string text;
+  const auto take = [](void* context, const void* bytes, size_t size) {
+    static_cast<std::string*>(context)->assign(static_cast<const char*>(bytes), size);
+  };
+  return store_.recall(store_.device, key.data(), key.size(), &text, take) == OB_OK &&
+         finish(library, handle_, kPlanText, kTypeChar, text.data(), static_cast<int64_t>(text.size()), out_plan);
+}
+
+// cuDNN's text of a plan holds the kernels that its engine compiled. Some engines have none.
+void Session::keep(const std::string& key, const Plan& plan) const {
+  if (store_.keep == nullptr || plan.plan == nullptr) return;
+  int64_t size = 0;
+  if (library.BackendGetAttribute(plan.plan, kPlanText, kTypeChar, 0, &size, nullptr) != 0 || size < 1) return;
+  std::string text(static_cast<size_t>(size), '\0');
+  if (library.BackendGetAttribute(plan.plan, kPlanText, kTypeChar, size, &size, text.data()) == 0) {
+    store_.keep(store_.device, key.data(), key.size(), text.data(), text.size());
+  }
 }
 
 ob_status Session::find(const PlanKey& key, const Rules& rules,
@@ -130,15 +162,19 @@ ob_status Session::find(const PlanKey& key, const Rules& rules,
   auto found = plans_.find(key);
   if (found == plans_.end()) {
     auto plan = std::make_shared<Plan>(library);
-    const Descriptor graph = describe(handle_, &plan->graph);
-    if (plan->graph.status != 0 && !is_refusal(plan->graph.status)) {
-      return support::fail(OB_INTERNAL, "cuDNN can't describe an operation: %s",
-                           library.describe(plan->graph.status).c_str());
-    }
-    for (const int mode : {kHeuristicsA, kHeuristicsFallback}) {
-      if (plan->graph.status == 0 && plan->plan == nullptr) {
-        choose(library, handle_, graph, mode, rules, plan.get());
+    const std::string kept = kept_key(key);
+    if (!recall(kept, plan.get())) {
+      const Descriptor graph = describe(handle_, &plan->graph);
+      if (plan->graph.status != 0 && !is_refusal(plan->graph.status)) {
+        return support::fail(OB_INTERNAL, "cuDNN can't describe an operation: %s",
+                             library.describe(plan->graph.status).c_str());
       }
+      for (const int mode : {kHeuristicsA, kHeuristicsFallback}) {
+        if (plan->graph.status == 0 && plan->plan == nullptr) {
+          choose(library, handle_, graph, mode, rules, plan.get());
+        }
+      }
+      keep(kept, *plan);
     }
     if (plans_.size() >= kMaxPlans) plans_.clear();  // the callers that run a plan hold it
     found = plans_.emplace(key, std::move(plan)).first;

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "cudnn.h"
@@ -59,12 +60,20 @@ struct Binding {
   uint64_t address;
 };
 
+// Where plans are kept for later processes: to choose one takes milliseconds, and an engine that
+// compiles its kernel takes a quarter of a second.
+struct Store {
+  int32_t device;
+  decltype(ob_registrar::keep) keep;
+  decltype(ob_registrar::recall) recall;
+};
+
 // A device's handle and its plans. Thread-safe.
 class Session {
  public:
   // Return OB_INTERNAL, with the reason, if the library refuses. The
   // device's context must be current.
-  static ob_status make(const Library& library, std::unique_ptr<Session>* out_session);
+  static ob_status make(const Library& library, const Store& store, std::unique_ptr<Session>* out_session);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -85,8 +94,12 @@ class Session {
   const Library& library;
 
  private:
-  Session(const Library& given, Handle made) : library(given), handle_(made) {}
+  Session(const Library& given, const Store& store, Handle made) : library(given), store_(store), handle_(made) {}
+  std::string kept_key(const PlanKey& key) const;
+  bool recall(const std::string& key, Plan* out_plan) const;
+  void keep(const std::string& key, const Plan& plan) const;
 
+  const Store store_;
   std::mutex handle_mutex_;  // a stream is set for the next call
   const Handle handle_;
   std::mutex mutex_;

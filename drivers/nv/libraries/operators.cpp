@@ -7,6 +7,9 @@ namespace nv {
 namespace {
 
 ob_status kernel_register(void* self, const ob_registrar* registrar) {
+  Driver& driver = *static_cast<Driver*>(self);
+  driver.keep = registrar->keep;
+  driver.recall = registrar->recall;
   for (const auto add : {register_products, register_convolutions, register_attention, register_recurrent}) {
     if (const ob_status status = add(self, registrar); status != OB_OK) return status;
   }
