@@ -27,7 +27,7 @@ class Bounds:
     """How far values of other kernels than the CPU's may differ."""
 
     def of(self, dtype: torch.dtype) -> tuple[float, float]:
-        return (2e-2, 1e-2) if dtype == torch.bfloat16 else (1e-4, 1e-5)
+        return (2e-2, 1e-2) if dtype == torch.bfloat16 else (1e-3, 1e-4)
 
 
 @dataclass
@@ -185,7 +185,7 @@ def _compare(ours: Machine, theirs: Machine, number: int, written: tuple[int, ..
         for name in ("shape", "dtype", "requires_grad"):
             if getattr(mine, name) != getattr(other, name):
                 return f"t{place}: {name} is {getattr(mine, name)}, the CPU's is {getattr(other, name)}"
-        if (told := stride_difference(mine, other)) is not None:
+        if (told := stride_difference(mine, other)) is not None and (is_exact or _lie_apart(mine, other)):
             return f"t{place}: {told}"
     values = list(ours.tensors)
     if sharing([ours.tensors[one] for one in values]) != sharing([theirs.tensors[one] for one in values]):
@@ -196,6 +196,14 @@ def _compare(ours: Machine, theirs: Machine, number: int, written: tuple[int, ..
             if told is not None:
                 return f"t{place}: {told}"
     return None
+
+
+def _lie_apart(mine: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether elements lie in other places: strides of dimensions of size 1 have no meaning."""
+    if mine.storage_offset() != other.storage_offset():
+        return True
+    strides = zip(mine.shape, mine.stride(), other.stride(), strict=True)
+    return any(size > 1 and a != b for size, a, b in strides)
 
 
 def _storages_differ(mine: torch.Tensor, other: torch.Tensor, is_exact: bool) -> str | None:

@@ -16,7 +16,7 @@ Tensors = list[torch.Tensor]
 Function = Callable[..., Any]
 
 DTYPES = (torch.float32, torch.float32, torch.float32, torch.int64, torch.bool, torch.bfloat16, torch.int32)
-ENDS = (math.nan, math.inf, -math.inf, -0.0, 0.0, 1.0, -1.0, 3e38, 1e-40, 0.5, 88.0)
+ENDS = (math.nan, math.inf, -math.inf, -0.0, 0.0, 1.0, -1.0, 1e18, 1e-40, 0.5, 88.0)
 
 
 def nothing(generator: random.Random, given: Sequence[torch.Tensor]) -> tuple[Any, ...]:
