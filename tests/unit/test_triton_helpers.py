@@ -15,7 +15,7 @@ import torch
 
 PARTS = ("_dynamo", "_functorch", "_higher_order_ops", "_inductor", "distributed", "fx", "profiler", "utils")
 
-# Where kernels are in Triton already: a device's generator, its templates, or a program's own kernels.
+# Where kernels are in Triton already: a device's generator, its templates, a program's own kernels.
 OF_TRITON = (
     "_higher_order_ops/triton_kernel_wrap.py",
     "_inductor/codegen/cuda/",
