@@ -74,6 +74,10 @@ void describe_checks(const Operator& op, Notes& notes) {
   if (!op.checks->numbers.empty()) {
     notes.push_back({"checks", "numbers beyond a dtype", "csrc/ops/call/argument_checks.cpp"});
   }
+  if (op.checks->bad_values) {
+    notes.push_back({"checks", "values, for which the call waits",
+                     "csrc/ops/call/bad_values.cpp:" + std::to_string(op.checks->bad_values->line)});
+  }
   if (op.checks->promoted_into) {
     notes.push_back({"checks", "results that " + name_of(op, *op.checks->promoted_into) + " cannot hold",
                      "csrc/ops/call/argument_checks.cpp"});

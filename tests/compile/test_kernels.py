@@ -233,3 +233,16 @@ def test_the_patch_of_pools_is_needed() -> None:
 
     assert needs_place_pools(), "torch reads the samples in order: remove place_pools"
     assert needs_divide_means(), "torch divides by what windows have of the image: remove divide_means"
+
+
+def test_combined_kernels_are_left_to_triton(device: torch.device) -> None:
+    """The setting combines the kernels of every device but those that torch names, which Triton alone can write."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.sin(), x.t().cos() + 1, (x + 1).sum(0)
+
+    x = torch.randn(33, 65)
+    with torch._inductor.config.patch(combo_kernels=True, benchmark_combo_kernel=True):
+        results = torch.compile(function)(x.to(device))
+    for got, want in zip(results, function(x), strict=True):
+        torch.testing.assert_close(got.cpu(), want, atol=1e-4, rtol=1e-4)

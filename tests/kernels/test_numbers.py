@@ -23,9 +23,8 @@ SOME = (
 SOME_DTYPES = (torch.uint8, torch.int16, torch.float16)
 
 # What has no kernels: operators, whether of integers, and a number or None for all.
-_INTEGERS = tuple(dtype for dtype in DTYPES if not dtype.is_floating_point)
 NOT_GENERATED: dict[str, tuple[tuple[torch.dtype, ...], type[int | bool]]] = {
-    "pow of a number": (_INTEGERS, int),  # of integers with integers there is no lowering
+    "pow of a number": ((torch.bool,), int),
     "pow": ((torch.bool,), bool),  # Inductor's results are of another type
     "pow_": ((torch.bool,), bool),
     "_foreach_pow": ((torch.bool,), bool),
@@ -72,3 +71,13 @@ def test_numbers(name: str, dtype: torch.dtype, device: torch.device) -> None:
             if departs := difference(outcome(OPERATORS[name], x.to(device), number), want):
                 found[number] = departs
     assert not found
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8], ids=str)
+@pytest.mark.usefixtures("nothing_on_the_cpu")
+def test_integers_to_the_power_of_integers(dtype: torch.dtype, device: torch.device) -> None:
+    """They wrap. A negative power is 0, except of 1 and -1."""
+    base = torch.tensor([-3, -2, -1, 0, 1, 2, 3, 7, 11]).to(dtype)
+    power = torch.tensor([-2, -1, 0, 1, 2, 3, 5, 40, 63]).to(dtype)
+    assert torch.equal((base.to(device)[:, None] ** power.to(device)).cpu(), base[:, None] ** power)
+    assert torch.equal((3 ** power.to(device)).cpu(), 3**power)

@@ -127,3 +127,16 @@ def test_a_sum_in_place_of_what_it_reads(device: torch.device) -> None:
     ours = x.to(device)
     ours.sub_(ours.logsumexp(1, keepdim=True))
     compare(ours, x - x.logsumexp(1, keepdim=True))
+
+
+@pytest.mark.usefixtures("nothing_on_the_cpu")
+@pytest.mark.parametrize("reduction", [torch.sum, torch.prod, torch.cumsum, torch.cumprod])
+def test_elements_are_converted_to_the_type_of_out_before_they_are_reduced(
+    reduction: Callable[..., torch.Tensor], device: torch.device
+) -> None:
+    x = torch.tensor([1.7, 2.7, 3.9, 1.6])
+    is_running = reduction in (torch.cumsum, torch.cumprod)
+    want, out = (torch.zeros([4] if is_running else [], dtype=torch.int32, device=one) for one in ("cpu", device))
+    reduction(x, 0, out=want)
+    reduction(x.to(device), 0, out=out)
+    assert torch.equal(out.cpu(), want)

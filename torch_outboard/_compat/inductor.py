@@ -14,11 +14,13 @@ from torch_outboard._compat.source import mentions
 
 __all__ = [
     "capture_graphs",
+    "combine_in_triton",
     "convolve_as_on_cpu",
     "fuse_as_on_cpu",
     "lay_out_as_on_cpu",
     "name_model_header",
     "needs_capture_graphs",
+    "needs_combine_in_triton",
     "needs_convolve_as_on_cpu",
     "needs_fuse_as_on_cpu",
     "needs_lay_out_as_on_cpu",
@@ -151,6 +153,38 @@ def convolve_as_on_cpu(is_as_cpu: Callable[[torch.device], bool]) -> None:
         return of_torch(gm, *args, **kwargs)
 
     graph.GraphLowering.decide_layout_opt = staticmethod(decide_layout_opt)  # type: ignore[method-assign]
+
+
+def needs_combine_in_triton() -> bool:
+    """Return True if Inductor combines kernels of every device but those that it names."""
+    from torch._inductor import scheduler
+
+    node: Any = scheduler.ForeachKernelSchedulerNode
+    names = ("_default_group_nodes_for_combo_kernels", "_filter_nodes_for_combo_kernel_grouping")
+    return any(mentions(getattr(node, name), "mps") for name in names if hasattr(node, name))
+
+
+def combine_in_triton(device: str, is_in_triton: Callable[[int], bool]) -> None:
+    """Make the setting combo_kernels leave the device's kernels apart where they are not in Triton.
+
+    Only Inductor's generator of Triton can write several kernels into one. The CPU is left out by its name, and no
+    device can add itself. Upstream: torch/_inductor/scheduler.py.
+    """
+    if not needs_combine_in_triton():
+        return
+    from torch._inductor import scheduler
+
+    node: Any = scheduler.ForeachKernelSchedulerNode
+    of_torch = node.combinable_nodes.__func__
+
+    @functools.wraps(of_torch)
+    def combinable_nodes(cls: Any, nodes: list[Any]) -> Any:
+        def is_combined(where: torch.device | None) -> bool:
+            return where is None or where.type != device or is_in_triton(where.index or 0)
+
+        return of_torch(cls, [one for one in nodes if is_combined(one.get_device())])
+
+    node.combinable_nodes = classmethod(combinable_nodes)
 
 
 def needs_capture_graphs() -> bool:

@@ -107,6 +107,12 @@ PATCHES: tuple[Patch, ...] = (
         "flex_attention.needs_attend",
     ),
     Patch(
+        "torch.nested._internal.ops.jagged_scaled_dot_product_attention",
+        "attend to jagged nested tensors by padded ones",
+        "its choice of backends, torch/nested/_internal/sdpa.py",
+        "nested.needs_attend_jagged",
+    ),
+    Patch(
         "torch._inductor.ir.is_cpu, BaseSchedulerNode.is_cpu",
         "fuse as for the CPU, whose generator is used",
         f"{_ISSUE}189135",
@@ -117,6 +123,12 @@ PATCHES: tuple[Patch, ...] = (
         "split reductions for devices without multiprocessors and warps",
         "its formula, torch/_inductor/choices.py",
         "splits.needs_split_reductions",
+    ),
+    Patch(
+        "torch._inductor.scheduler.ForeachKernelSchedulerNode.combinable_nodes",
+        "keep kernels that are not in Triton out of combo_kernels",
+        "its list of devices, torch/_inductor/scheduler.py",
+        "inductor.needs_combine_in_triton",
     ),
     Patch(
         "the convolutions of torch._subclasses.fake_impls",
@@ -155,10 +167,16 @@ PATCHES: tuple[Patch, ...] = (
         "pools.needs_divide_means",
     ),
     Patch(
-        "torch._inductor.utils.get_gpu_dram_gbps",
+        "torch._inductor.utils.get_gpu_dram_gbps, get_device_tflops",
         "estimate run times without Triton, as for graphs with several streams",
         "its import, torch/utils/_runtime_estimation.py",
-        "estimates.needs_estimate_bandwidth",
+        "estimates.needs_estimate_speeds",
+    ),
+    Patch(
+        "torch._functorch._aot_autograd.streams._wrap_sync_node",
+        "divide the graph of a training step with several streams",
+        "https://github.com/pytorch/pytorch/pull/187695, in torch 2.14",
+        "streams.needs_order_streams",
     ),
     Patch(
         "torch._inductor.utils.GPU_TYPES, get_gpu_type, scheduler.has_triton",

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from torch_outboard._compat import estimates
+from torch_outboard._compat import estimates, nested, streams
 from torch_outboard._compat.flex_attention import MODULE, attend
 from torch_outboard._compat.imports import when_imported
 from torch_outboard._properties import DeviceProperties
@@ -36,8 +36,10 @@ def register(driver: Driver) -> None:
     when_imported("torch._dynamo.device_interface", _kept(_register_interface))
     when_imported("torch._dynamo.variables.ctx_manager", _kept(_register_context))
     when_imported("torch._inductor.compile_fx", _kept(_register_backend))
-    when_imported(estimates.MODULE, _kept(estimates.estimate_bandwidth))
+    when_imported(estimates.MODULE, _kept(estimates.estimate_speeds))
+    when_imported(streams.MODULE, _kept(streams.order_streams))
     when_imported("torch._inductor.runtime.benchmarking", _kept(_register_benchmarker))
+    when_imported(nested.MODULE, _kept(lambda module: nested.attend_jagged(module, driver.name)))
     when_imported(MODULE, _kept(lambda module: attend(module, driver.name, _has_templates)))
     if generators().has_gpus:
         when_imported("torch.utils._triton", _kept(_register_triton))
@@ -139,6 +141,7 @@ def _register_backend(compile_fx: ModuleType) -> None:
 
     from torch_outboard._compat.inductor import (
         capture_graphs,
+        combine_in_triton,
         convolve_as_on_cpu,
         fuse_as_on_cpu,
         lay_out_as_on_cpu,
@@ -174,6 +177,7 @@ def _register_backend(compile_fx: ModuleType) -> None:
         convolve_as_on_cpu(choice.fuses_as_cpu)
     # With every generator, convolutions are the operators that eager calls run.
     lay_out_as_on_cpu(lambda device: device.type == name)
+    combine_in_triton(name, _has_templates)
     place_pools(name)
     divide_means(name)
     capture_graphs(name, why_not, install)

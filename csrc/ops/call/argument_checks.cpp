@@ -134,7 +134,9 @@ std::unique_ptr<const ArgumentChecks> argument_checks(const Operator& op) {
   checks->bad_arguments = bad_argument_rules(op);
   checks->promoted_into = promoted_into(op);
   checks->numbers = numbers_of(op);
-  if (checks->overlaps.empty() && checks->bad_arguments.empty() && !checks->promoted_into && checks->numbers.empty()) {
+  checks->bad_values = bad_value_rule(op);
+  if (checks->overlaps.empty() && checks->bad_arguments.empty() && !checks->promoted_into && checks->numbers.empty() &&
+      !checks->bad_values) {
     return nullptr;
   }
   return checks;
@@ -152,6 +154,9 @@ void run_argument_checks(const ArgumentChecks& checks, const Call& call) {
   }
   if (checks.promoted_into && !call.has_sparse()) {
     check_promotion(*checks.promoted_into, call);
+  }
+  if (C10_UNLIKELY(checks.bad_values.has_value())) {
+    check_bad_values(*checks.bad_values, call);
   }
 }
 

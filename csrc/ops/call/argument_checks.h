@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/call/bad_arguments.h"
+#include "ops/call/bad_values.h"
 #include "ops/call/call.h"
 #include "ops/call/overlap.h"
 
@@ -20,6 +21,7 @@ struct ArgumentChecks {
   std::vector<BadArgumentRule> bad_arguments;
   std::optional<uint8_t> promoted_into;  // the argument that an element-wise operator writes its result to
   std::vector<uint8_t> numbers;  // arguments of type Scalar, which a kernel converts to its tensors' types
+  std::optional<BadValueRule> bad_values;
 };
 
 // Return the operator's checks, or null if it has none.

@@ -8,19 +8,15 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eye.h>
 #include <ATen/ops/geqrf.h>
-#include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_cholesky_ex.h>
 #include <ATen/ops/linalg_solve_triangular.h>
 #include <ATen/ops/linalg_svd.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ormqr.h>
-#include <ATen/ops/tril.h>
-#include <ATen/ops/triu.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -33,9 +29,6 @@
 namespace outboard {
 
 namespace {
-
-// LAPACK's answer of a singular value decomposition to an infinity or a NaN.
-constexpr int kNotFinite = -4;
 
 // The name of an operator in torch's errors.
 std::string api_name(std::string_view op) {
@@ -127,22 +120,6 @@ bool checked_cholesky(const Call& call, torch::jit::Stack& results) {
   at::_linalg_check_errors(info, "cholesky", is_matrix(self));
   results.emplace_back(std::move(factor));
   return true;
-}
-
-bool refuse_endless_factors(const Call& call, torch::jit::Stack& /*results*/) {
-  at::Tensor self = call.arg(0).toTensor();
-  if (self.is_complex() || self.numel() == 0) {
-    return false;
-  }
-  const bool is_of_values = call.op().name == "aten::_linalg_svd";
-  if (!is_of_values) {  // one triangle is read
-    const bool is_upper = std::toupper(static_cast<unsigned char>(call.arg(1).toStringRef()[0])) == 'U';
-    self = is_upper ? at::triu(self) : at::tril(self);
-  }
-  const int64_t code = is_of_values ? kNotFinite : self.size(-1);
-  const at::Tensor info = at::isfinite(self).flatten(-2).all(-1).logical_not().to(c10::kInt).mul(code);
-  at::_linalg_check_errors(info, is_of_values ? "linalg.svd" : "linalg.eigh", is_matrix(self));
-  return false;
 }
 
 bool least_squares(const Call& call, torch::jit::Stack& results) {

@@ -15,10 +15,6 @@ bool checked_factors(const Call& call, torch::jit::Stack& results);
 // Run aten::cholesky, which raises for a matrix that is not positive-definite.
 bool checked_cholesky(const Call& call, torch::jit::Stack& results);
 
-// Raise if aten::_linalg_eigh or aten::_linalg_svd is given infinities or NaNs, with which the
-// CPU's library does not converge. Otherwise return false: a plan runs the call.
-bool refuse_endless_factors(const Call& call, torch::jit::Stack& results);
-
 // Run aten::linalg_lstsq.out, which torch calls, of float32 or float64: by reflections for the
 // driver "gels", whose matrices have full rank, and else by singular values. Both solutions are the
 // shortest ones. Without a driver, it is "gelsy", as on the CPU.

@@ -111,6 +111,15 @@ def _power(self: torch.Tensor, exponent: Any) -> Any:
     return x.sqrt() if exponent > 0 else x.rsqrt()
 
 
+def _power_of_number(self: Any, exponent: torch.Tensor) -> Any:
+    """Raise a number to powers. A library has those of integers, and Inductor no others of them."""
+    common = torch.result_type(self, exponent)
+    if common.is_floating_point or common.is_complex or common == torch.bool:
+        return NotImplemented
+    base = torch.full((), self, dtype=common, device=exponent.device)
+    return torch.ops.aten.pow.Tensor_Tensor(base, exponent.to(common))
+
+
 def _hardtanh(self: torch.Tensor, min_val: float = -1, max_val: float = 1) -> Any:
     if not self.is_floating_point():
         return NotImplemented
@@ -239,6 +248,8 @@ OPERATORS = (
     Operator("aten::nan_to_num", rounds_numbers=True),
     Operator("aten::native_dropout_backward.default", decomposition=_dropout_backward),
     Operator("aten::pow", computed=Numbers(_pow, ("exponent",)), rounds_numbers=True),
+    Operator("aten::pow.Scalar", decomposition=_power_of_number),
+    Operator("aten::pow.Tensor_Tensor", lowering="lowerings:power"),
     Operator("aten::pow.Tensor_Scalar", decomposition=_power, refuses_list=_to_no_power),
     Operator("aten::remainder", rounds_numbers=True),
     Operator("aten::rrelu_with_noise.default aten::rrelu_with_noise_functional.default", check=_check_noise),

@@ -293,7 +293,18 @@ def _check_indices(_: torch.Tensor, indices: torch.Tensor, *__: Any) -> None:
         raise ClassRefusal("its tensors, or its result, are of a type that the CPU's kernels refuse")
 
 
+def _embedding_renorm(self: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float) -> torch.Tensor:
+    """Scale the rows that an index names, down to a norm. Of the others, only the norm is computed."""
+    places = checked_index(indices.reshape(-1), self.shape[0], may_be_negative=False)
+    is_named = torch.zeros(self.shape[0], dtype=torch.bool, device=self.device).index_fill(0, places, True)
+    norms = torch.linalg.vector_norm(self, norm_type, 1)
+    scales = max_norm / (norms + 1e-7)
+    is_scaled = torch.logical_and(is_named, norms > max_norm)
+    return torch.where(is_scaled[:, None], self * scales[:, None], self)
+
+
 OPERATORS = (
+    Operator("aten::embedding_renorm.default", decomposition=_embedding_renorm),
     Operator("aten::_index_put_impl.default", decomposition=_index_put_impl),
     Operator("aten::_unsafe_index_put.default aten::index_put.default", decomposition=_index_put),
     Operator("aten::_unsafe_masked_index_put_accumulate.default", decomposition=_masked_index_put),

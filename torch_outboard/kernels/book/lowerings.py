@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,10 +11,11 @@ import torch
 from torch._inductor import (
     inductor_prims,  # noqa: F401  defines the operators that draw
     ir,
+    lowering,
 )
 from torch._inductor.virtualized import ops
 
-__all__ = ["draw_integers", "draw_random", "gather", "in_memory"]
+__all__ = ["draw_integers", "draw_random", "gather", "in_memory", "power"]
 
 
 def _draw(size: Sequence[Any], seed: ir.TensorBox, dtype: torch.dtype, number: Callable[[Any, Any], Any]) -> Any:
@@ -60,6 +62,35 @@ def gather(self: ir.TensorBox, dim: int, index: ir.TensorBox, sparse_grad: bool 
     return ir.Pointwise.create(
         device=self.get_device_or_error(), dtype=self.get_dtype(), inner_fn=element, ranges=index.get_size()
     )
+
+
+def power(self: ir.TensorBox, exponent: ir.TensorBox) -> Any:
+    """Raise to a power. Inductor leaves those of integers to a library: here they are squared for each bit."""
+    common = torch.promote_types(self.get_dtype(), exponent.get_dtype())
+    if common.is_floating_point or common == torch.bool:
+        return lowering.lowerings[torch.ops.aten.pow.Tensor_Tensor](self, exponent)
+    converted = [lowering.to_dtype(one, common) for one in (self, exponent)]
+    return lowering.make_pointwise(functools.partial(_integer_power, common))(*lowering.broadcast_tensors(*converted))
+
+
+def _integer_power(dtype: torch.dtype, base: Any, exponent: Any) -> Any:
+    def number(value: int) -> Any:
+        return ops.constant(value, dtype)
+
+    def is_odd(value: Any) -> Any:
+        return ops.ne(ops.bitwise_and(value, number(1)), number(0))
+
+    result, power, left = number(1), base, exponent
+    for _ in range(torch.iinfo(dtype).bits):
+        result = ops.where(is_odd(left), ops.mul(result, power), result)
+        power, left = ops.mul(power, power), ops.bitwise_right_shift(left, number(1))
+    if not dtype.is_signed:
+        return result
+    of_minus_one = ops.where(is_odd(exponent), number(-1), number(1))
+    inverse = ops.where(
+        ops.eq(base, number(-1)), of_minus_one, ops.where(ops.eq(base, number(1)), number(1), number(0))
+    )
+    return ops.where(ops.lt(exponent, number(0)), inverse, result)
 
 
 def in_memory(self: ir.TensorBox) -> ir.TensorBox:

@@ -26,6 +26,21 @@ def of_each(given: Sequence[int], dims: int) -> list[int]:
 # Means.
 
 
+def _adaptive_avg_pool2d(self: torch.Tensor, output_size: Sequence[int]) -> Any:
+    """Compute means of large windows by sums along one side after the other."""
+    sizes = [
+        -(-length // count) + 1 if count else 0 for length, count in zip(self.shape[-2:], output_size, strict=True)
+    ]
+    if math.prod(sizes) <= _READ or self.numel() == 0 or 0 in output_size:
+        return NotImplemented
+    means = widened(self)
+    for dim, count, size in zip((-2, -1), output_size, sizes, strict=True):
+        first, last = _window(count, self.shape[dim], self.device)
+        sums = _sums(means, dim, first, last, size)
+        means = (sums.movedim(dim, -1) / (last - first)).movedim(-1, dim)
+    return in_order_of(means.to(self.dtype), self)
+
+
 def _adaptive_avg_pool3d(self: torch.Tensor, output_size: list[int]) -> torch.Tensor:
     """Compute the mean of a box as a mean of means along its sides."""
     pool = torch.ops.aten._adaptive_avg_pool2d.default
@@ -222,6 +237,7 @@ def _starts(sample: torch.Tensor, length: Any, size: int, count: int) -> torch.T
 
 
 OPERATORS = (
+    Operator("aten::_adaptive_avg_pool2d.default", decomposition=_adaptive_avg_pool2d),
     Operator("aten::_adaptive_avg_pool2d_backward.default", decomposition=_of_means(2)),
     Operator("aten::_adaptive_avg_pool3d.default", decomposition=_adaptive_avg_pool3d),
     Operator("aten::_adaptive_avg_pool3d_backward.default", decomposition=_of_means(3)),

@@ -360,6 +360,8 @@ class _Body:
         positional = [value for value, one in zip(arguments, schema.arguments, strict=True) if not one.kwarg_only]
         named = {one.name: value for value, one in zip(arguments, schema.arguments, strict=True) if one.kwarg_only}
         functional, out = functional_of(call.name), named.pop("out", None)
+        if out is not None and named.get("dtype", out.dtype) is None and out.dtype != positional[0].dtype:
+            named["dtype"] = out.dtype  # elements are converted before they are reduced
         is_of_halves = any(isinstance(one, torch.Tensor) and one.dtype in HALVES for one in positional)
         if out is None or functional is None or not is_of_halves or out.dtype in HALVES:
             return call.operator(*positional, **named, **({} if out is None else {"out": out}))

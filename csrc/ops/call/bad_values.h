@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Values of arguments that an operator refuses at the call, for every provider: those for which
+// CUDA's operators wait. All other values are checked by the kernel, and the next wait raises.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace outboard {
+
+class Call;
+struct Operator;
+
+struct BadValueRule {
+  void (*check)(const Call& call);  // raises
+  bool is_left_to_kernels;          // in a capture, which cannot wait
+  int line;                         // of the row in bad_values.cpp
+};
+
+// Return an operator's rule from the table, if there is one.
+std::optional<BadValueRule> bad_value_rule(const Operator& op);
+
+// Wait for the call's values, and raise if they are bad.
+void check_bad_values(const BadValueRule& rule, const Call& call);
+
+}  // namespace outboard
