@@ -33,6 +33,8 @@ struct Options {
   Schedule schedule = Schedule::kNormal;
   uint64_t seed = 0;   // of the lazy and the pct schedule
   uint32_t depth = 3;  // of the pct schedule
+  uint64_t steps = 0;  // expected of the pct schedule; 0: the seed guesses
+  uint64_t changes = UINT64_MAX;  // of ranks, beyond which the pct schedule makes none
 
   // One by default. Work of the host provider is OpenMP code, and OpenMP keeps a team for each
   // thread that enters it. Two workers mean two teams on the same cores, which made an addition
@@ -50,6 +52,9 @@ struct Options {
   bool ipc = false;  // memory lies in a file, so that other processes can map it
 
   bool runs_at_waits() const { return schedule == Schedule::kLazy || schedule == Schedule::kPct; }
+
+  // Return the options that repeat the order of work, as "schedule=pct:7, depth=3"; "" if none do.
+  std::string repeats() const;
 };
 
 // Read options and environment. On failure return OB_INVALID_ARGUMENT,

@@ -70,8 +70,8 @@ ob_status peer_access(void* self, int32_t index, int32_t peer, int32_t* out_can_
   });
 }
 
-void last_error(void*, char* buffer, size_t size) {
-  copy_last_error(buffer, size);
+void last_error(void* self, char* buffer, size_t size) {
+  copy_last_error(static_cast<Driver*>(self)->repeats, buffer, size);
 }
 
 void destroy(void* self) {

@@ -20,7 +20,9 @@ class SimDriver(Driver):
         "schedule": Option(
             str, None, "normal, inline (run at once), lazy:SEED or pct:SEED (run only at waits, in seeded order)."
         ),
-        "depth": Option(int, None, "Ordered steps of the races that schedule=pct:SEED looks for; 3 if not given."),
+        "depth": Option(int, None, "Depth of the races that schedule=pct:SEED looks for; 3 if not given."),
+        "steps": Option(int, None, "Steps at which several streams can run, for even seeds of schedule=pct:SEED."),
+        "changes": Option(int, None, "Changes of ranks that schedule=pct:SEED makes; no limit if not given."),
         "workers": Option(int, None, "Threads that run the streams; 1 if not given."),
         "fault": Option(
             str,
