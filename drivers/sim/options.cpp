@@ -142,10 +142,15 @@ bool has_one_core() {
 
 }  // namespace
 
+uint32_t Options::depth_of_seed() const {
+  constexpr uint32_t kDepths[] = {1, 2, 1, 3};
+  return depth != 0 ? depth : kDepths[seed / 2 % 4];
+}
+
 std::string Options::repeats() const {
   if (schedule == Schedule::kLazy) return "schedule=lazy:" + std::to_string(seed);
   if (schedule != Schedule::kPct) return "";
-  std::string text = "schedule=pct:" + std::to_string(seed) + ", depth=" + std::to_string(depth);
+  std::string text = "schedule=pct:" + std::to_string(seed) + ", depth=" + std::to_string(depth_of_seed());
   if (steps != 0) text += ", steps=" + std::to_string(steps);
   if (changes != Options().changes) text += ", changes=" + std::to_string(changes);
   return text;

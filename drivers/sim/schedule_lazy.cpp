@@ -19,21 +19,21 @@ namespace {
 // `lazy` draws the stream anew at each step. Work behind sixteen operators never comes first.
 //
 // `pct` gives streams ranks (probabilistic concurrency testing, Burckhardt et al., ASPLOS 2010).
-// The highest runs. At depth - 1 decisions, drawn beforehand, the stream that would run falls to the
-// i-th rank below all others instead, i being the number of the draw, and the decision is taken
+// The highest runs. At depth - 1 decisions, drawn beforehand, the stream that would run falls to
+// the i-th rank below all others instead, i being the number of the draw, and the decision is taken
 // again. A race of depth d is d + 1 steps s0 … sd such that each run in this order fails. Let c be
 // the decisions among several streams other than those at which one falls, and n the streams. The
 // order arises if the stream of s1 has the lowest rank at first (one of n), and the stream of each
-// si of i > 1 falls to the rank i - 1 when it would run si: then si runs only if nothing else can, so s0
-// … s(i-1) are done, or wait for si and the order cannot arise. Each fall is one of at most c + d - 1
-// decisions. So the probability is at least 1 / (n (c + d - 1)^(d-1)). It is the published bound with
-// k = c + d - 1: a stream falls before its step, not after it, so falls count as steps. A decision
-// for a fall that is not needed is one after the last.
+// si of i > 1 falls to the rank i - 1 when it would run si: then si runs only if nothing else can,
+// so s0 … s(i-1) are done, or wait for si and the order cannot arise. Each fall is one of at most c
+// + d - 1 decisions. So the probability is at least 1 / (n (c + d - 1)^(d-1)). It is the published
+// bound with k = c + d - 1: a stream falls before its step, not after it, so falls count as steps.
+// A decision for a fall that is not needed is one after the last.
 //
 // Ranks and falls are drawn again after an epoch, whose length the seed fixes, and the bound holds
-// for races within an epoch. Short epochs find races of near steps, long ones those of distant steps.
-// Every other seed has one epoch, which lasts as long as the program; its falls lie in the first
-// `steps` decisions.
+// for races within an epoch. Short epochs find races of near steps, long ones those of distant
+// steps. Every other seed has one epoch, which lasts as long as the program; its falls lie in the
+// first `steps` decisions.
 //
 // A waiting thread takes steps until the awaited work is done, and leaves all other work where it
 // is. A query that finds unfinished work takes one step, but only if nothing was queued since the
@@ -46,7 +46,7 @@ class LazyScheduler final : public Scheduler {
     is_repeated_ = driver.options.seed % 2 != 0;
     const bool is_given = !is_repeated_ && driver.options.steps != 0;
     const size_t choices = is_given ? driver.options.steps : size_t{4} << draw(kEpochLengths);
-    epoch_length_ = choices + driver.options.depth - 1;
+    epoch_length_ = choices + depth_ - 1;
   }
 
   void make_ready(Stream*) override { go_on(); }
@@ -145,7 +145,7 @@ class LazyScheduler final : public Scheduler {
     ++epoch_;
     decisions_ = 0;
     falls_.clear();
-    while (falls_.size() < driver_.options.depth - 1) {
+    while (falls_.size() < depth_ - 1) {
       const size_t fall = 1 + draw(epoch_length_);
       if (std::find(falls_.begin(), falls_.end(), fall) == falls_.end()) falls_.push_back(fall);
     }
@@ -197,6 +197,7 @@ class LazyScheduler final : public Scheduler {
   // The pct schedule's, under step_mutex_.
   static constexpr size_t kEpochLengths = 11;  // 4, 8, … 4096 choices
   const bool is_ranked_ = driver_.options.schedule == Schedule::kPct;
+  const uint32_t depth_ = driver_.options.depth_of_seed();
   bool is_repeated_ = false;
   size_t epoch_length_ = 0;    // in decisions
   uint64_t epoch_ = 0;
