@@ -120,8 +120,8 @@ void pct_shows_a_missing_wait_at_every_distance(const char* path) {
   }
 }
 
-// Return whether calls of two streams, which are queued in another order, run as "0123…", `depth` + 1
-// of them, with `before` calls queued before them on either stream: a race of depth `depth`.
+// Return whether calls of two streams, which are queued in another order, run as "0123…", `depth` +
+// 1 of them, with `before` calls queued before them on either stream: a race of depth `depth`.
 bool runs_in_order(const char* path, uint64_t seed, int depth, int before, uint64_t steps) {
   const std::string schedule = "pct:" + std::to_string(seed), falls = std::to_string(depth);
   const std::string expected = std::to_string(steps);
@@ -147,8 +147,8 @@ bool runs_in_order(const char* path, uint64_t seed, int depth, int before, uint6
   return next == depth + 1;
 }
 
-// Of the runs of a race of depth d, at least one in n (c + d - 1)^(d-1) shows it; `c`, of n streams'
-// calls, are run while another stream could run.
+// Of the runs of a race of depth d, at least one in n (c + d - 1)^(d-1) shows it; `c`, of n
+// streams' calls, are run while another stream could run.
 void pct_keeps_its_bound(const char* path) {
   for (const auto& [depth, before] : {std::pair{1, 8}, {2, 2}, {2, 8}, {2, 24}, {3, 0}, {3, 6}, {4, 1}}) {
     const int choices = 2 * before + depth;
@@ -163,8 +163,8 @@ void pct_keeps_its_bound(const char* path) {
   }
 }
 
-// An odd seed's falls lie in an epoch of 4, 8, … or 4096 choices: the bound of those epochs that the
-// race fits in, each with a chance of one in eleven.
+// An odd seed's falls lie in an epoch of 4, 8, … or 4096 choices: the bound of those epochs that
+// the race fits in, each with a chance of one in eleven.
 void pct_keeps_its_bound_in_epochs(const char* path) {
   constexpr int kBefore = 3, kDepth = 2, kRuns = 20000;
   double least = 0;
