@@ -1,71 +1,212 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The stream sanitizer: finds accesses to one storage on different streams that nothing orders.
+"""The stream sanitizer: finds accesses to the same memory that nothing orders.
 
 OUTBOARD_SANITIZER=1 turns it on when a driver is attached; `enable` turns it on later. The sanitizer sees torch's
-operators on every thread, and the events and waits between them. It does not see the operators of a graph's replay, or
-work outside torch.
+operators on every thread, replays of graphs, collectives, copies from and to pinned memory, memory that the allocator
+hands out again, and the events and waits between them. It does not see work outside torch.
 """
 
 from __future__ import annotations
 
+import bisect
+import functools
+import os
 import sys
 import threading
 import traceback
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from types import CodeType, FrameType
+from typing import Any, TypeAlias
 
 from torch_outboard._errors import OutboardError
 
-__all__ = ["Access", "Race", "StreamRaceError", "disable", "enable", "races"]
+__all__ = ["Access", "Log", "Race", "StreamRaceError", "disable", "enable", "enable_with_log", "finish", "races"]
 
 _Stream: TypeAlias = tuple[int, int]  # device, id
 _Clock: TypeAlias = dict[_Stream, int]  # how much of each stream's work is known to lie before
+_Frames: TypeAlias = tuple[tuple[CodeType, int], ...]  # innermost first
+_Place: TypeAlias = tuple[str, int]
 
 _EVENT_RECORD, _EVENT_WAIT, _EVENT_SYNC, _STREAM_SYNC, _DEVICE_SYNC = range(5)
+_HOST: _Stream = (-1, 0)
+_DEEPEST = 64  # frames of a stack that are kept
 
 
 class StreamRaceError(OutboardError):
-    """Two accesses to one storage on different streams are not ordered; raised with `enable(is_raising=True)`."""
+    """Two accesses to the same memory are not ordered; raised with `enable(is_raising=True)`."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The touched bytes of a storage: of each `pitch` bytes the first `width`, or all if `pitch` is 0."""
+
+    begin: int
+    bytes: int
+    width: int = 0
+    pitch: int = 0
+
+    def meets(self, other: Extent) -> bool:
+        if self.begin >= other.begin + other.bytes or other.begin >= self.begin + self.bytes:
+            return False
+        if self.pitch == 0 or self.pitch != other.pitch:
+            return True
+        apart = (other.begin - self.begin) % self.pitch
+        return apart < self.width or self.pitch - apart < other.width
+
+    def covers(self, other: Extent) -> bool:
+        whole = self.begin <= other.begin and other.begin + other.bytes <= self.begin + self.bytes
+        return whole and (
+            self.pitch == 0 or (self.begin, self.width, self.pitch) == (other.begin, other.width, other.pitch)
+        )
 
 
 @dataclass(frozen=True)
 class Access:
-    """One access: the operator, its stream, and the Python stack of the call."""
+    """One access: the operator, its stream, and the Python stack of the call.
+
+    The stream of an access by the host is (-1, 0). `number` counts the accesses and waits since `enable`.
+    """
 
     op: str
     stream: _Stream
     is_write: bool
     tick: int
-    stack: traceback.StackSummary
+    frames: _Frames = field(repr=False)
+    number: int = 0
+    extent: Extent = Extent(0, 1)
+    is_backward: bool = False
+
+    @functools.cached_property
+    def stack(self) -> traceback.StackSummary:
+        """The Python stack of the call, outermost frame first; of a backward pass, that of the call of backward."""
+        frames = [traceback.FrameSummary(code.co_filename, line, code.co_name) for code, line in reversed(self.frames)]
+        return traceback.StackSummary.from_list(frames)
+
+    @functools.cached_property
+    def place(self) -> _Place | None:
+        """File and line of the innermost frame outside torch and this package."""
+        own = next((one for one in self.frames if not one[0].co_filename.startswith(_skipped_folders())), None)
+        found = own or (self.frames[0] if self.frames else None)
+        return None if found is None else (found[0].co_filename, found[1])
+
+    @property
+    def what(self) -> str:
+        """The access in words, without its stack."""
+        verb = "writes" if self.is_write else "reads"
+        where = "on the host" if self.stream == _HOST else f"on {_stream_text(self.stream)}"
+        return f"{self.op} {verb} it {'in a backward pass, ' if self.is_backward else ''}{where}:"
 
     def __str__(self) -> str:
-        verb = "writes" if self.is_write else "reads"
-        head = f"{self.op} {verb} it on stream {self.stream[1]} of device {self.stream[0]}:\n"
-        return head + ("".join(self.stack.format()) or "  (in a backward pass, on a thread without Python code)\n")
+        return f"{self.what}\n{''.join(self.stack.format()) or '  (on a thread without Python code)'}\n"
 
 
 @dataclass(frozen=True)
 class Race:
-    """Two accesses that nothing orders; at least one is a write."""
+    """Two accesses that nothing orders; at least one is a write.
+
+    `kind` is "order" for two accesses by streams, "reuse" if the memory was freed and handed out again between them,
+    "host" if the second access is the host's, and "unwaited" if nothing ever waits for a copy to the host.
+    """
 
     storage: int
     first: Access
     second: Access
+    kind: str = "order"
+
+    @property
+    def remedy(self) -> str:
+        """The line of code that is missing, with its place."""
+        first, second = _place_text(self.first), _place_text(self.second)
+        one, other = _stream_text(self.first.stream), _stream_text(self.second.stream)
+        if self.kind == "reuse":
+            return (
+                f"`tensor.record_stream(stream)` after {first}, where `stream` is {one}, or `stream.synchronize()` "
+                f"before {second}"
+            )
+        if self.kind in ("host", "unwaited"):
+            before = second if self.kind == "host" else "the host reads the copy's result"
+            return f"`stream.synchronize()`, or `event.synchronize()` of an event behind {first}, before {before}"
+        return (
+            f"`stream.wait_stream(other)` before {second}, where `stream` is {other} and `other` is {one}, or an event "
+            f"that is recorded after {first}"
+        )
+
+    @property
+    def what(self) -> str:
+        """The kind in words."""
+        return {
+            "order": "two accesses on different streams, with nothing between them that orders them",
+            "reuse": "the memory was freed and handed out again while a stream that is not recorded may still use it",
+            "host": "the host uses memory of a copy that may not have run yet",
+            "unwaited": "nothing waits for a copy to the host, whose memory is freed or lost at the program's end",
+        }[self.kind]
 
     def __str__(self) -> str:
-        return (
-            f"a possible race on the storage at {self.storage:#x}: two accesses on different streams, with nothing "
-            f"between them that orders them\n\n{self.first}\nand\n\n{self.second}\n"
-            "Let the second stream wait for the first: stream.wait_stream(other), or an event.\n"
-        )
+        both = f"{self.first}" if self.kind == "unwaited" else f"{self.first}\nand\n\n{self.second}"
+        return f"a possible race on the storage at {self.storage:#x}: {self.what}\n\n{both}\nMissing: {self.remedy}.\n"
+
+
+@functools.cache
+def _skipped_folders() -> tuple[str, ...]:
+    import torch
+
+    folders = [os.path.dirname(os.path.abspath(path)) for path in (torch.__file__, __file__)]
+    return (*(folder + os.sep for folder in folders), "<frozen")
+
+
+def _stream_text(stream: _Stream) -> str:
+    return "the host" if stream == _HOST else f"stream {stream[1]} of device {stream[0]}"
+
+
+def _place_text(access: Access) -> str:
+    if access.place is None:
+        return access.op
+    what = "the backward pass of " if access.is_backward else ""
+    return f"{what}{os.path.basename(access.place[0])}:{access.place[1]}"
+
+
+def _frames_of(frame: FrameType | None) -> _Frames:
+    found: list[tuple[CodeType, int]] = []
+    while frame is not None and len(found) < _DEEPEST:
+        found.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(found)
+
+
+def _backward_frames() -> _Frames:
+    """Return the stack of a thread that waits for a backward pass: autograd's threads run no Python code."""
+    for frame in sys._current_frames().values():
+        at: FrameType | None = frame
+        while at is not None:
+            if at.f_code.co_name == "_engine_run_backward":
+                return _frames_of(at)
+            at = at.f_back
+    return ()
 
 
 @dataclass
-class _History:
-    """The accesses to one storage since its last write."""
+class _Memory:
+    """The accesses to a storage that later ones may race with."""
 
-    write: Access | None = None
-    reads: dict[_Stream, Access] = field(default_factory=dict)
+    address: int
+    bytes: int = 1
+    pool: _Stream | None = None  # the stream that it was allocated on, if known
+    accesses: list[Access] = field(default_factory=list)
+    past: list[Access] = field(default_factory=list)  # by owners of the memory before this one
+    recorded: set[_Stream] = field(default_factory=set)
+
+
+@dataclass
+class Log:
+    """The tasks of the streams, and what orders them: ("task", number, stream, operator, place) and
+    ("order", number, stream, kind, event)."""
+
+    entries: deque[tuple[Any, ...]] = field(default_factory=lambda: deque(maxlen=20_000))
+    streams: set[_Stream] = field(default_factory=set)
+    steps: int = 0
+    host_copies: int = 0
 
 
 def _merge(into: _Clock, other: _Clock) -> None:
@@ -77,28 +218,27 @@ def _merge(into: _Clock, other: _Clock) -> None:
 class _Sanitizer:
     """Vector clocks over streams, under one lock: this class is a debugging tool, and its cost is accepted."""
 
-    def __init__(self, is_raising: bool) -> None:
+    def __init__(self, is_raising: bool, log: Log | None = None) -> None:
         self.is_raising = is_raising
+        self.log = log
         self.lock = threading.RLock()
         self.clocks: dict[_Stream, _Clock] = {}
         self.host: _Clock = {}  # the work that the host has waited for: later queued work is ordered after it
         self.events: dict[tuple[int, int], _Clock] = {}
-        self.storages: dict[tuple[int, int], _History] = {}
+        self.memory: dict[tuple[int, int], _Memory] = {}
+        self.addresses: dict[int, list[int]] = {}  # of `memory`, by device, in order
+        self.copies: list[tuple[int, Access]] = []  # of pinned memory, which the host has not waited for
+        self.captured: list[tuple[int, int, Extent, bool]] = []
+        self.graphs: dict[int, list[tuple[int, int, Extent, bool]]] = {}
+        self.replays: dict[int, _Clock] = {}  # what the last replay of a graph follows
+        self.poisons: dict[int, str] = {}  # the last use of memory, by the number of its pattern
         self.races: list[Race] = []
         self.reported: set[tuple[object, ...]] = set()
+        self.number = 0
 
-    def __call__(self, *arguments: object) -> None:
-        found: list[Race] = []
+    def __call__(self, kind: str, *arguments: object) -> None:
         with self.lock:
-            match arguments:
-                case (str() as op, int() as device, int() as stream, tuple() as accesses):
-                    found = self.access(op, (device, stream), accesses)
-                case (int() as kind, int() as device, int() as stream, int() as event_device, int() as event):
-                    self.order(kind, (device, stream), (event_device, event))
-                case (int() as device, int() as address):
-                    self.storages.pop((device, address), None)
-                case _:
-                    raise TypeError(f"the core calls the sanitizer with {arguments}")
+            found = list(getattr(self, f"on_{kind}")(*arguments) or ())
         for race in found:
             if self.is_raising:
                 raise StreamRaceError(str(race))
@@ -109,47 +249,157 @@ class _Sanitizer:
         _merge(clock, self.host)
         return clock
 
-    def access(self, op: str, stream: _Stream, accesses: tuple[tuple[int, bool], ...]) -> list[Race]:
-        op = op.partition("/")[0]  # a generated kernel has a number behind it; the operator is noted by its name too
+    def make(self, op: str, stream: _Stream, tick: int) -> Access:
+        """Return an access without its storage, with the stack of the caller of torch."""
+        # An operator is reported by its own name; a generated kernel's has a number behind it.
+        op = op.partition("/")[0]
+        caller = sys._getframe(2).f_back  # of __call__; None in autograd's threads
+        frames = _frames_of(caller)
+        is_backward = not frames
+        self.number += 1
+        return Access(op, stream, False, tick, frames or _backward_frames(), self.number, is_backward=is_backward)
+
+    def on_access(
+        self, op: str, device: int, stream_id: int, accesses: tuple[tuple[int, int, int, int, int, bool], ...]
+    ) -> Iterator[Race]:
+        stream = (device, stream_id)
+        touched = [(device, storage, Extent(*extent), is_write) for storage, *extent, is_write in accesses]
+        return self.touch(op, stream, touched)
+
+    def touch(self, op: str, stream: _Stream, touched: Iterable[tuple[int, int, Extent, bool]]) -> Iterator[Race]:
         clock = self.clock_of(stream)
         clock[stream] += 1
-        caller = sys._getframe(1).f_back  # None in autograd's threads
-        stack = traceback.StackSummary()
-        if caller is not None:
-            stack = traceback.StackSummary.extract(traceback.walk_stack(caller), lookup_lines=False)
-            stack.reverse()
-        found: list[Race] = []
-        # A storage that one operator reads and writes counts as written.
-        touched: dict[int, bool] = {}
-        for storage, is_write in accesses:
-            touched[storage] = is_write or touched.get(storage, False)
-        for storage, is_write in touched.items():
-            history = self.storages.setdefault((stream[0], storage), _History())
-            now = Access(op, stream, is_write, clock[stream], stack)
-            before = [history.write] if history.write else []
-            before += list(history.reads.values()) if is_write else []
-            for other in before:
-                if clock.get(other.stream, 0) < other.tick:
-                    found += self.note(Race(storage, other, now))
-            if is_write:
-                history.write, history.reads = now, {}
-            else:
-                history.reads[stream] = now
-        return found
+        made = self.make(op, stream, clock[stream])
+        if self.log is not None:
+            self.log.entries.append(("task", made.number, stream, made.op, made.place))
+            self.log.streams.add(stream)
+            self.log.steps += 1
+        # Written first: what an operator reads and writes counts as written.
+        for device, storage, extent, is_write in sorted(touched, key=lambda one: not one[3]):
+            memory = self.memory.get((device, storage)) or self.remember(device, storage, 1)
+            now = Access(made.op, stream, is_write, made.tick, made.frames, made.number, extent, made.is_backward)
+            yield from self.compare(memory, now, clock)
+
+    def compare(self, memory: _Memory, now: Access, clock: _Clock) -> Iterator[Race]:
+        kept = []
+        for kind, others in (("reuse", memory.past), ("order", memory.accesses)):
+            for other in others:
+                meets = (now.is_write or other.is_write) and (kind == "reuse" or now.extent.meets(other.extent))
+                if meets and clock.get(other.stream, 0) < other.tick:
+                    # Memory is not recorded on the stream whose pool it is from.
+                    is_own = other.stream == memory.pool
+                    yield from self.note(Race(memory.address, other, now, "order" if is_own else kind))
+                    # One missing wait is one report: it would have covered all that was queued
+                    # before.
+                    _merge(clock, self.clocks[other.stream])
+                is_covered = now.is_write or (not other.is_write and other.stream == now.stream)
+                if kind == "order" and not (is_covered and now.extent.covers(other.extent)):
+                    kept.append(other)
+        if now.is_write:
+            memory.past.clear()
+        memory.accesses = [*kept, now]
+
+    def remember(self, device: int, address: int, size: int) -> _Memory:
+        made = self.memory[device, address] = _Memory(address, size)
+        bisect.insort(self.addresses.setdefault(device, []), address)
+        return made
+
+    def on_allocate(self, device: int, address: int, size: int, stream_id: int) -> None:
+        past: list[Access] = []
+        addresses = self.addresses.setdefault(device, [])
+        at = max(bisect.bisect_right(addresses, address) - 1, 0)
+        while at < len(addresses) and addresses[at] < address + size:
+            old = self.memory[device, addresses[at]]
+            if old.address + old.bytes <= address:
+                at += 1
+                continue
+            # The allocator itself waits for streams that were recorded. Memory of the host's past
+            # is done.
+            past += [
+                one
+                for one in (*old.past, *old.accesses)
+                if one.stream not in old.recorded and self.host.get(one.stream, 0) < one.tick
+            ]
+            del self.memory[device, addresses.pop(at)]
+        made = self.remember(device, address, size)
+        made.past = past
+        made.pool = (device, stream_id)
+
+    def on_record(self, device: int, address: int, stream_id: int) -> None:
+        if memory := self.memory.get((device, address)):
+            memory.recorded.add((device, stream_id))
+
+    def on_poison(self, device: int, address: int, size: int, number: int) -> None:
+        memory = self.memory.get((device, address))
+        last = max(memory.accesses, key=lambda one: one.number, default=None) if memory is not None else None
+        used = "" if last is None else f", last used by {last.op} at {_place_text(last)}"
+        self.poisons[number] = f"{size} bytes at {address:#x} of device {device}{used}"
+
+    def on_capture(
+        self, op: str, device: int, stream_id: int, accesses: tuple[tuple[int, int, int, int, int, bool], ...]
+    ) -> None:
+        self.captured += [(device, storage, Extent(*extent), is_write) for storage, *extent, is_write in accesses]
+
+    def on_graph(self, device: int, stream_id: int, graph: int) -> None:
+        self.graphs[graph] = list(dict.fromkeys(self.captured))
+        self.captured = []
+
+    def on_replay(self, device: int, stream_id: int, graph: int) -> Iterator[Race]:
+        stream = (device, stream_id)
+        # Replays of one graph wait for each other, whatever streams they are on.
+        _merge(self.clock_of(stream), self.replays.get(graph, {}))
+        yield from self.touch("the replay of a graph", stream, self.graphs.get(graph, ()))
+        self.replays[graph] = dict(self.clocks[stream])
+
+    def on_host_copy(
+        self, op: str, device: int, stream_id: int, address: int, size: int, is_write: bool
+    ) -> Iterator[Race]:
+        stream = (device, stream_id)
+        clock = self.clock_of(stream)
+        made = self.make(op, stream, clock[stream])
+        now = Access(
+            made.op, stream, is_write, made.tick, made.frames, made.number, Extent(address, size), made.is_backward
+        )
+        for place, other in self.pending(now.extent):
+            if (is_write or other.is_write) and clock.get(other.stream, 0) < other.tick:
+                yield from self.note(Race(place, other, now))
+        self.copies.append((address, now))
+        if self.log is not None:
+            self.log.host_copies += 1
+
+    def on_host_access(self, op: str, address: int, size: int, is_write: bool) -> Iterator[Race]:
+        for place, other in self.pending(Extent(address, size)):
+            if is_write or other.is_write:
+                made = self.make(op, _HOST, 0)
+                now = Access(made.op, _HOST, is_write, 0, made.frames, made.number, Extent(address, size))
+                yield from self.note(Race(place, other, now, "host"))
+                _merge(self.host, {other.stream: other.tick})
+
+    def on_host_allocate(self, address: int, size: int) -> Iterator[Race]:
+        return self.unwaited(Extent(address, size))
+
+    def unwaited(self, extent: Extent) -> Iterator[Race]:
+        for place, copy in self.pending(extent):
+            self.copies.remove((place, copy))
+            if copy.is_write:
+                yield from self.note(Race(place, copy, copy, "unwaited"))
+
+    def pending(self, extent: Extent) -> list[tuple[int, Access]]:
+        """Return the copies of pinned memory that the host has not waited for and that meet the extent."""
+        self.copies = [(at, one) for at, one in self.copies if self.host.get(one.stream, 0) < one.tick]
+        return [(at, one) for at, one in self.copies if one.extent.meets(extent)]
 
     def note(self, race: Race) -> list[Race]:
         """Store a race unless a race between the same two places in the code is known."""
-        key = tuple(
-            (access.op, tuple((frame.filename, frame.lineno) for frame in access.stack))
-            for access in (race.first, race.second)
-        )
+        key = tuple((access.op, access.place) for access in (race.first, race.second))
         if key in self.reported:
             return []
         self.reported.add(key)
         self.races.append(race)
         return [race]
 
-    def order(self, kind: int, stream: _Stream, event: tuple[int, int]) -> None:
+    def on_order(self, kind: int, device: int, stream_id: int, event_device: int, event_handle: int) -> None:
+        stream, event = (device, stream_id), (event_device, event_handle)
         if kind == _EVENT_RECORD:
             self.events[event] = dict(self.clock_of(stream))
         elif kind == _EVENT_WAIT:
@@ -160,8 +410,12 @@ class _Sanitizer:
             _merge(self.host, self.clock_of(stream))
         elif kind == _DEVICE_SYNC:
             for other in list(self.clocks):
-                if other[0] == stream[0]:
+                if other[0] == device:
                     _merge(self.host, self.clock_of(other))
+        self.number += 1
+        if self.log is not None:
+            self.log.entries.append(("order", self.number, stream, kind, event))
+            self.log.steps += kind == _EVENT_RECORD
 
 
 _active: _Sanitizer | None = None
@@ -169,11 +423,22 @@ _active: _Sanitizer | None = None
 
 def enable(is_raising: bool = False) -> None:
     """Start to watch, with no accesses known; a race is printed to stderr, or raised as `StreamRaceError`."""
+    _start(_Sanitizer(is_raising))
+
+
+def _start(sanitizer: _Sanitizer) -> None:
     from torch_outboard import _C
 
     global _active
-    _active = _Sanitizer(is_raising)
-    _C.set_trace(_active)
+    _active = sanitizer
+    _C.set_trace(sanitizer)
+
+
+def enable_with_log() -> Log:
+    """Start to watch as `enable` does, and return a log that is filled from now on."""
+    log = Log()
+    _start(_Sanitizer(False, log))
+    return log
 
 
 def disable() -> None:
@@ -181,6 +446,13 @@ def disable() -> None:
     from torch_outboard import _C
 
     _C.set_trace(None)
+
+
+def finish() -> None:
+    """Report the copies to the host that nothing has waited for; call it at the end of a program."""
+    if _active is not None:
+        for race in _active.unwaited(Extent(0, 1 << 64)):
+            print(f"OUTBOARD_SANITIZER: {race}", file=sys.stderr, flush=True)
 
 
 def races() -> list[Race]:

@@ -3,6 +3,7 @@
 #include "core/trace.h"
 
 #include "bindings/python.h"
+#include "torch/host_operators.h"
 
 namespace outboard::bindings {
 
@@ -27,40 +28,97 @@ class PythonTrace final : public Trace {
   explicit PythonTrace(Object callback) : callback_(std::move(callback)) {}
 
   void access(const char* op, const Stream& stream, const TraceAccess* accesses, size_t count) override {
+    tell_accesses("access", op, stream, accesses, count);
+  }
+
+  void capture(const char* op, const Stream& stream, const TraceAccess* accesses, size_t count) override {
+    tell_accesses("capture", op, stream, accesses, count);
+  }
+
+  void graph(bool is_replay, const Stream& stream, uint64_t graph) override {
     with_python([&] {
-      Object list(PyTuple_New(static_cast<Py_ssize_t>(count)));
-      for (size_t i = 0; list && i < count; ++i) {
-        PyObject* pair = Py_BuildValue("(KO)", static_cast<unsigned long long>(accesses[i].storage),
-                                       accesses[i].is_write ? Py_True : Py_False);
-        if (!pair) {
-          return Object();
-        }
-        PyTuple_SetItem(list.get(), static_cast<Py_ssize_t>(i), pair);
-      }
-      return list ? Object(Py_BuildValue("(siLO)", op, static_cast<int>(stream.device),
-                                         static_cast<long long>(stream.id), list.get()))
-                  : Object();
+      return Object(Py_BuildValue("(siLK)", is_replay ? "replay" : "graph", static_cast<int>(stream.device),
+                                  static_cast<long long>(stream.id), static_cast<unsigned long long>(graph)));
+    });
+  }
+
+  void record(c10::DeviceIndex device, uint64_t address, c10::StreamId stream) override {
+    with_python([&] {
+      return Object(Py_BuildValue("(siKL)", "record", static_cast<int>(device),
+                                  static_cast<unsigned long long>(address), static_cast<long long>(stream)));
+    });
+  }
+
+  void poison(c10::DeviceIndex device, uint64_t address, size_t bytes, uint64_t number) override {
+    with_python([&] {
+      return Object(Py_BuildValue("(siKKK)", "poison", static_cast<int>(device),
+                                  static_cast<unsigned long long>(address), static_cast<unsigned long long>(bytes),
+                                  static_cast<unsigned long long>(number)));
+    });
+  }
+
+  void host_copy(const char* op, const Stream& stream, uint64_t address, size_t bytes, bool is_write) override {
+    with_python([&] {
+      return Object(Py_BuildValue("(ssiLKKO)", "host_copy", op, static_cast<int>(stream.device),
+                                  static_cast<long long>(stream.id), static_cast<unsigned long long>(address),
+                                  static_cast<unsigned long long>(bytes), is_write ? Py_True : Py_False));
+    });
+  }
+
+  void host_access(const char* op, uint64_t address, size_t bytes, bool is_write) override {
+    with_python([&] {
+      return Object(Py_BuildValue("(ssKKO)", "host_access", op, static_cast<unsigned long long>(address),
+                                  static_cast<unsigned long long>(bytes), is_write ? Py_True : Py_False));
+    });
+  }
+
+  void host_allocate(uint64_t address, size_t bytes) override {
+    with_python([&] {
+      return Object(Py_BuildValue("(sKK)", "host_allocate", static_cast<unsigned long long>(address),
+                                  static_cast<unsigned long long>(bytes)));
     });
   }
 
   void order(TraceOrder kind, c10::DeviceIndex device, c10::StreamId stream, c10::DeviceIndex event_device,
              uint64_t event) override {
     with_python([&] {
-      return Object(Py_BuildValue("(iiLiK)", static_cast<int>(kind), static_cast<int>(device),
+      return Object(Py_BuildValue("(siiLiK)", "order", static_cast<int>(kind), static_cast<int>(device),
                                   static_cast<long long>(stream), static_cast<int>(event_device),
                                   static_cast<unsigned long long>(event)));
     });
   }
 
-  void allocate(c10::DeviceIndex device, uint64_t address) override {
+  void allocate(c10::DeviceIndex device, uint64_t address, size_t bytes, c10::StreamId stream) override {
     with_python([&] {
-      return Object(Py_BuildValue("(iK)", static_cast<int>(device), static_cast<unsigned long long>(address)));
+      return Object(Py_BuildValue("(siKKL)", "allocate", static_cast<int>(device),
+                                  static_cast<unsigned long long>(address), static_cast<unsigned long long>(bytes),
+                                  static_cast<long long>(stream)));
     });
   }
 
  private:
-  // Call the function with the result of `make`. The function distinguishes the three
-  // kinds of call by their arguments.
+  void tell_accesses(const char* kind, const char* op, const Stream& stream, const TraceAccess* accesses,
+                     size_t count) {
+    with_python([&] {
+      Object list(PyTuple_New(static_cast<Py_ssize_t>(count)));
+      for (size_t i = 0; list && i < count; ++i) {
+        const TraceAccess& one = accesses[i];
+        PyObject* item = Py_BuildValue(
+            "(KKKKKO)", static_cast<unsigned long long>(one.storage), static_cast<unsigned long long>(one.begin),
+            static_cast<unsigned long long>(one.bytes), static_cast<unsigned long long>(one.width),
+            static_cast<unsigned long long>(one.pitch), one.is_write ? Py_True : Py_False);
+        if (!item) {
+          return Object();
+        }
+        PyTuple_SetItem(list.get(), static_cast<Py_ssize_t>(i), item);
+      }
+      return list ? Object(Py_BuildValue("(ssiLO)", kind, op, static_cast<int>(stream.device),
+                                         static_cast<long long>(stream.id), list.get()))
+                  : Object();
+    });
+  }
+
+  // Call the function with the result of `make`, whose first item is the name of the call.
   template <class Make>
   void with_python(Make make) {
     if (python_is_gone()) {
@@ -83,6 +141,7 @@ PyObject* py_set_trace(PyObject*, PyObject* callback) {
   return guarded([&] {
     // Never freed: another thread may be about to call it.
     set_trace(callback == Py_None ? nullptr : new PythonTrace(Object(Py_NewRef(callback))));
+    watch_host_operators(callback != Py_None);
     return none();
   });
 }

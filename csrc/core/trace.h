@@ -15,8 +15,14 @@
 
 namespace outboard {
 
+// The bytes of a storage that an access touches: `bytes` from `begin` on, counted from the
+// storage's first byte. If `pitch` is not 0, of each `pitch` bytes only the first `width`.
 struct TraceAccess {
   uint64_t storage;  // address of the storage's first byte
+  uint64_t begin;
+  uint64_t bytes;
+  uint64_t width;
+  uint64_t pitch;
   bool is_write;
 };
 
@@ -38,8 +44,24 @@ class OUTBOARD_API Trace {
   // waits for it, the event may be of another device.
   virtual void order(TraceOrder kind, c10::DeviceIndex device, c10::StreamId stream, c10::DeviceIndex event_device,
                      uint64_t event) = 0;
-  // Note that memory at this address was handed out: anything known of the address is outdated.
-  virtual void allocate(c10::DeviceIndex device, uint64_t address) = 0;
+  // Note that memory was handed out: its past belongs to another owner. Work of `stream`, whose
+  // pool it is from, follows the work of that stream on the past owner's data.
+  virtual void allocate(c10::DeviceIndex device, uint64_t address, size_t bytes, c10::StreamId stream) = 0;
+  // Note that memory waits for the work of a stream before it is handed out again.
+  virtual void record(c10::DeviceIndex device, uint64_t address, c10::StreamId stream) = 0;
+  // Note that freed memory is filled with the pattern of this number (memory/poison.h).
+  virtual void poison(c10::DeviceIndex device, uint64_t address, size_t bytes, uint64_t number) = 0;
+  // Note a copy that the caller does not wait for, from or to pinned memory of the host.
+  virtual void host_copy(const char* op, const Stream& stream, uint64_t address, size_t bytes, bool is_write) = 0;
+  // Note that an operator of the host reads or writes pinned memory now.
+  virtual void host_access(const char* op, uint64_t address, size_t bytes, bool is_write) = 0;
+  // Note that pinned memory was handed out.
+  virtual void host_allocate(uint64_t address, size_t bytes) = 0;
+  // Note accesses that a capture records. They are made by each replay.
+  virtual void capture(const char* op, const Stream& stream, const TraceAccess* accesses, size_t count) = 0;
+  // Note that the capture under way has become the graph `graph`, or that it is replayed on a
+  // stream.
+  virtual void graph(bool is_replay, const Stream& stream, uint64_t graph) = 0;
 };
 
 namespace detail {

@@ -270,7 +270,7 @@ void Staging::trace(const char* op) const {
   const auto add = [&](const Tensors& tensors, bool is_write) {
     for (const at::Tensor& tensor : tensors) {
       if (tensor.numel() > 0) {
-        accesses.push_back({reinterpret_cast<uint64_t>(tensor.storage().data()), is_write});
+        accesses.push_back(access_to(tensor, is_write));
       }
     }
   };

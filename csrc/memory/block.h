@@ -70,7 +70,7 @@ struct alignas(64) Block {
     Block* ring_prev;  // Free, Unmapped
   };
 
-  // Only of free blocks above 1 MiB.
+  // Only of free blocks above 1 MiB. Of blocks to be poisoned, the first is the next in the list.
   Block* child[2];
   Block* parent;
   // Only of blocks that are a whole free segment: the size pool's

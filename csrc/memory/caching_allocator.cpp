@@ -143,7 +143,7 @@ c10::DataPtr allocate(Stream& stream, size_t bytes) {
   Block* block = heap_of(stream.device).allocate(stream, bytes);
   c10::DataPtr data(reinterpret_cast<void*>(block->address), block, &free_block, device);
   if (Trace* active = trace_of_all(); C10_UNLIKELY(active != nullptr)) {
-    active->allocate(stream.device, block->address);
+    active->allocate(stream.device, block->address, block->size(), stream.id);
   }
   return data;
 }
@@ -179,6 +179,9 @@ void record_stream(const c10::DataPtr& ptr, Stream& stream) {
   // kernels call this for each argument.
   if (Block* block = block_of(ptr); block != nullptr && block->pool->stream != &stream) {
     block->pool->heap->record_stream(block, stream);
+    if (Trace* active = trace_of_all(); C10_UNLIKELY(active != nullptr)) {
+      active->record(stream.device, block->address, stream.id);
+    }
   }
 }
 

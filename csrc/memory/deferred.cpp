@@ -2,8 +2,15 @@
 // Blocks that were freed while other streams may still use them. A free only parks the block. Its
 // uses are checked here, by the next thread that allocates, synchronizes or empties the cache.
 // There the driver may be called and may fail.
+#include <utility>
+
+#include "core/capture.h"
 #include "core/process.h"
+#include "core/queue.h"
+#include "core/stream.h"
+#include "core/trace.h"
 #include "memory/device_heap.h"
+#include "memory/poison.h"
 
 namespace outboard::memory {
 
@@ -28,11 +35,56 @@ std::exception_ptr DeviceHeap::settle_parked(Effort effort) {
     uses_.give(use);
     block->pending = block->pending - 1;
     if (block->pending == 0) {
-      free_block(block);
+      free_or_poison(block);
     }
   }
   end(&transit, has_changed);
   return settled.error;
+}
+
+// Fill the blocks that were freed, and return them to their pools. If nothing is queued on a
+// block's stream, it is filled at once, since work of other streams may read it before that stream
+// goes on. Return a failure of the driver; the remaining blocks are not filled.
+std::exception_ptr DeviceHeap::poison_freed() {
+  Transit transit;
+  Block* list = nullptr;
+  {
+    const Lock lock(mutex_);
+    if (C10_LIKELY(unpoisoned_ == nullptr) || driver_is_gone()) {
+      return nullptr;
+    }
+    list = std::exchange(unpoisoned_, nullptr);
+    begin(&transit);
+  }
+  const Untraced untraced;
+  std::exception_ptr error;
+  try {
+    for (const Block* block = list; block; block = block->child[0]) {
+      Stream& stream = *block->pool->stream;
+      if (capture_of(stream) != nullptr) {
+        continue;
+      }
+      const uint64_t number = next_poison();
+      const Segment& segment = *block->segment;
+      if (segment.has_host && query_stream(stream)) {
+        poison_host_memory(reinterpret_cast<void*>(block->address + segment.host_delta), block->size(), number);
+      } else {
+        const PoisonPattern pattern = poison_pattern(number);
+        queue_fill(stream, block->address, pattern.data(), sizeof(pattern), block->size() / sizeof(pattern));
+      }
+      if (Trace* active = trace_of_all(); C10_UNLIKELY(active != nullptr)) {
+        active->poison(device_, block->address, block->size(), number);
+      }
+    }
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const Lock lock(mutex_);
+  while (!is_closed_ && list) {
+    free_block(std::exchange(list, list->child[0]));
+  }
+  end(&transit, true);
+  return error;
 }
 
 void DeviceHeap::process_deferred() {
@@ -47,6 +99,9 @@ void DeviceHeap::process_deferred() {
     if (std::exception_ptr error = settle_parked(Effort::Retry)) {
       defer_error(std::move(error));
     }
+  }
+  if (std::exception_ptr error = poison_freed()) {
+    defer_error(std::move(error));
   }
   if (has_uncached) {
     release_uncached(nullptr);

@@ -124,6 +124,7 @@ class DeviceHeap {
   Block* find_block(SizePool& pool, size_t size, size_t requested);
   Block* carve(Block* block, size_t size, size_t requested, Block* spare) noexcept;
   void free_block(Block* block) noexcept;
+  void free_or_poison(Block* block) noexcept;
   Segment* detach_free_segments(SegmentFilter filter) noexcept;
   Segment* detach_old_segments(size_t target) noexcept;
   void link(Segment* segment) noexcept;
@@ -174,6 +175,7 @@ class DeviceHeap {
   // In pressure.cpp.
   [[noreturn]] void raise_out_of_memory(size_t requested, const std::string& refusal);
   std::exception_ptr settle_parked(Effort effort);
+  std::exception_ptr poison_freed();
 
   const c10::DeviceIndex device_;
   std::mutex mutex_;
@@ -196,6 +198,7 @@ class DeviceHeap {
   double fraction_ = 1;
   size_t limit_ = std::numeric_limits<size_t>::max();
   size_t asked_bytes_ = 0;  // that threads have requested from the driver and may get
+  Block* unpoisoned_ = nullptr;  // freed, and not yet filled
   Block* stuck_ranges_ = nullptr;  // mem_unmap failed: unmapped again at the next release
   bool has_uncached_ = false;  // memory was allocated with caching disabled
   Slab<Block> blocks_;

@@ -21,8 +21,10 @@
 #include "core/driver.h"
 #include "core/error.h"
 #include "core/process.h"
+#include "core/trace.h"
 #include "memory/device_heap.h"
 #include "memory/host_ranges.h"
+#include "memory/poison.h"
 #include "memory/stream_uses.h"
 
 namespace outboard {
@@ -56,7 +58,12 @@ class HostAllocatorImpl final : public Base {
       settle(Effort::Poll);
     }
     defer(free_noted(), current_device());
-    return Base::allocate(size);
+    const std::pair<void*, void*> made = Base::allocate(size);
+    if (Trace* active = trace_of_all(); C10_UNLIKELY(active != nullptr) && made.second != nullptr) {
+      const auto* block = static_cast<PinnedBlock*>(made.second);
+      active->host_allocate(reinterpret_cast<uint64_t>(block->ptr_), block->size_);
+    }
+    return made;
   }
 
   void free(void* context) override {
@@ -133,6 +140,9 @@ class HostAllocatorImpl final : public Base {
  private:
   // Return a block that no stream uses any more to the template.
   void release(PinnedBlock* block) {
+    if (C10_UNLIKELY(memory::poisons())) {
+      memory::poison_host_memory(block->ptr_, block->size_, memory::next_poison());
+    }
 #if OUTBOARD_TORCH_MINOR < 13
     // Before torch 2.13 the template counts such a block as active forever.
     const size_t index = size_index(block->size_);
@@ -160,6 +170,9 @@ class HostAllocatorImpl final : public Base {
       }
     }
     range.start = reinterpret_cast<uintptr_t>(*out);
+    if (C10_UNLIKELY(memory::poisons())) {
+      memory::poison_host_memory(*out, size, 0);
+    }
     try {
       if (!host_ranges().add(range)) {
         raise(ErrorKind::Driver, OB_INTERNAL,

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "memory/device_heap.h"
+#include "memory/poison.h"
 #include "memory/size_policy.h"
 
 namespace outboard::memory {
@@ -145,7 +146,7 @@ void DeviceHeap::free(Block* block) noexcept {
       note_freed(block, TraceEntry::FREE_REQUESTED);
     }
     if (C10_LIKELY(!block->uses)) {
-      free_block(block);
+      free_or_poison(block);
     } else {
       block->set_state(BlockState::Parked);
       // Count first: a use may be done as soon as it is added.
@@ -162,6 +163,18 @@ void DeviceHeap::free(Block* block) noexcept {
   if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
     report_to_profiler(address, -size);
   }
+}
+
+// Return a block to its pool, or keep it until poison_freed has filled it. A graph reads memory of
+// its pool after the owner's free, so that is not filled.
+void DeviceHeap::free_or_poison(Block* block) noexcept {
+  if (C10_LIKELY(!poisons()) || block->pool->mempool != c10::MempoolId_t{0, 0}) {
+    free_block(block);
+    return;
+  }
+  block->set_state(BlockState::Parked);
+  block->child[0] = unpoisoned_;
+  unpoisoned_ = block;
 }
 
 // Return an allocated or parked block to its pool, joined with its free neighbours.

@@ -223,6 +223,9 @@ void DeviceHeap::empty_cache(c10::MempoolId_t mempool) {
   if (std::exception_ptr parked = settle_parked(Effort::Wait)) {
     error = error ? error : std::move(parked);
   }
+  if (std::exception_ptr failed = poison_freed()) {
+    error = error ? error : std::move(failed);
+  }
   // Release segments of one private pool, or of all pools; is_releasable excludes pools in use.
   attempt([&] {
     release_cached(
@@ -267,6 +270,7 @@ void DeviceHeap::release_all() noexcept {
       segment->next = list;
       list = segment;
     }
+    unpoisoned_ = nullptr;
     parked_.forget();  // nothing is queued any more: the parked blocks go with their segments
   }
   // The segments' descriptions stay: live blocks still point to them.

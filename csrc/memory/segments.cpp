@@ -64,9 +64,12 @@ Block* DeviceHeap::allocate(Stream& stream, size_t bytes) {
     lock.unlock();
     raise_closed(device_);
   }
-  if (C10_UNLIKELY(parked_.is_pollable())) {
+  if (C10_UNLIKELY(parked_.is_pollable() || unpoisoned_ != nullptr)) {
     lock.unlock();
     if (std::exception_ptr error = settle_parked(Effort::Poll)) {
+      defer_error(std::move(error));
+    }
+    if (std::exception_ptr error = poison_freed()) {
       defer_error(std::move(error));
     }
     lock.lock();
@@ -194,6 +197,9 @@ void DeviceHeap::make_room() {
     defer_error(std::current_exception());
   }
   if (std::exception_ptr error = settle_parked(Effort::Wait)) {
+    defer_error(std::move(error));
+  }
+  if (std::exception_ptr error = poison_freed()) {
     defer_error(std::move(error));
   }
   release_for_allocation(is_any);

@@ -368,7 +368,7 @@ ob_status comm_destroy(void* given, uint64_t handle) {
 }
 
 void last_error(void*, char* buffer, size_t size) {
-  copy_last_error(buffer, size);
+  copy_last_error("", buffer, size);
 }
 
 }  // namespace

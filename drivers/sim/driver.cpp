@@ -28,6 +28,7 @@ std::unique_ptr<Scheduler> make_scheduler(Driver& driver) {
 
 Driver::Driver(const Options& given)
     : options(given),
+      repeats(given.repeats()),
       is_modelled(given.bandwidth != 0 || given.latency != 0),
       devices(new Device[static_cast<size_t>(std::max(given.devices, 1))]),
       scheduler(make_scheduler(*this)) {
@@ -160,7 +161,7 @@ void Driver::recycle(Stream* stream) {
     std::lock_guard lock(streams_mutex_);
     if (const ob_status status = stream->failure.take(); status != OB_OK) {
       char text[256];
-      copy_last_error(text, sizeof text);
+      copy_last_error("", text, sizeof text);
       devices[static_cast<size_t>(stream->device)].orphaned_failure.add(status, text);
     }
     all_streams_.erase(std::find(all_streams_.begin(), all_streams_.end(), stream));

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "activity.h"
@@ -33,6 +34,7 @@ struct Driver {
   ~Driver();
 
   const Options options;
+  const std::string repeats;  // what an error adds, so that the order of work can be repeated
   const bool is_modelled;  // work takes time: bandwidth or latency
   Faults faults;
   Activity activity;

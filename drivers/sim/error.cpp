@@ -51,8 +51,10 @@ ob_status fail(ob_status code, const char* format, ...) {
   return code;
 }
 
-void copy_last_error(char* buffer, size_t size) {
-  support::copy_text(last_error_text, buffer, size);
+void copy_last_error(const std::string& repeats, char* buffer, size_t size) {
+  std::string text = last_error_text;
+  if (!repeats.empty() && !text.empty()) text += " (" + repeats + ")";
+  support::copy_text(text.c_str(), buffer, size);
 }
 
 std::string status_name(ob_status code) {

@@ -12,8 +12,9 @@ namespace sim {
 // Store the formatted text as this thread's last error and return `code`.
 [[gnu::format(printf, 2, 3)]] ob_status fail(ob_status code, const char* format, ...);
 
-// Copy this thread's last error to `buffer`, cut to `size` bytes with the final zero.
-void copy_last_error(char* buffer, size_t size);
+// Copy this thread's last error to `buffer`, cut to `size` bytes with the final zero. `repeats`, if
+// not empty, follows in parentheses.
+void copy_last_error(const std::string& repeats, char* buffer, size_t size);
 
 // Return "OUT_OF_MEMORY" for OB_OUT_OF_MEMORY; the number as text for a code without a name.
 std::string status_name(ob_status code);

@@ -111,7 +111,11 @@ ob_status DeviceMemory::commit(uint64_t address, uint64_t bytes) {
     return fail(OB_OUT_OF_MEMORY, "device %d: the host refused %s: %s (with very many allocations: vm.max_map_count)",
                 device_, size_text(bytes).c_str(), std::strerror(errno));
   }
-  if (poison_) std::memset(host(address), 0xFF, bytes);
+  if (poison_) {
+    // The core's pattern of memory that no owner has written (driver.h's OB_DRIVER_POISONS).
+    auto* const words = reinterpret_cast<uint16_t*>(host(address));
+    std::fill_n(words, bytes / sizeof(*words), uint16_t{0x7FF0});
+  }
   return OB_OK;
 }
 

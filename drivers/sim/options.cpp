@@ -90,6 +90,14 @@ constexpr Known kKnown[] = {
      [](const std::string& text, Options* o) { return parse_schedule(text, o); }},
     {"depth", "a number from 1 to 64",
      [](const std::string& text, Options* o) { return parse_integer(text, 1u, 64u, &o->depth); }},
+    {"steps", "a number from 0 to 1000000000000",
+     [](const std::string& text, Options* o) {
+       return parse_integer<uint64_t>(text, 0, 1'000'000'000'000, &o->steps);
+     }},
+    {"changes", "a number from 0 to 1000000000000",
+     [](const std::string& text, Options* o) {
+       return parse_integer<uint64_t>(text, 0, 1'000'000'000'000, &o->changes);
+     }},
     {"workers", "a number of threads from 1 to 64",
      [](const std::string& text, Options* o) { return parse_integer(text, 1u, 64u, &o->workers); }},
     {"fault", "rules like mem_alloc:3:OUT_OF_MEMORY or queued:copy_async:1+:INTERNAL, with commas between them",
@@ -133,6 +141,20 @@ bool has_one_core() {
 }
 
 }  // namespace
+
+uint32_t Options::depth_of_seed() const {
+  constexpr uint32_t kDepths[] = {1, 2, 1, 3};
+  return depth != 0 ? depth : kDepths[seed / 2 % 4];
+}
+
+std::string Options::repeats() const {
+  if (schedule == Schedule::kLazy) return "schedule=lazy:" + std::to_string(seed);
+  if (schedule != Schedule::kPct) return "";
+  std::string text = "schedule=pct:" + std::to_string(seed) + ", depth=" + std::to_string(depth_of_seed());
+  if (steps != 0) text += ", steps=" + std::to_string(steps);
+  if (changes != Options().changes) text += ", changes=" + std::to_string(changes);
+  return text;
+}
 
 ob_status parse_options(const ob_options* given, Options* out_options, std::string* out_error) {
   Options options;

@@ -32,7 +32,9 @@ struct Options {
   uint64_t memory = uint64_t{4} << 30;  // bytes a device
   Schedule schedule = Schedule::kNormal;
   uint64_t seed = 0;   // of the lazy and the pct schedule
-  uint32_t depth = 3;  // of the pct schedule
+  uint32_t depth = 0;  // of the races that the pct schedule looks for; 0: the seed chooses
+  uint64_t steps = 0;  // expected of the pct schedule; 0: the seed guesses
+  uint64_t changes = UINT64_MAX;  // of ranks, beyond which the pct schedule makes none
 
   // One by default. Work of the host provider is OpenMP code, and OpenMP keeps a team for each
   // thread that enters it. Two workers mean two teams on the same cores, which made an addition
@@ -45,11 +47,18 @@ struct Options {
   uint64_t latency = 0;  // minimum nanoseconds of each piece of work
   uint32_t spin = 50;  // microseconds for which an idle thread looks for work before it sleeps
   bool single_mapping = kHasThreadSanitizer;  // device addresses are host addresses
-  bool poison = false;  // new memory is filled with 0xFF
+  bool poison = false;  // memory that changes hands is filled
   bool collectives = false;  // of its own, between processes
   bool ipc = false;  // memory lies in a file, so that other processes can map it
 
   bool runs_at_waits() const { return schedule == Schedule::kLazy || schedule == Schedule::kPct; }
+
+  // Return `depth`, or the seed's choice: of four pairs of seeds, two look for races of depth 1,
+  // where a stream never falls, which shows a missing wait best.
+  uint32_t depth_of_seed() const;
+
+  // Return the options that repeat the order of work, as "schedule=pct:7, depth=3"; "" if none do.
+  std::string repeats() const;
 };
 
 // Read options and environment. On failure return OB_INVALID_ARGUMENT,

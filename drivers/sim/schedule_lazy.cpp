@@ -17,12 +17,23 @@ namespace {
 // the same seed run in the same order, whatever the addresses, the clock or the handles are.
 //
 // `lazy` draws the stream anew at each step. Work behind sixteen operators never comes first.
-// `pct` gives streams ranks (probabilistic concurrency testing, Burckhardt et al., ASPLOS 2010):
-// the highest runs until one of depth - 1 random steps, at which it falls below all others. Of k
-// steps of n streams, a race that needs `depth` ordered steps shows with a probability of at
-// least 1 / (n k^(depth-1)). Ranks are drawn again after an epoch, whose length the seed fixes:
-// short epochs find races of near steps, long ones those of distant steps. Every other seed has
-// one epoch, which lasts as long as the program.
+//
+// `pct` gives streams ranks (probabilistic concurrency testing, Burckhardt et al., ASPLOS 2010).
+// The highest runs. At depth - 1 decisions, drawn beforehand, the stream that would run falls to
+// the i-th rank below all others instead, i being the number of the draw, and the decision is taken
+// again. A race of depth d is d + 1 steps s0 … sd such that each run in this order fails. Let c be
+// the decisions among several streams other than those at which one falls, and n the streams. The
+// order arises if the stream of s1 has the lowest rank at first (one of n), and the stream of each
+// si of i > 1 falls to the rank i - 1 when it would run si: then si runs only if nothing else can,
+// so s0 … s(i-1) are done, or wait for si and the order cannot arise. Each fall is one of at most c
+// + d - 1 decisions. So the probability is at least 1 / (n (c + d - 1)^(d-1)). It is the published
+// bound with k = c + d - 1: a stream falls before its step, not after it, so falls count as steps.
+// A decision for a fall that is not needed is one after the last.
+//
+// Ranks and falls are drawn again after an epoch, whose length the seed fixes, and the bound holds
+// for races within an epoch. Short epochs find races of near steps, long ones those of distant
+// steps. Every other seed has one epoch, which lasts as long as the program; its falls lie in the
+// first `steps` decisions.
 //
 // A waiting thread takes steps until the awaited work is done, and leaves all other work where it
 // is. A query that finds unfinished work takes one step, but only if nothing was queued since the
@@ -31,9 +42,11 @@ namespace {
 class LazyScheduler final : public Scheduler {
  public:
   explicit LazyScheduler(Driver& driver) : driver_(driver), state_(driver.options.seed) {
-    if (driver.options.schedule == Schedule::kPct && driver.options.seed % 2 != 0) {
-      epoch_length_ = size_t{4} << draw(kEpochLengths);
-    }
+    if (!is_ranked_) return;
+    is_repeated_ = driver.options.seed % 2 != 0;
+    const bool is_given = !is_repeated_ && driver.options.steps != 0;
+    const size_t choices = is_given ? driver.options.steps : size_t{4} << draw(kEpochLengths);
+    epoch_length_ = choices + depth_ - 1;
   }
 
   void make_ready(Stream*) override { go_on(); }
@@ -110,29 +123,40 @@ class LazyScheduler final : public Scheduler {
   }
 
   Stream* highest() {
-    if (candidates_.size() == 1) return candidates_[0];  // no choice, so no step that counts
-    if (epoch_ == 0 || (epoch_length_ != 0 && steps_ == epoch_length_)) begin_epoch();
-    ++steps_;
-    for (Stream* stream : candidates_) {
-      if (stream->drawn == epoch_) continue;
-      stream->drawn = epoch_;
-      stream->rank = static_cast<int64_t>(draw(size_t{1} << 40));
+    if (candidates_.size() == 1) return candidates_[0];  // no choice, so no decision that counts
+    for (;;) {
+      if (epoch_ == 0 || (is_repeated_ && decisions_ == epoch_length_ && may_change())) begin_epoch();
+      ++decisions_;
+      for (Stream* stream : candidates_) {
+        if (stream->drawn == epoch_) continue;
+        stream->drawn = epoch_;
+        stream->rank = static_cast<int64_t>(draw(size_t{1} << 40));
+      }
+      Stream* const highest = *std::max_element(candidates_.begin(), candidates_.end(),
+                                                [](const Stream* a, const Stream* b) { return a->rank < b->rank; });
+      const auto fall = std::find(falls_.begin(), falls_.end(), decisions_);
+      if (fall == falls_.end() || !may_change()) return highest;
+      highest->rank = falls_.begin() - fall - 1;
     }
-    const auto by_rank = [](const Stream* a, const Stream* b) { return a->rank < b->rank; };
-    Stream* const highest = *std::max_element(candidates_.begin(), candidates_.end(), by_rank);
-    if (!is_change()) return highest;
-    highest->rank = --lowest_rank_;
-    return *std::max_element(candidates_.begin(), candidates_.end(), by_rank);
   }
 
+  // Draw the decisions of the epoch at which ranks fall.
   void begin_epoch() {
     ++epoch_;
-    steps_ = 0;
+    decisions_ = 0;
+    falls_.clear();
+    while (falls_.size() < depth_ - 1) {
+      const size_t fall = 1 + draw(epoch_length_);
+      if (std::find(falls_.begin(), falls_.end(), fall) == falls_.end()) falls_.push_back(fall);
+    }
   }
 
-  // Return whether a rank falls at this step. The epoch's end is unknown, so each step is one of
-  // the depth - 1 among those so far, with the same chance.
-  bool is_change() { return draw(steps_) < driver_.options.depth - 1; }
+  // Count a change of ranks. Return false if the option `changes` allows no more.
+  bool may_change() {
+    if (changes_made_ == driver_.options.changes) return false;
+    ++changes_made_;
+    return true;
+  }
 
   // Drop the fulfilled waits at the head. Return true if a task is at the head now.
   bool skip_waits(Stream* stream) {
@@ -171,12 +195,15 @@ class LazyScheduler final : public Scheduler {
   std::vector<Stream*> candidates_;
 
   // The pct schedule's, under step_mutex_.
-  static constexpr size_t kEpochLengths = 11;  // 4, 8, … 4096 steps
+  static constexpr size_t kEpochLengths = 11;  // 4, 8, … 4096 choices
   const bool is_ranked_ = driver_.options.schedule == Schedule::kPct;
-  size_t epoch_length_ = 0;  // 0: one epoch without end
+  const uint32_t depth_ = driver_.options.depth_of_seed();
+  bool is_repeated_ = false;
+  size_t epoch_length_ = 0;    // in decisions
   uint64_t epoch_ = 0;
-  size_t steps_ = 0;  // of the epoch
-  int64_t lowest_rank_ = 0;
+  size_t decisions_ = 0;       // of the epoch
+  std::vector<size_t> falls_;  // the decisions at which the i-th rank below all is given
+  uint64_t changes_made_ = 0;
 
   std::atomic<uint64_t> queued_at_last_poll_{0};
 

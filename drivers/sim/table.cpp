@@ -70,8 +70,8 @@ ob_status peer_access(void* self, int32_t index, int32_t peer, int32_t* out_can_
   });
 }
 
-void last_error(void*, char* buffer, size_t size) {
-  copy_last_error(buffer, size);
+void last_error(void* self, char* buffer, size_t size) {
+  copy_last_error(static_cast<Driver*>(self)->repeats, buffer, size);
 }
 
 void destroy(void* self) {
@@ -104,6 +104,7 @@ extern "C" OB_EXPORT ob_status ob_driver_table(const ob_options* options, ob_dri
     sim::fill_event_entries(&table, parsed.schedule != sim::Schedule::kInline);
     sim::fill_copy_entries(&table);
     sim::fill_activity_entries(&table);
+    if (parsed.poison) table.flags |= OB_DRIVER_POISONS;
     table.self = new sim::Driver(parsed);
   };
   return support::return_table(sim::parse_options, options, out_driver, error, error_size, fill);

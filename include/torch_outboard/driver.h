@@ -383,8 +383,9 @@ typedef struct ob_activity {
 /* ---- The table --------------------------------------------------------------------------------------------------- */
 
 enum {
-  OB_DRIVER_PROBE_OPENS = 1u /* device_count opens the runtime and does not survive a fork: the core counts it as the
-                                first use, and a child that forks after it is refused */
+  OB_DRIVER_PROBE_OPENS = 1u, /* device_count opens the runtime and does not survive a fork: the core counts it as the
+                                 first use, and a child that forks after it is refused */
+  OB_DRIVER_POISONS = 2u /* the core fills memory that changes hands, so that stale data cannot look right */
 };
 
 typedef struct ob_driver {

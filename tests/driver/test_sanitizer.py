@@ -181,3 +181,132 @@ def test_a_training_step_has_no_race(device):
         model(torch.randn(4, 8).to(device, non_blocking=True)).square().mean().backward()
         optimizer.step()
     assert sanitizer.races() == []
+
+
+@pytest.fixture
+def pinned(device: torch.device) -> torch.Tensor:
+    tensor = torch.zeros(16).pin_memory()
+    if not tensor.is_pinned():
+        pytest.skip("capability: pinned memory")
+    return tensor
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_memory_that_an_unrecorded_stream_still_uses(device, queued, streams, is_recorded):
+    module = module_of(device)
+    out = torch.zeros(4096, device=device)
+    x = torch.ones(4096, device=device)
+    streams[0].wait_stream(module.current_stream())
+    with module.stream(streams[0]):
+        out.copy_(x)
+    if is_recorded:
+        x.record_stream(streams[0])
+    address = x.data_ptr()
+    del x
+    y = torch.full((4096,), 2.0, device=device)
+    assert is_recorded or y.data_ptr() == address
+    found = sanitizer.races()
+    assert [race.kind for race in found] == ([] if is_recorded else ["reuse"])
+    if found:
+        assert "`tensor.record_stream(stream)` after test_sanitizer.py" in found[0].remedy
+
+
+def test_the_host_meets_a_copy(device, pinned):
+    x = torch.ones(16, device=device)
+    pinned.copy_(x, non_blocking=True)
+    pinned.sum()
+    (race,) = sanitizer.races()
+    assert race.kind == "host" and race.second.op == "aten::sum" and race.first.is_write
+    assert "synchronize()" in race.remedy and "test_sanitizer.py" in race.remedy
+    torch.accelerator.synchronize(device)
+    x.copy_(pinned, non_blocking=True)
+    pinned.sum()  # both read
+    assert len(sanitizer.races()) == 1
+    pinned.zero_()
+    assert [(one.kind, one.second.op) for one in sanitizer.races()[1:]] == [("host", "aten::zero_")]
+
+
+def test_the_host_may_use_another_part_of_pinned_memory(device, pinned):
+    x = torch.ones(8, device=device)
+    x.copy_(pinned[:8], non_blocking=True)
+    pinned[8:].fill_(1)
+    pinned.view(2, 8).size()
+    assert sanitizer.races() == []
+    event = torch.Event(device)
+    event.record()
+    event.synchronize()
+    pinned.fill_(2)
+    assert sanitizer.races() == []
+
+
+def test_nothing_waits_for_a_copy_to_the_host(device, pinned):
+    pinned.copy_(torch.ones(16, device=device), non_blocking=True)
+    assert sanitizer.races() == []
+    sanitizer.finish()
+    assert [race.kind for race in sanitizer.races()] == ["unwaited"]
+    sanitizer.enable()
+    pinned.copy_(torch.ones(16, device=device), non_blocking=True)
+    torch.accelerator.synchronize(device)
+    sanitizer.finish()
+    assert sanitizer.races() == []
+
+
+@pytest.mark.parametrize("way", ["halves", "columns", "overlap", "crossed"])
+def test_parts_of_one_storage(device, queued, streams, way):
+    module = module_of(device)
+    x = torch.zeros(8, 8, device=device)
+    torch.accelerator.synchronize(device)
+    first, second = {
+        "halves": (x[:4], x[4:]),
+        "columns": (x[:, :4], x[:, 4:]),
+        "overlap": (x[:5], x[4:]),
+        "crossed": (x[:, :5], x[:, 4:]),
+    }[way]
+    with module.stream(streams[0]):
+        first.add_(1)
+    with module.stream(streams[1]):
+        second.add_(1)
+    assert len(sanitizer.races()) == (1 if way in ("overlap", "crossed") else 0)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_replay_uses_what_was_captured(device, queued, streams, waits):
+    module = module_of(device)
+    x = torch.ones(16, device=device)
+    torch.accelerator.synchronize(device)
+    graph = module.Graph()
+    with module.graph(graph):
+        y = x * 2
+    assert sanitizer.races() == []
+    graph.replay()
+    if waits:
+        streams[0].wait_stream(module.current_stream())
+    with module.stream(streams[0]):
+        x.zero_()
+    assert [race.first.op for race in sanitizer.races()] == ([] if waits else ["the replay of a graph"])
+    torch.accelerator.synchronize(device)
+    del y
+
+
+def test_one_missing_wait_is_one_report(device, queued, streams):
+    module = module_of(device)
+    with module.stream(streams[0]):
+        x, y = torch.ones(16, device=device), torch.ones(16, device=device)
+        x.mul_(2)
+        y.mul_(2)
+    with module.stream(streams[1]):
+        x + 1
+        y + 1
+    assert len(sanitizer.races()) == 1
+
+
+def test_a_backward_pass_names_its_call(device, queued, streams):
+    module = module_of(device)
+    x = torch.ones(16, device=device, requires_grad=True)
+    torch.accelerator.synchronize(device)
+    with module.stream(streams[0]):
+        (x * x).sum().backward()
+    with module.stream(streams[1]):
+        x.grad.add_(1)
+    (race,) = sanitizer.races()
+    assert race.first.place is not None and race.first.place[0] == __file__

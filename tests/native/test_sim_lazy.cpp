@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -119,33 +120,115 @@ void pct_shows_a_missing_wait_at_every_distance(const char* path) {
   }
 }
 
-// A value that is wrong between two of a stream's calls shows with a probability of at least
-// 1 / (n k), of k calls of n streams: the bound of a race of depth 2.
-void pct_keeps_its_bound(const char* path) {
-  for (const int calls_before : {2, 8, 32}) {
-    const int bound = 2 * (2 * calls_before + 3), seeds = 40 * bound;
-    int seen = 0;
-    for (int seed = 0; seed < seeds; ++seed) {
-      const std::string schedule = "pct:" + std::to_string(seed);
-      const Library driver(path, {{"schedule", schedule.c_str()}, {"depth", "2"}, {"memory", "64MiB"}});
-      driver.open();
-      const uint64_t a = driver.stream(), b = driver.stream();
-      bool is_between = false;
-      auto nothing = [] {};
-      auto enter = [&] { is_between = true; };
-      auto leave = [&] { is_between = false; };
-      auto look = [&] { seen += is_between ? 1 : 0; };
-      for (int i = 0; i < calls_before; ++i) {
-        CHECK_OK(driver.call(a, &nothing));
-        CHECK_OK(driver.call(b, &nothing));
-      }
-      CHECK_OK(driver.call(a, &enter));
-      CHECK_OK(driver.call(a, &leave));
-      CHECK_OK(driver.call(b, &look));
-      CHECK_OK(driver->device_synchronize(driver.self(), 0));
-    }
-    CHECK(seen >= seeds / bound);
+// Return whether calls of two streams, which are queued in another order, run as "0123…", `depth` +
+// 1 of them, with `before` calls queued before them on either stream: a race of depth `depth`.
+bool runs_in_order(const char* path, uint64_t seed, int depth, int before, uint64_t steps) {
+  const std::string schedule = "pct:" + std::to_string(seed), falls = std::to_string(depth);
+  const std::string expected = std::to_string(steps);
+  const Library driver(
+      path,
+      {{"schedule", schedule.c_str()}, {"depth", falls.c_str()}, {"steps", expected.c_str()}, {"memory", "1MiB"}});
+  driver.open();
+  const uint64_t streams[] = {driver.stream(), driver.stream()};
+  int next = 0;
+  struct Step {
+    int* next;
+    int number;
+    void operator()() const { *next = *next == number ? number + 1 : -1; }
+  };
+  std::vector<Step> order;
+  for (int i = 0; i <= depth; ++i) order.push_back({&next, i});
+  auto nothing = [] {};
+  for (const uint64_t stream : streams) {
+    for (int i = 0; i < before; ++i) CHECK_OK(driver.call(stream, &nothing));
   }
+  for (size_t i = 0; i < order.size(); ++i) CHECK_OK(driver.call(streams[i % 2], &order[i]));
+  CHECK_OK(driver->device_synchronize(driver.self(), 0));
+  return next == depth + 1;
+}
+
+// Of the runs of a race of depth d, at least one in n (c + d - 1)^(d-1) shows it; `c`, of n
+// streams' calls, are run while another stream could run.
+void pct_keeps_its_bound(const char* path) {
+  for (const auto& [depth, before] : {std::pair{1, 8}, {2, 2}, {2, 8}, {2, 24}, {3, 0}, {3, 6}, {4, 1}}) {
+    const int choices = 2 * before + depth;
+    int bound = 2;
+    for (int i = 1; i < depth; ++i) bound *= choices + depth - 1;
+    const uint64_t runs = 30 * static_cast<uint64_t>(bound);
+    uint64_t seen = 0;
+    for (uint64_t i = 0; i < runs; ++i) {  // an even seed's falls lie among the given steps
+      seen += runs_in_order(path, 2 * i, depth, before, static_cast<uint64_t>(choices)) ? 1 : 0;
+    }
+    CHECK(seen >= runs / static_cast<uint64_t>(bound));
+  }
+}
+
+// An odd seed's falls lie in an epoch of 4, 8, … or 4096 choices: the bound of those epochs that
+// the race fits in, each with a chance of one in eleven.
+void pct_keeps_its_bound_in_epochs(const char* path) {
+  constexpr int kBefore = 3, kDepth = 2, kRuns = 20000;
+  double least = 0;
+  for (int length = 8; length <= 4096; length *= 2) least += 1.0 / 11 / (2.0 * (length + kDepth - 1));
+  int seen = 0;
+  for (uint64_t i = 0; i < kRuns; ++i) seen += runs_in_order(path, 2 * i + 1, kDepth, kBefore, 0) ? 1 : 0;
+  CHECK(seen >= kRuns * least);
+}
+
+// A run with fewer changes of ranks begins like the whole run, and more changes make no other run
+// than all do.
+void pct_changes_are_a_prefix(const char* path) {
+  const auto order = [path](const std::string& changes) {
+    const Library driver(path, {{"schedule", "pct:7"}, {"depth", "5"}, {"changes", changes.c_str()}});
+    driver.open();
+    std::string letters;
+    struct Append {
+      std::string* letters;
+      char letter;
+      void operator()() const { *letters += letter; }
+    };
+    Append work[] = {{&letters, 'a'}, {&letters, 'b'}, {&letters, 'c'}};
+    for (Append& one : work) {
+      const uint64_t stream = driver.stream();
+      for (int i = 0; i < 1000; ++i) CHECK_OK(driver.call(stream, &one));
+    }
+    CHECK_OK(driver->device_synchronize(driver.self(), 0));
+    return letters;
+  };
+  const auto switches = [](const std::string& letters) {
+    int count = 0;
+    for (size_t i = 1; i < letters.size(); ++i) count += letters[i] != letters[i - 1] ? 1 : 0;
+    return count;
+  };
+  const std::string whole = order("1000000000000");
+  CHECK(switches(order("0")) == 2);  // three streams, one behind another
+  size_t common = 0;
+  int changes = 0;
+  for (std::string part; part != whole && changes < 10000; changes = 2 * changes + 1) {
+    part = order(std::to_string(changes));
+    const auto apart = std::mismatch(part.begin(), part.end(), whole.begin()).first - part.begin();
+    CHECK(static_cast<size_t>(apart) >= common);
+    common = static_cast<size_t>(apart);
+  }
+  CHECK(common == whole.size() && changes > 1);
+}
+
+void errors_name_the_order(const char* path) {
+  const auto error = [path](const char* schedule, const char* depth) {
+    const Library driver(path, {{"schedule", schedule}, {"depth", depth}, {"memory", "1MiB"}, {"steps", "9"}});
+    driver.open();
+    uint64_t address = 0;
+    CHECK_STATUS(driver->mem_alloc(driver.self(), 0, uint64_t{1} << 40, &address), OB_OUT_OF_MEMORY);
+    char text[1024];
+    driver->last_error(driver.self(), text, sizeof text);
+    return std::string(text);
+  };
+  const auto ends = [](const std::string& text, const std::string& with) {
+    return text.size() > with.size() && text.compare(text.size() - with.size(), with.size(), with) == 0;
+  };
+  CHECK(ends(error("pct:7", "4"), " (schedule=pct:7, depth=4, steps=9)"));
+  CHECK(ends(error("lazy:18446744073709551615", "3"), " (schedule=lazy:18446744073709551615)"));
+  CHECK(error("normal", "3").find("schedule") == std::string::npos);
+  CHECK(error("inline", "3").find("schedule") == std::string::npos);
 }
 
 void polling_ends(const char* path, const char* schedule) {
@@ -180,5 +263,8 @@ int main(int argc, char** argv) {
                     {"lazy_shows_a_missing_wait", lazy_shows_a_missing_wait},
                     {"pct_shows_a_missing_wait_at_every_distance", pct_shows_a_missing_wait_at_every_distance},
                     {"pct_keeps_its_bound", pct_keeps_its_bound},
+                    {"pct_keeps_its_bound_in_epochs", pct_keeps_its_bound_in_epochs},
+                    {"pct_changes_are_a_prefix", pct_changes_are_a_prefix},
+                    {"errors_name_the_order", errors_name_the_order},
                     {"lazy_polling_ends", lazy_polling_ends}});
 }

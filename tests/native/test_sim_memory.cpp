@@ -126,9 +126,9 @@ void poison_fills(const char* path) {
   driver.open();
   for (int i = 0; i < 2; ++i) {
     const uint64_t memory = driver.alloc(10'000);
-    unsigned char* host = driver.host<unsigned char>(memory, 10'000);
-    CHECK(std::all_of(host, host + 10'000, [](unsigned char c) { return c == 0xFF; }));
-    std::fill(host, host + 10'000, static_cast<unsigned char>(1));
+    uint16_t* host = driver.host<uint16_t>(memory, 10'000);
+    CHECK(std::all_of(host, host + 5'000, [](uint16_t word) { return word == 0x7FF0; }));
+    std::fill(host, host + 5'000, uint16_t{1});
     CHECK_OK(driver->mem_free(driver.self(), 0, memory));
   }
 }

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Where there is no git to ask. `scripts/build` and what the tests import.
 SOURCES = (
     *("CMakeLists.txt", "pyproject.toml", "LICENSE", "README.md"),
-    *("torch_outboard_autoload.py", "torch_outboard_command.py"),
+    *("torch_outboard_autoload.py", "torch_outboard_command.py", "torch_outboard_pytest.py"),
     *("cmake", "csrc", "drivers", "examples", "include", "scripts", "tests", "torch_outboard"),
 )
 BUILT = shutil.ignore_patterns("*.so", "__pycache__", "_build_info.json")

@@ -125,8 +125,10 @@ ROOMS: Mapping[str, Collection[str]] = {
     },
     "testing": {*_BASE, *_CODEGEN, "", "_discovery", "compile.generators", "driver"},
     "testing.database": {*_BASE, "kernels.alone", "testing"},
+    "race": {*_BASE, "", "sanitizer", "testing"},
     "cli": {
         *{*_BASE, "_attach", "_build", "_compat", "_discovery", "driver", "drivers", "testing", "testing.database"},
+        "race",
         *{
             "compile.generators",
             "compile.reporting",

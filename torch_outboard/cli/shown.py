@@ -48,18 +48,28 @@ def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) ->
 
 
 @contextlib.contextmanager
-def progress(what: str, count: int | None = None, is_slow: bool = False) -> Iterator[Callable[..., None]]:
+def progress(
+    what: str, count: int | None = None, is_slow: bool = False, shows_left: bool = False
+) -> Iterator[Callable[..., None]]:
     """Show a progress bar on a terminal while the block runs.
 
     Yields a function that takes a step's name and advances the bar by one step, or by `advance`. If steps take minutes
-    (`is_slow`), elsewhere than on a terminal it writes a line to the standard error.
+    (`is_slow`), elsewhere than on a terminal it writes a line to the standard error. `shows_left` adds the time left.
     """
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn())
+    left = (TextColumn("left"), TimeRemainingColumn()) if shows_left else ()
+    columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), *left)
     with Progress(
         *columns, TextColumn("{task.fields[step]}"), console=console, transient=True, disable=not console.is_terminal
     ) as shown:

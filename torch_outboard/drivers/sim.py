@@ -20,7 +20,9 @@ class SimDriver(Driver):
         "schedule": Option(
             str, None, "normal, inline (run at once), lazy:SEED or pct:SEED (run only at waits, in seeded order)."
         ),
-        "depth": Option(int, None, "Ordered steps of the races that schedule=pct:SEED looks for; 3 if not given."),
+        "depth": Option(int, None, "Depth of the races that schedule=pct:SEED looks for; by the seed if not given."),
+        "steps": Option(int, None, "Steps at which several streams can run, for even seeds of schedule=pct:SEED."),
+        "changes": Option(int, None, "Changes of ranks that schedule=pct:SEED makes; no limit if not given."),
         "workers": Option(int, None, "Threads that run the streams; 1 if not given."),
         "fault": Option(
             str,
@@ -32,7 +34,7 @@ class SimDriver(Driver):
         "latency": Option(int, None, "Nanoseconds that each piece of work takes at least."),
         "spin": Option(int, None, "Microseconds that an idle thread looks for work before it sleeps."),
         "single_mapping": Option(bool, None, "Device addresses are host addresses, for tools that need that."),
-        "poison": Option(bool, None, "Fresh memory is filled with 0xFF."),
+        "poison": Option(bool, None, "Fresh and freed memory is filled, so that stale data cannot look right."),
         "collectives": Option(bool, None, "Collectives of its own, between processes; else they go through the host."),
         "ipc": Option(bool, None, "Memory can be shared with other processes."),
     }

@@ -22,7 +22,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["TIME_LIMIT", "Suite", "driver_test_command", "run_driver_tests", "run_native_tests", "suite"]
+from torch_outboard.testing.observed import observe
+
+__all__ = ["TIME_LIMIT", "Suite", "driver_test_command", "observe", "run_driver_tests", "run_native_tests", "suite"]
 
 TIME_LIMIT = 300  # seconds a test; our longest test compiles an extension
 

@@ -22,15 +22,19 @@ void add(Accesses& accesses, const at::Tensor& tensor, c10::DeviceIndex device, 
     return;
   }
   if (tensor.layout() == c10::kStrided && tensor.numel() > 0) {
-    accesses.push_back({reinterpret_cast<uint64_t>(tensor.storage().data()), is_write});
+    accesses.push_back(access_to(tensor, is_write));
   }
 }
 
 void tell(Trace& trace, const char* op, c10::DeviceIndex device, const Accesses& accesses) {
   const Stream& stream = current_stream(device);
-  // Captured work does not run now.
-  if (!accesses.empty() && capture_of(stream) == nullptr) {
+  if (accesses.empty()) {
+    return;
+  }
+  if (capture_of(stream) == nullptr) {
     trace.access(op, stream, accesses.data(), accesses.size());
+  } else {
+    trace.capture(op, stream, accesses.data(), accesses.size());
   }
 }
 

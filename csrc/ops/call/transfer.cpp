@@ -12,6 +12,7 @@
 #include "core/capture.h"
 #include "core/queue.h"
 #include "core/sync_debug.h"
+#include "core/trace.h"
 #include "memory/host_allocator.h"
 #include "ops/operator/operator.h"
 #include "ops/tensors/tensor_utils.h"
@@ -92,6 +93,13 @@ void keep_pinned(const at::Tensor& tensor, Stream& stream) {
   record_host_block(tensor.const_data_ptr(), tensor.storage().data_ptr(), stream);
 }
 
+void trace_host(const at::Tensor& pinned, const Stream& stream, bool is_write) {
+  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr) && capture_of(stream) == nullptr) {
+    active->host_copy("aten::copy_", stream, reinterpret_cast<uint64_t>(pinned.const_data_ptr()), pinned.nbytes(),
+                      is_write);
+  }
+}
+
 void wait_for_copy(Stream& stream, const at::Tensor& host, const char* op) {
   count_wait(op);
   try {
@@ -123,6 +131,9 @@ void linear_to_device(const at::Tensor& src, const at::Tensor& dst, bool non_blo
       note_sync("a copy from the host without non_blocking=True");
     }
     keep_pinned(src, stream);
+    if (non_blocking) {
+      trace_host(src, stream, /*is_write=*/false);
+    }
     copy_bytes(stream, dst.data_ptr(), dst.device(), data, src.device(), bytes);
     if (!non_blocking) {
       wait_for_copy(stream, src);

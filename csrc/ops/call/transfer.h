@@ -34,6 +34,10 @@ void refuse_waiting_copy(const Stream& stream);
 // between the two.
 void keep_pinned(const at::Tensor& tensor, Stream& stream);
 
+// Report to the observer of streams a copy from or to pinned memory that the caller does not wait
+// for.
+void trace_host(const at::Tensor& pinned, const Stream& stream, bool is_write);
+
 // Wait for a queued copy from or to the memory of `host`. If the wait fails, the copy may still be
 // under way: the memory is kept until the device has finished it. `op` is for counts of waits.
 void wait_for_copy(Stream& stream, const at::Tensor& host, const char* op = "aten::_copy_from");

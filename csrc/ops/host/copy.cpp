@@ -151,6 +151,7 @@ void device_to_host(const at::Tensor& given, const at::Tensor& dst, bool non_blo
   }
   if (!waits) {
     keep_pinned(dst, stream);
+    trace_host(dst, stream, /*is_write=*/true);
   }
   copy_bytes(stream, dst.data_ptr(), dst.device(), given.const_data_ptr(), given.device(), given.nbytes());
   if (waits) {

@@ -9,14 +9,13 @@
 #include "core/stream.h"
 #include "core/trace.h"
 #include "memory/caching_allocator.h"
+#include "ops/tensors/tensor_utils.h"
 
 namespace outboard {
 
 class LaunchUses {
  public:
-  // Captured work does not run now, so the sanitizer learns of it at a replay.
-  explicit LaunchUses(Stream& stream)
-      : stream_(stream), trace_(trace() != nullptr && capture_of(stream) == nullptr ? trace() : nullptr) {}
+  explicit LaunchUses(Stream& stream) : stream_(stream), trace_(trace()) {}
 
   // Note a tensor of the device. Memory of another stream's pool is
   // recorded as in use on this stream.
@@ -28,14 +27,19 @@ class LaunchUses {
   // Do the same for memory of the stream's own.
   void note(const at::Tensor& tensor, bool is_written) {
     if (C10_UNLIKELY(trace_ != nullptr) && tensor.numel() > 0) {
-      accesses_.push_back({reinterpret_cast<uint64_t>(tensor.storage().data()), is_written});
+      accesses_.push_back(access_to(tensor, is_written));
     }
   }
 
   // Report the accesses. Call it before the launch; `name` outlives the kernel.
   void report(const char* name) const {
-    if (C10_UNLIKELY(trace_ != nullptr) && !accesses_.empty()) {
+    if (C10_LIKELY(trace_ == nullptr) || accesses_.empty()) {
+      return;
+    }
+    if (capture_of(stream_) == nullptr) {
       trace_->access(name, stream_, accesses_.data(), accesses_.size());
+    } else {
+      trace_->capture(name, stream_, accesses_.data(), accesses_.size());
     }
   }
 

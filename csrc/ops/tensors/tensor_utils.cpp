@@ -3,6 +3,10 @@
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+#include <utility>
 
 #include "core/device.h"
 #include "memory/caching_allocator.h"
@@ -33,6 +37,36 @@ at::Tensor make_device_tensor(Stream& stream, c10::ScalarType dtype, c10::IntArr
 
 size_t span_bytes(c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t element_size, int64_t offset) {
   return at::detail::computeStorageNbytes(sizes, strides, element_size, static_cast<size_t>(offset));
+}
+
+TraceAccess access_to(const at::Tensor& tensor, bool is_write) {
+  const uint64_t element = tensor.element_size();
+  TraceAccess access{reinterpret_cast<uint64_t>(tensor.storage().data()),
+                     offset_bytes(*tensor.unsafeGetTensorImpl()),
+                     span_bytes(tensor.sizes(), tensor.strides(), element),
+                     0,
+                     0,
+                     is_write};
+  c10::SmallVector<std::pair<uint64_t, uint64_t>, 5> dims;  // strides in bytes, sizes
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) > 1 && tensor.stride(i) > 0) {
+      dims.emplace_back(static_cast<uint64_t>(tensor.stride(i)) * element, static_cast<uint64_t>(tensor.size(i)));
+    }
+  }
+  std::sort(dims.begin(), dims.end());
+  uint64_t width = element;
+  for (const auto& [stride, size] : dims) {
+    if (access.pitch == 0 && stride <= width) {  // adjacent, or overlapping
+      width = stride * (size - 1) + width;
+    } else if (access.pitch == 0) {
+      access.pitch = stride;
+    } else if (stride % access.pitch != 0) {
+      access.pitch = 0;
+      return access;
+    }
+  }
+  access.width = access.pitch != 0 ? width : 0;
+  return access;
 }
 
 bool is_dense(const c10::TensorImpl& tensor) {

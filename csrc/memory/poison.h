@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The content of memory that changes hands, if the driver asks for it (OB_DRIVER_POISONS): stale
+// data cannot look right then.
+//
+// Words of 16 bits, 0x7FF0 and four bits of the fill's number each. They are NaN in every floating
+// type of 16 bits or more, and huge as signed integers, so invalid as indices. No byte is 0 or 1,
+// so none is a bool. Eight words hold the number, by which a report finds the memory that was read.
+// Memory that no owner has written since the driver gave it has the number 0.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/driver.h"
+
+namespace outboard::memory {
+
+using PoisonPattern = std::array<uint16_t, 8>;
+
+inline bool poisons() noexcept {
+  return (driver().flags & OB_DRIVER_POISONS) != 0;
+}
+
+// Return a number for the next fill, from 1.
+uint64_t next_poison() noexcept;
+
+PoisonPattern poison_pattern(uint64_t number) noexcept;
+
+// Fill memory that the host reaches and nothing uses.
+void poison_host_memory(void* memory, size_t bytes, uint64_t number) noexcept;
+
+}  // namespace outboard::memory

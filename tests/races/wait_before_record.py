@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A stream waits for an event that is recorded after the wait: the wait does nothing."""
+
+import sys
+
+import torch
+
+from torch_outboard.testing import observe
+
+is_repaired = "--repaired" in sys.argv
+module = torch.get_device_module(device := torch.accelerator.current_accelerator())
+side = module.Stream()
+x = torch.arange(64.0).to(device)
+module.synchronize()
+done = module.Event()
+if not is_repaired:
+    module.current_stream().wait_event(done)
+with module.stream(side):
+    y = x * 2  # one
+    done.record()
+if is_repaired:
+    module.current_stream().wait_event(done)
+observe(y + 1)  # other
+y.record_stream(module.current_stream())

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`outboard race`: finds missing waits of a program, without the hardware."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torch_outboard.cli.shown import json_to, printable, progress
+from torch_outboard.cli.torch_first import import_torch
+
+__all__ = ["race"]
+
+RACE, USAGE, FAILS = 1, 2, 3
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--driver", help="The driver whose devices the program uses. [default: the one that has schedules]")
+@click.option("--seeds", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Schedules to run.")
+@click.option("--depth", type=click.IntRange(1, 64), help="Depth of the races to look for. [default: by the seed]")
+@click.option("--schedule", metavar="pct:SEED", help="Run this schedule only, as a report names it.")
+@click.option(
+    "--changes", type=click.IntRange(min=0), help="Of that schedule, only the first so many changes of ranks."
+)
+@click.option("--jobs", "-j", type=click.IntRange(1, 256), help="Processes at a time. [default: the number of cores]")
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300,
+    show_default=True,
+    metavar="SECONDS",
+    help="Of one run.",
+)
+@click.option("--own-folder", is_flag=True, help="Run each in its own temporary folder, for programs that write files.")
+@click.option(
+    "--stdin", type=click.Path(exists=True, dir_okay=False), help="What the program reads; nothing by default."
+)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JSON.")
+@click.option(
+    "--html", "html_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as a page."
+)
+@click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def race(is_module: bool, script: str, arguments: tuple[str, ...], **given: Any) -> None:
+    """Run a program under the stream sanitizer and many schedules, and report the first difference.
+
+    The program runs twice in the order of its calls, once under the sanitizer, and then once for each seed, in orders
+    that a device may choose too. Its output, the tensors that it passes to torch_outboard.testing.observe, and its exit
+    status are compared. Stops at the first difference, and prints the two accesses and the missing line of code.
+
+    Exits with 0 if there is no difference and no report of the sanitizer, with 1 for a race, with 2 for wrong usage,
+    and with 3 if the program fails in the order of its calls.
+    """
+    import_torch()
+    from torch_outboard.race.runs import Program
+
+    if not is_module and not os.path.isfile(script):
+        raise click.UsageError(f"there is no file {script!r}; for a module, as of python -m, say -m")
+    sys.exit(run(Program("module" if is_module else "script", script, arguments), **given))
+
+
+def run(
+    program: Any,
+    driver: str | None,
+    seeds: int,
+    depth: int | None,
+    schedule: str | None,
+    changes: int | None,
+    jobs: int | None,
+    time_limit: float,
+    own_folder: bool,
+    stdin: str | None,
+    json_file: Path | None,
+    html_file: Path | None,
+) -> int:
+    """Search, print and write the report, and return the exit status."""
+    from torch_outboard.race import page, report
+    from torch_outboard.race.runs import Runner
+    from torch_outboard.race.search import Failed, Refused, search
+
+    plan = _plan(program, driver, seeds, depth, schedule, changes)
+    count = min(jobs or os.cpu_count() or 1, len(plan.seeds) + 1)
+    for file in (json_file, html_file):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise click.UsageError(f"there is no folder {str(file.absolute().parent)!r} for the report")
+    runner = Runner(plan.driver, plan.name, count, time_limit, own_folder, stdin or "")
+    try:
+        with progress("runs", len(plan.seeds) + 2, shows_left=True) as step:
+            found = search(plan, runner, count, step)
+    except Failed as error:
+        click.echo(_printable(str(error)), err=True)
+        return FAILS
+    except Refused as error:
+        raise click.UsageError(_printable(str(error))) from error
+    finally:
+        runner.close()
+    click.echo(_printable(report.as_text(found)))
+    if json_file is not None:
+        json_to(json_file, report.as_json(found))
+    if html_file is not None:
+        try:
+            html_file.write_text(page.page(found), encoding="utf-8")
+        except OSError as error:
+            raise click.ClickException(f"the page can't be written: {error}") from error
+    return report.status_of(found)
+
+
+def _printable(text: str) -> str:
+    return "\n".join(printable(line) for line in text.splitlines())
+
+
+def _plan(
+    program: Any, driver: str | None, seeds: int, depth: int | None, schedule: str | None, changes: int | None
+) -> Any:
+    from torch_outboard._discovery import find_driver
+    from torch_outboard._errors import RegistrationError
+    from torch_outboard.race.search import Plan
+
+    if changes is not None and schedule is None:
+        raise click.UsageError("--changes cuts one schedule short: name it by --schedule")
+    try:
+        name = driver or _driver_with_schedules()
+        found = find_driver(name)
+    except (RegistrationError, ImportError) as error:
+        raise click.UsageError(str(error)) from error
+    if "schedule" not in found.options:
+        raise click.UsageError(f"the driver {name!r} has no option 'schedule', so there is one order of work only")
+    chosen = tuple(range(seeds)) if schedule is None else (_seed(schedule),)
+    return Plan(program, name, found.name, frozenset(found.options), chosen, depth, changes)
+
+
+def _seed(schedule: str) -> int:
+    kind, _, seed = schedule.partition(":")
+    if kind != "pct" or not seed.isdecimal():
+        raise click.UsageError(f"--schedule is pct:SEED, as pct:7, not {schedule!r}")
+    return int(seed)
+
+
+def _driver_with_schedules() -> str:
+    """Return the installed driver that has schedules; raise click.UsageError if there is none, or several."""
+    from torch_outboard._discovery import found_drivers
+    from torch_outboard._errors import RegistrationError
+
+    having = []
+    for name, found in found_drivers().items():
+        try:
+            options = found.load().options
+        except RegistrationError:  # it is not for this machine, and `outboard info` says why
+            continue
+        if "schedule" in options:
+            having.append(name)
+    if len(having) != 1:
+        what = "no installed driver has" if not having else f"several drivers have ({', '.join(having)})"
+        raise click.UsageError(f"{what} schedules; choose one by --driver")
+    return having[0]
+
+
+def run_for_pytest(arguments: list[str], given: dict[str, Any]) -> int:
+    """Do the same for the tests that these arguments of pytest name, and return the exit status."""
+    from torch_outboard.race.runs import Program
+
+    files = {f"{name}_file": Path(file) if (file := given.pop(name)) else None for name in ("json", "html")}
+    options: dict[str, Any] = {**given, **files, "own_folder": False, "stdin": None}
+    try:
+        return run(Program("pytest", "pytest", tuple(arguments)), **options)
+    except click.ClickException as error:
+        error.show()
+        return USAGE

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The comparison of two runs of a program, without what differs between runs in the same order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch_outboard.race.runs import Run
+
+__all__ = ["Noise", "difference", "noise_of"]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What differs between two runs in which all work is done in the order of the calls: no race shows there."""
+
+    lines: frozenset[int] = frozenset()  # of the output, by their places
+    results: frozenset[int] = frozenset()  # of `observe`
+    tests: frozenset[str] = frozenset()
+    is_output: bool = False  # the number of lines, so that nothing of the output can be compared
+
+    def describe(self) -> list[str]:
+        """Return a sentence for each thing that is not compared."""
+        found = []
+        if self.is_output:
+            found.append("two runs of the inline schedule print different numbers of lines: the output is not compared")
+        elif self.lines:
+            first = min(self.lines) + 1
+            found.append(
+                f"{len(self.lines)} lines of the output differ between two runs of the inline schedule, line {first} "
+                "first: they hold times, addresses or random numbers, and are not compared"
+            )
+        if self.results:
+            found.append(
+                f"{len(self.results)} observed results differ between two runs of the inline schedule and are not "
+                "compared: seed the random numbers that they depend on"
+            )
+        if self.tests:
+            found.append(f"tests that differ between two runs of the inline schedule: {', '.join(sorted(self.tests))}")
+        return found
+
+
+def noise_of(first: Run, second: Run) -> Noise:
+    """Return what differs between two runs of the inline schedule."""
+    lines = {at for at, (one, other) in enumerate(zip(first.lines, second.lines, strict=False)) if one != other}
+    is_output = len(first.lines) != len(second.lines)
+    pairs = zip(_results(first), _results(second), strict=False)
+    results = {at for at, (one, other) in enumerate(pairs) if one[:2] != other[:2]}
+    tests, others = _tests(first), _tests(second)
+    different = {name for name in tests.keys() | others.keys() if tests.get(name) != others.get(name)}
+    return Noise(frozenset(lines), frozenset(results), frozenset(different), is_output)
+
+
+def difference(expected: Run, found: Run, noise: Noise) -> str:
+    """Return in words how a run differs from the inline schedule's, or "" if it does not."""
+    is_pytest = bool(expected.answer.get("tests"))
+    if (found.ended, found.status) != (expected.ended, expected.status) and not (is_pytest and found.ended == "exit"):
+        return f"the program {found.ending}, and {expected.ending} on the inline schedule.{_last_words(found)}"
+    if is_pytest:  # the output holds times
+        return _different_test(expected, found, noise)
+    for at, (one, other) in enumerate(zip(_results(expected), _results(found), strict=False)):
+        if one[:2] != other[:2] and at not in noise.results:
+            return f"{other[0]} is {other[2]}, and {one[2]} on the inline schedule"
+    if len(_results(expected)) != len(_results(found)):
+        return f"{len(_results(found))} results are observed, and {len(_results(expected))} on the inline schedule"
+    if noise.is_output:
+        return ""
+    for at, (line, wanted) in enumerate(zip(found.lines, expected.lines, strict=False)):
+        if line != wanted and at not in noise.lines:
+            return f"line {at + 1} of the output is {line!r}, and {wanted!r} on the inline schedule"
+    if len(found.lines) != len(expected.lines):
+        return f"the output has {len(found.lines)} lines, and {len(expected.lines)} on the inline schedule"
+    return ""
+
+
+def _different_test(expected: Run, found: Run, noise: Noise) -> str:
+    tests, others = _tests(expected), _tests(found)
+    for name in [*tests, *(name for name in others if name not in tests)]:
+        if name in noise.tests or tests.get(name) == others.get(name):
+            continue
+        outcome, seen = others.get(name, ("missing", ()))
+        wanted, wanted_seen = tests.get(name, ("missing", ()))
+        if outcome != wanted:
+            why = next((one["why"] for one in found.answer["tests"] if one["name"] == name), "")
+            last = why.strip().splitlines()[-1:] or [""]
+            return f"the test {name} has {outcome}, and {wanted} on the inline schedule: {last[0]}"
+        for one, other in zip(wanted_seen, seen, strict=False):
+            if one != other:
+                return f"in the test {name}, {other[0]} is {other[2]}, and {one[2]} on the inline schedule"
+        return f"the test {name} observes {len(seen)} results, and {len(wanted_seen)} on the inline schedule"
+    return ""
+
+
+def _results(run: Run) -> list[list[str]]:
+    return list(run.answer.get("observed", ()))
+
+
+def _tests(run: Run) -> dict[str, tuple[str, tuple[tuple[str, ...], ...]]]:
+    return {
+        one["name"]: (one["outcome"], tuple(tuple(seen) for seen in one["observed"]))
+        for one in run.answer.get("tests", ())
+    }
+
+
+def _last_words(run: Run) -> str:
+    lines = [line for line in run.errors.strip().splitlines() if line.strip()]
+    return f" Its last words: {lines[-1].strip()}" if lines else ""

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The search for a schedule under which a program's results differ, and for the fewest changes that still show it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch_outboard.race.compare import Noise, difference, noise_of
+from torch_outboard.race.runs import Program, Run, Runner
+
+__all__ = ["Failed", "Finding", "Plan", "Refused", "search"]
+
+Step = Callable[[str], None]
+
+
+class Refused(Exception):
+    """The program cannot be searched as it was asked for; the message says what to change."""
+
+
+class Failed(Exception):
+    """The program fails on the inline schedule, so it has no results to compare."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run."""
+
+    program: Program
+    driver: str  # as it is attached
+    name: str  # of its devices
+    options: frozenset[str]  # that the driver has
+    seeds: tuple[int, ...]
+    depth: int | None = None
+    changes: int | None = None  # of a run that is repeated
+
+
+@dataclass
+class Finding:
+    """What was found."""
+
+    plan: Plan
+    expected: Run  # on the inline schedule, under the sanitizer
+    shown: Mapping[str, str] | None = None  # the options of the schedule that shows the difference
+    difference: str = ""
+    ended: str = ""  # as of a Run
+    runs: int = 0
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def races(self) -> list[dict[str, Any]]:
+        """The reports of the sanitizer."""
+        return list(self.expected.answer.get("races", ()))
+
+    @property
+    def by(self) -> list[str]:
+        """What has found a race: "schedule", "sanitizer"."""
+        return [*(["schedule"] if self.shown is not None else []), *(["sanitizer"] if self.races else [])]
+
+    @property
+    def lines(self) -> list[list[Any]]:
+        """File and line of the two accesses of the first race, as far as they are known."""
+        if not self.races:
+            return []
+        places = [access["place"] for access in self.races[0]["accesses"] if access["place"]]
+        return places[:1] if self.races[0]["kind"] == "unwaited" else places
+
+
+def search(plan: Plan, runner: Runner, jobs: int, step: Step) -> Finding:
+    """Search for a race.
+
+    `step` is called with the name of each run that has ended.
+
+    Raises
+    ------
+    Failed
+        The program fails on the inline schedule.
+    Refused
+        The program chooses its schedule itself, or its exit status is random.
+    """
+    start = time.monotonic()
+    common = {"poison": "1"} if "poison" in plan.options else {}
+    with ThreadPoolExecutor(jobs) as pool:
+        inline = {**common, "schedule": "inline"}
+        both = [pool.submit(runner.run, plan.program, inline, sanitizes) for sanitizes in (False, True)]
+        first, second = (_taken(one, step, "inline") for one in both)
+        _check(plan, first)
+        _check(plan, second)
+        noise = noise_of(first, second)
+        found = Finding(plan, second, runs=2, notes=noise.describe())
+        if not second.answer:
+            found.notes.append("the program ends its process itself, so the sanitizer's reports are lost")
+        if _has_one_stream(second):
+            found.notes.append("nothing to find: one stream")
+        else:
+            _try_seeds(found, first, noise, runner, pool, common, step)
+            # A run that does not end takes the whole limit of time.
+            if found.shown is not None and found.ended != "time" and plan.changes is None and "changes" in plan.options:
+                _shorten(found, first, noise, runner, pool, step)
+    found.seconds = time.monotonic() - start
+    return found
+
+
+def _taken(future: Future[Run], step: Step, name: str) -> Run:
+    run = future.result()
+    step(name)
+    return run
+
+
+def _check(plan: Plan, run: Run) -> None:
+    """Raise Failed or Refused for a run of the inline schedule whose results are worth nothing."""
+    tests = run.answer.get("tests", ())
+    if run.ended != "exit" or (run.status != 0 and not (tests and run.status == 1)):
+        words = run.errors.strip() or run.output.strip()
+        hint = ""
+        if run.ended == "time":
+            hint = " Give a higher --time-limit, or a shorter program."
+        elif "EOFError" in words:
+            hint = " It reads its standard input: give a file by --stdin."
+        raise Failed(f"the program {run.ending} on the inline schedule.{hint}\n{_tail(words)}")
+    asked, given = run.options["schedule"], run.answer.get("options", {}).get("schedule", "inline")
+    if asked != given:
+        raise Refused(
+            f"the program chooses the schedule itself: it attaches the driver with schedule={given}. Leave the option "
+            "out, since outboard race chooses it by the environment"
+        )
+
+
+def _tail(text: str) -> str:
+    return "\n".join(text.splitlines()[-30:])
+
+
+def _has_one_stream(run: Run) -> bool:
+    """Return whether all schedules are the same, since there is one order of work only."""
+    answer = run.answer
+    return bool(answer) and answer["streams"] <= 1 and not answer["has_host_copies"]
+
+
+def _options_for(found: Finding, common: Mapping[str, str], seed: int) -> dict[str, str]:
+    plan = found.plan
+    options = {**common, "schedule": f"pct:{seed}"}
+    if plan.depth is not None and "depth" in plan.options:
+        options["depth"] = str(plan.depth)
+    if "steps" in plan.options and (steps := found.expected.answer.get("steps")):
+        options["steps"] = str(steps)
+    if plan.changes is not None:
+        options["changes"] = str(plan.changes)
+    return options
+
+
+def _try_seeds(
+    found: Finding,
+    expected: Run,
+    noise: Noise,
+    runner: Runner,
+    pool: ThreadPoolExecutor,
+    common: Mapping[str, str],
+    step: Step,
+) -> None:
+    """Run the seeds until one shows a difference."""
+    todo = list(found.plan.seeds)
+    running: dict[Future[Run], int] = {}
+    while todo or running:
+        while todo and len(running) < pool._max_workers:
+            seed = todo.pop(0)
+            running[pool.submit(runner.run, found.plan.program, _options_for(found, common, seed))] = seed
+        done, _ = wait(running, return_when=FIRST_COMPLETED)
+        for future in sorted(done, key=running.__getitem__):
+            seed = running.pop(future)
+            run = _taken(future, step, f"pct:{seed}")
+            found.runs += 1
+            text = difference(expected, run, noise)
+            if text and found.shown is None:
+                found.shown, found.difference, found.ended = run.options, text, run.ended
+                todo.clear()
+
+
+def _shorten(found: Finding, expected: Run, noise: Noise, runner: Runner, pool: ThreadPoolExecutor, step: Step) -> None:
+    """Find the shortest prefix of the changes of ranks that still shows a difference.
+
+    Prefixes of up to eight changes are tried one by one, longer ones by halves.
+    """
+
+    def shows(changes: int) -> bool:
+        assert found.shown is not None
+        options = {**found.shown, "changes": str(changes)}
+        run = _taken(pool.submit(runner.run, found.plan.program, options), step, f"changes {changes}")
+        found.runs += 1
+        text = difference(expected, run, noise)
+        if text:
+            found.shown, found.difference = options, text
+        return bool(text)
+
+    tried = -1
+    most = 1 << 20
+    while tried < most:
+        changes = tried + 1 if tried < 8 else 2 * tried
+        if shows(changes):
+            break
+        tried = changes
+    else:
+        found.notes.append("the difference needs the whole run: no prefix of its changes shows it")
+        return
+    low, high = tried, changes  # low does not show it, or nothing is lower
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if shows(middle) else (middle, high)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The plugin of pytest: `pytest --outboard-race` runs tests under many schedules, as `outboard race` runs a program.
+
+A separate module, so that a pytest that does not ask for it does not import torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+__all__: list[str] = []
+
+_OWN = "--outboard-race"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("torch-outboard races")
+    group.addoption(
+        _OWN, action="store_true", help="look for races: run the tests under many schedules of a simulated device"
+    )
+    group.addoption(f"{_OWN}-driver", metavar="NAME", help="the driver; by default the one that has schedules")
+    group.addoption(f"{_OWN}-seeds", type=int, default=20, metavar="N", help="schedules to run (default: 20)")
+    group.addoption(f"{_OWN}-depth", type=int, metavar="N", help="depth of the races to look for")
+    group.addoption(f"{_OWN}-schedule", metavar="pct:SEED", help="run this schedule only")
+    group.addoption(f"{_OWN}-changes", type=int, metavar="N", help="of that schedule, only the first changes of ranks")
+    group.addoption(f"{_OWN}-jobs", type=int, metavar="N", help="processes at a time (default: the number of cores)")
+    group.addoption(
+        f"{_OWN}-time-limit", type=float, default=600, metavar="SECONDS", help="of one run of all tests (default: 600)"
+    )
+    group.addoption(f"{_OWN}-json", metavar="FILE", help="write the report as JSON")
+    group.addoption(f"{_OWN}-html", metavar="FILE", help="write the report as a page")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Search for races instead of running the tests here, if asked for."""
+    if not config.getoption(_OWN):
+        return None
+    # Importing torch may attach a driver; then its package must not be half imported.
+    import torch  # noqa: F401
+
+    from torch_outboard.cli.race import run_for_pytest
+
+    given: dict[str, Any] = {
+        name: config.getoption(f"{_OWN}-{name.replace('_', '-')}")
+        for name in ("driver", "seeds", "depth", "schedule", "changes", "jobs", "time_limit", "json", "html")
+    }
+    return run_for_pytest(_arguments(list(config.invocation_params.args)), given)
+
+
+def _arguments(arguments: list[str]) -> list[str]:
+    """Return pytest's own arguments, without this plugin's."""
+    kept = []
+    skips = False
+    for argument in arguments:
+        if skips:
+            skips = False
+        elif argument.startswith(_OWN):
+            skips = argument != _OWN and "=" not in argument  # its value follows
+        else:
+            kept.append(str(argument))
+    return kept
