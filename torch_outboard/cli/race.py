@@ -15,7 +15,7 @@ from torch_outboard.cli.torch_first import import_torch
 
 __all__ = ["race"]
 
-RACE, USAGE, FAILS = 1, 2, 3
+USAGE, FAILS, INTERRUPTED = 2, 3, 130
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -97,16 +97,19 @@ def run(
         return FAILS
     except Refused as error:
         raise click.UsageError(_printable(str(error))) from error
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
     finally:
         runner.close()
     click.echo(_printable(report.as_text(found)))
-    if json_file is not None:
-        json_to(json_file, report.as_json(found))
-    if html_file is not None:
-        try:
+    try:
+        if json_file is not None:
+            json_to(json_file, report.as_json(found))
+        if html_file is not None:
             html_file.write_text(page.page(found), encoding="utf-8")
-        except OSError as error:
-            raise click.ClickException(f"the page can't be written: {error}") from error
+    except (OSError, click.ClickException) as error:  # whose own status is that of a race
+        raise click.UsageError(f"the report can't be written: {error}") from error
     return report.status_of(found)
 
 

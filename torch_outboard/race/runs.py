@@ -100,11 +100,17 @@ class Runner:
         finally:
             self._idle.put(server)
 
+    def cancel(self) -> None:
+        """End the runs under way, and return when they have ended. No other can be started."""
+        self._is_closed = True
+        while processes := list(self._processes):  # one that has not begun has no number yet
+            for process in processes:
+                _end(process)
+            time.sleep(0.05)
+
     def close(self) -> None:
         """End the runs under way, and remove what the runs have written."""
-        self._is_closed = True
-        for process in list(self._processes):
-            _end(process)
+        self.cancel()
         for _ in self._servers:
             self._idle.get().close()
         self._scratch.cleanup()

@@ -85,23 +85,32 @@ def search(plan: Plan, runner: Runner, jobs: int, step: Step) -> Finding:
     start = time.monotonic()
     common = {"poison": "1"} if "poison" in plan.options else {}
     with ThreadPoolExecutor(jobs) as pool:
-        inline = {**common, "schedule": "inline"}
-        both = [pool.submit(runner.run, plan.program, inline, sanitizes) for sanitizes in (False, True)]
-        first, second = (_taken(one, step, "inline") for one in both)
-        _check(plan, first)
-        _check(plan, second)
-        noise = noise_of(first, second)
-        found = Finding(plan, second, runs=2, notes=noise.describe())
-        if not second.answer:
-            found.notes.append("the program ends its process itself, so the sanitizer's reports are lost")
-        if _has_one_stream(second):
-            found.notes.append("nothing to find: one stream")
-        else:
-            _try_seeds(found, first, noise, runner, pool, common, step)
-            # A run that does not end takes the whole limit of time.
-            if found.shown is not None and found.ended != "time" and plan.changes is None and "changes" in plan.options:
-                _shorten(found, first, noise, runner, pool, step)
+        try:
+            found = _search(plan, runner, pool, common, step)
+        except KeyboardInterrupt:  # the pool would wait for its runs
+            runner.cancel()
+            raise
     found.seconds = time.monotonic() - start
+    return found
+
+
+def _search(plan: Plan, runner: Runner, pool: ThreadPoolExecutor, common: Mapping[str, str], step: Step) -> Finding:
+    inline = {**common, "schedule": "inline"}
+    both = [pool.submit(runner.run, plan.program, inline, sanitizes) for sanitizes in (False, True)]
+    first, second = (_taken(one, step, "inline") for one in both)
+    _check(plan, first)
+    _check(plan, second)
+    noise = noise_of(first, second)
+    found = Finding(plan, second, runs=2, notes=noise.describe())
+    if not second.answer:
+        found.notes.append("the program ends its process itself, so the sanitizer's reports are lost")
+    if _has_one_stream(second):
+        found.notes.append("nothing to find: one stream")
+    else:
+        _try_seeds(found, first, noise, runner, pool, common, step)
+        # A run that does not end takes the whole limit of time.
+        if found.shown is not None and found.ended != "time" and plan.changes is None and "changes" in plan.options:
+            _shorten(found, first, noise, runner, pool, step)
     return found
 
 
