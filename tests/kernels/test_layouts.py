@@ -25,6 +25,12 @@ OPERATORS: dict[str, Function] = {
     "rms_norm": lambda x: F.rms_norm(x, (6,)),
     "max_unpool2d": lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2),
     "upsample_bilinear2d": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "hardtanh": F.hardtanh,
+    "hardswish": F.hardswish,
+    "logsigmoid": F.logsigmoid,
+    "huber_loss": lambda x: F.huber_loss(x, torch.zeros_like(x), reduction="none"),
+    "binary_cross_entropy": lambda x: F.binary_cross_entropy(x.sigmoid(), torch.ones_like(x), reduction="none"),
+    "roll": lambda x: x.roll((1, 2), (1, 3)),
 }
 PAIRS = [
     ("channels_last", "contiguous"),
@@ -52,3 +58,12 @@ def test_layouts_of_results_and_gradients(name: str, of_input: str, of_gradient:
     for got, expected in zip(run(device), run(torch.device("cpu")), strict=True):
         torch.testing.assert_close(got.cpu(), expected, atol=1e-4, rtol=1e-4)
         assert got.stride() == expected.stride()
+
+
+@pytest.mark.usefixtures("nothing_on_the_cpu")
+def test_numbers_beyond_the_type_of_an_index_are_written(device: torch.device) -> None:
+    """No number is converted to an index's type, so that infinities have kernels."""
+    index, zeros = torch.tensor([1], device=device), torch.zeros(3, device=device)
+    for number in (-float("inf"), 1e30):
+        assert zeros.scatter(0, index, number).tolist() == [0.0, pytest.approx(number), 0.0]
+        assert zeros.clone().index_fill_(0, index, number).tolist() == [0.0, pytest.approx(number), 0.0]

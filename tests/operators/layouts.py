@@ -121,6 +121,11 @@ LAYOUTS: dict[str, Layout] = {
 
 def laid_out(sample: SampleInput, layout: Layout, only: int | None = None) -> SampleInput | None:
     """Return the sample with its dense tensors, or only the n-th, in a layout; None if the layout applies to none."""
+    return laid_out_each(sample, lambda number: layout if only in (None, number) else None)
+
+
+def laid_out_each(sample: SampleInput, layout_of: Callable[[int], Layout | None]) -> SampleInput | None:
+    """Return the sample with its dense tensors in the layouts of their numbers; None if no layout applies."""
     number = -1
     changed = False
 
@@ -129,7 +134,8 @@ def laid_out(sample: SampleInput, layout: Layout, only: int | None = None) -> Sa
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_quantized:
             return value
         number += 1
-        if only is not None and number != only:
+        layout = layout_of(number)
+        if layout is None:
             return value
         with torch.no_grad():
             other = layout(value.detach())

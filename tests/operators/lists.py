@@ -73,6 +73,7 @@ _WITHOUT_ERRORS = """
 """
 NOTHING_TO_COMPARE: dict[str, frozenset[str]] = {
     "layouts": frozenset(_FACTORIES.split()),
+    "layout-pairs": frozenset(_FACTORIES.split()) - {"tril_indices", "triu_indices"},
     "out": frozenset({"equal"}),
     "sparse": frozenset({"randn_like", "zeros_like"}),
     "errors": frozenset(_WITHOUT_ERRORS.split()),

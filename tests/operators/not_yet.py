@@ -26,6 +26,7 @@ IDENTITY = "the CPU's kernel compares addresses of references; CUDA's resizes th
 PROMOTED = (
     "the CPU casts an operand to the common type first, and lays the result out as the copy; CUDA does as this device"
 )
+EXPANDED = "beside an expanded tensor, the CPU's gradient has the strides of another tensor than the meta kernel's"
 UNDEFINED = "the CPU's kernel gives memory that it has not written: two calls differ"
 KEPT = "the CPU keeps a dimension at first, and its warning of outputs that are resized names the shape with it"
 WORDS = "the CPU's words, as at the call; the database lists CUDA's"
@@ -48,6 +49,13 @@ NOT_YET: dict[str, dict[str, list[Gap]]] = {
             native_group_norm
             """),
     ),
+    "layout-pairs": _listed(
+        (CSR, """
+            sparse.mm.reduce sparse.sampled_addmm
+            """),
+    )
+    | {name: [Gap(EXPANDED, later=True)] for name in ("nn.functional.prelu", "renorm")}
+    | {"native_group_norm": [Gap(UNDEFINED, later=True)]},
     "broadcasting": _listed(
         (DECOMPOSED, """
             ldexp:float32

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "ops/call/known_warnings.h"
 #include "ops/call/rehearsal.h"
@@ -100,6 +101,10 @@ bool is_negative_bound(const c10::IValue& number, const Call& call) {
          call.arg(0).toTensor().scalar_type() == c10::kByte;
 }
 
+bool is_index(std::string_view name) {
+  return name == "index" || name == "indices";
+}
+
 // Check a number. A number beyond a tensor's dtype may also exceed the dtype in which the kernel
 // computes: the kernel decides, on one element.
 void check_number(const c10::IValue& number, const Call& call) {
@@ -110,6 +115,9 @@ void check_number(const c10::IValue& number, const Call& call) {
   bool is_beyond_bool = false;
   bool has_others = false;  // bools beside them are masks, which no number is written to
   for (size_t i = 0; !is_beyond && i < call.op().args.size(); ++i) {
+    if (is_index(call.op().handle.schema().arguments()[i].name())) {
+      continue;  // no number is written to it
+    }
     call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
       const bool is_bool = tensor.scalar_type() == c10::kBool;
       (is_bool ? is_beyond_bool : is_beyond) |= may_exceed(number.toScalar(), tensor.scalar_type());

@@ -46,8 +46,7 @@ constexpr Of kRows[] = {
     Of{"aten::_embedding_bag_forward_only", {.correct = correct_embedding_bag_forward_only}},
     Of{"aten::_functional_assert_async", kJudgesValues},
     Of{"aten::_fused_adagrad_", kKeepsShapes},
-    Of{"aten::_fused_rms_norm_backward",
-       {.correct = correct_rms_norm_backward, .on_cpu = "outboard::rms_norm_backward"}},
+    Of{"aten::_fused_rms_norm_backward", {.layout = Layout::Like, .on_cpu = "outboard::rms_norm_backward"}},
     Of{"aten::_fused_sgd_", kKeepsShapes},
     Of{"aten::_index_put_impl_.default", {.warns = Warns::OfBytes}},
     Of{"aten::_linalg_eigh", {.raises_at_call = true}},
@@ -71,6 +70,7 @@ constexpr Of kRows[] = {
     Of{"aten::arange", kShapeOfScalars},
     Of{"aten::batch_norm_backward", {.layout = Layout::Suggested, .like = 1}},
     Of{"aten::bernoulli_", kKeepsShapes},
+    Of{"aten::binary_cross_entropy_backward", {.layout = Layout::Like, .like = 1}},
     Of{"aten::cat.default", {.begins_in_parts = true}},
     Of{"aten::cauchy_", kKeepsShapes},
     Of{"aten::channel_shuffle", {.layout = Layout::Suggested}},
@@ -86,6 +86,9 @@ constexpr Of kRows[] = {
     Of{"aten::fractional_max_pool3d", kGivenSamples},
     Of{"aten::geometric_", kKeepsShapes},
     Of{"aten::glu_backward", {.layout = Layout::Contiguous}},
+    Of{"aten::hardswish_backward", {.correct = correct_iterated}},
+    Of{"aten::hardtanh_backward", {.correct = correct_iterated}},
+    Of{"aten::huber_loss", {.layout = Layout::Like}},
     Of{"aten::index", {.masks_decide = true}},
     Of{"aten::index.Tensor", {.warns = Warns::OfBytes}},
     Of{"aten::linalg_cholesky_ex", kWantsFullRank},
@@ -99,6 +102,7 @@ constexpr Of kRows[] = {
     Of{"aten::linalg_lu_solve", kRefusesZeros},
     Of{"aten::linspace", kShapeOfScalars},
     Of{"aten::log_normal_", kKeepsShapes},
+    Of{"aten::log_sigmoid_backward", {.layout = Layout::Like}},
     Of{"aten::log_sigmoid_forward", {.layout = Layout::Contiguous, .laid_out = 2}},
     Of{"aten::logspace", kShapeOfScalars},
     Of{"aten::lu_unpack", kRefusesZeros},
@@ -122,6 +126,7 @@ constexpr Of kRows[] = {
     Of{"aten::repeat_interleave", kJudgesSums},
     Of{"aten::replication_pad2d", {.layout = Layout::Suggested}},
     Of{"aten::replication_pad2d_backward", {.layout = Layout::Suggested, .like = 1}},
+    Of{"aten::roll", {.correct = correct_roll}},
     Of{"aten::rrelu_with_noise", {.layout = Layout::Contiguous}},
     Of{"aten::segment_reduce", {.raises_at_call = true, .judges = Judges::Sums}},
     Of{"aten::std.correction", kWarnsOfFreedom},
@@ -228,6 +233,7 @@ std::vector<std::string> described(const Facts& facts) {
   add(facts.judges != Judges::Nothing, "the CPU's kernel judges values: it is not tried on stand-ins");
   add(facts.warns != Warns::No, "it warns at the call: csrc/ops/call/known_warnings.cpp");
   add(facts.layout == Layout::Contiguous, "its results are contiguous, whatever the meta kernel returns");
+  add(facts.layout == Layout::Like, "its results are laid out as an argument");
   add(facts.layout == Layout::Suggested, "its results follow the memory format of an argument");
   add(facts.drops_at != 0, "which numbers are dropped, the provider of the forward operator alone knows");
   add(facts.correct != nullptr, "its results' shapes are corrected: csrc/ops/operator/shape_corrections.cpp");

@@ -36,7 +36,8 @@ enum class Judges : uint8_t {
 enum class Layout : uint8_t {
   AsMeta,
   Contiguous,
-  Suggested  // in the memory format that the argument `like` suggests
+  Suggested,  // in the memory format that the argument `like` suggests
+  Like        // as empty_like of the argument `like`
 };
 
 // Warnings of the CPU kernel that the arguments predict: ops/call/known_warnings.cpp.

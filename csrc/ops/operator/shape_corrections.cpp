@@ -2,6 +2,7 @@
 #include "ops/operator/shape_corrections.h"
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/TensorIterator.h>
 #include <ATen/native/ConvUtils.h>
 #include <ATen/ops/_embedding_bag_forward_only.h>
 #include <ATen/ops/zeros.h>
@@ -33,8 +34,25 @@ void set_format(OutputShape& output, at::MemoryFormat format) {
   output.nbytes = span_bytes(output.sizes, output.strides, c10::elementSize(output.dtype));
 }
 
+void set_strides(OutputShape& output, c10::IntArrayRef strides) {
+  if (output.is_defined && output.sizes.size() == strides.size()) {
+    output.strides.assign(strides.begin(), strides.end());
+    output.nbytes = span_bytes(output.sizes, output.strides, c10::elementSize(output.dtype));
+  }
+}
+
+void lay_out_like(const at::Tensor& given, OutputShape& output) {
+  if (given.sizes().equals(output.sizes)) {
+    set_strides(output, at::infer_dense_strides(given.sizes(), given.strides()));
+  }
+}
+
 void lay_out(const Facts& facts, const torch::jit::Stack& arguments, CallShape& shape) {
   if (facts.layout == Layout::AsMeta) {
+    return;
+  }
+  if (facts.layout == Layout::Like) {
+    lay_out_like(arguments[facts.like].toTensor(), shape.outputs[0]);
     return;
   }
   const at::MemoryFormat format = facts.layout == Layout::Suggested
@@ -159,15 +177,30 @@ void correct_statistics(const Operator& op, const torch::jit::Stack& arguments, 
   }
 }
 
-// The meta kernel lays the gradient of the input out like the input, torch's CPU operators like the
-// gradient of the result.
-void correct_rms_norm_backward(const Operator&, const torch::jit::Stack& arguments, CallShape& shape) {
-  OutputShape& gradient = shape.outputs[0];
-  const at::Tensor& given = arguments[0].toTensor();
-  if (gradient.is_defined && given.sizes().equals(gradient.sizes)) {
-    const std::vector<int64_t> strides = at::infer_dense_strides(given.sizes(), given.strides());
-    gradient.strides.assign(strides.begin(), strides.end());
+void correct_iterated(const Operator& op, const torch::jit::Stack& arguments, CallShape& shape) {
+  at::TensorIteratorConfig config;
+  config.set_check_mem_overlap(false).check_all_same_dtype(false).add_owned_output(at::Tensor());
+  for (size_t i = 0; i < op.args.size(); ++i) {
+    if (arguments[i].isTensor() && arguments[i].toTensor().defined()) {
+      config.add_owned_const_input(arguments[i].toTensor());
+    }
   }
+  config.declare_static_dtype_and_device(shape.outputs[0].dtype, c10::kMeta);
+  set_strides(shape.outputs[0], config.build().output().strides());
+}
+
+// Two parts are joined for each dimension. One without elements suggests the contiguous format.
+void correct_roll(const Operator&, const torch::jit::Stack& arguments, CallShape& shape) {
+  const at::Tensor& self = arguments[0].toTensor();
+  const auto shifts = arguments[1].toIntVector(), dims = arguments[2].toIntVector();
+  if (self.numel() == 0 || dims.empty() || dims.size() != shifts.size()) {
+    return;
+  }
+  bool has_parts = true;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    has_parts &= shifts[i] % self.size(dims[i]) != 0;
+  }
+  set_format(shape.outputs[0], has_parts ? self.suggest_memory_format() : at::MemoryFormat::Contiguous);
 }
 
 // Torch 2.11's meta kernel returns float32 for all; the CPU kernel sums doubles in doubles.

@@ -17,6 +17,7 @@ from .errors import Errors
 from .forward import Forward
 from .forward_ad import ForwardAD
 from .inplace import InPlace
+from .layout_pairs import LayoutPairs
 from .memory_layouts import MemoryLayouts
 from .out import Out
 from .settings import Settings
@@ -26,6 +27,7 @@ CHECKS: tuple[type[Check], ...] = (
     Forward,
     ForwardAD,
     MemoryLayouts,
+    LayoutPairs,
     Broadcasting,
     Out,
     InPlace,
