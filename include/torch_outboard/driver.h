@@ -347,10 +347,9 @@ typedef ob_status (*ob_operator_fn)(void* user, const ob_kernel_call* call);
    the out= form, then of the functional, then of the in-place form. The out= form serves best, without a copy; for a
    call in place its `out` is `self`. Unknown operators are OB_NOT_FOUND; attach then raises with the operator's name and
    the overloads that there are, if kernel_register returns the status.
-   `add_asked` is for a kernel that answers beforehand: `ask` gets a call without addresses, queues nothing, and
-   returns OB_UNIMPLEMENTED for what `fn` would decline. It is asked where torch chooses among operators, as for
-   attention. A question about outboard::recurrent_net that keeps memory for gradients has a `scratch`, which gives no
-   address: `ask` asks it once, for the bytes that the call keeps.
+   `add_asked` is for a kernel that answers beforehand, where torch chooses among operators, as for attention: `ask` gets
+   a call without addresses, queues nothing, and returns OB_UNIMPLEMENTED for what `fn` would decline. Asked about an
+   outboard::recurrent_net for gradients, it calls `scratch`, which gives no address, once for the bytes that are kept.
    `keep` writes to disk what a library takes long to find or to compile; `recall` gives it to `take`, once, for a device
    of equal name, vendor, architecture and driver_version, else OB_NOT_FOUND. All else belongs into the key. */
 typedef struct ob_registrar {

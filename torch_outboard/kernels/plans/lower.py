@@ -99,6 +99,7 @@ def lower_with(
             graph.run(*fakes)
             _check_outputs(traced, graph)
             keep_magnitudes(graph, generator.dialect, device)  # type: ignore[attr-defined]
+            graph.add_device_info(device)  # an assertion alone has no result that names it, and 2.11 takes the CPU's
             graph.init_wrapper_code()
             wrapper: Any = graph.wrapper_code
             wrapper.asked = asked
