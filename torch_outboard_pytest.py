@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The plugin of pytest: `pytest --outboard-race` runs tests under many schedules, as `outboard race` runs a program.
+"""The plugin of pytest: `--outboard-race` runs tests under many schedules, as `outboard race` runs a program, and
+`--outboard-as-cuda` runs tests that were written for CUDA on a driver's devices.
 
 A separate module, so that a pytest that does not ask for it does not import torch.
 """
@@ -13,6 +14,7 @@ import pytest
 __all__: list[str] = []
 
 _OWN = "--outboard-race"
+_AS_CUDA = "--outboard-as-cuda"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +33,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(f"{_OWN}-json", metavar="FILE", help="write the report as JSON")
     group.addoption(f"{_OWN}-html", metavar="FILE", help="write the report as a page")
+    parser.getgroup("torch-outboard").addoption(
+        _AS_CUDA, nargs="?", const="", metavar="DRIVER", help="call the devices of a driver cuda (docs/as-cuda.md)"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Start as_cuda(), if asked for, before the tests' modules take functions of torch.cuda."""
+    driver = early_config.known_args_namespace.outboard_as_cuda
+    if driver is None:
+        return
+    import torch  # noqa: F401 - as below
+
+    from torch_outboard._errors import OutboardError
+    from torch_outboard.cli.run import as_cuda_context
+
+    try:
+        running = as_cuda_context(driver or None)
+    except (ImportError, OutboardError) as error:
+        raise pytest.UsageError(str(error)) from error
+    early_config.add_cleanup(running.close)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch_outboard._version import __version__
 
 if TYPE_CHECKING:
-    from torch_outboard import amp
+    from torch_outboard import amp, as_cuda
     from torch_outboard._attach import attach, attached_driver
     from torch_outboard._autoload import autoload
     from torch_outboard._coverage import Coverage, CoverageRow, coverage, reset_coverage
@@ -44,6 +44,7 @@ __all__ = [
     "Status",
     "__version__",
     "amp",
+    "as_cuda",
     "attach",
     "attached_driver",
     "autoload",
@@ -72,6 +73,8 @@ _HOMES = {
     "amp": (),
     "driver": ("Driver",),
 }
+# Imported when they are asked for: most programs never do.
+_LATE = ("as_cuda",)
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
@@ -90,7 +93,7 @@ def __getattr__(name: str) -> Any:
         import torch  # noqa: F401 - the extension is linked against libraries that torch loads
 
         return import_module(f"{__name__}._C")
-    if name in _HOMES:
+    if name in _HOMES or name in _LATE:
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -119,16 +119,19 @@ ROOMS: Mapping[str, Collection[str]] = {
     "_coverage": {"_attach", "kernels"},
     "compile.reporting": {"_coverage"},
     "compile": {"compile.generator", "compile.reporting"},
+    # A set of patches on request: nothing but the command depends on it.
+    "as_cuda": {*_BASE, "_attach", "device", "distributed"},
     "": {
         *{*_BASE, "_attach", "_autoload", "_coverage", "_host_view", "_kernels", "_launch", "_properties"},
-        *{"amp", "driver"},
+        *{"amp", "as_cuda", "driver"},
     },
     "testing": {*_BASE, *_CODEGEN, "", "_discovery", "compile.generators", "driver"},
     "testing.database": {*_BASE, "kernels.alone", "testing"},
     "race": {*_BASE, "", "sanitizer", "testing"},
     "cli": {
-        *{*_BASE, "_attach", "_build", "_compat", "_discovery", "driver", "drivers", "testing", "testing.database"},
-        "race",
+        *{*_BASE, "_attach", "_build", "_compat", "_coverage", "_discovery", "driver", "drivers", "testing"},
+        "testing.database",
+        *{"as_cuda", "race"},
         *{
             "compile.generators",
             "compile.reporting",

@@ -12,6 +12,7 @@ from torch_outboard.cli.kernels import kernels
 from torch_outboard.cli.memory import memory
 from torch_outboard.cli.new import new
 from torch_outboard.cli.race import race
+from torch_outboard.cli.run import run
 from torch_outboard.cli.test import test
 
 __all__ = ["main"]
@@ -29,4 +30,5 @@ main.add_command(kernels)
 main.add_command(memory)
 main.add_command(new)
 main.add_command(race)
+main.add_command(run)
 main.add_command(test)

@@ -9,7 +9,7 @@ import click
 
 from torch_outboard.cli.info import parse_options
 
-__all__ = ["attach_for_plans"]
+__all__ = ["attach_for_plans", "driver_with_schedules"]
 
 
 def attach_for_plans(driver: str, options: tuple[str, ...]) -> Any:
@@ -28,3 +28,22 @@ def attach_for_plans(driver: str, options: tuple[str, ...]) -> Any:
     if module.device_count() == 0:
         raise click.ClickException(f"the driver {driver!r} has no device here")
     return module
+
+
+def driver_with_schedules() -> str:
+    """Return the installed driver that has schedules; raise click.UsageError if there is none, or several."""
+    from torch_outboard._discovery import found_drivers
+    from torch_outboard._errors import RegistrationError
+
+    having = []
+    for name, found in found_drivers().items():
+        try:
+            options = found.load().options
+        except RegistrationError:  # it is not for this machine, and `outboard info` says why
+            continue
+        if "schedule" in options:
+            having.append(name)
+    if len(having) != 1:
+        what = "no installed driver has" if not having else f"several drivers have ({', '.join(having)})"
+        raise click.UsageError(f"{what} schedules; choose one by --driver")
+    return having[0]

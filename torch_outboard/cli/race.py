@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from torch_outboard.cli.attached import driver_with_schedules
 from torch_outboard.cli.shown import json_to, printable, progress
 from torch_outboard.cli.torch_first import import_torch
 
@@ -127,7 +128,7 @@ def _plan(
     if changes is not None and schedule is None:
         raise click.UsageError("--changes cuts one schedule short: name it by --schedule")
     try:
-        name = driver or _driver_with_schedules()
+        name = driver or driver_with_schedules()
         found = find_driver(name)
     except (RegistrationError, ImportError) as error:
         raise click.UsageError(str(error)) from error
@@ -142,25 +143,6 @@ def _seed(schedule: str) -> int:
     if kind != "pct" or not seed.isdecimal():
         raise click.UsageError(f"--schedule is pct:SEED, as pct:7, not {schedule!r}")
     return int(seed)
-
-
-def _driver_with_schedules() -> str:
-    """Return the installed driver that has schedules; raise click.UsageError if there is none, or several."""
-    from torch_outboard._discovery import found_drivers
-    from torch_outboard._errors import RegistrationError
-
-    having = []
-    for name, found in found_drivers().items():
-        try:
-            options = found.load().options
-        except RegistrationError:  # it is not for this machine, and `outboard info` says why
-            continue
-        if "schedule" in options:
-            having.append(name)
-    if len(having) != 1:
-        what = "no installed driver has" if not having else f"several drivers have ({', '.join(having)})"
-        raise click.UsageError(f"{what} schedules; choose one by --driver")
-    return having[0]
 
 
 def run_for_pytest(arguments: list[str], given: dict[str, Any]) -> int:

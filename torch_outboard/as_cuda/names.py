@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The name of the device on its way in and out: "cuda" in a program's arguments, the driver's name inside."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["CUDA", "Names"]
+
+CUDA = "cuda"
+
+
+class Names:
+    """The two names of the device. `name` is the attached driver's."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def inward(self, value: Any) -> Any:
+        """Return a value with "cuda" replaced in devices and their texts, also inside of tuples, lists and dicts."""
+        kind = type(value)
+        if kind is str:
+            if value == CUDA or value.startswith("cuda:"):
+                return self.name + value[len(CUDA) :]
+        elif kind is torch.device:
+            if value.type == CUDA:
+                return torch.device(self.name) if value.index is None else torch.device(self.name, value.index)
+        elif kind is tuple or kind is list:
+            changed = [self.inward(one) for one in value]
+            # The same object, if nothing is to change: functions may fill a given list.
+            if any(new is not old for new, old in zip(changed, value, strict=True)):
+                return kind(changed)
+        elif kind is dict:
+            changed_values = {key: self.inward(one) for key, one in value.items()}
+            if any(changed_values[key] is not one for key, one in value.items()):
+                return changed_values
+        return value
+
+    def outward(self, value: Any) -> Any:
+        """Return a device, or the text of one, under the name that the program uses."""
+        if isinstance(value, torch.device) and value.type == self.name:
+            return torch.device(CUDA) if value.index is None else torch.device(CUDA, value.index)
+        return value
+
+    def wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function for a program that says "cuda"."""
+
+        @functools.wraps(function)
+        def for_cuda(*arguments: Any, **named: Any) -> Any:
+            return self.outward(function(*self.inward(arguments), **self.inward(named)))
+
+        return for_cuda
+
+    def standing_for(self, original: type, outward: tuple[str, ...] = ()) -> type:
+        """Return a class like the original, whose constructor takes "cuda"; the original's objects are instances.
+
+        Of the class's own objects the attributes `outward` are devices under the program's name.
+        """
+        names = self
+
+        class Meta(type(original)):  # type: ignore[misc]
+            def __call__(cls, *arguments: Any, **named: Any) -> Any:
+                return super().__call__(*names.inward(arguments), **names.inward(named))
+
+            def __instancecheck__(cls, instance: object) -> bool:
+                return issubclass(type(instance), cls)
+
+            def __subclasscheck__(cls, other: type) -> bool:
+                stands = original if "_stands" in vars(cls) else None
+                return super().__subclasscheck__(other) or (stands is not None and issubclass(other, stands))
+
+        def shown(attribute: str) -> property:
+            return property(lambda self: names.outward(getattr(super(made, self), attribute)))
+
+        made: Any = Meta(
+            original.__name__,
+            (original,),
+            {
+                "__doc__": original.__doc__,
+                "__module__": original.__module__,
+                "_stands": True,
+                **{attribute: shown(attribute) for attribute in outward},
+            },
+        )
+        return made  # type: ignore[no-any-return]

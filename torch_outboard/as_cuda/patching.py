@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Attributes that are replaced, and put back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Patching"]
+
+_MISSING = object()
+
+
+class Patching:
+    """Replaced attributes, each with a reason, and other changes; `undo` takes all back, the last first."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, str] = {}
+        self._undo: list[Callable[[], None]] = []
+
+    def set(self, owner: Any, name: str, value: Any, reason: str) -> None:
+        """Replace an attribute of a module or a class."""
+        before = vars(owner).get(name, _MISSING)
+        setattr(owner, name, value)
+        where = getattr(owner, "__qualname__", None) or owner.__name__
+        self.done(f"{where}.{name}", reason, lambda: _put_back(owner, name, before))
+
+    def done(self, what: str, reason: str, undo: Callable[[], None]) -> None:
+        """Note a change that was made otherwise."""
+        self.reasons.setdefault(what, reason)
+        self._undo.append(undo)
+
+    def undo(self) -> None:
+        """Take back all changes."""
+        while self._undo:
+            self._undo.pop()()
+        self.reasons.clear()
+
+
+def _put_back(owner: Any, name: str, before: Any) -> None:
+    if before is _MISSING:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, before)

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What is replaced in torch while a program for CUDA runs, room by room."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from torch_outboard._errors import NotSupportedError
+from torch_outboard.as_cuda.names import CUDA, Names
+from torch_outboard.as_cuda.patching import Patching
+from torch_outboard.device.parity import ABSENT
+from torch_outboard.distributed import BACKEND
+
+__all__ = ["replace_all"]
+
+_DTYPES = {
+    "BFloat16": torch.bfloat16,
+    "Bool": torch.bool,
+    "Byte": torch.uint8,
+    "Char": torch.int8,
+    "Double": torch.float64,
+    "Float": torch.float32,
+    "Half": torch.float16,
+    "Int": torch.int32,
+    "Long": torch.int64,
+    "Short": torch.int16,
+}
+
+
+_Around = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def replace_all(patching: Patching, names: Names, capability: tuple[int, int], around: _Around) -> None:
+    """Replace what the function mode does not see. `around` gives a function the mode."""
+    _functions_of_cuda(patching, names, capability)
+    _types_of_tensors(patching, names)
+    _ranges(patching)
+    _autocast(patching, names)
+    _accelerator(patching, names)
+    _files(patching, names)
+    _distributed(patching, names)
+    _threads(patching, around)
+
+
+def _functions_of_cuda(patching: Patching, names: Names, capability: tuple[int, int]) -> None:
+    ours, theirs = torch.get_device_module(names.name), torch.cuda
+    reason = f"torch.cuda's functions and classes are those of torch.{names.name}"
+    rooms = [(ours, theirs)]
+    rooms += [(getattr(ours, room), getattr(theirs, room)) for room in ("memory", "random", "streams", "graphs")]
+    for our_room, their_room in rooms:
+        for name in sorted({*dir(our_room)} & {*dir(their_room)}):
+            value = getattr(our_room, name)
+            if not name.startswith("_") and (getattr(value, "__module__", None) or "").startswith("torch_outboard"):
+                patching.set(their_room, name, _for_cuda(names, value), reason)
+    own: dict[str, Any] = {
+        "CUDAGraph": ours.Graph,
+        "_lazy_init": lambda: None,
+        "default_generators": ours.default_generators,
+        "get_arch_list": lambda: [f"sm_{capability[0]}{capability[1]}"],
+        "get_device_capability": lambda device=None: capability,
+        "is_available": lambda: True,
+    }
+    for name, value in own.items():
+        patching.set(theirs, name, value, reason)
+    for name, why in ABSENT.items():
+        if isinstance(getattr(theirs, name, None), FunctionType):
+            patching.set(theirs, name, _missing(name, why), "what the driver contract lacks raises NotSupportedError")
+    patching.set(torch.backends.cuda, "is_built", lambda: True, "programs ask it before they use the device")
+    for owner, name in ((torch, "Generator"), (torch, "Stream"), (torch, "Event")):
+        original = getattr(owner, name)
+        patching.set(owner, name, names.standing_for(original, ("device",)), "constructors take a device")
+
+
+def _for_cuda(names: Names, value: Any) -> Any:
+    if isinstance(value, type):
+        return names.standing_for(value, ("device",) if hasattr(value, "device") else ())
+    return names.wrapped(value) if callable(value) else value
+
+
+def _missing(name: str, why: str) -> Callable[..., None]:
+    def function(*_: object, **__: object) -> None:
+        raise NotSupportedError(f"torch.cuda.{name} is not supported under as_cuda(): {why}")
+
+    return function
+
+
+def _types_of_tensors(patching: Patching, names: Names) -> None:
+    for prefix, dtype in _DTYPES.items():
+        name = f"{prefix}Tensor"
+        made = _tensor_type(names, name, dtype)
+        patching.set(torch.cuda, name, made, "isinstance and constructors of torch's legacy types")
+
+
+def _tensor_type(names: Names, name: str, dtype: torch.dtype) -> type:
+    class Meta(type):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype == dtype
+
+        def __call__(cls, *arguments: Any) -> torch.Tensor:
+            if len(arguments) == 1 and not isinstance(arguments[0], (int, torch.Size)):
+                return torch.tensor(arguments[0], dtype=dtype, device=names.name)
+            sizes = arguments[0] if arguments and isinstance(arguments[0], torch.Size) else arguments
+            return torch.empty(sizes or (0,), dtype=dtype, device=names.name)
+
+    return Meta(name, (), {"__module__": "torch.cuda", "dtype": dtype, "is_cuda": True})
+
+
+def _ranges(patching: Patching) -> None:
+    """Let NVTX's functions do nothing, and say so once."""
+
+    @functools.cache
+    def tell() -> None:
+        warnings.warn("torch.cuda.nvtx does nothing under as_cuda(): torch.profiler shows ranges", stacklevel=4)
+
+    def nothing(*_: object, **__: object) -> int:
+        tell()
+        return 0
+
+    @contextlib.contextmanager
+    def empty_range(*_: object, **__: object) -> Iterator[None]:
+        tell()
+        yield
+
+    for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
+        patching.set(torch.cuda.nvtx, name, nothing, "NVTX is CUDA's own: its ranges do nothing, with one warning")
+    patching.set(torch.cuda.nvtx, "range", empty_range, "NVTX is CUDA's own: its ranges do nothing, with one warning")
+
+
+def _autocast(patching: Patching, names: Names) -> None:
+    reason = "autocast takes the name of a device's type, outside of what function modes see"
+    patching.set(torch.autocast, "__init__", names.wrapped(torch.autocast.__init__), reason)
+    for name in ("is_autocast_enabled", "set_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype"):
+        patching.set(torch, name, names.wrapped(getattr(torch, name)), reason)
+    available = names.wrapped(torch.amp.is_autocast_available)
+    for owner in (torch.amp, torch.amp.autocast_mode):
+        patching.set(owner, "is_autocast_available", available, reason)
+    patching.set(torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype(names.name), reason)
+    patching.set(torch, "set_autocast_gpu_dtype", lambda dtype: torch.set_autocast_dtype(names.name, dtype), reason)
+
+
+def _accelerator(patching: Patching, names: Names) -> None:
+    reason = "torch.accelerator's devices are called cuda"
+    patching.set(torch.accelerator, "current_accelerator", names.wrapped(torch.accelerator.current_accelerator), reason)
+
+    def takes_both(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def index_of(device: Any, *arguments: Any, **named: Any) -> Any:
+            return function(names.outward(device), *arguments, **named)
+
+        return index_of
+
+    for room in (torch.accelerator, torch.accelerator.memory):
+        patching.set(room, "_get_device_index", takes_both(vars(room)["_get_device_index"]), reason)
+
+
+def _files(patching: Patching, names: Names) -> None:
+    """Let files name their devices "cuda", and be loaded to them."""
+    load = torch.load
+
+    @functools.wraps(load)
+    def load_for_cuda(f: Any, map_location: Any = None, *arguments: Any, **named: Any) -> Any:
+        return load(f, names.inward(map_location), *arguments, **named)
+
+    patching.set(torch, "load", load_for_cuda, "map_location is read outside of what function modes see")
+
+    def tag(storage: Any) -> str | None:
+        device = storage.device
+        return f"{CUDA}:{device.index}" if device.type == names.name else None
+
+    def restore(storage: Any, location: str) -> Any:
+        if not location.startswith(CUDA):
+            return None
+        return torch.serialization.default_restore_location(  # type: ignore[no-untyped-call]
+            storage, names.inward(location)
+        )
+
+    registry = torch.serialization._package_registry
+    before = list(registry)
+    torch.serialization.register_package(19, tag, restore)  # before torch's own for CUDA, at 20
+    what = "torch.serialization.register_package"
+    patching.done(what, "files name their devices cuda", lambda: registry.__setitem__(slice(None), before))
+
+
+def _distributed(patching: Patching, names: Names) -> None:
+    if not torch.distributed.is_available():
+        return
+    reason = 'the backend "nccl" is the device\'s own'
+
+    def backend_inward(backend: Any) -> Any:
+        if not isinstance(backend, str):
+            return backend
+        parts = [part.replace(f"{CUDA}:", f"{names.name}:") for part in backend.lower().split(",")]
+        return ",".join(BACKEND.join(part.rsplit("nccl", 1)) if part.endswith("nccl") else part for part in parts)
+
+    def with_backend(function: Callable[..., Any], place: int) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def for_cuda(*arguments: Any, **named: Any) -> Any:
+            given = list(names.inward(arguments))
+            if len(given) > place:
+                given[place] = backend_inward(given[place])
+            elif "backend" in named:
+                named["backend"] = backend_inward(named["backend"])
+            return function(*given, **names.inward(named))
+
+        return for_cuda
+
+    get_backend = torch.distributed.get_backend
+
+    @functools.wraps(get_backend)
+    def backend_outward(*arguments: Any, **named: Any) -> str:
+        backend = get_backend(*arguments, **named)
+        return "nccl" if backend == BACKEND else backend
+
+    own: dict[str, Any] = {
+        "init_process_group": with_backend(torch.distributed.init_process_group, 0),
+        "new_group": with_backend(torch.distributed.new_group, 2),
+        "get_backend": backend_outward,
+        "is_nccl_available": lambda: True,
+    }
+    rooms: tuple[ModuleType, ...] = (torch.distributed, torch.distributed.distributed_c10d)
+    for room in rooms:
+        for name, value in own.items():
+            patching.set(room, name, value, reason)
+
+
+def _threads(patching: Patching, around: _Around) -> None:
+    """Let threads that the program starts have the mode, and hooks of gradients, which run on autograd's threads."""
+    start = threading.Thread.start
+
+    @functools.wraps(start)
+    def start_with_mode(thread: threading.Thread) -> None:
+        thread.run = around(thread.run)  # type: ignore[method-assign]
+        start(thread)
+
+    patching.set(threading.Thread, "start", start_with_mode, "a function mode is a thread's own")
+    run_backward = around(torch.autograd.graph._engine_run_backward)
+    for room in (torch.autograd, torch.autograd.graph):
+        reason = "autograd's threads have the modes that are on when it begins; a call that a mode sees has none"
+        patching.set(room, "_engine_run_backward", run_backward, reason)
+    hooks = torch.autograd.graph.saved_tensors_hooks
+    make = hooks.__init__
+
+    @functools.wraps(make)
+    def make_with_mode(self: Any, pack_hook: Callable[..., Any], unpack_hook: Callable[..., Any]) -> None:
+        make(self, around(pack_hook), around(unpack_hook))
+
+    patching.set(hooks, "__init__", make_with_mode, "torch calls these hooks inside of calls that a mode sees")

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`outboard run`: runs a script with a driver attached, also one that was written for CUDA."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torch_outboard.cli.attached import driver_with_schedules
+from torch_outboard.cli.info import parse_options
+from torch_outboard.cli.script import run_script
+from torch_outboard.cli.torch_first import import_torch
+
+if TYPE_CHECKING:
+    from torch_outboard._coverage import Coverage  # imports torch
+
+__all__ = ["as_cuda_context", "run"]
+
+_MOST_SHOWN = 8  # operators
+
+
+@click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--driver", metavar="NAME", help="The driver to attach. [default: the one that has schedules]")
+@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the driver.")
+@click.option("--as-cuda", is_flag=True, help="Call the device cuda: for a script that was written for CUDA.")
+@click.option(
+    "--capability",
+    type=(int, int),
+    default=(9, 0),
+    show_default=True,
+    metavar="MAJOR MINOR",
+    help="With --as-cuda, the compute capability that torch.cuda answers.",
+)
+@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run(
+    driver: str | None,
+    options: tuple[str, ...],
+    as_cuda: bool,
+    capability: tuple[int, int],
+    script: str,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run SCRIPT with its ARGUMENTS, with a driver attached.
+
+    Ends with what ran elsewhere than on the device, and exits with the script's status. docs/as-cuda.md says what
+    --as-cuda changes.
+    """
+    import_torch()
+    from torch_outboard._attach import attach, attached_driver
+    from torch_outboard._coverage import coverage
+    from torch_outboard._errors import OutboardError
+
+    try:
+        if attached_driver() is None:
+            attach(driver or driver_with_schedules(), **parse_options(options))
+        context: Any = as_cuda_context(driver, capability) if as_cuda else contextlib.nullcontext()
+    except (ImportError, OutboardError) as error:
+        raise click.ClickException(str(error)) from error
+    with context:
+        status = run_script(script, arguments)
+    click.echo(_summary(coverage()), err=True)
+    sys.exit(status)
+
+
+def as_cuda_context(driver: str | None, capability: tuple[int, int] = (9, 0)) -> Any:
+    """Start as_cuda() with a driver, by default the attached one, else the one that has schedules."""
+    from torch_outboard._attach import attached_driver
+    from torch_outboard.as_cuda import start
+
+    return start(driver if attached_driver() is not None else driver or driver_with_schedules(), capability=capability)
+
+
+def _summary(rows: Coverage) -> str:
+    """Return where the calls ran, in a line, and the operators that copied their tensors to the CPU, worst first."""
+    by_provider = {row.provider: 0 for row in rows}
+    for row in rows:
+        by_provider[row.provider] += row.calls
+    calls = ", ".join(f"{count} {provider}" for provider, count in sorted(by_provider.items()))
+    copied = sorted((row for row in rows if row.provider == "fallback"), key=lambda row: -row.calls)
+    lines = [f"Calls of operators by provider: {calls or 'none'}."]
+    if copied:
+        shown = ", ".join(f"{row.op} {row.calls}" for row in copied[:_MOST_SHOWN])
+        more = f", and {len(copied) - _MOST_SHOWN} more" if len(copied) > _MOST_SHOWN else ""
+        lines.append(f"On copies on the CPU, which is slow: {shown}{more}.")
+    return "\n".join(lines)
