@@ -6,7 +6,8 @@ TORCH ?= torch==2.13.0
 VENV ?= .venv
 TESTS ?= tests
 # The databases' share that `make test` runs: by the number of commits, so that eight in a row run all of it.
-SHARE ?= $(shell echo $$(($$(git rev-list --count HEAD 2>/dev/null || echo 0) % 8 + 1)))/8
+COMMITS ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
+SHARE ?= $(shell echo $$(($(COMMITS) % 8 + 1)))/8
 # Idle workers take over from busy ones: a few tests, each a whole suite on one driver, take most of the time.
 WORKERS ?= -n $(shell nproc) --dist worksteal
 PYTEST_ARGS ?=
