@@ -112,15 +112,18 @@ gathered.zero_()
 dist.barrier()
 assert races() == set(), "each result was waited for"
 torch.accelerator.synchronize()
-# Halves of one storage, so that nothing really races.
 first, second = x.chunk(2)
 work = dist.all_reduce(first, async_op=True)
 y = second + 1
-dist.barrier()  # the group's threads have waited for the exchange, the program has not
-second.mul_(0.5)
-assert ("c10d::allreduce_", "aten::add.Tensor") in races(), races()
-assert ("c10d::allreduce_", "aten::mul_.Tensor") in races(), races()
+assert races() == set(), "the other half of the storage is not in use"
 work.wait()
+for use, op in ((lambda: x + 1, "aten::add.Tensor"), (lambda: x.mul_(0.5), "aten::mul_.Tensor")):
+    work = dist.all_reduce(first, async_op=True)
+    # The group's threads wait for the exchange, the program does not: nothing really races.
+    dist.barrier()
+    y = use()
+    assert ("c10d::allreduce_", op) in races(), races()
+    work.wait()
 torch.accelerator.synchronize()
 sanitizer.enable(is_raising=True)
 dist.all_gather_into_tensor(gathered, x)
