@@ -11,7 +11,7 @@ import torch
 
 from torch_outboard import sanitizer
 
-from .support import module_of, runs_operators
+from .support import module_of, reset_waits, runs_operators, waits
 
 
 @pytest.fixture(autouse=True)
@@ -188,6 +188,12 @@ def pinned(device: torch.device) -> torch.Tensor:
     tensor = torch.zeros(16).pin_memory()
     if not tensor.is_pinned():
         pytest.skip("capability: pinned memory")
+    reset_waits()
+    tensor.copy_(torch.zeros(16, device=device), non_blocking=True)
+    if waits():
+        pytest.skip("capability: copies to pinned memory that do not wait")
+    torch.accelerator.synchronize(device)
+    sanitizer.enable()
     return tensor
 
 

@@ -137,7 +137,13 @@ bool run_by_kernels(const Call& call, torch::jit::Stack* stack, Refused* out_ref
     return true;
   }
   if (!has_outputs(call.op())) {
-    return run_known(call, stack, out_refused) || run_in_parts(call, stack);
+    if (run_known(call, stack, out_refused)) {
+      return true;
+    }
+    // Parts that can't do without the kernel tell why there is none.
+    refused_op = &call.op();
+    refused_call = *out_refused;
+    return run_in_parts(call, stack);
   }
   const std::shared_ptr<const CallShape> shape = accepted_shape_of(call);
   if (!shape->is_known() || shape->asks_kernel) {
