@@ -215,3 +215,14 @@ def test_pytest_takes_the_option(run_python, tmp_path):
     assert "1 passed" in run_python(code, *options, "--outboard-as-cuda=sim").stdout
     wrong = run_python(code, *options, "--outboard-as-cuda=nope", status=4)
     assert "no driver is called 'nope'" in wrong.stdout + wrong.stderr
+
+
+def test_a_driver_may_be_named_by_its_class(run_python):
+    run_python(
+        """
+import torch, torch_outboard
+torch_outboard.attach("unit.toys:Toy")
+torch_outboard.as_cuda("unit.toys:Toy").close()
+assert torch_outboard.as_cuda().device_name == torch_outboard.attached_driver().name
+"""
+    )

@@ -75,16 +75,14 @@ def start(
         raise NotSupportedError(
             'this torch has CUDA devices, which "cuda" would no longer mean: as_cuda(beside_cuda=True) hides them'
         )
+    if driver is not None:
+        attach(driver, **options)  # which refuses another driver than the attached one, and other options
     attached = attached_driver()
     if attached is None:
-        if driver is None:
-            raise RegistrationError("no driver is attached: name one, as in torch_outboard.as_cuda(NAME)")
-        attach(driver, **options)
-        attached = attached_driver()
-        assert attached is not None
-    elif options or driver not in (None, attached.name):
+        raise RegistrationError("no driver is attached: name one, as in torch_outboard.as_cuda(NAME)")
+    if driver is None and options:
         raise RegistrationError(
-            f"the driver {attached.name!r} is attached: start as_cuda() without a driver and options, or before it"
+            f"the driver {attached.name!r} is attached: options are for as_cuda() that attaches one"
         )
     _running = AsCuda(Names(attached.name), capability)
     return _running

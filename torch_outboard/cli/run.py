@@ -55,9 +55,11 @@ def run(
     from torch_outboard._errors import OutboardError
 
     try:
-        if attached_driver() is None:
+        context: Any = contextlib.nullcontext()
+        if driver is not None or attached_driver() is None:
             attach(driver or driver_with_schedules(), **parse_options(options))
-        context: Any = as_cuda_context(driver, capability) if as_cuda else contextlib.nullcontext()
+        if as_cuda:
+            context = as_cuda_context(None, capability)
     except (ImportError, OutboardError) as error:
         raise click.ClickException(str(error)) from error
     with context:
@@ -71,7 +73,9 @@ def as_cuda_context(driver: str | None, capability: tuple[int, int] = (9, 0)) ->
     from torch_outboard._attach import attached_driver
     from torch_outboard.as_cuda import start
 
-    return start(driver if attached_driver() is not None else driver or driver_with_schedules(), capability=capability)
+    if driver is None and attached_driver() is None:
+        driver = driver_with_schedules()
+    return start(driver, capability=capability)
 
 
 def _summary(rows: Coverage) -> str:
