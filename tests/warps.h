@@ -330,9 +330,6 @@ inline unsigned atomicCAS(unsigned* place, unsigned seen, unsigned next) {
   if (before == seen) *place = next;
   return before;
 }
-inline unsigned atomicCAS_system(unsigned* place, unsigned seen, unsigned next) {
-  return atomicCAS(place, seen, next);
-}
 #endif
 
 #ifdef WARPS_OPENCL_C

@@ -66,12 +66,13 @@ void detail::set_record_arguments(uint64_t address, RecordArguments& record, ob_
 
 bool detail::copy_record(const KernelRecord* record, KernelRecord* out_record) noexcept {
   std::memcpy(static_cast<void*>(out_record), record, sizeof(*out_record));
-  return out_record->is_taken != 0 && out_record->seal == seal_of(*out_record);
+  return out_record->taken != out_record->erased && out_record->seal == seal_of(*out_record);
 }
 
 void detail::erase_record(KernelRecord* record) noexcept {
   record->seal = 0;
-  std::atomic_ref(record->is_taken).store(0, std::memory_order_release);
+  const uint32_t taken = std::atomic_ref(record->taken).load(std::memory_order_relaxed);
+  std::atomic_ref(record->erased).store(taken, std::memory_order_release);
 }
 
 std::exception_ptr detail::error_of(const KernelRecord& record) {

@@ -33,13 +33,13 @@ struct StreamState;
 
 // A failure record as kernels see it. codegen/prelude/failure.h declares the same in C.
 struct alignas(64) KernelRecord {
-  uint32_t is_taken;  // set by an atomic: the kernel that set it writes the rest
+  uint32_t taken;  // how often kernels took the record; who raises it from `erased`, by an atomic, writes the rest
   uint32_t check;  // number of the kernel's check
   uint64_t ticket;  // ticket of the launch
   int64_t index;
   int64_t size;
   uint32_t kernel;
-  uint32_t reserved;
+  uint32_t erased;  // how often the host has erased it; kernels only read this
   uint64_t seal;  // seal over all of that; until it matches, the record is still being written
 };
 
@@ -77,10 +77,13 @@ void set_record_arguments(uint64_t address, RecordArguments& record, ob_kernel_a
 
 // Return true if a kernel has begun to write its failure.
 inline bool is_record_taken(KernelRecord* record) noexcept {
-  return std::atomic_ref(record->is_taken).load(std::memory_order_acquire) != 0;
+  return std::atomic_ref(record->taken).load(std::memory_order_acquire) !=
+         std::atomic_ref(record->erased).load(std::memory_order_acquire);
 }
 // Copy a failure. Return false if there is none, or if it is still being written.
 bool copy_record(const KernelRecord* record, KernelRecord* out_record) noexcept;
+// Let kernels write the next failure. The host never writes `taken`: the atomics of a device on the host's memory may be
+// a read and a write that are apart, of which the write would undo the host's.
 void erase_record(KernelRecord* record) noexcept;
 std::exception_ptr error_of(const KernelRecord& record);
 

@@ -36,7 +36,7 @@ typedef unsigned_wide ob_u64;
 #define OB_INFINITY infinity
 #define OB_NAN not_a_number
 // For kernels that check indices: who finds the first mistake tells it.
-#define OB_TAKE(place) take(place)
+#define OB_TAKE(place, count) take(place, count)
 // Additions to memory that items share. Here they run one after the other.
 #define OB_ADD(T, U, S) OB_DEVICE void ob_atomic_add_##S(OB_GLOBAL T* at, T value) { *at = (T)((U)*at + (U)value); }
 OB_ADD(float, float, f32)

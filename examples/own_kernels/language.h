@@ -27,9 +27,9 @@ AS(uint32_t, float, float_to_bits)
 AS(double, uint64_t, bits_to_double)
 AS(uint64_t, double, double_to_bits)
 #undef AS
-helper int take(in_memory uint32_t* place) {
-  const int is_first = *place == 0;
-  *place = 1;
+helper int take(in_memory uint32_t* place, uint32_t count) {
+  const int is_first = *place == count;
+  *place += is_first;
   return is_first;
 }
 typedef float vector_of_float __attribute__((vector_size(32)));

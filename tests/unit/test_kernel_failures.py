@@ -15,16 +15,17 @@ from torch_outboard.codegen.program import KernelRecord
 TEXT = '''
 import ctypes
 class Record(ctypes.Structure):
-    _fields_ = [("is_taken", ctypes.c_uint32), ("check", ctypes.c_uint32), ("ticket", ctypes.c_uint64),
+    _fields_ = [("taken", ctypes.c_uint32), ("check", ctypes.c_uint32), ("ticket", ctypes.c_uint64),
                 ("index", ctypes.c_int64), ("size", ctypes.c_int64), ("which", ctypes.c_uint32),
-                ("reserved", ctypes.c_uint32), ("seal", ctypes.c_uint64)]
+                ("erased", ctypes.c_uint32), ("seal", ctypes.c_uint64)]
 def f(x, index, at, ticket, which):
     ticket, which, index = (int.from_bytes(value, "little", signed=True) for value in (ticket, which, index))
     record = Record.from_address(at)
-    if index < 8 or record.is_taken:
+    if index < 8 or record.taken != record.erased:
         return
     check = 1 if index == 99 else 0
-    record.is_taken, record.check, record.ticket, record.which = 1, check, ticket, which
+    record.taken += 1
+    record.check, record.ticket, record.which = check, ticket, which
     record.index, record.size = index, 8
     record.seal = ticket ^ index ^ 8 ^ which << 32 ^ check ^ 0x6f7574626f617264
 '''
@@ -456,6 +457,32 @@ def between():
 twice(x, 8)
 raises(8, module.synchronize)  # the second item's
 for index in (9, 10):
+    kernel(x, index)
+    raises(index, module.synchronize)
+module.synchronize()
+""",
+        place,
+    )
+
+
+@pytest.mark.parametrize("place", ["reached", "pinned"])
+def test_an_atomic_that_writes_back_what_it_read_takes_no_record_for_good(run_python, place):
+    """As a GPU's on the host's memory without the bus's atomics: it reads, a wait of the host comes, and it writes."""
+    run_python(
+        BEGIN
+        + """
+APART = TEXT.replace("    record = Record", "    import __main__\\n    record = Record").replace(
+    "        return", "        seen = record.taken; __main__.between(); record.taken = seen; return")
+apart = _C.device_kernel(KernelRecord("kernel", "python", APART.encode(), "", "f", "wie", ("1",) * 6 + ("0",), checks))
+
+def between():
+    heard = threading.Thread(target=raises, args=(8, module.synchronize))
+    heard.start()
+    heard.join()
+
+kernel(x, 8)
+apart(x, 9)
+for index in (10, 11):
     kernel(x, index)
     raises(index, module.synchronize)
 module.synchronize()

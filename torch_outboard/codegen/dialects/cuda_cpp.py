@@ -55,11 +55,7 @@ using ob_u64 = unsigned long;
 #define OB_INFINITY __int_as_float(0x7f800000)
 #define OB_NAN __int_as_float(0x7fc00000)
 #define OB_CAS(place, seen, next) atomicCAS((unsigned*)(place), seen, next)
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 600
-#define OB_TAKE(place) (atomicCAS((unsigned*)(place), 0u, 1u) == 0u)
-#else
-#define OB_TAKE(place) (atomicCAS_system((unsigned*)(place), 0u, 1u) == 0u)
-#endif
+#define OB_TAKE(place, count) (atomicCAS((unsigned*)(place), count, count + 1u) == count)
 #define OB_LOCAL __shared__
 #define OB_LOCAL_AT
 #define OB_BARRIER __syncthreads()

@@ -121,9 +121,9 @@ class Dialect:
         Names and messages are C strings.
     records : bool
         True if kernels report failures in the record of their stream (prelude/failure.h) and continue. The header then
-        defines OB_TAKE(pointer): it sets a 32-bit number from 0 to 1, and is true for exactly one of the items that
-        call it. The host sets the number back, also while kernels run: where the record may lie in the host's memory,
-        the atomic must be one of the whole system. Without `raises` and `records`, the providers of eager calls run
+        defines OB_TAKE(pointer, count): it raises a 32-bit number from `count` by 1, and is true for exactly one of the
+        items that call it. The host only reads the number, so an atomic of the device serves for a record in the host's
+        memory, too. Without `raises` and `records`, the providers of eager calls run
         operators that check indices.
     atomics : frozenset of str
         Suffixes of the types that kernels add atomically. For each, the header has `ob_atomic_add_<suffix>(pointer,

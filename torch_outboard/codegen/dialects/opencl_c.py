@@ -47,7 +47,7 @@ typedef ulong ob_u64;
 // compiler knows, no result is stored. It does not know this payload, on which no number depends.
 #define OB_NAN as_float(get_work_dim() | 0x7fc00000u)
 #define OB_CAS(place, seen, next) atomic_cmpxchg(place, seen, next)
-#define OB_TAKE(place) (atomic_cmpxchg((volatile __global uint*)(place), 0u, 1u) == 0u)
+#define OB_TAKE(place, count) (atomic_cmpxchg((volatile __global uint*)(place), count, count + 1u) == count)
 #define OB_LOCAL __local
 #define OB_LOCAL_AT __local
 #define OB_BARRIER barrier(CLK_LOCAL_MEM_FENCE)

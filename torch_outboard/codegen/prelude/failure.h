@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What a kernel finds wrong goes to the record of its stream, which a wait reads:
-// csrc/core/kernel_failure.h has the same struct. The first failure takes the record;
-// OB_TAKE(pointer) is the dialect's atomic that says who is first.
+// csrc/core/kernel_failure.h has the same struct. The first failure since the host erased
+// the record takes it; OB_TAKE(pointer, count) is the dialect's atomic that says who is first.
 
 typedef struct {
-  ob_u32 is_taken;
+  ob_u32 taken;
   ob_u32 check;
   ob_u64 ticket;
   ob_i64 index;
   ob_i64 size;
   ob_u32 which;
-  ob_u32 reserved;
+  ob_u32 erased;
   ob_u64 seal;
 } ob_record;
 
 OB_DEVICE void ob_fail(OB_GLOBAL ob_record* record, ob_u64 ticket, ob_u32 which, ob_u32 check, ob_i64 index,
                        ob_i64 size) {
-  if (!OB_TAKE(&record->is_taken)) return;
+  const ob_u32 erased = record->erased;
+  if (!OB_TAKE(&record->taken, erased)) return;
   record->check = check;
   record->ticket = ticket;
   record->index = index;
