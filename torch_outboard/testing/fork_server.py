@@ -22,8 +22,9 @@ from pathlib import Path
 
 __all__ = ["COMPILER", "ForkServer", "seconds_of_children"]
 
-# The `imports` of processes that compile. They take three seconds.
-COMPILER = ("torch._inductor.compile_fx",)
+# The `imports` of processes that compile. They take three seconds. The function asks which vector instructions the
+# compiler knows and the CPU has; each process that compiles C++ asks that, and takes two seconds for the answer.
+COMPILER = ("torch._inductor.compile_fx", "torch._inductor.cpu_vec_isa:valid_vec_isa_list")
 
 # Variables that are read when a driver is attached, by a test's libraries, when code is compiled,
 # when a table is printed, or by pytest alone.
@@ -52,6 +53,8 @@ def seconds_of_children() -> float:
 
 class ForkServer:
     """A process that has imported torch and `imports`, and forks; takes one request at a time, from one thread.
+
+    An import is a module, or "module:function" to call a function of it as well.
 
     Each child begins with `seed` in torch's generator of the CPU.
     """
