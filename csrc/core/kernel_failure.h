@@ -33,7 +33,7 @@ struct StreamState;
 
 // A failure record as kernels see it. codegen/prelude/failure.h declares the same in C.
 struct alignas(64) KernelRecord {
-  uint32_t taken;  // how often kernels took the record; who raises it from `erased`, by an atomic, writes the rest
+  uint32_t taken;  // how often kernels took it: who raises this from `erased`, by an atomic, writes
   uint32_t check;  // number of the kernel's check
   uint64_t ticket;  // ticket of the launch
   int64_t index;
@@ -82,8 +82,8 @@ inline bool is_record_taken(KernelRecord* record) noexcept {
 }
 // Copy a failure. Return false if there is none, or if it is still being written.
 bool copy_record(const KernelRecord* record, KernelRecord* out_record) noexcept;
-// Let kernels write the next failure. The host never writes `taken`: the atomics of a device on the host's memory may be
-// a read and a write that are apart, of which the write would undo the host's.
+// Let kernels write the next failure. The host never writes `taken`: the atomics of a device on the
+// host's memory may be a read and a write that are apart, of which the write would undo the host's.
 void erase_record(KernelRecord* record) noexcept;
 std::exception_ptr error_of(const KernelRecord& record);
 

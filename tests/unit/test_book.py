@@ -39,6 +39,10 @@ def test_no_operator_has_two_rows(monkeypatch):
         table._book.__wrapped__()
 
 
+# Operators of rows that torch 2.11 does not have.
+OF_NEWER_TORCH = {"aten::_foreach_clone"}
+
+
 def test_every_row_names_an_operator_and_says_something():
     known = {base_name(one.name) for one in torch._C._jit_get_all_schemas()}
     own = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "csrc" / "ops" / "own").glob("*.cpp")))
@@ -48,7 +52,7 @@ def test_every_row_names_an_operator_and_says_something():
         elif name.startswith("outboard::"):  # registered when a driver is attached
             assert f"{name.removeprefix('outboard::')}(" in own, name
         else:
-            assert name in known, name
+            assert name in known | OF_NEWER_TORCH, name
         assert replace(row, names="") != Operator("") or name == "aten::gather.default"
 
 

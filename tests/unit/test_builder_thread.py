@@ -8,7 +8,7 @@ import pytest
 from torch_outboard.testing.plugin import RunPython
 
 BEGIN = """
-import os, signal, sys, threading
+import os, signal, sys, threading, warnings
 import torch, torch_outboard
 if torch_outboard.attach("opencl", host_access=False, cache=False).device_count() == 0:
     os._exit(3)
@@ -66,7 +66,9 @@ def test_a_child_builds_with_a_thread_of_its_own(run_compiler: RunPython) -> Non
     code = """
 from torch_outboard.kernels import builder
 assert builder._THREAD.run(threading.current_thread) is not threading.current_thread()
-child = os.fork()
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12's, of forks with threads
+    child = os.fork()
 if child == 0:
     x = torch.arange(12.0).to("ocl")
     print((x + x).sum().item(), flush=True)

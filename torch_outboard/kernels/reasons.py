@@ -91,6 +91,7 @@ REASONS: tuple[Row, ...] = (
             "its single operator gives no single result",
             "it has no list of tensors",
             "its graph has constants",
+            "torch drops it from a graph as dead code",
         ),
     ),
     Row(

@@ -22,8 +22,8 @@ from pathlib import Path
 
 __all__ = ["COMPILER", "ForkServer", "seconds_of_children"]
 
-# The `imports` of processes that compile. They take three seconds. The function asks which vector instructions the
-# compiler knows and the CPU has; each process that compiles C++ asks that, and takes two seconds for the answer.
+# The `imports` of processes that compile. They take three seconds. The function asks which vector
+# instructions the compiler knows and the CPU has: two seconds for each process that compiles C++.
 COMPILER = ("torch._inductor.compile_fx", "torch._inductor.cpu_vec_isa:valid_vec_isa_list")
 
 # Variables that are read when a driver is attached, by a test's libraries, when code is compiled,

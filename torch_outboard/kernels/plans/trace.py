@@ -33,7 +33,7 @@ from torch_outboard.kernels.promotion import (
     kinds_of,
     number_type,
 )
-from torch_outboard.kernels.refusal import CallRefusal, ClassRefusal
+from torch_outboard.kernels.refusal import CallRefusal, ClassRefusal, OperatorRefusal
 
 __all__ = ["OperatorCall", "trace", "trace_function"]
 
@@ -239,9 +239,10 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
     lay_out_results(traced.graph.graph, mode, call.strides)
     if call.is_aliased:
         _defer_copies(traced)
-    if not has_complex(_cleaned(traced).graph):
-        return traced
-    return _cleaned(in_pairs(traced))
+    if has_complex(_cleaned(traced).graph):
+        traced = _cleaned(in_pairs(traced))
+    _check_that_it_does_something(call, traced)
+    return traced
 
 
 def trace_function(function: Callable[..., Sequence[torch.Tensor]], given: Sequence[Any], device: Any) -> Traced:
@@ -290,6 +291,14 @@ def _cleaned(traced: Traced) -> Traced:
     traced.graph.graph.eliminate_dead_code()
     traced.graph.recompile()
     return traced
+
+
+def _check_that_it_does_something(call: OperatorCall, traced: Traced) -> None:
+    """Refuse an operator that neither returns nor writes anything, such as an assertion, if torch took it for dead."""
+    schema = call.operator._schema
+    is_silent = not schema.returns and not schema.is_mutable
+    if is_silent and all(node.op in ("placeholder", "output") for node in traced.graph.graph.nodes):
+        raise OperatorRefusal("torch drops it from a graph as dead code")
 
 
 def _check_fill(call: OperatorCall) -> None:
