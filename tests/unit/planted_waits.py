@@ -3,8 +3,8 @@
 
     PYTHONPATH=.. python -m unit.planted_waits        # in tests/: the table of docs/races.md, in six minutes
 
-A trial is the search of `outboard race` for one program: the seeds run one after another, each in its own process, until
-the results are wrong. Its processes are forked from one that has imported torch, so a seed takes 0.2 s.
+A trial is the search of `outboard race` for one program: the seeds run one after another, each in its own process,
+until the results are wrong. The processes are forked from one that has imported torch, so a seed takes 0.2 s.
 """
 
 from __future__ import annotations
