@@ -96,12 +96,35 @@ MetaFailure classify_meta_failure(const std::exception& error) {
   return PyErr_GivenExceptionMatches(type, PyExc_NotImplementedError) ? MetaFailure::NoKernel : MetaFailure::Refusal;
 }
 
-// See ErrorCopier: restoring a python_error transfers its references.
+// Return a new exception with the same type, arguments, attributes and cause, or null with no error
+// set if the class refuses to be copied.
+Object copy_exception(PyObject* exception) {
+  if (exception == nullptr || !PyExceptionInstance_Check(exception)) {
+    return Object();
+  }
+  const Object module(PyImport_ImportModule("copy"));
+  Object copied(module ? PyObject_CallMethod(module.get(), "copy", "O", exception) : nullptr);
+  if (!copied || !PyExceptionInstance_Check(copied.get())) {
+    PyErr_Clear();
+    return Object();
+  }
+  PyException_SetCause(copied.get(), PyException_GetCause(exception));
+  return copied;
+}
+
+// See ErrorCopier: restoring a python_error transfers its references. Nor may two copies share the
+// exception: it gets a traceback when it is raised, whose frames may own what keeps the error.
 std::exception_ptr copy_python_error(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const python_error& given) {
-    return std::make_exception_ptr(python_error(given));
+    const WithGil gil;
+    python_error copied(given);
+    if (Object exception = copy_exception(given.value)) {
+      Py_XSETREF(copied.value, exception.release());
+      Py_CLEAR(copied.traceback);
+    }
+    return std::make_exception_ptr(std::move(copied));
   } catch (...) {
     return error;
   }

@@ -33,7 +33,9 @@ Driver::Driver(const Options& given)
       devices(new Device[static_cast<size_t>(std::max(given.devices, 1))]),
       scheduler(make_scheduler(*this)) {
   std::string problem;
-  faults.add_rules(options.fault, &problem);  // parse_options has checked them
+  // parse_options has checked both.
+  faults.add_rules(options.fault, &problem);
+  if (!options.fault_counts.empty()) faults.keep_counts(options.fault_counts, &problem);
 }
 
 Driver::~Driver() {

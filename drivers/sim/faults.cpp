@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "faults.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cinttypes>
 #include <cstdlib>
+#include <cstring>
 
 #include "error.h"
 
@@ -89,6 +95,27 @@ bool Faults::add_rules(const std::string& text, std::string* out_problem) {
   return true;
 }
 
+bool Faults::keep_counts(const std::string& path, std::string* out_problem) {
+  constexpr size_t kBytes = static_cast<size_t>(Entry::kCount) * sizeof(Count);
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  void* mapped = MAP_FAILED;
+  if (file >= 0 && ftruncate(file, kBytes) == 0) {
+    mapped = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  }
+  if (mapped == MAP_FAILED) *out_problem = "'" + path + "' cannot hold counts: " + std::strerror(errno);
+  if (file >= 0) close(file);
+  if (mapped == MAP_FAILED) return false;
+  counts_ = static_cast<Count*>(mapped);
+  for (size_t i = 0; i < static_cast<size_t>(Entry::kCount); ++i) {
+    std::strncpy(counts_[i].name, kNames[i], sizeof counts_[i].name - 1);
+  }
+  return true;
+}
+
+Faults::~Faults() {
+  if (counts_ != nullptr) munmap(counts_, static_cast<size_t>(Entry::kCount) * sizeof(Count));
+}
+
 ob_status Faults::count_call(Entry entry, ob_status* out_queued_status) {
   const uint64_t call = calls_[static_cast<size_t>(entry)].fetch_add(1, std::memory_order_relaxed) + 1;
   ob_status status = OB_OK;
@@ -96,6 +123,13 @@ ob_status Faults::count_call(Entry entry, ob_status* out_queued_status) {
     if (rule.entry != entry || (rule.and_later ? call < rule.call : call != rule.call)) continue;
     ob_status& affected = rule.is_queued ? *out_queued_status : status;
     if (affected == OB_OK) affected = rule.status;
+  }
+  if (counts_ != nullptr) {
+    Count& count = counts_[static_cast<size_t>(entry)];
+    uint64_t most = count.calls.load(std::memory_order_relaxed);
+    while (most < call && !count.calls.compare_exchange_weak(most, call, std::memory_order_relaxed)) {
+    }
+    if (status != OB_OK || *out_queued_status != OB_OK) count.failures.fetch_add(1, std::memory_order_relaxed);
   }
   if (status == OB_OK) return OB_OK;
   return fail(status, "injected fault: call %" PRIu64 " of %s gives %s", call, entry_name(entry),

@@ -105,6 +105,11 @@ constexpr Known kKnown[] = {
        o->fault = text;
        return true;
      }},
+    {"fault_counts", "the path of a file",
+     [](const std::string& text, Options* o) {
+       o->fault_counts = text;
+       return true;
+     }},
     {"bandwidth", "bytes a second, as 1000000000 or 16GiB, 0 for no limit",
      [](const std::string& text, Options* o) { return parse_size(text, uint64_t{1} << 50, &o->bandwidth); }},
     {"latency", "nanoseconds, at most 10000000000",
@@ -181,6 +186,10 @@ ob_status parse_options(const ob_options* given, Options* out_options, std::stri
       return OB_INVALID_ARGUMENT;
     }
     options.fault += options.fault.empty() ? fault : std::string(",") + fault;
+  }
+  if (!options.fault_counts.empty() && !checked.keep_counts(options.fault_counts, &problem)) {
+    *out_error = "options: fault_counts: " + problem;
+    return OB_INVALID_ARGUMENT;
   }
   *out_options = options;
   return OB_OK;

@@ -43,6 +43,7 @@ struct Options {
   uint32_t workers = 1;
 
   std::string fault;  // rules, see faults.h
+  std::string fault_counts;  // a file that holds the numbers of calls; "": none
   uint64_t bandwidth = 0;  // bytes a second of copies and fills; 0: no limit
   uint64_t latency = 0;  // minimum nanoseconds of each piece of work
   uint32_t spin = 50;  // microseconds for which an idle thread looks for work before it sleeps

@@ -127,7 +127,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     },
     "testing": {*_BASE, *_CODEGEN, "", "_discovery", "compile.generators", "driver"},
     "testing.database": {*_BASE, "kernels.alone", "testing"},
-    "race": {*_BASE, "", "sanitizer", "testing"},
+    "race": {*_BASE, "", "as_cuda", "sanitizer", "testing"},
     "cli": {
         *{*_BASE, "_attach", "_build", "_compat", "_coverage", "_discovery", "driver", "drivers", "testing"},
         "testing.database",

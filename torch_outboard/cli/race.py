@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from torch_outboard.cli.attached import driver_with_schedules
+from torch_outboard.cli.run import for_cuda
 from torch_outboard.cli.shown import json_to, printable, progress
 from torch_outboard.cli.torch_first import import_torch
 
@@ -44,10 +45,18 @@ USAGE, FAILS, INTERRUPTED = 2, 3, 130
 @click.option(
     "--html", "html_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as a page."
 )
+@for_cuda
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def race(is_module: bool, script: str, arguments: tuple[str, ...], **given: Any) -> None:
+def race(
+    is_module: bool,
+    as_cuda: bool,
+    capability: tuple[int, int],
+    script: str,
+    arguments: tuple[str, ...],
+    **given: Any,
+) -> None:
     """Run a program under the stream sanitizer and many schedules, and report the first difference.
 
     The program runs twice in the order of its calls, once under the sanitizer, and then once for each seed, in orders
@@ -62,7 +71,8 @@ def race(is_module: bool, script: str, arguments: tuple[str, ...], **given: Any)
 
     if not is_module and not os.path.isfile(script):
         raise click.UsageError(f"there is no file {script!r}; for a module, as of python -m, say -m")
-    sys.exit(run(Program("module" if is_module else "script", script, arguments), **given))
+    kind = "module" if is_module else "script"
+    sys.exit(run(Program(kind, script, arguments, capability if as_cuda else None), **given))
 
 
 def run(

@@ -8,8 +8,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from torch_outboard.cli.attached import driver_with_schedules
+from torch_outboard.cli.fail_each import OPTIONS, fail_each
 from torch_outboard.cli.info import parse_options
 from torch_outboard.cli.script import run_script
 from torch_outboard.cli.torch_first import import_torch
@@ -17,23 +19,44 @@ from torch_outboard.cli.torch_first import import_torch
 if TYPE_CHECKING:
     from torch_outboard._coverage import Coverage  # imports torch
 
-__all__ = ["as_cuda_context", "run"]
+__all__ = ["CAPABILITY", "as_cuda_context", "for_cuda", "run"]
 
+CAPABILITY = (9, 0)
 _MOST_SHOWN = 8  # operators
+
+_FOR_CUDA = (
+    click.option("--as-cuda", is_flag=True, help="Call the device cuda: for a script that was written for CUDA."),
+    click.option(
+        "--capability",
+        type=(int, int),
+        default=CAPABILITY,
+        show_default=True,
+        metavar="MAJOR MINOR",
+        help="With --as-cuda, the compute capability that torch.cuda answers.",
+    ),
+)
+
+
+def for_cuda(command: Any) -> Any:
+    """Give a command the options of programs that were written for CUDA."""
+    return _with(command, _FOR_CUDA)
+
+
+def _with(command: Any, options: tuple[Any, ...]) -> Any:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _with_faults(command: Any) -> Any:
+    return _with(command, OPTIONS)
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--driver", metavar="NAME", help="The driver to attach. [default: the one that has schedules]")
 @click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the driver.")
-@click.option("--as-cuda", is_flag=True, help="Call the device cuda: for a script that was written for CUDA.")
-@click.option(
-    "--capability",
-    type=(int, int),
-    default=(9, 0),
-    show_default=True,
-    metavar="MAJOR MINOR",
-    help="With --as-cuda, the compute capability that torch.cuda answers.",
-)
+@for_cuda
+@_with_faults
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(
@@ -43,13 +66,24 @@ def run(
     capability: tuple[int, int],
     script: str,
     arguments: tuple[str, ...],
+    **faults: Any,
 ) -> None:
     """Run SCRIPT with its ARGUMENTS, with a driver attached.
 
     Ends with what ran elsewhere than on the device, and exits with the script's status. docs/as-cuda.md says what
     --as-cuda changes.
+
+    With --fail-each, the script runs once for each call that it makes of the driver, which fails. Then it exits with 0
+    if each run ends in an error of the device or with the right results, with 1 if one does not, with 2 for wrong
+    usage, and with 3 if the script fails by itself. docs/faults.md says more.
     """
     import_torch()
+    _check_faults(faults)
+    if faults.pop("fail_each"):
+        from torch_outboard.race.runs import Program
+
+        program = Program("script", script, arguments, capability if as_cuda else None)
+        sys.exit(fail_each(program, driver or driver_with_schedules(), parse_options(options), **faults))
     from torch_outboard._attach import attach, attached_driver
     from torch_outboard._coverage import coverage
     from torch_outboard._errors import OutboardError
@@ -68,7 +102,15 @@ def run(
     sys.exit(status)
 
 
-def as_cuda_context(driver: str | None, capability: tuple[int, int] = (9, 0)) -> Any:
+def _check_faults(faults: dict[str, Any]) -> None:
+    """Raise click.UsageError for an option that needs --fail-each, which is not given."""
+    source = click.get_current_context().get_parameter_source
+    if not faults["fail_each"] and (given := [name for name in faults if source(name) is ParameterSource.COMMANDLINE]):
+        name = {"statuses": "status", "rules": "rule", "json_file": "json"}.get(given[0], given[0])
+        raise click.UsageError(f"--{name.replace('_', '-')} needs --fail-each")
+
+
+def as_cuda_context(driver: str | None, capability: tuple[int, int] = CAPABILITY) -> Any:
     """Start as_cuda() with a driver, by default the attached one, else the one that has schedules."""
     from torch_outboard._attach import attached_driver
     from torch_outboard.as_cuda import start

@@ -30,6 +30,7 @@ class SimDriver(Driver):
             "Faults: mem_alloc:3:OUT_OF_MEMORY makes the third call fail. OUTBOARD_SIM_FAULT adds to these.",
             is_in_environment=False,
         ),
+        "fault_counts": Option(str, None, "A file that holds the number of calls of each entry."),
         "bandwidth": Option(str, None, "Modelled bytes a second of copies and fills, as 16GiB; 0 for no limit."),
         "latency": Option(int, None, "Nanoseconds that each piece of work takes at least."),
         "spin": Option(int, None, "Microseconds that an idle thread looks for work before it sleeps."),

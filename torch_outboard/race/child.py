@@ -12,8 +12,12 @@ import random
 import runpy
 import sys
 import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from torch_outboard.race.aftermath import describe_end
 
 _MOST_TASKS = 400  # that a picture shows
 
@@ -36,33 +40,70 @@ def main(path: str) -> None:
     from torch_outboard.testing import observed
 
     process = os.getpid()
-    torch_outboard.attach(request["driver"])
     log = None
-    if request["sanitizes"]:
-        log = sanitizer.enable_with_log()
-    _seed(torch)
-    observed.record()
-    tests: list[dict[str, Any]] = []
-    status, problem = _run(request, tests)
+
+    def begin() -> None:
+        nonlocal log
+        torch_outboard.attach(request["driver"])
+        if request["as_cuda"]:
+            from torch_outboard.as_cuda import start
+
+            start(capability=tuple(request["as_cuda"]))
+        if request["sanitizes"]:
+            log = sanitizer.enable_with_log()
+        _seed(torch)
+        observed.record()
+
+    end = _run(request, begin)
     if os.getpid() != process:  # a forked child of the program comes here too
-        os._exit(status)
-    if request["sanitizes"]:
+        os._exit(end.status)
+    if log is not None:
         sanitizer.finish()  # before the wait below, which the program lacks
+    answer = {
+        "observed": [[one.name, one.digest, one.shown] for one in observed.take()],
+        "options": {name: str(value) for name, value in _options().items()},
+        "tests": end.tests,
+        **({} if log is None else _sanitized(sanitizer, log)),
+    }
+    if request["is_faulted"]:
+        answer |= {"error": end.error, "after": _look_behind()}
+    else:
+        end = _wait(torch, end)
+    answer |= {"status": end.status, "problem": end.problem}
+    Path(request["answer"]).write_text(json.dumps(answer), encoding="utf-8")
+    sys.stdout.flush()
+    sys.exit(end.status)
+
+
+@dataclass
+class _End:
+    """How a program has ended: its exit status, the traceback and a description of what it has raised."""
+
+    status: int = 0
+    problem: str = ""
+    error: dict[str, Any] | None = None
+    tests: list[dict[str, Any]] = field(default_factory=list)
+
+
+def _wait(torch: Any, end: _End) -> _End:
     try:
         torch.accelerator.synchronize()
     except Exception:  # noqa: BLE001 - whatever the program has left behind is its result
-        status, problem = status or 1, problem or traceback.format_exc()
-    answer = {
-        "status": status,
-        "problem": problem,
-        "options": {name: str(value) for name, value in _options().items()},
-        "observed": [[one.name, one.digest, one.shown] for one in observed.take()],
-        "tests": tests,
-        **(_sanitized(sanitizer, log) if request["sanitizes"] else {}),
-    }
-    Path(request["answer"]).write_text(json.dumps(answer), encoding="utf-8")
-    sys.stdout.flush()
-    sys.exit(status)
+        return _End(end.status or 1, end.problem or traceback.format_exc())
+    return end
+
+
+def _look_behind() -> dict[str, Any] | None:
+    """Return what a failing call has left behind, or None if the driver could not be attached."""
+    from torch_outboard import attached_driver
+    from torch_outboard.race.aftermath import look_behind
+
+    driver = attached_driver()
+    if driver is None:
+        return None
+    import torch
+
+    return look_behind(torch.get_device_module(driver.name))
 
 
 def _seed(torch: Any) -> None:
@@ -79,14 +120,18 @@ def _options() -> dict[str, Any]:
     return dict(driver.option_values) if driver is not None else {}
 
 
-def _run(request: dict[str, Any], tests: list[dict[str, Any]]) -> tuple[int, str]:
-    """Run the program and return its exit status, and the traceback of what it has raised."""
+def _run(request: dict[str, Any], begin: Callable[[], None]) -> _End:
+    """Attach the driver and run the program."""
     kind, target, arguments = request["kind"], request["target"], request["arguments"]
+    end = _End()
     try:
+        begin()
         if kind == "pytest":
             import pytest
 
-            return int(pytest.main(["-p", "no:cacheprovider", *arguments], plugins=[_Results(tests)])), ""
+            plugins = [_Results(end.tests)]
+            end.status = int(pytest.main(["-p", "no:cacheprovider", *arguments], plugins=plugins))
+            return end
         sys.argv = [target, *arguments]
         if kind == "module":
             sys.path.insert(0, os.getcwd())
@@ -96,14 +141,16 @@ def _run(request: dict[str, Any], tests: list[dict[str, Any]]) -> tuple[int, str
             runpy.run_path(target, run_name="__main__")
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):
-            return error.code or 0, ""
-        print(error.code, file=sys.stderr)
-        return 1, str(error.code)
-    except BaseException:  # noqa: BLE001 - an interruption too is the program's end
-        text = traceback.format_exc()
-        print(text, file=sys.stderr)
-        return 1, text
-    return 0, ""
+            end.status = error.code or 0
+        else:
+            print(error.code, file=sys.stderr)
+            end.status, end.problem = 1, str(error.code)
+        if end.status:
+            end.error = describe_end(error)
+    except BaseException as error:  # noqa: BLE001 - an interruption too is the program's end
+        end.status, end.problem, end.error = 1, traceback.format_exc(), describe_end(error)
+        print(end.problem, file=sys.stderr)
+    return end
 
 
 class _Results:

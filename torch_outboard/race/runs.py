@@ -20,7 +20,9 @@ import torch_outboard
 from torch_outboard._options import environment_name
 from torch_outboard.testing.fork_server import ForkServer
 
-__all__ = ["Program", "Run", "Runner"]
+__all__ = ["CAPABILITY", "Program", "Run", "Runner"]
+
+CAPABILITY = (9, 0)  # that programs for CUDA see by default
 
 _CHILD = "import sys; from torch_outboard.race.child import main; main(sys.argv[1])"
 # What a run would import: attaching takes the first ones, an optimizer the last one, for seconds.
@@ -38,11 +40,15 @@ class Program:
     kind: str  # "script", "module", "pytest"
     target: str
     arguments: tuple[str, ...] = ()
+    as_cuda: tuple[int, int] | None = None  # the compute capability, for a program that was written for CUDA
 
     @property
     def words(self) -> list[str]:
-        """The words by which `outboard race` is asked for the program."""
-        return [*(["-m"] if self.kind == "module" else []), self.target, *self.arguments]
+        """The words by which a command is asked for the program."""
+        options = [] if self.as_cuda is None else ["--as-cuda"]
+        if self.as_cuda not in (None, CAPABILITY):
+            options += ["--capability", *map(str, self.as_cuda or ())]
+        return [*options, *(["-m"] if self.kind == "module" else []), self.target, *self.arguments]
 
 
 @dataclass(frozen=True)
@@ -91,12 +97,15 @@ class Runner:
         self._processes: set[Path] = set()  # files with the numbers of running processes
         self._is_closed = False
 
-    def run(self, program: Program, options: Mapping[str, str], sanitizes: bool = False) -> Run:
-        """Run a program with these options of the driver. Thread-safe."""
+    def run(
+        self, program: Program, options: Mapping[str, str], sanitizes: bool = False, is_faulted: bool = False
+    ) -> Run:
+        """Run a program with these options of the driver, and with `is_faulted` look at what it leaves. Thread-safe."""
         server = self._idle.get()
         try:
             with tempfile.TemporaryDirectory(dir=self._scratch.name) as folder:
-                return self._run(server, Path(folder), program, options, sanitizes)
+                asked = {"sanitizes": sanitizes, "is_faulted": is_faulted}
+                return self._run(server, Path(folder), program, options, asked)
         finally:
             self._idle.put(server)
 
@@ -116,24 +125,30 @@ class Runner:
         self._scratch.cleanup()
 
     def _run(
-        self, server: ForkServer, folder: Path, program: Program, options: Mapping[str, str], sanitizes: bool
+        self,
+        server: ForkServer,
+        folder: Path,
+        program: Program,
+        options: Mapping[str, str],
+        asked: Mapping[str, bool],
     ) -> Run:
         answer, process, request = folder / "answer.json", folder / "process", folder / "request.json"
         own = folder / "run"
         if self.owns_folder:
             own.mkdir()
-        asked = {
+        wanted = {
             "driver": self._driver,
             "kind": program.kind,
             "target": os.path.abspath(program.target) if program.kind == "script" else program.target,
             "arguments": program.arguments,
-            "sanitizes": sanitizes,
+            "as_cuda": program.as_cuda,
+            **asked,
             "answer": str(answer),
             "process": str(process),
             "folder": str(own if self.owns_folder else Path.cwd()),
             "stdin": os.path.abspath(self.stdin) if self.stdin else "",
         }
-        request.write_text(json.dumps(asked), encoding="utf-8")
+        request.write_text(json.dumps(wanted), encoding="utf-8")
         start = time.monotonic()
         ended = "exit"
         with self._watched(process):

@@ -12,7 +12,7 @@ from typing import Any
 from torch_outboard.race.compare import Noise, difference, noise_of
 from torch_outboard.race.runs import Program, Run, Runner
 
-__all__ = ["Failed", "Finding", "Plan", "Refused", "search"]
+__all__ = ["Failed", "Finding", "Plan", "Refused", "check_run", "search"]
 
 Step = Callable[[str], None]
 
@@ -98,8 +98,8 @@ def _search(plan: Plan, runner: Runner, pool: ThreadPoolExecutor, common: Mappin
     inline = {**common, "schedule": "inline"}
     both = [pool.submit(runner.run, plan.program, inline, sanitizes) for sanitizes in (False, True)]
     first, second = (_taken(one, step, "inline") for one in both)
-    _check(plan, first)
-    _check(plan, second)
+    for run in (first, second):
+        check_run(run)
     noise = noise_of(first, second)
     found = Finding(plan, second, runs=2, notes=noise.describe())
     if not second.answer:
@@ -120,8 +120,8 @@ def _taken(future: Future[Run], step: Step, name: str) -> Run:
     return run
 
 
-def _check(plan: Plan, run: Run) -> None:
-    """Raise Failed or Refused for a run of the inline schedule whose results are worth nothing."""
+def check_run(run: Run, where: str = "on the inline schedule") -> None:
+    """Raise Failed or Refused for a run whose results are worth nothing as those to compare with."""
     tests = run.answer.get("tests", ())
     if run.ended != "exit" or (run.status != 0 and not (tests and run.status == 1)):
         words = run.errors.strip() or run.output.strip()
@@ -130,12 +130,12 @@ def _check(plan: Plan, run: Run) -> None:
             hint = " Give a higher --time-limit, or a shorter program."
         elif "EOFError" in words:
             hint = " It reads its standard input: give a file by --stdin."
-        raise Failed(f"the program {run.ending} on the inline schedule.{hint}\n{_tail(words)}")
+        raise Failed(f"the program {run.ending} {where}.{hint}\n{_tail(words)}")
     asked, given = run.options["schedule"], run.answer.get("options", {}).get("schedule", "inline")
     if asked != given:
         raise Refused(
             f"the program chooses the schedule itself: it attaches the driver with schedule={given}. Leave the option "
-            "out, since outboard race chooses it by the environment"
+            "out, since this command chooses it by the environment"
         )
 
 

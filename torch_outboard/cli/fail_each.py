@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`outboard run --fail-each`: runs a script once for each call of its driver, which fails."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torch_outboard.cli.shown import json_to, printable, progress
+
+__all__ = ["OPTIONS", "fail_each"]
+
+FAILS, INTERRUPTED = 3, 130
+
+_LIMIT = 60.0  # seconds of a run
+_MOST = 500  # runs
+
+# Those of `outboard run` that need --fail-each.
+OPTIONS = (
+    click.option("--fail-each", is_flag=True, help="Run the script once for each call of the driver, which fails."),
+    click.option("--runs", type=click.IntRange(1, 10_000_000), default=_MOST, show_default=True, help="The most runs."),
+    click.option("--share", metavar="K/N", default="1/1", help="The K-th of N parts of the calls."),
+    click.option(
+        "--status", "statuses", multiple=True, help="What calls return. [default: OUT_OF_MEMORY and DEVICE_LOST]"
+    ),
+    click.option("--rule", "rules", multiple=True, help="Let this fail alone, as a report names it."),
+    click.option(
+        "--jobs", "-j", type=click.IntRange(1, 256), help="Processes at a time. [default: the number of cores]"
+    ),
+    click.option(
+        "--time-limit",
+        type=click.FloatRange(min=0, min_open=True),
+        default=_LIMIT,
+        show_default=True,
+        metavar="SECONDS",
+        help="Of one run.",
+    ),
+    click.option("--own-folder", is_flag=True, help="Run each in its own temporary folder."),
+    click.option(
+        "--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JSON."
+    ),
+)
+
+
+def fail_each(
+    program: Any,
+    driver: str,
+    options: dict[str, str],
+    runs: int,
+    share: str,
+    statuses: tuple[str, ...],
+    rules: tuple[str, ...],
+    jobs: int | None,
+    time_limit: float,
+    own_folder: bool,
+    json_file: Path | None,
+) -> int:
+    """Sweep, print and write the report, and return the exit status."""
+    from torch_outboard.race import fault_report
+    from torch_outboard.race.faults import sweep
+    from torch_outboard.race.runs import Runner
+    from torch_outboard.race.search import Failed, Refused
+
+    plan, name = _plan(program, driver, options, runs, share, statuses, rules)
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        raise click.UsageError(f"there is no folder {str(json_file.absolute().parent)!r} for the report")
+    count = min(jobs or os.cpu_count() or 1, max(len(rules), 2) if rules else 256)
+    runner = Runner(plan.driver, name, count, time_limit, own_folder)
+    try:
+        with _Bar() as bar:
+            found = sweep(plan, runner, count, bar.start)
+    except Failed as error:
+        click.echo(_printable(str(error)), err=True)
+        return FAILS
+    except Refused as error:
+        raise click.UsageError(_printable(str(error))) from error
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    finally:
+        runner.close()
+    click.echo(_printable(fault_report.as_text(found)))
+    try:
+        if json_file is not None:
+            json_to(json_file, fault_report.as_json(found))
+    except click.ClickException as error:  # whose own status is that of a problem
+        raise click.UsageError(str(error)) from error
+    return fault_report.status_of(found)
+
+
+class _Bar:
+    """A progress bar that begins once the number of runs is known."""
+
+    def __enter__(self) -> _Bar:
+        self._shown: Any = None
+        return self
+
+    def start(self, count: int) -> Any:
+        self._shown = progress("runs", count, shows_left=True)
+        return self._shown.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        if self._shown is not None:
+            self._shown.__exit__(*error)
+
+
+def _printable(text: str) -> str:
+    return "\n".join(printable(line) for line in text.splitlines())
+
+
+def _plan(
+    program: Any,
+    driver: str,
+    options: dict[str, str],
+    runs: int,
+    share: str,
+    statuses: tuple[str, ...],
+    rules: tuple[str, ...],
+) -> tuple[Any, str]:
+    """Return the plan, and the name of the driver's devices."""
+    from torch_outboard._discovery import find_driver
+    from torch_outboard._errors import RegistrationError, Status
+    from torch_outboard.race.counts import STATUSES
+    from torch_outboard.race.faults import FaultPlan
+    from torch_outboard.testing.share import Share
+
+    try:
+        found = find_driver(driver)
+        part = Share.parse(share)
+    except (RegistrationError, ImportError, ValueError) as error:
+        raise click.UsageError(str(error)) from error
+    if missing := {"fault", "fault_counts"} - {*found.options}:
+        raise click.UsageError(f"the driver {driver!r} has no option {min(missing)!r}, by which its calls fail")
+    if unknown := {*options} - {*found.options}:
+        raise click.UsageError(f"the driver {driver!r} has no option {min(unknown)!r}")
+    if taken := {*options} & {"fault", "fault_counts"}:
+        raise click.UsageError(f"--fail-each chooses {min(taken)!r} itself; --rule names the call that fails")
+    if wrong := {*statuses} - {one.name for one in Status if one.name not in ("OK", "NOT_READY")}:
+        raise click.UsageError(f"no failure is called {min(wrong)!r}; there are OUT_OF_MEMORY, INTERNAL, DEVICE_LOST …")
+    chosen = {name: value for name, value in (("schedule", "inline"), ("poison", "1")) if name in found.options}
+    plan = FaultPlan(program, driver, {**chosen, **options}, statuses or STATUSES, runs, part, rules)
+    return plan, found.name

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a program leaves behind after a call of its driver has failed; runs in the program's process."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+from torch_outboard._errors import OutboardError
+
+__all__ = ["describe_end", "look_behind"]
+
+_MOST_WAITS = 6
+_SHOWN = 400  # characters of an error's text
+
+
+def describe_end(error: BaseException) -> dict[str, Any]:
+    """Describe the exception that ends a program. `is_named` is true for a type by which programs can tell the failure.
+
+    An exception that a program raises from such an error, or an exit while it handles one, is its own way to end.
+    """
+    import torch
+
+    named = (torch.OutOfMemoryError, torch.AcceleratorError, OutboardError, torch.distributed.DistError)
+    chain, at = [error], error.__context__ if isinstance(error, SystemExit) else error.__cause__
+    while at is not None and at not in chain:
+        chain.append(at)
+        at = at.__cause__ or at.__context__
+    kind = type(error)
+    return {
+        "type": kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}",
+        "text": str(error)[:_SHOWN],
+        "is_named": any(isinstance(one, named) for one in chain),
+    }
+
+
+def look_behind(module: Any) -> dict[str, Any]:
+    """Wait for all devices until a wait succeeds, compute, and count the memory that is left in use.
+
+    `waits` are the types of the errors that waits have raised; "never" follows if none succeeds. `computes` is "right",
+    "wrong", or an error's type. A lost device stays lost, so nothing is asked behind torch.AcceleratorError.
+    """
+    waits: list[str] = []
+    count = module.device_count()
+    while len(waits) < _MOST_WAITS:
+        try:
+            for index in range(count):
+                module.synchronize(index)
+            break
+        except Exception as error:  # noqa: BLE001 - its type is the result
+            waits.append(describe_end(error)["type"])
+            if waits[-1].endswith("AcceleratorError"):
+                return {"waits": waits, "computes": "lost", "memory": 0}
+    else:
+        waits.append("never")
+    gc.collect()
+    computes = _compute(module, count)
+    gc.collect()
+    return {"waits": waits, "computes": computes, "memory": 0 if computes == "lost" else _in_use(module, count)}
+
+
+def _compute(module: Any, count: int) -> str:
+    import torch
+
+    outcome = "right"
+    for _ in range(2):  # the failing call may be one of these
+        try:
+            for index in range(count):
+                x = torch.arange(64.0, device=torch.device(module.__name__.rpartition(".")[2], index))
+                if (x * 2 + 1).tolist() != [2.0 * value + 1 for value in range(64)]:
+                    return "wrong"
+            return "right"
+        except Exception as error:  # noqa: BLE001 - its type is the result
+            outcome = describe_end(error)["type"]
+            if outcome.endswith("AcceleratorError"):
+                return "lost"
+    return outcome
+
+
+def _in_use(module: Any, count: int) -> int:
+    """Return the bytes in use of all devices and of pinned memory."""
+    pinned = int(module.host_memory_stats().get("active_bytes.current", 0))
+    return pinned + sum(int(module.memory_allocated(index)) for index in range(count))

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The calls that a driver has counted in a file, and the rules by which one of them fails."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+__all__ = ["QUEUED", "STATUSES", "chosen", "read_counts", "rules_of"]
+
+# An entry's name, its calls, and those that have failed: as the driver's option `fault_counts`
+# writes them.
+_RECORD = struct.Struct("=24sQQ")
+
+STATUSES = ("OUT_OF_MEMORY", "DEVICE_LOST")
+QUEUED = "DATA_LOSS"  # of queued work, whose call succeeds
+_QUEUES = ("copy_async", "copy_nd_async", "fill_async", "host_callback")
+
+
+def read_counts(path: Path) -> tuple[dict[str, int], int]:
+    """Return the calls of each entry that was called, and the number of failures."""
+    calls, failures = {}, 0
+    for name, count, failed in _RECORD.iter_unpack(path.read_bytes()):
+        if count:
+            calls[name.rstrip(b"\0").decode()] = count
+        failures += failed
+    return calls, failures
+
+
+def rules_of(calls: Mapping[str, int], statuses: Sequence[str] = STATUSES) -> list[list[str]]:
+    """Return the rules that let each call fail, a list for each entry and status, in the order of the calls."""
+    groups = [
+        [f"{entry}:{call}:{status}" for call in range(1, count + 1)]
+        for entry, count in calls.items()
+        for status in statuses
+    ]
+    groups += [
+        [f"queued:{entry}:{call}:{QUEUED}" for call in range(1, calls[entry] + 1)]
+        for entry in _QUEUES
+        if entry in calls
+    ]
+    return groups
+
+
+def chosen(groups: Sequence[Sequence[str]], most: int) -> list[str]:
+    """Return at most so many rules: a like number of each group, evenly spread from its first to its last."""
+    left = sorted((group for group in groups if group), key=len)
+    taken: list[Sequence[str]] = []
+    for place, group in enumerate(left):
+        share = min(len(group), most // (len(left) - place))
+        most -= share
+        taken.append([group[at * (len(group) - 1) // max(share - 1, 1)] for at in range(share)])
+    # One of each group in turn, so that a sweep that is interrupted has seen every entry.
+    rounds = itertools.zip_longest(*taken)
+    return [rule for one in rounds for rule in one if rule is not None]

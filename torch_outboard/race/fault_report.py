@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a sweep over failing calls has found, as text and as JSON."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from torch_outboard.race.faults import Problem, Sweep
+
+__all__ = ["as_json", "as_text", "command_of", "status_of"]
+
+_MOST_SHOWN = 20  # problems
+
+
+def status_of(found: Sweep) -> int:
+    """Return the exit status: 1 if a failing call ends wrongly, else 0."""
+    return 1 if found.problems else 0
+
+
+def command_of(found: Sweep, rule: str) -> str:
+    """Return the command that lets this call fail again."""
+    plan = found.plan
+    options = [f"--option={name}={value}" for name, value in plan.options.items() if name != "poison"]
+    words = ["outboard", "run", f"--driver={plan.driver}", *options, "--fail-each", f"--rule={rule}"]
+    return shlex.join([*words, *plan.program.words])
+
+
+def as_text(found: Sweep) -> str:
+    """Return the report for a terminal."""
+    outcomes = found.outcomes
+    parts = [
+        f"{found.runs} runs, each with one failing call of {sum(found.calls.values())}, of {len(found.calls)} entries:"
+    ]
+    errors = ", ".join(f"{kind} {count}" for kind, count in found.errors.most_common())
+    parts.append(f"  {outcomes['error']} end in an error of the device{f' ({errors})' if errors else ''}")
+    parts.append(f"  {outcomes['recovered']} end with the right results")
+    if outcomes["not reached"]:
+        parts.append(f"  {outcomes['not reached']} did not make the call")
+    parts.append(f"  {outcomes['problem']} end otherwise")
+    if found.left_out:
+        parts.append(f"{found.left_out} calls were left out: --runs {found.runs + found.left_out} lets each fail.")
+    for problem in found.problems[:_MOST_SHOWN]:
+        parts.append(f"\n{_told(found, problem)}")
+    if len(found.problems) > _MOST_SHOWN:
+        parts.append(f"\nAnd {len(found.problems) - _MOST_SHOWN} more, which --json lists.")
+    parts += [f"Note: {note}." for note in found.notes]
+    return "\n".join(parts)
+
+
+def _told(found: Sweep, problem: Problem) -> str:
+    words = "".join(f"    {line}\n" for line in problem.last_words.splitlines())
+    return f"{problem.rule}: {problem.what}\n{words}  Repeat it: {command_of(found, problem.rule)}"
+
+
+def as_json(found: Sweep) -> dict[str, Any]:
+    """Return the report as JSON's types."""
+    return {
+        "found": bool(found.problems),
+        "runs": found.runs,
+        "left_out": found.left_out,
+        "calls": found.calls,
+        "outcomes": dict(found.outcomes),
+        "errors": dict(found.errors),
+        "problems": [
+            {
+                "rule": problem.rule,
+                "what": problem.what,
+                "last_words": problem.last_words,
+                "command": command_of(found, problem.rule),
+            }
+            for problem in found.problems
+        ],
+        "notes": found.notes,
+        "seconds": round(found.seconds, 3),
+    }
