@@ -105,6 +105,7 @@ check-style:
 	$(PY) scripts/prelude_tables --check
 	@echo 'tests/unit/test_sizes.py'
 	@$(PY) -m pytest -q -p no:cacheprovider tests/unit/test_sizes.py
+	@$(PY) scripts/advice
 
 format: $(VENV)/.dev ## format Python, C and C++
 	$(VENV)/bin/ruff check --fix .
