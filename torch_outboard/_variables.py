@@ -15,6 +15,7 @@ __all__ = ["warn_of_unknown_variables"]
 _PREFIX = "OUTBOARD_"
 # The variables that the package itself reads.
 VARIABLES = (
+    "OUTBOARD_AS_CUDA",
     "OUTBOARD_BLOCKING",
     "OUTBOARD_DRIVER",
     "OUTBOARD_FALLBACK",

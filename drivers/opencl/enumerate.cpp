@@ -113,7 +113,11 @@ ob_status parse_options(const ob_options* given, Options* out_options, std::stri
         *out_error = "option " + key + " is 0 or 1, not '" + value + "'";
         return OB_INVALID_ARGUMENT;
       }
-      (key == "cache" ? out_options->cache : out_options->host_access) = value == "1";
+      if (key == "cache") {
+        out_options->cache = value == "1";
+      } else {
+        out_options->host_access = value == "1";
+      }
     } else {
       *out_error = "there is no option '" + key + "'; there are platform, device_type, library, cache and host_access";
       return OB_INVALID_ARGUMENT;

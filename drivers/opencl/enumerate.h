@@ -2,6 +2,7 @@
 // The OpenCL devices: which are used, and why the others are not.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,7 @@ struct Options {
   std::string library = "libOpenCL.so.1";
   std::string platform;             // part of a platform's name, in any case; "" for all
   cl_bitfield device_type = CL_DEVICE_TYPE_ALL;
-  bool cache = true;                // of compiled programs, on disk
+  std::optional<bool> cache;        // of compiled programs, on disk; unset: unless the runtime has its own
   bool host_access = true;          // false: memory is coarse-grain everywhere, so the host cannot reach it
 };
 

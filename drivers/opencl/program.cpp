@@ -31,6 +31,12 @@ std::string binary_head(const Api& api, const FoundDevice& found, const std::str
          device_text(api, found.device, CL_DEVICE_VERSION) + '\0' + options + '\0';
 }
 
+// Return true for a runtime that keeps programs on disk itself, and takes long to return a binary: PoCL compiles
+// each kernel once more for it.
+bool keeps_programs(const Api& api, const FoundDevice& found) {
+  return platform_text(api, found.platform, CL_PLATFORM_NAME) == "Portable Computing Language";
+}
+
 // Build the program of a binary.
 ob_status from_binary(Driver& driver, Device& device, const std::string& given, const std::string& options,
                       cl_program* out_program) {
@@ -152,7 +158,9 @@ ob_status program_binary(void* self, int32_t index, uint64_t handle, void* conte
     Program* program = nullptr;
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
     if (const ob_status status = find_program(driver, index, handle, &program); status != OB_OK) return status;
-    if (!driver.options.cache) return fail(OB_UNIMPLEMENTED, "the option 'cache' says that no programs are kept");
+    if (!driver.options.cache.value_or(!keeps_programs(driver.api, device->found))) {
+      return fail(OB_UNIMPLEMENTED, "the option 'cache' says that no programs are kept, or the runtime keeps them");
+    }
     const std::string binary = to_binary(driver.api, program->program);
     if (binary.empty()) return fail(OB_UNIMPLEMENTED, "the runtime has no binary of the program");
     const std::string bytes = binary_head(driver.api, device->found, program->options) + binary;

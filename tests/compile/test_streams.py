@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch._inductor import config
 
+from torch_outboard import sanitizer
 from torch_outboard.testing.plugin import RunPython
 
 pytestmark = pytest.mark.skipif(
@@ -84,8 +85,12 @@ def test_a_stream_made_inside(second_device: torch.device) -> None:
         module.current_stream(device).wait_stream(side)
         return z * 2
 
-    got = torch.compile(function, fullgraph=True)(X.to(device))
-    torch.testing.assert_close(got.cpu(), (X + 1).sum(0) * 2)
+    sanitizer.enable(is_raising=True)
+    try:
+        got = torch.compile(function, fullgraph=True)(X.to(device))
+        torch.testing.assert_close(got.cpu(), (X + 1).sum(0) * 2)
+    finally:
+        sanitizer.disable()
 
 
 @torch.library.custom_op("outboard_streams_test::fail", mutates_args=())
@@ -290,6 +295,14 @@ def test_the_patch_of_estimates_is_needed() -> None:
     from torch_outboard._compat.estimates import needs_estimate_speeds
 
     assert needs_estimate_speeds(), "torch asks Triton for CUDA alone: remove torch_outboard/_compat/estimates.py"
+
+
+@pytest.mark.core
+def test_the_patch_of_current_streams_is_needed_in_some_torch() -> None:
+    from torch_outboard._compat.streams import needs_find_current
+
+    if torch.__version__.startswith("2.13."):
+        assert needs_find_current(), "torch finds them: remove find_current from torch_outboard/_compat/streams.py"
 
 
 @pytest.mark.core

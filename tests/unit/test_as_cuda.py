@@ -226,3 +226,60 @@ torch_outboard.as_cuda("unit.toys:Toy").close()
 assert torch_outboard.as_cuda().device_name == torch_outboard.attached_driver().name
 """
     )
+
+
+def test_compiled_programs(run_python):
+    """Dynamo compares devices as the program does, and Inductor compiles for the driver's devices."""
+    run_python(
+        START
+        + """
+net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).cuda()
+x = torch.randn(4, 8)
+
+def function(x):
+    y = net(x)
+    if x.is_cuda and y.is_cuda:
+        y = y + 1
+    if x.device.type == "cuda" and y.device == torch.device("cuda:0") and torch.cuda.is_available():
+        y = y * torch.full((4,), 3.0, device=y.device)
+    return y + torch.arange(4).cuda() + torch.zeros(4, device="cuda")
+
+found = []
+for run in (function, torch.compile(function, fullgraph=True)):
+    net.zero_grad()
+    result = run(x.cuda())
+    result.sum().backward()
+    assert result.is_cuda
+    found.append((result.detach().cpu(), net[0].weight.grad.cpu()))
+torch.testing.assert_close(*found)
+before = torch._dynamo.variables.tensor.TensorVariable.method_attr_device
+cuda.close()
+assert torch._dynamo.variables.tensor.TensorVariable.method_attr_device is not before
+"""
+    )
+
+
+def test_an_index_alone_is_a_cuda_device(run_python):
+    run_python(
+        START
+        + """
+assert torch.device(1) == torch.device("cuda:1") and torch.ones(1, device=torch.device(1)).device.index == 1
+assert torch.ones(1, device=1).is_cuda and torch.device("cpu").type == "cpu"
+"""
+    )
+
+
+def test_processes_that_are_started_afresh(run_python, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import subprocess, sys\n"
+        "code = 'import torch; print(torch.ones(1).cuda().device, torch.cuda.get_device_capability())'\n"
+        "print(subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout)\n",
+        encoding="utf-8",
+    )
+    words = "run", "--driver", "sim", "--as-cuda", "--capability", "7", "5", str(program)
+    done = run_python("from torch_outboard_command import main; main()", *words, fresh=True)
+    assert "cuda:0 (7, 5)" in done.stdout
+    code = "import torch; assert not torch.cuda.is_available()"
+    wrong = run_python(code, fresh=True, env={"OUTBOARD_DRIVER": "sim", "OUTBOARD_AS_CUDA": "fast"})
+    assert "OUTBOARD_AS_CUDA=fast has no effect" in wrong.stderr

@@ -120,7 +120,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     "compile.reporting": {"_coverage"},
     "compile": {"compile.generator", "compile.reporting"},
     # A set of patches on request: nothing but the command depends on it.
-    "as_cuda": {*_BASE, "_attach", "device", "distributed"},
+    "as_cuda": {*_BASE, "_attach", "_compat", "_properties", "device", "distributed"},
     "": {
         *{*_BASE, "_attach", "_autoload", "_coverage", "_host_view", "_kernels", "_launch", "_properties"},
         *{"amp", "as_cuda", "driver"},

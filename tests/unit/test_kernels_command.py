@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: Any) -> Path:
     store.save(
         key("aten::leaky_relu", MATRIX, ["float", (0.25).hex()]),
         SIZES,
-        Answer("", [], "it is\x1b[1m refused", True, True),
+        Answer("", [], "it is\x1b[1m refused", True),
     )
     return tmp_path
 
@@ -61,7 +61,7 @@ def test_plans_are_listed(folder: Path) -> None:
 
 def test_a_reason_is_listed_with_what_to_do(folder: Path) -> None:
     refusal = "there are no products of torch.float8_e4m3fn"
-    Store(folder).save(key("aten::mm", MATRIX, MATRIX), [*SIZES, *SIZES], Answer("", [], refusal, True, True))
+    Store(folder).save(key("aten::mm", MATRIX, MATRIX), [*SIZES, *SIZES], Answer("", [], refusal, True))
     (line,) = [line for line in run("list").output.splitlines() if line.startswith("aten::mm(")]
     assert f"none, {refusal} [products]. No template has products of this type. Convert to float32, " in line
 

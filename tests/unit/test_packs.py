@@ -208,7 +208,7 @@ def test_refusals_are_found_too(pack: Path) -> None:
     refusal = refused(OperatorRefusal("it is about storages"))
     store = Store(pack.parent / "more")
     store.save("b", SIZES, refusal)
-    (path,) = (one for one in (pack.parent / "more").rglob("*.operator"))
+    (path,) = (one for one in (pack.parent / "more").rglob("*.class"))
     target = pack / path.parent.name / path.name
     target.parent.mkdir(exist_ok=True)
     path.rename(target)

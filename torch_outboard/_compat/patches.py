@@ -179,6 +179,12 @@ PATCHES: tuple[Patch, ...] = (
         "streams.needs_order_streams",
     ),
     Patch(
+        "torch._dynamo.variables.streams.SymbolicStreamState.cur_stream",
+        "trace the current stream of a device that is not the current one",
+        "no issue: torch takes the current device's stream",
+        "streams.needs_find_current",
+    ),
+    Patch(
         "torch._inductor.utils.GPU_TYPES, get_gpu_type, scheduler.has_triton",
         "write Triton for the device",
         "done in torch 2.14, where a driver is attached before Inductor is imported",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Torch 2.13: a training function with several streams is traced to a graph that AOTAutograd cannot divide."""
+"""Streams in the graphs of torch.compile."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import functools
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from torch_outboard._compat.source import mentions
 
-__all__ = ["MODULE", "needs_order_streams", "order_streams"]
+__all__ = ["MODULE", "VARIABLES", "find_current", "needs_find_current", "needs_order_streams", "order_streams"]
 
+VARIABLES = "torch._dynamo.variables.streams"
 MODULE = "torch._functorch._aot_autograd.streams"
 _NAME = "_wrap_sync_node"
 
@@ -23,7 +26,7 @@ def needs_order_streams() -> bool:
 
 
 def order_streams(streams: ModuleType) -> None:
-    """Make the waits of a forward pass depend on nodes of the forward pass, and those of a backward pass on its nodes.
+    """Torch 2.13: make the waits of a forward pass depend on nodes of the forward pass, and those of a backward pass on its nodes.
 
     The joint graph has the gradients among its inputs, so that the first wait of the forward pass depended on them, and
     the forward graph had no results. The wait of a backward pass kept alive all that the forward pass had computed.
@@ -44,3 +47,52 @@ def order_streams(streams: ModuleType) -> None:
         return wait, passed
 
     setattr(streams, _NAME, wrap_sync_node)
+
+
+def needs_find_current() -> bool:
+    """Return True if the current stream of a device is traced as that of the current device."""
+    from torch._dynamo.variables import streams
+
+    state = getattr(streams, "SymbolicStreamState", None)
+    if state is None or not hasattr(streams, "register_user_object"):
+        return False
+    return not mentions(state.cur_stream, "register_user_object")
+
+
+def find_current(streams: ModuleType) -> None:
+    """Trace `current_stream(device)` as the stream of that device, also where the current device is another.
+
+    Torch knows the current stream of the device that is current when tracing begins, and takes it for that of every
+    other device, so that waits go to a stream that has no part in the work. No issue upstream.
+    """
+    if not needs_find_current():
+        return
+    state = streams.SymbolicStreamState
+    of_torch = state.cur_stream
+
+    @functools.wraps(of_torch)
+    def cur_stream(self: Any, device: torch.device | None = None) -> Any:
+        is_known = device is None or any(stream.device.index == device.index for stream in self.cur_stream_stack)
+        if device is None or is_known or device.index is None or device.type != self.cur_stream_stack[0].device.type:
+            return of_torch(self, device)
+        others = self.__dict__.setdefault("_of_other_devices", {})
+        if device not in others:
+            others[device] = _trace_current(streams, device)
+        return others[device]
+
+    state.cur_stream = cur_stream
+
+
+def _trace_current(streams: ModuleType, device: torch.device) -> Any:
+    """Return the variable of a device's current stream, which compiled code looks up at each call."""
+    from torch._dynamo.source import CurrentStreamSource
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+    from torch._dynamo.utils import set_example_value
+
+    stream = torch.accelerator.current_stream(device)
+    source = CurrentStreamSource(stream.device)
+    index = streams.register_user_object(stream, source)
+    tx = InstructionTranslator.current_tx()
+    proxy = tx.output.create_proxy("call_function", streams.get_external_object_by_index, (index,), {})
+    set_example_value(proxy.node, stream)
+    return streams.StreamVariable(proxy, stream, source=source, user_object_index=index)

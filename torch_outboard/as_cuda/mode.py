@@ -23,7 +23,7 @@ class CudaMode(TorchFunctionMode):
         self._names = names
         # By equality: each look at a getter makes a new object.
         self._own: dict[Any, Callable[..., Any]] = {
-            torch.device: torch.device,
+            torch.device: self._make_device,
             torch.Tensor.device.__get__: self._device,
             torch.Tensor.is_cuda.__get__: self._is_cuda,  # type: ignore[attr-defined]
             torch.Tensor.cuda: self._cuda,
@@ -48,6 +48,12 @@ class CudaMode(TorchFunctionMode):
         if own is not None:
             return own(*args, **(kwargs or {}))
         return func(*self._names.inward(args), **self._names.inward(kwargs or {}))
+
+    def _make_device(self, *arguments: Any, **named: Any) -> Any:
+        # An index alone is a device of the accelerator.
+        is_index = isinstance(arguments[0] if arguments else named.get("device"), int)
+        made = torch.device(*arguments, **named)
+        return self._names.outward(made) if is_index else made
 
     def _device(self, tensor: torch.Tensor, *_: object) -> Any:
         return self._names.outward(tensor.device)

@@ -17,6 +17,7 @@ class Patching:
     def __init__(self) -> None:
         self.reasons: dict[str, str] = {}
         self._undo: list[Callable[[], None]] = []
+        self.is_undone = False
 
     def set(self, owner: Any, name: str, value: Any, reason: str) -> None:
         """Replace an attribute of a module or a class."""
@@ -32,6 +33,7 @@ class Patching:
 
     def undo(self) -> None:
         """Take back all changes."""
+        self.is_undone = True
         while self._undo:
             self._undo.pop()()
         self.reasons.clear()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torch_outboard._errors import NotSupportedError
+from torch_outboard.as_cuda.compiler import asked_by_compiler, replace_for_compiler
 from torch_outboard.as_cuda.names import CUDA, Names
 from torch_outboard.as_cuda.patching import Patching
 from torch_outboard.device.parity import ABSENT
@@ -48,6 +49,7 @@ def replace_all(patching: Patching, names: Names, capability: tuple[int, int], a
     _files(patching, names)
     _distributed(patching, names)
     _threads(patching, around)
+    replace_for_compiler(patching, names)
 
 
 def _functions_of_cuda(patching: Patching, names: Names, capability: tuple[int, int]) -> None:
@@ -66,14 +68,15 @@ def _functions_of_cuda(patching: Patching, names: Names, capability: tuple[int, 
         "default_generators": ours.default_generators,
         "get_arch_list": lambda: [f"sm_{capability[0]}{capability[1]}"],
         "get_device_capability": lambda device=None: capability,
-        "is_available": lambda: True,
+        "is_available": lambda: not asked_by_compiler(),
     }
     for name, value in own.items():
         patching.set(theirs, name, value, reason)
     for name, why in ABSENT.items():
         if isinstance(getattr(theirs, name, None), FunctionType):
             patching.set(theirs, name, _missing(name, why), "what the driver contract lacks raises NotSupportedError")
-    patching.set(torch.backends.cuda, "is_built", lambda: True, "programs ask it before they use the device")
+    is_built = "programs ask it before they use the device"
+    patching.set(torch.backends.cuda, "is_built", lambda: not asked_by_compiler(), is_built)
     for owner, name in ((torch, "Generator"), (torch, "Stream"), (torch, "Event")):
         original = getattr(owner, name)
         patching.set(owner, name, names.standing_for(original, ("device",)), "constructors take a device")

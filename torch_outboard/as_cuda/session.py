@@ -3,19 +3,25 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from types import TracebackType
 from typing import Any
 
 import torch
 
 from torch_outboard._attach import attach, attached_driver
-from torch_outboard._errors import NotSupportedError, RegistrationError
+from torch_outboard._errors import NotSupportedError, OutboardError, RegistrationError
 from torch_outboard.as_cuda.mode import CudaMode
 from torch_outboard.as_cuda.names import Names
 from torch_outboard.as_cuda.patching import Patching
 from torch_outboard.as_cuda.replaced import replace_all
 
-__all__ = ["AsCuda", "patches", "start"]
+__all__ = ["VARIABLE", "AsCuda", "patches", "start", "start_from_environment"]
+
+# The compute capability of processes that are started afresh, as "9.0"; they attach
+# OUTBOARD_DRIVER.
+VARIABLE = "OUTBOARD_AS_CUDA"
 
 _running: AsCuda | None = None
 
@@ -25,6 +31,7 @@ class AsCuda:
 
     def __init__(self, names: Names, capability: tuple[int, int]) -> None:
         self.device_name = names.name
+        self._capability = capability
         self._mode = CudaMode(names)
         self._patching = Patching()
         try:
@@ -46,6 +53,20 @@ class AsCuda:
     def patches(self) -> dict[str, str]:
         """Return what is patched, and why, by its name in torch."""
         return dict(self._patching.reasons)
+
+    def hand_down(self, driver: str) -> None:
+        """Let the processes that this one starts afresh attach the driver of this name, and begin with as_cuda()."""
+        before = {name: os.environ.get(name) for name in ("OUTBOARD_DRIVER", VARIABLE)}
+
+        def undo() -> None:
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
+
+        os.environ["OUTBOARD_DRIVER"] = driver
+        os.environ[VARIABLE] = ".".join(map(str, self._capability))
+        self._patching.done("os.environ", "processes that are started afresh begin with as_cuda() too", undo)
 
     def __enter__(self) -> AsCuda:
         return self
@@ -86,6 +107,16 @@ def start(
         )
     _running = AsCuda(Names(attached.name), capability)
     return _running
+
+
+def start_from_environment() -> None:
+    """Start as OUTBOARD_AS_CUDA says. A failure warns, with the cause: an exception would break `import torch`."""
+    value = os.environ[VARIABLE]
+    try:
+        major, minor = map(int, value.split("."))
+        start(capability=(major, minor))
+    except (ValueError, OutboardError) as error:
+        warnings.warn(f"{VARIABLE}={value} has no effect: {error}", UserWarning, stacklevel=2)
 
 
 def patches() -> dict[str, str]:

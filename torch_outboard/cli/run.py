@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,7 @@ def run(
         if driver is not None or attached_driver() is None:
             attach(driver or driver_with_schedules(), **parse_options(options))
         if as_cuda:
-            context = as_cuda_context(None, capability)
+            context = as_cuda_context(driver, capability)
     except (ImportError, OutboardError) as error:
         raise click.ClickException(str(error)) from error
     with context:
@@ -111,13 +112,18 @@ def _check_faults(faults: dict[str, Any]) -> None:
 
 
 def as_cuda_context(driver: str | None, capability: tuple[int, int] = CAPABILITY) -> Any:
-    """Start as_cuda() with a driver, by default the attached one, else the one that has schedules."""
+    """Start as_cuda() with a driver, by default the attached one, else the one that has schedules.
+
+    The processes that this one starts afresh do the same.
+    """
     from torch_outboard._attach import attached_driver
     from torch_outboard.as_cuda import start
 
     if driver is None and attached_driver() is None:
         driver = driver_with_schedules()
-    return start(driver, capability=capability)
+    running = start(driver, capability=capability)
+    running.hand_down(driver or os.environ.get("OUTBOARD_DRIVER") or running.device_name)
+    return running
 
 
 def _summary(rows: Coverage) -> str:

@@ -38,6 +38,7 @@ def register(driver: Driver) -> None:
     when_imported("torch._inductor.compile_fx", _kept(_register_backend))
     when_imported(estimates.MODULE, _kept(estimates.estimate_speeds))
     when_imported(streams.MODULE, _kept(streams.order_streams))
+    when_imported(streams.VARIABLES, _kept(streams.find_current))
     when_imported("torch._inductor.runtime.benchmarking", _kept(_register_benchmarker))
     when_imported(nested.MODULE, _kept(lambda module: nested.attend_jagged(module, driver.name)))
     when_imported(MODULE, _kept(lambda module: attend(module, driver.name, _has_templates)))

@@ -33,7 +33,9 @@ class OpenCLDriver(Driver):
         ),
         "device_type": Option(str, None, "Only such devices are used.", ("all", "gpu", "cpu", "accelerator")),
         "library": Option(str, None, "The OpenCL loader; libOpenCL.so.1 if not given."),
-        "cache": Option(bool, None, "Whether compiled programs are kept on disk; true if not given."),
+        "cache": Option(
+            bool, None, "Whether compiled programs are kept on disk; if not given, unless the runtime keeps them."
+        ),
         "host_access": Option(
             bool, None, "False takes the host's access to devices' memory away, as on a GPU; true if not given."
         ),

@@ -152,8 +152,7 @@ _kept_chunks: set[tuple[str, str]] = set()
 
 def refused(refusal: Refusal) -> Answer:
     """Return the answer without a plan."""
-    is_of_operator = isinstance(refusal, OperatorRefusal)
-    return Answer("", [], str(refusal), is_of_operator or isinstance(refusal, ClassRefusal), is_of_operator)
+    return Answer("", [], str(refusal), isinstance(refusal, OperatorRefusal | ClassRefusal))
 
 
 def _answer_of(ask: Callable[[], Answer]) -> Answer:
@@ -282,7 +281,7 @@ def _forget(key: str, device: int, text: str, why: str) -> None:
 
 
 def _made_and_kept(key: str | None, sizes: Sizes, name: str, device: int, make: Callable[[], Answer]) -> Answer:
-    """Return what `make` returns, and store a plan, or the refusal of an operator."""
+    """Return what `make` returns, and store a plan, or the refusal of a class."""
     found = _made(name, make)
     if key is not None:
         digest = schedules_of(device).digest

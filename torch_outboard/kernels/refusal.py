@@ -20,11 +20,11 @@ class Refusal(Exception):
 
 
 class OperatorRefusal(Refusal):
-    """No call of the operator has a plan, whatever its arguments: other processes need not ask either."""
+    """No call of the operator has a plan, whatever its arguments."""
 
 
 class ClassRefusal(Refusal):
-    """No call of the class (the operator with types, ranks and numbers) has a plan. The process remembers it.
+    """No call of the class (the operator with types, ranks and numbers) has a plan. It is kept on disk, as plans are.
 
     Nothing that a call with other sizes, strides or values would pass may cause it.
     """

@@ -48,7 +48,7 @@ def main(path: str) -> None:
         if request["as_cuda"]:
             from torch_outboard.as_cuda import start
 
-            start(capability=tuple(request["as_cuda"]))
+            start(capability=tuple(request["as_cuda"])).hand_down(request["driver"])
         if request["sanitizes"]:
             log = sanitizer.enable_with_log()
         _seed(torch)

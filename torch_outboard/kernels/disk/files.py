@@ -30,19 +30,18 @@ class Answer(NamedTuple):
     text: str
     kernels: list[KernelRecord]
     refusal: str = ""
-    is_of_class: bool = False  # the refusal is for the whole class, or for the operator
-    is_of_operator: bool = False  # the refusal is for the operator: the only one that is kept on disk
+    is_of_class: bool = False  # the refusal is for the whole class: it is kept on disk, as plans are
 
 
 # In a version's folder: a line for each plan that was dropped.
 DROPPED = "dropped"
-_OF_OPERATOR = "operator"
+_REFUSED = "class"
 _NAMES = ("key", "sizes", "plan", "kernels", "refusal")
 _VERSION = re.compile("[0-9a-f]{16}")
 _FOLDER = re.compile("[0-9a-f]{2}")
-# Older versions left refusals of classes and of calls, which are not read. The last form is
-# the name of an unfinished file.
-_FILE = re.compile(r"[0-9a-f]{62}\.([0-9a-f]{32}|operator|refusal|refusal-[0-9a-f]{32})(\.[^.]+\.part)?")
+# Older versions left refusals under other names, which are not read. The last form is the name
+# of an unfinished file.
+_FILE = re.compile(r"[0-9a-f]{62}\.([0-9a-f]{32}|class|operator|refusal|refusal-[0-9a-f]{32})(\.[^.]+\.part)?")
 
 
 @dataclass(frozen=True)
@@ -113,10 +112,10 @@ class Folder:
         self._on_unreadable = on_unreadable
 
     def plans(self, key: str) -> list[Answer]:
-        """Return the plans of a class; if there are none, the refusal of its operator."""
+        """Return the plans of a class; if there are none, its refusal."""
         read = [self._read(path, key) for path in self.files(key)]
         found = [answer for answer in read if answer is not None]
-        if not found and (refusal := self._read(self._path(key, _OF_OPERATOR), key)) is not None:
+        if not found and (refusal := self._read(self._path(key, _REFUSED), key)) is not None:
             found.append(refusal)
         return found
 
@@ -134,7 +133,7 @@ class Folder:
         return [
             start.parent / one
             for one in sorted(names)
-            if is_name(one) and not one.endswith((_OF_OPERATOR, ".part")) and ".refusal" not in one
+            if is_name(one) and re.fullmatch("[0-9a-f]{32}", one.partition(".")[2])
         ]
 
     def text(self, path: Path, key: str) -> str | None:
@@ -143,9 +142,9 @@ class Folder:
         return None if answer is None else answer.text
 
     def place_of(self, key: str, answer: Answer) -> Path:
-        """Return the file for an answer: one for each plan, one for the refusal of the operator."""
+        """Return the file for an answer: one for each plan, one for the refusal."""
         if answer.refusal:
-            return self._path(key, _OF_OPERATOR)
+            return self._path(key, _REFUSED)
         return self._path(key, _short_hash(json.dumps([answer.text, _listed(answer.kernels)])))
 
     def entries(self) -> Iterator[Entry]:
@@ -235,7 +234,7 @@ def _answer(found: Mapping[str, Any]) -> Answer | None:
         return None
     try:
         _ = (text + refusal).encode()  # half a pair of UTF-16 is no text
-        return Answer(text, [_record(kernel) for kernel in found["kernels"]], refusal, bool(refusal), bool(refusal))
+        return Answer(text, [_record(kernel) for kernel in found["kernels"]], refusal, bool(refusal))
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
 

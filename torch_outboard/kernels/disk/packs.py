@@ -150,7 +150,7 @@ class Packs:
         return bool(self._paths)
 
     def plans(self, key: str, device: int) -> list[Answer]:
-        """Return the plans of a class, and the refusals of its operator."""
+        """Return the plans of a class, and its refusals."""
         found = [answer for one in self._usable(device) for answer in one.plans(key)]
         return self._count([answer for answer in found if (key, answer.text) not in self._dropped])
 

@@ -81,7 +81,7 @@ class Store:
         return self._usable() is not None
 
     def plans(self, key: str) -> list[Answer]:
-        """Return the plans that were saved for a class; if there are none, the refusal of its operator."""
+        """Return the plans that were saved for a class; if there are none, its refusal."""
         folder = self._usable()
         found = [] if folder is None else [one for one in folder.plans(key) if (key, one[0]) not in self._dropped]
         with self._lock:
@@ -89,9 +89,9 @@ class Store:
         return found
 
     def save(self, key: str, sizes: Sizes, answer: Answer) -> None:
-        """Write a plan, or the refusal of an operator. If that fails, the log reports the reason once."""
+        """Write a plan, or the refusal of a class. If that fails, the log reports the reason once."""
         folder = self._usable()
-        if folder is None or (answer.refusal and not answer.is_of_operator):
+        if folder is None or (answer.refusal and not answer.is_of_class):
             return
         path = folder.place_of(key, answer)
         try:

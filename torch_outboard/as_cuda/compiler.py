@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What torch.compile needs to trace a program for CUDA, and to generate code for the driver's devices."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from torch_outboard._compat.imports import when_imported
+from torch_outboard._properties import DeviceProperties
+from torch_outboard.as_cuda.names import CUDA, Names
+from torch_outboard.as_cuda.patching import Patching
+
+__all__ = ["asked_by_compiler", "replace_for_compiler"]
+
+
+def asked_by_compiler() -> bool:
+    """Return whether Inductor calls the caller: it imports, and traces for, what this torch was built without."""
+    name: str = sys._getframe(2).f_globals.get("__name__", "")
+    return name.startswith("torch._inductor")
+
+
+def replace_for_compiler(patching: Patching, names: Names) -> None:
+    """Let Dynamo trace devices as cuda, and compile for the driver's."""
+    wrapper = torch._TorchCompileInductorWrapper
+    compile_graph = wrapper.__call__
+
+    @functools.wraps(compile_graph)
+    def without_mode(self: Any, *arguments: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return compile_graph(self, *arguments)
+
+    patching.set(wrapper, "__call__", without_mode, "a graph has the driver's devices; the compiler must see no others")
+    reason = "a torch without CUDA asks for AMD's name of the architecture"
+    patching.set(DeviceProperties, "gcnArchName", "", reason)
+    when_imported("torch._dynamo.variables.tensor", lambda module: _trace_devices(module, patching, names))
+
+
+def _trace_devices(module: ModuleType, patching: Patching, names: Names) -> None:
+    """Trace a tensor's `device` and `is_cuda`, which Dynamo looks up without the function mode."""
+    if patching.is_undone:
+        return
+    variable = module.TensorVariable
+    device_of = variable.method_attr_device
+
+    def outward(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def of_cuda(self: Any, tx: Any) -> Any:
+            device = self.device
+            if device is None or device.type != names.name:
+                return function(self, tx)
+            self.device = names.outward(device)
+            try:
+                return function(self, tx)
+            finally:
+                self.device = device
+
+        return of_cuda
+
+    reason = f"compiled programs compare devices with {CUDA!r}, too"
+    patching.set(variable, "method_attr_device", outward(device_of), reason)
+    patching.set(variable, "method_attr_is_cuda", outward(variable.method_attr_is_cuda), reason)
