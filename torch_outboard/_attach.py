@@ -178,12 +178,12 @@ def _take_options(attachment: _Attachment, second: Driver, by: str) -> None:
     first = attachment.driver
     if not attachment.is_same_kind(second):
         raise RegistrationError(
-            f"driver {first.name!r} is attached already, {attachment.by}, and PyTorch has one such device type a "
-            f"process: start another process for {second.name!r}"
+            f"driver {first.name!r} is already attached, {attachment.by}, and PyTorch has one such device "
+            f"type per process. Start another process for {second.name!r}"
         )
     if _C.is_any_device_touched():
         raise RegistrationError(
-            f"driver {first.name!r} is attached already, {attachment.by}, with the options {first.option_values}, and "
+            f"driver {first.name!r} is already attached, {attachment.by}, with the options {first.option_values}, and "
             f"its devices have been used since: {second.option_values} need another process, or an attach before that"
         )
     _install(second, _entries(second))
@@ -283,11 +283,11 @@ def check_name(name: str) -> None:
         return RegistrationError(f"a driver cannot be called {name!r}: {why}. Set another `name`.")
 
     if not re.fullmatch(r"[a-z]+(_[a-z]+)*", name):
-        raise refuse("torch parses device names of lower-case letters, joined by single underscores, only")
+        raise refuse("torch only parses device names of lower-case letters joined by single underscores")
     if keyword.iskeyword(name):
-        raise refuse("it is a keyword of Python, so torch.<name> could not be written")
+        raise refuse("it is a Python keyword, so torch.<name> could not be written")
     if _is_torch_device(name):
-        raise refuse("torch reserves the name for a device of its own")
+        raise refuse("torch reserves the name for its own device")
     if hasattr(torch, name):
         raise refuse(f"it would hide torch.{name}")
     for owner in (torch.Tensor, torch.nn.Module, torch.UntypedStorage, torch.TypedStorage):

@@ -45,7 +45,7 @@ def torch_minor(version: str) -> tuple[int, int]:
     """Return the minor line of a torch version: (2, 13) for 2.13.0+cpu."""
     match = re.match(r"(\d+)\.(\d+)", version)
     if match is None:
-        raise ValueError(f"{version!r} is no torch version")
+        raise ValueError(f"{version!r} is not a version of torch")
     return int(match[1]), int(match[2])
 
 

@@ -16,7 +16,7 @@ def include_paths() -> list[str]:
     for folder in (_PACKAGE / "include", _PACKAGE.parent / "include"):
         if (folder / "torch_outboard" / "runtime.h").is_file():
             return [str(folder)]
-    raise FileNotFoundError("torch_outboard's headers are not installed beside it; reinstall torch-outboard")
+    raise FileNotFoundError("torch_outboard's headers are missing from the installation: reinstall torch-outboard")
 
 
 def header_path(name: str) -> Path:
@@ -27,5 +27,5 @@ def header_path(name: str) -> Path:
 def library_paths() -> list[str]:
     """Return the folders for `-ltorch_outboard`; raise FileNotFoundError if the library is not built."""
     if not any((_PACKAGE / "lib").glob("libtorch_outboard.*")):
-        raise FileNotFoundError("torch_outboard's library is not there: build it with scripts/build, or reinstall")
+        raise FileNotFoundError("torch_outboard's library is missing: build it with scripts/build, or reinstall")
     return [str(_PACKAGE / "lib")]

@@ -167,7 +167,7 @@ def launch(
         The stream's capture has failed before.
     """
     if not isinstance(kernel, Kernel):
-        raise TypeError(f"launch takes what build_kernel returned, not {type(kernel).__name__}")
+        raise TypeError(f"launch takes a kernel from build_kernel, not {type(kernel).__name__}")
     kernel._launch(
         tuple(args),
         _three(grid, 1),

@@ -42,7 +42,7 @@ def dtype_bits(dtypes: Iterable[torch.dtype]) -> int:
     bits = 0
     for dtype in dtypes:
         if dtype not in DTYPES:
-            raise ValueError(f"{dtype} has no number in driver.h")
+            raise ValueError(f"{dtype} has no number in driver.h, so drivers cannot declare it")
         bits |= 1 << DTYPES[dtype]
     return bits
 

@@ -26,7 +26,7 @@ namespace outboard {
 
 void register_with_torch() {
   if (!is_attached()) {
-    raise(ErrorKind::Registration, OB_FAILED_PRECONDITION, "register_with_torch: no driver is installed yet");
+    raise(ErrorKind::Registration, OB_FAILED_PRECONDITION, "register_with_torch: no driver is installed");
   }
   static std::once_flag once;
   bool is_first = false;

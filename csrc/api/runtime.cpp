@@ -92,7 +92,8 @@ void run_once(void* user) {
 }
 
 c10::DeviceIndex device_of(const char* name, at::TensorList outputs, at::TensorList inputs) {
-  TORCH_CHECK_VALUE(!outputs.empty() || !inputs.empty(), name, ": launch needs a tensor, which tells the device");
+  TORCH_CHECK_VALUE(!outputs.empty() || !inputs.empty(), name,
+                    ": launch needs at least one tensor, which determines the device");
   const c10::Device device = outputs.empty() ? inputs.front().device() : outputs.front().device();
   for (const at::TensorList list : {outputs, inputs}) {
     for (const at::Tensor& tensor : list) {

@@ -23,8 +23,8 @@ void check_declared(const TypedKernel& kernel, size_t index, const at::Tensor& t
   const std::string& name = kernel.program.name();
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   TORCH_CHECK_VALUE(!impl.is_python_dispatch(), "argument ", index, " of the kernel ", name,
-                    " is a tensor without memory of its own, as tracing makes them: wrap the launch in an operator of"
-                    " torch.library.custom_op, which torch.compile calls as a whole");
+                    " has no memory, as during tracing: wrap the launch in a custom operator by"
+                    " torch.library.custom_op, which torch.compile does not trace");
   TORCH_CHECK_VALUE(is_ours(impl), "argument ", index, " of the kernel ", name, " must be a tensor on '", driver_name(),
                     "', got one on ", tensor.device(), ": move it there");
   TORCH_CHECK_VALUE(has_plain_elements(tensor), "argument ", index, " of the kernel ", name,
@@ -58,7 +58,7 @@ c10::DeviceIndex device_of_launch(const TypedKernel& kernel, c10::ArrayRef<Typed
     return stream != nullptr ? stream->device : current_device();
   }
   TORCH_CHECK_VALUE(stream == nullptr || stream->device == device, "the kernel ", kernel.program.name(),
-                    " was given tensors of device ", static_cast<int>(device), " and a stream of device ",
+                    " got tensors on device ", static_cast<int>(device), " and a stream of device ",
                     stream != nullptr ? static_cast<int>(stream->device) : -1);
   return device;
 }

@@ -143,7 +143,7 @@ void set_python_error() noexcept {
   try {
     torch::translate_exception_to_python(std::current_exception());
   } catch (...) {
-    PyErr_SetString(PyExc_RuntimeError, "an exception of an unknown type came out of torch-outboard's core");
+    PyErr_SetString(PyExc_RuntimeError, "torch-outboard's core raised an exception of an unknown type");
   }
 }
 

@@ -26,7 +26,8 @@ void complain() {
     return;
   }
   const PyGILState_STATE gil = PyGILState_Ensure();
-  PyErr_SetString(PyExc_RuntimeError, "host_callback dropped its function without calling it; it runs now, late");
+  PyErr_SetString(PyExc_RuntimeError,
+                  "host_callback dropped its function without calling it; the function runs now, late");
   PyErr_WriteUnraisable(nullptr);
   PyGILState_Release(gil);
 }
@@ -64,7 +65,7 @@ PyObject* run(PyObject* self, PyObject*) {
     return nullptr;
   }
   if (!claim(work)) {
-    PyErr_SetString(PyExc_RuntimeError, "host work runs once: it has run, or host_callback raised for it");
+    PyErr_SetString(PyExc_RuntimeError, "host work can run only once: it has already run, or host_callback raised");
     return nullptr;
   }
   {

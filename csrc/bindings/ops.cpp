@@ -130,7 +130,7 @@ PyObject* py_set_fallback_mode(PyObject*, PyObject* argument) {
     } else if (mode == "silent") {
       set_fallback_mode(FallbackMode::Silent);
     } else {
-      PyErr_Format(PyExc_ValueError, "the fallback mode is 'warn', 'error' or 'silent', not '%s'", mode.c_str());
+      PyErr_Format(PyExc_ValueError, "the fallback mode must be 'warn', 'error' or 'silent', not '%s'", mode.c_str());
       return nullptr;
     }
     return none();

@@ -162,7 +162,8 @@ ob_status read_driver_records(std::vector<ob_activity>& out_records) {
 }
 
 std::string untimed() {
-  return "driver '" + driver_name() + "' has neither activity records nor event_timestamp: only host work is timed";
+  return "driver '" + driver_name() +
+         "' has neither activity records nor event_timestamp: only work on the host is timed";
 }
 
 std::string problem_of(const char* entry, ob_status status) {
@@ -309,7 +310,7 @@ void start_activities() {
   std::vector<std::string> problems;
   bool driver_records = false;
   if (driver_is_gone()) {
-    problems.push_back("the devices can't be used in this process any more: nothing of them is recorded");
+    problems.push_back("the devices can no longer be used in this process, so nothing on them is recorded");
   } else if (has_activity_entries()) {
     std::vector<ob_activity> old;  // of work that ended after the last recording
     ob_status status = read_driver_records(old);

@@ -74,8 +74,8 @@ void begin_with_calls(const CallsByCorrelation& calls, ActivityProfile& profile)
   }
   if (furthest > kOfConversion) {
     profile.problems.push_back("the driver's times lie up to " + std::to_string(furthest / 1000) +
-                               " us before the calls that queued the work: they must be nanoseconds of"
-                               " CLOCK_MONOTONIC. Such work is shown from its call on");
+                               " us before the calls that queued the work: they must be in nanoseconds of"
+                               " CLOCK_MONOTONIC. Such work is shown as starting at its call");
   }
 }
 

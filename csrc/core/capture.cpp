@@ -29,7 +29,7 @@ void detail::set_repeated_host_work(bool is_repeated) noexcept {
 
 uint64_t handle_for_caller(Stream& stream) {
   if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr && !capture->is_native())) {
-    capture->refuse("work that is queued below torch-outboard, by the driver's handle of the stream (launch it by"
+    capture->refuse("work that is queued directly on the driver's stream handle (launch it with"
                     " torch_outboard.launch, or return NotImplemented in the capture),");
   }
   return stream_handle(stream);

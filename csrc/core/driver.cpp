@@ -98,7 +98,7 @@ void check_groups(const std::string& name, const ob_driver& t) {
                      {"kernel_get", t.kernel_get},
                      {"kernel_launch", t.kernel_launch}});
   if (t.program_binary != nullptr && t.program_build == nullptr) {
-    refuse(name, "entry `program_binary` is there without `program_build`, which takes what it hands out.");
+    refuse(name, "entry `program_binary` needs `program_build`, which loads its binaries.");
   }
   check_group(name, {{"graph_capture_begin", t.graph_capture_begin},
                      {"graph_capture_end", t.graph_capture_end},
@@ -141,7 +141,7 @@ void check_count(const std::string& name, const ob_driver& table) {
   }
   const int32_t count = table.device_count(table.self);
   if (std::clamp<int>(count, 0, kMaxDevices) != probed_count) {
-    refuse(name, "other options would give it " + std::to_string(count) + " devices, after the process was told of " +
+    refuse(name, "the new options give it " + std::to_string(count) + " devices, but the process has already seen " +
                      std::to_string(probed_count) + ". Attach with these options before devices are counted.");
   }
 }
@@ -152,8 +152,8 @@ void install_driver(const std::string& name, const ob_driver& table) {
   const bool is_again = attached.load();
   if (is_again && (attached_name != name || is_any_device_touched())) {
     raise(ErrorKind::Registration, OB_ALREADY_EXISTS,
-          "driver '" + attached_name + "' is attached already; a process has one. Start another process for '" + name +
-              "'.");
+          "driver '" + attached_name +
+              "' is already attached, and a process can attach one driver. Start another process for '" + name + "'.");
   }
   if (table.abi_major != OB_ABI_MAJOR) {
     refuse(name, "it was built for version " + std::to_string(table.abi_major) + " of the contract, this is version " +

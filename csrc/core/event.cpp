@@ -80,7 +80,8 @@ void Event::record(Stream& stream) {
   if (device_ >= 0 && device_ != stream.device) {
     raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT,
           "Event device " + std::to_string(static_cast<int>(device_)) + " does not match recording stream's device " +
-              std::to_string(static_cast<int>(stream.device)) + ": an event belongs to the device of its first record");
+              std::to_string(static_cast<int>(stream.device)) +
+              ": an event belongs to the device on which it was first recorded");
   }
   std::unique_ptr<CaptureMark> mark;
   if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {

@@ -91,7 +91,7 @@ void HostEvent::signal(std::exception_ptr error) {
     }
     is_destroyed_.store(driver().event_destroy(driver().self, stream_.device, handle_) == OB_OK);
     if (!is_destroyed_.load()) {
-      mark_lost(stream_.device, "a stream waits for ever: neither event_signal nor event_destroy completed its event");
+      mark_lost(stream_.device, "a stream waits forever: neither event_signal nor event_destroy completed its event");
     }
     throw;
   }

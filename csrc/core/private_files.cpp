@@ -39,7 +39,7 @@ std::string failure_of(const std::string& path, int error) {
 }
 
 std::string no_folder(const std::string& path) {
-  return printable_path(path) + " is a link or no folder: name a folder of your own";
+  return printable_path(path) + " is a link or not a folder: name a folder that you own";
 }
 
 PrivateFile refused(const std::string& why, int error = EPERM) {
@@ -61,10 +61,10 @@ std::string above(const std::string& path) {
 std::string mistrust(const std::string& path, const struct stat& about, uid_t trusted, mode_t forbidden) {
   if (about.st_uid != geteuid() && about.st_uid != 0 && about.st_uid != trusted) {
     return printable_path(path) + " belongs to another user (" + std::to_string(about.st_uid) +
-           "): remove it, or name a folder of your own";
+           "): remove it, or name a folder that you own";
   }
   if ((about.st_mode & forbidden) != 0) {
-    return "others may write " + printable_path(path) + ": `chmod go-w` it, or name a folder of your own";
+    return "others may write " + printable_path(path) + ": run `chmod go-w` on it, or name a folder that you own";
   }
   return "";
 }
@@ -178,7 +178,7 @@ PrivateFile read_private(const std::string& path, uid_t trusted) {
     if (errno == ENOENT) {
       return {};
     }
-    return errno == ELOOP ? refused(printable_path(path) + " is a link, which is not followed: remove it")
+    return errno == ELOOP ? refused(printable_path(path) + " is a symbolic link, and is not followed: remove it")
                           : refused(failure_of(path, errno), errno);
   }
   struct stat about = {};
@@ -186,7 +186,7 @@ PrivateFile read_private(const std::string& path, uid_t trusted) {
     return refused(failure_of(path, errno), errno);
   }
   if (!S_ISREG(about.st_mode)) {
-    return refused(printable_path(path) + " is no regular file: remove it");
+    return refused(printable_path(path) + " is not a regular file: remove it");
   }
   const std::string folder = above(path);
   for (const std::string& why : {mistrust(path, about, trusted, kOthersWrite), mistrust_folder(folder, trusted),
@@ -210,7 +210,8 @@ PrivateFile read_private(const std::string& path) {
 
 std::string make_private_folder(const std::string& path) {
   if (path.empty() || path.front() != '/') {
-    return printable_path(path) + " is a relative path, and the folder that it begins in is gone: name an absolute one";
+    return printable_path(path) +
+           " is a relative path, and the working directory no longer exists: name an absolute path";
   }
   if (path == default_folder()) {  // the folder above it is ours too
     if (std::string why = make_private_folder(above(path)); !why.empty()) {

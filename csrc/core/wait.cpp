@@ -65,8 +65,8 @@ std::string describe(const Note& note, std::chrono::milliseconds waited) {
     text += ", for all work of the device";
   }
   return text +
-         ". It waits on. Ctrl-C ends a synchronize() and the build of a kernel, of the main thread; in a copy or an"
-         " operator the driver may still write to memory, so that only the process can be ended (Ctrl-\\).";
+         ". Still waiting. On the main thread, Ctrl-C interrupts synchronize() and kernel builds. During a copy or an"
+         " operator the driver may still write to memory: end the process instead (Ctrl-\\).";
 }
 
 // The thread that reads the notes. It starts with the first one and
@@ -105,7 +105,7 @@ class Watch {
       look();
     });
     if (!is_running_) {
-      std::fprintf(stderr, "torch_outboard: long waits will not be told, since there are no more threads\n");
+      std::fprintf(stderr, "torch_outboard: long waits will not be reported: no thread could be started\n");
     }
   }
 

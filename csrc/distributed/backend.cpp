@@ -121,7 +121,7 @@ DistributedBackend::~DistributedBackend() {
     try {
       group->abort("it was destroyed.");
     } catch (const std::exception& error) {
-      TORCH_WARN("a group could not be ended: ", error.what());
+      TORCH_WARN("a process group could not be shut down: ", error.what());
     }
   }
 }
@@ -292,8 +292,9 @@ std::shared_ptr<Staging> DistributedBackend::stage(const Call& call) {
 WorkPtr DistributedBackend::submit(Call call) {
   if (group_->is_forked()) {
     raise(ErrorKind::BadFork, OB_FAILED_PRECONDITION,
-          c10::str(call.kind.name, " in a child that was forked after the group was made, whose threads it hasn't got."
-                                   " Start processes with multiprocessing's 'spawn', and make the group in each."));
+          c10::str(call.kind.name,
+                   " in a child process that was forked after the group was created, and has none of its threads."
+                   " Start processes with multiprocessing's 'spawn', and create the group in each."));
   }
   group_of(call)->failure().check(call.kind.name);
   WorkPtr work;

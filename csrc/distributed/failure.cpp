@@ -43,8 +43,8 @@ void GroupFailure::check(const char* operation) const {
   if (has_failed()) {
     C10_THROW_ERROR(DistBackendError,
                     c10::str("rank ", rank_, " of group '", group_, "': ", operation,
-                             " was not started, since the group has ended: ", first(),
-                             " Start the processes again (torchrun does), or make a new group with the ranks that are"
+                             " was not started because the group has failed: ", first(),
+                             " Restart the processes (torchrun does), or create a new group of the ranks that are"
                              " left."));
   }
 }
@@ -63,7 +63,7 @@ void GroupFailure::end(const std::string& reason) {
 }
 
 std::exception_ptr GroupFailure::ended(const char* operation, uint64_t sequence) const {
-  return make_group_error(place(operation, sequence) + " did not end, since the group has ended: " + first());
+  return make_group_error(place(operation, sequence) + " did not complete because the group has failed: " + first());
 }
 
 }  // namespace outboard

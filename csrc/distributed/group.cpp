@@ -240,7 +240,7 @@ void Group::run_point_to_point(const std::shared_ptr<Request>& request) {
     std::exception_ptr cause = std::current_exception();
     if (std::chrono::steady_clock::now() - begin >= request->timeout) {
       cause = make_group_error(c10::str(
-          text_of(cause), ". The peer did not call, or its tensor has another size than the ",
+          text_of(cause), ". The peer did not make the matching call, or its tensor has another size than the ",
           request->staging->bytes(), " bytes of this rank's: the sizes of a send and its recv must be equal."));
     }
     complete(*request, failure_.fail(request->work->kind().name, request->work->getSequencenumber(), cause));
@@ -375,7 +375,7 @@ void abort_all_groups() noexcept {
     try {
       group->abort("the process is about to end.", Ending::LeaveAtExit);
     } catch (const std::exception& error) {
-      std::fprintf(stderr, "torch_outboard: a group could not be ended: %s\n", error.what());
+      std::fprintf(stderr, "torch_outboard: a process group could not be shut down: %s\n", error.what());
     }
   }
 }

@@ -174,7 +174,7 @@ void NativeGroup::wait_until_joined(uint64_t handle, std::chrono::milliseconds t
   std::string why;
   while ((status = table.comm_status(table.self, handle)) == OB_NOT_READY) {
     if (failure_.has_failed()) {
-      why = "the group has ended while its ranks met";
+      why = "the group ended while its ranks were connecting";
     } else if (Clock::now() > deadline) {
       why = c10::str("the other ranks did not join within ", timeout.count(), " ms");
     }

@@ -61,12 +61,12 @@ Reduction::Reduction(const ReduceOp& op, c10::ScalarType dtype, int size, const 
   }
   const bool is_complex = c10::isComplexType(dtype);
   const bool is_integral = c10::isIntegralType(dtype, /*includeBool=*/true);
-  TORCH_CHECK_VALUE(type < ReduceOp::UNUSED, name, " with a reduction that torch does not know");
+  TORCH_CHECK_VALUE(type < ReduceOp::UNUSED, name, " with an unknown reduction");
   name_ = name_of(type);
   TORCH_CHECK_VALUE(!is_bitwise(type) || is_integral, name, " with ", name_of(type), " takes integers, not ", dtype);
   TORCH_CHECK_VALUE(!is_complex || type == ReduceOp::SUM || type == ReduceOp::AVG || type == ReduceOp::PREMUL_SUM, name,
                     " with ", name_of(type), " makes no sense of ", dtype);
-  TORCH_CHECK_VALUE(type != ReduceOp::AVG || dtype != at::kBool, name, " with AVG makes no sense of bool");
+  TORCH_CHECK_VALUE(type != ReduceOp::AVG || dtype != at::kBool, name, " with AVG does not support bool");
   TORCH_CHECK_VALUE(type != ReduceOp::PREMUL_SUM || !is_integral, name, " with PREMUL_SUM takes floats, not ", dtype);
   if (type == ReduceOp::AVG) {
     op_ = ReduceOp(ReduceOp::SUM);

@@ -71,8 +71,9 @@ bool DistributedWork::wait(std::chrono::milliseconds timeout) {
     if (timeout == kNoTimeout) {
       wait_for_thread(waiting, cv_, lock, is_over);
     } else if (!cv_.wait_for(lock, timeout, is_over)) {
-      C10_THROW_ERROR(DistBackendError, c10::str(kind_.name, ", sequence number ", sequence_, ", is not over after ",
-                                                 timeout.count(), " ms, which this wait() was given. It goes on."));
+      C10_THROW_ERROR(DistBackendError,
+                      c10::str(kind_.name, ", sequence number ", sequence_, ", is not over after ", timeout.count(),
+                               " ms, the timeout of this wait(). The collective goes on."));
     }
     error = exception_;
   }

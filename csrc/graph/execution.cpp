@@ -28,7 +28,7 @@ void Execution::begin(Body& body, Stream& stream) {
     if (!use.is_recorded) {  // a replay failed between two steps; later work on the stream is waited for as well
       if (capture_of(*use.stream) != nullptr) {
         raise(ErrorKind::Capture, OB_FAILED_PRECONDITION,
-              "the last replay of this graph failed between two steps, and the stream that it was on captures now: end"
+              "the last replay of this graph failed between two steps, and its stream is capturing now: end"
               " that capture before you replay again");
       }
       use.event.record(*use.stream);

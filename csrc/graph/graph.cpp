@@ -143,10 +143,10 @@ void Graph::abandon() {
 void Graph::capture_begin(c10::MempoolId_t pool, CaptureMode mode) {
   graph::free_retired(memory::Effort::Poll);
   if (recorder_) {
-    raise_capture("this graph is being captured already: captures don't nest");
+    raise_capture("this graph is already being captured: captures cannot be nested");
   }
   if (body_) {
-    raise_capture("this graph holds a capture already: reset() it, or make another graph");
+    raise_capture("this graph has already been captured: reset() it, or create another graph");
   }
   const c10::DeviceIndex device = current_device();
   check_device_index(device);
@@ -169,7 +169,7 @@ void Graph::capture_end() {
   }
   Stream& current = current_stream(stream_->device);
   if (&current != stream_) {
-    raise_capture("a capture ends on the stream that it began on, and another one is current: make that one current and"
+    raise_capture("a capture must end on the stream where it began: make that stream current and"
                   " call capture_end again, or reset() the graph");
   }
   Recorder& recorder = *std::exchange(recorder_, nullptr);
@@ -184,7 +184,7 @@ void Graph::capture_end() {
 
 void Graph::instantiate() {
   if (!body_) {
-    raise_capture("there is no captured graph to instantiate");
+    raise_capture("no graph has been captured to instantiate");
   }
   if (body_->is_native && body_->executable == 0) {
     ensure_open(body_->stream->device);
@@ -197,7 +197,7 @@ void Graph::instantiate() {
 
 void Graph::replay() {
   if (!body_) {
-    raise_capture("there is no captured graph to replay: capture_begin and capture_end come first");
+    raise_capture("no graph has been captured to replay: call capture_begin and capture_end first");
   }
   Body& body = *body_;
   const c10::DeviceIndex device = body.stream->device;
@@ -245,14 +245,14 @@ void Graph::reset() {
 
 c10::MempoolId_t Graph::pool() const {
   if (!body_) {
-    raise_capture("a graph has a memory pool once it is captured");
+    raise_capture("a graph has a memory pool only after its capture");
   }
   return body_->pool;
 }
 
 std::string Graph::describe() const {
   if (!body_) {
-    raise_capture("there is no captured graph to show");
+    raise_capture("no graph has been captured to show");
   }
   if (body_->is_native) {
     raise_not_supported("graph_capture_begin", "showing what the driver has captured");

@@ -107,8 +107,9 @@ void Recorder::open(Stream& stream, std::unique_ptr<Body> body, Mode mode) {
     id_.store(0);
     body_.reset();
     lock.unlock();
-    raise_capture(text_of(stream) + " captures a graph already: captures don't nest. End that one first, or use another"
-                                    " stream");
+    raise_capture(text_of(stream) +
+                  " is already capturing a graph: captures cannot be nested. End that capture first, or use another"
+                  " stream");
   }
 }
 
@@ -166,7 +167,7 @@ uint64_t Recorder::end_at_driver(std::exception_ptr* out_error) {
     for (size_t i = 1; i < participants_.size() && cause_.empty(); ++i) {
       const uint64_t seen = i < origin.seen.size() ? origin.seen[i] : 0;
       if (seen < participants_[i].ticks) {
-        cause_ = text_of(*participants_[i].stream) + " was made a part of the capture by an event, and " +
+        cause_ = text_of(*participants_[i].stream) + " joined the capture through an event, but " +
                  text_of(*origin.stream) + ", on which the capture began, does not wait for its work";
       }
     }
@@ -243,7 +244,7 @@ void Recorder::drop() noexcept {
     const Lock lock(mutex_);
     is_dropped_ = true;
   } catch (const std::exception& error) {
-    TORCH_WARN("a graph was dropped while its capture was under way, which could not be ended: ", error.what());
+    TORCH_WARN("a graph was destroyed during its capture, and the capture could not be ended: ", error.what());
   }
 }
 
@@ -268,7 +269,7 @@ void Recorder::check_active(Lock& lock) {
     raise_capture("the graph capture ended while another thread was queuing work on its stream");
   }
   if (!cause_.empty()) {
-    const std::string message = "the graph capture has failed and takes no more work: " + cause_;
+    const std::string message = "the graph capture has failed and accepts no more work: " + cause_;
     lock.unlock();
     raise_capture(message);
   }
@@ -450,7 +451,8 @@ void Recorder::refuse(const std::string& what) {
       cause_ = message;
     }
   }
-  raise_capture(message + ". The capture is lost: end it, move this before or after it, and capture again");
+  raise_capture(message +
+                ". The capture is lost: end it, move this call before or after the capture, and capture again");
 }
 
 }  // namespace outboard::graph

@@ -159,8 +159,8 @@ Stream& stream_of(const void* stream) {
 const void* given_stream(size_t place) {
   return keeping_error([&]() -> const void* {
     Stream* const stream = streams == nullptr ? nullptr : streams->at(place);
-    TORCH_CHECK(stream != nullptr, "the compiled code changes to its stream number ", place,
-                ", which the call gave none for: call what torch.compile returned");
+    TORCH_CHECK(stream != nullptr, "compiled code switches to its stream number ", place,
+                ", but the call passed none: call the function that torch.compile returned");
     return stream;
   });
 }

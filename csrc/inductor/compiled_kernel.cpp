@@ -78,13 +78,13 @@ c10::DeviceIndex device_of(const CompiledKernel& kernel, c10::ArrayRef<CompiledA
       continue;
     }
     const c10::DeviceIndex index = argument.tensor->unsafeGetTensorImpl()->device().index();
-    TORCH_CHECK_VALUE(device < 0 || device == index, "the compiled kernel ", kernel.name,
-                      " was given tensors of devices ", static_cast<int>(device), " and ", static_cast<int>(index),
+    TORCH_CHECK_VALUE(device < 0 || device == index, "the compiled kernel ", kernel.name, " got tensors on devices ",
+                      static_cast<int>(device), " and ", static_cast<int>(index),
                       ": recompile it for tensors of one device");
     device = index;
   }
   TORCH_CHECK_VALUE(device >= 0, "the compiled kernel ", kernel.name, " was given no tensor of '", driver_name(),
-                    "', so there is no device to run it on");
+                    "', so it has no device to run on");
   return device;
 }
 

@@ -174,7 +174,7 @@ class Boxer {
   }
 
   void expect(bool is_right, const Value& value) const {
-    TORCH_CHECK_TYPE(is_right, "compiled code gives the operator ", schema_.operator_name(), " a value of kind ",
+    TORCH_CHECK_TYPE(is_right, "compiled code passes the operator ", schema_.operator_name(), " a value of kind ",
                      static_cast<int>(value.kind), " as its argument ", argument_->name(), " of type ",
                      argument_->type()->str());
   }
@@ -220,10 +220,9 @@ class Unboxer {
 }  // namespace
 
 const at::Tensor& tensor_of(AtenTensorHandle handle) {
-  TORCH_CHECK(
-      handle != nullptr,
-      "compiled code was given no tensor: the constants of a model that is packaged without them must be loaded "
-      "before it runs, by load_constants");
+  TORCH_CHECK(handle != nullptr,
+              "a constant of compiled code is missing: a model packaged without its constants needs load_constants "
+              "before it runs");
   return *torch::aot_inductor::tensor_handle_to_tensor_pointer(handle);
 }
 
@@ -233,7 +232,7 @@ void call_compiled(CompiledOperator& op, c10::ArrayRef<torch_outboard::Value> ar
   const c10::FunctionSchema& schema = handle.schema();
   TORCH_CHECK(arguments.size() == schema.arguments().size(), "the operator ", op.name, " takes ",
               schema.arguments().size(), " arguments, and compiled code gives ", arguments.size(),
-              ": its schema is another one than at the time of compilation");
+              ": its schema has changed since compilation");
   torch::jit::Stack stack;
   stack.reserve(arguments.size());
   Boxer boxer(schema);

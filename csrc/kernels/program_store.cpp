@@ -48,7 +48,7 @@ void report(const std::string& what, const std::string& why) {
 }
 
 void report_unkept(const std::string& why) {
-  report("compiled programs are not kept: ", why);
+  report("compiled programs are not cached: ", why);
 }
 
 // Return the folder, which is made if it is missing; "" if nothing can be kept. It is checked each
@@ -156,7 +156,7 @@ std::string read_program(const std::string& key) {
   const std::string path = path_in(folder, key);
   PrivateFile file = read_private(path);
   if (!file.obstacle.empty()) {
-    report("a compiled program is not taken and built again: ", file.obstacle);
+    report("a cached program is not trusted and is built again: ", file.obstacle);
     return "";
   }
   if (!file.content) {
@@ -169,7 +169,7 @@ std::string read_program(const std::string& key) {
       return bytes;
     }
   }
-  report("a compiled program is damaged and built again: ", printable_path(path));
+  report("a cached program is damaged and is built again: ", printable_path(path));
   return "";
 }
 

@@ -73,7 +73,7 @@ class Allocator final : public c10::DeviceAllocator {
     copy.src_device = device_of(copy.src);
     const auto device = static_cast<c10::DeviceIndex>(copy.dst_device);
     Stream& stream = current_stream(device);
-    refuse_in_capture(stream, "a clone of memory by the allocator, which waits for its copy,");
+    refuse_in_capture(stream, "the allocator's clone of a block, which waits for the copy,");
     queue_copy(stream, copy);
     synchronize_stream(stream);
   }

@@ -31,7 +31,7 @@ bool DeviceHeap::is_expandable(const SizePool& pool) {
   }
   if (!driver().mem_reserve || device_properties(device_).mem_granularity == 0) {
     TORCH_WARN_ONCE("PYTORCH_ALLOC_CONF asks for expandable_segments, and driver '", driver_name(),
-                    "' maps no memory (mem_reserve, mem_granularity): memory is taken in segments of fixed size");
+                    "' has no memory mapping (mem_reserve, mem_granularity): segments have a fixed size");
     return false;
   }
   return true;

@@ -335,9 +335,9 @@ void keep_while_queued(const c10::Storage& storage, Stream& stream) {
   }
   const bool is_owned = storage.data_ptr().get_context() != nullptr;
   TORCH_WARN("A wait for device ", static_cast<int>(stream.device), " failed, so a copy between it and ",
-             c10::CachingAllocator::format_size(storage.nbytes()), " of host memory may still be under way. ",
+             c10::CachingAllocator::format_size(storage.nbytes()), " of host memory may still be running. ",
              is_owned ? "The memory stays allocated until a later wait shows that the device has finished."
-                      : "Torch does not own that memory: keep it until the process ends.");
+                      : "PyTorch does not own that memory: keep it until the process ends.");
 }
 
 void settle_host_blocks() {
@@ -348,7 +348,7 @@ void release_host_memory() noexcept {
   try {
     pinned_allocator().impl_->empty_cache();
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "torch_outboard: pinned memory was not all released at the end: %s\n", error.what());
+    std::fprintf(stderr, "torch_outboard: some pinned memory was not released at exit: %s\n", error.what());
   }
 }
 

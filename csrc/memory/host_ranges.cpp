@@ -72,7 +72,7 @@ using memory::host_ranges;
 namespace {
 
 [[noreturn]] void raise_cannot_register() {
-  raise_not_supported("host_register", "pinning memory that exists; pin_memory() gives a pinned copy");
+  raise_not_supported("host_register", "pinning existing memory; pin_memory() returns a pinned copy");
 }
 
 }  // namespace
@@ -91,7 +91,7 @@ void register_host_memory(void* pointer, size_t bytes) {
   }
   const auto start = reinterpret_cast<uintptr_t>(pointer);
   if (pointer == nullptr || bytes == 0 || start + bytes < start) {
-    raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT, "there is no memory to be pinned: 0 bytes were given");
+    raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT, "0 bytes cannot be pinned");
   }
   check_device_index(current_device());
   ensure_open(current_device());
@@ -109,7 +109,7 @@ void register_host_memory(void* pointer, size_t bytes) {
   // Registered by us, or by another user of the device in this process, whom only the driver knows.
   if (status == OB_ALREADY_EXISTS) {
     raise(ErrorKind::InvalidArgument, OB_ALREADY_EXISTS,
-          "part of that memory is pinned already: each byte can be registered once");
+          "part of that memory is already pinned: each byte can be registered once");
   }
   if (is_unimplemented(status)) {
     raise_cannot_register();
@@ -124,7 +124,7 @@ void unregister_host_memory(void* pointer) {
   const auto start = reinterpret_cast<uintptr_t>(pointer);
   if (!host_ranges().set_busy(start, true)) {
     raise(ErrorKind::InvalidArgument, OB_NOT_FOUND,
-          "that memory is not registered: host_unregister takes what host_register was given, once");
+          "that memory is not registered: call host_unregister once, with the address that host_register got");
   }
   try {
     for (int i = 0; i < device_count(); ++i) {

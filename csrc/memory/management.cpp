@@ -56,7 +56,7 @@ void set_memory_fraction(c10::DeviceIndex device, double fraction) {
   check_device_index(device);
   if (!(fraction >= 0 && fraction <= 1)) {
     raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT,
-          "a memory fraction lies between 0 and 1, and " + std::to_string(fraction) + " was given");
+          "a memory fraction must lie between 0 and 1, but " + std::to_string(fraction) + " was given");
   }
   const uint64_t total = fraction < 1 ? device_properties(device).total_memory : 0;
   if (fraction < 1 && total == 0) {
@@ -165,7 +165,7 @@ void raw_free(uint64_t address) {
     std::snprintf(text, sizeof(text), "0x%" PRIx64, address);
     raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT,
           std::string("there is no raw allocation at ") + text +
-              ": caching_allocator_delete takes what caching_allocator_alloc gave, once");
+              ": call caching_allocator_delete once, with an address from caching_allocator_alloc");
   }
 }
 
@@ -186,7 +186,7 @@ void change_current_allocator(const memory::SegmentSource* source) {
   for (int i = 0; i < device_count(); ++i) {
     if (memory::heap_of(static_cast<c10::DeviceIndex>(i)).was_used()) {
       raise(ErrorKind::InvalidArgument, OB_FAILED_PRECONDITION,
-            "the allocator can only be changed before anything was allocated, and " +
+            "the allocator can only be changed before the first allocation, but " +
                 memory::device_text(static_cast<c10::DeviceIndex>(i)) + " has been used");
     }
   }

@@ -131,7 +131,7 @@ void DeviceHeap::free(Block* block) noexcept {
       lock.unlock();
       defer_error(std::make_exception_ptr(c10::Error(
           {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-          "device memory was freed twice: something ran the deleter of a DataPtr by hand, or kept its context")));
+          "device memory was freed twice: the deleter of a DataPtr was called by hand, or its context was kept")));
       return;
     }
     const size_t type = block->pool->stat_type();

@@ -40,7 +40,7 @@ void DeviceHeap::raise_out_of_memory(size_t requested, const std::string& refusa
     memory_info(device_, &free, &total);
     message += ", which has a total capacity of " + format_size(total) + " of which " + format_size(free) + " is free.";
   } catch (const std::exception& error) {
-    message += std::string(" (the driver would not say how much is free: ") + error.what() + ").";
+    message += std::string(" (the driver did not report how much is free: ") + error.what() + ").";
   }
   if (!refusal.empty()) {
     message += " The driver says: \"" + refusal + "\".";
@@ -57,7 +57,7 @@ void DeviceHeap::raise_out_of_memory(size_t requested, const std::string& refusa
              " is reserved by PyTorch but unallocated. If much is reserved but unallocated, the memory is fragmented:"
              " PYTORCH_ALLOC_CONF=" +
              (driver().mem_reserve ? "expandable_segments:True" : "max_split_size_mb:<MiB>") +
-             " can help. Else keep fewer tensors alive, or make them smaller.";
+             " can help. Otherwise keep fewer or smaller tensors alive.";
   raise(ErrorKind::OutOfMemory, OB_OUT_OF_MEMORY, message);
 }
 

@@ -240,7 +240,7 @@ void DeviceHeap::empty_cache(c10::MempoolId_t mempool) {
 // since `changes_` was `changes`.
 bool DeviceHeap::wait_for_transits(uint64_t changes) {
   // Those threads may need the interpreter lock to continue.
-  const Waiting waiting("mem_free", device_, nullptr, "other threads, which give memory back");
+  const Waiting waiting("mem_free", device_, nullptr, "other threads that are freeing memory");
   Lock lock(mutex_);
   const uint64_t end = next_transit_;
   const auto self = std::this_thread::get_id();

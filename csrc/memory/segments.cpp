@@ -300,7 +300,7 @@ std::unique_ptr<Segment> DeviceHeap::ask_driver(SizePool& pool, size_t bytes, st
                                          : "driver '" + driver_name() + "': mem_alloc") +
                             " on device " + std::to_string(static_cast<int>(device_));
   if (segment->address == 0) {
-    raise(ErrorKind::Driver, OB_INTERNAL, where + " returned OK with a null address; it must give memory or fail");
+    raise(ErrorKind::Driver, OB_INTERNAL, where + " returned OK with a null address; it must return memory or fail");
   }
   try {
     if (segment->address % kMinBlockSize != 0) {

@@ -34,8 +34,8 @@ SharedMemory share_memory(const c10::DataPtr& ptr) {
   const memory::Block* block = memory::block_of(ptr);
   if (!block) {
     raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT,
-          "only memory that this process allocated can be shared with another, and this is foreign (from_blob, or"
-          " received from a process itself): clone the tensor first");
+          "a process can share only memory that it allocated, and this memory is foreign (from_blob, or"
+          " received from another process): clone the tensor first");
   }
   // Live memory keeps its segment, whose description does not change.
   const memory::Segment& segment = *block->segment;
@@ -80,7 +80,7 @@ uint64_t open_shared_memory(c10::DeviceIndex device, const std::string& handle) 
   const ob_status status = driver().ipc_open(driver().self, device, handle.data(), handle.size(), &address);
   if (status == OB_NOT_FOUND) {
     raise(ErrorKind::InvalidArgument, status,
-          "memory that another process shared is gone: keep that process, and the tensor, until this one has received"
+          "memory shared by another process is gone: keep that process and its tensor until this process has received"
           " it. The driver says: " +
               last_driver_error());
   }

@@ -53,7 +53,8 @@ bool StreamUses::enter(Effort effort, UseList* out_added) {
       }
     }
     // The other thread may need the interpreter lock to continue.
-    const Waiting waiting("event_query", OB_HOST, nullptr, "another thread, which looks whether memory is still used");
+    const Waiting waiting("event_query", OB_HOST, nullptr,
+                          "another thread that is checking which memory is still in use");
     std::unique_lock lock(mutex_);
     settled_.wait(lock, [this] { return !is_settling_.load(); });
   }

@@ -53,7 +53,7 @@ torch::Library& library_for(const std::string& space) {
 void refuse_without_cpu_kernel(const Operator& op, const Call& call) {
   TORCH_CHECK_NOT_IMPLEMENTED(op.on_cpu().hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) || call.has_sparse(),
                               op.name, " has no kernel for '", driver_name(),
-                              "', and torch has none for the CPU that could replace it. Register one with"
+                              "', and torch has no CPU kernel to fall back to. Register one with"
                               " torch_outboard.register_kernel, or use other operators.");
 }
 

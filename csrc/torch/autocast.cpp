@@ -213,13 +213,13 @@ CastPolicy checked_policy(const c10::OperatorHandle& op, const std::string& name
   }
   const std::string pair = name + " cannot have the cast policy '" + policy_name + "': ";
   if (!has_tensor_argument(schema)) {
-    refuse(pair + "it takes no tensor, by which autocast finds it");
+    refuse(pair + "it takes no tensor, so autocast never sees it");
   }
   if (policy == CastPolicy::Banned) {
     return policy;
   }
   if (schema.is_mutable()) {
-    refuse(pair + "it writes to its arguments, and would write to casts of them");
+    refuse(pair + "it writes to its arguments, and would write to their casts instead");
   }
   if (policy == CastPolicy::Fp32AppendDtype) {
     refuse(pair + "only the operators that torch lists under it have a second overload for it. Use 'fp32'");
@@ -233,7 +233,8 @@ CastPolicy checked_policy(const c10::OperatorHandle& op, const std::string& name
 
 void check_is_free(const c10::OperatorHandle& op, const std::string& name) {
   if (op.hasKernelForDispatchKey(kAutocast)) {
-    refuse(name + " has an autocast kernel already, which was registered with torch directly: take that back first");
+    refuse(name +
+           " already has an autocast kernel that was registered with torch directly: remove that registration first");
   }
 }
 

@@ -56,8 +56,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
       char address[32];
       std::snprintf(address, sizeof(address), "0x%" PRIx64, reinterpret_cast<uint64_t>(pointer));
       raise(ErrorKind::InvalidArgument, OB_NOT_FOUND,
-            std::string("no device has allocated what lies at ") + address +
-                ": name the device of foreign memory, as from_blob's `device` or `target_device`");
+            std::string("no device owns the memory at ") + address +
+                ": for foreign memory, pass its device as from_blob's `device` or `target_device`");
     }
     return {kDeviceType, device};
   }

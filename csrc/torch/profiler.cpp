@@ -115,8 +115,8 @@ class Session final : public libkineto::IActivityProfilerSession {
     profile_ = stop_activities();
     if (profile_.unfinished > 0) {
       profile_.problems.push_back(std::to_string(profile_.unfinished) +
-                                  " calls had queued work that was not done when the profile ended, and"
-                                  " are shown without it: call torch." +
+                                  " calls had queued work that was not finished when the profile ended, and"
+                                  " are shown without that work: call torch." +
                                   driver_name() + ".synchronize() for each device in use before");
     }
     for (const std::string& problem : profile_.problems) {

@@ -65,8 +65,9 @@ struct Stubs final : torch::profiler::impl::ProfilerStubs {
  private:
   [[noreturn]] static void refuse(const char* what) {
     raise(ErrorKind::NotSupported, OB_UNIMPLEMENTED,
-          std::string(what) + " for a vendor's tool: the driver contract has none. torch.profiler.record_function names"
-                              " ranges for torch.profiler.profile");
+          std::string(what) +
+              " for a vendor's tool: the driver contract has no entry for it. torch.profiler.record_function names"
+              " ranges for torch.profiler.profile");
   }
 };
 

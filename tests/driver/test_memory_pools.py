@@ -184,7 +184,7 @@ else:
 try:
     module.change_current_allocator(allocator)
 except ValueError as error:
-    assert "before anything was allocated" in str(error)
+    assert "before the first allocation" in str(error)
 else:
     raise AssertionError
 """

@@ -128,11 +128,11 @@ def test_a_tensor_over_raw_memory_on_the_second_device(device, second_device):
 def test_foreign_memory_needs_its_device(device):
     module = module_of(device)
     host = torch.ones(4)
-    with pytest.raises(ValueError, match="name the device of foreign memory"):
+    with pytest.raises(ValueError, match="for foreign memory, pass its device"):
         module.memory.from_blob(host.data_ptr(), (4,))
     with pytest.raises(ValueError, match="no memory at the address 0"):
         module.memory.from_blob(0, (4,), device=device)
-    with pytest.raises(ValueError, match="one number a dimension"):
+    with pytest.raises(ValueError, match="one non-negative number per dimension"):
         module.memory.from_blob(host.data_ptr(), (4,), (1, 1), device=device)
     with pytest.raises(torch.AcceleratorError, match="out of range"):
         module.memory.from_blob(4096, (4,), device=999 % 100)

@@ -258,9 +258,9 @@ with pytest.raises(RegistrationError):
 module = torch_outboard.attach(Toy, devices=3)
 assert module is torch.toy and module.device_count() == 3
 assert torch_outboard.attach(Toy, devices="3") is module
-with pytest.raises(RegistrationError, match="other options would give it 2 devices, after the process was told of 3"):
+with pytest.raises(RegistrationError, match="the new options give it 2 devices, but the process has already seen 3"):
     torch_outboard.attach(Toy)
-with pytest.raises(RegistrationError, match="'toy' is attached already.*start another process for 'other'"):
+with pytest.raises(RegistrationError, match="'toy' is attached already.*Start another process for 'other'"):
     torch_outboard.attach(Other)
 assert torch_outboard.attached_driver().opened == []
 """

@@ -41,7 +41,7 @@ def test_torch_minor(version: str, minor: tuple[int, int]) -> None:
 
 
 def test_torch_minor_refuses_what_is_no_version() -> None:
-    with pytest.raises(ValueError, match="'nightly' is no torch version"):
+    with pytest.raises(ValueError, match="'nightly' is not a version of torch"):
         _build.torch_minor("nightly")
 
 

@@ -83,7 +83,7 @@ with pytest.raises(ValueError, match="batch_sizes of packed sequences must be on
               True, 1, 0.0, True, False)
 a, w = torch.ones(32, 64, device="sim").bfloat16(), torch.zeros(8, 4, 32, 4, dtype=torch.int32, device="sim")
 for _ in range(2):
-    with pytest.raises(NotImplementedError, match="_weight_int4pack_mm has no kernel for 'sim', and torch has none"):
+    with pytest.raises(NotImplementedError, match="_weight_int4pack_mm has no kernel for 'sim', and torch has no"):
         ops._weight_int4pack_mm(a, w, 32, torch.ones(2, 64, 2, device="sim").bfloat16())
 torch.sim.synchronize()
 with pytest.raises(RuntimeError, match="a cell's workspace must have"):

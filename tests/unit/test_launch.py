@@ -74,7 +74,7 @@ with torch.device("meta"), pytest.raises(ValueError, match="must be a tensor on 
 from torch._subclasses import FakeTensorMode
 with FakeTensorMode():
     fake = torch.ones(3, device="programs")
-with pytest.raises(ValueError, match="without memory of its own, as tracing makes them: wrap"):
+with pytest.raises(ValueError, match="has no memory, as during tracing: wrap"):
     torch_outboard.launch(build(signature="void*"), (fake,), grid=1)
 with pytest.raises(TypeError, match="takes a torch.Stream, not int"):
     torch_outboard.launch(build(), (), grid=1, stream=3)
@@ -153,7 +153,7 @@ def test_launches(run_python, code):
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
-        ("asks_for_the_handle", "by the driver's handle of the stream .launch it by torch_outboard.launch"),
+        ("asks_for_the_handle", "directly on the driver's stream handle .launch it with"),
         ("keeps_the_handle", "a call of the driver's kernel_launch below torch-outboard"),
         ("writes_by_address", "kernel in Python for aten::exp2.out, which queued nothing that a graph could replay"),
         ("wraps_the_handle", "a second stream with the handle of one that captures"),

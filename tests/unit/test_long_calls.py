@@ -100,7 +100,7 @@ def check(calls, expected):
         call()
         assert Waiting.armed is None, f"{entry} was not called"
         (text,) = told
-        assert f"has been waiting in {entry} for 0 s" in text and "It waits on. Ctrl-C ends" in text, text
+        assert f"has been waiting in {entry} for 0 s" in text and "Still waiting. On the main" in text, text
         assert re.search(expected.get(entry, driver.name + ":0: thread [0-9]+ has"), text), (entry, text)
 """
 

@@ -513,7 +513,7 @@ for _ in range(3):
     assert torch.equal(x, y) and torch.equal(x, z)
     assert all((one == 5).all() for one in others)
 sizes[1] = 4096
-with pytest.raises(RuntimeError, match=r"(?s)4096 bytes are asked for; .* had asked for 0 bytes.*aten::cos"):
+with pytest.raises(RuntimeError, match=r"(?s)4096 bytes were requested; .* requested 0 bytes.*aten::cos"):
     graph.replay()
 sizes[1], sizes[3] = 0, -1
 with pytest.raises(RuntimeError, match=r"(?s)4000 bytes .* memory 3 times.*aten::cos"):

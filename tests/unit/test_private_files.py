@@ -87,8 +87,8 @@ def _enlarge(path: Path) -> None:
 
 # By what a message says of it.
 NOT_TRUSTED: dict[str, Callable[[Path], None]] = {
-    "is a link, which is not followed": _as_link,
-    "is no regular file": _as(os.mkfifo),
+    "is a symbolic link, and is not followed": _as_link,
+    "is not a regular file": _as(os.mkfifo),
     "has 1073741824 bytes, more than is ever written": _enlarge,
     "others may write": lambda path: path.chmod(0o620),
 }
@@ -119,7 +119,7 @@ def test_what_others_may_have_written_is_not_read(tmp_path: Path, what: str) -> 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "file").mkdir()
-    with pytest.raises(PermissionError, match="is no regular file"):
+    with pytest.raises(PermissionError, match="is not a regular file"):
         read_private(tmp_path / "file")
     (tmp_path / "other").write_text("")
     with pytest.raises(NotADirectoryError):
@@ -146,9 +146,9 @@ def test_a_link_to_a_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     write_whole(tmp_path / "theirs" / "file", b"content")
     (tmp_path / "ours").symlink_to(tmp_path / "theirs")
-    with pytest.raises(PermissionError, match="is a link or no folder"):
+    with pytest.raises(PermissionError, match="is a link or not a folder"):
         read_private(tmp_path / "ours" / "file")
-    with pytest.raises(PermissionError, match="is a link or no folder"):
+    with pytest.raises(PermissionError, match="is a link or not a folder"):
         make_private_folders(tmp_path / "ours")
 
 

@@ -238,7 +238,7 @@ torch.python.synchronize(1)
 assert len(of(trace_of(x.sin_, "{tmp_path}/trace.json"), "kernel")) == 1, "late work is not of the next profile"
 """
     )
-    assert done.stderr.count("2 calls had queued work that was not done when the profile ended") == 1
+    assert done.stderr.count("2 calls had queued work that was not finished when the profile ended") == 1
     assert "torch.python.synchronize()" in done.stderr
 
 

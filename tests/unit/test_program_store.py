@@ -125,10 +125,10 @@ assert built(1, "2") == ["binary"]
 """,
         env={"OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path / "cache")},
     )
-    assert answer.stderr.count("a compiled program is damaged and built again: ") == 3
-    assert answer.stderr.count("a compiled program is not taken and built again: ") == 2
-    assert answer.stderr.count(": `chmod go-w` it, or name a folder of your own") == 1
-    assert answer.stderr.count(" is a link, which is not followed: remove it") == 1
+    assert answer.stderr.count("a cached program is damaged and is built again: ") == 3
+    assert answer.stderr.count("a cached program is not trusted and is built again: ") == 2
+    assert answer.stderr.count(": run `chmod go-w` on it, or name a folder that you own") == 1
+    assert answer.stderr.count(" is a symbolic link, and is not followed: remove it") == 1
 
 
 def test_a_folder_that_is_no_place_for_programs(run_python, tmp_path: Path) -> None:
@@ -142,8 +142,8 @@ assert built(1, "1") == ["python"] and not folder.exists()
 """,
         env={"OUTBOARD_KERNEL_CACHE_DIR": str(folder)},
     )
-    assert answer.stderr.count("compiled programs are not kept:") == 1
-    assert f"{folder} is a link or no folder: name a folder of your own" in answer.stderr
+    assert answer.stderr.count("compiled programs are not cached:") == 1
+    assert f"{folder} is a link or not a folder: name a folder that you own" in answer.stderr
 
 
 def test_an_empty_variable_keeps_nothing(run_python, tmp_path: Path) -> None:

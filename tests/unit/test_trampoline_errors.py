@@ -261,7 +261,7 @@ class Silent(Toy):
 module = torch_outboard.attach(Silent)
 seen = []
 module.memory.attach_out_of_memory_observer(lambda *arguments: seen.append(arguments))
-with pytest.raises(torch.OutOfMemoryError, match="would not say how much is free.*the monitor is down"):
+with pytest.raises(torch.OutOfMemoryError, match="did not report how much is free.*the monitor is down"):
     torch.empty(1 << 20, device="toy")
 assert [arguments[2:] for arguments in seen] == [(0, 0)]
 """

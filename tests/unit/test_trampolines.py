@@ -225,7 +225,7 @@ taken = list(Queueing.taken)
 assert taken
 assert b.tolist() == [3, 3, 3]
 for work in taken:
-    with pytest.raises(RuntimeError, match="host work runs once"):
+    with pytest.raises(RuntimeError, match="host work can run only once"):
         work()
 """
     )

@@ -44,7 +44,7 @@ def test_a_divisor_of_0_is_a_grid_of_0():
 
     formula = formula_of("(0 if n == 0 else -((m) // -(n)))", {"m": "a0", "n": "a1"})
     assert [evaluate(formula, (10, n)) for n in (0, 3, 10)] == [0, 4, 1]
-    with pytest.raises(ValueError, match=r"can't be computed by 'm \*\* 2', which is no formula"):
+    with pytest.raises(ValueError, match=r"can't be computed by 'm \*\* 2', which is not a formula"):
         formula_of("m ** 2", {"m": "a0"})
 
 
@@ -164,7 +164,7 @@ fails("this Triton has no back end for the target 'nochip', 't1', only .*own_tri
 driver.target = dataclasses.replace(good, language="cubin")
 fails("makes .*own_triton_ir, and the target says that its kernels are in 'cubin'")
 driver.target = dataclasses.replace(good, options=(("num_ctas", 2),))
-fails("has clusters of 2 blocks, which no launch has yet")
+fails("has clusters of 2 blocks, which launches do not support")
 driver.target = dataclasses.replace(good, options=(("shared", 5000),))
 fails("none of the . configurations of the kernel .* runs: .*5000 bytes of shared memory are more than there are")
 driver.target = dataclasses.replace(good, module="unit.no_such_module")

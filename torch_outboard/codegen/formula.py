@@ -71,7 +71,7 @@ def formula(expression: sympy.Expr, places: Mapping[sympy.Symbol, int]) -> str:
         case _:
             kind = next((kind for kind in _OPERATIONS if isinstance(expression, kind)), None)
             if kind is None:
-                raise ValueError(f"the threads of a kernel can't be computed by {expression}, which is no formula")
+                raise ValueError(f"the threads of a kernel can't be computed by {expression}, which is not a formula")
             operation, operands = _OPERATIONS[kind], list(expression.args)
     words = [formula(operand, places) for operand in operands]
     return functools.reduce(lambda left, right: f"{left} {right} {operation}", words)

@@ -97,4 +97,4 @@ class GradScaler(torch.amp.GradScaler):
 
 def _check_scale(argument: str, scale: float) -> None:
     if not scale > 0:
-        raise ValueError(f"{argument} must be positive, not {scale!r}: gradients are divided by it")
+        raise ValueError(f"{argument} must be positive, not {scale!r}, because gradients are divided by it")

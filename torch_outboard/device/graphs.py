@@ -170,8 +170,8 @@ def _refuse_uncapturable(optimizer: torch.optim.Optimizer, args: Any, kwargs: An
         return  # Dynamo traces this hook, and a trace is no step
     if is_current_stream_capturing() and not all(group.get("capturable", True) for group in optimizer.param_groups):
         raise CaptureError(
-            f"{type(optimizer).__name__}.step() cannot be captured in a graph like this: it counts its steps on the "
-            "CPU, and every replay would be the same step. Make it with capturable=True"
+            f"{type(optimizer).__name__}.step() cannot be captured in a graph: it counts its steps on the CPU, so "
+            "every replay would be the same step. Create it with capturable=True"
         )
 
 
@@ -221,8 +221,8 @@ def make_graphed_callables(
     """
     if torch.is_autocast_enabled(_context.name) and torch.is_autocast_cache_enabled():
         raise RuntimeError(
-            "make_graphed_callables and autocast's cache don't go together: the weights' casts would be of the "
-            "capture. Use torch.autocast(…, cache_enabled=False)"
+            "make_graphed_callables does not work with autocast's cache, which would keep the capture's casts of "
+            "the weights. Use torch.autocast(…, cache_enabled=False)"
         )
     many: tuple[Callable[..., Any], ...]
     samples: tuple[tuple[Any, ...], ...]
@@ -269,7 +269,7 @@ class _Section:
         self.sample_args = sample_args
         flat, self.spec = pytree.tree_flatten(sample_args)
         if not all(isinstance(arg, Tensor) for arg in flat):
-            raise TypeError("make_graphed_callables: sample_args hold tensors only, in lists, tuples and dicts")
+            raise TypeError("make_graphed_callables: sample_args may hold only tensors, in lists, tuples and dicts")
         self.arguments: list[Tensor] = flat
         is_module = isinstance(function, torch.nn.Module)
         self.parameters = tuple(function.parameters()) if is_module else ()  # type: ignore[attr-defined]
@@ -289,7 +289,7 @@ class _Section:
             result = self.function(*self.sample_args)
         outputs, self.output_spec = pytree.tree_flatten(result)
         if not all(isinstance(output, Tensor) for output in outputs):
-            raise TypeError("make_graphed_callables: the callables give tensors only, in lists, tuples and dicts")
+            raise TypeError("make_graphed_callables: the callables may return only tensors, in lists, tuples and dicts")
         self.outputs: tuple[Tensor, ...] = tuple(outputs)
 
     def capture_backward(self, pool: _PoolId, allow_unused: bool) -> None:
@@ -324,7 +324,7 @@ class _Section:
         def replay(*args: Any) -> Any:
             flat, spec = pytree.tree_flatten(args)
             if spec != self.spec:
-                raise TypeError("a graphed callable takes arguments of the structure that it was captured with")
+                raise TypeError("a graphed callable needs arguments of the same structure as its capture")
             return pytree.tree_unflatten(list(apply(*flat, *self.parameters)), self.output_spec)
 
         module = self.function

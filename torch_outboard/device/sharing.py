@@ -108,7 +108,7 @@ class _File:
             self.number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             raise RuntimeError(
-                "a tensor was received from a process that has ended: keep the sender until it has arrived"
+                "a tensor was received from a process that has ended: keep the sender alive until the tensor arrives"
             ) from None
         self.path = path
         self.uses = 0
@@ -213,7 +213,7 @@ def reduce_storage(storage: torch.UntypedStorage) -> tuple[Callable[..., torch.U
     if storage.nbytes() == 0:
         return _rebuild_empty, (_context.name, index)
     if fcntl is None:
-        raise NotSupportedError("memory shared between processes needs file locks, which this system lacks")
+        raise NotSupportedError("sharing memory between processes needs file locks, which this system lacks")
     ipc_collect()
     handle, segment_bytes, offset = _C.share_storage(storage)
     torch.accelerator.synchronize(index)
@@ -348,7 +348,7 @@ def from_blob(
     dtype = torch.get_default_dtype() if dtype is None else dtype
     strides = torch.empty(tuple(size), device="meta").stride() if stride is None else tuple(stride)
     if len(strides) != len(size) or any(number < 0 for number in (*size, *strides)):
-        raise ValueError(f"size {tuple(size)} and stride {strides} must have one number a dimension, none below 0")
+        raise ValueError(f"size {tuple(size)} and stride {strides} must have one non-negative number per dimension")
     last = sum((count - 1) * step for count, step in zip(size, strides, strict=True)) if 0 not in size else -1
     storage = _C.storage_at(index, address, (last + 1) * dtype.itemsize, owner)
     empty = torch.empty(0, dtype=dtype, device=storage.device)

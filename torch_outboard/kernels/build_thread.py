@@ -73,7 +73,7 @@ class BuildThread:
     def _start(self) -> None:
         with self._lock:
             if self._is_over:
-                raise NoThread("no plan is built for it any more: the process ends")
+                raise NoThread("the process is ending, so no plan is built")
             if self._thread is not None:
                 return
             thread = threading.Thread(target=self._work, name="torch_outboard.kernels", daemon=True)

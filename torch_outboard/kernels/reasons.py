@@ -212,9 +212,9 @@ REASONS: tuple[Row, ...] = (
         "layout",
         "Pass a dense tensor of the device: x.clone(), x.to_dense(), x.resolve_conj() or x.to(device).",
         (
-            "an argument is no plain strided tensor",
-            "an argument with dimensions is on the CPU",
-            "elements of a tensor that is written share memory",
+            "an argument is not a dense strided tensor",
+            "an argument on the CPU has dimensions",
+            "elements of an output share memory",
             "a tensor that it writes shares memory with another one",
         ),
     ),
@@ -264,15 +264,15 @@ REASONS: tuple[Row, ...] = (
     Row(
         "values-decide",
         f"Compute it by operators whose sizes are known, {_OR}.",
-        ("values decide what it returns, and it isn't composed of other operators",),
+        ("its result depends on values, and it has no decomposition",),
     ),
     Row(
         "cpu-alone",
         "Convert tensors and numbers to types that hold all values, or call it with the arguments that its forward "
         "operator has.",
         (
-            "the CPU's kernel alone knows what it does with these arguments",
-            "which numbers are dropped, the provider of the forward call alone knows",
+            "only the CPU's kernel defines the result for these arguments",
+            "only the provider of the forward call knows which numbers were dropped",
         ),
     ),
     Row("pivots", "Factor with pivots.", ("it factors without pivots",)),
@@ -285,7 +285,7 @@ REASONS: tuple[Row, ...] = (
         "no-thread",
         "Call it again when the process has memory and threads left, and before Python ends.",
         (
-            "no plan is built for it any more: the process ends",
+            "the process is ending, so no plan is built",
             "no thread can be started to build its plan: …",
             "the interpreter is about to go",
         ),

@@ -35,7 +35,7 @@ bool is_dense_of_ours(const at::Tensor& tensor) {
 [[noreturn]] void raise_undeclared(const Call& call, size_t result, const char* found, size_t argument) {
   TORCH_CHECK(false, "operator ", call.op().name, ": result ", result, " ", found, " argument '",
               call.op().handle.schema().arguments()[argument].name(),
-              "', which its schema does not say. Correct the schema's alias annotations ('Tensor(a)' for a view) or"
+              "', which its schema does not declare. Correct the schema's alias annotations ('Tensor(a)' for a view) or"
               " return a clone. Schema: ",
               call.op().handle.schema());
 }
@@ -47,12 +47,12 @@ void warn_undeclared(const Call& call, size_t result, size_t argument) {
   static auto* warned = new std::set<std::string>();
   const std::lock_guard lock(mutex);
   if (warned->insert(call.op().name).second) {
-    TORCH_WARN(
-        "operator ", call.op().name, ": result ", result, " is in the memory of argument '",
-        call.op().handle.schema().arguments()[argument].name(),
-        "', which its schema does not say, so the result is a copy. Whoever wrote the operator should correct"
-        " the schema's alias annotations ('Tensor(a)' for a view) or return a clone. This is said once. Schema: ",
-        call.op().handle.schema());
+    TORCH_WARN("operator ", call.op().name, ": result ", result, " is in the memory of argument '",
+               call.op().handle.schema().arguments()[argument].name(),
+               "', which its schema does not declare, so the result was copied. The operator's author should correct"
+               " the schema's alias annotations ('Tensor(a)' for a view) or return a clone. This warning appears once. "
+               "Schema: ",
+               call.op().handle.schema());
   }
 }
 
@@ -320,7 +320,7 @@ std::string difference_of(const Operator& op, const CallShape& shape, const torc
                                 : std::vector<at::Tensor>{returned.isTensor() ? returned.toTensor() : at::Tensor()};
     for (const at::Tensor& result : results) {
       if (next >= shape.outputs.size()) {
-        return "the CPU kernel gave more results than the meta kernel";
+        return "the CPU kernel returned more results than the meta kernel";
       }
       const OutputShape& told = shape.outputs[next++];
       if (told.is_defined != result.defined() ||
@@ -329,7 +329,7 @@ std::string difference_of(const Operator& op, const CallShape& shape, const torc
       }
     }
   }
-  return next == shape.outputs.size() ? "" : "the CPU kernel gave fewer results than the meta kernel";
+  return next == shape.outputs.size() ? "" : "the CPU kernel returned fewer results than the meta kernel";
 }
 
 void adopt_results(const Call& call, const ArgumentPairs& arguments, const torch::jit::Stack& returned,

@@ -103,7 +103,7 @@ void check_drops_none(const Call& call, size_t place) {
   }
   const std::string refusal = last_refusal(call.op());
   raise(ErrorKind::NotSupported, OB_UNIMPLEMENTED,
-        call.op().name + " drops weights, and this call has no kernel that knows which" +
+        call.op().name + " uses dropout, and no kernel of this call can repeat it" +
             (refusal.empty() ? std::string() : " (" + refusal + ")") +
             ". Leave out dropout, or choose the composite form by torch.nn.attention.sdpa_kernel(SDPBackend.MATH).");
 }

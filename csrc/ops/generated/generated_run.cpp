@@ -146,12 +146,12 @@ std::vector<BufferShape> buffer_shapes(const kernels::Plan& plan, c10::ArrayRef<
         break;
       case PlanStep::Kind::Allocate:
         TORCH_CHECK_VALUE(std::all_of(own.begin(), own.end(), [](int64_t number) { return number >= 0; }),
-                          "a size or a stride of an allocation is below 0");
+                          "an allocation has a negative size or stride");
         buffers.push_back(allocated(step.dtype, own.slice(0, step.rank), own.slice(step.rank, step.rank)));
         break;
       case PlanStep::Kind::View:
         TORCH_CHECK_VALUE(std::all_of(own.begin(), own.end(), [](int64_t number) { return number >= 0; }),
-                          "a size, a stride or the offset of a view is below 0");
+                          "a view has a negative size, stride or offset");
         buffers.push_back(viewed(
             step, step.target->is_buffer ? buffers[step.target->index] : shape_of_argument(tensors[step.target->index]),
             own.slice(0, step.rank), own.slice(step.rank, step.rank), own.back()));
@@ -197,7 +197,7 @@ bool check_returns(const Call& call, const kernels::Plan& plan, const std::vecto
                             shape->outputs[place].dtype == buffer.dtype &&
                             buffer.sizes.equals(shape->outputs[place].sizes),
                         "the plan gives ", buffer.dtype, " of ", buffer.sizes,
-                        " as a result for which the operator's meta kernel tells something else");
+                        ", but the operator's meta kernel returned another shape");
       if (!same_strides(buffer.sizes, buffer.strides, shape->outputs[place].strides)) {
         return false;
       }
@@ -212,7 +212,7 @@ void check_memory(const std::vector<BufferShape>& buffers, c10::DeviceIndex devi
   const uint64_t total = device_properties(device).total_memory;
   for (const BufferShape& buffer : buffers) {
     TORCH_CHECK_VALUE(total == 0 || buffer.bytes <= total, "the plan allocates ", buffer.bytes,
-                      " bytes, more than the device has");
+                      " bytes, more than the device's memory");
   }
 }
 

@@ -119,11 +119,11 @@ std::string obstacle(const Call& call) {
       // A plan conjugates what it reads.
       const bool is_conjugated = tensor.is_conj() && !tensor.is_neg() && !call.op().args[i].is_written;
       if (!is_conjugated && !has_plain_elements(tensor)) {
-        found = "an argument is no plain strided tensor";
+        found = "an argument is not a dense strided tensor";
       } else if (tensor.is_cpu() && tensor.dim() > 0) {
-        found = "an argument with dimensions is on the CPU";
+        found = "an argument on the CPU has dimensions";
       } else if (call.op().args[i].is_written && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
-        found = "elements of a tensor that is written share memory";
+        found = "elements of an output share memory";
       }
     });
   }
@@ -173,8 +173,9 @@ std::string unusable(const Operator& op, const c10::Error& error) {
   static std::atomic<bool> has_warned{false};
   std::string reason = std::string("its plan can't be used: ") + error.what_without_backtrace();
   if (!has_warned.exchange(true)) {
-    TORCH_WARN("the kernel that was generated for ", op.name, " is not used, so that its calls may be slow: ", reason,
-               ". This is said once; torch_outboard.kernels.refused_operators() returns all that were refused.");
+    TORCH_WARN(
+        "the kernel that was generated for ", op.name, " is not used, so its calls may be slow: ", reason,
+        ". This warning appears once; torch_outboard.kernels.refused_operators() returns every refused operator.");
   }
   return reason;
 }
@@ -405,10 +406,9 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, con
     throw;
   }
   if (result == nullptr) {
-    return refuse(
-        "the guards of its plan don't hold for the call that it was made for, or the plan lays a result out by other"
-        " strides than the operator's meta kernel",
-        nullptr);
+    return refuse("the guards of its plan don't hold for the call that it was built for, or the plan's result has other"
+                  " strides than the operator's meta kernel",
+                  nullptr);
   }
   if (result->recipe != nullptr) {
     classes_.keep(std::move(recipe), *group);

@@ -47,10 +47,12 @@ void report(const Operator& op) {
     case FallbackMode::Warn:
       // Warn once for all operators: a new driver has hundreds of them, and coverage counts each.
       if (!has_warned.exchange(true)) {
-        TORCH_WARN(text, ". It falls back, and so will every other operator without a kernel: the arguments are copied"
-                         " to the CPU and the results back, which is slow. This is said once; print"
-                         " torch_outboard.coverage() to see which operators fall back how often."
-                         " OUTBOARD_FALLBACK=error makes it an error, OUTBOARD_FALLBACK=silent stops this warning.");
+        TORCH_WARN(
+            text,
+            ". It runs on the CPU instead, as will every other operator without a kernel: its arguments are copied"
+            " to the CPU and its results back, which is slow. This warning appears once; print"
+            " torch_outboard.coverage() to see how often each operator falls back."
+            " OUTBOARD_FALLBACK=error raises an error instead, OUTBOARD_FALLBACK=silent hides this warning.");
       }
       break;
     case FallbackMode::Silent:

@@ -95,10 +95,10 @@ at::Tensor ReservedScratch::seed() {
 uint64_t ReservedScratch::get(uint64_t bytes) {
   const size_t at = sizes().size();
   TORCH_CHECK(at < reserved_.size() && bytes <= reserved_[at].bytes, "In a replay of a graph, ", bytes,
-              " bytes are asked for; when it was recorded, calls alike had asked for ",
+              " bytes were requested; when the graph was recorded, equal calls requested ",
               at < reserved_.size() ? std::to_string(reserved_[at].bytes) + " bytes there"
                                     : "memory " + std::to_string(reserved_.size()) + " times",
-              ". What a kernel asks for must depend on dtypes, sizes, strides and numbers alone.");
+              ". The size of a kernel's scratch memory may depend on dtypes, sizes, strides and numbers only.");
   return reserved_[at].address;
 }
 

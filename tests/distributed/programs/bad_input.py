@@ -43,7 +43,7 @@ with raises(NotSupported, "Float8_e4m3fn is not supported"):
     dist.all_reduce(x.to(torch.float8_e4m3fn))
 with raises(ValueError, "BAND takes integers"):
     dist.all_reduce(x, Op.BAND)
-with raises(ValueError, "AVG makes no sense of bool"):
+with raises(ValueError, "AVG does not support bool"):
     dist.all_reduce(x > 1, Op.AVG)
 with raises(ValueError, "PREMUL_SUM takes floats"):
     dist.all_reduce(x.long(), dist._make_nccl_premul_sum(2.0))

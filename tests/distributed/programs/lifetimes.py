@@ -58,7 +58,7 @@ dist.all_reduce(torch.ones(2, device=device))
 if (child := os.fork()) == 0:
     status = 1
     try:
-        with raises(RuntimeError, "forked after the group was made", "spawn"):
+        with raises(RuntimeError, "forked after the group was created", "spawn"):
             dist.all_reduce(torch.ones(2))
         status = 0
     finally:

@@ -107,7 +107,7 @@ class Recording:
         if storage in storages:
             index = storages[storage]
             if value.dtype != given[index].dtype:
-                raise CaptureError("an output is an input's memory as another type")
+                raise CaptureError("an output is an input's memory with another dtype")
             offset = int(value.storage_offset() - given[index].storage_offset())
             return _Output(input_index=index, size=size, stride=stride, offset=offset)
         known = [memory.untyped_storage()._cdata for memory in self._memory]
@@ -118,7 +118,7 @@ class Recording:
             self._memory.append(whole)
         memory = known.index(storage)
         if value.dtype != self._memory[memory].dtype:
-            raise CaptureError("outputs of different types share memory")
+            raise CaptureError("outputs of different dtypes share memory")
         return _Output(memory=memory, size=size, stride=stride, offset=int(value.storage_offset()))
 
     def is_held(self) -> bool:

@@ -47,8 +47,9 @@ class HostScheduling(CppScheduling):
         device = node.get_device()
         if not _C.reaches_memory(device.index):
             raise NotSupportedError(
-                f"the code generator 'cpp' makes kernels for memory that the host can reach, and that of {device} is "
-                "not (the driver's host_address gives no address): compile with backend='aot_eager', or run eagerly"
+                f"the code generator 'cpp' generates kernels for memory that the host can reach, and the memory of "
+                f"{device} is out of its reach (the driver's host_address returns no address): compile with "
+                "backend='aot_eager', or run eagerly"
             )
         return _as_cpp(super().codegen_node, node)
 

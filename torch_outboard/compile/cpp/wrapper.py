@@ -397,8 +397,8 @@ class _OperatorLine(WrapperLine):
 def _refuse_ahead_of_time() -> None:
     if V.graph.aot_mode:
         raise NotSupportedError(
-            "AOTInductor's packages are of one stream, and this graph uses streams or events: they are found in a "
-            "table that Dynamo fills before each call, and a package is called without. Compile with torch.compile"
+            "AOTInductor packages support a single stream, and this graph uses streams or events, which Dynamo "
+            "passes at each call of a compiled function. Compile with torch.compile"
         )
 
 

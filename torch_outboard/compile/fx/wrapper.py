@@ -127,9 +127,8 @@ class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
 def _refuse_ahead_of_time() -> None:
     if V.aot_compilation:
         raise NotSupportedError(
-            "with fx_wrapper, aot_compile makes graphs of one stream, and this one uses streams or events: they are "
-            "found in a table that Dynamo fills before each call, and such a graph is called without. Compile with "
-            "torch.compile"
+            "with fx_wrapper, aot_compile supports a single stream, and this graph uses streams or events, which "
+            "Dynamo passes at each call of a compiled function. Compile with torch.compile"
         )
 
 

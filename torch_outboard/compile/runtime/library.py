@@ -75,7 +75,8 @@ def private_folder(path: str | Path) -> None:
         make_private_folders(Path(path))
     except OSError as error:
         raise OSError(
-            error.errno, f"compiled kernels can't lie there: {error.strerror}; TORCHINDUCTOR_CACHE_DIR names the folder"
+            error.errno,
+            f"compiled kernels cannot be stored there: {error.strerror}; set TORCHINDUCTOR_CACHE_DIR to another folder",
         ) from error
 
 
@@ -92,7 +93,7 @@ def check_library(library: Path) -> bytes | None:
     noted = read_private(hash_file(library))
     about = library.lstat()
     if not stat.S_ISREG(about.st_mode) or about.st_uid not in (os.geteuid(), 0):
-        raise OSError(f"the compiled kernel {printable_path(library)} is a link or another user's")
+        raise OSError(f"the compiled kernel {printable_path(library)} is a symbolic link or belongs to another user")
     is_open = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH) != 0
     content = library.read_bytes()
     if noted is None:
@@ -102,7 +103,7 @@ def check_library(library: Path) -> bytes | None:
     else:
         is_good = _hash(content).encode() == noted
     if not is_good:
-        raise OSError(f"the compiled kernel {printable_path(library)} is not the one that was compiled")
+        raise OSError(f"the compiled kernel {printable_path(library)} has changed since it was compiled")
     if is_open:  # as a new file, which no process has open
         write_whole(library, content)
     return content if noted is None else None

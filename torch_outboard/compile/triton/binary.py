@@ -102,7 +102,7 @@ def load_backend(target: TritonTarget) -> Any:
         from triton.compiler.compiler import make_backend
     except ImportError as error:
         raise NotSupportedError(
-            f"Triton can't be imported ({error}), by which torch.compile makes kernels for this device: install the "
+            f"Triton cannot be imported ({error}), and torch.compile needs it for this device: install the "
             "version that this torch names, or choose another code generator"
         ) from error
     try:
@@ -199,11 +199,11 @@ def binary_of(
     """
     if found.get("num_ctas", 1) != 1:
         raise NotSupportedError(
-            f"the kernel {name} has clusters of {found['num_ctas']} blocks, which no launch has yet"
+            f"the kernel {name} has clusters of {found['num_ctas']} blocks, which launches do not support"
         )
     if found.get("launch_cooperative_grid"):
         raise NotSupportedError(
-            f"the kernel {name} needs a cooperative launch, which there is none of yet: leave "
+            f"the kernel {name} needs a cooperative launch, which is not supported: leave "
             "torch._inductor.config.triton.cooperative_reductions off"
         )
     hidden = [one for one in target.hidden if f"{one}_size" in found]

@@ -84,7 +84,7 @@ class OutboardTritonScheduling(TritonScheduling):
             case _:
                 raise OutboardError(
                     f"Inductor defines the kernel {name} by {body.partition('(')[0]!r} with other arguments than a "
-                    "name and a source: this version of torch is not one that torch-outboard serves"
+                    "name and a source: torch-outboard does not support this version of torch"
                 )
 
 

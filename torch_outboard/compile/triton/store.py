@@ -169,4 +169,4 @@ def _write(path: Path, content: object) -> None:
 
 @functools.cache
 def _tell_unkept(why: str) -> None:
-    _log.warning("compiled kernels are not kept: %s; TORCHINDUCTOR_CACHE_DIR names the folder", why)
+    _log.warning("compiled kernels are not kept: %s; set TORCHINDUCTOR_CACHE_DIR to another folder", why)
