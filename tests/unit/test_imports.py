@@ -135,7 +135,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     "cli": {
         *{*_BASE, "_attach", "_build", "_compat", "_coverage", "_discovery", "driver", "drivers", "testing"},
         "testing.database",
-        *{"as_cuda", "doctor", "race"},
+        *{"as_cuda", "doctor", "integrations", "race"},
         *{
             "compile.generators",
             "compile.reporting",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_outboard._build import build_info, check_built_for, installed_torch, rebuild_command
-from torch_outboard._check import Check
+from torch_outboard._check import Check, State
 from torch_outboard._discovery import AUTOLOAD_GROUP, AUTOLOAD_MODULE, found_drivers
 
 __all__ = ["check_autoload", "check_build", "check_driver", "check_environment", "info_of"]
@@ -62,7 +62,7 @@ def _told(entry: EntryPoint) -> str:
 
 def check_driver(name: str, is_wanted: bool, report: Mapping[str, Any] | None, trouble: str) -> Iterator[Check]:
     """Judge what `outboard info` says of a driver; only of the wanted one a missing device is wrong."""
-    wrong = "wrong" if is_wanted else "unused"
+    wrong: State = "wrong" if is_wanted else "unused"
     if report is None:
         yield Check(name, "wrong", f"attaching it ended the process: {trouble}", f"outboard info --driver {name}")
         return

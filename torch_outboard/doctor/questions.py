@@ -60,7 +60,10 @@ def _pipeline() -> str:
         def _sanitize_parameters(self, **kwargs: Any) -> Any:
             return {}, {}, {}
 
-        preprocess = _forward = postprocess = lambda self, inputs: inputs
+        def preprocess(self, inputs: Any, **kwargs: Any) -> Any:
+            return inputs
+
+        _forward = postprocess = preprocess
 
     config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=8)
     return str(Asked(model=BertModel(config), task="").device.type)

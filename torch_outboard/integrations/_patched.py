@@ -13,7 +13,7 @@ from torch_outboard._compat.imports import when_imported
 from torch_outboard._errors import RegistrationError
 from torch_outboard._patching import Patching
 
-__all__ = ["Using", "attached_name"]
+__all__ = ["Using", "attached_name", "running"]
 
 
 def attached_name(what: str) -> str:
@@ -26,16 +26,27 @@ def attached_name(what: str) -> str:
     return driver.name
 
 
+_running: dict[str, Using] = {}
+
+
+def running(name: str, start: Callable[[], Using]) -> Using:
+    """Return what an integration's `use()` has started and nobody has closed, else start it."""
+    using = _running.get(name)
+    if using is None or not using.is_open:
+        using = _running[name] = start()
+    return using
+
+
 class Using:
     """A library that takes the attached driver's devices. `close`, or the end of a `with`, undoes it."""
 
     def __init__(self) -> None:
         self._patching = Patching()
-        self._is_open = True
+        self.is_open = True
 
     def when_imported(self, module: str, patch: Callable[[ModuleType], None]) -> None:
         """Patch a module once it is imported, now if it is already, and never after `close`."""
-        when_imported(module, lambda imported: patch(imported) if self._is_open else None)
+        when_imported(module, lambda imported: patch(imported) if self.is_open else None)
 
     def found(self, owner: Any, name: str) -> Any:
         """Return an attribute of a module or a class that is to be replaced; raise RegistrationError without it."""
@@ -66,7 +77,7 @@ class Using:
 
     def close(self) -> None:
         """Undo all patches. What the library has made meanwhile, such as a model, stays on its device."""
-        self._is_open = False
+        self.is_open = False
         self._patching.undo()
 
     def patches(self) -> dict[str, str]:

@@ -17,7 +17,7 @@ import torch
 
 from torch_outboard._errors import RegistrationError
 from torch_outboard.distributed import BACKEND
-from torch_outboard.integrations._patched import Using, attached_name
+from torch_outboard.integrations._patched import Using, attached_name, running
 
 __all__ = ["use"]
 
@@ -33,6 +33,10 @@ def use() -> Using:
     Raises RegistrationError if no driver is attached, if Accelerate has chosen a device before, or if
     ACCELERATE_TORCH_DEVICE names another device.
     """
+    return running("huggingface", _start)
+
+
+def _start() -> Using:
     device = _device(attached_name("huggingface.use()"))
     _check_unused(device)
     using = Using()

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torch_outboard.integrations._patched import Using, attached_name
+from torch_outboard.integrations._patched import Using, attached_name, running
 
 __all__ = ["use"]
 
@@ -29,6 +29,10 @@ def use() -> Using:
     One device, DDP, FSDP and model-parallel strategies work, and "bf16-mixed" and "16-mixed" are autocast on the
     device. Raises RegistrationError if no driver is attached.
     """
+    return running("lightning", _start)
+
+
+def _start() -> Using:
     name = attached_name("lightning.use()")
     using = Using()
     try:
@@ -123,7 +127,7 @@ def _without_device_ids(using: Using, name: str, strategy: type, method: str) ->
 def _accelerator_class(name: str, base: type) -> type:
     """Return Lightning's description of the attached driver's devices, of Trainer's or of Fabric's kind."""
 
-    class OutboardAccelerator(base):  # type: ignore[misc, valid-type]
+    class OutboardAccelerator(base):  # type: ignore[misc]
         """The attached driver's devices."""
 
         def setup_device(self, device: torch.device) -> None:

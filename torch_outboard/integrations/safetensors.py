@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torch_outboard.integrations._patched import Using, attached_name
+from torch_outboard.integrations._patched import Using, attached_name, running
 
 __all__ = ["load_file", "use"]
 
@@ -20,6 +20,10 @@ def use() -> Using:
 
     Raises RegistrationError if no driver is attached.
     """
+    return running("safetensors", _start)
+
+
+def _start() -> Using:
     name = attached_name("safetensors.use()")
     using = Using()
     using.when_imported("safetensors.torch", lambda module: _patch(using, module, name))
