@@ -16,7 +16,7 @@ import torch_outboard
 PACKAGE = Path(torch_outboard.__file__).parent
 
 # What may be imported everywhere: they know nothing of devices.
-_BASE = {"_check", "_errors", "_extension", "_options", "_sealed", "_triton", "_version"}
+_BASE = {"_build", "_check", "_errors", "_extension", "_options", "_sealed", "_triton", "_version"}
 _COMPAT = {*_BASE, "_compat", "device", "driver"}
 # The rooms of the code generator.
 _CODEGEN = {"codegen.prelude", "codegen.dialects", "codegen.mapping", "codegen.kernel", "codegen"}
@@ -55,7 +55,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     "_errors": (),
     "_version": (),
     "_build": (),
-    "_extension": (),
+    "_extension": {"_build"},
     "_host_view": (),
     "_sealed": (),
     "_triton": (),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Watching", "with_reports"]
 
 _MOST_SHOWN = 8  # operators
-# The slowest first: copies through the host, the host's kernels on the device's memory, the device's.
+# The slowest first: copies through the host, the host's kernels, the device's.
 _WORST_FIRST = ("fallback", "staged", "host", "generated", "native")
 _WHERE = {
     "fallback": "on copies on the CPU, which is slow",

@@ -7,7 +7,7 @@ module's `use()` before the library's first use:
     import torch_outboard
     from torch_outboard.integrations import huggingface
 
-    torch_outboard.attach("sim")
+    torch_outboard.attach("mychip")
     huggingface.use()
 
 `use()` patches the library, each patch with a name and a reason (`patches()` of its result), until `close()`, the end

@@ -52,4 +52,5 @@ def load_file(path: str | os.PathLike[str], device: str | int | torch.device | N
     target = torch.device(name, torch.accelerator.current_device_index()) if device is None else torch.device(device)
     file: Any
     with safe_open(os.fspath(path), framework="pt", device="cpu") as file:
-        return {key: file.get_tensor(key).to(target) for key in file.keys()}  # noqa: SIM118 - it is no dict
+        keys = list(file.keys())
+        return {key: file.get_tensor(key).to(target) for key in keys}
