@@ -31,7 +31,7 @@ CXX_FILES = $(shell find csrc include drivers tests/native examples -name '*.[ch
 BENCHMARKS := $(filter-out benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv torch build demo test test-all stress compile-only bench check format test-torch clean
+.PHONY: help venv torch build demo test test-all test-ecosystem stress compile-only bench check format test-torch clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -78,6 +78,12 @@ test: build ## run the tests with a share of the databases (SHARE=3/8 TESTS=test
 
 test-all: SHARE := 1/1
 test-all: test ## run the tests with all of the databases
+
+# In an environment of its own, which takes torch and what the tests need from VENV.
+test-ecosystem: build ## run the tests of libraries: Accelerate, Trainer, TRL, PEFT, Lightning, safetensors
+	@test -f $(VENV)-ecosystem/.made || { echo 'Installing the libraries'; scripts/ecosystem $(PY) $(VENV)-ecosystem; }
+	@touch $(VENV)-ecosystem/.made
+	PYTHONPATH=$(CURDIR) $(VENV)-ecosystem/bin/python -m pytest tests/ecosystem $(WORKERS) $(PYTEST_ARGS)
 
 stress: build ## run the long tests
 	$(PY) -m pytest tests/stress $(PYTEST_ARGS)

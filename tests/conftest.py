@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 DEVICE_TESTS = ("driver", "amp", "compile", "kernels", "models", "operators")
 # Tests that take minutes: `make stress`.
 STRESS = ROOT / "tests" / "stress"
+# Tests of libraries that are not among the test requirements: `make test-ecosystem`.
+ECOSYSTEM = ROOT / "tests" / "ecosystem"
 
 # The examples, as "examples.<module>:<class>". After installed packages, so
 # that an installed wheel is tested.
@@ -49,9 +51,9 @@ def _needs_device(path: Path) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Ignore tests without a driver if there is one, tests that need one if there is none, and unnamed stress tests."""
-    if collection_path == STRESS and not any(
-        Path(argument.split("::")[0]).resolve().is_relative_to(STRESS) for argument in config.args
+    """Ignore tests without a driver if there is one, those that need one if there is none, and unnamed stress tests."""
+    if collection_path in (STRESS, ECOSYSTEM) and not any(
+        Path(argument.split("::")[0]).resolve().is_relative_to(collection_path) for argument in config.args
     ):
         return True
     if config.getoption("--driver") is None:

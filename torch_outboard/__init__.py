@@ -6,7 +6,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from torch_outboard._build import add_core
 from torch_outboard._version import __version__
+
+add_core(__path__)
 
 if TYPE_CHECKING:
     from torch_outboard import amp, as_cuda

@@ -4,6 +4,9 @@
 Loading an extension that was built for another torch crashes or, worse, misdispatches. `check_torch_version` therefore
 runs before any part of the extension is loaded. The build uses this file too, by its path: the file imports nothing of
 the package.
+
+A build from source has one core, in the package's own folder. A released wheel has a core for each minor version of
+torch, in lib/torch_<major>_<minor>/. `add_core` makes the one for the installed torch a part of the package.
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ from pathlib import Path
 
 __all__ = [
     "BuildInfo",
+    "add_core",
     "build_info",
     "check_built_for",
     "check_supported",
     "check_torch_version",
+    "core_folder",
     "installed_torch",
     "rebuild_command",
     "torch_minor",
@@ -59,9 +64,32 @@ def check_supported(version: str) -> None:
         )
 
 
+def _cores() -> dict[tuple[int, int], Path]:
+    """Return the folders of a released wheel's cores by the minor versions of torch; {} for a build from source."""
+    if (_PACKAGE / "_build_info.json").is_file():
+        return {}
+    found = {}
+    for folder in (_PACKAGE / "lib").glob("torch_*_*"):
+        if (match := re.fullmatch(r"torch_(\d+)_(\d+)", folder.name)) is not None:
+            found[int(match[1]), int(match[2])] = folder
+    return dict(sorted(found.items()))
+
+
+def core_folder() -> Path:
+    """Return the folder of the core for the installed torch, or the package's own if there is none."""
+    cores = _cores()
+    return cores.get(torch_minor(installed_torch()), _PACKAGE) if cores else _PACKAGE
+
+
+def add_core(path: list[str]) -> None:
+    """Add the folder of the core for the installed torch to the package's path, before the core is imported."""
+    if _cores() and (folder := core_folder()) != _PACKAGE:
+        path.append(str(folder))
+
+
 def build_info() -> BuildInfo | None:
     """Return the record of the build, or None if the extension is not built. A damaged record raises ImportError."""
-    path = _PACKAGE / "_build_info.json"
+    path = core_folder() / "_build_info.json"
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         return BuildInfo(**record)
@@ -108,6 +136,13 @@ def check_built_for(running: str) -> None:
     """Raise ImportError unless the extension was built for this version of torch and the running Python."""
     check_supported(running)
     built = build_info()
+    if built is None and (cores := _cores()):
+        served = ", ".join(f"{major}.{minor}" for major, minor in cores)
+        newest = ".".join(map(str, max(cores)))
+        raise ImportError(
+            f"this wheel of torch-outboard serves torch {served}, and torch {running} is installed. Install another "
+            f"torch ({sys.executable} -m pip install 'torch=={newest}.*'), or build the core: {rebuild_command()}"
+        )
     if built is None:
         raise ImportError(f"torch-outboard's extension is not built. Build it: {rebuild_command()}")
     if torch_minor(built.torch) != torch_minor(running):

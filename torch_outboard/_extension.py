@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torch_outboard._build import core_folder
+
 __all__ = ["header_path", "include_paths", "library_paths"]
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -26,6 +28,7 @@ def header_path(name: str) -> Path:
 
 def library_paths() -> list[str]:
     """Return the folders for `-ltorch_outboard`; raise FileNotFoundError if the library is not built."""
-    if not any((_PACKAGE / "lib").glob("libtorch_outboard.*")):
+    folder = core_folder() / "lib"
+    if not any(folder.glob("libtorch_outboard.*")):
         raise FileNotFoundError("torch_outboard's library is missing: build it with scripts/build, or reinstall")
-    return [str(_PACKAGE / "lib")]
+    return [str(folder)]

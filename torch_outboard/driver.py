@@ -22,11 +22,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
+from torch_outboard._check import Check
 from torch_outboard._errors import DriverError, NotSupportedError, RegistrationError, Status
 from torch_outboard._options import Option, OptionValue, nearest, resolve_options
 from torch_outboard._triton import TritonTarget
 
-__all__ = ["Driver", "DriverError", "Option", "Status", "TritonTarget"]
+__all__ = ["Check", "Driver", "DriverError", "Option", "Status", "TritonTarget"]
 
 _Entry = TypeVar("_Entry", bound=Callable[..., Any])
 
@@ -120,6 +121,14 @@ class Driver:
     def libraries(self) -> Mapping[str, str]:
         """Return the vendor's libraries that operators use, each with its file, for `outboard info`."""
         return {}
+
+    def checks(self) -> Sequence[Check]:
+        """Return what `outboard doctor` says of the vendor's libraries on this machine.
+
+        Called in a process that has imported torch, maybe before the driver is attached. It must open no device that
+        the process keeps, and report what is missing instead of raising.
+        """
+        return ()
 
     # -- Required
     # ------------------------------------------------------------------------------------------------------

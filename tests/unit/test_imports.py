@@ -16,7 +16,7 @@ import torch_outboard
 PACKAGE = Path(torch_outboard.__file__).parent
 
 # What may be imported everywhere: they know nothing of devices.
-_BASE = {"_errors", "_extension", "_options", "_sealed", "_triton", "_version"}
+_BASE = {"_build", "_check", "_errors", "_extension", "_options", "_sealed", "_triton", "_version"}
 _COMPAT = {*_BASE, "_compat", "device", "driver"}
 # The rooms of the code generator.
 _CODEGEN = {"codegen.prelude", "codegen.dialects", "codegen.mapping", "codegen.kernel", "codegen"}
@@ -51,10 +51,11 @@ _TUNING = {*_TEMPLATES, *_OPERATORS, *_DISK, "kernels.disk"}
 # package's; "" is what users import. The order is that of the layers. Generators in other
 # languages than C++ are rooms of their own.
 ROOMS: Mapping[str, Collection[str]] = {
+    "_check": (),
     "_errors": (),
     "_version": (),
     "_build": (),
-    "_extension": (),
+    "_extension": {"_build"},
     "_host_view": (),
     "_sealed": (),
     "_triton": (),
@@ -63,7 +64,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     "_launch": {"_errors", "_options"},
     "_properties": {"_errors", "_options"},
     "sanitizer": {"_errors"},
-    "driver": {"_errors", "_options", "_triton"},
+    "driver": {"_check", "_errors", "_options", "_triton"},
     "_direct_calls": {"driver"},
     "_discovery": {"_errors", "_options", "driver"},
     "_variables": {"_discovery", "_options"},
@@ -120,7 +121,9 @@ ROOMS: Mapping[str, Collection[str]] = {
     "compile.reporting": {"_coverage"},
     "compile": {"compile.generator", "compile.reporting"},
     # A set of patches on request: nothing but the command depends on it.
-    "as_cuda": {*_BASE, "_attach", "_compat", "_properties", "device", "distributed"},
+    "_patching": (),
+    "as_cuda": {*_BASE, "_attach", "_compat", "_patching", "_properties", "device", "distributed"},
+    "integrations": {*_BASE, "_attach", "_compat", "_patching", "distributed"},
     "": {
         *{*_BASE, "_attach", "_autoload", "_coverage", "_host_view", "_kernels", "_launch", "_properties"},
         *{"amp", "as_cuda", "driver"},
@@ -128,10 +131,11 @@ ROOMS: Mapping[str, Collection[str]] = {
     "testing": {*_BASE, *_CODEGEN, "", "_discovery", "compile.generators", "driver"},
     "testing.database": {*_BASE, "kernels.alone", "testing"},
     "race": {*_BASE, "", "as_cuda", "sanitizer", "testing"},
+    "doctor": {*_BASE, "", "_attach", "_build", "_discovery", "driver", "integrations", "kernels.disk"},
     "cli": {
         *{*_BASE, "_attach", "_build", "_compat", "_coverage", "_discovery", "driver", "drivers", "testing"},
         "testing.database",
-        *{"as_cuda", "race"},
+        *{"as_cuda", "doctor", "integrations", "race"},
         *{
             "compile.generators",
             "compile.reporting",

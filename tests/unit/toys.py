@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 
 from torch_outboard import Driver, Option
+from torch_outboard.driver import Check
 
 
 class Toy(Driver):
@@ -60,3 +61,10 @@ class Toy(Driver):
 
     def stream_wait_event(self, device, stream, event_device, event):
         pass
+
+
+class Checked(Toy):
+    """A driver that has something to say to `outboard doctor`."""
+
+    def checks(self):
+        return [Check("firmware", "wrong", "it is too old", "flash it")]

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from torch_outboard._compat.imports import when_imported
+from torch_outboard._patching import Patching
 from torch_outboard._properties import DeviceProperties
 from torch_outboard.as_cuda.names import CUDA, Names
-from torch_outboard.as_cuda.patching import Patching
 
 __all__ = ["asked_by_compiler", "replace_for_compiler"]
 

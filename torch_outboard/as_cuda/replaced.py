@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from torch_outboard._errors import NotSupportedError
+from torch_outboard._patching import Patching
 from torch_outboard.as_cuda.compiler import asked_by_compiler, replace_for_compiler
 from torch_outboard.as_cuda.names import CUDA, Names
-from torch_outboard.as_cuda.patching import Patching
 from torch_outboard.device.parity import ABSENT
 from torch_outboard.distributed import BACKEND
 

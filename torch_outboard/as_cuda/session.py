@@ -12,9 +12,9 @@ import torch
 
 from torch_outboard._attach import attach, attached_driver
 from torch_outboard._errors import NotSupportedError, OutboardError, RegistrationError
+from torch_outboard._patching import Patching
 from torch_outboard.as_cuda.mode import CudaMode
 from torch_outboard.as_cuda.names import Names
-from torch_outboard.as_cuda.patching import Patching
 from torch_outboard.as_cuda.replaced import replace_all
 
 __all__ = ["VARIABLE", "AsCuda", "patches", "start", "start_from_environment"]

@@ -7,6 +7,7 @@ import click
 
 from torch_outboard._version import __version__
 from torch_outboard.cli.compile_report import compile_report
+from torch_outboard.cli.doctor import doctor
 from torch_outboard.cli.info import info
 from torch_outboard.cli.kernels import kernels
 from torch_outboard.cli.memory import memory
@@ -25,6 +26,7 @@ def main() -> None:
 
 
 main.add_command(compile_report)
+main.add_command(doctor)
 main.add_command(info)
 main.add_command(kernels)
 main.add_command(memory)

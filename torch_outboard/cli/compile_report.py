@@ -7,7 +7,7 @@ import html
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -54,8 +54,8 @@ def compile_report(output: str | None, as_json: bool, script: str, arguments: tu
     sys.exit(status)
 
 
-def page(title: str, result: CompileReport) -> str:
-    """Return the report as one self-contained HTML page."""
+def page(title: str, result: CompileReport, ran: dict[str, Any] | None = None) -> str:
+    """Return the report as one self-contained HTML page, with where operators ran if that is given."""
     # "</script>" in a name must not end the script.
-    data = json.dumps(result.to_dict()).replace("<", "\\u003c")
+    data = json.dumps(result.to_dict() | ({} if ran is None else {"ran": ran})).replace("<", "\\u003c")
     return _TEMPLATE.read_text(encoding="utf-8").replace("{{title}}", html.escape(title)).replace("{{data}}", data)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.distributed._first_step import watch_first_step
 from torch_outboard.distributed._ring_attention import register_ring_attention_when_imported
 from torch_outboard.distributed._sharding import register_attention_when_imported
 
@@ -21,6 +22,7 @@ def register(device: str) -> None:
     if not torch.distributed.is_available():
         return
     torch.distributed.Backend.register_backend(BACKEND, create, extended_api=True, devices=[device, "cpu"])
+    watch_first_step(device)
     register_attention_when_imported()
     register_ring_attention_when_imported()
 

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_outboard.driver import Driver, Option, TritonTarget
+from torch_outboard.driver import Check, Driver, Option, TritonTarget
 from torch_outboard.drivers import library_path
 
 if TYPE_CHECKING:  # `outboard info` loads the class without torch
@@ -71,6 +71,13 @@ class NvDriver(Driver):
             )
             found[library] = str(self.option_values[option] or usual)
         return found
+
+    def checks(self) -> Sequence[Check]:
+        """Return whether NVIDIA's libraries open, and whether NVRTC compiles for the GPUs."""
+        from torch_outboard.drivers import nv_checks
+
+        files = {option: None if (file := self.option_values[option]) is None else str(file) for option in _PACKAGED}
+        return nv_checks.checks(str(self.option_values["library"] or "libcuda.so.1"), files)
 
     def kernel_generator(self, devices: Sequence[DeviceProperties]) -> str:
         """Return "ptx_cuda_cpp", with matrix units, if the option says so or all GPUs have them; else "cuda_cpp"."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch_outboard.driver import Driver, Option
+from torch_outboard.driver import Check, Driver, Option
 from torch_outboard.drivers import library_path
 
 if TYPE_CHECKING:  # `outboard info` loads the class without torch
@@ -49,6 +49,22 @@ class OpenCLDriver(Driver):
     def __init__(self, **options: object) -> None:
         super().__init__(**options)
         self._uses_units = self.option_values.pop("matrix_units")  # the library has no such option
+
+    def checks(self) -> Sequence[Check]:
+        """Return whether OpenCL's loader opens, and how many platforms it finds."""
+        import ctypes
+
+        name = str(self.option_values["library"] or "libOpenCL.so.1")
+        install = "install the vendor's OpenCL runtime, or for the CPU: apt-get install pocl-opencl-icd"
+        try:
+            loader = ctypes.CDLL(name)
+        except OSError as error:
+            return [Check("OpenCL's loader", "unused", str(error), f"apt-get install ocl-icd-libopencl1; {install}")]
+        count = ctypes.c_uint()
+        status = loader.clGetPlatformIDs(0, None, ctypes.byref(count))
+        if status != 0 or count.value == 0:
+            return [Check("OpenCL's loader", "unused", f"{name} opens and finds no platform ({status})", install)]
+        return [Check("OpenCL's loader", "right", f"{name} opens; platforms: {count.value}")]
 
     def kernel_generator(self, devices: Sequence[DeviceProperties]) -> str:
         """Return "ptx_opencl_c", with matrix units, if the option says so or all devices have them; else "opencl_c".

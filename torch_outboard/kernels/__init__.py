@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["plan_statistics", "refused_operators"]
+__all__ = ["build_seconds", "plan_statistics", "refused_operators"]
 
 
 def refused_operators() -> list[tuple[str, str]]:
@@ -18,6 +18,12 @@ def refused_operators() -> list[tuple[str, str]]:
     from torch_outboard.kernels.reasons import explained
 
     return [(op, explained(reason)) for op, reason in _C.refused_operators()]
+
+
+def build_seconds() -> float:
+    """Return how long this process has built plans of generated kernels, and read them from disk."""
+    builder = sys.modules.get("torch_outboard.kernels.builder")
+    return 0.0 if builder is None else float(builder.seconds())
 
 
 def plan_statistics() -> dict[str, int]:

@@ -8,6 +8,7 @@ import ctypes
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -45,6 +46,7 @@ class BuildThread:
         self._thread: threading.Thread | None = None
         self._is_busy = False
         self._is_over = False
+        self.seconds = 0.0  # that functions have run
         self._has_left = threading.Event()  # set outside torch's code
 
     def run(self, function: Callable[[], Any]) -> Any:
@@ -92,11 +94,13 @@ class BuildThread:
                 future, function = asked
                 del asked
                 self._is_busy = True
+                start = time.perf_counter()
                 try:
                     answer = function()
                 except BaseException as error:  # noqa: BLE001 - the waiting caller raises it
                     answer = error
                 self._is_busy = False
+                self.seconds += time.perf_counter() - start
                 # Drop the call's arguments before the caller goes on, which may free their memory.
                 del function
                 if isinstance(answer, BaseException):

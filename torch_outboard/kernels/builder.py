@@ -47,6 +47,7 @@ __all__ = [
     "numbers_of_lists",
     "packs",
     "refused",
+    "seconds",
     "store",
 ]
 
@@ -106,6 +107,11 @@ def build(
     asked = _Asked(name, arguments, by_value, is_aliased, device, strides)
     del arguments  # a failure keeps this frame, and the caller keeps the failure
     return _answer_of(asked.build)
+
+
+def seconds() -> float:
+    """Return how long plans were built, and read from disk."""
+    return _THREAD.seconds
 
 
 def numbers_of_lists(name: str) -> int:

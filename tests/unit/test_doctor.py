@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`outboard doctor`: the machine, the drivers' own checks, and how the answers of libraries are judged.
+
+What the installed libraries answer is in tests/ecosystem.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from torch_outboard._check import Check
+from torch_outboard.doctor import libraries, machine
+from torch_outboard.doctor.libraries import Asking
+from torch_outboard.drivers import nv_checks
+
+RUN = """
+import sys
+from torch_outboard.cli import main
+main(sys.argv[1:], prog_name="outboard")
+"""
+ASKING = Asking("sim", {}, "sim")
+
+
+def judged(**answer):
+    return list(libraries._judged(ASKING, {"library": "accelerate", "version": "9", "why": "", "others": {}, **answer}))
+
+
+def test_the_device_is_right_and_any_other_is_told_with_the_line_to_write():
+    assert judged(device="sim") == [Check("accelerate 9", "right", "takes sim")]
+    [check] = judged(device="cpu", why="state.py:7, default_device")
+    assert check.state == "wrong" and check.found == "takes cpu without a word, not sim (state.py:7, default_device)"
+    assert "huggingface.use()" in check.remedy
+
+
+def test_a_refusal_is_told_in_the_librarys_words():
+    _, check = judged(device="sim", others={"fp16": "ValueError: requires cuda"})
+    assert check == Check("accelerate 9, fp16", "wrong", "refuses sim: ValueError: requires cuda", check.remedy)
+
+
+def test_a_library_that_cannot_be_asked_is_wrong():
+    assert judged(error="ImportError: no psutil") == [
+        Check("accelerate 9", "wrong", "it can't be asked: ImportError: no psutil")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("where", "members", "state", "words"),
+    [
+        ("sim", 2, "right", "one group of 2, on sim:0, sim:1"),
+        ("cpu", 2, "wrong", "one group, on cpu:0, cpu:1, not on sim"),
+        ("sim", 1, "wrong", "separate models"),
+    ],
+)
+def test_ranks_are_a_group_only_if_they_add_up(where, members, state, words):
+    ranks = [{"device": where, "index": index, "members": members} for index in range(2)]
+    check = libraries._judged_group(ASKING, "accelerate", ranks)
+    assert check.state == state and words in check.found
+    check = libraries._judged_group(ASKING, "accelerate", [ranks[0], {"error": "no port"}])
+    assert check.state == "wrong" and "no port" in check.found
+
+
+def test_a_library_that_ends_the_process_takes_no_other_with_it(tmp_path, monkeypatch):
+    """Of three libraries, the second one ends the process as it is imported."""
+    (tmp_path / "safetensors").mkdir()
+    (tmp_path / "safetensors" / "__init__.py").write_text("raise ImportError('too old')")
+    (tmp_path / "peft.py").write_text("import os; print('no such chip'); os._exit(7)")
+    (tmp_path / "deepspeed").mkdir()
+    (tmp_path / "deepspeed" / "__init__.py").write_text("")
+    (tmp_path / "deepspeed" / "accelerator.py").write_text(
+        "class Asked:\n    def device_name(self):\n        return 'cuda'\ndef get_accelerator():\n    return Asked()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    found = list(libraries.check_libraries(ASKING, ["safetensors", "peft", "deepspeed"]))
+    assert [check.state for check in found] == ["wrong", "wrong", "wrong"]
+    assert "too old" in found[0].found and "status 7" in found[1].found
+    assert "takes cuda without a word" in found[2].found and "deepspeed/accelerator.py:4" in found[2].found
+
+
+def test_what_is_not_installed_is_not_asked():
+    assert list(libraries.check_libraries(ASKING, ["deepspeed"])) == []
+
+
+def test_another_torch_is_told_with_the_command(monkeypatch):
+    assert machine.check_build().state == "right"
+    monkeypatch.setattr(machine, "installed_torch", lambda: "2.12.0")
+    check = machine.check_build()
+    assert check.state == "wrong" and "2.12.0" in check.found and check.remedy
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"OUTBOARD_DRIVER": "sim", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, "has no effect"),
+        ({"OUTBOARD_DRIVER": "simm"}, "'sim' is"),
+    ],
+)
+def test_loading_that_cannot_work_is_told(monkeypatch, variables, words):
+    for name in ("OUTBOARD_DRIVER", "TORCH_DEVICE_BACKEND_AUTOLOAD"):
+        monkeypatch.delenv(name, raising=False)
+    assert [check.state for check in machine.check_autoload()] == ["right"]
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    [check] = machine.check_autoload()
+    assert check.state == "wrong" and words in check.found and check.remedy
+
+
+def test_two_vendors_that_load_themselves_are_told(monkeypatch):
+    class Entry:
+        def __init__(self, name, module):
+            self.name, self.module, self.dist = name, module, None
+
+    monkeypatch.delenv("OUTBOARD_DRIVER", raising=False)
+    monkeypatch.delenv("TORCH_DEVICE_BACKEND_AUTOLOAD", raising=False)
+    entries = [Entry("outboard", "torch_outboard_autoload"), Entry("a", "a"), Entry("b", "b")]
+    monkeypatch.setattr(machine, "entry_points", lambda group: entries)
+    [check] = machine.check_autoload()
+    assert check.state == "wrong" and "a, b load themselves" in check.found
+
+
+@pytest.mark.parametrize(("is_wanted", "state"), [(True, "wrong"), (False, "unused")])
+def test_a_driver_without_a_device_is_wrong_only_if_it_is_wanted(is_wanted, state):
+    report = {"attached": {"error": "no device: it counts none", "devices": []}}
+    [check] = machine.check_driver("chip", is_wanted, report, "")
+    assert check.state == state and check.found == "no device: it counts none"
+    [check] = machine.check_driver("chip", is_wanted, None, "status -11")
+    assert check.state == "wrong" and "status -11" in check.found
+
+
+def test_a_folder_that_others_can_write_is_told(run_python, tmp_path):
+    open_to_all = tmp_path / "shared"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    code = (
+        "import torch\nfrom torch_outboard.doctor import machine\ncheck = machine._cache()\n"
+        "assert check.state == '{}', check\nassert '{}' in check.found + check.remedy, check"
+    )
+    folder = {"OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path / "own")}
+    run_python(code.format("right", "GiB free"), env=folder)
+    wrong = {"OUTBOARD_KERNEL_CACHE_DIR": str(open_to_all / "kernels" / "below")}
+    open_to_all.chmod(0o500)
+    if os.geteuid() == 0:  # root may write everywhere
+        open_to_all.chmod(0o700)
+        (open_to_all / "kernels").write_text("a file where a folder should be")
+    run_python(code.format("wrong", "each process builds its own"), env=wrong)
+    run_python(code.format("unused", "OUTBOARD_KERNEL_CACHE_DIR"), env={"OUTBOARD_KERNEL_CACHE_DIR": ""})
+
+
+@pytest.mark.parametrize(
+    ("chips", "state", "words"),
+    [
+        ([(9, 0)], "right", "sm_75 to sm_90"),
+        ([(8, 6)], "right", "sm_75 to sm_90"),
+        ([(7, 0)], "wrong", "no NVRTC here compiles for sm_70"),
+        ([(9, 0), (5, 2)], "wrong", "sm_52"),
+        ([(12, 0)], "wrong", "sm_120"),
+    ],
+)
+def test_a_chip_that_no_nvrtc_compiles_for_is_told(monkeypatch, chips, state, words):
+    monkeypatch.setattr(nv_checks.ctypes, "CDLL", lambda name: name)
+    monkeypatch.setattr(nv_checks, "_targets", lambda library: [75, 80, 90])
+    check = nv_checks._of_nvrtc("libnvrtc.so.13", chips)
+    assert check.state == state and words in check.found
+    assert state == "right" or "12.9" in check.remedy
+
+
+def test_a_library_that_is_named_and_does_not_open_is_wrong_and_a_missing_one_is_not():
+    named = nv_checks._of_library("cudnn", "/nowhere/libcudnn.so.9", ("libcudnn.so.9",), "package", "slower")
+    missing = nv_checks._of_library("cudnn", None, ("libno_such_library.so.9",), "package", "slower")
+    assert (named.state, missing.state) == ("wrong", "unused") and "slower" in missing.found
+
+
+def test_the_command_asks_the_driver_itself_and_its_status_says_whether_all_is_well(run_python):
+    answer = run_python(RUN, "doctor", "--driver", "unit.toys:Checked", "--no-libraries", "--json", status=1)
+    report = json.loads(answer.stdout)
+    wrong = [check for check in report["checks"] if check["state"] == "wrong"]
+    assert wrong == [{"subject": "firmware", "state": "wrong", "found": "it is too old", "remedy": "flash it"}]
+    assert report["wrong"] == 1
+    assert any(check["subject"] == "unit.toys:Checked, device 0" for check in report["checks"])
+
+
+def test_an_unknown_library_is_refused(run_python):
+    answer = run_python(RUN, "doctor", "--library", "acelerate", status=2)
+    assert "there is no 'acelerate'" in answer.stderr

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What `outboard run` ends with: where the script's operators ran, worst first, and what was built."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from torch_outboard.cli.shown import json_to, printable
+
+if TYPE_CHECKING:
+    from torch_outboard.compile.reporting.report import CompileReport  # imports torch
+
+__all__ = ["Watching", "with_reports"]
+
+_MOST_SHOWN = 8  # operators
+# The slowest first: copies through the host, the host's kernels, the device's.
+_WORST_FIRST = ("fallback", "staged", "host", "generated", "native")
+_WHERE = {
+    "fallback": "on copies on the CPU, which is slow",
+    "staged": "collectives through copies",
+    "host": "by the CPU's kernels in the device's memory",
+    "generated": "by generated kernels",
+    "native": "by the driver's own kernels",
+}
+
+
+def with_reports(command: Any) -> Any:
+    """Give `outboard run` the options of its report. --json is that of --fail-each."""
+    no_use = click.option("--no-use", is_flag=True, help="Let libraries choose their device by themselves.")
+    page = click.option(
+        "--html", "html_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a page."
+    )
+    return page(no_use(command))
+
+
+class Watching:
+    """Watches a script in a `with`; `tell` then prints what it has seen, and writes the files.
+
+    torch.compile's own report slows compilation down, and is part of the files alone.
+    """
+
+    def __init__(self, title: str, html_file: Path | None, json_file: Path | None) -> None:
+        for file in (html_file, json_file):
+            if file is not None and not file.absolute().parent.is_dir():
+                raise click.UsageError(f"there is no folder {str(file.absolute().parent)!r} for the report")
+        self._title, self._html, self._json = title, html_file, json_file
+        self._compiled: CompileReport | None = None
+        self._stack = contextlib.ExitStack()
+        self._seconds = 0.0
+
+    def __enter__(self) -> Watching:
+        if self._html is not None or self._json is not None:
+            from torch_outboard.compile.reporting.report import report
+
+            self._compiled = self._stack.enter_context(report())
+        self._seconds = time.perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._seconds = time.perf_counter() - self._seconds
+        self._stack.close()
+
+    def tell(self) -> None:
+        """Print the report to the standard error, and write the files that were asked for."""
+        found = _found(self._seconds)
+        click.echo(_text(found), err=True)
+        if self._compiled is None:
+            return
+        if self._json is not None:
+            json_to(self._json, {**found, "compiled": self._compiled.to_dict()})
+        if self._html is not None:
+            from torch_outboard.cli.compile_report import page
+
+            try:
+                self._html.write_text(page(self._title, self._compiled, found), encoding="utf-8")
+            except OSError as error:
+                raise click.ClickException(f"{self._html}: {error.strerror}") from error
+
+
+def _found(seconds: float) -> dict[str, Any]:
+    """Return where operators ran, the worst first, and what was built in which time."""
+    from torch_outboard._coverage import coverage
+    from torch_outboard.kernels import build_seconds, plan_statistics
+
+    rows = coverage()
+    order = {provider: place for place, provider in enumerate(_WORST_FIRST)}
+    ranked = sorted(rows, key=lambda row: (order.get(row.provider, len(order)), -row.calls, row.op))
+    return {
+        "seconds": seconds,
+        "operators": [{**row._asdict(), "reasons": list(rows.reasons.get(row.op, ()))} for row in ranked],
+        "plans": {**plan_statistics(), "seconds": build_seconds()},
+        "compile_seconds": _compile_seconds(),
+    }
+
+
+def _compile_seconds() -> float:
+    """Return how long torch.compile compiled, without importing it."""
+    if "torch._dynamo.utils" not in sys.modules:
+        return 0.0
+    from torch._dynamo.utils import calculate_time_spent
+
+    return float(calculate_time_spent().get("total_wall_time", 0.0))
+
+
+def _text(found: dict[str, Any]) -> str:
+    """Return a line for each provider with its operators, the worst first, and a line for each thing that was built."""
+    lines = []
+    for provider in _WORST_FIRST:
+        rows = [row for row in found["operators"] if row["provider"] == provider]
+        if rows:
+            shown = ", ".join(f"{row['op']} {row['calls']}" for row in rows[:_MOST_SHOWN])
+            more = f", and {len(rows) - _MOST_SHOWN} more" if len(rows) > _MOST_SHOWN else ""
+            lines.append(f"{sum(row['calls'] for row in rows)} calls {_WHERE[provider]}: {shown}{more}.")
+    plans = found["plans"]
+    if plans["plans"] or plans["loaded"]:
+        read = plans["loaded"] + plans["packed"]
+        lines.append(f"{plans['plans']} plans of kernels, {read} of them read, in {plans['seconds']:.1f} s.")
+    if found["compile_seconds"]:
+        lines.append(f"torch.compile took {found['compile_seconds']:.1f} s; `outboard compile-report` says for what.")
+    total = f"{found['seconds']:.1f} s in all."
+    return "\n".join(printable(line) for line in [*(lines or ["No operator ran on the device."]), total])

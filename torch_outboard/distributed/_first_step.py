@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A warning at the first training step of a rank that trains on the CPU, or alone.
+
+Libraries that know devices by a list of vendors take the CPU without a word beside an attached device. Started by
+torchrun, some train a separate model on every rank.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import warnings
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+__all__ = ["watch_first_step"]
+
+_PACKAGES = ("site-packages", "dist-packages", "torch_outboard", sysconfig.get_paths()["stdlib"])
+_DOCS = "`outboard doctor` and docs/integrations.md say more."
+
+
+def watch_first_step(device: str) -> None:
+    """Check the first step of any optimizer in this process, if torchrun's variables say that there are several ranks.
+
+    The hook stays, since torch walks its hooks' table while it calls one, and does nothing at later steps.
+    """
+    if int(os.environ.get("WORLD_SIZE") or "1") < 2 or "LOCAL_RANK" not in os.environ:
+        return
+
+    is_first = True
+
+    def check(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        nonlocal is_first
+        if not is_first:
+            return
+        is_first = False
+        trouble = _trouble(device, optimizer)
+        if trouble:
+            # At the program's own line: libraries silence warnings of lines of torch.
+            frame = _own_frame()
+            place = frame.f_code.co_filename, frame.f_lineno
+            warnings.warn_explicit(f"{trouble} {_remedy(device)} {_DOCS}", UserWarning, *place)
+
+    register_optimizer_step_pre_hook(check)
+
+
+def _trouble(device: str, optimizer: torch.optim.Optimizer) -> str:
+    """Return what is wrong with the first step, or ""."""
+    from torch_outboard import _C
+
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    ranks = f"rank {os.environ.get('RANK', '?')} of {os.environ['WORLD_SIZE']}"
+    if parameters and all(one.device.type == "cpu" for one in parameters):
+        return f"The driver {device!r} is attached, and {ranks} trains on the CPU."
+    if not torch.distributed.is_initialized():
+        return f"There are several processes, and {ranks} trains without a group: each trains a model of its own."
+    own = [one for one in parameters if one.device.type == device]
+    if own and not any(op.startswith("c10d::") for op, _, _ in _C.coverage()):
+        return (
+            f"{ranks.capitalize()} takes its first step without having exchanged anything with the others: each trains "
+            "a model of its own."
+        )
+    return ""
+
+
+def _own_frame() -> FrameType:
+    """Return the innermost frame of the program itself, or the outermost one if all are a package's."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        if not any(folder in frame.f_code.co_filename for folder in _PACKAGES):
+            return frame
+        frame = frame.f_back
+    return frame
+
+
+def _remedy(device: str) -> str:
+    """Return the line to add, by the library that is imported."""
+    for module, packages in (("huggingface", ("accelerate",)), ("lightning", ("lightning", "pytorch_lightning"))):
+        if any(package in sys.modules for package in packages):
+            return f"Add behind attach: from torch_outboard.integrations import {module}; {module}.use()."
+    return (
+        f"Move the model to {device!r}, call torch.distributed.init_process_group(), and wrap the model in "
+        "DistributedDataParallel."
+    )

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The libraries' answers, as checks: what they take by themselves, and what to write so that they take the device."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch_outboard._check import Check
+
+__all__ = ["ASKED", "Asking", "check_groups", "check_libraries"]
+
+_HUGGINGFACE = "torch_outboard.integrations.huggingface.use()"
+# The libraries that are asked, in this order, with the line to write if they do not
+# take the device by themselves.
+ASKED: Mapping[str, str] = {
+    "safetensors": "torch_outboard.integrations.safetensors.use()",
+    "torchvision": "install the torchvision that was built for this torch and its CUDA or CPU",
+    "diffusers": "pipeline.to(…): name the device",
+    "peft": _HUGGINGFACE,
+    "accelerate": _HUGGINGFACE,
+    "transformers": _HUGGINGFACE,
+    "trl": _HUGGINGFACE,
+    "lightning": "torch_outboard.integrations.lightning.use()",
+    "pytorch_lightning": "torch_outboard.integrations.lightning.use()",
+    "deepspeed": "no remedy yet: its accelerators are a list",
+    "vllm": "no remedy: its runner names CUDA",
+}
+# Those whose group is asked for too.
+WITH_GROUPS = ("accelerate", "lightning")
+_SECONDS = 300  # for the import and the answers of all libraries, on a slow disk
+_LINES = 3  # of what a process that died has printed
+
+
+class Asking(NamedTuple):
+    """What every question is asked with: the driver and its options, and whether integrations are used."""
+
+    driver: str
+    options: Mapping[str, str]
+    device: str
+    is_used: bool = False
+
+
+def check_libraries(asking: Asking, names: Iterable[str] | None = None) -> Iterator[Check]:
+    """Ask each installed library which device it takes, and yield what it says."""
+    left = [one for one in (ASKED if names is None else names) if find_spec(one) is not None]
+    while left:
+        answers, end = _asked(asking, left)
+        for answer in answers:
+            yield from _judged(asking, answer)
+        left = left[len(answers) :]
+        if left:  # it ended the process, and the others are asked in another
+            yield Check(left.pop(0), "wrong", f"asking it ended the process: {end}")
+
+
+def check_groups(asking: Asking, names: Iterable[str] | None = None) -> Iterator[Check]:
+    """Let two ranks of each library that makes a group start as torchrun does, and yield whether they meet."""
+    for library in WITH_GROUPS if names is None else [one for one in names if one in WITH_GROUPS]:
+        if find_spec(library) is not None:
+            yield _judged_group(asking, library, _two_ranks(asking, library))
+
+
+def _judged(asking: Asking, answer: dict[str, Any]) -> Iterator[Check]:
+    library = f"{answer['library']} {answer['version']}".strip()
+    remedy = ASKED[answer["library"]]
+    if "error" in answer:
+        yield Check(library, "wrong", f"it can't be asked: {answer['error']}")
+        return
+    why = f" ({answer['why']})" if answer["why"] else ""
+    if answer["device"] == asking.device:
+        yield Check(library, "right", f"takes {asking.device}{why}")
+    else:
+        yield Check(library, "wrong", f"{_taken(answer['device'], asking.device)}{why}", remedy)
+    for use, device in answer["others"].items():
+        if device == asking.device:
+            yield Check(f"{library}, {use}", "right", f"takes {asking.device}")
+        else:
+            yield Check(f"{library}, {use}", "wrong", _taken(device, asking.device), remedy)
+
+
+def _taken(device: str, wanted: str) -> str:
+    """Return the device that a library takes without a word, or how it refuses."""
+    return f"takes {device} without a word, not {wanted}" if device.isidentifier() else f"refuses {wanted}: {device}"
+
+
+def _judged_group(asking: Asking, library: str, ranks: Sequence[dict[str, Any]]) -> Check:
+    subject = f"{library}, 2 processes"
+    if errors := [rank["error"] for rank in ranks if "error" in rank]:
+        return Check(subject, "wrong", f"they can't start: {errors[0]}", ASKED[library])
+    members = min(rank["members"] for rank in ranks)
+    devices = sorted({f"{rank['device']}:{rank['index']}" for rank in ranks})
+    if members == 1:
+        found = f"each is alone, on {', '.join(devices)}: they would train separate models"
+    elif any(rank["device"] != asking.device for rank in ranks):
+        found = f"one group, on {', '.join(devices)}, not on {asking.device}"
+    else:
+        return Check(subject, "right", f"one group of {members}, on {', '.join(devices)}")
+    return Check(subject, "wrong", found, ASKED[library])
+
+
+def _asked(asking: Asking, libraries: Sequence[str]) -> tuple[list[dict[str, Any]], str]:
+    """Return the answers of one process, in order, and how the process ended if it was before the last one."""
+    with tempfile.TemporaryDirectory() as folder:
+        process = _started(asking, libraries, Path(folder), {}, is_group=False)
+        end = _ended(process)
+        answers = _read(Path(folder) / "answers")
+    return answers, end if len(answers) < len(libraries) else ""
+
+
+def _two_ranks(asking: Asking, library: str) -> list[dict[str, Any]]:
+    """Start two ranks with torchrun's variables, and return their answers."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    together = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "0",
+        "TORCHELASTIC_RUN_ID": "outboard-doctor",
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        started = []
+        for rank in range(2):
+            own = Path(folder) / str(rank)
+            own.mkdir()
+            variables = {**together, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            started.append((_started(asking, [library], own, variables, is_group=True), own / "answers"))
+        found = []
+        for process, answers in started:
+            end = _ended(process)
+            found += _read(answers) or [{"error": f"asking ended the process: {end}"}]
+    return found
+
+
+def _started(
+    asking: Asking, libraries: Sequence[str], folder: Path, variables: Mapping[str, str], is_group: bool
+) -> subprocess.Popen[str]:
+    request = {
+        "driver": asking.driver,
+        "options": dict(asking.options),
+        "use": asking.is_used,
+        "libraries": list(libraries),
+        "group": is_group,
+    }
+    (folder / "request").write_text(json.dumps(request), encoding="utf-8")
+    command = [sys.executable, "-m", "torch_outboard.doctor.asked", str(folder / "request"), str(folder / "answers")]
+    # The libraries must not ask the network about models.
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", **variables}
+    with (folder / "output").open("w") as output:
+        return subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, text=True
+        )
+
+
+def _ended(process: subprocess.Popen[str]) -> str:
+    """Wait for a process, and return how it ended: its status and the last lines that it printed."""
+    try:
+        _, errors = process.communicate(timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return f"no answer in {_SECONDS} s"
+    return "; ".join([f"status {process.returncode}", *errors.strip().splitlines()[-_LINES:]])
+
+
+def _read(answers: Path) -> list[dict[str, Any]]:
+    if not answers.is_file():
+        return []
+    return [json.loads(line) for line in answers.read_text(encoding="utf-8").splitlines()]

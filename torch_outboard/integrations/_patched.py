@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What each integration's `use()` starts: patches of a library's modules, each made once the module is imported."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType, TracebackType
+from typing import Any
+
+from torch_outboard._attach import attached_driver
+from torch_outboard._compat.imports import when_imported
+from torch_outboard._errors import RegistrationError
+from torch_outboard._patching import Patching
+
+__all__ = ["Using", "attached_name", "running"]
+
+
+def attached_name(what: str) -> str:
+    """Return the name of the attached driver's devices; raise RegistrationError if no driver is attached."""
+    driver = attached_driver()
+    if driver is None:
+        raise RegistrationError(
+            f"{what} needs a device: call torch_outboard.attach(…) before it, or set OUTBOARD_DRIVER"
+        )
+    return driver.name
+
+
+_running: dict[str, Using] = {}
+
+
+def running(name: str, start: Callable[[], Using]) -> Using:
+    """Return what an integration's `use()` has started and nobody has closed, else start it."""
+    using = _running.get(name)
+    if using is None or not using.is_open:
+        using = _running[name] = start()
+    return using
+
+
+class Using:
+    """A library that takes the attached driver's devices. `close`, or the end of a `with`, undoes it."""
+
+    def __init__(self) -> None:
+        self._patching = Patching()
+        self.is_open = True
+
+    def when_imported(self, module: str, patch: Callable[[ModuleType], None]) -> None:
+        """Patch a module once it is imported, now if it is already, and never after `close`."""
+        when_imported(module, lambda imported: patch(imported) if self.is_open else None)
+
+    def found(self, owner: Any, name: str) -> Any:
+        """Return an attribute of a module or a class that is to be replaced; raise RegistrationError without it."""
+        if name not in vars(owner):
+            where = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
+            raise RegistrationError(
+                f"the installed {where.partition('.')[0]} has no {where}.{name}, which use() replaces: install "
+                "the version that docs/integrations.md names, or see `outboard doctor --library` for what works without"
+            )
+        return vars(owner)[name]
+
+    def set(self, owner: Any, name: str, value: Any, reason: str) -> None:
+        """Replace an attribute of a module or a class of the library."""
+        self.found(owner, name)
+        self._patching.set(owner, name, value, reason)
+
+    def replace(self, module: ModuleType, name: str, value: Any, reason: str) -> None:
+        """Replace a function of a module, also in the library's modules that have imported it by name."""
+        before = self.found(module, name)
+        self.set(module, name, value, reason)
+        for other in list(sys.modules.values()):
+            if isinstance(other, ModuleType) and other is not module and vars(other).get(name) is before:
+                self._patching.set(other, name, value, reason)
+
+    def done(self, what: str, reason: str, undo: Callable[[], None]) -> None:
+        """Note a change that was made otherwise."""
+        self._patching.done(what, reason, undo)
+
+    def close(self) -> None:
+        """Undo all patches. What the library has made meanwhile, such as a model, stays on its device."""
+        self.is_open = False
+        self._patching.undo()
+
+    def patches(self) -> dict[str, str]:
+        """Return what is patched so far, and why, by its name in the library."""
+        return dict(self._patching.reasons)
+
+    def __enter__(self) -> Using:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Accelerate, Trainer, TRL, PEFT and pipelines on the attached driver's devices.
+
+Accelerate chooses a device, a distributed backend and an implementation of each by a list of vendors; libraries above
+it ask Accelerate or have a list of their own. docs/upstream/accelerate.md is what would make this module unneeded.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from types import CodeType, ModuleType
+from typing import Any
+
+import torch
+
+from torch_outboard._errors import RegistrationError
+from torch_outboard.distributed import BACKEND
+from torch_outboard.integrations._patched import Using, attached_name, running
+
+__all__ = ["use"]
+
+_VARIABLE = "ACCELERATE_TORCH_DEVICE"
+
+
+def use() -> Using:
+    """Let Hugging Face's libraries take the attached driver's devices; return what undoes it.
+
+    In a process that torchrun or `accelerate launch` has started, the rank takes the device of its LOCAL_RANK, and
+    Accelerate makes one group of all ranks, with DDP or FSDP as it is asked to.
+
+    Raises RegistrationError if no driver is attached, if Accelerate has chosen a device before, or if
+    ACCELERATE_TORCH_DEVICE names another device.
+    """
+    return running("huggingface", _start)
+
+
+def _start() -> Using:
+    device = _device(attached_name("huggingface.use()"))
+    _check_unused(device)
+    using = Using()
+    try:
+        _set_variable(using, device)
+        using.when_imported("accelerate", lambda _: _patch_accelerate(using, device))
+        using.when_imported("transformers.training_args", lambda module: _patch_training(using, module, device))
+        using.when_imported("transformers.distributed.utils", lambda module: _add_backend(using, module, device))
+        using.when_imported("transformers.pipelines.base", lambda module: _patch_pipeline(using, module, device))
+        using.when_imported("peft.utils.other", lambda module: _patch_peft(using, module, device))
+    except BaseException:  # raised again, with nothing half done
+        using.close()
+        raise
+    return using
+
+
+def _device(name: str) -> torch.device:
+    """Return this rank's device, and make it the current one."""
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    count = torch.accelerator.device_count()
+    if count == 0:
+        raise RegistrationError(f"the driver {name!r} has no device here: `outboard info --driver {name}` says why")
+    torch.accelerator.set_device_index(local % count)
+    return torch.device(name, local % count)
+
+
+def _check_unused(device: torch.device) -> None:
+    named = os.environ.get(_VARIABLE)
+    if named is not None and torch.device(named) not in (device, torch.device(device.type)):
+        raise RegistrationError(f"{_VARIABLE} is {named!r}, and use() would take {str(device)!r}: unset the variable")
+    if (state := sys.modules.get("accelerate.state")) is not None:
+        shared = state.PartialState._shared_state
+        if shared and shared["device"] != device:
+            raise RegistrationError(
+                f"Accelerate has chosen {str(shared['device'])!r} already: call use() before the first Accelerator, "
+                "PartialState or TrainingArguments"
+            )
+
+
+def _set_variable(using: Using, device: torch.device) -> None:
+    before = os.environ.get(_VARIABLE)
+    os.environ[_VARIABLE] = str(device)
+
+    def undo() -> None:
+        if before is None:
+            os.environ.pop(_VARIABLE, None)
+        else:
+            os.environ[_VARIABLE] = before
+
+    using.done(f"os.environ[{_VARIABLE!r}]", "Accelerate and Trainer read their device from it", undo)
+
+
+def _patch_accelerate(using: Using, device: torch.device) -> None:
+    import accelerate.accelerator
+    import accelerate.state
+    import accelerate.utils.modeling
+
+    state, modeling = accelerate.state.PartialState, accelerate.utils.modeling
+    prepare = using.found(state, "_prepare_backend")
+
+    @functools.wraps(prepare)
+    def prepare_backend(self: Any, cpu: bool = False, sagemaker_dp: bool = False, backend: str | None = None) -> Any:
+        is_rank = int(os.environ.get("LOCAL_RANK", -1)) != -1
+        if cpu or sagemaker_dp or not is_rank:
+            return prepare(self, cpu, sagemaker_dp, backend)
+        # The type for devices with DDP, FSDP and scalers; its device was chosen by the variable.
+        return backend or BACKEND, accelerate.state.DistributedType.MULTI_GPU
+
+    using.set(state, "_prepare_backend", prepare_backend, "make one group of several ranks")
+    using.set(
+        state, "default_device", property(lambda self: device), "take the device, not one of the vendors in its list"
+    )
+
+    @functools.wraps(using.found(modeling, "get_grad_scaler"))
+    def get_grad_scaler(distributed_type: Any = None, **kwargs: Any) -> Any:
+        if distributed_type == accelerate.state.DistributedType.FSDP:
+            from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+            return ShardedGradScaler(device=device.type, **kwargs)
+        return torch.amp.GradScaler(device.type, **kwargs)
+
+    using.replace(modeling, "get_grad_scaler", get_grad_scaler, "scale losses on the device, not on CUDA")
+    max_memory = _max_memory(using.found(modeling, "get_max_memory"))
+    using.replace(modeling, "get_max_memory", max_memory, 'let device_map="auto" see the device')
+    _allow(using, accelerate.accelerator.Accelerator.__init__, "cuda", device.type, "mixed_precision='fp16' has a list")
+
+
+def _max_memory(before: Any) -> Any:
+    @functools.wraps(before)
+    def get_max_memory(max_memory: Any = None) -> Any:
+        if max_memory is not None:
+            return before(max_memory)
+        free = {index: torch.accelerator.get_memory_info(index)[0] for index in range(torch.accelerator.device_count())}
+        return free | {"cpu": before()["cpu"]}
+
+    return get_max_memory
+
+
+def _allow(using: Using, function: Any, known: str, name: str, reason: str) -> None:
+    """Add a name to the tuples of vendors among a function's constants, by a copy of its code."""
+    code: CodeType = function.__code__
+    constants = tuple(
+        (*one, name) if isinstance(one, tuple) and known in one and name not in one else one for one in code.co_consts
+    )
+    if constants == code.co_consts:  # it has no such list any more
+        return
+    function.__code__ = code.replace(co_consts=constants)
+    using.done(f"{function.__qualname__}.__code__", reason, lambda: setattr(function, "__code__", code))
+
+
+def _patch_training(using: Using, module: ModuleType, device: torch.device) -> None:
+    def is_torch_bf16_gpu_available() -> bool:
+        return bool(torch.get_device_module(device.type).is_bf16_supported())
+
+    using.replace(module, "is_torch_bf16_gpu_available", is_torch_bf16_gpu_available, "let Trainer take bf16=True")
+
+
+def _add_backend(using: Using, module: ModuleType, device: torch.device) -> None:
+    backends = using.found(module, "DISTRIBUTED_BACKEND_MAP")
+    if device.type not in backends:
+        backends[device.type] = BACKEND
+        using.done(
+            f"{module.__name__}.DISTRIBUTED_BACKEND_MAP[{device.type!r}]",
+            "find the backend for tensor parallelism",
+            lambda: backends.pop(device.type, None),
+        )
+
+
+def _patch_pipeline(using: Using, module: ModuleType, device: torch.device) -> None:
+    initialise = module.Pipeline.__init__
+
+    @functools.wraps(initialise)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        model = args[0] if args else kwargs["model"]
+        given = kwargs.get("device")
+        if getattr(model, "hf_device_map", None) is None:
+            # An integer is the index of a device; it has no type beside it.
+            kwargs["device"] = (
+                device if given is None else torch.device(device.type, given) if _is_index(given) else given
+            )
+        initialise(self, *args, **kwargs)
+
+    using.set(module.Pipeline, "__init__", init, "let a pipeline without a device, or with an index, take the device")
+
+
+def _is_index(given: Any) -> bool:
+    return isinstance(given, int) and given >= 0
+
+
+def _patch_peft(using: Using, module: ModuleType, device: torch.device) -> None:
+    using.replace(module, "infer_device", lambda: device.type, "load adapters to the device")
