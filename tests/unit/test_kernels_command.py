@@ -16,6 +16,7 @@ from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.kernels.disk import packs
 from torch_outboard.kernels.disk.files import Answer
 from torch_outboard.kernels.disk.store import VARIABLE, Store, default_folder
+from torch_outboard.testing.plugin import RunPython
 
 KIND = {"machine": "gpu", "generator": "package.Generator"}
 MATRIX = ["tensor", "torch.float32", 2, "own"]
@@ -55,6 +56,7 @@ def test_plans_are_listed(folder: Path) -> None:
         "aten::sum.dim_IntList(float32[2, 3], [0, -1], True, torch.float64): 1 kernel",
     ]
     assert output[3].startswith("3 plans, ") and output[3].endswith(f" KiB, in {folder}")
+    assert output[4].startswith("built today: 3 plans, 0 programs; full to 0% with plans, to 0% with programs: ")
     assert run("list", "sum").output.splitlines()[0].startswith("aten::sum.dim_IntList(")
     assert run("list", "nothing").output.startswith("0 plans, ")
 
@@ -143,7 +145,7 @@ def test_packs_are_listed(folder: Path, monkeypatch: Any, tmp_path_factory: pyte
     (pack / packs.ABOUT).write_text(json.dumps(about))
     monkeypatch.setenv(packs.VARIABLE, f"{pack}:{missing}")
     of_pack = f"in {pack} for package.Generator on machines 'gpu', 3 plans"
-    own, first, second = run("list").output.splitlines()
+    own, _, first, second = run("list").output.splitlines()
     assert own.startswith("0 plans, ") and first == f"a pack of {packs.VARIABLE}, {of_pack}"
     assert second.startswith(
         f"a pack of {packs.VARIABLE}, in {missing}: not used, its pack.json can't be read, FileNot"
@@ -171,3 +173,21 @@ def test_a_pack_is_for_nobody_s_settings(tmp_path: Path, monkeypatch: Any) -> No
 def test_dtypes_of_a_pack_are_known_ones(tmp_path: Path) -> None:
     result = run("pack", str(tmp_path), "--driver", "opencl", "--dtypes", "float32,complex64")
     assert result.exit_code == 2 and "there is no 'complex64', only float32, bfloat16" in result.output
+
+
+def test_a_script_warms_the_cache(run_compiler: RunPython, tmp_path: Path) -> None:
+    script = tmp_path / "step.py"
+    script.write_text(
+        "import sys, torch\nx = torch.ones(3, device='own_kernels')\nprint((x + 1).sum().item(), *sys.argv[1:])\n"
+    )
+    code = f"""
+from torch_outboard.cli import main
+main(["kernels", "warm", "--driver", "examples.own_kernels:OwnKernelsDriver", {str(script)!r}, "--flag"])
+"""
+    env = {VARIABLE: str(tmp_path / "plans"), "OUTBOARD_FALLBACK": "error"}
+    first, second = (run_compiler(code, env=env) for _ in range(2))
+    assert first.stdout == second.stdout == "6.0 --flag\n"
+    assert "2 plans and 0 programs were built in" in first.stderr and " s and 0 plans were there" in first.stderr
+    assert "0 plans and 0 programs were built in" in second.stderr and " s and 2 plans were there" in second.stderr
+    nowhere = run_compiler(code, env={**env, VARIABLE: ""}, status=1)
+    assert f"there is nothing to fill: {VARIABLE} is empty" in nowhere.stderr

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from torch_outboard.cli.attached import attach_for_plans
 from torch_outboard.cli.kernels_check import check
 from torch_outboard.cli.kernels_explain import explain
 from torch_outboard.cli.kernels_tune import tune
+from torch_outboard.cli.kernels_warm import warm
 from torch_outboard.cli.shown import check_names, check_pattern, print_plan, printable
 from torch_outboard.cli.torch_first import import_torch
 
@@ -32,6 +34,7 @@ def kernels() -> None:
 kernels.add_command(check)
 kernels.add_command(explain)
 kernels.add_command(tune)
+kernels.add_command(warm)
 
 
 def _folder() -> Path:
@@ -59,7 +62,7 @@ def show(operator: str, source: bool, pack: Path | None) -> None:
     import_torch()
     from torch_outboard.kernels.disk.packs import read_pack
     from torch_outboard.kernels.disk.removal import programs_in
-    from torch_outboard.kernels.disk.store import Store
+    from torch_outboard.kernels.disk.store import MOST_FILES, Store
 
     if pack is not None:
         found = read_pack(pack)
@@ -69,9 +72,15 @@ def show(operator: str, source: bool, pack: Path | None) -> None:
     store = Store(folder)
     others = len(_versions(folder)) - (1 if store.is_usable else 0)
     more = f"; {others} other versions have left theirs" if others > 0 else ""
-    _list(store.entries(), operator, source, f"in {printable(str(folder))}{more}")
+    entries = list(store.entries())
+    _list(iter(entries), operator, source, f"in {printable(str(folder))}{more}")
     if programs := programs_in(folder):
         click.echo(f"{len(programs)} compiled programs, {sum(one.lstat().st_size for one in programs) / 1024:.0f} KiB")
+    today = [_of_today([one.path for one in entries]), _of_today(programs)]
+    click.echo(
+        f"built today: {today[0]} plans, {today[1]} programs; full to {len(entries) / MOST_FILES:.0%} with plans, to "
+        f"{len(programs) / MOST_FILES:.0%} with programs: the oldest of more than {MOST_FILES} are removed"
+    )
     if dropped := store.dropped():
         click.echo(printable(f"{len(dropped)} plans were dropped and built again, the last one {dropped[-1]}"))
     for line in (*_packs(), *_tables(folder)):
@@ -88,6 +97,11 @@ def _list(entries: Iterator[Entry], operator: str, source: bool, where: str) -> 
         if source:
             _print_source(entry)
     click.echo(f"{len(chosen)} plans, {sum(entry.size for entry in chosen) / 1024:.0f} KiB, {where}")
+
+
+def _of_today(paths: list[Path]) -> int:
+    midnight = datetime.datetime.combine(datetime.date.today(), datetime.time()).timestamp()
+    return sum(one.lstat().st_mtime >= midnight for one in paths)
 
 
 def _packs() -> Iterator[str]:

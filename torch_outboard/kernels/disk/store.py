@@ -29,13 +29,13 @@ from torch_outboard._sealed import make_private_folders, printable_path, read_pr
 from torch_outboard.kernels.disk.files import DROPPED, Answer, Entry, Folder, folders_in, is_name, versions_in, written
 from torch_outboard.kernels.disk.key import Sizes, code_hash
 
-__all__ = ["VARIABLE", "Store", "default_folder"]
+__all__ = ["MOST_FILES", "VARIABLE", "Store", "default_folder"]
 
 _log = logging.getLogger(__name__)
 
 VARIABLE = "OUTBOARD_KERNEL_CACHE_DIR"
 # The most files of one version, and the time after which an unused version is removed.
-_MOST_FILES = 8192
+MOST_FILES = 8192
 _KEPT_SECONDS = 30 * 24 * 3600
 # The most plans of a class. All of them are read at its first call.
 _MOST_PLANS = 32
@@ -190,7 +190,7 @@ class Store:
             if other != path and time.time() - other.stat().st_mtime > _KEPT_SECONDS:
                 remove_version(other)
         files = [one for folder in folders_in(path) for one in folder.iterdir() if is_name(one.name)]
-        _remove_oldest(files, _MOST_FILES)
+        _remove_oldest(files, MOST_FILES)
 
 
 def _remove_oldest(files: list[Path], most: int) -> None:
