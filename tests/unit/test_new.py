@@ -343,7 +343,7 @@ def test_triton_is_a_template_of_its_own(tmp_path):
         ("a__b", "lower-case letters"),
         ("", "lower-case letters"),
         ("../x", "lower-case letters"),
-        ("class", "keyword of Python"),
+        ("class", "Python keyword"),
         ("cuda", "torch reserves the name"),
         ("opencl", "torch reserves the name"),
         ("tensor", "would hide torch.tensor"),

@@ -150,7 +150,7 @@ void settle_output(const QueuedCall& call, const at::Tensor& output, const at::T
       return zero(output);
     }
     TORCH_CHECK(false, difference,
-                ". The result that this call returned has the first shape, and its values are zeros."
+                ". This call's result has the meta kernel's shape, and is filled with zeros."
                 " Correct the meta kernel of ",
                 call.op->name, "; until then such calls wait for the CPU kernel");
   }

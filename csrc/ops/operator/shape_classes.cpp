@@ -55,9 +55,9 @@ std::vector<ShapeClasses::Row> ShapeClasses::disbelieved() {
 std::string shape_difference(c10::ScalarType dtype, c10::IntArrayRef sizes, const at::Tensor& result) {
   std::ostringstream text;
   text << "the meta kernel returned ";
-  dtype == c10::ScalarType::Undefined ? text << "that is undefined" : text << "of " << dtype << ' ' << sizes;
-  text << ", and the CPU kernel gave ";
-  result.defined() ? text << "one of " << result.scalar_type() << ' ' << result.sizes() : text << "none";
+  dtype == c10::ScalarType::Undefined ? text << "nothing" : text << dtype << ' ' << sizes;
+  text << ", and the CPU kernel ";
+  result.defined() ? text << result.scalar_type() << ' ' << result.sizes() : text << "nothing";
   return text.str();
 }
 

@@ -46,14 +46,14 @@ if how in ("kill", "hang"):
         end(works[0])
     with raises(dist.DistBackendError, "sequence number 2, failed"):  # again
         works[0].wait()
-    with raises(dist.DistBackendError, "sequence number 4, did not end", "sequence number 2, failed"):
+    with raises(dist.DistBackendError, "sequence number 4, did not complete", "sequence number 2, failed"):
         works[2].wait()
     with raises(dist.DistBackendError, "broadcast was not started", str(first.error)[:100]):
         dist.broadcast(x, 0)
     with raises(dist.DistBackendError, "send was not started"):
         dist.send(x, 1)
     future = works[1].get_future()
-    with raises(dist.DistBackendError, "did not end"):
+    with raises(dist.DistBackendError, "did not complete"):
         future.wait()
     assert torch.ones(3, device=device).sum().item() == 3  # the device itself goes on
     dist.destroy_process_group()
@@ -62,7 +62,7 @@ elif how == "abort":
     receives = dist.irecv(torch.empty(3, device=device), 1)
     threading.Timer(0.3, backend.abort).start()
     for work in (waits, receives):
-        with raises(dist.DistBackendError, "did not end", "it was aborted"):
+        with raises(dist.DistBackendError, "did not complete", "it was aborted"):
             end(work)
     with raises(dist.DistBackendError, "it was aborted"):
         dist.all_reduce(x)
