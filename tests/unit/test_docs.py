@@ -238,3 +238,26 @@ def test_a_command_or_option_that_does_not_exist_would_be_seen():
         "--dtypes of no command here",
         "outboard new mychip --tempalte device  # a comment: --tempalte",
     ]
+
+
+SITE = ROOT / "docs" / "index.md"
+
+
+def test_the_site_has_every_page():
+    named = {line for line in SITE.read_text(encoding="utf-8").splitlines() if line and not line.startswith((":", "`"))}
+    pages = {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"}
+    assert not pages - named, "name it in docs/index.md"
+
+
+def test_errors_that_troubleshooting_lists_are_raised_somewhere():
+    """Except those of other libraries, which have their own tests in tests/ecosystem."""
+    keys = re.findall(
+        r"^\| `(.+?)` \|", (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    sources = [*(ROOT / "torch_outboard").rglob("*.py"), *(ROOT / "csrc").rglob("*.cpp")]
+    text = "".join(source.read_text(encoding="utf-8") for source in sources)
+    # A message goes on in the next line's string.
+    text = re.sub(r'"\s*\n\s*f?"', "", text)
+    others = {"Your setup doesn't support bf16/gpu", "device sim is invalid"}
+    assert len(keys) > 15
+    assert not [key for key in keys if key not in text and key not in others]

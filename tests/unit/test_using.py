@@ -64,3 +64,24 @@ def test_without_a_device_it_says_what_to_call(run_python, module):
         f"try:\n    {module}.use()\nexcept RegistrationError as error:\n"
         "    assert 'call torch_outboard.attach(…) before it' in str(error)\nelse:\n    raise AssertionError()"
     )
+
+
+def test_using_all_asks_for_no_device(run_python):
+    """`outboard run` uses all integrations before the script attaches with options of its own, or forks."""
+    run_python(
+        "import torch, torch_outboard\ntorch_outboard.attach('sim')\n"
+        "from torch_outboard import _C, integrations\n"
+        "first = integrations.use_all()\nassert integrations.use_all() == first\n"
+        "assert not _C.is_any_device_touched() and not _C.any_device_opened()\n"
+        "torch_outboard.attach('sim', devices=4)\nassert torch.accelerator.device_count() == 4"
+    )
+
+
+def test_a_variable_for_another_device_is_refused(run_python):
+    run_python(
+        "import torch, torch_outboard\ntorch_outboard.attach('sim')\n"
+        "from torch_outboard.integrations import huggingface\n"
+        "try:\n    huggingface.use()\nexcept torch_outboard.RegistrationError as error:\n"
+        "    assert \"ACCELERATE_TORCH_DEVICE is 'cuda:0'\" in str(error)\nelse:\n    raise AssertionError()",
+        env={"ACCELERATE_TORCH_DEVICE": "cuda:0"},
+    )

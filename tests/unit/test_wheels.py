@@ -156,3 +156,15 @@ def test_a_build_from_source_wins(package, monkeypatch):
     path = []
     _build.add_core(path)
     assert path == [] and _build.core_folder() == package
+
+
+def test_drivers_need_nothing_of_torch_or_python():
+    """One build of a driver serves every torch and every Python: a wheel has each driver once."""
+    libraries = sorted((ROOT / "torch_outboard" / "drivers" / "lib").glob("*.so"))
+    assert libraries or not (ROOT / "torch_outboard" / "_C.so").exists()
+    for library in libraries:
+        shown = subprocess.run(
+            ["readelf", "--dynamic", str(library)], capture_output=True, text=True, check=True
+        ).stdout
+        needed = [line.split("[")[1].rstrip("]") for line in shown.splitlines() if "(NEEDED)" in line]
+        assert needed and not [one for one in needed if one.startswith(("libtorch", "libc10", "libpython"))], needed

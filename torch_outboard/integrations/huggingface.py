@@ -37,16 +37,16 @@ def use() -> Using:
 
 
 def _start() -> Using:
-    device = _device(attached_name("huggingface.use()"))
-    _check_unused(device)
+    name = attached_name("huggingface.use()")
+    _check_variable(name)
     using = Using()
     try:
-        _set_variable(using, device)
-        using.when_imported("accelerate", lambda _: _patch_accelerate(using, device))
-        using.when_imported("transformers.training_args", lambda module: _patch_training(using, module, device))
-        using.when_imported("transformers.distributed.utils", lambda module: _add_backend(using, module, device))
-        using.when_imported("transformers.pipelines.base", lambda module: _patch_pipeline(using, module, device))
-        using.when_imported("peft.utils.other", lambda module: _patch_peft(using, module, device))
+        # Its device is not asked for before Accelerate is imported: a program may attach with other options until then.
+        using.when_imported("accelerate", lambda _: _patch_accelerate(using, name))
+        using.when_imported("transformers.training_args", lambda module: _patch_training(using, module, name))
+        using.when_imported("transformers.distributed.utils", lambda module: _add_backend(using, module, name))
+        using.when_imported("transformers.pipelines.base", lambda module: _patch_pipeline(using, module, name))
+        using.when_imported("peft.utils.other", lambda module: _patch_peft(using, module, name))
     except BaseException:  # raised again, with nothing half done
         using.close()
         raise
@@ -63,17 +63,25 @@ def _device(name: str) -> torch.device:
     return torch.device(name, local % count)
 
 
+def _check_variable(name: str, device: torch.device | None = None) -> None:
+    """Raise RegistrationError if the variable names a device of another type, or another device than the rank's."""
+    text = os.environ.get(_VARIABLE)
+    if text is None:
+        return
+    kind, _, index = text.partition(":")
+    if kind != name or (device is not None and index and int(index) != device.index):
+        own = str(device or name)
+        raise RegistrationError(f"{_VARIABLE} is {text!r}, and use() would take {own!r}: unset the variable")
+
+
 def _check_unused(device: torch.device) -> None:
-    named = os.environ.get(_VARIABLE)
-    if named is not None and torch.device(named) not in (device, torch.device(device.type)):
-        raise RegistrationError(f"{_VARIABLE} is {named!r}, and use() would take {str(device)!r}: unset the variable")
-    if (state := sys.modules.get("accelerate.state")) is not None:
-        shared = state.PartialState._shared_state
-        if shared and shared["device"] != device:
-            raise RegistrationError(
-                f"Accelerate has chosen {str(shared['device'])!r} already: call use() before the first Accelerator, "
-                "PartialState or TrainingArguments"
-            )
+    """Raise RegistrationError if Accelerate has chosen another device before."""
+    shared = sys.modules["accelerate.state"].PartialState._shared_state
+    if shared and shared["device"] != device:
+        raise RegistrationError(
+            f"Accelerate has chosen {str(shared['device'])!r} already: call use() before the first Accelerator, "
+            "PartialState or TrainingArguments"
+        )
 
 
 def _set_variable(using: Using, device: torch.device) -> None:
@@ -89,11 +97,15 @@ def _set_variable(using: Using, device: torch.device) -> None:
     using.done(f"os.environ[{_VARIABLE!r}]", "Accelerate and Trainer read their device from it", undo)
 
 
-def _patch_accelerate(using: Using, device: torch.device) -> None:
+def _patch_accelerate(using: Using, name: str) -> None:
     import accelerate.accelerator
     import accelerate.state
     import accelerate.utils.modeling
 
+    device = _device(name)
+    _check_variable(name, device)
+    _check_unused(device)
+    _set_variable(using, device)
     state, modeling = accelerate.state.PartialState, accelerate.utils.modeling
     prepare = using.found(state, "_prepare_backend")
 
@@ -147,25 +159,25 @@ def _allow(using: Using, function: Any, known: str, name: str, reason: str) -> N
     using.done(f"{function.__qualname__}.__code__", reason, lambda: setattr(function, "__code__", code))
 
 
-def _patch_training(using: Using, module: ModuleType, device: torch.device) -> None:
+def _patch_training(using: Using, module: ModuleType, name: str) -> None:
     def is_torch_bf16_gpu_available() -> bool:
-        return bool(torch.get_device_module(device.type).is_bf16_supported())
+        return bool(torch.get_device_module(name).is_bf16_supported())
 
     using.replace(module, "is_torch_bf16_gpu_available", is_torch_bf16_gpu_available, "let Trainer take bf16=True")
 
 
-def _add_backend(using: Using, module: ModuleType, device: torch.device) -> None:
+def _add_backend(using: Using, module: ModuleType, name: str) -> None:
     backends = using.found(module, "DISTRIBUTED_BACKEND_MAP")
-    if device.type not in backends:
-        backends[device.type] = BACKEND
+    if name not in backends:
+        backends[name] = BACKEND
         using.done(
-            f"{module.__name__}.DISTRIBUTED_BACKEND_MAP[{device.type!r}]",
+            f"{module.__name__}.DISTRIBUTED_BACKEND_MAP[{name!r}]",
             "find the backend for tensor parallelism",
-            lambda: backends.pop(device.type, None),
+            lambda: backends.pop(name, None),
         )
 
 
-def _patch_pipeline(using: Using, module: ModuleType, device: torch.device) -> None:
+def _patch_pipeline(using: Using, module: ModuleType, name: str) -> None:
     initialise = module.Pipeline.__init__
 
     @functools.wraps(initialise)
@@ -174,9 +186,8 @@ def _patch_pipeline(using: Using, module: ModuleType, device: torch.device) -> N
         given = kwargs.get("device")
         if getattr(model, "hf_device_map", None) is None:
             # An integer is the index of a device; it has no type beside it.
-            kwargs["device"] = (
-                device if given is None else torch.device(device.type, given) if _is_index(given) else given
-            )
+            index = torch.accelerator.current_device_index() if given is None else given
+            kwargs["device"] = torch.device(name, index) if _is_index(index) else given
         initialise(self, *args, **kwargs)
 
     using.set(module.Pipeline, "__init__", init, "let a pipeline without a device, or with an index, take the device")
@@ -186,5 +197,5 @@ def _is_index(given: Any) -> bool:
     return isinstance(given, int) and given >= 0
 
 
-def _patch_peft(using: Using, module: ModuleType, device: torch.device) -> None:
-    using.replace(module, "infer_device", lambda: device.type, "load adapters to the device")
+def _patch_peft(using: Using, module: ModuleType, name: str) -> None:
+    using.replace(module, "infer_device", lambda: name, "load adapters to the device")
