@@ -42,7 +42,8 @@ def as_text(found: Finding) -> str:
     parts = []
     if found.shown is not None:
         options = ", ".join(f"{name}={value}" for name, value in found.shown.items())
-        parts.append(f"A race shows under {options}:\n  {found.difference}.")
+        stale = f"\n  On the inline schedule, the freed memory of that number is {found.stale}." if found.stale else ""
+        parts.append(f"A race shows under {options}:\n  {found.difference}.{stale}")
     for number, race in enumerate(found.races):
         title = "The sanitizer names the accesses" if number == 0 else "And"
         parts.append(f"{title}: {race['text_head']}\n\n{_accesses(race)}\nMissing: {race['remedy']}.")
@@ -73,6 +74,7 @@ def as_json(found: Finding) -> dict[str, Any]:
         "runs": found.runs,
         "lines": found.lines,
         "difference": found.difference,
+        "stale": found.stale or None,
         "races": [
             {
                 "kind": race["kind"],

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -55,6 +56,12 @@ class Finding:
     def races(self) -> list[dict[str, Any]]:
         """The reports of the sanitizer."""
         return list(self.expected.answer.get("races", ()))
+
+    @property
+    def stale(self) -> str:
+        """The memory whose pattern the differing result holds, as the inline schedule has used it; "" if unknown."""
+        number = re.search(r"memory that was freed as number (\d+)", self.difference)
+        return "" if number is None else str(self.expected.answer.get("poisoned", {}).get(number[1], ""))
 
     @property
     def by(self) -> list[str]:
