@@ -103,6 +103,18 @@ def test_the_report_names_the_freed_memory_that_was_read(runner: Runner, script)
     assert report.as_json(found)["stale"] == found.stale
 
 
+def test_processes_that_a_program_starts_are_watched(runner: Runner, tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    other.write_text(HEAD + "y = late + 1  # nothing waits\nmodule.synchronize()\n", encoding="utf-8")
+    program = tmp_path / "program.py"
+    program.write_text(HEAD + WAITS + f"import subprocess; subprocess.run([sys.executable, {str(other)!r}])")
+    found = find(runner, program, 1)
+    assert found.by == ["sanitizer"] and found.races == []
+    [text] = found.races_elsewhere
+    assert "before other.py" in text and text in report.as_text(found)
+    assert report.as_json(found)["races_elsewhere"] == [text] and report.status_of(found) == 1
+
+
 def test_random_numbers_and_times_are_no_races(runner: Runner, script) -> None:
     found = find(runner, script(WAITS + "import time; print(time.time()); print(late[0].item()); print(torch.rand(1))"))
     assert found.by == []

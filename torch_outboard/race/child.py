@@ -52,6 +52,7 @@ def main(path: str) -> None:
             start(capability=tuple(request["as_cuda"])).hand_down(request["driver"])
         if request["sanitizes"]:
             log = sanitizer.enable_with_log()
+            os.environ["OUTBOARD_SANITIZER"] = "1"  # of processes that the program starts afresh
         _seed(torch)
         observed.record()
 

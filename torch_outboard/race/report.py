@@ -47,8 +47,10 @@ def as_text(found: Finding) -> str:
     for number, race in enumerate(found.races):
         title = "The sanitizer names the accesses" if number == 0 else "And"
         parts.append(f"{title}: {race['text_head']}\n\n{_accesses(race)}\nMissing: {race['remedy']}.")
+    for text in found.races_elsewhere:
+        parts.append(f"In a process that the program has started, {text}")
     if found.by:
-        if not found.races:
+        if not found.races and not found.races_elsewhere:
             parts.append(
                 "The sanitizer has no report: the accesses are not torch's, or the memory is shared between them."
             )
@@ -86,6 +88,7 @@ def as_json(found: Finding) -> dict[str, Any]:
             }
             for race in found.races
         ],
+        "races_elsewhere": found.races_elsewhere,
         "command": command_of(found) if found.by else None,
         "notes": found.notes,
         "seconds": round(found.seconds, 3),

@@ -66,7 +66,17 @@ class Finding:
     @property
     def by(self) -> list[str]:
         """What has found a race: "schedule", "sanitizer"."""
-        return [*(["schedule"] if self.shown is not None else []), *(["sanitizer"] if self.races else [])]
+        is_reported = bool(self.races or self.races_elsewhere)
+        return [*(["schedule"] if self.shown is not None else []), *(["sanitizer"] if is_reported else [])]
+
+    @property
+    def races_elsewhere(self) -> list[str]:
+        """The reports of the sanitizer in processes that the program has started, as text."""
+        reports = re.findall(
+            r"(?ms)^OUTBOARD_SANITIZER: (a possible race on .*?^Missing: [^\n]*)", self.expected.errors
+        )
+        own = {f"Missing: {race['remedy']}." for race in self.races}
+        return [text for text in reports if text.rpartition("\n")[2] not in own]
 
     @property
     def lines(self) -> list[list[Any]]:
