@@ -22,7 +22,18 @@ from typing import Any, TypeAlias
 
 from torch_outboard._errors import OutboardError
 
-__all__ = ["Access", "Log", "Race", "StreamRaceError", "disable", "enable", "enable_with_log", "finish", "races"]
+__all__ = [
+    "Access",
+    "Log",
+    "Race",
+    "StreamRaceError",
+    "disable",
+    "enable",
+    "enable_with_log",
+    "finish",
+    "poisoned",
+    "races",
+]
 
 _Stream: TypeAlias = tuple[int, int]  # device, id
 _Clock: TypeAlias = dict[_Stream, int]  # how much of each stream's work is known to lie before
@@ -453,6 +464,11 @@ def finish() -> None:
     if _active is not None:
         for race in _active.unwaited(Extent(0, 1 << 64)):
             print(f"OUTBOARD_SANITIZER: {race}", file=sys.stderr, flush=True)
+
+
+def poisoned() -> dict[int, str]:
+    """Return what freed memory was, and its last use, by the number in the pattern that it was filled with."""
+    return {} if _active is None else dict(_active.poisons)
 
 
 def races() -> list[Race]:

@@ -81,6 +81,40 @@ def test_differences_are_found_in_what_a_program_prints_and_in_its_end(runner: R
         assert find(runner, script(WAITS + ending)).by == [], ending
 
 
+STALE = """
+old = torch.full((64,), 5.0, device=device)  # stale
+module.synchronize()
+del old
+new = torch.empty(64, device=device)
+side.wait_stream(module.current_stream())
+with module.stream(side):
+    new.fill_(1)
+observe(new)
+module.synchronize()
+"""
+
+
+def test_the_report_names_the_freed_memory_that_was_read(runner: Runner, script) -> None:
+    path = script(WAITS + STALE)
+    line = next(at for at, text in enumerate(path.read_text().splitlines(), 1) if text.endswith("# stale"))
+    found = find(runner, path, 20)
+    assert "with memory that was freed as number" in found.difference
+    assert f"last used by aten::fill_ at program.py:{line}" in found.stale and found.stale in report.as_text(found)
+    assert report.as_json(found)["stale"] == found.stale
+
+
+def test_processes_that_a_program_starts_are_watched(runner: Runner, tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    other.write_text(HEAD + "y = late + 1  # nothing waits\nmodule.synchronize()\n", encoding="utf-8")
+    program = tmp_path / "program.py"
+    program.write_text(HEAD + WAITS + f"import subprocess; subprocess.run([sys.executable, {str(other)!r}])")
+    found = find(runner, program, 1)
+    assert found.by == ["sanitizer"] and found.races == []
+    [text] = found.races_elsewhere
+    assert "before other.py" in text and text in report.as_text(found)
+    assert report.as_json(found)["races_elsewhere"] == [text] and report.status_of(found) == 1
+
+
 def test_random_numbers_and_times_are_no_races(runner: Runner, script) -> None:
     found = find(runner, script(WAITS + "import time; print(time.time()); print(late[0].item()); print(torch.rand(1))"))
     assert found.by == []

@@ -26,11 +26,11 @@ def needs_order_streams() -> bool:
 
 
 def order_streams(streams: ModuleType) -> None:
-    """Torch 2.13: make the waits of a forward pass depend on its own nodes, and those of a backward pass on its own.
+    """Make the waits of a forward pass depend on nodes of the forward pass, and those of a backward pass on its nodes.
 
-    The joint graph has the gradients among its inputs, so that the first wait of the forward pass depended on them, and
-    the forward graph had no results. The wait of a backward pass kept alive all that the forward pass had computed.
-    The other pass is over, or has not begun: no wait can be about it. Upstream:
+    In torch 2.13, the joint graph has the gradients among its inputs, so that the first wait of the forward pass
+    depended on them, and the forward graph had no results. The wait of a backward pass kept alive all that the forward
+    pass had computed. The other pass is over, or has not begun: no wait can be about it. Upstream:
     https://github.com/pytorch/pytorch/pull/187695.
     """
     if not needs_order_streams():

@@ -28,7 +28,7 @@ def asked_by_compiler() -> bool:
 def replace_for_compiler(patching: Patching, names: Names) -> None:
     """Let Dynamo trace devices as cuda, and compile for the driver's."""
     wrapper = torch._TorchCompileInductorWrapper
-    compile_graph = wrapper.__call__
+    compile_graph: Callable[..., Any] = wrapper.__call__
 
     @functools.wraps(compile_graph)
     def without_mode(self: Any, *arguments: Any) -> Any:

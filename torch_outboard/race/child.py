@@ -20,6 +20,7 @@ from typing import Any
 from torch_outboard.race.aftermath import describe_end
 
 _MOST_TASKS = 400  # that a picture shows
+_MOST_POISONED = 5000  # freed blocks, the last ones
 
 
 def main(path: str) -> None:
@@ -51,6 +52,7 @@ def main(path: str) -> None:
             start(capability=tuple(request["as_cuda"])).hand_down(request["driver"])
         if request["sanitizes"]:
             log = sanitizer.enable_with_log()
+            os.environ["OUTBOARD_SANITIZER"] = "1"  # of processes that the program starts afresh
         _seed(torch)
         observed.record()
 
@@ -181,11 +183,13 @@ class _Results:
 def _sanitized(sanitizer: Any, log: Any) -> dict[str, Any]:
     found = sanitizer.races()
     entries = list(log.entries)
+    poisoned = list(sanitizer.poisoned().items())
     return {
         "races": [_race(one) for one in found],
         "streams": len(log.streams),
         "steps": log.steps,
         "has_host_copies": log.host_copies > 0,
+        "poisoned": {str(number): text for number, text in poisoned[-_MOST_POISONED:]},
         "log": _around(entries, found),
     }
 

@@ -42,12 +42,15 @@ def as_text(found: Finding) -> str:
     parts = []
     if found.shown is not None:
         options = ", ".join(f"{name}={value}" for name, value in found.shown.items())
-        parts.append(f"A race shows under {options}:\n  {found.difference}.")
+        stale = f"\n  On the inline schedule, the freed memory of that number is {found.stale}." if found.stale else ""
+        parts.append(f"A race shows under {options}:\n  {found.difference}.{stale}")
     for number, race in enumerate(found.races):
         title = "The sanitizer names the accesses" if number == 0 else "And"
         parts.append(f"{title}: {race['text_head']}\n\n{_accesses(race)}\nMissing: {race['remedy']}.")
+    for text in found.races_elsewhere:
+        parts.append(f"In a process that the program has started, {text}")
     if found.by:
-        if not found.races:
+        if not found.races and not found.races_elsewhere:
             parts.append(
                 "The sanitizer has no report: the accesses are not torch's, or the memory is shared between them."
             )
@@ -73,6 +76,7 @@ def as_json(found: Finding) -> dict[str, Any]:
         "runs": found.runs,
         "lines": found.lines,
         "difference": found.difference,
+        "stale": found.stale or None,
         "races": [
             {
                 "kind": race["kind"],
@@ -84,6 +88,7 @@ def as_json(found: Finding) -> dict[str, Any]:
             }
             for race in found.races
         ],
+        "races_elsewhere": found.races_elsewhere,
         "command": command_of(found) if found.by else None,
         "notes": found.notes,
         "seconds": round(found.seconds, 3),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -57,9 +58,25 @@ class Finding:
         return list(self.expected.answer.get("races", ()))
 
     @property
+    def stale(self) -> str:
+        """The memory whose pattern the differing result holds, as the inline schedule has used it; "" if unknown."""
+        number = re.search(r"memory that was freed as number (\d+)", self.difference)
+        return "" if number is None else str(self.expected.answer.get("poisoned", {}).get(number[1], ""))
+
+    @property
     def by(self) -> list[str]:
         """What has found a race: "schedule", "sanitizer"."""
-        return [*(["schedule"] if self.shown is not None else []), *(["sanitizer"] if self.races else [])]
+        is_reported = bool(self.races or self.races_elsewhere)
+        return [*(["schedule"] if self.shown is not None else []), *(["sanitizer"] if is_reported else [])]
+
+    @property
+    def races_elsewhere(self) -> list[str]:
+        """The reports of the sanitizer in processes that the program has started, as text."""
+        reports = re.findall(
+            r"(?ms)^OUTBOARD_SANITIZER: (a possible race on .*?^Missing: [^\n]*)", self.expected.errors
+        )
+        own = {f"Missing: {race['remedy']}." for race in self.races}
+        return [text for text in reports if text.rpartition("\n")[2] not in own]
 
     @property
     def lines(self) -> list[list[Any]]:
