@@ -4,6 +4,7 @@
     benchmarks/models.py                          # nv against CUDA
     benchmarks/models.py --only resnet50,gpt2     # leaves the other models' figures as they are
     benchmarks/models.py --driver sim --against cpu --tiny    # a try without a GPU
+    benchmarks/models.py --driver tests.simt_drivers:Unbuilt --plans    # what a pack of the other models would lack
     benchmarks/models.py --driver cuda --nudged --only t5     # how far rounding alone takes CUDA's losses apart
 
 Eager, under torch.autocast in bfloat16. The device and CUDA take turns in processes of their own, from the same weights
@@ -29,8 +30,10 @@ os.environ.setdefault("USE_TF", "0")
 
 import torch
 from _models import MODELS, made
+from _plans import count_plans
 
 import torch_outboard
+from torch_outboard.kernels import plan_statistics
 
 STEPS = 50
 WARM = 3
@@ -67,6 +70,7 @@ class Training:
             "host_ms": (queued - begin) * 1e3,
             "step_ms": (end - begin) * 1e3,
             "fallback": self._calls_on_the_cpu() if self._is_ours() else {},
+            "plans": plan_statistics(),
         }
 
     def _calls_on_the_cpu(self) -> dict[str, int]:
@@ -147,10 +151,16 @@ def main() -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--only", metavar="MODEL,...")
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--plans", action="store_true", help="count the plans of tiny models' steps; needs no GPU")
     parser.add_argument("--nudged", action="store_true", help="change half of the driver's weights by their last bit")
     options = parser.parse_args()
     if unknown := set((options.only or "").split(",")) - {"", *MODELS}:
         parser.error(f"there is no model {', '.join(sorted(unknown))}: choose of {', '.join(MODELS)}")
+    if options.plans:
+        chosen = options.only.split(",") if options.only else MODELS
+        figures = count_plans(__file__, options.driver, chosen)
+        write(options.json or RESULTS / f"plans-{options.driver.rpartition(':')[2]}.json", {"models": figures})
+        return 0
     return serve_or_run(options, lambda device: Training(device, options.serve, options.tiny, options.nudged).step, run)
 
 

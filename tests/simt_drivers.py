@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
+from examples.pure_python_driver import PythonDriver
 from tests.words import foreign_words
+from torch_outboard import DeviceProperties, Driver
 from torch_outboard._discovery import find_driver
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.frame import LocalArray, Parameter
@@ -32,6 +34,32 @@ class Apart(find_driver("opencl")):
 
     def __init__(self, **options):
         super().__init__(**{"host_access": False, "cache": False, **options})
+
+
+class Unbuilt(PythonDriver):
+    """A GPU that builds no program and computes nothing, to see which plans a program needs."""
+
+    name = "unbuilt"
+    kernel_generator = "opencl_c"
+    host_address = Driver.host_address  # the host's addresses are not the device's
+
+    def device_properties(self, device):
+        sizes = {"max_threads_per_block": 1024, "shared_memory_per_block": 48 << 10, "multi_processor_count": 64}
+        return DeviceProperties(
+            name="unbuilt", total_memory=self.memory, machine="gpu", follows_addresses=True, **sizes
+        )
+
+    def program_build(self, device, language, code, options):
+        return next(self.handles)
+
+    def program_destroy(self, device, program):
+        pass
+
+    def kernel_get(self, device, program, name):
+        return next(self.handles)
+
+    def kernel_launch(self, *given, follows_addresses=False):
+        pass
 
 
 class GroupsGenerator(OpenCLGenerator):

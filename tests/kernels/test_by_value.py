@@ -22,6 +22,10 @@ CALLS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "arange with a step": lambda x, n: torch.arange(n, 9 * n, n, device=x.device),
     "clamp": lambda x, n: x.clamp(-n * 0.1, n * 0.1),
     "clamp_min_": lambda x, n: x.clone().clamp_min_(n * 0.1),
+    "convolution_backward, the sizes of the bias": lambda x, n: torch.ops.aten.convolution_backward(
+        *(torch.ones(1, n, 7, 9).to(x.device), IMAGE.to(x.device), torch.ones(n, 2, 3, 3).to(x.device), [n]),
+        *([1, 1], [0, 0], [1, 1], False, [0, 0], 1, (False, False, True)),
+    )[2],
     "constant_pad_nd": lambda x, n: F.pad(x, [n, 2]),
     "eye": lambda x, n: torch.eye(n, device=x.device),
     "interpolate": lambda x, n: F.interpolate(IMAGE.to(x.device), (n, n + 2), mode="bilinear"),

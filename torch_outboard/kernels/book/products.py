@@ -36,7 +36,7 @@ OPERATORS = (
     Operator("aten::baddbmm.default", template="products:baddbmm"),
     Operator("aten::bmm.default", template="products:bmm"),
     Operator("aten::convolution.default", template="convolutions:forward"),
-    Operator("aten::convolution_backward.default", template="convolutions:backward"),
+    Operator("aten::convolution_backward.default", template="convolutions:backward", guarded=("bias_sizes",)),
     Operator("aten::linalg_cross", refused=ROUNDED_BETWEEN),
     Operator("aten::mm.default", template="products:mm"),
 )

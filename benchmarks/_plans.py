@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`models.py --plans`: how many plans and programs a training step needs, and how many the other models' steps leave.
+
+Each model's step runs twice in a process of its own: with an empty folder, and with the folder that the other models
+have left. What is built then was in no other model: a pack made of them would lack it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from _served import served
+
+__all__ = ["count_plans"]
+
+_FOLDER = "OUTBOARD_KERNEL_CACHE_DIR"
+
+
+def count_plans(script: str, driver: str, names: Iterable[str]) -> dict[str, Any]:
+    """Print a row for each model, and return the figures by model."""
+    names = list(names)
+    figures: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as root:
+        for name in names:
+            found = _step(script, driver, name, Path(root, name))
+            figures[name] = {"plans": found["saved"], "programs": len(_programs(Path(root, name)))}
+        print("| model | plans | programs | plans that the others have |")
+        print("|---|---:|---:|---:|")
+        for name in names:
+            others = Path(root, f"without {name}")
+            for other in names:
+                if other != name:
+                    shutil.copytree(Path(root, other), others, dirs_exist_ok=True)
+            built = _step(script, driver, name, others)["saved"]
+            shutil.rmtree(others)
+            row = figures[name]
+            row["known"] = row["plans"] - built
+            share = row["known"] / max(row["plans"], 1)
+            print(f"| {name} | {row['plans']} | {row['programs']} | {row['known']} ({share:.0%}) |", flush=True)
+    return figures
+
+
+def _step(script: str, driver: str, name: str, folder: Path) -> dict[str, int]:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    os.environ[_FOLDER] = str(folder)
+    try:
+        with served(script, "--driver", driver, "--serve", name, "--tiny") as process:
+            found: dict[str, int] = process.step()["plans"]
+            return found
+    finally:
+        del os.environ[_FOLDER]
+
+
+def _programs(folder: Path) -> set[bytes]:
+    os.environ[_FOLDER] = str(folder)
+    try:
+        from torch_outboard.kernels.disk.store import Store
+
+        entries = list(Store(folder).entries())
+    finally:
+        del os.environ[_FOLDER]
+    return {kernel.code for one in entries if one.answer is not None for kernel in one.answer.kernels}
