@@ -69,7 +69,8 @@ def outcome(call: Call, device: torch.device) -> tuple[list[torch.Tensor], list[
         warnings.simplefilter("always")
         result = call(device)
     told = [str(one.message).partition(" (Triggered")[0] for one in caught if issubclass(one.category, UserWarning)]
-    return list(result) if isinstance(result, tuple) else [result], [text for text in told if "runs on the CPU instead" not in text]
+    told = [text for text in told if "runs on the CPU instead" not in text]
+    return list(result) if isinstance(result, tuple) else [result], told
 
 
 def assert_same(ours: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
