@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/capture.h"
 #include "core/driver.h"
 #include "core/error.h"
 #include "core/kernel_failure.h"
@@ -126,7 +127,8 @@ void forget(std::vector<Failure>& out_dropped) {
 // failures_mutex is held, because there are failures.
 bool is_past(const Dependency& on, bool is_exact) {
   const StreamFailures& failures = on.stream->failures;
-  return on.mark < failures.done.load(std::memory_order_acquire) && (!is_exact || failures.kept.empty());
+  return on.mark < failures.done.load(std::memory_order_acquire) &&
+         !failures.has_driver_work.load(std::memory_order_relaxed) && (!is_exact || failures.kept.empty());
 }
 
 // Note one dependency. Past dependencies are dropped, so the list stays
@@ -274,7 +276,46 @@ void depend_on(StreamState& stream, const Standing& before) {
   merge_all(stream, before, /*is_exact=*/true);
 }
 
+namespace {
+
+// Keep the failure of the driver's own work on a stream that lies before a point that was waited
+// for. The stream has nothing left to do, so the driver tells it at once. With later work under
+// way it comes at the stream's own next wait.
+void keep_driver_failure(Stream& stream) {
+  if (!stream.failures.has_driver_work.load(std::memory_order_relaxed) || !driver().stream_query ||
+      !stream.is_made.load(std::memory_order_acquire) || is_captured_by_driver(stream)) {
+    return;
+  }
+  stream.failures.has_driver_work.store(false, std::memory_order_relaxed);
+  const ob_status state = driver().stream_query(driver().self, stream.device, stream.handle);
+  if (state != OB_OK) {
+    stream.failures.has_driver_work.store(true, std::memory_order_relaxed);
+    if (state == OB_DEVICE_LOST) {
+      raise_status(state, "stream_query", stream.device);
+    }
+    return;
+  }
+  const ob_status status = driver().stream_synchronize(driver().self, stream.device, stream.handle);
+  if (C10_LIKELY(status == OB_OK)) {
+    return;
+  }
+  try {
+    raise_status(status, "stream_synchronize", stream.device);
+  } catch (...) {
+    if (status == OB_DEVICE_LOST) {
+      throw;
+    }
+    report_failure({&stream, 0}, std::current_exception());
+  }
+}
+
+}  // namespace
+
 void tell_failures(const Standing& before) {
+  keep_driver_failure(*before.stream);
+  for (const Dependency& on : before.others) {
+    keep_driver_failure(*on.stream);
+  }
   if (C10_UNLIKELY(detail::has_records())) {  // before a caller can take it for done
     detail::read_record(*before.stream);
     for (const Dependency& on : before.others) {

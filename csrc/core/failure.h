@@ -3,7 +3,9 @@
 // a position in its order. Recording an event stores its stream's position and the dependencies of
 // that position; a wait for the event passes both on. Synchronizing a stream raises its own
 // failures, and those of other streams that lie before what it waited for. Each stream raises a
-// failure once, whether or not others raise it too.
+// failure once, whether or not others raise it too. The driver tells the failures of its own work,
+// such as copies, at a wait for their stream alone. A wait for another stream that lies behind asks
+// the driver, and keeps what it tells.
 //
 // Work fails on a driver's thread, long after later records and waits were queued. A stream
 // therefore counts its records, work carries the count at its queueing (its mark), and
@@ -96,6 +98,7 @@ struct StreamFailures {
   std::atomic<uint64_t> done{0};           // work with a smaller mark has run
   std::atomic<uint64_t> told{0};           // number of the last failure that the stream has raised itself
   std::atomic<bool> has_others{false};     // false if `others` is empty
+  std::atomic<bool> has_driver_work{false};  // of the driver's own, such as copies, and no wait has asked it since
   std::mutex mutex;                        // guards `others` and `graph_records`; held briefly
   Dependencies others;                     // what the stream's work depends on
   uint64_t count = 0;                      // of its failures; this and the next are guarded by failure.cpp's lock

@@ -29,6 +29,7 @@ void refuse_gone_sides(const Stream& stream, const int32_t dst_device, const int
 
 void note_work(Stream& stream, const char* name) {
   stream.last_work.store(name, std::memory_order_relaxed);
+  stream.failures.has_driver_work.store(true, std::memory_order_relaxed);
 }
 
 void call_copy(Stream& stream, const ob_copy& copy) {

@@ -227,6 +227,7 @@ void synchronize_stream(Stream& stream, Leave leave) {
   detail::fetch_record(stream);
   ActivityScope activity(stream, {ActivityKind::Wait, "stream_synchronize"});
   detail::wait_until_left(stream, leave, "stream_synchronize");
+  stream.failures.has_driver_work.store(false, std::memory_order_relaxed);  // this wait raises its failure
   detail::check_wait(wait_for_stream(stream), stream);
   activity.finish();
   trace_order(TraceOrder::StreamSync, stream.device, stream.id);

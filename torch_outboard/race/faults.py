@@ -149,7 +149,7 @@ def _try(plan: FaultPlan, runner: Runner, rule: str, folder: str, expected: _Exp
     run = _run(plan, runner, rule, counts)
     has_failed = counts.exists() and read_counts(counts)[1] > 0
     counts.unlink(missing_ok=True)
-    if problem := _problem(run, expected):
+    if problem := _problem(rule, run, expected):
         return _Outcome("problem", run, problem)
     if not has_failed:
         return _Outcome("not reached", run)
@@ -166,7 +166,7 @@ def _note(found: Sweep, rule: str, outcome: _Outcome) -> None:
         found.problems.append(Problem(rule, outcome.what, "\n".join(words)))
 
 
-def _problem(run: Run, expected: _Expected) -> str:
+def _problem(rule: str, run: Run, expected: _Expected) -> str:
     """Return in words what is wrong with a run one call of which has failed, or ""."""
     if run.ended != "exit":
         return f"the program {run.ending}"
@@ -176,7 +176,9 @@ def _problem(run: Run, expected: _Expected) -> str:
     if run.status != answer["status"]:
         return f"the program {run.ending} after it has ended with {answer['status']}: its process fails at its end"
     error = answer["error"]
-    if error is not None and not error["is_named"]:
+    # Lost data may make an operator fail before any wait has told of the loss.
+    is_told = rule.startswith("queued:") and bool(answer["after"] and answer["after"]["waits"])
+    if error is not None and not error["is_named"] and not is_told:
         return f"it ends in {error['type']}, which is no error of the device: {error['text']}"
     if error is None and run.status != expected.run.status:
         return f"the program {run.ending} without an error"
