@@ -41,7 +41,8 @@ def _start() -> Using:
     _check_variable(name)
     using = Using()
     try:
-        # Its device is not asked for before Accelerate is imported: a program may attach with other options until then.
+        # No device is asked for before Accelerate is imported: a program may attach with
+        # other options until then.
         using.when_imported("accelerate", lambda _: _patch_accelerate(using, name))
         using.when_imported("transformers.training_args", lambda module: _patch_training(using, module, name))
         using.when_imported("transformers.distributed.utils", lambda module: _add_backend(using, module, name))
