@@ -20,6 +20,7 @@
 #include "core/lost_device.h"
 #include "core/named_error.h"
 #include "core/wait.h"
+#include "kernels/builds.h"
 #include "kernels/program_store.h"
 
 namespace outboard::kernels {
@@ -270,10 +271,44 @@ uint64_t ProgramKernel::handle(c10::DeviceIndex device) const {
   std::atomic<uint64_t>& known = handles_[static_cast<size_t>(device)];
   uint64_t kernel = known.load(std::memory_order_acquire);
   if (C10_UNLIKELY(kernel == 0)) {
-    kernel = find_kernel(device, program_, entry_, name_);
+    const std::shared_ptr<const BegunBuild> build = begun(device);
+    try {
+      kernel = build ? build->wait(device, name_.c_str()) : find_kernel(device, program_, entry_, name_);
+    } catch (const ProgramRefused&) {
+      note_refused();
+      throw;
+    }
+    note_built();
     known.store(kernel, std::memory_order_release);
   }
   return kernel;
+}
+
+void ProgramKernel::start(c10::DeviceIndex device, const std::function<void()>& on_refusal) const {
+  if (known(device) == 0 && begun(device) == nullptr && known(device) == 0) {
+    if (std::shared_ptr<const BegunBuild> build = start_build(device, program_, entry_, name_, on_refusal)) {
+      const std::lock_guard lock(mutex_);
+      builds_.try_emplace(device, std::move(build));
+    }
+  }
+}
+
+std::shared_ptr<const BegunBuild> ProgramKernel::begun(c10::DeviceIndex device) const {
+  std::shared_ptr<const BegunBuild> found;  // destroyed without the lock: its failure may be a Python object
+  const std::lock_guard lock(mutex_);
+  const auto begun = builds_.find(device);
+  if (begun == builds_.end()) {
+    return nullptr;
+  }
+  found = begun->second;
+  if (!found->is_over() || (found->has_failed() && !found->is_told())) {
+    return found;
+  }
+  if (!found->has_failed()) {
+    handles_[static_cast<size_t>(device)].store(found->kernel(), std::memory_order_release);
+  }
+  builds_.erase(begun);
+  return nullptr;
 }
 
 uint64_t find_kernel(c10::DeviceIndex device, const ProgramText& program, const std::string& entry,
