@@ -173,9 +173,9 @@ class AwaitedLaunch final : public LaunchCommand {
 std::atomic<uint32_t> known_fills{0};
 
 // Return true for a copy that the stream's list may take: memory of another device may go before.
+// A copy to the host has a caller that waits, and Ctrl-C may end the wait for programs before it.
 bool is_own_copy(const Stream& stream, const ob_copy& copy) {
-  return (copy.dst_device == OB_HOST || copy.dst_device == stream.device) &&
-         (copy.src_device == OB_HOST || copy.src_device == stream.device);
+  return copy.dst_device == stream.device && (copy.src_device == OB_HOST || copy.src_device == stream.device);
 }
 
 uint64_t bytes_of(const ob_copy_nd& copy) {

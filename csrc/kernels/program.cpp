@@ -53,7 +53,10 @@ ob_status ask_for(c10::DeviceIndex device, const ProgramText& text, uint64_t* ou
   source.code = text.code.c_str();
   source.code_size = text.code.size();
   source.options = text.options.c_str();
-  return driver().program_build(driver().self, device, &source, out_program);
+  ActivityScope activity(device, "program_build");  // on the thread that builds, and no work of the device
+  const ob_status status = driver().program_build(driver().self, device, &source, out_program);
+  activity.finish();
+  return status;
 }
 
 // Return true for the user's interrupt and for a lost device: another try does not help.
