@@ -31,8 +31,8 @@ std::string binary_head(const Api& api, const FoundDevice& found, const std::str
          device_text(api, found.device, CL_DEVICE_VERSION) + '\0' + options + '\0';
 }
 
-// Return true for a runtime that keeps programs on disk itself, and takes long to return a binary: PoCL compiles
-// each kernel once more for it.
+// Return true for a runtime that keeps programs on disk itself, and takes long to return a binary:
+// PoCL compiles each kernel once more for it.
 bool keeps_programs(const Api& api, const FoundDevice& found) {
   return platform_text(api, found.platform, CL_PLATFORM_NAME) == "Portable Computing Language";
 }
