@@ -55,8 +55,9 @@ class OUTBOARD_API DeviceKernel {
   // Build the program for the device, if it was not built yet. Waits for the compiler.
   void build(c10::DeviceIndex device) const { static_cast<void>(kernel_.handle(device)); }
   // Begin to build it on the pool. Launches are queued meanwhile, if kernels/builds.h allows it.
-  void start(c10::DeviceIndex device, const std::function<void()>& on_refusal) const {
-    kernel_.start(device, on_refusal);
+  // Return false if there is no pool.
+  bool start(c10::DeviceIndex device, const std::function<void()>& on_refusal) const {
+    return kernel_.start(device, on_refusal);
   }
 
   // Queue a launch on the stream, or in the graph that the stream captures. `words` are

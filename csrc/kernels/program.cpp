@@ -287,13 +287,17 @@ uint64_t ProgramKernel::handle(c10::DeviceIndex device) const {
   return kernel;
 }
 
-void ProgramKernel::start(c10::DeviceIndex device, const std::function<void()>& on_refusal) const {
-  if (known(device) == 0 && begun(device) == nullptr && known(device) == 0) {
-    if (std::shared_ptr<const BegunBuild> build = start_build(device, program_, entry_, name_, on_refusal)) {
-      const std::lock_guard lock(mutex_);
-      builds_.try_emplace(device, std::move(build));
-    }
+bool ProgramKernel::start(c10::DeviceIndex device, const std::function<void()>& on_refusal) const {
+  if (known(device) != 0 || begun(device) != nullptr || known(device) != 0) {
+    return true;
   }
+  std::shared_ptr<const BegunBuild> build = start_build(device, program_, entry_, name_, on_refusal);
+  if (build == nullptr) {
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  builds_.try_emplace(device, std::move(build));
+  return true;
 }
 
 std::shared_ptr<const BegunBuild> ProgramKernel::begun(c10::DeviceIndex device) const {

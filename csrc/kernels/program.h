@@ -57,7 +57,8 @@ class OUTBOARD_API ProgramKernel {
     return handles_[static_cast<size_t>(device)].load(std::memory_order_acquire);
   }
   // Begin a build on the pool, unless the kernel is known or being built; see kernels/builds.h.
-  void start(c10::DeviceIndex device, const std::function<void()>& on_refusal) const;
+  // Return false if there is no pool.
+  bool start(c10::DeviceIndex device, const std::function<void()>& on_refusal) const;
   // Return the build that was begun; null if there is none, or its failure was raised.
   std::shared_ptr<const BegunBuild> begun(c10::DeviceIndex device) const;
 

@@ -36,6 +36,7 @@ struct RecipeState {
 template <typename Recipe>
 void build_programs(const std::shared_ptr<const Recipe>& recipe, c10::DeviceIndex device) {
   const bool is_behind = kernels::may_build_behind(current_stream(device)) && !recipe->is_refused.load();
+  bool are_begun = true;
   if (is_behind || recipe->kernels.size() > 1) {
     const auto on_refusal = [known = std::weak_ptr<const Recipe>(recipe)] {
       if (const std::shared_ptr<const Recipe> refused = known.lock()) {
@@ -43,10 +44,10 @@ void build_programs(const std::shared_ptr<const Recipe>& recipe, c10::DeviceInde
       }
     };
     for (const auto& kernel : recipe->kernels) {
-      kernel->start(device, on_refusal);
+      are_begun = kernel->start(device, on_refusal) && are_begun;
     }
   }
-  if (!is_behind) {
+  if (!is_behind || !are_begun) {  // a caller that waits is the one whom another provider can serve
     for (const auto& kernel : recipe->kernels) {
       kernel->build(device);
     }
