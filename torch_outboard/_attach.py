@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -103,7 +104,8 @@ def attach_by(driver: str | type[Driver] | Driver, options: dict[str, object], b
             return _finish(_attachment)
         fallback = _fallback_mode()
         sanitizer = _sanitizer_mode()
-        is_blocking = _is_blocking()
+        is_blocking = _is_set("OUTBOARD_BLOCKING", False)
+        build_threads, shows_builds = _build_threads(), _is_set("OUTBOARD_BUILD_PROGRESS", True)
         providers = providers_of(described)
         _check_name(described.name)
         entries = _entries(described)
@@ -117,6 +119,7 @@ def attach_by(driver: str | type[Driver] | Driver, options: dict[str, object], b
         _run(_attachment, "fallback", lambda: _set_fallback(fallback))
         _run(_attachment, "providers", lambda: _set_providers(described, providers))
         _run(_attachment, "blocking", lambda: _set_blocking(is_blocking))
+        _run(_attachment, "builds", lambda: _set_builds(described.name, build_threads, shows_builds))
         _run(_attachment, "sanitizer", lambda: _set_sanitizer(sanitizer))
         return _finish(_attachment)
 
@@ -208,11 +211,21 @@ def _sanitizer_mode() -> str:
     return mode
 
 
-def _is_blocking() -> bool:
-    value = os.environ.get("OUTBOARD_BLOCKING") or "0"
+def _is_set(variable: str, default: bool) -> bool:
+    value = os.environ.get(variable) or str(int(default))
     if value not in ("0", "1"):
-        raise ValueError(f"OUTBOARD_BLOCKING is 0 or 1, not {value!r}")
+        raise ValueError(f"{variable} is 0 or 1, not {value!r}")
     return value == "1"
+
+
+def _build_threads() -> int | None:
+    """Return how many threads build programs; None for as many as the process may use processors."""
+    text = os.environ.get("OUTBOARD_BUILD_THREADS")
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise ValueError(f"OUTBOARD_BUILD_THREADS is a number of threads, 0 or more, not {text!r}")
+    return int(text)
 
 
 def providers_of(driver: Driver) -> tuple[str, ...] | None:
@@ -347,6 +360,16 @@ def _set_blocking(waits: bool) -> None:
     from torch_outboard import _C
 
     _C.set_waits_for_calls(waits)
+
+
+def _set_builds(name: str, threads: int | None, shows: bool) -> None:
+    from torch_outboard import _C
+    from torch_outboard._sealed import printable_path
+
+    _C.set_build_threads(len(os.sched_getaffinity(0)) if threads is None else threads)
+    folder = _C.kernel_cache_folder()
+    kept = f"kept for the next run in {printable_path(Path(folder))}" if folder else "kept nowhere"
+    _C.show_builds(f"building kernels for {name}" if shows else "", kept)
 
 
 def _set_sanitizer(mode: str) -> None:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/device.h"
 #include "distributed/api.h"
+#include "kernels/builds.h"
 
 #include "bindings/python.h"
 
@@ -315,6 +316,7 @@ PyObject* py_shut_down(PyObject*, PyObject*) {
     const WithoutGil without_gil;
     drain_autograd_threads();
     abort_all_groups();
+    kernels::end_builds();
     shut_down();
   }
   issue_last_warnings();

@@ -6,6 +6,7 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 
 #include "bindings/kernel_arguments.h"
 #include "bindings/records.h"
+#include "kernels/builds.h"
 #include "kernels/plan.h"
 #include "ops/call/recent_failure.h"
 #include "ops/description.h"
@@ -263,6 +265,36 @@ PyObject* py_describe_operator(PyObject*, PyObject* given) {
   });
 }
 
+PyObject* py_set_build_threads(PyObject*, PyObject* given) {
+  const long count = PyLong_AsLong(given);
+  if (count == -1 && PyErr_Occurred()) {
+    return nullptr;
+  }
+  return guarded([&] {
+    kernels::set_build_threads(static_cast<int>(std::clamp(count, 0L, 1024L)));
+    return none();
+  });
+}
+
+PyObject* py_show_builds(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    std::string before;
+    std::string behind;
+    if (!has_arguments("show_builds", count, 2) || !to_text(arguments[0], "the line's begin", &before) ||
+        !to_text(arguments[1], "the line's end", &behind)) {
+      return nullptr;
+    }
+    kernels::show_builds(before, behind);
+    return none();
+  });
+}
+
+PyObject* py_count_builds(PyObject*, PyObject*) {
+  const kernels::BuildCounts counts = kernels::count_builds();
+  return Py_BuildValue("(nnnd)", static_cast<Py_ssize_t>(counts.waiting), static_cast<Py_ssize_t>(counts.running),
+                       static_cast<Py_ssize_t>(counts.built), counts.seconds);
+}
+
 }  // namespace
 
 PyMethodDef kernels_methods[] = {
@@ -275,6 +307,11 @@ PyMethodDef kernels_methods[] = {
     {"set_plan_variant", py_set_plan_variant, METH_O, PyDoc_STR("Calls have plans of their own for each number.")},
     {"set_retry_interval", py_set_retry_interval, METH_O,
      PyDoc_STR("The milliseconds for which a failed build is not tried again; 1000 at first.")},
+    {"set_build_threads", py_set_build_threads, METH_O,
+     PyDoc_STR("The number of threads that build programs while the caller goes on; 0 for none.")},
+    OUTBOARD_FASTCALL("show_builds", py_show_builds,
+                      "What a terminal shows while builds are waited for: (before, behind) their number."),
+    {"count_builds", py_count_builds, METH_NOARGS, PyDoc_STR("(waiting, running, built, seconds) of those threads.")},
     {"forbid_compiling", py_forbid_compiling, METH_NOARGS,
      PyDoc_STR("No call of this thread is given a generated kernel from now on.")},
     OUTBOARD_FASTCALL("check_plan", py_check_plan, "The number of steps of a plan: (text, letters of its kernels)."),

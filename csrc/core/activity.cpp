@@ -18,6 +18,7 @@
 #endif
 
 #include "core/activity_works.h"
+#include "core/behind.h"
 #include "core/capture.h"
 #include "core/driver.h"
 #include "core/error.h"
@@ -301,6 +302,7 @@ thread_local void* innermost_scope = nullptr;  // an ActivityScope::Open
 }
 
 void start_activities() {
+  catch_up_all(Leave::OnSignal);  // calls of before are not part of it
   Recording& all = recording();
   detail::is_recording_activities.store(false);
   all.number.fetch_add(1);

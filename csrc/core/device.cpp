@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/activity.h"
+#include "core/behind.h"
 #include "core/blocking.h"
 #include "core/capture.h"
 #include "core/error.h"
@@ -295,6 +296,7 @@ void synchronize_device(c10::DeviceIndex device, Leave leave) {
   if (!is_open(device)) {
     return;
   }
+  catch_up(device, leave);
   detail::fetch_records(device);
   const std::vector<WorkPlace> replays = detail::graph_replays(device);
   ActivityScope activity(device, "device_synchronize");
@@ -330,6 +332,7 @@ void drain_device(c10::DeviceIndex device) {
     return;
   }
   ensure_open(device);
+  catch_up(device, Leave::Never);
   // While a driver captures, the device cannot be waited for as a whole.
   if (driver().device_synchronize && !is_capturing_natively()) {
     const auto wait = [device] {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/activity.h"
+#include "core/behind.h"
 #include "core/blocking.h"
 #include "core/device.h"
 #include "core/error.h"
@@ -115,6 +116,7 @@ void Event::record(Stream& stream) {
 }
 
 void Event::block(Stream& stream) const {
+  catch_up(stream);  // what it does from here on waits, or is captured
   if (C10_UNLIKELY(mark_ != nullptr)) {
     mark_->capture->join(stream, *mark_);
     if (!mark_->capture->is_native()) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The end of the process: the last wait for the devices, after which no driver entry is called.
+#include "core/behind.h"
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/process.h"
@@ -39,6 +40,7 @@ void shut_down() noexcept {
   if (driver_is_gone() || !is_attached()) {
     return;
   }
+  drop_behind();
   bool all_closed = detail::wait_for_own_calls();
   for (int i = 0; i < device_count(); ++i) {
     const auto device = static_cast<c10::DeviceIndex>(i);

@@ -2,9 +2,12 @@
 #include "core/queue.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/activity.h"
@@ -117,6 +120,7 @@ class LaunchCommand : public DriverCommand {
 
  protected:
   ob_kernel_arg* args() { return args_.data(); }
+  void set_kernel(uint64_t kernel) { launch_.kernel = kernel; }
 
  private:
   ob_launch launch_;
@@ -138,6 +142,42 @@ class CheckedLaunchCommand final : public LaunchCommand {
  private:
   RecordArguments record_;
 };
+
+class AwaitedLaunch final : public LaunchCommand {
+ public:
+  AwaitedLaunch(const ob_launch& launch, std::shared_ptr<const Awaited> kernel, const char* name,
+                const RecordArguments* record)
+      : LaunchCommand(launch, name), kernel_(std::move(kernel)) {
+    if (record != nullptr) {
+      record_ = *record;
+    }
+  }
+  void queue(Stream& stream) override {
+    if (kernel_) {
+      set_kernel(kernel_->kernel());
+    }
+    if (record_) {
+      set_record(stream, *record_, args());
+    }
+    LaunchCommand::queue(stream);
+    if (record_) {
+      note_checked_launch(stream);
+    }
+  }
+
+ private:
+  std::shared_ptr<const Awaited> kernel_;
+  std::optional<RecordArguments> record_;
+};
+
+// Pattern sizes, as bits, of which the driver has done a fill: the others it may not have.
+std::atomic<uint32_t> known_fills{0};
+
+// Return true for a copy that the stream's list may take: memory of another device may go before.
+// A copy to the host has a caller that waits, and Ctrl-C may end the wait for programs before it.
+bool is_own_copy(const Stream& stream, const ob_copy& copy) {
+  return copy.dst_device == stream.device && (copy.src_device == OB_HOST || copy.src_device == stream.device);
+}
 
 uint64_t bytes_of(const ob_copy_nd& copy) {
   uint64_t bytes = copy.element_size;
@@ -171,6 +211,10 @@ void queue_copy(Stream& stream, const ob_copy& copy) {
     capture->add(stream, std::make_unique<CopyCommand>(copy));
     return;
   }
+  if (is_behind(stream) && is_own_copy(stream, copy) && may_fall_behind(stream)) {
+    fall_behind(stream, std::make_unique<CopyCommand>(copy), nullptr, "copy_async");
+    return;
+  }
   call_copy(stream, copy);
   finish_call(stream);
 }
@@ -202,8 +246,16 @@ bool queue_fill(Stream& stream, uint64_t dst, const void* pattern, uint32_t patt
     capture->add(stream, std::make_unique<FillCommand>(dst, pattern, pattern_size, count));
     return true;
   }
+  if (is_behind(stream) && (known_fills.load(std::memory_order_relaxed) & pattern_size) != 0 &&
+      may_fall_behind(stream)) {
+    fall_behind(stream, std::make_unique<FillCommand>(dst, pattern, pattern_size, count), nullptr, "fill_async");
+    return true;
+  }
   if (is_unimplemented(call_fill(stream, dst, pattern, pattern_size, count))) {
     return false;
+  }
+  if (C10_UNLIKELY((known_fills.load(std::memory_order_relaxed) & pattern_size) == 0)) {
+    known_fills.fetch_or(pattern_size, std::memory_order_relaxed);  // a power of two
   }
   finish_call(stream);
   return true;
@@ -217,6 +269,13 @@ void queue_launch(Stream& stream, const ob_launch& launch, const char* name) {
   }
   call_launch(stream, launch, name);
   finish_call(stream);
+}
+
+void queue_awaited_launch(Stream& stream, const ob_launch& launch, std::shared_ptr<const Awaited> kernel,
+                          const char* name, const RecordArguments* record) {
+  refuse_without_launches();
+  auto work = std::make_unique<AwaitedLaunch>(launch, kernel, name, record);
+  fall_behind(stream, std::move(work), std::move(kernel), name);
 }
 
 void queue_checked_launch(Stream& stream, const ob_launch& launch, ob_kernel_arg* args, const char* name,

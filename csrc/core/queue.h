@@ -6,7 +6,9 @@
 #include <torch_outboard/driver.h>
 
 #include <cstdint>
+#include <memory>
 
+#include "core/behind.h"
 #include "core/export.h"
 #include "core/kernel_failure.h"
 #include "core/stream.h"
@@ -32,5 +34,10 @@ OUTBOARD_API void queue_launch(Stream& stream, const ob_launch& launch, const ch
 // host cannot read the graph's record (core/graph_record.h).
 OUTBOARD_API void queue_checked_launch(Stream& stream, const ob_launch& launch, ob_kernel_arg* args, const char* name,
                                        RecordArguments record);
+
+// Queue a launch on the stream's list, for a caller that may_fall_behind(). `kernel` is awaited, in
+// place of the launch's own; null if that is known. With `record`, the kernel checks its input.
+OUTBOARD_API void queue_awaited_launch(Stream& stream, const ob_launch& launch, std::shared_ptr<const Awaited> kernel,
+                                       const char* name, const RecordArguments* record);
 
 }  // namespace outboard

@@ -6,6 +6,7 @@
 #include <deque>
 
 #include "core/activity.h"
+#include "core/behind.h"
 #include "core/blocking.h"
 #include "core/capture.h"
 #include "core/device.h"
@@ -193,6 +194,9 @@ bool query_stream(Stream& stream) {
     return true;
   }
   ensure_open(stream.device);
+  if (is_behind(stream) && !advance(stream)) {
+    return false;
+  }
   if (driver().stream_query) {
     const ob_status status = driver().stream_query(driver().self, stream.device, stream.handle);
     if (!is_unimplemented(status)) {
@@ -223,6 +227,7 @@ void synchronize_stream(Stream& stream, Leave leave) {
     return;
   }
   ensure_open(stream.device);
+  catch_up(stream, leave);
   const Standing before = standing_of(stream);
   detail::fetch_record(stream);
   ActivityScope activity(stream, {ActivityKind::Wait, "stream_synchronize"});
@@ -245,6 +250,7 @@ void drain_stream(Stream& stream) {
   if (const Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr) && capture->is_native()) {
     return;
   }
+  catch_up(stream, Leave::Never);
   const WorkPlace place = next_place(stream);
   ActivityScope activity(stream, {ActivityKind::Wait, "stream_synchronize"});
   try {
@@ -327,6 +333,10 @@ void wait_and_run(Stream& stream, ob_host_fn fn, void* user, const char* name) {
 
 namespace detail {
 
+void catch_up_handle(Stream& stream) {
+  catch_up(stream);
+}
+
 void check_wait(ob_status status, Stream& stream) {
   if (C10_LIKELY(status == OB_OK)) {
     return;
@@ -406,6 +416,7 @@ void forget_streams(c10::DeviceIndex device) noexcept {
   }
   const auto forget = [](Stream& stream) {
     stream.is_made.store(false);
+    stream.is_behind.store(false);
     stream.capture.store(nullptr);
   };
   for (Stream& stream : streams->fixed) {

@@ -42,6 +42,7 @@ class OUTBOARD_API ErrorSlot {
 };
 
 class Capture;
+struct BehindList;
 
 struct StreamState {
   c10::DeviceIndex device = 0;
@@ -50,6 +51,9 @@ struct StreamState {
   c10::StreamId id = 0;
   std::atomic<bool> is_made{false};
   uint64_t handle = 0;  // valid once is_made
+  std::atomic<bool> is_behind{false};  // work waits on its list; see core/behind.h
+  std::atomic<bool> is_shown{false};  // a caller has the handle, and may queue work below the core
+  std::atomic<BehindList*> behind{nullptr};
   StreamFailures failures;  // failures of its queued work; see core/failure.h
   std::atomic<Capture*> capture{nullptr};  // the graph capture that takes its queued work; see core/capture.h
   std::atomic<const char*> last_work{nullptr};  // name of the work queued last, for reports of long waits
@@ -59,11 +63,16 @@ using Stream = StreamState;  // the core passes streams as outboard::Stream&
 
 namespace detail {
 OUTBOARD_API void finish_waiting_call(Stream& stream, bool is_queued);
-}
+OUTBOARD_API void catch_up_handle(Stream& stream);
+}  // namespace detail
 
-// Return the stream's driver handle. Create the driver stream, and open the device, on first use.
+// Return the stream's driver handle, behind all work of the stream. Create the driver stream, and
+// open the device, on first use.
 OUTBOARD_API uint64_t make_stream(Stream& stream);
 inline uint64_t stream_handle(Stream& stream) {
+  if (C10_UNLIKELY(stream.is_behind.load(std::memory_order_acquire))) {
+    detail::catch_up_handle(stream);
+  }
   // A fork and a lost device reset is_made.
   return C10_LIKELY(stream.is_made.load(std::memory_order_acquire)) ? stream.handle : make_stream(stream);
 }

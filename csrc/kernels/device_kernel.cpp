@@ -11,6 +11,7 @@
 
 #include "core/kernel_failure.h"
 #include "core/queue.h"
+#include "kernels/builds.h"
 
 namespace outboard::kernels {
 
@@ -130,6 +131,22 @@ void DeviceKernel::fill_arguments(c10::ArrayRef<uint64_t> words, uint32_t local_
   }
 }
 
+// Queue a launch that waits for its program or for other launches that do. Return false, with the
+// kernel built, if nothing needs to wait or the launch may not.
+bool DeviceKernel::falls_behind(Stream& stream, ob_launch& launch) const {
+  if (may_build_behind(stream)) {
+    const std::shared_ptr<const BegunBuild> build = launch.kernel == 0 ? kernel_.begun(stream.device) : nullptr;
+    launch.kernel = kernel_.known(stream.device);
+    if (build != nullptr || (launch.kernel != 0 && is_behind(stream))) {
+      const RecordArguments record{record_, checked_kernel_};
+      queue_awaited_launch(stream, launch, build, name().c_str(), record_ != kNoRecord ? &record : nullptr);
+      return true;
+    }
+  }
+  launch.kernel = kernel_.handle(stream.device);
+  return false;
+}
+
 void DeviceKernel::launch(Stream& stream, c10::ArrayRef<uint64_t> words, const LaunchSizes& sizes) const {
   if (sizes.grid[0] == 0 || sizes.grid[1] == 0 || sizes.grid[2] == 0) {
     return;
@@ -143,7 +160,7 @@ void DeviceKernel::launch(Stream& stream, c10::ArrayRef<uint64_t> words, const L
   fill_arguments(words, sizes.local_bytes, args.data());
   ob_launch launch{};
   launch.struct_size = sizeof(launch);
-  launch.kernel = kernel_.handle(stream.device);
+  launch.kernel = kernel_.known(stream.device);
   for (size_t i = 0; i < 3; ++i) {
     launch.grid[i] = sizes.grid[i];
     launch.block[i] = sizes.block[i];
@@ -153,6 +170,9 @@ void DeviceKernel::launch(Stream& stream, c10::ArrayRef<uint64_t> words, const L
   launch.arg_stride = sizeof(ob_kernel_arg);
   launch.args = args.data();
   launch.follows_addresses = follows_addresses_ ? 1 : 0;
+  if (C10_UNLIKELY(launch.kernel == 0 || is_behind(stream)) && falls_behind(stream, launch)) {
+    return;
+  }
   if (C10_LIKELY(!is_checked)) {
     queue_launch(stream, launch, name().c_str());
   } else {

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -53,6 +54,11 @@ class OUTBOARD_API DeviceKernel {
 
   // Build the program for the device, if it was not built yet. Waits for the compiler.
   void build(c10::DeviceIndex device) const { static_cast<void>(kernel_.handle(device)); }
+  // Begin to build it on the pool. Launches are queued meanwhile, if kernels/builds.h allows it.
+  // Return false if there is no pool.
+  bool start(c10::DeviceIndex device, const std::function<void()>& on_refusal) const {
+    return kernel_.start(device, on_refusal);
+  }
 
   // Queue a launch on the stream, or in the graph that the stream captures. `words` are
   // addresses and the bits of numbers, one for each argument that is passed. A grid of no blocks
@@ -68,6 +74,7 @@ class OUTBOARD_API DeviceKernel {
  private:
   static constexpr size_t kNoRecord = static_cast<size_t>(-1);
 
+  bool falls_behind(Stream& stream, ob_launch& launch) const;
   void read_checks(const std::vector<std::string>& checks);
   void fill_arguments(c10::ArrayRef<uint64_t> words, uint32_t local_bytes, ob_kernel_arg* args) const;
   void check_formula(const Expression& formula) const;

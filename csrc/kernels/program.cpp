@@ -20,6 +20,7 @@
 #include "core/lost_device.h"
 #include "core/named_error.h"
 #include "core/wait.h"
+#include "kernels/builds.h"
 #include "kernels/program_store.h"
 
 namespace outboard::kernels {
@@ -52,7 +53,10 @@ ob_status ask_for(c10::DeviceIndex device, const ProgramText& text, uint64_t* ou
   source.code = text.code.c_str();
   source.code_size = text.code.size();
   source.options = text.options.c_str();
-  return driver().program_build(driver().self, device, &source, out_program);
+  ActivityScope activity(device, "program_build");  // on the thread that builds, and no work of the device
+  const ob_status status = driver().program_build(driver().self, device, &source, out_program);
+  activity.finish();
+  return status;
 }
 
 // Return true for the user's interrupt and for a lost device: another try does not help.
@@ -270,10 +274,48 @@ uint64_t ProgramKernel::handle(c10::DeviceIndex device) const {
   std::atomic<uint64_t>& known = handles_[static_cast<size_t>(device)];
   uint64_t kernel = known.load(std::memory_order_acquire);
   if (C10_UNLIKELY(kernel == 0)) {
-    kernel = find_kernel(device, program_, entry_, name_);
+    const std::shared_ptr<const BegunBuild> build = begun(device);
+    try {
+      kernel = build ? build->wait(device, name_.c_str()) : find_kernel(device, program_, entry_, name_);
+    } catch (const ProgramRefused&) {
+      note_refused();
+      throw;
+    }
+    note_built();
     known.store(kernel, std::memory_order_release);
   }
   return kernel;
+}
+
+bool ProgramKernel::start(c10::DeviceIndex device, const std::function<void()>& on_refusal) const {
+  if (known(device) != 0 || begun(device) != nullptr || known(device) != 0) {
+    return true;
+  }
+  std::shared_ptr<const BegunBuild> build = start_build(device, program_, entry_, name_, on_refusal);
+  if (build == nullptr) {
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  builds_.try_emplace(device, std::move(build));
+  return true;
+}
+
+std::shared_ptr<const BegunBuild> ProgramKernel::begun(c10::DeviceIndex device) const {
+  std::shared_ptr<const BegunBuild> found;  // destroyed without the lock: its failure may be a Python object
+  const std::lock_guard lock(mutex_);
+  const auto begun = builds_.find(device);
+  if (begun == builds_.end()) {
+    return nullptr;
+  }
+  found = begun->second;
+  if (!found->is_over() || (found->has_failed() && !found->is_told())) {
+    return found;
+  }
+  if (!found->has_failed()) {
+    handles_[static_cast<size_t>(device)].store(found->kernel(), std::memory_order_release);
+  }
+  builds_.erase(begun);
+  return nullptr;
 }
 
 uint64_t find_kernel(c10::DeviceIndex device, const ProgramText& program, const std::string& entry,

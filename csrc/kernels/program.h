@@ -9,6 +9,10 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 
 #include "core/driver.h"
@@ -37,6 +41,8 @@ class OUTBOARD_API ProgramRefused : public c10::ValueError {
 OUTBOARD_API uint64_t find_kernel(c10::DeviceIndex device, const ProgramText& program, const std::string& entry,
                                   const std::string& name);
 
+class BegunBuild;
+
 // A kernel of a program on each device. It is built for a device at the
 // first request for its handle there.
 class OUTBOARD_API ProgramKernel {
@@ -46,12 +52,23 @@ class OUTBOARD_API ProgramKernel {
   const std::string& name() const noexcept { return name_; }  // lives as long as the process
   // As find_kernel.
   uint64_t handle(c10::DeviceIndex device) const;
+  // Return the handle, or 0 if it is not built for the device.
+  uint64_t known(c10::DeviceIndex device) const noexcept {
+    return handles_[static_cast<size_t>(device)].load(std::memory_order_acquire);
+  }
+  // Begin a build on the pool, unless the kernel is known or being built; see kernels/builds.h.
+  // Return false if there is no pool.
+  bool start(c10::DeviceIndex device, const std::function<void()>& on_refusal) const;
+  // Return the build that was begun; null if there is none, or its failure was raised.
+  std::shared_ptr<const BegunBuild> begun(c10::DeviceIndex device) const;
 
  private:
   const std::string& name_;
   ProgramText program_;
   std::string entry_;
   mutable std::array<std::atomic<uint64_t>, kMaxDevices> handles_{};  // 0 until it is built there
+  mutable std::mutex mutex_;  // guards what follows
+  mutable std::map<c10::DeviceIndex, std::shared_ptr<const BegunBuild>> builds_;
 };
 
 }  // namespace outboard::kernels

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/behind.h"
 #include "core/blocking.h"
 #include "core/capture.h"
 #include "core/device.h"
@@ -113,7 +114,10 @@ void StreamUses::advance(Queue& queue, Effort effort, Settled* settled) {
     return;
   }
   try {
-    const bool is_recorded = record_all(queue);
+    // A record waits for the programs of the stream's launches.
+    const bool is_recorded = (effort == Effort::Poll && is_behind(*queue.stream) && !outboard::advance(*queue.stream))
+                                 ? false
+                                 : record_all(queue);
     while (const StreamUse* use = queue.recorded.head) {
       if (effort == Effort::Wait) {
         use->event.drain();

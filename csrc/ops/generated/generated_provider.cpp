@@ -69,7 +69,8 @@ bool has_outputs(const Operator& op) {
 
 bool is_usable(const std::shared_ptr<const CompiledCall>& compiled) {
   return compiled != nullptr &&
-         (compiled->recipe == nullptr || !compiled->recipe->is_dropped.load(std::memory_order_relaxed));
+         (compiled->recipe == nullptr || !(compiled->recipe->is_dropped.load(std::memory_order_relaxed) ||
+                                           compiled->recipe->is_refused.load(std::memory_order_relaxed)));
 }
 
 enum class Outcome : uint8_t { Ran, Declined, Dropped };

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/wait.h"
+#include "kernels/builds.h"
 #include "ops/call/recent_failure.h"
 #include "ops/generated/generated_provider.h"
 
@@ -26,8 +27,32 @@ namespace outboard {
 struct RecipeState {
   std::string kept;  // the plan's text, if it was read from disk
   mutable std::atomic<bool> is_dropped{false};  // it was read from disk and is unusable: another is built
+  mutable std::atomic<bool> is_refused{false};  // the driver refused a program after a launch was queued
   mutable std::atomic<bool> was_used{true};  // since the last search for a recipe to evict
 };
+
+// Build the programs of a recipe, or begin to, if its launches may be queued meanwhile. Raise the
+// failure of a build that was waited for.
+template <typename Recipe>
+void build_programs(const std::shared_ptr<const Recipe>& recipe, c10::DeviceIndex device) {
+  const bool is_behind = kernels::may_build_behind(current_stream(device)) && !recipe->is_refused.load();
+  bool are_begun = true;
+  if (is_behind || recipe->kernels.size() > 1) {
+    const auto on_refusal = [known = std::weak_ptr<const Recipe>(recipe)] {
+      if (const std::shared_ptr<const Recipe> refused = known.lock()) {
+        refused->is_refused.store(true);
+      }
+    };
+    for (const auto& kernel : recipe->kernels) {
+      are_begun = kernel->start(device, on_refusal) && are_begun;
+    }
+  }
+  if (!is_behind || !are_begun) {  // a caller that waits is the one whom another provider can serve
+    for (const auto& kernel : recipe->kernels) {
+      kernel->build(device);
+    }
+  }
+}
 
 // The calls that one set of recipes may serve.
 template <typename Recipe>

@@ -333,9 +333,7 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::use(const std::shared_ptr<c
   found->group = group;
   recipe->failure.raise_if_recent();
   try {
-    for (const auto& kernel : recipe->kernels) {
-      kernel->build(call.device());
-    }
+    build_programs(recipe, call.device());
   } catch (const kernels::ProgramRefused& error) {
     if (!recipe->kept.empty()) {
       drop(*recipe, call, error);

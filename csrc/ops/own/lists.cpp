@@ -191,8 +191,28 @@ ListRecipeRef ListOperator::recipe_for(c10::ArrayRef<c10::IValue> arguments, c10
   const auto without_kernels = [](const std::string&) { return std::make_shared<const ListRecipe>(); };
   return classes_.find_or_build(
       class_of(arguments, device, numbers_.of(op_, &PlanBuilder::numbers_of_lists)), device, op_.name, without_kernels,
-      [](const ListRecipeRef& recipe, const auto&) { return recipe; },
+      [&](const ListRecipeRef& recipe, const auto&) {
+        return C10_LIKELY(!recipe->is_refused.load(std::memory_order_relaxed)) ? recipe
+                                                                               : refused(recipe, arguments, device);
+      },
       [&](const auto& group) { return build(arguments, device, *group); });
+}
+
+// Return the recipe of a call that goes another way, because the driver has refused a program of
+// this one after a launch was queued; null if the recipe came from disk, so that another is built.
+ListRecipeRef ListOperator::refused(const ListRecipeRef& recipe, c10::ArrayRef<c10::IValue> arguments,
+                                    c10::DeviceIndex device) {
+  try {
+    build_programs(recipe, device);
+    return recipe;
+  } catch (const kernels::ProgramRefused& error) {
+    if (!recipe->kept.empty()) {
+      drop(*recipe, arguments, device, words_of(error));
+      return nullptr;
+    }
+    OperatorRecipes::of(op_).list(unusable(op_, error));
+    return std::make_shared<const ListRecipe>();
+  }
 }
 
 ListRecipeRef ListOperator::build(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device,
@@ -276,13 +296,11 @@ ListRecipeRef ListOperator::make(BuiltPlan& built, c10::ArrayRef<c10::IValue> ar
           "a plan of ", op_.name, " over chunks reads argument ", source.argument, ", which is no such list");
     }
   }
-  for (const auto& kernel : built.kernels) {
-    kernel->build(device);
-  }
   auto recipe = std::make_shared<ListRecipe>();
   recipe->kernels = std::move(built.kernels);
   recipe->plan = std::move(plan);
   recipe->kept = built.is_kept ? built.text : std::string();
+  build_programs<ListRecipe>(recipe, device);
   return recipe;
 }
 

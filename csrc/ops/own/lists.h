@@ -50,6 +50,7 @@ class ListOperator {
   ListRecipeRef recipe_for(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device);
   // Build a recipe. If the builder refuses, or its result is unusable, return a recipe without
   // kernels, list the reason, and store it for the class or for the call.
+  ListRecipeRef refused(const ListRecipeRef& recipe, c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device);
   ListRecipeRef build(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device, RecipeClass<ListRecipe>& group);
   ListRecipeRef ask_for_recipe(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device,
                                BuiltPlan* out_refusal) const;

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "core/behind.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <utility>
+
+#include "core/activity.h"
+#include "core/blocking.h"
+#include "core/device.h"
+#include "core/failure.h"
+#include "core/wait.h"
+
+namespace outboard {
+
+namespace {
+
+// Bounds the memory of the list. A training step has some thousand launches.
+constexpr size_t kMostBehind = 8192;
+constexpr std::chrono::milliseconds kPause{100};  // between looks at signals, in a wait for a program
+
+struct Entry {
+  std::unique_ptr<DriverCommand> work;
+  std::shared_ptr<const Awaited> awaited;
+  const char* name;
+  WorkPlace place;  // in the stream's order, when it was added
+};
+
+}  // namespace
+
+struct BehindList {
+  std::mutex mutex;  // never held during a driver call, nor while Python's lock is waited for
+  std::condition_variable moved;
+  std::deque<Entry> entries;
+  bool is_moving = false;  // a thread brings an entry to the driver
+};
+
+namespace {
+
+struct Over {
+  std::mutex mutex;
+  std::condition_variable told;
+};
+
+Over& over() {
+  static auto* const made = new Over;  // threads may outlive static destruction
+  return *made;
+}
+
+// The stream whose list this thread brings to the driver.
+thread_local const Stream* moving = nullptr;
+
+BehindList& list_of(Stream& stream) {
+  BehindList* known = stream.behind.load(std::memory_order_acquire);
+  if (known == nullptr) {
+    auto made = std::make_unique<BehindList>();
+    if (stream.behind.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel)) {
+      return *made.release();  // lives as long as the stream
+    }
+  }
+  return *known;
+}
+
+// Bring an entry to the driver. A failure is the stream's, as of all queued work.
+void move(Stream& stream, Entry entry) {
+  const Stream* const before = std::exchange(moving, &stream);
+  try {
+    entry.work->queue(stream);
+  } catch (...) {
+    report_failure(entry.place, std::current_exception());
+  }
+  moving = before;
+}
+
+// Wait for another thread that brings an entry to the driver.
+void wait_until_moved(BehindList& list, const Stream& stream, Leave leave) {
+  const Waiting waiting("kernel_launch", stream.device, &stream);
+  std::unique_lock lock(list.mutex);
+  const auto is_moved = [&list] { return !list.is_moving; };
+  if (leave == Leave::OnSignal) {
+    wait_for_thread(waiting, list.moved, lock, is_moved);
+  } else {
+    list.moved.wait(lock, is_moved);
+  }
+}
+
+// A wait that is shown, also if a signal ends it.
+class Shown {
+ public:
+  explicit Shown(const Awaited& awaited) : awaited_(awaited) {}
+  ~Shown() { awaited_.show_wait(/*is_at_end=*/true); }
+  Shown(const Shown&) = delete;
+  Shown& operator=(const Shown&) = delete;
+
+ private:
+  const Awaited& awaited_;
+};
+
+enum class Effort : bool { Poll, Wait };
+
+// Return false if work is left, with Effort::Poll alone.
+bool bring(Stream& stream, Effort effort, Leave leave) {
+  BehindList& list = list_of(stream);
+  for (;;) {
+    std::unique_lock lock(list.mutex);
+    if (list.is_moving) {
+      lock.unlock();
+      if (effort == Effort::Poll) {
+        return false;
+      }
+      wait_until_moved(list, stream, leave);
+      continue;
+    }
+    if (list.entries.empty()) {
+      stream.is_behind.store(false, std::memory_order_release);
+      return true;
+    }
+    const std::shared_ptr<const Awaited> awaited = list.entries.front().awaited;
+    if (awaited != nullptr && !awaited->is_over()) {
+      if (effort == Effort::Poll) {
+        return false;
+      }
+      const char* const name = list.entries.front().name;
+      lock.unlock();
+      wait_until_over(*awaited, stream, name, leave);
+      continue;
+    }
+    list.is_moving = true;
+    Entry entry = std::move(list.entries.front());
+    list.entries.pop_front();
+    lock.unlock();
+    move(stream, std::move(entry));
+    lock.lock();
+    list.is_moving = false;
+    list.moved.notify_all();
+  }
+}
+
+template <typename Visit>
+void for_each_behind(c10::DeviceIndex device, Visit visit) {
+  detail::for_each_made_stream(
+      device,
+      [](Stream& stream, void* user) {
+        if (is_behind(stream)) {
+          (*static_cast<Visit*>(user))(stream);
+        }
+      },
+      &visit);
+}
+
+}  // namespace
+
+void tell_over() {
+  {
+    const std::lock_guard lock(over().mutex);
+  }  // a waiter has read is_over(), or will
+  over().told.notify_all();
+}
+
+void wait_until_over(const Awaited& awaited, const Stream& stream, const char* name, Leave leave) {
+  if (awaited.is_over()) {
+    return;
+  }
+  const Waiting waiting("program_build", stream.device, &stream, name);
+  std::unique_lock lock(over().mutex);
+  const bool may_leave = leave == Leave::OnSignal && detail::can_interrupt("");
+  const auto is_over = [&awaited] { return awaited.is_over(); };
+  const Shown shown(awaited);
+  while (!over().told.wait_for(lock, kPause, is_over)) {
+    lock.unlock();
+    awaited.show_wait(/*is_at_end=*/false);
+    if (may_leave) {
+      detail::handle_signals();
+    }
+    lock.lock();
+  }
+}
+
+bool may_fall_behind(const Stream& stream) noexcept {
+  return capture_of(stream) == nullptr && !stream.is_external && !stream.is_shown.load(std::memory_order_relaxed) &&
+         !waits_for_calls() && !is_recording_activities();
+}
+
+void fall_behind(Stream& stream, std::unique_ptr<DriverCommand> work, std::shared_ptr<const Awaited> awaited,
+                 const char* name) {
+  if (C10_UNLIKELY(!stream.is_made.load(std::memory_order_acquire))) {
+    static_cast<void>(make_stream(stream));  // waits and the device's list of streams know it then
+  }
+  BehindList& list = list_of(stream);
+  bool is_full = false;
+  {
+    const std::lock_guard lock(list.mutex);
+    list.entries.push_back({std::move(work), std::move(awaited), name, next_place(stream)});
+    stream.is_behind.store(true, std::memory_order_release);
+    is_full = list.entries.size() > kMostBehind;
+  }
+  if (C10_UNLIKELY(is_full)) {
+    catch_up(stream);
+  } else {
+    static_cast<void>(advance(stream));
+  }
+}
+
+bool advance(Stream& stream) {
+  return moving == &stream || bring(stream, Effort::Poll, Leave::Never);
+}
+
+void catch_up(Stream& stream, Leave leave) {
+  if (is_behind(stream) && moving != &stream) {
+    static_cast<void>(bring(stream, Effort::Wait, leave));
+  }
+}
+
+void catch_up(c10::DeviceIndex device, Leave leave) {
+  for_each_behind(device, [leave](Stream& stream) { catch_up(stream, leave); });
+}
+
+void catch_up_all(Leave leave) {
+  if (!is_attached() || !any_device_opened()) {
+    return;
+  }
+  for (int device = 0; device < device_count(); ++device) {
+    catch_up(static_cast<c10::DeviceIndex>(device), leave);
+  }
+}
+
+void drop_behind() noexcept {
+  for (int device = 0; device < kMaxDevices; ++device) {
+    for_each_behind(static_cast<c10::DeviceIndex>(device), [](Stream& stream) {
+      BehindList& list = list_of(stream);
+      std::deque<Entry> dropped;
+      const std::lock_guard lock(list.mutex);
+      std::swap(dropped, list.entries);
+      stream.is_behind.store(false, std::memory_order_release);
+    });
+  }
+}
+
+}  // namespace outboard

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "kernels/builds.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "core/device.h"
+#include "core/driver.h"
+#include "core/process.h"
+#include "core/stream.h"
+#include "core/wait.h"
+
+namespace outboard::kernels {
+
+namespace {
+
+constexpr int kMostThreads = 64;
+
+std::atomic<bool> has_built{false};
+std::atomic<bool> has_refused{false};
+
+class PoolBuild final : public BegunBuild {
+ public:
+  PoolBuild(c10::DeviceIndex device, ProgramText program, std::string entry, const std::string& name,
+            std::function<void()> on_refusal)
+      : device_(device),
+        program_(std::move(program)),
+        entry_(std::move(entry)),
+        name_(name),
+        on_refusal_(std::move(on_refusal)) {}
+
+  // Called once, on a thread of the pool.
+  void run() noexcept {
+    try {
+      kernel_ = find_kernel(device_, program_, entry_, name_);
+      has_built.store(true, std::memory_order_relaxed);
+    } catch (const ProgramRefused& error) {
+      has_refused.store(true, std::memory_order_relaxed);
+      failure_ = std::current_exception();
+      late_failure_ = late_refusal(error);
+      on_refusal_();
+    } catch (...) {
+      failure_ = late_failure_ = std::current_exception();
+    }
+    finish();
+  }
+
+  // Called in place of run().
+  void cancel() noexcept {
+    failure_ = late_failure_ = std::make_exception_ptr(
+        std::runtime_error("the program of " + name_ + " is not built any more: the process ends"));
+    finish();
+  }
+
+  bool is_over() const noexcept override { return is_over_.load(std::memory_order_acquire); }
+
+  uint64_t kernel() const override {
+    if (late_failure_) {
+      is_told_.store(true, std::memory_order_release);
+      std::rethrow_exception(late_failure_);
+    }
+    return kernel_;
+  }
+
+  bool has_failed() const noexcept override { return failure_ != nullptr; }
+  bool is_told() const noexcept override { return is_told_.load(std::memory_order_acquire); }
+
+  void show_wait(bool is_at_end) const noexcept override;
+
+  uint64_t wait(c10::DeviceIndex device, const char* name) const override {
+    wait_until_over(*this, default_stream(device), name, Leave::OnSignal);
+    if (failure_) {
+      is_told_.store(true, std::memory_order_release);
+      std::rethrow_exception(failure_);
+    }
+    return kernel_;
+  }
+
+ private:
+  void finish() noexcept {
+    program_ = {};
+    on_refusal_ = nullptr;
+    is_over_.store(true, std::memory_order_release);
+    tell_over();
+  }
+
+  static std::exception_ptr late_refusal(const ProgramRefused& error) {
+    return std::make_exception_ptr(ProgramRefused(
+        {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+        error.what_without_backtrace() +
+            std::string("\nThe call was queued before its program was built, so no other provider ran it, and its"
+                        " results are not computed. From now on this process waits for each program, and such calls"
+                        " go to the next provider. To wait from the start, set OUTBOARD_BUILD_THREADS=0.")));
+  }
+
+  const c10::DeviceIndex device_;
+  ProgramText program_;
+  const std::string entry_;
+  const std::string name_;
+  std::function<void()> on_refusal_;
+  uint64_t kernel_ = 0;
+  std::exception_ptr failure_;  // for a caller that waits
+  std::exception_ptr late_failure_;  // for a wait behind the queued launch
+  mutable std::atomic<bool> is_told_{false};
+  std::atomic<bool> is_over_{false};
+};
+
+struct Pool {
+  std::mutex mutex;  // never held during a build
+  std::condition_variable added;
+  std::deque<std::shared_ptr<PoolBuild>> waiting;
+  int limit = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMostThreads);
+  int threads = 0;
+  int idle = 0;
+  bool is_ended = false;
+  BuildCounts counts;
+};
+
+Pool& pool() {
+  static auto* const made = new Pool;  // threads may outlive static destruction
+  return *made;
+}
+
+// The line on the terminal. One thread writes it at a time; others that wait write nothing.
+struct Line {
+  std::mutex mutex;
+  std::string before;
+  std::string behind;
+  size_t first = 0;  // how many were built when it was begun
+  bool is_shown = false;
+};
+
+Line& line() {
+  static auto* const made = new Line;
+  return *made;
+}
+
+constexpr double kShownSeconds = 2;
+constexpr const char* kErase = "\r\033[K";
+
+// Return the seconds until all builds are over, as far as those of before tell.
+double seconds_left(const BuildCounts& counts, int threads) {
+  const double each = counts.built > 0 ? counts.seconds / static_cast<double>(counts.built) : 0;
+  return each * static_cast<double>(counts.waiting + counts.running) / std::max(threads, 1);
+}
+
+void work() {
+  Pool& all = pool();
+  std::unique_lock lock(all.mutex);
+  for (;;) {
+    ++all.idle;
+    all.added.wait(lock, [&all] { return !all.waiting.empty() && !all.is_ended; });
+    --all.idle;
+    std::shared_ptr<PoolBuild> build = std::move(all.waiting.front());
+    all.waiting.pop_front();
+    ++all.counts.running;
+    detail::begin_own_call();  // with the lock held: the end of the process waits for it, or it does not begin
+    lock.unlock();
+    const auto begin = std::chrono::steady_clock::now();
+    build->run();
+    build.reset();
+    detail::end_own_call();
+    lock.lock();
+    --all.counts.running;
+    ++all.counts.built;
+    all.counts.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+}
+
+}  // namespace
+
+void set_build_threads(int count) {
+  const std::lock_guard lock(pool().mutex);
+  pool().limit = std::clamp(count, 0, kMostThreads);
+}
+
+void end_builds() noexcept {
+  std::deque<std::shared_ptr<PoolBuild>> left;
+  {
+    const std::lock_guard lock(pool().mutex);
+    pool().is_ended = true;
+    std::swap(left, pool().waiting);
+  }
+  for (const auto& build : left) {
+    build->cancel();
+  }
+}
+
+void note_built() noexcept {
+  has_built.store(true, std::memory_order_relaxed);
+}
+
+void note_refused() noexcept {
+  has_refused.store(true, std::memory_order_relaxed);
+}
+
+bool may_build_behind(const Stream& stream) noexcept {
+  return has_built.load(std::memory_order_relaxed) && !has_refused.load(std::memory_order_relaxed) &&
+         may_fall_behind(stream);
+}
+
+std::shared_ptr<const BegunBuild> start_build(c10::DeviceIndex device, const ProgramText& program,
+                                              const std::string& entry, const std::string& name,
+                                              std::function<void()> on_refusal) {
+  Pool& all = pool();
+  const std::lock_guard lock(all.mutex);
+  if (all.limit == 0 || all.is_ended) {
+    return nullptr;
+  }
+  auto build = std::make_shared<PoolBuild>(device, program, entry, name, std::move(on_refusal));
+  if (all.idle <= static_cast<int>(all.waiting.size()) && all.threads < all.limit) {
+    if (detail::start_thread(work)) {
+      ++all.threads;
+    } else if (all.threads == 0) {
+      return nullptr;
+    }
+  }
+  all.waiting.push_back(build);
+  all.added.notify_one();
+  return build;
+}
+
+void PoolBuild::show_wait(bool is_at_end) const noexcept {
+  Line& shown = line();
+  const std::unique_lock lock(shown.mutex, std::try_to_lock);
+  if (!lock || shown.before.empty()) {
+    return;
+  }
+  const BuildCounts counts = count_builds();
+  if (is_at_end) {
+    if (shown.is_shown) {
+      std::fputs(kErase, stderr);
+      shown.is_shown = false;
+    }
+    return;
+  }
+  const double left = seconds_left(counts, pool().threads);
+  if (!shown.is_shown && (left <= kShownSeconds || isatty(STDERR_FILENO) == 0)) {
+    shown.first = counts.built;
+    return;
+  }
+  shown.is_shown = true;
+  const size_t done = counts.built - std::min(shown.first, counts.built);
+  std::fprintf(stderr, "%s%s: %zu of %zu, about %.0f s; %s", kErase, shown.before.c_str(), done,
+               done + counts.waiting + counts.running, std::max(left, 1.0), shown.behind.c_str());
+  std::fflush(stderr);
+}
+
+void show_builds(const std::string& before, const std::string& behind) {
+  const std::lock_guard lock(line().mutex);
+  line().before = before;
+  line().behind = behind;
+}
+
+BuildCounts count_builds() {
+  const std::lock_guard lock(pool().mutex);
+  BuildCounts counts = pool().counts;
+  counts.waiting = pool().waiting.size();
+  return counts;
+}
+
+}  // namespace outboard::kernels
