@@ -218,11 +218,9 @@ def _is_set(variable: str, default: bool) -> bool:
     return value == "1"
 
 
-def _build_threads() -> int | None:
-    """Return how many threads build programs; None for as many as the process may use processors."""
-    text = os.environ.get("OUTBOARD_BUILD_THREADS")
-    if not text:
-        return None
+def _build_threads() -> int:
+    """Return how many threads build programs; 0 if each caller waits for its program."""
+    text = os.environ.get("OUTBOARD_BUILD_THREADS") or "0"
     if not text.isdecimal():
         raise ValueError(f"OUTBOARD_BUILD_THREADS is a number of threads, 0 or more, not {text!r}")
     return int(text)
@@ -362,11 +360,11 @@ def _set_blocking(waits: bool) -> None:
     _C.set_waits_for_calls(waits)
 
 
-def _set_builds(name: str, threads: int | None, shows: bool) -> None:
+def _set_builds(name: str, threads: int, shows: bool) -> None:
     from torch_outboard import _C
     from torch_outboard._sealed import printable_path
 
-    _C.set_build_threads(len(os.sched_getaffinity(0)) if threads is None else threads)
+    _C.set_build_threads(threads)
     folder = _C.kernel_cache_folder()
     kept = f"kept for the next run in {printable_path(Path(folder))}" if folder else "kept nowhere"
     _C.show_builds(f"building kernels for {name}" if shows else "", kept)

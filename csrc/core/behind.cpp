@@ -21,16 +21,16 @@ namespace {
 constexpr size_t kMostBehind = 8192;
 constexpr std::chrono::milliseconds kPause{100};  // between looks at signals, in a wait for a program
 
-struct Entry {
-  std::unique_ptr<DriverCommand> work;
-  std::shared_ptr<const Awaited> awaited;
-  const char* name;
-  WorkPlace place;  // in the stream's order, when it was added
-};
-
 }  // namespace
 
 struct BehindList {
+  struct Entry {
+    std::unique_ptr<DriverCommand> work;
+    std::shared_ptr<const Awaited> awaited;
+    const char* name;
+    WorkPlace place;  // in the stream's order, when it was added
+  };
+
   std::mutex mutex;  // never held during a driver call, nor while Python's lock is waited for
   std::condition_variable moved;
   std::deque<Entry> entries;
@@ -64,7 +64,7 @@ BehindList& list_of(Stream& stream) {
 }
 
 // Bring an entry to the driver. A failure is the stream's, as of all queued work.
-void move(Stream& stream, Entry entry) {
+void move(Stream& stream, BehindList::Entry entry) {
   const Stream* const before = std::exchange(moving, &stream);
   try {
     entry.work->queue(stream);
@@ -128,7 +128,7 @@ bool bring(Stream& stream, Effort effort, Leave leave) {
       continue;
     }
     list.is_moving = true;
-    Entry entry = std::move(list.entries.front());
+    BehindList::Entry entry = std::move(list.entries.front());
     list.entries.pop_front();
     lock.unlock();
     move(stream, std::move(entry));
@@ -230,7 +230,7 @@ void drop_behind() noexcept {
   for (int device = 0; device < kMaxDevices; ++device) {
     for_each_behind(static_cast<c10::DeviceIndex>(device), [](Stream& stream) {
       BehindList& list = list_of(stream);
-      std::deque<Entry> dropped;
+      std::deque<BehindList::Entry> dropped;
       const std::lock_guard lock(list.mutex);
       std::swap(dropped, list.entries);
       stream.is_behind.store(false, std::memory_order_release);

@@ -31,9 +31,9 @@ OUTBOARD_API void tell_over();
 // Wait for it. Return at once if it is over.
 OUTBOARD_API void wait_until_over(const Awaited& awaited, const Stream& stream, const char* name, Leave leave);
 
-// Return true if work of this thread may wait on the stream's list: the stream does not capture, its
-// handle is not with a caller who may queue work below the core, no call waits for its work, and no
-// profile is recorded.
+// Return true if work of this thread may wait on the stream's list: the stream does not capture,
+// its handle is not with a caller who may queue work below the core, no call waits for its work,
+// and no profile is recorded.
 OUTBOARD_API bool may_fall_behind(const Stream& stream) noexcept;
 
 inline bool is_behind(const Stream& stream) noexcept {

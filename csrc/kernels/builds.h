@@ -18,8 +18,8 @@
 
 namespace outboard::kernels {
 
-// Set how many threads build at a time; 0 for none: each caller builds. The number of processors, if
-// it is not called.
+// Set how many threads build at a time; 0 for none: each caller builds. The number of processors,
+// if it is not called.
 OUTBOARD_API void set_build_threads(int count);
 // Begin no build any more, at the end of the process. Those that were not begun fail.
 OUTBOARD_API void end_builds() noexcept;
@@ -39,8 +39,8 @@ class OUTBOARD_API BegunBuild : public Awaited {
   // Wait for it, for a caller that has queued nothing. Return the kernel, or raise the failure.
   virtual uint64_t wait(c10::DeviceIndex device, const char* name) const = 0;
 };
-// Start one. Return null if there is no pool, or no thread can be started. `on_refusal` is called on
-// the pool's thread if the driver refuses the program.
+// Start one. Return null if there is no pool, or no thread can be started. `on_refusal` is called
+// on the pool's thread if the driver refuses the program.
 OUTBOARD_API std::shared_ptr<const BegunBuild> start_build(c10::DeviceIndex device, const ProgramText& program,
                                                            const std::string& entry, const std::string& name,
                                                            std::function<void()> on_refusal);

@@ -52,7 +52,7 @@ torch.testing.assert_close(compiled(near).cpu(), torch.ones(2).cos() + 1)
 try:
     compiled(far)
 except Exception as error:
-    assert f"that of {Far.name}:1 is not" in str(error) and "aot_eager" in str(error), error
+    assert f"the memory of {Far.name}:1 is out of its reach" in str(error) and "aot_eager" in str(error), error
     assert type(error.inner_exception) is torch_outboard.NotSupportedError
 else:
     raise AssertionError("it compiled")
@@ -161,7 +161,7 @@ def test_arguments_of_a_kernel(device: torch.device) -> None:
 
 
 def test_tensors_of_two_devices(device: torch.device, second_device: torch.device) -> None:
-    with pytest.raises(ValueError, match="tensors of devices 0 and 1"):
+    with pytest.raises(ValueError, match="tensors on devices 0 and 1"):
         _kernel()(torch.ones(2, device=device), torch.ones(2, device=second_device), 3)
 
 

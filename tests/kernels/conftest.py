@@ -35,14 +35,6 @@ def own_plans() -> Iterator[Callable[[], None]]:
     _C.set_plan_variant(0)
 
 
-@pytest.fixture
-def waits_for_builds() -> Iterator[None]:
-    """Let each call wait for its programs, so that another provider runs a call whose program is refused."""
-    _C.set_build_threads(0)
-    yield
-    _C.set_build_threads(len(os.sched_getaffinity(0)))
-
-
 def _skip_native(operator: str, what: str) -> None:
     if is_native(operator):
         pytest.skip(f"capability: {what} by generated kernels, which OUTBOARD_PROVIDERS=generated,host chooses")

@@ -188,7 +188,6 @@ def test_a_template_that_fails_is_told(error: Exception, device: torch.device, m
 
 
 @pytest.mark.filterwarnings(f"ignore:{UNUSED}")
-@pytest.mark.usefixtures("waits_for_builds")
 def test_what_does_not_compile_is_made_of_parts(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     made = builder._kernel
 

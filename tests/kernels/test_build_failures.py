@@ -49,7 +49,7 @@ def new_texts(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[None]:
     _C.set_retry_interval(1000)
 
 
-@pytest.mark.usefixtures("new_texts", "waits_for_builds")
+@pytest.mark.usefixtures("new_texts")
 @pytest.mark.parametrize("name", ["erfinv", "_foreach_lgamma"])
 def test_kernels_are_built_once_there_is_room(name: str, device: torch.device) -> None:
     x = torch.rand(2, 1, 2, 1, 2, 1, 3, dtype=torch.float64)  # of a rank and a type that no other test uses

@@ -208,7 +208,6 @@ def test_a_maximum_of_whole_numbers(device: torch.device) -> None:
 
 
 @pytest.mark.filterwarnings(f"ignore:{UNUSED}")
-@pytest.mark.usefixtures("waits_for_builds")
 def test_what_is_refused_is_listed(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     x = [torch.rand(5), torch.rand(3)]
     ours = [one.to(device) for one in x]

@@ -380,7 +380,6 @@ def test_threads_that_come_first_build_once(device: torch.device) -> None:
 
 
 @pytest.mark.filterwarnings(f"ignore:{UNUSED}")
-@pytest.mark.usefixtures("waits_for_builds")
 def test_a_build_that_fails_names_the_operator_and_harms_nothing(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -322,8 +322,9 @@ void a_failed_build_shows_log_and_source(const char* path) {
 void binaries_are_taken_again(const char* path) {
   if (fake() == nullptr) return skip("binaries_are_taken_again", "OB_FAKE is not set");
   std::string bytes;
+  // Asked for, since the fake stands on a runtime that keeps programs itself.
   {
-    const Library driver(path, {{"library", fake()}});
+    const Library driver(path, {{"library", fake()}, {"cache", "1"}});
     driver.open();
     uint64_t program = 0;
     if (!CHECK_OK(build(driver, "opencl_c", kProgram, &program))) return;
@@ -333,7 +334,7 @@ void binaries_are_taken_again(const char* path) {
   }
   // Where nothing can be compiled, only the binary can give the program.
   setenv("FAKE_OPENCL", "no_compiler", 1);
-  const Library driver(path, {{"library", fake()}});
+  const Library driver(path, {{"library", fake()}, {"cache", "1"}});
   driver.open();
   uint64_t program = 0, kernel = 0;
   CHECK(build(driver, "opencl_c", kProgram, &program) != OB_OK);

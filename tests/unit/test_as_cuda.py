@@ -139,7 +139,7 @@ assert others == (torch.load, torch.Generator, torch.autocast.__init__, threadin
 assert torch_outboard.as_cuda.patches() == {}
 with pytest.raises((AssertionError, RuntimeError)):
     torch.ones(1, device="cuda")
-with pytest.raises(torch_outboard.RegistrationError, match="is attached"):
+with pytest.raises(torch_outboard.RegistrationError, match="is already attached"):
     torch_outboard.as_cuda("null")
 torch.cuda.is_available = lambda: True
 torch.version.cuda = "13.0"

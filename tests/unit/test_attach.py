@@ -260,7 +260,7 @@ assert module is torch.toy and module.device_count() == 3
 assert torch_outboard.attach(Toy, devices="3") is module
 with pytest.raises(RegistrationError, match="the new options give it 2 devices, but the process has already seen 3"):
     torch_outboard.attach(Toy)
-with pytest.raises(RegistrationError, match="'toy' is attached already.*Start another process for 'other'"):
+with pytest.raises(RegistrationError, match="'toy' is already attached.*Start another process for 'other'"):
     torch_outboard.attach(Other)
 assert torch_outboard.attached_driver().opened == []
 """

@@ -29,7 +29,7 @@ import pytest, torch_outboard
 from torch_outboard import RegistrationError
 from unit.toys import Toy
 torch_outboard.attach(Toy)
-with pytest.raises(RegistrationError, match=r"'toy' is attached already, at <string>:5, and PyTorch has one"):
+with pytest.raises(RegistrationError, match=r"'toy' is already attached, at <string>:5, and PyTorch has one"):
     torch_outboard.attach("sim")
 """
     )
@@ -50,7 +50,7 @@ def test_the_message_names_the_entry_point_that_attached_first(run_fresh):
         ENTRY_POINT
         + """
 import torch, torch_outboard, pytest
-with pytest.raises(torch_outboard.RegistrationError, match="is attached already, by the entry point 'vendor', and"):
+with pytest.raises(torch_outboard.RegistrationError, match="is already attached, by the entry point 'vendor', and"):
     torch_outboard.attach("sim")
 """
     )
@@ -60,7 +60,7 @@ def test_the_message_names_the_variable_that_attached_first(run_fresh):
     run_fresh(
         """
 import torch, torch_outboard, pytest
-with pytest.raises(torch_outboard.RegistrationError, match="is attached already, by OUTBOARD_DRIVER=unit.toys:Toy"):
+with pytest.raises(torch_outboard.RegistrationError, match="is already attached, by OUTBOARD_DRIVER=unit.toys:Toy"):
     torch_outboard.attach("sim")
 """,
         env={"OUTBOARD_DRIVER": "unit.toys:Toy"},
@@ -81,7 +81,7 @@ first = torch_outboard.attach(Ending)
 assert torch_outboard.attach(Ending, devices=3) is first
 assert torch_outboard.attached_driver().option_values == {"devices": 3} and ended == [2]
 assert torch.toy.device_count() == 3
-with pytest.raises(RegistrationError, match="would give it 1 devices, but the process has already seen 3"):
+with pytest.raises(RegistrationError, match="new options give it 1 devices, but the process has already seen 3"):
     torch_outboard.attach(Ending, devices=1)
 assert torch.toy.device_count() == 3 and torch_outboard.attached_driver().option_values == {"devices": 3}
 torch.empty(2, device="toy:2")

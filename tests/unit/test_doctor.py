@@ -183,5 +183,5 @@ def test_the_command_asks_the_driver_itself_and_its_status_says_whether_all_is_w
 
 
 def test_an_unknown_library_is_refused(run_python):
-    answer = run_python(RUN, "doctor", "--library", "acelerate", status=2)
-    assert "there is no 'acelerate'" in answer.stderr
+    answer = run_python(RUN, "doctor", "--library", "accelerat3", status=2)
+    assert "there is no 'accelerat3'" in answer.stderr

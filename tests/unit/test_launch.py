@@ -54,7 +54,7 @@ assert driver.built == [(0, "python", ""), (1, "python", "")]
 y, pair = torch.ones(3, device="programs:1"), build(signature="void*, void*")
 with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
     torch_outboard.launch(pair, (x, y), grid=1)
-with pytest.raises(ValueError, match="tensors of device 0 and a stream of device 1"):
+with pytest.raises(ValueError, match="tensors on device 0 and a stream of device 1"):
     torch_outboard.launch(pair, (x, x), grid=1, stream=torch.Stream("programs:1"))
 torch_outboard.launch(pair, (y, y), grid=1)  # a kernel is built for a device when it is first launched there
 assert driver.built[2:] == [] and driver.launched[-1][4] == ((0, y.data_ptr()),) * 2

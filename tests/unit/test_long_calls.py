@@ -126,11 +126,12 @@ CALLS = {
     "host_callback": lambda: x.exp(),
 }
 FOR = {
-    "host_alloc": "programs: thread .* in host_alloc for 0 s[.] It",
+    "host_alloc": "programs: thread .* in host_alloc for 0 s[.] Still",
     "host_register": "programs: thread", "host_unregister": "programs: thread",
-    "device_open": "programs:1: thread .* in device_open for 0 s[.] It", "mem_alloc": "mem_alloc for 0 s[.] It",
-    "mem_free": "mem_free for 0 s[.] It", "stream_create": "stream_create for 0 s[.] It",
-    "device_synchronize": "for all work of the device", "program_build": "for f[.] It", "kernel_get": "for 0 s[.] It",
+    "device_open": "programs:1: thread .* in device_open for 0 s[.] Still", "mem_alloc": "mem_alloc for 0 s[.] Still",
+    "mem_free": "mem_free for 0 s[.] Still", "stream_create": "stream_create for 0 s[.] Still",
+    "device_synchronize": "for all work of the device", "program_build": "for f[.] Still",
+    "kernel_get": "for 0 s[.] Still",
     "copy_async": "for the default stream, on which copy_async was queued last",
     "kernel_launch": "for the default stream, on which f was queued last",
     "stream_synchronize": "for the stream with id", "stream_wait_event": "for the stream with id",
@@ -207,7 +208,7 @@ def slow(*given):
     assert driver.go.wait(LIMIT)
     return made(*given)
 lower.lower = slow
-check({"the builder of plans": lambda: x.exp2()}, {"the builder of plans": "s, for aten::exp2[.] It"})
+check({"the builder of plans": lambda: x.exp2()}, {"the builder of plans": "s, for aten::exp2[.] Still"})
 assert x.exp2().cpu().tolist() == [2] * 3
 """
 
@@ -278,7 +279,7 @@ call()
 thread.join()
 what = {"device_open": "another thread, which opens the device", "program_build": "f"}[how]
 (text,) = told
-assert f"waiting in {how} for 0 s, for {what}. It" in text, text
+assert f"waiting in {how} for 0 s, for {what}. Still" in text, text
 """,
     "left": """
 class Interrupting(logging.Handler):

@@ -242,8 +242,8 @@ REASONS: tuple[Row, ...] = (
             "it uses memory again for another type",
             "it uses several results as one",
             "the kernel … is not the device's",
-            "the guards of its plan don't hold for the call that it was made for, or the plan lays a result out by "
-            "other strides than the operator's meta kernel",
+            "the guards of its plan don't hold for the call that it was built for, or the plan's result has other "
+            "strides than the operator's meta kernel",
         ),
     ),
     Row(
