@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 __all__ = ["Patching"]
@@ -25,6 +26,19 @@ class Patching:
         setattr(owner, name, value)
         where = getattr(owner, "__qualname__", None) or owner.__name__
         self.done(f"{where}.{name}", reason, lambda: _put_back(owner, name, before))
+
+    def set_variables(self, values: Mapping[str, str], what: str, reason: str) -> None:
+        """Set environment variables, which the processes that this one starts inherit."""
+        before = {name: os.environ.get(name) for name in values}
+
+        def undo() -> None:
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
+
+        os.environ.update(values)
+        self.done(what, reason, undo)
 
     def done(self, what: str, reason: str, undo: Callable[[], None]) -> None:
         """Note a change that was made otherwise."""

@@ -56,17 +56,9 @@ class AsCuda:
 
     def hand_down(self, driver: str) -> None:
         """Let the processes that this one starts afresh attach the driver of this name, and begin with as_cuda()."""
-        before = {name: os.environ.get(name) for name in ("OUTBOARD_DRIVER", VARIABLE)}
-
-        def undo() -> None:
-            for name, value in before.items():
-                os.environ.pop(name, None)
-                if value is not None:
-                    os.environ[name] = value
-
-        os.environ["OUTBOARD_DRIVER"] = driver
-        os.environ[VARIABLE] = ".".join(map(str, self._capability))
-        self._patching.done("os.environ", "processes that are started afresh begin with as_cuda() too", undo)
+        values = {"OUTBOARD_DRIVER": driver, VARIABLE: ".".join(map(str, self._capability))}
+        reason = "processes that are started afresh begin with as_cuda() too"
+        self._patching.set_variables(values, "os.environ", reason)
 
     def __enter__(self) -> AsCuda:
         return self

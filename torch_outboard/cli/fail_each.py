@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from torch_outboard.cli.shown import json_to, printable, progress
+from torch_outboard.cli.searched import check_folders, printable_lines, searched
+from torch_outboard.cli.shown import json_to, progress
 
 __all__ = ["OPTIONS", "fail_each"]
 
-FAILS, INTERRUPTED = 3, 130
 
 _LIMIT = 60.0  # seconds of a run
 _MOST = 500  # runs
@@ -62,27 +62,20 @@ def fail_each(
     from torch_outboard.race import fault_report
     from torch_outboard.race.faults import sweep
     from torch_outboard.race.runs import Runner
-    from torch_outboard.race.search import Failed, Refused
 
     plan, name = _plan(program, driver, options, runs, share, statuses, rules)
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise click.UsageError(f"there is no folder {str(json_file.absolute().parent)!r} for the report")
+    check_folders(json_file)
     count = min(jobs or os.cpu_count() or 1, max(len(rules), 2) if rules else 256)
     runner = Runner(plan.driver, name, count, time_limit, own_folder)
-    try:
+
+    def with_bar() -> Any:
         with _Bar() as bar:
-            found = sweep(plan, runner, count, bar.start)
-    except Failed as error:
-        click.echo(_printable(str(error)), err=True)
-        return FAILS
-    except Refused as error:
-        raise click.UsageError(_printable(str(error))) from error
-    except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
-        return INTERRUPTED
-    finally:
-        runner.close()
-    click.echo(_printable(fault_report.as_text(found)))
+            return sweep(plan, runner, count, bar.start)
+
+    found = searched(runner, with_bar)
+    if isinstance(found, int):
+        return found
+    click.echo(printable_lines(fault_report.as_text(found)))
     try:
         if json_file is not None:
             json_to(json_file, fault_report.as_json(found))
@@ -105,10 +98,6 @@ class _Bar:
     def __exit__(self, *error: Any) -> None:
         if self._shown is not None:
             self._shown.__exit__(*error)
-
-
-def _printable(text: str) -> str:
-    return "\n".join(printable(line) for line in text.splitlines())
 
 
 def _plan(

@@ -12,12 +12,13 @@ import click
 
 from torch_outboard.cli.attached import driver_with_schedules
 from torch_outboard.cli.run import for_cuda
-from torch_outboard.cli.shown import json_to, printable, progress
+from torch_outboard.cli.searched import check_folders, printable_lines, searched
+from torch_outboard.cli.shown import json_to, progress
 from torch_outboard.cli.torch_first import import_torch
 
 __all__ = ["race"]
 
-USAGE, FAILS, INTERRUPTED = 2, 3, 130
+USAGE = 2
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -92,28 +93,21 @@ def run(
     """Search, print and write the report, and return the exit status."""
     from torch_outboard.race import page, report
     from torch_outboard.race.runs import Runner
-    from torch_outboard.race.search import Failed, Refused, search
+    from torch_outboard.race.search import search
 
     plan = _plan(program, driver, seeds, depth, schedule, changes)
     count = min(jobs or os.cpu_count() or 1, len(plan.seeds) + 1)
-    for file in (json_file, html_file):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise click.UsageError(f"there is no folder {str(file.absolute().parent)!r} for the report")
+    check_folders(json_file, html_file)
     runner = Runner(plan.driver, plan.name, count, time_limit, own_folder, stdin or "")
-    try:
+
+    def with_progress() -> Any:
         with progress("runs", len(plan.seeds) + 2, shows_left=True) as step:
-            found = search(plan, runner, count, step)
-    except Failed as error:
-        click.echo(_printable(str(error)), err=True)
-        return FAILS
-    except Refused as error:
-        raise click.UsageError(_printable(str(error))) from error
-    except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
-        return INTERRUPTED
-    finally:
-        runner.close()
-    click.echo(_printable(report.as_text(found)))
+            return search(plan, runner, count, step)
+
+    found = searched(runner, with_progress)
+    if isinstance(found, int):
+        return found
+    click.echo(printable_lines(report.as_text(found)))
     try:
         if json_file is not None:
             json_to(json_file, report.as_json(found))
@@ -122,10 +116,6 @@ def run(
     except (OSError, click.ClickException) as error:  # whose own status is that of a race
         raise click.UsageError(f"the report can't be written: {error}") from error
     return report.status_of(found)
-
-
-def _printable(text: str) -> str:
-    return "\n".join(printable(line) for line in text.splitlines())
 
 
 def _plan(

@@ -71,6 +71,10 @@ class Using:
             if isinstance(other, ModuleType) and other is not module and vars(other).get(name) is before:
                 self._patching.set(other, name, value, reason)
 
+    def set_variable(self, name: str, value: str, reason: str) -> None:
+        """Set an environment variable that the library reads."""
+        self._patching.set_variables({name: value}, f"os.environ[{name!r}]", reason)
+
     def done(self, what: str, reason: str, undo: Callable[[], None]) -> None:
         """Note a change that was made otherwise."""
         self._patching.done(what, reason, undo)

@@ -85,19 +85,6 @@ def _check_unused(device: torch.device) -> None:
         )
 
 
-def _set_variable(using: Using, device: torch.device) -> None:
-    before = os.environ.get(_VARIABLE)
-    os.environ[_VARIABLE] = str(device)
-
-    def undo() -> None:
-        if before is None:
-            os.environ.pop(_VARIABLE, None)
-        else:
-            os.environ[_VARIABLE] = before
-
-    using.done(f"os.environ[{_VARIABLE!r}]", "Accelerate and Trainer read their device from it", undo)
-
-
 def _patch_accelerate(using: Using, name: str) -> None:
     import accelerate.accelerator
     import accelerate.state
@@ -106,7 +93,7 @@ def _patch_accelerate(using: Using, name: str) -> None:
     device = _device(name)
     _check_variable(name, device)
     _check_unused(device)
-    _set_variable(using, device)
+    using.set_variable(_VARIABLE, str(device), "Accelerate and Trainer read their device from it")
     state, modeling = accelerate.state.PartialState, accelerate.utils.modeling
     prepare = using.found(state, "_prepare_backend")
 

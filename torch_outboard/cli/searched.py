@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What `outboard race` and `outboard run --fail-each` share: how a search over many runs ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torch_outboard.cli.shown import printable
+
+__all__ = ["FAILS", "INTERRUPTED", "check_folders", "printable_lines", "searched"]
+
+FAILS, INTERRUPTED = 3, 130  # exit statuses
+
+
+def check_folders(*files: Path | None) -> None:
+    """Refuse, before anything runs, a report in a folder that is not there."""
+    for file in files:
+        if file is not None and not file.absolute().parent.is_dir():
+            raise click.UsageError(f"there is no folder {str(file.absolute().parent)!r} for the report")
+
+
+def searched(runner: Any, search: Callable[[], Any]) -> Any:
+    """Search, close the runner, and return what was found, or the exit status of a search that found out nothing."""
+    from torch_outboard.race.search import Failed, Refused
+
+    try:
+        return search()
+    except Failed as error:
+        click.echo(printable_lines(str(error)), err=True)
+        return FAILS
+    except Refused as error:
+        raise click.UsageError(printable_lines(str(error))) from error
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    finally:
+        runner.close()
+
+
+def printable_lines(text: str) -> str:
+    return "\n".join(printable(line) for line in text.splitlines())
