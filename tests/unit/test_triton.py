@@ -168,7 +168,7 @@ fails("has clusters of 2 blocks, which launches do not support")
 driver.target = dataclasses.replace(good, options=(("shared", 5000),))
 fails("none of the . configurations of the kernel .* runs: .*5000 bytes of shared memory are more than there are")
 driver.target = dataclasses.replace(good, module="unit.no_such_module")
-fails("Triton can't be imported .No module named 'unit.no_such_module'")
+fails("Triton cannot be imported .No module named 'unit.no_such_module'")
 from examples.own_triton.backend import OwnTritonBackend
 version = OwnTritonBackend.hash
 def no_assembler(self):
@@ -184,7 +184,7 @@ fails("generates kernels for Triton 1.2.0, and .* is installed: install triton==
 generator.wanted_triton = own
 found = sys.modules.pop("triton.backends.compiler")
 sys.modules["triton.backends.compiler"] = None
-fails("Triton can't be imported")
+fails("Triton cannot be imported")
 sys.modules["triton.backends.compiler"] = found
 with pytest.raises(torch_outboard.NotSupportedError, match="has no `triton_target`"):
     torch_outboard.Driver.triton_target(driver, 0)
