@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from torch_outboard.cli.compile_report import page
@@ -11,6 +13,8 @@ from torch_outboard.compile.reporting.code import Extern, Kernel, read_code
 from torch_outboard.compile.reporting.data import Graph, GraphBreak, Region
 from torch_outboard.compile.reporting.report import CompileReport
 from torch_outboard.compile.reporting.trace import Event, read_break
+
+from .browser import WIDTHS, look
 
 CODE = """
 import torch
@@ -114,7 +118,8 @@ def test_time_goes_to_the_innermost_phase() -> None:
     assert seconds == {("0/0", "dynamo"): 7.0, ("0/0", "aot"): 3.0, ("1/0", "dynamo"): 1.0}
 
 
-def test_a_page_holds_its_data_and_no_markup_of_it() -> None:
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_page_holds_its_data_and_no_markup_of_it(tmp_path: Path, width: int) -> None:
     report = CompileReport()
     evil = "</script><img src=x onerror=alert(1)>"
     report.regions = [
@@ -140,6 +145,11 @@ def test_a_page_holds_its_data_and_no_markup_of_it() -> None:
     assert text.count("</script>") == 1 and "<img" not in text
     assert "&lt;/script&gt;" in text and "\\u003c/script>" in text
     assert "http" not in text.replace("http-equiv", "")  # nothing is loaded
+
+    path = tmp_path / "page.html"
+    path.write_text(text, encoding="utf-8")
+    shown, images = look(path, width, "return [document.body.innerText, document.querySelectorAll('img').length]")
+    assert images == 0 and shown.count(evil) >= 8
 
 
 def test_names_are_no_markup_of_the_terminal() -> None:

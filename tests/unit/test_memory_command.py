@@ -12,6 +12,8 @@ from click.testing import CliRunner
 from torch_outboard.cli import main
 from torch_outboard.cli.memory import page, summarise
 
+from .browser import WIDTHS, look
+
 FRAME = {"name": "f", "filename": "</script><b>.py", "line": 3}
 SNAPSHOT = {
     "segments": [
@@ -30,7 +32,8 @@ SNAPSHOT = {
             {"action": "segment_alloc", "addr": 4096, "size": 2048, "frames": []},
             {"action": "alloc", "addr": 4096, "size": 512, "frames": [FRAME]},
             {"action": "oom", "size": 10**9, "device_free": 5, "frames": [FRAME]},
-        ]
+        ],
+        [{"action": "snapshot", "addr": 0, "size": 0, "frames": []}],
     ],
 }
 
@@ -83,3 +86,23 @@ def test_a_page_holds_its_data_and_no_markup_of_it():
     assert summary["timelines"][0]["points"] == [[0, 2048], [512, 2048], [512, 2048]]
     text = page("a <title>", summary)
     assert "a &lt;title&gt;" in text and text.count("</script>") == 1
+
+
+CLICK = """
+const svg = document.querySelector("svg"), area = svg.getBoundingClientRect();
+const at = { clientX: area.right - 10, clientY: area.top + 20 };
+svg.dispatchEvent(new PointerEvent("pointermove", at));
+const value = document.querySelector(".value").textContent;
+svg.dispatchEvent(new MouseEvent("click", at));
+return [value, document.getElementById("timelines").textContent, document.querySelectorAll("svg").length];
+"""
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_page_tells_what_was_allocated_at_an_entry(tmp_path, width):
+    path = tmp_path / "page.html"
+    path.write_text(page("a <title>", summarise(SNAPSHOT)), encoding="utf-8")
+    value, chosen, charts = look(path, width, CLICK)
+    assert value == "entry 2, oom of 953.7 MiB: 512 B allocated, 2.0 KiB reserved"
+    assert "Allocated then, since the history began: 1 blocks" in chosen and "</script><b>.py:3 f" in chosen
+    assert charts == 1  # a device that was never used has none

@@ -18,6 +18,8 @@ from torch_outboard.race import page, report
 from torch_outboard.race.runs import Program, Runner
 from torch_outboard.race.search import Failed, Finding, Plan, Refused, search
 
+from .browser import WIDTHS, look
+
 pytestmark = pytest.mark.database
 
 RACES = Path(__file__).parent.parent / "races"
@@ -263,6 +265,11 @@ def test_the_page_is_whole_and_escaped(runner: Runner, script) -> None:
     assert "script" not in checked.tags and "<script>" not in text and "&lt;script&gt;" in text
     assert checked.tags.count("svg") == 1 and 'class="first"' in text and 'class="second"' in text
     assert "no wait" in text and "http" not in text.replace("http-equiv", "")
+    file = path.with_name("page.html")
+    file.write_text(text, encoding="utf-8")
+    for width in WIDTHS:
+        titles = look(file, width, "return [...document.querySelectorAll('.first, .second')].map(x => x.textContent)")
+        assert len(titles) == 2 and all("program.py:" in title for title in titles)
 
 
 def run_command(*arguments: str, module: str = "torch_outboard") -> subprocess.CompletedProcess[str]:

@@ -96,6 +96,7 @@ def summarise(snapshot: dict[str, Any]) -> dict[str, Any]:
     """Return what the page shows: segments, the largest live blocks, a timeline for each device."""
     segments = []
     blocks = []
+    stacks: dict[tuple[str, ...], int] = {}
     for segment in snapshot["segments"]:
         address = segment["address"]
         parts = []
@@ -122,28 +123,37 @@ def summarise(snapshot: dict[str, Any]) -> dict[str, Any]:
             {"size": size, "address": hex(address), "state": block["state"], "stack": _stack(block)}
             for size, address, block in blocks[:_LARGEST]
         ],
-        "timelines": [_timeline(snapshot, device, trace) for device, trace in enumerate(snapshot["device_traces"])],
+        "timelines": [
+            _timeline(snapshot, device, trace, stacks)
+            for device, trace in enumerate(snapshot["device_traces"])
+            if any(entry["action"] != "snapshot" for entry in trace)
+        ],
+        "stacks": [list(stack) for stack in stacks],
     }
 
 
-def _timeline(snapshot: dict[str, Any], device: int, trace: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the allocated and reserved bytes after each entry, counted back from the snapshot's final state."""
+def _timeline(
+    snapshot: dict[str, Any], device: int, trace: list[dict[str, Any]], stacks: dict[tuple[str, ...], int]
+) -> dict[str, Any]:
+    """Return the entries, and the allocated and reserved bytes after each, counted back from the final state.
+
+    An entry is its action, address, size, and the number of its stack in `stacks`, which grows.
+    """
     allocated = reserved = 0
-    points = []
-    live: dict[int, int] = {}
-    for number, entry in enumerate(trace):
+    points, entries = [], []
+    for entry in trace:
         action, size = entry["action"], entry["size"]
         if action == "alloc":
             allocated += size
-            live[entry["addr"]] = number
         elif action == "free_completed":
             allocated -= size
-            live.pop(entry["addr"], None)
         elif action in ("segment_alloc", "segment_map"):
             reserved += size
         elif action in ("segment_free", "segment_unmap"):
             reserved -= size
         points.append([allocated, reserved])
+        stack = stacks.setdefault(tuple(_stack(entry)), len(stacks))
+        entries.append([action, hex(entry.get("addr", 0)), size, stack])
     ours = [segment for segment in snapshot["segments"] if segment.get("device", 0) == device]
     # The bytes from before the history began.
     held = sum(
@@ -153,11 +163,10 @@ def _timeline(snapshot: dict[str, Any], device: int, trace: list[dict[str, Any]]
         if block["state"] != "inactive"
     )
     base = [held - allocated, sum(segment["total_size"] for segment in ours) - reserved]
-    step = max(1, len(points) // 2000)
-    kept = points[::step]
     return {
         "device": device,
-        "points": [[max(0, a + base[0]), max(0, r + base[1])] for a, r in kept],
+        "points": [[max(0, a + base[0]), max(0, r + base[1])] for a, r in points],
+        "entries": entries,
         "counts": dict(collections.Counter(entry["action"] for entry in trace)),
         "failures": [
             {"size": entry["size"], "free": entry.get("device_free", 0), "stack": _stack(entry)}

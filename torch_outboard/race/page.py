@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import html
 import os
+import re
 from typing import Any
 
 from torch_outboard.race.report import command_of
@@ -38,7 +39,7 @@ def page(found: Finding) -> str:
     elif not found.by:
         parts.append(f"<p>No race in {found.runs} runs.</p>")
     for race in found.races[:1]:
-        parts += [f"<h2>Missing</h2><p>{_text(race['remedy'])}</p>", _accesses(race)]
+        parts += [f"<h2>Missing</h2><p>{_code(race['remedy'])}</p>", _accesses(race)]
     parts.append(_picture(found))
     if found.by:
         parts.append(f"<h2>Repeat it</h2><pre>{_text(command_of(found))}</pre>")
@@ -55,6 +56,10 @@ def page(found: Finding) -> str:
 
 def _text(value: object) -> str:
     return html.escape(str(value), quote=True)
+
+
+def _code(value: str) -> str:
+    return re.sub("`([^`]+)`", r"<code>\1</code>", _text(value))
 
 
 def _accesses(race: dict[str, Any]) -> str:
