@@ -40,15 +40,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Start as_cuda(), if asked for, before the tests' modules take functions of torch.cuda."""
+    """Start as_cuda(), if asked for, before the tests' modules take functions of torch.cuda.
+
+    A worker of pytest-xdist is a process that was started afresh, and has started it with torch's import.
+    """
     driver = early_config.known_args_namespace.outboard_as_cuda
     if driver is None:
         return
     import torch  # noqa: F401 - as below
 
     from torch_outboard._errors import OutboardError
+    from torch_outboard.as_cuda.session import patches
     from torch_outboard.cli.run import as_cuda_context
 
+    if patches():
+        return
     try:
         running = as_cuda_context(driver or None)
     except (ImportError, OutboardError) as error:

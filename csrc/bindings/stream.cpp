@@ -2,6 +2,10 @@
 // Streams as ids and handles. Users see torch's own torch.Stream.
 #include "core/stream.h"
 
+#include <chrono>
+#include <memory>
+#include <thread>
+
 #include "bindings/python.h"
 #include "core/capture.h"
 #include "core/device.h"
@@ -83,6 +87,30 @@ PyObject* py_external_stream(PyObject*, PyObject* const* arguments, Py_ssize_t c
   });
 }
 
+// Keeps the current stream busy, for tests of what is asynchronous.
+PyObject* py_queue_sleep(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return guarded([&]() -> PyObject* {
+    c10::DeviceIndex device = 0;
+    int64_t nanoseconds = 0;
+    if (!has_arguments("queue_sleep", count, 2) || !to_device(arguments[0], &device) ||
+        !to_int64(arguments[1], &nanoseconds)) {
+      return nullptr;
+    }
+    check_device_index(device);
+    ensure_open(device);
+    Stream& stream = current_stream(device);
+    auto length = std::make_unique<std::chrono::nanoseconds>(nanoseconds);
+    const auto sleep = [](void* given) {
+      const std::unique_ptr<std::chrono::nanoseconds> owned(static_cast<std::chrono::nanoseconds*>(given));
+      std::this_thread::sleep_for(*owned);
+    };
+    const bool is_queued = queue_host_work(stream, sleep, length.get(), "sleep");
+    static_cast<void>(length.release());
+    finish_call(stream, is_queued);
+    return none();
+  });
+}
+
 }  // namespace
 
 PyMethodDef stream_methods[] = {
@@ -92,6 +120,7 @@ PyMethodDef stream_methods[] = {
     OUTBOARD_FASTCALL("stream_handle", py_stream_handle, "The driver's handle of a stream, by device and id."),
     OUTBOARD_FASTCALL("stream_priority", py_stream_priority, "The priority of a stream, by device and id."),
     OUTBOARD_FASTCALL("external_stream", py_external_stream, "The id for a handle that somebody else owns."),
+    OUTBOARD_FASTCALL("queue_sleep", py_queue_sleep, "Queues a pause of some ns on the current stream of a device."),
     {nullptr, nullptr, 0, nullptr},
 };
 

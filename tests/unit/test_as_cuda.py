@@ -51,6 +51,52 @@ assert torch.cuda.memory_allocated() > 0 and torch.cuda.max_memory_allocated("cu
     )
 
 
+def test_streams_events_and_what_stands_below_torch_cuda(run_python):
+    run_python(
+        START
+        + """
+stream, (start, end) = torch.cuda.current_stream(), (torch.cuda.Event(enable_timing=True) for _ in range(2))
+stream.record_event(start)
+torch.cuda._sleep(50_000_000)
+stream.record_event(end)
+assert not end.query() and stream.wait_event(start) is None
+end.synchronize()
+assert start.elapsed_time(end) >= 45
+other = torch.Event("cuda", enable_timing=True)
+other.record()
+other.synchronize()
+assert start.elapsed_time(other) > 0 and isinstance(other, torch.Event) and isinstance(start, torch.cuda.Event)
+
+side = torch.cuda.Stream()
+torch._C._cuda_setStream(stream_id=side.stream_id, device_index=side.device_index, device_type=side.device_type)
+assert torch.cuda.current_stream() == side
+
+assert not torch.is_autocast_enabled()
+torch.set_autocast_enabled(True)
+assert torch.is_autocast_enabled() and torch.is_autocast_enabled("cuda")
+torch.set_autocast_enabled("cuda", False)
+assert not torch.is_autocast_enabled() and torch.cuda.get_allocator_backend() == "native"
+
+storage = torch.UntypedStorage(16, device="cuda")
+assert storage.nbytes() == 16 and type(storage) is torch.UntypedStorage and torch.UntypedStorage([1, 2])[1] == 2
+torch.save(torch.ones(2), file := io.BytesIO())
+file.seek(0)
+try:
+    torch.load(file, "cuda0")
+except RuntimeError as error:
+    assert "Invalid device string: 'cuda0'" in str(error)
+else:
+    raise AssertionError("cuda0 is no device")
+torch.cuda.memory._record_memory_history()
+kept = torch.ones(1 << 10, device="cuda")
+assert any(entry["action"] == "alloc" for entry in torch.cuda.memory._snapshot()["device_traces"][0])
+cuda.close()
+assert not hasattr(torch._C, "_cuda_setStream") and torch.UntypedStorage(4).nbytes() == 4
+assert "__new__" not in vars(torch.UntypedStorage)
+"""
+    )
+
+
 def test_devices_are_called_cuda(run_python):
     run_python(
         START
@@ -212,7 +258,8 @@ def test_pytest_takes_the_option(run_python, tmp_path):
     )
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:outboard_race", "-p", "torch_outboard_pytest", str(tmp_path)]
     code = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
-    assert "1 passed" in run_python(code, *options, "--outboard-as-cuda=sim").stdout
+    for workers in ((), ("-n1",)):
+        assert "1 passed" in run_python(code, *options, *workers, "--outboard-as-cuda=sim").stdout
     wrong = run_python(code, *options, "--outboard-as-cuda=nope", status=4)
     assert "no driver is called 'nope'" in wrong.stdout + wrong.stderr
 

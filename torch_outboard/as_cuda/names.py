@@ -58,13 +58,15 @@ class Names:
     def standing_for(self, original: type, outward: tuple[str, ...] = ()) -> type:
         """Return a class like the original, whose constructor takes "cuda"; the original's objects are instances.
 
-        Of the class's own objects the attributes `outward` are devices under the program's name.
+        Of the class's own objects the attributes `outward` are devices under the program's name. Without any, the
+        constructor makes the original's objects.
         """
         names = self
 
         class Meta(type(original)):  # type: ignore[misc]
             def __call__(cls, *arguments: Any, **named: Any) -> Any:
-                return super().__call__(*names.inward(arguments), **names.inward(named))
+                make = super().__call__ if outward or "_stands" not in vars(cls) else original
+                return make(*names.inward(arguments), **names.inward(named))
 
             def __instancecheck__(cls, instance: object) -> bool:
                 return issubclass(type(instance), cls)

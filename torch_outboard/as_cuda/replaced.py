@@ -36,6 +36,9 @@ _DTYPES = {
 }
 
 
+# Functions whose names begin with an underscore, and which programs and torch's documents use.
+_PRIVATE = ("_dump_snapshot", "_record_memory_history", "_sleep", "_snapshot")
+
 _Around = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -60,26 +63,45 @@ def _functions_of_cuda(patching: Patching, names: Names, capability: tuple[int, 
     for our_room, their_room in rooms:
         for name in sorted({*dir(our_room)} & {*dir(their_room)}):
             value = getattr(our_room, name)
-            if not name.startswith("_") and (getattr(value, "__module__", None) or "").startswith("torch_outboard"):
+            is_ours = (getattr(value, "__module__", None) or "").startswith("torch_outboard")
+            if is_ours and (not name.startswith("_") or name in _PRIVATE):
                 patching.set(their_room, name, _for_cuda(names, value), reason)
     own: dict[str, Any] = {
         "CUDAGraph": ours.Graph,
         "_lazy_init": lambda: None,
         "default_generators": ours.default_generators,
+        "get_allocator_backend": lambda: "native",
         "get_arch_list": lambda: [f"sm_{capability[0]}{capability[1]}"],
         "get_device_capability": lambda device=None: capability,
         "is_available": lambda: not asked_by_compiler(),
     }
     for name, value in own.items():
         patching.set(theirs, name, value, reason)
+    internals: dict[str, Any] = {
+        "_cuda_getDevice": ours.current_device,
+        "_cuda_setDevice": ours.set_device,
+        "_cuda_setStream": ours._set_stream_by_id,
+        "_cuda_synchronize": ours.synchronize,
+    }
+    for name, value in internals.items():
+        patching.set(
+            torch._C, name, names.wrapped(value), "torch's own tests and libraries call it instead of torch.cuda's"
+        )
     for name, why in ABSENT.items():
-        if isinstance(getattr(theirs, name, None), FunctionType):
+        if name not in own and isinstance(getattr(theirs, name, None), FunctionType):
             patching.set(theirs, name, _missing(name, why), "what the driver contract lacks raises NotSupportedError")
     is_built = "programs ask it before they use the device"
     patching.set(torch.backends.cuda, "is_built", lambda: not asked_by_compiler(), is_built)
-    for owner, name in ((torch, "Generator"), (torch, "Stream"), (torch, "Event")):
-        original = getattr(owner, name)
-        patching.set(owner, name, names.standing_for(original, ("device",)), "constructors take a device")
+    for name in ("Generator", "Stream", "Event"):
+        # Methods of streams and events take torch's own events only, no objects of a derived class.
+        shown = () if name == "Event" else ("device",)
+        patching.set(torch, name, names.standing_for(getattr(torch, name), shown), "constructors take a device")
+    make_storage = torch.UntypedStorage.__new__
+
+    def make_storage_for_cuda(cls: type, *arguments: Any, **named: Any) -> Any:
+        return make_storage(cls, *names.inward(arguments), **names.inward(named))
+
+    patching.set(torch.UntypedStorage, "__new__", staticmethod(make_storage_for_cuda), "constructors take a device")
 
 
 def _for_cuda(names: Names, value: Any) -> Any:
@@ -140,8 +162,19 @@ def _ranges(patching: Patching) -> None:
 def _autocast(patching: Patching, names: Names) -> None:
     reason = "autocast takes the name of a device's type, outside of what function modes see"
     patching.set(torch.autocast, "__init__", names.wrapped(torch.autocast.__init__), reason)
-    for name in ("is_autocast_enabled", "set_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype"):
+    for name in ("get_autocast_dtype", "set_autocast_dtype"):
         patching.set(torch, name, names.wrapped(getattr(torch, name)), reason)
+    is_enabled, set_enabled = torch.is_autocast_enabled, torch.set_autocast_enabled
+    # Without the name of a device both are about CUDA.
+    patching.set(
+        torch, "is_autocast_enabled", lambda *device: is_enabled(*(names.inward(device) or (names.name,))), reason
+    )
+    patching.set(
+        torch,
+        "set_autocast_enabled",
+        lambda *given: set_enabled(*(names.inward(given) if len(given) > 1 else (names.name, *given))),
+        reason,
+    )
     available = names.wrapped(torch.amp.is_autocast_available)
     for owner in (torch.amp, torch.amp.autocast_mode):
         patching.set(owner, "is_autocast_available", available, reason)
@@ -179,7 +212,7 @@ def _files(patching: Patching, names: Names) -> None:
         return f"{CUDA}:{device.index}" if device.type == names.name else None
 
     def restore(storage: Any, location: str) -> Any:
-        if not location.startswith(CUDA):
+        if location != CUDA and not location.startswith(f"{CUDA}:"):
             return None
         return torch.serialization.default_restore_location(  # type: ignore[no-untyped-call]
             storage, names.inward(location)

@@ -36,7 +36,7 @@ _PRIVATE = {
         "_lazy_init",
         "_maybe_exchange_device",
     ),
-    streams: ("_get_current_raw_stream", "_set_stream_by_id"),
+    streams: ("_get_current_raw_stream", "_set_stream_by_id", "_sleep"),
     random: ("_get_generator",),
 }
 

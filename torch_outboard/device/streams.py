@@ -156,6 +156,14 @@ def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> No
     _C.set_stream(device_index, stream_id)
 
 
+def _sleep(cycles: int) -> None:
+    """Keep the current stream busy for that many nanoseconds, the cycles of a clock of 1 GHz. For tests.
+
+    Returns at once, unless the driver has no queue for work of the host.
+    """
+    _C.queue_sleep(torch.accelerator.current_device_index(), cycles)
+
+
 def _get_current_raw_stream(device: int) -> int:
     return _C.stream_handle(device, _C.current_stream(device))
 
