@@ -432,28 +432,9 @@ bool add_sparse(const Call& call, torch::jit::Stack& results) {
 
 Parts parts_of(const Operator& op) {
   static const std::unordered_map<std::string, Parts> known{
-      {"aten::_scaled_dot_product_fused_attention_overrideable", attention_in_parts},
-      {"aten::_scaled_dot_product_fused_attention_overrideable_backward", attention_gradients_in_parts},
-      {"aten::_index_put_impl_", put_by_masks},
-      {"aten::_linalg_solve_ex", checked_factors},
-      {"aten::_unique2", unique},
-      {"aten::add_.Tensor", add_sparse},
-      {"aten::bincount", bincount},
-      {"aten::cat", cat_of_many},
-      {"aten::cholesky", checked_cholesky},
-      {"aten::equal", equal},
-      {"aten::index.Tensor", index_by_masks},
-      {"aten::linalg_cholesky_ex", checked_factors},
-      {"aten::linalg_inv_ex", checked_factors},
-      {"aten::linalg_ldl_factor_ex", checked_factors},
-      {"aten::linalg_lstsq.out", least_squares},
-      {"aten::linalg_lu_factor_ex", checked_factors},
-      {"aten::linalg_matrix_exp", matrix_exponential},
-      {"aten::masked_select", masked_select},
-      {"aten::nonzero", nonzero},
-      {"aten::repeat_interleave.Tensor", repeat_interleave},
-      {"aten::unique_consecutive", unique_consecutive},
-      {"aten::unique_dim", unique_along},
+#define OB_PARTS(op, parts) {op, parts},
+#include "built/book.inc"
+#undef OB_PARTS
   };
   const auto found = known.find(op.name);
   return found == known.end() ? nullptr : found->second;

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.row import Fill, Operator
 from torch_outboard.kernels.refusal import CallRefusal, ClassRefusal
 
@@ -67,9 +68,18 @@ def _eye(real: torch.dtype, out: torch.Tensor, *counts: Any) -> torch.Tensor:
 
 
 OPERATORS = (
+    Operator("aten::arange aten::linspace aten::logspace aten::range", facts=Facts(has_shape_of_scalars=True)),
     Operator("aten::arange.out", computed=Fill(_range_to, ignored=("end",))),
-    Operator("aten::arange.start_out", computed=Fill(_range, ("start", "step"), ("end",))),
+    Operator(
+        "aten::arange.start_out",
+        computed=Fill(_range, ("start", "step"), ("end",)),
+        facts=Facts(shape_rule="arange_out"),
+    ),
     Operator("aten::eye.m_out", computed=Fill(_eye, ignored=("n", "m"))),
     Operator("aten::eye.out", computed=Fill(_eye, ignored=("n",))),
-    Operator("aten::linspace.out", computed=Fill(_linear, ("start", "end"), ("steps",))),
+    Operator(
+        "aten::linspace.out",
+        computed=Fill(_linear, ("start", "end"), ("steps",)),
+        facts=Facts(shape_rule="linspace_out"),
+    ),
 )

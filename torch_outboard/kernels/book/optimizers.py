@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.rounding import widened
 from torch_outboard.kernels.book.row import Body, Operator, Update
 from torch_outboard.kernels.refusal import ClassRefusal
@@ -160,6 +161,7 @@ OPERATORS = (
     Operator("aten::_amp_foreach_non_finite_check_and_unscale", computed=Update(_check_and_unscale)),
     Operator("aten::_amp_update_scale", computed=Body(_update_scale, takes_reals=True)),
     Operator("aten::_fused_adagrad", computed=Update(_adagrad)),
+    Operator("aten::_fused_adagrad_ aten::_fused_sgd_", facts=Facts(keeps_shapes=True)),
     Operator("aten::_fused_adam", computed=Update(_adam_alone)),
     Operator("aten::_fused_adamw", computed=Update(_adamw)),
     Operator("aten::_fused_sgd", computed=Update(_sgd)),

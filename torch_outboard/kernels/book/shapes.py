@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.row import Operator, Refused
 from torch_outboard.kernels.refusal import CallRefusal
 
@@ -42,17 +43,18 @@ def _check_shifts(_: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = 
 
 
 OPERATORS = (
+    Operator("aten::flip.default", facts=Facts(shape_rule="flip")),
     Operator("aten::select_copy.int", decomposition=_copied(torch.ops.aten.select.int)),
     Operator("aten::slice_copy.Tensor", decomposition=_copied(torch.ops.aten.slice.Tensor)),
     Operator("aten::split_copy.Tensor", decomposition=_copied(torch.ops.aten.split.Tensor)),
-    Operator("aten::cat.default", decomposition=_cat),
+    Operator("aten::cat.default", decomposition=_cat, facts=Facts(begins_in_parts=True, parts="cat_of_many")),
     Operator("aten::constant_pad_nd", guarded=("pad",)),
-    Operator("aten::roll", guarded=("shifts",)),
+    Operator("aten::roll", guarded=("shifts",), facts=Facts(correct="correct_roll")),
     Operator("aten::roll.default", check=_check_shifts),
     Operator("aten::select_backward", guarded=("index",)),
     Operator("aten::slice_backward", guarded=("start", "end")),
-    Operator("aten::tril", guarded=("diagonal",)),
-    Operator("aten::triu", guarded=("diagonal",)),
+    Operator("aten::tril", guarded=("diagonal",), facts=Facts(checks_all_in_meta=True)),
+    Operator("aten::triu", guarded=("diagonal",), facts=Facts(checks_all_in_meta=True)),
     # They take sizes, strides and offsets of a storage, while graphs have tensors only, or allocate
     # other memory.
     Operator(
