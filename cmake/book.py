@@ -97,8 +97,8 @@ def entries(name: str, facts: Any) -> Iterator[tuple[str, str]]:
             yield f"OB_BAD_{kind.upper()}", f'"{op}", "{arguments}", {predicate}, "{name}"'
     if facts.check_values:
         yield "OB_BAD_VALUES", f'"{name}", {facts.check_values}, {_cpp("", facts.is_left_to_kernels)}'
-    if facts.parts:
-        yield "OB_PARTS", f'"{exact}", {facts.parts}'
+    if facts.composed:
+        yield "OB_COMPOSED", f'"{exact}", {facts.composed}'
     if facts.shape_rule:
         yield "OB_SHAPE_RULE", f"{exact.removeprefix('aten::').replace('.', '_')}, {facts.shape_rule}"
     for trait in ("kernel_checks", "kernel_divides", "kernel_adds", "raises_runtime_error"):

@@ -18,9 +18,9 @@
 #include "kernels/plan.h"
 #include "ops/call/recent_failure.h"
 #include "ops/description.h"
-#include "ops/generated/generated_provider.h"
-#include "ops/generated/recipes.h"
 #include "ops/operator/facts.h"
+#include "ops/planned/generated_provider.h"
+#include "ops/planned/recipes.h"
 #include "ops/providers.h"
 
 namespace outboard::bindings {

@@ -7,10 +7,10 @@
 
 #include "core/error.h"
 #include "ops/call/argument_checks.h"
-#include "ops/generated/parts.h"
 #include "ops/native/native.h"
 #include "ops/operator/forms.h"
 #include "ops/operator/operator.h"
+#include "ops/planned/composed.h"
 
 namespace outboard {
 
@@ -84,8 +84,8 @@ void describe_checks(const Operator& op, Notes& notes) {
 void describe_providers(const Operator& op, Notes& notes) {
   const NativeRoute* native = op.native.load(std::memory_order_acquire);
   notes.push_back({"native", native == nullptr ? "no kernel is registered" : "a kernel of " + native->op->name, ""});
-  if (has_parts(op)) {
-    notes.push_back({"generated", "some calls run in parts, as other operators", "csrc/ops/generated/parts.cpp"});
+  if (is_composed(op)) {
+    notes.push_back({"generated", "some calls are composed of other operators", "csrc/ops/planned/composed.cpp"});
   }
   if (op.out_variant) {
     notes.push_back({"host", "the CPU's kernel of " + toString(op.out_variant->operator_name()),

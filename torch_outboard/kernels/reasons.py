@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Each reason why an operator has no generated kernel, with a code and a remedy.
 
-Reasons are written where they arise, in a `Refusal` or in csrc/ops/generated/recipes.cpp; "…" stands for inserted text.
+Reasons are written where they arise, in a `Refusal` or in csrc/ops/planned/recipes.cpp; "…" stands for inserted text.
 The table of docs/kernels.md has these rows, and a test compares them.
 """
 

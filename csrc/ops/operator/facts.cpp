@@ -50,7 +50,7 @@ Facts completed(Facts facts, const Facts& general) {
   complete(&Facts::is_given_samples);
   complete(&Facts::has_bounds);
   complete(&Facts::masks_decide);
-  complete(&Facts::begins_in_parts);
+  complete(&Facts::is_composed_first);
   complete(&Facts::misreads_expanded);
   complete(&Facts::raises_at_call);
   complete(&Facts::accepts);
@@ -112,7 +112,7 @@ std::vector<std::string> described(const Facts& facts) {
   add(facts.checks_all_in_meta, "the meta kernel checks all that the CPU's kernel checks");
   add(facts.is_given_samples, "it draws nothing: an argument has the numbers");
   add(facts.masks_decide, "the values of a mask among the indices decide the result's shape");
-  add(facts.begins_in_parts, "its parts are tried before a plan");
+  add(facts.is_composed_first, "it is composed of other operators before a plan is tried");
   add(facts.misreads_expanded, "the CPU's kernel reads past expanded tensors: it gets a copy");
   add(facts.raises_at_call, "it raises errors of values at the call: the caller waits for it");
   add(facts.accepts == Elements::Ones, "the CPU's kernel refuses zeros: it is tried on ones");

@@ -2,7 +2,7 @@
 // What is known of an operator beyond its schema: where its CPU kernel departs from the schema or
 // from the meta kernel, what it accepts, and what its values decide. The rows are the book's,
 // torch_outboard/kernels/book; cmake/book.py makes tables of them for this file and for its users:
-// bad arguments and values (ops/call), shape rules, parts (ops/generated).
+// bad arguments and values (ops/call), shape rules, compositions (ops/planned).
 //
 // Which arguments may overlap is measured, not written: ops/call/_generated/overlap_table.h.
 #pragma once
@@ -64,9 +64,9 @@ struct Facts {
   bool has_bounds = false;
   // If an index is a mask, its values decide the result's shape.
   bool masks_decide = false;
-  // Its parts are tried before a plan: a plan for many tensors would have a launch for each, and
+  // It is composed of others before a plan is tried: a plan for many tensors would have a launch for each, and
   // no plan can wait for values.
-  bool begins_in_parts = false;
+  bool is_composed_first = false;
   // Its CPU kernel reads past an argument whose elements share memory: it gets a copy.
   bool misreads_expanded = false;
   // It raises errors of values at the call on every device: the caller waits for it. Operators with

@@ -18,10 +18,10 @@
 #include <vector>
 
 #include "core/device.h"
-#include "ops/generated/generated_provider.h"
 #include "ops/operator/operator.h"
 #include "ops/own/factories.h"
 #include "ops/own/whole.h"
+#include "ops/planned/generated_provider.h"
 #include "ops/providers.h"
 
 namespace outboard {

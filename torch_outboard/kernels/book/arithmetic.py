@@ -232,7 +232,7 @@ OPERATORS = (
         computed=Numbers(_add, ("alpha",)),
         facts=Facts(bad_numbers={"self other alpha": "factor_does_not_fit"}),
     ),
-    Operator("aten::add_.Tensor", facts=Facts(parts="add_sparse")),
+    Operator("aten::add_.Tensor", facts=Facts(composed="add_sparse")),
     Operator(
         "aten::addcdiv",
         computed=Numbers(_addcdiv, ("value",)),

@@ -29,7 +29,7 @@ OPERATORS = (
     Operator(
         "aten::_scaled_dot_product_fused_attention_overrideable.default",
         template="attention:forward",
-        facts=Facts(parts="attention_in_parts"),
+        facts=Facts(composed="compose_attention"),
     ),
     Operator(
         "aten::_scaled_dot_product_fused_attention_overrideable_backward",
@@ -40,6 +40,6 @@ OPERATORS = (
         "aten::_scaled_dot_product_fused_attention_overrideable_backward.default",
         template="attention:backward",
         determined=("max_q", "max_k"),
-        facts=Facts(parts="attention_gradients_in_parts"),
+        facts=Facts(composed="compose_attention_gradients"),
     ),
 )

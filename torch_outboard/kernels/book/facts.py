@@ -37,8 +37,8 @@ class Facts:
         Its integers are bounds of random numbers, which decide no shape.
     masks_decide : bool
         If an index is a mask, its values decide the result's shape.
-    begins_in_parts : bool
-        Its parts are tried before a plan: a plan for many tensors would have a launch for each.
+    is_composed_first : bool
+        It is composed of others before a plan is tried: a plan for many tensors would have a launch for each.
     misreads_expanded : bool
         Its CPU kernel reads past an argument whose elements share memory: it gets a copy.
     raises_at_call : bool
@@ -76,8 +76,8 @@ class Facts:
         these operators.
     is_left_to_kernels : bool
         In a capture, which cannot wait, the kernel's own check of values suffices.
-    parts : str
-        Of one overload: the function of csrc/ops/generated/parts.cpp that builds it from other operators.
+    composed : str
+        Of one overload: the function of csrc/ops/planned/composed.cpp that builds it from other operators.
     kernel_checks : bool
         Its generated kernel checks indices or conditions.
     kernel_divides : bool
@@ -95,7 +95,7 @@ class Facts:
     is_given_samples: bool = False
     has_bounds: bool = False
     masks_decide: bool = False
-    begins_in_parts: bool = False
+    is_composed_first: bool = False
     misreads_expanded: bool = False
     raises_at_call: bool = False
     accepts: str = "zeros"
@@ -114,7 +114,7 @@ class Facts:
     bad_dtypes: Mapping[str, str] = field(default_factory=dict)
     check_values: str = ""
     is_left_to_kernels: bool = False
-    parts: str = ""
+    composed: str = ""
     kernel_checks: bool = False
     kernel_divides: bool = False
     kernel_adds: bool = False

@@ -315,7 +315,7 @@ OPERATORS = (
     Operator(
         "aten::_index_put_impl_", facts=Facts(bad_arguments={"self indices values accumulate": "is_bad_index_put"})
     ),
-    Operator("aten::_index_put_impl_.default", facts=Facts(warns="of bytes", parts="put_by_masks")),
+    Operator("aten::_index_put_impl_.default", facts=Facts(warns="of bytes", composed="put_by_masks")),
     Operator("aten::_unsafe_index_put", facts=Facts(kernel_adds=True)),
     Operator("aten::embedding aten::scatter_ aten::take", facts=Facts(kernel_checks=True)),
     Operator("aten::embedding_renorm.default", decomposition=_embedding_renorm),
@@ -330,7 +330,7 @@ OPERATORS = (
         "aten::index",
         facts=Facts(masks_decide=True, bad_arguments={"self indices": "is_bad_index"}, kernel_checks=True),
     ),
-    Operator("aten::index.Tensor", facts=Facts(warns="of bytes", parts="index_by_masks")),
+    Operator("aten::index.Tensor", facts=Facts(warns="of bytes", composed="index_by_masks")),
     Operator("aten::index_add.default", decomposition=_index_add),
     Operator(
         "aten::index_copy", facts=Facts(bad_arguments={"self index source": "is_bad_index_copy"}, kernel_checks=True)
@@ -376,13 +376,13 @@ OPERATORS = (
     Operator("aten::masked_fill_.Tensor", facts=Facts(shape_rule="masked_fill_tensor")),
     Operator("aten::masked_scatter", facts=Facts(bad_arguments={"mask": "is_bad_mask"}, kernel_checks=True)),
     Operator("aten::masked_scatter.default", decomposition=_masked_scatter, check=_check_count),
-    Operator("aten::masked_select.default", facts=Facts(parts="masked_select")),
-    Operator("aten::nonzero.default", facts=Facts(parts="nonzero")),
+    Operator("aten::masked_select.default", facts=Facts(composed="masked_select")),
+    Operator("aten::nonzero.default", facts=Facts(composed="nonzero")),
     Operator("aten::nonzero_static", guarded=("size", "fill_value")),
     Operator("aten::nonzero_static.default", decomposition=_nonzero_static),
     Operator("aten::put", facts=Facts(bad_arguments={"self index source": "is_bad_put"})),
     Operator("aten::repeat_interleave", facts=Facts(judges="sums", kernel_checks=True)),
-    Operator("aten::repeat_interleave.Tensor", facts=Facts(parts="repeat_interleave")),
+    Operator("aten::repeat_interleave.Tensor", facts=Facts(composed="repeat_interleave")),
     Operator("aten::scatter.reduce aten::scatter.value_reduce", decomposition=_scatter_and_reduce),
     Operator("aten::scatter.src aten::scatter.value", decomposition=_scatter),
     Operator(

@@ -45,7 +45,7 @@ def _columns(given: torch.Tensor) -> torch.Tensor:
 
 
 def _refuse_checks(check_errors: bool) -> None:
-    """Refuse a call that raises errors of values: its parts wait for them (csrc/ops/generated/factor_parts.cpp)."""
+    """Refuse a call that raises errors of values: its parts wait for them (csrc/ops/planned/composed_factors.cpp)."""
     if check_errors:
         raise ClassRefusal("it waits for its values, to raise their errors")
 
@@ -354,32 +354,32 @@ OPERATORS = (
         "aten::linalg_lu_factor_ex",
         facts=Facts(accepts="identities"),
     ),
-    Operator("aten::_linalg_solve_ex.default", decomposition=_solve_ex, facts=Facts(parts="checked_factors")),
+    Operator("aten::_linalg_solve_ex.default", decomposition=_solve_ex, facts=Facts(composed="checked_factors")),
     Operator("aten::_linalg_svd", facts=Facts(raises_at_call=True, correct="correct_svd", check_values="check_ends")),
     Operator("aten::_linalg_svd.default", decomposition=_svd),
     Operator(
         "aten::cholesky",
         facts=Facts(raises_at_call=True, accepts="identities", bad_dtypes={"self": "has_integral_type"}),
     ),
-    Operator("aten::cholesky.default", facts=Facts(parts="checked_cholesky")),
+    Operator("aten::cholesky.default", facts=Facts(composed="checked_cholesky")),
     Operator(
         "aten::cholesky_inverse",
         facts=Facts(accepts="identities", bad_dtypes={"self": "has_integral_type"}, check_values="check_factor"),
     ),
     Operator("aten::cholesky_inverse.default", decomposition=_cholesky_inverse),
     Operator("aten::geqrf.default", decomposition=_geqrf),
-    Operator("aten::linalg_cholesky_ex.default", decomposition=_cholesky_ex, facts=Facts(parts="checked_factors")),
+    Operator("aten::linalg_cholesky_ex.default", decomposition=_cholesky_ex, facts=Facts(composed="checked_factors")),
     Operator("aten::linalg_householder_product.default", decomposition=_householder_product),
-    Operator("aten::linalg_inv_ex.default", decomposition=_inv_ex, facts=Facts(parts="checked_factors")),
-    Operator("aten::linalg_ldl_factor_ex.default", facts=Facts(parts="checked_factors")),
+    Operator("aten::linalg_inv_ex.default", decomposition=_inv_ex, facts=Facts(composed="checked_factors")),
+    Operator("aten::linalg_ldl_factor_ex.default", facts=Facts(composed="checked_factors")),
     Operator("aten::linalg_ldl_solve aten::linalg_lu_solve aten::lu_unpack", facts=Facts(accepts="ones")),
     # Residuals exist only if the matrix turns out to have full rank.
     Operator("aten::linalg_lstsq", facts=Facts(has_misleading_meta=True)),
-    Operator("aten::linalg_lstsq.out", facts=Facts(parts="least_squares")),
+    Operator("aten::linalg_lstsq.out", facts=Facts(composed="least_squares")),
     Operator("aten::linalg_lu.default", decomposition=_lu),
-    Operator("aten::linalg_lu_factor_ex.default", decomposition=_lu_factor_ex, facts=Facts(parts="checked_factors")),
+    Operator("aten::linalg_lu_factor_ex.default", decomposition=_lu_factor_ex, facts=Facts(composed="checked_factors")),
     Operator("aten::linalg_lu_solve.default", decomposition=_lu_solve),
-    Operator("aten::linalg_matrix_exp.default", facts=Facts(parts="matrix_exponential")),
+    Operator("aten::linalg_matrix_exp.default", facts=Facts(composed="matrix_exponential")),
     Operator("aten::linalg_qr.default", decomposition=_qr),
     Operator("aten::linalg_solve_triangular.default", decomposition=_solve_triangular),
     Operator("aten::lu_unpack.default", decomposition=_lu_unpack),

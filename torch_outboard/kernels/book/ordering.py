@@ -130,7 +130,7 @@ def _check_sorter(sequence: torch.Tensor, *_: Any, sorter: torch.Tensor | None =
 
 
 OPERATORS = (
-    Operator("aten::_unique2.default", facts=Facts(parts="unique")),
+    Operator("aten::_unique2.default", facts=Facts(composed="unique")),
     Operator("aten::bucketize", facts=Facts(bad_arguments={"boundaries": "has_several_dimensions"})),
     Operator("aten::kthvalue", guarded=("k",)),
     Operator("aten::kthvalue.default", decomposition=_kth),
@@ -154,6 +154,6 @@ OPERATORS = (
     Operator("aten::sort.stable", decomposition=_sort, template="sorts:sort"),
     Operator("aten::topk", guarded=("k",), facts=Facts(checks_all_in_meta=True)),
     Operator("aten::topk.default", decomposition=_topk),
-    Operator("aten::unique_consecutive.default", facts=Facts(parts="unique_consecutive")),
-    Operator("aten::unique_dim.default", facts=Facts(parts="unique_along")),
+    Operator("aten::unique_consecutive.default", facts=Facts(composed="unique_consecutive")),
+    Operator("aten::unique_dim.default", facts=Facts(composed="unique_along")),
 )

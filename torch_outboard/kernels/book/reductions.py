@@ -187,9 +187,9 @@ OPERATORS = (
     Operator("aten::all.default", decomposition=_as_row(torch.ops.aten.all.default)),
     Operator("aten::aminmax", facts=Facts(bad_arguments={"self min max": "dtypes_differ<3>"})),
     Operator("aten::any.default", decomposition=_as_row(torch.ops.aten.any.default)),
-    Operator("aten::bincount.default", facts=Facts(parts="bincount")),
+    Operator("aten::bincount.default", facts=Facts(composed="bincount")),
     Operator("aten::count_nonzero.dim_IntList", facts=Facts(shape_rule="count_nonzero")),
-    Operator("aten::equal.default", facts=Facts(parts="equal")),
+    Operator("aten::equal.default", facts=Facts(composed="equal")),
     Operator(
         "aten::histc",
         facts=Facts(

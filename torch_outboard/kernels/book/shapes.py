@@ -47,7 +47,7 @@ OPERATORS = (
     Operator("aten::select_copy.int", decomposition=_copied(torch.ops.aten.select.int)),
     Operator("aten::slice_copy.Tensor", decomposition=_copied(torch.ops.aten.slice.Tensor)),
     Operator("aten::split_copy.Tensor", decomposition=_copied(torch.ops.aten.split.Tensor)),
-    Operator("aten::cat.default", decomposition=_cat, facts=Facts(begins_in_parts=True, parts="cat_of_many")),
+    Operator("aten::cat.default", decomposition=_cat, facts=Facts(is_composed_first=True, composed="cat_of_many")),
     Operator("aten::constant_pad_nd", guarded=("pad",)),
     Operator("aten::roll", guarded=("shifts",), facts=Facts(correct="correct_roll")),
     Operator("aten::roll.default", check=_check_shifts),
