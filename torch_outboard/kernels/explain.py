@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from torch_outboard import _C
-from torch_outboard._attach import attached_driver, chain_of, providers_of
+from torch_outboard._attach import attached_driver
+from torch_outboard._settings import chain_of, providers_of
 from torch_outboard.kernels import route
 from torch_outboard.kernels.book import table
 from torch_outboard.kernels.book.row import Draw, Fill, Numbers, Operator
