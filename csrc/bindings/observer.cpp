@@ -125,7 +125,8 @@ class PythonObserver final : public Observer {
       return;
     }
     const WithGil gil;
-    // An observed call may run while an exception propagates, for example when a `with` block is left.
+    // An observed call may run while an exception propagates: when a `with` block is left, for
+    // example.
     const KeptError kept;
     const Object arguments = make();
     const Object result(arguments ? PyObject_CallObject(callback_.get(), arguments.get()) : nullptr);

@@ -310,21 +310,21 @@ struct Row {
 // Numbers. One element of a tensor suffices to get the kernel's error.
 constexpr Row kNumbers[] = {
 #define OB_BAD_NUMBERS OB_ROW
-#include "built/book.inc"
+#include <built/book.inc>
 #undef OB_BAD_NUMBERS
 };
 
 // Shapes, and dtypes of one argument that must fit another's.
 constexpr Row kArguments[] = {
 #define OB_BAD_ARGUMENTS OB_ROW
-#include "built/book.inc"
+#include <built/book.inc>
 #undef OB_BAD_ARGUMENTS
 };
 
 // Dtypes that neither the CPU nor CUDA has kernels for.
 constexpr Row kDtypes[] = {
 #define OB_BAD_DTYPES OB_ROW
-#include "built/book.inc"
+#include <built/book.inc>
 #undef OB_BAD_DTYPES
 };
 

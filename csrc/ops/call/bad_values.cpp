@@ -131,7 +131,7 @@ struct ValueRow {
 
 constexpr ValueRow kValueRows[] = {
 #define OB_BAD_VALUES(op, check, is_left) ValueRow{op, check, is_left},
-#include "built/book.inc"
+#include <built/book.inc>
 #undef OB_BAD_VALUES
 };
 

@@ -12,8 +12,8 @@ namespace outboard {
 
 namespace {
 
-// The book's rows, sorted by name: "aten::div" stands for all overloads of this form, "aten::add_.Tensor" or
-// "aten::cat.default" for one.
+// The book's rows, sorted by name: "aten::div" stands for all overloads of this form,
+// "aten::add_.Tensor" or "aten::cat.default" for one.
 struct FactsRow {
   std::string_view op;
   Facts facts;
@@ -21,7 +21,7 @@ struct FactsRow {
 
 constexpr FactsRow kRows[] = {
 #define OB_FACTS(op, ...) FactsRow{op, Facts{__VA_ARGS__}},
-#include "built/book.inc"
+#include <built/book.inc>
 #undef OB_FACTS
 };
 
@@ -68,7 +68,7 @@ Facts completed(Facts facts, const Facts& general) {
 
 constexpr std::pair<std::string_view, std::string_view> kKernelTraits[] = {
 #define OB_KERNEL_TRAIT(trait, op) {trait, op},
-#include "built/book.inc"
+#include <built/book.inc>
 #undef OB_KERNEL_TRAIT
 };
 

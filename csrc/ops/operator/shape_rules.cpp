@@ -518,7 +518,7 @@ void add(std::vector<MetaKernelEntry>& entries, Function<TorchOp>* rule) {
 
 void add_shape_rules(std::vector<MetaKernelEntry>& entries) {
 #define OB_SHAPE_RULE(op, rule) add<at::_ops::op>(entries, rule);
-#include "built/book.inc"
+#include <built/book.inc>
 #undef OB_SHAPE_RULE
 }
 

@@ -433,7 +433,7 @@ bool add_sparse(const Call& call, torch::jit::Stack& results) {
 Compose composition_of(const Operator& op) {
   static const std::unordered_map<std::string, Compose> known{
 #define OB_COMPOSED(op, compose) {op, compose},
-#include "built/book.inc"
+#include <built/book.inc>
 #undef OB_COMPOSED
   };
   const auto found = known.find(op.name);

@@ -31,7 +31,8 @@ def _with_trait(trait: str) -> frozenset[str]:
     return frozenset(name.partition("::")[2] for kind, name in _C.kernel_traits() if kind == trait)
 
 
-# Operators whose kernels check indices or conditions, divide, or add to memory that several items write.
+# Operators whose kernels check indices or conditions, divide, or add to memory that several items
+# write.
 CHECKED = _with_trait("kernel_checks")
 DIVIDING = _with_trait("kernel_divides")
 ADDING = _with_trait("kernel_adds")
