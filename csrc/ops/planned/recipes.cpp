@@ -119,11 +119,11 @@ std::string obstacle(const Call& call) {
       // A plan conjugates what it reads.
       const bool is_conjugated = tensor.is_conj() && !tensor.is_neg() && !call.op().args[i].is_written;
       if (!is_conjugated && !has_plain_elements(tensor)) {
-        found = "an argument is not a dense strided tensor";
+        found = "an argument is not a dense strided tensor [layout]";
       } else if (tensor.is_cpu() && tensor.dim() > 0) {
-        found = "an argument on the CPU has dimensions";
+        found = "an argument on the CPU has dimensions [layout]";
       } else if (call.op().args[i].is_written && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
-        found = "elements of an output share memory";
+        found = "elements of an output share memory [layout]";
       }
     });
   }
@@ -171,13 +171,13 @@ bool is_aliased(const Call& call) {
 
 std::string unusable(const Operator& op, const c10::Error& error) {
   static std::atomic<bool> has_warned{false};
-  std::string reason = std::string("its plan can't be used: ") + error.what_without_backtrace();
+  const std::string reason = std::string("its plan can't be used: ") + error.what_without_backtrace();
   if (!has_warned.exchange(true)) {
     TORCH_WARN(
         "the kernel that was generated for ", op.name, " is not used, so its calls may be slow: ", reason,
         ". This warning appears once; torch_outboard.kernels.refused_operators() returns every refused operator.");
   }
-  return reason;
+  return reason + " [program]";
 }
 
 std::string words_of(const std::exception& error) {
@@ -376,7 +376,7 @@ std::shared_ptr<const PlannedCall> OperatorRecipes::build(const Call& call, cons
                                                           const std::shared_ptr<Class>& group) {
   const PlanBuilder* ask = builder.load();
   if (ask == nullptr) {
-    return refuse("nobody builds plans here", nullptr);
+    return refuse("nobody builds plans here [no-generator]", nullptr);
   }
   group->failure.raise_if_recent();
   BuiltPlan built;
@@ -405,7 +405,7 @@ std::shared_ptr<const PlannedCall> OperatorRecipes::build(const Call& call, cons
   }
   if (result == nullptr) {
     return refuse("the guards of its plan don't hold for the call that it was built for, or the plan's result has other"
-                  " strides than the operator's meta kernel",
+                  " strides than the operator's meta kernel [plan]",
                   nullptr);
   }
   if (result->recipe != nullptr) {
