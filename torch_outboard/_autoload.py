@@ -31,6 +31,7 @@ def autoload(name: str) -> None:
     if wanted and wanted != name:
         _warn_once(name, f"torch-outboard does not load driver {name!r}: {VARIABLE} names {wanted!r}")
         return
+    # Not at the top: most processes that import torch attach nothing.
     from torch_outboard._attach import attached_by, attached_driver, is_attached_as
 
     first = attached_driver()

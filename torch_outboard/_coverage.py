@@ -6,6 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
+from torch_outboard._attach import attached_driver
+from torch_outboard.kernels import refused_operators
+
 __all__ = ["Coverage", "CoverageRow", "coverage", "reset_coverage"]
 
 
@@ -101,20 +104,15 @@ def coverage() -> Coverage:
 
     The list is empty before a driver is attached.
     """
-    from torch_outboard._attach import attached_driver
-
     if attached_driver() is None:
         return Coverage([])
     from torch_outboard import _C
-    from torch_outboard.kernels import refused_operators
 
     return Coverage([CoverageRow(*row) for row in _C.coverage()], refused_operators())
 
 
 def reset_coverage() -> None:
     """Set all counters of `coverage` to 0."""
-    from torch_outboard._attach import attached_driver
-
     if attached_driver() is not None:
         from torch_outboard import _C
 

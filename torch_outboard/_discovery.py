@@ -8,15 +8,12 @@ import importlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch_outboard._errors import RegistrationError
 from torch_outboard._options import nearest
+from torch_outboard.driver import Driver
 
-if TYPE_CHECKING:
-    from torch_outboard.driver import Driver
-
-__all__ = ["GROUP", "FoundDriver", "attaches_itself", "find_driver", "found_drivers"]
+__all__ = ["GROUP", "FoundDriver", "attaches_itself", "described", "find_driver", "found_drivers"]
 
 GROUP = "torch_outboard.drivers"
 # torch's group of entry points, which `import torch` calls, and the module of our entry point.
@@ -75,6 +72,26 @@ def find_driver(name: str) -> type[Driver]:
     )
 
 
+def described(driver: str | type[Driver] | Driver, options: dict[str, object]) -> Driver:
+    """Return the instance that `attach` was given, or the one of a class or of a name with these options."""
+    if isinstance(driver, Driver):
+        if options:
+            raise RegistrationError(
+                f"driver {driver.name!r} cannot be attached: options are given to the class, "
+                f"attach({type(driver).__name__}(…)), not beside an instance"
+            )
+        if not hasattr(driver, "option_values"):
+            raise RegistrationError(
+                f"driver {driver.name!r} cannot be attached: {type(driver).__name__}.__init__ must call "
+                "super().__init__(**options)"
+            )
+        return driver
+    found = find_driver(driver) if isinstance(driver, str) else driver
+    if not (isinstance(found, type) and issubclass(found, Driver)):
+        raise TypeError(f"a driver is a name or a subclass of torch_outboard.Driver, not {found!r}")
+    return found(**options)
+
+
 def _by_device(name: str, found: Iterable[FoundDriver]) -> type[Driver] | None:
     """Return the driver whose devices have this name, or None; skip drivers that cannot be loaded."""
     for one in found:
@@ -86,8 +103,6 @@ def _by_device(name: str, found: Iterable[FoundDriver]) -> type[Driver] | None:
 
 
 def _load(name: str, target: str) -> type[Driver]:
-    from torch_outboard.driver import Driver
-
     module_name, _, attribute = target.partition(":")
     try:
         driver = getattr(importlib.import_module(module_name), attribute)

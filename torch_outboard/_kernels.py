@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from torch_outboard._errors import RegistrationError
+from torch_outboard.driver import Driver
 
-__all__ = ["register_kernel"]
+__all__ = ["register_kernel", "register_kernels"]
 
 
 def register_kernel(op: str, kernel: Callable[..., Any]) -> None:
@@ -44,3 +45,14 @@ def register_kernel(op: str, kernel: Callable[..., Any]) -> None:
     if not _C.is_attached():
         raise RegistrationError("attach a driver before registering kernels: torch_outboard.attach(name)")
     _C.register_native_kernel(op, kernel)
+
+
+def register_kernels(driver: Driver) -> None:
+    """Register the kernels that a driver's class names."""
+    if hidden := sorted(set(type(driver).kernels) - set(driver.kernels)):
+        raise RegistrationError(
+            f"driver {driver.name!r} replaces the attribute `kernels` of its class, which names kernels for "
+            f"{', '.join(hidden)}. Give the instance's attribute another name"
+        )
+    for op, kernel in driver.kernels.items():
+        register_kernel(op, kernel)

@@ -442,7 +442,7 @@ def _start(sanitizer: _Sanitizer) -> None:
 
     global _active
     _active = sanitizer
-    _C.set_trace(sanitizer)
+    _C.set_observer(sanitizer)
 
 
 def enable_with_log() -> Log:
@@ -456,7 +456,7 @@ def disable() -> None:
     """Stop to watch; `races` still returns the races found."""
     from torch_outboard import _C
 
-    _C.set_trace(None)
+    _C.set_observer(None)
 
 
 def finish() -> None:

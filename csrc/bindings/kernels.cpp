@@ -18,8 +18,9 @@
 #include "kernels/plan.h"
 #include "ops/call/recent_failure.h"
 #include "ops/description.h"
-#include "ops/generated/generated_provider.h"
-#include "ops/generated/recipes.h"
+#include "ops/operator/facts.h"
+#include "ops/planned/generated_provider.h"
+#include "ops/planned/recipes.h"
 #include "ops/providers.h"
 
 namespace outboard::bindings {
@@ -97,7 +98,7 @@ BuiltPlan ask_for_plan(BuiltPlan (*read)(PyObject*), const char* function, const
                        c10::ArrayRef<c10::IValue> given, More... more) {
   if (python_is_gone()) {
     BuiltPlan gone;
-    gone.refusal = "the interpreter is about to go";
+    gone.refusal = "the interpreter is about to go [no-thread]";
     return gone;
   }
   return with_builder(
@@ -265,6 +266,16 @@ PyObject* py_describe_operator(PyObject*, PyObject* given) {
   });
 }
 
+PyObject* py_kernel_traits(PyObject*, PyObject*) {
+  return guarded([] {
+    py::list rows;
+    for (const auto& [trait, row] : kernel_traits()) {
+      rows.append(py::make_tuple(std::string(trait), std::string(row)));
+    }
+    return rows.release().ptr();
+  });
+}
+
 PyObject* py_set_build_threads(PyObject*, PyObject* given) {
   const long count = PyLong_AsLong(given);
   if (count == -1 && PyErr_Occurred()) {
@@ -303,6 +314,8 @@ PyMethodDef kernels_methods[] = {
      PyDoc_STR("(operator, reason) of each operator for which no plan was built.")},
     {"describe_operator", py_describe_operator, METH_O,
      PyDoc_STR("(part, text, place) of what decides how an operator is run.")},
+    {"kernel_traits", py_kernel_traits, METH_NOARGS,
+     PyDoc_STR("(trait, row) of what the book says of generated kernels, as the core was built.")},
     {"built_plans", py_built_plans, METH_NOARGS, PyDoc_STR("How many plans were built since the start.")},
     {"set_plan_variant", py_set_plan_variant, METH_O, PyDoc_STR("Calls have plans of their own for each number.")},
     {"set_retry_interval", py_set_retry_interval, METH_O,

@@ -24,10 +24,10 @@ PyMODINIT_FUNC PyInit__C() {
   if (!module) {
     return nullptr;
   }
-  for (PyMethodDef* methods :
-       {driver_methods, device_methods, stream_methods, memory_methods, memory_pool_methods, memory_history_methods,
-        storage_methods, ops_methods, amp_methods, generator_methods, graph_methods, host_view_methods, trace_methods,
-        compile_methods, kernels_methods, launch_methods, private_file_methods, distributed_methods}) {
+  for (PyMethodDef* methods : {driver_methods, device_methods, stream_methods, memory_methods, memory_pool_methods,
+                               memory_history_methods, storage_methods, ops_methods, amp_methods, generator_methods,
+                               graph_methods, host_view_methods, observer_methods, compile_methods, kernels_methods,
+                               launch_methods, private_file_methods, distributed_methods}) {
     if (PyModule_AddFunctions(module.get(), methods) < 0) {
       return nullptr;
     }

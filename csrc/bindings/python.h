@@ -131,7 +131,7 @@ extern PyMethodDef amp_methods[];
 extern PyMethodDef generator_methods[];
 extern PyMethodDef graph_methods[];
 extern PyMethodDef host_view_methods[];
-extern PyMethodDef trace_methods[];
+extern PyMethodDef observer_methods[];
 extern PyMethodDef compile_methods[];
 extern PyMethodDef kernels_methods[];
 extern PyMethodDef launch_methods[];

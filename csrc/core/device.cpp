@@ -16,10 +16,10 @@
 #include "core/kernel_failure.h"
 #include "core/late_warnings.h"
 #include "core/lost_device.h"
+#include "core/observer.h"
 #include "core/process.h"
 #include "core/stream.h"
 #include "core/touched.h"
-#include "core/trace.h"
 
 namespace outboard {
 
@@ -317,7 +317,7 @@ void synchronize_device(c10::DeviceIndex device, Leave leave) {
     synchronize_streams(device);
   }
   activity.finish();
-  trace_order(TraceOrder::DeviceSync, device, 0);
+  observe_order(ObservedOrder::DeviceSync, device, 0);
   detail::end_graph_replays(replays);
   tell_device_failures(device);
   detail::after_wait(device);
@@ -357,7 +357,7 @@ void drain_device(c10::DeviceIndex device) {
         report_failure(place, failure);
       }
       activity.finish();
-      trace_order(TraceOrder::DeviceSync, device, 0);
+      observe_order(ObservedOrder::DeviceSync, device, 0);
       return;
     }
   }

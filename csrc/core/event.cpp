@@ -12,8 +12,8 @@
 #include "core/device.h"
 #include "core/error.h"
 #include "core/kernel_failure.h"
+#include "core/observer.h"
 #include "core/process.h"
-#include "core/trace.h"
 
 namespace outboard {
 
@@ -112,7 +112,7 @@ void Event::record(Stream& stream) {
   }
   before_ = std::move(before);
   mark_ = std::move(mark);
-  trace_order(TraceOrder::EventRecord, device_, stream.id, device_, handle_);
+  observe_order(ObservedOrder::EventRecord, device_, stream.id, device_, handle_);
 }
 
 void Event::block(Stream& stream) const {
@@ -133,7 +133,7 @@ void Event::block(Stream& stream) const {
           "stream_wait_event", stream.device);
     activity.finish();
     depend_on(stream, before_);
-    trace_order(TraceOrder::EventWait, stream.device, stream.id, device_, handle_);
+    observe_order(ObservedOrder::EventWait, stream.device, stream.id, device_, handle_);
   }
 }
 
@@ -146,7 +146,7 @@ bool Event::query() const {
   const ob_status status = driver().event_query(driver().self, device_, handle_);
   if (status != OB_NOT_READY) {
     check(status, "event_query", device_);
-    trace_order(TraceOrder::EventSync, device_, 0, device_, handle_);
+    observe_order(ObservedOrder::EventSync, device_, 0, device_, handle_);
   }
   return status == OB_OK;
 }
@@ -182,7 +182,7 @@ void Event::wait(Leave leave) const {
     if (!is_unimplemented(status)) {
       check(status, "event_synchronize", device_);
       activity.finish();
-      trace_order(TraceOrder::EventSync, device_, 0, device_, handle_);
+      observe_order(ObservedOrder::EventSync, device_, 0, device_, handle_);
       return;
     }
   }
@@ -194,7 +194,7 @@ void Event::wait(Leave leave) const {
     pause = std::min(pause * 2, std::chrono::microseconds{1000});
   }
   activity.finish();
-  trace_order(TraceOrder::EventSync, device_, 0, device_, handle_);
+  observe_order(ObservedOrder::EventSync, device_, 0, device_, handle_);
 }
 
 // Poll, so that a signal may end the wait.

@@ -14,9 +14,9 @@
 #include "core/event.h"
 #include "core/kernel_failure.h"
 #include "core/lost_device.h"
+#include "core/observer.h"
 #include "core/process.h"
 #include "core/sync_debug.h"
-#include "core/trace.h"
 
 namespace outboard {
 
@@ -202,7 +202,7 @@ bool query_stream(Stream& stream) {
     if (!is_unimplemented(status)) {
       if (status != OB_NOT_READY) {
         check(status, "stream_query", stream.device);
-        trace_order(TraceOrder::StreamSync, stream.device, stream.id);
+        observe_order(ObservedOrder::StreamSync, stream.device, stream.id);
       }
       return status == OB_OK;
     }
@@ -235,7 +235,7 @@ void synchronize_stream(Stream& stream, Leave leave) {
   stream.failures.has_driver_work.store(false, std::memory_order_relaxed);  // this wait raises its failure
   detail::check_wait(wait_for_stream(stream), stream);
   activity.finish();
-  trace_order(TraceOrder::StreamSync, stream.device, stream.id);
+  observe_order(ObservedOrder::StreamSync, stream.device, stream.id);
   tell_failures(before);
   detail::after_wait(stream.device);
 }
@@ -265,7 +265,7 @@ void drain_stream(Stream& stream) {
     report_failure(place, failure);
   }
   activity.finish();
-  trace_order(TraceOrder::StreamSync, stream.device, stream.id);
+  observe_order(ObservedOrder::StreamSync, stream.device, stream.id);
 }
 
 bool has_host_queue() noexcept {

@@ -284,7 +284,7 @@ std::shared_ptr<Staging> DistributedBackend::stage(const Call& call) {
     streams = streams_for(device, place, call);
   }
   auto staging = std::make_shared<Staging>(place, streams, call.read, call.written, call.is_in_place);
-  staging->trace(call.kind.op);
+  staging->observe(call.kind.op);
   call.kind.count(place);
   return staging;
 }
@@ -363,7 +363,7 @@ WorkPtr DistributedBackend::submit_native(Call& call) {
   const std::lock_guard queueing(communicator->mutex);
   auto staging = std::make_shared<Staging>(Place::Native, streams_for(device, Place::Native, call), call.read,
                                            call.written, call.is_in_place);
-  staging->trace(call.kind.op);
+  staging->observe(call.kind.op);
   const NativeCallInfo info{call.kind, sequence, options_->timeout, staging->bytes()};
   if (!native->post(*communicator, call.native, *staging, info, group_)) {
     return nullptr;
@@ -386,7 +386,7 @@ WorkPtr DistributedBackend::submit_native(Call& call) {
 WorkPtr DistributedBackend::defer(Communicator& communicator, Call& call, c10::DeviceIndex device, uint64_t sequence) {
   auto staging = std::make_shared<Staging>(Place::Native, streams_for(device, Place::Native, call), call.read,
                                            call.written, call.is_in_place);
-  staging->trace(call.kind.op);
+  staging->observe(call.kind.op);
   call.kind.count(Place::Native);
   auto work = c10::make_intrusive<DistributedWork>(getRank(), call.kind, sequence, staging, std::move(call.results),
                                                    group_->waiters());

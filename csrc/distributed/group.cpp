@@ -9,7 +9,7 @@
 #include <chrono>
 
 #include "core/blocking.h"
-#include "core/trace.h"
+#include "core/observer.h"
 #include "distributed/api.h"
 
 namespace outboard {
@@ -31,7 +31,7 @@ void Lane::push(std::shared_ptr<Request> request) {
 
 void Lane::loop(State& state) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const Untraced untraced;
+  const Unobserved unobserved;
   std::unique_lock lock(state.mutex);
   for (;;) {
     state.changed.wait(lock, [&] { return !state.requests.empty() || state.is_ending; });
@@ -258,7 +258,7 @@ void Group::run_point_to_point(const std::shared_ptr<Request>& request) {
       works.front()->abort();  // the group was aborted meanwhile
     }
     waiters_->run([self = shared_from_this(), request, works, fail] {
-      const Untraced untraced;
+      const Unobserved unobserved;
       try {
         self->finish(*request, works, true);
       } catch (...) {

@@ -12,8 +12,8 @@
 #include "core/collectives.h"
 #include "core/device.h"
 #include "core/error.h"
+#include "core/observer.h"
 #include "core/process.h"
-#include "core/trace.h"
 #include "distributed/waiters.h"
 
 namespace outboard {
@@ -319,7 +319,7 @@ void NativeGroup::guarded(const Kind& kind, uint64_t sequence, std::chrono::mill
 bool NativeGroup::post(Communicator& communicator, const NativePost& post, Staging& staging, const NativeCallInfo& info,
                        const std::shared_ptr<const void>& owner) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const Untraced untraced;
+  const Unobserved unobserved;
   const c10::StreamGuard guard(to_c10(*staging.out_stream()));
   if (staging.is_captured()) {
     return capture(communicator, post, staging, info, owner);

@@ -7,7 +7,7 @@
 #include "core/blocking.h"
 #include "core/collectives.h"
 #include "core/error.h"
-#include "core/trace.h"
+#include "core/observer.h"
 #include "distributed/native.h"
 #include "distributed/waiters.h"
 
@@ -43,7 +43,7 @@ void NativeGroup::wake_watcher() {
 }
 
 void NativeGroup::loop() {
-  const Untraced untraced;
+  const Unobserved unobserved;
   std::unique_lock lock(mutex_);
   while (!is_stopping_) {
     if (pending_.empty() && queueing_.empty()) {

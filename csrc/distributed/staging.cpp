@@ -10,8 +10,8 @@
 #include "core/blocking.h"
 #include "core/capture.h"
 #include "core/driver.h"
+#include "core/observer.h"
 #include "core/process.h"
-#include "core/trace.h"
 #include "distributed/group.h"
 #include "memory/caching_allocator.h"
 #include "ops/tensors/host_view.h"
@@ -102,7 +102,7 @@ Staging::~Staging() {
 }
 
 void Staging::make_contiguous() {
-  const Untraced untraced;
+  const Unobserved unobserved;
   const c10::StreamGuard guard(to_c10(*streams_.out));
   const auto fresh = [](const at::Tensor& like) {
     return at::empty(like.sizes(), like.options().requires_grad(false));
@@ -116,7 +116,7 @@ void Staging::make_contiguous() {
 }
 
 void Staging::copy_in() {
-  const Untraced untraced;
+  const Unobserved unobserved;
   const c10::StreamGuard guard(to_c10(*streams_.in));
   for (const at::Tensor& tensor : read_) {
     in_.push_back(empty_on_cpu(tensor, true).copy_(tensor, /*non_blocking=*/true));
@@ -178,7 +178,7 @@ void Staging::finish() {
 }
 
 void Staging::copy_out() {
-  const Untraced untraced;
+  const Unobserved unobserved;
   const Tensors& from = out();
   const Tensors& to = is_in_place_ ? read_ : written_;
   const c10::StreamGuard guard(to_c10(*streams_.out));
@@ -261,12 +261,12 @@ uint64_t Staging::bytes() const {
   return bytes;
 }
 
-void Staging::trace(const char* op) const {
-  Trace* const active = outboard::trace();
+void Staging::observe(const char* op) const {
+  Observer* const active = outboard::observer();
   if (C10_LIKELY(active == nullptr) || place_ == Place::Cpu || streams_.out == nullptr || is_captured_) {
     return;
   }
-  std::vector<TraceAccess> accesses;
+  std::vector<ObservedAccess> accesses;
   const auto add = [&](const Tensors& tensors, bool is_write) {
     for (const at::Tensor& tensor : tensors) {
       if (tensor.numel() > 0) {
@@ -281,14 +281,15 @@ void Staging::trace(const char* op) const {
     active->access(op, stream, accesses.data(), accesses.size());
   }
   if (waits_on_host()) {
-    trace_order(TraceOrder::EventRecord, stream.device, stream.id, stream.device, reinterpret_cast<uint64_t>(this));
+    observe_order(ObservedOrder::EventRecord, stream.device, stream.id, stream.device,
+                  reinterpret_cast<uint64_t>(this));
   }
 }
 
-void Staging::trace_wait() const {
+void Staging::observe_wait() const {
   if (waits_on_host()) {
     const c10::DeviceIndex device = streams_.out->device;
-    trace_order(TraceOrder::EventSync, device, 0, device, reinterpret_cast<uint64_t>(this));
+    observe_order(ObservedOrder::EventSync, device, 0, device, reinterpret_cast<uint64_t>(this));
   }
 }
 

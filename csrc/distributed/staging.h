@@ -76,9 +76,9 @@ class Staging {
   uint64_t bytes() const;  // of this rank's tensors
 
   // Tell the stream sanitizer of the accesses, before queue_results(). `op` is the collective's.
-  void trace(const char* op) const;
+  void observe(const char* op) const;
   // Tell it that the host has waited for the exchange, if no stream does.
-  void trace_wait() const;
+  void observe_wait() const;
 
  private:
   bool can_stream() const;

@@ -52,7 +52,7 @@ bool DistributedWork::isCompleted() {
       return completed_;
     }
   }
-  staging_->trace_wait();
+  staging_->observe_wait();
   return staging_->is_done();
 }
 
@@ -83,7 +83,7 @@ bool DistributedWork::wait(std::chrono::milliseconds timeout) {
     }
     raise_copy(error);
   }
-  staging_->trace_wait();
+  staging_->observe_wait();
   synchronize();
   return true;
 }

@@ -7,8 +7,8 @@
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
+#include "core/observer.h"
 #include "core/process.h"
-#include "core/trace.h"
 #include "graph/body.h"
 #include "graph/recorder.h"
 #include "memory/management.h"
@@ -174,7 +174,7 @@ void Graph::capture_end() {
   }
   Recorder& recorder = *std::exchange(recorder_, nullptr);
   body_ = recorder.end();
-  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
+  if (Observer* active = observer(); C10_UNLIKELY(active != nullptr)) {
     active->graph(/*is_replay=*/false, *stream_, capture_id_);
   }
   if (!keep_graph_) {
@@ -205,7 +205,7 @@ void Graph::replay() {
   Stream& stream = current_stream(device);
   refuse_in_capture(stream, "the replay of a graph");
   instantiate();
-  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
+  if (Observer* active = observer(); C10_UNLIKELY(active != nullptr)) {
     active->graph(/*is_replay=*/true, stream, capture_id_);
   }
   body.execution.begin(body, stream);  // from here on the body is in use, even if something fails

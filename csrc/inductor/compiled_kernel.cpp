@@ -17,7 +17,7 @@
 #include "core/stream.h"
 #include "ops/call/call_context.h"
 #include "ops/call/run_error.h"
-#include "ops/generated/kernel_launch.h"
+#include "ops/planned/kernel_launch.h"
 #include "ops/tensors/launch_uses.h"
 #include "ops/tensors/tensor_utils.h"
 

@@ -12,9 +12,9 @@
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
+#include "core/observer.h"
 #include "core/process.h"
 #include "core/queue.h"
-#include "core/trace.h"
 #include "memory/device_heap.h"
 #include "memory/host_allocator.h"
 #include "memory/sharing.h"
@@ -142,7 +142,7 @@ c10::DataPtr allocate(Stream& stream, size_t bytes) {
   ensure_open(stream.device);
   Block* block = heap_of(stream.device).allocate(stream, bytes);
   c10::DataPtr data(reinterpret_cast<void*>(block->address), block, &free_block, device);
-  if (Trace* active = trace_of_all(); C10_UNLIKELY(active != nullptr)) {
+  if (Observer* active = observer_of_all(); C10_UNLIKELY(active != nullptr)) {
     active->allocate(stream.device, block->address, block->size(), stream.id);
   }
   return data;
@@ -179,7 +179,7 @@ void record_stream(const c10::DataPtr& ptr, Stream& stream) {
   // kernels call this for each argument.
   if (Block* block = block_of(ptr); block != nullptr && block->pool->stream != &stream) {
     block->pool->heap->record_stream(block, stream);
-    if (Trace* active = trace_of_all(); C10_UNLIKELY(active != nullptr)) {
+    if (Observer* active = observer_of_all(); C10_UNLIKELY(active != nullptr)) {
       active->record(stream.device, block->address, stream.id);
     }
   }

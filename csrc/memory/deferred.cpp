@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "core/capture.h"
+#include "core/observer.h"
 #include "core/process.h"
 #include "core/queue.h"
 #include "core/stream.h"
-#include "core/trace.h"
 #include "memory/device_heap.h"
 #include "memory/poison.h"
 
@@ -56,7 +56,7 @@ std::exception_ptr DeviceHeap::poison_freed() {
     list = std::exchange(unpoisoned_, nullptr);
     begin(&transit);
   }
-  const Untraced untraced;
+  const Unobserved unobserved;
   std::exception_ptr error;
   try {
     for (const Block* block = list; block; block = block->child[0]) {
@@ -72,7 +72,7 @@ std::exception_ptr DeviceHeap::poison_freed() {
         const PoisonPattern pattern = poison_pattern(number);
         queue_fill(stream, block->address, pattern.data(), sizeof(pattern), block->size() / sizeof(pattern));
       }
-      if (Trace* active = trace_of_all(); C10_UNLIKELY(active != nullptr)) {
+      if (Observer* active = observer_of_all(); C10_UNLIKELY(active != nullptr)) {
         active->poison(device_, block->address, block->size(), number);
       }
     }

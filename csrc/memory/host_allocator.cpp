@@ -20,8 +20,8 @@
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
+#include "core/observer.h"
 #include "core/process.h"
-#include "core/trace.h"
 #include "memory/device_heap.h"
 #include "memory/host_ranges.h"
 #include "memory/poison.h"
@@ -59,7 +59,7 @@ class HostAllocatorImpl final : public Base {
     }
     defer(free_noted(), current_device());
     const std::pair<void*, void*> made = Base::allocate(size);
-    if (Trace* active = trace_of_all(); C10_UNLIKELY(active != nullptr) && made.second != nullptr) {
+    if (Observer* active = observer_of_all(); C10_UNLIKELY(active != nullptr) && made.second != nullptr) {
       const auto* block = static_cast<PinnedBlock*>(made.second);
       active->host_allocate(reinterpret_cast<uint64_t>(block->ptr_), block->size_);
     }

@@ -9,7 +9,7 @@
 #include "core/capture.h"
 #include "core/device.h"
 #include "core/driver.h"
-#include "core/trace.h"
+#include "core/observer.h"
 
 namespace outboard::memory {
 
@@ -102,7 +102,7 @@ bool StreamUses::record_all(Queue& queue) {
 
 // Move finished uses from the queue to settled->done.
 void StreamUses::advance(Queue& queue, Effort effort, Settled* settled) {
-  const Untraced untraced;  // the program does not know what the allocator sees
+  const Unobserved unobserved;  // the program does not know what the allocator sees
   const auto finish = [&](UseList& uses) {
     StreamUse* use = uses.pop();
     use->event = Event();

@@ -12,12 +12,12 @@
 #include "core/driver.h"
 #include "ops/call/argument_checks.h"
 #include "ops/call/call.h"
-#include "ops/call/trace.h"
+#include "ops/call/observe.h"
 #include "ops/call/views.h"
-#include "ops/generated/generated_provider.h"
 #include "ops/host/fallback.h"
 #include "ops/host/host_call.h"
 #include "ops/native/native.h"
+#include "ops/planned/generated_provider.h"
 #include "ops/providers.h"
 
 namespace outboard {
@@ -99,13 +99,13 @@ void run_providers(Operator& op, const Call& call, torch::jit::Stack* stack) {
 void run_chain(Operator& op, torch::jit::Stack* stack) {
   const Call call(op, *stack);
   check_arguments(call);
-  Trace* active = trace();
+  Observer* active = observer();
   if (C10_UNLIKELY(active != nullptr)) {
-    trace_arguments(*active, call);
+    observe_arguments(*active, call);
   }
   run_providers(op, call, stack);
   if (C10_UNLIKELY(active != nullptr)) {
-    trace_results(*active, op, *stack);
+    observe_results(*active, op, *stack);
   }
 }
 

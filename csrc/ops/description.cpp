@@ -7,10 +7,10 @@
 
 #include "core/error.h"
 #include "ops/call/argument_checks.h"
-#include "ops/generated/parts.h"
 #include "ops/native/native.h"
 #include "ops/operator/forms.h"
 #include "ops/operator/operator.h"
+#include "ops/planned/composed.h"
 
 namespace outboard {
 
@@ -42,9 +42,8 @@ void describe_dispatch(const Operator& op, Notes& notes) {
   } else {
     notes.push_back({"operator", meaning_of(op), "csrc/ops/operator/operator.cpp"});
   }
-  const std::string place = "csrc/ops/operator/facts.cpp:" + std::to_string(op.facts.line);
   for (std::string& text : described(op.facts)) {
-    notes.push_back({"operator", std::move(text), place});
+    notes.push_back({"operator", std::move(text), std::string(op.facts.row)});
   }
 }
 
@@ -57,8 +56,7 @@ void describe_checks(const Operator& op, Notes& notes) {
     return;
   }
   for (const BadArgumentRule& rule : op.checks->bad_arguments) {
-    notes.push_back({"checks", "what the CPU's kernel refuses of: " + std::string(rule.args),
-                     "csrc/ops/call/bad_arguments.cpp:" + std::to_string(rule.line)});
+    notes.push_back({"checks", "what the CPU's kernel refuses of: " + std::string(rule.args), std::string(rule.row)});
   }
   for (const OverlapRule& rule : op.checks->overlaps) {
     std::string text = "memory that " + name_of(op, rule.written) + " shares";
@@ -75,8 +73,7 @@ void describe_checks(const Operator& op, Notes& notes) {
     notes.push_back({"checks", "numbers beyond a dtype", "csrc/ops/call/argument_checks.cpp"});
   }
   if (op.checks->bad_values) {
-    notes.push_back({"checks", "values, for which the call waits",
-                     "csrc/ops/call/bad_values.cpp:" + std::to_string(op.checks->bad_values->line)});
+    notes.push_back({"checks", "values, for which the call waits", std::string(op.checks->bad_values->row)});
   }
   if (op.checks->promoted_into) {
     notes.push_back({"checks", "results that " + name_of(op, *op.checks->promoted_into) + " cannot hold",
@@ -87,8 +84,8 @@ void describe_checks(const Operator& op, Notes& notes) {
 void describe_providers(const Operator& op, Notes& notes) {
   const NativeRoute* native = op.native.load(std::memory_order_acquire);
   notes.push_back({"native", native == nullptr ? "no kernel is registered" : "a kernel of " + native->op->name, ""});
-  if (has_parts(op)) {
-    notes.push_back({"generated", "some calls run in parts, as other operators", "csrc/ops/generated/parts.cpp"});
+  if (is_composed(op)) {
+    notes.push_back({"generated", "some calls are composed of other operators", "csrc/ops/planned/composed.cpp"});
   }
   if (op.out_variant) {
     notes.push_back({"host", "the CPU's kernel of " + toString(op.out_variant->operator_name()),

@@ -12,7 +12,7 @@ namespace outboard {
 struct OperatorNote {
   std::string of;  // "operator", "checks", "native", "generated" or "host"
   std::string text;
-  std::string place;  // "csrc/ops/operator/facts.cpp:83"; "" if no file says it
+  std::string place;  // a file, the name of a row of the book ("aten::add"), or ""
 };
 
 // Return the notes about an operator, "aten::add.Tensor", in the order in which they decide. Raise

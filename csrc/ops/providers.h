@@ -12,7 +12,7 @@
 
 namespace outboard {
 
-// Whether kernels are generated for a device's operators (ops/generated/generated_provider.h).
+// Whether kernels are generated for a device's operators (ops/planned/generated_provider.h).
 enum class GeneratedMode : uint8_t {
   Off,
   On,

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <utility>
 
-#include "core/trace.h"
+#include "core/observer.h"
 #include "memory/host_ranges.h"
 
 namespace outboard {
@@ -69,7 +69,7 @@ size_t bytes_from_first(const at::Tensor& tensor) {
 }
 
 std::unique_ptr<at::ObserverContext> report(const at::RecordFunction& call) {
-  Trace* const active = trace();
+  Observer* const active = observer();
   const std::optional<c10::OperatorName> name = call.operator_name();
   if (active == nullptr || !name) {
     return nullptr;

@@ -41,7 +41,7 @@ def test_what_takes_a_call_apart_is_named(explained: Any) -> None:
     output = explained("index_put_", *given)
     assert "aten::index_put_(float32[4, 3], [bool[4, 3]], float32[12], True)" in output
     assert (
-        "generated  some calls run in parts, as other operators\n               csrc/ops/generated/parts.cpp" in output
+        "generated  some calls are composed of other operators\n               csrc/ops/planned/composed.cpp" in output
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from torch_outboard import _C
 from torch_outboard.kernels import book
 from torch_outboard.kernels.book import arithmetic, table
 from torch_outboard.kernels.book.row import Body, Draw, Fill, Numbers, Operator, Refused, Update
@@ -44,7 +45,8 @@ OF_NEWER_TORCH = {"aten::_foreach_clone"}
 
 
 def test_every_row_names_an_operator_and_says_something():
-    known = {base_name(one.name) for one in torch._C._jit_get_all_schemas()}
+    # Facts of an in-place form have its name.
+    known = {name for one in torch._C._jit_get_all_schemas() for name in (one.name, base_name(one.name))}
     own = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "csrc" / "ops" / "own").glob("*.cpp")))
     for name, row in ROWS:
         if "." in name:
@@ -89,7 +91,7 @@ def test_a_row_of_one_overload_goes_before_the_row_of_all():
     assert fill.filled == put.filled == "value"
     assert fill.check is not None and put.check is None and put.decomposition is None
     assert table.operator_of("aten::sort").decomposition is not table.operator_of("aten::sort.stable").decomposition
-    assert table.operator_of("aten::relu") == Operator("")
+    assert table.operator_of("aten::cos") == Operator("")
 
 
 def test_numbers_by_value():
@@ -122,6 +124,49 @@ def test_a_decomposition_that_declines_leaves_the_call_to_inductors():
     checked = Operator("", check=lambda x: 1 / (x - 1))
     with pytest.raises(ZeroDivisionError):
         decomposed(checked, lambda x: x + 2)
+
+
+# What the core has of the book: cmake/book.py reads the rows as text.
+
+sys.path.insert(0, str(ROOT / "cmake"))
+FOLDER = Path(book.__path__[0])
+READER = importlib.import_module("book")
+
+
+def test_the_text_says_what_the_rows_say():
+    assert {name: vars(facts) for name, facts in READER.rows_of(FOLDER).items()} == {
+        name: vars(row.facts) for name, row in sorted(ROWS) if row.facts is not None
+    }
+
+
+def test_the_core_is_built_from_this_book():
+    """If it fails, build: facts reach the core, and the code generator, only so."""
+    traits = ("kernel_checks", "kernel_divides", "kernel_adds", "raises_runtime_error")
+    of_book = {(one, name) for name, row in ROWS for one in traits if getattr(row.facts, one, False)}
+    assert set(_C.kernel_traits()) == of_book
+    places = {place for _, _, place in _C.describe_operator("aten::random_.from")}
+    assert {"aten::random_", "aten::random_.from"} & places == {"aten::random_.from"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ('Operator("aten::add", facts=Facts(layout=CONTIGUOUS))', r"book/own\.py:2: facts have literals alone"),
+        ('Operator("aten::add", facts=Facts(colour="red"))', "facts have literals alone.*colour"),
+        ('Operator(f"aten::{one}", facts=Facts(like=1))', "facts have literals alone"),
+        (
+            'Operator("aten::add aten::sub", facts=Facts(like=1)), Operator("aten::sub", facts=Facts(like=2))',
+            "another row has facts of aten::sub: make one row of both",
+        ),
+    ],
+)
+def test_the_build_refuses_rows_that_it_cannot_read(tmp_path: Path, rows: str, message: str):
+    folder = tmp_path / "torch_outboard" / "kernels" / "book"
+    folder.mkdir(parents=True)
+    (folder / "facts.py").write_text((FOLDER / "facts.py").read_text(encoding="utf-8"), encoding="utf-8")
+    (folder / "own.py").write_text(f"CONTIGUOUS = 1\nOPERATORS = ({rows},)\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match=message):
+        READER.text(folder)
 
 
 def test_the_book_is_read_without_inductor():

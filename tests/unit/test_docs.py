@@ -14,7 +14,7 @@ import pytest
 
 from torch_outboard.cli import main
 from torch_outboard.cli.new import project_files
-from torch_outboard.kernels.reasons import REASONS
+from torch_outboard.kernels.reasons import REMEDIES, code_of
 
 from .contract import ROOT
 from .places import named_files
@@ -119,16 +119,17 @@ def reasons() -> Iterator[tuple[str, str]]:
             if not (isinstance(node, ast.Call) and ast.unparse(node.func) in REFUSING):
                 continue
             # These have their texts from codegen/refused.py, below, and from a row of the book.
-            if ast.unparse(node.args[0]) not in ("str(lacks[0])", "refused.reason", "str(error)", "reason"):
+            elsewhere = ("str(lacks[0])", "refused.reason", "str(error)", "f'{reason} [upstream]'")
+            if ast.unparse(node.args[0]) not in elsewhere:
                 yield path.name, text_of(node.args[0])
     refused = ROOT / "torch_outboard" / "codegen" / "refused.py"
     for node in ast.walk(ast.parse(refused.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef) and node.name == "lack_of":
             yield from ((refused.name, text_of(one.value)) for one in ast.walk(node) if isinstance(one, ast.Return))
-    provider = ROOT / "csrc" / "ops" / "generated" / "generated_provider.cpp"
+    provider = ROOT / "csrc" / "ops" / "planned" / "generated_provider.cpp"
     unasked = provider.read_text(encoding="utf-8").partition("why_unasked(const Call& call) {")[2].partition("}")[0]
     yield from ((provider.name, text) for text in re.findall(r'"([^"]+)"', unasked))
-    recipes = ROOT / "csrc" / "ops" / "generated" / "recipes.cpp"
+    recipes = ROOT / "csrc" / "ops" / "planned" / "recipes.cpp"
     for parts in re.findall(r'(?:refuse\(|found = )\s*((?:"[^"]+"\s*)+)', recipes.read_text(encoding="utf-8")):
         yield recipes.name, "".join(re.findall(r'"([^"]+)"', parts))
 
@@ -142,22 +143,38 @@ def text_of(reason: ast.expr) -> str:
     raise AssertionError(f"a reason is a text that can be read here, not {ast.dump(reason)}")
 
 
+# Reasons that are put together, or that are raised elsewhere.
+COMPOSED = (
+    "its plan can't be used: … [program]",
+    "building its plan raised … [upstream]",
+    "the process is ending, so no plan is built [no-thread]",
+    "no thread can be started to build its plan: … [no-thread]",
+    "the interpreter is about to go [no-thread]",
+)
+
+
+def reasons_by_code() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {code: [] for code in REMEDIES}
+    for reason in sorted({*COMPOSED, *(text for _, text in reasons() if text)}):
+        text, _, code = reason.removesuffix("]").rpartition(" [")
+        found[code].append(text)
+    return found
+
+
 def test_each_reason_for_no_kernel_has_a_remedy():
-    told = {reason for row in REASONS for reason in row.reasons}
     found = list(reasons())
-    assert len(found) > 70 and {"nobody builds plans here", "its graph has constants"} <= {text for _, text in found}
-    missing = sorted({f"{file}: {text}" for file, text in found if text and text not in told})
-    assert not missing, "add to REASONS of kernels/reasons.py, with what to do: " + "; ".join(missing)
-    # Those of C++ that are put together, and PyTorch's own exceptions.
-    elsewhere = {row for one in REASONS if one.code in ("program", "upstream", "no-thread") for row in one.reasons}
-    stale = sorted(told - {text for _, text in found} - elsewhere)
-    assert not stale, f"nothing is refused for these reasons any more: {stale}"
+    assert len(found) > 70 and "nobody builds plans here [no-generator]" in {text for _, text in found}
+    without = sorted({f"{file}: {text}" for file, text in found if text and not code_of(text)})
+    assert not without, "end it with a code of kernels/reasons.py, [plan] for example: " + "; ".join(without)
+    unused = sorted(code for code, texts in reasons_by_code().items() if not texts)
+    assert not unused, f"nothing is refused with these codes any more: {unused}"
 
 
 def test_the_page_has_the_table_of_reasons():
     page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
     given = page.partition("### Reasons and remedies\n")[2].partition("\n## ")[0]
-    rows = [f"| `{code}` | {todo} | {'<br>'.join(f'`{one}`' for one in told)} |" for code, todo, told in REASONS]
+    reasons_of = {code: "<br>".join(f"`{one}`" for one in texts) for code, texts in reasons_by_code().items()}
+    rows = [f"| `{code}` | {todo} | {reasons_of[code]} |" for code, todo in REMEDIES.items()]
     table = "\n".join(["| code | what to do | reasons |", "|---|---|---|", *rows])
     assert table in given, f"the table of docs/kernels.md must be\n\n{table}"
 

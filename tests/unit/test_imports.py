@@ -23,7 +23,18 @@ _CODEGEN = {"codegen.prelude", "codegen.dialects", "codegen.mapping", "codegen.k
 _GENERATED = {*_COMPAT, *_CODEGEN, "compile.runtime", "compile.wrapper", "compile.fx"}
 _LANGUAGE = {*_GENERATED, "compile.generator", "compile.cpp"}
 _ATTACH = {
-    *{*_COMPAT, "_build", "_direct_calls", "_discovery", "_kernels", "_properties", "_variables", "amp", "sanitizer"},
+    *{
+        *_COMPAT,
+        "_build",
+        "_device_name",
+        "_discovery",
+        "_exit",
+        "_install",
+        "_kernels",
+        "_settings",
+        "_variables",
+        "amp",
+    },
     *{"compile.generators", "compile.register", "distributed"},
 }
 # Of torch_outboard.compile, what kernels of eager operators share.
@@ -60,12 +71,16 @@ ROOMS: Mapping[str, Collection[str]] = {
     "_sealed": (),
     "_triton": (),
     "_options": {"_errors"},
-    "_kernels": {"_errors"},
     "_launch": {"_errors", "_options"},
     "_properties": {"_errors", "_options"},
     "sanitizer": {"_errors"},
     "driver": {"_check", "_errors", "_options", "_triton"},
     "_direct_calls": {"driver"},
+    "_install": {"_direct_calls", "_options", "_properties", "driver"},
+    "_settings": {"_options", "_sealed", "driver", "sanitizer"},
+    "_kernels": {"_errors", "driver"},
+    "_device_name": {"_errors"},
+    "_exit": {"driver"},
     "_discovery": {"_errors", "_options", "driver"},
     "_variables": {"_discovery", "_options"},
     "amp": {"_errors", "_options", "driver"},
@@ -114,7 +129,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     "kernels.tune": _TUNING,
     "kernels.plans": {*_TUNING, *_SHARED, "kernels.tune"},
     "kernels.builder": {*_TUNING, "kernels.plans", "kernels.tune"},
-    "kernels.explain": {*_COMPAT, "_attach", "kernels.book", "kernels.operators", "kernels.route"},
+    "kernels.explain": {*_COMPAT, "_attach", "_settings", "kernels.book", "kernels.operators", "kernels.route"},
     "kernels.alone": {*_COMPAT, "_attach", "compile.generators", "kernels.disk"},
     "kernels.bringup": {*_COMPAT, "codegen.dialects", "compile.generators", "compile.runtime", "kernels.tune"},
     "_coverage": {"_attach", "kernels"},
@@ -133,7 +148,8 @@ ROOMS: Mapping[str, Collection[str]] = {
     "race": {*_BASE, "", "as_cuda", "sanitizer", "testing"},
     "doctor": {*_BASE, "", "_attach", "_build", "_discovery", "driver", "integrations", "kernels.disk"},
     "cli": {
-        *{*_BASE, "_attach", "_build", "_compat", "_coverage", "_discovery", "driver", "drivers", "testing"},
+        *{*_BASE, "_attach", "_build", "_compat", "_coverage", "_device_name", "_discovery", "_settings", "driver"},
+        *{"drivers", "testing"},
         "testing.database",
         *{"as_cuda", "doctor", "integrations", "race"},
         *{

@@ -21,7 +21,7 @@ _GRAPH = {*_MEMORY, "csrc/graph"}
 _TENSORS = {*_MEMORY, "csrc/ops/tensors"}
 _OPERATOR = {*_TENSORS, "csrc/ops/operator"}
 _CALL = {*_OPERATOR, "csrc/torch", "csrc/ops/call", "csrc/ops/providers"}
-_CHAIN = {*_CALL, "csrc/kernels", "csrc/ops/native", "csrc/ops/generated", "csrc/ops/host"}
+_CHAIN = {*_CALL, "csrc/kernels", "csrc/ops/native", "csrc/ops/planned", "csrc/ops/host"}
 _OPS = {*_CHAIN, "csrc/ops/boxed", "csrc/ops/description", "csrc/ops/register_native", "csrc/ops/own"}
 _API = {*_OPS, *_GRAPH, "csrc/ops/register", "csrc/inductor", _PUBLIC}
 
@@ -41,8 +41,8 @@ ROOMS: Mapping[str, Collection[str]] = {
     "csrc/ops/providers": _TENSORS,
     "csrc/ops/call": {*_OPERATOR, "csrc/torch"},
     "csrc/ops/native": _CALL,
-    "csrc/ops/generated": {*_CALL, "csrc/kernels"},
-    "csrc/ops/host": {*_CALL, "csrc/ops/generated"},
+    "csrc/ops/planned": {*_CALL, "csrc/kernels"},
+    "csrc/ops/host": {*_CALL, "csrc/ops/planned"},
     "csrc/ops/boxed": _CHAIN,
     "csrc/ops/description": _CHAIN,
     "csrc/ops/register_native": {*_CHAIN, "csrc/ops/boxed"},

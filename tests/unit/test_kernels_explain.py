@@ -120,7 +120,7 @@ def test_the_notes_say_what_is_known() -> None:
     assert "alpha by value" in texts("aten::add.Tensor") and "alpha by value" in texts("aten::add_.Tensor")
     assert "generated values are checked by _check_filled_slices" in texts("aten::index_fill_.int_Tensor")
     assert "generated runs for each tensor of its lists: aten::add.Tensor" in texts("aten::_foreach_add.List")
-    assert "generated some calls run in parts" in texts("aten::nonzero")
+    assert "generated some calls are composed" in texts("aten::nonzero")
     assert "generated neither the book nor Inductor defines it" in texts("aten::_linalg_eigvals")
     assert "checks memory that self shares among its elements, in part with other" in texts("aten::add_.Tensor")
     assert "host the CPU's kernel of aten::add.out" in texts("aten::add.Tensor")

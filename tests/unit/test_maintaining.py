@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from torch_outboard._attach import PROVIDERS
 from torch_outboard._properties import DTYPES
+from torch_outboard._settings import PROVIDERS
 
 from .contract import ROOT, table_entries
 from .places import Change, copy_sources, listing, named_files, section

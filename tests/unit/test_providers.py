@@ -72,7 +72,7 @@ class Wrong(Sim):
 
 del os.environ["OUTBOARD_PROVIDERS"]
 with pytest.raises(ValueError, match="`providers` of the driver 'sim' names .* not 'generatet'.*'generated'"):
-    from torch_outboard._attach import providers_of
+    from torch_outboard._settings import providers_of
     providers_of(Wrong())
 """
     )

@@ -3,24 +3,18 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 from driver.value_checks import AT_CALL, AT_WAIT
 
-from .contract import ROOT
-
-
-def _names(path: Path, pattern: str) -> set[str]:
-    return set(re.findall(pattern, path.read_text()))
+from torch_outboard.kernels.book import table
+from torch_outboard.kernels.operators import base_name
 
 
 def test_every_operator_that_raises_at_the_call_is_tested() -> None:
-    rows = _names(ROOT / "csrc/ops/call/bad_values.cpp", r'ValueRow\{"aten::(\w+)"')
-    facts = _names(ROOT / "csrc/ops/operator/facts.cpp", r'Of\{"aten::(\w+)", \{[^}]*\.raises_at_call')
-    assert rows
-    assert facts
-    assert (rows | facts) - {"_linalg_eigvals"} <= AT_CALL.keys()  # it waits for all that it computes from
+    rows = [(name, row.facts) for subject in table.SUBJECTS for row in subject.OPERATORS for name in row.names.split()]
+    for kind in ("check_values", "raises_at_call"):
+        found = {base_name(name).removeprefix("aten::") for name, facts in rows if getattr(facts, kind, False)}
+        assert found
+        assert found - {"_linalg_eigvals"} <= AT_CALL.keys()  # it waits for all that it computes from
 
 
 def test_no_operator_is_in_both() -> None:

@@ -106,7 +106,7 @@ def _chosen(options: dict[str, str | None]) -> str:
 
 def _check(name: str) -> None:
     import_torch()
-    from torch_outboard._attach import check_name
+    from torch_outboard._device_name import check_name
 
     try:
         check_name(name)

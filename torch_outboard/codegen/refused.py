@@ -16,7 +16,7 @@ from torch._inductor.codegen.common import pointwise_overrides_data
 from torch.utils._pytree import tree_leaves
 
 from torch_outboard.codegen.dialects.dialect import SUFFIXES, Dialect
-from torch_outboard.codegen.kernel.checks import CHECKED, DIVIDING
+from torch_outboard.codegen.kernel.checks import ADDING, CHECKED, DIVIDING
 from torch_outboard.codegen.kernel.overrides import SimtOverrides
 
 __all__ = ["LACK", "leave_to_providers"]
@@ -24,17 +24,6 @@ __all__ = ["LACK", "leave_to_providers"]
 # In a node's meta: what the dialect lacks for the node, worded as a reason of
 # torch_outboard/kernels/reasons.py.
 LACK = "outboard_lack"
-
-# Operators whose kernels add to memory that several items write.
-_ADDING = (
-    "_unsafe_index_put",
-    "index_put",
-    "index_put_",
-    "scatter_add",
-    "scatter_add_",
-    "scatter_reduce",
-    "scatter_reduce_",
-)
 
 
 def leave_to_providers(gm: torch.fx.GraphModule, device: str, dialect: Dialect) -> None:
@@ -58,18 +47,19 @@ def lack_of(node: torch.fx.Node, tensors: list[torch.Tensor], dialect: Dialect) 
     packet = operator._schema.name.partition("::")[2]
     dtype = tensors[0].dtype
     if packet in _missing():
-        return f"generated kernels have no function {packet}"
+        return f"generated kernels have no function {packet} [function]"
     if packet in CHECKED and not dialect.checks:
-        return "its kernel checks what it is given: needs records in the dialect"
+        return "its kernel checks what it is given: needs records in the dialect [records]"
     if packet in DIVIDING and not dialect.checks and not dtype.is_floating_point:
-        return "it divides integers, which may be by zero: needs records in the dialect"
-    if packet in _ADDING and _adds(node) and SUFFIXES.get(dtype) not in dialect.atomics:
-        return f"it adds {dtype} to memory that items share: needs it in atomics of the dialect"
+        return "it divides integers, which may be by zero: needs records in the dialect [records]"
+    if packet in ADDING and _adds(node) and SUFFIXES.get(dtype) not in dialect.atomics:
+        return f"it adds {dtype} to memory that items share: needs it in atomics of the dialect [atomics]"
     for one in tensors:
         # Inductor itself generates no kernels for complex numbers.
         if not dialect.supports(one.dtype) and not one.is_complex():
             name = dialect.name
-            return f"the dialect {name!r} has no {one.dtype}: float64 needs has_double, others a kernel of the driver"
+            needs = "float64 needs has_double, others a kernel of the driver"
+            return f"the dialect {name!r} has no {one.dtype}: {needs} [element-type]"
     return ""
 
 

@@ -49,7 +49,7 @@ def register(driver: Driver) -> None:
 
 
 def _properties_of_devices() -> list[DeviceProperties]:
-    # Not at the top: that module needs an attached driver.
+    # Not at the top: `outboard info` works without the extension.
     from torch_outboard.device.devices import device_count, get_device_properties
 
     return [get_device_properties(index) for index in range(device_count())]

@@ -12,6 +12,7 @@ from torch_outboard import _C
 from torch_outboard._properties import DeviceProperties
 from torch_outboard.device import _context
 from torch_outboard.device._context import device_index
+from torch_outboard.device.random import default_generators
 
 __all__ = [
     "can_device_access_peer",
@@ -193,8 +194,6 @@ def _module_getattr(attribute: str) -> Any:
     if attribute == "_initialized":
         return is_initialized()
     if attribute == "default_generators":
-        from torch_outboard.device.random import default_generators
-
         return default_generators()
     raise AttributeError(f"module 'torch.{_context.name}' has no attribute {attribute!r}")
 

@@ -103,7 +103,7 @@ class NvDriver(Driver):
 
 
 def _capability(device: int) -> tuple[int, int]:
-    # Not at the top: that module needs an attached driver.
+    # Not at the top: `outboard info` loads this class without torch.
     from torch_outboard.device.devices import get_device_capability
 
     return get_device_capability(device)

@@ -15,7 +15,7 @@ def refused_operators() -> list[tuple[str, str]]:
     lists of tensors (`torch._foreach_*`) run as one operator for each tensor.
     """
     from torch_outboard import _C
-    from torch_outboard.kernels.reasons import explained
+    from torch_outboard.kernels.reasons import explained  # a table that few programs need
 
     return [(op, explained(reason)) for op, reason in _C.refused_operators()]
 

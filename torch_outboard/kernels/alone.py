@@ -12,6 +12,7 @@ import torch
 from torch_outboard import _C
 from torch_outboard._attach import attach
 from torch_outboard._errors import NotSupportedError, RegistrationError
+from torch_outboard.compile.generators import generators
 from torch_outboard.kernels.disk import packs, store
 
 __all__ = ["attach_alone"]
@@ -35,8 +36,6 @@ def attach_alone(driver: str, options: Mapping[str, str]) -> torch.device:
         module: Any = attach(driver, **options)
     except ImportError as error:
         raise RegistrationError(str(error)) from error
-    from torch_outboard.compile.generators import generators
-
     if not generators().has_eager:
         raise NotSupportedError(
             f"the driver {driver!r} has no generator of kernels: set `kernel_generator` in its Driver class to a "

@@ -75,14 +75,14 @@ class BuildThread:
     def _start(self) -> None:
         with self._lock:
             if self._is_over:
-                raise NoThread("the process is ending, so no plan is built")
+                raise NoThread("the process is ending, so no plan is built [no-thread]")
             if self._thread is not None:
                 return
             thread = threading.Thread(target=self._work, name="torch_outboard.kernels", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:
-                raise NoThread(f"no thread can be started to build its plan: {error}") from error
+                raise NoThread(f"no thread can be started to build its plan: {error} [no-thread]") from error
             self._thread = thread
 
     def _work(self) -> None:

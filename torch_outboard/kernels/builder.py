@@ -318,7 +318,8 @@ def _made(name: str, make: Callable[[], Answer]) -> Answer:
         _log.debug("no plan for %s", name, exc_info=True)
         first = str(error).strip().partition("\n")[0]
         reason = f"building its plan raised {type(error).__name__}: {first}"[:300]
-        route.end(refusal=reason)
+        refusal = CallRefusal(f"{reason} [upstream]")
+        route.end(refusal=str(refusal))
         if author := author_of(error):
             warnings.warn(
                 f"{author} failed to write a kernel of {name} ({reason}), which is a fault of its own. The call "
@@ -326,7 +327,7 @@ def _made(name: str, make: Callable[[], Answer]) -> Answer:
                 RuntimeWarning,
                 stacklevel=1,
             )
-        return refused(CallRefusal(reason))  # another size, another option or another try may have a plan
+        return refused(refusal)  # another size, another option or another try may have a plan
 
 
 def _build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
@@ -354,7 +355,7 @@ def _build_or_refuse(
     symbols: list[int],
 ) -> Answer:
     if not name.startswith(("aten::", "outboard::")):
-        raise OperatorRefusal("it is no operator of torch's own")
+        raise OperatorRefusal("it is no operator of torch's own [foreign]")
     check_refused(name, tensors_in(held[0]))
     with without_own_deprecations():
         import torch._inductor.compile_fx  # noqa: F401  the device is registered with Inductor when this is imported

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from torch_outboard import _C
-from torch_outboard._attach import attached_driver, chain_of, providers_of
+from torch_outboard._attach import attached_driver
+from torch_outboard._settings import chain_of, providers_of
 from torch_outboard.kernels import route
 from torch_outboard.kernels.book import table
 from torch_outboard.kernels.book.row import Draw, Fill, Numbers, Operator
@@ -113,6 +114,12 @@ def _row_named(name: str) -> tuple[Operator, str] | None:
     return None
 
 
+def _place_in_book(place: str) -> str:
+    """Return the file and line of a row that the core refers to by its name; another place as it is."""
+    found = _row_named(place) if "::" in place else None
+    return place if found is None else found[1]
+
+
 def _line_of(name: str, source: str) -> str:
     lines = source.splitlines()
     found = [number for number, line in enumerate(lines, 1) if re.search(rf'["\s]{re.escape(name)}["\s]', line)]
@@ -124,7 +131,7 @@ def _line_of(name: str, source: str) -> str:
 
 def notes_of(name: str) -> list[Note]:
     """Return what is known of an operator, in the order in which it decides."""
-    known = [Note(*row) for row in _C.describe_operator(name)]
+    known = [Note(of, text, _place_in_book(place)) for of, text, place in _C.describe_operator(name)]
     before = [one for one in known if one.of in ("operator", "checks", "native", "generated")]
     return [*before, *_of_book(name), *(one for one in known if one not in before)]
 

@@ -3,19 +3,19 @@
 
 from __future__ import annotations
 
-from torch_outboard.kernels.reasons import row_of
+from torch_outboard.kernels.reasons import code_of
 
 __all__ = ["CallRefusal", "ClassRefusal", "OperatorRefusal", "Refusal", "other_sizes"]
 
 
 class Refusal(Exception):
-    """There is no plan for a call. Raise one of the subclasses, with a reason of `kernels/reasons.py`."""
+    """There is no plan for a call. Raise a subclass, with a reason that ends with its code (`kernels/reasons.py`)."""
 
     def __init__(self, reason: str) -> None:
         if type(self) is Refusal:
             raise TypeError("a refusal is about an operator, a class or a call: raise one of the subclasses")
-        if row_of(reason) is None:
-            raise ValueError(f"kernels/reasons.py has no row for the reason {reason!r}")
+        if not code_of(reason):
+            raise ValueError(f"the reason {reason!r} must end with a code of kernels/reasons.py, such as [plan]")
         super().__init__(reason)
 
 
@@ -36,4 +36,4 @@ class CallRefusal(Refusal):
 
 def other_sizes() -> Refusal:
     """Return the refusal of a call whose sizes do not fit one another; plans of other sizes have guards for them."""
-    return CallRefusal("a tensor has other sizes than the operator takes beside the others")
+    return CallRefusal("a tensor has other sizes than the operator takes beside the others [wrong-call]")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Torch's switches that let products and convolutions of float32 be rounded to TF32, as on CUDA.
 
-csrc/ops/generated/recipes.cpp reads them for the class of a call.
+csrc/ops/planned/recipes.cpp reads them for the class of a call.
 """
 
 from __future__ import annotations

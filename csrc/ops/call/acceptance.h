@@ -9,8 +9,8 @@
 // - for the first call of a class (ops/operator/shape_classes.h), to check the dtypes. If these are
 //   unusual, the call may be larger;
 // - for each signature of an operator, unless it is element-wise with a structured meta
-//   kernel: other meta kernels leave sizes, modes and dimensions to the kernel, except those
-//   listed in ops/operator/facts.cpp;
+//   kernel: other meta kernels leave sizes, modes and dimensions to the kernel, except where
+//   the operator's row in the book says `checks_all_in_meta`;
 // - for a call that its meta kernel refuses, so that the exception has
 //   the CPU kernel's type and words.
 //

@@ -28,7 +28,7 @@ struct BadArgumentRule {
   StandIn stand_in;
   bool is_about_dtypes;  // about the dtypes of the CPU's kernel: a driver's own kernel may support others
   std::string_view args;  // the arguments' names, separated by blanks
-  int line;               // of the row in bad_arguments.cpp
+  std::string_view row;   // the name of the book's row
 };
 
 // Return true if a kernel that converts the number to the dtype may refuse

@@ -85,12 +85,12 @@ Indexed indexed_by(const at::Tensor& self, const c10::IValue& indices) {
 
 }  // namespace
 
-bool selects_badly(const Arguments& args) {
+bool is_bad_index_select(const Arguments& args) {
   const at::Tensor& index = args.tensor(1);
   return index.dim() > 1 || !is_index(args.dtype(1)) || (args.tensor(0).dim() == 0 && index.numel() != 1);
 }
 
-bool reduces_into_badly(const Arguments& args) {
+bool is_bad_index_reduce(const Arguments& args) {
   const at::Tensor& self = args.tensor(0);
   const at::Tensor& index = args.tensor(2);
   const at::Tensor& source = args.tensor(3);
@@ -108,23 +108,23 @@ bool reduces_into_badly(const Arguments& args) {
   return false;
 }
 
-bool no_reduction_into(const Arguments& args) {
+bool is_bad_reduction_name(const Arguments& args) {
   const std::string_view name = args[0].toStringRef();
   return name != "prod" && name != "mean" && name != "amax" && name != "amin";
 }
 
-bool puts_badly(const Arguments& args) {
+bool is_bad_put(const Arguments& args) {
   return args.dtype(1) != c10::kLong || args.dtype(2) != args.dtype(0) ||
          args.tensor(1).numel() != args.tensor(2).numel() ||
          (args.tensor(0).numel() == 0 && args.tensor(1).numel() != 0);
 }
 
-bool fills_badly(const Arguments& args) {
+bool is_bad_index_fill(const Arguments& args) {
   return args.dtype(1) != c10::kLong ||
          (args[2].isScalar() && args[2].toScalar().isComplex() && !c10::isComplexType(args.dtype(0)));
 }
 
-bool copies_badly(const Arguments& args) {
+bool is_bad_index_copy(const Arguments& args) {
   return args.dtype(1) != c10::kLong || args.dtype(2) != args.dtype(0);
 }
 
@@ -142,7 +142,7 @@ bool fills_by_bytes(const Arguments& args) {
   return mask != nullptr && !args[3].toBool() && args.tensor(2).numel() == 1;
 }
 
-bool puts_at_indices_badly(const Arguments& args) {
+bool is_bad_index_put(const Arguments& args) {
   if (args.dtype(2) != args.dtype(0) || fills_by_bytes(args)) {
     return true;
   }
@@ -150,7 +150,7 @@ bool puts_at_indices_badly(const Arguments& args) {
   return indexed.is_bad || (!indexed.has_mask && !at::is_expandable_to(args.tensor(2).sizes(), indexed.sizes));
 }
 
-bool indexes_badly(const Arguments& args) {
+bool is_bad_index(const Arguments& args) {
   return indexed_by(args.tensor(0), args[1]).is_bad;
 }
 

@@ -7,13 +7,13 @@ namespace outboard {
 
 class Arguments;
 
-bool selects_badly(const Arguments& args);          // self, index
-bool reduces_into_badly(const Arguments& args);     // self, dim, index, source
-bool no_reduction_into(const Arguments& args);      // reduce
-bool puts_badly(const Arguments& args);             // self, index, source
-bool fills_badly(const Arguments& args);            // self, index, value
-bool copies_badly(const Arguments& args);           // self, index, source
-bool puts_at_indices_badly(const Arguments& args);  // self, indices, values
-bool indexes_badly(const Arguments& args);          // self, indices
+bool is_bad_index_select(const Arguments& args);          // self, index
+bool is_bad_index_reduce(const Arguments& args);     // self, dim, index, source
+bool is_bad_reduction_name(const Arguments& args);      // reduce
+bool is_bad_put(const Arguments& args);             // self, index, source
+bool is_bad_index_fill(const Arguments& args);            // self, index, value
+bool is_bad_index_copy(const Arguments& args);           // self, index, source
+bool is_bad_index_put(const Arguments& args);  // self, indices, values
+bool is_bad_index(const Arguments& args);          // self, indices
 
 }  // namespace outboard

@@ -122,28 +122,17 @@ void check_weights(const Call& call) {
   TORCH_CHECK(smallest_sum > 0, "invalid multinomial distribution (sum of probabilities <= 0)");
 }
 
-// A line for all overloads of an operator, and of its in-place form.
+// A row for all overloads of an operator, and of its in-place form.
 struct ValueRow {
   std::string_view op;
   void (*check)(const Call&);
-  bool is_left_to_kernels = false;
-  int line = __builtin_LINE();
+  bool is_left_to_kernels;  // in a capture, which cannot wait: the kernel's own check suffices
 };
 
-// In a capture, which cannot wait, the kernel's own check suffices.
-constexpr bool kIsLeft = true;
-
-// Sorted. docs/streams.md lists them.
 constexpr ValueRow kValueRows[] = {
-    ValueRow{"aten::_linalg_eigh", check_ends},
-    ValueRow{"aten::_linalg_svd", check_ends},
-    ValueRow{"aten::cholesky_inverse", check_factor},
-    ValueRow{"aten::histc", check_range, kIsLeft},
-    ValueRow{"aten::index_fill", check_filler, kIsLeft},
-    ValueRow{"aten::masked_fill", check_filler, kIsLeft},
-    ValueRow{"aten::multinomial", check_weights, kIsLeft},
-    ValueRow{"aten::normal", check_deviation, kIsLeft},
-    ValueRow{"aten::searchsorted", check_sorter, kIsLeft},
+#define OB_BAD_VALUES(op, check, is_left) ValueRow{op, check, is_left},
+#include <built/book.inc>
+#undef OB_BAD_VALUES
 };
 
 }  // namespace
@@ -154,7 +143,7 @@ std::optional<BadValueRule> bad_value_rule(const Operator& op) {
     return name == one.op || (name.ends_with('_') && name.substr(0, name.size() - 1) == one.op);
   });
   return row == std::end(kValueRows) ? std::nullopt
-                                     : std::optional(BadValueRule{row->check, row->is_left_to_kernels, row->line});
+                                     : std::optional(BadValueRule{row->check, row->is_left_to_kernels, row->op});
 }
 
 void check_bad_values(const BadValueRule& rule, const Call& call) {

@@ -3,8 +3,8 @@
 // CUDA's operators wait. All other values are checked by the kernel, and the next wait raises.
 #pragma once
 
-#include <cstdint>
 #include <optional>
+#include <string_view>
 
 namespace outboard {
 
@@ -14,7 +14,7 @@ struct Operator;
 struct BadValueRule {
   void (*check)(const Call& call);  // raises
   bool is_left_to_kernels;          // in a capture, which cannot wait
-  int line;                         // of the row in bad_values.cpp
+  std::string_view row;             // the name of the book's row
 };
 
 // Return an operator's rule from the table, if there is one.

@@ -11,9 +11,9 @@
 
 #include "core/behind.h"
 #include "core/capture.h"
+#include "core/observer.h"
 #include "core/queue.h"
 #include "core/sync_debug.h"
-#include "core/trace.h"
 #include "memory/host_allocator.h"
 #include "ops/operator/operator.h"
 #include "ops/tensors/tensor_utils.h"
@@ -94,8 +94,8 @@ void keep_pinned(const at::Tensor& tensor, Stream& stream) {
   record_host_block(tensor.const_data_ptr(), tensor.storage().data_ptr(), stream);
 }
 
-void trace_host(const at::Tensor& pinned, const Stream& stream, bool is_write) {
-  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr) && capture_of(stream) == nullptr) {
+void observe_host(const at::Tensor& pinned, const Stream& stream, bool is_write) {
+  if (Observer* active = observer(); C10_UNLIKELY(active != nullptr) && capture_of(stream) == nullptr) {
     active->host_copy("aten::copy_", stream, reinterpret_cast<uint64_t>(pinned.const_data_ptr()), pinned.nbytes(),
                       is_write);
   }
@@ -133,7 +133,7 @@ void linear_to_device(const at::Tensor& src, const at::Tensor& dst, bool non_blo
     }
     keep_pinned(src, stream);
     if (non_blocking) {
-      trace_host(src, stream, /*is_write=*/false);
+      observe_host(src, stream, /*is_write=*/false);
     }
     copy_bytes(stream, dst.data_ptr(), dst.device(), data, src.device(), bytes);
     if (!non_blocking) {

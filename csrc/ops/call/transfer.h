@@ -36,7 +36,7 @@ void keep_pinned(const at::Tensor& tensor, Stream& stream);
 
 // Report to the observer of streams a copy from or to pinned memory that the caller does not wait
 // for.
-void trace_host(const at::Tensor& pinned, const Stream& stream, bool is_write);
+void observe_host(const at::Tensor& pinned, const Stream& stream, bool is_write);
 
 // Wait for a queued copy from or to the memory of `host`. If the wait fails, the copy may still be
 // under way: the memory is kept until the device has finished it. `op` is for counts of waits.

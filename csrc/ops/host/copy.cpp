@@ -21,12 +21,12 @@
 #include "core/sync_debug.h"
 #include "memory/caching_allocator.h"
 #include "memory/host_allocator.h"
-#include "ops/call/trace.h"
+#include "ops/call/observe.h"
 #include "ops/call/transfer.h"
-#include "ops/generated/generated_provider.h"
 #include "ops/host/fallback.h"
 #include "ops/host/host_call.h"
 #include "ops/operator/operator.h"
+#include "ops/planned/generated_provider.h"
 #include "ops/providers.h"
 #include "ops/tensors/tensor_utils.h"
 
@@ -65,7 +65,7 @@ bool copy_on_host(const at::Tensor& src, const at::Tensor& dst) {
 }
 
 // Do the same with a kernel that is generated for the device. Return false if there is none.
-bool copy_compiled(const at::Tensor& src, const at::Tensor& dst) {
+bool copy_by_plan(const at::Tensor& src, const at::Tensor& dst) {
   if (!allows_generated()) {
     return false;
   }
@@ -151,7 +151,7 @@ void device_to_host(const at::Tensor& given, const at::Tensor& dst, bool non_blo
   }
   if (!waits) {
     keep_pinned(dst, stream);
-    trace_host(dst, stream, /*is_write=*/true);
+    observe_host(dst, stream, /*is_write=*/true);
   }
   copy_bytes(stream, dst.data_ptr(), dst.device(), given.const_data_ptr(), given.device(), given.nbytes());
   if (waits) {
@@ -201,7 +201,7 @@ void within_device(const at::Tensor& src, const at::Tensor& dst) {
     }
     return;
   }
-  if (copy_on_host(src, dst) || copy_lazy(src, dst) || (!same_bits(src, dst) && copy_compiled(src, dst))) {
+  if (copy_on_host(src, dst) || copy_lazy(src, dst) || (!same_bits(src, dst) && copy_by_plan(src, dst))) {
     return;
   }
   if (spans_meet(src, dst)) {  // for example x[:, 1:] = x[:, :-1]: drivers copy only between disjoint memory
@@ -211,7 +211,7 @@ void within_device(const at::Tensor& src, const at::Tensor& dst) {
     within_device(apart, dst);
     return;
   }
-  if (copy_strided_by_driver(src, dst, stream) || copy_compiled(src, dst)) {
+  if (copy_strided_by_driver(src, dst, stream) || copy_by_plan(src, dst)) {
     return;
   }
   // The device cannot do it: copy through the host, and keep what lies between
@@ -274,13 +274,13 @@ at::Tensor copy_from(const at::Tensor& given, const at::Tensor& dst, bool non_bl
   const bool to_our_device = is_ours(*dst.unsafeGetTensorImpl());
   TORCH_CHECK((from_device || src.device().is_cpu()) && (to_our_device || dst.device().is_cpu()), "a copy from ",
               src.device(), " to ", dst.device(), " is not supported: copy to the CPU first");
-  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
+  if (Observer* active = observer(); C10_UNLIKELY(active != nullptr)) {
     // A copy between devices reads and writes on the source's stream, and the
     // destination's stream waits for it.
     const c10::DeviceIndex device = (from_device ? src : dst).device().index();
-    trace_tensors(*active, "aten::copy_", device, dst, src);
+    observe_tensors(*active, "aten::copy_", device, dst, src);
     if (from_device && to_our_device && dst.device() != src.device()) {
-      trace_tensors(*active, "aten::copy_", dst.device().index(), dst, {});
+      observe_tensors(*active, "aten::copy_", dst.device().index(), dst, {});
     }
   }
   if (from_device && to_our_device) {

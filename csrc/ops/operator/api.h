@@ -17,7 +17,7 @@ class OperatorHandle;
 
 namespace outboard {
 
-enum class Provider : uint8_t { Native, Compiled, Host, Fallback, Count };
+enum class Provider : uint8_t { Native, Generated, Host, Fallback, Count };
 OUTBOARD_API const char* provider_name(Provider provider);
 
 // How often each provider ran an operator, since the start or the last reset. An operator's row

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What is known of an operator beyond its schema: where its CPU kernel departs from the schema or
-// from the meta kernel, what it accepts, and what its values decide. One row an operator, in
-// facts.cpp.
+// from the meta kernel, what it accepts, and what its values decide. The rows are the book's,
+// torch_outboard/kernels/book; cmake/book.py makes tables of them for this file and for its users:
+// bad arguments and values (ops/call), shape rules, compositions (ops/planned).
 //
-// What its arguments may not be stands in ops/call/bad_arguments.cpp, which of them may overlap in
-// ops/call/_generated/overlap_table.h; what a provider knows of it, with the provider.
+// Which arguments may overlap is measured, not written: ops/call/_generated/overlap_table.h.
 #pragma once
 
 #include <ATen/core/operator_name.h>
@@ -12,9 +12,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "core/export.h"
 
 namespace outboard {
 
@@ -60,9 +64,9 @@ struct Facts {
   bool has_bounds = false;
   // If an index is a mask, its values decide the result's shape.
   bool masks_decide = false;
-  // Its parts are tried before a plan: a plan for many tensors would have a launch for each, and
-  // no plan can wait for values.
-  bool begins_in_parts = false;
+  // It is composed of others before a plan is tried: a plan for many tensors would have a launch for
+  // each, and no plan can wait for values.
+  bool is_composed_first = false;
   // Its CPU kernel reads past an argument whose elements share memory: it gets a copy.
   bool misreads_expanded = false;
   // It raises errors of values at the call on every device: the caller waits for it. Operators with
@@ -86,12 +90,15 @@ struct Facts {
   std::string_view written_in_secret;
   // The operator whose CPU kernel serves this one, if torch has no CPU kernel of it.
   std::string_view on_cpu;
-  int line = 0;  // of the row
+  std::string_view row;  // the name of the row in the book
 };
 
 // Return what is known of an operator, merged of the rows for its overload and for all its
 // overloads.
 Facts facts_of(const c10::OperatorName& name);
+
+// Return the facts that only the code generator knows what to do with, each with the name of a row.
+OUTBOARD_API std::span<const std::pair<std::string_view, std::string_view>> kernel_traits();
 
 // Return what the row says, in words; empty without a row.
 std::vector<std::string> described(const Facts& facts);

@@ -235,7 +235,7 @@ Operator::Operator(const c10::OperatorHandle& given)
 }
 
 Operator::~Operator() {
-  delete compiled.load();
+  delete recipes.load();
 }
 
 void complete_operators_with(void (*complete)(Operator& op)) {
@@ -305,7 +305,7 @@ const char* provider_name(Provider provider) {
   switch (provider) {
     case Provider::Native:
       return "native";
-    case Provider::Compiled:
+    case Provider::Generated:
       return "generated";
     case Provider::Host:
       return "host";
@@ -323,7 +323,7 @@ std::vector<CoverageRow> coverage() {
   };
   for_each_operator([&](Operator& op) {
     add(op, Provider::Native, op.native_calls.load());
-    add(op, Provider::Compiled, op.compiled_calls.load());
+    add(op, Provider::Generated, op.planned_calls.load());
     add(op, Provider::Host, op.queued_calls.load() + op.waited_calls.load());
     add(op, Provider::Fallback, op.fallback_calls.load());
   });
@@ -333,7 +333,7 @@ std::vector<CoverageRow> coverage() {
 void reset_coverage() {
   for_each_operator([](Operator& op) {
     op.native_calls = 0;
-    op.compiled_calls = 0;
+    op.planned_calls = 0;
     op.queued_calls = 0;
     op.waited_calls = 0;
     op.fallback_calls = 0;

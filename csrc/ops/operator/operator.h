@@ -93,10 +93,10 @@ struct Operator {
   std::atomic<const NativeRoute*> native{nullptr};  // ops/native/native.h
   void (*warns)(const Call& call) = nullptr;  // ops/call/known_warnings.h; null if no warning of it is known
   std::shared_ptr<const ArgumentChecks> checks;  // ops/call/argument_checks.h; null if there are none
-  std::atomic<ProviderMemory*> compiled{
-      nullptr};  // ops/generated/recipes.h; made at the first call; owned by the operator
+  std::atomic<ProviderMemory*> recipes{
+      nullptr};  // ops/planned/recipes.h; made at the first call; owned by the operator
   std::atomic<uint64_t> native_calls{0};
-  std::atomic<uint64_t> compiled_calls{0};
+  std::atomic<uint64_t> planned_calls{0};
   std::atomic<uint64_t> queued_calls{0};
   std::atomic<uint64_t> waited_calls{0};
   std::atomic<uint64_t> fallback_calls{0};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Corrections of the shape that a meta kernel returns, if the CPU's kernel returns another; rows of
-// facts.cpp name them.
+// the book name them.
 #pragma once
 
 #include <ATen/core/stack.h>

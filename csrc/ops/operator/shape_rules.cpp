@@ -517,61 +517,9 @@ void add(std::vector<MetaKernelEntry>& entries, Function<TorchOp>* rule) {
 }  // namespace
 
 void add_shape_rules(std::vector<MetaKernelEntry>& entries) {
-  add<at::_ops::_fused_rms_norm>(entries, fused_rms_norm);
-  add<at::_ops::_fused_rms_norm_backward>(entries, fused_rms_norm_backward);
-  add<at::_ops::abs_out>(entries, abs_out);
-  add<at::_ops::angle>(entries, angle);
-  add<at::_ops::arange_start_out>(entries, arange_out);
-  add<at::_ops::linspace_out>(entries, linspace_out);
-  add<at::_ops::angle_out>(entries, angle_out);
-  add<at::_ops::conj_physical_out>(entries, conj_physical_out);
-  add<at::_ops::logical_not_out>(entries, unary_out);
-  add<at::_ops::logical_and_out>(entries, binary_out);
-  add<at::_ops::logical_or_out>(entries, binary_out);
-  add<at::_ops::logical_xor_out>(entries, binary_out);
-  add<at::_ops::nan_to_num_out>(entries, nan_to_num_out);
-  add<at::_ops::relu>(entries, relu);
-  add<at::_ops::hardswish>(entries, hardswish);
-  add<at::_ops::isnan>(entries, isnan);
-  add<at::_ops::complex_out>(entries, complex_out);
-  add<at::_ops::polar_out>(entries, complex_out);
-  add<at::_ops::hardtanh>(entries, hardtanh);
-  add<at::_ops::hardtanh_out>(entries, hardtanh_out);
-  add<at::_ops::logit>(entries, logit);
-  add<at::_ops::logit_out>(entries, logit_out);
-  add<at::_ops::log_sigmoid_forward>(entries, log_sigmoid_forward);
-  add<at::_ops::_prelu_kernel>(entries, prelu);
-  add<at::_ops::frexp_Tensor_out>(entries, frexp_out);
-  add<at::_ops::rsub_Tensor>(entries, rsub);
-  add<at::_ops::addr>(entries, addr);
-  add<at::_ops::huber_loss>(entries, huber_loss);
-  add<at::_ops::binary_cross_entropy>(entries, binary_cross_entropy);
-  add<at::_ops::median_dim_values>(entries, picked_out);
-  add<at::_ops::nanmedian_dim_values>(entries, picked_out);
-  add<at::_ops::kthvalue_values>(entries, kth_out);
-  add<at::_ops::mode>(entries, mode);
-  add<at::_ops::floor_divide>(entries, floor_divide);
-  add<at::_ops::native_dropout_backward>(entries, native_dropout_backward);
-  add<at::_ops::where_self>(entries, where);
-  add<at::_ops::where_self_out>(entries, where_out);
-  add<at::_ops::masked_fill__Scalar>(entries, masked_fill_scalar);
-  add<at::_ops::masked_fill__Tensor>(entries, masked_fill_tensor);
-  add<at::_ops::flip>(entries, flip);
-  add<at::_ops::index_select>(entries, index_select);
-  add<at::_ops::prod>(entries, prod);
-  add<at::_ops::max>(entries, extremum);
-  add<at::_ops::min>(entries, extremum);
-  add<at::_ops::nansum>(entries, nansum);
-  add<at::_ops::count_nonzero_dim_IntList>(entries, count_nonzero);
-  add<at::_ops::var_correction>(entries, deviation);
-  add<at::_ops::std_correction>(entries, deviation);
-  add<at::_ops::var_mean_correction>(entries, deviation_and_mean);
-  add<at::_ops::std_mean_correction>(entries, deviation_and_mean);
-  add<at::_ops::dot>(entries, dot);
-  add<at::_ops::vdot>(entries, dot);
-  add<at::_ops::native_layer_norm>(entries, native_layer_norm);
-  add<at::_ops::native_layer_norm_backward>(entries, native_layer_norm_backward);
-  add<at::_ops::native_group_norm>(entries, native_group_norm);
+#define OB_SHAPE_RULE(op, rule) add<at::_ops::op>(entries, rule);
+#include <built/book.inc>
+#undef OB_SHAPE_RULE
 }
 
 }  // namespace outboard

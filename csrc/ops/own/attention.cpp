@@ -12,11 +12,11 @@
 
 #include "core/device.h"
 #include "core/error.h"
-#include "ops/generated/generated_provider.h"
 #include "ops/native/native_c.h"
 #include "ops/operator/operator.h"
 #include "ops/own/factories.h"
 #include "ops/own/whole.h"
+#include "ops/planned/generated_provider.h"
 #include "ops/providers.h"
 #include "ops/tensors/tensor_utils.h"
 

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "ops/boxed.h"
-#include "ops/generated/generated_provider.h"
 #include "ops/operator/operator.h"
 #include "ops/own/factories.h"
+#include "ops/planned/generated_provider.h"
 #include "ops/providers.h"
 #include "ops/tensors/tensor_utils.h"
 
@@ -130,7 +130,7 @@ class CtcKernel final : public c10::OperatorKernel {
     const at::Tensor log_probs = argument(0).toTensor(), targets = argument(1).toTensor();
     const std::vector<int64_t> input_lengths = argument(2).toIntVector(), target_lengths = argument(3).toIntVector();
     const int64_t blank = argument(is_forward ? 4 : 6).toInt();
-    if (has_native(torchs_) || !is_compiled(log_probs, targets) ||
+    if (has_native(torchs_) || !may_have_plan(log_probs, targets) ||
         !are_valid(log_probs, targets, input_lengths, target_lengths, blank)) {
       run_chain(torchs_, stack);
       return;
@@ -146,7 +146,7 @@ class CtcKernel final : public c10::OperatorKernel {
   }
 
  private:
-  static bool is_compiled(const at::Tensor& log_probs, const at::Tensor& targets) {
+  static bool may_have_plan(const at::Tensor& log_probs, const at::Tensor& targets) {
     return allows_generated() && log_probs.device() == targets.device() && is_ours(*log_probs.unsafeGetTensorImpl()) &&
            may_generate(log_probs.device().index());
   }

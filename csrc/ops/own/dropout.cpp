@@ -9,8 +9,8 @@
 
 #include <tuple>
 
-#include "ops/generated/generated_provider.h"
 #include "ops/own/factories.h"
+#include "ops/planned/generated_provider.h"
 #include "ops/providers.h"
 #include "ops/tensors/tensor_utils.h"
 

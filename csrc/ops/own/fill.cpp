@@ -12,7 +12,7 @@
 #include "core/device.h"
 #include "core/queue.h"
 #include "ops/boxed.h"
-#include "ops/call/trace.h"
+#include "ops/call/observe.h"
 #include "ops/own/factories.h"
 #include "ops/tensors/tensor_utils.h"
 
@@ -56,8 +56,8 @@ bool fill_by_driver(const at::Tensor& self, const c10::Scalar& value, const at::
 }
 
 at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
-  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
-    trace_tensors(*active, "aten::fill_", self.device().index(), self, {});
+  if (Observer* active = observer(); C10_UNLIKELY(active != nullptr)) {
+    observe_tensors(*active, "aten::fill_", self.device().index(), self, {});
   }
   const at::Tensor element = C10_LIKELY(every_type_holds(value)) ? at::Tensor() : filled_on_cpu(self, value);
   if (self.numel() > 0 && !fill_by_driver(self, value, element)) {

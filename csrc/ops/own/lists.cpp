@@ -13,10 +13,10 @@
 #include "core/device.h"
 #include "ops/boxed.h"
 #include "ops/call/bad_arguments.h"
-#include "ops/generated/constant_words.h"
-#include "ops/generated/recipes.h"
 #include "ops/own/factories.h"
 #include "ops/own/list_call.h"
+#include "ops/planned/constant_words.h"
+#include "ops/planned/recipes.h"
 #include "ops/providers.h"
 #include "ops/tensors/tensor_utils.h"
 
@@ -247,7 +247,7 @@ ListRecipeRef ListOperator::ask_for_recipe(c10::ArrayRef<c10::IValue> arguments,
                                            BuiltPlan* out_refusal) const {
   const PlanBuilder* ask = plan_builder();
   if (ask == nullptr) {
-    out_refusal->refusal = "nobody builds plans here";
+    out_refusal->refusal = "nobody builds plans here [no-generator]";
     return nullptr;
   }
   BuiltPlan& built = *out_refusal;
@@ -342,7 +342,7 @@ bool ListOperator::run(torch::jit::Stack* stack) {
   for (const c10::List<at::Tensor>& list : results) {
     stack->emplace_back(list);
   }
-  op_.compiled_calls.fetch_add(1, std::memory_order_relaxed);
+  op_.planned_calls.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 

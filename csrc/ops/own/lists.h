@@ -18,10 +18,10 @@
 
 #include "kernels/chunk_plan.h"
 #include "kernels/device_kernel.h"
-#include "ops/generated/recipe_classes.h"
 #include "ops/operator/operator.h"
 #include "ops/operator/signatures.h"
 #include "ops/own/chunk_table.h"
+#include "ops/planned/recipe_classes.h"
 
 namespace outboard {
 

@@ -20,11 +20,11 @@
 #include <array>
 #include <vector>
 
-#include "ops/generated/generated_provider.h"
 #include "ops/operator/operator.h"
 #include "ops/own/factories.h"
 #include "ops/own/recurrent_layer.h"
 #include "ops/own/recurrent_net.h"
+#include "ops/planned/generated_provider.h"
 #include "ops/providers.h"
 #include "ops/tensors/tensor_utils.h"
 #include "torch/autocast_casts.h"

@@ -18,10 +18,10 @@
 #include <vector>
 
 #include "core/device.h"
-#include "ops/generated/generated_provider.h"
 #include "ops/operator/operator.h"
 #include "ops/own/factories.h"
 #include "ops/own/whole.h"
+#include "ops/planned/generated_provider.h"
 #include "ops/providers.h"
 
 namespace outboard {
@@ -30,7 +30,7 @@ namespace {
 
 using MaybeTensor = std::optional<at::Tensor>;
 
-// Its CPU kernel serves _fused_rms_norm_backward, of which torch has none (operator/facts.cpp).
+// Its CPU kernel serves _fused_rms_norm_backward, of which torch has none (kernels/book/norms.py).
 constexpr auto kRmsNormGradients =
     "rms_norm_backward(Tensor grad_out, Tensor input, int[] normalized_shape, Tensor rstd, Tensor? weight,"
     " bool[2] output_mask) -> (Tensor, Tensor)";

@@ -8,7 +8,7 @@
 #include "core/capture.h"
 #include "core/stream.h"
 #include "core/sync_debug.h"
-#include "ops/call/trace.h"
+#include "ops/call/observe.h"
 #include "ops/call/transfer.h"
 #include "ops/operator/operator.h"
 #include "ops/own/factories.h"
@@ -22,8 +22,8 @@ c10::Scalar local_scalar_dense(const at::Tensor& self) {
   Stream& stream = current_stream(self.device().index());
   refuse_in_capture(stream, "item(), for whose result the caller waits,");
   note_sync("item()");
-  if (Trace* active = trace(); C10_UNLIKELY(active != nullptr)) {
-    trace_tensors(*active, "aten::_local_scalar_dense", self.device().index(), {}, self);
+  if (Observer* active = observer(); C10_UNLIKELY(active != nullptr)) {
+    observe_tensors(*active, "aten::_local_scalar_dense", self.device().index(), {}, self);
   }
   const at::Tensor host = at::detail::empty_cpu({}, self.scalar_type());
   void* element = nullptr;

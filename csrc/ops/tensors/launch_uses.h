@@ -6,8 +6,8 @@
 #include <c10/util/SmallVector.h>
 
 #include "core/capture.h"
+#include "core/observer.h"
 #include "core/stream.h"
-#include "core/trace.h"
 #include "memory/caching_allocator.h"
 #include "ops/tensors/tensor_utils.h"
 
@@ -15,7 +15,7 @@ namespace outboard {
 
 class LaunchUses {
  public:
-  explicit LaunchUses(Stream& stream) : stream_(stream), trace_(trace()) {}
+  explicit LaunchUses(Stream& stream) : stream_(stream), observer_(observer()) {}
 
   // Note a tensor of the device. Memory of another stream's pool is
   // recorded as in use on this stream.
@@ -26,27 +26,27 @@ class LaunchUses {
 
   // Do the same for memory of the stream's own.
   void note(const at::Tensor& tensor, bool is_written) {
-    if (C10_UNLIKELY(trace_ != nullptr) && tensor.numel() > 0) {
+    if (C10_UNLIKELY(observer_ != nullptr) && tensor.numel() > 0) {
       accesses_.push_back(access_to(tensor, is_written));
     }
   }
 
   // Report the accesses. Call it before the launch; `name` outlives the kernel.
   void report(const char* name) const {
-    if (C10_LIKELY(trace_ == nullptr) || accesses_.empty()) {
+    if (C10_LIKELY(observer_ == nullptr) || accesses_.empty()) {
       return;
     }
     if (capture_of(stream_) == nullptr) {
-      trace_->access(name, stream_, accesses_.data(), accesses_.size());
+      observer_->access(name, stream_, accesses_.data(), accesses_.size());
     } else {
-      trace_->capture(name, stream_, accesses_.data(), accesses_.size());
+      observer_->capture(name, stream_, accesses_.data(), accesses_.size());
     }
   }
 
  private:
   Stream& stream_;
-  Trace* const trace_;
-  c10::SmallVector<TraceAccess, 12> accesses_;
+  Observer* const observer_;
+  c10::SmallVector<ObservedAccess, 12> accesses_;
 };
 
 }  // namespace outboard

@@ -39,14 +39,14 @@ size_t span_bytes(c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t eleme
   return at::detail::computeStorageNbytes(sizes, strides, element_size, static_cast<size_t>(offset));
 }
 
-TraceAccess access_to(const at::Tensor& tensor, bool is_write) {
+ObservedAccess access_to(const at::Tensor& tensor, bool is_write) {
   const uint64_t element = tensor.element_size();
-  TraceAccess access{reinterpret_cast<uint64_t>(tensor.storage().data()),
-                     offset_bytes(*tensor.unsafeGetTensorImpl()),
-                     span_bytes(tensor.sizes(), tensor.strides(), element),
-                     0,
-                     0,
-                     is_write};
+  ObservedAccess access{reinterpret_cast<uint64_t>(tensor.storage().data()),
+                        offset_bytes(*tensor.unsafeGetTensorImpl()),
+                        span_bytes(tensor.sizes(), tensor.strides(), element),
+                        0,
+                        0,
+                        is_write};
   c10::SmallVector<std::pair<uint64_t, uint64_t>, 5> dims;  // strides in bytes, sizes
   for (int64_t i = 0; i < tensor.dim(); ++i) {
     if (tensor.size(i) > 1 && tensor.stride(i) > 0) {

@@ -9,8 +9,8 @@
 
 #include "core/driver.h"
 #include "core/export.h"
+#include "core/observer.h"
 #include "core/stream.h"
-#include "core/trace.h"
 
 namespace outboard {
 
@@ -34,7 +34,7 @@ void warn_of_dtype(c10::ScalarType dtype);
 size_t span_bytes(c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t element_size, int64_t offset = 0);
 
 // Return what an access to a strided tensor touches, for the observer of streams.
-TraceAccess access_to(const at::Tensor& tensor, bool is_write);
+ObservedAccess access_to(const at::Tensor& tensor, bool is_write);
 
 // Return true if the elements fill one gapless range, each element once, in any order.
 bool is_dense(const c10::TensorImpl& tensor);

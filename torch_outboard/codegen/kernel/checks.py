@@ -10,68 +10,39 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 
+from torch_outboard import _C
 from torch_outboard.codegen.dialects.frame import Parameter
 
-__all__ = ["CHECKED", "DIVIDING", "RECORD", "ZERO", "index_given", "is_never_zero", "of_operator", "operator_of"]
+__all__ = [
+    "ADDING",
+    "CHECKED",
+    "DIVIDING",
+    "RECORD",
+    "ZERO",
+    "index_given",
+    "is_never_zero",
+    "of_operator",
+    "operator_of",
+]
 
-# Operators whose kernels check indices or conditions.
-CHECKED = frozenset(
-    {
-        "_assert_async",
-        "_low_memory_max_pool_offsets_to_indices",
-        "embedding",
-        "embedding_dense_backward",
-        "fractional_max_pool2d",
-        "fractional_max_pool3d",
-        "gather",
-        "index",
-        "index_add",
-        "index_copy",
-        "index_fill",
-        "index_put",
-        "index_put_",
-        "index_select",
-        "masked_scatter",
-        "max_pool2d_with_indices_backward",
-        "max_pool3d_with_indices",
-        "max_pool3d_with_indices_backward",
-        "repeat_interleave",
-        "scatter",
-        "scatter_",
-        "scatter_add",
-        "scatter_add_",
-        "scatter_reduce",
-        "scatter_reduce_",
-        "take",
-    }
-)
 
-# Operators whose kernels divide. A division of integers by zero is an error.
-DIVIDING = frozenset({"div", "floor_divide", "fmod", "remainder"})
+def _with_trait(trait: str) -> frozenset[str]:
+    """Return the operators of which the book says so. The book is above this room, and the core has it."""
+    return frozenset(name.partition("::")[2] for kind, name in _C.kernel_traits() if kind == trait)
 
-# The message of the CPU's kernels for a division by zero.
-ZERO = "ZeroDivisionError"
+
+# Operators whose kernels check indices or conditions, divide, or add to memory that several items
+# write.
+CHECKED = _with_trait("kernel_checks")
+DIVIDING = _with_trait("kernel_divides")
+ADDING = _with_trait("kernel_adds")
 
 # For an index out of bounds, the CPU's kernels of these operators raise a
 # RuntimeError, all others an IndexError.
-_RANGES = frozenset(
-    {
-        "_embedding_bag",
-        "_embedding_bag_forward_only",
-        "fractional_max_pool2d_backward",
-        "fractional_max_pool3d_backward",
-        "gather",
-        "index_add",
-        "max_unpool2d",
-        "max_unpool3d",
-        "multi_margin_loss",
-        "multilabel_margin_loss_backward",
-        "multilabel_margin_loss_forward",
-        "scatter",
-        "scatter_add",
-        "scatter_reduce",
-    }
-)
+_RANGES = _with_trait("raises_runtime_error")
+
+# The message of the CPU's kernels for a division by zero.
+ZERO = "ZeroDivisionError"
 
 # The parameters by which a kernel reports a failure. A launch fills them in: one
 # argument of the type "record".

@@ -8,6 +8,7 @@ import torch
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.room import Room
 from torch_outboard.codegen.prelude import weight_of
+from torch_outboard.device.devices import get_device_properties
 
 __all__ = ["cooperates", "dynamic_memory", "is_cpu", "is_long", "room_of"]
 
@@ -19,8 +20,6 @@ _KEPT = 1024
 
 def is_cpu(device: torch.device) -> bool:
     """Return True if a device is a CPU, on which items run one after the other and use vectors."""
-    from torch_outboard.device.devices import get_device_properties  # not before a driver is attached
-
     return get_device_properties(device).machine == "cpu"
 
 
@@ -34,8 +33,6 @@ def dynamic_memory(dialect: Dialect, device: torch.device) -> int:
 
     0: the language has none, or the driver does not report how much there is.
     """
-    from torch_outboard.device.devices import get_device_properties  # not before a driver is attached
-
     if not dialect.dynamic:
         return 0
     return max(get_device_properties(device).shared_memory_per_multiprocessor // 2 - _KEPT, 0)
@@ -43,8 +40,6 @@ def dynamic_memory(dialect: Dialect, device: torch.device) -> int:
 
 def room_of(dialect: Dialect, device: torch.device) -> Room:
     """Return what a group of items can have on a device."""
-    from torch_outboard.device.devices import get_device_properties  # not before a driver is attached
-
     return Room.of(dialect, get_device_properties(device))
 
 

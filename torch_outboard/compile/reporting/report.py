@@ -48,7 +48,7 @@ class CompileReport:
         )
 
     def __rich__(self) -> Any:
-        from torch_outboard.compile.reporting.text import render
+        from torch_outboard.compile.reporting.text import render  # which needs rich
 
         return render(self.summary(), self.regions)
 

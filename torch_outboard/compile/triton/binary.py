@@ -15,6 +15,7 @@ from typing import Any
 
 from torch_outboard._errors import NotSupportedError, OutboardError
 from torch_outboard._triton import TritonTarget
+from torch_outboard.compile.triton.grid import grid_formulas
 
 __all__ = [
     "TYPES",
@@ -159,8 +160,6 @@ def compile_kernel(name: str, source: str, target: TritonTarget) -> Binaries:
 def _compile(kernel: Any, config: Any, target: TritonTarget) -> Binary:
     import triton
     from torch._inductor.runtime.triton_compat import ASTSource, GPUTarget
-
-    from torch_outboard.compile.triton.grid import grid_formulas
 
     meta = kernel._create_compile_meta(config)
     text = ASTSource(kernel.fn, meta["signature"], meta["constants"], meta["configs"][0])

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torch_outboard.codegen.dialects.dialect import HALVES
+from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.rounding import ROUNDED_BETWEEN, rounded, widened
 from torch_outboard.kernels.book.row import Numbers, Operator
 from torch_outboard.kernels.refusal import other_sizes
@@ -222,39 +223,178 @@ def _check_noise(self: torch.Tensor, noise: torch.Tensor, *_: Any, **__: Any) ->
 
 
 OPERATORS = (
+    Operator("aten::_prelu_kernel.default", facts=Facts(shape_rule="prelu")),
     Operator("aten::_prelu_kernel_backward.default", decomposition=_prelu_backward),
-    Operator("aten::add", computed=Numbers(_add, ("alpha",))),
-    Operator("aten::addcdiv", computed=Numbers(_addcdiv, ("value",)), refuses_list=_not_floating),
-    Operator("aten::addcmul", computed=Numbers(_addcmul, ("value",)), refuses_list=_of_bools),
-    Operator("aten::clamp", computed=Numbers(_clamp, ("min", "max"))),
-    Operator("aten::clamp_max", computed=Numbers(_clamp_max, ("max",))),
+    Operator("aten::abs", facts=Facts(bad_dtypes={"self": "is_boolean"})),
+    Operator("aten::abs.out", facts=Facts(shape_rule="abs_out")),
+    Operator(
+        "aten::add",
+        computed=Numbers(_add, ("alpha",)),
+        facts=Facts(bad_numbers={"self other alpha": "factor_does_not_fit"}),
+    ),
+    Operator("aten::add_.Tensor", facts=Facts(composed="add_sparse")),
+    Operator(
+        "aten::addcdiv",
+        computed=Numbers(_addcdiv, ("value",)),
+        refuses_list=_not_floating,
+        facts=Facts(bad_dtypes={"tensor1 tensor2": "are_integral"}),
+    ),
+    Operator(
+        "aten::addcmul",
+        computed=Numbers(_addcmul, ("value",)),
+        refuses_list=_of_bools,
+        facts=Facts(bad_dtypes={"tensor1 tensor2": "are_boolean"}),
+    ),
+    Operator("aten::angle.default", facts=Facts(shape_rule="angle")),
+    Operator("aten::angle.out", facts=Facts(shape_rule="angle_out")),
+    Operator(
+        "aten::atan2 aten::copysign aten::erfinv aten::fmax aten::fmin aten::heaviside aten::maximum "
+        "aten::minimum aten::sign",
+        facts=Facts(bad_dtypes={"self": "has_complex_type"}),
+    ),
+    Operator(
+        "aten::bitwise_and aten::bitwise_or aten::bitwise_xor",
+        facts=Facts(bad_dtypes={"self other": "has_no_integral_types"}),
+    ),
+    Operator(
+        "aten::bitwise_left_shift aten::bitwise_right_shift aten::gcd aten::lcm",
+        facts=Facts(bad_dtypes={"self other": "has_boolean_or_no_integral_types"}),
+    ),
+    Operator("aten::bitwise_not", facts=Facts(bad_dtypes={"self": "has_no_integral_type"})),
+    Operator(
+        "aten::ceil aten::floor aten::hypot aten::nextafter aten::relu aten::trunc",
+        facts=Facts(bad_dtypes={"self": "is_boolean_or_complex"}),
+    ),
+    Operator(
+        "aten::clamp",
+        computed=Numbers(_clamp, ("min", "max")),
+        facts=Facts(bad_dtypes={"self": "is_boolean_or_complex"}),
+    ),
+    Operator(
+        "aten::clamp_max", computed=Numbers(_clamp_max, ("max",)), facts=Facts(bad_dtypes={"self max": "are_boolean"})
+    ),
     Operator("aten::clamp_max.Tensor", refuses_list=_of_bools),
-    Operator("aten::clamp_min", computed=Numbers(_clamp_min, ("min",))),
+    Operator(
+        "aten::clamp_min", computed=Numbers(_clamp_min, ("min",)), facts=Facts(bad_dtypes={"self min": "are_boolean"})
+    ),
     Operator("aten::clamp_min.Tensor", refuses_list=_of_bools),
-    Operator("aten::div", takes_float=True),
+    Operator(
+        "aten::complex", facts=Facts(bad_arguments={"real imag": "dtypes_differ<2>", "real out": "is_bad_complex_type"})
+    ),
+    Operator("aten::complex.out aten::polar.out", facts=Facts(shape_rule="complex_out")),
+    Operator("aten::conj_physical.out", facts=Facts(shape_rule="conj_physical_out")),
+    Operator(
+        "aten::div",
+        takes_float=True,
+        facts=Facts(accepts="ones", bad_numbers={"self other rounding_mode": "divides_by_zero"}, kernel_divides=True),
+    ),
     Operator("aten::div.Tensor_mode", decomposition=_divide),
-    Operator("aten::floor_divide", takes_float=True, promotes=True),
-    Operator("aten::fmod", rounds_numbers=True),
+    Operator("aten::elu_backward", facts=Facts(bad_numbers={"alpha is_result": "slope_of_result_is_negative"})),
+    Operator(
+        "aten::floor_divide",
+        takes_float=True,
+        promotes=True,
+        facts=Facts(
+            accepts="ones",
+            bad_numbers={"self other": "divides_by_zero"},
+            bad_dtypes={"self other": "are_boolean"},
+            kernel_divides=True,
+        ),
+    ),
+    Operator("aten::floor_divide.default", facts=Facts(shape_rule="floor_divide")),
+    Operator(
+        "aten::fmod",
+        rounds_numbers=True,
+        facts=Facts(
+            accepts="ones",
+            bad_numbers={"self other": "divides_by_zero"},
+            bad_dtypes={"self": "is_boolean_or_complex"},
+            kernel_divides=True,
+        ),
+    ),
+    Operator(
+        "aten::frac aten::leaky_relu aten::logit_.default aten::silu",
+        facts=Facts(bad_dtypes={"self": "has_integral_type"}),
+    ),
     Operator("aten::frac.default", refuses_list=_not_floating),
+    Operator("aten::frexp.Tensor_out", facts=Facts(shape_rule="frexp_out")),
+    Operator(
+        "aten::gelu",
+        facts=Facts(bad_arguments={"approximate": "is_bad_approximation"}, bad_dtypes={"self": "has_integral_type"}),
+    ),
+    Operator("aten::glu_backward aten::mse_loss_backward", facts=Facts(layout="contiguous")),
     Operator("aten::glu_backward.default", check=_check_half),
     Operator("aten::hardshrink_backward.default", decomposition=_shrink_backward),
-    Operator("aten::hardtanh.default", decomposition=_hardtanh),
-    Operator("aten::lerp", computed=Numbers(_lerp, ("weight",))),
+    Operator("aten::hardswish.default", facts=Facts(shape_rule="hardswish")),
+    Operator("aten::hardswish_backward aten::hardtanh_backward", facts=Facts(correct="correct_iterated")),
+    Operator("aten::hardtanh", facts=Facts(bad_dtypes={"self": "is_boolean_or_unsigned"})),
+    Operator("aten::hardtanh.default", decomposition=_hardtanh, facts=Facts(shape_rule="hardtanh")),
+    Operator("aten::hardtanh.out", facts=Facts(shape_rule="hardtanh_out")),
+    Operator("aten::isnan.default", facts=Facts(shape_rule="isnan")),
+    Operator(
+        "aten::leaky_relu_backward",
+        facts=Facts(bad_numbers={"negative_slope self_is_result": "slope_of_result_is_negative"}),
+    ),
+    Operator("aten::lerp", computed=Numbers(_lerp, ("weight",)), facts=Facts(bad_dtypes={"self": "has_integral_type"})),
     Operator("aten::lerp.Scalar aten::lerp.Tensor", refuses_list=_not_floating),
+    Operator("aten::log_sigmoid_backward", facts=Facts(layout="like")),
+    Operator("aten::log_sigmoid_forward", facts=Facts(layout="contiguous", laid_out=2)),
+    Operator("aten::log_sigmoid_forward.default", facts=Facts(shape_rule="log_sigmoid_forward")),
+    Operator("aten::logical_and.out aten::logical_or.out aten::logical_xor.out", facts=Facts(shape_rule="binary_out")),
+    Operator("aten::logical_not.out", facts=Facts(shape_rule="unary_out")),
     Operator("aten::logit", refused=ROUNDED_BETWEEN),
+    Operator("aten::logit.default", facts=Facts(shape_rule="logit")),
+    Operator("aten::logit.out", facts=Facts(shape_rule="logit_out")),
     Operator("aten::mish_backward.default", decomposition=_of_inputs_type("mish_backward")),
     Operator("aten::mse_loss_backward.default", decomposition=_of_inputs_type("mse_loss_backward")),
     Operator("aten::mul", takes_float=True),
     Operator("aten::nan_to_num", rounds_numbers=True),
-    Operator("aten::native_dropout_backward.default", decomposition=_dropout_backward),
-    Operator("aten::pow", computed=Numbers(_pow, ("exponent",)), rounds_numbers=True),
+    Operator("aten::nan_to_num.out", facts=Facts(shape_rule="nan_to_num_out")),
+    Operator(
+        "aten::native_dropout_backward.default",
+        decomposition=_dropout_backward,
+        facts=Facts(shape_rule="native_dropout_backward"),
+    ),
+    Operator("aten::neg", facts=Facts(bad_arguments={"self out": "dtypes_differ<2>"})),
+    Operator("aten::polar", facts=Facts(bad_arguments={"abs angle": "dtypes_differ<2>"})),
+    Operator(
+        "aten::pow",
+        computed=Numbers(_pow, ("exponent",)),
+        rounds_numbers=True,
+        facts=Facts(bad_numbers={"self exponent": "is_integer_to_negative_power"}),
+    ),
     Operator("aten::pow.Scalar", decomposition=_power_of_number),
     Operator("aten::pow.Tensor_Tensor", lowering="lowerings:power"),
     Operator("aten::pow.Tensor_Scalar", decomposition=_power, refuses_list=_to_no_power),
-    Operator("aten::remainder", rounds_numbers=True),
+    Operator("aten::relu.default", facts=Facts(shape_rule="relu")),
+    Operator(
+        "aten::remainder",
+        rounds_numbers=True,
+        facts=Facts(
+            accepts="ones",
+            bad_numbers={"self other": "divides_by_zero"},
+            bad_dtypes={"self": "is_boolean_or_complex"},
+            kernel_divides=True,
+        ),
+    ),
+    Operator(
+        "aten::rrelu_with_noise",
+        facts=Facts(layout="contiguous", bad_numbers={"lower upper": "is_bad_scalar_interval"}),
+    ),
     Operator("aten::rrelu_with_noise.default aten::rrelu_with_noise_functional.default", check=_check_noise),
+    Operator(
+        "aten::rsub", facts=Facts(bad_numbers={"self other alpha": "factor_does_not_fit", "self other": "has_boolean"})
+    ),
+    Operator("aten::rsub.Tensor", facts=Facts(shape_rule="rsub")),
     Operator("aten::sigmoid_backward.default", decomposition=_sigmoid_backward),
+    Operator("aten::softshrink", facts=Facts(bad_numbers={"lambd": "is_bad_threshold"})),
     Operator("aten::softshrink_backward.default", decomposition=_shrink_backward),
-    Operator("aten::sub", computed=Numbers(_sub, ("alpha",))),
+    Operator(
+        "aten::sub",
+        computed=Numbers(_sub, ("alpha",)),
+        facts=Facts(bad_numbers={"self other alpha": "factor_does_not_fit", "self other": "has_boolean"}),
+    ),
     Operator("aten::sub.Tensor", refuses_list=_of_bools),
+    Operator("aten::where.self", facts=Facts(shape_rule="where")),
+    Operator("aten::where.self_out", facts=Facts(shape_rule="where_out")),
 )

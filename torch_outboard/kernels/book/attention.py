@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.row import Body, Operator
 
 __all__ = ["OPERATORS"]
@@ -22,14 +23,23 @@ def _attention_backward(*given: Any) -> Any:
 
 
 OPERATORS = (
-    Operator("aten::_scaled_dot_product_fused_attention_overrideable.default", template="attention:forward"),
+    Operator("aten::_scaled_dot_product_flash_attention_for_cpu", facts=Facts(correct="correct_flash_attention")),
+    # Registered for the CPU only to say that a device must provide them.
+    Operator("aten::_scaled_dot_product_fused_attention_overrideable", facts=Facts(judges="values", drops_at=4)),
+    Operator(
+        "aten::_scaled_dot_product_fused_attention_overrideable.default",
+        template="attention:forward",
+        facts=Facts(composed="compose_attention"),
+    ),
     Operator(
         "aten::_scaled_dot_product_fused_attention_overrideable_backward",
         computed=Body(_attention_backward),
+        facts=Facts(judges="values", drops_at=12),
     ),
     Operator(
         "aten::_scaled_dot_product_fused_attention_overrideable_backward.default",
         template="attention:backward",
         determined=("max_q", "max_k"),
+        facts=Facts(composed="compose_attention_gradients"),
     ),
 )

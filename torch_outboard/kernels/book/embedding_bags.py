@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.indexing import checked_index
 from torch_outboard.kernels.book.rounding import widened
 from torch_outboard.kernels.book.row import Operator
@@ -206,8 +207,13 @@ def _weights_backward(
 
 
 OPERATORS = (
+    Operator("aten::_embedding_bag", facts=Facts(correct="correct_embedding_bag", raises_runtime_error=True)),
     Operator("aten::_embedding_bag.default", decomposition=_forward(True), check=_check_offsets),
     Operator("aten::_embedding_bag_dense_backward.default", decomposition=_dense_backward),
+    Operator(
+        "aten::_embedding_bag_forward_only",
+        facts=Facts(correct="correct_embedding_bag_forward_only", raises_runtime_error=True),
+    ),
     Operator("aten::_embedding_bag_forward_only.default", decomposition=_forward(False), check=_check_offsets),
     Operator(
         "aten::_embedding_bag_per_sample_weights_backward.default", decomposition=_weights_backward, check=_check_bags

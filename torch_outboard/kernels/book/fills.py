@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.row import Fill, Operator
 from torch_outboard.kernels.refusal import CallRefusal, ClassRefusal
 
@@ -25,9 +26,9 @@ def _places(count: Any, out: torch.Tensor) -> torch.Tensor:
 
 def _check(out: torch.Tensor, rank: int) -> None:
     if out.dim() != rank:
-        raise CallRefusal(f"it writes a tensor of {out.dim()} dimensions")
+        raise CallRefusal(f"it writes a tensor of {out.dim()} dimensions [out-dimensions]")
     if out.dtype == torch.bool:
-        raise ClassRefusal("it writes bools")
+        raise ClassRefusal("it writes bools [mixed-types]")
 
 
 def _range(real: torch.dtype, out: torch.Tensor, start: Any, end: Any, step: Any = 1) -> torch.Tensor:
@@ -45,7 +46,7 @@ def _linear(real: torch.dtype, out: torch.Tensor, start: Any, end: Any, steps: A
     """Compute from both ends, as the CPU's kernel does."""
     _check(out, 1)
     if not out.dtype.is_floating_point and real != torch.float64:
-        raise ClassRefusal("of integers, it computes in float64")
+        raise ClassRefusal("of integers, it computes in float64 [mixed-types]")
     is_wide = out.dtype == torch.float64 or not out.dtype.is_floating_point
     kind = torch.float64 if is_wide else torch.float32
     given = out.dtype if not out.dtype.is_floating_point else kind
@@ -61,15 +62,24 @@ def _linear(real: torch.dtype, out: torch.Tensor, start: Any, end: Any, steps: A
 
 def _eye(real: torch.dtype, out: torch.Tensor, *counts: Any) -> torch.Tensor:
     if out.dim() != 2:
-        raise CallRefusal(f"it writes a tensor of {out.dim()} dimensions")
+        raise CallRefusal(f"it writes a tensor of {out.dim()} dimensions [out-dimensions]")
     rows, columns = (_places(count, out) for count in out.shape)
     return (rows.unsqueeze(1) == columns).to(out.dtype)
 
 
 OPERATORS = (
+    Operator("aten::arange aten::linspace aten::logspace aten::range", facts=Facts(has_shape_of_scalars=True)),
     Operator("aten::arange.out", computed=Fill(_range_to, ignored=("end",))),
-    Operator("aten::arange.start_out", computed=Fill(_range, ("start", "step"), ("end",))),
+    Operator(
+        "aten::arange.start_out",
+        computed=Fill(_range, ("start", "step"), ("end",)),
+        facts=Facts(shape_rule="arange_out"),
+    ),
     Operator("aten::eye.m_out", computed=Fill(_eye, ignored=("n", "m"))),
     Operator("aten::eye.out", computed=Fill(_eye, ignored=("n",))),
-    Operator("aten::linspace.out", computed=Fill(_linear, ("start", "end"), ("steps",))),
+    Operator(
+        "aten::linspace.out",
+        computed=Fill(_linear, ("start", "end"), ("steps",)),
+        facts=Facts(shape_rule="linspace_out"),
+    ),
 )

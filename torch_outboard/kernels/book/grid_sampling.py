@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.rounding import ROUNDED_BETWEEN
 from torch_outboard.kernels.book.row import Operator
 
@@ -198,6 +199,7 @@ def _padded(
 OPERATORS = (
     Operator("aten::grid_sampler_2d", refused=ROUNDED_BETWEEN),
     Operator("aten::grid_sampler_2d.default", decomposition=_grid_sampler),
+    Operator("aten::grid_sampler_2d_backward", facts=Facts(bad_arguments={"input grid": "is_bad_grid"})),
     Operator("aten::grid_sampler_2d_backward.default", decomposition=_grid_sampler_backward, refused=ROUNDED_BETWEEN),
     Operator("aten::grid_sampler_3d.default", decomposition=_grid_sampler),
     Operator("aten::grid_sampler_3d_backward.default", decomposition=_grid_sampler_backward),

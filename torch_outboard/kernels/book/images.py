@@ -11,6 +11,7 @@ import torch
 from torch._decomp import decomposition_table
 
 from torch_outboard.kernels.book.copies import dense, in_memory, in_order_of
+from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.rounding import widened
 from torch_outboard.kernels.book.row import Body, Operator, Refused
 from torch_outboard.kernels.refusal import CallRefusal
@@ -18,12 +19,12 @@ from torch_outboard.kernels.refusal import CallRefusal
 __all__ = ["OPERATORS"]
 
 # With weights of as many bits as one of the CPU's kernels has room for.
-_IN_INTEGERS = Refused("of bytes, the CPU's kernel computes in integers", (torch.uint8,))
+_IN_INTEGERS = Refused("of bytes, the CPU's kernel computes in integers [rounding]", (torch.uint8,))
 
 
 def _windows(self: torch.Tensor, *given: Any) -> torch.Tensor:
     if min(given[2]) < 0:
-        raise CallRefusal("its padding is negative")
+        raise CallRefusal("its padding is negative [wrong-call]")
     result: torch.Tensor = decomposition_table[torch.ops.aten.im2col.default](self, *given)
     return dense(result)
 
@@ -194,6 +195,10 @@ def _sides(output_size: Sequence[int], scales: Sequence[float | None]) -> Any:
 
 
 OPERATORS = (
+    Operator(
+        "aten::_upsample_bicubic2d_aa aten::_upsample_bilinear2d_aa aten::upsample_trilinear3d",
+        facts=Facts(checks_all_in_meta=True),
+    ),
     Operator("aten::_upsample_bicubic2d_aa.default", decomposition=_smooth("bicubic"), refused=_IN_INTEGERS),
     Operator("aten::_upsample_bicubic2d_aa_backward.default", decomposition=_smooth_gradient("bicubic")),
     Operator("aten::_upsample_bilinear2d_aa.default", decomposition=_smooth("bilinear"), refused=_IN_INTEGERS),
@@ -201,25 +206,48 @@ OPERATORS = (
     Operator("aten::_upsample_nearest_exact1d_backward.default", decomposition=_nearest("nearest_exact")),
     Operator("aten::_upsample_nearest_exact2d_backward.default", decomposition=_nearest("nearest_exact")),
     Operator("aten::_upsample_nearest_exact3d_backward.default", decomposition=_nearest("nearest_exact")),
+    Operator(
+        "aten::channel_shuffle aten::native_channel_shuffle aten::replication_pad2d", facts=Facts(layout="suggested")
+    ),
     Operator("aten::im2col.default", decomposition=_windows),
+    Operator("aten::max_unpool2d", facts=Facts(layout="suggested", raises_runtime_error=True)),
     Operator("aten::max_unpool2d.default aten::max_unpool3d.default", check=_check_places),
-    Operator("aten::upsample_bicubic2d", guarded=("output_size",), refused=_IN_INTEGERS),
+    Operator("aten::max_unpool3d", facts=Facts(raises_runtime_error=True)),
+    Operator("aten::reflection_pad2d_backward", facts=Facts(layout="suggested", like=1)),
+    Operator(
+        "aten::upsample_bicubic2d", guarded=("output_size",), refused=_IN_INTEGERS, facts=Facts(checks_all_in_meta=True)
+    ),
     Operator("aten::upsample_bicubic2d_backward.default", decomposition=_weighted("cubic")),
     # Torch decomposes it before the book is asked.
-    Operator("aten::upsample_bilinear2d", computed=Body(_linear), guarded=("output_size",), refused=_IN_INTEGERS),
+    Operator(
+        "aten::upsample_bilinear2d",
+        computed=Body(_linear),
+        guarded=("output_size",),
+        refused=_IN_INTEGERS,
+        facts=Facts(checks_all_in_meta=True),
+    ),
     Operator("aten::upsample_bilinear2d_backward.default", decomposition=_weighted("linear")),
-    Operator("aten::upsample_linear1d", guarded=("output_size",)),
+    Operator("aten::upsample_linear1d", guarded=("output_size",), facts=Facts(checks_all_in_meta=True)),
     Operator("aten::upsample_linear1d_backward.default", decomposition=_weighted("linear")),
     Operator(
-        "aten::upsample_nearest1d", computed=Body(_nearest_elements("upsample_nearest1d")), guarded=("output_size",)
+        "aten::upsample_nearest1d",
+        computed=Body(_nearest_elements("upsample_nearest1d")),
+        guarded=("output_size",),
+        facts=Facts(checks_all_in_meta=True),
     ),
     Operator("aten::upsample_nearest1d_backward.default", decomposition=_nearest("nearest")),
     Operator(
-        "aten::upsample_nearest2d", computed=Body(_nearest_elements("upsample_nearest2d")), guarded=("output_size",)
+        "aten::upsample_nearest2d",
+        computed=Body(_nearest_elements("upsample_nearest2d")),
+        guarded=("output_size",),
+        facts=Facts(checks_all_in_meta=True),
     ),
     Operator("aten::upsample_nearest2d_backward.default", decomposition=_nearest("nearest")),
     Operator(
-        "aten::upsample_nearest3d", computed=Body(_nearest_elements("upsample_nearest3d")), guarded=("output_size",)
+        "aten::upsample_nearest3d",
+        computed=Body(_nearest_elements("upsample_nearest3d")),
+        guarded=("output_size",),
+        facts=Facts(checks_all_in_meta=True),
     ),
     Operator("aten::upsample_nearest3d_backward.default", decomposition=_nearest("nearest")),
     Operator("aten::upsample_linear1d.default aten::upsample_trilinear3d.default", decomposition=_linear),

@@ -15,6 +15,7 @@ import torch
 
 from torch_outboard.codegen.dialects.dialect import SUFFIXES
 from torch_outboard.compile.generators import generators
+from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.row import Numbers, Operator
 from torch_outboard.kernels.refusal import ClassRefusal
 
@@ -80,7 +81,7 @@ def _scatter(
         return rows.reshape(self.shape)
     if isinstance(src, torch.Tensor):
         if src.dtype != self.dtype:
-            raise ClassRefusal("its tensors have several types")
+            raise ClassRefusal("its tensors have several types [mixed-types]")
         values = src[tuple(slice(0, size) for size in index.shape)]
     else:
         values = self.new_full((), src).expand(index.shape)
@@ -179,9 +180,9 @@ def _index_put(
         return NotImplemented
     given = [(number, one) for number, one in enumerate(indices) if one is not None]
     if any(one.dtype == torch.bool for _, one in given):
-        raise ClassRefusal("it writes by a mask")
+        raise ClassRefusal("it writes by a mask [mask-write]")
     if values.dtype != self.dtype:
-        raise ClassRefusal("its tensors have several types")
+        raise ClassRefusal("its tensors have several types [mixed-types]")
     indexed = [number for number, _ in given]
     others = [number for number in range(self.dim()) if number not in indexed]
     broadcast = torch.broadcast_tensors(*(one for _, one in given))  # type: ignore[no-untyped-call]
@@ -295,7 +296,7 @@ def _nonzero_static(self: torch.Tensor, *, size: Any, fill_value: int = -1) -> t
 
 def _check_indices(_: torch.Tensor, indices: torch.Tensor, *__: Any) -> None:
     if indices.dtype not in (torch.int32, torch.int64):
-        raise ClassRefusal("its tensors, or its result, are of a type that the CPU's kernels refuse")
+        raise ClassRefusal("its tensors, or its result, are of a type that the CPU's kernels refuse [wrong-call]")
 
 
 def _embedding_renorm(self: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float) -> torch.Tensor:
@@ -309,28 +310,85 @@ def _embedding_renorm(self: torch.Tensor, indices: torch.Tensor, max_norm: float
 
 
 OPERATORS = (
+    Operator("aten::_assert_async", facts=Facts(judges="values", kernel_checks=True)),
     Operator("aten::_assert_async.default", decomposition=_assert_async),
+    Operator(
+        "aten::_index_put_impl_", facts=Facts(bad_arguments={"self indices values accumulate": "is_bad_index_put"})
+    ),
+    Operator("aten::_index_put_impl_.default", facts=Facts(warns="of bytes", composed="put_by_masks")),
+    Operator("aten::_unsafe_index_put", facts=Facts(kernel_adds=True)),
+    Operator("aten::embedding aten::scatter_ aten::take", facts=Facts(kernel_checks=True)),
     Operator("aten::embedding_renorm.default", decomposition=_embedding_renorm),
     Operator("aten::_index_put_impl.default", decomposition=_index_put_impl),
     Operator("aten::_unsafe_index_put.default aten::index_put.default", decomposition=_index_put),
     Operator("aten::_unsafe_masked_index_put_accumulate.default", decomposition=_masked_index_put),
-    Operator("aten::embedding_dense_backward", guarded=("num_weights",)),
+    Operator("aten::embedding_dense_backward", guarded=("num_weights",), facts=Facts(kernel_checks=True)),
     Operator("aten::embedding_dense_backward.default", check=_check_indices),
+    Operator("aten::gather aten::index_add aten::scatter", facts=Facts(kernel_checks=True, raises_runtime_error=True)),
     Operator("aten::gather.default", lowering="" if torch.__version__ >= "2.13" else "lowerings:gather"),
+    Operator(
+        "aten::index",
+        facts=Facts(masks_decide=True, bad_arguments={"self indices": "is_bad_index"}, kernel_checks=True),
+    ),
+    Operator("aten::index.Tensor", facts=Facts(warns="of bytes", composed="index_by_masks")),
     Operator("aten::index_add.default", decomposition=_index_add),
+    Operator(
+        "aten::index_copy", facts=Facts(bad_arguments={"self index source": "is_bad_index_copy"}, kernel_checks=True)
+    ),
     Operator("aten::index_copy.default", decomposition=_index_copy),
-    Operator("aten::index_fill", filled="value"),
+    Operator(
+        "aten::index_fill",
+        filled="value",
+        facts=Facts(
+            bad_arguments={"self index value": "is_bad_index_fill"},
+            check_values="check_filler",
+            is_left_to_kernels=True,
+            kernel_checks=True,
+        ),
+    ),
     Operator("aten::index_fill.int_Scalar", decomposition=_index_fill),
     Operator("aten::index_fill.int_Tensor", decomposition=_index_fill, check=_check_filled_slices),
+    Operator(
+        "aten::index_put aten::index_put_ aten::scatter_add_ aten::scatter_reduce_",
+        facts=Facts(kernel_checks=True, kernel_adds=True),
+    ),
+    Operator(
+        "aten::index_reduce",
+        facts=Facts(bad_arguments={"reduce": "is_bad_reduction_name", "self dim index source": "is_bad_index_reduce"}),
+    ),
     Operator("aten::index_reduce.default", decomposition=_index_reduce),
-    Operator("aten::index_select.default", decomposition=_index_select),
-    Operator("aten::masked_fill", computed=Numbers(_masked_fill, ("value",)), filled="value"),
+    Operator(
+        "aten::index_select", facts=Facts(bad_arguments={"self index": "is_bad_index_select"}, kernel_checks=True)
+    ),
+    Operator("aten::index_select.default", decomposition=_index_select, facts=Facts(shape_rule="index_select")),
+    Operator(
+        "aten::masked_fill",
+        computed=Numbers(_masked_fill, ("value",)),
+        filled="value",
+        facts=Facts(
+            bad_arguments={"self mask value": "is_bad_masked_fill"},
+            check_values="check_filler",
+            is_left_to_kernels=True,
+        ),
+    ),
     Operator("aten::masked_fill.Tensor", check=_check_filled),
+    Operator("aten::masked_fill_.Scalar", facts=Facts(shape_rule="masked_fill_scalar")),
+    Operator("aten::masked_fill_.Tensor", facts=Facts(shape_rule="masked_fill_tensor")),
+    Operator("aten::masked_scatter", facts=Facts(bad_arguments={"mask": "is_bad_mask"}, kernel_checks=True)),
     Operator("aten::masked_scatter.default", decomposition=_masked_scatter, check=_check_count),
+    Operator("aten::masked_select.default", facts=Facts(composed="masked_select")),
+    Operator("aten::nonzero.default", facts=Facts(composed="nonzero")),
     Operator("aten::nonzero_static", guarded=("size", "fill_value")),
     Operator("aten::nonzero_static.default", decomposition=_nonzero_static),
+    Operator("aten::put", facts=Facts(bad_arguments={"self index source": "is_bad_put"})),
+    Operator("aten::repeat_interleave", facts=Facts(judges="sums", kernel_checks=True)),
+    Operator("aten::repeat_interleave.Tensor", facts=Facts(composed="repeat_interleave")),
     Operator("aten::scatter.reduce aten::scatter.value_reduce", decomposition=_scatter_and_reduce),
     Operator("aten::scatter.src aten::scatter.value", decomposition=_scatter),
+    Operator(
+        "aten::scatter_add aten::scatter_reduce",
+        facts=Facts(kernel_checks=True, kernel_adds=True, raises_runtime_error=True),
+    ),
     Operator("aten::scatter_add.default", decomposition=_scatter_add),
     Operator("aten::scatter_reduce.two", decomposition=_scatter_reduce),
     Operator("outboard::combine_sorted.default", template="segments:combine_sorted"),

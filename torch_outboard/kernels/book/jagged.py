@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.row import Operator
 
 __all__ = ["OPERATORS"]
@@ -41,6 +42,6 @@ def _to_jagged(dense: torch.Tensor, offsets: Sequence[torch.Tensor], total_L: An
 OPERATORS = (
     Operator("aten::_jagged_to_padded_dense_forward", guarded=("max_lengths",)),
     Operator("aten::_jagged_to_padded_dense_forward.default", decomposition=_to_padded),
-    Operator("aten::_padded_dense_to_jagged_forward", guarded=("total_L",)),
+    Operator("aten::_padded_dense_to_jagged_forward", guarded=("total_L",), facts=Facts(judges="values")),
     Operator("aten::_padded_dense_to_jagged_forward.default", decomposition=_to_jagged),
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.indexing import check_between
 from torch_outboard.kernels.book.pair import real_of
 from torch_outboard.kernels.book.row import Operator
@@ -44,9 +45,9 @@ def _columns(given: torch.Tensor) -> torch.Tensor:
 
 
 def _refuse_checks(check_errors: bool) -> None:
-    """Refuse a call that raises errors of values: its parts wait for them (csrc/ops/generated/factor_parts.cpp)."""
+    """Refuse a call that raises errors of values: its parts wait for them (csrc/ops/planned/composed_factors.cpp)."""
     if check_errors:
-        raise ClassRefusal("it waits for its values, to raise their errors")
+        raise ClassRefusal("it waits for its values, to raise their errors [errors-wanted]")
 
 
 def _factored(a: torch.Tensor) -> _Tensors:
@@ -59,7 +60,7 @@ def _factored(a: torch.Tensor) -> _Tensors:
 def _lu_factor_ex(a: torch.Tensor, *, pivot: bool = True, check_errors: bool = False) -> _Tensors:
     _refuse_checks(check_errors)
     if not pivot:
-        raise ClassRefusal("it factors without pivots")
+        raise ClassRefusal("it factors without pivots [pivots]")
     return _factored(a)
 
 
@@ -344,18 +345,41 @@ def _svd(a: torch.Tensor, full_matrices: bool = False, compute_uv: bool = True, 
 OPERATORS = (
     Operator("aten::_cholesky_solve_helper.default", decomposition=_cholesky_solve),
     Operator("aten::_linalg_det.default", decomposition=_det),
+    Operator("aten::_linalg_eigh", facts=Facts(raises_at_call=True, check_values="check_ends")),
     Operator("aten::_linalg_eigh.default", decomposition=_eigh),
+    Operator("aten::_linalg_eigvals aten::linalg_eig", facts=Facts(raises_at_call=True)),
     Operator("aten::_linalg_slogdet.default", decomposition=_slogdet),
-    Operator("aten::_linalg_solve_ex.default", decomposition=_solve_ex),
+    Operator(
+        "aten::_linalg_solve_ex aten::linalg_cholesky_ex aten::linalg_inv_ex aten::linalg_ldl_factor_ex "
+        "aten::linalg_lu_factor_ex",
+        facts=Facts(accepts="identities"),
+    ),
+    Operator("aten::_linalg_solve_ex.default", decomposition=_solve_ex, facts=Facts(composed="checked_factors")),
+    Operator("aten::_linalg_svd", facts=Facts(raises_at_call=True, correct="correct_svd", check_values="check_ends")),
     Operator("aten::_linalg_svd.default", decomposition=_svd),
+    Operator(
+        "aten::cholesky",
+        facts=Facts(raises_at_call=True, accepts="identities", bad_dtypes={"self": "has_integral_type"}),
+    ),
+    Operator("aten::cholesky.default", facts=Facts(composed="checked_cholesky")),
+    Operator(
+        "aten::cholesky_inverse",
+        facts=Facts(accepts="identities", bad_dtypes={"self": "has_integral_type"}, check_values="check_factor"),
+    ),
     Operator("aten::cholesky_inverse.default", decomposition=_cholesky_inverse),
     Operator("aten::geqrf.default", decomposition=_geqrf),
-    Operator("aten::linalg_cholesky_ex.default", decomposition=_cholesky_ex),
+    Operator("aten::linalg_cholesky_ex.default", decomposition=_cholesky_ex, facts=Facts(composed="checked_factors")),
     Operator("aten::linalg_householder_product.default", decomposition=_householder_product),
-    Operator("aten::linalg_inv_ex.default", decomposition=_inv_ex),
+    Operator("aten::linalg_inv_ex.default", decomposition=_inv_ex, facts=Facts(composed="checked_factors")),
+    Operator("aten::linalg_ldl_factor_ex.default", facts=Facts(composed="checked_factors")),
+    Operator("aten::linalg_ldl_solve aten::linalg_lu_solve aten::lu_unpack", facts=Facts(accepts="ones")),
+    # Residuals exist only if the matrix turns out to have full rank.
+    Operator("aten::linalg_lstsq", facts=Facts(has_misleading_meta=True)),
+    Operator("aten::linalg_lstsq.out", facts=Facts(composed="least_squares")),
     Operator("aten::linalg_lu.default", decomposition=_lu),
-    Operator("aten::linalg_lu_factor_ex.default", decomposition=_lu_factor_ex),
+    Operator("aten::linalg_lu_factor_ex.default", decomposition=_lu_factor_ex, facts=Facts(composed="checked_factors")),
     Operator("aten::linalg_lu_solve.default", decomposition=_lu_solve),
+    Operator("aten::linalg_matrix_exp.default", facts=Facts(composed="matrix_exponential")),
     Operator("aten::linalg_qr.default", decomposition=_qr),
     Operator("aten::linalg_solve_triangular.default", decomposition=_solve_triangular),
     Operator("aten::lu_unpack.default", decomposition=_lu_unpack),

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.indexing import check_between
 from torch_outboard.kernels.book.row import Body, Operator
 from torch_outboard.kernels.refusal import other_sizes
@@ -161,18 +162,39 @@ def _nll_backward(name: str) -> Callable[..., torch.Tensor]:
 
 
 OPERATORS = (
-    Operator("aten::binary_cross_entropy.default", check=_check_probabilities),
+    Operator("aten::binary_cross_entropy", facts=Facts(bad_arguments={"self target weight": "dtypes_differ<3>"})),
+    Operator(
+        "aten::binary_cross_entropy.default", check=_check_probabilities, facts=Facts(shape_rule="binary_cross_entropy")
+    ),
+    Operator("aten::binary_cross_entropy_backward", facts=Facts(layout="like", like=1)),
+    Operator("aten::huber_loss", facts=Facts(layout="like", bad_numbers={"self delta": "is_not_positive"})),
+    Operator("aten::huber_loss.default", facts=Facts(shape_rule="huber_loss")),
+    Operator(
+        "aten::multi_margin_loss", facts=Facts(bad_arguments={"p": "is_bad_margin_order"}, raises_runtime_error=True)
+    ),
+    Operator("aten::multi_margin_loss_backward", facts=Facts(bad_arguments={"p": "is_bad_margin_order"})),
     Operator("aten::multi_margin_loss_backward.default", decomposition=_multi_margin_backward),
+    Operator("aten::multilabel_margin_loss_backward", facts=Facts(raises_runtime_error=True)),
     Operator(
         "aten::multilabel_margin_loss_backward.default",
         decomposition=_multilabel_margin_backward,
         check=_check_labels,
     ),
     # Torch's own decomposition comes before those of a table.
-    Operator("aten::multilabel_margin_loss_forward", computed=Body(_multilabel_margin_forward)),
+    Operator(
+        "aten::multilabel_margin_loss_forward",
+        computed=Body(_multilabel_margin_forward),
+        facts=Facts(raises_runtime_error=True),
+    ),
     Operator("aten::nll_loss2d_backward.default", decomposition=_nll_backward("nll_loss2d_backward")),
+    Operator(
+        "aten::nll_loss2d_forward",
+        facts=Facts(layout="contiguous", bad_arguments={"self target weight": "has_bad_class_indices"}),
+    ),
     Operator("aten::nll_loss2d_forward.default", check=_check_target),
     Operator("aten::nll_loss_backward.default", decomposition=_nll_backward("nll_loss_backward")),
+    Operator("aten::nll_loss_forward", facts=Facts(bad_arguments={"self target weight": "has_bad_class_indices"})),
+    Operator("aten::smooth_l1_loss", facts=Facts(bad_numbers={"self beta": "is_negative"})),
     Operator("outboard::ctc_alphas.default", template="ctc:forward"),
     Operator("outboard::ctc_gradient.default", template="ctc:backward"),
     Operator("outboard::ctc_loss", computed=Body(_ctc_loss)),

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 
+from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.row import Body, Operator
 from torch_outboard.kernels.refusal import ClassRefusal
 
@@ -18,7 +19,7 @@ __all__ = ["OPERATORS"]
 def _batch_norm(given: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *numbers: Any) -> Any:
     """Normalise by the overload whose schema declares that it writes the running statistics."""
     if len(numbers) != 2 or (mean is None) != (var is None):
-        raise ClassRefusal("it is called in a form that isn't functional")
+        raise ClassRefusal("it is called in a form that isn't functional [no-definition]")
     legit = torch.ops.aten._native_batch_norm_legit
     if mean is None:
         return _with_statistics(legit.no_stats(given, weight, bias, training, *numbers), given, weight, bias)
@@ -109,12 +110,32 @@ def _weight_norm_backward(
 
 
 OPERATORS = (
-    Operator("aten::_batch_norm_with_update", computed=Body(_batch_norm_with_update)),
+    Operator(
+        "aten::_batch_norm_with_update",
+        computed=Body(_batch_norm_with_update),
+        facts=Facts(layout="suggested", correct="correct_statistics"),
+    ),
     Operator("aten::_fused_rms_norm", computed=Body(_rms_norm)),
-    Operator("aten::_fused_rms_norm_backward", computed=Body(_rms_norm_backward)),
-    Operator("aten::_native_batch_norm_legit", computed=Body(_batch_norm_in_place)),
+    Operator("aten::_fused_rms_norm.default", facts=Facts(shape_rule="fused_rms_norm")),
+    Operator(
+        "aten::_fused_rms_norm_backward",
+        computed=Body(_rms_norm_backward),
+        facts=Facts(layout="like", on_cpu="outboard::rms_norm_backward"),
+    ),
+    Operator("aten::_fused_rms_norm_backward.default", facts=Facts(shape_rule="fused_rms_norm_backward")),
+    Operator(
+        "aten::_native_batch_norm_legit",
+        computed=Body(_batch_norm_in_place),
+        facts=Facts(layout="suggested", correct="correct_statistics"),
+    ),
     Operator("aten::_weight_norm_interface_backward", computed=Body(_weight_norm_backward)),
-    Operator("aten::native_batch_norm", computed=Body(_batch_norm)),
-    Operator("aten::native_group_norm.default", decomposition=_group_norm),
-    Operator("aten::native_layer_norm.default", decomposition=_layer_norm),
+    Operator("aten::batch_norm_backward aten::native_batch_norm_backward", facts=Facts(layout="suggested", like=1)),
+    Operator(
+        "aten::native_batch_norm",
+        computed=Body(_batch_norm),
+        facts=Facts(layout="suggested", correct="correct_statistics", written_in_secret="running_mean running_var"),
+    ),
+    Operator("aten::native_group_norm.default", decomposition=_group_norm, facts=Facts(shape_rule="native_group_norm")),
+    Operator("aten::native_layer_norm.default", decomposition=_layer_norm, facts=Facts(shape_rule="native_layer_norm")),
+    Operator("aten::native_layer_norm_backward.default", facts=Facts(shape_rule="native_layer_norm_backward")),
 )

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.rounding import widened
 from torch_outboard.kernels.book.row import Body, Operator, Update
 from torch_outboard.kernels.refusal import ClassRefusal
@@ -128,7 +129,9 @@ def _update_scale(
     """Update the scale as CUDA's kernel does: in doubles, if there are any, rounded once. The scale stays finite."""
     given = (self, growth_tracker, found_inf)
     if [one.dtype for one in given] != [torch.float32, torch.int32, torch.float32] or any(one.dim() for one in given):
-        raise ClassRefusal("the scale, its tracker and what was found are not a float32, an int32 and a float32")
+        raise ClassRefusal(
+            "the scale, its tracker and what was found are not a float32, an int32 and a float32 [mixed-types]"
+        )
     wide = self.to(real)
     steps = growth_tracker + 1
     is_bad, is_due = found_inf != 0, steps == interval
@@ -160,6 +163,7 @@ OPERATORS = (
     Operator("aten::_amp_foreach_non_finite_check_and_unscale", computed=Update(_check_and_unscale)),
     Operator("aten::_amp_update_scale", computed=Body(_update_scale, takes_reals=True)),
     Operator("aten::_fused_adagrad", computed=Update(_adagrad)),
+    Operator("aten::_fused_adagrad_ aten::_fused_sgd_", facts=Facts(keeps_shapes=True)),
     Operator("aten::_fused_adam", computed=Update(_adam_alone)),
     Operator("aten::_fused_adamw", computed=Update(_adamw)),
     Operator("aten::_fused_sgd", computed=Update(_sgd)),

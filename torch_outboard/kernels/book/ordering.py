@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.row import Operator
 
 __all__ = ["OPERATORS"]
@@ -129,17 +130,30 @@ def _check_sorter(sequence: torch.Tensor, *_: Any, sorter: torch.Tensor | None =
 
 
 OPERATORS = (
+    Operator("aten::_unique2.default", facts=Facts(composed="unique")),
+    Operator("aten::bucketize", facts=Facts(bad_arguments={"boundaries": "has_several_dimensions"})),
     Operator("aten::kthvalue", guarded=("k",)),
     Operator("aten::kthvalue.default", decomposition=_kth),
+    Operator("aten::kthvalue.values", facts=Facts(shape_rule="kth_out")),
+    Operator(
+        "aten::median aten::nanmedian",
+        facts=Facts(misreads_expanded=True, bad_arguments={"self dim": "reduces_nothing"}),
+    ),
     Operator("aten::median.default", decomposition=_median),
     Operator("aten::median.dim", decomposition=_median_of),
-    Operator("aten::mode.default", decomposition=_mode),
+    Operator("aten::median.dim_values aten::nanmedian.dim_values", facts=Facts(shape_rule="picked_out")),
+    Operator("aten::mode", facts=Facts(bad_arguments={"self dim": "reduces_nothing"})),
+    Operator("aten::mode.default", decomposition=_mode, facts=Facts(shape_rule="mode")),
     Operator("aten::nanmedian.default", decomposition=_nanmedian),
     Operator("aten::nanmedian.dim", decomposition=_nanmedian_of),
+    Operator("aten::searchsorted", facts=Facts(check_values="check_sorter", is_left_to_kernels=True)),
     Operator("aten::searchsorted.Scalar aten::searchsorted.Tensor", check=_check_sorter),
+    Operator("aten::sort", facts=Facts(bad_dtypes={"self": "has_complex_type"})),
     Operator("aten::sort.default", decomposition=_sort_by_any),
     # The template sorts the rows of a matrix. Other calls are converted to that.
     Operator("aten::sort.stable", decomposition=_sort, template="sorts:sort"),
-    Operator("aten::topk", guarded=("k",)),
+    Operator("aten::topk", guarded=("k",), facts=Facts(checks_all_in_meta=True)),
     Operator("aten::topk.default", decomposition=_topk),
+    Operator("aten::unique_consecutive.default", facts=Facts(composed="unique_consecutive")),
+    Operator("aten::unique_dim.default", facts=Facts(composed="unique_along")),
 )

@@ -11,6 +11,7 @@ import torch
 from torch._meta_registrations import pooling_output_shape
 
 from torch_outboard.kernels.book.copies import dense, in_order_of
+from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.rounding import ROUNDED_BETWEEN, widened
 from torch_outboard.kernels.book.row import Operator
 from torch_outboard.kernels.refusal import other_sizes
@@ -243,14 +244,28 @@ OPERATORS = (
     Operator("aten::_adaptive_avg_pool3d_backward.default", decomposition=_of_means(3)),
     Operator("aten::adaptive_max_pool2d_backward.default", decomposition=_of_largest(2, 0)),
     Operator("aten::adaptive_max_pool3d_backward.default", decomposition=_of_largest(3, 0)),
+    Operator("aten::avg_pool2d", facts=Facts(bad_dtypes={"self": "has_integral_type"})),
     Operator("aten::avg_pool2d.default", decomposition=_mean_of_windows(2)),
     Operator("aten::avg_pool2d_backward.default", decomposition=_gradient_of_means(2)),
     Operator("aten::avg_pool3d.default", decomposition=_mean_of_windows(3)),
     Operator("aten::avg_pool3d_backward.default", decomposition=_gradient_of_means(3)),
+    Operator(
+        "aten::fractional_max_pool2d aten::fractional_max_pool3d",
+        facts=Facts(is_given_samples=True, kernel_checks=True),
+    ),
+    Operator(
+        "aten::fractional_max_pool2d_backward aten::fractional_max_pool3d_backward",
+        facts=Facts(raises_runtime_error=True),
+    ),
     Operator("aten::fractional_max_pool2d_backward.default", decomposition=_of_largest(2, 2)),
     Operator("aten::fractional_max_pool3d.default", decomposition=_fractional_max_pool3d, refused=ROUNDED_BETWEEN),
     Operator("aten::fractional_max_pool3d_backward.default", decomposition=_of_largest(3, 2)),
     Operator("aten::max_pool2d_with_indices.default", lowering="max_pools:max_pool2d"),
+    Operator(
+        "aten::max_pool2d_with_indices_backward aten::max_pool3d_with_indices "
+        "aten::max_pool3d_with_indices_backward prims::_low_memory_max_pool_offsets_to_indices",
+        facts=Facts(kernel_checks=True),
+    ),
     Operator("aten::max_pool3d_with_indices.default", lowering="max_pools:max_pool3d"),
     Operator("aten::max_pool3d_with_indices_backward.default", decomposition=_of_largest(3, 5)),
     Operator(
@@ -258,4 +273,5 @@ OPERATORS = (
         " aten::replication_pad3d_backward.default",
         decomposition=_replication_pad_backward,
     ),
+    Operator("aten::replication_pad2d_backward", facts=Facts(layout="suggested", like=1)),
 )

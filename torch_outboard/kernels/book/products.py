@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.rounding import ROUNDED_BETWEEN
 from torch_outboard.kernels.book.row import Operator
 
@@ -30,13 +31,31 @@ def _without_product(
 
 
 OPERATORS = (
+    Operator("aten::_convolution", facts=Facts(correct="correct_convolution")),
+    Operator("aten::addbmm aten::baddbmm", facts=Facts(bad_arguments={"self batch1 batch2": "dtypes_differ<3>"})),
     Operator("aten::addbmm.default", decomposition=_addbmm),
+    Operator("aten::addmm", facts=Facts(bad_arguments={"self mat1 mat2": "dtypes_differ<3>"})),
     Operator("aten::addmm.default", template="products:addmm", decomposition=_without_product),
+    Operator("aten::addmv", facts=Facts(bad_arguments={"self mat vec": "dtypes_differ<3>"})),
     Operator("aten::addr", refused=ROUNDED_BETWEEN),
+    Operator("aten::addr.default", facts=Facts(shape_rule="addr")),
     Operator("aten::baddbmm.default", template="products:baddbmm"),
+    Operator("aten::bmm aten::mm", facts=Facts(bad_arguments={"self mat2": "dtypes_differ<2>"})),
     Operator("aten::bmm.default", template="products:bmm"),
+    Operator(
+        "aten::convolution",
+        facts=Facts(
+            correct="correct_convolution",
+            bad_arguments={"dilation": "is_bad_dilation", "input weight bias": "dtypes_differ<3>"},
+        ),
+    ),
     Operator("aten::convolution.default", template="convolutions:forward"),
+    Operator("aten::convolution_backward", facts=Facts(correct="correct_convolution_backward")),
     Operator("aten::convolution_backward.default", template="convolutions:backward", guarded=("bias_sizes",)),
+    Operator("aten::dot", facts=Facts(bad_arguments={"self tensor": "dtypes_differ<2>"})),
+    Operator("aten::dot.default aten::vdot.default", facts=Facts(shape_rule="dot")),
     Operator("aten::linalg_cross", refused=ROUNDED_BETWEEN),
+    Operator("aten::linear", facts=Facts(bad_arguments={"input weight bias": "dtypes_differ<3>"})),
     Operator("aten::mm.default", template="products:mm"),
+    Operator("aten::vdot", facts=Facts(bad_arguments={"self other": "dtypes_differ<2>"})),
 )

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.indexing import check_between
 from torch_outboard.kernels.book.row import Draw, Operator
 from torch_outboard.kernels.refusal import ClassRefusal
@@ -79,7 +80,7 @@ def _exponential(size: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
 
 def _check_real(tensor: torch.Tensor) -> None:
     if not tensor.dtype.is_floating_point:
-        raise ClassRefusal(f"its numbers are of {tensor.dtype}")
+        raise ClassRefusal(f"its numbers are of {tensor.dtype} [mixed-types]")
 
 
 # The formulas take the operator's tensors and numbers, without its generator.
@@ -218,23 +219,88 @@ def _permutation(n: int) -> torch.Tensor:
 
 
 OPERATORS = (
-    Operator("aten::bernoulli.default aten::bernoulli.out", computed=Draw(_bernoulli_of_itself)),
-    Operator("aten::bernoulli.p aten::bernoulli_.float", computed=Draw(_bernoulli_of_number, ("p",))),
-    Operator("aten::bernoulli_.Tensor", computed=Draw(_bernoulli_of_tensor)),
+    Operator("aten::bernoulli", facts=Facts(bad_numbers={"self p": "is_bad_probability"})),
+    Operator(
+        "aten::bernoulli.default aten::bernoulli.out",
+        computed=Draw(_bernoulli_of_itself),
+        facts=Facts(bad_dtypes={"self": "has_integral_type"}),
+    ),
+    Operator("aten::bernoulli.p", computed=Draw(_bernoulli_of_number, ("p",))),
+    Operator(
+        "aten::bernoulli_ aten::cauchy_ aten::exponential_ aten::geometric_ aten::log_normal_ aten::normal_ "
+        "aten::uniform_",
+        facts=Facts(keeps_shapes=True),
+    ),
+    Operator(
+        "aten::bernoulli_.float",
+        computed=Draw(_bernoulli_of_number, ("p",)),
+        facts=Facts(bad_dtypes={"self": "has_complex_type"}),
+    ),
+    Operator(
+        "aten::bernoulli_.Tensor",
+        computed=Draw(_bernoulli_of_tensor),
+        facts=Facts(bad_dtypes={"p": "has_integral_type"}),
+    ),
+    Operator(
+        "aten::cauchy",
+        facts=Facts(bad_numbers={"self sigma": "is_not_positive"}, bad_dtypes={"self": "is_not_floating"}),
+    ),
     Operator("aten::cauchy_.default", computed=Draw(_cauchy, ("median", "sigma"))),
+    Operator(
+        "aten::exponential",
+        facts=Facts(bad_numbers={"self lambd": "is_not_positive"}, bad_dtypes={"self": "is_not_floating"}),
+    ),
     Operator("aten::exponential_.default", computed=Draw(_exponential_of_rate, ("lambd",))),
+    Operator(
+        "aten::geometric",
+        facts=Facts(bad_numbers={"self p": "is_bad_inner_probability"}, bad_dtypes={"self": "is_boolean_or_complex"}),
+    ),
     Operator("aten::geometric_.default", computed=Draw(_geometric, ("p",))),
+    Operator(
+        "aten::log_normal",
+        facts=Facts(bad_numbers={"self std": "is_not_positive"}, bad_dtypes={"self": "is_not_floating"}),
+    ),
     Operator("aten::log_normal_.default", computed=Draw(_log_normal, ("mean", "std"))),
+    Operator(
+        "aten::multinomial",
+        facts=Facts(
+            judges="sums",
+            bad_arguments={"out": "is_bad_index_type", "self num_samples replacement": "has_too_many_samples"},
+            check_values="check_weights",
+            is_left_to_kernels=True,
+        ),
+    ),
     Operator("aten::multinomial.default", computed=Draw(_multinomial)),
+    Operator(
+        "aten::normal",
+        facts=Facts(
+            layout="contiguous",
+            bad_numbers={"mean std": "is_negative"},
+            bad_dtypes={"self": "has_integral_type"},
+            check_values="check_deviation",
+            is_left_to_kernels=True,
+        ),
+    ),
     Operator("aten::normal.Tensor_Tensor", computed=Draw(_normal_of_tensors)),
     Operator("aten::normal.Tensor_float", computed=Draw(_normal_around_each, ("std",))),
     Operator("aten::normal.float_Tensor", computed=Draw(_normal_of_tensors, ("mean",))),
     Operator("aten::normal_.default", computed=Draw(_normal_around, ("mean", "std"))),
+    Operator("aten::random", facts=Facts(bad_dtypes={"self": "has_complex_type"})),
+    Operator("aten::random_", facts=Facts(keeps_shapes=True, has_bounds=True)),
     Operator("aten::random_.default", computed=Draw(_whole_numbers)),
-    Operator("aten::random_.from", computed=Draw(_whole_numbers_between, ("from", "to"))),
-    Operator("aten::random_.to", computed=Draw(_whole_numbers_below, ("to",))),
+    Operator(
+        "aten::random_.from",
+        computed=Draw(_whole_numbers_between, ("from", "to")),
+        facts=Facts(warns="of two bounds", bad_numbers={"self from to": "is_bad_range"}),
+    ),
+    Operator(
+        "aten::random_.to",
+        computed=Draw(_whole_numbers_below, ("to",)),
+        facts=Facts(warns="of bound", bad_numbers={"self to": "is_bad_end"}),
+    ),
     Operator("aten::randperm", guarded=("n",)),
     Operator("aten::randperm.generator_out", computed=Draw(_permutation)),
+    Operator("aten::uniform", facts=Facts(bad_numbers={"self from to": "is_bad_interval"})),
     Operator("aten::uniform_.default", computed=Draw(_uniform_between, ("from", "to"))),
     Operator("outboard::dropout", computed=Draw(_dropout, ("p",))),
     # What the formulas draw by.

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.rounding import widened
 from torch_outboard.kernels.book.row import Body, Function, Operator
 
@@ -173,25 +174,78 @@ def _histogram(self: torch.Tensor, bins: int = 100, min: float = 0, max: float =
 
 
 OPERATORS = (
+    Operator("aten::_cdist_forward", facts=Facts(bad_arguments={"x1 p": "is_bad_order"})),
     Operator("aten::_cdist_forward.default", decomposition=_distances),
     Operator("aten::_cummax_helper", computed=Body(_cumulative(torch.ops.aten.cummax.default))),
     Operator("aten::_cummin_helper", computed=Body(_cumulative(torch.ops.aten.cummin.default))),
+    Operator("aten::_log_softmax aten::_softmax aten::var", facts=Facts(bad_dtypes={"self": "has_integral_type"})),
     Operator("aten::_logcumsumexp", computed=Body(_logcumsumexp)),
     Operator("aten::_pdist_forward.default", decomposition=_distances_of_pairs),
+    Operator("aten::_segment_reduce_backward", facts=Facts(judges="sums")),
     Operator("aten::_softmax_backward_data.default", decomposition=_softmax_backward),
+    Operator("aten::all aten::any", facts=Facts(bad_arguments={"out": "has_bad_truth_type"})),
     Operator("aten::all.default", decomposition=_as_row(torch.ops.aten.all.default)),
+    Operator("aten::aminmax", facts=Facts(bad_arguments={"self min max": "dtypes_differ<3>"})),
     Operator("aten::any.default", decomposition=_as_row(torch.ops.aten.any.default)),
+    Operator("aten::bincount.default", facts=Facts(composed="bincount")),
+    Operator("aten::count_nonzero.dim_IntList", facts=Facts(shape_rule="count_nonzero")),
+    Operator("aten::equal.default", facts=Facts(composed="equal")),
+    Operator(
+        "aten::histc",
+        facts=Facts(
+            bad_numbers={"min max": "is_bad_histogram_range"}, check_values="check_range", is_left_to_kernels=True
+        ),
+    ),
     Operator("aten::histc.default", decomposition=_histogram),
+    Operator(
+        "aten::isin",
+        facts=Facts(
+            bad_dtypes={
+                "element test_elements": "has_boolean",
+                "elements test_element": "has_boolean",
+                "elements test_elements": "has_boolean",
+            }
+        ),
+    ),
     Operator("aten::isin.Tensor_Tensor", decomposition=_isin),
     Operator("aten::linalg_vector_norm.default", decomposition=_as_row(torch.ops.aten.linalg_vector_norm.default)),
-    Operator("aten::max.default", decomposition=_as_row(torch.ops.aten.max.default)),
+    Operator(
+        "aten::max aten::min",
+        facts=Facts(bad_arguments={"self dim": "reduces_nothing"}, bad_dtypes={"self": "has_complex_type"}),
+    ),
+    Operator(
+        "aten::max.default",
+        decomposition=_as_row(torch.ops.aten.max.default),
+        facts=Facts(shape_rule="extremum", bad_arguments={"self": "has_no_elements"}),
+    ),
     Operator("aten::mean.default", decomposition=_as_row(torch.ops.aten.mean.default)),
     Operator("aten::mean.dim", decomposition=_as_row(torch.ops.aten.mean.dim)),
-    Operator("aten::min.default", decomposition=_as_row(torch.ops.aten.min.default)),
-    Operator("aten::prod.default", decomposition=_as_row(torch.ops.aten.prod.default)),
-    Operator("aten::std.correction", decomposition=_as_row(torch.ops.aten.std.correction)),
+    Operator(
+        "aten::min.default",
+        decomposition=_as_row(torch.ops.aten.min.default),
+        facts=Facts(shape_rule="extremum", bad_arguments={"self": "has_no_elements"}),
+    ),
+    Operator("aten::nansum.default", facts=Facts(shape_rule="nansum")),
+    Operator("aten::prod.default", decomposition=_as_row(torch.ops.aten.prod.default), facts=Facts(shape_rule="prod")),
+    Operator("aten::renorm", facts=Facts(bad_arguments={"p maxnorm": "is_bad_norm"})),
+    Operator("aten::segment_reduce", facts=Facts(raises_at_call=True, judges="sums")),
+    Operator(
+        "aten::std.correction",
+        decomposition=_as_row(torch.ops.aten.std.correction),
+        facts=Facts(warns="of freedom", shape_rule="deviation"),
+    ),
+    Operator("aten::std.correction_out aten::var.correction_out", facts=Facts(warns="of freedom")),
+    Operator("aten::std_mean.correction", facts=Facts(warns="of freedom", shape_rule="deviation_and_mean")),
     Operator("aten::sum.default", decomposition=_as_row(torch.ops.aten.sum.default)),
     Operator("aten::sum.dim_IntList", decomposition=_sum_in_steps),
-    Operator("aten::var.correction", decomposition=_as_row(torch.ops.aten.var.correction)),
-    Operator("aten::var_mean.correction", decomposition=_deviation_in_steps),
+    Operator(
+        "aten::var.correction",
+        decomposition=_as_row(torch.ops.aten.var.correction),
+        facts=Facts(warns="of freedom", shape_rule="deviation"),
+    ),
+    Operator(
+        "aten::var_mean.correction",
+        decomposition=_deviation_in_steps,
+        facts=Facts(warns="of freedom", shape_rule="deviation_and_mean"),
+    ),
 )

@@ -11,7 +11,9 @@ from torch_outboard.kernels.book.row import Refused
 __all__ = ["ROUNDED_BETWEEN", "rounded", "widened"]
 
 # The results differ from the CPU's by more than torch's tests allow.
-ROUNDED_BETWEEN = Refused("of halves, the CPU's kernel and the decomposition round in different places", HALVES)
+ROUNDED_BETWEEN = Refused(
+    "of halves, the CPU's kernel and the decomposition round in different places [rounding]", HALVES
+)
 
 
 def rounded(tensor: torch.Tensor) -> torch.Tensor:

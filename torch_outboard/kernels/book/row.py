@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.facts import Facts
+
 __all__ = ["Body", "Draw", "Each", "Fill", "Function", "Numbers", "Operator", "Refused", "Update"]
 
 Function = Callable[..., Any]
@@ -136,6 +138,8 @@ class Operator:
         An operator over lists writes an exponent, a base or an order into kernels, as the one for one tensor does.
     refuses_list : function of arguments and a type
         Of an operator for one tensor: the CPU's kernel refuses these arguments of the operator over lists.
+    facts : Facts
+        What the core and the code generator know of it. A change of it is a change of the core, which must be built.
     """
 
     names: str
@@ -154,6 +158,7 @@ class Operator:
     each: Each | None = None
     has_written_numbers: bool = False
     refuses_list: Callable[[Sequence[Any], torch.dtype], bool] | None = None
+    facts: Facts | None = None
 
     def over(self, general: Operator) -> Operator:
         """Return this row for one overload, completed by the row for all."""

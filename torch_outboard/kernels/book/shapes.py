@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.row import Operator, Refused
 from torch_outboard.kernels.refusal import CallRefusal
 
@@ -38,26 +39,27 @@ def _copied(view: Any) -> Callable[..., Any]:
 
 def _check_shifts(_: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> None:
     if len(shifts) != len(dims) and not (len(shifts) == 1 and not dims):
-        raise CallRefusal(f"it shifts {len(dims)} dimensions by {len(shifts)} numbers")
+        raise CallRefusal(f"it shifts {len(dims)} dimensions by {len(shifts)} numbers [wrong-call]")
 
 
 OPERATORS = (
+    Operator("aten::flip.default", facts=Facts(shape_rule="flip")),
     Operator("aten::select_copy.int", decomposition=_copied(torch.ops.aten.select.int)),
     Operator("aten::slice_copy.Tensor", decomposition=_copied(torch.ops.aten.slice.Tensor)),
     Operator("aten::split_copy.Tensor", decomposition=_copied(torch.ops.aten.split.Tensor)),
-    Operator("aten::cat.default", decomposition=_cat),
+    Operator("aten::cat.default", decomposition=_cat, facts=Facts(is_composed_first=True, composed="cat_of_many")),
     Operator("aten::constant_pad_nd", guarded=("pad",)),
-    Operator("aten::roll", guarded=("shifts",)),
+    Operator("aten::roll", guarded=("shifts",), facts=Facts(correct="correct_roll")),
     Operator("aten::roll.default", check=_check_shifts),
     Operator("aten::select_backward", guarded=("index",)),
     Operator("aten::slice_backward", guarded=("start", "end")),
-    Operator("aten::tril", guarded=("diagonal",)),
-    Operator("aten::triu", guarded=("diagonal",)),
+    Operator("aten::tril", guarded=("diagonal",), facts=Facts(checks_all_in_meta=True)),
+    Operator("aten::triu", guarded=("diagonal",), facts=Facts(checks_all_in_meta=True)),
     # They take sizes, strides and offsets of a storage, while graphs have tensors only, or allocate
     # other memory.
     Operator(
         "aten::_pin_memory aten::_to_copy aten::as_strided aten::as_strided_copy aten::as_strided_scatter aten::resize "
         "aten::resize_as aten::resize_as_sparse aten::set",
-        refused=Refused("it is about storages"),
+        refused=Refused("it is about storages [no-definition]"),
     ),
 )

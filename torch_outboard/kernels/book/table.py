@@ -14,6 +14,7 @@ import torch
 from torch_outboard.kernels import route
 from torch_outboard.kernels.book import (
     arithmetic,
+    assertions,
     attention,
     copies,
     distances,
@@ -57,6 +58,7 @@ __all__ = [
 SUBJECTS = (
     *(
         arithmetic,
+        assertions,
         attention,
         copies,
         distances,

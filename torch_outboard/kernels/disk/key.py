@@ -21,6 +21,9 @@ from typing import Any
 import torch
 
 from torch_outboard.codegen.dialects.room import Room
+from torch_outboard.compile.generators import generators
+from torch_outboard.compile.own_code import own_code
+from torch_outboard.device.devices import get_device_properties
 from torch_outboard.kernels.operators import overload_of
 from torch_outboard.kernels.switches import rounded
 
@@ -96,8 +99,6 @@ def sizes_of(arguments: Sequence[Any]) -> Sizes:
 @functools.cache
 def code_hash() -> str:
     """Return a hash of this package's code that decides what is generated."""
-    from torch_outboard.compile.own_code import own_code
-
     return own_code(Path(__file__).parents[1])
 
 
@@ -136,9 +137,6 @@ def _place(device: torch.device) -> str:
 @functools.cache
 def kind_of(device: int) -> dict[str, str]:
     """Return what plans depend on for a device: its generator, the generator's settings and code, and the machine."""
-    from torch_outboard.compile.generators import generators
-    from torch_outboard.device.devices import get_device_properties
-
     generator = type(generators().eager())(generators().driver)
     generated = hashlib.sha256(json.dumps(sorted(generator.cache_key().items())).encode())
     for path in _files_of(type(generator)):

@@ -131,11 +131,11 @@ class PlanWriter:
             elif one.has_default_value():
                 value = one.default_value
             else:
-                raise CallRefusal(f"it calls {schema.name} without {one.name}")
+                raise CallRefusal(f"it calls {schema.name} without {one.name} [plan]")
             given.append(self._argument(value, schema.name))
         results = [one for one in schema.returns if one.alias_info is None]
         if any(str(one.type) != "Tensor" for one in results):
-            raise CallRefusal(f"it calls {schema.name}, which gives other things than tensors")
+            raise CallRefusal(f"it calls {schema.name}, which gives other things than tensors [plan]")
         overload = f".{schema.overload_name}" if schema.overload_name else ""
         self.step(f"call {len(results)} {schema.name}{overload} [{', '.join(given)}]")
         self._buffers += len(results)
@@ -159,7 +159,7 @@ class PlanWriter:
                 return f"tensors {'; '.join(value)}"
             case list() | tuple() if all(isinstance(one, (int, torch.SymInt, sympy.Expr)) for one in value):
                 return f"numbers {'; '.join(self._argument(one, operator) for one in value)}"
-        raise CallRefusal(f"it calls {operator} with a {type(value).__name__}")
+        raise CallRefusal(f"it calls {operator} with a {type(value).__name__} [plan]")
 
     def returned_number(self, value: Any) -> None:
         self._returns.append(f"return number {self.formula(value)}")
@@ -169,7 +169,7 @@ class PlanWriter:
             self._returns.append("return none")
         elif isinstance(value, list):
             if any(one is None for one in value):
-                raise CallRefusal("it returns a list with undefined tensors")
+                raise CallRefusal("it returns a list with undefined tensors [plan]")
             self._returns.append(f"return [{', '.join(outputs[one] for one in value)}]")
         else:
             self._returns.append(f"return {outputs[value]}")

@@ -94,7 +94,7 @@ class TemplateCall:
         if not self.dialect.supports(given.dtype):
             raise CallRefusal(
                 f"the dialect {self.dialect.name!r} has no {given.dtype}: float64 needs has_double, others a kernel of "
-                "the driver"
+                "the driver [element-type]"
             )
         return given
 
@@ -154,7 +154,7 @@ class TemplateCall:
         if kernel.group > self.room.items or memory > self.room.memory:
             raise CallRefusal(
                 f"a group of {kernel.name} needs {kernel.group} items and {memory} bytes of local memory, and the "
-                f"device allows {self.room.items} and {self.room.memory}"
+                f"device allows {self.room.items} and {self.room.memory} [group-size]"
             )
 
     def repeat(self, turns: Any, *kernels: Kernel) -> None:

@@ -53,16 +53,16 @@ def least(rows: Any, columns: Any) -> Any:
 def check(call: TemplateCall, *tensors: Tensor) -> None:
     """Raise Refusal if matrices are of a type without kernels, or large."""
     if len({one.dtype for one in tensors}) > 1:
-        raise CallRefusal("its tensors are of several types")
+        raise CallRefusal("its tensors are of several types [mixed-types]")
     for one in tensors:
         if one.dtype not in (torch.float32, torch.float64):
-            raise CallRefusal(f"there are no factors of {one.dtype}")
+            raise CallRefusal(f"there are no factors of {one.dtype} [products]")
         rows, columns = one.size[-2:]
         is_small = holds(sympy.Le(sympy.Max(rows, columns), LARGEST)) or (
             holds(sympy.Le(sympy.Min(rows, columns), LARGEST)) and holds(sympy.Le(sympy.Max(rows, columns), _LONGEST))
         )
         if not is_small:
-            raise CallRefusal(f"a matrix has more than {LARGEST} rows and columns")
+            raise CallRefusal(f"a matrix has more than {LARGEST} rows and columns [matrix-size]")
 
 
 # Begins the text of a group that factors `given` within `factors`.

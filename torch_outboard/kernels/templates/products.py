@@ -36,7 +36,7 @@ def _product(call: TemplateCall, left: Tensor, right: Tensor, added: Tensor | No
     layout = call.results[0]
     assert layout is not None
     if not left.dtype == right.dtype == layout.dtype or (added is not None and added.dtype != layout.dtype):
-        raise CallRefusal("its tensors are of several types")
+        raise CallRefusal("its tensors are of several types [mixed-types]")
     sums = SumType.of(left.dtype)
     result = call.allocate(layout)
     product = Product(
@@ -100,7 +100,7 @@ class _Names:
 def factor_text(value: Any, sums: SumType) -> str:
     """Return a factor as text in the type of sums."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise CallRefusal(f"a factor is a {type(value).__name__}")
+        raise CallRefusal(f"a factor is a {type(value).__name__} [wrong-call]")
     if sums.suffix.startswith("f"):
         value = float(value)
         if value != value or value in (float("inf"), float("-inf")):
@@ -108,7 +108,7 @@ def factor_text(value: Any, sums: SumType) -> str:
             return f"({sums.kind}){sign}{'OB_NAN' if value != value else 'OB_INFINITY'}"
         return f"({sums.kind}){value!r}"
     if isinstance(value, float):
-        raise CallRefusal("a factor of integers is no integer")
+        raise CallRefusal("a factor of integers is no integer [wrong-call]")
     return f"({sums.kind}){value}"
 
 

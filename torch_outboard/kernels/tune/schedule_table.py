@@ -27,6 +27,7 @@ from torch_outboard._sealed import (
     write_whole,
 )
 from torch_outboard.compile.generators import generators
+from torch_outboard.device.devices import get_device_properties
 from torch_outboard.kernels.disk.key import code_hash, kind_of
 from torch_outboard.kernels.disk.store import default_folder
 from torch_outboard.kernels.tune.schedules import Schedule, default_of, is_schedule
@@ -145,8 +146,6 @@ def remove(folder: Path, device: int) -> bool:
 
 
 def _about(device: int) -> dict[str, str]:
-    from torch_outboard.device.devices import get_device_properties
-
     properties = get_device_properties(device)
     kind = kind_of(device)
     return {
@@ -158,8 +157,6 @@ def _about(device: int) -> dict[str, str]:
 
 
 def _measured_with(device: int) -> dict[str, str]:
-    from torch_outboard.device.devices import get_device_properties
-
     return {
         _CODE: code_hash(),
         "generator": kind_of(device)["generated_by"],

@@ -137,7 +137,7 @@ class Sizes:
                 return found
         raise CallRefusal(
             f"the matrix unit {unit.name!r} of {unit.m} by {unit.n} by {unit.k} and {unit.lanes} lanes does not "
-            f"divide tiles of {_ROWS} by {_ROWS}"
+            f"divide tiles of {_ROWS} by {_ROWS} [matrix-unit]"
         )
 
     @property

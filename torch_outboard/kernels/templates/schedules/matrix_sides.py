@@ -78,7 +78,7 @@ class Tiling:
         if not found or steps % chunk:
             raise CallRefusal(
                 f"the matrix unit {unit.name!r} of {unit.m} by {unit.n} by {unit.k} and {unit.lanes} lanes does not "
-                f"divide tiles of {height} by {width}"
+                f"divide tiles of {height} by {width} [matrix-unit]"
             )
         _, _, rows, columns, group = min(found)
         return Tiling(unit, height, width, steps, group, rows, columns)

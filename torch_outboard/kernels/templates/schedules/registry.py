@@ -94,7 +94,7 @@ class Registry(Generic[_Schedule]):
         if not ways:
             raise CallRefusal(
                 f"the dialect {device.dialect.name!r} has neither vectors nor groups of items that share memory: needs "
-                "vectors or has_groups"
+                "vectors or has_groups [reduction-ways]"
             )
         return ways[-1]
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ops/generated/generated_provider.h"
+#include "ops/planned/generated_provider.h"
 
 #include <algorithm>
 #include <string>
@@ -7,8 +7,8 @@
 
 #include "core/device.h"
 #include "ops/call/results.h"
-#include "ops/generated/parts.h"
-#include "ops/generated/recipes.h"
+#include "ops/planned/composed.h"
+#include "ops/planned/recipes.h"
 #include "ops/providers.h"
 #include "ops/tensors/tensor_utils.h"
 
@@ -21,7 +21,7 @@ constexpr int kMaxDepth = 4;
 thread_local int depth = 0;
 // The refusal of this thread's last call, for the provider that runs it instead.
 thread_local const Operator* refused_op = nullptr;
-thread_local std::shared_ptr<const CompiledCall> refused_call;
+thread_local std::shared_ptr<const PlannedCall> refused_call;
 
 class Depth {
  public:
@@ -54,12 +54,12 @@ bool may_run(const Call& call) {
   return has_shapes(call) && call.has_signature() && !call.asks_kernel() && !may_be_dropped_natively(call);
 }
 
-bool run_in_parts(const Call& call, torch::jit::Stack* stack) {
+bool run_as_others(const Call& call, torch::jit::Stack* stack) {
   const Depth nested;
-  if (!run_parts(call, stack)) {
+  if (!run_composed(call, stack)) {
     return false;
   }
-  call.op().compiled_calls.fetch_add(1, std::memory_order_relaxed);
+  call.op().planned_calls.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
@@ -67,26 +67,26 @@ bool has_outputs(const Operator& op) {
   return std::any_of(op.args.begin(), op.args.end(), [](const ArgInfo& info) { return info.is_output; });
 }
 
-bool is_usable(const std::shared_ptr<const CompiledCall>& compiled) {
-  return compiled != nullptr &&
-         (compiled->recipe == nullptr || !(compiled->recipe->is_dropped.load(std::memory_order_relaxed) ||
-                                           compiled->recipe->is_refused.load(std::memory_order_relaxed)));
+bool is_usable(const std::shared_ptr<const PlannedCall>& planned) {
+  return planned != nullptr &&
+         (planned->recipe == nullptr || !(planned->recipe->is_dropped.load(std::memory_order_relaxed) ||
+                                          planned->recipe->is_refused.load(std::memory_order_relaxed)));
 }
 
 enum class Outcome : uint8_t { Ran, Declined, Dropped };
 
 // Run a recipe. A recipe from disk that fails is dropped. The call is tried again,
 // unless it has changed what it reads.
-Outcome run_or_drop(OperatorRecipes& known, const CompiledCall& compiled, const Call& call, torch::jit::Stack* stack) {
+Outcome run_or_drop(OperatorRecipes& known, const PlannedCall& planned, const Call& call, torch::jit::Stack* stack) {
   const Depth nested;
   RunFailure failure;
   try {
-    return run_recipe(compiled, call, stack, &failure) ? Outcome::Ran : Outcome::Declined;
+    return run_recipe(planned, call, stack, &failure) ? Outcome::Ran : Outcome::Declined;
   } catch (const std::exception& error) {
-    if (compiled.recipe->kept.empty() || !failure.may_be_plans || !may_be_plans(error, call.device())) {
+    if (planned.recipe->kept.empty() || !failure.may_be_plans || !may_be_plans(error, call.device())) {
       throw;
     }
-    known.drop(*compiled.recipe, call, error);
+    known.drop(*planned.recipe, call, error);
     if (failure.has_written) {
       throw;
     }
@@ -94,47 +94,47 @@ Outcome run_or_drop(OperatorRecipes& known, const CompiledCall& compiled, const 
   return Outcome::Dropped;
 }
 
-using Refused = std::shared_ptr<const CompiledCall>;
+using Refused = std::shared_ptr<const PlannedCall>;
 
 // `is_accepted`: the CPU kernel accepts the call.
 bool run_known(const Call& call, torch::jit::Stack* stack, Refused* out_refused, bool is_accepted = false) {
   OperatorRecipes& known = OperatorRecipes::of(call.op());
-  const CompiledKey key = known.key_of(call);
-  std::shared_ptr<const CompiledCall> compiled;
+  const PlannedKey key = known.key_of(call);
+  std::shared_ptr<const PlannedCall> planned;
   bool has_warned = call.op().warns == nullptr;
   Outcome outcome = Outcome::Dropped;
   while (outcome == Outcome::Dropped) {
-    compiled = known.find(key);
-    if (C10_UNLIKELY(!is_usable(compiled))) {
+    planned = known.find(key);
+    if (C10_UNLIKELY(!is_usable(planned))) {
       if (!is_accepted && call.op().kind != OpKind::Waits) {
         accepted_shape_of(call);  // decompositions and guards of plans check less than the operator
       }
       const Depth nested;  // the builder may call operators
-      compiled = known.make(call, key);
+      planned = known.make(call, key);
     }
-    if (C10_UNLIKELY(compiled->recipe == nullptr)) {
-      *out_refused = std::move(compiled);
+    if (C10_UNLIKELY(planned->recipe == nullptr)) {
+      *out_refused = std::move(planned);
       return false;
     }
-    compiled->group->was_used.store(true, std::memory_order_relaxed);
+    planned->group->was_used.store(true, std::memory_order_relaxed);
     if (C10_UNLIKELY(!std::exchange(has_warned, true))) {
       call.op().warns(call);
     }
-    outcome = run_or_drop(known, *compiled, call, stack);
+    outcome = run_or_drop(known, *planned, call, stack);
   }
   if (outcome == Outcome::Declined) {
     return false;
   }
-  call.op().compiled_calls.fetch_add(1, std::memory_order_relaxed);
+  call.op().planned_calls.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
 bool run_by_kernels(const Call& call, torch::jit::Stack* stack, Refused* out_refused) {
   if (call.has_sparse() || !may_run(call)) {
-    return run_in_parts(call, stack);
+    return run_as_others(call, stack);
   }
   ensure_open(call.device());
-  if (call.op().facts.begins_in_parts && run_in_parts(call, stack)) {
+  if (call.op().facts.is_composed_first && run_as_others(call, stack)) {
     return true;
   }
   if (!has_outputs(call.op())) {
@@ -144,7 +144,7 @@ bool run_by_kernels(const Call& call, torch::jit::Stack* stack, Refused* out_ref
     // Parts that can't do without the kernel tell why there is none.
     refused_op = &call.op();
     refused_call = *out_refused;
-    return run_in_parts(call, stack);
+    return run_as_others(call, stack);
   }
   const std::shared_ptr<const CallShape> shape = accepted_shape_of(call);
   if (!shape->is_known() || shape->asks_kernel) {
@@ -159,10 +159,11 @@ bool run_by_kernels(const Call& call, torch::jit::Stack* stack, Refused* out_ref
 
 // Return why no plan was asked for.
 std::string why_unasked(const Call& call) {
-  return call.has_sparse()                 ? "an argument is not a dense strided tensor"
-         : call.op().kind == OpKind::Waits ? "its result depends on values, and it has no decomposition"
-         : may_be_dropped_natively(call)   ? "only the provider of the forward call knows which numbers were dropped"
-                                           : "only the CPU's kernel defines the result for these arguments";
+  return call.has_sparse()                 ? "an argument is not a dense strided tensor [layout]"
+         : call.op().kind == OpKind::Waits ? "its result depends on values, and it has no decomposition [values-decide]"
+         : may_be_dropped_natively(call)
+             ? "only the provider of the forward call knows which numbers were dropped [cpu-alone]"
+             : "only the CPU's kernel defines the result for these arguments [cpu-alone]";
 }
 
 }  // namespace

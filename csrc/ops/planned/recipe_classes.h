@@ -19,7 +19,7 @@
 #include "core/wait.h"
 #include "kernels/builds.h"
 #include "ops/call/recent_failure.h"
-#include "ops/generated/generated_provider.h"
+#include "ops/planned/generated_provider.h"
 
 namespace outboard {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/trace.h"
+#include "core/observer.h"
 
 namespace outboard {
 
@@ -9,20 +9,20 @@ thread_local bool is_untraced = false;
 
 namespace detail {
 
-std::atomic<Trace*> active_trace{nullptr};
+std::atomic<Observer*> active_observer{nullptr};
 
-bool is_untraced_thread() noexcept {
+bool is_unobserved_thread() noexcept {
   return is_untraced;
 }
 
 }  // namespace detail
 
-Untraced::Untraced() noexcept : was_untraced_(is_untraced) {
+Unobserved::Unobserved() noexcept : was_unobserved_(is_untraced) {
   is_untraced = true;
 }
 
-Untraced::~Untraced() {
-  is_untraced = was_untraced_;
+Unobserved::~Unobserved() {
+  is_untraced = was_unobserved_;
 }
 
 }  // namespace outboard

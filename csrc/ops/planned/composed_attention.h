@@ -13,7 +13,7 @@ namespace outboard {
 // Run aten::_scaled_dot_product_fused_attention_overrideable and its gradients; `results` is what
 // they return. Return false for queries without batches of heads. Raise NotSupported for a call
 // that drops weights.
-bool attention_in_parts(const Call& call, torch::jit::Stack& results);
-bool attention_gradients_in_parts(const Call& call, torch::jit::Stack& results);
+bool compose_attention(const Call& call, torch::jit::Stack& results);
+bool compose_attention_gradients(const Call& call, torch::jit::Stack& results);
 
 }  // namespace outboard

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ops/generated/parts.h"
+#include "ops/planned/composed.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/WrapDimUtils.h>
@@ -27,8 +27,8 @@
 #include <utility>
 #include <vector>
 
-#include "ops/generated/attention_parts.h"
-#include "ops/generated/factor_parts.h"
+#include "ops/planned/composed_attention.h"
+#include "ops/planned/composed_factors.h"
 #include "ops/tensors/sparse.h"
 #include "ops/tensors/tensor_utils.h"
 
@@ -402,7 +402,7 @@ bool cat_of_many(const Call& call, torch::jit::Stack& results) {
   return true;
 }
 
-using Parts = bool (*)(const Call& call, torch::jit::Stack& results);
+using Compose = bool (*)(const Call& call, torch::jit::Stack& results);
 
 // Add a sparse tensor to a dense one in place, by operators over dense tensors.
 bool add_sparse(const Call& call, torch::jit::Stack& results) {
@@ -430,30 +430,11 @@ bool add_sparse(const Call& call, torch::jit::Stack& results) {
   return true;
 }
 
-Parts parts_of(const Operator& op) {
-  static const std::unordered_map<std::string, Parts> known{
-      {"aten::_scaled_dot_product_fused_attention_overrideable", attention_in_parts},
-      {"aten::_scaled_dot_product_fused_attention_overrideable_backward", attention_gradients_in_parts},
-      {"aten::_index_put_impl_", put_by_masks},
-      {"aten::_linalg_solve_ex", checked_factors},
-      {"aten::_unique2", unique},
-      {"aten::add_.Tensor", add_sparse},
-      {"aten::bincount", bincount},
-      {"aten::cat", cat_of_many},
-      {"aten::cholesky", checked_cholesky},
-      {"aten::equal", equal},
-      {"aten::index.Tensor", index_by_masks},
-      {"aten::linalg_cholesky_ex", checked_factors},
-      {"aten::linalg_inv_ex", checked_factors},
-      {"aten::linalg_ldl_factor_ex", checked_factors},
-      {"aten::linalg_lstsq.out", least_squares},
-      {"aten::linalg_lu_factor_ex", checked_factors},
-      {"aten::linalg_matrix_exp", matrix_exponential},
-      {"aten::masked_select", masked_select},
-      {"aten::nonzero", nonzero},
-      {"aten::repeat_interleave.Tensor", repeat_interleave},
-      {"aten::unique_consecutive", unique_consecutive},
-      {"aten::unique_dim", unique_along},
+Compose composition_of(const Operator& op) {
+  static const std::unordered_map<std::string, Compose> known{
+#define OB_COMPOSED(op, compose) {op, compose},
+#include <built/book.inc>
+#undef OB_COMPOSED
   };
   const auto found = known.find(op.name);
   return found == known.end() ? nullptr : found->second;
@@ -461,14 +442,14 @@ Parts parts_of(const Operator& op) {
 
 }  // namespace
 
-bool has_parts(const Operator& op) {
-  return parts_of(op) != nullptr;
+bool is_composed(const Operator& op) {
+  return composition_of(op) != nullptr;
 }
 
-bool run_parts(const Call& call, torch::jit::Stack* stack) {
-  const Parts parts = parts_of(call.op());
+bool run_composed(const Call& call, torch::jit::Stack* stack) {
+  const Compose compose = composition_of(call.op());
   torch::jit::Stack results;
-  if (parts == nullptr || call.has_sparse() != (parts == add_sparse) || !parts(call, results)) {
+  if (compose == nullptr || call.has_sparse() != (compose == add_sparse) || !compose(call, results)) {
     return false;
   }
   torch::jit::drop(*stack, call.op().args.size());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ops/generated/attention_parts.h"
+#include "ops/planned/composed_attention.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/empty.h>
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "ops/generated/generated_provider.h"
+#include "ops/planned/generated_provider.h"
 
 namespace outboard {
 
@@ -110,7 +110,7 @@ void check_drops_none(const Call& call, size_t place) {
 
 }  // namespace
 
-bool attention_in_parts(const Call& call, torch::jit::Stack& results) {
+bool compose_attention(const Call& call, torch::jit::Stack& results) {
   const at::Tensor& query = call.arg(0).toTensor();
   const at::Tensor& key = call.arg(1).toTensor();
   const at::Tensor& value = call.arg(2).toTensor();
@@ -133,7 +133,7 @@ bool attention_in_parts(const Call& call, torch::jit::Stack& results) {
   return true;
 }
 
-bool attention_gradients_in_parts(const Call& call, torch::jit::Stack& results) {
+bool compose_attention_gradients(const Call& call, torch::jit::Stack& results) {
   const auto wanted = call.arg(5).toBoolList();
   check_drops_none(call, 12);
   const at::Tensor& query = call.arg(1).toTensor();

@@ -13,9 +13,9 @@
 #include "core/device.h"
 #include "ops/call/arguments.h"
 #include "ops/call/random.h"
-#include "ops/generated/kernel_launch.h"
-#include "ops/generated/recipes.h"
 #include "ops/operator/forms.h"
+#include "ops/planned/kernel_launch.h"
+#include "ops/planned/recipes.h"
 #include "ops/tensors/tensor_utils.h"
 
 namespace outboard {
@@ -238,15 +238,15 @@ at::Tensor number_of(const c10::IValue& value, c10::ScalarType dtype) {
 
 class Run {
  public:
-  Run(const CompiledCall& compiled, const Call& call, Tensors tensors)
-      : compiled_(compiled),
+  Run(const PlannedCall& planned, const Call& call, Tensors tensors)
+      : planned_(planned),
         call_(call),
         stream_(current_stream(call.device())),
         tensors_(std::move(tensors)),
-        number_(compiled.numbers.data()) {}
+        number_(planned.numbers.data()) {}
 
   void run() {
-    const std::vector<PlanStep>& steps = compiled_.recipe->plan.steps();
+    const std::vector<PlanStep>& steps = planned_.recipe->plan.steps();
     for (size_t i = 0; i < steps.size(); ++i) {
       step_ = &steps[i];
       if (C10_LIKELY(step_->kind != PlanStep::Kind::Repeat)) {
@@ -264,7 +264,7 @@ class Run {
     const bool is_run = step_->kind == PlanStep::Kind::Launch || step_->kind == PlanStep::Kind::Call;
     RunFailure found;
     found.may_be_plans = !is_run || !waits_for_calls();
-    const PlanStep* const first = compiled_.recipe->plan.steps().data();
+    const PlanStep* const first = planned_.recipe->plan.steps().data();
     const PlanStep* const end = step_ + (step_->kind == PlanStep::Kind::Launch ? 0 : 1);
     found.has_written = reads_what_it_writes() && std::any_of(first, end, [](const PlanStep& step) {
                           return step.kind == PlanStep::Kind::Launch || step.kind == PlanStep::Kind::Call ||
@@ -276,7 +276,7 @@ class Run {
   // Replace the arguments on the stack by the results.
   void return_to(torch::jit::Stack* stack) {
     c10::SmallVector<c10::IValue, 4> results;
-    auto next = compiled_.recipe->plan.returns().begin();
+    auto next = planned_.recipe->plan.returns().begin();
     for (const int8_t written : call_.op().returned_arg) {
       results.push_back(written >= 0 ? call_.arg(static_cast<size_t>(written)) : returned(*next++));
     }
@@ -289,8 +289,8 @@ class Run {
  private:
   bool reads_what_it_writes() const {
     const auto& args = call_.op().args;
-    return compiled_.is_aliased || std::any_of(args.begin(), args.end(),
-                                               [](const ArgInfo& info) { return info.is_written && !info.is_output; });
+    return planned_.is_aliased || std::any_of(args.begin(), args.end(),
+                                              [](const ArgInfo& info) { return info.is_written && !info.is_output; });
   }
 
   const at::Tensor& tensor(const PlanTensor& tensor) const {
@@ -353,7 +353,7 @@ class Run {
   }
 
   KernelLaunch prepared(const PlanStep& step) {
-    KernelLaunch launch(*compiled_.recipe->kernels[step.index], stream_);
+    KernelLaunch launch(*planned_.recipe->kernels[step.index], stream_);
     for (const PlanArgument& argument : step.arguments) {
       if (argument.kind == PlanArgument::Kind::Tensor) {
         launch.add(tensor(argument.tensors[0]));
@@ -364,7 +364,7 @@ class Run {
     return launch;
   }
 
-  void launch(const PlanStep& step) { prepared(step).queue(compiled_.sizes[launches_++]); }
+  void launch(const PlanStep& step) { prepared(step).queue(planned_.sizes[launches_++]); }
 
   // Queue launches that differ from turn to turn in the number of the turn only.
   void repeat(int64_t turns, c10::ArrayRef<PlanStep> steps) {
@@ -380,14 +380,14 @@ class Run {
             launches[i].replace(place, static_cast<uint64_t>(turn));
           }
         }
-        launches[i].queue(compiled_.sizes[launches_ + i]);
+        launches[i].queue(planned_.sizes[launches_ + i]);
       }
     }
     launches_ += steps.size();
   }
 
   void call_operator(const PlanStep& step) {
-    const c10::OperatorHandle& op = compiled_.recipe->operators[calls_++];
+    const c10::OperatorHandle& op = planned_.recipe->operators[calls_++];
     torch::jit::Stack stack;
     for (size_t i = 0; i < step.arguments.size(); ++i) {
       stack.push_back(argument_of(step.arguments[i], op.schema().arguments()[i]));
@@ -467,7 +467,7 @@ class Run {
     return list;
   }
 
-  const CompiledCall& compiled_;
+  const PlannedCall& planned_;
   const Call& call_;
   Stream& stream_;
   Tensors tensors_;
@@ -520,7 +520,7 @@ Recipe::Recipe(kernels::Plan made, BuiltPlan& built, const Operator& op)
   }
 }
 
-std::shared_ptr<CompiledCall> instantiate(const std::shared_ptr<const Recipe>& given, const Call& call) {
+std::shared_ptr<PlannedCall> instantiate(const std::shared_ptr<const Recipe>& given, const Call& call) {
   const Recipe& recipe = *given;
   const Tensors tensors = tensors_of(call);
   c10::SmallVector<int64_t, 16> values;
@@ -531,25 +531,25 @@ std::shared_ptr<CompiledCall> instantiate(const std::shared_ptr<const Recipe>& g
     return nullptr;
   }
   check_tensors(recipe.plan, call, tensors);
-  auto compiled = std::make_shared<CompiledCall>();
-  compiled->recipe = given;
-  compiled->is_aliased = is_aliased(call);
-  compiled->numbers = recipe.plan.numbers(values);
-  const std::vector<BufferShape> buffers = buffer_shapes(recipe.plan, compiled->numbers, tensors);
+  auto planned = std::make_shared<PlannedCall>();
+  planned->recipe = given;
+  planned->is_aliased = is_aliased(call);
+  planned->numbers = recipe.plan.numbers(values);
+  const std::vector<BufferShape> buffers = buffer_shapes(recipe.plan, planned->numbers, tensors);
   if (!check_returns(call, recipe.plan, buffers)) {
     return nullptr;
   }
   if (!recipe.kept.empty()) {
     check_memory(buffers, call.device());
   }
-  const int64_t* next = compiled->numbers.data();
+  const int64_t* next = planned->numbers.data();
   for (const PlanStep& step : recipe.plan.steps()) {
     if (step.kind == PlanStep::Kind::Launch) {
-      compiled->sizes.push_back(sizes_of(recipe, step, next));
+      planned->sizes.push_back(sizes_of(recipe, step, next));
     }
     next += step.formulas.size();
   }
-  return compiled;
+  return planned;
 }
 
 std::vector<std::optional<std::vector<int64_t>>> strides_of_results(const Call& call) {
@@ -563,14 +563,14 @@ std::vector<std::optional<std::vector<int64_t>>> strides_of_results(const Call& 
   return strides;
 }
 
-bool run_recipe(const CompiledCall& compiled, const Call& call, torch::jit::Stack* stack, RunFailure* out_failure) {
+bool run_recipe(const PlannedCall& planned, const Call& call, torch::jit::Stack* stack, RunFailure* out_failure) {
   Tensors tensors = tensors_of(call);
   for (const at::Tensor& tensor : tensors) {
     if (C10_UNLIKELY(tensor._is_zerotensor())) {
       return false;
     }
   }
-  Run run(compiled, call, std::move(tensors));
+  Run run(planned, call, std::move(tensors));
   try {
     run.run();
   } catch (const std::exception&) {

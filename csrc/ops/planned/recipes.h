@@ -13,8 +13,8 @@
 
 #include "kernels/plan.h"
 #include "ops/call/recent_failure.h"
-#include "ops/generated/recipe_classes.h"
 #include "ops/operator/signatures.h"
+#include "ops/planned/recipe_classes.h"
 
 namespace outboard {
 
@@ -30,7 +30,7 @@ struct Recipe : RecipeState {
 };
 
 // A recipe for one signature, with everything computed; or a refusal.
-struct CompiledCall {
+struct PlannedCall {
   std::shared_ptr<const Recipe> recipe;
   std::shared_ptr<RecipeClass<Recipe>> group;  // to mark as used; null without a recipe
   std::string refusal;  // if there is no recipe
@@ -40,7 +40,7 @@ struct CompiledCall {
 };
 
 // The signature of a call for this provider.
-struct CompiledKey {
+struct PlannedKey {
   uint64_t hash = 0;
   SignatureWords words;
   bool is_aliased = false;
@@ -51,18 +51,18 @@ class OperatorRecipes final : public ProviderMemory {
   // Return the operator's recipes, which are made on first use.
   static OperatorRecipes& of(Operator& op);
 
-  CompiledKey key_of(const Call& call);
+  PlannedKey key_of(const Call& call);
 
   // Return what is known of a call; null if nothing.
-  std::shared_ptr<const CompiledCall> find(const CompiledKey& key) { return known_.find(key.hash, key.words); }
+  std::shared_ptr<const PlannedCall> find(const PlannedKey& key) { return known_.find(key.hash, key.words); }
   // Find a recipe for the call, or build one. The result is cached.
-  std::shared_ptr<const CompiledCall> make(const Call& call, const CompiledKey& key);
+  std::shared_ptr<const PlannedCall> make(const Call& call, const PlannedKey& key);
 
   // Forget a recipe that was read from disk and failed for a call, here and on disk.
   void drop(const Recipe& recipe, const Call& call, const std::exception& failure);
 
   // Refuse a call that the builder is not asked about.
-  std::shared_ptr<const CompiledCall> refuse(const std::string& reason) { return refuse(reason, nullptr); }
+  std::shared_ptr<const PlannedCall> refuse(const std::string& reason) { return refuse(reason, nullptr); }
 
   // List a reason why calls were refused.
   void list(const std::string& reason);
@@ -78,16 +78,16 @@ class OperatorRecipes final : public ProviderMemory {
   uint64_t numbers(const Call& call);
   // Return a call with a recipe of its class, whose programs are built then; null if a guard does
   // not hold. Raise a failure that keeps programs from being built, unless it is a refusal.
-  std::shared_ptr<const CompiledCall> use(const std::shared_ptr<const Recipe>& recipe, const Call& call,
-                                          const std::shared_ptr<Class>& group);
+  std::shared_ptr<const PlannedCall> use(const std::shared_ptr<const Recipe>& recipe, const Call& call,
+                                         const std::shared_ptr<Class>& group);
   // Make recipes from the class's plans on disk, or refuse the class.
-  void load(const Call& call, const CompiledKey& key, Class& group);
-  std::shared_ptr<const CompiledCall> build(const Call& call, const CompiledKey& key,
-                                            const std::shared_ptr<Class>& group);
-  std::shared_ptr<const CompiledCall> refuse(const std::string& reason, Class* group);
+  void load(const Call& call, const PlannedKey& key, Class& group);
+  std::shared_ptr<const PlannedCall> build(const Call& call, const PlannedKey& key,
+                                           const std::shared_ptr<Class>& group);
+  std::shared_ptr<const PlannedCall> refuse(const std::string& reason, Class* group);
 
   OperatorNumbers numbers_;
-  SignatureTable<CompiledCall> known_;
+  SignatureTable<PlannedCall> known_;
   RecipeClasses<Recipe> classes_;
   std::mutex mutex_;  // guards the reasons
   std::set<std::string> refusals_;
@@ -102,7 +102,7 @@ std::string unusable(const Operator& op, const c10::Error& error);
 
 // Return a call with a recipe; null if a guard does not hold, or a result has other strides. Raise
 // ValueError for a recipe that does not fit the call.
-std::shared_ptr<CompiledCall> instantiate(const std::shared_ptr<const Recipe>& recipe, const Call& call);
+std::shared_ptr<PlannedCall> instantiate(const std::shared_ptr<const Recipe>& recipe, const Call& call);
 
 // Return the strides of a call's new results, as far as they are known before it runs;
 // nothing for an undefined tensor.
@@ -116,7 +116,7 @@ struct RunFailure {
 
 // Run the steps. Return false, before the first step, if a tensor has no memory (a zero tensor of
 // torch's). `out_failure` is filled before an exception is raised.
-bool run_recipe(const CompiledCall& compiled, const Call& call, torch::jit::Stack* stack, RunFailure* out_failure);
+bool run_recipe(const PlannedCall& planned, const Call& call, torch::jit::Stack* stack, RunFailure* out_failure);
 
 // Return true if an exception may come from the plan of a call. Return false if it is about
 // memory, the device or the program.

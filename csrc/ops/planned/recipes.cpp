@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ops/generated/recipes.h"
+#include "ops/planned/recipes.h"
 
 #include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
@@ -11,7 +11,7 @@
 #include "core/lost_device.h"
 #include "core/wait.h"
 #include "kernels/program.h"
-#include "ops/generated/constant_words.h"
+#include "ops/planned/constant_words.h"
 #include "ops/tensors/tensor_utils.h"
 
 namespace outboard {
@@ -119,11 +119,11 @@ std::string obstacle(const Call& call) {
       // A plan conjugates what it reads.
       const bool is_conjugated = tensor.is_conj() && !tensor.is_neg() && !call.op().args[i].is_written;
       if (!is_conjugated && !has_plain_elements(tensor)) {
-        found = "an argument is not a dense strided tensor";
+        found = "an argument is not a dense strided tensor [layout]";
       } else if (tensor.is_cpu() && tensor.dim() > 0) {
-        found = "an argument on the CPU has dimensions";
+        found = "an argument on the CPU has dimensions [layout]";
       } else if (call.op().args[i].is_written && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
-        found = "elements of an output share memory";
+        found = "elements of an output share memory [layout]";
       }
     });
   }
@@ -140,8 +140,8 @@ std::shared_ptr<const Recipe> recipe_of(BuiltPlan& built, const Call& call) {
   return std::make_shared<const Recipe>(kernels::Plan(built.text, passed), built, call.op());
 }
 
-std::shared_ptr<const CompiledCall> refused(const std::string& reason) {
-  auto call = std::make_shared<CompiledCall>();
+std::shared_ptr<const PlannedCall> refused(const std::string& reason) {
+  auto call = std::make_shared<PlannedCall>();
   call->refusal = reason;
   return call;
 }
@@ -171,13 +171,13 @@ bool is_aliased(const Call& call) {
 
 std::string unusable(const Operator& op, const c10::Error& error) {
   static std::atomic<bool> has_warned{false};
-  std::string reason = std::string("its plan can't be used: ") + error.what_without_backtrace();
+  const std::string reason = std::string("its plan can't be used: ") + error.what_without_backtrace();
   if (!has_warned.exchange(true)) {
     TORCH_WARN(
         "the kernel that was generated for ", op.name, " is not used, so its calls may be slow: ", reason,
         ". This warning appears once; torch_outboard.kernels.refused_operators() returns every refused operator.");
   }
-  return reason;
+  return reason + " [program]";
 }
 
 std::string words_of(const std::exception& error) {
@@ -229,7 +229,7 @@ uint64_t built_plans() {
 std::vector<std::pair<std::string, std::string>> refused_operators() {
   std::vector<std::pair<std::string, std::string>> rows;
   for_each_operator([&](Operator& op) {
-    if (auto* known = static_cast<OperatorRecipes*>(op.compiled.load(std::memory_order_acquire))) {
+    if (auto* known = static_cast<OperatorRecipes*>(op.recipes.load(std::memory_order_acquire))) {
       for (const std::string& reason : known->refusals()) {
         rows.emplace_back(op.name, reason);
       }
@@ -240,10 +240,10 @@ std::vector<std::pair<std::string, std::string>> refused_operators() {
 }
 
 OperatorRecipes& OperatorRecipes::of(Operator& op) {
-  ProviderMemory* known = op.compiled.load(std::memory_order_acquire);
+  ProviderMemory* known = op.recipes.load(std::memory_order_acquire);
   if (C10_UNLIKELY(known == nullptr)) {
     auto made = std::make_unique<OperatorRecipes>();
-    if (op.compiled.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel)) {
+    if (op.recipes.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel)) {
       return *made.release();
     }
   }
@@ -271,9 +271,9 @@ uint64_t OperatorRecipes::numbers(const Call& call) {
   return result;
 }
 
-CompiledKey OperatorRecipes::key_of(const Call& call) {
+PlannedKey OperatorRecipes::key_of(const Call& call) {
   const uint64_t by_value = numbers(call);
-  CompiledKey key{call.hash(), call.words(), is_aliased(call)};
+  PlannedKey key{call.hash(), call.words(), is_aliased(call)};
   const size_t begin = key.words.size();
   key.words.push_back((key.is_aliased ? 1u : 0u) | switches() << 1 | static_cast<uint64_t>(call.device()) << 8 |
                       uint64_t{variant.load(std::memory_order_relaxed)} << 32);
@@ -288,8 +288,8 @@ CompiledKey OperatorRecipes::key_of(const Call& call) {
   return key;
 }
 
-std::shared_ptr<const CompiledCall> OperatorRecipes::make(const Call& call, const CompiledKey& key) {
-  std::shared_ptr<const CompiledCall> made;
+std::shared_ptr<const PlannedCall> OperatorRecipes::make(const Call& call, const PlannedKey& key) {
+  std::shared_ptr<const PlannedCall> made;
   if (std::string why = obstacle(call); !why.empty()) {
     made = refuse(why, nullptr);
   } else {
@@ -298,7 +298,7 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::make(const Call& call, cons
         [&](const std::shared_ptr<const Recipe>& recipe, const std::shared_ptr<Class>& group) {
           return use(recipe, call, group);
         },
-        [&](const std::shared_ptr<Class>& group) -> std::shared_ptr<const CompiledCall> {
+        [&](const std::shared_ptr<Class>& group) -> std::shared_ptr<const PlannedCall> {
           if (group->is_loaded) {
             return build(call, key, group);
           }
@@ -311,9 +311,9 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::make(const Call& call, cons
   return made;
 }
 
-std::shared_ptr<const CompiledCall> OperatorRecipes::use(const std::shared_ptr<const Recipe>& recipe, const Call& call,
-                                                         const std::shared_ptr<Class>& group) {
-  std::shared_ptr<CompiledCall> found;
+std::shared_ptr<const PlannedCall> OperatorRecipes::use(const std::shared_ptr<const Recipe>& recipe, const Call& call,
+                                                        const std::shared_ptr<Class>& group) {
+  std::shared_ptr<PlannedCall> found;
   try {
     found = instantiate(recipe, call);
   } catch (const std::exception& error) {
@@ -347,7 +347,7 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::use(const std::shared_ptr<c
   return found;
 }
 
-void OperatorRecipes::load(const Call& call, const CompiledKey& key, Class& group) {
+void OperatorRecipes::load(const Call& call, const PlannedKey& key, Class& group) {
   if (const PlanBuilder* ask = builder.load()) {
     for (BuiltPlan& kept : ask->load(call, numbers(call), key.is_aliased)) {
       if (!kept.refusal.empty()) {
@@ -372,11 +372,11 @@ void OperatorRecipes::drop(const Recipe& recipe, const Call& call, const std::ex
   }
 }
 
-std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, const CompiledKey& key,
-                                                           const std::shared_ptr<Class>& group) {
+std::shared_ptr<const PlannedCall> OperatorRecipes::build(const Call& call, const PlannedKey& key,
+                                                          const std::shared_ptr<Class>& group) {
   const PlanBuilder* ask = builder.load();
   if (ask == nullptr) {
-    return refuse("nobody builds plans here", nullptr);
+    return refuse("nobody builds plans here [no-generator]", nullptr);
   }
   group->failure.raise_if_recent();
   BuiltPlan built;
@@ -396,7 +396,7 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, con
   } catch (const c10::Error& error) {
     return refuse(unusable(call.op(), error), nullptr);  // other sizes may have another plan
   }
-  std::shared_ptr<const CompiledCall> result;
+  std::shared_ptr<const PlannedCall> result;
   try {
     result = use(recipe, call, group);
   } catch (...) {
@@ -405,7 +405,7 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, con
   }
   if (result == nullptr) {
     return refuse("the guards of its plan don't hold for the call that it was built for, or the plan's result has other"
-                  " strides than the operator's meta kernel",
+                  " strides than the operator's meta kernel [plan]",
                   nullptr);
   }
   if (result->recipe != nullptr) {
@@ -414,7 +414,7 @@ std::shared_ptr<const CompiledCall> OperatorRecipes::build(const Call& call, con
   return result;
 }
 
-std::shared_ptr<const CompiledCall> OperatorRecipes::refuse(const std::string& reason, Class* group) {
+std::shared_ptr<const PlannedCall> OperatorRecipes::refuse(const std::string& reason, Class* group) {
   list(reason);
   if (group != nullptr) {
     classes_.refuse(reason, *group);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ops/call/trace.h"
+#include "ops/call/observe.h"
 
 #include "core/capture.h"
 #include "core/stream.h"
@@ -10,7 +10,7 @@ namespace outboard {
 
 namespace {
 
-using Accesses = c10::SmallVector<TraceAccess, 8>;
+using Accesses = c10::SmallVector<ObservedAccess, 8>;
 
 void add(Accesses& accesses, const at::Tensor& tensor, c10::DeviceIndex device, bool is_write) {
   if (!tensor.defined() || !is_ours(*tensor.unsafeGetTensorImpl()) || tensor.device().index() != device) {
@@ -26,31 +26,31 @@ void add(Accesses& accesses, const at::Tensor& tensor, c10::DeviceIndex device, 
   }
 }
 
-void tell(Trace& trace, const char* op, c10::DeviceIndex device, const Accesses& accesses) {
+void tell(Observer& observer, const char* op, c10::DeviceIndex device, const Accesses& accesses) {
   const Stream& stream = current_stream(device);
   if (accesses.empty()) {
     return;
   }
   if (capture_of(stream) == nullptr) {
-    trace.access(op, stream, accesses.data(), accesses.size());
+    observer.access(op, stream, accesses.data(), accesses.size());
   } else {
-    trace.capture(op, stream, accesses.data(), accesses.size());
+    observer.capture(op, stream, accesses.data(), accesses.size());
   }
 }
 
 }  // namespace
 
-void trace_arguments(Trace& trace, const Call& call) {
+void observe_arguments(Observer& observer, const Call& call) {
   Accesses accesses;
   for (size_t i = 0; i < call.op().args.size(); ++i) {
     const ArgInfo& info = call.op().args[i];
     call.for_each_tensor(
         i, [&](size_t, const at::Tensor& tensor) { add(accesses, tensor, call.device(), info.is_written); });
   }
-  tell(trace, call.op().name.c_str(), call.device(), accesses);
+  tell(observer, call.op().name.c_str(), call.device(), accesses);
 }
 
-void trace_results(Trace& trace, const Operator& op, const torch::jit::Stack& stack) {
+void observe_results(Observer& observer, const Operator& op, const torch::jit::Stack& stack) {
   if (op.kind == OpKind::Views) {
     return;
   }
@@ -77,16 +77,16 @@ void trace_results(Trace& trace, const Operator& op, const torch::jit::Stack& st
     }
   }
   if (device >= 0) {
-    tell(trace, op.name.c_str(), device, accesses);
+    tell(observer, op.name.c_str(), device, accesses);
   }
 }
 
-void trace_tensors(Trace& trace, const char* op, c10::DeviceIndex device, const at::Tensor& written,
-                   const at::Tensor& read) {
+void observe_tensors(Observer& observer, const char* op, c10::DeviceIndex device, const at::Tensor& written,
+                     const at::Tensor& read) {
   Accesses accesses;
   add(accesses, written, device, /*is_write=*/true);
   add(accesses, read, device, /*is_write=*/false);
-  tell(trace, op, device, accesses);
+  tell(observer, op, device, accesses);
 }
 
 }  // namespace outboard

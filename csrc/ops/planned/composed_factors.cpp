@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ops/generated/factor_parts.h"
+#include "ops/planned/composed_factors.h"
 
 #include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/native/Resize.h>

@@ -12,10 +12,10 @@
 namespace outboard {
 
 // Replace the arguments on the stack by the results. Return false, with the stack unchanged, if
-// there are no parts for the operator or the arguments.
-bool run_parts(const Call& call, torch::jit::Stack* stack);
+// neither the operator nor such arguments are composed of others.
+bool run_composed(const Call& call, torch::jit::Stack* stack);
 
-// Return true if there are parts for some calls of the operator.
-bool has_parts(const Operator& op);
+// Return true if some calls of the operator are composed of others.
+bool is_composed(const Operator& op);
 
 }  // namespace outboard

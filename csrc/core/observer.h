@@ -17,7 +17,7 @@ namespace outboard {
 
 // The bytes of a storage that an access touches: `bytes` from `begin` on, counted from the
 // storage's first byte. If `pitch` is not 0, of each `pitch` bytes only the first `width`.
-struct TraceAccess {
+struct ObservedAccess {
   uint64_t storage;  // address of the storage's first byte
   uint64_t begin;
   uint64_t bytes;
@@ -26,7 +26,7 @@ struct TraceAccess {
   bool is_write;
 };
 
-enum class TraceOrder : int {
+enum class ObservedOrder : int {
   EventRecord = 0,  // a record on the stream
   EventWait = 1,    // the stream waits for the event
   EventSync = 2,    // the host has waited for the event, or has seen that it is done
@@ -35,14 +35,14 @@ enum class TraceOrder : int {
 };
 
 // An observer of queued work. Members are called on the thread that queues the work, with no lock
-// held. If a member raises, the traced call fails.
-class OUTBOARD_API Trace {
+// held. If a member raises, the observed call fails.
+class OUTBOARD_API Observer {
  public:
-  virtual ~Trace() = default;
-  virtual void access(const char* op, const Stream& stream, const TraceAccess* accesses, size_t count) = 0;
+  virtual ~Observer() = default;
+  virtual void access(const char* op, const Stream& stream, const ObservedAccess* accesses, size_t count) = 0;
   // Note an ordering. `event` is the driver's handle, 0 if no event takes part. Where a stream
   // waits for it, the event may be of another device.
-  virtual void order(TraceOrder kind, c10::DeviceIndex device, c10::StreamId stream, c10::DeviceIndex event_device,
+  virtual void order(ObservedOrder kind, c10::DeviceIndex device, c10::StreamId stream, c10::DeviceIndex event_device,
                      uint64_t event) = 0;
   // Note that memory was handed out: its past belongs to another owner. Work of `stream`, whose
   // pool it is from, follows the work of that stream on the past owner's data.
@@ -58,48 +58,48 @@ class OUTBOARD_API Trace {
   // Note that pinned memory was handed out.
   virtual void host_allocate(uint64_t address, size_t bytes) = 0;
   // Note accesses that a capture records. They are made by each replay.
-  virtual void capture(const char* op, const Stream& stream, const TraceAccess* accesses, size_t count) = 0;
+  virtual void capture(const char* op, const Stream& stream, const ObservedAccess* accesses, size_t count) = 0;
   // Note that the capture under way has become the graph `graph`, or that it is replayed on a
   // stream.
   virtual void graph(bool is_replay, const Stream& stream, uint64_t graph) = 0;
 };
 
 namespace detail {
-OUTBOARD_API extern std::atomic<Trace*> active_trace;
-OUTBOARD_API bool is_untraced_thread() noexcept;
+OUTBOARD_API extern std::atomic<Observer*> active_observer;
+OUTBOARD_API bool is_unobserved_thread() noexcept;
 }  // namespace detail
 
 // Code whose accesses and waits an observer does not hear of: a thread of the core that waits
 // orders nothing for the program, and the core reports the accesses of a whole call itself. Records
 // of events and waits of streams are still reported.
-class OUTBOARD_API Untraced {
+class OUTBOARD_API Unobserved {
  public:
-  Untraced() noexcept;
-  ~Untraced();
-  Untraced(const Untraced&) = delete;
-  Untraced& operator=(const Untraced&) = delete;
+  Unobserved() noexcept;
+  ~Unobserved();
+  Unobserved(const Unobserved&) = delete;
+  Unobserved& operator=(const Unobserved&) = delete;
 
  private:
-  bool was_untraced_;
+  bool was_unobserved_;
 };
 
-// Return the observer, also of untraced code.
-inline Trace* trace_of_all() noexcept {
-  return detail::active_trace.load(std::memory_order_acquire);
+// Return the observer, also of unobserved code.
+inline Observer* observer_of_all() noexcept {
+  return detail::active_observer.load(std::memory_order_acquire);
 }
-inline Trace* trace() noexcept {
-  Trace* const active = trace_of_all();
-  return C10_UNLIKELY(active != nullptr) && detail::is_untraced_thread() ? nullptr : active;
+inline Observer* observer() noexcept {
+  Observer* const active = observer_of_all();
+  return C10_UNLIKELY(active != nullptr) && detail::is_unobserved_thread() ? nullptr : active;
 }
-// Install the trace, or none with null. It must live as long as the process.
-inline void set_trace(Trace* trace) noexcept {
-  detail::active_trace.store(trace, std::memory_order_release);
+// Install the observer; null removes it. It must live as long as the process.
+inline void set_observer(Observer* observer) noexcept {
+  detail::active_observer.store(observer, std::memory_order_release);
 }
 
-inline void trace_order(TraceOrder kind, c10::DeviceIndex device, c10::StreamId stream,
-                        c10::DeviceIndex event_device = 0, uint64_t event = 0) {
-  const bool is_of_streams = kind == TraceOrder::EventRecord || kind == TraceOrder::EventWait;
-  if (Trace* active = is_of_streams ? trace_of_all() : trace(); C10_UNLIKELY(active != nullptr)) {
+inline void observe_order(ObservedOrder kind, c10::DeviceIndex device, c10::StreamId stream,
+                          c10::DeviceIndex event_device = 0, uint64_t event = 0) {
+  const bool is_of_streams = kind == ObservedOrder::EventRecord || kind == ObservedOrder::EventWait;
+  if (Observer* active = is_of_streams ? observer_of_all() : observer(); C10_UNLIKELY(active != nullptr)) {
     active->order(kind, device, stream, event_device, event);
   }
 }

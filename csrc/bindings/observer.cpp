@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A Python function as the observer of streams.
-#include "core/trace.h"
+#include "core/observer.h"
 
 #include "bindings/python.h"
 #include "torch/host_operators.h"
@@ -23,15 +23,15 @@ class KeptError {
   PyObject* traceback_;
 };
 
-class PythonTrace final : public Trace {
+class PythonObserver final : public Observer {
  public:
-  explicit PythonTrace(Object callback) : callback_(std::move(callback)) {}
+  explicit PythonObserver(Object callback) : callback_(std::move(callback)) {}
 
-  void access(const char* op, const Stream& stream, const TraceAccess* accesses, size_t count) override {
+  void access(const char* op, const Stream& stream, const ObservedAccess* accesses, size_t count) override {
     tell_accesses("access", op, stream, accesses, count);
   }
 
-  void capture(const char* op, const Stream& stream, const TraceAccess* accesses, size_t count) override {
+  void capture(const char* op, const Stream& stream, const ObservedAccess* accesses, size_t count) override {
     tell_accesses("capture", op, stream, accesses, count);
   }
 
@@ -79,7 +79,7 @@ class PythonTrace final : public Trace {
     });
   }
 
-  void order(TraceOrder kind, c10::DeviceIndex device, c10::StreamId stream, c10::DeviceIndex event_device,
+  void order(ObservedOrder kind, c10::DeviceIndex device, c10::StreamId stream, c10::DeviceIndex event_device,
              uint64_t event) override {
     with_python([&] {
       return Object(Py_BuildValue("(siiLiK)", "order", static_cast<int>(kind), static_cast<int>(device),
@@ -97,12 +97,12 @@ class PythonTrace final : public Trace {
   }
 
  private:
-  void tell_accesses(const char* kind, const char* op, const Stream& stream, const TraceAccess* accesses,
+  void tell_accesses(const char* kind, const char* op, const Stream& stream, const ObservedAccess* accesses,
                      size_t count) {
     with_python([&] {
       Object list(PyTuple_New(static_cast<Py_ssize_t>(count)));
       for (size_t i = 0; list && i < count; ++i) {
-        const TraceAccess& one = accesses[i];
+        const ObservedAccess& one = accesses[i];
         PyObject* item = Py_BuildValue(
             "(KKKKKO)", static_cast<unsigned long long>(one.storage), static_cast<unsigned long long>(one.begin),
             static_cast<unsigned long long>(one.bytes), static_cast<unsigned long long>(one.width),
@@ -125,7 +125,8 @@ class PythonTrace final : public Trace {
       return;
     }
     const WithGil gil;
-    // A traced call may run while an exception propagates, for example when a `with` block is left.
+    // An observed call may run while an exception propagates: when a `with` block is left, for
+    // example.
     const KeptError kept;
     const Object arguments = make();
     const Object result(arguments ? PyObject_CallObject(callback_.get(), arguments.get()) : nullptr);
@@ -137,10 +138,10 @@ class PythonTrace final : public Trace {
   Object callback_;
 };
 
-PyObject* py_set_trace(PyObject*, PyObject* callback) {
+PyObject* py_set_observer(PyObject*, PyObject* callback) {
   return guarded([&] {
     // Never freed: another thread may be about to call it.
-    set_trace(callback == Py_None ? nullptr : new PythonTrace(Object(Py_NewRef(callback))));
+    set_observer(callback == Py_None ? nullptr : new PythonObserver(Object(Py_NewRef(callback))));
     watch_host_operators(callback != Py_None);
     return none();
   });
@@ -148,8 +149,9 @@ PyObject* py_set_trace(PyObject*, PyObject* callback) {
 
 }  // namespace
 
-PyMethodDef trace_methods[] = {
-    {"set_trace", py_set_trace, METH_O, PyDoc_STR("Calls a function for accesses and what orders them; None ends it.")},
+PyMethodDef observer_methods[] = {
+    {"set_observer", py_set_observer, METH_O,
+     PyDoc_STR("Calls a function for accesses and what orders them; None ends it.")},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "ops/generated/kernel_launch.h"
+#include "ops/planned/kernel_launch.h"
 
 #include <cstddef>
 #include <cstring>

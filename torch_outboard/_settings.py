@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The settings of a process with a driver: OUTBOARD_ variables of any driver, and the chain of providers.
+
+They are all read and checked before anything is changed.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch_outboard._options import nearest
+from torch_outboard._sealed import printable_path
+from torch_outboard.driver import Driver
+
+__all__ = ["PROVIDERS", "Settings", "chain_of", "providers_of"]
+
+FALLBACK_MODES = ("warn", "error", "silent")
+SANITIZER_MODES = ("0", "1", "raise")
+PROVIDERS = ("native", "generated", "host")
+
+_WHERE_UNREACHABLE = 2  # GeneratedMode of csrc/ops/providers.h
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the variables and the driver say. `providers` is None if neither names a chain."""
+
+    fallback: str
+    sanitizer: str
+    is_blocking: bool
+    build_threads: int
+    shows_builds: bool
+    providers: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, driver: Driver) -> Settings:
+        """Read the settings. Raise ValueError for a variable with an unknown value."""
+        return cls(
+            fallback=_mode("OUTBOARD_FALLBACK", FALLBACK_MODES),
+            sanitizer=_mode("OUTBOARD_SANITIZER", SANITIZER_MODES),
+            is_blocking=_is_set("OUTBOARD_BLOCKING", False),
+            build_threads=_build_threads(),
+            shows_builds=_is_set("OUTBOARD_BUILD_PROGRESS", True),
+            providers=providers_of(driver),
+        )
+
+    def apply(self, driver: Driver) -> None:
+        """Give the settings to the core, which has the driver's table."""
+        from torch_outboard import _C
+
+        _C.set_fallback_mode(self.fallback)
+        if self.providers is None:
+            _C.set_providers(1, _WHERE_UNREACHABLE if driver.kernel_generator is not None else 0, 1)
+        else:
+            _C.set_providers(*(int(name in self.providers) for name in PROVIDERS))
+        _C.set_waits_for_calls(self.is_blocking)
+        _C.set_build_threads(self.build_threads)
+        folder = _C.kernel_cache_folder()
+        kept = f"kept for the next run in {printable_path(Path(folder))}" if folder else "kept nowhere"
+        _C.show_builds(f"building kernels for {driver.name}" if self.shows_builds else "", kept)
+        if self.sanitizer != "0":
+            from torch_outboard import sanitizer  # which few programs need
+
+            sanitizer.enable(is_raising=self.sanitizer == "raise")
+
+
+def _mode(variable: str, modes: tuple[str, ...]) -> str:
+    """Return a variable's value; the first mode if it is not set."""
+    mode = os.environ.get(variable) or modes[0]
+    if mode not in modes:
+        raise ValueError(f"{variable} is {', '.join(modes[:-1])} or {modes[-1]}, not {mode!r}")
+    return mode
+
+
+def _is_set(variable: str, default: bool) -> bool:
+    value = os.environ.get(variable) or str(int(default))
+    if value not in ("0", "1"):
+        raise ValueError(f"{variable} is 0 or 1, not {value!r}")
+    return value == "1"
+
+
+def _build_threads() -> int:
+    """Return how many threads build programs; 0 if each caller waits for its program."""
+    text = os.environ.get("OUTBOARD_BUILD_THREADS") or "0"
+    if not text.isdecimal():
+        raise ValueError(f"OUTBOARD_BUILD_THREADS is a number of threads, 0 or more, not {text!r}")
+    return int(text)
+
+
+def providers_of(driver: Driver) -> tuple[str, ...] | None:
+    """Return the chain that OUTBOARD_PROVIDERS or the driver names, or None if neither names one.
+
+    An unknown name, another order, or "generated" without a kernel generator raises ValueError.
+    """
+    text = os.environ.get("OUTBOARD_PROVIDERS")
+    if not text and driver.providers is None:
+        return None
+    what = "OUTBOARD_PROVIDERS" if text else f"`providers` of the driver {driver.name!r}"
+    names = tuple(name.strip() for name in text.split(",")) if text else tuple(driver.providers or ())
+    for name in names:
+        if name not in PROVIDERS:
+            raise ValueError(f"{what} names {', '.join(PROVIDERS)}, not {name!r}.{nearest(name, list(PROVIDERS))}")
+    if list(names) != [name for name in PROVIDERS if name in names]:
+        raise ValueError(f"{what} names each once, in the order {', '.join(PROVIDERS)}, not {', '.join(names)}")
+    if "generated" in names and driver.kernel_generator is None:
+        raise ValueError(
+            f"{what} names 'generated', and the driver {driver.name!r} has no generator of kernels: set "
+            "`kernel_generator` in its Driver class, or leave 'generated' out"
+        )
+    return names
+
+
+def chain_of(driver: Driver, index: int) -> tuple[str, ...]:
+    """Return the providers that the operators of an attached driver's device ask, in this order."""
+    from torch_outboard import _C
+
+    named = providers_of(driver)
+    if named is not None:
+        return named
+    is_reached = _C.reaches_memory(index)
+    generates = driver.kernel_generator is not None and not is_reached
+    return ("native", *(["generated"] if generates else []), *(["host"] if is_reached else []))
