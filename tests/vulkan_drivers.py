@@ -7,12 +7,15 @@ from torch_outboard.testing.programs import TestPrograms
 HEAD = "[vk::constant_id(0)] const int ob_block = 64;\n"
 
 
-def program(name, fields, body, before=""):
+def program(name, fields, body, before="", is_pushed=True):
     """Return a program with a kernel of these arguments; `i` is an item's number."""
+    pushed = "Arguments given;" if is_pushed else "Pushed pushed;\n#define given pushed.at"
     return f"""{HEAD}{before}
 struct Arguments {{ int64_t ob_first_group; {fields} }};
+struct Pushed {{ Arguments* at; }};
+[[vk::push_constant]] {pushed}
 [shader("compute")] [numthreads(ob_block, 1, 1)]
-void {name}(uniform Arguments{"*" * (name == "many")} given, uint3 group : SV_GroupID, uint3 item : SV_GroupThreadID) {{
+void {name}(uint3 group : SV_GroupID, uint3 item : SV_GroupThreadID) {{
   const int64_t i = (given.ob_first_group + group.x) * ob_block + item.x;
   {body}
 }}
@@ -40,7 +43,8 @@ SUMS = program(
 
 def many(count):
     fields = "float* out; " + " ".join(f"float* x{i};" for i in range(count))
-    return program("many", fields, " ".join(f"given.out[{i}] = *given.x{i} + 1;" for i in range(count)))
+    body = " ".join(f"given.out[{i}] = *given.x{i} + 1;" for i in range(count))
+    return program("many", fields, body, is_pushed=16 + 8 * count <= 128)
 
 
 class Programs(find_driver("vulkan")):

@@ -14,6 +14,7 @@ constexpr size_t kHeaderWords = 5;
 constexpr uint32_t kVersion14 = 0x00010400;  // has the modes of floats in its core
 
 enum : uint32_t {
+  kOpSource = 3,
   kOpEntryPoint = 15,
   kOpExecutionMode = 16,
   kOpCapability = 17,
@@ -144,7 +145,7 @@ void read_declaration(uint32_t op, Operands given, Module& module) {
   }
 }
 
-bool read_module(const std::vector<uint32_t>& words, Module& module, std::string* out_error) {
+bool read_module(std::vector<uint32_t>& words, Module& module, std::string* out_error) {
   if (words.size() < kHeaderWords || words[0] != kMagic) {
     *out_error = "these are no words of SPIR-V";
     return false;
@@ -159,6 +160,8 @@ bool read_module(const std::vector<uint32_t>& words, Module& module, std::string
     const Operands given(words.data() + at + 1, count - 1);
     const bool is_type = (op >= kOpTypeFirst && op <= kOpSpecConstantOp) || op == kOpVariable;
     if (is_type && module.types_begin == 0) module.types_begin = at;
+    // Tools refuse languages that are younger than they.
+    if (op == kOpSource && count > 1) words[at + 1] = 0;
     if (op == kOpCapability && !given.empty()) module.capabilities.insert(given[0]);
     if (op == kOpEntryPoint) read_entry(given, module);
     if (op == kOpExecutionMode || op == kOpExecutionModeId) read_mode(op, given, module);

@@ -32,6 +32,11 @@ struct TransposeArguments {
   Transpose shape;
 };
 
+struct PushedCopy { CopyArguments* given; };
+struct PushedTranspose { TransposeArguments* given; };
+[[vk::push_constant]] PushedCopy copying;
+[[vk::push_constant]] PushedTranspose transposing;
+
 void locate(Strided* s, uint index, inout uint64_t to, inout uint64_t from) {
   uint d = 0;
   for (; d + 1 < s.ndim; ++d) {
@@ -45,51 +50,53 @@ void locate(Strided* s, uint index, inout uint64_t to, inout uint64_t from) {
   from += index * s.src[d];
 }
 
-#define KERNELS(bytes, T)                                                                                \
-  [shader("compute")] [numthreads(ob_block, 1, 1)]                                                       \
-  void copy##bytes(uniform CopyArguments* given, uint3 group : SV_GroupID, uint3 item : SV_GroupThreadID) { \
-    const uint step = uint(ob_block);                                                                    \
-    const uint first = (uint(given.ob_first_group) + group.x) * step * 4 + item.x;                       \
-    T* dst = (T*)given.dst;                                                                              \
-    T* src = (T*)given.src;                                                                              \
-    uint64_t to[4];                                                                                      \
-    T value[4];                                                                                          \
-    for (uint i = 0; i < 4; ++i) {                                                                       \
-      uint64_t from = 0;                                                                                 \
-      to[i] = 0;                                                                                         \
-      if (first + i * step < given.shape.count) {                                                        \
-        locate(&given.shape, first + i * step, to[i], from);                                             \
-        value[i] = src[from];                                                                            \
-      }                                                                                                  \
-    }                                                                                                    \
-    for (uint i = 0; i < 4; ++i) {                                                                       \
-      if (first + i * step < given.shape.count) dst[to[i]] = value[i];                                   \
-    }                                                                                                    \
-  }                                                                                                      \
-  groupshared T tile##bytes[32][33];                                                                     \
-  [shader("compute")] [numthreads(ob_block, 1, 1)]                                                       \
-  void transpose##bytes(uniform TransposeArguments* given, uint3 group : SV_GroupID,                     \
-                        uint3 item : SV_GroupThreadID) {                                                 \
-    T* dst = (T*)given.dst;                                                                              \
-    T* src = (T*)given.src;                                                                              \
-    Transpose* s = &given.shape;                                                                         \
-    uint block = uint(given.ob_first_group) + group.x;                                                   \
-    const uint column_tile = block % s.column_tiles;                                                     \
-    block /= s.column_tiles;                                                                             \
-    const uint row_tile = block % s.row_tiles;                                                           \
-    uint64_t to = 0, from = 0;                                                                           \
-    if (s.batch.ndim > 0) locate(&s.batch, block / s.row_tiles, to, from);                               \
-    const uint x = item.x % 32;                                                                          \
-    const uint row_in = row_tile * 32 + x, column_out = column_tile * 32 + x;                            \
-    for (uint y = item.x / 32; y < 32; y += 8) {                                                         \
-      const uint column = column_tile * 32 + y;                                                          \
+#define KERNELS(bytes, T)                                                                                        \
+  [shader("compute")] [numthreads(ob_block, 1, 1)]                                                               \
+  void copy##bytes(uint3 group : SV_GroupID, uint3 item : SV_GroupThreadID) {                                    \
+    CopyArguments* given = copying.given;                                                                        \
+    const uint step = uint(ob_block);                                                                            \
+    const uint first = (uint(given.ob_first_group) + group.x) * step * 4 + item.x;                               \
+    T* dst = (T*)given.dst;                                                                                      \
+    T* src = (T*)given.src;                                                                                      \
+    uint64_t to[4];                                                                                              \
+    T value[4];                                                                                                  \
+    for (uint i = 0; i < 4; ++i) {                                                                               \
+      uint64_t from = 0;                                                                                         \
+      to[i] = 0;                                                                                                 \
+      if (first + i * step < given.shape.count) {                                                                \
+        locate(&given.shape, first + i * step, to[i], from);                                                     \
+        value[i] = src[from];                                                                                    \
+      }                                                                                                          \
+    }                                                                                                            \
+    for (uint i = 0; i < 4; ++i) {                                                                               \
+      if (first + i * step < given.shape.count) dst[to[i]] = value[i];                                           \
+    }                                                                                                            \
+  }                                                                                                              \
+  groupshared T tile##bytes[32][33];                                                                             \
+  [shader("compute")] [numthreads(ob_block, 1, 1)]                                                               \
+  void transpose##bytes(uint3 group : SV_GroupID,                                                                \
+                        uint3 item : SV_GroupThreadID) {                                                         \
+    TransposeArguments* given = transposing.given;                                                               \
+    T* dst = (T*)given.dst;                                                                                      \
+    T* src = (T*)given.src;                                                                                      \
+    Transpose* s = &given.shape;                                                                                 \
+    uint block = uint(given.ob_first_group) + group.x;                                                           \
+    const uint column_tile = block % s.column_tiles;                                                             \
+    block /= s.column_tiles;                                                                                     \
+    const uint row_tile = block % s.row_tiles;                                                                   \
+    uint64_t to = 0, from = 0;                                                                                   \
+    if (s.batch.ndim > 0) locate(&s.batch, block / s.row_tiles, to, from);                                       \
+    const uint x = item.x % 32;                                                                                  \
+    const uint row_in = row_tile * 32 + x, column_out = column_tile * 32 + x;                                    \
+    for (uint y = item.x / 32; y < 32; y += 8) {                                                                 \
+      const uint column = column_tile * 32 + y;                                                                  \
       if (row_in < s.rows && column < s.columns) tile##bytes[y][x] = src[from + row_in + column * s.src_column]; \
-    }                                                                                                    \
-    GroupMemoryBarrierWithGroupSync();                                                                   \
-    for (uint y = item.x / 32; y < 32; y += 8) {                                                         \
-      const uint row = row_tile * 32 + y;                                                                \
-      if (row < s.rows && column_out < s.columns) dst[to + column_out + row * s.dst_row] = tile##bytes[x][y]; \
-    }                                                                                                    \
+    }                                                                                                            \
+    GroupMemoryBarrierWithGroupSync();                                                                           \
+    for (uint y = item.x / 32; y < 32; y += 8) {                                                                 \
+      const uint row = row_tile * 32 + y;                                                                        \
+      if (row < s.rows && column_out < s.columns) dst[to + column_out + row * s.dst_row] = tile##bytes[x][y];    \
+    }                                                                                                            \
   }
 KERNELS(1, uint8_t)
 KERNELS(2, uint16_t)
