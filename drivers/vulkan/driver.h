@@ -177,7 +177,6 @@ struct HostBlock {
 
 struct Driver {
   explicit Driver(Options given) : options(std::move(given)) {}
-  ~Driver();
 
   // Find the devices of this process, once; not before a device is to be opened.
   ob_status find_devices(int32_t index, const FoundDevice** out_found);
