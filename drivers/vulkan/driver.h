@@ -153,6 +153,7 @@ struct Device {
   std::mutex list_mutex;  // guards what follows; nothing is taken while it is held
   std::condition_variable list_changed;
   std::vector<Stream*> dirty;
+  std::vector<Stream*> taken;  // by the submitter, which changes it alone
   std::vector<Batch*> closed;
   std::vector<std::unique_ptr<Stream>> retired;
   bool is_closing = false;
