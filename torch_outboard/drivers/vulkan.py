@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""GPUs of any vendor by Vulkan 1.3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch_outboard.driver import Check, Driver, Option
+from torch_outboard.drivers import library_path, package_folders
+
+__all__ = ["VulkanDriver"]
+
+# Where packages have Slang's compiler, the smaller package first.
+_COMPILERS = ("slangtorch/bin/libslang-compiler.so*", "slangpy/libslang-compiler.so*", "slangpy/libslang.so*")
+
+
+class VulkanDriver(Driver):
+    """GPUs of any vendor, and CPUs, through their Vulkan drivers; see drivers/vulkan/README.md.
+
+    The driver is attached as "vulkan". Its devices are named "vk", because torch reserves torch.device("vulkan").
+    """
+
+    name = "vk"
+    library = library_path("vulkan")
+    autocast = "default"
+    options = {
+        "device": Option(
+            str,
+            None,
+            "A device's number, or part of its name, in any case. Else OUTBOARD_VULKAN_DEVICE says it; else all are used, "
+            "but CPUs only if there is nothing else.",
+            is_in_environment=False,
+        ),
+        "library": Option(str, None, "The Vulkan loader; libvulkan.so.1 if not given."),
+        "slang": Option(str, None, "Slang's compiler, a file; of the package slangtorch or slangpy if not given."),
+        "host_access": Option(
+            bool,
+            None,
+            "False takes the host's access to devices' memory away, as on a discrete GPU; true if not given.",
+        ),
+    }
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)
+        if self.option_values["slang"] is None and (compiler := _packaged_compiler()) is not None:
+            self.option_values["slang"] = compiler
+
+    def checks(self) -> Sequence[Check]:
+        """Return whether Vulkan's loader opens, and whether there is a compiler of kernels."""
+        import ctypes
+
+        name = str(self.option_values["library"] or "libvulkan.so.1")
+        try:
+            ctypes.CDLL(name)
+        except OSError as error:
+            hint = "apt-get install libvulkan1, and for CPUs, AMD and Intel mesa-vulkan-drivers"
+            return [Check("Vulkan's loader", "unused", str(error), hint)]
+        compiler = self.option_values["slang"]
+        return [
+            Check("Vulkan's loader", "right", f"{name} opens"),
+            Check("Slang, for kernels", "right", str(compiler))
+            if compiler is not None
+            else Check(
+                "Slang, for kernels", "unused", "neither slangtorch nor slangpy is installed", "pip install slangtorch"
+            ),
+        ]
+
+
+def _packaged_compiler() -> str | None:
+    """Return the compiler's library of an installed package, which is not imported."""
+    for pattern in _COMPILERS:
+        for folder in package_folders():
+            if found := sorted(folder.glob(pattern)):
+                return str(found[-1])
+    return None
