@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torch_outboard._options import nearest
-from torch_outboard._sealed import printable_path
 from torch_outboard.driver import Driver
 
 __all__ = ["PROVIDERS", "Settings", "chain_of", "providers_of"]
@@ -48,7 +47,9 @@ class Settings:
 
     def apply(self, driver: Driver) -> None:
         """Give the settings to the core, which has the driver's table."""
+        # They need the core, whose torch was not checked when this module was imported.
         from torch_outboard import _C
+        from torch_outboard._sealed import printable_path
 
         _C.set_fallback_mode(self.fallback)
         if self.providers is None:

@@ -19,7 +19,7 @@ from .contract import ROOT
 LOADED = {
     *("", "._attach", "._autoload", "._build", "._compat", "._coverage", "._discovery", "._errors", "._extension"),
     *("._direct_calls", "._host_view", "._kernels", "._launch", "._options", "._properties", "._triton", "._version"),
-    *("._check", "._device_name", "._exit", "._install", "._sealed", "._settings", "._variables"),
+    *("._check", "._device_name", "._exit", "._install", "._settings", "._variables"),
     *(".amp", ".driver", ".kernels"),
 }
 

@@ -64,8 +64,8 @@ struct Facts {
   bool has_bounds = false;
   // If an index is a mask, its values decide the result's shape.
   bool masks_decide = false;
-  // It is composed of others before a plan is tried: a plan for many tensors would have a launch for
-  // each, and no plan can wait for values.
+  // It is composed of others before a plan is tried: a plan for many tensors would have a launch
+  // for each, and no plan can wait for values.
   bool is_composed_first = false;
   // Its CPU kernel reads past an argument whose elements share memory: it gets a copy.
   bool misreads_expanded = false;
