@@ -116,19 +116,17 @@ def _steps(attachment: _Attachment) -> tuple[tuple[str, Callable[[], object]], .
     # Only now: these modules need the core, whose torch was not checked before.
     from torch_outboard import _C
     from torch_outboard.compile.register import register as register_compiler
-    from torch_outboard.device import build_module
     from torch_outboard.distributed import register as register_backend
 
     driver = attachment.driver
     name = driver.name
-    attachment.module = module = attachment.module or build_module(driver)
     return (
         ("settings", lambda: attachment.settings.apply(driver)),
         ("exit", lambda: prepare_exit(driver)),
         ("rename", lambda: rename_privateuse1_backend(name)),
         ("register", _C.register_with_torch),
         ("autograd", _begin_autograd),
-        ("module", lambda: torch._register_device_module(name, module)),  # type: ignore[no-untyped-call]
+        ("module", lambda: _add_module(attachment)),
         ("methods", _generate_methods),
         ("kernels", lambda: register_kernels(driver)),
         ("autocast", lambda: register(driver, attachment.policies)),
@@ -151,6 +149,13 @@ def _finish(attachment: _Attachment) -> ModuleType:
     attachment.is_complete = True
     assert attachment.module is not None
     return attachment.module
+
+
+def _add_module(attachment: _Attachment) -> None:
+    from torch_outboard.device import build_module  # as in `_steps`
+
+    attachment.module = build_module(attachment.driver)
+    torch._register_device_module(attachment.driver.name, attachment.module)  # type: ignore[no-untyped-call]
 
 
 def _begin_autograd() -> None:

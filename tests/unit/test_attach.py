@@ -283,6 +283,30 @@ assert torch.empty(2, device="toy").is_toy
     )
 
 
+def test_settings_that_failed_are_applied_by_the_next_attach(run_python):
+    """They follow the installed table, which nothing takes back."""
+    run_python(
+        ATTACH
+        + """
+import os
+from torch_outboard._settings import Settings
+os.environ["OUTBOARD_FALLBACK"] = "error"
+apply, failing = Settings.apply, [MemoryError("once")]
+def fails_once(settings, driver):
+    if failing:
+        raise failing.pop()
+    apply(settings, driver)
+Settings.apply = fails_once
+with pytest.raises(MemoryError, match="once"):
+    torch_outboard.attach(Toy)
+assert torch_outboard.attached_driver() is None and not hasattr(torch, "toy")
+torch_outboard.attach(Toy)
+with pytest.raises(torch_outboard.NotSupportedError):
+    torch.ones(2, device="toy").sin()
+"""
+    )
+
+
 def test_another_package_has_taken_the_device_type(run_python):
     run_python(
         ATTACH
