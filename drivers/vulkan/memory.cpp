@@ -58,7 +58,8 @@ ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_add
       return fail(OB_OUT_OF_MEMORY, "%s: %" PRIu64 " bytes are more than one allocation may have, %" PRIu64,
                   where(*device).c_str(), bytes, device->max_allocation);
     }
-    // CPU drivers allocate more than there is, and the system kills the process when the memory is used.
+    // CPU drivers allocate more than there is, and the system kills the process when the memory is
+    // used.
     if (device->allocated.fetch_add(bytes) + bytes > device->total_memory) {
       device->allocated.fetch_sub(bytes);
       return fail(OB_OUT_OF_MEMORY, "%s: %" PRIu64 " bytes are more than are left of %" PRIu64, where(*device).c_str(),

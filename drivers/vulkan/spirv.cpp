@@ -65,7 +65,8 @@ struct Module {
   std::vector<EntryPoint> entries;
   std::map<uint32_t, std::vector<uint32_t>> sizes;        // of an entry's groups: three ids
   std::map<uint32_t, std::vector<uint32_t>> fixed_sizes;  // or three numbers
-  std::vector<uint32_t> size_of_all;                      // the ids of the built-in variable, which counts for all
+  // the ids of the built-in variable, which counts for all
+  std::vector<uint32_t> size_of_all;
   std::map<uint32_t, uint32_t> spec_ids;
   std::map<uint32_t, uint32_t> constants;
   std::map<uint32_t, std::map<uint32_t, uint32_t>> offsets;  // by struct and member
@@ -187,8 +188,8 @@ bool read_module(std::vector<uint32_t>& words, Module& module, std::string* out_
   return true;
 }
 
-// Find the struct of an entry's arguments: what is pushed, without the struct that a compiler may put around it, or
-// what lies at the pushed address.
+// Find the struct of an entry's arguments: what is pushed, without the struct that a compiler may
+// put around it, or what lies at the pushed address.
 void find_arguments(const Module& module, const EntryPoint& point, Entry& entry) {
   uint32_t type = 0;
   for (const uint32_t id : point.interface) {
@@ -237,7 +238,8 @@ struct FloatMode {
   uint32_t mode;
   uint32_t capability;
   VkBool32 has[3];
-  int32_t independence;  // 0: 32 bits apart from the others, 1: each, 2: all alike; of the first mode none matters
+  // 0: 32 bits apart from the others, 1: each, 2: all alike; of the first mode none matters
+  int32_t independence;
 };
 
 std::vector<uint32_t> widths_of(const FloatMode& mode, const std::set<uint32_t>& used) {

@@ -85,8 +85,8 @@ uint64_t kernel_dtypes(const FoundDevice& found) {
   return bits;
 }
 
-// Choose the memory of tensors: the device's own, which the host reaches on CPUs and integrated GPUs. Not what a
-// discrete GPU shows through its bus, which has no cache.
+// Choose the memory of tensors: the device's own, which the host reaches on CPUs and integrated
+// GPUs. Not what a discrete GPU shows through its bus, which has no cache.
 void choose_local_memory(Device& device, bool host_access) {
   constexpr VkFlags kSeen =
       VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT | VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
@@ -97,7 +97,8 @@ void choose_local_memory(Device& device, bool host_access) {
     const uint64_t size = memory.memoryHeaps[memory.memoryTypes[i].heapIndex].size;
     const bool is_local = (flags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT) != 0;
     const bool is_seen = host_access && (flags & kSeen) == kSeen;
-    // The largest heap first, then memory that the host reaches. Types stand in the order of their speed.
+    // The largest heap first, then memory that the host reaches. Types stand in the order of their
+    // speed.
     const bool is_better = size > best || (size == best && is_seen && !device.is_mapped);
     if (!is_local || !is_better) continue;
     best = size;
