@@ -212,6 +212,8 @@ struct Driver {
 std::string where(const Device& device);
 
 // Memory.
+// Return a bit for each type of memory in which buffers may lie.
+ob_status find_memory_types(Device& device, uint32_t* out_types);
 ob_status make_buffer(Device& device, uint64_t bytes, uint32_t type, bool is_mapped, Buffer* out_buffer);
 void free_buffer(Device& device, Buffer& buffer);
 
