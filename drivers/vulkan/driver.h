@@ -43,7 +43,8 @@ struct Chunk {
   uint64_t used = 0;
 };
 
-// A stream's counter on the device. A batch of its work raises it by one.
+// A stream's counter on the device, which a batch of its work raises by one. Or, without a
+// semaphore, an event of the host, which raises it to 1.
 struct Timeline {
   explicit Timeline(Device& owner) : device(owner) {}
   ~Timeline();
@@ -103,6 +104,7 @@ struct Stream {
 struct Event {
   int32_t device = -1;
   bool is_timing = false;
+  bool is_host = false;  // the host completes it
   std::mutex mutex;
   std::shared_ptr<Record> record;  // the latest; null: never recorded
 };
@@ -161,6 +163,7 @@ struct Device {
   std::vector<std::unique_ptr<Stream>> retired;
   bool is_closing = false;
   bool is_asleep = false;
+  bool is_signalled = false;  // an event of the host was
   bool is_held = false;  // something pending waits for what nobody announces
   std::thread submitter;
   std::mutex submit_mutex;       // held over submissions, so also guards the queues
@@ -233,6 +236,8 @@ ob_status make_stream(Device& device, std::unique_ptr<Stream>* out_stream);
 void destroy_stream(Stream& stream);
 // Let the submitter submit what was closed.
 void wake(Device& device);
+// Let it look again at what waits for the host.
+void wake_held(Device& device);
 // Submit what can be submitted, in this thread.
 void pump(Device& device);
 void run_submitter(Device& device);

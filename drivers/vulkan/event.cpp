@@ -68,8 +68,8 @@ ob_status event_create(void* self, int32_t index, uint32_t flags, uint64_t* out_
     Driver& driver = *static_cast<Driver*>(self);
     Device* device = nullptr;
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
-    if ((flags & (OB_EVENT_INTERPROCESS | OB_EVENT_HOST)) != 0) {
-      return fail(OB_INVALID_ARGUMENT, "device %d: Vulkan has no events of other processes or of the host", index);
+    if ((flags & OB_EVENT_INTERPROCESS) != 0) {
+      return fail(OB_INVALID_ARGUMENT, "device %d: events are of one process", index);
     }
     if ((flags & OB_EVENT_TIMING) != 0 && device->found.timestamp_bits == 0) {
       return fail(OB_UNIMPLEMENTED, "%s: its queues have no timestamps, so events have no times",
@@ -78,8 +78,35 @@ ob_status event_create(void* self, int32_t index, uint32_t flags, uint64_t* out_
     auto event = std::make_unique<Event>();
     event->device = index;
     event->is_timing = (flags & OB_EVENT_TIMING) != 0;
+    event->is_host = (flags & OB_EVENT_HOST) != 0;
+    if (event->is_host) {
+      event->record = std::make_shared<Record>();
+      event->record->point = {std::make_shared<Timeline>(*device), 1};
+    }
     *out_event = driver.events.make(std::move(event));
     return OB_OK;
+  });
+}
+
+// Complete an event of the host. Return false if it was completed before.
+bool signal(Event& event) {
+  Timeline& timeline = *event.record->point.timeline;
+  if (timeline.done.exchange(1) != 0) return false;
+  wake_held(timeline.device);
+  return true;
+}
+
+ob_status event_signal(void* self, int32_t index, uint64_t handle) {
+  return guarded("event_signal", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Event* event = nullptr;
+    if (const ob_status status = driver.find_event(index, handle, &event); status != OB_OK) return status;
+    if (!event->is_host) {
+      return fail(OB_INVALID_ARGUMENT, "device %d: the event is completed by a record: make it with OB_EVENT_HOST",
+                  index);
+    }
+    if (signal(*event)) return OB_OK;
+    return fail(OB_FAILED_PRECONDITION, "device %d: the event was signalled before", index);
   });
 }
 
@@ -90,6 +117,7 @@ ob_status event_destroy(void* self, int32_t index, uint64_t handle) {
     if (const ob_status status = driver.find_event(index, handle, &found); status != OB_OK) return status;
     std::unique_ptr<Event> event;
     if (!driver.events.take(handle, &event)) return fail(OB_INVALID_ARGUMENT, "two threads destroy one event");
+    if (event->is_host) signal(*event);  // which may have come before
     return OB_OK;
   });
 }
@@ -101,6 +129,9 @@ ob_status event_record(void* self, int32_t index, uint64_t stream_handle, uint64
     Event* event = nullptr;
     if (const ob_status status = driver.find_stream(index, stream_handle, &stream); status != OB_OK) return status;
     if (const ob_status status = driver.find_event(index, handle, &event); status != OB_OK) return status;
+    if (event->is_host) {
+      return fail(OB_INVALID_ARGUMENT, "device %d: the event is completed by event_signal, and takes no record", index);
+    }
     auto record = std::make_shared<Record>();
     record->point.timeline = stream->timeline;
     {
@@ -223,6 +254,7 @@ void fill_event_entries(ob_driver* table) {
   table->event_synchronize = event_synchronize;
   table->event_elapsed = event_elapsed;
   table->event_timestamp = event_timestamp;
+  table->event_signal = event_signal;
 }
 
 }  // namespace vulkan

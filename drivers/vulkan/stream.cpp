@@ -72,14 +72,24 @@ void note_failure(Stream& stream, ob_status status) {
   stream.failure_text = support::last_error_text;
 }
 
-// Return whether all that a batch waits for was submitted, and on other devices done: a queue must
-// never wait for what comes later, since other streams share it.
+// Return whether only the host can see that a point is reached.
+bool is_foreign(const Device& device, const Point& point) {
+  return &point.timeline->device != &device || point.timeline->semaphore == nullptr;
+}
+
+// Return whether all that a batch waits for was submitted, and what is not of the device done: a
+// queue must never wait for what comes later, since other streams share it.
 bool can_submit(const Device& device, Batch& batch) {
-  std::erase_if(batch.waits,
-                [&](const Point& point) { return &point.timeline->device != &device && has_reached(point); });
+  std::erase_if(batch.waits, [&](const Point& point) { return is_foreign(device, point) && has_reached(point); });
   return std::all_of(batch.waits.begin(), batch.waits.end(), [&](const Point& point) {
-    return &point.timeline->device == &device && point.timeline->submitted.load() >= point.value;
+    return !is_foreign(device, point) && point.timeline->submitted.load() >= point.value;
   });
+}
+
+// Return whether a batch waits for another device, whose progress nobody announces.
+bool waits_for_others(const Device& device, const Batch& batch) {
+  return std::any_of(batch.waits.begin(), batch.waits.end(),
+                     [&](const Point& point) { return &point.timeline->device != &device; });
 }
 
 VkResult submit_commands(Device& device, const Batch& batch, VkCommandBuffer commands) {
@@ -346,6 +356,12 @@ void wake(Device& device) {
   if (device.is_asleep) device.list_changed.notify_one();
 }
 
+void wake_held(Device& device) {
+  const std::lock_guard lock(device.list_mutex);
+  device.is_signalled = true;
+  device.list_changed.notify_one();
+}
+
 // Batches stand in the order in which they were closed, and one waits only for others before it, so
 // one pass finds all that can go.
 void pump(Device& device) {
@@ -356,10 +372,12 @@ void pump(Device& device) {
     device.closed.clear();
   }
   std::vector<const Stream*> stuck;
+  bool is_held = false;
   for (auto at = device.pending.begin(); at != device.pending.end();) {
     Batch& batch = **at;
     if (std::find(stuck.begin(), stuck.end(), batch.stream) != stuck.end() || !can_submit(device, batch)) {
       stuck.push_back(batch.stream);
+      is_held = is_held || waits_for_others(device, batch);
       ++at;
       continue;
     }
@@ -367,14 +385,14 @@ void pump(Device& device) {
     at = device.pending.erase(at);
   }
   const std::lock_guard lock(device.list_mutex);
-  device.is_held = !device.pending.empty();
-  if (device.is_held && device.is_asleep) device.list_changed.notify_one();
+  device.is_held = is_held;
+  if (is_held && device.is_asleep) device.list_changed.notify_one();
 }
 
 void run_submitter(Device& device) {
   std::unique_lock lock(device.list_mutex);
   while (!device.is_closing) {
-    if (device.dirty.empty() && device.closed.empty()) {
+    if (device.dirty.empty() && device.closed.empty() && !device.is_signalled) {
       device.is_asleep = true;
       if (device.is_held) {
         device.list_changed.wait_for(lock, kPause);
@@ -383,6 +401,7 @@ void run_submitter(Device& device) {
       }
       device.is_asleep = false;
     }
+    device.is_signalled = false;
     device.taken = std::exchange(device.dirty, {});
     lock.unlock();
     for (Stream* stream : device.taken) {

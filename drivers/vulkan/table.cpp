@@ -193,6 +193,7 @@ void end_device(Driver& driver, Device& device) {
       device.list_changed.notify_one();
     }
     device.submitter.join();
+    pump(device);  // the last work of streams that were given up
   }
   if (device.device == nullptr) return;
   // A failure is of no interest any more.

@@ -286,6 +286,47 @@ void waits_go_round(const char* path) {
   CHECK_OK(driver.sync(again));
 }
 
+// Streams keep what lies behind an event of the host, and all others go on, in the same queue.
+void streams_wait_for_the_host(const char* path) {
+  if (!has_faults("streams_wait_for_the_host", "twice")) return;
+  const Library driver(path, {{"library", fake()}});
+  driver.open();
+  driver.open(1);
+  const uint64_t first = driver.stream();
+  const uint64_t second = driver.stream();
+  const uint64_t far = driver.stream(1);
+  const uint64_t other = driver.stream();
+  const uint64_t mark = driver.event();
+  const uint64_t memory = driver.alloc(1 << 20);
+  const unsigned char one = 1, two = 2;
+  const auto byte = [&] { return *driver.host<volatile unsigned char>(memory, 1); };
+  for (int round = 0; round < 20; ++round) {
+    const uint64_t host = driver.event(OB_EVENT_HOST);
+    CHECK_OK(driver->fill_async(driver.self(), 0, other, memory, &one, 1, 1 << 20));
+    CHECK_OK(driver.sync(other));
+    CHECK_OK(driver.wait(first, host));
+    CHECK_OK(driver->fill_async(driver.self(), 0, first, memory, &two, 1, 1 << 20));
+    CHECK_OK(driver.record(first, mark));
+    CHECK_OK(driver.wait(second, mark));
+    CHECK_OK(driver.copy(second, memory + 1024, 0, memory, 0, 512));
+    CHECK_OK(driver.wait(far, host, 1, 0));
+    CHECK_STATUS(driver->stream_query(driver.self(), 0, first), OB_NOT_READY);
+    CHECK_STATUS(driver->stream_query(driver.self(), 0, second), OB_NOT_READY);
+    CHECK_STATUS(driver->stream_query(driver.self(), 1, far), OB_NOT_READY);
+    CHECK_STATUS(driver->event_query(driver.self(), 0, mark), OB_NOT_READY);
+    CHECK_OK(driver.copy(other, memory + 4096, 0, memory, 0, 512));
+    CHECK_OK(driver.sync(other));
+    CHECK(byte() == 1);
+    std::thread signaller([&] { CHECK_OK(driver->event_signal(driver.self(), 0, host)); });
+    CHECK_OK(driver.sync(round % 2 == 0 ? second : first));
+    CHECK(byte() == 2);
+    CHECK_OK(driver.sync(second));
+    CHECK_OK(driver.sync(far, 1));
+    signaller.join();
+    CHECK_OK(driver->event_destroy(driver.self(), 0, host));
+  }
+}
+
 void a_device_is_closed(const char* path) {
   const Library driver(path);
   for (int round = 0; round < 2; ++round) {
@@ -626,6 +667,7 @@ int main(int argc, char** argv) {
                           TEST(copies_without_host_access),
                           TEST(copies_and_waits_cross_devices),
                           TEST(waits_go_round),
+                          TEST(streams_wait_for_the_host),
                           TEST(a_device_is_closed),
                           TEST(no_compiler),
                           TEST(kernels_run),
