@@ -318,8 +318,8 @@ def _made(name: str, make: Callable[[], Answer]) -> Answer:
         _log.debug("no plan for %s", name, exc_info=True)
         first = str(error).strip().partition("\n")[0]
         reason = f"building its plan raised {type(error).__name__}: {first}"[:300]
-        refusal = CallRefusal(f"{reason} [upstream]")
-        route.end(refusal=str(refusal))
+        reported = CallRefusal(f"{reason} [upstream]")
+        route.end(refusal=str(reported))
         if author := author_of(error):
             warnings.warn(
                 f"{author} failed to write a kernel of {name} ({reason}), which is a fault of its own. The call "
@@ -327,7 +327,7 @@ def _made(name: str, make: Callable[[], Answer]) -> Answer:
                 RuntimeWarning,
                 stacklevel=1,
             )
-        return refused(refusal)  # another size, another option or another try may have a plan
+        return refused(reported)  # another size, another option or another try may have a plan
 
 
 def _build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
