@@ -36,6 +36,7 @@ typedef uint64_t ob_u64;
 typedef uint64_t size_t;
 #define OB_DEVICE
 #define OB_GLOBAL
+#define volatile
 #define OB_RESTRICT
 #define OB_STRUCT(name) struct name
 #define OB_OWN(type, name, count) inout type name[count]
