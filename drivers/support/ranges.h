@@ -53,6 +53,16 @@ class Ranges {
     return found;
   }
 
+  // Return the owner of the one range that holds these bytes; 0 if none does.
+  uint64_t owner_of(uint64_t address, uint64_t bytes) const {
+    const std::shared_lock lock(mutex_);
+    auto next = ranges_.upper_bound(address);
+    if (next == ranges_.begin()) return 0;
+    --next;
+    const uint64_t offset = address - next->first;
+    return offset < next->second.bytes && bytes <= next->second.bytes - offset ? next->second.owner : 0;
+  }
+
   bool has(uint64_t address, uint64_t bytes) const {
     const std::shared_lock lock(mutex_);
     auto next = ranges_.upper_bound(address);

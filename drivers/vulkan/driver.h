@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The driver's objects: devices, streams, events, programs, kernels.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../support/error.h"
+#include "../support/handles.h"
+#include "../support/ranges.h"
+#include "enumerate.h"
+#include "spirv.h"
+
+namespace vulkan {
+
+using support::fail;
+
+struct Device;
+struct Stream;
+
+// A buffer with memory and an address of its own.
+struct Buffer {
+  VkBuffer buffer = nullptr;
+  VkDeviceMemory memory = nullptr;
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  char* host = nullptr;  // where the host sees it, or null
+};
+
+// Memory that the host writes and the device reads, or the other way: arguments, patterns, small copies.
+struct Chunk {
+  Buffer buffer;
+  uint64_t used = 0;
+};
+
+// A stream's counter on the device. A batch of its work raises it by one.
+struct Timeline {
+  explicit Timeline(Device& owner) : device(owner) {}
+  ~Timeline();
+  Timeline(const Timeline&) = delete;
+  Timeline& operator=(const Timeline&) = delete;
+
+  Device& device;
+  VkSemaphore semaphore = nullptr;
+  std::atomic<uint64_t> submitted{0};  // the device reaches this value by itself
+  std::atomic<uint64_t> done{0};       // the highest value that was seen
+};
+
+struct Point {
+  std::shared_ptr<Timeline> timeline;
+  uint64_t value = 0;
+};
+
+// What an event's record stands for.
+struct Record {
+  ~Record();
+  Point point;
+  int64_t query = -1;  // of the device's queries, whose timestamp is the record's; -1: none
+};
+
+// Commands of one stream that are submitted together. The stream owns it until the device is through.
+struct Batch {
+  Stream* stream = nullptr;
+  uint64_t value = 0;  // of the stream's timeline, once it is done
+  VkCommandBuffer commands = nullptr;
+  uint32_t count = 0;  // of commands
+  VkPipeline bound = nullptr;
+  std::vector<Point> waits;
+  std::vector<std::unique_ptr<Chunk>> chunks;
+};
+
+struct Stream {
+  int32_t index = -1;  // of the device
+  Device* device = nullptr;
+  VkQueue queue = nullptr;
+  VkCommandPool pool = nullptr;
+  std::shared_ptr<Timeline> timeline;
+  std::mutex staging_mutex;  // held over a copy with ordinary host memory; taken before `mutex`
+  std::unique_ptr<Chunk> staging[2];
+
+  std::atomic<bool> is_dirty{false};  // the submitter was told of the open batch
+  std::mutex mutex;                   // guards what follows
+  uint64_t closed = 0;  // the value of the last batch that was closed
+  std::unique_ptr<Batch> open;
+  std::deque<std::unique_ptr<Batch>> behind;  // closed batches, until they are done
+  std::vector<VkCommandBuffer> free_commands;
+  std::vector<std::unique_ptr<Chunk>> free_chunks;
+  ob_status failure = OB_OK;  // of a submission, until a wait tells it
+  std::string failure_text;
+};
+
+struct Event {
+  int32_t device = -1;
+  bool is_timing = false;
+  std::mutex mutex;
+  std::shared_ptr<Record> record;  // the latest; null: never recorded
+};
+
+struct Program {
+  int32_t device = -1;
+  std::string options;
+  bool is_text = false;  // it was compiled here
+  std::vector<uint32_t> words;
+  VkShaderModule module = nullptr;
+  std::map<std::string, Entry> entries;
+  std::mutex mutex;
+  std::map<std::string, uint64_t> kernels;
+};
+
+struct Kernel {
+  std::string name;
+  int32_t device = -1;
+  VkShaderModule module = nullptr;
+  Entry entry;
+  std::mutex mutex;
+  // By the group's size and the bytes of each local argument.
+  std::map<std::vector<uint32_t>, VkPipeline> pipelines;
+};
+
+struct Device {
+  int32_t index = -1;
+  FoundDevice found;
+  VkDevice device = nullptr;
+  DeviceApi api;
+  std::vector<VkQueue> queues;
+  std::atomic<uint32_t> next_queue{0};
+  VkPipelineLayout layout = nullptr;
+  uint32_t local_type = 0;  // of memory
+  uint32_t host_type = 0;
+  bool is_mapped = false;                // the host reaches local memory
+  bool addresses_host_memory = false;
+  uint64_t max_allocation = 0;
+  uint64_t total_memory = 0;
+  std::atomic<uint64_t> allocated{0};
+  std::atomic<bool> is_lost{false};
+  support::Ranges memory;  // owners are Buffers
+
+  std::mutex query_mutex;
+  std::vector<VkQueryPool> query_pools;
+  std::vector<int64_t> free_queries;
+  std::vector<std::pair<Point, int64_t>> used_queries;  // free once the point is reached
+
+  // The submitter: streams whose open batches it is to close, batches in the order of their closing.
+  std::mutex list_mutex;  // guards what follows; nothing is taken while it is held
+  std::condition_variable list_changed;
+  std::vector<Stream*> dirty;
+  std::vector<Batch*> closed;
+  std::vector<std::unique_ptr<Stream>> retired;
+  bool is_closing = false;
+  bool is_asleep = false;
+  bool is_held = false;  // something pending waits for what nobody announces
+  std::thread submitter;
+  std::mutex submit_mutex;       // held over submissions, so also guards the queues
+  std::deque<Batch*> pending;    // under submit_mutex
+
+  uint64_t own_stream = 0;  // for the driver's own copies
+  std::mutex own_mutex;
+  bool has_own_failed = false;
+  uint64_t own_program = 0;  // of the driver's own kernels
+  std::map<std::string, uint64_t> own_kernels;
+};
+
+// A block of host_alloc.
+struct HostBlock {
+  int32_t device = -1;  // -1: ordinary memory
+  Buffer buffer;
+};
+
+struct Driver {
+  explicit Driver(Options given) : options(std::move(given)) {}
+  ~Driver();
+
+  // Find the devices of this process, once; not before a device is to be opened.
+  ob_status find_devices(int32_t index, const FoundDevice** out_found);
+  ob_status find_open(int32_t index, Device** out_device);
+  ob_status find_stream(int32_t index, uint64_t handle, Stream** out_stream);
+  ob_status find_event(int32_t index, uint64_t handle, Event** out_event);
+
+  Options options;
+  Api api;
+  std::mutex mutex;  // guards what follows up to `devices`
+  bool is_probed = false;
+  int32_t probed_count = 0;
+  bool is_enumerated = false;
+  pid_t owner = 0;  // the process that opened the runtime
+  Enumeration enumeration;
+  std::vector<std::unique_ptr<Device>> owned;
+  std::mutex open_mutex;  // held while a device is opened
+  std::atomic<Device*> devices[kMaxDevices] = {};
+  support::Ranges host_memory;  // owners are HostBlocks
+
+  // Behind pointers, because a handle's object moves when it is taken and these have mutexes.
+  support::Handles<std::unique_ptr<Stream>, 1> streams;
+  support::Handles<std::unique_ptr<Event>, 2> events;
+  support::Handles<std::unique_ptr<Program>, 3> programs;
+  support::Handles<std::unique_ptr<Kernel>, 4> kernels;
+};
+
+// "device 0 (NVIDIA H200)"
+std::string where(const Device& device);
+
+// Memory.
+ob_status make_buffer(Device& device, uint64_t bytes, uint32_t type, bool is_mapped, Buffer* out_buffer);
+void free_buffer(Device& device, Buffer& buffer);
+
+// Batches: what follows up to `close` is called with the stream's mutex held.
+// Return the batch that takes the next command.
+ob_status open_batch(Stream& stream, Batch** out_batch);
+// Count a command, and let all later ones wait for it.
+void end_command(Stream& stream, Batch& batch);
+// Find memory for the batch that the host sees.
+ob_status reserve(Stream& stream, Batch& batch, uint64_t bytes, Chunk** out_chunk, uint64_t* out_offset);
+// Hand the open batch to the submitter. Return the value that the stream's timeline then reaches.
+uint64_t close(Stream& stream);
+// Tell the submitter of an open batch. Call it without the mutex.
+void notify(Stream& stream);
+
+ob_status make_stream(Device& device, std::unique_ptr<Stream>* out_stream);
+void destroy_stream(Stream& stream);
+// Let the submitter submit what was closed.
+void wake(Device& device);
+// Submit what can be submitted, in this thread.
+void pump(Device& device);
+void run_submitter(Device& device);
+// Return whether a timeline has reached a value.
+bool has_reached(const Point& point);
+ob_status wait_for(const Point& point);
+// Return a stream's failure, once.
+ob_status take_failure(Stream& stream);
+// Wait for all of a stream's work.
+ob_status drain(Stream& stream);
+
+// Build from Slang, or from SPIR-V. `is_binary`: from bytes of program_binary.
+enum class Language : uint8_t { kSlang, kSpirv, kBinary };
+ob_status program_build(Driver& driver, Device& device, const std::string& source, const std::string& given,
+                        Language language, uint64_t* out_program);
+ob_status kernel_get(Driver& driver, int32_t device, uint64_t program, const char* name, uint64_t* out_kernel);
+ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch& given);
+void destroy_program(Driver& driver, Device& device, Program& program);
+
+void fill_device_entries(ob_driver* table);
+void fill_memory_entries(ob_driver* table);
+void fill_stream_entries(ob_driver* table);
+void fill_event_entries(ob_driver* table);
+void fill_copy_entries(ob_driver* table);
+void fill_program_entries(ob_driver* table);
+
+}  // namespace vulkan

@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Streams: commands are recorded in the call, and a thread submits what has come together.
+#include <algorithm>
+#include <chrono>
+#include <cinttypes>
+#include <utility>
+
+#include "driver.h"
+
+namespace vulkan {
+namespace {
+
+using support::guarded;
+
+constexpr uint64_t kChunkBytes = 64 << 10;
+constexpr size_t kFreeChunks = 64;
+constexpr uint64_t kSecond = 1'000'000'000;
+// Between two looks at what no one announces: another device's progress.
+constexpr std::chrono::microseconds kPause{50};
+
+void raise_to(std::atomic<uint64_t>& value, uint64_t floor) {
+  uint64_t seen = value.load(std::memory_order_relaxed);
+  while (seen < floor && !value.compare_exchange_weak(seen, floor, std::memory_order_acq_rel)) {
+  }
+}
+
+void barrier(const DeviceApi& api, VkCommandBuffer commands, VkFlags64 stages, VkFlags64 access) {
+  const VkMemoryBarrier2 memory = {VK_STRUCTURE_TYPE_MEMORY_BARRIER_2,
+                                   nullptr,
+                                   VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT,
+                                   VK_ACCESS_2_MEMORY_WRITE_BIT,
+                                   VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT | stages,
+                                   VK_ACCESS_2_MEMORY_READ_BIT | VK_ACCESS_2_MEMORY_WRITE_BIT | access};
+  VkDependencyInfo info = {};
+  info.sType = VK_STRUCTURE_TYPE_DEPENDENCY_INFO;
+  info.memoryBarrierCount = 1;
+  info.pMemoryBarriers = &memory;
+  api.CmdPipelineBarrier2(commands, &info);
+}
+
+// Take back what the device is through with. Call it with the stream's mutex held.
+void recycle(Stream& stream) {
+  while (!stream.behind.empty() && has_reached({stream.timeline, stream.behind.front()->value})) {
+    const std::unique_ptr<Batch> batch = std::move(stream.behind.front());
+    stream.behind.pop_front();
+    if (batch->commands != nullptr) stream.free_commands.push_back(batch->commands);
+    for (std::unique_ptr<Chunk>& chunk : batch->chunks) {
+      chunk->used = 0;
+      if (stream.free_chunks.size() < kFreeChunks) {
+        stream.free_chunks.push_back(std::move(chunk));
+      } else {
+        free_buffer(*stream.device, chunk->buffer);
+      }
+    }
+  }
+}
+
+// Return the open batch, which may have no commands yet.
+Batch& waiting_batch(Stream& stream) {
+  if (stream.open == nullptr) {
+    recycle(stream);
+    stream.open = std::make_unique<Batch>();
+    stream.open->stream = &stream;
+  }
+  return *stream.open;
+}
+
+void note_failure(Stream& stream, ob_status status) {
+  const std::lock_guard lock(stream.mutex);
+  if (stream.failure != OB_OK) return;
+  stream.failure = status;
+  stream.failure_text = support::last_error_text;
+}
+
+// Return whether all that a batch waits for was submitted, and on other devices done: a queue must never
+// wait for what comes later, since other streams share it.
+bool can_submit(const Device& device, Batch& batch) {
+  std::erase_if(batch.waits,
+                [&](const Point& point) { return &point.timeline->device != &device && has_reached(point); });
+  return std::all_of(batch.waits.begin(), batch.waits.end(), [&](const Point& point) {
+    return &point.timeline->device == &device && point.timeline->submitted.load() >= point.value;
+  });
+}
+
+VkResult submit_commands(Device& device, const Batch& batch, VkCommandBuffer commands) {
+  std::vector<VkSemaphoreSubmitInfo> waits;
+  for (const Point& point : batch.waits) {
+    waits.push_back({VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO, nullptr, point.timeline->semaphore, point.value,
+                     VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, 0});
+  }
+  const VkSemaphoreSubmitInfo signal = {VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO, nullptr,
+                                        batch.stream->timeline->semaphore,       batch.value,
+                                        VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT,    0};
+  const VkCommandBufferSubmitInfo given = {VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO, nullptr, commands, 0};
+  VkSubmitInfo2 info = {};
+  info.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO_2;
+  info.waitSemaphoreInfoCount = static_cast<uint32_t>(waits.size());
+  info.pWaitSemaphoreInfos = waits.data();
+  info.commandBufferInfoCount = commands != nullptr ? 1 : 0;
+  info.pCommandBufferInfos = &given;
+  info.signalSemaphoreInfoCount = 1;
+  info.pSignalSemaphoreInfos = &signal;
+  return device.api.QueueSubmit2(batch.stream->queue, 1, &info, nullptr);
+}
+
+// Call it with submit_mutex held. What the device refuses is skipped, so that the rest of the stream runs. The batch
+// may be gone when this returns.
+void submit(Device& device, Batch& batch) {
+  Stream& stream = *batch.stream;
+  const std::shared_ptr<Timeline> timeline = stream.timeline;
+  const uint64_t value = batch.value;
+  if (!device.is_lost.load()) {
+    VkResult code = submit_commands(device, batch, batch.commands);
+    if (code != VK_SUCCESS) {
+      note_failure(stream, vk_fail(code, "vkQueueSubmit2", where(device)));
+      if (code != VK_ERROR_DEVICE_LOST) code = submit_commands(device, batch, nullptr);
+      if (code != VK_SUCCESS) device.is_lost.store(true);
+    }
+  }
+  timeline->submitted.store(value, std::memory_order_release);
+}
+
+// Destroy the streams that were given up, once they are idle.
+void sweep(Device& device) {
+  std::vector<std::unique_ptr<Stream>> idle;
+  {
+    const std::lock_guard lock(device.list_mutex);
+    for (std::unique_ptr<Stream>& stream : device.retired) {
+      if (!stream->is_dirty.load() && has_reached({stream->timeline, stream->closed}))
+        idle.push_back(std::move(stream));
+    }
+    std::erase(device.retired, nullptr);
+  }
+  for (const std::unique_ptr<Stream>& stream : idle) destroy_stream(*stream);
+}
+
+ob_status stream_create(void* self, int32_t index, int32_t priority, uint64_t* out_stream) {
+  return guarded("stream_create", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Device* device = nullptr;
+    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+    if (priority != 0) return fail(OB_INVALID_ARGUMENT, "device %d: a stream's priority is 0, not %d", index, priority);
+    std::unique_ptr<Stream> stream;
+    if (const ob_status status = make_stream(*device, &stream); status != OB_OK) return status;
+    *out_stream = driver.streams.make(std::move(stream));
+    return OB_OK;
+  });
+}
+
+ob_status stream_destroy(void* self, int32_t index, uint64_t handle) {
+  return guarded("stream_destroy", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Stream* found = nullptr;
+    if (const ob_status status = driver.find_stream(index, handle, &found); status != OB_OK) return status;
+    std::unique_ptr<Stream> stream;
+    if (!driver.streams.take(handle, &stream)) return fail(OB_INVALID_ARGUMENT, "two threads destroy one stream");
+    {
+      const std::lock_guard lock(stream->mutex);
+      close(*stream);
+    }
+    Device& device = *stream->device;
+    {
+      const std::lock_guard lock(device.list_mutex);
+      device.retired.push_back(std::move(stream));
+    }
+    wake(device);
+    return OB_OK;
+  });
+}
+
+ob_status stream_synchronize(void* self, int32_t index, uint64_t handle) {
+  return guarded("stream_synchronize", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Stream* stream = nullptr;
+    if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
+    return drain(*stream);
+  });
+}
+
+ob_status stream_query(void* self, int32_t index, uint64_t handle) {
+  return guarded("stream_query", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Stream* stream = nullptr;
+    if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
+    uint64_t value = 0;
+    {
+      const std::lock_guard lock(stream->mutex);
+      value = close(*stream);
+    }
+    if (stream->device->is_lost.load()) return fail(OB_DEVICE_LOST, "%s is lost", where(*stream->device).c_str());
+    if (has_reached({stream->timeline, value})) return OB_OK;
+    wake(*stream->device);
+    return OB_NOT_READY;
+  });
+}
+
+ob_status stream_wait_event(void* self, int32_t index, uint64_t stream_handle, int32_t event_device, uint64_t handle) {
+  return guarded("stream_wait_event", [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    Stream* stream = nullptr;
+    Event* event = nullptr;
+    if (const ob_status status = driver.find_stream(index, stream_handle, &stream); status != OB_OK) return status;
+    if (const ob_status status = driver.find_event(event_device, handle, &event); status != OB_OK) return status;
+    std::shared_ptr<Record> record;
+    {
+      const std::lock_guard lock(event->mutex);
+      record = event->record;
+    }
+    if (record == nullptr || record->point.timeline == stream->timeline) return OB_OK;
+    {
+      const std::lock_guard lock(stream->mutex);
+      // A wait is of a whole batch.
+      if (stream->open != nullptr && stream->open->count > 0) close(*stream);
+      waiting_batch(*stream).waits.push_back(record->point);
+    }
+    notify(*stream);
+    return OB_OK;
+  });
+}
+
+}  // namespace
+
+Timeline::~Timeline() {
+  if (semaphore != nullptr) device.api.DestroySemaphore(device.device, semaphore, nullptr);
+}
+
+ob_status make_stream(Device& device, std::unique_ptr<Stream>* out_stream) {
+  auto stream = std::make_unique<Stream>();
+  stream->index = device.index;
+  stream->device = &device;
+  stream->queue = device.queues[device.next_queue.fetch_add(1) % device.queues.size()];
+  stream->timeline = std::make_shared<Timeline>(device);
+  const VkSemaphoreTypeCreateInfo type = {VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO, nullptr,
+                                          VK_SEMAPHORE_TYPE_TIMELINE, 0};
+  const VkCreateInfo semaphore = {VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, &type, 0};
+  VkResult code = device.api.CreateSemaphore(device.device, &semaphore, nullptr, &stream->timeline->semaphore);
+  if (code != VK_SUCCESS) return vk_fail(code, "vkCreateSemaphore", where(device));
+  const VkCommandPoolCreateInfo pool = {VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO, nullptr,
+                                        VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT, device.found.family};
+  code = device.api.CreateCommandPool(device.device, &pool, nullptr, &stream->pool);
+  if (code != VK_SUCCESS) return vk_fail(code, "vkCreateCommandPool", where(device));
+  *out_stream = std::move(stream);
+  return OB_OK;
+}
+
+void destroy_stream(Stream& stream) {
+  Device& device = *stream.device;
+  for (const std::unique_ptr<Batch>& batch : stream.behind) {
+    for (const std::unique_ptr<Chunk>& chunk : batch->chunks) free_buffer(device, chunk->buffer);
+  }
+  for (const std::unique_ptr<Chunk>& chunk : stream.free_chunks) free_buffer(device, chunk->buffer);
+  for (const std::unique_ptr<Chunk>& chunk : stream.staging) {
+    if (chunk != nullptr) free_buffer(device, chunk->buffer);
+  }
+  device.api.DestroyCommandPool(device.device, stream.pool, nullptr);  // with its command buffers
+}
+
+ob_status open_batch(Stream& stream, Batch** out_batch) {
+  Batch& batch = waiting_batch(stream);
+  *out_batch = &batch;
+  if (batch.commands != nullptr) return OB_OK;
+  const DeviceApi& api = stream.device->api;
+  if (stream.free_commands.empty()) {
+    const VkCommandBufferAllocateInfo info = {VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, nullptr, stream.pool, 0,
+                                              1};
+    VkCommandBuffer commands = nullptr;
+    const VkResult code = api.AllocateCommandBuffers(stream.device->device, &info, &commands);
+    if (code != VK_SUCCESS) return vk_fail(code, "vkAllocateCommandBuffers", where(*stream.device));
+    stream.free_commands.push_back(commands);
+  }
+  const VkCommandBufferBeginInfo info = {VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO, nullptr,
+                                         VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT, nullptr};
+  const VkResult code = api.BeginCommandBuffer(stream.free_commands.back(), &info);
+  if (code != VK_SUCCESS) return vk_fail(code, "vkBeginCommandBuffer", where(*stream.device));
+  batch.commands = stream.free_commands.back();
+  stream.free_commands.pop_back();
+  return OB_OK;
+}
+
+void end_command(Stream& stream, Batch& batch) {
+  ++batch.count;
+  barrier(stream.device->api, batch.commands, 0, 0);
+}
+
+ob_status reserve(Stream& stream, Batch& batch, uint64_t bytes, Chunk** out_chunk, uint64_t* out_offset) {
+  bytes = (bytes + 15) / 16 * 16;
+  const auto fits = [&](const std::unique_ptr<Chunk>& chunk) { return chunk->buffer.bytes - chunk->used >= bytes; };
+  if (batch.chunks.empty() || !fits(batch.chunks.back())) {
+    const auto found = std::find_if(stream.free_chunks.begin(), stream.free_chunks.end(), fits);
+    if (found != stream.free_chunks.end()) {
+      batch.chunks.push_back(std::move(*found));
+      stream.free_chunks.erase(found);
+    } else {
+      auto chunk = std::make_unique<Chunk>();
+      Device& device = *stream.device;
+      const ob_status status =
+          make_buffer(device, std::max(bytes, kChunkBytes), device.host_type, true, &chunk->buffer);
+      if (status != OB_OK) return status;
+      batch.chunks.push_back(std::move(chunk));
+    }
+  }
+  Chunk& chunk = *batch.chunks.back();
+  *out_chunk = &chunk;
+  *out_offset = chunk.used;
+  chunk.used += bytes;
+  return OB_OK;
+}
+
+uint64_t close(Stream& stream) {
+  if (stream.open == nullptr) return stream.closed;
+  Device& device = *stream.device;
+  Batch& batch = *stream.open;
+  if (batch.commands != nullptr) {
+    // What the device wrote, the host may read.
+    barrier(device.api, batch.commands, VK_PIPELINE_STAGE_2_HOST_BIT, VK_ACCESS_2_HOST_READ_BIT);
+    const VkResult code = device.api.EndCommandBuffer(batch.commands);
+    if (code != VK_SUCCESS) {
+      if (stream.failure == OB_OK) {
+        stream.failure = vk_fail(code, "vkEndCommandBuffer", where(device));
+        stream.failure_text = support::last_error_text;
+      }
+      batch.commands = nullptr;  // of the pool, and lost until the stream ends
+    }
+  }
+  batch.value = ++stream.closed;
+  stream.behind.push_back(std::move(stream.open));
+  const std::lock_guard lock(device.list_mutex);
+  device.closed.push_back(&batch);
+  return stream.closed;
+}
+
+void notify(Stream& stream) {
+  if (stream.is_dirty.exchange(true)) return;
+  Device& device = *stream.device;
+  const std::lock_guard lock(device.list_mutex);
+  device.dirty.push_back(&stream);
+  if (device.is_asleep) device.list_changed.notify_one();
+}
+
+void wake(Device& device) {
+  const std::lock_guard lock(device.list_mutex);
+  if (device.is_asleep) device.list_changed.notify_one();
+}
+
+// Batches stand in the order in which they were closed, and one waits only for others before it, so one pass finds
+// all that can go.
+void pump(Device& device) {
+  const std::lock_guard submitting(device.submit_mutex);
+  {
+    const std::lock_guard lock(device.list_mutex);
+    device.pending.insert(device.pending.end(), device.closed.begin(), device.closed.end());
+    device.closed.clear();
+  }
+  std::vector<const Stream*> stuck;
+  for (auto at = device.pending.begin(); at != device.pending.end();) {
+    Batch& batch = **at;
+    if (std::find(stuck.begin(), stuck.end(), batch.stream) != stuck.end() || !can_submit(device, batch)) {
+      stuck.push_back(batch.stream);
+      ++at;
+      continue;
+    }
+    submit(device, batch);
+    at = device.pending.erase(at);
+  }
+  const std::lock_guard lock(device.list_mutex);
+  device.is_held = !device.pending.empty();
+  if (device.is_held && device.is_asleep) device.list_changed.notify_one();
+}
+
+void run_submitter(Device& device) {
+  std::unique_lock lock(device.list_mutex);
+  while (!device.is_closing) {
+    if (device.dirty.empty() && device.closed.empty()) {
+      device.is_asleep = true;
+      if (device.is_held) {
+        device.list_changed.wait_for(lock, kPause);
+      } else {
+        device.list_changed.wait(lock);
+      }
+      device.is_asleep = false;
+    }
+    const std::vector<Stream*> dirty = std::exchange(device.dirty, {});
+    lock.unlock();
+    for (Stream* stream : dirty) {
+      stream->is_dirty.store(false);
+      const std::lock_guard held(stream->mutex);
+      close(*stream);
+    }
+    pump(device);
+    sweep(device);
+    lock.lock();
+  }
+}
+
+bool has_reached(const Point& point) {
+  Timeline& timeline = *point.timeline;
+  if (timeline.done.load(std::memory_order_acquire) >= point.value) return true;
+  if (timeline.submitted.load(std::memory_order_acquire) < point.value) return false;
+  if (timeline.device.is_lost.load()) return true;  // nothing is under way any more
+  uint64_t value = 0;
+  const VkResult code =
+      timeline.device.api.GetSemaphoreCounterValue(timeline.device.device, timeline.semaphore, &value);
+  if (code != VK_SUCCESS) {
+    if (code == VK_ERROR_DEVICE_LOST) timeline.device.is_lost.store(true);
+    return code == VK_ERROR_DEVICE_LOST;
+  }
+  // A batch is through only when its submission has returned.
+  raise_to(timeline.done, std::min(value, timeline.submitted.load(std::memory_order_acquire)));
+  return value >= point.value;
+}
+
+ob_status wait_for(const Point& point) {
+  Timeline& timeline = *point.timeline;
+  Device& device = timeline.device;
+  while (timeline.done.load(std::memory_order_acquire) < point.value) {
+    if (device.is_lost.load()) return fail(OB_DEVICE_LOST, "%s is lost", where(device).c_str());
+    if (timeline.submitted.load(std::memory_order_acquire) < point.value) {
+      pump(device);
+      if (timeline.submitted.load(std::memory_order_acquire) < point.value) std::this_thread::sleep_for(kPause);
+      continue;
+    }
+    VkSemaphoreWaitInfo info = {};
+    info.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO;
+    info.semaphoreCount = 1;
+    info.pSemaphores = &timeline.semaphore;
+    info.pValues = &point.value;
+    const VkResult code = device.api.WaitSemaphores(device.device, &info, kSecond);
+    if (code == VK_SUCCESS) {
+      raise_to(timeline.done, point.value);
+    } else if (code != VK_TIMEOUT) {
+      if (code == VK_ERROR_DEVICE_LOST) device.is_lost.store(true);
+      return vk_fail(code, "vkWaitSemaphores", where(device));
+    }
+  }
+  return OB_OK;
+}
+
+ob_status take_failure(Stream& stream) {
+  const std::lock_guard lock(stream.mutex);
+  if (stream.failure == OB_OK) return OB_OK;
+  return fail(std::exchange(stream.failure, OB_OK), "%s", stream.failure_text.c_str());
+}
+
+ob_status drain(Stream& stream) {
+  uint64_t value = 0;
+  {
+    const std::lock_guard lock(stream.mutex);
+    value = close(stream);
+  }
+  const ob_status status = wait_for({stream.timeline, value});
+  const ob_status failure = take_failure(stream);
+  return failure != OB_OK ? failure : status;
+}
+
+void fill_stream_entries(ob_driver* table) {
+  table->stream_create = stream_create;
+  table->stream_destroy = stream_destroy;
+  table->stream_synchronize = stream_synchronize;
+  table->stream_query = stream_query;
+  table->stream_wait_event = stream_wait_event;
+}
+
+}  // namespace vulkan

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// ob_driver_table, and the entries about devices.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "../support/table.h"
+#include "driver.h"
+
+namespace vulkan {
+namespace {
+
+using support::guarded;
+
+constexpr uint32_t kMostQueues = 8;
+
+Driver& driver_of(void* self) {
+  return *static_cast<Driver*>(self);
+}
+
+int32_t device_count(void* self) {
+  Driver& driver = driver_of(self);
+  int32_t count = 0;
+  const ob_status status = guarded("device_count", [&]() -> ob_status {
+    const std::lock_guard lock(driver.mutex);
+    if (driver.is_enumerated && driver.owner == getpid()) {
+      count = static_cast<int32_t>(driver.enumeration.devices.size());
+      return OB_OK;
+    }
+    if (!driver.is_probed) {
+      driver.probed_count = probe(driver.options, &driver.enumeration);
+      driver.is_probed = true;
+      for (const std::string& line : driver.enumeration.left_out) {
+        if (driver.probed_count > 0) std::fprintf(stderr, "torch_outboard: %s\n", line.c_str());
+      }
+    }
+    count = driver.probed_count;
+    if (count == 0) return fail(OB_UNAVAILABLE, "%s", driver.enumeration.error.c_str());
+    return OB_OK;
+  });
+  return status == OB_OK ? count : -status;
+}
+
+void copy_name(const std::string& text, char* out, size_t size) {
+  std::snprintf(out, size, "%s", text.c_str());
+}
+
+const char* vendor_of(uint32_t id) {
+  switch (id) {
+    case 0x1002:
+      return "AMD";
+    case 0x10DE:
+      return "NVIDIA";
+    case 0x8086:
+      return "Intel";
+    case 0x13B5:
+      return "Arm";
+    case 0x5143:
+      return "Qualcomm";
+    case 0x106B:
+      return "Apple";
+    case 0x10005:
+      return "Mesa";
+    default:
+      return "";
+  }
+}
+
+uint64_t kernel_dtypes(const FoundDevice& found) {
+  uint64_t bits = 0;
+  const auto add = [&](std::initializer_list<int> dtypes) {
+    for (const int dtype : dtypes) bits |= uint64_t{1} << dtype;
+  };
+  add({OB_UINT8, OB_INT8, OB_INT32, OB_INT64, OB_FLOAT32, OB_COMPLEX64, OB_BOOL, OB_FLOAT8_E5M2, OB_FLOAT8_E4M3FN,
+       OB_UINT32, OB_UINT64});
+  // Halves are loaded as 16 bits and computed in float.
+  if (found.features.has[kShaderInt16] != 0 && found.features11.has[kStorageBuffer16BitAccess11] != 0) {
+    add({OB_INT16, OB_UINT16, OB_FLOAT16, OB_BFLOAT16, OB_COMPLEX32});
+  }
+  if (found.features.has[kShaderFloat64] != 0) add({OB_FLOAT64, OB_COMPLEX128});
+  return bits;
+}
+
+// Choose the memory of tensors: the device's own, which the host reaches on CPUs and integrated GPUs. Not what a
+// discrete GPU shows through its bus, which has no cache.
+void choose_local_memory(Device& device, bool host_access) {
+  constexpr VkFlags kSeen =
+      VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT | VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+  const VkPhysicalDeviceMemoryProperties2& memory = device.found.memory;
+  uint64_t best = 0;
+  for (uint32_t i = 0; i < memory.memoryTypeCount; ++i) {
+    const VkFlags flags = memory.memoryTypes[i].propertyFlags;
+    const uint64_t size = memory.memoryHeaps[memory.memoryTypes[i].heapIndex].size;
+    const bool is_local = (flags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT) != 0;
+    const bool is_seen = host_access && (flags & kSeen) == kSeen;
+    // The largest heap first, then memory that the host reaches. Types stand in the order of their speed.
+    const bool is_better = size > best || (size == best && is_seen && !device.is_mapped);
+    if (!is_local || !is_better) continue;
+    best = size;
+    device.local_type = i;
+    device.is_mapped = is_seen;
+  }
+  device.total_memory = best;
+}
+
+// Choose the memory through which the host and the device exchange.
+bool choose_host_memory(Device& device) {
+  constexpr VkFlags kNeeded = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+  const VkPhysicalDeviceMemoryProperties2& memory = device.found.memory;
+  for (const VkFlags wanted : {kNeeded | VK_MEMORY_PROPERTY_HOST_CACHED_BIT, kNeeded}) {
+    for (uint32_t i = 0; i < memory.memoryTypeCount; ++i) {
+      if ((memory.memoryTypes[i].propertyFlags & wanted) != wanted) continue;
+      device.host_type = i;
+      return true;
+    }
+  }
+  return false;
+}
+
+ob_status make_device(const Api& api, Device& device) {
+  FoundDevice& found = device.found;
+  const uint32_t queues = std::min(found.queue_count, kMostQueues);
+  const std::vector<float> priorities(queues, 1.0F);
+  const VkDeviceQueueCreateInfo queue = {
+      VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO, nullptr, 0, found.family, queues, priorities.data()};
+  std::vector<const char*> extensions;
+  if (found.has_atomics) extensions.push_back("VK_EXT_shader_atomic_float");
+  if (found.has_budget) extensions.push_back("VK_EXT_memory_budget");
+  if (found.has_clocks) extensions.push_back("VK_EXT_calibrated_timestamps");
+  VkDeviceCreateInfo info = {};
+  info.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO;
+  info.pNext = link_features(found);
+  // Checks of bounds cost time and find nothing: kernels use addresses.
+  found.features.has[kRobustBufferAccess] = 0;
+  found.features13.has[kRobustImageAccess13] = 0;
+  found.features12.has[kBufferDeviceAddressCaptureReplay12] = 0;
+  found.features12.has[kBufferDeviceAddressMultiDevice12] = 0;
+  info.queueCreateInfoCount = 1;
+  info.pQueueCreateInfos = &queue;
+  info.enabledExtensionCount = static_cast<uint32_t>(extensions.size());
+  info.ppEnabledExtensionNames = extensions.data();
+  const VkResult code = api.CreateDevice(found.device, &info, nullptr, &device.device);
+  if (code != VK_SUCCESS) return vk_fail(code, "vkCreateDevice", where(device));
+  std::string error;
+  if (!device.api.load(api, device.device, &error)) {
+    return fail(OB_UNAVAILABLE, "%s: %s", where(device).c_str(), error.c_str());
+  }
+  for (uint32_t i = 0; i < queues; ++i) {
+    device.queues.push_back(nullptr);
+    device.api.GetDeviceQueue(device.device, found.family, i, &device.queues.back());
+  }
+  const VkPushConstantRange range = {VK_SHADER_STAGE_COMPUTE_BIT, 0, 128};
+  VkPipelineLayoutCreateInfo layout = {};
+  layout.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
+  layout.pushConstantRangeCount = 1;
+  layout.pPushConstantRanges = &range;
+  const VkResult made = device.api.CreatePipelineLayout(device.device, &layout, nullptr, &device.layout);
+  return made == VK_SUCCESS ? OB_OK : vk_fail(made, "vkCreatePipelineLayout", where(device));
+}
+
+// Return whether kernels use the host's addresses of memory of host_alloc, tried with a page of it.
+bool has_host_addresses(Device& device) {
+  Buffer buffer;
+  if (make_buffer(device, 4096, device.host_type, true, &buffer) != OB_OK) return false;
+  const bool is_same = reinterpret_cast<uint64_t>(buffer.host) == buffer.address;
+  free_buffer(device, buffer);
+  return is_same;
+}
+
+void end_device(Driver& driver, Device& device) {
+  if (device.submitter.joinable()) {
+    {
+      const std::lock_guard lock(device.list_mutex);
+      device.is_closing = true;
+      device.list_changed.notify_one();
+    }
+    device.submitter.join();
+  }
+  if (device.device == nullptr) return;
+  // A failure is of no interest any more.
+  if (device.api.DeviceWaitIdle != nullptr) static_cast<void>(device.api.DeviceWaitIdle(device.device));
+  std::unique_ptr<Stream> own;
+  if (driver.streams.take(device.own_stream, &own)) device.retired.push_back(std::move(own));
+  for (const std::unique_ptr<Stream>& stream : device.retired) destroy_stream(*stream);
+  device.retired.clear();
+  std::unique_ptr<Program> program;
+  if (driver.programs.take(device.own_program, &program)) destroy_program(driver, device, *program);
+  device.used_queries.clear();
+  for (const VkQueryPool pool : device.query_pools) device.api.DestroyQueryPool(device.device, pool, nullptr);
+  if (device.layout != nullptr) device.api.DestroyPipelineLayout(device.device, device.layout, nullptr);
+  if (device.api.DestroyDevice != nullptr) device.api.DestroyDevice(device.device, nullptr);
+}
+
+ob_status open_device(Driver& driver, int32_t index) {
+  const std::lock_guard opening(driver.open_mutex);
+  const FoundDevice* found = nullptr;
+  if (const ob_status status = driver.find_devices(index, &found); status != OB_OK) return status;
+  if (driver.devices[index].load() != nullptr) return OB_OK;
+  auto device = std::make_unique<Device>();
+  device->index = index;
+  device->found = *found;
+  choose_local_memory(*device, driver.options.host_access);
+  const uint64_t largest = std::min(found->properties11.maxMemoryAllocationSize, found->properties13.maxBufferSize);
+  device->max_allocation = std::min(largest, device->total_memory);
+  ob_status status = OB_OK;
+  if (device->total_memory == 0 || !choose_host_memory(*device)) {
+    status = fail(OB_UNAVAILABLE, "%s has no memory of its own, or none that the host reaches", where(*device).c_str());
+  }
+  if (status == OB_OK) status = make_device(driver.api, *device);
+  std::unique_ptr<Stream> own;
+  if (status == OB_OK) status = make_stream(*device, &own);
+  if (status != OB_OK) {
+    end_device(driver, *device);
+    return status;
+  }
+  device->own_stream = driver.streams.make(std::move(own));
+  device->addresses_host_memory = driver.options.host_access && has_host_addresses(*device);
+  device->submitter = std::thread(run_submitter, std::ref(*device));
+  const std::lock_guard lock(driver.mutex);
+  driver.devices[index].store(device.get(), std::memory_order_release);
+  driver.owned.push_back(std::move(device));
+  return OB_OK;
+}
+
+ob_status device_open(void* self, int32_t index) {
+  return guarded("device_open", [&] { return open_device(driver_of(self), index); });
+}
+
+ob_status device_close(void* self, int32_t index) {
+  return guarded("device_close", [&]() -> ob_status {
+    Driver& driver = driver_of(self);
+    Device* device = nullptr;
+    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+    driver.devices[index].store(nullptr);
+    end_device(driver, *device);
+    const std::lock_guard lock(driver.mutex);
+    std::erase_if(driver.owned, [&](const std::unique_ptr<Device>& owned) { return owned.get() == device; });
+    return OB_OK;
+  });
+}
+
+ob_status device_properties(void* self, int32_t index, ob_device_properties* out_properties) {
+  return guarded("device_properties", [&]() -> ob_status {
+    Driver& driver = driver_of(self);
+    Device* device = nullptr;
+    // Whether kernels use the host's addresses can only be tried.
+    if (const ob_status status = open_device(driver, index); status != OB_OK) return status;
+    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+    const FoundDevice& found = device->found;
+    const VkPhysicalDeviceLimits& limits = found.properties.limits;
+    ob_device_properties p = {};
+    copy_name(found.name(), p.name, sizeof p.name);
+    copy_name(vendor_of(found.properties.vendorID), p.vendor, sizeof p.vendor);
+    copy_name(found.name(), p.architecture, sizeof p.architecture);
+    copy_name(found.properties12.driverInfo, p.driver_version, sizeof p.driver_version);
+    std::memcpy(p.uuid, found.properties11.deviceUUID, sizeof p.uuid);
+    p.major = static_cast<int32_t>(found.properties.apiVersion >> 22 & 0x7F);
+    p.minor = static_cast<int32_t>(found.properties.apiVersion >> 12 & 0x3FF);
+    p.total_memory = device->total_memory;
+    p.max_allocation = device->max_allocation;
+    p.dtypes = kernel_dtypes(found);
+    p.warp_size = static_cast<int32_t>(found.properties11.subgroupSize);
+    p.max_threads_per_block =
+        static_cast<int32_t>(std::min(limits.maxComputeWorkGroupInvocations, limits.maxComputeWorkGroupSize[0]));
+    p.shared_memory_per_block = limits.maxComputeSharedMemorySize;
+    p.is_integrated = found.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU || found.is_cpu() ? 1 : 0;
+    p.machine = found.is_cpu() ? OB_MACHINE_CPU : OB_MACHINE_GPU;
+    p.addresses_host_memory = device->addresses_host_memory ? 1 : 0;
+    p.follows_addresses = 1;
+    support::return_struct(p, out_properties);
+    return OB_OK;
+  });
+}
+
+void destroy(void* self) {
+  delete static_cast<Driver*>(self);
+}
+
+}  // namespace
+
+Driver::~Driver() {
+  // The end of the process frees what a caller left; a driver with work under way must not lose its device.
+  for (std::unique_ptr<Device>& device : owned) static_cast<void>(device.release());
+}
+
+std::string where(const Device& device) {
+  return "device " + std::to_string(device.index) + " (" + device.found.name() + ")";
+}
+
+ob_status Driver::find_devices(int32_t index, const FoundDevice** out_found) {
+  const std::lock_guard lock(mutex);
+  if (is_enumerated && owner != getpid()) {
+    return fail(OB_FAILED_PRECONDITION,
+                "Vulkan was opened before this process was forked, and does not survive that: use the start method "
+                "'spawn'");
+  }
+  if (!is_enumerated) {
+    if (std::string error; !api.load(options.library, &error)) return fail(OB_UNAVAILABLE, "%s", error.c_str());
+    enumeration = enumerate(api, options);
+    is_enumerated = true;
+    owner = getpid();
+  }
+  const size_t count = enumeration.devices.size();
+  if (index < 0 || static_cast<size_t>(index) >= count) {
+    if (is_probed && index >= 0 && index < probed_count) {
+      return fail(OB_UNAVAILABLE, "device %d was there when the devices were counted and is gone now; there are %zu",
+                  index, count);
+    }
+    return fail(OB_INVALID_ARGUMENT, "there is no device %d; the number of devices is %zu%s%s", index, count,
+                enumeration.error.empty() ? "" : ": ", enumeration.error.c_str());
+  }
+  *out_found = &enumeration.devices[static_cast<size_t>(index)];
+  return OB_OK;
+}
+
+ob_status Driver::find_open(int32_t index, Device** out_device) {
+  Device* device = index >= 0 && index < kMaxDevices ? devices[index].load(std::memory_order_acquire) : nullptr;
+  if (device == nullptr) return fail(OB_INVALID_ARGUMENT, "device %d is not there or not open", index);
+  *out_device = device;
+  return OB_OK;
+}
+
+ob_status Driver::find_stream(int32_t index, uint64_t handle, Stream** out_stream) {
+  std::unique_ptr<Stream>* found = streams.find(handle);
+  if (found == nullptr || (*found)->index != index) [[unlikely]] {
+    return fail(OB_INVALID_ARGUMENT,
+                "device %d has no stream 0x%" PRIx64 ": never created, destroyed, or of another device", index, handle);
+  }
+  *out_stream = found->get();
+  return OB_OK;
+}
+
+ob_status Driver::find_event(int32_t index, uint64_t handle, Event** out_event) {
+  std::unique_ptr<Event>* found = events.find(handle);
+  if (found == nullptr || (*found)->device != index) [[unlikely]] {
+    return fail(OB_INVALID_ARGUMENT,
+                "device %d has no event 0x%" PRIx64 ": never created, destroyed, or of another device", index, handle);
+  }
+  *out_event = found->get();
+  return OB_OK;
+}
+
+void fill_device_entries(ob_driver* table) {
+  table->device_count = device_count;
+  table->device_properties = device_properties;
+  table->device_open = device_open;
+  table->device_close = device_close;
+  table->last_error = support::last_error;
+  table->destroy = destroy;
+}
+
+}  // namespace vulkan
+
+extern "C" OB_EXPORT ob_status ob_driver_table(const ob_options* options, ob_driver* out_driver, char* error,
+                                               size_t error_size) {
+  const auto fill = [](vulkan::Options parsed, ob_driver& table) {
+    vulkan::fill_device_entries(&table);
+    vulkan::fill_memory_entries(&table);
+    vulkan::fill_stream_entries(&table);
+    vulkan::fill_event_entries(&table);
+    vulkan::fill_copy_entries(&table);
+    vulkan::fill_program_entries(&table);
+    table.self = new vulkan::Driver(std::move(parsed));
+  };
+  return support::return_table(vulkan::parse_options, options, out_driver, error, error_size, fill);
+}

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""GPUs of any vendor by Vulkan 1.3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from torch_outboard.driver import Check, Driver, Option
+from torch_outboard.drivers import library_path
+
+__all__ = ["VulkanDriver"]
+
+# Packages that bring Slang's compiler, the smaller one first, and the folders in which they have it.
+_COMPILERS = (("slangtorch", "bin"), ("slangpy", "."))
+
+
+class VulkanDriver(Driver):
+    """GPUs of any vendor, and CPUs, through their Vulkan drivers; see drivers/vulkan/README.md.
+
+    The driver is attached as "vulkan". Its devices are named "vk", because torch reserves torch.device("vulkan").
+    """
+
+    name = "vk"
+    library = library_path("vulkan")
+    autocast = "default"
+    options = {
+        "device": Option(
+            str,
+            None,
+            "A device's number, or part of its name in any case; all but CPUs if not given, or CPUs if there is nothing "
+            "else. Else OUTBOARD_VULKAN_DEVICE says it.",
+            is_in_environment=False,
+        ),
+        "library": Option(str, None, "The Vulkan loader; libvulkan.so.1 if not given."),
+        "slang": Option(str, None, "Slang's compiler, a file; of the package slangtorch or slangpy if not given."),
+        "host_access": Option(
+            bool, None, "False takes the host's access to devices' memory away, as on a discrete GPU; true if not given."
+        ),
+    }
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)
+        if self.option_values["slang"] is None and (compiler := _packaged_compiler()) is not None:
+            self.option_values["slang"] = compiler
+
+    def checks(self) -> Sequence[Check]:
+        """Return whether Vulkan's loader opens, and whether there is a compiler of kernels."""
+        import ctypes
+
+        name = str(self.option_values["library"] or "libvulkan.so.1")
+        try:
+            ctypes.CDLL(name)
+        except OSError as error:
+            hint = "apt-get install libvulkan1, and for CPUs, AMD and Intel mesa-vulkan-drivers"
+            return [Check("Vulkan's loader", "unused", str(error), hint)]
+        compiler = self.option_values["slang"]
+        return [
+            Check("Vulkan's loader", "right", f"{name} opens"),
+            Check("Slang, for kernels", "right", str(compiler))
+            if compiler is not None
+            else Check("Slang, for kernels", "unused", "neither slangtorch nor slangpy is installed", "pip install slangtorch"),
+        ]
+
+
+def _packaged_compiler() -> str | None:
+    """Return the compiler's library of an installed package, which is not imported."""
+    for package, folder in _COMPILERS:
+        spec = find_spec(package)
+        for place in (spec and spec.submodule_search_locations) or ():
+            if found := sorted((Path(place) / folder).glob("libslang*compiler.so*")):
+                return str(found[0])
+    return None
