@@ -117,10 +117,11 @@ class Slang(Dialect):
 
     def frame(self, name: str, parameters: Iterable[Parameter], body: str, arrays: Iterable[LocalArray] = ()) -> str:
         given, arrays = (_FIRST, *parameters), tuple(arrays)
-        is_pushed = struct_bytes(given) <= _PUSHED
         fields = "".join(f"  {self._type(one)} {one.name};\n" for one in given)
-        head = f"uniform ob_arguments_{name}{'' if is_pushed else '*'} ob_given"
-        member = "ob_given." if is_pushed else "ob_given->"
+        pushed, member = f"ob_arguments_{name} ob_given_{name}", f"ob_given_{name}."
+        if struct_bytes(given) > _PUSHED:
+            fields += f"}};\nstruct ob_pushed_{name} {{\n  ob_arguments_{name}* at;\n"
+            pushed, member = f"ob_pushed_{name} ob_given_{name}", f"ob_given_{name}.at->"
         lines = [f"  {self.declared(one)} = {member}{one.name};\n" for one in given]
         # The memory of a group belongs to the program, so its arrays get names of the kernel's.
         shared = "".join(
@@ -128,8 +129,9 @@ class Slang(Dialect):
             for one in arrays
         )
         ends = "".join(f"#undef {one.name}\n" for one in arrays)
-        entry = f'[shader("compute")] [numthreads(ob_block, 1, 1)]\nvoid {name}({head})'
-        return f"struct ob_arguments_{name} {{\n{fields}}};\n{shared}{entry} {{\n{''.join(lines)}{body}}}\n{ends}"
+        entry = f'[shader("compute")] [numthreads(ob_block, 1, 1)]\nvoid {name}()'
+        arguments = f"struct ob_arguments_{name} {{\n{fields}}};\n[[vk::push_constant]] uniform {pushed};\n"
+        return f"{arguments}{shared}{entry} {{\n{''.join(lines)}{body}}}\n{ends}"
 
     def _type(self, parameter: Parameter) -> str:
         return self.pointer(parameter.type, is_written=True) if parameter.is_pointer else parameter.type
