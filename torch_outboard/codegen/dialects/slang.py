@@ -9,7 +9,7 @@ bounds the groups of a dispatch.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -116,22 +116,20 @@ class Slang(Dialect):
     """Slang, whose kernels take their parameters from a struct."""
 
     def frame(self, name: str, parameters: Iterable[Parameter], body: str, arrays: Iterable[LocalArray] = ()) -> str:
-        given, arrays = (_FIRST, *parameters), tuple(arrays)
+        given = (_FIRST, *parameters)
         fields = "".join(f"  {self._type(one)} {one.name};\n" for one in given)
-        pushed, member = f"ob_arguments_{name} ob_given_{name}", f"ob_given_{name}."
+        structs, pushed, member = f"struct ob_arguments {{\n{fields}}};\n", "ob_arguments", "ob_given."
         if struct_bytes(given) > _PUSHED:
-            fields += f"}};\nstruct ob_pushed_{name} {{\n  ob_arguments_{name}* at;\n"
-            pushed, member = f"ob_pushed_{name} ob_given_{name}", f"ob_given_{name}.at->"
-        lines = [f"  {self.declared(one)} = {member}{one.name};\n" for one in given]
-        # The memory of a group belongs to the program, so its arrays get names of the kernel's.
-        shared = "".join(
-            f"{self.local_array(replace(one, name=f'{name}_{one.name}'))}#define {one.name} {name}_{one.name}\n"
-            for one in arrays
-        )
-        ends = "".join(f"#undef {one.name}\n" for one in arrays)
+            structs += "struct ob_pushed {\n  ob_arguments* at;\n};\n"
+            pushed, member = "ob_pushed", "ob_given.at->"
+        lines = "".join(f"  {self.declared(one)} = {member}{one.name};\n" for one in given)
+        # Arguments and a group's memory belong to the program, which may have several kernels.
+        shared = "".join(map(self.local_array, arrays))
         entry = f'[shader("compute")] [numthreads(ob_block, 1, 1)]\nvoid {name}()'
-        arguments = f"struct ob_arguments_{name} {{\n{fields}}};\n[[vk::push_constant]] uniform {pushed};\n"
-        return f"{arguments}{shared}{entry} {{\n{''.join(lines)}{body}}}\n{ends}"
+        return (
+            f"namespace ob_of_{name} {{\n{structs}[[vk::push_constant]] uniform {pushed} ob_given;\n{shared}"
+            f"{entry} {{\n{lines}{body}}}\n}}\n"
+        )
 
     def _type(self, parameter: Parameter) -> str:
         return self.pointer(parameter.type, is_written=True) if parameter.is_pointer else parameter.type
