@@ -15,7 +15,6 @@ using support::guarded;
 using support::StridedShape;
 
 constexpr uint64_t kStagingBytes = 4 << 20;
-constexpr uint64_t kSmallBytes = 16 << 10;     // host memory of this size is kept with the batch
 constexpr uint64_t kPatternBytes = 16 << 10;   // of a pattern that is written before it is doubled
 constexpr uint64_t kFewRows = 16;              // are copied without a kernel
 constexpr uint64_t kMostRows = 64 << 10;       // are copied at all without one
@@ -120,25 +119,16 @@ ob_status copy_staged(Stream& stream, const Side& side, uint64_t host, uint64_t 
   return is_to_host ? finish((bytes - 1) / kStagingBytes * kStagingBytes) : OB_OK;
 }
 
-// Copy with ordinary host memory.
+// Copy with host memory that the device does not see, once the work before is done: it may write that memory.
 ob_status copy_host(Stream& stream, const Side& side, uint64_t host, uint64_t bytes, bool is_to_host) {
-  if (side.memory != nullptr && side.memory->host != nullptr) {
-    if (const ob_status status = drain(stream); status != OB_OK) return status;
-    char* mapped = side.memory->host + side.offset;
-    if (is_to_host) {
-      std::memcpy(reinterpret_cast<void*>(host), mapped, bytes);
-    } else {
-      std::memcpy(mapped, reinterpret_cast<const void*>(host), bytes);
-    }
-    return OB_OK;
+  if (const ob_status status = drain(stream); status != OB_OK) return status;
+  if (side.memory->host == nullptr) return copy_staged(stream, side, host, bytes, is_to_host);
+  char* mapped = side.memory->host + side.offset;
+  if (is_to_host) {
+    std::memcpy(reinterpret_cast<void*>(host), mapped, bytes);
+  } else {
+    std::memcpy(mapped, reinterpret_cast<const void*>(host), bytes);
   }
-  if (is_to_host || bytes > kSmallBytes) return copy_staged(stream, side, host, bytes, is_to_host);
-  {
-    const std::lock_guard lock(stream.mutex);
-    const ob_status status = queue_small(stream, side.buffer, side.offset, reinterpret_cast<const void*>(host), bytes);
-    if (status != OB_OK) return status;
-  }
-  notify(stream);
   return OB_OK;
 }
 

@@ -153,6 +153,7 @@ struct Device {
   std::mutex list_mutex;  // guards what follows; nothing is taken while it is held
   std::condition_variable list_changed;
   std::vector<Stream*> dirty;
+  std::vector<Stream*> taken;  // by the submitter, which changes it alone
   std::vector<Batch*> closed;
   std::vector<std::unique_ptr<Stream>> retired;
   bool is_closing = false;
@@ -177,7 +178,6 @@ struct HostBlock {
 
 struct Driver {
   explicit Driver(Options given) : options(std::move(given)) {}
-  ~Driver();
 
   // Find the devices of this process, once; not before a device is to be opened.
   ob_status find_devices(int32_t index, const FoundDevice** out_found);

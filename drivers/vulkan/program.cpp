@@ -147,7 +147,7 @@ ob_status collect_arguments(const Device& device, const Kernel& kernel, const ob
   const char* name = kernel.name.c_str();
   const std::vector<uint32_t>& offsets = kernel.entry.offsets;
   size_t field = 1;
-  size_t end = offsets.empty() ? 0 : sizeof(int64_t);
+  size_t end = sizeof(int64_t);
   uint64_t local = 0;
   result.bytes.resize(end);
   result.specialized.push_back(given.block[0]);
@@ -176,15 +176,15 @@ ob_status collect_arguments(const Device& device, const Kernel& kernel, const ob
     end += size;
     ++field;
   }
-  if (field != std::max<size_t>(1, offsets.size())) {
+  if (!offsets.empty() && field != offsets.size()) {
     return fail(OB_INVALID_ARGUMENT, "kernel '%s' takes %zu arguments beside local memory, not %zu", name,
-                std::max<size_t>(1, offsets.size()) - 1, field - 1);
+                offsets.size() - 1, field - 1);
   }
   if (local > device.found.properties.limits.maxComputeSharedMemorySize) {
     return fail(OB_INVALID_ARGUMENT, "kernel '%s': a block has %u bytes of local memory on this device, not %" PRIu64,
                 name, device.found.properties.limits.maxComputeSharedMemorySize, local);
   }
-  result.bytes.resize((end + 7) / 8 * 8);
+  result.bytes.resize(offsets.empty() ? 0 : (end + 7) / 8 * 8);
   return OB_OK;
 }
 

@@ -13,7 +13,7 @@ namespace vulkan {
 
 // A kernel of a module: how it takes its arguments, and how large its groups are.
 struct Entry {
-  // Of the fields of the struct of arguments, the first group's number first. Empty: it takes none.
+  // Of the fields of the struct of arguments, the first group's number first. Empty: it reads none.
   std::vector<uint32_t> offsets;
   bool is_by_address = false;       // an address of the struct is pushed, not the struct
   bool has_group_constant = false;  // constant 0 is a group's size in x

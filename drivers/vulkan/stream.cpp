@@ -120,14 +120,17 @@ void submit(Device& device, Batch& batch) {
   timeline->submitted.store(value, std::memory_order_release);
 }
 
-// Destroy the streams that were given up, once they are idle.
+// Destroy the streams that were given up, once they are idle. Not on the submitter's thread, which may still run while
+// the process ends.
 void sweep(Device& device) {
   std::vector<std::unique_ptr<Stream>> idle;
   {
     const std::lock_guard lock(device.list_mutex);
     for (std::unique_ptr<Stream>& stream : device.retired) {
-      if (!stream->is_dirty.load() && has_reached({stream->timeline, stream->closed}))
-        idle.push_back(std::move(stream));
+      const std::vector<Stream*>& taken = device.taken;
+      const bool is_used =
+          stream->is_dirty.load() || std::find(taken.begin(), taken.end(), stream.get()) != taken.end();
+      if (!is_used && has_reached({stream->timeline, stream->closed})) idle.push_back(std::move(stream));
     }
     std::erase(device.retired, nullptr);
   }
@@ -140,6 +143,7 @@ ob_status stream_create(void* self, int32_t index, int32_t priority, uint64_t* o
     Device* device = nullptr;
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
     if (priority != 0) return fail(OB_INVALID_ARGUMENT, "device %d: a stream's priority is 0, not %d", index, priority);
+    sweep(*device);
     std::unique_ptr<Stream> stream;
     if (const ob_status status = make_stream(*device, &stream); status != OB_OK) return status;
     *out_stream = driver.streams.make(std::move(stream));
@@ -379,16 +383,16 @@ void run_submitter(Device& device) {
       }
       device.is_asleep = false;
     }
-    const std::vector<Stream*> dirty = std::exchange(device.dirty, {});
+    device.taken = std::exchange(device.dirty, {});
     lock.unlock();
-    for (Stream* stream : dirty) {
+    for (Stream* stream : device.taken) {
       stream->is_dirty.store(false);
       const std::lock_guard held(stream->mutex);
       close(*stream);
     }
     pump(device);
-    sweep(device);
     lock.lock();
+    device.taken.clear();
   }
 }
 

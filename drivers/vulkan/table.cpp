@@ -277,15 +277,12 @@ ob_status device_properties(void* self, int32_t index, ob_device_properties* out
 }
 
 void destroy(void* self) {
-  delete static_cast<Driver*>(self);
+  const Driver& driver = driver_of(self);
+  // The end of the process frees what a caller left open: its submitter still runs.
+  if (driver.owned.empty()) delete &driver;
 }
 
 }  // namespace
-
-Driver::~Driver() {
-  // The end of the process frees what a caller left; a driver with work under way must not lose its device.
-  for (std::unique_ptr<Device>& device : owned) static_cast<void>(device.release());
-}
 
 std::string where(const Device& device) {
   return "device " + std::to_string(device.index) + " (" + device.found.name() + ")";

@@ -16,6 +16,7 @@ import pytest
 from native import allocator_program
 
 from torch_outboard.drivers.nv import NvDriver
+from torch_outboard.drivers.vulkan import VulkanDriver
 from torch_outboard.testing.fork_server import COMPILER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,16 +114,21 @@ def fakes(compiled):
     return fake
 
 
+def library_with_device(driver: str, capability: str) -> Path:
+    """Return a driver's library; skip if it finds no device."""
+    code = f"import sys, torch_outboard as o; sys.exit(0 if o.attach({driver!r}).device_count() > 0 else 3)"
+    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    status = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}).returncode
+    assert status in (0, 3), f"counting the devices of {driver} ended with status {status}"
+    if status != 0:
+        pytest.skip(f"capability: {capability}. scripts/test-tools build/tools installs one or says how")
+    return LIBRARIES / f"libob_{driver}.so"
+
+
 @pytest.fixture(scope="session")
 def opencl():
     """Return the library of the OpenCL driver; skip if it finds no device."""
-    code = "import sys, torch_outboard as o; sys.exit(0 if o.attach('opencl').device_count() > 0 else 3)"
-    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
-    status = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}).returncode
-    assert status in (0, 3), f"counting the OpenCL devices ended with status {status}"
-    if status != 0:
-        pytest.skip("capability: an OpenCL device. scripts/test-tools build/tools installs one or says how")
-    return LIBRARIES / "libob_opencl.so"
+    return library_with_device("opencl", "an OpenCL device")
 
 
 def test_the_opencl_driver(programs, fakes, opencl, tmp_path):
@@ -131,6 +137,20 @@ def test_the_opencl_driver(programs, fakes, opencl, tmp_path):
     run(programs("test_driver"), opencl, env=env)
     run(programs("test_opencl"), opencl, env=env, timeout=600)
     run(programs("test_host_events"), opencl, env=env)
+
+
+@pytest.fixture(scope="session")
+def vulkan():
+    """Return the library of the Vulkan driver; skip if it finds no device."""
+    return library_with_device("vulkan", "a Vulkan device")
+
+
+def test_the_vulkan_driver(programs, fakes, vulkan):
+    fake = fakes("fake_vulkan", "libfake_vulkan.so", f"-I{ROOT / 'include'}")
+    compiler = VulkanDriver().option_values["slang"]
+    env = {"OB_FAKE": str(fake)} | ({} if compiler is None else {"OB_SLANG": str(compiler)})
+    run(programs("test_driver"), vulkan)
+    run(programs("test_vulkan"), vulkan, env=env)
 
 
 def test_the_cuda_driver_on_a_fake(programs, fakes):

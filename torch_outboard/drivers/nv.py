@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import os
-import site
-import sysconfig
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_outboard.driver import Check, Driver, Option, TritonTarget
-from torch_outboard.drivers import library_path
+from torch_outboard.drivers import library_path, package_folders
 
 if TYPE_CHECKING:  # `outboard info` loads the class without torch
     from torch_outboard._properties import DeviceProperties
@@ -126,7 +124,7 @@ def _packaged(library: str) -> list[str]:
 
     `sys.path` may name the process's current folder. A library in that folder is not loaded.
     """
-    found = [path for folder in _package_folders() for path in _versions(folder, library)]
+    found = [path for folder in package_folders() for path in _versions(folder, library)]
     return list(dict.fromkeys(map(str, found)))
 
 
@@ -137,14 +135,3 @@ def _versions(folder: Path, library: str) -> list[Path]:
         return [int(part) for part in path.name.removeprefix(f"{library}.so.").split(".") if part.isdecimal()]
 
     return sorted(folder.glob(f"nvidia/*/lib/{library}.so.*"), key=version, reverse=True)
-
-
-def _package_folders() -> list[Path]:
-    """Return the folders that packages are installed into: torch's first, because NVIDIA's packages come with torch."""
-    import torch  # not at the top: `outboard info` loads the class without torch
-
-    paths = sysconfig.get_paths()
-    found = [str(Path(torch.__file__).parent.parent), *site.getsitepackages(), paths["purelib"], paths["platlib"]]
-    if site.ENABLE_USER_SITE:
-        found.append(site.getusersitepackages())
-    return [Path(one) for one in dict.fromkeys(found) if os.path.isabs(one)]

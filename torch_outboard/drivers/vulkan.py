@@ -4,20 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch_outboard.driver import Check, Driver, Option
-from torch_outboard.drivers import library_path
-
-if TYPE_CHECKING:  # `outboard info` loads the class without torch
-    from torch_outboard._properties import DeviceProperties
+from torch_outboard.drivers import library_path, package_folders
 
 __all__ = ["VulkanDriver"]
 
-# Packages that bring Slang's compiler, the smaller one first, and the folders in which they have it.
-_COMPILERS = (("slangtorch", "bin"), ("slangpy", "."))
+# Where packages have Slang's compiler, the smaller package first.
+_COMPILERS = ("slangtorch/bin/libslang-compiler.so*", "slangpy/libslang-compiler.so*", "slangpy/libslang.so*")
 
 
 class VulkanDriver(Driver):
@@ -33,14 +27,16 @@ class VulkanDriver(Driver):
         "device": Option(
             str,
             None,
-            "A device's number, or part of its name in any case; all but CPUs if not given, or CPUs if there is nothing "
-            "else. Else OUTBOARD_VULKAN_DEVICE says it.",
+            "A device's number, or part of its name, in any case. Else OUTBOARD_VULKAN_DEVICE says it; else all are used, "
+            "but CPUs only if there is nothing else.",
             is_in_environment=False,
         ),
         "library": Option(str, None, "The Vulkan loader; libvulkan.so.1 if not given."),
         "slang": Option(str, None, "Slang's compiler, a file; of the package slangtorch or slangpy if not given."),
         "host_access": Option(
-            bool, None, "False takes the host's access to devices' memory away, as on a discrete GPU; true if not given."
+            bool,
+            None,
+            "False takes the host's access to devices' memory away, as on a discrete GPU; true if not given.",
         ),
     }
 
@@ -48,21 +44,6 @@ class VulkanDriver(Driver):
         super().__init__(**options)
         if self.option_values["slang"] is None and (compiler := _packaged_compiler()) is not None:
             self.option_values["slang"] = compiler
-
-    def kernel_generator(self, devices: Sequence[DeviceProperties]) -> str:
-        """Return "slang" if all devices have float64, else "slang_floats"."""
-        import torch  # not at the top: `outboard info` loads the class without torch
-
-        return "slang" if all(torch.float64 in one.dtypes for one in devices) else "slang_floats"
-
-    def code_generator(self, device: int) -> str:
-        """Return "cpp" if the host can reach the device's memory, as for CPUs; else the device's own language."""
-        from torch_outboard import _C
-        from torch_outboard.device.devices import get_device_properties
-
-        if _C.reaches_memory(device):
-            return "cpp"
-        return self.kernel_generator([get_device_properties(device)])
 
     def checks(self) -> Sequence[Check]:
         """Return whether Vulkan's loader opens, and whether there is a compiler of kernels."""
@@ -79,15 +60,16 @@ class VulkanDriver(Driver):
             Check("Vulkan's loader", "right", f"{name} opens"),
             Check("Slang, for kernels", "right", str(compiler))
             if compiler is not None
-            else Check("Slang, for kernels", "unused", "neither slangtorch nor slangpy is installed", "pip install slangtorch"),
+            else Check(
+                "Slang, for kernels", "unused", "neither slangtorch nor slangpy is installed", "pip install slangtorch"
+            ),
         ]
 
 
 def _packaged_compiler() -> str | None:
     """Return the compiler's library of an installed package, which is not imported."""
-    for package, folder in _COMPILERS:
-        spec = find_spec(package)
-        for place in (spec and spec.submodule_search_locations) or ():
-            if found := sorted((Path(place) / folder).glob("libslang*compiler.so*")):
-                return str(found[0])
+    for pattern in _COMPILERS:
+        for folder in package_folders():
+            if found := sorted(folder.glob(pattern)):
+                return str(found[-1])
     return None

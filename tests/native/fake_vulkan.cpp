@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A Vulkan loader with faults, for tests, on top of the real one. FAKE_VULKAN names the faults, with commas between.
+// What the machine's drivers can't show: other devices, old ones, small ones, lost ones.
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "../../drivers/vulkan/vk.h"
+
+namespace {
+
+using namespace vulkan;
+
+bool is_fault(const char* name) {
+  const char* given = std::getenv("FAKE_VULKAN");
+  return given != nullptr && ("," + std::string(given) + ",").find("," + std::string(name) + ",") != std::string::npos;
+}
+
+using GetInstanceProc = VkVoidFunction (*)(VkInstance, const char*);
+
+GetInstanceProc real_loader() {
+  static void* library = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL);
+  return library == nullptr ? nullptr : reinterpret_cast<GetInstanceProc>(dlsym(library, "vkGetInstanceProcAddr"));
+}
+
+// The real functions that those below call. There is one instance and one driver.
+#define OB_FAKE_REAL(result, name, parameters) result(*real_##name) parameters = nullptr;
+OB_FAKE_REAL(VkResult, EnumeratePhysicalDevices, (VkInstance, uint32_t*, VkPhysicalDevice*))
+OB_FAKE_REAL(void, GetPhysicalDeviceProperties, (VkPhysicalDevice, VkPhysicalDeviceProperties*))
+OB_FAKE_REAL(void, GetPhysicalDeviceFeatures2, (VkPhysicalDevice, VkPhysicalDeviceFeatures2*))
+OB_FAKE_REAL(VkVoidFunction, GetDeviceProcAddr, (VkDevice, const char*))
+OB_FAKE_REAL(VkResult, QueueSubmit2, (VkQueue, uint32_t, const VkSubmitInfo2*, VkFence))
+OB_FAKE_REAL(VkResult, AllocateMemory, (VkDevice, const VkMemoryAllocateInfo*, const void*, VkDeviceMemory*))
+OB_FAKE_REAL(VkResult, WaitSemaphores, (VkDevice, const VkSemaphoreWaitInfo*, uint64_t))
+OB_FAKE_REAL(VkResult, CreateComputePipelines,
+             (VkDevice, VkPipelineCache, uint32_t, const VkComputePipelineCreateInfo*, const void*, VkPipeline*))
+
+VkResult EnumeratePhysicalDevices(VkInstance instance, uint32_t* count, VkPhysicalDevice* devices) {
+  if (is_fault("crash")) std::abort();
+  if (is_fault("none")) {
+    *count = 0;
+    return VK_SUCCESS;
+  }
+  const uint32_t room = *count;
+  const VkResult code = real_EnumeratePhysicalDevices(instance, count, devices);
+  if (!is_fault("twice") || code != VK_SUCCESS) return code;
+  if (devices != nullptr && room > 1) devices[1] = devices[0];
+  *count = 2;
+  return VK_SUCCESS;
+}
+
+void GetPhysicalDeviceProperties(VkPhysicalDevice device, VkPhysicalDeviceProperties* properties) {
+  static std::atomic<int> asked{0};
+  real_GetPhysicalDeviceProperties(device, properties);
+  if (is_fault("old") || (is_fault("one_old") && asked++ % 2 == 0)) properties->apiVersion = 1u << 22 | 2u << 12;
+  if (is_fault("gpu")) properties->deviceType = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
+  if (is_fault("small")) {  // what the standard promises at least
+    properties->limits.maxComputeSharedMemorySize = 16 << 10;
+    properties->limits.maxComputeWorkGroupInvocations = 128;
+    properties->limits.maxComputeWorkGroupSize[0] = 128;
+  }
+  if (is_fault("few_groups")) properties->limits.maxComputeWorkGroupCount[0] = 3;
+}
+
+void GetPhysicalDeviceFeatures2(VkPhysicalDevice device, VkPhysicalDeviceFeatures2* features) {
+  real_GetPhysicalDeviceFeatures2(device, features);
+  if (is_fault("no_int64")) features->has[kShaderInt64] = 0;
+  if (is_fault("no_float64")) features->has[kShaderFloat64] = 0;
+  if (is_fault("no_int16")) features->has[kShaderInt16] = 0;
+}
+
+VkResult QueueSubmit2(VkQueue queue, uint32_t count, const VkSubmitInfo2* infos, VkFence fence) {
+  if (is_fault("lost")) return VK_ERROR_DEVICE_LOST;
+  if (is_fault("refuse_commands") && infos->commandBufferInfoCount > 0) return VK_ERROR_OUT_OF_HOST_MEMORY;
+  return real_QueueSubmit2(queue, count, infos, fence);
+}
+
+VkResult AllocateMemory(VkDevice device, const VkMemoryAllocateInfo* info, const void* unused, VkDeviceMemory* memory) {
+  if (is_fault("full")) return VK_ERROR_OUT_OF_DEVICE_MEMORY;
+  return real_AllocateMemory(device, info, unused, memory);
+}
+
+VkResult WaitSemaphores(VkDevice device, const VkSemaphoreWaitInfo* info, uint64_t timeout) {
+  if (is_fault("lost_in_wait")) return VK_ERROR_DEVICE_LOST;
+  return real_WaitSemaphores(device, info, timeout);
+}
+
+VkResult CreateComputePipelines(VkDevice device, VkPipelineCache cache, uint32_t count,
+                                const VkComputePipelineCreateInfo* infos, const void* unused, VkPipeline* pipelines) {
+  if (is_fault("no_pipelines")) return VK_ERROR_UNKNOWN;
+  return real_CreateComputePipelines(device, cache, count, infos, unused, pipelines);
+}
+
+// Keep the real function, and return the one above instead.
+template <class Function>
+VkVoidFunction replace(Function** real, Function* fake, VkVoidFunction found) {
+  *real = reinterpret_cast<Function*>(found);
+  return reinterpret_cast<VkVoidFunction>(fake);
+}
+
+#define OB_FAKE_REPLACE(function) \
+  if (std::strcmp(name, "vk" #function) == 0) return replace(&real_##function, function, found)
+
+VkVoidFunction GetDeviceProcAddr(VkDevice device, const char* name) {
+  const VkVoidFunction found = real_GetDeviceProcAddr(device, name);
+  if (found == nullptr) return nullptr;
+  if (is_fault("no_clocks") && std::strcmp(name, "vkGetCalibratedTimestampsEXT") == 0) return nullptr;
+  OB_FAKE_REPLACE(QueueSubmit2);
+  OB_FAKE_REPLACE(AllocateMemory);
+  OB_FAKE_REPLACE(WaitSemaphores);
+  OB_FAKE_REPLACE(CreateComputePipelines);
+  return found;
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) VkVoidFunction vkGetInstanceProcAddr(VkInstance instance,
+                                                                                       const char* name) {
+  const GetInstanceProc get = real_loader();
+  const VkVoidFunction found = get == nullptr ? nullptr : get(instance, name);
+  if (found == nullptr) return nullptr;
+  OB_FAKE_REPLACE(EnumeratePhysicalDevices);
+  OB_FAKE_REPLACE(GetPhysicalDeviceProperties);
+  OB_FAKE_REPLACE(GetPhysicalDeviceFeatures2);
+  OB_FAKE_REPLACE(GetDeviceProcAddr);
+  return found;
+}
