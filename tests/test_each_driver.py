@@ -201,6 +201,15 @@ def test_driver(driver: str, request: pytest.FixtureRequest) -> None:
     run_pytest(str(TESTS / "driver"), f"--driver={driver}")
 
 
+@pytest.mark.parametrize("driver", ["tests.vulkan_drivers:Programs"])
+def test_vulkan_devices_whose_memory_the_host_cannot_reach(driver: str, request: pytest.FixtureRequest) -> None:
+    """Discrete GPUs, on a CPU: copies through mapped memory, and programs."""
+    if request.config.getoption("--core"):
+        pytest.skip("what lies between a driver and torch is the same for all of them on every torch")
+    files = [str(TESTS / "driver" / f"test_{name}.py") for name in ("copies", "launch", "memory", "streams")]
+    run_pytest(*files, f"--driver={driver}", "--driver-option=host_access=0")
+
+
 @pytest.mark.parametrize("driver", [*OWN, *EXAMPLES])
 def test_mixed_precision(driver: str, request: pytest.FixtureRequest) -> None:
     """All tests once. Regions and policies are the same for all drivers; the scaler's kernels are not."""

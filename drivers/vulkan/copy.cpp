@@ -74,8 +74,8 @@ ob_status queue_small(Stream& stream, VkBuffer dst, uint64_t dst_offset, const v
   return queue_copy(stream, dst, dst_offset, chunk->buffer.buffer, offset, bytes);
 }
 
-// Copy between a buffer and ordinary host memory, through two pieces of pinned memory by turns. Waits for all that it
-// reads, and for all but the last two pieces of what it writes.
+// Copy between a buffer and ordinary host memory, through two pieces of pinned memory by turns.
+// Waits for all that it reads, and for all but the last two pieces of what it writes.
 ob_status copy_staged(Stream& stream, const Side& side, uint64_t host, uint64_t bytes, bool is_to_host) {
   const std::lock_guard lock(stream.staging_mutex);
   Device& device = *stream.device;
@@ -119,7 +119,8 @@ ob_status copy_staged(Stream& stream, const Side& side, uint64_t host, uint64_t 
   return is_to_host ? finish((bytes - 1) / kStagingBytes * kStagingBytes) : OB_OK;
 }
 
-// Copy with host memory that the device does not see, once the work before is done: it may write that memory.
+// Copy with host memory that the device does not see, once the work before is done: it may write
+// that memory.
 ob_status copy_host(Stream& stream, const Side& side, uint64_t host, uint64_t bytes, bool is_to_host) {
   if (const ob_status status = drain(stream); status != OB_OK) return status;
   if (side.memory->host == nullptr) return copy_staged(stream, side, host, bytes, is_to_host);
@@ -183,8 +184,8 @@ ob_status copy_async(void* self, int32_t index, uint64_t handle, const ob_copy* 
   });
 }
 
-// Write a pattern of 16 bytes again and again: a piece from the host, then what is written already, each time twice as
-// much.
+// Write a pattern of 16 bytes again and again: a piece from the host, then what is written already,
+// each time twice as much.
 ob_status queue_pattern(Stream& stream, const Side& side, const unsigned char* pattern, uint64_t bytes) {
   unsigned char piece[kPatternBytes];
   const uint64_t first = std::min(bytes, kPatternBytes);
@@ -268,8 +269,8 @@ ob_status queue_rows(Stream& stream, const StridedShape& shape, uint64_t element
   return OB_OK;
 }
 
-// Find one of the driver's own kernels. Their program is built at a device's first use of one. Without a compiler
-// there is none.
+// Find one of the driver's own kernels. Their program is built at a device's first use of one.
+// Without a compiler there is none.
 ob_status own_kernel(Driver& driver, Device& device, const std::string& name, uint64_t* out_kernel) {
   const std::lock_guard lock(device.own_mutex);
   if (const auto known = device.own_kernels.find(name); known != device.own_kernels.end()) {

@@ -36,7 +36,8 @@ struct Buffer {
   char* host = nullptr;  // where the host sees it, or null
 };
 
-// Memory that the host writes and the device reads, or the other way: arguments, patterns, small copies.
+// Memory that the host writes and the device reads, or the other way: arguments, patterns, small
+// copies.
 struct Chunk {
   Buffer buffer;
   uint64_t used = 0;
@@ -67,7 +68,8 @@ struct Record {
   int64_t query = -1;  // of the device's queries, whose timestamp is the record's; -1: none
 };
 
-// Commands of one stream that are submitted together. The stream owns it until the device is through.
+// Commands of one stream that are submitted together. The stream owns it until the device is
+// through.
 struct Batch {
   Stream* stream = nullptr;
   uint64_t value = 0;  // of the stream's timeline, once it is done
@@ -149,7 +151,8 @@ struct Device {
   std::vector<int64_t> free_queries;
   std::vector<std::pair<Point, int64_t>> used_queries;  // free once the point is reached
 
-  // The submitter: streams whose open batches it is to close, batches in the order of their closing.
+  // The submitter: streams whose open batches it is to close, batches in the order of their
+  // closing.
   std::mutex list_mutex;  // guards what follows; nothing is taken while it is held
   std::condition_variable list_changed;
   std::vector<Stream*> dirty;
@@ -209,6 +212,8 @@ struct Driver {
 std::string where(const Device& device);
 
 // Memory.
+// Return a bit for each type of memory in which buffers may lie.
+ob_status find_memory_types(Device& device, uint32_t* out_types);
 ob_status make_buffer(Device& device, uint64_t bytes, uint32_t type, bool is_mapped, Buffer* out_buffer);
 void free_buffer(Device& device, Buffer& buffer);
 

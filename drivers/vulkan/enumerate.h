@@ -13,7 +13,8 @@ constexpr int32_t kMaxDevices = 64;
 
 struct Options {
   std::string library = "libvulkan.so.1";
-  std::string device;       // a number, or part of a name in any case; "": all but CPUs, if there are others
+  // a number, or part of a name in any case; "": all but CPUs, if there are others
+  std::string device;
   std::string slang;        // the compiler's library; "": the usual names
   bool host_access = true;  // false: the host cannot reach devices' memory, as on a discrete GPU
 };
@@ -51,15 +52,16 @@ struct Enumeration {
   std::string error;                  // why there is nothing to use, or ""
 };
 
-// Ask every driver, in this process. Discrete GPUs come first, then integrated and virtual ones, then CPUs, which are
-// used only if there is nothing else or if the option asks for them.
+// Ask every driver, in this process. Discrete GPUs come first, then integrated and virtual ones,
+// then CPUs, which are used only if there is nothing else or if the option asks for them.
 Enumeration enumerate(const Api& api, const Options& options);
 
 // Return the same count without opening anything in this process. Drivers start threads and do not
 // survive a fork, so a child process asks. `devices` stays empty.
 int32_t probe(const Options& options, Enumeration* out_enumeration);
 
-// Link the structs of features that the device knows, for a question or for vkCreateDevice. Return the first.
+// Link the structs of features that the device knows, for a question or for vkCreateDevice. Return
+// the first.
 VkPhysicalDeviceFeatures2* link_features(FoundDevice& found);
 
 }  // namespace vulkan

@@ -14,25 +14,31 @@ using support::guarded;
 constexpr uint64_t kAlignment = 512;
 constexpr size_t kHostAlignment = 64;
 
-ob_status try_buffer(Device& device, uint64_t bytes, uint32_t type, bool is_mapped, Buffer& buffer) {
-  const DeviceApi& api = device.api;
-  const std::string place = where(device);
+// Make a buffer without memory.
+ob_status try_bare_buffer(Device& device, uint64_t bytes, Buffer& buffer, VkMemoryRequirements* out_needed) {
   VkBufferCreateInfo info = {};
   info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
   info.size = bytes;
   info.usage = VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT |
                VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT;
-  VkResult code = api.CreateBuffer(device.device, &info, nullptr, &buffer.buffer);
-  if (code != VK_SUCCESS) return vk_fail(code, "vkCreateBuffer", place);
+  const VkResult code = device.api.CreateBuffer(device.device, &info, nullptr, &buffer.buffer);
+  if (code != VK_SUCCESS) return vk_fail(code, "vkCreateBuffer", where(device));
+  device.api.GetBufferMemoryRequirements(device.device, buffer.buffer, out_needed);
+  return OB_OK;
+}
+
+ob_status try_buffer(Device& device, uint64_t bytes, uint32_t type, bool is_mapped, Buffer& buffer) {
+  const DeviceApi& api = device.api;
+  const std::string place = where(device);
   VkMemoryRequirements needed = {};
-  api.GetBufferMemoryRequirements(device.device, buffer.buffer, &needed);
+  if (const ob_status status = try_bare_buffer(device, bytes, buffer, &needed); status != OB_OK) return status;
   if ((needed.memoryTypeBits >> type & 1) == 0) {
     return fail(OB_INTERNAL, "%s: no buffer may lie in memory of type %u", place.c_str(), type);
   }
   const VkMemoryAllocateFlagsInfo flags = {VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO, nullptr,
                                            VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT, 0};
   const VkMemoryAllocateInfo memory = {VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, &flags, needed.size, type};
-  code = api.AllocateMemory(device.device, &memory, nullptr, &buffer.memory);
+  VkResult code = api.AllocateMemory(device.device, &memory, nullptr, &buffer.memory);
   if (code != VK_SUCCESS) return vk_fail(code, "vkAllocateMemory", place + ": " + std::to_string(bytes) + " bytes");
   code = api.BindBufferMemory(device.device, buffer.buffer, buffer.memory, 0);
   if (code != VK_SUCCESS) return vk_fail(code, "vkBindBufferMemory", place);
@@ -58,7 +64,8 @@ ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_add
       return fail(OB_OUT_OF_MEMORY, "%s: %" PRIu64 " bytes are more than one allocation may have, %" PRIu64,
                   where(*device).c_str(), bytes, device->max_allocation);
     }
-    // CPU drivers allocate more than there is, and the system kills the process when the memory is used.
+    // CPU drivers allocate more than there is, and the system kills the process when the memory is
+    // used.
     if (device->allocated.fetch_add(bytes) + bytes > device->total_memory) {
       device->allocated.fetch_sub(bytes);
       return fail(OB_OUT_OF_MEMORY, "%s: %" PRIu64 " bytes are more than are left of %" PRIu64, where(*device).c_str(),
@@ -144,7 +151,7 @@ ob_status host_alloc(void* self, uint64_t bytes, void** out_pointer) {
       if (owner == nullptr) owner = slot.load(std::memory_order_acquire);
     }
     auto block = std::make_unique<HostBlock>();
-    if (owner != nullptr) {
+    if (owner != nullptr && bytes <= owner->max_allocation) {
       block->device = owner->index;
       if (const ob_status status = make_buffer(*owner, bytes, owner->host_type, true, &block->buffer);
           status != OB_OK) {
@@ -184,6 +191,15 @@ ob_status host_free(void* self, void* pointer) {
 }
 
 }  // namespace
+
+ob_status find_memory_types(Device& device, uint32_t* out_types) {
+  Buffer buffer;
+  VkMemoryRequirements needed = {};
+  const ob_status status = try_bare_buffer(device, 1 << 16, buffer, &needed);
+  free_buffer(device, buffer);
+  *out_types = needed.memoryTypeBits;
+  return status;
+}
 
 ob_status make_buffer(Device& device, uint64_t bytes, uint32_t type, bool is_mapped, Buffer* out_buffer) {
   *out_buffer = {};

@@ -217,7 +217,8 @@ ob_status find_pipeline(Device& device, Kernel& kernel, const std::vector<uint32
   return OB_OK;
 }
 
-// Record a dispatch for each part of the grid that one may have. Call it with the stream's mutex held.
+// Record a dispatch for each part of the grid that one may have. Call it with the stream's mutex
+// held.
 ob_status record_launch(Stream& stream, const Kernel& kernel, const ob_launch& given, Arguments& arguments,
                         VkPipeline pipeline) {
   const Device& device = *stream.device;

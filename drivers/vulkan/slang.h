@@ -10,8 +10,9 @@
 
 namespace vulkan {
 
-// Compile a text to SPIR-V, with words of Slang's command line as options. `library` names the compiler's library, ""
-// the usual ones. OB_UNAVAILABLE if there is no compiler, OB_PROGRAM_REFUSED if it refuses the text.
+// Compile a text to SPIR-V, with words of Slang's command line as options. `library` names the
+// compiler's library, "" the usual ones. OB_UNAVAILABLE if there is no compiler, OB_PROGRAM_REFUSED
+// if it refuses the text.
 ob_status compile_slang(const std::string& library, const std::string& source, const std::string& options,
                         std::vector<uint32_t>* out_words);
 

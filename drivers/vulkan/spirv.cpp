@@ -19,21 +19,28 @@ enum : uint32_t {
   kOpExecutionMode = 16,
   kOpCapability = 17,
   kOpTypeFirst = 19,
+  kOpTypeInt = 21,
   kOpTypeFloat = 22,
   kOpTypeStruct = 30,
   kOpTypePointer = 32,
+  kOpValueFirst = 41,
   kOpConstant = 43,
   kOpSpecConstant = 50,
   kOpSpecConstantComposite = 51,
   kOpSpecConstantOp = 52,
+  kOpFunction = 54,
   kOpVariable = 59,
   kOpDecorate = 71,
   kOpMemberDecorate = 72,
+  kOpUConvert = 113,
+  kOpSConvert = 114,
   kOpFNegate = 127,
   kOpFAdd = 129,
   kOpFSub = 131,
   kOpFMul = 133,
   kOpFDiv = 136,
+  kOpShiftRightArithmetic = 195,
+  kOpShiftLeftLogical = 196,
   kOpExecutionModeId = 331,
   kModelGlCompute = 5,
   kModeLocalSize = 17,
@@ -65,7 +72,8 @@ struct Module {
   std::vector<EntryPoint> entries;
   std::map<uint32_t, std::vector<uint32_t>> sizes;        // of an entry's groups: three ids
   std::map<uint32_t, std::vector<uint32_t>> fixed_sizes;  // or three numbers
-  std::vector<uint32_t> size_of_all;                      // the ids of the built-in variable, which counts for all
+  // the ids of the built-in variable, which counts for all
+  std::vector<uint32_t> size_of_all;
   std::map<uint32_t, uint32_t> spec_ids;
   std::map<uint32_t, uint32_t> constants;
   std::map<uint32_t, std::map<uint32_t, uint32_t>> offsets;  // by struct and member
@@ -187,8 +195,8 @@ bool read_module(std::vector<uint32_t>& words, Module& module, std::string* out_
   return true;
 }
 
-// Find the struct of an entry's arguments: what is pushed, without the struct that a compiler may put around it, or
-// what lies at the pushed address.
+// Find the struct of an entry's arguments: what is pushed, without the struct that a compiler may
+// put around it, or what lies at the pushed address.
 void find_arguments(const Module& module, const EntryPoint& point, Entry& entry) {
   uint32_t type = 0;
   for (const uint32_t id : point.interface) {
@@ -237,7 +245,8 @@ struct FloatMode {
   uint32_t mode;
   uint32_t capability;
   VkBool32 has[3];
-  int32_t independence;  // 0: 32 bits apart from the others, 1: each, 2: all alike; of the first mode none matters
+  // 0: 32 bits apart from the others, 1: each, 2: all alike; of the first mode none matters
+  int32_t independence;
 };
 
 std::vector<uint32_t> widths_of(const FloatMode& mode, const std::set<uint32_t>& used) {
@@ -250,6 +259,87 @@ std::vector<uint32_t> widths_of(const FloatMode& mode, const std::set<uint32_t>&
   if (mode.independence == 2 && !has_all) return {};
   if (mode.independence == 0 && !has_all) std::erase_if(widths, [](uint32_t width) { return width != 32; });
   return widths;
+}
+
+// The integers of a module: width and sign of each type, and the type of each value.
+struct Integers {
+  std::map<uint32_t, std::pair<uint32_t, uint32_t>> types;
+  std::map<uint32_t, uint32_t> type_of;
+  size_t functions_begin = 0;
+
+  uint32_t width_of(uint32_t value) const {
+    const auto type = type_of.find(value);
+    return type == type_of.end() ? 0 : types.at(type->second).first;
+  }
+  uint32_t find(uint32_t width, uint32_t sign) const {
+    for (const auto& [id, type] : types) {
+      if (type == std::pair(width, sign)) return id;
+    }
+    return 0;
+  }
+};
+
+template <class Visit>
+void for_each_instruction(const std::vector<uint32_t>& words, Visit&& visit) {
+  for (size_t at = kHeaderWords; at < words.size(); at += words[at] >> 16) {
+    visit(words[at] & 0xFFFF, at, Operands(words.data() + at + 1, (words[at] >> 16) - 1));
+  }
+}
+
+Integers integers_of(const std::vector<uint32_t>& words) {
+  Integers found;
+  for_each_instruction(words, [&](uint32_t op, size_t at, Operands given) {
+    if (op == kOpTypeInt && given.size() == 3) found.types[given[0]] = {given[1], given[2]};
+    if (op == kOpFunction && found.functions_begin == 0) found.functions_begin = at;
+    // Whatever begins with a type, but for names and decorations, defines a value of it.
+    const bool is_value = op >= kOpValueFirst && op != kOpDecorate && op != kOpMemberDecorate;
+    if (is_value && given.size() >= 2 && found.types.count(given[0]) != 0) found.type_of[given[1]] = given[0];
+  });
+  return found;
+}
+
+// Widen signed integers to 64 bits by two shifts. Mesa 22.3 compares what OpSConvert made with a
+// constant wrongly.
+void widen_by_shifts(std::vector<uint32_t>* words) {
+  const Integers integers = integers_of(*words);
+  if (integers.functions_begin == 0) return;
+  uint32_t bound = (*words)[3];
+  std::vector<uint32_t> declared;  // before the functions
+  const auto type = [&](uint32_t width) {
+    if (const uint32_t known = integers.find(width, 0); known != 0) return known;
+    declared.insert(declared.end(), {4u << 16 | kOpTypeInt, bound, width, 0});
+    return bound++;
+  };
+  const uint32_t wide = type(64);
+  const uint32_t narrow = type(32);
+  std::map<uint32_t, uint32_t> shifts;  // by the width that is widened
+  std::vector<uint32_t> body;
+  for_each_instruction(*words, [&](uint32_t op, size_t at, Operands given) {
+    if (at < integers.functions_begin) return;
+    const bool is_convert = op == kOpSConvert && given.size() == 3;
+    const uint32_t width = is_convert ? integers.width_of(given[2]) : 0;
+    const auto target = is_convert ? integers.types.find(given[0]) : integers.types.end();
+    if (width == 0 || width >= 64 || target == integers.types.end() || target->second.first != 64) {
+      body.push_back((*words)[at]);
+      body.insert(body.end(), given.begin(), given.end());
+      return;
+    }
+    uint32_t& shift = shifts[width];
+    if (shift == 0) {
+      shift = bound++;
+      declared.insert(declared.end(), {4u << 16 | kOpConstant, narrow, shift, 64 - width});
+    }
+    const uint32_t zeros = bound++;
+    const uint32_t high = bound++;
+    body.insert(body.end(), {4u << 16 | kOpUConvert, wide, zeros, given[2]});
+    body.insert(body.end(), {5u << 16 | kOpShiftLeftLogical, wide, high, zeros, shift});
+    body.insert(body.end(), {5u << 16 | kOpShiftRightArithmetic, given[0], given[1], high, shift});
+  });
+  if (shifts.empty()) return;
+  words->resize(integers.functions_begin);
+  (*words)[3] = bound;
+  words->insert(words->end(), declared.begin(), declared.end());
+  words->insert(words->end(), body.begin(), body.end());
 }
 
 }  // namespace
@@ -309,6 +399,7 @@ bool prepare_module(const VkPhysicalDeviceVulkan12Properties& device, std::vecto
   add(decorations.begin(), decorations.end());
   add(at(module.types_begin), words->end());
   *words = std::move(result);
+  if (device.driverID == VK_DRIVER_ID_MESA_LLVMPIPE) widen_by_shifts(words);
   return true;
 }
 

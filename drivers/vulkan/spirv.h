@@ -20,9 +20,9 @@ struct Entry {
   uint32_t group[3] = {1, 1, 1};    // what the module says; x is a default if there is the constant
 };
 
-// Read a module's kernels, and add what keeps floats as they are written: no contraction, and where the device
-// has them signs of zeros, infinities, NaN, denormals and rounding to nearest. A module that has all that stays as it
-// is. Return false, with a sentence, for words that are no module.
+// Read a module's kernels, and add what keeps floats as they are written: no contraction, and where
+// the device has them signs of zeros, infinities, NaN, denormals and rounding to nearest. A module
+// that has all that stays as it is. Return false, with a sentence, for words that are no module.
 bool prepare_module(const VkPhysicalDeviceVulkan12Properties& device, std::vector<uint32_t>* words,
                     std::map<std::string, Entry>* out_entries, std::string* out_error);
 

@@ -72,8 +72,8 @@ void note_failure(Stream& stream, ob_status status) {
   stream.failure_text = support::last_error_text;
 }
 
-// Return whether all that a batch waits for was submitted, and on other devices done: a queue must never
-// wait for what comes later, since other streams share it.
+// Return whether all that a batch waits for was submitted, and on other devices done: a queue must
+// never wait for what comes later, since other streams share it.
 bool can_submit(const Device& device, Batch& batch) {
   std::erase_if(batch.waits,
                 [&](const Point& point) { return &point.timeline->device != &device && has_reached(point); });
@@ -103,8 +103,8 @@ VkResult submit_commands(Device& device, const Batch& batch, VkCommandBuffer com
   return device.api.QueueSubmit2(batch.stream->queue, 1, &info, nullptr);
 }
 
-// Call it with submit_mutex held. What the device refuses is skipped, so that the rest of the stream runs. The batch
-// may be gone when this returns.
+// Call it with submit_mutex held. What the device refuses is skipped, so that the rest of the
+// stream runs. The batch may be gone when this returns.
 void submit(Device& device, Batch& batch) {
   Stream& stream = *batch.stream;
   const std::shared_ptr<Timeline> timeline = stream.timeline;
@@ -120,8 +120,8 @@ void submit(Device& device, Batch& batch) {
   timeline->submitted.store(value, std::memory_order_release);
 }
 
-// Destroy the streams that were given up, once they are idle. Not on the submitter's thread, which may still run while
-// the process ends.
+// Destroy the streams that were given up, once they are idle. Not on the submitter's thread, which
+// may still run while the process ends.
 void sweep(Device& device) {
   std::vector<std::unique_ptr<Stream>> idle;
   {
@@ -346,8 +346,8 @@ void wake(Device& device) {
   if (device.is_asleep) device.list_changed.notify_one();
 }
 
-// Batches stand in the order in which they were closed, and one waits only for others before it, so one pass finds
-// all that can go.
+// Batches stand in the order in which they were closed, and one waits only for others before it, so
+// one pass finds all that can go.
 void pump(Device& device) {
   const std::lock_guard submitting(device.submit_mutex);
   {

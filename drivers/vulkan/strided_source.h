@@ -4,9 +4,9 @@
 
 namespace vulkan {
 
-// Strided and Transpose are StridedArgument and TransposeArgument of strided_kernel.h. Division
-// by a size is a multiplication, an addition and a shift; indices are below 2^31, so the
-// addition has no carry. An item copies four elements, each a group apart, so that its four loads are under way
+// Strided and Transpose are StridedArgument and TransposeArgument of strided_kernel.h. Division by
+// a size is a multiplication, an addition and a shift; indices are below 2^31, so the addition has
+// no carry. An item copies four elements, each a group apart, so that its four loads are under way
 // together. Tiles are 32 wide, with 8 rows of items.
 constexpr const char* kStridedSource = R"(
 [vk::constant_id(0)] const int ob_block = 256;

@@ -85,9 +85,9 @@ uint64_t kernel_dtypes(const FoundDevice& found) {
   return bits;
 }
 
-// Choose the memory of tensors: the device's own, which the host reaches on CPUs and integrated GPUs. Not what a
-// discrete GPU shows through its bus, which has no cache.
-void choose_local_memory(Device& device, bool host_access) {
+// Choose the memory of tensors: the device's own, which the host reaches on CPUs and integrated
+// GPUs. Not what a discrete GPU shows through its bus, which has no cache.
+void choose_local_memory(Device& device, uint32_t allowed, bool host_access) {
   constexpr VkFlags kSeen =
       VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT | VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
   const VkPhysicalDeviceMemoryProperties2& memory = device.found.memory;
@@ -97,9 +97,10 @@ void choose_local_memory(Device& device, bool host_access) {
     const uint64_t size = memory.memoryHeaps[memory.memoryTypes[i].heapIndex].size;
     const bool is_local = (flags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT) != 0;
     const bool is_seen = host_access && (flags & kSeen) == kSeen;
-    // The largest heap first, then memory that the host reaches. Types stand in the order of their speed.
+    // The largest heap first, then memory that the host reaches. Types stand in the order of their
+    // speed.
     const bool is_better = size > best || (size == best && is_seen && !device.is_mapped);
-    if (!is_local || !is_better) continue;
+    if ((allowed >> i & 1) == 0 || !is_local || !is_better) continue;
     best = size;
     device.local_type = i;
     device.is_mapped = is_seen;
@@ -108,12 +109,13 @@ void choose_local_memory(Device& device, bool host_access) {
 }
 
 // Choose the memory through which the host and the device exchange.
-bool choose_host_memory(Device& device) {
+bool choose_host_memory(Device& device, uint32_t allowed) {
   constexpr VkFlags kNeeded = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
   const VkPhysicalDeviceMemoryProperties2& memory = device.found.memory;
   for (const VkFlags wanted : {kNeeded | VK_MEMORY_PROPERTY_HOST_CACHED_BIT, kNeeded}) {
     for (uint32_t i = 0; i < memory.memoryTypeCount; ++i) {
-      if ((memory.memoryTypes[i].propertyFlags & wanted) != wanted) continue;
+      const bool is_wanted = (memory.memoryTypes[i].propertyFlags & wanted) == wanted;
+      if ((allowed >> i & 1) == 0 || !is_wanted) continue;
       device.host_type = i;
       return true;
     }
@@ -162,6 +164,18 @@ ob_status make_device(const Api& api, Device& device) {
   return made == VK_SUCCESS ? OB_OK : vk_fail(made, "vkCreatePipelineLayout", where(device));
 }
 
+ob_status choose_memory(Device& device, bool host_access) {
+  uint32_t allowed = 0;
+  if (const ob_status status = find_memory_types(device, &allowed); status != OB_OK) return status;
+  choose_local_memory(device, allowed, host_access);
+  const FoundDevice& found = device.found;
+  device.max_allocation =
+      std::min({found.properties11.maxMemoryAllocationSize, found.properties13.maxBufferSize, device.total_memory});
+  if (device.total_memory > 0 && choose_host_memory(device, allowed)) return OB_OK;
+  return fail(OB_UNAVAILABLE, "%s has no memory of its own for buffers, or none that the host reaches",
+              where(device).c_str());
+}
+
 // Return whether kernels use the host's addresses of memory of host_alloc, tried with a page of it.
 bool has_host_addresses(Device& device) {
   Buffer buffer;
@@ -203,14 +217,8 @@ ob_status open_device(Driver& driver, int32_t index) {
   auto device = std::make_unique<Device>();
   device->index = index;
   device->found = *found;
-  choose_local_memory(*device, driver.options.host_access);
-  const uint64_t largest = std::min(found->properties11.maxMemoryAllocationSize, found->properties13.maxBufferSize);
-  device->max_allocation = std::min(largest, device->total_memory);
-  ob_status status = OB_OK;
-  if (device->total_memory == 0 || !choose_host_memory(*device)) {
-    status = fail(OB_UNAVAILABLE, "%s has no memory of its own, or none that the host reaches", where(*device).c_str());
-  }
-  if (status == OB_OK) status = make_device(driver.api, *device);
+  ob_status status = make_device(driver.api, *device);
+  if (status == OB_OK) status = choose_memory(*device, driver.options.host_access);
   std::unique_ptr<Stream> own;
   if (status == OB_OK) status = make_stream(*device, &own);
   if (status != OB_OK) {

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// A Vulkan loader with faults, for tests, on top of the real one. FAKE_VULKAN names the faults, with commas between.
-// What the machine's drivers can't show: other devices, old ones, small ones, lost ones.
+// SPDX-License-Identifier: BSD-3-Clause A Vulkan loader with faults, for tests, on top of the real
+// one. FAKE_VULKAN names the faults, with commas between. What the machine's drivers can't show:
+// other devices, old ones, small ones, lost ones.
 #include <dlfcn.h>
 
 #include <atomic>

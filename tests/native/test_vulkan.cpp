@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// The Vulkan driver: faults of its surroundings, programs and their binaries, launches, copies. Needs a Vulkan loader
-// and a device. OB_FAKE names the built fake_vulkan.cpp, OB_SLANG the compiler's library; without one of them the
-// tests that need it say so.
+// SPDX-License-Identifier: BSD-3-Clause The Vulkan driver: faults of its surroundings, programs and
+// their binaries, launches, copies. Needs a Vulkan loader and a device. OB_FAKE names the built
+// fake_vulkan.cpp, OB_SLANG the compiler's library; without one of them the tests that need it say
+// so.
 #include <cstddef>
 #include <ctime>
 #include <numeric>
@@ -242,7 +242,8 @@ void copies_and_waits_cross_devices(const char* path) {
       for (int i = 0; i < 10; ++i) CHECK_OK(driver->fill_async(driver.self(), 0, first, here, &round, 1, kBytes));
       CHECK_OK(driver.copy(first, address_of(host), OB_HOST, here, 0, kBytes));
       CHECK_OK(driver.record(first, done));
-      // The host block belongs to the first device, so this copy reads it at once: not before the wait is over.
+      // The host block belongs to the first device, so this copy reads it at once: not before the
+      // wait is over.
       CHECK_OK(driver.wait(second, done, 1, 0));
       CHECK_OK(driver.copy(second, there, 1, address_of(host), OB_HOST, kBytes, 1));
       CHECK_OK(driver.record(second, back, 1));
@@ -330,7 +331,8 @@ void no_compiler(const char* path) {
 
 void kernels_run(const char* path) {
   const char* compiler = slang("kernels_run");
-  if (compiler == nullptr || !has_faults("kernels_run", "few_groups")) return;  // of which a dispatch has three
+  // of which a dispatch has three
+  if (compiler == nullptr || !has_faults("kernels_run", "few_groups")) return;
   const Library driver(path, {{"library", fake()}, {"slang", compiler}});
   driver.open();
   uint64_t program = 0, kernel = 0, again = 0;
@@ -387,7 +389,8 @@ void kernels_run(const char* path) {
   CHECK_STATUS(driver->program_destroy(driver.self(), 0, program), OB_INVALID_ARGUMENT);
 }
 
-// Fields that the sum of the arguments puts elsewhere than the kernel, and arguments that are too large to be pushed.
+// Fields that the sum of the arguments puts elsewhere than the kernel, and arguments that are too
+// large to be pushed.
 void arguments_lie_where_the_kernel_reads_them(const char* path) {
   const char* compiler = slang("arguments_lie_where_the_kernel_reads_them");
   if (compiler == nullptr) return;

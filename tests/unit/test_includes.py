@@ -57,6 +57,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     "drivers/nv": {_CONTRACT, _COLLECTIVES, "drivers/support"},
     "drivers/opencl": {_CONTRACT, "drivers/support"},
     "drivers/sim": {_CONTRACT, _COLLECTIVES, "drivers/support"},
+    "drivers/vulkan": {_CONTRACT, "drivers/support"},
 }
 
 # Includes that no rule allows, by the two files, and why they are

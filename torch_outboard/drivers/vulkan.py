@@ -27,8 +27,8 @@ class VulkanDriver(Driver):
         "device": Option(
             str,
             None,
-            "A device's number, or part of its name, in any case. Else OUTBOARD_VULKAN_DEVICE says it; else all are used, "
-            "but CPUs only if there is nothing else.",
+            "A device's number, or part of its name in any case. Else OUTBOARD_VULKAN_DEVICE says it. If neither does, "
+            "all are used, but CPUs only if there is nothing else.",
             is_in_environment=False,
         ),
         "library": Option(str, None, "The Vulkan loader; libvulkan.so.1 if not given."),

@@ -13,7 +13,7 @@ __all__ = ["Room"]
 # No kernel has more items or memory, so that the texts are the same for all devices
 # that have as much.
 _MOST_ITEMS, _MOST_MEMORY = 256, 48 << 10
-# The local memory of a device whose driver reports none: the least that Vulkan allows.
+# The local memory of a device whose driver reports none: what the smallest GPUs have.
 _LEAST_MEMORY = 16 << 10
 
 
