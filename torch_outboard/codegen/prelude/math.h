@@ -902,11 +902,12 @@ OB_DEVICE T ob_lib_tgamma(T x) {
   if (x != x || x == (T)OB_INFINITY) return x;
   if (x == 0) return OB_LIB(copysign)((T)OB_INFINITY, x);
   if (x < 0 && x == OB_LIB(floor)(x)) return (T)OB_NAN;
-  if (OB_LIB(fabs)(x) > 20) {
-    const T size = ob_positive_lgamma_S(OB_LIB(fabs)(x));
-    if (x > 0) return OB_LIB(exp)(size);
-    const T half = OB_LIB(exp)((T)-0.5 * size);
-    return (T)-3.141592653589793 / (x * ob_sin_of_pi_S(x)) * half * half;
+  const T size = OB_LIB(fabs)(x);
+  if (size > 20) {
+    const T half = OB_LIB(pow)(size, (T)0.5 * size - (T)0.25), inverse = 1 / size;
+    const T rest = (T)2.5066282746310007 * OB_LIB(exp)(inverse * ob_stirling_tail_S(inverse * inverse));
+    if (x > 0) return half * OB_LIB(exp)(-size) * half * rest;
+    return (T)-3.141592653589793 / (x * ob_sin_of_pi_S(x)) / (half * OB_LIB(exp)(-size)) / half / rest;
   }
   T above = 1, below = 1;
   for (; x >= 3; above = above * x) x = x - 1;
