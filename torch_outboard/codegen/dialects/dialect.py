@@ -103,6 +103,9 @@ class Dialect:
         OB_IN_LOOPS, if it is defined, says that a compiler makes vectors of loops, and none of calls.
         OB_VECTORS(count) is optional. It asks a compiler for CPUs to vectorize the next loop by 16 elements, with
         `count` vectors a turn. If the header does not define it, it expands to nothing.
+        Optional, for languages that are not C: OB_STRUCT(name) is the head of a struct. OB_OWN(type, name, count) is a
+        parameter that is an item's own array, which the function writes. OB_TABLE_OF(type, name) is a parameter that is
+        a table of constants; OB_FOR_TABLES stands before functions that have one.
         OB_ALIGNED(bytes) is optional. It stands behind the name of an array, which begins at a multiple of so many
         bytes. Without it, the language aligns a group's arrays by 16 bytes, or a subclass has other `load_four` and
         `store_four`. docs/vendor-questions.md lists all words that texts use.
