@@ -44,6 +44,7 @@ def foreign_words(text: str, dialect: Dialect) -> set[str]:
     for name, parameters in re.findall(r"^\s*#\s*define (\w+)(?:\(([^)]*)\))?", text, re.MULTILINE):
         names |= {name, *re.findall(r"\w+", parameters)}
     text = re.sub(r"^\s*#\s*define \w+(?:\([^)]*\))?", " ;", text, flags=re.MULTILINE)
+    names |= set(re.findall(r"\bOB_(?:OWN|TABLE_OF)\(\w+, (\w+)", text))
     tokens = _TOKEN.findall(text)
     names |= set(_declared(tokens, words["types"]))
     known = frozenset().union(*words.values()) - words["functions"]

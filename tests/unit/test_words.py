@@ -37,7 +37,7 @@ def test_macros_are_those_of_the_sources() -> None:
 
 def test_the_prelude_has_no_other_words() -> None:
     """With doubles, whose constants have no suffix. `Dialect.source` defines the one macro."""
-    text = "\n".join(block.written(frozenset(block.texts)) for block in _blocks()[0])
+    text = "\n".join(block.written(frozenset(block.texts)) for block in _blocks(())[0])
     others = {one for one in foreign_words(text, OPENCL_C) if not one.endswith("(a double)")}
     assert others == {"OB_BEYOND_E4M3FN"}
 

@@ -76,6 +76,18 @@ def _ptx_cuda_cpp() -> type[CodeGenerator]:
     return CudaUnitsGenerator
 
 
+def _slang() -> type[CodeGenerator]:
+    from torch_outboard.compile.simt.generator import SlangGenerator
+
+    return SlangGenerator
+
+
+def _slang_floats() -> type[CodeGenerator]:
+    from torch_outboard.compile.simt.generator import SlangFloatsGenerator
+
+    return SlangFloatsGenerator
+
+
 def _host_cpp() -> type[CodeGenerator]:
     from torch_outboard.compile.simt.generator import HostGenerator
 
@@ -94,6 +106,8 @@ _LANGUAGES: Mapping[str, Callable[[], type[CodeGenerator]]] = {
     "ptx_opencl_c": _ptx_opencl_c,
     "cuda_cpp": _cuda_cpp,
     "ptx_cuda_cpp": _ptx_cuda_cpp,
+    "slang": _slang,
+    "slang_floats": _slang_floats,
     "host_cpp": _host_cpp,
     "triton": _triton,
 }

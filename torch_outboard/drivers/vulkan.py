@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from torch_outboard.driver import Check, Driver, Option
 from torch_outboard.drivers import library_path, package_folders
+
+if TYPE_CHECKING:  # `outboard info` loads the class without torch
+    from torch_outboard._properties import DeviceProperties
 
 __all__ = ["VulkanDriver"]
 
@@ -44,6 +48,19 @@ class VulkanDriver(Driver):
         super().__init__(**options)
         if self.option_values["slang"] is None and (compiler := _packaged_compiler()) is not None:
             self.option_values["slang"] = compiler
+
+    def kernel_generator(self, devices: Sequence[DeviceProperties]) -> str:
+        """Return "slang" if all devices have float64, else "slang_floats"."""
+        import torch  # not at the top: `outboard info` loads the class without torch
+
+        return "slang" if all(torch.float64 in one.dtypes for one in devices) else "slang_floats"
+
+    def code_generator(self, device: int) -> str:
+        """Return "cpp" if the host can reach the device's memory, as for CPUs; else the device's own language."""
+        from torch_outboard import _C
+        from torch_outboard.device.devices import get_device_properties
+
+        return "cpp" if _C.reaches_memory(device) else self.kernel_generator([get_device_properties(device)])
 
     def checks(self) -> Sequence[Check]:
         """Return whether Vulkan's loader opens, and whether there is a compiler of kernels."""

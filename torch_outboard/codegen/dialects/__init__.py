@@ -7,10 +7,11 @@ from torch_outboard.codegen.dialects.cuda_cpp import CUDA_CPP
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.host_cpp import HOST_CPP
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
+from torch_outboard.codegen.dialects.slang import SLANG, SLANG_FLOATS
 
 __all__ = ["add_dialect", "find_dialect"]
 
-_dialects = {one.name: one for one in (CUDA_CPP, OPENCL_C, HOST_CPP)}
+_dialects = {one.name: one for one in (CUDA_CPP, OPENCL_C, HOST_CPP, SLANG, SLANG_FLOATS)}
 
 
 def add_dialect(dialect: Dialect) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from torch_outboard.codegen.dialects.frame import LocalArray, Parameter, Suffixes
-from torch_outboard.codegen.dialects.literals import literal_text, without_doubles
+from torch_outboard.codegen.dialects.literals import literal_text, with_suffix
 from torch_outboard.codegen.dialects.units import MatrixUnit
 from torch_outboard.codegen.prelude import needed_by
 
@@ -71,6 +71,17 @@ STORAGE_TYPES = {
 _ELEMENTARY = "acos acosh asin asinh atan atanh cos cosh erfc exp2 expm1 log log10 log1p log2 sin sinh tan tanh"
 FLOAT_FUNCTIONS = {name: f"ob_float_{name}" for name in _ELEMENTARY.split()}
 
+# Macros that a header need not define, with their definitions in C.
+_OPTIONAL = {
+    "OB_VECTORS(count)": "",
+    "OB_BARRIER_ALL": "OB_BARRIER",
+    "OB_ALIGNED(bytes)": "",
+    "OB_STRUCT(name)": "typedef struct name name; struct name",
+    "OB_OWN(type, name, count)": "type* name",
+    "OB_FOR_TABLES": "",
+    "OB_TABLE_OF(type, name)": "OB_TABLE_AT type* name",
+}
+
 # The C type of a variable.
 COMPUTE_TYPES = {**STORAGE_TYPES, torch.bool: "bool", **dict.fromkeys(NARROW, "float")}
 
@@ -92,6 +103,9 @@ class Dialect:
         OB_IN_LOOPS, if it is defined, says that a compiler makes vectors of loops, and none of calls.
         OB_VECTORS(count) is optional. It asks a compiler for CPUs to vectorize the next loop by 16 elements, with
         `count` vectors a turn. If the header does not define it, it expands to nothing.
+        Optional, for languages that are not C: OB_STRUCT(name) is the head of a struct. OB_OWN(type, name, count) is a
+        parameter that is an item's own array, which the function writes. OB_TABLE_OF(type, name) is a parameter that is
+        a table of constants; OB_FOR_TABLES stands before functions that have one.
         OB_ALIGNED(bytes) is optional. It stands behind the name of an array, which begins at a multiple of so many
         bytes. Without it, the language aligns a group's arrays by 16 bytes, or a subclass has other `load_four` and
         `store_four`. docs/vendor-questions.md lists all words that texts use.
@@ -152,6 +166,9 @@ class Dialect:
         The line before a loop that a compiler should unroll.
     suffixes : Suffixes
         The ends of constants, after their digits.
+    library : tuple of str
+        Files of prelude/ with functions of C's library, for a language without them. OB_LIB(name) is then
+        `ob_lib_<name>`.
     """
 
     name: str
@@ -175,6 +192,7 @@ class Dialect:
     dynamic: str = ""
     unroll: str = "#pragma unroll"
     suffixes: Suffixes = Suffixes()
+    library: tuple[str, ...] = ()
 
     def function(self, name: str, dtype: torch.dtype | None = None) -> str:
         """Return the spelling of a function of C's library, of a type if it is known."""
@@ -233,6 +251,10 @@ class Dialect:
         """Return a number as a constant of a type."""
         return literal_text(value, dtype, COMPUTE_TYPES[dtype], self.suffixes)
 
+    def written_by_call(self, name: str) -> str:
+        """Return a variable of the item as the argument of a function that writes it."""
+        return f"&{name}"
+
     def arithmetic(self, sign: str, a: str, b: str, dtype: torch.dtype) -> str:
         """Return the sum, difference or product of floating-point values, rounded and not simplified."""
         return f"({a} {sign} {b})"
@@ -263,14 +285,14 @@ class Dialect:
         raises = [self.raises] if "ob_raise_" in kernel else []
         vectors = [self.vectors] if "ob_vec_" in kernel else []
         narrow = [f"#define OB_BEYOND_E4M3FN {_beyond_e4m3fn()}"] if "_e4m3fn(" in kernel else []
-        marks = ["#ifndef OB_VECTORS", "#define OB_VECTORS(count)", "#endif"] if "OB_VECTORS" in kernel else []
-        if "OB_BARRIER_ALL" in kernel:
-            marks += ["#ifndef OB_BARRIER_ALL", "#define OB_BARRIER_ALL OB_BARRIER", "#endif"]
-        if "OB_ALIGNED" in kernel:
-            marks += ["#ifndef OB_ALIGNED", "#define OB_ALIGNED(bytes)", "#endif"]
-        written = "\n".join([*needed_by(kernel), kernel])
-        if not self.has_double:
-            written = without_doubles(written, self.suffixes)
+        written = "\n".join([*needed_by(kernel, self.library, () if self.has_double else ("f64",)), kernel])
+        marks = [
+            f"#ifndef {macro.partition('(')[0]}\n#define {macro} {text}\n#endif"
+            for macro, text in _OPTIONAL.items()
+            if macro.partition("(")[0] in written
+        ]
+        if not self.has_double or self.suffixes.f64:
+            written = with_suffix(written, self.suffixes.f64 if self.has_double else self.suffixes.f32)
         return "\n".join([*first, *narrow, self.header, *marks, *raises, *vectors, written])
 
 

@@ -31,6 +31,11 @@ class Parameter:
     is_written: bool = False
     is_alone: bool = False
 
+    @property
+    def bytes(self) -> int:
+        """The bytes of an argument."""
+        return 8 if self.is_pointer else _BYTES[self.type]
+
 
 @dataclass(frozen=True)
 class LocalArray:

@@ -11,7 +11,7 @@ import torch
 
 from torch_outboard.codegen.dialects.frame import Suffixes
 
-__all__ = ["integer_text", "literal_text", "without_doubles"]
+__all__ = ["integer_text", "literal_text", "with_suffix"]
 
 # A string, or a constant with a fraction or an exponent and no suffix, which is a double in C.
 _DOUBLE = re.compile(r'"(?:[^"\\]|\\.)*"|(?<![\w.])(?:\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)(?![\w.])')
@@ -30,9 +30,9 @@ def integer_text(value: int, suffixes: Suffixes) -> str:
     return f"{value}{suffixes.i64}" if value > -(2**63) else f"-{2**63 - 1}{suffixes.i64} - 1"
 
 
-def without_doubles(text: str, suffixes: Suffixes) -> str:
-    """Return a text whose constants of floating point all have the suffix of float."""
-    return _DOUBLE.sub(lambda found: found[0] + ("" if found[0].startswith('"') else suffixes.f32), text)
+def with_suffix(text: str, suffix: str) -> str:
+    """Return a text whose constants of floating point all have a suffix. It is given to those that have none."""
+    return _DOUBLE.sub(lambda found: found[0] + ("" if found[0].startswith('"') else suffix), text)
 
 
 def _real_text(number: float, kind: str, suffixes: Suffixes) -> str:

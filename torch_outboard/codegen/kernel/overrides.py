@@ -353,8 +353,9 @@ class SimtOverrides(OpOverrides):
         dtype = torch.float32 if type_of(x) in NARROW else type_of(x)
         mantissa = kernel.cse.newvar(dtype=dtype, shape=())
         exponent = kernel.cse.newvar(dtype=torch.int32, shape=())
+        written = kernel.dialect.written_by_call(str(exponent))
         kernel.compute.writeline(f"int {exponent};")
-        kernel.compute.writeline(f"{COMPUTE_TYPES[dtype]} {mantissa} = {_library('frexp')}({x}, &{exponent});")
+        kernel.compute.writeline(f"{COMPUTE_TYPES[dtype]} {mantissa} = {_library('frexp')}({x}, {written});")
         kernel.cse.put(key, (mantissa, exponent))
         return mantissa, exponent
 

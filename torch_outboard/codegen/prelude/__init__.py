@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +22,9 @@ _FILES = (
     *("integer", "memory", "float", "elementary", "half", "float8", "random"),
     *("bessel", "gamma", "polynomial", "failure"),
 )
-_NAME = re.compile(r"\bob_\w+")
-_DEFINITION = re.compile(r"OB_DEVICE \w+ (ob_\w+)\(|OB_TABLE \w+ (ob_\w+)\[|^\} (ob_\w+);", re.MULTILINE)
+# A helper, or a function of C's library, which a file of a dialect's own may have.
+_NAME = re.compile(r"\bob_\w+|\bOB_LIB\((?P<function>\w+)\)")
+_DEFINITION = re.compile(r"OB_DEVICE \w+ (ob_\w+)\(|OB_TABLE \w+ (ob_\w+)\[|^OB_STRUCT\((ob_\w+)\)", re.MULTILINE)
 # The head of a family: its words, and the members, which may have their own lines.
 _FAMILY = re.compile(r"^// family (?P<words>[\w, ]+):(?P<members>.*(?:\n//   .*)*)\n", re.MULTILINE)
 
@@ -52,50 +53,52 @@ _LINE = 116
 
 
 @functools.cache
-def prelude() -> tuple[str, ...]:
-    """Return the texts of the prelude's files."""
+def prelude(library: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the texts of the prelude's files, and first of those that a dialect names (`Dialect.library`)."""
     folder = Path(__file__).parent
-    return tuple((folder / f"{name}.h").read_text(encoding="utf-8") for name in _FILES)
+    return tuple((folder / f"{name}.h").read_text(encoding="utf-8") for name in (*library, *_FILES))
 
 
-def needed_by(text: str) -> list[str]:
-    """Return the blocks that a text needs, and the blocks that these need."""
-    blocks, wanted = _blocks()[0], _wanted_by(text)
+def needed_by(text: str, library: tuple[str, ...] = (), without: Container[str] = ()) -> list[str]:
+    """Return the blocks that a text needs, and the blocks that these need, without the families' members `without`."""
+    blocks, wanted = _blocks(library)[0], _wanted_by(text, library, without)
     return [blocks[number].written(frozenset(wanted[number])) for number in sorted(wanted)]
 
 
 def weight_of(text: str) -> int:
     """Return how long the blocks that a text needs take to compile, in characters of a kernel."""
-    blocks = _blocks()[0]
-    return sum(blocks[number].weight for number in _wanted_by(text))
+    blocks = _blocks(())[0]
+    return sum(blocks[number].weight for number in _wanted_by(text, (), ()))
 
 
-def _wanted_by(text: str) -> dict[int, set[str]]:
+def _wanted_by(text: str, library: tuple[str, ...], without: Container[str]) -> dict[int, set[str]]:
     """Return the needed blocks by their numbers, with the suffixes of the needed members."""
-    blocks, places = _blocks()
+    blocks, places = _blocks(library)
     wanted: dict[int, set[str]] = {}
-    left = list(_NAME.findall(text))
+    left = _names(text)
     while left:
-        place = places.get(left.pop())
-        if place is None:
-            continue  # a name of the dialect's header, or of the text's own
-        number, suffix = place
-        if suffix not in wanted.setdefault(number, set()):
-            wanted[number].add(suffix)
-            left.extend(blocks[number].uses[suffix])
+        # None is a name of the dialect's header, or of the text's own; several are overloads.
+        for number, suffix in places.get(left.pop(), ()):
+            if suffix not in without and suffix not in wanted.setdefault(number, set()):
+                wanted[number].add(suffix)
+                left.extend(blocks[number].uses[suffix])
     return wanted
 
 
 @functools.cache
-def _blocks() -> tuple[tuple[_Block, ...], Mapping[str, tuple[int, str]]]:
-    blocks = tuple(_read(text) for file in prelude() for text in re.split(r"\n\s*\n", file))
-    places = {
-        name: (number, suffix)
-        for number, block in enumerate(blocks)
-        for suffix, names in block.defines.items()
-        for name in names
-    }
+def _blocks(library: tuple[str, ...]) -> tuple[tuple[_Block, ...], Mapping[str, Sequence[tuple[int, str]]]]:
+    blocks = tuple(_read(text) for file in prelude(library) for text in re.split(r"\n\s*\n", file))
+    places: dict[str, list[tuple[int, str]]] = {}
+    for number, block in enumerate(blocks):
+        for suffix, names in block.defines.items():
+            for name in names:
+                places.setdefault(name, []).append((number, suffix))
     return blocks, places
+
+
+def _names(text: str) -> list[str]:
+    """Return the helpers that a text calls, in its order."""
+    return [f"ob_lib_{one['function']}" if one["function"] else one[0] for one in _NAME.finditer(text)]
 
 
 def _read(text: str) -> _Block:
@@ -106,7 +109,7 @@ def _read(text: str) -> _Block:
         suffix: frozenset(name for names in _DEFINITION.findall(one) for name in names if name)
         for suffix, one in texts.items()
     }
-    uses = {suffix: frozenset(_NAME.findall(one)) - defines[suffix] for suffix, one in texts.items()}
+    uses = {suffix: frozenset(_names(one)) - defines[suffix] for suffix, one in texts.items()}
     return _Block(texts, defines, uses)
 
 

@@ -4,13 +4,13 @@
 
 // Sums of a table: of powers of x, the highest first; of Chebyshev polynomials.
 // family T, S: float, f32; double, f64
-OB_DEVICE T ob_poly_S(OB_TABLE_AT T* table, int count, T x) {
+OB_FOR_TABLES OB_DEVICE T ob_poly_S(OB_TABLE_OF(T, table), int count, T x) {
   T sum = table[0];
   for (int i = 1; i < count; ++i) sum = sum * x + table[i];
   return sum;
 }
 // Of Chebyshev polynomials, as Clenshaw sums it.
-OB_DEVICE T ob_chebyshev_S(OB_TABLE_AT T* table, int count, T x) {
+OB_FOR_TABLES OB_DEVICE T ob_chebyshev_S(OB_TABLE_OF(T, table), int count, T x) {
   T a = table[0], b = 0, c = 0;
   for (int i = 1; i < count; ++i) {
     c = b;

@@ -3,7 +3,7 @@
 // csrc/core/kernel_failure.h has the same struct. The first failure since the host erased
 // the record takes it; OB_TAKE(pointer, count) is the dialect's atomic that says who is first.
 
-typedef struct {
+OB_STRUCT(ob_record) {
   ob_u32 taken;
   ob_u32 check;
   ob_u64 ticket;
@@ -12,7 +12,7 @@ typedef struct {
   ob_u32 which;
   ob_u32 erased;
   ob_u64 seal;
-} ob_record;
+};
 
 OB_DEVICE void ob_fail(OB_GLOBAL ob_record* record, ob_u64 ticket, ob_u32 which, ob_u32 check, ob_i64 index,
                        ob_i64 size) {

@@ -3,7 +3,7 @@
 
 // Shift the 16 bytes behind the first `ahead` ones of eight words to the front, and clear those of
 // them behind the first `count`. Both are even numbers; `ahead` is below 16.
-OB_DEVICE void ob_shift_16(ob_u32* words, ob_u32 ahead, ob_u32 count) {
+OB_DEVICE void ob_shift_16(OB_OWN(ob_u32, words, 8), ob_u32 ahead, ob_u32 count) {
   if (ahead & 8) {
     for (int i = 0; i < 6; ++i) words[i] = words[i + 2];
   }

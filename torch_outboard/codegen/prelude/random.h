@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Philox 4x32 with 10 rounds: the number `offset` of the stream `seed`, the same on every device.
 
-typedef struct {
-  ob_u32 x, y, z, w;
-} ob_philox_4;
+OB_STRUCT(ob_philox_4) {
+  ob_u32 x;
+  ob_u32 y;
+  ob_u32 z;
+  ob_u32 w;
+};
 
 OB_DEVICE ob_u32 ob_high(ob_u32 a, ob_u32 b) { return (ob_u32)(((ob_u64)a * b) >> 32); }
 OB_DEVICE ob_philox_4 ob_philox(ob_u64 seed, ob_u64 offset) {

@@ -11,6 +11,7 @@ from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.host_cpp import HOST_CPP
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
 from torch_outboard.codegen.dialects.ptx_units import PTX_CUDA_CPP, PTX_OPENCL_C
+from torch_outboard.codegen.dialects.slang import SLANG, SLANG_FLOATS
 from torch_outboard.codegen.prelude import prelude
 from torch_outboard.compile.generator import CodeGenerator
 
@@ -21,6 +22,8 @@ __all__ = [
     "OpenCLGenerator",
     "OpenCLUnitsGenerator",
     "SimtGenerator",
+    "SlangFloatsGenerator",
+    "SlangGenerator",
 ]
 
 
@@ -65,7 +68,7 @@ class SimtGenerator(CodeGenerator):
         leave_to_providers(gm, self.driver.name, self.dialect)
 
     def cache_key(self) -> dict[str, str]:
-        return {"dialect": self.dialect.described(), "prelude": "".join(prelude())}
+        return {"dialect": self.dialect.described(), "prelude": "".join(prelude(self.dialect.library))}
 
 
 class OpenCLGenerator(SimtGenerator):
@@ -90,6 +93,18 @@ class CudaUnitsGenerator(SimtGenerator):
     """Kernels in CUDA C++ with matrix units by inline PTX."""
 
     dialect = PTX_CUDA_CPP
+
+
+class SlangGenerator(SimtGenerator):
+    """Kernels in Slang, for devices with doubles whose driver makes SPIR-V of it."""
+
+    dialect = SLANG
+
+
+class SlangFloatsGenerator(SimtGenerator):
+    """Kernels in Slang for devices without doubles."""
+
+    dialect = SLANG_FLOATS
 
 
 class HostGenerator(SimtGenerator):
