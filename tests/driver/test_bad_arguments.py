@@ -125,6 +125,8 @@ NUMBERS: dict[str, tuple[Call, Call]] = {
 }
 
 BAD: dict[str, Call] = {
+    "_assert_async of nothing": lambda d: torch._assert_async(floats(d, 0)),
+    "_assert_async of two elements": lambda d: torch._assert_async(truths(d, 2), "a message"),
     # Dtypes that have to be the same.
     "mm": lambda d: torch.mm(floats(d, 2, 2), doubles(d, 2, 2)),
     "addmm": lambda d: torch.addmm(floats(d, 2, 2), floats(d, 2, 2), doubles(d, 2, 2)),

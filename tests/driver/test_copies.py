@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from .support import assert_same, pinned, pins
+from .support import assert_same, module_of, pinned, pins
 
 LAYOUTS = {
     "contiguous": lambda t: t,
@@ -166,6 +166,38 @@ def test_pinned_memory(device):
     assert not ours.is_pinned()
     with pytest.raises(RuntimeError, match="cannot pin|only dense CPU"):
         ours.pin_memory()
+
+
+# What is copied of pinned memory of 6 by 8 elements, and to where.
+CONVERSIONS = {
+    "another type": (lambda host: host, lambda device: torch.zeros(6, 8, dtype=torch.float16, device=device)),
+    "another layout": (lambda host: host, lambda device: torch.zeros(8, 6, device=device).t()),
+    "a transposed source": (lambda host: host.t(), lambda device: torch.zeros(8, 6, device=device)),
+    "gaps": (lambda host: host, lambda device: torch.zeros(6, 16, device=device)[:, ::2]),
+    "a row for all": (lambda host: host[:1], lambda device: torch.zeros(6, 8, dtype=torch.int32, device=device)),
+}
+
+
+@pytest.mark.parametrize("conversion", CONVERSIONS)
+def test_pinned_memory_is_converted_behind_the_work_that_writes_it(device, conversion):
+    """As on CUDA: neither way does the host read what a queued copy has yet to write."""
+    if not pins():
+        pytest.skip("capability: pinned memory")
+    source, make = CONVERSIONS[conversion]
+    values = torch.arange(48.0).reshape(6, 8)
+    ours, there, host = values.to(device), make(device), pinned(6, 8).fill_(99)
+    back = pinned(*there.shape, dtype=torch.float64).fill_(99)
+    expected = make("cpu").copy_(source(values))
+    module = module_of(device)
+    module.synchronize()
+    with module.device(device):
+        module._sleep(20_000_000)
+    host.copy_(ours, non_blocking=True)
+    there.copy_(source(host), non_blocking=True)
+    back.copy_(there, non_blocking=True)
+    torch.accelerator.current_stream(device).synchronize()
+    assert_same(there, expected, device)
+    assert torch.equal(back, expected.double())
 
 
 def test_a_pinned_block_is_not_reused_while_a_copy_reads_it(device):

@@ -164,11 +164,15 @@ def set_per_process_memory_fraction(fraction: float, device: _Device = None) -> 
 
     Raises
     ------
+    TypeError
+        The fraction is no float, as torch.cuda demands.
     ValueError
         The fraction is outside 0 to 1, or the driver does not report the total memory.
     """
-    if not isinstance(fraction, (int, float)) or isinstance(fraction, bool):
-        raise TypeError(f"a memory fraction is a float, not {type(fraction).__name__}")
+    if not isinstance(fraction, float):
+        raise TypeError(f"Invalid type for fraction argument, must be `float`, not {type(fraction).__name__}")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
     _C.set_memory_fraction(device_index(device), fraction)
 
 

@@ -90,6 +90,10 @@ bool divides_by_zero(const Arguments& args) {
   return divisor.is_cpu() && divisor.numel() == 1 && !divisor.item<bool>();
 }
 
+bool is_no_truth(const Arguments& args) {
+  return args.tensor(0).numel() != 1;
+}
+
 // Also refuses an exponent that is not a number.
 bool is_bad_order(const Arguments& args) {
   return !(args.number(1, 1) >= 0);

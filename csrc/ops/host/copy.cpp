@@ -106,15 +106,42 @@ at::Tensor span_to_cpu(const at::Tensor& tensor, Stream& stream) {
   return result;
 }
 
+bool try_within_device(const at::Tensor& src, const at::Tensor& dst);
+void within_device(const at::Tensor& src, const at::Tensor& dst);
+
+at::Tensor expanded(const at::Tensor& tensor, const at::Tensor& dst) {
+  return tensor.sizes() == dst.sizes() ? tensor : tensor.expand(dst.sizes());
+}
+
+// Return an empty tensor on a device that lies as the dense `like` does.
+at::Tensor staging_like(const at::Tensor& like, c10::DeviceIndex device, c10::ScalarType dtype) {
+  const at::Tensor staging = dense_like(like, device, dtype);
+  copy_bits(like, staging);
+  return staging;
+}
+
 void host_to_device(const at::Tensor& given, const at::Tensor& dst, bool non_blocking) {
-  Stream& stream = current_stream(dst.device().index());
-  if (!non_blocking || !is_linear(given, dst) || !is_pinned(given.const_data_ptr())) {
+  const c10::DeviceIndex device = dst.device().index();
+  Stream& stream = current_stream(device);
+  const bool is_async = non_blocking && is_pinned(given.const_data_ptr());
+  const at::Tensor wide = expanded(given, dst);
+  const bool converts = !is_linear(wide, dst);
+  if (is_async && converts && is_dense(*given.unsafeGetTensorImpl())) {
+    // Queued work may yet write the pinned memory, so the device converts, as CUDA does.
+    const at::Tensor staging = staging_like(given, device, given.scalar_type());
+    linear_to_device(given, staging, non_blocking);
+    if (try_within_device(expanded(staging, dst), dst)) {
+      return;
+    }
+    refuse_waiting_copy(stream);
+    note_sync("a copy from the host that the device cannot convert");
+    synchronize_stream(stream);
+  } else if (!is_async || converts) {
     refuse_waiting_copy(stream);
   }
-  const at::Tensor src = laid_out_as(dst, given);
+  const at::Tensor src = laid_out_as(dst, wide);
   if (!is_linear(src, dst)) {  // dst has gaps
-    const at::Tensor staging = dense_like(dst, dst.device().index(), dst.scalar_type());
-    copy_bits(dst, staging);
+    const at::Tensor staging = staging_like(dst, device, dst.scalar_type());
     host_to_device(src, staging, false);
     copy_from(staging, dst, true);
     return;
@@ -124,10 +151,19 @@ void host_to_device(const at::Tensor& given, const at::Tensor& dst, bool non_blo
 
 void device_to_host(const at::Tensor& given, const at::Tensor& dst, bool non_blocking) {
   Stream& stream = current_stream(given.device().index());
-  if (!non_blocking || !is_pinned(dst.const_data_ptr())) {
+  const bool waits = !non_blocking || !is_pinned(dst.const_data_ptr());
+  if (waits) {
     refuse_waiting_copy(stream);
   }
   if (!is_linear(given, dst)) {
+    if (!waits && is_dense(*dst.unsafeGetTensorImpl())) {  // as CUDA does
+      const at::Tensor staging = staging_like(dst, given.device().index(), dst.scalar_type());
+      if (try_within_device(given, staging)) {
+        device_to_host(staging, dst, non_blocking);
+        return;
+      }
+    }
+    refuse_waiting_copy(stream);
     if (is_dense(*given.unsafeGetTensorImpl())) {
       const at::Tensor staging = at::detail::empty_strided_cpu(given.sizes(), given.strides(), given.scalar_type());
       copy_bits(given, staging);
@@ -145,11 +181,9 @@ void device_to_host(const at::Tensor& given, const at::Tensor& dst, bool non_blo
     }
     return;
   }
-  const bool waits = !non_blocking || !is_pinned(dst.const_data_ptr());
   if (waits) {
     note_sync("a copy to the host");
-  }
-  if (!waits) {
+  } else {
     keep_pinned(dst, stream);
     observe_host(dst, stream, /*is_write=*/true);
   }
@@ -158,8 +192,6 @@ void device_to_host(const at::Tensor& given, const at::Tensor& dst, bool non_blo
     wait_for_copy(stream, dst);
   }
 }
-
-void within_device(const at::Tensor& src, const at::Tensor& dst);
 
 // Return the elements as they lie in memory: without lazy conjugation and negation.
 at::Tensor plain(const at::Tensor& tensor) {
@@ -193,29 +225,33 @@ bool copy_lazy(const at::Tensor& src, const at::Tensor& dst) {
   return true;
 }
 
-void within_device(const at::Tensor& src, const at::Tensor& dst) {
+bool try_within_device(const at::Tensor& src, const at::Tensor& dst) {
   Stream& stream = current_stream(src.device().index());
   if (is_linear(src, dst)) {
     if (src.const_data_ptr() != dst.const_data_ptr()) {
       copy_bytes(stream, dst.data_ptr(), dst.device(), src.const_data_ptr(), src.device(), src.nbytes());
     }
-    return;
+    return true;
   }
   if (copy_on_host(src, dst) || copy_lazy(src, dst) || (!same_bits(src, dst) && copy_by_plan(src, dst))) {
-    return;
+    return true;
   }
   if (spans_meet(src, dst)) {  // for example x[:, 1:] = x[:, :-1]: drivers copy only between disjoint memory
-    const at::Tensor apart = dense_like(src, src.device().index(), src.scalar_type());
-    copy_bits(src, apart);
+    const at::Tensor apart = staging_like(src, src.device().index(), src.scalar_type());
     within_device(src, apart);
     within_device(apart, dst);
-    return;
+    return true;
   }
-  if (copy_strided_by_driver(src, dst, stream) || copy_by_plan(src, dst)) {
+  return copy_strided_by_driver(src, dst, stream) || copy_by_plan(src, dst);
+}
+
+void within_device(const at::Tensor& src, const at::Tensor& dst) {
+  if (try_within_device(src, dst)) {
     return;
   }
   // The device cannot do it: copy through the host, and keep what lies between
   // the elements of a dst with gaps.
+  Stream& stream = current_stream(src.device().index());
   refuse_waiting_copy(stream);
   report_fallback(operator_named("aten::copy_"));
   if (is_dense(*dst.unsafeGetTensorImpl())) {
@@ -266,7 +302,7 @@ at::Tensor copy_from(const at::Tensor& given, const at::Tensor& dst, bool non_bl
   if (dst.numel() == 0 && given.numel() <= 1) {
     return dst;
   }
-  const at::Tensor src = given.sizes() == dst.sizes() ? given : given.expand(dst.sizes());
+  const at::Tensor src = expanded(given, dst);
   if (src.numel() == 0) {
     return dst;
   }
@@ -290,7 +326,7 @@ at::Tensor copy_from(const at::Tensor& given, const at::Tensor& dst, bool non_bl
       between_devices(src, dst);
     }
   } else if (to_our_device) {
-    host_to_device(src, dst, non_blocking);
+    host_to_device(given, dst, non_blocking);
   } else {
     device_to_host(src, dst, non_blocking);
   }

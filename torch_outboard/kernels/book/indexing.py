@@ -310,7 +310,10 @@ def _embedding_renorm(self: torch.Tensor, indices: torch.Tensor, max_norm: float
 
 
 OPERATORS = (
-    Operator("aten::_assert_async", facts=Facts(judges="values", kernel_checks=True)),
+    Operator(
+        "aten::_assert_async",
+        facts=Facts(judges="values", kernel_checks=True, bad_arguments={"self": "is_no_truth"}),
+    ),
     Operator("aten::_assert_async.default", decomposition=_assert_async),
     Operator(
         "aten::_index_put_impl_", facts=Facts(bad_arguments={"self indices values accumulate": "is_bad_index_put"})
