@@ -16,7 +16,8 @@ import pytest
 WIDTHS = (400, 1600)
 _NAMES = ("chromium-headless-shell", "chromium", "google-chrome")
 
-# What a person would see as broken, and what the test's own script returns. A page's policy may forbid scripts.
+# What a person would see as broken, and what the test's own script returns. A page's policy may
+# forbid scripts.
 _PROBE = """<pre id="probe"></pre><script>
 addEventListener("load", () => setTimeout(() => {
   const result = (() => { %s })();

@@ -153,12 +153,13 @@ def test_only_drivers_know_the_names_of_drivers():
         driver = found.load()
         words |= {name, driver.name, driver.__name__, f"libob_{name}"}
     # Languages of kernels are named after languages, also in what they write: opencl_c,
-    # #pragma OPENCL, and macros of compilers, which begin with two underscores.
+    # #pragma OPENCL, attributes of Slang ([[vk::…]]), and macros of compilers, which begin with
+    # two underscores.
     # "null" is a word of C, and a driver's only in quotes.
     quoted = {word for word in words if word == "null"}
     pattern = re.compile(
         "|".join(
-            [rf"(?<![a-z])(?<!#pragma )(?<!\b__){word}(?!_c\b)(?![a-z])" for word in sorted(words - quoted)]
+            [rf"(?<![a-z])(?<!#pragma )(?<!\b__){word}(?!_c\b)(?![a-z])(?!::)" for word in sorted(words - quoted)]
             + [rf"[\"'`]{word}[\"'`]" for word in quoted]
         ),
         re.IGNORECASE,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The dialect slang: Slang for drivers whose `program_build` makes SPIR-V of it, such as Vulkan's.
+"""The dialect slang, for drivers whose `program_build` makes SPIR-V of it.
 
 A kernel is an entry point. Its parameters are the fields of a struct in push constants, or, if the struct is too large,
 in memory whose address is pushed. The struct's first field is the number of the launch's first group, since a device
