@@ -277,7 +277,9 @@ ob_status device_properties(void* self, int32_t index, ob_device_properties* out
         static_cast<int32_t>(std::min(limits.maxComputeWorkGroupInvocations, limits.maxComputeWorkGroupSize[0]));
     p.shared_memory_per_block = limits.maxComputeSharedMemorySize;
     p.is_integrated = found.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU || found.is_cpu() ? 1 : 0;
-    p.machine = found.is_cpu() ? OB_MACHINE_CPU : OB_MACHINE_GPU;
+    // Also of lavapipe: it ends an item's loops after 65,535 turns, silently, and kernels for CPUs
+    // have one item for a row.
+    p.machine = OB_MACHINE_GPU;
     p.addresses_host_memory = device->addresses_host_memory ? 1 : 0;
     p.follows_addresses = 1;
     support::return_struct(p, out_properties);
