@@ -159,6 +159,14 @@ void Event::synchronize(Leave leave) const {
   }
 }
 
+void Event::synchronize_for_queued_work() const {
+  wait(Leave::Never);
+  if (handle_ != 0) {
+    tell_failures(before_, AskDriver::No);
+    detail::after_wait(device_);
+  }
+}
+
 void Event::drain() const {
   wait(Leave::Never);
 }

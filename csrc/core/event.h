@@ -57,6 +57,8 @@ class OUTBOARD_API Event {
   // Wait for the latest record. Then raise the first failure of earlier work that the recording
   // stream has not raised yet, once.
   void synchronize(Leave leave = Leave::Never) const;
+  // Do the same on a thread for which queued work waits, as it does for a group's.
+  void synchronize_for_queued_work() const;
   // Wait only, for owners of memory. A failure is left to the user's next wait.
   void drain() const;
   // Return the milliseconds from this event to `end`. Both must be recorded with

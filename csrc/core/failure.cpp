@@ -311,10 +311,12 @@ void keep_driver_failure(Stream& stream) {
 
 }  // namespace
 
-void tell_failures(const Standing& before) {
-  keep_driver_failure(*before.stream);
-  for (const Dependency& on : before.others) {
-    keep_driver_failure(*on.stream);
+void tell_failures(const Standing& before, AskDriver ask) {
+  if (ask == AskDriver::Yes) {
+    keep_driver_failure(*before.stream);
+    for (const Dependency& on : before.others) {
+      keep_driver_failure(*on.stream);
+    }
   }
   if (C10_UNLIKELY(detail::has_records())) {  // before a caller can take it for done
     detail::read_record(*before.stream);

@@ -124,9 +124,14 @@ OUTBOARD_API Standing standing_of(StreamState& stream);
 // Make work that is queued on the stream from now on depend on everything before `before`.
 OUTBOARD_API void depend_on(StreamState& stream, const Standing& before);
 
+// Whether the driver is asked for failures of its own work. It tells them at a wait for the whole
+// stream, which takes in what other threads queue meanwhile. A thread for which queued work waits
+// must not ask: it would wait for itself.
+enum class AskDriver : bool { No, Yes };
+
 // Raise the first failure before `before` that its stream has not raised. Call it
 // once all of that work has run.
-OUTBOARD_API void tell_failures(const Standing& before);
+OUTBOARD_API void tell_failures(const Standing& before, AskDriver ask = AskDriver::Yes);
 inline void tell_failures(StreamState& stream) {
   tell_failures(standing_of(stream));
 }

@@ -135,12 +135,12 @@ void Staging::reach(const Tensors& tensors, Tensors* views, Tensors* buffers) co
 
 void Staging::wait_until_ready() {
   if (streams_.current != nullptr) {
-    ready_.synchronize();
+    ready_.synchronize_for_queued_work();
   }
   for (Stream* const stream : followed_) {
     Event end;
     end.record(*stream);
-    end.synchronize();
+    end.synchronize_for_queued_work();
   }
   is_ready_ = true;
   for (size_t i = 0; i < in_.size(); ++i) {

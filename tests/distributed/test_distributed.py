@@ -287,6 +287,37 @@ def test_the_digits_are_learned_by_other_devices(run_ranks, losses_of_one_proces
     assert losses == pytest.approx(losses_of_one_process[:2], abs=5e-4)
 
 
+def test_a_thread_of_a_group_waits_for_no_whole_stream(run_python: RunPython) -> None:
+    """Such a wait takes in what the program queues meanwhile, and that waits for the group's thread."""
+    run_python(
+        """
+import threading, time
+import torch, torch_outboard
+import torch.distributed as dist
+from examples.pure_python_driver import PythonDriver
+
+callers = set()
+
+class Watched(PythonDriver):
+    def stream_synchronize(self, *arguments):
+        callers.add(threading.get_ident())
+        return super().stream_synchronize(*arguments)
+
+module = torch_outboard.attach(Watched())
+dist.init_process_group(rank=0, world_size=1, store=dist.HashStore())
+tensor = torch.ones(64, device="python")
+for _ in range(5):
+    tensor = tensor.clone()  # work of the driver's own
+    work = dist.all_reduce(tensor, async_op=True)
+    while not work.is_completed():
+        time.sleep(0.001)
+assert (tensor.cpu() == 1).all()
+assert callers <= {threading.get_ident()}
+dist.destroy_process_group()
+"""
+    )
+
+
 def test_the_patch_is_needed(run_python: RunPython) -> None:
     run_python(
         """
