@@ -94,7 +94,7 @@ std::vector<ListedOp> make_list() {
   AT_FORALL_FP32_SET_OPT_DTYPE(OUTBOARD_FP32_SET_OPT_DTYPE)
   AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE(OUTBOARD_DIFFERENT_SIGNATURE)
   AT_FORALL_PROMOTE(OUTBOARD_PROMOTE)
-#if OUTBOARD_TORCH_MINOR >= 15
+#if OUTBOARD_TORCH_MINOR >= 14
   OUTBOARD_FP32(linalg_matrix_sqrth)  // only on CUDA's own list, which is in no header
 #endif
   result.push_back(

@@ -62,10 +62,10 @@ def test_plans_are_listed(folder: Path) -> None:
 
 
 def test_a_reason_is_listed_with_what_to_do(folder: Path) -> None:
-    refusal = "there are no products of torch.float8_e4m3fn"
+    refusal = "there are no products of torch.float8_e4m3fn [products]"
     Store(folder).save(key("aten::mm", MATRIX, MATRIX), [*SIZES, *SIZES], Answer("", [], refusal, True))
     (line,) = [line for line in run("list").output.splitlines() if line.startswith("aten::mm(")]
-    assert f"none, {refusal} [products]. No template has products of this type. Convert to float32, " in line
+    assert f"none, {refusal}. No template has products of this type. Convert to float32, " in line
 
 
 def test_a_folder_that_is_no_text_is_used_and_shown(tmp_path: Path, monkeypatch: Any) -> None:

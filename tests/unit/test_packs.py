@@ -205,7 +205,7 @@ def test_plans_are_found_by_key(pack: Path) -> None:
 
 
 def test_refusals_are_found_too(pack: Path) -> None:
-    refusal = refused(OperatorRefusal("it is about storages"))
+    refusal = refused(OperatorRefusal("it is about storages [no-definition]"))
     store = Store(pack.parent / "more")
     store.save("b", SIZES, refusal)
     (path,) = (one for one in (pack.parent / "more").rglob("*.class"))

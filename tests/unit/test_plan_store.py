@@ -230,9 +230,12 @@ def test_a_class_has_several_plans(tmp_path: Path) -> None:
 
 def test_refusals_of_classes_are_kept_and_of_calls_are_not(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.save("a", SIZES, refused(CallRefusal("its graph has constants")))
+    store.save("a", SIZES, refused(CallRefusal("its graph has constants [no-definition]")))
     assert store.plans("a") == [] and store.saved == 0 and not files_of(tmp_path)
-    for kept in (OperatorRefusal("it is about storages"), ClassRefusal("its tensors are complex")):
+    for kept in (
+        OperatorRefusal("it is about storages [no-definition]"),
+        ClassRefusal("its tensors are complex [complex-formula]"),
+    ):
         store.save("a", SIZES, refused(kept))
         assert store.plans("a") == [refused(kept)] and store.plans("b") == []
     store.save("a", SIZES, ANSWER)
@@ -241,7 +244,7 @@ def test_refusals_of_classes_are_kept_and_of_calls_are_not(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["operator", "refusal", "refusal-" + "0" * 32])
 def test_refusals_of_older_versions_are_not_read(tmp_path: Path, name: str) -> None:
-    Store(tmp_path).save("a", SIZES, refused(OperatorRefusal("it is about storages")))
+    Store(tmp_path).save("a", SIZES, refused(OperatorRefusal("it is about storages [no-definition]")))
     (path,) = files_of(tmp_path)
     path.rename(path.with_suffix(f".{name}"))
     assert Store(tmp_path).plans("a") == [] and is_name(path.with_suffix(f".{name}").name)

@@ -120,7 +120,9 @@ def _search(plan: Plan, runner: Runner, pool: ThreadPoolExecutor, common: Mappin
     noise = noise_of(first, second)
     found = Finding(plan, second, runs=2, notes=noise.describe())
     if not second.answer:
-        found.notes.append("the program ends its process itself, so the sanitizer's reports are lost")
+        found.notes.append(
+            "the program ends its process itself, so of the sanitizer's reports there is only what it has printed"
+        )
     if _has_one_stream(second):
         found.notes.append("nothing to find: one stream")
     else:
