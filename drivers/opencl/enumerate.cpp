@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "../support/child.h"
+#include "../support/lookup.h"
 
 namespace opencl {
 namespace {
@@ -193,23 +193,14 @@ Enumeration enumerate(const Api& api, const Options& options) {
 }
 
 int32_t probe(const Options& options, Enumeration* out_enumeration) {
-  std::vector<std::string> lines;
-  std::string why;
   const auto work = [&] {
     Api api;
     Enumeration found;
     if (api.load(options.library, &found.error)) found = enumerate(api, options);
     return report(found);
   };
-  if (!support::ask_child(work, &lines, &why) || lines.size() < 2) {
-    out_enumeration->error = "the child process that counts the OpenCL devices " +
-                             (why.empty() ? "said nothing" : why) +
-                             ". Leave out a runtime with OCL_ICD_VENDORS, which names a folder of .icd files.";
-    return 0;
-  }
-  out_enumeration->error = lines[1];
-  out_enumeration->left_out.assign(lines.begin() + 2, lines.end());
-  return static_cast<int32_t>(std::strtol(lines[0].c_str(), nullptr, 10));
+  return support::count_in_child(
+      work, "OpenCL", "Leave out a runtime with OCL_ICD_VENDORS, which names a folder of .icd files.", out_enumeration);
 }
 
 }  // namespace opencl

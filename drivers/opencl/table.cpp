@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cinttypes>
 #include <cstdio>
 #include <cstring>
 
+#include "../support/lookup.h"
 #include "../support/table.h"
 #include "driver.h"
 
@@ -253,29 +253,7 @@ std::string where(const Driver& driver, int32_t device) {
 }
 
 ob_status Driver::find_devices(int32_t index, const FoundDevice** out_found) {
-  const std::lock_guard lock(mutex);
-  if (is_enumerated && owner != getpid()) {
-    return fail(OB_FAILED_PRECONDITION,
-                "OpenCL was opened before this process was forked, and does not survive that: use the start method "
-                "'spawn'");
-  }
-  if (!is_enumerated) {
-    if (std::string error; !api.load(options.library, &error)) return fail(OB_UNAVAILABLE, "%s", error.c_str());
-    enumeration = enumerate(api, options);
-    is_enumerated = true;
-    owner = getpid();
-  }
-  const size_t count = enumeration.devices.size();
-  if (index < 0 || static_cast<size_t>(index) >= count) {
-    if (is_probed && index >= 0 && index < probed_count) {
-      return fail(OB_UNAVAILABLE, "device %d was there when the devices were counted and is gone now; there are %zu",
-                  index, count);
-    }
-    return fail(OB_INVALID_ARGUMENT, "there is no device %d; the number of devices is %zu%s%s", index, count,
-                enumeration.error.empty() ? "" : ": ", enumeration.error.c_str());
-  }
-  *out_found = &enumeration.devices[static_cast<size_t>(index)];
-  return OB_OK;
+  return support::find_devices(*this, "OpenCL", enumerate, index, out_found);
 }
 
 ob_status Driver::find_open(int32_t index, Device** out_device) {
@@ -286,23 +264,11 @@ ob_status Driver::find_open(int32_t index, Device** out_device) {
 }
 
 ob_status Driver::find_stream(int32_t index, uint64_t handle, Stream** out_stream) {
-  std::unique_ptr<Stream>* found = streams.find(handle);
-  if (found == nullptr || (*found)->device != index) [[unlikely]] {
-    return fail(OB_INVALID_ARGUMENT,
-                "device %d has no stream 0x%" PRIx64 ": never created, destroyed, or of another device", index, handle);
-  }
-  *out_stream = found->get();
-  return OB_OK;
+  return support::find_owned(streams, &Stream::device, "stream", index, handle, out_stream);
 }
 
 ob_status Driver::find_event(int32_t index, uint64_t handle, Event** out_event) {
-  std::unique_ptr<Event>* found = events.find(handle);
-  if (found == nullptr || (*found)->device != index) [[unlikely]] {
-    return fail(OB_INVALID_ARGUMENT,
-                "device %d has no event 0x%" PRIx64 ": never created, destroyed, or of another device", index, handle);
-  }
-  *out_event = found->get();
-  return OB_OK;
+  return support::find_owned(events, &Event::device, "event", index, handle, out_event);
 }
 
 void fill_device_entries(ob_driver* table) {

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "../support/child.h"
+#include "../support/lookup.h"
 
 namespace vulkan {
 namespace {
@@ -214,23 +214,15 @@ Enumeration enumerate(const Api& api, const Options& options) {
 }
 
 int32_t probe(const Options& options, Enumeration* out_enumeration) {
-  std::vector<std::string> lines;
-  std::string why;
   const auto work = [&] {
     Api api;
     Enumeration found;
     if (api.load(options.library, &found.error)) found = enumerate(api, options);
     return report(found);
   };
-  if (!support::ask_child(work, &lines, &why) || lines.size() < 2) {
-    out_enumeration->error = "the child process that counts the Vulkan devices " +
-                             (why.empty() ? "said nothing" : why) +
-                             ". Leave out a driver with VK_DRIVER_FILES, which names the .json files of the others.";
-    return 0;
-  }
-  out_enumeration->error = lines[1];
-  out_enumeration->left_out.assign(lines.begin() + 2, lines.end());
-  return static_cast<int32_t>(std::strtol(lines[0].c_str(), nullptr, 10));
+  return support::count_in_child(work, "Vulkan",
+                                 "Leave out a driver with VK_DRIVER_FILES, which names the .json files of the others.",
+                                 out_enumeration);
 }
 
 }  // namespace vulkan

@@ -113,7 +113,8 @@ at::Tensor expanded(const at::Tensor& tensor, const at::Tensor& dst) {
   return tensor.sizes() == dst.sizes() ? tensor : tensor.expand(dst.sizes());
 }
 
-// Return an empty tensor on a device that lies as the dense `like` does.
+// Return an empty dense tensor on a device that holds what `like` holds, also if that is lazily
+// conjugated.
 at::Tensor staging_like(const at::Tensor& like, c10::DeviceIndex device, c10::ScalarType dtype) {
   const at::Tensor staging = dense_like(like, device, dtype);
   copy_bits(like, staging);
@@ -172,8 +173,7 @@ void device_to_host(const at::Tensor& given, const at::Tensor& dst, bool non_blo
       return;
     }
     // A dense copy on the device moves only what is needed; if none can be made, move the span.
-    const at::Tensor dense = dense_like(given, given.device().index(), given.scalar_type());
-    copy_bits(given, dense);
+    const at::Tensor dense = staging_like(given, given.device().index(), given.scalar_type());
     if (copy_on_host(given, dense) || copy_strided_by_driver(given, dense, stream)) {
       device_to_host(dense, dst, non_blocking);
     } else {
@@ -272,12 +272,10 @@ void between_devices(const at::Tensor& given, const at::Tensor& dst) {
   const c10::DeviceIndex dst_device = dst.device().index();
   at::Tensor src = given;
   if (!is_linear(src, dst)) {
-    src = dense_like(dst, src_device, dst.scalar_type());
-    copy_bits(dst, src);
+    src = staging_like(dst, src_device, dst.scalar_type());
     within_device(given, src);
     if (!is_linear(src, dst)) {
-      const at::Tensor staging = dense_like(dst, dst_device, dst.scalar_type());
-      copy_bits(dst, staging);
+      const at::Tensor staging = staging_like(dst, dst_device, dst.scalar_type());
       between_devices(src, staging);
       within_device(staging, dst);
       return;
