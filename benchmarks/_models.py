@@ -52,11 +52,21 @@ def _torchvisions(name: str, images: int) -> Model:
     def make(is_tiny: bool) -> tuple[nn.Module, Batch, Loss]:
         import torchvision
 
-        count, size = (2, 64 if name not in ("vit_b_16", "swin_t") else 224) if is_tiny else (images, 224)
+        count, size = (2, 64 if name not in ("vit_b_16", "swin_t", "maxvit_t") else 224) if is_tiny else (images, 224)
         batch = {"images": torch.randn(count, 3, size, size), "labels": torch.randint(1000, (count,))}
-        return getattr(torchvision.models, name)(weights=None), batch, _classified
+        # Only some of the models have further outputs for their training.
+        options = {"aux_logits": False, "init_weights": True} if name == "googlenet" else {}
+        return getattr(torchvision.models, name)(weights=None, **options), batch, _classified
 
     return Model(make)
+
+
+def _r3d(is_tiny: bool) -> tuple[nn.Module, Batch, Loss]:
+    import torchvision
+
+    count, frames, size = (1, 4, 32) if is_tiny else (8, 16, 112)
+    batch = {"images": torch.randn(count, 3, frames, size, size), "labels": torch.randint(400, (count,))}
+    return torchvision.models.video.r3d_18(weights=None), batch, _classified
 
 
 def _fcn(is_tiny: bool) -> tuple[nn.Module, Batch, Loss]:
@@ -160,6 +170,31 @@ def _lstm(is_tiny: bool) -> tuple[nn.Module, Batch, Loss]:
     return Recurrent(tokens, width, 2), {"tokens": torch.randint(tokens, (rows, length))}, _next_token
 
 
+# Of points.
+
+
+class GaussianProcess(nn.Module):
+    """A Gaussian process, arXiv 2004.03178 (1): the negative logarithm of its marginal likelihood, in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_length, self.log_scale, self.log_noise = (nn.Parameter(torch.zeros(())) for _ in range(3))
+
+    def forward(self, points: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(points.device.type, enabled=False):
+            squares = torch.cdist(points, points).square() / (2 * self.log_length.exp().square())
+            noise = (0.1 + self.log_noise.exp()) * torch.eye(points.shape[0], device=points.device)
+            factor = torch.linalg.cholesky(self.log_scale.exp() * torch.exp(-squares) + noise)
+            whitened = torch.linalg.solve_triangular(factor, values[:, None], upper=False)
+            return whitened.square().mean() + factor.diagonal().log().mean()
+
+
+def _gaussian_process(is_tiny: bool) -> tuple[nn.Module, Batch, Loss]:
+    count = 20 if is_tiny else 1000
+    batch = {"points": torch.randn(count, 4), "values": torch.randn(count)}
+    return GaussianProcess(), batch, lambda model, batch: model(**batch)
+
+
 _TINY = {"vocab_size": 99}
 _TINY_WIDE = {**_TINY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 _GROUPED = {"vocab_size": 32_000, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8}
@@ -208,4 +243,22 @@ MODELS = {
         **{"decoder_attention_heads": 6, "encoder_ffn_dim": 1536, "decoder_ffn_dim": 1536},
     ),
     "lstm": Model(_lstm),
+    "densenet121": _torchvisions("densenet121", 32),
+    "googlenet": _torchvisions("googlenet", 32),
+    "mnasnet": _torchvisions("mnasnet1_0", 32),
+    "regnet": _torchvisions("regnet_y_400mf", 32),
+    "shufflenet": _torchvisions("shufflenet_v2_x1_0", 32),
+    "maxvit_t": _torchvisions("maxvit_t", 8),
+    "r3d_18": Model(_r3d),
+    "bloom": _of_transformers(
+        *("BloomForCausalLM", "BloomConfig", 8, _OF_A_DECODER, {**_TINY, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
+        **{"vocab_size": 32_000, "hidden_size": 512, "n_layer": 8, "n_head": 8},
+    ),
+    "mixtral": _of_transformers(
+        *("MixtralForCausalLM", "MixtralConfig", 8, _OF_A_DECODER),
+        {**_TINY_WIDE, "num_key_value_heads": 2, "num_local_experts": 4},
+        **{**_GROUPED, "intermediate_size": 768, "num_hidden_layers": 4},
+        **{"num_attention_heads": 8, "num_key_value_heads": 4, "num_local_experts": 8},
+    ),
+    "gaussian_process": Model(_gaussian_process),
 }
