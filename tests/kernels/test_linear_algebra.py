@@ -50,6 +50,53 @@ def regular(*shape: int) -> torch.Tensor:
     return torch.randn(shape) + 2 * shape[-1] ** 0.5 * torch.eye(shape[-1])
 
 
+# None has a whole number of blocks.
+def test_matrices_that_are_factored_by_blocks(device):
+    a, b = regular(300, 300), torch.randn(300, 5)
+    compare(device, linalg.lu_factor_ex, a)
+    compare(device, linalg.inv, a)
+    compare(device, lambda a: linalg.det(a / 35), a)
+    compare(device, linalg.slogdet, a.mT)
+    compare(device, lambda a, b: linalg.solve(a, b.mT, left=False), a, b)
+    compare(device, lambda a, b: linalg.lu_solve(*linalg.lu_factor(a), b, adjoint=True), a, b)
+    positive = a @ a.mT / 300
+    for upper in (False, True):
+        compare(device, lambda a, upper=upper: linalg.cholesky(a, upper=upper), positive)
+        factor = linalg.cholesky(positive, upper=upper)
+        compare(device, lambda f, b, upper=upper: linalg.solve_triangular(f, b, upper=upper), factor, b)
+        compare(device, lambda f, b, upper=upper: torch.cholesky_solve(b, f, upper=upper), factor, b)
+    unit = factor / 300
+    compare(device, lambda f, b: linalg.solve_triangular(f, b.mT, upper=True, left=False, unitriangular=True), unit, b)
+
+
+def test_batches_of_matrices_that_are_factored_by_blocks(device):
+    a, b = regular(2, 270, 270), torch.randn(2, 270, 5)
+    compare(device, linalg.solve, a, b)
+    compare(device, linalg.solve, a, b[..., 0])
+    compare(device, linalg.cholesky, a @ a.mT / 270)
+
+
+def test_a_matrix_of_blocks_says_where_it_fails(device):
+    a = torch.eye(300)
+    a[200, 200] = a[270, 270] = -1
+    assert linalg.cholesky_ex(a.to(device)).info.item() == 201
+    with pytest.raises(linalg.LinAlgError, match="leading minor of order 201"):
+        linalg.cholesky(a.to(device))
+    a[200] = 0
+    assert linalg.lu_factor_ex(a.to(device)).info.item() == 201
+    with pytest.raises(linalg.LinAlgError, match="singular"):
+        linalg.inv(a.to(device))
+
+
+def test_gradients_of_factors_by_blocks(device):
+    def of(a):
+        a = a.requires_grad_()
+        positive = a @ a.mT / a.shape[-1] + torch.eye(a.shape[-1], device=a.device)
+        return torch.autograd.grad(linalg.cholesky(positive).diagonal().log().sum() + linalg.det(a / 35), a)[0]
+
+    compare(device, of, regular(280, 280))
+
+
 @pytest.mark.parametrize("shape", [(2, 3, 5, 4), (2, 3, 4, 5), (2, 3, 40, 33)])
 def test_lu(device, shape):
     a = torch.randn(shape)
@@ -225,7 +272,7 @@ def test_results_are_written_where_the_caller_says(device):
 
 def test_large_matrices_are_left_to_the_cpu(device):
     with pytest.raises(torch_outboard.NotSupportedError, match="has more than 256 rows and columns"):
-        linalg.inv(torch.zeros(300, 300, device=device))
+        linalg.svdvals(torch.zeros(300, 300, device=device))
     assert linalg.qr(torch.ones(300, 2, device=device), "r").R.shape == (2, 2)
 
 

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "ops/planned/composed_attention.h"
+#include "ops/planned/composed_blocks.h"
 #include "ops/planned/composed_factors.h"
 #include "ops/tensors/sparse.h"
 #include "ops/tensors/tensor_utils.h"

@@ -343,18 +343,20 @@ def _svd(a: torch.Tensor, full_matrices: bool = False, compute_uv: bool = True, 
 
 
 OPERATORS = (
-    Operator("aten::_cholesky_solve_helper.default", decomposition=_cholesky_solve),
-    Operator("aten::_linalg_det.default", decomposition=_det),
+    Operator(
+        "aten::_cholesky_solve_helper.default", decomposition=_cholesky_solve, facts=Facts(composed="cholesky_solve")
+    ),
+    Operator("aten::_linalg_det.default", decomposition=_det, facts=Facts(composed="determinant")),
     Operator("aten::_linalg_eigh", facts=Facts(raises_at_call=True, check_values="check_ends")),
     Operator("aten::_linalg_eigh.default", decomposition=_eigh),
     Operator("aten::_linalg_eigvals aten::linalg_eig", facts=Facts(raises_at_call=True)),
-    Operator("aten::_linalg_slogdet.default", decomposition=_slogdet),
+    Operator("aten::_linalg_slogdet.default", decomposition=_slogdet, facts=Facts(composed="log_determinant")),
     Operator(
         "aten::_linalg_solve_ex aten::linalg_cholesky_ex aten::linalg_inv_ex aten::linalg_ldl_factor_ex "
         "aten::linalg_lu_factor_ex",
         facts=Facts(accepts="identities"),
     ),
-    Operator("aten::_linalg_solve_ex.default", decomposition=_solve_ex, facts=Facts(composed="checked_factors")),
+    Operator("aten::_linalg_solve_ex.default", decomposition=_solve_ex, facts=Facts(composed="solve_ex")),
     Operator("aten::_linalg_svd", facts=Facts(raises_at_call=True, correct="correct_svd", check_values="check_ends")),
     Operator("aten::_linalg_svd.default", decomposition=_svd),
     Operator(
@@ -366,22 +368,28 @@ OPERATORS = (
         "aten::cholesky_inverse",
         facts=Facts(accepts="identities", bad_dtypes={"self": "has_integral_type"}, check_values="check_factor"),
     ),
-    Operator("aten::cholesky_inverse.default", decomposition=_cholesky_inverse),
+    Operator(
+        "aten::cholesky_inverse.default", decomposition=_cholesky_inverse, facts=Facts(composed="cholesky_inverse")
+    ),
     Operator("aten::geqrf.default", decomposition=_geqrf),
-    Operator("aten::linalg_cholesky_ex.default", decomposition=_cholesky_ex, facts=Facts(composed="checked_factors")),
+    Operator("aten::linalg_cholesky_ex.default", decomposition=_cholesky_ex, facts=Facts(composed="cholesky_ex")),
     Operator("aten::linalg_householder_product.default", decomposition=_householder_product),
-    Operator("aten::linalg_inv_ex.default", decomposition=_inv_ex, facts=Facts(composed="checked_factors")),
+    Operator("aten::linalg_inv_ex.default", decomposition=_inv_ex, facts=Facts(composed="inverse_ex")),
     Operator("aten::linalg_ldl_factor_ex.default", facts=Facts(composed="checked_factors")),
     Operator("aten::linalg_ldl_solve aten::linalg_lu_solve aten::lu_unpack", facts=Facts(accepts="ones")),
     # Residuals exist only if the matrix turns out to have full rank.
     Operator("aten::linalg_lstsq", facts=Facts(has_misleading_meta=True)),
     Operator("aten::linalg_lstsq.out", facts=Facts(composed="least_squares")),
     Operator("aten::linalg_lu.default", decomposition=_lu),
-    Operator("aten::linalg_lu_factor_ex.default", decomposition=_lu_factor_ex, facts=Facts(composed="checked_factors")),
-    Operator("aten::linalg_lu_solve.default", decomposition=_lu_solve),
+    Operator("aten::linalg_lu_factor_ex.default", decomposition=_lu_factor_ex, facts=Facts(composed="lu_factor_ex")),
+    Operator("aten::linalg_lu_solve.default", decomposition=_lu_solve, facts=Facts(composed="lu_solve")),
     Operator("aten::linalg_matrix_exp.default", facts=Facts(composed="matrix_exponential")),
     Operator("aten::linalg_qr.default", decomposition=_qr),
-    Operator("aten::linalg_solve_triangular.default", decomposition=_solve_triangular),
+    Operator(
+        "aten::linalg_solve_triangular.default",
+        decomposition=_solve_triangular,
+        facts=Facts(composed="solve_triangular"),
+    ),
     Operator("aten::lu_unpack.default", decomposition=_lu_unpack),
     Operator("aten::ormqr.default", decomposition=_ormqr),
     Operator("aten::triangular_solve.default", decomposition=_triangular_solve),

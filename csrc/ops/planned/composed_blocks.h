@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Factors and triangles of matrices that are too large for a kernel, which has one group for each
+// matrix: block by block, by products of matrices. Each returns false for a matrix that a kernel
+// takes, and where the host reaches the memory, since the CPU's library is faster there.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include "ops/call/call.h"
+
+namespace outboard {
+
+// aten::linalg_cholesky_ex, aten::linalg_lu_factor_ex. They wait if they are to raise errors.
+bool cholesky_ex(const Call& call, torch::jit::Stack& results);
+bool lu_factor_ex(const Call& call, torch::jit::Stack& results);
+
+// aten::linalg_solve_triangular: the blocks on the diagonal are inverted, all by one kernel.
+bool solve_triangular(const Call& call, torch::jit::Stack& results);
+
+// What follows from these: aten::linalg_lu_solve, aten::_linalg_solve_ex, aten::linalg_inv_ex,
+// aten::_linalg_det, aten::_linalg_slogdet, aten::_cholesky_solve_helper, aten::cholesky_inverse.
+bool lu_solve(const Call& call, torch::jit::Stack& results);
+bool solve_ex(const Call& call, torch::jit::Stack& results);
+bool inverse_ex(const Call& call, torch::jit::Stack& results);
+bool determinant(const Call& call, torch::jit::Stack& results);
+bool log_determinant(const Call& call, torch::jit::Stack& results);
+bool cholesky_solve(const Call& call, torch::jit::Stack& results);
+bool cholesky_inverse(const Call& call, torch::jit::Stack& results);
+
+}  // namespace outboard
