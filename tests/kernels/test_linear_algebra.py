@@ -51,6 +51,7 @@ def regular(*shape: int) -> torch.Tensor:
 
 
 # None has a whole number of blocks.
+@pytest.mark.long
 def test_matrices_that_are_factored_by_blocks(device):
     a, b = regular(300, 300), torch.randn(300, 5)
     compare(device, linalg.lu_factor_ex, a)
