@@ -48,6 +48,11 @@ def back(result):
 half = torch.bfloat16
 places = ones(3, dtype=torch.int64)
 back(F.conv2d(ones(2, 3, 16, 16), ones(8, 3, 3, 3), ones(8), stride=2))
+for groups in (16, 4):
+    for dtype in (torch.float32, half):
+        filters = ones(16, 16 // groups, 3, 3, dtype=dtype)
+        image = ones(2, 16, 9, 9, dtype=dtype).contiguous(memory_format=torch.channels_last)
+        back(F.conv2d(image, filters, padding=1, groups=groups))
 torch.mm(ones(200, 130), ones(130, 70)), torch.mm(ones(64, 64, dtype=half), ones(64, 64, dtype=half))
 back(F.scaled_dot_product_attention(*(ones(1, 2, 64, 32) for _ in range(3)), is_causal=True))
 back(F.layer_norm(ones(4, 512), (512,), ones(512), ones(512)))

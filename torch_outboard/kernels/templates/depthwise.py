@@ -236,6 +236,8 @@ class _Chunks:
             _HELPERS,
             {
                 "KIND": kind,
+                "READ": self.dialect.pointer(kind, is_written=False),
+                "WRITTEN": self.dialect.pointer(kind, is_written=True),
                 "FOUR": four,
                 "CHUNK": str(count),
                 "UNROLL": self.dialect.unroll,
@@ -249,7 +251,7 @@ class _Chunks:
 
 
 _HELPERS = """\
-OB_DEVICE void ob_load_chunk(float* into, OB_GLOBAL const $KIND* from, bool is_wide) {
+OB_DEVICE void ob_load_chunk(OB_OWN(float, into, $CHUNK), $READ from, bool is_wide) {
   if (is_wide) {
     ob_u32 word[4];
     $LOAD
@@ -260,7 +262,7 @@ OB_DEVICE void ob_load_chunk(float* into, OB_GLOBAL const $KIND* from, bool is_w
     for (int one = 0; one < $CHUNK; ++one) into[one] = $ELEMENT;
   }
 }
-OB_DEVICE void ob_store_chunk(OB_GLOBAL $KIND* to, const float* from, bool is_wide) {
+OB_DEVICE void ob_store_chunk($WRITTEN to, OB_OWN(float, from, $CHUNK), bool is_wide) {
   $KIND kept[$CHUNK];
   $UNROLL
   for (int one = 0; one < $CHUNK; ++one) $KEEP
