@@ -70,7 +70,11 @@ def test_live_blocks_have_their_stacks(device):
     ]
     assert found["state"] == "active_allocated" and found["requested_size"] == 5 * MIB
     assert "test_live_blocks_have_their_stacks" in names(found)
+    memory._record_memory_history()
+    block(device, 100)
+    assert memory._snapshot()["device_traces"][device.index]
     memory._record_memory_history(None)
+    assert not memory._snapshot()["device_traces"][device.index], "as torch.cuda, it forgets what it has recorded"
     assert not any(entry["frames"] for segment in memory._snapshot()["segments"] for entry in segment["blocks"])
 
 

@@ -178,8 +178,10 @@ with torch_outboard.as_cuda("sim") as running:
         torch.cuda.nvtx.range_push("step")
     with pytest.raises(torch_outboard.NotSupportedError, match="close it"):
         torch_outboard.as_cuda()
-    with pytest.raises(torch_outboard.NotSupportedError, match="torch.cuda.cudart"):
-        torch.cuda.cudart()
+    with pytest.raises(torch_outboard.NotSupportedError, match="cudaDeviceReset"):
+        torch.cuda.cudart().cudaDeviceReset()
+    with pytest.raises(torch_outboard.NotSupportedError, match="torch.cuda.current_blas_handle"):
+        torch.cuda.current_blas_handle()
 assert {name: value for name, value in vars(torch.cuda).items()} == before
 assert others == (torch.load, torch.Generator, torch.autocast.__init__, threading.Thread.start, registry)
 assert torch_outboard.as_cuda.patches() == {}
@@ -330,3 +332,71 @@ def test_processes_that_are_started_afresh(run_python, tmp_path):
     code = "import torch; assert not torch.cuda.is_available()"
     wrong = run_python(code, fresh=True, env={"OUTBOARD_DRIVER": "sim", "OUTBOARD_AS_CUDA": "fast"})
     assert "OUTBOARD_AS_CUDA=fast has no effect" in wrong.stderr
+
+
+def test_objects_are_torch_cudas(run_python):
+    """What libraries ask of streams, graphs, properties, storages, and the functions below torch.cuda."""
+    run_python(
+        START
+        + """
+import ctypes, uuid
+import pytest
+stream = torch.cuda.Stream(priority=-1)
+for one in (stream, torch.cuda.current_stream(), torch.cuda.default_stream(), torch.cuda.Stream(device="cuda:1")):
+    assert type(one) is torch.cuda.Stream and torch.Stream in type(one).mro() and "torch.cuda.Stream" in repr(one)
+assert torch.cuda.default_stream().cuda_stream == 0 != stream.cuda_stream
+assert torch.cuda.ExternalStream(stream.cuda_stream).cuda_stream == stream.cuda_stream
+same = torch.cuda.Stream(stream_id=stream.stream_id, device_index=0, device_type=stream.device_type)
+assert same == stream and hash(same) == hash(stream) and not isinstance(torch.Stream("cuda"), torch.cuda.Stream)
+with torch.cuda.stream(stream):
+    assert torch.cuda.current_stream() == stream
+    x = torch.ones(3, device="cuda")
+    event = stream.record_event()
+assert torch.Event in type(event).mro() and isinstance(event, torch.cuda.Event)
+x.record_stream(torch.cuda.current_stream())
+event.wait(torch.cuda.current_stream())
+class Own(torch.cuda.Stream):
+    pass
+assert type(Own()) is Own and isinstance(Own(), torch.cuda.Stream) and not isinstance(stream, Own)
+
+found = torch.cuda.get_device_properties(0)
+assert (found.major, found.minor) == (8, 6) == torch.cuda.get_device_capability()
+assert isinstance(found.uuid, uuid.UUID) and len(str(found.uuid)) == 36 and len(found.uuid.bytes) == 16
+
+graph = torch.cuda.CUDAGraph()
+with pytest.warns(UserWarning, match="The CUDA Graph is empty"), torch.cuda.graph(graph):
+    pass
+graph.reset()
+with warnings.catch_warnings(), torch.cuda.graph(graph):
+    warnings.simplefilter("error")
+    x + 1
+
+assert isinstance(x.double().storage(), torch.cuda.DoubleStorage)
+assert not isinstance(x.storage(), torch.cuda.DoubleStorage) and isinstance(x.storage(), torch.cuda.FloatStorage)
+assert not isinstance(x.storage(), torch.FloatStorage) and isinstance(x.cpu().storage(), torch.FloatStorage)
+
+runtime, host = torch.cuda.cudart(), torch.ones(20)
+assert runtime.cudaMemGetInfo(0) == torch.cuda.mem_get_info(0)
+torch.cuda.check_error(runtime.cudaHostRegister(host.data_ptr(), 80, 0))
+assert host.is_pinned() and runtime.cudaHostRegister(host.data_ptr(), 80, 0) == 712
+torch.cuda.check_error(runtime.cudaHostUnregister(host.data_ptr()))
+assert not host.is_pinned()
+with pytest.raises(torch.cuda.CudaError, match="not registered"):
+    torch.cuda.check_error(runtime.cudaHostUnregister(host.data_ptr()))
+with pytest.raises(torch.cuda.CudaError, match="out of memory"):
+    torch.cuda.check_error(2)
+with pytest.raises(torch.cuda.CudaError, match="unrecognized error code .98765."):
+    torch.cuda.check_error(98765)
+
+with pytest.raises(torch.cuda.OutOfMemoryError, match=r"CUDA out of memory\\. Tried .* GPU 0 has a total capacity of"):
+    torch.empty(1 << 40, dtype=torch.int8, device="cuda")
+torch.cuda.memory._record_memory_history(stacks="python")
+kept = torch.ones(5000, device="cuda")
+blocks = [one for part in torch.cuda.memory._snapshot()["segments"] for one in part["blocks"]]
+(own,) = [one for one in blocks if one["requested_size"] == 20000]
+assert own["frames"] and "as_cuda" not in own["frames"][0]["filename"]
+torch.cuda.memory._record_memory_history(None)
+address = torch._C._cuda_cudaCachingAllocator_raw_alloc(512, torch._C._cuda_getCurrentRawStream(0))
+torch._C._cuda_cudaCachingAllocator_raw_delete(address)
+"""
+    )

@@ -45,9 +45,14 @@ class CudaMode(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         own = self._own.get(func)
-        if own is not None:
-            return own(*args, **(kwargs or {}))
-        return func(*self._names.inward(args), **self._names.inward(kwargs or {}))
+        try:
+            if own is not None:
+                return own(*args, **(kwargs or {}))
+            return func(*self._names.inward(args), **self._names.inward(kwargs or {}))
+        except torch.OutOfMemoryError as error:
+            # Programs look for CUDA's words, to try again with a smaller batch.
+            error.args = (self._names.words_outward(str(error)),)
+            raise
 
     def _make_device(self, *arguments: Any, **named: Any) -> Any:
         # An index alone is a device of the accelerator.

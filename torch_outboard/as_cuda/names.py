@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,8 @@ class Names:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        # Makes a stream of torch.cuda from one of torch's own.
+        self.stream_outward: Callable[[Any], Any] = lambda stream: stream
 
     def inward(self, value: Any) -> Any:
         """Return a value with "cuda" replaced in devices and their texts, also inside of tuples, lists and dicts."""
@@ -41,10 +44,17 @@ class Names:
         return value
 
     def outward(self, value: Any) -> Any:
-        """Return a device, or the text of one, under the name that the program uses."""
-        if isinstance(value, torch.device) and value.type == self.name:
+        """Return a device under the name that the program uses, and a stream as torch.cuda has it."""
+        if isinstance(value, torch.device):
+            if value.type != self.name:
+                return value
             return torch.device(CUDA) if value.index is None else torch.device(CUDA, value.index)
-        return value
+        return self.stream_outward(value) if isinstance(value, torch._C.Stream) else value
+
+    def words_outward(self, text: str) -> str:
+        """Return the message of an error about memory in CUDA's words."""
+        text = text.replace(f"{self.name} out of memory", "CUDA out of memory", 1)
+        return re.sub(rf" on {self.name}:(\d+), which has a total capacity", r". GPU \1 has a total capacity", text)
 
     def wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function for a program that says "cuda"."""
@@ -55,11 +65,11 @@ class Names:
 
         return for_cuda
 
-    def standing_for(self, original: type, outward: tuple[str, ...] = ()) -> type:
+    def standing_for(self, original: type, outward: tuple[str, ...] = (), equals: bool = False) -> type:
         """Return a class like the original, whose constructor takes "cuda"; the original's objects are instances.
 
         Of the class's own objects the attributes `outward` are devices under the program's name. Without any, the
-        constructor makes the original's objects.
+        constructor makes the original's objects; with `equals`, their type equals the class.
         """
         names = self
 
@@ -70,6 +80,12 @@ class Names:
 
             def __instancecheck__(cls, instance: object) -> bool:
                 return issubclass(type(instance), cls)
+
+            def __eq__(cls, other: object) -> bool:
+                return cls is other or (equals and "_stands" in vars(cls) and other is original)
+
+            def __hash__(cls) -> int:
+                return hash(original) if equals and "_stands" in vars(cls) else super().__hash__()
 
             def __subclasscheck__(cls, other: type) -> bool:
                 stands = original if "_stands" in vars(cls) else None

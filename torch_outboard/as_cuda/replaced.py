@@ -16,7 +16,15 @@ import torch
 from torch_outboard._errors import NotSupportedError
 from torch_outboard._patching import Patching
 from torch_outboard.as_cuda.compiler import asked_by_compiler, replace_for_compiler
+from torch_outboard.as_cuda.cudart import Cudart
 from torch_outboard.as_cuda.names import CUDA, Names
+from torch_outboard.as_cuda.objects import (
+    as_cuda_stream,
+    make_graph_class,
+    make_properties,
+    make_snapshots,
+    make_stream_class,
+)
 from torch_outboard.device.parity import ABSENT
 from torch_outboard.distributed import BACKEND
 
@@ -39,6 +47,9 @@ _DTYPES = {
 # Functions whose names begin with an underscore, and which programs and torch's documents use.
 _PRIVATE = ("_dump_snapshot", "_record_memory_history", "_sleep", "_snapshot")
 
+# Functions of torch.cuda that call torch.cuda._cudart.
+_OF_CUDART = ("check_error", "cudart")
+
 _Around = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -57,7 +68,24 @@ def replace_all(patching: Patching, names: Names, capability: tuple[int, int], a
 
 def _functions_of_cuda(patching: Patching, names: Names, capability: tuple[int, int]) -> None:
     ours, theirs = torch.get_device_module(names.name), torch.cuda
+    _constructors(patching, names)
     reason = f"torch.cuda's functions and classes are those of torch.{names.name}"
+    stream_class = make_stream_class(torch.Stream, ours.Stream)
+    names.stream_outward = functools.partial(as_cuda_stream, stream_class)
+    own: dict[str, Any] = {
+        "CUDAGraph": make_graph_class(ours.Graph),
+        "ExternalStream": make_stream_class(stream_class, ours.ExternalStream),
+        "Stream": stream_class,
+        "_cudart": Cudart(ours),
+        "_lazy_init": lambda: None,
+        "default_generators": ours.default_generators,
+        "get_allocator_backend": lambda: "native",
+        "get_arch_list": lambda: [f"sm_{capability[0]}{capability[1]}"],
+        "get_device_capability": lambda device=None: capability,
+        "get_device_properties": names.wrapped(make_properties(ours, capability)),
+        "is_available": lambda: not asked_by_compiler(),
+    }
+    snapshots = {function.__name__: function for function in make_snapshots(ours.memory)}
     rooms = [(ours, theirs)]
     rooms += [(getattr(ours, room), getattr(theirs, room)) for room in ("memory", "random", "streams", "graphs")]
     for our_room, their_room in rooms:
@@ -65,43 +93,64 @@ def _functions_of_cuda(patching: Patching, names: Names, capability: tuple[int, 
             value = getattr(our_room, name)
             is_ours = (getattr(value, "__module__", None) or "").startswith("torch_outboard")
             if is_ours and (not name.startswith("_") or name in _PRIVATE):
-                patching.set(their_room, name, _for_cuda(names, value), reason)
-    own: dict[str, Any] = {
-        "CUDAGraph": ours.Graph,
-        "_lazy_init": lambda: None,
-        "default_generators": ours.default_generators,
-        "get_allocator_backend": lambda: "native",
-        "get_arch_list": lambda: [f"sm_{capability[0]}{capability[1]}"],
-        "get_device_capability": lambda device=None: capability,
-        "is_available": lambda: not asked_by_compiler(),
-    }
+                made = own.get(name) or snapshots.get(name) or _for_cuda(names, value)
+                patching.set(their_room, name, made, reason)
     for name, value in own.items():
         patching.set(theirs, name, value, reason)
-    internals: dict[str, Any] = {
-        "_cuda_getDevice": ours.current_device,
-        "_cuda_setDevice": ours.set_device,
-        "_cuda_setStream": ours._set_stream_by_id,
-        "_cuda_synchronize": ours.synchronize,
-    }
-    for name, value in internals.items():
-        patching.set(
-            torch._C, name, names.wrapped(value), "torch's own tests and libraries call it instead of torch.cuda's"
-        )
+    patching.set(theirs.graphs, "CUDAGraph", own["CUDAGraph"], reason)
+    for name, value in _internals(names, ours).items():
+        patching.set(torch._C, name, value, "torch's own tests and libraries call it instead of torch.cuda's")
     for name, why in ABSENT.items():
-        if name not in own and isinstance(getattr(theirs, name, None), FunctionType):
+        if name not in (*own, *_OF_CUDART) and isinstance(getattr(theirs, name, None), FunctionType):
             patching.set(theirs, name, _missing(name, why), "what the driver contract lacks raises NotSupportedError")
     is_built = "programs ask it before they use the device"
     patching.set(torch.backends.cuda, "is_built", lambda: not asked_by_compiler(), is_built)
+
+
+def _constructors(patching: Patching, names: Names) -> None:
+    """Let the constructors of torch's own classes take "cuda"."""
     for name in ("Generator", "Stream", "Event"):
         # Methods of streams and events take torch's own events only, no objects of a derived class.
-        shown = () if name == "Event" else ("device",)
-        patching.set(torch, name, names.standing_for(getattr(torch, name), shown), "constructors take a device")
+        is_event = name == "Event"
+        made = names.standing_for(getattr(torch, name), () if is_event else ("device",), equals=is_event)
+        patching.set(torch, name, made, "constructors take a device")
     make_storage = torch.UntypedStorage.__new__
 
     def make_storage_for_cuda(cls: type, *arguments: Any, **named: Any) -> Any:
         return make_storage(cls, *names.inward(arguments), **names.inward(named))
 
     patching.set(torch.UntypedStorage, "__new__", staticmethod(make_storage_for_cuda), "constructors take a device")
+
+
+def _internals(names: Names, ours: ModuleType) -> dict[str, Callable[..., Any]]:
+    """Return the functions of torch._C that stand below torch.cuda's, by name."""
+
+    def raw_alloc(size: int, stream: int) -> int:
+        is_current = stream == ours._get_current_raw_stream(ours.current_device())
+        address: int = ours.caching_allocator_alloc(
+            size, stream=None if is_current else ours.get_stream_from_external(stream)
+        )
+        return address
+
+    internals: dict[str, Callable[..., Any]] = {
+        "_cuda_attach_out_of_memory_observer": ours.memory.attach_out_of_memory_observer,
+        "_cuda_clearCublasWorkspaces": lambda: None,  # no library has workspaces here
+        "_cuda_cudaCachingAllocator_raw_alloc": raw_alloc,
+        "_cuda_cudaCachingAllocator_raw_delete": ours.caching_allocator_delete,
+        "_cuda_emptyCache": ours.empty_cache,
+        "_cuda_getCurrentRawStream": ours._get_current_raw_stream,
+        "_cuda_getDevice": ours.current_device,
+        "_cuda_getDeviceCount": ours.device_count,
+        "_cuda_memoryStats": ours.memory_stats_as_nested_dict,
+        "_cuda_resetAccumulatedMemoryStats": ours.reset_accumulated_memory_stats,
+        "_cuda_resetPeakMemoryStats": ours.reset_peak_memory_stats,
+        "_cuda_setDevice": ours.set_device,
+        "_cuda_setStream": ours._set_stream_by_id,
+        "_cuda_synchronize": ours.synchronize,
+    }
+    if hasattr(torch._C, "_accelerator_emptyHostCache"):  # since torch 2.13
+        internals["_host_emptyCache"] = torch._C._accelerator_emptyHostCache
+    return {name: names.wrapped(function) for name, function in internals.items()}
 
 
 def _for_cuda(names: Names, value: Any) -> Any:
@@ -122,6 +171,15 @@ def _types_of_tensors(patching: Patching, names: Names) -> None:
         name = f"{prefix}Tensor"
         made = _tensor_type(names, name, dtype)
         patching.set(torch.cuda, name, made, "isinstance and constructors of torch's legacy types")
+    meta = torch.storage._LegacyStorageMeta
+    is_instance: Callable[..., Any] = meta.__instancecheck__
+
+    def is_storage_of(cls: Any, instance: object) -> bool:
+        if type(instance) is torch.TypedStorage and instance.device.type == names.name:
+            return bool(cls.__module__ == "torch.cuda" and cls.dtype == instance.dtype)
+        return bool(is_instance(cls, instance))
+
+    patching.set(meta, "__instancecheck__", is_storage_of, "isinstance with torch.cuda.FloatStorage and the others")
 
 
 def _tensor_type(names: Names, name: str, dtype: torch.dtype) -> type:

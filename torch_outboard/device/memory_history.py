@@ -46,6 +46,8 @@ def _record_memory_history(
 ) -> None:
     """Record the actions of all devices' allocators, with stacks, until this function is called with None.
 
+    None also drops the records, as torch.cuda does: take the snapshot before.
+
     Parameters
     ----------
     enabled : {"all", "state", None}
@@ -85,7 +87,7 @@ def _record_memory_history(
         stacks == "all",
         min(max_entries, sys.maxsize),
         skipped,
-        clear_history,
+        clear_history or enabled is None,
     )
 
 

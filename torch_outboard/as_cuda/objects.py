@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The classes of torch.cuda whose objects have more than torch's own: streams, graphs, device properties."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pickle
+import uuid
+import warnings
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from torch_outboard import _C
+from torch_outboard._errors import NotSupportedError
+
+__all__ = ["as_cuda_stream", "make_graph_class", "make_properties", "make_snapshots", "make_stream_class"]
+
+_OWN_FOLDER = os.path.dirname(__file__)
+
+
+def make_stream_class(base: Any, ours: type) -> Any:
+    """Return torch.cuda's class of the name of `ours`: streams derived from `base` that have CUDA's handle."""
+
+    class CudaStream(base):  # type: ignore[misc]
+        def __new__(cls, *arguments: Any, **named: Any) -> Any:
+            known = named if "stream_id" in named else _ids_of(ours(*arguments, **named))
+            return torch.Stream.__new__(cls, **known)
+
+        @property
+        def cuda_stream(self) -> int:
+            """The driver's handle of the stream; 0 for the default stream, as CUDA has it."""
+            return 0 if self.stream_id == 0 else _C.stream_handle(self.device_index, self.stream_id)
+
+        def __repr__(self) -> str:
+            return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+    return _as_torchs_own(CudaStream, ours.__name__, ours)
+
+
+def as_cuda_stream(made: Any, stream: Any) -> Any:
+    """Return a stream of torch's own as one of the class that `make_stream_class` has made."""
+    return stream if type(stream) is made else made(**_ids_of(stream))
+
+
+def _ids_of(stream: Any) -> dict[str, int]:
+    return {"stream_id": stream.stream_id, "device_index": stream.device_index, "device_type": stream.device_type}
+
+
+def _as_torchs_own(made: Any, name: str, ours: type) -> Any:
+    made.__name__ = made.__qualname__ = name
+    made.__module__ = "torch.cuda"
+    made.__doc__ = ours.__doc__
+    return made
+
+
+def make_graph_class(ours: type) -> Any:
+    """Return torch.cuda.CUDAGraph, which warns of a capture without work."""
+
+    class CUDAGraph(ours):  # type: ignore[misc]
+        def capture_end(self) -> None:
+            super().capture_end()
+            with contextlib.suppress(NotSupportedError):  # a driver's own graph does not say what it holds
+                if "label" not in _C.graph_describe(self._graph):
+                    warnings.warn(
+                        "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on "
+                        "wrong device or stream.",
+                        stacklevel=2,
+                    )
+
+    return _as_torchs_own(CUDAGraph, "CUDAGraph", ours)
+
+
+def make_properties(ours: ModuleType, capability: tuple[int, int]) -> Any:
+    """Return get_device_properties of torch.cuda: with the chosen capability, and a UUID instead of its bytes."""
+
+    def get_device_properties(device: Any = None) -> Any:
+        found = ours.get_device_properties(device)
+        # torch's own type has `bytes` too.
+        as_uuid: Any = uuid.UUID(bytes=found.uuid)
+        return dataclasses.replace(found, major=capability[0], minor=capability[1], uuid=as_uuid)
+
+    return get_device_properties
+
+
+def make_snapshots(ours: ModuleType) -> tuple[Callable[..., Any], Callable[..., None]]:
+    """Return _snapshot and _dump_snapshot of torch.cuda.memory, without this package's frames in the stacks."""
+
+    def _snapshot(device: Any = None, **named: Any) -> Any:
+        return _without_own_frames(ours._snapshot(device, **named))
+
+    def _dump_snapshot(filename: str | os.PathLike[str] = "dump_snapshot.pickle", **named: Any) -> None:
+        with open(filename, "wb") as file:
+            pickle.dump(_snapshot(**named), file)
+
+    return _snapshot, _dump_snapshot
+
+
+def _without_own_frames(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: [frame for frame in one if not frame["filename"].startswith(_OWN_FOLDER)]
+            if key == "frames"
+            else _without_own_frames(one)
+            for key, one in value.items()
+        }
+    return [_without_own_frames(one) for one in value] if isinstance(value, list) else value
