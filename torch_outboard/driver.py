@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from torch_outboard._check import Check
@@ -27,7 +28,7 @@ from torch_outboard._errors import DriverError, NotSupportedError, RegistrationE
 from torch_outboard._options import Option, OptionValue, nearest, resolve_options
 from torch_outboard._triton import TritonTarget
 
-__all__ = ["Check", "Driver", "DriverError", "Option", "Status", "TritonTarget"]
+__all__ = ["Check", "Driver", "DriverError", "Option", "Status", "TritonTarget", "package_folders"]
 
 _Entry = TypeVar("_Entry", bound=Callable[..., Any])
 
@@ -448,6 +449,24 @@ OPTIONAL_ENTRIES = (*_OPTIONAL, "last_error", "kernel_register")
 # Otherwise a typing error in a subclass would silently remove an entry.
 _KNOWN = {*REQUIRED_ENTRIES, *OPTIONAL_ENTRIES}
 _PREFIXES = tuple({name.split("_")[0] + "_" for name in _KNOWN if "_" in name})
+
+
+def package_folders() -> list[Path]:
+    """Return the folders that packages are installed into: torch's first, because vendors' packages come with torch.
+
+    A driver searches them for its vendor's libraries, which no loader finds there. `sys.path` is not searched: it may
+    name the process's current folder, and a library that lies there must not be loaded.
+    """
+    import site
+    import sysconfig
+
+    import torch  # not at the top: `outboard info` loads drivers without torch
+
+    paths = sysconfig.get_paths()
+    found = [str(Path(torch.__file__).parent.parent), *site.getsitepackages(), paths["purelib"], paths["platlib"]]
+    if site.ENABLE_USER_SITE:
+        found.append(site.getusersitepackages())
+    return [Path(one) for one in dict.fromkeys(found) if os.path.isabs(one)]
 
 
 def driver_entries(driver: Driver) -> dict[str, Callable[..., Any] | int]:

@@ -4,9 +4,9 @@
 #include <bit>
 #include <cstring>
 
-#include "../support/strided_kernel.h"
 #include "driver.h"
 #include "own_kernels.h"
+#include "torch_outboard/support/strided_kernel.h"
 
 namespace nv {
 namespace {

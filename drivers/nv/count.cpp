@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <vector>
 
-#include "../support/child.h"
 #include "cuda.h"
+#include "torch_outboard/support/child.h"
 
 namespace nv {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <dlfcn.h>
 
-#include "../support/error.h"
+#include "torch_outboard/support/error.h"
 
 namespace nv {
 

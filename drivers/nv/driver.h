@@ -12,16 +12,16 @@
 #include <string>
 #include <vector>
 
-#include "../support/error.h"
-#include "../support/handles.h"
-#include "../support/ranges.h"
-#include "../support/strided.h"
 #include "count.h"
 #include "cuda.h"
 #include "libraries/cudnn_graphs.h"
 #include "libraries/products.h"
 #include "libraries/recurrent_plans.h"
 #include "stream_set.h"
+#include "torch_outboard/support/error.h"
+#include "torch_outboard/support/handles.h"
+#include "torch_outboard/support/ranges.h"
+#include "torch_outboard/support/strided.h"
 
 namespace nv {
 

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "../support/error.h"
-#include "../support/library.h"
-#include "../support/source_lines.h"
+#include "torch_outboard/support/error.h"
+#include "torch_outboard/support/library.h"
+#include "torch_outboard/support/source_lines.h"
 
 namespace nv {
 namespace {

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <utility>
 
-#include "../support/source_lines.h"
 #include "driver.h"
 #include "nvrtc.h"
+#include "torch_outboard/support/source_lines.h"
 
 namespace nv {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "../support/table.h"
 #include "driver.h"
+#include "torch_outboard/support/table.h"
 
 namespace nv {
 namespace {

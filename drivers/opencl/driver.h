@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "../support/error.h"
-#include "../support/handles.h"
-#include "../support/ranges.h"
-#include "../support/strided.h"
 #include "enumerate.h"
+#include "torch_outboard/support/error.h"
+#include "torch_outboard/support/handles.h"
+#include "torch_outboard/support/ranges.h"
+#include "torch_outboard/support/strided.h"
 
 namespace opencl {
 

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "../support/lookup.h"
+#include "torch_outboard/support/lookup.h"
 
 namespace opencl {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstring>
 
-#include "../support/source_lines.h"
 #include "driver.h"
+#include "torch_outboard/support/source_lines.h"
 
 namespace opencl {
 namespace {

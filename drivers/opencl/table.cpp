@@ -7,9 +7,9 @@
 #include <cstdio>
 #include <cstring>
 
-#include "../support/lookup.h"
-#include "../support/table.h"
 #include "driver.h"
+#include "torch_outboard/support/lookup.h"
+#include "torch_outboard/support/table.h"
 
 namespace opencl {
 namespace {

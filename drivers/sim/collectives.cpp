@@ -18,12 +18,12 @@
 #include <mutex>
 #include <thread>
 
-#include "../support/collective.h"
-#include "../support/handles.h"
-#include "../support/table.h"
 #include "driver.h"
 #include "entries.h"
 #include "error.h"
+#include "torch_outboard/support/collective.h"
+#include "torch_outboard/support/handles.h"
+#include "torch_outboard/support/table.h"
 
 namespace sim {
 namespace {

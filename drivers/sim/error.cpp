@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "../support/error.h"
+#include "torch_outboard/support/error.h"
 
 namespace sim {
 namespace {

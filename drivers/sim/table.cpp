@@ -7,8 +7,8 @@
 #include <cstring>
 #include <string>
 
-#include "../support/table.h"
 #include "entries.h"
+#include "torch_outboard/support/table.h"
 
 namespace sim {
 namespace {

@@ -4,9 +4,9 @@
 #include <cinttypes>
 #include <cstring>
 
-#include "../support/strided_kernel.h"
 #include "driver.h"
 #include "strided_source.h"
+#include "torch_outboard/support/strided_kernel.h"
 
 namespace vulkan {
 namespace {

@@ -14,11 +14,11 @@
 #include <thread>
 #include <vector>
 
-#include "../support/error.h"
-#include "../support/handles.h"
-#include "../support/ranges.h"
 #include "enumerate.h"
 #include "spirv.h"
+#include "torch_outboard/support/error.h"
+#include "torch_outboard/support/handles.h"
+#include "torch_outboard/support/ranges.h"
 
 namespace vulkan {
 

@@ -7,9 +7,9 @@
 #include <mutex>
 #include <sstream>
 
-#include "../support/error.h"
-#include "../support/library.h"
-#include "../support/source_lines.h"
+#include "torch_outboard/support/error.h"
+#include "torch_outboard/support/library.h"
+#include "torch_outboard/support/source_lines.h"
 
 namespace vulkan {
 namespace {

@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "../support/lookup.h"
-#include "../support/table.h"
 #include "driver.h"
+#include "torch_outboard/support/lookup.h"
+#include "torch_outboard/support/table.h"
 
 namespace vulkan {
 namespace {

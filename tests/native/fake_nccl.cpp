@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "../../drivers/support/collective.h"
+#include "torch_outboard/support/collective.h"
 
 namespace {
 

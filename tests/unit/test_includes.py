@@ -15,6 +15,7 @@ SUFFIXES = {".c", ".cpp", ".h", ".inc"}
 _CONTRACT = "include/torch_outboard/driver.h"
 _COLLECTIVES = "include/torch_outboard/collectives.h"
 _PUBLIC = "include/torch_outboard"
+_SUPPORT = "include/torch_outboard/support"
 _CORE = {_CONTRACT, _COLLECTIVES, "csrc/core"}
 _MEMORY = {*_CORE, "csrc/memory"}
 _GRAPH = {*_MEMORY, "csrc/graph"}
@@ -31,6 +32,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     _CONTRACT: (),
     _COLLECTIVES: {_CONTRACT},
     _PUBLIC: {_CONTRACT},
+    _SUPPORT: {_CONTRACT, _COLLECTIVES},
     "csrc/core": {_CONTRACT, _COLLECTIVES},
     "csrc/memory": _CORE,
     "csrc/graph": _MEMORY,
@@ -52,12 +54,11 @@ ROOMS: Mapping[str, Collection[str]] = {
     "csrc/api": _API,
     "csrc/distributed": {*_API, "csrc/api"},
     "csrc/bindings": {*_API, "csrc/api", "csrc/distributed"},
-    "drivers/support": {_CONTRACT, _COLLECTIVES},
-    "drivers/null": {_CONTRACT, "drivers/support"},
-    "drivers/nv": {_CONTRACT, _COLLECTIVES, "drivers/support"},
-    "drivers/opencl": {_CONTRACT, "drivers/support"},
-    "drivers/sim": {_CONTRACT, _COLLECTIVES, "drivers/support"},
-    "drivers/vulkan": {_CONTRACT, "drivers/support"},
+    "drivers/null": {_CONTRACT, _SUPPORT},
+    "drivers/nv": {_CONTRACT, _COLLECTIVES, _SUPPORT},
+    "drivers/opencl": {_CONTRACT, _SUPPORT},
+    "drivers/sim": {_CONTRACT, _COLLECTIVES, _SUPPORT},
+    "drivers/vulkan": {_CONTRACT, _SUPPORT},
 }
 
 # Includes that no rule allows, by the two files, and why they are

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_outboard.driver import Check, Driver, Option, TritonTarget
-from torch_outboard.drivers import library_path, package_folders
+from torch_outboard.driver import Check, Driver, Option, TritonTarget, package_folders
+from torch_outboard.drivers import library_path
 
 if TYPE_CHECKING:  # `outboard info` loads the class without torch
     from torch_outboard._properties import DeviceProperties

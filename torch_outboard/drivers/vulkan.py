@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch_outboard.driver import Check, Driver, Option
-from torch_outboard.drivers import library_path, package_folders
+from torch_outboard.driver import Check, Driver, Option, package_folders
+from torch_outboard.drivers import library_path
 
 if TYPE_CHECKING:  # `outboard info` loads the class without torch
     from torch_outboard._properties import DeviceProperties

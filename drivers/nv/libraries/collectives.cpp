@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "../../support/library.h"
-#include "../../support/table.h"
 #include "../driver.h"
 #include "communicator.h"
+#include "torch_outboard/support/library.h"
+#include "torch_outboard/support/table.h"
 
 namespace nv {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "cublaslt.h"
 
-#include "../../support/library.h"
+#include "torch_outboard/support/library.h"
 
 namespace nv::cublaslt {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "../../support/error.h"
+#include "torch_outboard/support/error.h"
 
 namespace nv::cudnn {
 

@@ -7,7 +7,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "strided.h"
+#include "torch_outboard/support/strided.h"
 
 namespace support {
 

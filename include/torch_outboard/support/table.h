@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "error.h"
 #include "torch_outboard/driver.h"
+#include "torch_outboard/support/error.h"
 
 namespace support {
 

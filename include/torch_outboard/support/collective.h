@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "exchange.h"
 #include "torch_outboard/collectives.h"
+#include "torch_outboard/support/exchange.h"
 
 namespace support {
 

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "child.h"
-#include "error.h"
-#include "handles.h"
+#include "torch_outboard/support/child.h"
+#include "torch_outboard/support/error.h"
+#include "torch_outboard/support/handles.h"
 
 namespace support {
 

@@ -9,7 +9,7 @@
 #include <shared_mutex>
 #include <vector>
 
-#include "error.h"
+#include "torch_outboard/support/error.h"
 
 namespace support {
 
