@@ -4,7 +4,9 @@
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VENV ?= .venv
-TESTS ?= tests
+# Packages of their own, each with its tests.
+DISTRIBUTIONS := $(wildcard distributions/*)
+TESTS ?= tests $(DISTRIBUTIONS:%=%/tests)
 # The databases' share that `make test` runs: by the number of commits, so that eight in a row run all of it.
 COMMITS ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 SHARE ?= $(shell echo $$(($(COMMITS) % 8 + 1)))/8
@@ -25,8 +27,11 @@ TORCH_STAMP := $(VENV)/.torch-$(TORCH_NAME)
 
 # pip with the build folder that `scripts/build` uses too: one compilation serves both.
 PIP_BUILD = folder=$$($(PY) scripts/build --python $(PY) --print-folder) && SKBUILD_BUILD_DIR=$$folder $(PY) -m pip
+# Each has a build folder of its own, which `scripts/build` uses too.
+install_distributions = for one in $(DISTRIBUTIONS); do \
+	SKBUILD_BUILD_DIR=$(CURDIR)/build/$$one $(PY) -m pip install --disable-pip-version-check --no-build-isolation $(1) "./$$one[test]" || exit 1; done
 
-CXX_FILES = $(shell find csrc include drivers tests/native examples -name '*.[ch]' -o -name '*.cpp' 2>/dev/null)
+CXX_FILES = $(shell find csrc include drivers distributions tests/native examples -name '*.[ch]' -o -name '*.cpp' 2>/dev/null)
 # Each in a process of its own. What begins with _ is shared by them.
 BENCHMARKS := $(filter-out benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
 
@@ -51,11 +56,12 @@ $(TORCH_STAMP): | $(PY)
 	@$(PY) -m pip install --disable-pip-version-check '$(TORCH)' 'scikit-build-core>=1.1' 'cmake>=3.22' ninja
 	@touch $@
 
-$(VENV)/.package: $(TORCH_STAMP) pyproject.toml
+$(VENV)/.package: $(TORCH_STAMP) pyproject.toml $(wildcard distributions/*/pyproject.toml)
 	@echo 'Compiling torch-outboard: a minute or two'
 	@$(PY) scripts/build --python $(PY)
 	@echo 'Installing it and what the tests need'
 	@$(PIP_BUILD) install --disable-pip-version-check --no-build-isolation -e '.[test,examples]'
+	@$(call install_distributions,--editable)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.package
@@ -113,6 +119,7 @@ check: $(VENV)/.dev ## run the linters
 .PHONY: check-types check-style
 check-types: # takes as long as all of the others
 	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy $(wildcard distributions/*/torch_*)
 
 check-style:
 	$(VENV)/bin/ruff check .
@@ -120,7 +127,7 @@ check-style:
 	@echo 'clang-format --dry-run -Werror of the C and C++ files'
 	@$(VENV)/bin/clang-format --dry-run -Werror $(CXX_FILES)
 	$(VENV)/bin/codespell
-	$(VENV)/bin/validate-pyproject pyproject.toml
+	$(VENV)/bin/validate-pyproject pyproject.toml $(wildcard distributions/*/pyproject.toml)
 	$(PY) scripts/prelude_tables --check
 	@echo 'tests/unit/test_sizes.py'
 	@$(PY) -m pytest -q -p no:cacheprovider tests/unit/test_sizes.py
@@ -140,10 +147,12 @@ test-torch: ## run the tests against another torch: make test-torch TORCH=torch=
 wheel-and-test: $(TORCH_STAMP)
 	@echo 'Compiling and installing torch-outboard: a minute or two'
 	@$(PIP_BUILD) install --quiet --no-build-isolation '.[test,examples]'
+	@$(call install_distributions,--quiet)
 	@scripts/test-tools build/tools
 	$(TEST_ENV) PYTHONSAFEPATH=1 $(VENV)/bin/pytest $(TESTS) $(WORKERS) $(PYTEST_ARGS)
 
 clean: ## remove what was built; environments stay
 	rm -rf build dist *.egg-info torch_outboard/lib torch_outboard/drivers/lib torch_outboard/_build_info.json
-	rm -f torch_outboard/_C.so
+	rm -f torch_outboard/_C.so distributions/*/*/*.so
+	find . -maxdepth 1 -type l -name 'torch_outboard_*' -delete
 	rm -f .venv*/.package .venv*/.dev

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from _results import RESULTS, about, write
+from _results import about, results_of, write
 
 # Before torch is imported, which may attach a driver.
 os.environ.setdefault("OUTBOARD_FALLBACK", "error")
@@ -104,6 +104,6 @@ def compare(
         print(f"| {case_name} | {' | '.join(figures)} | {worst:.1e} |", flush=True)
     calls: Any = torch_outboard.coverage().calls(provider="generated")
     print(f"\ncalls by generated kernels: {calls}")
-    path = options.json or RESULTS / f"{name}-{options.driver}{way}.json"
+    path = options.json or results_of(options.driver) / f"{name}-{options.driver}{way}.json"
     write(path, {"about": about(module.get_device_properties(0)), "milliseconds": rows})
     return 0

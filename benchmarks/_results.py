@@ -14,6 +14,12 @@ RESULTS = Path(__file__).resolve().parent / "results"
 ROW = 400
 
 
+def results_of(driver: str) -> Path:
+    """Return the folder of figures about one driver: its distribution's if it has one, else that of all."""
+    own = RESULTS.parents[1] / "distributions" / driver
+    return own / "results" if own.is_dir() else RESULTS
+
+
 def about(properties: Any) -> dict[str, object]:
     """Return the date, the device, the versions and the load under which figures were taken."""
     import torch  # not for the benchmark of imports

@@ -17,7 +17,7 @@ import statistics
 import sys
 import time
 
-from _results import RESULTS, write
+from _results import results_of, write
 from _served import Step, parser_of, ratio_of, serve_or_run, served
 
 os.environ.setdefault("OUTBOARD_FALLBACK", "error")
@@ -114,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
             flush=True,
         )
         is_good &= bool(row["logits_difference"] <= TOLERANCE)  # type: ignore[operator]
-    write(options.json or RESULTS / f"generation-{options.driver}.json", figures)
+    write(options.json or results_of(options.driver) / f"generation-{options.driver}.json", figures)
     if not is_good:
         print(f"the first logits differ by more than {TOLERANCE}")
     return 0 if is_good else 1

@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from _results import RESULTS, write
+from _results import results_of, write
 from _served import open_device, serve, served
 
 os.environ.setdefault("OUTBOARD_FALLBACK", "error")
@@ -121,10 +121,8 @@ def main() -> int:
         rows[kind] = row
         columns = ("first", "their first", "queued", "ours", "theirs", "ratio")
         print(f"| {kind} | {' | '.join(f'{row[name]:.2f}' for name in columns)} |", flush=True)
-    write(
-        options.json or RESULTS / f"gpt2{'-compiled' if options.compile else ''}-{options.driver}.json",
-        {"about": found, "milliseconds": rows},
-    )
+    name = f"gpt2{'-compiled' if options.compile else ''}-{options.driver}.json"
+    write(options.json or results_of(options.driver) / name, {"about": found, "milliseconds": rows})
     return 0
 
 

@@ -33,9 +33,10 @@ for stage in "${stages[@]}"; do
 done
 
 libraries=torch_outboard/drivers/lib
+nv=distributions/nv/torch_outboard_nv/libtorch_outboard_nv.so
 
 native_program() {
-  "$CXX" -std=c++20 -O1 -g -pthread -Iinclude "tests/native/$1.cpp" -o "$work/$1" -ldl
+  "$CXX" -std=c++20 -O1 -g -pthread -Iinclude -Itests/native "$1.cpp" -o "$work/$(basename "$1")" -ldl
 }
 
 # A compiler that comes without the shared C++ library puts a copy of it into each library that it links, and two copies
@@ -84,12 +85,13 @@ run_build() {
 
 run_native() {
   local status=0 nvrtc
-  nvrtc=$("$python" -c 'from torch_outboard.drivers.nv import NvDriver; print(NvDriver().option_values["nvrtc"] or "")') || status=1
+  nvrtc=$("$python" -c 'from torch_outboard_nv import NvDriver; print(NvDriver().option_values["nvrtc"] or "")') || status=1
   echo "NVRTC: ${nvrtc:-by its usual names}"
-  native_program test_driver && native_program test_nv && native_program test_opencl || return 1
-  "$work/test_driver" $libraries/libob_nv.so || status=1
-  OB_NVRTC=$nvrtc "$work/test_nv" $libraries/libob_nv.so || status=1
-  "$python" tests/native/lost_device.py || status=1
+  native_program tests/native/test_driver && native_program distributions/nv/tests/test_nv &&
+    native_program tests/native/test_opencl || return 1
+  "$work/test_driver" $nv || status=1
+  OB_NVRTC=$nvrtc "$work/test_nv" $nv || status=1
+  "$python" distributions/nv/tests/programs/lost_device.py || status=1
   "$work/test_driver" $libraries/libob_opencl.so || status=1
   "$work/test_opencl" $libraries/libob_opencl.so || status=1
   return $status

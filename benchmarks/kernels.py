@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _results import RESULTS, about, write
+from _results import RESULTS, about, results_of, write
 
 os.environ.setdefault("OUTBOARD_PROVIDERS", "native,generated")
 os.environ.setdefault("OUTBOARD_FALLBACK", "error")
@@ -231,7 +231,8 @@ def main() -> int:
         missed |= reached == "no"
         to_reach = "" if bar is None else f"≤ {bar} ×"
         print(f"| {name} | {row['ours']:.3f} | {row['theirs']:.3f} | {row['ratio']:.2f} | {to_reach} | {reached} |")
-    path = options.json or RESULTS / (f"kernels-{options.driver}-gpu.json" if machine == "gpu" else "kernels.json")
+    of_gpu = results_of(options.driver) / f"kernels-{options.driver}-gpu.json"
+    path = options.json or (of_gpu if machine == "gpu" else RESULTS / "kernels.json")
     write(path, {"about": about(properties), "milliseconds": rows})
     return 1 if options.check and missed else 0
 

@@ -22,7 +22,7 @@ import sys
 import time
 from typing import Any
 
-from _results import RESULTS, write
+from _results import RESULTS, results_of, write
 from _served import Served, Step, parser_of, ratio_of, serve_or_run, served
 
 os.environ.setdefault("OUTBOARD_FALLBACK", "silent")  # calls on the CPU are counted
@@ -115,7 +115,7 @@ def measure(ours: Served, theirs: Served, count: int) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> int:
-    path = options.json or RESULTS / f"models-{options.driver}.json"
+    path = options.json or results_of(options.driver) / f"models-{options.driver}.json"
     figures: dict[str, Any] = {"about": {}, "models": {}}
     if options.only and path.exists():
         figures = json.loads(path.read_text(encoding="utf-8"))

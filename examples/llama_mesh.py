@@ -2,7 +2,7 @@
 """Pretrain a small Llama on a mesh: FSDP2 along one dimension, tensor and sequence parallel along the other.
 
     torchrun --nproc-per-node=4 examples/llama_mesh.py
-    torchrun --nproc-per-node=8 examples/llama_mesh.py --tensor-parallel=4 --device=nv
+    torchrun --nproc-per-node=8 examples/llama_mesh.py --tensor-parallel=4 --device=NAME
 
 Each process has its own device. The loop is torchtitan's: byte tokens of a text, warm-up and decay of the learning
 rate, gradients clipped by their norm over the whole mesh, the loss sharded by the vocabulary. The text is a file of

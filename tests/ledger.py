@@ -21,7 +21,8 @@ from torch_outboard.testing import fork_server
 
 __all__ = ["HANDED_UP", "Ledger", "charge_suite", "rows"]
 
-BUDGET = Path(__file__).with_name("budget.json")
+TESTS = Path(__file__).resolve().parent
+BUDGET = TESTS / "budget.json"
 # The file to which a suite appends its ledger.
 HANDED_UP = "OUTBOARD_TEST_LEDGER"
 # A folder that takes more than this multiple of its budget is warned of.
@@ -51,7 +52,9 @@ class Ledger:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[object]:
         start, self._handed_up = processor_seconds(), 0.0
         result = yield
-        folder = item.path.parent.name if item.path.parent.name != "tests" else "starting suites"
+        folder = item.path.parent.name if item.path.parent != TESTS else "starting suites"
+        if item.path.is_relative_to(TESTS.parent / "distributions"):
+            folder = "distributions"
         self.seconds[folder + self._suffix] += processor_seconds() - start - self._handed_up
         return result
 
@@ -70,7 +73,11 @@ class Ledger:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         # A part of the tests has no budget; a suite hands its ledger to its caller.
         config = terminalreporter.config
-        if config.args == ["tests"] and not config.option.keyword and not hasattr(config, "workerinput"):
+        whole = {
+            "tests",
+            *(f"distributions/{path.parent.name}/tests" for path in TESTS.parent.glob("distributions/*/tests")),
+        }
+        if set(config.args) == whole and not config.option.keyword and not hasattr(config, "workerinput"):
             terminalreporter.section("processor seconds by folder, beside the budget in tests/budget.json")
             for line in rows(self.seconds, json.loads(BUDGET.read_text())):
                 terminalreporter.line(line)

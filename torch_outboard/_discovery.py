@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -66,6 +67,8 @@ def find_driver(name: str) -> type[Driver]:
         return found[name].load()
     if (of_device := _by_device(name, found.values())) is not None:
         return of_device
+    if (distribution := _distribution_of(name)) is not None:
+        raise RegistrationError(f"driver {name!r} is not installed: pip install {distribution}")
     raise RegistrationError(
         f"no driver is called {name!r}.{nearest(name, list(found))} Drivers are found through the entry-point "
         f"group {GROUP!r}; `outboard info` lists them."
@@ -99,6 +102,18 @@ def _by_device(name: str, found: Iterable[FoundDriver]) -> type[Driver] | None:
             driver = one.load()
             if driver.name == name:
                 return driver
+    return None
+
+
+def _distribution_of(name: str) -> str | None:
+    """Return this project's distribution that brings a driver, or None: our extra of the driver's name requires it."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    with contextlib.suppress(PackageNotFoundError):  # a checkout that was not built
+        for requirement in requires("torch-outboard") or ():
+            pattern = rf"""(torch-outboard-\w+)\s*;\s*extra == (['"]){re.escape(name)}\2"""
+            if (found := re.fullmatch(pattern, requirement)) is not None:
+                return found[1]
     return None
 
 

@@ -33,64 +33,6 @@ def test_every_collective_of_every_dtype(run_ranks: RunRanks, way, provider) -> 
     assert all(int(answer.stdout.split()[0]) > 450 for answer in answers), f"seed {seed}"
 
 
-@pytest.fixture(scope="session", params=["fake", "gpus"])
-def nccl(request, tmp_path_factory) -> dict[str, str]:
-    """Return options of nv: the libraries of two GPUs, or stand-ins for them without a device."""
-    if request.param == "gpus":
-        code = "import sys, torch_outboard; sys.exit(torch_outboard.attach('nv').device_count() < 2)"
-        if subprocess.run([sys.executable, "-c", code], env=environment(), cwd=TESTS.parent).returncode:
-            pytest.skip("capability: two GPUs of NVIDIA's")
-        return {}
-    folder = tmp_path_factory.mktemp("fakes")
-    made = {}
-    for option, name, file in (("library", "fake_cuda", "libcuda.so.1"), ("nccl", "fake_nccl", "libnccl.so.2")):
-        made[option] = str(folder / file)
-        flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-pthread", f"-I{TESTS.parent / 'include'}"]
-        source = TESTS / "native" / f"{name}.cpp"
-        subprocess.run(["g++", *flags, str(source), "-o", made[option], "-ldl"], check=True)
-    return made
-
-
-def without_kernels(nccl: dict[str, str]) -> dict[str, str]:
-    """Return variables for the fake device, which runs no kernel that is generated for it and can't be hidden."""
-    return {"OUTBOARD_PROVIDERS": "native,host", "CUDA_VISIBLE_DEVICES": "0,1"} if nccl else {}
-
-
-# Before 2.18 there is no split, and each call is queued by a thread of NCCL's.
-# The variable asks for the same.
-WHOLE = {"NCCL_COMM_SPLIT_SHARE_RESOURCES": "0"}
-BEFORE_SPLIT = {"FAKE_NCCL_VERSION": "21700", "FAKE_NCCL_SLOW": "2"}
-
-
-@pytest.mark.database
-@pytest.mark.parametrize("variables", [{}, WHOLE, BEFORE_SPLIT], ids=["default", "whole", "threads"])
-def test_every_collective_of_nccl(run_ranks: RunRanks, nccl, variables) -> None:
-    if variables == BEFORE_SPLIT and not nccl:
-        pytest.skip("capability: an older library")
-    # A GPU's kernels are compiled for each type and form. The fake's thousand exchanges
-    # are hand-overs of four threads.
-    run_ranks("collectives", "5", "native", way=("nv", nccl, {**without_kernels(nccl), **variables}), limit=2 * LIMIT)
-
-
-FAKES = {
-    "absent": {"FAKE_NCCL_VERSION": "21300"},
-    "fails": {"FAKE_NCCL_FAIL": "ncclAllReduce"},
-    "fails_to_split": {"FAKE_NCCL_FAIL": "ncclCommSplit"},
-    "hang_of_thread": BEFORE_SPLIT,
-}
-
-
-@pytest.mark.database
-@pytest.mark.parametrize("how", ["works", "kill", "leave", "hang", "late", "abort", "stuck", "exit", *FAKES])
-def test_nccl_that_fails(run_ranks: RunRanks, nccl, how) -> None:
-    variables = FAKES.get(how, {})
-    if how in FAKES and not nccl:
-        pytest.skip("capability: a library that fails on demand")
-    how = how.removesuffix("_of_thread")
-    statuses = (0, -signal.SIGKILL) if how == "kill" else (0, 0)
-    run_ranks("native", how, way=("nv", nccl, {**without_kernels(nccl), **variables}), statuses=statuses)
-
-
 # Of the simulated device's schedule; tests/stress asks for more of them.
 SEEDS = os.environ.get("TEST_SEEDS", "2").split()
 

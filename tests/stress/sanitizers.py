@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (
     *("CMakeLists.txt", "pyproject.toml", "LICENSE", "README.md"),
     *("torch_outboard_autoload.py", "torch_outboard_command.py", "torch_outboard_pytest.py"),
-    *("cmake", "csrc", "drivers", "examples", "include", "scripts", "tests", "torch_outboard"),
+    *("cmake", "csrc", "distributions", "drivers", "examples", "include", "scripts", "tests", "torch_outboard"),
 )
 BUILT = shutil.ignore_patterns("*.so", "__pycache__", "_build_info.json")
 

@@ -32,7 +32,8 @@ def test_kernels_that_take_long(target: str) -> None:
 
 
 def test_kernels_for_more_chips() -> None:
-    run_suite(str(TESTS / "native" / "test_native.py"), "-m", "long", OUTBOARD_TEST_LONG="1")
+    others = map(str, TESTS.parent.glob("distributions/*/tests"))
+    run_suite(str(TESTS / "native" / "test_native.py"), *others, "-m", "long", OUTBOARD_TEST_LONG="1")
 
 
 def test_attention_by_units_in_plain_c() -> None:

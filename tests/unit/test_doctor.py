@@ -14,7 +14,6 @@ import pytest
 from torch_outboard._check import Check
 from torch_outboard.doctor import libraries, machine
 from torch_outboard.doctor.libraries import Asking
-from torch_outboard.drivers import nv_checks
 
 RUN = """
 import sys
@@ -147,30 +146,6 @@ def test_a_folder_that_others_can_write_is_told(run_python, tmp_path):
         (open_to_all / "kernels").write_text("a file where a folder should be")
     run_python(code.format("wrong", "each process builds its own"), env=wrong)
     run_python(code.format("unused", "OUTBOARD_KERNEL_CACHE_DIR"), env={"OUTBOARD_KERNEL_CACHE_DIR": ""})
-
-
-@pytest.mark.parametrize(
-    ("chips", "state", "words"),
-    [
-        ([(9, 0)], "right", "sm_75 to sm_90"),
-        ([(8, 6)], "right", "sm_75 to sm_90"),
-        ([(7, 0)], "wrong", "no NVRTC here compiles for sm_70"),
-        ([(9, 0), (5, 2)], "wrong", "sm_52"),
-        ([(12, 0)], "wrong", "sm_120"),
-    ],
-)
-def test_a_chip_that_no_nvrtc_compiles_for_is_told(monkeypatch, chips, state, words):
-    monkeypatch.setattr(nv_checks.ctypes, "CDLL", lambda name: name)
-    monkeypatch.setattr(nv_checks, "_targets", lambda library: [75, 80, 90])
-    check = nv_checks._of_nvrtc("libnvrtc.so.13", chips)
-    assert check.state == state and words in check.found
-    assert state == "right" or "12.9" in check.remedy
-
-
-def test_a_library_that_is_named_and_does_not_open_is_wrong_and_a_missing_one_is_not():
-    named = nv_checks._of_library("cudnn", "/nowhere/libcudnn.so.9", ("libcudnn.so.9",), "package", "slower")
-    missing = nv_checks._of_library("cudnn", None, ("libno_such_library.so.9",), "package", "slower")
-    assert (named.state, missing.state) == ("wrong", "unused") and "slower" in missing.found
 
 
 def test_the_command_asks_the_driver_itself_and_its_status_says_whether_all_is_well(run_python):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 
 import pytest
 import torch
@@ -145,6 +146,9 @@ def test_the_example_is_short():
     assert len(lines) <= 120
 
 
+SUFFIXES = {".py", ".pyi", ".cpp", ".h", ".c", ".jinja", ".html", ".cmake", ".txt"}
+
+
 def test_only_drivers_know_the_names_of_drivers():
     own = {name: found for name, found in found_drivers().items() if found.target.startswith("torch_outboard.")}
     assert own
@@ -170,13 +174,49 @@ def test_only_drivers_know_the_names_of_drivers():
         path
         for folder in ("csrc", "torch_outboard")
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in {".py", ".pyi", ".cpp", ".h", ".c", ".jinja", ".html"}
-        and not path.is_relative_to(ROOT / "torch_outboard" / "drivers")
+        if path.suffix in SUFFIXES - {".cmake", ".txt"} and not path.is_relative_to(ROOT / "torch_outboard" / "drivers")
     ]
     assert len(files) > 80
     named = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in files
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not named, "\n".join(named)
+
+
+# What a name of a driver elsewhere must not stand in. Documentation tells users of it.
+CORE = ("cmake", "csrc", "drivers", "examples", "include", "scripts", "tests", "torch_outboard")
+
+
+def names_of_distributions() -> set[str]:
+    """Return what the packages in distributions/ are called: drivers, classes, modules, distributions, variables."""
+    words = set()
+    for path in (ROOT / "distributions").glob("*/pyproject.toml"):
+        project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+        words |= {project["name"], project["name"].replace("-", "_")}
+        for name, target in project["entry-points"]["torch_outboard.drivers"].items():
+            words |= {name, target.partition(":")[2], f"libob_{name}", f"OUTBOARD_{name.upper()}_[A-Z_]+"}
+    return words
+
+
+def test_nothing_in_the_core_names_the_distributions():
+    words = names_of_distributions()
+    assert {"nv", "torch_outboard_nv"} <= words  # of this file alone
+    pattern = re.compile(rf"\b({'|'.join(sorted(words))})\b")
+    assert pattern.search('attach("nv")') and pattern.search("OUTBOARD_NV_LIBRARY=x")
+    assert not pattern.search("CL_DEVICE_WARP_SIZE_NV cl_nv_device_attribute_query")
+    files = [
+        path
+        for folder in CORE
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.suffix in {"", *SUFFIXES} and path.name != "test_package.py"
+    ]
+    assert len(files) > 700
+    named = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in [*files, ROOT / "CMakeLists.txt"]
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if pattern.search(line)
     ]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("benchmarks", "csrc", "drivers", "examples", "include", "scripts", "torch_outboard")
+FOLDERS = ("benchmarks", "csrc", "distributions", "drivers", "examples", "include", "scripts", "torch_outboard")
 SUFFIXES = {".c", ".cpp", ".h", ".py"}
 
 

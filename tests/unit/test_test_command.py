@@ -76,7 +76,8 @@ def test_the_operators_of_a_driver_whose_memory_is_out_of_reach(run_python):
 
 def test_what_the_build_installs_is_there():
     rules = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
-    for name in ("tests/driver", "tests/operators", "tests/native/test_driver.cpp", "tests/native/check.h"):
+    headers = ("tests/native/check.h", "tests/native/apart.h")
+    for name in ("tests/driver", "tests/operators", "tests/native/test_driver.cpp", *headers):
         assert name in rules and (ROOT / name).exists()
 
 

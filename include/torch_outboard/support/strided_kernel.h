@@ -11,7 +11,7 @@
 
 namespace support {
 
-// As in nv/own_source.h and opencl/strided_source.h.
+// As in drivers/opencl/strided_source.h.
 constexpr uint32_t kEach = 4;      // elements of a thread of "copy"
 constexpr uint32_t kTile = 32;     // edge of a tile of "transpose"
 constexpr uint32_t kTileRows = 8;  // rows of threads on a tile

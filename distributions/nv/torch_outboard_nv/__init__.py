@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_outboard.driver import Check, Driver, Option, TritonTarget, package_folders
-from torch_outboard.drivers import library_path
 
 if TYPE_CHECKING:  # `outboard info` loads the class without torch
-    from torch_outboard._properties import DeviceProperties
+    from torch_outboard import DeviceProperties
 
 __all__ = ["NvDriver"]
 
 
 class NvDriver(Driver):
-    """NVIDIA's GPUs, beside a CUDA build of torch or without one; see drivers/nv/README.md."""
+    """NVIDIA's GPUs, beside a CUDA build of torch or without one; see the README of torch-outboard-nv."""
 
     name = "nv"
-    library = library_path("nv")
+    library = Path(__file__).parent / "libtorch_outboard_nv.so"
     autocast = "default"
     options = {
         "library": Option(str, None, "NVIDIA's driver library; libcuda.so.1 if not given."),
@@ -72,10 +71,10 @@ class NvDriver(Driver):
 
     def checks(self) -> Sequence[Check]:
         """Return whether NVIDIA's libraries open, and whether NVRTC compiles for the GPUs."""
-        from torch_outboard.drivers import nv_checks
+        from torch_outboard_nv.checks import checks
 
         files = {option: None if (file := self.option_values[option]) is None else str(file) for option in _PACKAGED}
-        return nv_checks.checks(str(self.option_values["library"] or "libcuda.so.1"), files)
+        return checks(str(self.option_values["library"] or "libcuda.so.1"), files)
 
     def kernel_generator(self, devices: Sequence[DeviceProperties]) -> str:
         """Return "ptx_cuda_cpp", with matrix units, if the option says so or all GPUs have them; else "cuda_cpp"."""
@@ -101,10 +100,10 @@ class NvDriver(Driver):
 
 
 def _capability(device: int) -> tuple[int, int]:
-    # Not at the top: `outboard info` loads this class without torch.
-    from torch_outboard.device.devices import get_device_capability
+    import torch  # not at the top: `outboard info` loads this class without torch
 
-    return get_device_capability(device)
+    major, minor = torch.get_device_module(NvDriver.name).get_device_capability(device)
+    return int(major), int(minor)
 
 
 # Option -> the library that it names.

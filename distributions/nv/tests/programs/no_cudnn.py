@@ -42,8 +42,8 @@ if MISSING == "all":
     assert not taken(), taken()
 
 query = torch.randn(2, 2, 16, 32, dtype=torch.float16)
-ours = query.to("nv").requires_grad_()
-result = attention(ours, ours, ours)
+asked = query.to("nv").requires_grad_()
+result = attention(asked, asked, asked)
 torch.testing.assert_close(result.detach().cpu(), attention(query, query, query), atol=2e-3, rtol=2e-3)
 if IS_SHORT:
     # The host has no kernel for what a whole's gradients need; generated kernels are left out here.
@@ -53,9 +53,9 @@ if IS_SHORT:
         assert "fused_attention_overrideable" in str(error), error
     else:
         raise AssertionError("the gradients had no memory")
-    dropped = attention(ours, ours, ours, dropout_p=0.5)
+    dropped = attention(asked, asked, asked, dropout_p=0.5)
     try:
-        torch.autograd.grad(dropped, ours, torch.ones_like(dropped))
+        torch.autograd.grad(dropped, asked, torch.ones_like(dropped))
     except torch.OutOfMemoryError as error:
         assert "scratch memory" in str(error), error
     else:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 os.environ["OUTBOARD_FALLBACK"] = "error"
 os.environ["OUTBOARD_KERNEL_CACHE_DIR"] = os.environ["OUTBOARD_KERNEL_PACKS"] = ""
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "tests"))
 
 import torch
 from kernels.not_generated import NOT_GENERATED

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What every driver must do, and what a lost GPU leaves, on a stand-in for NVIDIA's driver library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch_outboard.testing import run_driver_tests, suite
+from torch_outboard.testing.compiling import run
+from torch_outboard_nv import NvDriver
+
+
+def test_the_library_below_torch(programs, fakes, every_gpu):
+    fake = fakes("fake_cuda", "libcuda.so.1")
+    library = NvDriver.library
+    assert library.exists(), f"{library} is missing: scripts/build makes it"
+    run(programs(suite("native").folder / "test_driver.cpp"), library, env={"LD_LIBRARY_PATH": str(fake.parent)})
+    run(programs(Path(__file__).with_name("test_nv.cpp")), library, env={"OB_FAKE": str(fake)})
+
+
+def test_a_lost_cuda_device(run_program, fakes):
+    run_program("lost_device.py", fakes("fake_cuda", "libcuda.so.1"))
+
+
+def test_the_driver_tests_pass(fakes, every_gpu, monkeypatch):
+    # By the loader's path, not as an option, so that the processes that tests start find it too.
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(fakes("fake_cuda", "libcuda.so.1").parent))
+    # Kernels do nothing there, and programs are built for a chip that no compiler knows.
+    monkeypatch.setenv("OUTBOARD_PROVIDERS", "native,host")
+    left_out = [suite().folder / f"test_{name}.py" for name in ("device_programs", "launch")]
+    # A CUDA build of torch finds the fake too, and complains that it is old.
+    warning = ["-W", "ignore:CUDA initialization:UserWarning"]
+    run_driver_tests("nv", arguments=["-q", *warning, "-k", "not inductor", *(f"--ignore={one}" for one in left_out)])

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The Python half: libraries of installed packages, the choice of a generator, and what `outboard doctor` says."""
+
+from __future__ import annotations
+
+import ast
+import re
+import site
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import torch_outboard
+import torch_outboard_nv
+from torch_outboard import DeviceProperties
+from torch_outboard_nv import NvDriver, checks
+
+HERE = Path(__file__).resolve().parent
+PROJECT = HERE.parent
+
+
+def _install(folder: Path, package: str = "package", version: str = "12") -> Path:
+    path = folder / "nvidia" / package / "lib" / f"libmade_up.so.{version}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return path
+
+
+def test_a_library_that_lies_about_is_not_taken(tmp_path: Path, monkeypatch: Any) -> None:
+    _install(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(site, "getsitepackages", lambda: ["", "."])
+    assert torch_outboard_nv._packaged("libmade_up") == []
+
+
+def test_all_versions_are_found_the_newest_first(tmp_path: Path, monkeypatch: Any) -> None:
+    found = [_install(tmp_path, *each) for each in (("a", "9"), ("cu13", "13"), ("z", "12"), ("cu13", "13.10"))]
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(tmp_path)])
+    assert torch_outboard_nv._packaged("libmade_up") == [str(found[place]) for place in (3, 1, 2, 0)]
+
+
+def test_matrix_units_where_all_devices_have_them() -> None:
+    old, new, newest = (DeviceProperties(vendor="NVIDIA Corporation", major=major, minor=6) for major in (7, 8, 12))
+    for devices, has_units in (([], False), ([old], False), ([new, newest], True), ([new, old], False)):
+        for option, uses_units in ((None, has_units), (True, True), (False, False)):
+            options = {} if option is None else {"matrix_units": option}
+            assert NvDriver(**options).kernel_generator(devices) == ("ptx_cuda_cpp" if uses_units else "cuda_cpp")
+
+
+@pytest.mark.parametrize(
+    ("chips", "state", "words"),
+    [
+        ([(9, 0)], "right", "sm_75 to sm_90"),
+        ([(8, 6)], "right", "sm_75 to sm_90"),
+        ([(7, 0)], "wrong", "no NVRTC here compiles for sm_70"),
+        ([(9, 0), (5, 2)], "wrong", "sm_52"),
+        ([(12, 0)], "wrong", "sm_120"),
+    ],
+)
+def test_a_chip_that_no_nvrtc_compiles_for_is_told(monkeypatch, chips, state, words):
+    monkeypatch.setattr(checks.ctypes, "CDLL", lambda name: name)
+    monkeypatch.setattr(checks, "_targets", lambda library: [75, 80, 90])
+    check = checks._of_nvrtc("libnvrtc.so.13", chips)
+    assert check.state == state and words in check.found
+    assert state == "right" or "12.9" in check.remedy
+
+
+def test_a_library_that_is_named_and_does_not_open_is_wrong_and_a_missing_one_is_not():
+    named = checks._of_library("cudnn", "/nowhere/libcudnn.so.9", ("libcudnn.so.9",), "package", "slower")
+    missing = checks._of_library("cudnn", None, ("libno_such_library.so.9",), "package", "slower")
+    assert (named.state, missing.state) == ("wrong", "unused") and "slower" in missing.found
+
+
+def test_the_library_needs_nothing_of_torch_or_python() -> None:
+    """One build serves every torch and every Python."""
+    command = ["readelf", "--dynamic", str(NvDriver.library)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    needed = [line.split("[")[1].rstrip("]") for line in shown.splitlines() if "(NEEDED)" in line]
+    assert needed and not [one for one in needed if one.startswith(("libtorch", "libc10", "libpython"))], needed
+
+
+def test_it_is_released_with_the_core() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == torch_outboard.__version__
+    assert f"torch-outboard>={torch_outboard.__version__}" in project["dependencies"]
+
+
+def private_uses(name: str, source: str) -> list[str]:
+    """Return what a file of the driver uses of torch-outboard, and a vendor may not."""
+    if name.endswith(".py"):
+        found = []
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom):
+                found += [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                found += [alias.name for alias in node.names]
+        allowed = ("torch_outboard.driver.", "torch_outboard_nv.")
+        return [
+            one
+            for one in found
+            if one.startswith("torch_outboard")
+            and not one.startswith(allowed)
+            and one.removeprefix("torch_outboard.") not in torch_outboard.__all__
+        ]
+    included = re.findall(r'^\s*#\s*include\s*["<]([^">]+)', source, re.MULTILINE)
+    public = {"torch_outboard/driver.h", "torch_outboard/collectives.h"}
+    ours = [one for one in included if one.startswith(("torch", "c10/", "ATen/", "csrc/", "../../../", "Python.h"))]
+    return [one for one in ours if one not in public and not one.startswith("torch_outboard/support/")]
+
+
+def test_the_driver_uses_what_a_vendor_may_use() -> None:
+    files = [path for folder in ("torch_outboard_nv", "src") for path in (PROJECT / folder).rglob("*")]
+    texts = {path.name: path.read_text(encoding="utf-8") for path in files if path.suffix in {".py", ".h", ".cpp"}}
+    assert len(texts) > 40
+    assert {name: found for name, text in texts.items() if (found := private_uses(name, text))} == {}
+
+
+def test_a_private_use_would_be_seen() -> None:
+    assert private_uses("a.py", "from torch_outboard._check import Check") == ["torch_outboard._check.Check"]
+    assert private_uses("a.py", "def f():\n    import torch_outboard.drivers") == ["torch_outboard.drivers"]
+    assert private_uses("a.py", "from torch_outboard import Option, _C") == ["torch_outboard._C"]
+    assert private_uses("a.cpp", '#include "core/error.h"\n#include <torch/all.h>') == ["torch/all.h"]
+
+
+NOT_INSTALLED = """
+import sys, torch, torch_outboard
+import importlib.metadata
+everything = importlib.metadata.entry_points
+importlib.metadata.entry_points = lambda **given: [one for one in everything(**given) if one.name != "nv"]
+try:
+    torch_outboard.attach("nv")
+except torch_outboard.RegistrationError as error:
+    print(error)
+"""
+
+
+def test_without_the_package_the_error_is_the_line_that_installs_it() -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", NOT_INSTALLED], capture_output=True, text=True, cwd=PROJECT.parents[1]
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout == "driver 'nv' is not installed: pip install torch-outboard-nv\n"
