@@ -111,7 +111,7 @@ def _distribution_of(name: str) -> str | None:
 
     with contextlib.suppress(PackageNotFoundError):  # a checkout that was not built
         for requirement in requires("torch-outboard") or ():
-            pattern = rf"""(torch-outboard-\w+)\s*;\s*extra == (['"]){re.escape(name)}\2"""
+            pattern = rf"""(torch-outboard-[\w-]+)\s*;\s*extra == (['"]){re.escape(name)}\2"""
             if (found := re.fullmatch(pattern, requirement)) is not None:
                 return found[1]
     return None

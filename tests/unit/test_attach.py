@@ -64,6 +64,26 @@ def test_an_unknown_driver_names_the_near_ones():
 
 
 @pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("made_up", "^driver 'made_up' is not installed: pip install torch-outboard-made-up$"),
+        ("checkout", "^driver 'checkout' is not installed: pip install torch-outboard-checkout$"),
+        ("made", "no driver is called 'made'"),
+        ("docs", "no driver is called 'docs'"),  # an extra that brings no driver
+        ("dev", "no driver is called 'dev'"),
+    ],
+)
+def test_a_driver_of_an_extra_is_named_with_the_line_that_installs_it(monkeypatch, name, words):
+    requirements = [
+        *("torch>=2", 'sphinx>=8; extra == "docs"', 'torch-outboard[test]; extra == "dev"'),
+        *('torch-outboard-made-up; extra == "made_up"', "torch-outboard-checkout; extra == 'checkout'"),
+    ]
+    monkeypatch.setattr("importlib.metadata.requires", lambda distribution: requirements)
+    with pytest.raises(RegistrationError, match=words):
+        torch_outboard.attach(name)
+
+
+@pytest.mark.parametrize(
     "target, why",
     [
         ("no_such_module:Driver", "No module named 'no_such_module'"),
