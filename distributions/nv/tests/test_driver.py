@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from torch_outboard.testing import run_driver_tests, suite
 from torch_outboard.testing.compiling import run
 from torch_outboard_nv import NvDriver
@@ -31,3 +33,10 @@ def test_the_driver_tests_pass(fakes, every_gpu, monkeypatch):
     # A CUDA build of torch finds the fake too, and complains that it is old.
     warning = ["-W", "ignore:CUDA initialization:UserWarning"]
     run_driver_tests("nv", arguments=["-q", *warning, "-k", "not inductor", *(f"--ignore={one}" for one in left_out)])
+
+
+def test_the_driver_tests_pass_on_a_gpu(run_python):
+    code = "import sys, torch_outboard; sys.exit(3 if torch_outboard.attach('nv').device_count() == 0 else 0)"
+    if run_python(code, status=None).returncode == 3:
+        pytest.skip("capability: an NVIDIA GPU")
+    run_driver_tests("nv")
