@@ -8,6 +8,7 @@ no other user can have written. csrc/core/private_files.h has the rules, for Pyt
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import json
@@ -15,14 +16,16 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from torch_outboard import _C
 
 # Seconds after which an unfinished file has no writer any more: one is written at once.
 _ABANDONED = 3600
+_PAUSE = 0.02
+_MOST_PAUSES = 3000
 _UNFINISHED = re.compile(r".+\.[a-z0-9_]{8}\.part")
 
 __all__ = [
@@ -33,6 +36,7 @@ __all__ = [
     "read_private",
     "reason_of",
     "sealed",
+    "turn",
     "unsealed",
     "write_whole",
 ]
@@ -100,6 +104,43 @@ def write_whole(path: Path, content: bytes) -> None:
     except BaseException:  # raised again, whatever it is: nothing may be left
         os.unlink(name)
         raise
+
+
+@contextlib.contextmanager
+def turn(path: Path) -> Iterator[bool]:
+    """Do the work that a file stands for in this scope, or wait until another process has ended it.
+
+    Yield True after a wait, of a minute at most. csrc/core/turns.h explains it.
+    """
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:  # the folder can't be written: each process works for itself
+        yield False
+        return
+    with os.fdopen(file) as held:
+        if _lock(held):
+            try:
+                yield False
+            finally:
+                path.unlink(missing_ok=True)
+                fcntl.flock(held, fcntl.LOCK_UN)  # a forked child may hold the file open
+            return
+        for _ in range(_MOST_PAUSES):
+            time.sleep(_PAUSE)
+            if _lock(held):
+                break  # and close it: those behind find a result, or work at the same time
+    yield True
+
+
+def _lock(file: IO[str]) -> bool:
+    """Return False if another process has locked the file."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # the file system has no locks
+    return True
 
 
 @functools.cache

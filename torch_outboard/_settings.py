@@ -19,6 +19,7 @@ FALLBACK_MODES = ("warn", "error", "silent")
 SANITIZER_MODES = ("0", "1", "raise")
 PROVIDERS = ("native", "generated", "host")
 
+_BUILD_SECONDS = 300
 _WHERE_UNREACHABLE = 2  # GeneratedMode of csrc/ops/providers.h
 
 
@@ -29,7 +30,8 @@ class Settings:
     fallback: str
     sanitizer: str
     is_blocking: bool
-    build_threads: int
+    build_threads: int | None
+    build_seconds: int
     shows_builds: bool
     providers: tuple[str, ...] | None
 
@@ -40,7 +42,8 @@ class Settings:
             fallback=_mode("OUTBOARD_FALLBACK", FALLBACK_MODES),
             sanitizer=_mode("OUTBOARD_SANITIZER", SANITIZER_MODES),
             is_blocking=_is_set("OUTBOARD_BLOCKING", False),
-            build_threads=_build_threads(),
+            build_threads=_number("OUTBOARD_BUILD_THREADS", "of threads, 0 or more", 0),
+            build_seconds=_number("OUTBOARD_BUILD_SECONDS", "of seconds, 1 or more", 1) or _BUILD_SECONDS,
             shows_builds=_is_set("OUTBOARD_BUILD_PROGRESS", True),
             providers=providers_of(driver),
         )
@@ -57,7 +60,9 @@ class Settings:
         else:
             _C.set_providers(*(int(name in self.providers) for name in PROVIDERS))
         _C.set_waits_for_calls(self.is_blocking)
-        _C.set_build_threads(self.build_threads)
+        if self.build_threads is not None:
+            _C.set_build_threads(self.build_threads)
+        _C.set_build_limit(self.build_seconds * 1000)
         folder = _C.kernel_cache_folder()
         kept = f"kept for the next run in {printable_path(Path(folder))}" if folder else "kept nowhere"
         _C.show_builds(f"building kernels for {driver.name}" if self.shows_builds else "", kept)
@@ -82,11 +87,13 @@ def _is_set(variable: str, default: bool) -> bool:
     return value == "1"
 
 
-def _build_threads() -> int:
-    """Return how many threads build programs; 0 if each caller waits for its program."""
-    text = os.environ.get("OUTBOARD_BUILD_THREADS") or "0"
-    if not text.isdecimal():
-        raise ValueError(f"OUTBOARD_BUILD_THREADS is a number of threads, 0 or more, not {text!r}")
+def _number(variable: str, what: str, least: int) -> int | None:
+    """Return a variable's number; None if it is not set."""
+    text = os.environ.get(variable)
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < least:
+        raise ValueError(f"{variable} is a number {what}, not {text!r}")
     return int(text)
 
 

@@ -287,6 +287,17 @@ PyObject* py_set_build_threads(PyObject*, PyObject* given) {
   });
 }
 
+PyObject* py_set_build_limit(PyObject*, PyObject* given) {
+  return guarded([&]() -> PyObject* {
+    int64_t milliseconds = 0;
+    if (!to_int64(given, &milliseconds)) {
+      return nullptr;
+    }
+    kernels::set_build_limit(std::chrono::milliseconds(milliseconds));
+    return none();
+  });
+}
+
 PyObject* py_show_builds(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     std::string before;
@@ -322,6 +333,8 @@ PyMethodDef kernels_methods[] = {
      PyDoc_STR("The milliseconds for which a failed build is not tried again; 1000 at first.")},
     {"set_build_threads", py_set_build_threads, METH_O,
      PyDoc_STR("The number of threads that build programs while the caller goes on; 0 for none.")},
+    {"set_build_limit", py_set_build_limit, METH_O,
+     PyDoc_STR("The milliseconds after which the build of a program is left alone; 300,000 at first.")},
     OUTBOARD_FASTCALL("show_builds", py_show_builds,
                       "What a terminal shows while builds are waited for: (before, behind) their number."),
     {"count_builds", py_count_builds, METH_NOARGS, PyDoc_STR("(waiting, running, built, seconds) of those threads.")},

@@ -80,6 +80,27 @@ ErrorKind kind_of(ob_status status) {
   }
 }
 
+// Return a place at or before `place` that is not within a character of UTF-8.
+size_t begin_of_character(const std::string& text, size_t place) {
+  while (place > 0 && (static_cast<unsigned char>(text[place]) & 0xC0) == 0x80) {
+    --place;
+  }
+  return place;
+}
+
+// Return a text for a message: the first error of a build log is at its beginning, the count of
+// errors at its end.
+std::string shortened(const std::string& text) {
+  constexpr size_t kFirst = 6144;
+  constexpr size_t kLast = 2048;
+  if (text.size() <= kFirst + kLast) {
+    return text;
+  }
+  const size_t end = begin_of_character(text, kFirst);
+  const size_t begin = begin_of_character(text, text.size() - kLast);
+  return text.substr(0, end) + "\n[" + std::to_string(begin - end) + " bytes are left out]\n" + text.substr(begin);
+}
+
 }  // namespace
 
 void set_raiser(Raiser raiser) {
@@ -138,7 +159,7 @@ std::string last_driver_error() {
   std::string text(1 << 16, '\0');
   driver().last_error(driver().self, text.data(), text.size());
   text.resize(text.find('\0') == std::string::npos ? text.size() : text.find('\0'));
-  return text;
+  return shortened(text);
 }
 
 void raise_status(ob_status status, const char* entry, int device) {

@@ -19,13 +19,18 @@
 #include "core/driver.h"
 #include "core/process.h"
 #include "core/stream.h"
+#include "core/turns.h"
 #include "core/wait.h"
+#include "kernels/program_store.h"
 
 namespace outboard::kernels {
 
 namespace {
 
 constexpr int kMostThreads = 64;
+// By default. One thread of Python traces what they compile, so more would be idle, and each
+// compiler takes some 100 MB.
+constexpr int kMostUnasked = 8;
 
 std::atomic<bool> has_built{false};
 std::atomic<bool> has_refused{false};
@@ -45,11 +50,13 @@ class PoolBuild final : public BegunBuild {
     try {
       kernel_ = find_kernel(device_, program_, entry_, name_);
       has_built.store(true, std::memory_order_relaxed);
-    } catch (const ProgramRefused& error) {
-      has_refused.store(true, std::memory_order_relaxed);
-      failure_ = std::current_exception();
-      late_failure_ = late_refusal(error);
+    } catch (const ProgramHangs&) {
+      failure_ = late_failure_ = std::current_exception();
       on_refusal_();
+    } catch (const ProgramRefused& error) {
+      failure_ = std::current_exception();
+      on_refusal_();
+      late_failure_ = late_refusal(error, note_refused(device_, program_));
     } catch (...) {
       failure_ = late_failure_ = std::current_exception();
     }
@@ -95,13 +102,15 @@ class PoolBuild final : public BegunBuild {
     tell_over();
   }
 
-  static std::exception_ptr late_refusal(const ProgramRefused& error) {
+  static std::exception_ptr late_refusal(const ProgramRefused& error, bool is_stored) {
     return std::make_exception_ptr(ProgramRefused(
         {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
         error.what_without_backtrace() +
             std::string("\nThe call was queued before its program was built, so no other provider ran it, and its"
                         " results are not computed. From now on this process waits for each program, and such calls"
-                        " go to the next provider. To wait from the start, set OUTBOARD_BUILD_THREADS=0.")));
+                        " go to the next provider.") +
+            (is_stored ? " Later processes know this program, and wait for it: run again."
+                       : " To wait from the start, set OUTBOARD_BUILD_THREADS=0.")));
   }
 
   const c10::DeviceIndex device_;
@@ -120,7 +129,7 @@ struct Pool {
   std::mutex mutex;  // never held during a build
   std::condition_variable added;
   std::deque<std::shared_ptr<PoolBuild>> waiting;
-  int limit = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMostThreads);
+  int limit = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMostUnasked);
   int threads = 0;
   int idle = 0;
   bool is_ended = false;
@@ -186,6 +195,7 @@ void set_build_threads(int count) {
 }
 
 void end_builds() noexcept {
+  end_turns();
   std::deque<std::shared_ptr<PoolBuild>> left;
   {
     const std::lock_guard lock(pool().mutex);
@@ -201,8 +211,12 @@ void note_built() noexcept {
   has_built.store(true, std::memory_order_relaxed);
 }
 
-void note_refused() noexcept {
+bool note_refused(c10::DeviceIndex device, const ProgramText& program) {
+  if (is_known_refusal(device, program)) {
+    return true;  // its callers wait: it says nothing about programs that nobody knows
+  }
   has_refused.store(true, std::memory_order_relaxed);
+  return store_refusal(device, program);
 }
 
 bool may_build_behind(const Stream& stream) noexcept {

@@ -2,9 +2,9 @@
 // Builds of programs on a pool of threads. A launch is queued while its program is built, and waits
 // for it in the stream's order (core/behind.h), so that the caller goes on to the next plan.
 //
-// The first program of a process is waited for, and every program once the driver has refused one:
-// a call whose program is refused can go to another provider only if nothing is queued for it.
-// Thread-safe.
+// A call whose program is refused can go to another provider only if nothing is queued for it. So
+// a program that was refused before is waited for, which later processes know from disk. So is the
+// first program of a process, and each one once the driver has refused a new one. Thread-safe.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -18,15 +18,16 @@
 
 namespace outboard::kernels {
 
-// Set how many threads build at a time; 0 for none: each caller builds. The number of processors,
-// if it is not called.
+// Set how many threads build at a time; 0 for none: each caller builds. If it is not called, as
+// many as there are processors, at most eight.
 OUTBOARD_API void set_build_threads(int count);
 // Begin no build any more, at the end of the process. Those that were not begun fail.
 OUTBOARD_API void end_builds() noexcept;
 
-// Note that the driver has built a program, or has refused one, for a caller that waited.
+// Note that the driver has built a program for a caller that waited.
 void note_built() noexcept;
-void note_refused() noexcept;
+// Note that the driver has refused a program. Return true if later processes know it.
+bool note_refused(c10::DeviceIndex device, const ProgramText& program);
 // Return true if launches on the stream may be queued while their programs are built.
 OUTBOARD_API bool may_build_behind(const Stream& stream) noexcept;
 

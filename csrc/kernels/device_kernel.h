@@ -54,6 +54,9 @@ class OUTBOARD_API DeviceKernel {
 
   // Build the program for the device, if it was not built yet. Waits for the compiler.
   void build(c10::DeviceIndex device) const { static_cast<void>(kernel_.handle(device)); }
+  // As of ProgramKernel.
+  bool was_refused(c10::DeviceIndex device) const { return kernel_.was_refused(device); }
+  void note_refused(c10::DeviceIndex device) const { kernel_.note_refused(device); }
   // Begin to build it on the pool. Launches are queued meanwhile, if kernels/builds.h allows it.
   // Return false if there is no pool.
   bool start(c10::DeviceIndex device, const std::function<void()>& on_refusal) const {

@@ -3,11 +3,14 @@
 
 #include <torch_outboard/driver.h>
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <unordered_map>
@@ -19,6 +22,7 @@
 #include "core/error.h"
 #include "core/lost_device.h"
 #include "core/named_error.h"
+#include "core/turns.h"
 #include "core/wait.h"
 #include "kernels/builds.h"
 #include "kernels/program_store.h"
@@ -27,8 +31,22 @@ namespace outboard::kernels {
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+std::atomic<std::chrono::milliseconds> build_limit{std::chrono::minutes{5}};
+constexpr std::chrono::milliseconds kPause{20};  // between looks at signals and at the clock
+
+// A build under way.
+struct Build {
+  const Clock::time_point begin = Clock::now();
+  bool is_over = false;
+  bool is_left = false;  // it hangs: nobody waits for it, not even the end of the process
+  std::exception_ptr failure;
+};
+
 struct Program {
   uint64_t handle = 0;  // 0 while it is being built
+  std::shared_ptr<Build> build;  // then
   int users = 0;  // threads that request a kernel of it
   std::unordered_map<std::string, uint64_t> kernels;
 };
@@ -101,8 +119,13 @@ bool is_refusal(ob_status status) {
 
 uint64_t build(c10::DeviceIndex device, const ProgramText& text, const std::string& name) {
   const std::string key = program_key(device, text);
+  std::optional<Turn> turn;
   if (!key.empty()) {
     if (const uint64_t kept = build_kept(device, text, key, name); kept != 0) {
+      return kept;
+    }
+    turn.emplace(path_of_turn(key));
+    if (const uint64_t kept = turn->has_waited() ? build_kept(device, text, key, name) : 0; kept != 0) {
       return kept;
     }
   }
@@ -128,12 +151,6 @@ uint64_t build(c10::DeviceIndex device, const ProgramText& text, const std::stri
   return program;
 }
 
-// A build under way, on the requesting thread or on its own thread.
-struct Build {
-  bool is_over = false;
-  std::exception_ptr failure;
-};
-
 using Found = std::map<Key, Program>::iterator;
 
 // Build a program that the table marks as being built, and notify the threads that wait for it.
@@ -152,26 +169,57 @@ void run_build(Found found, c10::DeviceIndex device, const ProgramText& text, co
     all.programs.erase(found);
   } else {
     found->second.handle = handle;
+    found->second.build = nullptr;
   }
   build_it.failure = std::move(failure);
   build_it.is_over = true;
+  if (!build_it.is_left) {
+    detail::end_own_call();
+  }
   all.built.notify_all();
 }
 
-// Do the same on a separate thread, so that Ctrl-C ends the main thread's wait: a compiler
-// cannot be interrupted. The build then continues, and the next request uses its result. Return
-// false if no thread can be started.
+// Do the same on a separate thread, so that Ctrl-C and the limit end the wait: a compiler cannot be
+// interrupted. The build then continues, and the next request uses its result. Return false if no
+// thread can be started.
 bool start_build(Found found, c10::DeviceIndex device, const ProgramText& text, const std::string& name,
                  const std::shared_ptr<Build>& build_it) {
-  detail::begin_own_call();
-  const bool is_started = detail::start_thread([=] {
-    run_build(found, device, text, name, *build_it);
-    detail::end_own_call();
-  });
-  if (!is_started) {
-    detail::end_own_call();
+  return detail::start_thread([=] { run_build(found, device, text, name, *build_it); });
+}
+
+[[noreturn]] void raise_hanging(const std::string& name, c10::DeviceIndex device) {
+  throw ProgramHangs({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                     "driver '" + driver_name() + "': program_build (" + name + ") on device " +
+                         std::to_string(device) + " has not ended after " +
+                         std::to_string(build_limit.load().count() / 1000) +
+                         " s. The compiler hangs, or needs more time: set OUTBOARD_BUILD_SECONDS");
+}
+
+// Wait until nobody builds the program any more. Return false if the build hangs.
+bool wait_for_build(const Key& key, c10::DeviceIndex device, const char* name) {
+  Table& all = table();
+  const Waiting waiting("program_build", device, nullptr, name);  // the building thread may need the interpreter lock
+  const bool may_leave = detail::can_interrupt("");
+  std::unique_lock lock(all.mutex);
+  for (;;) {
+    const auto now = all.programs.find(key);
+    if (now == all.programs.end() || now->second.handle != 0) {
+      return true;
+    }
+    Build& build = *now->second.build;
+    if (Clock::now() - build.begin > build_limit.load()) {
+      if (!std::exchange(build.is_left, true)) {
+        detail::end_own_call();
+      }
+      return false;
+    }
+    all.built.wait_for(lock, kPause);
+    if (may_leave) {
+      lock.unlock();
+      detail::handle_signals();
+      lock.lock();
+    }
   }
-  return is_started;
 }
 
 // Return the program with one more user. The first thread builds it.
@@ -190,9 +238,10 @@ Found acquire(c10::DeviceIndex device, const ProgramText& text, const std::strin
     }
     const auto [found, is_new] = all.programs.try_emplace(key);
     if (is_new) {
-      own = std::make_shared<Build>();
+      own = found->second.build = std::make_shared<Build>();
+      detail::begin_own_call();  // the end of the process waits for it
       lock.unlock();
-      if (!detail::can_interrupt("program_build") || !start_build(found, device, text, name, own)) {
+      if (!start_build(found, device, text, name, own)) {
         const NotedCall noted("program_build", device, nullptr, known_name);
         run_build(found, device, text, name, *own);
       }
@@ -204,14 +253,8 @@ Found acquire(c10::DeviceIndex device, const ProgramText& text, const std::strin
       return found;
     }
     lock.unlock();
-    {
-      // The building thread may need the interpreter lock.
-      const Waiting waiting("program_build", device, nullptr, known_name);
-      std::unique_lock held(all.mutex);
-      wait_for_thread(waiting, all.built, held, [&] {
-        const auto now = all.programs.find(key);
-        return now == all.programs.end() || now->second.handle != 0;
-      });
+    if (!wait_for_build(key, device, known_name)) {
+      raise_hanging(name, device);
     }
     lock.lock();
   }
@@ -267,6 +310,10 @@ const std::string& kept_name(const std::string& name) {
 
 }  // namespace
 
+void set_build_limit(std::chrono::milliseconds limit) noexcept {
+  build_limit.store(limit);
+}
+
 ProgramKernel::ProgramKernel(const std::string& name, ProgramText program, std::string entry)
     : name_(kept_name(name)), program_(std::move(program)), entry_(std::move(entry)) {}
 
@@ -275,16 +322,18 @@ uint64_t ProgramKernel::handle(c10::DeviceIndex device) const {
   uint64_t kernel = known.load(std::memory_order_acquire);
   if (C10_UNLIKELY(kernel == 0)) {
     const std::shared_ptr<const BegunBuild> build = begun(device);
-    try {
-      kernel = build ? build->wait(device, name_.c_str()) : find_kernel(device, program_, entry_, name_);
-    } catch (const ProgramRefused&) {
-      note_refused();
-      throw;
-    }
-    note_built();
+    kernel = build ? build->wait(device, name_.c_str()) : find_kernel(device, program_, entry_, name_);
     known.store(kernel, std::memory_order_release);
   }
   return kernel;
+}
+
+bool ProgramKernel::was_refused(c10::DeviceIndex device) const {
+  return known(device) == 0 && is_known_refusal(device, program_);
+}
+
+void ProgramKernel::note_refused(c10::DeviceIndex device) const {
+  static_cast<void>(kernels::note_refused(device, program_));
 }
 
 bool ProgramKernel::start(c10::DeviceIndex device, const std::function<void()>& on_refusal) const {

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -32,12 +33,21 @@ class OUTBOARD_API ProgramRefused : public c10::ValueError {
   using c10::ValueError::ValueError;
 };
 
+// The compiler has not ended within the limit, so that the call goes to the next provider. Nobody
+// remembers that: a later build may end.
+class OUTBOARD_API ProgramHangs final : public ProgramRefused {
+  using ProgramRefused::ProgramRefused;
+};
+// Set the limit; five minutes at first.
+OUTBOARD_API void set_build_limit(std::chrono::milliseconds limit) noexcept;
+
 // Return the driver's handle of a program's kernel by name, valid as long as the process. The first
 // call for a device and a text waits for the compiler; concurrent calls wait for it. After a failed
 // build the next call builds again.
 //
-// Raise NotSupportedError if the driver builds no programs, and ProgramRefused if it refuses this
-// program. The error has the build log and `name`, which the author of the kernel knows.
+// Raise NotSupportedError if the driver builds no programs, ProgramRefused if it refuses this
+// program, and ProgramHangs. The error has the build log and `name`, which the author of the kernel
+// knows.
 OUTBOARD_API uint64_t find_kernel(c10::DeviceIndex device, const ProgramText& program, const std::string& entry,
                                   const std::string& name);
 
@@ -56,6 +66,10 @@ class OUTBOARD_API ProgramKernel {
   uint64_t known(c10::DeviceIndex device) const noexcept {
     return handles_[static_cast<size_t>(device)].load(std::memory_order_acquire);
   }
+  // Return true if the driver is known to refuse the program, in an earlier process too.
+  bool was_refused(c10::DeviceIndex device) const;
+  // Note that the driver has refused it, for a caller that waited.
+  void note_refused(c10::DeviceIndex device) const;
   // Begin a build on the pool, unless the kernel is known or being built; see kernels/builds.h.
   // Return false if there is no pool.
   bool start(c10::DeviceIndex device, const std::function<void()>& on_refusal) const;

@@ -103,8 +103,10 @@ void prune(const std::string& folder) {
       continue;
     }
     const fs::file_time_type written = at->last_write_time(gone);
-    if (name.size() > kNameBytes && fs::file_time_type::clock::now() - written > kAbandoned) {
-      fs::remove(at->path(), gone);  // its writer was killed
+    if (name.size() > kNameBytes) {
+      if (fs::file_time_type::clock::now() - written > kAbandoned) {
+        fs::remove(at->path(), gone);  // its writer was killed
+      }
     } else {
       files.emplace_back(written, at->path());
     }
@@ -133,6 +135,10 @@ std::string key_of(const char* kind, c10::DeviceIndex device, std::initializer_l
   }
   std::for_each(parts.begin(), parts.end(), add);
   return key;
+}
+
+std::string refusal_key(c10::DeviceIndex device, const ProgramText& text) {
+  return key_of("refused 1", device, {text.language, text.options, text.code});
 }
 
 }  // namespace
@@ -173,27 +179,40 @@ std::string read_program(const std::string& key) {
   return "";
 }
 
-void write_program(const std::string& key, const std::string& bytes) {
+bool write_program(const std::string& key, const std::string& bytes) {
   const std::string folder = open_folder();
   if (folder.empty()) {
-    return;
+    return false;
   }
   const std::string path = path_in(folder, key);
   std::string temporary = path + ".XXXXXX";
   const int file = mkostemp(temporary.data(), O_CLOEXEC);  // mode 0600
   if (file < 0) {
     report_unkept(printable_path(folder) + ": " + std::strerror(errno));
-    return;
+    return false;
   }
   const bool is_written = write_all(file, sha256(key + bytes) + bytes);
   const int error = is_written ? 0 : errno;
   if (close(file) != 0 || !is_written || rename(temporary.c_str(), path.c_str()) != 0) {
     report_unkept(printable_path(path) + ": " + std::strerror(error != 0 ? error : errno));
     unlink(temporary.c_str());
-    return;
+    return false;
   }
   static std::once_flag is_pruned;
   std::call_once(is_pruned, prune, folder);
+  return true;
+}
+
+std::string path_of_turn(const std::string& key) {
+  return path_in(open_folder(), key) + ".locked";  // a name of an incomplete file, which is removed if it is left
+}
+
+bool is_known_refusal(c10::DeviceIndex device, const ProgramText& text) {
+  return !open_folder().empty() && !read_program(refusal_key(device, text)).empty();
+}
+
+bool store_refusal(c10::DeviceIndex device, const ProgramText& text) {
+  return !open_folder().empty() && write_program(refusal_key(device, text), "refused");
 }
 
 }  // namespace outboard::kernels

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from torch_outboard.testing.plugin import RunPython
@@ -128,9 +130,86 @@ def test_a_builder_without_disk_keeps_its_error_and_no_memory(run_compiler: RunP
     run_compiler(BEGIN + _dedent(code), env=ERRORS)
 
 
-def test_a_compiler_that_builds_nothing_refuses_no_program(run_compiler: RunPython) -> None:
+@pytest.mark.parametrize("threads", ["0", "2"])
+def test_a_compiler_that_hangs_is_left_and_nothing_remembers_it(
+    threads: str, run_compiler: RunPython, tmp_path: Path
+) -> None:
     code = """
-    os.environ["CC"] = "false"
+    import threading, time
+
+    forever, driver.gate = threading.Event(), None
+    assert (x + 1).cpu().tolist() == [2, 5]
+    refusals = lambda: [one for one in (tmp / "programs").glob("*") if one.stat().st_size < 100]
+    _C.set_build_limit(50)
+    driver.gate = gate = threading.Event()
+    if _C.set_build_threads(threads) or threads:  # the call returns before its program hangs
+        y = torch.sqrt(x)
+        with pytest.raises(ValueError, match="aten::sqrt.* has not ended after 0 s.*OUTBOARD_BUILD_SECONDS"):
+            y.cpu()
+    assert torch.sqrt(x).cpu().tolist() == [1, 2]  # by the next provider
+    ((operator, reason),) = refused_operators()
+    assert operator == "aten::sqrt" and "has not ended" in reason
+    assert not refusals()
+    # It ends after all: calls of other sizes have the kernel.
+    driver.gate = None
+    gate.set()
+    with driver.ended:
+        assert driver.ended.wait_for(lambda: driver.builds == 0, 60)
+    _C.set_build_limit(60_000)
+    calls = lambda: sum(row.calls for row in torch_outboard.coverage() if row[:2] == ("aten::sqrt", "generated"))
+    before = calls()
+    assert torch.stack([x, x]).sqrt().sum().item() == 6 and calls() == before + 1
+    # The end of the process waits for no build that hangs.
+    _C.set_build_limit(50)
+    driver.gate = forever
+    with pytest.raises(ValueError):
+        torch.exp(x).cpu()
+        torch.accelerator.synchronize()
+        raise ValueError("the next provider ran it")
+    print("ends")
+    """
+    setting = f"""
+import pathlib, threading
+threads, tmp = {threads}, pathlib.Path({str(tmp_path)!r})
+"""
+    hanging = """
+    gate, builds, ended = None, 0, __import__("threading").Condition()
+
+    def program_build(self, *given):
+        with self.ended:
+            self.builds += 1
+        if (gate := self.gate) is not None:
+            gate.wait()
+        try:
+            return super().program_build(*given)
+        finally:
+            with self.ended:
+                self.builds -= 1
+                self.ended.notify_all()
+
+driver = Failing()
+"""
+    begin = BEGIN.replace("driver = Failing()\n", hanging.removeprefix("\n"))
+    env = {"OUTBOARD_FALLBACK": "silent", "OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path)}
+    assert "ends" in run_compiler(begin + setting + _dedent(code), env=env).stdout
+
+
+def test_a_megabyte_of_a_compiler_is_cut(run_compiler: RunPython) -> None:
+    code = """
+    driver.failure = DriverError("line 3: what?" + "\u00fc" * (1 << 20), Status.PROGRAM_REFUSED)
+    text = str(fails_with(NotSupportedError))
+    assert "line 3: what?" in text and " bytes are left out]" in text and len(text) < 20_000, len(text)
+    """
+    run_compiler(BEGIN + _dedent(code), env=ERRORS)
+
+
+@pytest.mark.parametrize("command", ["exit 1", "kill -9 $$"])
+def test_a_compiler_that_dies_refuses_no_program(command: str, run_compiler: RunPython, tmp_path: Path) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text(f"#!/bin/sh\n{command}\n")
+    compiler.chmod(0o700)
+    code = f"""
+    os.environ["CC"] = {str(compiler)!r}
     _C.set_retry_interval(0)
     assert fails_with(DriverError).code == Status.UNAVAILABLE
     del os.environ["CC"]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -23,7 +24,7 @@ class Slow(OwnKernelsDriver):
     def __init__(self):
         super().__init__()
         self.waiting, self.failures, self.lock = [], [], threading.Condition()
-        self.is_held = False
+        self.is_held, self.refused = False, None
 
     def program_build(self, *given):
         with self.lock:
@@ -35,6 +36,8 @@ class Slow(OwnKernelsDriver):
             gate.wait()
         if self.failures:
             raise self.failures.pop()
+        if self.refused is not None and self.refused in given[2]:
+            raise DriverError("line 3: what?", Status.PROGRAM_REFUSED)
         return super().program_build(*given)
 
     def hold(self):
@@ -160,6 +163,75 @@ def test_failures_of_builds_are_those_of_queued_work(run_compiler: RunPython) ->
     same([z + 1], [z.cpu() + 1])
     """
     run(run_compiler, code)
+
+
+REFUSED = """
+    calls = (lambda x: F.leaky_relu(x, 0.125), lambda x: F.elu(x, 1.26))
+    driver.refused = b"0.125"
+"""
+
+
+def test_later_processes_wait_for_a_program_that_was_refused_late(run_compiler: RunPython, tmp_path: Path) -> None:
+    env = {"OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path), "OUTBOARD_FALLBACK": "silent"}
+    late = """
+    y = calls[0](x)
+    with pytest.raises(ValueError, match="(?s)aten::leaky_relu.*line 3: what.*Later processes know this program"):
+        y.cpu()
+    same([calls[0](x)], [calls[0](cpu)])  # by the next provider
+    """
+    run(run_compiler, REFUSED + late, **env)
+    known = """
+    driver.hold()
+    thread = driver.release()
+    same([calls[0](x)], [calls[0](cpu)])  # by the next provider, at once
+    driver.end(thread)
+    # Other programs are built behind their calls all the same.
+    driver.hold()
+    y = calls[1](x)
+    driver.wait_for(1)
+    driver.end(driver.release())
+    same([y], [calls[1](cpu)])
+    """
+    run(run_compiler, REFUSED + known, **env)
+
+
+def test_other_work_of_the_stream_comes_behind_what_waits(run_compiler: RunPython) -> None:
+    code = """
+    def negative(x):
+        assert not driver.waiting  # the launches before it have their programs
+        return torch.from_numpy(-x.cpu().numpy()).to(x.device)
+
+    torch_outboard.register_kernel("aten::neg", negative)
+    stream = torch.accelerator.current_stream()
+    event, pinned = torch.Event(device), torch.empty(2, 3).pin_memory()
+    of_host = {  # each gets the stream from the core, or waits for it
+        "native": lambda y: -y,
+        "event": lambda y: (event.record(), event.synchronize(), -y)[2],
+        "copy": lambda y: (pinned.copy_(y, non_blocking=True), stream.synchronize(), -pinned)[2],
+        "item": lambda y: -y.cpu() if y.sum().item() else None,
+        "handle": lambda y: (_C.stream_handle(0, _C.current_stream(0)), y * -1)[1],
+    }
+    for number, (name, call) in enumerate(of_host.items()):
+        driver.hold()
+        y = F.leaky_relu(x, 0.21 + number)
+        driver.wait_for(1)
+        thread = driver.release(number)
+        same([call(y)], [-F.leaky_relu(cpu, 0.21 + number)])
+        driver.end(thread)
+    """
+    run(run_compiler, code)
+
+
+def test_by_default_programs_are_built_behind_their_calls(run_compiler: RunPython) -> None:
+    code = """
+    driver.hold()
+    y = F.leaky_relu(x, 0.61)
+    driver.wait_for(1)
+    assert not torch.accelerator.current_stream().query()
+    driver.end(driver.release())
+    same([y], [F.leaky_relu(cpu, 0.61)])
+    """
+    run(run_compiler, code, OUTBOARD_BUILD_THREADS="")
 
 
 def test_captures_wait_for_programs(run_compiler: RunPython) -> None:

@@ -437,5 +437,9 @@ assert plan_statistics()["loaded"] == before + 1
 driver.is_interrupted = False
 assert y.sqrt().cpu().tolist() == [1, 2]
 """,
-        env={"OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path), "OUTBOARD_FALLBACK": "error"},
+        env={
+            "OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path),
+            "OUTBOARD_FALLBACK": "error",
+            "OUTBOARD_BUILD_THREADS": "0",
+        },
     )

@@ -44,5 +44,6 @@ def attach_alone(driver: str, options: Mapping[str, str]) -> torch.device:
     if module.device_count() == 0:
         raise NotSupportedError(f"the driver {driver!r} has no device here: {_C.probe_error() or 'it counts none'}")
     _C.set_providers(0, 1, 0)
+    _C.set_build_threads(0)  # a call whose program is refused raises that itself
     _C.set_fallback_mode("error")
     return torch.device(_C.driver_name(), 0)

@@ -91,6 +91,10 @@ def abilities() -> int:
     return bits + (16 if len(exact) < len(units) else 0)
 
 
+# The answer if another process has stored a plan, or a refusal, of the class: `load` returns it.
+ELSEWHERE = Answer("", [])
+
+
 def build(
     name: str,
     arguments: Sequence[Any],
@@ -99,7 +103,7 @@ def build(
     device: int,
     strides: Sequence[Sequence[int] | None] = (),
 ) -> Answer:
-    """Build a plan for a call: return its text and kernels, or the refusal.
+    """Build a plan for a call: return its text and kernels, the refusal, or ELSEWHERE.
 
     `strides` are the strides of its results, as far as the operator's meta kernel reports them. OSError and MemoryError
     are raised: the same call may have a plan when it is asked for again.
@@ -260,10 +264,13 @@ def _find_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
         return refused(refusal)
     del arguments
     key = key_of(name, stand_ins, (), False, device, form="chunks") if _keeps() else None
-    if key is not None and (kept := _kept(key, device)):
-        _kept_chunks.add((key, kept[0].text))
-        return kept[0]
-    return _made_and_kept(key, sizes_of(stand_ins), name, device, lambda: _build_chunks(name, stand_ins, device))
+    found = ELSEWHERE
+    while found is ELSEWHERE:
+        if key is not None and (kept := _kept(key, device)):
+            _kept_chunks.add((key, kept[0].text))
+            return kept[0]
+        found = _made_and_kept(key, sizes_of(stand_ins), name, device, lambda: _build_chunks(name, stand_ins, device))
+    return found
 
 
 def _keeps() -> bool:
@@ -287,11 +294,19 @@ def _forget(key: str, device: int, text: str, why: str) -> None:
 
 
 def _made_and_kept(key: str | None, sizes: Sizes, name: str, device: int, make: Callable[[], Answer]) -> Answer:
-    """Return what `make` returns, and store a plan, or the refusal of a class."""
-    found = _made(name, make)
-    if key is not None:
-        digest = schedules_of(device).digest
-        store().save(tuned_key(key, digest) if digest and _has_schedule(found) else key, sizes, found)
+    """Return what `make` returns, and store a plan, or the refusal of a class.
+
+    If another process has stored some meanwhile, return ELSEWHERE.
+    """
+    if key is None:
+        return _made(name, make)
+    digest = schedules_of(device).digest
+    tuned = (tuned_key(key, digest),) if digest else ()
+    with store().turn(key, *tuned) as is_elsewhere:
+        if is_elsewhere:
+            return ELSEWHERE
+        found = _made(name, make)
+        store().save(tuned[0] if tuned and _has_schedule(found) else key, sizes, found)
     return found
 
 

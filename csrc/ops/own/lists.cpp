@@ -206,7 +206,7 @@ ListRecipeRef ListOperator::refused(const ListRecipeRef& recipe, c10::ArrayRef<c
     build_programs(recipe, device);
     return recipe;
   } catch (const kernels::ProgramRefused& error) {
-    if (!recipe->kept.empty()) {
+    if (!recipe->kept.empty() && may_be_plans(error, device)) {
       drop(*recipe, arguments, device, words_of(error));
       return nullptr;
     }

@@ -34,6 +34,9 @@ struct BuiltPlan {
   bool refuses_class = false;  // true: the whole class; false: these arguments only
   bool is_kept = false;  // it was read from disk
   std::string damage;  // why the text on disk cannot be used; only `text` is set then
+
+  // Neither: another process has stored a plan of the class meanwhile.
+  bool is_elsewhere() const { return text.empty() && refusal.empty(); }
 };
 
 struct PlanBuilder {

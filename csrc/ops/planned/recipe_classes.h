@@ -35,22 +35,32 @@ struct RecipeState {
 // failure of a build that was waited for.
 template <typename Recipe>
 void build_programs(const std::shared_ptr<const Recipe>& recipe, c10::DeviceIndex device) {
-  const bool is_behind = kernels::may_build_behind(current_stream(device)) && !recipe->is_refused.load();
+  const auto& all = recipe->kernels;
+  const bool is_behind = kernels::may_build_behind(current_stream(device)) && !recipe->is_refused.load() &&
+                         std::ranges::none_of(all, [device](const auto& one) { return one->was_refused(device); });
   bool are_begun = true;
-  if (is_behind || recipe->kernels.size() > 1) {
+  if (is_behind || all.size() > 1) {
     const auto on_refusal = [known = std::weak_ptr<const Recipe>(recipe)] {
       if (const std::shared_ptr<const Recipe> refused = known.lock()) {
         refused->is_refused.store(true);
       }
     };
-    for (const auto& kernel : recipe->kernels) {
+    for (const auto& kernel : all) {
       are_begun = kernel->start(device, on_refusal) && are_begun;
     }
   }
   if (!is_behind || !are_begun) {  // a caller that waits is the one whom another provider can serve
-    for (const auto& kernel : recipe->kernels) {
-      kernel->build(device);
+    for (const auto& kernel : all) {
+      try {
+        kernel->build(device);
+      } catch (const kernels::ProgramHangs&) {
+        throw;
+      } catch (const kernels::ProgramRefused&) {
+        kernel->note_refused(device);
+        throw;
+      }
     }
+    kernels::note_built();
   }
 }
 

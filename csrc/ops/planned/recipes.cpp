@@ -186,7 +186,8 @@ std::string words_of(const std::exception& error) {
 }
 
 bool may_be_plans(const std::exception& error, c10::DeviceIndex device) {
-  return !is_lost(device) && !is_interrupt(error) && dynamic_cast<const c10::OutOfMemoryError*>(&error) == nullptr;
+  return !is_lost(device) && !is_interrupt(error) && dynamic_cast<const c10::OutOfMemoryError*>(&error) == nullptr &&
+         dynamic_cast<const kernels::ProgramHangs*>(&error) == nullptr;
 }
 
 void set_plan_builder(const PlanBuilder* given) {
@@ -335,7 +336,7 @@ std::shared_ptr<const PlannedCall> OperatorRecipes::use(const std::shared_ptr<co
   try {
     build_programs(recipe, call.device());
   } catch (const kernels::ProgramRefused& error) {
-    if (!recipe->kept.empty()) {
+    if (!recipe->kept.empty() && may_be_plans(error, call.device())) {
       drop(*recipe, call, error);
       return nullptr;
     }
@@ -386,6 +387,10 @@ std::shared_ptr<const PlannedCall> OperatorRecipes::build(const Call& call, cons
   } catch (...) {
     group->failure.keep_current();
     throw;
+  }
+  if (built.is_elsewhere()) {
+    group->is_loaded = false;
+    return nullptr;
   }
   if (!built.refusal.empty()) {
     return refuse(built.refusal, built.refuses_class ? group.get() : nullptr);

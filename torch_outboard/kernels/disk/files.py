@@ -136,6 +136,15 @@ class Folder:
             if is_name(one) and re.fullmatch("[0-9a-f]{32}", one.partition(".")[2])
         ]
 
+    def names(self, key: str) -> list[str]:
+        """Return the names of what is stored for a class: its plans, and its refusal."""
+        refusal = self._path(key, _REFUSED)
+        return [one.name for one in (*self.files(key), refusal) if one != refusal or one.exists()]
+
+    def turn_of(self, key: str) -> Path:
+        """Return the file that stands for building a plan of a class, named as an unfinished file."""
+        return self._path(key, f"{_REFUSED}.building.part")
+
     def text(self, path: Path, key: str) -> str | None:
         """Return the text of a file's plan; None if the file isn't used."""
         answer = self._read(path, key)

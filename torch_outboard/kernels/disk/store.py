@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 
 from torch_outboard import _C
-from torch_outboard._sealed import make_private_folders, printable_path, read_private, reason_of, write_whole
+from torch_outboard._sealed import make_private_folders, printable_path, read_private, reason_of, turn, write_whole
 from torch_outboard.kernels.disk.files import DROPPED, Answer, Entry, Folder, folders_in, is_name, versions_in, written
 from torch_outboard.kernels.disk.key import Sizes, code_hash
 
@@ -87,6 +87,23 @@ class Store:
         with self._lock:
             self.loaded += len(found)
         return found
+
+    @contextlib.contextmanager
+    def turn(self, *keys: str) -> Iterator[bool]:
+        """Build for the first class in this scope, one process at a time.
+
+        Yield True if another process has stored answers for these classes while this one waited for it.
+        """
+        folder = self._usable() if keys else None
+        if folder is None:
+            yield False
+            return
+        path = folder.turn_of(keys[0])
+        with contextlib.suppress(OSError):  # a folder that can't be written: each process builds
+            make_private_folders(path.parent)
+        before = [folder.names(key) for key in keys]
+        with turn(path) as has_waited:
+            yield has_waited and before != [folder.names(key) for key in keys]
 
     def save(self, key: str, sizes: Sizes, answer: Answer) -> None:
         """Write a plan, or the refusal of a class. If that fails, the log reports the reason once."""

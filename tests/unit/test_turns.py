@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Processes that fill one folder at once build each plan and each program once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torch_outboard.testing.plugin import RunPython
+
+from .test_program_store import BEGIN
+
+# Each child of a fork runs `work` once all are there, and returns a value of JSON.
+CHILDREN = """
+import json, os, pathlib, signal, sys, time
+os.environ["OUTBOARD_KERNEL_CACHE_DIR"] = sys.argv[1]
+import torch, torch_outboard
+from torch_outboard import _C
+
+def children(count, work):
+    opened, close = os.pipe()
+    results = []
+    for number in range(count):
+        result, answer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                os.close(close)
+                os.read(opened, 1)  # all of them begin
+                os.write(answer, json.dumps(work(number)).encode())
+                status = 0
+            finally:
+                os._exit(status)
+        os.close(answer)
+        results.append((child, result))
+    os.close(close)
+    found = []
+    for child, result in results:
+        with os.fdopen(result) as text:
+            answer = text.read()
+        if os.waitpid(child, 0)[1] == 0:
+            found.append(json.loads(answer))
+    return found
+"""
+
+PROGRAMS = (
+    CHILDREN
+    + BEGIN.replace(
+        "driver = Keeping()",
+        """
+log = pathlib.Path(sys.argv[1]).parent / "built"
+
+class Counting(Keeping):
+    def program_build(self, device, language, code, options):
+        if language != "binary":
+            with log.open("a") as file:
+                file.write(code.decode() + "\\n")
+            self.compile(code)
+        return super().program_build(device, language, code, options)
+
+    def compile(self, code):
+        time.sleep(0.02)
+
+driver = Counting()
+""",
+    )
+    + """
+texts = [str(number) for number in range(5)]
+"""
+)
+
+
+def run(run_python: RunPython, code: str, folder: Path) -> Any:
+    return json.loads(run_python(code, str(folder)).stdout.splitlines()[-1])
+
+
+def test_twelve_processes_build_each_program_once(run_python: RunPython, tmp_path: Path) -> None:
+    code = """
+print(json.dumps(children(12, lambda number: sum([built(0, one) for one in texts], []))))
+"""
+    found = run(run_python, PROGRAMS + code, tmp_path / "cache")
+    assert len(found) == 12 and all(len(one) == 5 for one in found)
+    lines = (tmp_path / "built").read_text().splitlines()
+    assert sorted(lines) == [f"def f(*values): {number}" for number in range(5)]
+    left = [one.name for one in (tmp_path / "cache").rglob("*") if one.is_file()]
+    assert len(left) == 5 and not any(one.endswith(".locked") for one in left), left
+
+
+@pytest.mark.parametrize("how", ["dies", "stores nothing", "refuses"])
+def test_nobody_waits_for_one_that_fails(run_python: RunPython, tmp_path: Path, how: str) -> None:
+    code = f"""
+how = {how!r}
+
+def work(number):
+    def compile(code):
+        if not (folder.parent / "first").exists():
+            (folder.parent / "first").touch()
+            if how == "dies":
+                os.kill(os.getpid(), signal.SIGKILL)
+        if how == "refuses":
+            raise torch_outboard.DriverError("line 3: what?", torch_outboard.Status.PROGRAM_REFUSED)
+
+    driver.compile = compile
+    driver.hands_out = how != "stores nothing"
+    try:
+        return built(0, "1")
+    except ValueError as error:
+        return "line 3: what?" in str(error)
+
+found = children(4, work)
+print(json.dumps(found))
+"""
+    found = run(run_python, PROGRAMS + code, tmp_path / "cache")
+    alone = {"dies": 3, "stores nothing": 4, "refuses": 4}[how]
+    assert len(found) == alone and all(found), found
+
+
+PLANS = (
+    CHILDREN
+    + """
+from torch_outboard.kernels import plan_statistics
+from tests.simt_drivers import Unbuilt
+torch_outboard.attach(Unbuilt())
+
+def work(number):
+    x = torch.ones(4, 5, device="unbuilt")
+    x.erfinv()
+    torch._foreach_lgamma([x])
+    return {**plan_statistics(), "inductor": "torch._inductor.compile_fx" in sys.modules}
+"""
+)
+
+
+def test_twelve_processes_build_each_plan_once(run_python: RunPython, tmp_path: Path) -> None:
+    found = run(run_python, PLANS + "\nprint(json.dumps(children(12, work)))\n", tmp_path)
+    # A fill of ones may need a plan too.
+    total = {one["plans"] for one in found}
+    assert len(found) == 12 and len(total) == 1, found
+    assert sum(one["saved"] for one in found) == total.pop(), found
+    assert sum(one["inductor"] for one in found) <= 3, found
+    assert not list(tmp_path.rglob("*.part"))
