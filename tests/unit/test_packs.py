@@ -67,6 +67,9 @@ SECOND = {
 CALLS_OF_PACK = """
 def calls(x, y):
     return x * y, x.t() @ x, x.sum(0), x.sum(), x.softmax(1), x.amax(1)
+
+def refused(device):
+    return torch.fft.rfft(torch.ones(4099, device=device))  # a prime number above the largest factor
 """
 
 MAKE = f"""
@@ -80,7 +83,9 @@ from torch_outboard.cli import main
 from torch_outboard.kernels.disk.calls import CALLS, PackCall
 {CALLS_OF_PACK}
 CALLS.clear()
-CALLS["some"] = PackCall(lambda samples: calls(samples(300, 130), samples(130)), (torch.float32,))
+CALLS["some"] = PackCall(
+    lambda samples: (calls(samples(300, 130), samples(130)), refused(samples.device)), (torch.float32,)
+)
 CALLS["others"] = PackCall(lambda samples: samples(3).nothing, (torch.float32,))
 main(["kernels", "pack", sys.argv[1], "--driver", "vendor:Chip", "--only", sys.argv[2]])
 """
@@ -98,6 +103,7 @@ torch_outboard.attach("vendor:Chip")
 x, y = torch.randn(31, 57), torch.randn(57)
 for one, wanted in zip(calls(x.to("ocl"), y.to("ocl")), calls(x, y), strict=True):
     torch.testing.assert_close(one.cpu(), wanted, rtol=1e-4, atol=1e-4)
+refused("ocl")
 print(json.dumps({{**plan_statistics(), "inductor": "torch._inductor" in sys.modules}}))
 """
 
@@ -123,7 +129,7 @@ def package(make: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) 
     """Build a vendor's package."""
     folder = tmp_path_factory.mktemp("package")
     output = make(folder / "pack", FIRST)
-    assert "some float32\n" in output and "6 plans in" in output, output
+    assert "some float32\n" in output and "7 plans in" in output, output
     return folder
 
 
@@ -138,7 +144,7 @@ def test_with_a_pack_nothing_is_built(run_python: RunPython, package: Path) -> N
     program = "import os\ndel os.environ['OUTBOARD_KERNEL_PACKS']\n" + USE
     done = run_python(program, str(package), env=environment)
     statistics = json.loads(done.stdout.splitlines()[-1])
-    assert statistics == {"plans": 6, "loaded": 0, "saved": 0, "packed": 6, "inductor": False}, done.stdout
+    assert statistics == {"plans": 6, "loaded": 0, "saved": 0, "packed": 7, "inductor": False}, done.stdout
     assert contents(package / "pack") == before
 
 

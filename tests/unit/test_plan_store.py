@@ -169,6 +169,28 @@ def test_two_processes_of_eight_threads_at_once(run_python: RunPython, run_compi
     assert third == {"plans": 2, "loaded": 2, "saved": 0, "packed": 0, "wrong": [], "inductor": False}
 
 
+REFUSED = """
+import json, sys, torch, torch_outboard
+from tests.simt_drivers import Unbuilt
+from torch_outboard.kernels import plan_statistics, refused_operators
+torch_outboard.attach(Unbuilt())
+def call(length):
+    torch.fft.rfft(torch.ones(length, device="unbuilt"))
+    (reason,) = (reason for operator, reason in refused_operators() if operator == "aten::_fft_r2c")
+    assert "fourier-length" in reason
+    return {**plan_statistics(), "inductor": "torch._inductor.compile_fx" in sys.modules}
+print(json.dumps([call(4099), call(4111)]))  # prime numbers
+"""
+
+
+def test_a_second_process_knows_the_refusal_of_a_call(run_python: RunPython, tmp_path: Path) -> None:
+    env = {"OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path), "OUTBOARD_FALLBACK": "silent"}
+    first, other = json.loads(run_python(REFUSED, env=env).stdout)
+    again, _ = json.loads(run_python(REFUSED, env=env).stdout)
+    assert first["inductor"] and other["saved"] == first["saved"] + 1, "another length is another call"
+    assert not again["inductor"] and again["loaded"] == first["saved"] and again["saved"] == 0
+
+
 # ---- The store alone ----
 
 

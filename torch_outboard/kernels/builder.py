@@ -25,12 +25,13 @@ from torch_outboard.kernels import lists, route
 from torch_outboard.kernels.book.table import by_value, check_refused, guarded, without_readers
 from torch_outboard.kernels.build_thread import BuildThread, NoThread
 from torch_outboard.kernels.disk.files import Answer
-from torch_outboard.kernels.disk.key import Sizes, key_of, sizes_of, tuned_key
+from torch_outboard.kernels.disk.key import call_key, key_of, sizes_of, tuned_key
 from torch_outboard.kernels.disk.packs import Packs, folders_of, owner_of
 from torch_outboard.kernels.disk.store import Store, default_folder
 from torch_outboard.kernels.faults import author_of
 from torch_outboard.kernels.operators import base_name
 from torch_outboard.kernels.promotion import tensors_in
+from torch_outboard.kernels.reasons import code_of
 from torch_outboard.kernels.refusal import CallRefusal, ClassRefusal, OperatorRefusal, Refusal
 from torch_outboard.kernels.tune.schedule_table import schedules_of
 from torch_outboard.kernels.tune.schedules import SCHEDULE
@@ -55,6 +56,8 @@ _log = logging.getLogger(__name__)
 
 # A full disk, no more files, no more memory: a failure that may pass.
 _PASSING = (OSError, MemoryError)
+# Of refusals of calls for which another try may have a plan.
+_PASSING_CODES = ("upstream", "no-thread")
 
 
 def numbers(name: str) -> int:
@@ -243,7 +246,7 @@ class _Asked:
                 self._name, self._held, self._places, self._is_aliased, place, self._strides, self._symbols
             )
 
-        return _made_and_kept(key, sizes_of(self._held[0]), self._name, self._device, make)
+        return _made_and_kept(key, self._held[0], self._name, self._device, make)
 
     def drop(self, text: str, why: str) -> None:
         if (key := self._key()) is not None:
@@ -269,7 +272,7 @@ def _find_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
         if key is not None and (kept := _kept(key, device)):
             _kept_chunks.add((key, kept[0].text))
             return kept[0]
-        found = _made_and_kept(key, sizes_of(stand_ins), name, device, lambda: _build_chunks(name, stand_ins, device))
+        found = _made_and_kept(key, stand_ins, name, device, lambda: _build_chunks(name, stand_ins, device))
     return found
 
 
@@ -293,20 +296,29 @@ def _forget(key: str, device: int, text: str, why: str) -> None:
     packs().drop(key, text, reason)
 
 
-def _made_and_kept(key: str | None, sizes: Sizes, name: str, device: int, make: Callable[[], Answer]) -> Answer:
-    """Return what `make` returns, and store a plan, or the refusal of a class.
+def _made_and_kept(
+    key: str | None, arguments: Sequence[Any], name: str, device: int, make: Callable[[], Answer]
+) -> Answer:
+    """Return what `make` returns, and store a plan, or a refusal of the class or of the call.
 
-    If another process has stored some meanwhile, return ELSEWHERE.
+    If another process has stored a plan or a refusal of the class meanwhile, return ELSEWHERE.
     """
     if key is None:
         return _made(name, make)
+    sizes, single = sizes_of(arguments), call_key(key, arguments)
+    del arguments  # `make` frees them
     digest = schedules_of(device).digest
     tuned = (tuned_key(key, digest),) if digest else ()
     with store().turn(key, *tuned) as is_elsewhere:
         if is_elsewhere:
             return ELSEWHERE
+        if kept := _kept(single, device):
+            return kept[0]._replace(is_of_class=False)
         found = _made(name, make)
-        store().save(tuned[0] if tuned and _has_schedule(found) else key, sizes, found)
+        if found.refusal and not (found.is_of_class or code_of(found.refusal) in _PASSING_CODES):
+            store().save(single, sizes, found._replace(is_of_class=True))  # of all calls with this key
+        else:
+            store().save(tuned[0] if tuned and _has_schedule(found) else key, sizes, found)
     return found
 
 

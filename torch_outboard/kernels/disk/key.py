@@ -27,7 +27,7 @@ from torch_outboard.device.devices import get_device_properties
 from torch_outboard.kernels.operators import overload_of
 from torch_outboard.kernels.switches import rounded
 
-__all__ = ["Sizes", "code_hash", "key_of", "kind_of", "settings", "sizes_of", "tuned_key"]
+__all__ = ["Sizes", "call_key", "code_hash", "key_of", "kind_of", "settings", "sizes_of", "tuned_key"]
 
 # The sizes and the strides of each tensor.
 Sizes = list[list[list[int]]]
@@ -83,6 +83,12 @@ def key_of(
 def tuned_key(key: str, digest: str) -> str:
     """Return the class of a call whose plan has tuned schedules, from a table with this digest."""
     return json.dumps({**json.loads(key), "schedules": digest})
+
+
+def call_key(key: str, arguments: Sequence[Any]) -> str:
+    """Return what a refusal of a single call depends on: its class, the sizes and strides, and all its numbers."""
+    numbers = [None if isinstance(one, torch.Tensor) else _describe(one) for one in arguments]
+    return json.dumps({**json.loads(key), "call": [sizes_of(arguments), numbers]})
 
 
 def sizes_of(arguments: Sequence[Any]) -> Sizes:
