@@ -20,9 +20,9 @@ __all__ = ["asked_by_compiler", "replace_for_compiler"]
 
 
 def asked_by_compiler() -> bool:
-    """Return whether Inductor calls the caller: it imports, and traces for, what this torch was built without."""
+    """Return whether the compiler calls the caller: it imports, and traces for, what this torch was built without."""
     name: str = sys._getframe(2).f_globals.get("__name__", "")
-    return name.startswith("torch._inductor")
+    return name.startswith(("torch._inductor", "torch._dynamo.device_interface"))
 
 
 def replace_for_compiler(patching: Patching, names: Names) -> None:
