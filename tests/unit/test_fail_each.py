@@ -22,6 +22,7 @@ from torch_outboard.testing.share import Share
 pytestmark = pytest.mark.database
 
 STEP = Path(__file__).parent.parent / "faults" / "training_step.py"
+TWO_RANKS = STEP.with_name("two_ranks.py")
 _IS_LONG = os.environ.get("OUTBOARD_TEST_LONG") == "1"
 HEAD = """
 import os, sys, torch, torch_outboard
@@ -71,6 +72,16 @@ def test_a_training_step_survives(runner: Runner, schedule: str, share: str) -> 
     assert {"mem_alloc", "copy_async", "event_record", "host_callback", "stream_wait_event"} <= {*found.calls}
     assert found.outcomes["error"] > 0 and found.outcomes["recovered"] > 0
     assert found.runs >= 20 and (found.left_out == 0) is _IS_LONG
+
+
+@pytest.mark.parametrize("share", ["1/4", "2/4", "3/4", "4/4"] if _IS_LONG else ["1/1"])
+@pytest.mark.parametrize("schedule", ["inline", "pct:1"])
+def test_two_ranks_survive(runner: Runner, schedule: str, share: str) -> None:
+    """The first rank ends in an error or recovers, and the second one does not wait for it forever."""
+    found = run(runner, TWO_RANKS, schedule=schedule, most=1_000_000 if _IS_LONG else 4, share=share)
+    assert not found.problems, fault_report.as_text(found)
+    assert {"mem_alloc", "copy_async", "event_record", "host_callback", "stream_wait_event"} <= {*found.calls}
+    assert found.outcomes["error"] > 0 and (found.left_out == 0) is _IS_LONG
 
 
 def test_an_error_that_was_raised_keeps_nothing_alive(runner: Runner) -> None:
