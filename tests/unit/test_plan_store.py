@@ -264,6 +264,15 @@ def test_refusals_of_classes_are_kept_and_of_calls_are_not(tmp_path: Path) -> No
     assert store.plans("a") == [ANSWER], "what was refused in one process another has a plan for"
 
 
+def test_refusals_of_single_calls_displace_no_plans(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(stores, "_MOST_SINGLES", 2)
+    store = Store(tmp_path)
+    refusal = refused(CallRefusal("its graph has constants [no-definition]"))
+    for key in "abc":
+        store.save_single(key, SIZES, refusal)
+    assert store.plans("a") == [refusal._replace(is_of_class=True)] and store.saved == 2 and store.plans("c") == []
+
+
 @pytest.mark.parametrize("name", ["operator", "refusal", "refusal-" + "0" * 32])
 def test_refusals_of_older_versions_are_not_read(tmp_path: Path, name: str) -> None:
     Store(tmp_path).save("a", SIZES, refused(OperatorRefusal("it is about storages [no-definition]")))

@@ -316,7 +316,7 @@ def _made_and_kept(
             return kept[0]._replace(is_of_class=False)
         found = _made(name, make)
         if found.refusal and not (found.is_of_class or code_of(found.refusal) in _PASSING_CODES):
-            store().save(single, sizes, found._replace(is_of_class=True))  # of all calls with this key
+            store().save_single(single, sizes, found)
         else:
             store().save(tuned[0] if tuned and _has_schedule(found) else key, sizes, found)
     return found

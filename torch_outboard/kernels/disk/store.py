@@ -39,6 +39,8 @@ MOST_FILES = 8192
 _KEPT_SECONDS = 30 * 24 * 3600
 # The most plans of a class. All of them are read at its first call.
 _MOST_PLANS = 32
+# The most refusals of single calls that a process writes.
+_MOST_SINGLES = 256
 # The limit for the notes about dropped plans.
 _MOST_DROPPED_BYTES = 1 << 16
 
@@ -74,6 +76,7 @@ class Store:
         self._told: set[str] = set()
         self._dropped: set[tuple[str, str]] = set()  # the class and the text of plans, as files may stay
         self._is_marked = False
+        self._singles = 0
 
     @property
     def is_usable(self) -> bool:
@@ -126,6 +129,15 @@ class Store:
             _remove_oldest(folder.files(key), _MOST_PLANS)
             if is_first:
                 self._prune(folder.path)
+
+    def save_single(self, key: str, sizes: Sizes, answer: Answer) -> None:
+        """Write the refusal of a single call, under the key of that call.
+
+        A process writes few of them: a loop whose numbers are refused one by one must not displace plans.
+        """
+        if self._singles < _MOST_SINGLES:
+            self._singles += 1
+            self.save(key, sizes, answer._replace(is_of_class=True))  # of all calls with this key
 
     def entries(self) -> Iterator[Entry]:
         """Yield the entries of this version, in no particular order."""
