@@ -78,7 +78,9 @@ class PlanWriter:
             if bounds.upper.is_Integer and bounds.upper < LARGEST:
                 yield f"a{place} {self.formula(bounds.upper)} le"
         for guard in env.guards:
-            yield self.formula(env.replace(guard.expr))  # replaces symbols whose values are known
+            expression = env.replace(guard.expr)  # replaces symbols whose values are known
+            if expression is not sympy.true:
+                yield self.formula(expression)
 
     def formula(self, expression: Any) -> str:
         """Return the formula for an expression of the call's sizes.

@@ -222,7 +222,7 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
     """
     if call.row.filled:
         _check_fill(call)
-    shape_env = ShapeEnv()
+    shape_env = ShapeEnv(duck_shape=False)  # sizes that are equal by chance make no class
     mode = _Mode(shape_env)
     inputs = _Inputs(call, mode, is_static, real)
     arguments = [
@@ -248,7 +248,7 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
 
 def trace_function(function: Callable[..., Sequence[torch.Tensor]], given: Sequence[Any], device: Any) -> Traced:
     """Trace a function that takes tensors and returns a list of new ones, as if the tensors were on the device."""
-    shape_env = ShapeEnv()
+    shape_env = ShapeEnv(duck_shape=False)  # sizes that are equal by chance make no class
     mode = _Mode(shape_env)
     inputs = [Input(_fake(one, mode, device, number), tensor=number) for number, one in enumerate(given)]
     results = 0
