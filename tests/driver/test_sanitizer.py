@@ -294,6 +294,28 @@ def test_a_replay_uses_what_was_captured(device, queued, streams, waits):
     del y
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_graphs_of_one_pool_share_its_memory(device, queued, streams, waits):
+    """The second graph's temporary tensor lies where the first graph's was, so their replays must not overlap."""
+    module = module_of(device)
+    x = torch.ones(16, device=device)
+    torch.accelerator.synchronize(device)
+    graphs = module.Graph(), module.Graph()
+    with module.graph(graphs[0]):
+        y = (x * 2) + 1
+    with module.graph(graphs[1], pool=graphs[0].pool()):
+        z = (x * 3) + 1
+    assert sanitizer.races() == []
+    graphs[0].replay()
+    if waits:
+        streams[0].wait_stream(module.current_stream())
+    with module.stream(streams[0]):
+        graphs[1].replay()
+    assert [race.kind for race in sanitizer.races()] == ([] if waits else ["order"])
+    torch.accelerator.synchronize(device)
+    del y, z
+
+
 def test_one_missing_wait_is_one_report(device, queued, streams):
     module = module_of(device)
     with module.stream(streams[0]):
