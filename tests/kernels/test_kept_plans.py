@@ -21,6 +21,14 @@ from torch_outboard.kernels.disk.store import Store
 _DTYPES = iter((torch.int8, torch.int16, torch.int64, torch.float16, torch.float64))
 
 
+@pytest.fixture(autouse=True)
+def waits_for_programs() -> Iterator[None]:
+    """Let calls wait for their programs: a text that no compiler takes is dropped at the call then, not behind it."""
+    _C.set_build_threads(0)
+    yield
+    _C.set_build_threads(2)
+
+
 @pytest.fixture
 def stores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_plans: Callable[[], None]
