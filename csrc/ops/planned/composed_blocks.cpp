@@ -31,9 +31,9 @@ namespace {
 
 // Rows and columns that a group's kernel takes, as in kernels/templates/matrices.py.
 constexpr int64_t kOfGroup = 256, kLongest = 4096;
-// A group factors a block with all others waiting for it, so that small ones are faster; products
-// of matrices do the rest, and get the better the larger the blocks are.
-constexpr int64_t kBlock = 128, kPanel = 64;
+// Of triangles, and the columns of a panel with pivots, whose group goes through all rows. Small
+// blocks leave more to products of matrices, but each step is some launches.
+constexpr int64_t kBlock = kOfGroup, kPanel = 64;
 
 bool is_factored_by_blocks(const at::Tensor& a) {
   return a.dim() >= 2 && a.numel() > 0 && (a.scalar_type() == c10::kFloat || a.scalar_type() == c10::kDouble) &&
@@ -71,6 +71,14 @@ at::Tensor identity(const at::Tensor& like, int64_t size) {
   return of_batch(at::eye(size, like.options()), like.sizes().slice(0, static_cast<size_t>(like.dim() - 2)));
 }
 
+void subtract_product(at::Tensor from, const at::Tensor& a, const at::Tensor& b) {
+  if (from.dim() == 2 && a.dim() == 2) {
+    from.addmm_(a, b, /*beta=*/1, /*alpha=*/-1);
+  } else {
+    from.sub_(at::matmul(a, b));
+  }
+}
+
 // Return the first error of a block, counted from the matrix's first row.
 at::Tensor first_info(const at::Tensor& before, const at::Tensor& of_block, int64_t row) {
   return at::where(before.eq(0).logical_and(of_block.ne(0)), of_block.add(row), before);
@@ -92,8 +100,9 @@ std::tuple<at::Tensor, at::Tensor> factored_cholesky(const at::Tensor& a, bool u
     info = first_info(info, failed, row);
     if (rest > 0) {
       at::Tensor below = part(factor, row + rows, rest, row, rows);
-      below.copy_(at::linalg_solve_triangular(of_corner.mT(), below, /*upper=*/true, /*left=*/false));
-      part(factor, row + rows, rest, row + rows, rest).sub_(at::matmul(below, below.mT()));
+      const at::Tensor inverse = at::linalg_solve_triangular(of_corner, identity(of_corner, rows), /*upper=*/false);
+      below.copy_(at::matmul(below, inverse.mT()));
+      subtract_product(part(factor, row + rows, rest, row + rows, rest), below, below.mT());
     }
   }
   factor.tril_();
@@ -130,7 +139,7 @@ at::Tensor solved_triangle(const at::Tensor& a, const at::Tensor& b, bool upper,
     own.copy_(at::matmul(inverses[static_cast<size_t>(block)], own));
     const int64_t rest = upper ? 0 : row + rows, length = upper ? row : count - row - rows;
     if (length > 0) {
-      result.narrow(-2, rest, length).sub_(at::matmul(part(a, rest, length, row, rows), own));
+      subtract_product(result.narrow(-2, rest, length), part(a, rest, length, row, rows), own);
     }
   }
   return result;
@@ -170,7 +179,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> factored_lu(const at::Tensor& a) 
       at::Tensor above = right.narrow(-2, 0, width);
       above.copy_(at::linalg_solve_triangular(of_panel.narrow(-2, 0, width), above, /*upper=*/false, /*left=*/true,
                                               /*unitriangular=*/true));
-      right.narrow(-2, width, rest).sub_(at::matmul(of_panel.narrow(-2, width, rest), above));
+      subtract_product(right.narrow(-2, width, rest), of_panel.narrow(-2, width, rest), above);
     }
   }
   return {factors, pivots, info};
