@@ -24,12 +24,14 @@ from torch_outboard import _C
 
 # Seconds after which an unfinished file has no writer any more: one is written at once.
 _ABANDONED = 3600
-_PAUSE = 0.02
+PAUSE = 0.02  # seconds between two looks at a file that another process holds
 _MOST_PAUSES = 3000
 _UNFINISHED = re.compile(r".+\.[a-z0-9_]{8}\.part")
 
 __all__ = [
+    "PAUSE",
     "absolute_path",
+    "claimed",
     "make_private_folders",
     "parsed",
     "printable_path",
@@ -107,29 +109,47 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def turn(path: Path) -> Iterator[bool]:
+def turn(path: Path) -> Iterator[None]:
     """Do the work that a file stands for in this scope, or wait until another process has ended it.
 
-    Yield True after a wait, of a minute at most. csrc/core/turns.h explains it.
+    The wait is of a minute at most. csrc/core/turns.h explains it.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:  # the folder can't be written: each process works for itself
-        yield False
+        yield
         return
     with os.fdopen(file) as held:
         if _lock(held):
             try:
-                yield False
+                yield
             finally:
                 path.unlink(missing_ok=True)
                 fcntl.flock(held, fcntl.LOCK_UN)  # a forked child may hold the file open
             return
         for _ in range(_MOST_PAUSES):
-            time.sleep(_PAUSE)
+            time.sleep(PAUSE)
             if _lock(held):
                 break  # and close it: those behind find a result, or work at the same time
-    yield True
+    yield
+
+
+@contextlib.contextmanager
+def claimed(path: Path) -> Iterator[bool]:
+    """Hold a file in this scope, as `turn`. Yield False at once if another process holds it."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        yield True
+        return
+    with os.fdopen(file) as held:
+        is_free = _lock(held)
+        try:
+            yield is_free
+        finally:
+            if is_free:
+                path.unlink(missing_ok=True)
+                fcntl.flock(held, fcntl.LOCK_UN)  # a forked child may hold the file open
 
 
 def _lock(file: IO[str]) -> bool:

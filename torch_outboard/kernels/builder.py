@@ -11,6 +11,7 @@ import contextlib
 import functools
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -93,6 +94,8 @@ def abilities() -> int:
     bits = 1 + sum(2 << i for i, dtype in enumerate(types) if unit_of(exact, dtype) is not None)
     return bits + (16 if len(exact) < len(units) else 0)
 
+
+_OURS = ("aten::", "outboard::")  # namespaces of operators that may have kernels
 
 # The answer if another process has stored a plan, or a refusal, of the class: `load` returns it.
 ELSEWHERE = Answer("", [])
@@ -306,10 +309,13 @@ def _made_and_kept(
     if key is None:
         return _made(name, make)
     sizes, single = sizes_of(arguments), call_key(key, arguments)
+    needs_inductor = "torch._inductor.compile_fx" not in sys.modules and not _is_refused(name, arguments)
     del arguments  # `make` frees them
+    if needs_inductor and (kept := _kept(single, device)):
+        return kept[0]._replace(is_of_class=False)
     digest = schedules_of(device).digest
     tuned = (tuned_key(key, digest),) if digest else ()
-    with store().turn(key, *tuned) as is_elsewhere:
+    with store().turn(key, *tuned, prepare=_import_inductor if needs_inductor else None) as is_elsewhere:
         if is_elsewhere:
             return ELSEWHERE
         if kept := _kept(single, device):
@@ -320,6 +326,20 @@ def _made_and_kept(
         else:
             store().save(tuned[0] if tuned and _has_schedule(found) else key, sizes, found)
     return found
+
+
+def _is_refused(name: str, arguments: Sequence[Any]) -> bool:
+    try:
+        check_refused(name, tensors_in(arguments))
+    except Refusal:
+        return True
+    return not name.startswith(_OURS)
+
+
+def _import_inductor() -> None:
+    """Import Inductor, with which the device is registered then: for seconds, once a process."""
+    with without_own_deprecations():
+        import torch._inductor.compile_fx  # noqa: F401
 
 
 def _has_schedule(answer: Answer) -> bool:
@@ -358,9 +378,7 @@ def _made(name: str, make: Callable[[], Answer]) -> Answer:
 
 
 def _build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
-    with without_own_deprecations():
-        import torch._inductor.compile_fx  # noqa: F401  the device is registered with Inductor when this is imported
-
+    _import_inductor()
     from torch_outboard.kernels.plans.chunks import chunk_generator, lower_chunks
 
     generator = chunk_generator(type(generators().eager()), generators().driver)
@@ -381,12 +399,10 @@ def _build_or_refuse(
     strides: Sequence[Sequence[int] | None],
     symbols: list[int],
 ) -> Answer:
-    if not name.startswith(("aten::", "outboard::")):
+    if not name.startswith(_OURS):
         raise OperatorRefusal("it is no operator of torch's own [foreign]")
     check_refused(name, tensors_in(held[0]))
-    with without_own_deprecations():
-        import torch._inductor.compile_fx  # noqa: F401  the device is registered with Inductor when this is imported
-
+    _import_inductor()
     from torch_outboard.kernels.plans.lower import eager_generator, lower
     from torch_outboard.kernels.plans.text import NotAFormula
     from torch_outboard.kernels.plans.trace import OperatorCall, trace

@@ -19,13 +19,22 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
 from torch_outboard import _C
-from torch_outboard._sealed import make_private_folders, printable_path, read_private, reason_of, turn, write_whole
+from torch_outboard._sealed import (
+    PAUSE,
+    claimed,
+    make_private_folders,
+    printable_path,
+    read_private,
+    reason_of,
+    turn,
+    write_whole,
+)
 from torch_outboard.kernels.disk.files import DROPPED, Answer, Entry, Folder, folders_in, is_name, versions_in, written
 from torch_outboard.kernels.disk.key import Sizes, code_hash
 
@@ -39,6 +48,8 @@ MOST_FILES = 8192
 _KEPT_SECONDS = 30 * 24 * 3600
 # The most plans of a class. All of them are read at its first call.
 _MOST_PLANS = 32
+_MOST_WAITING = 60  # seconds, for others that prepare
+_FIRST_LOOKS = 10  # whether another process builds, before an import of seconds
 # The most refusals of single calls that a process writes.
 _MOST_SINGLES = 256
 # The limit for the notes about dropped plans.
@@ -74,6 +85,7 @@ class Store:
         self._folder = None if folder is None else Folder(folder / _version(), self._drop, self._tell_unreadable)
         self._lock = threading.Lock()
         self._told: set[str] = set()
+        self._seen: dict[str, set[str]] = {}  # the names of a class's files when they were read, and of those written
         self._dropped: set[tuple[str, str]] = set()  # the class and the text of plans, as files may stay
         self._is_marked = False
         self._singles = 0
@@ -86,16 +98,21 @@ class Store:
     def plans(self, key: str) -> list[Answer]:
         """Return the plans that were saved for a class; if there are none, its refusal."""
         folder = self._usable()
-        found = [] if folder is None else [one for one in folder.plans(key) if (key, one[0]) not in self._dropped]
+        if folder is None:
+            return []
+        names = set(folder.names(key))
+        found = [one for one in folder.plans(key) if (key, one[0]) not in self._dropped]
         with self._lock:
+            self._seen[key] = names
             self.loaded += len(found)
         return found
 
     @contextlib.contextmanager
-    def turn(self, *keys: str) -> Iterator[bool]:
+    def turn(self, *keys: str, prepare: Callable[[], None] | None) -> Iterator[bool]:
         """Build for the first class in this scope, one process at a time.
 
-        Yield True if another process has stored answers for these classes while this one waited for it.
+        Yield True if another process has stored answers for these classes since this one read them. `prepare` is
+        called before, as `_prepare` says.
         """
         folder = self._usable() if keys else None
         if folder is None:
@@ -104,9 +121,45 @@ class Store:
         path = folder.turn_of(keys[0])
         with contextlib.suppress(OSError):  # a folder that can't be written: each process builds
             make_private_folders(path.parent)
-        before = [folder.names(key) for key in keys]
-        with turn(path) as has_waited:
-            yield has_waited and before != [folder.names(key) for key in keys]
+        with self._lock:
+            seen = [self._seen.setdefault(key, set(folder.names(key))) for key in keys]
+
+        def is_stored() -> bool:
+            return any(not names.issuperset(folder.names(key)) for key, names in zip(keys, seen, strict=True))
+
+        # Its place among those that prepare is free only once this process builds.
+        with contextlib.ExitStack() as place:
+            if prepare is not None:
+                self._prepare(lambda: path.exists() or is_stored(), folder.path, prepare, place)
+            with turn(path):
+                place.close()
+                yield is_stored()
+
+    def _prepare(
+        self,
+        is_built: Callable[[], bool],
+        folder: Path,
+        prepare: Callable[[], None],
+        place: contextlib.ExitStack,
+    ) -> None:
+        """Call `prepare`, which imports for seconds, unless another process builds the plan or has built it.
+
+        Nobody waits for a process that prepares. As many prepare at a time as there are processors: for what is common,
+        a few of many processes suffice.
+        """
+        places = [folder / f"preparing.{number}.part" for number in range(os.cpu_count() or 1)]
+        looks = int(_MOST_WAITING / PAUSE)
+        for look in range(looks):
+            if is_built():
+                return
+            # Where others have built plans, one of them is likely to begin this one too.
+            if look >= (_FIRST_LOOKS if self.loaded else 0):
+                for path in places:
+                    if place.enter_context(claimed(path)):
+                        prepare()
+                        return
+                    place.close()
+            time.sleep(PAUSE)
 
     def save(self, key: str, sizes: Sizes, answer: Answer) -> None:
         """Write a plan, or the refusal of a class. If that fails, the log reports the reason once."""
@@ -123,6 +176,7 @@ class Store:
             return
         self._dropped.discard((key, answer.text))
         with self._lock:
+            self._seen.setdefault(key, set()).add(path.name)
             self.saved += 1
             is_first = self.saved == 1
         with contextlib.suppress(OSError):  # another process prunes too
