@@ -238,7 +238,7 @@ def test_each_device_has_a_program(kernel: Launcher, device: torch.device, secon
         x = torch.ones(5, device=place)
         kernel(x, x, x, 5, 1.0, 0)
         assert x[:1].isfinite().all()
-    with pytest.raises(ValueError, match="tensors of devices 0 and 1"):
+    with pytest.raises(ValueError, match="tensors on devices 0 and 1"):
         kernel(torch.ones(5, device=device), torch.ones(5, device=second_device), x, 5, 1.0, 0)
 
 

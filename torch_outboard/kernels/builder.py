@@ -307,6 +307,7 @@ def _made_and_kept(
     If another process has stored a plan or a refusal of the class meanwhile, return ELSEWHERE.
     """
     if key is None:
+        del arguments  # a failure keeps this frame
         return _made(name, make)
     sizes, single = sizes_of(arguments), call_key(key, arguments)
     needs_inductor = "torch._inductor.compile_fx" not in sys.modules and not _is_refused(name, arguments)

@@ -115,6 +115,12 @@ void check_weights(const Call& call) {
   if (self == nullptr || (call.arg(kReplacement).toBool() && call.arg(kSamples).toInt() != 1)) {
     return;
   }
+  const int64_t samples = call.arg(kSamples).toInt();
+  constexpr int64_t kMostCategories = int64_t{1} << 24;  // that torch's kernels of float32 tell apart
+  if (self->dim() < 1 || self->dim() > 2 || self->numel() == 0 || !self->is_floating_point() || samples <= 0 ||
+      self->size(-1) > kMostCategories || samples > self->size(-1)) {
+    return;  // the operator itself raises
+  }
   const auto [least, highest] = at::aminmax(*self);
   const double from = least.item<double>(), to = highest.item<double>();
   TORCH_CHECK(from >= 0 && to < INFINITY, "probability tensor contains either `inf`, `nan` or element < 0");
