@@ -25,10 +25,11 @@ from torch_outboard import _C
 # Seconds after which an unfinished file has no writer any more: one is written at once.
 _ABANDONED = 3600
 PAUSE = 0.02  # seconds between two looks at a file that another process holds
-_MOST_PAUSES = 3000
+MOST_PAUSES = 3000
 _UNFINISHED = re.compile(r".+\.[a-z0-9_]{8}\.part")
 
 __all__ = [
+    "MOST_PAUSES",
     "PAUSE",
     "absolute_path",
     "claimed",
@@ -114,22 +115,18 @@ def turn(path: Path) -> Iterator[None]:
 
     The wait is of a minute at most. csrc/core/turns.h explains it.
     """
-    try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError:  # the folder can't be written: each process works for itself
+    file = _opened(path)
+    if file is None:
         yield
         return
-    with os.fdopen(file) as held:
-        if _lock(held):
-            try:
+    with file:
+        if _lock(file):
+            with _releasing(path, file):
                 yield
-            finally:
-                path.unlink(missing_ok=True)
-                fcntl.flock(held, fcntl.LOCK_UN)  # a forked child may hold the file open
             return
-        for _ in range(_MOST_PAUSES):
+        for _ in range(MOST_PAUSES):
             time.sleep(PAUSE)
-            if _lock(held):
+            if _lock(file):
                 break  # and close it: those behind find a result, or work at the same time
     yield
 
@@ -137,19 +134,33 @@ def turn(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def claimed(path: Path) -> Iterator[bool]:
     """Hold a file in this scope, as `turn`. Yield False at once if another process holds it."""
-    try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError:
+    file = _opened(path)
+    if file is None:
         yield True
         return
-    with os.fdopen(file) as held:
-        is_free = _lock(held)
-        try:
-            yield is_free
-        finally:
-            if is_free:
-                path.unlink(missing_ok=True)
-                fcntl.flock(held, fcntl.LOCK_UN)  # a forked child may hold the file open
+    with file:
+        if _lock(file):
+            with _releasing(path, file):
+                yield True
+        else:
+            yield False
+
+
+def _opened(path: Path) -> IO[str] | None:
+    """Return the file; None in a folder that can't be written, where each process works for itself."""
+    try:
+        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    except OSError:
+        return None
+
+
+@contextlib.contextmanager
+def _releasing(path: Path, file: IO[str]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        fcntl.flock(file, fcntl.LOCK_UN)  # a forked child may hold the file open
 
 
 def _lock(file: IO[str]) -> bool:

@@ -26,6 +26,7 @@ import torch
 
 from torch_outboard import _C
 from torch_outboard._sealed import (
+    MOST_PAUSES,
     PAUSE,
     claimed,
     make_private_folders,
@@ -48,7 +49,6 @@ MOST_FILES = 8192
 _KEPT_SECONDS = 30 * 24 * 3600
 # The most plans of a class. All of them are read at its first call.
 _MOST_PLANS = 32
-_MOST_WAITING = 60  # seconds, for others that prepare
 _FIRST_LOOKS = 10  # whether another process builds, before an import of seconds
 # The most refusals of single calls that a process writes.
 _MOST_SINGLES = 256
@@ -148,8 +148,7 @@ class Store:
         a few of many processes suffice.
         """
         places = [folder / f"preparing.{number}.part" for number in range(os.cpu_count() or 1)]
-        looks = int(_MOST_WAITING / PAUSE)
-        for look in range(looks):
+        for look in range(MOST_PAUSES):
             if is_built():
                 return
             # Where others have built plans, one of them is likely to begin this one too.
