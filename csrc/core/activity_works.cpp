@@ -67,10 +67,14 @@ void begin_with_calls(const CallsByCorrelation& calls, ActivityProfile& profile)
       continue;
     }
     const int64_t call_start = call->second->start;
-    const int64_t off = std::max<int64_t>((work.earliest != 0 ? work.earliest : call_start) - work.start, 0);
-    furthest = std::max(furthest, off);
-    work.start = std::max(work.start + off, call_start);
-    work.end = std::max(work.end + off, work.start);
+    const int64_t off = (work.earliest != 0 ? work.earliest : call_start) - work.start;
+    if (off > 0) {
+      // A clock that is off: the work moves whole, since nothing but its length is known.
+      work.end += call_start - work.start;
+      furthest = std::max(furthest, off);
+    }
+    work.start = std::max(work.start, call_start);
+    work.end = std::max(work.end, work.start);
   }
   if (furthest > kOfConversion) {
     profile.problems.push_back("the driver's times lie up to " + std::to_string(furthest / 1000) +

@@ -185,7 +185,7 @@ def test_a_clock_that_is_off_shortens_no_work(run_python, tmp_path):
         PROFILE
         + f"""
 class Skewed(PythonDriver):
-    early, jump = 100_000, 0
+    early, jump, has_filled = 0, 0, False
 
     def event_timestamp(self, device, event):
         self.early += self.jump
@@ -194,14 +194,21 @@ class Skewed(PythonDriver):
     def event_elapsed(self, device, start, end):
         return (super().event_timestamp(device, end) - super().event_timestamp(device, start)) * 1e-6
 
+    def event_record(self, device, stream, event):
+        if not self.has_filled:
+            time.sleep(0.001)  # as a thread that loses its processor before the event is queued
+        self.has_filled = False
+        super().event_record(device, stream, event)
+
     def fill_async(self, device, stream, dst, pattern, count):
         time.sleep(0.002)
         super().fill_async(device, stream, dst, pattern, count)
+        self.has_filled = True
 
 driver = Skewed()
 torch_outboard.attach(driver)
 x = torch.ones(8, device="python")
-for driver.early, driver.jump in ((100_000, 0), (0, 10_000_000), (0, -10_000_000), (5_000_000, 0)):
+for driver.early, driver.jump in ((3_000_000, 0), (0, 10_000_000), (0, -10_000_000), (5_000_000, 0)):
     events = trace_of(lambda: (x.fill_(2), x.fill_(3)), "{tmp_path}/trace.json")
     fills = of(events, "gpu_memset")
     calls = [event for event in of(events, "privateuse1_runtime") if event["name"] == "fill_async"]
