@@ -281,12 +281,22 @@ std::shared_ptr<Staging> DistributedBackend::stage(const Call& call) {
     const c10::DeviceIndex device = all.front().device().index();
     ensure_open(device);
     refuse_exchange_in_capture(current_stream(device), call.kind.name);
+    if (call.channel == 0) {
+      unwaited_.wait_for(call.read, place);
+    }
     streams = streams_for(device, place, call);
   }
   auto staging = std::make_shared<Staging>(place, streams, call.read, call.written, call.is_in_place);
   staging->observe(call.kind.op);
   call.kind.count(place);
   return staging;
+}
+
+void DistributedBackend::remember(const Call& call, const c10::intrusive_ptr<DistributedWork>& work,
+                                  const std::shared_ptr<Staging>& staging) {
+  if (call.is_async && call.channel == 0 && staging->place() != Place::Cpu && !staging->is_captured()) {
+    unwaited_.add(call.is_in_place ? call.read : call.written, work, staging);
+  }
 }
 
 WorkPtr DistributedBackend::submit(Call call) {
@@ -360,6 +370,9 @@ WorkPtr DistributedBackend::submit_native(Call& call) {
   if (is_point_to_point && is_coalescing()) {
     return defer(*communicator, call, device, sequence);
   }
+  if (call.channel == 0) {
+    unwaited_.wait_for(call.read, Place::Native);
+  }
   const std::lock_guard queueing(communicator->mutex);
   auto staging = std::make_shared<Staging>(Place::Native, streams_for(device, Place::Native, call), call.read,
                                            call.written, call.is_in_place);
@@ -374,6 +387,7 @@ WorkPtr DistributedBackend::submit_native(Call& call) {
   }
   auto work = c10::make_intrusive<DistributedWork>(getRank(), call.kind, sequence, staging, std::move(call.results),
                                                    group_->waiters());
+  remember(call, work, staging);
   if (staging->is_captured()) {
     work->complete(nullptr);  // the graph's replays are watched
   } else {
@@ -436,11 +450,12 @@ WorkPtr DistributedBackend::submit_to_gloo(Call& call) {
   request->post = std::move(call.post);
   request->adjust = std::move(call.adjust);
   request->timeout = options_->timeout;
-  const WorkPtr work = request->work;
+  const c10::intrusive_ptr<DistributedWork> work = request->work;
   submit_timed(*group, std::move(request), is_point_to_point);
   if (staging->is_streamed()) {
     staging->queue_results(call.kind.title);
   }
+  remember(call, work, staging);
   return work;
 }
 

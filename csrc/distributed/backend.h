@@ -13,6 +13,7 @@
 
 #include "core/export.h"
 #include "distributed/group.h"
+#include "distributed/unwaited.h"
 
 namespace outboard {
 
@@ -111,6 +112,8 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
   void drop_batch();
   void check(const Call& call, const Tensors& all) const;
   std::shared_ptr<Staging> stage(const Call& call);
+  void remember(const Call& call, const c10::intrusive_ptr<DistributedWork>& work,
+                const std::shared_ptr<Staging>& staging);
   Place place_of(const Call& call, const at::Tensor& first) const;
   std::vector<Stream*> streams_of_collectives();  // of results
   CallStreams streams_for(c10::DeviceIndex device, Place place, const Call& call);
@@ -137,6 +140,7 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
   // Of CPU tensors. A thread may exchange them while the program's exchanges device tensors, as a
   // saver of checkpoints does, so each kind has its own order and its own connections.
   const std::shared_ptr<Group> cpu_group_;
+  Unwaited unwaited_;
   using WeakStore = c10::weak_intrusive_ptr<c10d::Store>;
   using WeakBackend = c10::weak_intrusive_ptr<c10d::Backend>;
   struct Split {

@@ -96,7 +96,7 @@ Staging::~Staging() {
   if (!is_ready_) {
     keep_for(read_, place_ == Place::Native ? *streams_.out : *streams_.in);
   }
-  if (!is_joined_) {
+  if (!done_->is_joined) {
     keep_for(is_in_place_ ? read_ : written_, *streams_.out);
   }
 }
@@ -161,7 +161,7 @@ void Staging::finish() {
       return;  // queue_results, which may be under way, has the tensors
     }
     copy_out();
-    done_.record(*streams_.out);
+    done_->event.record(*streams_.out);
   } else {
     Tensors& from = out();
     const Tensors& to = is_in_place_ ? read_views_ : out_views_;
@@ -199,7 +199,7 @@ void Staging::queue_results(const char* name) {
   if (place_ == Place::Staged || place_ == Place::Native) {
     copy_out();
   }
-  done_.record(*streams_.out);
+  done_->event.record(*streams_.out);
 }
 
 void Staging::release(const std::exception_ptr& error) {
@@ -214,13 +214,13 @@ void Staging::tell() {
   std::exception_ptr first;
   for (bool is_clear = false; !is_clear;) {
     try {
-      done_.drain();
+      done_->event.drain();
     } catch (...) {  // the wait itself: it would fail each time
       first = first ? first : std::current_exception();
       break;
     }
     try {
-      done_.synchronize();
+      done_->event.synchronize();
       is_clear = true;
     } catch (...) {
       // What follows are failures that the stream waited for; their own streams raise them.
@@ -237,10 +237,10 @@ void Staging::join() {
   if (!is_in_place_) {
     read_.clear();  // not on the group's thread, which may outlive what is needed to free a tensor
   }
-  if (done_.is_recorded()) {
+  if (done_->event.is_recorded()) {
     Stream& current = current_stream(streams_.current->device);
-    done_.block(current);
-    is_joined_ = true;
+    done_->event.block(current);
+    done_->is_joined = true;
     if (place_ == Place::Native) {
       is_ready_ = true;  // memory is used again behind this wait
       in_.clear();
@@ -250,7 +250,7 @@ void Staging::join() {
 }
 
 bool Staging::is_done() const {
-  return done_.query();
+  return done_->event.query();
 }
 
 uint64_t Staging::bytes() const {

@@ -4,7 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -31,6 +33,11 @@ struct CallStreams {
 
 class Staging {
  public:
+  // The results have come to the device.
+  struct Done {
+    Event event;                         // after finish() or queue_results()
+    std::atomic<bool> is_joined{false};  // a stream of the caller's waits for them
+  };
   // Queue what precedes the exchange, on the caller's thread. `is_in_place`:
   // `written` are the tensors read.
   Staging(Place place, const CallStreams& streams, const Tensors& read, const Tensors& written, bool is_in_place);
@@ -68,6 +75,7 @@ class Staging {
   // Make the caller's stream wait for the results, after finish() or queue_results(). Thread-safe.
   void join();
   bool is_done() const;  // after finish()
+  const std::shared_ptr<Done>& done() const noexcept { return done_; }
   // Raise the exchange's failure, once; no wait for the group's stream raises it again.
   // After release(), if is_streamed().
   void tell();
@@ -96,12 +104,12 @@ class Staging {
   bool is_ready_ = false;
   std::optional<HostEvent> exchanged_;
   std::mutex mutex_;  // guards join
-  bool is_joined_ = false;
   Tensors read_, written_;          // of the device, or the CPU's own
   Tensors read_views_, out_views_;  // the same memory for the host; not of Place::Staged
   Tensors in_, out_;                // Gloo's tensors, or contiguous ones for the driver's collectives
   WorkPlace queued_at_;             // of Place::Native
-  Event ready_, done_;
+  Event ready_;
+  const std::shared_ptr<Done> done_ = std::make_shared<Done>();
   std::vector<Stream*> followed_;
 };
 

@@ -116,6 +116,21 @@ for sum_ in (3.0, 6.0, 12.0):
     dist.barrier()
     assert large[-1].item() == sum_
 
+# A call reads what earlier ones of its group write, though nobody has waited for them: all of one tensor, the part of a
+# larger one, and from call to call.
+large.fill_(RANK + 1.0)
+works = [dist.all_reduce(large, async_op=True) for _ in range(3)]
+part = large[: 1 << 20]
+dist.all_reduce(part, async_op=True)
+dist.all_reduce(part)
+torch.accelerator.synchronize()
+assert large[0].item() == 48.0 and large[-1].item() == 12.0, (large[0].item(), large[-1].item())
+half, whole = torch.empty(1 << 20, device=device), torch.empty(1 << 21, device=device)
+dist.reduce_scatter_tensor(half, large, async_op=True)
+dist.all_gather_into_tensor(whole, half, async_op=True).wait()
+assert whole[0].item() == 96.0 and whole[-1].item() == 24.0, (whole[0].item(), whole[-1].item())
+del works
+
 # A failure follows the waits: it is raised where the results are read, once by each stream.
 if RANK == 1:
     reach("failure")
