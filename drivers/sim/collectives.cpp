@@ -50,12 +50,6 @@ struct Collective {
   std::map<uint64_t, Waiter> waiters;  // by stream
 };
 
-const char* name_of(int32_t kind) {
-  static const char* const names[] = {"sim_all_reduce",     "sim_broadcast", "sim_reduce", "sim_all_gather",
-                                      "sim_reduce_scatter", "sim_send",      "sim_recv"};
-  return names[kind];
-}
-
 class Comm {
  public:
   Comm(Driver& driver, std::unique_ptr<support::Exchange> exchange, int32_t device, uint64_t seed)
@@ -162,9 +156,9 @@ class Comm {
       for (const Part& part : call.parts) {
         if (part.stream != handle) continue;
         record.bytes += part.call.count * support::size_of(part.call.dtype);
-        name = name == nullptr ? name_of(part.call.kind) : "sim_exchange";
+        name = name == nullptr ? support::name_of_kind(part.call.kind) : "exchange";
       }
-      std::snprintf(record.name, sizeof record.name, "%s", name);
+      std::snprintf(record.name, sizeof record.name, "sim_%s", name);
       driver_.activity.add(record);
     }
   }

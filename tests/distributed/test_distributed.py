@@ -44,7 +44,7 @@ def test_every_collective_of_the_simulated_device(run_ranks: RunRanks, options) 
 
 
 @pytest.mark.database
-@pytest.mark.parametrize("how", ["works", "kill", "leave", "hang", "late", "abort", "exit"])
+@pytest.mark.parametrize("how", ["works", "differ", "kill", "leave", "hang", "late", "abort", "exit"])
 def test_collectives_of_the_simulated_device_that_fail(run_ranks: RunRanks, how) -> None:
     run_ranks("native", how, way=OWN, statuses=(0, -signal.SIGKILL) if how == "kill" else (0, 0))
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "torch_outboard/collectives.h"
@@ -32,6 +33,51 @@ inline uint64_t size_of(ob_dtype dtype) {
     default:
       return 0;
   }
+}
+
+inline const char* name_of(ob_dtype dtype) {
+  switch (dtype) {
+    case OB_INT8:
+      return "int8";
+    case OB_FLOAT16:
+      return "float16";
+    case OB_BFLOAT16:
+      return "bfloat16";
+    case OB_INT32:
+      return "int32";
+    case OB_UINT32:
+      return "uint32";
+    case OB_FLOAT32:
+      return "float32";
+    case OB_INT64:
+      return "int64";
+    case OB_UINT64:
+      return "uint64";
+    case OB_FLOAT64:
+      return "float64";
+    default:
+      return "uint8";
+  }
+}
+
+inline const char* name_of_kind(int32_t kind) {
+  static const char* const names[] = {"all_reduce",     "broadcast", "reduce", "all_gather",
+                                      "reduce_scatter", "send",      "recv"};
+  return names[kind];
+}
+
+inline bool reduces(const ob_collective& call) {
+  return call.kind == OB_ALL_REDUCE || call.kind == OB_REDUCE || call.kind == OB_REDUCE_SCATTER;
+}
+
+// Say what all ranks of a call must agree on; of a send or a receive, what both must.
+inline std::string describe(const ob_collective& call) {
+  static const char* const reductions[] = {"SUM", "PRODUCT", "MIN", "MAX", "AVG", "PREMUL_SUM"};
+  const bool is_pair = call.kind == OB_SEND || call.kind == OB_RECV;
+  std::string text = is_pair ? "send and recv" : name_of_kind(call.kind);
+  if (reduces(call)) text += std::string(" ") + reductions[call.reduce];
+  if (call.kind == OB_BROADCAST || call.kind == OB_REDUCE) text += " (root " + std::to_string(call.root) + ")";
+  return text + " of " + std::to_string(call.count) + " " + name_of(call.dtype);
 }
 
 // A half with the exponent of a float.
@@ -135,10 +181,9 @@ inline void premultiply(const ob_collective& call, char* data, uint64_t count) {
 inline bool has_collective(const ob_collective& call) {
   const bool is_float =
       call.dtype == OB_FLOAT16 || call.dtype == OB_BFLOAT16 || call.dtype == OB_FLOAT32 || call.dtype == OB_FLOAT64;
-  const bool reduces = call.kind == OB_ALL_REDUCE || call.kind == OB_REDUCE || call.kind == OB_REDUCE_SCATTER;
   if (call.kind < OB_ALL_REDUCE || call.kind > OB_RECV || size_of(call.dtype) == 0) return false;
-  return !reduces || (call.reduce >= OB_REDUCE_SUM && call.reduce <= OB_REDUCE_PREMUL_SUM &&
-                      (call.reduce != OB_REDUCE_PREMUL_SUM || is_float));
+  return !reduces(call) || (call.reduce >= OB_REDUCE_SUM && call.reduce <= OB_REDUCE_PREMUL_SUM &&
+                            (call.reduce != OB_REDUCE_PREMUL_SUM || is_float));
 }
 
 namespace detail {
@@ -174,6 +219,7 @@ inline void add_reduction(const ob_collective& call, char* src, char* dst, int r
 inline void add_to_plan(const ob_collective& call, char* src, char* dst, int rank, int size, Plan* out_plan) {
   const uint64_t bytes = call.count * size_of(call.dtype);
   std::vector<Transfer>& transfers = out_plan->transfers;
+  const size_t first = transfers.size();
   switch (call.kind) {
     case OB_SEND:
       transfers.push_back({true, call.root, src, bytes});
@@ -202,6 +248,7 @@ inline void add_to_plan(const ob_collective& call, char* src, char* dst, int ran
     default:
       detail::add_reduction(call, src, dst, rank, size, out_plan);
   }
+  for (size_t i = first; i < transfers.size(); ++i) transfers[i].call = describe(call);
 }
 
 }  // namespace support

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -19,13 +20,14 @@
 
 namespace support {
 
-// A part of an exchange: bytes that go to a rank, or come from one.
+// A part of an exchange: bytes that go to a rank, or come from one. `call` says in words what both ranks must be doing.
 struct Transfer {
   bool is_send;
   int peer;
   char* data;
   uint64_t bytes;
   uint64_t done = 0;
+  std::string call = {};
 };
 
 // One rank's end. A file in /dev/shm holds a box for each ordered pair of ranks, through which one
@@ -82,7 +84,7 @@ class Exchange {
   }
 
   // Run all transfers to their ends, in any order but for those of one peer and direction. Return
-  // false, with a sentence, if the group cannot go on.
+  // false, with a sentence, if the group cannot go on, or if a peer sends in another call.
   bool run(std::vector<Transfer>& transfers, std::string* out_error) {
     for (int idle = 0;;) {
       bool is_over = true;
@@ -92,7 +94,8 @@ class Exchange {
         if (transfer.done == transfer.bytes) continue;
         is_over = false;
         bool& held = is_held[transfer.is_send][transfer.peer];
-        has_moved = (!held && move(transfer)) || has_moved;
+        has_moved = (!held && move(transfer, out_error)) || has_moved;
+        if (!out_error->empty()) return false;
         held = true;
       }
       if (is_over) return true;
@@ -106,8 +109,10 @@ class Exchange {
 
  private:
   static constexpr uint64_t kPiece = 64 << 10;
+  static constexpr size_t kCallBytes = 96;
   struct Box {
     std::atomic<uint64_t> filled;  // bytes; 0: empty
+    char call[kCallBytes];         // of the rank that has filled it, cut to fit
     char data[kPiece];
   };
   struct Shared {
@@ -155,10 +160,18 @@ class Exchange {
 
   Box& box(int from, int to) { return shared_->boxes[from * size_ + to]; }
 
-  bool move(Transfer& transfer) {
+  bool move(Transfer& transfer, std::string* out_error) {
     Box& through = transfer.is_send ? box(rank_, transfer.peer) : box(transfer.peer, rank_);
     const uint64_t filled = through.filled.load(std::memory_order_acquire);
     if ((filled == 0) != transfer.is_send) return false;
+    if (transfer.is_send) {
+      std::snprintf(through.call, kCallBytes, "%s", transfer.call.c_str());
+    } else if (transfer.call.compare(0, kCallBytes - 1, through.call) != 0) {
+      *out_error = "the ranks' calls differ: rank " + std::to_string(transfer.peer) + " calls " + through.call +
+                   ", and rank " + std::to_string(rank_) + " calls " + transfer.call +
+                   ". Every rank has to make the same calls in the same order";
+      return false;
+    }
     const uint64_t left = transfer.bytes - transfer.done;
     const uint64_t size = std::min(transfer.is_send ? kPiece : filled, left);
     if (transfer.is_send) {

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
 import threading
 import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -72,6 +74,31 @@ if how == "works":
     dist.destroy_process_group()  # with work under way
     torch.accelerator.synchronize()
     assert x[0].item() == 3.0 * 2**20 and all(work.is_completed() for work in works)
+elif how == "differ":  # each rank hears of it: from its own call, or, where it only sends, from its next
+    calls = {
+        "of 8 float32": lambda: dist.all_reduce(torch.ones(4 + 4 * RANK, device=device), group=group),
+        "of 4 float64": lambda: dist.all_reduce(
+            torch.ones(4, dtype=(torch.float, torch.double)[RANK], device=device), group=group
+        ),
+        "all_reduce MIN": lambda: dist.all_reduce(x, (dist.ReduceOp.SUM, dist.ReduceOp.MIN)[RANK], group=group),
+        "(root ": lambda: dist.broadcast(x, RANK, group=group),
+        "broadcast": lambda: dist.broadcast(x, 0, group=group) if RANK else dist.all_reduce(x, group=group),
+        "send and recv": lambda: dist.recv(x[:10], 0, group=group) if RANK else dist.send(x, 1, group=group),
+    }
+    for words, call in calls.items():
+        group = dist.new_group(timeout=timedelta(seconds=5))
+        told = []
+        after = functools.partial(dist.all_reduce, x.clone(), group=group)
+        for step in (call, after):
+            try:
+                step()
+                torch.accelerator.synchronize()
+            except dist.DistBackendError as error:
+                told.append(str(error))
+        assert told, words
+        is_told_by_peer = all("was aborted" in text or "did not join" in text for text in told)
+        assert is_told_by_peer or any("the ranks' calls differ" in text and words in text for text in told), told
+    began = time.monotonic()
 elif how == "absent":
     dist.all_reduce(x)
     assert x[0].item() == 3.0 and "native" not in providers(), providers()
