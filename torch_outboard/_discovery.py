@@ -124,5 +124,5 @@ def _load(name: str, target: str) -> type[Driver]:
     except (ImportError, AttributeError) as error:
         raise RegistrationError(f"driver {name!r} cannot be loaded from {target!r}: {error}") from error
     if not (isinstance(driver, type) and issubclass(driver, Driver)):
-        raise RegistrationError(f"driver {name!r}: {target!r} is no subclass of torch_outboard.Driver")
+        raise RegistrationError(f"driver {name!r}: {target!r} is not a subclass of torch_outboard.Driver")
     return driver

@@ -224,7 +224,7 @@ def _parameter(text: str, kernel: str) -> ParameterRecord:
     named = next((word for word in rest if word != "*"), "")
     known = [*(_DTYPES if "*" in rest else _BY_VALUE), "void", "local"]
     raise ValueError(
-        f"the signature of the kernel {kernel} has {text.strip()!r}, which is no parameter: write 'float32*' or 'const "
-        "float32*' for a tensor (with 'strided' for any strides, 'void*' for any dtype), 'int32' for a number, 'local' "
-        f"for local memory.{nearest(named, known) if named not in known else ''}"
+        f"the signature of the kernel {kernel} has {text.strip()!r}, which is not a parameter: write 'float32*' or "
+        "'const float32*' for a tensor (with 'strided' for any strides, 'void*' for any dtype), 'int32' for a "
+        f"number, 'local' for local memory.{nearest(named, known) if named not in known else ''}"
     )

@@ -114,7 +114,7 @@ def providers_of(driver: Driver) -> tuple[str, ...] | None:
         raise ValueError(f"{what} names each once, in the order {', '.join(PROVIDERS)}, not {', '.join(names)}")
     if "generated" in names and driver.kernel_generator is None:
         raise ValueError(
-            f"{what} names 'generated', and the driver {driver.name!r} has no generator of kernels: set "
+            f"{what} names 'generated', and the driver {driver.name!r} has no kernel generator: set "
             "`kernel_generator` in its Driver class, or leave 'generated' out"
         )
     return names

@@ -518,8 +518,8 @@ def _check_spelling(driver: Driver) -> None:
                 continue
             if difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.85):
                 raise RegistrationError(
-                    f"driver {driver.name!r} cannot be attached: {name!r} is no entry.{nearest(name, sorted(_KNOWN))} "
-                    "Begin the name of a helper with an underscore."
+                    f"driver {driver.name!r} cannot be attached: {name!r} is not an entry."
+                    f"{nearest(name, sorted(_KNOWN))} Begin the name of a helper with an underscore."
                 )
 
 

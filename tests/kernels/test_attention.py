@@ -177,7 +177,7 @@ def test_a_template_that_fails_is_told(error: Exception, device: torch.device, m
         raise error
 
     is_fault = isinstance(error, KeyError)
-    message = f"failed to write a kernel of {WHOLE} .building its plan raised KeyError: 'WORD'"
+    message = f"failed while generating a kernel for {WHOLE} .building its plan raised KeyError: 'WORD'"
     monkeypatch.setattr(attention, "_attention", fails)
     monkeypatch.setattr(builder, "_keeps", lambda: False)
     # A head's size that no other test has, so that no plan is known.

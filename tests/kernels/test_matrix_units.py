@@ -553,7 +553,7 @@ def test_a_unit_that_does_not_divide_tiles_is_refused(device: torch.device, monk
     monkeypatch.setattr(builder, "_keeps", lambda: False)
     monkeypatch.setattr(matrix, "_SMALL", 24)  # as if units were of 16 rows where tiles have 24
     x = r(5, 5).bfloat16().to(device)
-    words = r"the matrix unit '\w+' of 16 by 8 by \d+ and \d+ lanes does not divide tiles of 24 by 24"
+    words = r"the matrix unit '\w+' of 16 by 8 by \d+ and \d+ lanes doesn't divide tiles of 24 by 24"
     with pytest.raises(NotSupportedError, match=words):
         torch.mm(x, x)
 

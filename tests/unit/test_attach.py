@@ -88,7 +88,7 @@ def test_a_driver_of_an_extra_is_named_with_the_line_that_installs_it(monkeypatc
     [
         ("no_such_module:Driver", "No module named 'no_such_module'"),
         ("torch_outboard.driver:Nothing", "has no attribute 'Nothing'"),
-        ("torch_outboard.driver:Option", "is no subclass of torch_outboard.Driver"),
+        ("torch_outboard.driver:Option", "is not a subclass of torch_outboard.Driver"),
     ],
 )
 def test_a_target_that_is_no_driver(target, why):

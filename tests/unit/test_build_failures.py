@@ -248,8 +248,8 @@ class Driver(find_driver("sim")):
 torch_outboard.attach(Driver)
 x = torch.ones(5, device="sim")
 for failure, words in (
-    (KeyError("WORD"), "the driver 'sim', in __main__, failed to write a kernel of aten::exp (building its plan"
-     " raised KeyError: 'WORD')"),
+    (KeyError("WORD"), "the driver 'sim', in __main__, failed while generating a kernel for aten::exp (building "
+     "its plan raised KeyError: 'WORD')"),
     (NotImplementedError("no WORD"), None),
 ):
     with warnings.catch_warnings(record=True) as said:

@@ -147,7 +147,7 @@ def text_of(reason: ast.expr) -> str:
 COMPOSED = (
     "its plan can't be used: … [program]",
     "building its plan raised … [upstream]",
-    "the process is ending, so no plan is built [no-thread]",
+    "the process is exiting, so no plan is built [no-thread]",
     "no thread can be started to build its plan: … [no-thread]",
     "the interpreter is about to go [no-thread]",
 )
@@ -163,7 +163,7 @@ def reasons_by_code() -> dict[str, list[str]]:
 
 def test_each_reason_for_no_kernel_has_a_remedy():
     found = list(reasons())
-    assert len(found) > 70 and "nobody builds plans here [no-generator]" in {text for _, text in found}
+    assert len(found) > 70 and "the driver has no kernel generator [no-generator]" in {text for _, text in found}
     without = sorted({f"{file}: {text}" for file, text in found if text and not code_of(text)})
     assert not without, "end it with a code of kernels/reasons.py, [plan] for example: " + "; ".join(without)
     unused = sorted(code for code, texts in reasons_by_code().items() if not texts)

@@ -87,7 +87,7 @@ def test_a_misspelt_entry_is_named():
         def mem_inof(self, device):
             return 0, 0
 
-    with pytest.raises(RegistrationError, match="'mem_inof' is no entry. Did you mean 'mem_info'"):
+    with pytest.raises(RegistrationError, match="'mem_inof' is not an entry. Did you mean 'mem_info'"):
         driver_entries(Misspelt())
 
 

@@ -81,7 +81,7 @@ for device in ("programs:0", "programs:1"):
 WRONG_ANSWERS = """
 driver = Mixed()
 torch_outboard.attach(driver)
-with pytest.raises(Exception, match="for programs:3: there is no code generator 'ccp', only cpp, .*Did you mean 'cpp'"):
+with pytest.raises(Exception, match="programs:3: unknown code generator 'ccp'; there are cpp, .*Did you mean 'cpp'"):
     check("programs:3")
 driver.answers = {**Mixed.answers, 3: 7}
 with pytest.raises(Exception, match="code_generator.3. of its driver is a name or a subclass of .*, not 7"):
@@ -106,7 +106,7 @@ torch_outboard.attach(driver)
 check("programs:0"), check("programs:1")
 torch._dynamo.reset()
 x, y = (torch.ones(3, device=f"programs:{index}") for index in range(2))
-with pytest.raises(Exception, match="have different wrappers .wrapper.: compile what runs on each by itself"):
+with pytest.raises(Exception, match="have different wrappers .wrapper.: compile the part for each device separately"):
     torch.compile(lambda x, y: x.cos().to("programs:1") + y)(x, y)
 """
 

@@ -71,9 +71,9 @@ for driver in ("nothing", "unit.nowhere:Driver", "unit.toys:Toy"):
 """
     ).stdout
     assert "no driver is called 'nothing'" in answer and "unit.nowhere" in answer
-    assert "has no generator of kernels: set `kernel_generator` in its Driver class" in answer
+    assert "has no kernel generator: set `kernel_generator` in its Driver class" in answer
     empty = run_python(RUN, *command("--driver", "unit.bad_kernels:Empty"), status=1)
-    assert "has no device here: it counts none" in empty.stderr
+    assert "found no device here: it counts none" in empty.stderr
 
 
 @pytest.mark.parametrize("name", ["cosh", "exp", "sinh"])
@@ -94,7 +94,7 @@ def test_missing_tools_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "message"),
     [
         (("--dtypes", "float32,complex32"), "there is no 'complex32', only all, float32, "),
-        (("--only", "("), "'(' is no regular expression"),
+        (("--only", "("), "'(' is not a regular expression"),
         (("--option", "devices"), "'devices' has no '='"),
     ],
 )

@@ -62,10 +62,10 @@ def test_plans_are_listed(folder: Path) -> None:
 
 
 def test_a_reason_is_listed_with_what_to_do(folder: Path) -> None:
-    refusal = "there are no products of torch.float8_e4m3fn [products]"
+    refusal = "no template multiplies matrices of torch.float8_e4m3fn [products]"
     Store(folder).save(key("aten::mm", MATRIX, MATRIX), [*SIZES, *SIZES], Answer("", [], refusal, True))
     (line,) = [line for line in run("list").output.splitlines() if line.startswith("aten::mm(")]
-    assert f"none, {refusal}. No template has products of this type. Convert to float32, " in line
+    assert f"none, {refusal}. Convert to float32, " in line
 
 
 def test_a_folder_that_is_no_text_is_used_and_shown(tmp_path: Path, monkeypatch: Any) -> None:
@@ -190,4 +190,4 @@ main(["kernels", "warm", "--driver", "examples.own_kernels:OwnKernelsDriver", {s
     assert "2 plans and 0 programs were built in" in first.stderr and " s and 0 plans were there" in first.stderr
     assert "0 plans and 0 programs were built in" in second.stderr and " s and 2 plans were there" in second.stderr
     nowhere = run_compiler(code, env={**env, VARIABLE: ""}, status=1)
-    assert f"there is nothing to fill: {VARIABLE} is empty" in nowhere.stderr
+    assert f"there is no cache to fill: {VARIABLE} is empty" in nowhere.stderr

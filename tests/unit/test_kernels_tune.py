@@ -22,7 +22,7 @@ def run(*arguments: str) -> Result:
     ("arguments", "message"),
     [
         (("--dtypes", "float64"), "there is no 'float64', only float32, bfloat16, float16"),
-        (("--only", "("), "'(' is no regular expression"),
+        (("--only", "("), "'(' is not a regular expression"),
         (("--size", "3"), "3 is not in the range x>=16"),
         ((), "Missing option '--driver'"),
     ],
@@ -38,14 +38,14 @@ def test_bad_arguments(
 def test_without_a_folder_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "")
     answer = run("--driver", "sim")
-    assert answer.exit_code == 1 and f"nothing can be kept: {VARIABLE} is empty" in answer.output
+    assert answer.exit_code == 1 and f"there is no cache to write to: {VARIABLE} is empty" in answer.output
 
 
 def test_a_driver_without_kernels_is_refused(run_python: Any, tmp_path: Path) -> None:
     code = "import sys; from torch_outboard.cli import main; main(sys.argv[1:])"
     given = ("kernels", "tune", "--driver", "unit.toys:Toy")
     answer = run_python(code, *given, env={VARIABLE: str(tmp_path)}, status=1)
-    assert "has no generator of kernels: set `kernel_generator`" in answer.stderr
+    assert "has no kernel generator: set `kernel_generator`" in answer.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -22,14 +22,17 @@ UNIT = reference(torch.bfloat16)
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"left": replace(UNIT.left, column="index % 4")}, "no lane holds the element (0, 4) of its left"),
-        ({"right": replace(UNIT.right, row="index + 1")}, "lane 0 holds the element (8, 0) of its right, which"),
-        ({"right": replace(UNIT.right, column="lane % 8 - 1")}, "lane 0 holds the element (0, -1) of its right"),
-        ({"result": replace(UNIT.result, count=16, row="index")}, "several lanes hold an element of its result"),
-        ({"result": replace(UNIT.result, count=4)}, "no lane holds the element (8, 0) of its result"),
-        ({"result": replace(UNIT.result, kind="double")}, "has sums of double: they are one float a register"),
-        ({"left": replace(UNIT.left, column="__import__('os')")}, "is no expression of lane, index and integers"),
-        ({"k": 16}, "no lane holds the element (0, 8) of its left"),
+        ({"left": replace(UNIT.left, column="index % 4")}, "no lane holds element (0, 4) of its left"),
+        ({"right": replace(UNIT.right, row="index + 1")}, "lane 0 holds element (8, 0) of its right, which"),
+        ({"right": replace(UNIT.right, column="lane % 8 - 1")}, "lane 0 holds element (0, -1) of its right"),
+        ({"result": replace(UNIT.result, count=16, row="index")}, "several lanes hold the same element of its result"),
+        ({"result": replace(UNIT.result, count=4)}, "no lane holds element (8, 0) of its result"),
+        (
+            {"result": replace(UNIT.result, kind="double")},
+            "accumulates in double; the result must be one float per register",
+        ),
+        ({"left": replace(UNIT.left, column="__import__('os')")}, "is not an expression of lane, index and integers"),
+        ({"k": 16}, "no lane holds element (0, 8) of its left"),
     ],
 )
 def test_a_unit_whose_fragments_are_wrong_is_refused(change, words):
@@ -85,7 +88,7 @@ def test_the_lanes_of_units_share_a_tile(unit, rows, columns, group):
     "unit", [reference(torch.bfloat16, m=24), reference(torch.bfloat16, 64, 8, 8, 512), reference(torch.float32, k=6)]
 )
 def test_a_unit_that_does_not_divide_tiles_is_refused(unit):
-    words = f"{unit.m} by 8 by {unit.k} and {unit.lanes} lanes does not divide tiles of 64 by 64"
+    words = f"{unit.m} by 8 by {unit.k} and {unit.lanes} lanes doesn't divide tiles of 64 by 64"
     with pytest.raises(Refusal, match=words):
         Tiling.of(unit, (64, 64), 32)
 

@@ -67,7 +67,7 @@ def test_what_is_no_snapshot_is_refused(tmp_path, data, monkeypatch):
     monkeypatch.chdir(tmp_path)
     answer = run(tmp_path, data)
     assert answer.exit_code == 1
-    assert "snapshot.pickle is no memory snapshot: " in answer.output
+    assert "snapshot.pickle is not a memory snapshot: " in answer.output
     assert not (tmp_path / "evil").exists()
 
 

@@ -233,9 +233,12 @@ def test_a_template_has_its_language():
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        (("--template", "other-process", "--kernels"), "--template other-process and --kernels ask for two templates"),
-        (("--kernels", "--triton"), "--kernels and --triton ask for two templates"),
-        (("--triton", "--template", "host-memory"), "--template host-memory and --triton ask for two templates"),
+        (
+            ("--template", "other-process", "--kernels"),
+            "--template other-process and --kernels ask for different templates",
+        ),
+        (("--kernels", "--triton"), "--kernels and --triton ask for different templates"),
+        (("--triton", "--template", "host-memory"), "--template host-memory and --triton ask for different templates"),
         (("--kernels", "--template", "triton", "--triton"), "--template triton and --kernels and --triton ask for"),
     ],
 )
@@ -382,7 +385,7 @@ def test_names_that_are_taken_are_refused(tmp_path, monkeypatch):
 def test_folders_with_something_in_them_are_left_alone(tmp_path):
     (tmp_path / "file").write_text("kept")
     status, output = invoke("new", "made_up", "--folder", str(tmp_path))
-    assert status == 1 and "is there already and is not empty. Name another: --folder" in output
+    assert status == 1 and "exists and is not empty. Name another: --folder" in output
     status, output = invoke("new", "made_up", "--folder", str(tmp_path / "file"))
     assert status == 1 and "is no folder" in output
     status, output = invoke("new", "made_up", "--folder", str(tmp_path / "file" / "below"))

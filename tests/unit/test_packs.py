@@ -172,7 +172,7 @@ def test_failures_are_told_and_an_older_pack_goes(make: Callable[..., str], tmp_
     [
         (("--only", "^typo"), "'^typo' is in the name of no call, so there would be no pack"),
         (("--only", "^add int64", "--dtypes", "float32"), "is in the name of no call of float32"),
-        (("--only", "("), "'(' is no regular expression"),
+        (("--only", "("), "'(' is not a regular expression"),
     ],
 )
 def test_a_pack_of_nothing_is_an_error_and_leaves_the_older_one(
@@ -211,7 +211,7 @@ def test_plans_are_found_by_key(pack: Path) -> None:
 
 
 def test_refusals_are_found_too(pack: Path) -> None:
-    refusal = refused(OperatorRefusal("it is about storages [no-definition]"))
+    refusal = refused(OperatorRefusal("it works on storages, not on elements [no-definition]"))
     store = Store(pack.parent / "more")
     store.save("b", SIZES, refusal)
     (path,) = (one for one in (pack.parent / "more").rglob("*.class"))

@@ -252,11 +252,11 @@ def test_a_class_has_several_plans(tmp_path: Path) -> None:
 
 def test_refusals_of_classes_are_kept_and_of_calls_are_not(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.save("a", SIZES, refused(CallRefusal("its graph has constants [no-definition]")))
+    store.save("a", SIZES, refused(CallRefusal("its decomposition contains constant tensors [no-definition]")))
     assert store.plans("a") == [] and store.saved == 0 and not files_of(tmp_path)
     for kept in (
-        OperatorRefusal("it is about storages [no-definition]"),
-        ClassRefusal("its tensors are complex [complex-formula]"),
+        OperatorRefusal("it works on storages, not on elements [no-definition]"),
+        ClassRefusal("its tensors are complex, and no formula for complex numbers is known [complex-formula]"),
     ):
         store.save("a", SIZES, refused(kept))
         assert store.plans("a") == [refused(kept)] and store.plans("b") == []
@@ -267,7 +267,7 @@ def test_refusals_of_classes_are_kept_and_of_calls_are_not(tmp_path: Path) -> No
 def test_refusals_of_single_calls_displace_no_plans(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(stores, "_MOST_SINGLES", 2)
     store = Store(tmp_path)
-    refusal = refused(CallRefusal("its graph has constants [no-definition]"))
+    refusal = refused(CallRefusal("its decomposition contains constant tensors [no-definition]"))
     for key in "abc":
         store.save_single(key, SIZES, refusal)
     assert store.plans("a") == [refusal._replace(is_of_class=True)] and store.saved == 2 and store.plans("c") == []
@@ -275,7 +275,7 @@ def test_refusals_of_single_calls_displace_no_plans(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("name", ["operator", "refusal", "refusal-" + "0" * 32])
 def test_refusals_of_older_versions_are_not_read(tmp_path: Path, name: str) -> None:
-    Store(tmp_path).save("a", SIZES, refused(OperatorRefusal("it is about storages [no-definition]")))
+    Store(tmp_path).save("a", SIZES, refused(OperatorRefusal("it works on storages, not on elements [no-definition]")))
     (path,) = files_of(tmp_path)
     path.rename(path.with_suffix(f".{name}"))
     assert Store(tmp_path).plans("a") == [] and is_name(path.with_suffix(f".{name}").name)

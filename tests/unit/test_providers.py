@@ -23,7 +23,7 @@ Sim = find_driver("sim")
         ("host,native", "in the order native, generated, host, not host, native"),
         ("host,host", "each once"),
         ("native,", "not ''"),
-        ("native,generated", "names 'generated', and the driver 'sim' has no generator of kernels"),
+        ("native,generated", "names 'generated', and the driver 'sim' has no kernel generator"),
     ],
 )
 def test_a_chain_that_makes_no_sense_attaches_nothing(run_python: RunPython, value: str, message: str) -> None:
@@ -88,7 +88,7 @@ class OnTheHost(Sim):
 class Unknown(Sim):
     kernel_generator = "opencl"
 
-for driver, message in ((OnTheHost, "a dialect that the device builds"), (Unknown, "there is no code generator")):
+for driver, message in ((OnTheHost, "a dialect that the device builds"), (Unknown, "unknown code generator")):
     with pytest.raises(torch_outboard.RegistrationError, match=message):
         torch_outboard.attach(driver)
 assert torch_outboard.attached_driver() is None

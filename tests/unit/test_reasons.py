@@ -39,8 +39,8 @@ def lack(dialect, operator, *arguments):
     ("change", "dtype", "operator", "more", "reason", "todo"),
     [
         ({"atomics": frozenset({"f32"})}, torch.bfloat16, aten.scatter_add.default, 2, "adds torch.bfloat16", "OB_CAS"),
-        ({"records": False}, torch.float32, aten.index_select.default, 1, "needs records", "OB_TAKE"),
-        ({"records": False}, torch.int32, aten.floor_divide.default, 0, "divides integers", "OB_TAKE"),
+        ({"records": False}, torch.float32, aten.index_select.default, 1, "needs `records`", "OB_TAKE"),
+        ({"records": False}, torch.int32, aten.floor_divide.default, 0, "integer division", "OB_TAKE"),
         ({"has_double": False}, torch.float64, aten.add.Tensor, 0, "has no torch.float64: float64 needs", "has_double"),
         ({}, torch.int4, aten.clone.default, None, "has no torch.int4", "convert the tensors"),
     ],
@@ -57,18 +57,18 @@ def test_what_a_dialect_lacks_is_named_with_what_to_do(change, dtype, operator, 
 @pytest.mark.parametrize(
     ("reason", "todo"),
     [
-        ("there are no products of torch.float8_e4m3fn [products]", "No template has products of this type."),
-        ("generated kernels have no torch.int4 [storage-type]", "This type is memory alone"),
-        ("generated kernels have no function airy_ai [function]", "Compute it by other functions"),
-        ("a kernel takes s0 + 1, which is no buffer [plan]", "A plan can't express"),
+        ("no template multiplies matrices of torch.float8_e4m3fn [products]", "Convert to float32, bfloat16"),
+        ("generated kernels don't support torch.int4 [storage-type]", "The type can be stored but not"),
+        ("generated kernels have no airy_ai function [function]", "Use other functions"),
+        ("a kernel takes s0 + 1, which is not a buffer [plan]", "A plan can't express"),
         ("it calls aten::add without self [plan]", "A plan can't express"),
         (
             "its plan can't be used: program_build (k): error: no such type\nin line 3 [program]",
-            "The text behind the colon is",
+            "The text after the colon comes from",
         ),
         (
-            "a number stands where a tensor is expected, and it has no functional form [number-for-tensor]",
-            "Give it a tensor of the device",
+            "a number was passed for a tensor, and there is no functional form [number-for-tensor]",
+            "Pass a device tensor with at least",
         ),
         ("building its plan raised UnsupportedOperatorException: aten::x [upstream]", "PyTorch raised this"),
         ("it needs memory on meta [plan]", "A plan can't express"),
@@ -92,5 +92,5 @@ def test_a_full_stop_stands_once_and_lines_are_kept():
 def test_a_refusal_has_a_reason_of_the_table_and_says_what_it_is_about():
     with pytest.raises(ValueError, match="the reason 'because' must end with a code"):
         CallRefusal("because")
-    with pytest.raises(TypeError, match="is about an operator, a class or a call"):
-        Refusal("its graph has constants [no-definition]")
+    with pytest.raises(TypeError, match="raise OperatorRefusal, ClassRefusal or CallRefusal"):
+        Refusal("its decomposition contains constant tensors [no-definition]")

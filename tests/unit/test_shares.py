@@ -56,13 +56,13 @@ def test_eight_shares_run_every_case_once_and_every_file_each_time() -> None:
 
 @pytest.mark.parametrize("text", ["", "3", "0/8", "9/8", "-1/8", "3/8/8", "a/b", "1/0", " 3/8"])
 def test_a_text_that_is_no_share_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no share: it is K/N with 1 <= K <= N, such as 3/8"):
+    with pytest.raises(ValueError, match="is not a share: write K/N with 1 <= K <= N, such as 3/8"):
         Share.parse(text)
 
 
 def test_a_run_with_a_wrong_share_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(shares.VARIABLE, "9/8")
-    with pytest.raises(pytest.UsageError, match="OUTBOARD_TEST_SHARE: '9/8' is no share"):
+    with pytest.raises(pytest.UsageError, match="OUTBOARD_TEST_SHARE: '9/8' is not a share"):
         shares.current_share()
     monkeypatch.delenv(shares.VARIABLE)
     assert shares.current_share() == (1, 1)

@@ -82,9 +82,9 @@ def test_what_the_build_installs_is_there():
 
 
 def test_what_makes_no_sense_is_told():
-    assert "-k stands where the driver's name belongs: outboard test NAME -k" in invoke("-k", "x", "null")[1]
-    assert "ask for one at a time" in invoke("null", "--native", "--operators")[1]
-    assert "the program of --native has none" in invoke("null", "--native", "--time-limit", "3")[1]
+    assert "expected a driver's name before -k: outboard test NAME -k" in invoke("-k", "x", "null")[1]
+    assert "use either --operators or --native" in invoke("null", "--native", "--operators")[1]
+    assert "has no effect with --native" in invoke("null", "--native", "--time-limit", "3")[1]
     status, output = invoke(PYTHON_DRIVER, "--native")
     assert status == 1 and "has no library" in output
     assert "no driver is called 'nothing'" in invoke("nothing", "--native")[1]

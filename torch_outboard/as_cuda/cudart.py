@@ -43,7 +43,7 @@ class Cudart:
         if name.startswith("__"):
             raise AttributeError(name)
         raise NotSupportedError(
-            f"torch.cuda.cudart().{name} is not supported under as_cuda(): the driver contract has no such thing"
+            f"torch.cuda.cudart().{name} is not supported under as_cuda(): the driver contract has no counterpart"
         )
 
     def cudaGetErrorString(self, error: int) -> str:  # noqa: N802

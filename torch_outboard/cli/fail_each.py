@@ -122,13 +122,13 @@ def _plan(
     except (RegistrationError, ImportError, ValueError) as error:
         raise click.UsageError(str(error)) from error
     if missing := {"fault", "fault_counts"} - {*found.options}:
-        raise click.UsageError(f"the driver {driver!r} has no option {min(missing)!r}, by which its calls fail")
+        raise click.UsageError(f"the driver {driver!r} has no option {min(missing)!r}, which makes its calls fail")
     if unknown := {*options} - {*found.options}:
         raise click.UsageError(f"the driver {driver!r} has no option {min(unknown)!r}")
     if taken := {*options} & {"fault", "fault_counts"}:
         raise click.UsageError(f"--fail-each chooses {min(taken)!r} itself; --rule names the call that fails")
     if wrong := {*statuses} - {one.name for one in Status if one.name not in ("OK", "NOT_READY")}:
-        raise click.UsageError(f"no failure is called {min(wrong)!r}; there are OUT_OF_MEMORY, INTERNAL, DEVICE_LOST …")
+        raise click.UsageError(f"unknown failure {min(wrong)!r}; there are OUT_OF_MEMORY, INTERNAL, DEVICE_LOST …")
     chosen = {name: value for name, value in (("schedule", "inline"), ("poison", "1")) if name in found.options}
     plan = FaultPlan(program, driver, {**chosen, **options}, statuses or STATUSES, runs, part, rules)
     return plan, found.name

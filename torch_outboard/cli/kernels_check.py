@@ -122,7 +122,7 @@ def _run_entries(
 
     todo = asked(dtypes, only, gradients)
     if not todo:
-        raise click.BadParameter(f"{only!r} is in no entry's name", param_hint="--only")
+        raise click.BadParameter(f"no entry's name contains {only!r}", param_hint="--only")
     found: list[Found] = []
     with progress("operator database", len(todo)) as step:
         try:

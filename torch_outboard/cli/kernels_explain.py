@@ -80,7 +80,7 @@ def _shape(given: str) -> tuple[int, ...]:
     except ValueError:
         sizes = (-1,)
     if any(size < 0 for size in sizes):
-        raise click.BadParameter(f"{given!r} is no list of sizes, as 4,3", param_hint="--shape")
+        raise click.BadParameter(f"{given!r} is not a list of sizes such as 4,3", param_hint="--shape")
     return sizes
 
 

@@ -58,7 +58,7 @@ def tune(
 
     folder = default_folder()
     if folder is None:
-        raise click.ClickException(f"nothing can be kept: {VARIABLE} is empty, or there is no home folder")
+        raise click.ClickException(f"there is no cache to write to: {VARIABLE} is empty, or there is no home folder")
     chosen = _chosen(dtypes)
     check_pattern(only)
     try:
@@ -75,7 +75,7 @@ def tune(
         found: list[Choice] = []
         names = measuring.names_of(device, only, chosen)
         if not names:
-            raise click.BadParameter(f"{only!r} is in no schedule's name", param_hint="--only")
+            raise click.BadParameter(f"no schedule's name contains {only!r}", param_hint="--only")
         is_interrupted = False
         with progress("schedules", len(names), is_slow=True) as step:
             try:

@@ -36,7 +36,7 @@ def warm(driver: str | None, options: tuple[str, ...], script: str, arguments: t
 
     folder = default_folder()
     if folder is None:
-        raise click.ClickException(f"there is nothing to fill: {VARIABLE} is empty, or there is no home folder")
+        raise click.ClickException(f"there is no cache to fill: {VARIABLE} is empty, or there is no home folder")
     if driver is not None:
         attach_for_plans(driver, options)
     elif options:

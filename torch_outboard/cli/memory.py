@@ -51,7 +51,7 @@ def read_snapshot(path: str) -> dict[str, Any]:
         _check(snapshot)
     except Exception as error:  # a broken pickle raises nearly anything
         reason = str(error) or type(error).__name__
-        raise SnapshotError(f"{path} is no memory snapshot: {reason}") from error
+        raise SnapshotError(f"{path} is not a memory snapshot: {reason}") from error
     assert isinstance(snapshot, dict)
     return snapshot
 
@@ -64,7 +64,7 @@ def _check(snapshot: Any) -> None:
             _check_numbers(block, "size")
             _check_frames(block)
             if not isinstance(block["state"], str):
-                raise TypeError("the state of a block is no text")
+                raise TypeError("the state of a block is not a string")
     for trace in snapshot["device_traces"]:
         for entry in trace:
             _check_numbers(entry, "size")

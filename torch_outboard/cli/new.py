@@ -75,7 +75,7 @@ def new(
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise click.ClickException(
-                f"{folder} is there already and {'is not empty' if folder.is_dir() else 'is no folder'}. "
+                f"{folder} exists and {'is not empty' if folder.is_dir() else 'is not a folder'}. "
                 "Name another: --folder FOLDER"
             )
         for path, text in files.items():
@@ -100,7 +100,7 @@ def _chosen(options: dict[str, str | None]) -> str:
     """
     given = {option: template for option, template in options.items() if template is not None}
     if len(set(given.values())) > 1:
-        raise click.UsageError(f"{' and '.join(given)} ask for two templates; give one of them")
+        raise click.UsageError(f"{' and '.join(given)} ask for different templates; use one of them")
     return next(iter(given.values()), "host-memory")
 
 

@@ -71,7 +71,7 @@ def race(
     from torch_outboard.race.runs import Program
 
     if not is_module and not os.path.isfile(script):
-        raise click.UsageError(f"there is no file {script!r}; for a module, as of python -m, say -m")
+        raise click.UsageError(f"there is no file {script!r}; to run a module, as with python -m, add -m")
     kind = "module" if is_module else "script"
     sys.exit(run(Program(kind, script, arguments, capability if as_cuda else None), **given))
 
@@ -126,14 +126,14 @@ def _plan(
     from torch_outboard.race.search import Plan
 
     if changes is not None and schedule is None:
-        raise click.UsageError("--changes cuts one schedule short: name it by --schedule")
+        raise click.UsageError("--changes shortens one schedule: name it with --schedule")
     try:
         name = driver or driver_with_schedules()
         found = find_driver(name)
     except (RegistrationError, ImportError) as error:
         raise click.UsageError(str(error)) from error
     if "schedule" not in found.options:
-        raise click.UsageError(f"the driver {name!r} has no option 'schedule', so there is one order of work only")
+        raise click.UsageError(f"the driver {name!r} has no option 'schedule', so work has only one order")
     chosen = tuple(range(seeds)) if schedule is None else (_seed(schedule),)
     return Plan(program, name, found.name, frozenset(found.options), chosen, depth, changes)
 

@@ -91,11 +91,11 @@ def check_names(given: Iterable[str], known: Collection[str], option: str, also:
 
 
 def check_pattern(only: str) -> None:
-    """Raise click.BadParameter if the value of --only is no regular expression."""
+    """Raise click.BadParameter if the value of --only is not a regular expression."""
     try:
         re.compile(only)
     except re.error as error:
-        raise click.BadParameter(f"{only!r} is no regular expression: {error}", param_hint="--only") from error
+        raise click.BadParameter(f"{only!r} is not a regular expression: {error}", param_hint="--only") from error
 
 
 def json_to(path: Path, report: Any) -> None:

@@ -45,13 +45,13 @@ def test(
     from torch_outboard.cli.info import parse_options
 
     if driver.startswith("-"):
-        raise click.UsageError(f"{driver} stands where the driver's name belongs: outboard test NAME {driver} …")
+        raise click.UsageError(f"expected a driver's name before {driver}: outboard test NAME {driver} …")
     if operators and native:
-        raise click.UsageError("--operators and --native are two runs; ask for one at a time")
+        raise click.UsageError("use either --operators or --native, not both")
     given = parse_options(options)
     if native:
         if time_limit is not None:
-            raise click.UsageError("--time-limit is for tests in Python; the program of --native has none")
+            raise click.UsageError("--time-limit limits the Python tests and has no effect with --native")
         sys.exit(_native(driver, given, pytest_arguments))
     sys.exit(_pytest(driver, given, pytest_arguments, operators, time_limit))
 

@@ -147,7 +147,7 @@ class ChunkKernel(SimtKernel):
         """Return the name of a result's pointer."""
         inner = self.args.output_buffers[name]
         if not isinstance(inner, str):
-            raise NotImplementedError("a kernel over chunks has a result that it doesn't compute")
+            raise NotImplementedError("a kernel over chunks doesn't compute one of its results")
         return inner
 
     def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:
@@ -156,10 +156,10 @@ class ChunkKernel(SimtKernel):
     def codegen_kernel(self, name: str | None = None) -> str:
         self.codegen_body()
         if self.checks or self.args.sizevars or self.args.inplace_buffers:
-            raise NotImplementedError("a kernel over chunks checks nothing, and knows no sizes")
+            raise NotImplementedError("a kernel over chunks can neither check values nor read sizes")
         stored = [name for name, inner in self.args.output_buffers.items() if isinstance(inner, str)]
         if any(len(self._results(name)) != 1 for name in stored):
-            raise NotImplementedError("a kernel over chunks stores what is no result, or one result is two")
+            raise NotImplementedError("a kernel over chunks stores something that is not a result, or one result twice")
         plan = _Plan(self)
         before, body = _divided(self.body.getvalue().splitlines())
         index, items, join = self.index_dtype, self.items_of_group, self.wanted.join
@@ -259,7 +259,7 @@ class _Plan:
     def _add_other(self, operand: Operand) -> None:
         inner, dtype = self._inner(operand)
         if operand.is_number and dtype not in _PASSED:
-            raise NotImplementedError(f"a launch passes no number of {dtype}")
+            raise NotImplementedError(f"a launch can't pass a number of {dtype}")
         kind = str(dtype).removeprefix("torch.")
         if operand.kind == "element":
             self._pointer(inner, dtype, self._column(f"element {operand.argument} r"), False)
@@ -329,7 +329,7 @@ class _ChunkScheduling(SimtScheduling):
     def define_kernel(self, src_code: str, node_schedule: Any, kernel: Any) -> str:
         wanted: ChunkBody = kernel.wanted
         if wanted.programs or any(isinstance(one, ir.ExternKernel) for one in V.graph.operations):
-            raise NotImplementedError("chunks of elements are one kernel's")
+            raise NotImplementedError("chunks of elements take exactly one kernel")
         name = "ob_chunks"
         dialect = kernel.dialect
         items = kernel.items_of_group

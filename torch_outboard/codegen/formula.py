@@ -53,11 +53,13 @@ def formula(expression: sympy.Expr, places: Mapping[sympy.Symbol, int]) -> str:
     match expression:
         case sympy.Integer():
             if not -LARGEST <= expression <= LARGEST:
-                raise ValueError(f"the number {expression} does not fit in the 64 bits of a formula's integers")
+                raise ValueError(f"the number {expression} doesn't fit into 64 bits")
             return str(int(expression))
         case sympy.Symbol():
             if expression not in places:
-                raise ValueError(f"the kernel has no argument {expression}, which the formula of its threads reads")
+                raise ValueError(
+                    f"the formula for the kernel's threads uses {expression}, which is not an argument of the kernel"
+                )
             return f"a{places[expression]}"
         case sympy.Pow() | PowByNatural() if expression.args[1].is_Integer and expression.args[1] > 0:
             operation, operands = "mul", [expression.args[0]] * int(expression.args[1])
@@ -71,7 +73,9 @@ def formula(expression: sympy.Expr, places: Mapping[sympy.Symbol, int]) -> str:
         case _:
             kind = next((kind for kind in _OPERATIONS if isinstance(expression, kind)), None)
             if kind is None:
-                raise ValueError(f"the threads of a kernel can't be computed by {expression}, which is not a formula")
+                raise ValueError(
+                    f"the number of threads can't be computed from {expression}: use integers, sizes, +, * and //"
+                )
             operation, operands = _OPERATIONS[kind], list(expression.args)
     words = [formula(operand, places) for operand in operands]
     return functools.reduce(lambda left, right: f"{left} {right} {operation}", words)

@@ -59,5 +59,5 @@ def _letter(name: str, type_name: str, letters: Mapping[str, str]) -> str:
         return letters["const *" if "const" in type_name.split() else "*"]
     letter = letters.get(type_name.removeprefix("const "))
     if letter is None:
-        raise TypeError(f"the kernel {name} has an argument of type {type_name!r}, which a launch cannot pass")
+        raise TypeError(f"the kernel {name} has an argument of type {type_name!r}, which a launch can't pass")
     return letter

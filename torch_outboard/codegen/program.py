@@ -104,7 +104,7 @@ class DeviceProgram:
 
 def _three(name: str, formulas: Sequence[str]) -> tuple[str, ...]:
     if not 1 <= len(formulas) <= 3:
-        raise ValueError(f"the kernel {name} has {len(formulas)} dimensions: a launch has one to three")
+        raise ValueError(f"the kernel {name} has {len(formulas)} dimensions; a launch has one to three")
     return (*formulas, "1", "1")[:3]
 
 

@@ -47,18 +47,18 @@ def lack_of(node: torch.fx.Node, tensors: list[torch.Tensor], dialect: Dialect) 
     packet = operator._schema.name.partition("::")[2]
     dtype = tensors[0].dtype
     if packet in _missing():
-        return f"generated kernels have no function {packet} [function]"
+        return f"generated kernels have no {packet} function [function]"
     if packet in CHECKED and not dialect.checks:
-        return "its kernel checks what it is given: needs records in the dialect [records]"
+        return "its kernel checks its arguments, which needs `records` in the dialect [records]"
     if packet in DIVIDING and not dialect.checks and not dtype.is_floating_point:
-        return "it divides integers, which may be by zero: needs records in the dialect [records]"
+        return "integer division must report a division by zero, which needs `records` in the dialect [records]"
     if packet in ADDING and _adds(node) and SUFFIXES.get(dtype) not in dialect.atomics:
-        return f"it adds {dtype} to memory that items share: needs it in atomics of the dialect [atomics]"
+        return f"it adds {dtype} atomically, which needs the type in the dialect's `atomics` [atomics]"
     for one in tensors:
         # Inductor itself generates no kernels for complex numbers.
         if not dialect.supports(one.dtype) and not one.is_complex():
             name = dialect.name
-            needs = "float64 needs has_double, others a kernel of the driver"
+            needs = "float64 needs has_double, other dtypes a kernel of the driver"
             return f"the dialect {name!r} has no {one.dtype}: {needs} [element-type]"
     return ""
 

@@ -209,7 +209,7 @@ def _find(named: Any, refusal: str, what: str) -> type[CodeGenerator]:
     if isinstance(named, str):
         if named not in _LANGUAGES:
             raise RegistrationError(
-                f"{refusal}: there is no code generator {named!r}, only {', '.join(_LANGUAGES)}."
+                f"{refusal}: unknown code generator {named!r}; there are {', '.join(_LANGUAGES)}."
                 f"{nearest(named, list(_LANGUAGES))}"
             )
         return _LANGUAGES[named]()

@@ -78,7 +78,7 @@ def _record_memory_history(
     skipped = 0
     for action in skip_actions or ():
         if action not in _ACTIONS:
-            raise ValueError(f"{action!r} is no kind of entry; there are {', '.join(_ACTIONS)}")
+            raise ValueError(f"{action!r} is not a kind of entry; there are {', '.join(_ACTIONS)}")
         skipped |= 1 << _ACTIONS.index(action)
     _C.record_memory_history(
         enabled is not None,

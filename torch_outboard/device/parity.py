@@ -10,7 +10,7 @@ import torch
 __all__ = ["ABSENT", "OURS", "differences", "unexplained"]
 
 _LEGACY = "a type of torch's legacy tensors; torch.Tensor and torch.UntypedStorage have the device as any other"
-_CUDA = "CUDA's own; the driver contract has no such thing"
+_CUDA = "CUDA's own; the driver contract has no counterpart"
 _CUDA_GRAPHS = "what CUDA's own graphs can be asked, from torch 2.15 on"
 
 # Names of torch.cuda or torch.xpu that torch.<name> lacks, and why.

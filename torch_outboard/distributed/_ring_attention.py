@@ -61,7 +61,7 @@ def _local(op: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     from torch.distributed.tensor import DTensor, Shard
 
     if given.pop("attn_mask") is not None:
-        raise NotSupportedError(f"context parallel takes no mask but is_causal ({op})")
+        raise NotSupportedError(f"context parallel supports no mask other than is_causal ({op})")
     mesh = given["query"].device_mesh
     for name, value in given.items():
         if isinstance(value, DTensor):

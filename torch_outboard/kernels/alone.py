@@ -29,7 +29,7 @@ def attach_alone(driver: str, options: Mapping[str, str]) -> torch.device:
     RegistrationError
         There is no such driver, or it can't be attached.
     NotSupportedError
-        The driver has no generator of kernels, or no device.
+        The driver has no kernel generator, or no device.
     """
     os.environ.update({store.VARIABLE: "", packs.VARIABLE: ""})
     try:
@@ -38,11 +38,11 @@ def attach_alone(driver: str, options: Mapping[str, str]) -> torch.device:
         raise RegistrationError(str(error)) from error
     if not generators().has_eager:
         raise NotSupportedError(
-            f"the driver {driver!r} has no generator of kernels: set `kernel_generator` in its Driver class to a "
-            "name, as 'opencl_c', or to a SimtGenerator with a dialect of your own"
+            f"the driver {driver!r} has no kernel generator: set `kernel_generator` in its Driver class to a "
+            "name such as 'opencl_c', or to a SimtGenerator with your own dialect"
         )
     if module.device_count() == 0:
-        raise NotSupportedError(f"the driver {driver!r} has no device here: {_C.probe_error() or 'it counts none'}")
+        raise NotSupportedError(f"the driver {driver!r} found no device here: {_C.probe_error() or 'it counts none'}")
     _C.set_providers(0, 1, 0)
     _C.set_build_threads(0)  # a call whose program is refused raises that itself
     _C.set_fallback_mode("error")

@@ -70,19 +70,19 @@ class BuildThread:
         if self._is_busy:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_Ended))
         if not self._has_left.wait(_PATIENCE):
-            _log.warning("a plan is still being built at the end of the process, after %g s more", _PATIENCE)
+            _log.warning("a plan was still being built %g s after the process should have ended", _PATIENCE)
 
     def _start(self) -> None:
         with self._lock:
             if self._is_over:
-                raise NoThread("the process is ending, so no plan is built [no-thread]")
+                raise NoThread("the process is exiting, so no plan is built [no-thread]")
             if self._thread is not None:
                 return
             thread = threading.Thread(target=self._work, name="torch_outboard.kernels", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:
-                raise NoThread(f"no thread can be started to build its plan: {error} [no-thread]") from error
+                raise NoThread(f"no thread could be started to build its plan: {error} [no-thread]") from error
             self._thread = thread
 
     def _work(self) -> None:

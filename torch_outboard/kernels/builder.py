@@ -370,8 +370,9 @@ def _made(name: str, make: Callable[[], Answer]) -> Answer:
         route.end(refusal=str(reported))
         if author := author_of(error):
             warnings.warn(
-                f"{author} failed to write a kernel of {name} ({reason}), which is a fault of its own. The call "
-                f"runs without it, and may be slow. Please report this, with the log of {__name__} at level DEBUG",
+                f"{author} failed while generating a kernel for {name} ({reason}). This is a bug there. The call "
+                "runs without a generated kernel, which may be slow. Please report it with the log of "
+                f"{__name__} at level DEBUG",
                 RuntimeWarning,
                 stacklevel=1,
             )
@@ -401,7 +402,7 @@ def _build_or_refuse(
     symbols: list[int],
 ) -> Answer:
     if not name.startswith(_OURS):
-        raise OperatorRefusal("it is no operator of torch's own [foreign]")
+        raise OperatorRefusal("it is not one of torch's own operators [foreign]")
     check_refused(name, tensors_in(held[0]))
     _import_inductor()
     from torch_outboard.kernels.plans.lower import eager_generator, lower

@@ -60,7 +60,7 @@ def chosen_operator(given: str) -> str:
     if base not in known:
         near = difflib.get_close_matches(base, known, n=5, cutoff=0.7)
         also = f"; do you mean {', '.join(near)}?" if near else ": write it as aten::add.Tensor"
-        raise ValueError(f"there is no operator {base}{also}")
+        raise ValueError(f"unknown operator {base}{also}")
     if name in known[base]:
         return name
     if name == base and len(known[base]) == 1:

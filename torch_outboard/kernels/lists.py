@@ -40,7 +40,7 @@ def single_of(name: str) -> Single:
     each = operator_of(name).each
     operator = "" if each is None else each.by_overload.get(name.partition(".")[2], each.operator)
     if each is None or operator == "":
-        raise OperatorRefusal("it is no operator of single elements [no-definition]")
+        raise OperatorRefusal("it is not an element-wise operator [no-definition]")
     count = len(overload_of(name)._schema.arguments) if each.count is None else each.count
     return Single(operator, tuple(range(count)))
 
@@ -71,7 +71,7 @@ def _stand_in(value: Any, is_by_value: bool, is_element: bool) -> Any:
             return torch.zeros([1] * value.dim(), dtype=value.dtype)
         case torch.Tensor():
             if value.numel() != 1:
-                raise CallRefusal("a tensor beside its lists has several elements [list-shapes]")
+                raise CallRefusal("a tensor argument outside the lists has several elements [list-shapes]")
             return torch.empty([1] * value.dim(), dtype=value.dtype, device="meta")
         case [torch.Tensor() as first, *_]:
             return [torch.empty(() if is_element else (_SIZE,), dtype=first.dtype, device="meta")]

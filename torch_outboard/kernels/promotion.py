@@ -38,7 +38,7 @@ def is_wide_number(tensor: torch.Tensor, real: torch.dtype) -> bool:
 def common_type(kinds: Sequence[torch.dtype]) -> torch.dtype:
     """Return the type to which tensors of these types promote."""
     if not kinds:
-        raise ClassRefusal("all its tensors are numbers [number-for-tensor]")
+        raise ClassRefusal("none of its arguments is a tensor with dimensions [number-for-tensor]")
     common = kinds[0]
     for kind in kinds[1:]:
         common = torch.promote_types(common, kind)
@@ -63,7 +63,7 @@ def number_type(name: str, arguments: Sequence[Any], given: torch.dtype) -> torc
     that computes integers in a floating type also converts the number to that type, whatever the type of the tensors.
     """
     if torch.Tag.pointwise not in overload_of(name).tags and not operator_of(name).promotes:
-        raise ClassRefusal("a number stands where a tensor is expected [number-for-tensor]")
+        raise ClassRefusal("a number was passed for a tensor [number-for-tensor]")
     common = common_type(kinds_of(name, arguments))
     if given.is_complex and not common.is_complex:
         common = torch.result_type(torch.empty(1, dtype=common, device="meta"), 1j)
@@ -79,9 +79,7 @@ def _result_type(name: str, arguments: Sequence[Any], common: torch.dtype) -> to
     """Return the type of the operator's result if its tensors and numbers promote to a type."""
     functional = functional_of(name)
     if functional is None:
-        raise ClassRefusal(
-            "a number stands where a tensor is expected, and it has no functional form [number-for-tensor]"
-        )
+        raise ClassRefusal("a number was passed for a tensor, and there is no functional form [number-for-tensor]")
     stand_ins: list[Any] = []
     for value, declared in zip(arguments, overload_of(name)._schema.arguments, strict=True):
         if declared.is_out:

@@ -17,61 +17,60 @@ _REGISTER = "Register a kernel of your own (torch_outboard.register_kernel)"
 REMEDIES = {
     "double": "Set has_double in the dialect if the language has doubles, or compute in float32.",
     "element-type": f"Set has_double in the dialect for float64. For other types convert the tensors, {_OR}.",
-    "reduction-ways": "Give the dialect `vectors`, for a CPU, or `has_groups`, for a GPU.",
+    "reduction-ways": "Set `vectors` in the dialect for a CPU, or `has_groups` for a GPU.",
     "group-size": (
-        "Report max_threads_per_block and shared_memory_per_block of the device if it has more, or leave out "
+        "If the device has more, report its max_threads_per_block and shared_memory_per_block; otherwise remove "
         f"has_groups, {_OR}."
     ),
     "matrix-unit": (
-        "Give the dialect a unit whose sizes divide 64, by lanes of which 256 items are a multiple, or leave it out."
+        "Use a matrix unit whose sizes divide 64 and whose lane count divides 256, or remove it from the dialect."
     ),
     "recurrent-shapes": (
-        "Pass tensors of the shapes that torch.nn's recurrent layers pass: the CPU's kernel names those that don't."
+        "Pass tensors of the shapes that torch.nn's recurrent layers pass. The CPU kernel's error names the wrong one."
     ),
-    "records": "Set `records` in the dialect, with OB_TAKE in its header.",
-    "atomics": "Give the dialect ob_atomic_add of the type, or OB_CAS for halves, and the type's suffix in `atomics`.",
-    "function": f"Compute it by other functions, {_OR}.",
-    "storage-type": f"This type is memory alone: convert to another one first, {_OR}.",
-    "no-definition": (
-        f"Nothing says what it computes by operators that have kernels. {_REGISTER}, or move the call to the CPU."
+    "records": "Set `records` in the dialect, and define OB_TAKE in its header.",
+    "atomics": (
+        "Define ob_atomic_add for the type (OB_CAS for half and bfloat16) in the dialect, and add its suffix to "
+        "`atomics`."
     ),
-    "mask-gradient": f"Detach the mask, or write attention by products and softmax (SDPBackend.MATH), {_OR}.",
+    "function": f"Use other functions, {_OR}.",
+    "storage-type": f"The type can be stored but not computed with: convert to another one first, {_OR}.",
+    "no-definition": (f"It has no decomposition into supported operators. {_REGISTER}, or move the call to the CPU."),
+    "mask-gradient": f"Detach the mask, or compute attention from matmul and softmax (SDPBackend.MATH), {_OR}.",
     "foreign": f"{_REGISTER}, or write it with runtime.h: docs/extensions.md.",
-    "products": f"No template has products of this type. Convert to float32, bfloat16 or float16 first, {_OR}.",
+    "products": f"Convert to float32, bfloat16 or float16 first, {_OR}.",
     "mixed-types": (
-        f"Convert all its tensors to one type, float32, bfloat16 or float16 where it must be a float, {_OR}."
+        f"Convert all tensors to one dtype (a floating-point one must be float32, bfloat16 or float16), {_OR}."
     ),
-    "complex-formula": (
-        f"Compute it from the parts by operators that have a formula (torch.view_as_real, docs/kernels.md), {_OR}."
-    ),
-    "fourier-length": f"Pad the signal to a length of small factors, {_OR}.",
-    "rounding": f"A generated kernel would not return the CPU's values. Compute in float32, {_OR}.",
-    "wrong-call": "The call is probably wrong, and the CPU's kernel says what. Correct the arguments.",
-    "number-for-tensor": "Give it a tensor of the device with dimensions, not a number.",
-    "list-shapes": "Leave out the call, or give lists that are not empty and single numbers beside them.",
-    "norm-order": f"Use the order 0, 1, 2 or inf, {_OR}.",
-    "out-dimensions": "Give `out` one dimension, and reshape the result.",
-    "batch": "Give the input a batch, by unsqueeze(0).",
-    "heads": f"Give it batches of heads, of 1 to 256 elements each, {_OR}.",
-    "dropout": f"Give dropout a probability below 1, {_OR}.",
-    "mask-write": "Use torch.where, or indices of integers in the place of the mask.",
-    "layout": "Pass a dense tensor of the device: x.clone(), x.to_dense(), x.resolve_conj() or x.to(device).",
+    "complex-formula": (f"Compute with real and imaginary parts (torch.view_as_real, docs/kernels.md), {_OR}."),
+    "fourier-length": f"Pad the signal to a length with small prime factors, {_OR}.",
+    "rounding": f"A generated kernel would return other values than the CPU. Compute in float32, {_OR}.",
+    "wrong-call": "The arguments are probably wrong. Run the call on the CPU to see PyTorch's own error.",
+    "number-for-tensor": "Pass a device tensor with at least one dimension instead of a number.",
+    "list-shapes": "Pass non-empty lists, and numbers or zero-dimensional tensors beside them.",
+    "norm-order": f"Use order 0, 1, 2 or inf, {_OR}.",
+    "out-dimensions": "Pass a one-dimensional `out`, and reshape the result.",
+    "batch": "Add a batch dimension with unsqueeze(0).",
+    "heads": f"Pass (batch, heads, length, head size) with head sizes from 1 to 256, {_OR}.",
+    "dropout": f"Use a dropout probability below 1, {_OR}.",
+    "mask-write": "Use torch.where, or integer indices instead of the mask.",
+    "layout": "Pass a dense tensor on the device: x.clone(), x.to_dense(), x.resolve_conj() or x.to(device).",
     "plan": (
-        f"A plan can't express what PyTorch made of the call. {_REGISTER}, and report the call with dtypes and shapes."
+        f"A plan can't express how PyTorch lowers this call. {_REGISTER}, and report the call with its dtypes "
+        "and shapes."
     ),
-    "program": "The text behind the colon is the compiler's or the driver's. Repair the dialect or program_build.",
-    "matrix-size": "Leave it to the CPU's library, which is faster on large matrices than a group of items.",
-    "errors-wanted": "Catch the error of the functional form, or check `info`.",
-    "values-decide": f"Compute it by operators whose sizes are known, {_OR}.",
+    "program": "The text after the colon comes from the compiler or the driver. Fix the dialect or program_build.",
+    "matrix-size": "Compute it on the CPU, which is faster than one thread block for matrices of this size.",
+    "errors-wanted": "Call the form without check_errors, and look at `info`.",
+    "values-decide": f"Use operators whose result sizes don't depend on values, {_OR}.",
     "cpu-alone": (
-        "Convert tensors and numbers to types that hold all values, or call it with the arguments that its forward "
-        "operator has."
+        "Convert tensors and numbers to dtypes that hold all values, or pass the arguments of the forward operator."
     ),
-    "pivots": "Factor with pivots.",
-    "no-generator": "Name `kernel_generator` in the Driver class.",
-    "no-thread": "Call it again when the process has memory and threads left, and before Python ends.",
+    "pivots": "Set pivot=True.",
+    "no-generator": "Set `kernel_generator` in the Driver class.",
+    "no-thread": "Call it again when the process can start threads, and before Python exits.",
     "upstream": (
-        f"PyTorch raised this where it decomposed or lowered the call. Correct the arguments if they are wrong, {_OR}."
+        f"PyTorch raised this while decomposing or lowering the call. Correct the arguments if they are wrong, {_OR}."
     ),
 }
 

@@ -13,7 +13,7 @@ class Refusal(Exception):
 
     def __init__(self, reason: str) -> None:
         if type(self) is Refusal:
-            raise TypeError("a refusal is about an operator, a class or a call: raise one of the subclasses")
+            raise TypeError("raise OperatorRefusal, ClassRefusal or CallRefusal, not Refusal itself")
         if not code_of(reason):
             raise ValueError(f"the reason {reason!r} must end with a code of kernels/reasons.py, such as [plan]")
         super().__init__(reason)
@@ -36,4 +36,4 @@ class CallRefusal(Refusal):
 
 def other_sizes() -> Refusal:
     """Return the refusal of a call whose sizes do not fit one another; plans of other sizes have guards for them."""
-    return CallRefusal("a tensor has other sizes than the operator takes beside the others [wrong-call]")
+    return CallRefusal("a tensor's sizes don't match the other arguments [wrong-call]")

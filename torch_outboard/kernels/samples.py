@@ -60,7 +60,7 @@ def sample_call(name: str, wanted: Wanted, device: torch.device) -> tuple[list[A
     taken, error = _tried_apart(lambda: _accepted(name, wanted, candidates))
     if taken < 0:
         how = "other shapes, or another type" if wanted.shapes else "--shape, for each of its tensors"
-        raise NoSample(f"no call of {name} could be made: {error}; give {how}")
+        raise NoSample(f"could not make up a call of {name}: {error}. Pass {how}")
     positional, named = _arguments(name, wanted, candidates[taken])
     return [_moved(one, device) for one in positional], {key: _moved(one, device) for key, one in named.items()}
 
@@ -69,8 +69,8 @@ def _check_values(name: str, values: Mapping[str, Any]) -> None:
     taken = [one.name for one in overload_of(name)._schema.arguments if "Tensor" not in str(one.type)]
     for key in values:
         if key not in taken:
-            which = f"has {', '.join(taken)}" if taken else "has none"
-            raise NoSample(f"{name} has no argument {key} that takes a value; of those that are no tensors it {which}")
+            which = f"its arguments other than tensors are {', '.join(taken)}" if taken else "it takes only tensors"
+            raise NoSample(f"{name} has no argument {key} to set: {which}")
 
 
 def _accepted(name: str, wanted: Wanted, candidates: Sequence[Shapes]) -> tuple[int, str]:

@@ -21,7 +21,7 @@ class Share(NamedTuple):
         """Read a share that is written as "3/8". Raises ValueError if it is none."""
         match = re.fullmatch(r"(\d+)/(\d+)", text)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
-            raise ValueError(f"{text!r} is no share: it is K/N with 1 <= K <= N, such as 3/8")
+            raise ValueError(f"{text!r} is not a share: write K/N with 1 <= K <= N, such as 3/8")
         return cls(int(match[1]), int(match[2]))
 
     def has(self, case: str) -> bool:

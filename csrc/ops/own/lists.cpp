@@ -247,7 +247,7 @@ ListRecipeRef ListOperator::ask_for_recipe(c10::ArrayRef<c10::IValue> arguments,
                                            BuiltPlan* out_refusal) const {
   const PlanBuilder* ask = plan_builder();
   if (ask == nullptr) {
-    out_refusal->refusal = "nobody builds plans here [no-generator]";
+    out_refusal->refusal = "the driver has no kernel generator [no-generator]";
     return nullptr;
   }
   BuiltPlan& built = *out_refusal;

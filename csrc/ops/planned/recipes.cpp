@@ -377,7 +377,7 @@ std::shared_ptr<const PlannedCall> OperatorRecipes::build(const Call& call, cons
                                                           const std::shared_ptr<Class>& group) {
   const PlanBuilder* ask = builder.load();
   if (ask == nullptr) {
-    return refuse("nobody builds plans here [no-generator]", nullptr);
+    return refuse("the driver has no kernel generator [no-generator]", nullptr);
   }
   group->failure.raise_if_recent();
   BuiltPlan built;

@@ -23,7 +23,7 @@ def add_dialect(dialect: Dialect) -> None:
         If another dialect has the same name.
     """
     if _dialects.setdefault(dialect.name, dialect) != dialect:
-        raise ValueError(f"there is another dialect {dialect.name!r}: give yours another name")
+        raise ValueError(f"the dialect name {dialect.name!r} is taken: choose another one")
 
 
 def find_dialect(name: str) -> Dialect:

@@ -90,7 +90,7 @@ def _value(text: str, lane: int, index: int) -> int:
 @functools.cache
 def _compiled(text: str) -> CodeType:
     if not _PLACE.fullmatch(text):
-        raise ValueError(f"{text!r} is no expression of lane, index and integers")
+        raise ValueError(f"{text!r} is not an expression of lane, index and integers")
     return compile(text.replace("/", "//"), "a place", "eval")
 
 
@@ -207,7 +207,9 @@ class MatrixUnit:
 
     def __post_init__(self) -> None:
         if self.result.kind != "float" or self.result.packed != 1:
-            raise ValueError(f"the unit {self.name!r} has sums of {self.result.kind}: they are one float a register")
+            raise ValueError(
+                f"the unit {self.name!r} accumulates in {self.result.kind}; the result must be one float per register"
+            )
         for what, fragment, rows, columns in (
             ("left", self.left, self.m, self.k),
             ("right", self.right, self.k, self.n),
@@ -216,9 +218,9 @@ class MatrixUnit:
             held = list(self._held(what, fragment, rows, columns))
             missing = {(row, column) for row in range(rows) for column in range(columns)} - set(held)
             if missing:
-                raise ValueError(f"the unit {self.name!r}: no lane holds the element {min(missing)} of its {what}")
+                raise ValueError(f"the unit {self.name!r}: no lane holds element {min(missing)} of its {what}")
             if what == "result" and len(held) > rows * columns:
-                raise ValueError(f"the unit {self.name!r}: several lanes hold an element of its result")
+                raise ValueError(f"the unit {self.name!r}: several lanes hold the same element of its result")
 
     def _held(self, what: str, fragment: Fragment, rows: int, columns: int) -> Iterator[tuple[int, int]]:
         """Yield the places that the lanes hold."""
@@ -227,7 +229,7 @@ class MatrixUnit:
                 row, column = fragment.place(lane, index)
                 if not (0 <= row < rows and 0 <= column < columns):
                     raise ValueError(
-                        f"the unit {self.name!r}: lane {lane} holds the element {(row, column)} of its {what}, which "
+                        f"the unit {self.name!r}: lane {lane} holds element {(row, column)} of its {what}, which "
                         f"has {rows} by {columns}"
                     )
                 yield row, column

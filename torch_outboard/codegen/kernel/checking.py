@@ -80,8 +80,8 @@ class CheckingKernel(SIMDKernel[CSEVariable]):
     def _records(self) -> bool:
         if not self.dialect.checks:
             raise NotSupportedError(
-                f"a kernel in {self.dialect.name} can't say that an index or an assertion is wrong, and PyTorch's "
-                f"operators say it ({operator_of(self.current_node)}): leave the operator out of the compiled function"
+                f"a kernel in {self.dialect.name} can't report a bad index or a failed assertion, and PyTorch's "
+                f"operator {operator_of(self.current_node)} must: move it out of the compiled function"
             )
         return self.dialect.records
 

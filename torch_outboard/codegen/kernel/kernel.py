@@ -156,12 +156,12 @@ class SimtKernel(CheckingKernel):
         text = cast(value, dtype)
         if mode == "atomic_add":
             if torch.are_deterministic_algorithms_enabled():
-                raise NotImplementedError("atomic sums have no order, and deterministic mode is on")
+                raise NotImplementedError("atomic additions run in no fixed order, and deterministic mode is on")
             if SUFFIXES[dtype] not in self.dialect.atomics:
-                raise NotImplementedError(f"the dialect {self.dialect.name!r} adds no {dtype} atomically")
+                raise NotImplementedError(f"the dialect {self.dialect.name!r} has no atomic addition for {dtype}")
             line = f"ob_atomic_add_{SUFFIXES[dtype]}({variable} + ({place}), {text});"
         elif mode is not None:
-            raise NotImplementedError(f"the code generator 'simt' has no store of mode {mode!r}")
+            raise NotImplementedError(f"the code generator 'simt' has no store mode {mode!r}")
         elif dtype in NARROW:
             line = f"{variable}[{place}] = ob_to_{SUFFIXES[dtype]}({text});"
         else:
@@ -235,7 +235,7 @@ class SimtKernel(CheckingKernel):
         """Return the number of elements of a row. Raise NotImplementedError if the number is symbolic."""
         size = self._trees(True)[0].numel
         if not isinstance(size, sympy.Integer):
-            raise NotImplementedError("the code generator 'simt' sorts no rows of symbolic size")
+            raise NotImplementedError("the code generator 'simt' can't sort rows of symbolic size")
         return int(size)
 
     def fresh_name(self, name: str) -> str:

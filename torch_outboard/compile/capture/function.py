@@ -145,7 +145,7 @@ class CapturedFunction:
         if len(self._captures) >= _MOST_CAPTURES:
             self._is_full = True
             cudagraphs_log.warning(
-                "the %s graph %s has %d captures, of as many sizes or addresses, and gets no more",
+                "the %s graph %s has %d captures for different sizes or addresses, and takes no more",
                 *(self._kind, self._compile_id, _MOST_CAPTURES),
             )
             return None

@@ -79,7 +79,7 @@ class ValueWriter:
             case torch.memory_format():
                 return f"OutboardValue::integer({wrapper.codegen_memory_format(value)})"  # type: ignore[no-untyped-call]
         raise NotSupportedError(
-            f"cpp_wrapper and AOTInductor can't give {user} an argument of type {type(value).__name__}: compile "
+            f"cpp_wrapper and AOTInductor can't pass {user} an argument of type {type(value).__name__}: compile "
             "without them"
         )
 

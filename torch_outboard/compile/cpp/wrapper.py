@@ -359,8 +359,8 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
         head, base, body = text.partition("AOTInductorModelBase(")
         if "device_str," not in body or "{" not in body:
             raise OutboardError(
-                "Inductor writes a model's constructor otherwise than it did: this version of torch is not one that "
-                "torch-outboard serves"
+                "Inductor writes the constructor of a model in an unknown form: torch-outboard doesn't support this "
+                "version of torch"
             )
         self.used_cached_devices.add(_DEVICE_TYPE)
         body = body.replace("device_str,", '"cpu",', 1).replace("{", _MODEL_DEVICE.format(type=_DEVICE_TYPE), 1)

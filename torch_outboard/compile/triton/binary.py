@@ -246,7 +246,7 @@ def _type(kernel: Any, name: str, kind: str) -> str:
     if kind in TYPES:
         return TYPES[kind]
     raise NotSupportedError(
-        f"the kernel {kernel.fn.__name__} has an argument {name} of type {kind}: no launch passes it"
+        f"the kernel {kernel.fn.__name__} has an argument {name} of type {kind}, which a launch can't pass"
     )
 
 

@@ -83,9 +83,6 @@ def source_for(source: str, device: torch.device, target: TritonTarget) -> str:
     own = DeviceProperties.create(device)
     of_target = own._replace(type=target.backend, index=0, cc=target.arch, warp_size=target.warp_size)  # type: ignore[arg-type]
     if repr(own) not in source:
-        raise OutboardError(
-            "Inductor's kernel does not say which device it is for: this version of torch is not one that "
-            "torch-outboard serves"
-        )
+        raise OutboardError("Inductor's kernel names no device: torch-outboard doesn't support this version of torch")
     # The literal starts with an empty line and ends with a newline.
     return "\n" + source.replace(repr(own), repr(of_target)).replace(_OF_DRIVER, "").strip() + "\n"

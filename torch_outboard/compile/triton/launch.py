@@ -86,7 +86,7 @@ def _result(task: Future[Binaries] | None, name: str, entry: str, source: str, t
         except Exception as error:  # noqa: BLE001 - this process raises it again
             # The worker has died, or compilation failed. This process then
             # raises the error with its own type.
-            _log.warning("a worker could not compile %s, this process does: %s", name, error)
+            _log.warning("a worker could not compile %s, so this process compiles it: %s", name, error)
     return compile_kernel(entry, source, target)
 
 

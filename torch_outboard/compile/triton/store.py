@@ -145,7 +145,7 @@ def _read(path: Path, names: Sequence[str]) -> dict[str, Any] | None:
     try:
         content = read_private(path)
     except OSError as error:
-        _log.warning("a compiled kernel is not taken (%s); it is made again", reason_of(error))
+        _log.warning("a compiled kernel can't be used (%s) and is rebuilt", reason_of(error))
         return None
     found = None if content is None else parsed(content, names)
     if content is not None and found is None:
@@ -154,7 +154,7 @@ def _read(path: Path, names: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _tell_damaged(path: Path) -> None:
-    _log.warning("the compiled kernel %s is not the one that was written; it is made again", printable_path(path))
+    _log.warning("the compiled kernel %s has changed on disk and is rebuilt", printable_path(path))
 
 
 def _write(path: Path, content: object) -> None:
@@ -169,4 +169,4 @@ def _write(path: Path, content: object) -> None:
 
 @functools.cache
 def _tell_unkept(why: str) -> None:
-    _log.warning("compiled kernels are not kept: %s; set TORCHINDUCTOR_CACHE_DIR to another folder", why)
+    _log.warning("compiled kernels can't be stored: %s; set TORCHINDUCTOR_CACHE_DIR to another folder", why)

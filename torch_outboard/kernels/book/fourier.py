@@ -63,7 +63,7 @@ def _over(given: Pair, dims: Sequence[int], normalization: int, sign: int) -> Pa
     for dim in dims:
         length = int(given.re.shape[dim])
         if max(_primes(length), default=1) > _LONGEST:
-            raise CallRefusal(f"a transformed length has a prime factor above {_LONGEST} [fourier-length]")
+            raise CallRefusal(f"a transformed dimension's length has a prime factor above {_LONGEST} [fourier-length]")
         parts = Pair(*(None if one is None else one.movedim(dim, -1) for one in given))
         powers = _Powers(length, sign, given.re)
         given = Pair(*(one.movedim(-1, dim) for one in _along(parts, length, powers)))

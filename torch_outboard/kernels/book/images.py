@@ -19,12 +19,12 @@ from torch_outboard.kernels.refusal import CallRefusal
 __all__ = ["OPERATORS"]
 
 # With weights of as many bits as one of the CPU's kernels has room for.
-_IN_INTEGERS = Refused("of bytes, the CPU's kernel computes in integers [rounding]", (torch.uint8,))
+_IN_INTEGERS = Refused("the CPU kernel computes uint8 in integers [rounding]", (torch.uint8,))
 
 
 def _windows(self: torch.Tensor, *given: Any) -> torch.Tensor:
     if min(given[2]) < 0:
-        raise CallRefusal("its padding is negative [wrong-call]")
+        raise CallRefusal("the padding is negative [wrong-call]")
     result: torch.Tensor = decomposition_table[torch.ops.aten.im2col.default](self, *given)
     return dense(result)
 

@@ -81,7 +81,7 @@ def _scatter(
         return rows.reshape(self.shape)
     if isinstance(src, torch.Tensor):
         if src.dtype != self.dtype:
-            raise ClassRefusal("its tensors have several types [mixed-types]")
+            raise ClassRefusal("its tensors have different dtypes [mixed-types]")
         values = src[tuple(slice(0, size) for size in index.shape)]
     else:
         values = self.new_full((), src).expand(index.shape)
@@ -180,9 +180,9 @@ def _index_put(
         return NotImplemented
     given = [(number, one) for number, one in enumerate(indices) if one is not None]
     if any(one.dtype == torch.bool for _, one in given):
-        raise ClassRefusal("it writes by a mask [mask-write]")
+        raise ClassRefusal("the index is a bool mask [mask-write]")
     if values.dtype != self.dtype:
-        raise ClassRefusal("its tensors have several types [mixed-types]")
+        raise ClassRefusal("its tensors have different dtypes [mixed-types]")
     indexed = [number for number, _ in given]
     others = [number for number in range(self.dim()) if number not in indexed]
     broadcast = torch.broadcast_tensors(*(one for _, one in given))  # type: ignore[no-untyped-call]
@@ -296,7 +296,7 @@ def _nonzero_static(self: torch.Tensor, *, size: Any, fill_value: int = -1) -> t
 
 def _check_indices(_: torch.Tensor, indices: torch.Tensor, *__: Any) -> None:
     if indices.dtype not in (torch.int32, torch.int64):
-        raise ClassRefusal("its tensors, or its result, are of a type that the CPU's kernels refuse [wrong-call]")
+        raise ClassRefusal("the CPU kernel rejects the dtype of its tensors or of its result [wrong-call]")
 
 
 def _embedding_renorm(self: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float) -> torch.Tensor:

@@ -47,7 +47,7 @@ def _columns(given: torch.Tensor) -> torch.Tensor:
 def _refuse_checks(check_errors: bool) -> None:
     """Refuse a call that raises errors of values: its parts wait for them (csrc/ops/planned/composed_factors.cpp)."""
     if check_errors:
-        raise ClassRefusal("it waits for its values, to raise their errors [errors-wanted]")
+        raise ClassRefusal("check_errors=True makes the call wait for its results [errors-wanted]")
 
 
 def _factored(a: torch.Tensor) -> _Tensors:
@@ -60,7 +60,7 @@ def _factored(a: torch.Tensor) -> _Tensors:
 def _lu_factor_ex(a: torch.Tensor, *, pivot: bool = True, check_errors: bool = False) -> _Tensors:
     _refuse_checks(check_errors)
     if not pivot:
-        raise ClassRefusal("it factors without pivots [pivots]")
+        raise ClassRefusal("generated kernels always factor with pivots [pivots]")
     return _factored(a)
 
 

@@ -41,7 +41,7 @@ def _of_order(arguments: Sequence[Any], is_norm: bool) -> _Reduction:
     dtype = lists[0].dtype
     result = dtype if wanted is None else wanted
     if not dtype.is_floating_point or torch.promote_types(dtype, result) != result:
-        raise ClassRefusal("its tensors, or its result, are of a type that the CPU's kernels refuse [wrong-call]")
+        raise ClassRefusal("the CPU kernel rejects the dtype of its tensors or of its result [wrong-call]")
     kept = accumulated_in(result)
     if order == 0:
         return lambda x: [(x != 0).to(kept)], Join("sum", kept, result)
@@ -51,4 +51,4 @@ def _of_order(arguments: Sequence[Any], is_norm: bool) -> _Reduction:
         return lambda x: [changed(x, kept).square()], Join("sum", kept, result, has_root=is_norm)
     if order == float("inf") and is_norm:
         return lambda x: [changed(x, kept).abs()], Join("max", kept, result, needs_elements=True)
-    raise ClassRefusal(f"its order is {order} [norm-order]")
+    raise ClassRefusal(f"the order of the norm is {order} [norm-order]")

@@ -32,7 +32,7 @@ def changed(self: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _power(self: torch.Tensor, exponent: torch.Tensor) -> list[torch.Tensor]:
     """Raise to a power that is by value, with the CPU's own formulas for some exponents."""
     if not self.dtype.is_floating_point:
-        raise ClassRefusal("of integers, the exponent decides whether there is a power [wrong-call]")
+        raise ClassRefusal("integer pow depends on the exponent's value [wrong-call]")
     if self.dtype in HALVES:
         exponent = rounded(exponent.to(self.dtype))
     x = self.to(torch.promote_types(self.dtype, torch.float32))

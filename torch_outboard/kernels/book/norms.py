@@ -19,7 +19,7 @@ __all__ = ["OPERATORS"]
 def _batch_norm(given: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *numbers: Any) -> Any:
     """Normalise by the overload whose schema declares that it writes the running statistics."""
     if len(numbers) != 2 or (mean is None) != (var is None):
-        raise ClassRefusal("it is called in a form that isn't functional [no-definition]")
+        raise ClassRefusal("only the functional form has a kernel [no-definition]")
     legit = torch.ops.aten._native_batch_norm_legit
     if mean is None:
         return _with_statistics(legit.no_stats(given, weight, bias, training, *numbers), given, weight, bias)

@@ -129,9 +129,7 @@ def _update_scale(
     """Update the scale as CUDA's kernel does: in doubles, if there are any, rounded once. The scale stays finite."""
     given = (self, growth_tracker, found_inf)
     if [one.dtype for one in given] != [torch.float32, torch.int32, torch.float32] or any(one.dim() for one in given):
-        raise ClassRefusal(
-            "the scale, its tracker and what was found are not a float32, an int32 and a float32 [mixed-types]"
-        )
+        raise ClassRefusal("scale and found_inf must be float32, and growth_tracker int32 [mixed-types]")
     wide = self.to(real)
     steps = growth_tracker + 1
     is_bad, is_due = found_inf != 0, steps == interval

@@ -80,7 +80,7 @@ def _exponential(size: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
 
 def _check_real(tensor: torch.Tensor) -> None:
     if not tensor.dtype.is_floating_point:
-        raise ClassRefusal(f"its numbers are of {tensor.dtype} [mixed-types]")
+        raise ClassRefusal(f"random numbers of {tensor.dtype} are not supported [mixed-types]")
 
 
 # The formulas take the operator's tensors and numbers, without its generator.

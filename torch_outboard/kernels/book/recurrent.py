@@ -99,7 +99,7 @@ def _check_fit(rows: torch.Tensor, kept: int, h0: torch.Tensor, weight: torch.Te
         fits = rows.shape[-1] == (gates // GATES[kind] * kept if kept else gates)
         fits = fits and weight.shape[1] == h0.shape[1] and (offsets is not None or rows.shape[1] == h0.shape[0])
     if not fits:
-        raise CallRefusal("the rows, the states and the weights of a recurrent layer do not fit [recurrent-shapes]")
+        raise CallRefusal("the shapes of input, states and weights don't match [recurrent-shapes]")
 
 
 def _recurrent(gates: torch.Tensor, h0: torch.Tensor, c0: _Optional, weight: torch.Tensor, *given: Any) -> Any:
@@ -109,7 +109,7 @@ def _recurrent(gates: torch.Tensor, h0: torch.Tensor, c0: _Optional, weight: tor
     offsets, kind = given[3:5]
     _check_fit(gates, 0, h0, weight, offsets, kind)
     if (c0 is not None) != (kind == LSTM) or (c0 is not None and (c0.dim() != 2 or c0.shape[0] != h0.shape[0])):
-        raise CallRefusal("the cells of a recurrent layer do not fit its kind, or its states [recurrent-shapes]")
+        raise CallRefusal("the cell states don't match the layer's kind or its hidden states [recurrent-shapes]")
     return recurrent_steps(gates, h0, c0, weight, *given)
 
 

@@ -12,7 +12,7 @@ __all__ = ["ROUNDED_BETWEEN", "rounded", "widened"]
 
 # The results differ from the CPU's by more than torch's tests allow.
 ROUNDED_BETWEEN = Refused(
-    "of halves, the CPU's kernel and the decomposition round in different places [rounding]", HALVES
+    "for half and bfloat16, the decomposition rounds where the CPU kernel doesn't [rounding]", HALVES
 )
 
 

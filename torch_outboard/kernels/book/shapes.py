@@ -39,7 +39,7 @@ def _copied(view: Any) -> Callable[..., Any]:
 
 def _check_shifts(_: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> None:
     if len(shifts) != len(dims) and not (len(shifts) == 1 and not dims):
-        raise CallRefusal(f"it shifts {len(dims)} dimensions by {len(shifts)} numbers [wrong-call]")
+        raise CallRefusal(f"there are {len(shifts)} shifts for {len(dims)} dimensions [wrong-call]")
 
 
 OPERATORS = (
@@ -60,6 +60,6 @@ OPERATORS = (
     Operator(
         "aten::_pin_memory aten::_to_copy aten::as_strided aten::as_strided_copy aten::as_strided_scatter aten::resize "
         "aten::resize_as aten::resize_as_sparse aten::set",
-        refused=Refused("it is about storages [no-definition]"),
+        refused=Refused("it works on storages, not on elements [no-definition]"),
     ),
 )

@@ -62,7 +62,7 @@ def lower_chunks(
     _check_results(name, arguments, traced, body)
     lower_with(generator, device, traced, body, _IN_ONE_KERNEL)
     if not body.programs:
-        raise CallRefusal("there is nothing to compute [list-shapes]")
+        raise CallRefusal("its lists are empty [list-shapes]")
     return body.text, body.programs
 
 
@@ -82,7 +82,7 @@ def _shaped_by(arguments: Sequence[Any]) -> int:
     for place, value in enumerate(arguments):
         if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
             return place
-    raise CallRefusal("it has no list of tensors [no-definition]")
+    raise CallRefusal("it takes no list of tensors [no-definition]")
 
 
 def _is_tensor(value: Any) -> bool:
@@ -130,9 +130,9 @@ def _check_types(given: Mapping[str, torch.Tensor]) -> None:
     """Refuse types that the CPU's kernels refuse, so that those kernels raise their error."""
     lists = {one.dtype for one in given.values() if one.dim() > 0}
     if len(lists) != 1 or not all(one.is_floating_point for one in lists):
-        raise ClassRefusal("its lists are not of one floating point type [mixed-types]")
+        raise ClassRefusal("the tensors in its lists don't share one floating-point dtype [mixed-types]")
     if any(given[name].dtype != torch.float32 for name in ("found_inf", "grad_scale", "inv_scale") if name in given):
-        raise ClassRefusal("a scale, or what says that it is too large, is no float32 [mixed-types]")
+        raise ClassRefusal("the scale and found_inf must be float32 [mixed-types]")
 
 
 def _of_single(
@@ -151,7 +151,7 @@ def _of_single(
             raise CallRefusal("a list is empty [list-shapes]")
         if isinstance(value, torch.Tensor) and value.dim() > 0:
             if value.device.type != "cpu":
-                raise ClassRefusal("a tensor beside its lists has dimensions [list-shapes]")
+                raise ClassRefusal("a tensor argument outside the lists is not zero-dimensional [list-shapes]")
             # Numbers that lie in a tensor.
             value = 1.0 if value.is_floating_point() else 1
         values.append(value[0] if isinstance(value, list) else value)
@@ -174,7 +174,7 @@ def _of_single(
     call = OperatorCall(single.operator, [*values, *(one.default_value for one in declared_too)], read, False, device)
     traced = trace(call, False, real)
     if any(one.whole is not None for one in traced.inputs):
-        raise ClassRefusal("its tensors are complex [complex-formula]")
+        raise ClassRefusal("its tensors are complex, and no formula for complex numbers is known [complex-formula]")
     tensors = [
         at
         for at, (value, declared) in enumerate(zip(call.arguments, call.operator._schema.arguments, strict=True))
@@ -186,7 +186,7 @@ def _of_single(
         for one in traced.inputs
     ]
     if traced.returns != [0]:
-        raise CallRefusal("its single operator gives no single result [no-definition]")
+        raise CallRefusal("the per-tensor operator doesn't return exactly one tensor [no-definition]")
     return traced, ChunkBody(operands, [result], shaped_by)
 
 
@@ -209,7 +209,7 @@ def _check_single(operator: Any, arguments: Sequence[Any], dtype: torch.dtype) -
     check_refused(operator, tensors_in(arguments))
     is_refused = operator_of(operator).refuses_list
     if is_refused is not None and is_refused(arguments, dtype):
-        raise CallRefusal(f"the CPU's kernel refuses {dtype} with these numbers [wrong-call]")
+        raise CallRefusal(f"the CPU kernel rejects {dtype} with these numbers [wrong-call]")
 
 
 def _number(value: int | float, real: torch.dtype) -> torch.Tensor:
@@ -225,4 +225,4 @@ def _check_results(name: str, arguments: Sequence[Any], traced: Traced, body: Ch
         dtype = target.dtype if result.is_flag else target[0].dtype
         wanted = torch.float32 if result.is_flag else node.meta["val"].dtype
         if dtype != wanted:
-            raise ClassRefusal(f"a result of {wanted} is written to tensors of {dtype} [mixed-types]")
+            raise ClassRefusal(f"results of {wanted} would be written to tensors of {dtype} [mixed-types]")

@@ -114,9 +114,9 @@ def _check_outputs(traced: Traced, graph: GraphLowering) -> None:
     for node, result in zip(output.args[0], graph.graph_outputs, strict=True):
         value = node.meta["val"]
         if result.get_dtype() != value.dtype or not _are_equal(traced, result.get_size(), value.shape):
-            raise CallRefusal("Inductor gives a result of another shape or type [plan]")
+            raise CallRefusal("Inductor's result has another shape or dtype [plan]")
         if not _are_equal(traced, result.get_stride(), value.stride()):
-            raise CallRefusal("Inductor gives a result of other strides [plan]")
+            raise CallRefusal("Inductor's result has other strides [plan]")
 
 
 def _are_equal(traced: Traced, given: Sequence[Any], values: Sequence[Any]) -> bool:
@@ -211,17 +211,17 @@ class _Steps(FxConverter):
 
     def write(self) -> tuple[PlanWriter, list[DeviceProgram]]:
         if V.graph.constants:
-            raise CallRefusal("its graph has constants [no-definition]")
+            raise CallRefusal("its decomposition contains constant tensors [no-definition]")
         for name, given in zip(V.graph.graph_input_names, self.traced.inputs, strict=True):
             self.names[name] = self._given(given)
         for line in self.lines:
             if isinstance(line, WrapperLine):
                 line.codegen_fx(self)(line)
             elif not isinstance(line, LineContext):
-                raise CallRefusal(f"a plan can't say {type(line).__name__} [plan]")
+                raise CallRefusal(f"a plan has no step for Inductor's {type(line).__name__} [plan]")
         outputs = [self._reference(node) for node in self.graph_outputs]
         if len(set(outputs)) != len(outputs) or any(not name.startswith("b") for name in outputs):
-            raise CallRefusal("a result is an argument, or two results are one [plan]")
+            raise CallRefusal("a result aliases an argument or another result [plan]")
         for number in sorted(self.traced.complex_results):
             outputs.insert(number, self.wholes[None, None, number])
         for tensor, output in self.traced.copies:
@@ -262,7 +262,7 @@ class _Steps(FxConverter):
         return self.plan.view(self.wholes[source], *layout, int(given.is_imaginary), part.dtype)
 
     def _refuse_line(self, line: WrapperLine) -> None:
-        raise CallRefusal(f"a plan can't say {type(line).__name__} [plan]")
+        raise CallRefusal(f"a plan has no step for Inductor's {type(line).__name__} [plan]")
 
     def _reference(self, node: Any) -> str:
         """Return the plan's name for a node of Inductor's; views become steps."""
@@ -272,16 +272,16 @@ class _Steps(FxConverter):
             layout = node.layout
             base: Any = self._get_buffer(node.data)
             if layout.dtype != base.get_dtype():
-                raise CallRefusal("it looks at memory as another type [plan]")
+                raise CallRefusal("it reinterprets memory as another dtype [plan]")
             return self.plan.view(self._name(base), layout.size, layout.stride, layout.offset)
         if isinstance(node, ir.Buffer):
             return self._name(node)
-        raise CallRefusal(f"a plan can't name {type(node).__name__} [plan]")
+        raise CallRefusal(f"a plan can't refer to Inductor's {type(node).__name__} [plan]")
 
     def _name(self, buffer: Any) -> str:
         name = self.names[buffer.get_name()]
         if not isinstance(name, str):
-            raise CallRefusal("it uses several results as one [plan]")
+            raise CallRefusal("it uses several results as one buffer [plan]")
         return name
 
     # The lines.
@@ -291,7 +291,7 @@ class _Steps(FxConverter):
         sizes = list(buffer.get_size())
         allocated = list(V.graph.get_allocation_size(buffer)) if hasattr(V.graph, "get_allocation_size") else sizes
         if allocated != sizes or getattr(line, "comm_buffer", False):
-            raise CallRefusal("it allocates more than it uses [plan]")
+            raise CallRefusal("it allocates more memory than its sizes and strides span [plan]")
         if buffer.get_device() != self.call.device:
             raise CallRefusal(f"it needs memory on {buffer.get_device()} [plan]")
         self.names[buffer.get_name()] = self.plan.allocate(buffer.get_dtype(), sizes, buffer.get_stride())
@@ -311,7 +311,7 @@ class _Steps(FxConverter):
     def _generate_reuse(self, line: Any) -> None:
         old, new = line.node, line.reused_as
         if old.get_dtype() != new.get_dtype():
-            raise CallRefusal("it uses memory again for another type [plan]")
+            raise CallRefusal("it reuses memory for another dtype [plan]")
         name = self._name(old)
         layouts = [(list(one.get_size()), list(one.get_stride()), one.get_offset()) for one in (old, new)]
         if layouts[0] != layouts[1]:
@@ -325,7 +325,7 @@ class _Steps(FxConverter):
             view: Any = layout.view
             layout = view.layout
         if layout.dtype != line.node.get_dtype():
-            raise CallRefusal("it looks at memory as another type [plan]")
+            raise CallRefusal("it reinterprets memory as another dtype [plan]")
         self.names[line.reused_as.get_name()] = self.plan.view(
             self._name(line.node), size, stride, line.node.get_offset() + layout.offset
         )
@@ -337,7 +337,7 @@ class _Steps(FxConverter):
         elif isinstance(results, list) and len(line.indices) == 1:
             self.names[line.result_name] = results[line.indices[0][1]]
         else:
-            raise CallRefusal("an operator that it calls gives lists of results [plan]")
+            raise CallRefusal("it calls an operator that returns lists of tensors [plan]")
 
     def _generate_kernel_definition(self, line: Any) -> None:
         self._refuse_line(line)  # programs come by define_program
@@ -354,7 +354,7 @@ class _Steps(FxConverter):
 
     def _generate_kernel_call(self, line: Any) -> None:
         if line.kernel_name not in self.programs:
-            raise CallRefusal(f"the kernel {line.kernel_name} is not the device's [plan]")
+            raise CallRefusal(f"the kernel {line.kernel_name} runs on another device [plan]")
         program = self.programs[line.kernel_name]
         arguments = [
             self._kernel_tensor(value) if kind.endswith("*") else self.plan.formula(_expression(value))
@@ -370,7 +370,7 @@ class _Steps(FxConverter):
     def _kernel_tensor(self, value: Any) -> str:
         name = self.names.get(value)
         if not isinstance(name, str):
-            raise CallRefusal(f"a kernel takes {value}, which is no buffer [plan]")
+            raise CallRefusal(f"a kernel takes {value}, which is not a buffer [plan]")
         return name
 
     # Operators.
@@ -419,12 +419,12 @@ class _Steps(FxConverter):
     def _call_operator(self, kernel: Any, out: str | None) -> list[str]:
         operator = kernel.op_overload
         if not isinstance(operator, torch._ops.OpOverload):
-            raise CallRefusal("it needs code that is no operator [no-definition]")
+            raise CallRefusal("it needs code that is not an operator [no-definition]")
         base = operator._schema.name.removesuffix("_")
         if base == self.call.base:
             if lacks := [one.meta[LACK] for one in kernel.origins if LACK in one.meta]:
                 raise CallRefusal(str(lacks[0]))
-            raise CallRefusal("there is no lowering of it, but a call of the operator [no-definition]")
+            raise CallRefusal("Inductor has no lowering for this operator [no-definition]")
         tensors = [self._reference(one) for one in kernel.inputs]
         if hasattr(kernel, "unflatten_args"):
             args, kwargs = kernel.unflatten_args(tensors, kernel.constant_args)
@@ -443,5 +443,5 @@ def _layout_of(value: Any) -> Layout:
 def _expression(value: Any) -> Any:
     """Return an expression in the symbols of the call; Inductor names expressions that it uses often."""
     if isinstance(value, str):
-        raise CallRefusal(f"a kernel takes {value} as a number [plan]")
+        raise CallRefusal(f"a kernel takes {value} where a number is expected [plan]")
     return sympy.sympify(value).xreplace(V.graph.sizevars.inv_precomputed_replacements)

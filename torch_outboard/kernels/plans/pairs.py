@@ -64,7 +64,7 @@ def in_pairs(traced: Traced) -> Traced:
 
 def _check(dtype: torch.dtype) -> None:
     if dtype not in (torch.complex64, torch.complex128):
-        raise ClassRefusal(f"generated kernels have no {dtype} [storage-type]")
+        raise ClassRefusal(f"generated kernels don't support {dtype} [storage-type]")
 
 
 def _parts_of(given: Input, traced: Traced) -> Iterator[Input]:
@@ -106,7 +106,7 @@ class _Body:
                 case "output":
                     outputs = [values[one] for one in node.args[0]]
                 case _:
-                    raise CallRefusal("its graph has constants [no-definition]")
+                    raise CallRefusal("its decomposition contains constant tensors [no-definition]")
         for number in self._results:
             for value in outputs[number]:
                 next(remaining).copy_(value)
@@ -130,7 +130,7 @@ def _computed(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
     route.decided(target, "formula of complex numbers", formula)
     result = NotImplemented if formula is None else formula(kind, *args, **kwargs)
     if result is NotImplemented:
-        raise CallRefusal(f"there is no formula of complex numbers for {target._schema.name} [complex-formula]")
+        raise CallRefusal(f"{target._schema.name} has no formula for complex numbers [complex-formula]")
     return _shaped(result, node.meta["val"])
 
 

@@ -69,7 +69,7 @@ class PlanWriter:
             yield f"a{value} {self.formula(expression)} eq"
         env = self._traced.shape_env
         if env.deferred_runtime_asserts:
-            raise NotAFormula("asserts that are checked when it runs")
+            raise NotAFormula("run-time assertions")
         for symbol, place in self._places.items():
             bounds = env.var_to_range[symbol]
             # Bounds of sizes that torch makes of other sizes may be beyond what a size can be.
@@ -137,7 +137,7 @@ class PlanWriter:
             given.append(self._argument(value, schema.name))
         results = [one for one in schema.returns if one.alias_info is None]
         if any(str(one.type) != "Tensor" for one in results):
-            raise CallRefusal(f"it calls {schema.name}, which gives other things than tensors [plan]")
+            raise CallRefusal(f"it calls {schema.name}, which doesn't return only tensors [plan]")
         overload = f".{schema.overload_name}" if schema.overload_name else ""
         self.step(f"call {len(results)} {schema.name}{overload} [{', '.join(given)}]")
         self._buffers += len(results)
@@ -161,7 +161,7 @@ class PlanWriter:
                 return f"tensors {'; '.join(value)}"
             case list() | tuple() if all(isinstance(one, (int, torch.SymInt, sympy.Expr)) for one in value):
                 return f"numbers {'; '.join(self._argument(one, operator) for one in value)}"
-        raise CallRefusal(f"it calls {operator} with a {type(value).__name__} [plan]")
+        raise CallRefusal(f"it passes a {type(value).__name__} to {operator} [plan]")
 
     def returned_number(self, value: Any) -> None:
         self._returns.append(f"return number {self.formula(value)}")

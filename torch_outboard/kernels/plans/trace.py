@@ -150,10 +150,7 @@ class _Inputs:
         if common in (torch.float64, torch.complex128) or (
             isinstance(given, torch.Tensor) and not (common.is_floating_point or common.is_complex)
         ):
-            raise ClassRefusal(
-                "it computes in float64, which the language of the devices lacks: needs has_double in the dialect "
-                "[double]"
-            )
+            raise ClassRefusal("it computes in float64, which needs has_double in the dialect [double]")
         self._tensors += 1
         is_complex = given.is_complex() if isinstance(given, torch.Tensor) else isinstance(given, complex)
         return self._number(place, self.real.to_complex() if is_complex else self.real)
@@ -163,7 +160,7 @@ class _Inputs:
         if isinstance(value, complex):
             return self._number(place, self.real.to_complex())
         if not isinstance(value, (int, float)):
-            raise ClassRefusal(f"its number is a {type(value).__name__} [wrong-call]")
+            raise ClassRefusal(f"a number argument is a {type(value).__name__} [wrong-call]")
         return self._number(place, torch.int64 if isinstance(value, int) else self.real)
 
     def _number(self, place: int, dtype: torch.dtype) -> torch.Tensor:
@@ -200,7 +197,7 @@ def _fake(
     given: torch.Tensor, mode: FakeTensorMode, device: torch.device, number: int, is_static: bool = False
 ) -> torch.Tensor:
     if given.dtype not in SUFFIXES and given.dtype not in (torch.complex64, torch.complex128):
-        raise ClassRefusal(f"generated kernels have no {given.dtype} [storage-type]")
+        raise ClassRefusal(f"generated kernels don't support {given.dtype} [storage-type]")
     meta = torch.empty_strided(given.size(), given.stride(), dtype=given.dtype, device="meta")
     shaped = mode.from_tensor(meta, static_shapes=is_static or None, source=ConstantSource(f"t{number}"))
     with mode:
@@ -261,7 +258,7 @@ def trace_function(function: Callable[..., Sequence[torch.Tensor]], given: Seque
 
     graph = _graph_of(body, inputs, mode)
     if has_complex(graph):
-        raise ClassRefusal("its tensors are complex [complex-formula]")
+        raise ClassRefusal("its tensors are complex, and no formula for complex numbers is known [complex-formula]")
     return _cleaned(Traced(graph, shape_env, mode, inputs, list(range(results))))
 
 
@@ -299,7 +296,7 @@ def _check_that_it_does_something(call: OperatorCall, traced: Traced) -> None:
     schema = call.operator._schema
     is_silent = not schema.returns and not schema.is_mutable
     if is_silent and all(node.op in ("placeholder", "output") for node in traced.graph.graph.nodes):
-        raise OperatorRefusal("torch drops it from a graph as dead code [no-definition]")
+        raise OperatorRefusal("torch removes it from graphs as dead code [no-definition]")
 
 
 def _check_fill(call: OperatorCall) -> None:
@@ -307,7 +304,7 @@ def _check_fill(call: OperatorCall) -> None:
     named = {one.name: value for one, value in zip(call.operator._schema.arguments, call.arguments, strict=True)}
     self, value = named["self"], named[call.row.filled]
     if isinstance(value, torch.Tensor) and not torch.can_cast(value.dtype, self.dtype):
-        raise ClassRefusal("its number may be none of the tensor's type [wrong-call]")
+        raise ClassRefusal("a number argument may not fit the tensor's dtype [wrong-call]")
 
 
 class _Body:
@@ -357,7 +354,7 @@ class _Body:
             case Update() as update:
                 route.decided(call.name, "formula", update.formula)
                 if call.is_aliased:
-                    raise CallRefusal("a tensor that it writes shares memory with another one [layout]")
+                    raise CallRefusal("a tensor that it writes shares memory with another argument [layout]")
                 named = {one.name: value for value, one in zip(arguments, schema.arguments, strict=True)}
                 return run_update(update, named)
             case Body() as body:
@@ -399,7 +396,7 @@ class _Body:
         if not targets:
             return result
         if targets[0].shape != result.shape:
-            raise CallRefusal("the result has another shape than the tensor that is written [wrong-call]")
+            raise CallRefusal("the result's shape differs from the shape of the tensor it is written to [wrong-call]")
         return targets[0].copy_(result)
 
 
@@ -427,7 +424,7 @@ def _defer_copies(traced: Traced) -> None:
             tensor = traced.inputs[places[node.args[0]]].tensor
             assert tensor is not None
             if node.users:
-                raise CallRefusal("it reads what it has written [plan]")
+                raise CallRefusal("it reads memory that it has written [plan]")
             traced.copies.append((tensor, len(outputs)))
             outputs.append(_converted(graph, node, traced))
             graph.erase_node(node)
@@ -439,7 +436,7 @@ def _converted(graph: torch.fx.Graph, copy: torch.fx.Node, traced: Traced) -> to
     target, source = copy.args[:2]
     assert isinstance(target, torch.fx.Node) and isinstance(source, torch.fx.Node)
     if source.meta["val"].shape != target.meta["val"].shape:
-        raise CallRefusal("the result has another shape than the tensor that is written [wrong-call]")
+        raise CallRefusal("the result's shape differs from the shape of the tensor it is written to [wrong-call]")
     if source.meta["val"].dtype == target.meta["val"].dtype:
         return source
     with graph.inserting_before(copy):

@@ -60,10 +60,10 @@ def backward(call: TemplateCall) -> list[str | None]:
     given = _attention(call)
     wanted = call.arguments["grad_input_mask"]
     if wanted[3] and not differentiates_masks(Device.of(call)):
-        raise CallRefusal("there is no gradient of the mask [mask-gradient]")
+        raise CallRefusal("attention kernels compute no gradient of the mask [mask-gradient]")
     logsumexp = call.tensor("logsumexp")
     if logsumexp.dtype != torch.float32 or len(logsumexp.size) != 3:
-        raise CallRefusal("the sums that it is given are not those of the generated kernels [rounding]")
+        raise CallRefusal("logsumexp doesn't come from a generated forward kernel [rounding]")
     names = ("grad_query", "grad_key", "grad_value", "grad_mask")
     targets = [
         Rows(name, call.allocate(layout), is_written=True) if is_wanted and layout is not None else None
@@ -91,7 +91,7 @@ def _dropout(call: TemplateCall, result: Tensor | None) -> Dropout | None:
     if probability == 0:
         return None
     if not 0 < probability < 1:
-        raise CallRefusal(f"it drops weights with a probability of {probability}, which is not below 1 [dropout]")
+        raise CallRefusal(f"the dropout probability is {probability} [dropout]")
     if result is None:
         return Dropout(probability, call.tensor("philox_seed"))
     return Dropout(probability, Tensor(torch.int64, [], [], call.plan.seed()), result)
@@ -101,12 +101,12 @@ def _attention(call: TemplateCall, seed: Tensor | None = None) -> Attention:
     query, key, value = (Rows(name, call.tensor(name)) for name in ("query", "key", "value"))
     dtypes = {one.tensor.dtype for one in (query, key, value)}
     if len(dtypes) > 1 or not dtypes <= {torch.float32, *HALVES}:
-        raise CallRefusal(f"there is no attention of {' and '.join(sorted(map(str, dtypes)))} [products]")
+        raise CallRefusal(f"attention of {' and '.join(sorted(map(str, dtypes)))} isn't supported [products]")
     if any(len(one.tensor.size) != 4 for one in (query, key, value)):
-        raise CallRefusal("it has no batches of heads [heads]")
+        raise CallRefusal("the query has no batch and head dimensions [heads]")
     head, value_head = (int(V.graph.sizevars.guard_int(one.tensor.size[3])) for one in (query, value))
     if not (0 < head <= _MAX_HEAD and 0 < value_head <= _MAX_HEAD):
-        raise CallRefusal(f"heads of {head} and {value_head} elements are none of 1 to {_MAX_HEAD} [heads]")
+        raise CallRefusal(f"head sizes {head} and {value_head} are not between 1 and {_MAX_HEAD} [heads]")
     scale = call.arguments["scale"]
     return Attention(
         query,

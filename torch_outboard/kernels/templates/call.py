@@ -93,8 +93,8 @@ class TemplateCall:
         assert isinstance(given, Tensor)
         if not self.dialect.supports(given.dtype):
             raise CallRefusal(
-                f"the dialect {self.dialect.name!r} has no {given.dtype}: float64 needs has_double, others a kernel of "
-                "the driver [element-type]"
+                f"the dialect {self.dialect.name!r} has no {given.dtype}: float64 needs has_double, other dtypes "
+                "a kernel of the driver [element-type]"
             )
         return given
 

@@ -62,9 +62,9 @@ class Shape:
         tensors = [one for one in given.values() if isinstance(one, Tensor)]
         dtypes = {one.dtype for one in tensors}
         if len(dtypes) > 1 or not next(iter(dtypes)).is_floating_point:
-            raise CallRefusal(f"there are no convolutions of {' and '.join(sorted(map(str, dtypes)))} [products]")
+            raise CallRefusal(f"convolutions of {' and '.join(sorted(map(str, dtypes)))} aren't supported [products]")
         if len(call.tensor("input").size) != rank + 2:
-            raise CallRefusal("its input has no batch [batch]")
+            raise CallRefusal("the input has no batch dimension [batch]")
 
         def each(name: str) -> list[int]:
             values = [int(one) for one in given[name]]
@@ -72,10 +72,12 @@ class Shape:
 
         stride, padding, dilation = each("stride"), each("padding"), each("dilation")
         if min(stride) < 1 or min(dilation) < 1 or min(padding) < 0:
-            raise CallRefusal(f"its stride is {stride}, its padding {padding} and its dilation {dilation} [wrong-call]")
+            raise CallRefusal(
+                f"stride {stride}, padding {padding} and dilation {dilation} don't go together [wrong-call]"
+            )
         output_padding = each("output_padding")
         if given["transposed"] and any(map(ge, output_padding, map(max, stride, dilation))):
-            raise CallRefusal("its output padding is not smaller than its stride or its dilation [wrong-call]")
+            raise CallRefusal("output_padding must be smaller than the stride or the dilation [wrong-call]")
         groups = given["groups"]
         way = PRODUCTS.way_of(call.family, Device.of(call))
         has_few = way != "strips" and groups > 1 and _has_few_channels(weight, groups)

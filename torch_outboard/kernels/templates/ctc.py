@@ -80,7 +80,7 @@ def _begin(
     """Return a kernel that declares the shared inputs and these tensors, and the words for its text."""
     probabilities = call.tensor("log_probs")
     if probabilities.dtype not in (torch.float32, torch.float64):
-        raise CallRefusal(f"there is no such loss of {probabilities.dtype} [products]")
+        raise CallRefusal(f"this loss isn't supported in {probabilities.dtype} [products]")
     kernel = Kernel(name)
     words = {"REAL": "float" if probabilities.dtype == torch.float32 else "double", "ITEM": call.dialect.item}
     words["READ"], words["WRITTEN"] = (

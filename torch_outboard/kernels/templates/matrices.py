@@ -53,10 +53,10 @@ def least(rows: Any, columns: Any) -> Any:
 def check(call: TemplateCall, *tensors: Tensor) -> None:
     """Raise Refusal if matrices are of a type without kernels, or large."""
     if len({one.dtype for one in tensors}) > 1:
-        raise CallRefusal("its tensors are of several types [mixed-types]")
+        raise CallRefusal("its tensors have different dtypes [mixed-types]")
     for one in tensors:
         if one.dtype not in (torch.float32, torch.float64):
-            raise CallRefusal(f"there are no factors of {one.dtype} [products]")
+            raise CallRefusal(f"factorizations of {one.dtype} aren't supported [products]")
         rows, columns = one.size[-2:]
         is_small = holds(sympy.Le(sympy.Max(rows, columns), LARGEST)) or (
             holds(sympy.Le(sympy.Min(rows, columns), LARGEST)) and holds(sympy.Le(sympy.Max(rows, columns), _LONGEST))

@@ -55,7 +55,7 @@ class SumType:
             return SumType(torch.int64, "u64", "ob_u64", 8)
         if dtype in (torch.uint8, torch.int8, torch.int16, torch.int32):
             return SumType(torch.int32, "u32", "ob_u32", 4)
-        raise CallRefusal(f"there are no products of {dtype} [products]")
+        raise CallRefusal(f"no template multiplies matrices of {dtype} [products]")
 
 
 def loaded(place: str, dtype: torch.dtype, sums: SumType) -> str:

@@ -36,7 +36,7 @@ def _product(call: TemplateCall, left: Tensor, right: Tensor, added: Tensor | No
     layout = call.results[0]
     assert layout is not None
     if not left.dtype == right.dtype == layout.dtype or (added is not None and added.dtype != layout.dtype):
-        raise CallRefusal("its tensors are of several types [mixed-types]")
+        raise CallRefusal("its tensors have different dtypes [mixed-types]")
     sums = SumType.of(left.dtype)
     result = call.allocate(layout)
     product = Product(
@@ -108,7 +108,7 @@ def factor_text(value: Any, sums: SumType) -> str:
             return f"({sums.kind}){sign}{'OB_NAN' if value != value else 'OB_INFINITY'}"
         return f"({sums.kind}){value!r}"
     if isinstance(value, float):
-        raise CallRefusal("a factor of integers is no integer [wrong-call]")
+        raise CallRefusal("a factor of an integer product is not an integer [wrong-call]")
     return f"({sums.kind}){value}"
 
 

@@ -40,7 +40,7 @@ def backward(call: TemplateCall) -> list[str | None]:
     (layout,) = call.results
     assert layout is not None
     if not grad.dtype.is_floating_point:
-        raise CallRefusal(f"there are no gradients of images of {grad.dtype} [products]")
+        raise CallRefusal(f"the gradient isn't supported in {grad.dtype} [products]")
     result = call.allocate(layout)
     count: sympy.Expr = sympy.Integer(1)
     for size in result.size:

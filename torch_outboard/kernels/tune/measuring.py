@@ -92,7 +92,7 @@ def tune(
     """
     if not has_timing():
         raise NotSupportedError(
-            f"schedules are chosen by the times of events, which the driver {_C.driver_name()!r} doesn't have: it "
+            f"tuning needs the times of events, which the driver {_C.driver_name()!r} lacks: it "
             "needs event_elapsed or event_timestamp"
         )
     variants = itertools.count(1)

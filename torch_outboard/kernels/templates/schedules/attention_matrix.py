@@ -88,7 +88,7 @@ class _Sizes:
         )
         if parts == 0 or keys == 0 or not unit.result.rows_of_lane(unit.lanes):
             raise CallRefusal(
-                f"the matrix unit {unit.name!r} of {unit.m} by {unit.n} by {unit.k} and {unit.lanes} lanes does not "
+                f"the matrix unit {unit.name!r} of {unit.m} by {unit.n} by {unit.k} and {unit.lanes} lanes doesn't "
                 f"divide tiles of {_QUERIES} by {max(keys, 16)} [matrix-unit]"
             )
         return _Sizes(unit, down, parts, keys, head, value_head)

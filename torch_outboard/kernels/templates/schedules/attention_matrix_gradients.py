@@ -136,7 +136,7 @@ class Sizes:
             if has_rows and fits and divides and has_room and found.tiling().group <= 256:
                 return found
         raise CallRefusal(
-            f"the matrix unit {unit.name!r} of {unit.m} by {unit.n} by {unit.k} and {unit.lanes} lanes does not "
+            f"the matrix unit {unit.name!r} of {unit.m} by {unit.n} by {unit.k} and {unit.lanes} lanes doesn't "
             f"divide tiles of {_ROWS} by {_ROWS} [matrix-unit]"
         )
 

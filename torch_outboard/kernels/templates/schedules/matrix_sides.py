@@ -77,7 +77,7 @@ class Tiling:
                     found.append((abs(group - _GROUP), abs(rows - columns), rows, columns, group))
         if not found or steps % chunk:
             raise CallRefusal(
-                f"the matrix unit {unit.name!r} of {unit.m} by {unit.n} by {unit.k} and {unit.lanes} lanes does not "
+                f"the matrix unit {unit.name!r} of {unit.m} by {unit.n} by {unit.k} and {unit.lanes} lanes doesn't "
                 f"divide tiles of {height} by {width} [matrix-unit]"
             )
         _, _, rows, columns, group = min(found)

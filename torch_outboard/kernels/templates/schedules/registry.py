@@ -76,9 +76,9 @@ class Registry(Generic[_Schedule]):
         """
         for family in self.families if families is None else families:
             if family not in self._ways:
-                raise ValueError(f"there is no family {family!r} here, only {', '.join(self.families)}")
+                raise ValueError(f"unknown family {family!r}; there are {', '.join(self.families)}")
             if way in self._ways[family]:
-                raise ValueError(f"the family {family!r} has a schedule {way!r}: give yours another name")
+                raise ValueError(f"the family {family!r} already has a schedule {way!r}: choose another name")
             self._ways[family][way] = (serves, schedule)
 
     def ways(self, family: str) -> list[str]:
