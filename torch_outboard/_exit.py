@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import atexit
-import sys
+from collections.abc import Callable
 
 from torch_outboard.driver import Driver
 
-__all__ = ["prepare_exit"]
+__all__ = ["end_first", "prepare_exit"]
+
+_first: list[Callable[[], None]] = []
 
 
 def prepare_exit(driver: Driver) -> None:
@@ -20,10 +22,15 @@ def prepare_exit(driver: Driver) -> None:
     atexit.register(_shut_down)
 
 
+def end_first(end: Callable[[], None]) -> None:
+    """Arrange for a thread that uses the devices to end before their use ends."""
+    _first.append(end)
+
+
 def _shut_down() -> None:
-    """Stop the builder of plans, if any plan was built, and then end the use of the devices."""
+    """End the threads that use the devices, such as the builder of plans, and then the use of the devices."""
     from torch_outboard import _C
 
-    if (builder := sys.modules.get("torch_outboard.kernels.builder")) is not None:
-        builder.end()
+    for end in _first:
+        end()
     _C.shut_down()

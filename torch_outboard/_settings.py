@@ -13,7 +13,7 @@ from pathlib import Path
 from torch_outboard._options import nearest
 from torch_outboard.driver import Driver
 
-__all__ = ["PROVIDERS", "Settings", "chain_of", "providers_of"]
+__all__ = ["PROVIDERS", "Settings", "chain_of", "generates_kernels", "providers_of"]
 
 FALLBACK_MODES = ("warn", "error", "silent")
 SANITIZER_MODES = ("0", "1", "raise")
@@ -130,3 +130,8 @@ def chain_of(driver: Driver, index: int) -> tuple[str, ...]:
     is_reached = _C.reaches_memory(index)
     generates = driver.kernel_generator is not None and not is_reached
     return ("native", *(["generated"] if generates else []), *(["host"] if is_reached else []))
+
+
+def generates_kernels(driver: Driver, index: int) -> bool:
+    """Return True if eager operators try generated kernels first on an attached driver's device."""
+    return "generated" in chain_of(driver, index)

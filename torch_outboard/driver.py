@@ -33,7 +33,13 @@ __all__ = ["Check", "Driver", "DriverError", "Option", "Status", "TritonTarget",
 _Entry = TypeVar("_Entry", bound=Callable[..., Any])
 
 _REQUIRED: list[str] = []
-_OPTIONAL: list[str] = []
+# The consequence that driver.h states for each optional entry that is null.
+WITHOUT: dict[str, str] = {}
+_NO_IPC = "memory can't be shared between processes"
+_NO_MAP = "no expandable segments"
+_NO_PROGRAMS = "no generated kernels"
+_NO_GRAPHS = "graphs are captured in software"
+_NO_RECORDS = "the profiler times host work and copies with events"
 
 
 def _required(method: _Entry) -> _Entry:
@@ -41,9 +47,14 @@ def _required(method: _Entry) -> _Entry:
     return method
 
 
-def _optional(method: _Entry) -> _Entry:
-    _OPTIONAL.append(method.__name__)
-    return method
+def _optional(without: str) -> Callable[[_Entry], _Entry]:
+    """Mark an entry that a driver may lack, with what users get without it."""
+
+    def mark(method: _Entry) -> _Entry:
+        WITHOUT[method.__name__] = without
+        return method
+
+    return mark
 
 
 class Driver:
@@ -207,32 +218,32 @@ class Driver:
     # -- Optional
     # ------------------------------------------------------------------------------------------------------
 
-    @_optional
+    @_optional("nothing is called at the end")
     def destroy(self) -> None:
         """Release the driver: no other entry is called afterwards."""
         raise NotImplementedError
 
-    @_optional
+    @_optional("nothing is opened")
     def device_open(self, device: int) -> None:
         """Open a device before its first use."""
         raise NotImplementedError
 
-    @_optional
+    @_optional("nothing is closed")
     def device_close(self, device: int) -> None:
         """Close a device."""
         raise NotImplementedError
 
-    @_optional
+    @_optional("every stream is synchronised")
     def device_synchronize(self, device: int) -> None:
         """Wait for all work of the device."""
         raise NotImplementedError
 
-    @_optional
+    @_optional("filled by copies from the host, or through host_address")
     def fill_async(self, device: int, stream: int, dst: int, pattern: bytes, count: int) -> None:
         """Queue `count` repetitions of a pattern of 1, 2, 4, 8 or 16 bytes."""
         raise NotImplementedError
 
-    @_optional
+    @_optional("through host_address, else through host memory")
     def copy_nd_async(
         self,
         device: int,
@@ -249,127 +260,127 @@ class Driver:
         """Queue a strided copy; sizes and strides count elements."""
         raise NotImplementedError
 
-    @_optional
+    @_optional("total from the properties, free as total less this process's use")
     def mem_info(self, device: int) -> tuple[int, int]:
         """Return the free and the total bytes."""
         raise NotImplementedError
 
-    @_optional
+    @_optional("pinned memory is ordinary memory, and copies wait")
     def host_alloc(self, bytes: int) -> int:
         """Return the address of host memory that the device copies from and to directly."""
         raise NotImplementedError
 
-    @_optional
+    @_optional("pinned memory is ordinary memory, and copies wait")
     def host_free(self, pointer: int) -> None:
         """Free memory of host_alloc."""
         raise NotImplementedError
 
-    @_optional
+    @_optional("existing memory can't be pinned")
     def host_register(self, pointer: int, bytes: int) -> None:
         """Pin existing host memory, so that it serves like memory of host_alloc."""
         raise NotImplementedError
 
-    @_optional
+    @_optional("existing memory can't be pinned")
     def host_unregister(self, pointer: int) -> None:
         """Undo host_register."""
         raise NotImplementedError
 
-    @_optional
+    @_optional("CPU kernels can't run on device memory: operators go through copies")
     def host_address(self, device: int, address: int, bytes: int) -> int | None:
         """Return the address at which the host reaches device memory, or None if there is none."""
         raise NotImplementedError
 
-    @_optional
+    @_optional("through an event")
     def stream_query(self, device: int, stream: int) -> bool:
         """Return whether all work of the stream is done."""
         raise NotImplementedError
 
-    @_optional
+    @_optional("event_query is polled")
     def event_synchronize(self, device: int, event: int) -> None:
         """Wait for the event's latest record."""
         raise NotImplementedError
 
-    @_optional
+    @_optional("collectives block the thread that waits for them, not only a stream")
     def event_signal(self, device: int, event: int) -> None:
         """Complete an event made with the flag 8 (OB_EVENT_HOST), once: streams that wait for it go on. Never block."""
         raise NotImplementedError
 
-    @_optional
+    @_optional("no timing, unless event_timestamp is there")
     def event_elapsed(self, device: int, start: int, end: int) -> float:
         """Return the milliseconds between two recorded timing events."""
         raise NotImplementedError
 
-    @_optional
+    @_optional("no timestamps")
     def event_timestamp(self, device: int, event: int) -> int:
         """Return the nanoseconds of CLOCK_MONOTONIC at which a timing event was reached."""
         raise NotImplementedError
 
-    @_optional
+    @_optional("copies between devices count as going through the host")
     def peer_access(self, device: int, peer: int) -> bool:
         """Return whether the device reaches the peer's memory without the host."""
         raise NotImplementedError
 
-    @_optional
+    @_optional(_NO_MAP)
     def mem_reserve(self, device: int, bytes: int) -> int:
         """Return the address of reserved address space without memory."""
         raise NotImplementedError
 
-    @_optional
+    @_optional(_NO_MAP)
     def mem_release(self, device: int, address: int, bytes: int) -> None:
         """Release address space of mem_reserve."""
         raise NotImplementedError
 
-    @_optional
+    @_optional(_NO_MAP)
     def mem_map(self, device: int, address: int, bytes: int) -> None:
         """Map memory to a part of reserved address space."""
         raise NotImplementedError
 
-    @_optional
+    @_optional(_NO_MAP)
     def mem_unmap(self, device: int, address: int, bytes: int) -> None:
         """Unmap memory from a part of reserved address space."""
         raise NotImplementedError
 
-    @_optional
+    @_optional(_NO_IPC)
     def ipc_export(self, device: int, address: int) -> bytes:
         """Return a handle by which another process opens one allocation."""
         raise NotImplementedError
 
-    @_optional
+    @_optional(_NO_IPC)
     def ipc_open(self, device: int, handle: bytes) -> int:
         """Return the address in this process of another process's allocation."""
         raise NotImplementedError
 
-    @_optional
+    @_optional(_NO_IPC)
     def ipc_close(self, device: int, address: int) -> None:
         """Close an allocation that ipc_open opened."""
         raise NotImplementedError
 
-    @_optional
+    @_optional("host work waits for its stream and runs on the caller's thread")
     def host_callback(self, device: int, stream: int, work: Callable[[], None]) -> None:
         """Queue a call of `work`, which the driver must call exactly once, on any thread."""
         raise NotImplementedError
 
-    @_optional
+    @_optional(_NO_PROGRAMS)
     def program_build(self, device: int, language: str, code: bytes, options: str) -> int:
         """Return a program's handle, never 0; the message of a failure is the build log."""
         raise NotImplementedError
 
-    @_optional
+    @_optional("programs are compiled anew in each process")
     def program_binary(self, device: int, program: int) -> bytes | None:
         """Return a binary that program_build takes in the language "binary", or None if there is none to keep."""
         raise NotImplementedError
 
-    @_optional
+    @_optional(_NO_PROGRAMS)
     def program_destroy(self, device: int, program: int) -> None:
         """Destroy a program and its kernels."""
         raise NotImplementedError
 
-    @_optional
+    @_optional(_NO_PROGRAMS)
     def kernel_get(self, device: int, program: int, name: str) -> int:
         """Return a kernel's handle, never 0."""
         raise NotImplementedError
 
-    @_optional
+    @_optional(_NO_PROGRAMS)
     def kernel_launch(
         self,
         device: int,
@@ -389,47 +400,47 @@ class Driver:
         """
         raise NotImplementedError
 
-    @_optional
+    @_optional(_NO_GRAPHS)
     def graph_capture_begin(self, device: int, stream: int) -> None:
         """Begin to capture the work queued on the stream."""
         raise NotImplementedError
 
-    @_optional
+    @_optional(_NO_GRAPHS)
     def graph_capture_end(self, device: int, stream: int) -> int:
         """Return the captured graph's handle, never 0."""
         raise NotImplementedError
 
-    @_optional
+    @_optional(_NO_GRAPHS)
     def graph_instantiate(self, device: int, graph: int) -> int:
         """Return an executable's handle, never 0."""
         raise NotImplementedError
 
-    @_optional
+    @_optional(_NO_GRAPHS)
     def graph_launch(self, device: int, stream: int, executable: int) -> None:
         """Queue a replay."""
         raise NotImplementedError
 
-    @_optional
+    @_optional(_NO_GRAPHS)
     def graph_destroy(self, device: int, graph: int) -> None:
         """Destroy a graph."""
         raise NotImplementedError
 
-    @_optional
+    @_optional(_NO_GRAPHS)
     def graph_executable_destroy(self, device: int, executable: int) -> None:
         """Destroy an executable."""
         raise NotImplementedError
 
-    @_optional
+    @_optional(_NO_RECORDS)
     def activity_enable(self, kinds: int) -> None:
         """Start to record activities of the kinds; 0 stops all."""
         raise NotImplementedError
 
-    @_optional
+    @_optional(_NO_RECORDS)
     def activity_correlate(self, correlation: int) -> None:
         """Set the correlation number of the work that this thread queues from now on."""
         raise NotImplementedError
 
-    @_optional
+    @_optional(_NO_RECORDS)
     def activity_read(self, capacity: int) -> list[tuple[int, int, int, int, int, int, int, int, int, str]]:
         """Return finished records.
 
@@ -444,7 +455,8 @@ class Driver:
 
 
 REQUIRED_ENTRIES = tuple(_REQUIRED)
-OPTIONAL_ENTRIES = (*_OPTIONAL, "last_error", "kernel_register")
+WITHOUT |= {"last_error": "messages say the status only", "kernel_register": "the driver brings no kernels in C"}
+OPTIONAL_ENTRIES = tuple(WITHOUT)
 
 # Otherwise a typing error in a subclass would silently remove an entry.
 _KNOWN = {*REQUIRED_ENTRIES, *OPTIONAL_ENTRIES}

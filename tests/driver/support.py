@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import torch_outboard
-from torch_outboard import _C
-from torch_outboard.cli import where
+from torch_outboard import _C, _settings
 
 
 def module_of(device: torch.device) -> ModuleType:
@@ -35,7 +34,7 @@ def reaches_memory(device: torch.device) -> bool:
 def generates_kernels(device: torch.device) -> bool:
     """Return whether operators run as kernels that are generated in the driver's language."""
     driver = torch_outboard.attached_driver()
-    return driver is not None and where.generates_kernels(driver, device.index)
+    return driver is not None and _settings.generates_kernels(driver, device.index)
 
 
 def runs_operators(device: torch.device) -> bool:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from torch_outboard import _compat
 from torch_outboard._compat.patches import PATCHES
-from torch_outboard.cli.info import WITHOUT
-from torch_outboard.driver import OPTIONAL_ENTRIES
+from torch_outboard.driver import OPTIONAL_ENTRIES, WITHOUT
 
 RUN = """
 import sys
@@ -32,10 +31,6 @@ def both(run_python, *arguments, code="", columns="200"):
     """Return a command's output for programs, and for people."""
     report, text = run_python(code + BOTH, "info", *arguments, env={"COLUMNS": columns}).stdout.split("TEXT\n")
     return json.loads(report), text
-
-
-def test_every_optional_entry_is_explained():
-    assert set(WITHOUT) == set(OPTIONAL_ENTRIES)
 
 
 def test_it_lists_versions_and_drivers(run_python):

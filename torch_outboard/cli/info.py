@@ -17,7 +17,7 @@ from torch_outboard._build import build_info, check_built_for, check_torch_versi
 from torch_outboard._discovery import FoundDriver, attaches_itself, found_drivers
 from torch_outboard._version import __version__
 from torch_outboard.cli.torch_first import import_torch
-from torch_outboard.driver import OPTIONAL_ENTRIES, Driver
+from torch_outboard.driver import WITHOUT, Driver
 
 __all__ = ["info", "parse_options"]
 
@@ -193,7 +193,7 @@ def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
     from torch_outboard import _C
     from torch_outboard.kernels import refused_operators
 
-    report["entries"] = {entry: is_there for entry, is_there in _C.entries().items() if entry in OPTIONAL_ENTRIES}
+    report["entries"] = {entry: is_there for entry, is_there in _C.entries().items() if entry in WITHOUT}
     report["kernels"] = _C.native_operators()
     attached = attached_driver()
     if attached is not None:
@@ -372,56 +372,3 @@ def _print_refused(console: Any, rows: list[dict[str, Any]]) -> None:
 
 def _size(value: int) -> str:
     return f"{value / 2**30:.2f} GiB" if value >= 2**30 else f"{value / 2**20:.1f} MiB"
-
-
-_NO_IPC = "memory can't be shared between processes"
-_NO_MAP = "no expandable segments"
-_NO_PROGRAMS = "no generated kernels"
-_NO_GRAPHS = "graphs are captured in software"
-_NO_RECORDS = "the profiler times host work and copies with events"
-
-# The consequence that driver.h states for each entry that is null.
-WITHOUT = {
-    "destroy": "nothing is called at the end",
-    "device_open": "nothing is opened",
-    "device_close": "nothing is closed",
-    "device_synchronize": "every stream is synchronised",
-    "fill_async": "filled by copies from the host, or through host_address",
-    "copy_nd_async": "through host_address, else through host memory",
-    "mem_info": "total from the properties, free as total less this process's use",
-    "host_alloc": "pinned memory is ordinary memory, and copies wait",
-    "host_free": "pinned memory is ordinary memory, and copies wait",
-    "host_register": "existing memory can't be pinned",
-    "host_unregister": "existing memory can't be pinned",
-    "host_address": "CPU kernels can't run on device memory: operators go through copies",
-    "stream_query": "through an event",
-    "event_synchronize": "event_query is polled",
-    "event_signal": "collectives block the thread that waits for them, not only a stream",
-    "event_elapsed": "no timing, unless event_timestamp is there",
-    "event_timestamp": "no timestamps",
-    "peer_access": "copies between devices count as going through the host",
-    "mem_reserve": _NO_MAP,
-    "mem_release": _NO_MAP,
-    "mem_map": _NO_MAP,
-    "mem_unmap": _NO_MAP,
-    "ipc_export": _NO_IPC,
-    "ipc_open": _NO_IPC,
-    "ipc_close": _NO_IPC,
-    "host_callback": "host work waits for its stream and runs on the caller's thread",
-    "program_build": _NO_PROGRAMS,
-    "program_destroy": _NO_PROGRAMS,
-    "kernel_get": _NO_PROGRAMS,
-    "kernel_launch": _NO_PROGRAMS,
-    "program_binary": "programs are compiled anew in each process",
-    "graph_capture_begin": _NO_GRAPHS,
-    "graph_capture_end": _NO_GRAPHS,
-    "graph_instantiate": _NO_GRAPHS,
-    "graph_launch": _NO_GRAPHS,
-    "graph_destroy": _NO_GRAPHS,
-    "graph_executable_destroy": _NO_GRAPHS,
-    "activity_enable": _NO_RECORDS,
-    "activity_correlate": _NO_RECORDS,
-    "activity_read": _NO_RECORDS,
-    "last_error": "messages say the status only",
-    "kernel_register": "the driver brings no kernels in C",
-}

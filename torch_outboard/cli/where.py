@@ -7,14 +7,7 @@ from typing import Any
 
 from torch_outboard.driver import Driver
 
-__all__ = ["generates_kernels", "where_operators_run"]
-
-
-def generates_kernels(driver: Driver, index: int) -> bool:
-    """Return True if eager operators try generated kernels first on an attached driver's device."""
-    from torch_outboard._settings import chain_of
-
-    return "generated" in chain_of(driver, index)
+__all__ = ["where_operators_run"]
 
 
 def where_operators_run(driver: Driver, index: int) -> dict[str, Any]:
@@ -24,7 +17,7 @@ def where_operators_run(driver: Driver, index: int) -> dict[str, Any]:
     the generator for torch.compile. Each is a string with its language and class, or None if there is none.
     """
     from torch_outboard import _C
-    from torch_outboard._settings import providers_of
+    from torch_outboard._settings import generates_kernels, providers_of
     from torch_outboard.compile.generators import generators
 
     named = providers_of(driver)

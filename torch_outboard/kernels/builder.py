@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from torch_outboard._compat.deprecations import without_own_deprecations
+from torch_outboard._exit import end_first
 from torch_outboard.codegen.dialects.units import unit_of
 from torch_outboard.codegen.program import DeviceProgram, KernelRecord
 from torch_outboard.compile.generators import generators
@@ -43,7 +44,6 @@ __all__ = [
     "build_chunks",
     "drop",
     "drop_chunks",
-    "end",
     "load",
     "numbers",
     "numbers_of_lists",
@@ -181,11 +181,7 @@ def _answer_of(ask: Callable[[], Answer]) -> Answer:
 # Created with the module, at the first call that needs a plan, so that two
 # concurrent first calls share the thread.
 _THREAD = BuildThread()
-
-
-def end() -> None:
-    """End the thread that builds. Call it once, before Python ends."""
-    _THREAD.end()
+end_first(_THREAD.end)
 
 
 @functools.cache

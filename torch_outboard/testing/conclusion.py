@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from torch_outboard.driver import OPTIONAL_ENTRIES, Driver
+from torch_outboard._settings import generates_kernels
+from torch_outboard.driver import WITHOUT, Driver
 
 __all__ = ["Conclusion", "conclusion"]
 
@@ -55,14 +56,8 @@ def _of_run(name: str, stats: Mapping[str, Sequence[Any]]) -> list[str]:
         skipped=[_reason(report) for report in stats.get("skipped", ())],
         entries=_C.entries(),
         reaches_memory=has_device and _C.reaches_memory(0),
-        generates=has_device and _generates(driver),
+        generates=has_device and generates_kernels(driver, 0),
     )
-
-
-def _generates(driver: Driver) -> bool:
-    from torch_outboard.cli.where import generates_kernels
-
-    return generates_kernels(driver, 0)
 
 
 def _reason(report: Any) -> str:
@@ -110,8 +105,6 @@ def conclusion(
 
 def _missing(entries: Mapping[str, bool], generates: bool) -> dict[str, list[str]]:
     """Return the missing entries by what their absence costs."""
-    from torch_outboard.cli.info import WITHOUT
-
     costs = dict(WITHOUT)
     spared = set(_COSTS_NOTHING)
     if generates:
@@ -122,7 +115,7 @@ def _missing(entries: Mapping[str, bool], generates: bool) -> dict[str, list[str
     if entries.get("event_timestamp", False) or entries.get("event_elapsed", False):
         spared |= {"event_timestamp", "event_elapsed"}
     missing: dict[str, list[str]] = {}
-    for name in OPTIONAL_ENTRIES:
+    for name in WITHOUT:
         if not entries.get(name, False) and name not in spared:
             missing.setdefault(costs[name], []).append(name)
     return missing
