@@ -52,12 +52,12 @@ def figures(device: torch.device, side: int = SIDE, rounds: int = 11) -> Iterato
     """Measure, figure by figure, on matrices of `side` rows and columns; memory must fit three of them."""
     yield from _bandwidths(device, side, rounds)
     for unit in generators().eager().dialect.units:  # type: ignore[attr-defined]
-        before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = before or unit.is_rounded
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high" if unit.is_rounded and before == "highest" else before)
         try:
             yield from list(_products(unit, device, side, rounds))
         finally:
-            torch.backends.cuda.matmul.allow_tf32 = before
+            torch.set_float32_matmul_precision(before)
     yield from _host_times(device, rounds)
     yield from _first_calls(device)
 

@@ -302,11 +302,13 @@ def _made_and_kept(
 
     If another process has stored a plan or a refusal of the class meanwhile, return ELSEWHERE.
     """
+    if refusal := _refusal_of(name, arguments):
+        make = functools.partial(_raise, refusal)
     if key is None:
         del arguments  # a failure keeps this frame
         return _made(name, make)
     sizes, single = sizes_of(arguments), call_key(key, arguments)
-    needs_inductor = "torch._inductor.compile_fx" not in sys.modules and not _is_refused(name, arguments)
+    needs_inductor = refusal is None and "torch._inductor.compile_fx" not in sys.modules
     del arguments  # `make` frees them
     if needs_inductor and (kept := _kept(single, device)):
         return kept[0]._replace(is_of_class=False)
@@ -325,12 +327,19 @@ def _made_and_kept(
     return found
 
 
-def _is_refused(name: str, arguments: Sequence[Any]) -> bool:
+def _refusal_of(name: str, arguments: Sequence[Any]) -> Refusal | None:
+    """Return why an operator or such tensors have no plan, if that is known without tracing."""
+    if not name.startswith(_OURS):
+        return OperatorRefusal("it is not one of torch's own operators [foreign]")
     try:
         check_refused(name, tensors_in(arguments))
-    except Refusal:
-        return True
-    return not name.startswith(_OURS)
+    except Refusal as refusal:
+        return refusal.with_traceback(None)  # without frames, which keep tensors
+    return None
+
+
+def _raise(refusal: Refusal) -> Answer:
+    raise refusal
 
 
 def _import_inductor() -> None:
@@ -397,9 +406,6 @@ def _build_or_refuse(
     strides: Sequence[Sequence[int] | None],
     symbols: list[int],
 ) -> Answer:
-    if not name.startswith(_OURS):
-        raise OperatorRefusal("it is not one of torch's own operators [foreign]")
-    check_refused(name, tensors_in(held[0]))
     _import_inductor()
     from torch_outboard.kernels.plans.lower import eager_generator, lower
     from torch_outboard.kernels.plans.text import NotAFormula
