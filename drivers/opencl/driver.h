@@ -14,6 +14,7 @@
 #include "enumerate.h"
 #include "torch_outboard/support/error.h"
 #include "torch_outboard/support/handles.h"
+#include "torch_outboard/support/lookup.h"
 #include "torch_outboard/support/ranges.h"
 #include "torch_outboard/support/strided.h"
 

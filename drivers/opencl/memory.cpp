@@ -10,15 +10,13 @@ namespace opencl {
 namespace {
 
 using support::guarded;
+using support::with_device;
 
 constexpr uint64_t kAlignment = 512;
 constexpr size_t kHostAlignment = 64;
 
 ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_address) {
-  return guarded("mem_alloc", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Device* device = nullptr;
-    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+  return with_device<Driver>(self, index, "mem_alloc", [&](Driver& driver, Device* device) -> ob_status {
     if (bytes == 0) return fail(OB_INVALID_ARGUMENT, "device %d: mem_alloc of 0 bytes", index);
     // The API aligns to 128 bytes at most; the rest is done here.
     if (bytes > device->max_allocation || device->max_allocation - bytes < kAlignment) {
@@ -49,10 +47,7 @@ ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_add
 }
 
 ob_status mem_free(void* self, int32_t index, uint64_t address) {
-  return guarded("mem_free", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Device* device = nullptr;
-    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+  return with_device<Driver>(self, index, "mem_free", [&](Driver& driver, Device* device) -> ob_status {
     support::Range range;
     if (!device->memory.take(address, &range)) {
       return fail(OB_INVALID_ARGUMENT, "device %d: no allocation begins at 0x%" PRIx64, index, address);
@@ -64,10 +59,7 @@ ob_status mem_free(void* self, int32_t index, uint64_t address) {
 }
 
 ob_status host_address(void* self, int32_t index, uint64_t address, uint64_t bytes, uint64_t* out_address) {
-  return guarded("host_address", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Device* device = nullptr;
-    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+  return with_device<Driver>(self, index, "host_address", [&](Driver& driver, Device* device) -> ob_status {
     if (const ob_status status = device->memory.check(index, address, bytes); status != OB_OK) return status;
     // Coarse-grain memory would have to be mapped around each access; copies do as well.
     *out_address = device->is_fine_grain ? address : 0;

@@ -13,6 +13,7 @@ namespace opencl {
 namespace {
 
 using support::guarded;
+using support::with_device;
 
 std::string build_log(const Api& api, cl_program program, cl_device_id device) {
   size_t size = 0;
@@ -138,10 +139,7 @@ ob_status find_program(Driver& driver, int32_t device, uint64_t handle, Program*
 }
 
 ob_status build(void* self, int32_t index, const ob_program_source* source, uint64_t* out_program) {
-  return guarded("program_build", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Device* device = nullptr;
-    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+  return with_device<Driver>(self, index, "program_build", [&](Driver& driver, Device* device) -> ob_status {
     const bool is_binary = std::strcmp(source->language, OB_LANGUAGE_BINARY) == 0;
     if (!is_binary && std::strcmp(source->language, "opencl_c") != 0) {
       return fail(OB_INVALID_ARGUMENT, "programs are built from 'opencl_c', not '%s'", source->language);

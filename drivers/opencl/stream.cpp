@@ -8,6 +8,9 @@ namespace opencl {
 namespace {
 
 using support::guarded;
+using support::with_device;
+using support::with_event;
+using support::with_stream;
 
 void raise_to(std::atomic<uint64_t>& value, uint64_t floor) {
   uint64_t seen = value.load(std::memory_order_relaxed);
@@ -16,10 +19,7 @@ void raise_to(std::atomic<uint64_t>& value, uint64_t floor) {
 }
 
 ob_status stream_create(void* self, int32_t index, int32_t priority, uint64_t* out_stream) {
-  return guarded("stream_create", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Device* device = nullptr;
-    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+  return with_device<Driver>(self, index, "stream_create", [&](Driver& driver, Device* device) -> ob_status {
     if (priority != 0) return fail(OB_INVALID_ARGUMENT, "device %d: a stream's priority is 0, not %d", index, priority);
     cl_int code = CL_SUCCESS;
     const cl_properties properties[] = {CL_QUEUE_PROPERTIES, CL_QUEUE_PROFILING_ENABLE, 0};
@@ -53,16 +53,14 @@ ob_status stream_destroy(void* self, int32_t index, uint64_t handle) {
 }
 
 ob_status stream_synchronize(void* self, int32_t index, uint64_t handle) {
-  return guarded("stream_synchronize", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Stream* stream = nullptr;
-    if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
-    const uint64_t queued = stream->queued.load(std::memory_order_acquire);
-    if (stream->done.load(std::memory_order_acquire) >= queued) return OB_OK;
-    const cl_int code = driver.api.Finish(stream->queue);
-    raise_to(stream->done, queued);
-    return code == CL_SUCCESS ? OB_OK : cl_fail(code, "clFinish", where(driver, index), During::kWait);
-  });
+  return with_stream<Driver>(
+      self, index, handle, "stream_synchronize", [&](Driver& driver, Stream* stream) -> ob_status {
+        const uint64_t queued = stream->queued.load(std::memory_order_acquire);
+        if (stream->done.load(std::memory_order_acquire) >= queued) return OB_OK;
+        const cl_int code = driver.api.Finish(stream->queue);
+        raise_to(stream->done, queued);
+        return code == CL_SUCCESS ? OB_OK : cl_fail(code, "clFinish", where(driver, index), During::kWait);
+      });
 }
 
 // Return OB_OK, OB_NOT_READY, or the command's failure.
@@ -75,10 +73,7 @@ ob_status query_marker(Driver& driver, int32_t index, cl_event marker) {
 }
 
 ob_status stream_query(void* self, int32_t index, uint64_t handle) {
-  return guarded("stream_query", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Stream* stream = nullptr;
-    if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
+  return with_stream<Driver>(self, index, handle, "stream_query", [&](Driver& driver, Stream* stream) -> ob_status {
     const uint64_t queued = stream->queued.load(std::memory_order_acquire);
     if (stream->done.load(std::memory_order_acquire) >= queued) return OB_OK;
     const std::lock_guard lock(stream->mutex);
@@ -102,10 +97,7 @@ ob_status stream_query(void* self, int32_t index, uint64_t handle) {
 }
 
 ob_status event_create(void* self, int32_t index, uint32_t flags, uint64_t* out_event) {
-  return guarded("event_create", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Device* device = nullptr;
-    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+  return with_device<Driver>(self, index, "event_create", [&](Driver& driver, Device* device) -> ob_status {
     auto event = std::make_unique<Event>();
     event->device = index;
     if ((flags & OB_EVENT_HOST) != 0) {
@@ -132,10 +124,7 @@ ob_status signal(Driver& driver, int32_t index, Event& event) {
 }
 
 ob_status event_signal(void* self, int32_t index, uint64_t handle) {
-  return guarded("event_signal", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Event* event = nullptr;
-    if (const ob_status status = driver.find_event(index, handle, &event); status != OB_OK) return status;
+  return with_event<Driver>(self, index, handle, "event_signal", [&](Driver& driver, Event* event) -> ob_status {
     if (event->is_host) return signal(driver, index, *event);
     return fail(OB_INVALID_ARGUMENT, "device %d: the event is completed by a record: make it with OB_EVENT_HOST",
                 index);
@@ -189,20 +178,14 @@ cl_event latest(Driver& driver, Event& event) {
 }
 
 ob_status event_query(void* self, int32_t index, uint64_t handle) {
-  return guarded("event_query", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Event* event = nullptr;
-    if (const ob_status status = driver.find_event(index, handle, &event); status != OB_OK) return status;
+  return with_event<Driver>(self, index, handle, "event_query", [&](Driver& driver, Event* event) -> ob_status {
     const std::lock_guard lock(event->mutex);
     return event->marker == nullptr ? OB_OK : query_marker(driver, index, event->marker);
   });
 }
 
 ob_status event_synchronize(void* self, int32_t index, uint64_t handle) {
-  return guarded("event_synchronize", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Event* event = nullptr;
-    if (const ob_status status = driver.find_event(index, handle, &event); status != OB_OK) return status;
+  return with_event<Driver>(self, index, handle, "event_synchronize", [&](Driver& driver, Event* event) -> ob_status {
     const cl_event marker = latest(driver, *event);
     if (marker == nullptr) return OB_OK;
     const cl_int code = driver.api.WaitForEvents(1, &marker);

@@ -15,40 +15,18 @@ namespace opencl {
 namespace {
 
 using support::guarded;
+using support::with_device;
 
 Driver& driver_of(void* self) {
   return *static_cast<Driver*>(self);
 }
 
 int32_t device_count(void* self) {
-  Driver& driver = driver_of(self);
-  int32_t count = 0;
-  const ob_status status = guarded("device_count", [&]() -> ob_status {
-    const std::lock_guard lock(driver.mutex);
-    if (driver.is_enumerated && driver.owner == getpid()) {
-      count = static_cast<int32_t>(driver.enumeration.devices.size());
-      return OB_OK;
-    }
-    if (!driver.is_probed) {
-      driver.probed_count = probe(driver.options, &driver.enumeration);
-      driver.is_probed = true;
-      for (const std::string& line : driver.enumeration.left_out) {
-        if (driver.probed_count > 0) std::fprintf(stderr, "torch_outboard: %s\n", line.c_str());
-      }
-    }
-    count = driver.probed_count;
-    if (count == 0) return fail(OB_UNAVAILABLE, "%s", driver.enumeration.error.c_str());
-    return OB_OK;
-  });
-  return status == OB_OK ? count : -status;
+  return support::count_devices(driver_of(self), probe);
 }
 
 bool has_extension(const std::string& extensions, const char* name) {
   return (" " + extensions + " ").find(" " + std::string(name) + " ") != std::string::npos;
-}
-
-void copy_name(const std::string& text, char* out, size_t size) {
-  std::snprintf(out, size, "%s", text.c_str());
 }
 
 // Return how many work-items run in step, if the runtime reports it.
@@ -85,10 +63,10 @@ ob_status device_properties(void* self, int32_t index, ob_device_properties* out
     const std::string extensions = device_text(api, id, CL_DEVICE_EXTENSIONS);
     const std::string version = device_text(api, id, CL_DEVICE_VERSION);
     ob_device_properties p = {};
-    copy_name(device_text(api, id, CL_DEVICE_NAME), p.name, sizeof p.name);
-    copy_name(device_text(api, id, CL_DEVICE_VENDOR), p.vendor, sizeof p.vendor);
-    copy_name(device_text(api, id, CL_DEVICE_NAME), p.architecture, sizeof p.architecture);
-    copy_name(device_text(api, id, CL_DRIVER_VERSION), p.driver_version, sizeof p.driver_version);
+    support::copy_name(device_text(api, id, CL_DEVICE_NAME), p.name);
+    support::copy_name(device_text(api, id, CL_DEVICE_VENDOR), p.vendor);
+    support::copy_name(device_text(api, id, CL_DEVICE_NAME), p.architecture);
+    support::copy_name(device_text(api, id, CL_DRIVER_VERSION), p.driver_version);
     std::sscanf(version.c_str(), "OpenCL %" SCNd32 ".%" SCNd32, &p.major, &p.minor);
     // PoCL answers these for its GPUs too, but does not build the text that drivers/opencl.py
     // chooses by them.
@@ -195,10 +173,7 @@ ob_status device_open(void* self, int32_t index) {
 }
 
 ob_status device_close(void* self, int32_t index) {
-  return guarded("device_close", [&]() -> ob_status {
-    Driver& driver = driver_of(self);
-    Device* device = nullptr;
-    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+  return with_device<Driver>(self, index, "device_close", [&](Driver& driver, Device* device) -> ob_status {
     std::unique_ptr<Program> own;
     if (device->own_program != 0 && driver.programs.take(device->own_program, &own)) {
       for (const auto& [name, handle] : own->kernels) {
@@ -257,10 +232,7 @@ ob_status Driver::find_devices(int32_t index, const FoundDevice** out_found) {
 }
 
 ob_status Driver::find_open(int32_t index, Device** out_device) {
-  Device* device = index >= 0 && index < kMaxDevices ? devices[index].load(std::memory_order_acquire) : nullptr;
-  if (device == nullptr) return fail(OB_INVALID_ARGUMENT, "device %d is not there or not open", index);
-  *out_device = device;
-  return OB_OK;
+  return support::find_open(devices, index, out_device);
 }
 
 ob_status Driver::find_stream(int32_t index, uint64_t handle, Stream** out_stream) {

@@ -13,6 +13,7 @@ namespace {
 
 using support::guarded;
 using support::StridedShape;
+using support::with_stream;
 
 constexpr uint64_t kStagingBytes = 4 << 20;
 constexpr uint64_t kPatternBytes = 16 << 10;   // of a pattern that is written before it is doubled
@@ -213,10 +214,7 @@ ob_status queue_fill(Stream& stream, const Side& side, const unsigned char* patt
 
 ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, const void* pattern,
                      uint32_t pattern_size, uint64_t count) {
-  return guarded("fill_async", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Stream* stream = nullptr;
-    if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
+  return with_stream<Driver>(self, index, handle, "fill_async", [&](Driver& driver, Stream* stream) -> ob_status {
     const bool is_size =
         pattern_size == 1 || pattern_size == 2 || pattern_size == 4 || pattern_size == 8 || pattern_size == 16;
     if (!is_size || dst % pattern_size != 0 || count > UINT64_MAX / pattern_size) {
@@ -311,10 +309,7 @@ ob_status launch_copy(Driver& driver, Stream& stream, uint32_t element_size, con
 }
 
 ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_copy_nd* copy) {
-  return guarded("copy_nd_async", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Stream* stream = nullptr;
-    if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
+  return with_stream<Driver>(self, index, handle, "copy_nd_async", [&](Driver& driver, Stream* stream) -> ob_status {
     if (!support::is_well_formed(*copy)) return fail(OB_INVALID_ARGUMENT, "device %d: an ill-formed copy_nd", index);
     if (copy->dst_device != index || copy->src_device != index) {
       return fail(OB_UNIMPLEMENTED, "copy_nd_async copies within one device");

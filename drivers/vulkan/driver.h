@@ -18,6 +18,7 @@
 #include "spirv.h"
 #include "torch_outboard/support/error.h"
 #include "torch_outboard/support/handles.h"
+#include "torch_outboard/support/lookup.h"
 #include "torch_outboard/support/ranges.h"
 
 namespace vulkan {

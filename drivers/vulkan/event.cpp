@@ -9,6 +9,8 @@ namespace vulkan {
 namespace {
 
 using support::guarded;
+using support::with_device;
+using support::with_event;
 
 constexpr int64_t kQueriesPerPool = 1024;
 
@@ -64,10 +66,7 @@ ob_status write_timestamp(Stream& stream, Record& record) {
 }
 
 ob_status event_create(void* self, int32_t index, uint32_t flags, uint64_t* out_event) {
-  return guarded("event_create", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Device* device = nullptr;
-    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+  return with_device<Driver>(self, index, "event_create", [&](Driver& driver, Device* device) -> ob_status {
     if ((flags & OB_EVENT_INTERPROCESS) != 0) {
       return fail(OB_INVALID_ARGUMENT, "device %d: events are of one process", index);
     }
@@ -97,10 +96,7 @@ bool signal(Event& event) {
 }
 
 ob_status event_signal(void* self, int32_t index, uint64_t handle) {
-  return guarded("event_signal", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Event* event = nullptr;
-    if (const ob_status status = driver.find_event(index, handle, &event); status != OB_OK) return status;
+  return with_event<Driver>(self, index, handle, "event_signal", [&](Driver& driver, Event* event) -> ob_status {
     if (!event->is_host) {
       return fail(OB_INVALID_ARGUMENT, "device %d: the event is completed by a record: make it with OB_EVENT_HOST",
                   index);
@@ -152,10 +148,7 @@ ob_status event_record(void* self, int32_t index, uint64_t stream_handle, uint64
 }
 
 ob_status event_query(void* self, int32_t index, uint64_t handle) {
-  return guarded("event_query", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Event* event = nullptr;
-    if (const ob_status status = driver.find_event(index, handle, &event); status != OB_OK) return status;
+  return with_event<Driver>(self, index, handle, "event_query", [&](Driver& driver, Event* event) -> ob_status {
     const std::shared_ptr<Record> record = latest(*event);
     if (record == nullptr) return OB_OK;
     const Device& device = record->point.timeline->device;
@@ -165,10 +158,7 @@ ob_status event_query(void* self, int32_t index, uint64_t handle) {
 }
 
 ob_status event_synchronize(void* self, int32_t index, uint64_t handle) {
-  return guarded("event_synchronize", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Event* event = nullptr;
-    if (const ob_status status = driver.find_event(index, handle, &event); status != OB_OK) return status;
+  return with_event<Driver>(self, index, handle, "event_synchronize", [&](Driver& driver, Event* event) -> ob_status {
     const std::shared_ptr<Record> record = latest(*event);
     return record == nullptr ? OB_OK : wait_for(record->point);
   });

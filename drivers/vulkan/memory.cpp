@@ -10,6 +10,7 @@ namespace vulkan {
 namespace {
 
 using support::guarded;
+using support::with_device;
 
 constexpr uint64_t kAlignment = 512;
 constexpr size_t kHostAlignment = 64;
@@ -55,10 +56,7 @@ ob_status try_buffer(Device& device, uint64_t bytes, uint32_t type, bool is_mapp
 }
 
 ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_address) {
-  return guarded("mem_alloc", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Device* device = nullptr;
-    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+  return with_device<Driver>(self, index, "mem_alloc", [&](Driver& driver, Device* device) -> ob_status {
     if (bytes == 0) return fail(OB_INVALID_ARGUMENT, "device %d: mem_alloc of 0 bytes", index);
     if (bytes > device->max_allocation) {
       return fail(OB_OUT_OF_MEMORY, "%s: %" PRIu64 " bytes are more than one allocation may have, %" PRIu64,
@@ -90,10 +88,7 @@ ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_add
 }
 
 ob_status mem_free(void* self, int32_t index, uint64_t address) {
-  return guarded("mem_free", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Device* device = nullptr;
-    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+  return with_device<Driver>(self, index, "mem_free", [&](Driver& driver, Device* device) -> ob_status {
     support::Range range;
     if (!device->memory.take(address, &range)) {
       return fail(OB_INVALID_ARGUMENT, "device %d: no allocation begins at 0x%" PRIx64, index, address);
@@ -106,10 +101,7 @@ ob_status mem_free(void* self, int32_t index, uint64_t address) {
 }
 
 ob_status mem_info(void* self, int32_t index, uint64_t* out_free, uint64_t* out_total) {
-  return guarded("mem_info", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Device* device = nullptr;
-    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+  return with_device<Driver>(self, index, "mem_info", [&](Driver& driver, Device* device) -> ob_status {
     *out_total = device->total_memory;
     const uint64_t allocated = device->allocated.load();
     *out_free = device->total_memory - std::min(allocated, device->total_memory);
@@ -128,10 +120,7 @@ ob_status mem_info(void* self, int32_t index, uint64_t* out_free, uint64_t* out_
 }
 
 ob_status host_address(void* self, int32_t index, uint64_t address, uint64_t bytes, uint64_t* out_address) {
-  return guarded("host_address", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Device* device = nullptr;
-    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+  return with_device<Driver>(self, index, "host_address", [&](Driver& driver, Device* device) -> ob_status {
     if (const ob_status status = device->memory.check(index, address, bytes); status != OB_OK) return status;
     *out_address = 0;
     if (!device->is_mapped) return OB_OK;

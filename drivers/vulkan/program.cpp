@@ -11,6 +11,7 @@ namespace vulkan {
 namespace {
 
 using support::guarded;
+using support::with_device;
 
 constexpr uint32_t kPushedBytes = 128;  // every device pushes that much
 constexpr const char* kBinaryHead = "torch_outboard SPIR-V 1";
@@ -44,10 +45,7 @@ ob_status read_words(const Device& device, const std::string& given, const std::
 }
 
 ob_status build(void* self, int32_t index, const ob_program_source* source, uint64_t* out_program) {
-  return guarded("program_build", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Device* device = nullptr;
-    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+  return with_device<Driver>(self, index, "program_build", [&](Driver& driver, Device* device) -> ob_status {
     const std::string code(static_cast<const char*>(source->code), source->code_size);
     const std::string name = source->language;
     if (name != "slang" && name != "spirv" && name != OB_LANGUAGE_BINARY) {

@@ -11,6 +11,8 @@ namespace vulkan {
 namespace {
 
 using support::guarded;
+using support::with_device;
+using support::with_stream;
 
 constexpr uint64_t kChunkBytes = 64 << 10;
 constexpr size_t kFreeChunks = 64;
@@ -148,10 +150,7 @@ void sweep(Device& device) {
 }
 
 ob_status stream_create(void* self, int32_t index, int32_t priority, uint64_t* out_stream) {
-  return guarded("stream_create", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Device* device = nullptr;
-    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+  return with_device<Driver>(self, index, "stream_create", [&](Driver& driver, Device* device) -> ob_status {
     if (priority != 0) return fail(OB_INVALID_ARGUMENT, "device %d: a stream's priority is 0, not %d", index, priority);
     sweep(*device);
     std::unique_ptr<Stream> stream;
@@ -183,19 +182,12 @@ ob_status stream_destroy(void* self, int32_t index, uint64_t handle) {
 }
 
 ob_status stream_synchronize(void* self, int32_t index, uint64_t handle) {
-  return guarded("stream_synchronize", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Stream* stream = nullptr;
-    if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
-    return drain(*stream);
-  });
+  return with_stream<Driver>(self, index, handle, "stream_synchronize",
+                             [&](Driver& driver, Stream* stream) -> ob_status { return drain(*stream); });
 }
 
 ob_status stream_query(void* self, int32_t index, uint64_t handle) {
-  return guarded("stream_query", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Stream* stream = nullptr;
-    if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
+  return with_stream<Driver>(self, index, handle, "stream_query", [&](Driver& driver, Stream* stream) -> ob_status {
     uint64_t value = 0;
     {
       const std::lock_guard lock(stream->mutex);

@@ -15,6 +15,7 @@ namespace vulkan {
 namespace {
 
 using support::guarded;
+using support::with_device;
 
 constexpr uint32_t kMostQueues = 8;
 
@@ -23,30 +24,7 @@ Driver& driver_of(void* self) {
 }
 
 int32_t device_count(void* self) {
-  Driver& driver = driver_of(self);
-  int32_t count = 0;
-  const ob_status status = guarded("device_count", [&]() -> ob_status {
-    const std::lock_guard lock(driver.mutex);
-    if (driver.is_enumerated && driver.owner == getpid()) {
-      count = static_cast<int32_t>(driver.enumeration.devices.size());
-      return OB_OK;
-    }
-    if (!driver.is_probed) {
-      driver.probed_count = probe(driver.options, &driver.enumeration);
-      driver.is_probed = true;
-      for (const std::string& line : driver.enumeration.left_out) {
-        if (driver.probed_count > 0) std::fprintf(stderr, "torch_outboard: %s\n", line.c_str());
-      }
-    }
-    count = driver.probed_count;
-    if (count == 0) return fail(OB_UNAVAILABLE, "%s", driver.enumeration.error.c_str());
-    return OB_OK;
-  });
-  return status == OB_OK ? count : -status;
-}
-
-void copy_name(const std::string& text, char* out, size_t size) {
-  std::snprintf(out, size, "%s", text.c_str());
+  return support::count_devices(driver_of(self), probe);
 }
 
 const char* vendor_of(uint32_t id) {
@@ -240,10 +218,7 @@ ob_status device_open(void* self, int32_t index) {
 }
 
 ob_status device_close(void* self, int32_t index) {
-  return guarded("device_close", [&]() -> ob_status {
-    Driver& driver = driver_of(self);
-    Device* device = nullptr;
-    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
+  return with_device<Driver>(self, index, "device_close", [&](Driver& driver, Device* device) -> ob_status {
     driver.devices[index].store(nullptr);
     end_device(driver, *device);
     const std::lock_guard lock(driver.mutex);
@@ -262,10 +237,10 @@ ob_status device_properties(void* self, int32_t index, ob_device_properties* out
     const FoundDevice& found = device->found;
     const VkPhysicalDeviceLimits& limits = found.properties.limits;
     ob_device_properties p = {};
-    copy_name(found.name(), p.name, sizeof p.name);
-    copy_name(vendor_of(found.properties.vendorID), p.vendor, sizeof p.vendor);
-    copy_name(found.name(), p.architecture, sizeof p.architecture);
-    copy_name(found.properties12.driverInfo, p.driver_version, sizeof p.driver_version);
+    support::copy_name(found.name(), p.name);
+    support::copy_name(vendor_of(found.properties.vendorID), p.vendor);
+    support::copy_name(found.name(), p.architecture);
+    support::copy_name(found.properties12.driverInfo, p.driver_version);
     std::memcpy(p.uuid, found.properties11.deviceUUID, sizeof p.uuid);
     p.major = static_cast<int32_t>(found.properties.apiVersion >> 22 & 0x7F);
     p.minor = static_cast<int32_t>(found.properties.apiVersion >> 12 & 0x3FF);
@@ -304,10 +279,7 @@ ob_status Driver::find_devices(int32_t index, const FoundDevice** out_found) {
 }
 
 ob_status Driver::find_open(int32_t index, Device** out_device) {
-  Device* device = index >= 0 && index < kMaxDevices ? devices[index].load(std::memory_order_acquire) : nullptr;
-  if (device == nullptr) return fail(OB_INVALID_ARGUMENT, "device %d is not there or not open", index);
-  *out_device = device;
-  return OB_OK;
+  return support::find_open(devices, index, out_device);
 }
 
 ob_status Driver::find_stream(int32_t index, uint64_t handle, Stream** out_stream) {

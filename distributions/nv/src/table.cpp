@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "driver.h"
+#include "torch_outboard/support/lookup.h"
 #include "torch_outboard/support/table.h"
 
 namespace nv {
@@ -255,11 +256,7 @@ ob_status Driver::find_id(int32_t index, CUdevice* out_id) {
 }
 
 ob_status Driver::find_open(int32_t index, Device** out_device) {
-  Device* device = index >= 0 && index < kMaxDevices ? devices[index].load(std::memory_order_acquire) : nullptr;
-  if (device == nullptr) [[unlikely]]
-    return fail(OB_INVALID_ARGUMENT, "device %d is not there or not open", index);
-  *out_device = device;
-  return OB_OK;
+  return support::find_open(devices, index, out_device);
 }
 
 ob_status Driver::find_event(int32_t index, uint64_t handle, CUevent* out_event) {

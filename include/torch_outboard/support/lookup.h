@@ -5,7 +5,9 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cinttypes>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -33,6 +35,31 @@ int32_t count_in_child(Work&& work, const char* runtime, const char* advice, Enu
   out_enumeration->error = lines[1];
   out_enumeration->left_out.assign(lines.begin() + 2, lines.end());
   return static_cast<int32_t>(std::strtol(lines[0].c_str(), nullptr, 10));
+}
+
+// Return the number of devices, or a negative status. `probe(options, &enumeration)` counts
+// them until this process has opened the runtime itself.
+template <class Driver, class Probe>
+int32_t count_devices(Driver& driver, Probe&& probe) {
+  int32_t count = 0;
+  const ob_status status = guarded("device_count", [&]() -> ob_status {
+    const std::lock_guard lock(driver.mutex);
+    if (driver.is_enumerated && driver.owner == getpid()) {
+      count = static_cast<int32_t>(driver.enumeration.devices.size());
+      return OB_OK;
+    }
+    if (!driver.is_probed) {
+      driver.probed_count = probe(driver.options, &driver.enumeration);
+      driver.is_probed = true;
+      for (const std::string& line : driver.enumeration.left_out) {
+        if (driver.probed_count > 0) std::fprintf(stderr, "torch_outboard: %s\n", line.c_str());
+      }
+    }
+    count = driver.probed_count;
+    if (count == 0) return fail(OB_UNAVAILABLE, "%s", driver.enumeration.error.c_str());
+    return OB_OK;
+  });
+  return status == OB_OK ? count : -status;
 }
 
 // Open the runtime at the first call, once a process, and find a device in it.
@@ -68,6 +95,17 @@ ob_status find_devices(Driver& driver, const char* runtime, Enumerate&& enumerat
   return OB_OK;
 }
 
+// Find an open device.
+template <class Device, size_t kCount>
+ob_status find_open(const std::atomic<Device*> (&devices)[kCount], int32_t index, Device** out_device) {
+  const bool is_index = index >= 0 && static_cast<size_t>(index) < kCount;
+  Device* device = is_index ? devices[index].load(std::memory_order_acquire) : nullptr;
+  if (device == nullptr) [[unlikely]]
+    return fail(OB_INVALID_ARGUMENT, "device %d is not there or not open", index);
+  *out_device = device;
+  return OB_OK;
+}
+
 // Find a stream or an event of a device. `device_of` is the member that has the device's number.
 template <class T, uint8_t kKind>
 ob_status find_owned(const Handles<std::unique_ptr<T>, kKind>& handles, int32_t T::* device_of, const char* what,
@@ -80,6 +118,39 @@ ob_status find_owned(const Handles<std::unique_ptr<T>, kKind>& handles, int32_t 
   }
   *out_object = found->get();
   return OB_OK;
+}
+
+// Run an entry's body with the driver and the open device that it names.
+template <class Driver, class Body>
+ob_status with_device(void* self, int32_t index, const char* entry, Body&& body) noexcept {
+  return guarded(entry, [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    decltype(driver.devices[0].load()) device = nullptr;
+    const ob_status status = driver.find_open(index, &device);
+    return status == OB_OK ? body(driver, device) : status;
+  });
+}
+
+// Run an entry's body with the driver and a stream of the device.
+template <class Driver, class Body>
+ob_status with_stream(void* self, int32_t index, uint64_t handle, const char* entry, Body&& body) noexcept {
+  return guarded(entry, [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    decltype(driver.streams.find(handle)->get()) stream = nullptr;
+    const ob_status status = driver.find_stream(index, handle, &stream);
+    return status == OB_OK ? body(driver, stream) : status;
+  });
+}
+
+// Run an entry's body with the driver and an event of the device.
+template <class Driver, class Body>
+ob_status with_event(void* self, int32_t index, uint64_t handle, const char* entry, Body&& body) noexcept {
+  return guarded(entry, [&]() -> ob_status {
+    Driver& driver = *static_cast<Driver*>(self);
+    decltype(driver.events.find(handle)->get()) event = nullptr;
+    const ob_status status = driver.find_event(index, handle, &event);
+    return status == OB_OK ? body(driver, event) : status;
+  });
 }
 
 }  // namespace support

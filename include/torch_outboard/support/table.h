@@ -20,6 +20,12 @@ void return_struct(Struct value, Struct* out_value) {
   std::memcpy(out_value, &value, value.struct_size);
 }
 
+// Write a property's text, cut to its field.
+template <size_t kSize>
+void copy_name(const std::string& text, char (&out)[kSize]) {
+  copy_text(text.c_str(), out, kSize);
+}
+
 // The body of ob_driver_table: parse the options, and let `fill(options,
 // table)` set the entries and `self`.
 template <class Options, class Fill>
