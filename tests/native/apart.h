@@ -15,8 +15,9 @@
 
 // Runs each test in a process of its own, since a runtime is started
 // once and a lost device stays lost.
-inline int run_tests_apart(int argc, char** argv, const std::vector<Test>& tests) {
-  if (argc != 2) return run_tests(argc, argv, tests);
+inline int run_tests_apart(int argc, char** argv) {
+  if (argc != 2) return run_tests(argc, argv);
+  const std::vector<Test>& tests = all_tests();
   int failed = 0;
   for (const Test& test : tests) {
     const pid_t child = fork();

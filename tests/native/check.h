@@ -159,21 +159,36 @@ inline uint64_t address_of(const void* pointer) {
   return reinterpret_cast<uint64_t>(pointer);
 }
 
-// A test is a function of the library's path.
 struct Test {
   const char* name;
   void (*run)(const char* path);
 };
 
+// The program's tests, in the order in which they are written.
+inline std::vector<Test>& all_tests() {
+  static std::vector<Test> tests;
+  return tests;
+}
+
+struct Registration {
+  Registration(const char* name, void (*run)(const char* path)) { all_tests().push_back({name, run}); }
+};
+
+// A test is a function of the library's path: TEST(kernels_run) { … }
+#define TEST(name)                                  \
+  void name(const char* path);                      \
+  const Registration name##_is_a_test(#name, name); \
+  void name([[maybe_unused]] const char* path)
+
 // Runs all tests, or those named after the path; says which failed and gives the exit status.
-inline int run_tests(int argc, char** argv, const std::vector<Test>& tests) {
+inline int run_tests(int argc, char** argv) {
   if (argc < 2) {
     std::fprintf(stderr, "usage: %s LIBRARY [TEST...]\n", argv[0]);
     return 1;
   }
   int ran = 0;
   int failed = 0;
-  for (const Test& test : tests) {
+  for (const Test& test : all_tests()) {
     bool is_wanted = argc == 2;
     for (int i = 2; i < argc; ++i) is_wanted = is_wanted || std::strcmp(argv[i], test.name) == 0;
     if (!is_wanted) continue;

@@ -9,7 +9,7 @@ bool is_there(ob_status status) {
   return status != OB_UNIMPLEMENTED;
 }
 
-void table_is_whole(const char* path) {
+TEST(table_is_whole) {
   const Library driver(path);
   if (!CHECK_OK(driver.status)) return;
   CHECK(driver.table.struct_size == sizeof(ob_driver));
@@ -23,7 +23,7 @@ void table_is_whole(const char* path) {
   CHECK(driver->device_count(driver.self()) > 0);
 }
 
-void short_table_is_respected(const char* path) {
+TEST(short_table_is_respected) {
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   const auto symbol = reinterpret_cast<ob_driver_table_fn>(dlsym(library, OB_DRIVER_TABLE_SYMBOL));
   const ob_options options = {sizeof(ob_options), 0, nullptr, nullptr};
@@ -43,7 +43,7 @@ void short_table_is_respected(const char* path) {
 
 // What a core knows of a device, and what one with a shorter struct knows: its fields are
 // filled, and nothing behind them is written.
-void short_properties_are_respected(const char* path) {
+TEST(short_properties_are_respected) {
   constexpr size_t kKnown[] = {offsetof(ob_device_properties, machine), sizeof(ob_device_properties)};
   const Library driver(path);
   for (const size_t known : kKnown) {
@@ -61,7 +61,7 @@ void short_properties_are_respected(const char* path) {
   }
 }
 
-void unknown_options_are_refused(const char* path) {
+TEST(unknown_options_are_refused) {
   const Library driver(path, {{"no_such_option", "1"}});
   CHECK(driver.status == OB_INVALID_ARGUMENT);
   CHECK(driver.error.find("no_such_option") != std::string::npos);
@@ -77,7 +77,7 @@ struct Opened {
   Library driver;
 };
 
-void copies_arrive(const char* path) {
+TEST(copies_arrive) {
   const Opened opened(path);
   const Library& driver = opened.driver;
   const uint64_t stream = driver.stream();
@@ -102,7 +102,7 @@ void copies_arrive(const char* path) {
   CHECK_OK(driver->stream_destroy(driver.self(), 0, stream));
 }
 
-void events_order_streams(const char* path) {
+TEST(events_order_streams) {
   const Opened opened(path);
   const Library& driver = opened.driver;
   const uint64_t first = driver.stream();
@@ -127,7 +127,7 @@ void events_order_streams(const char* path) {
   CHECK_OK(driver->stream_destroy(driver.self(), 0, second));
 }
 
-void mistakes_are_errors(const char* path) {
+TEST(mistakes_are_errors) {
   const Opened opened(path);
   const Library& driver = opened.driver;
   const int32_t count = driver->device_count(driver.self());
@@ -170,7 +170,7 @@ void mistakes_are_errors(const char* path) {
   }
 }
 
-void host_work_is_called_once(const char* path) {
+TEST(host_work_is_called_once) {
   const Opened opened(path);
   const Library& driver = opened.driver;
   if (driver->host_callback == nullptr) return;
@@ -193,7 +193,7 @@ void host_work_is_called_once(const char* path) {
 }
 
 // What the core queues for its operators follows the same events as copies do.
-void host_work_waits_for_events(const char* path) {
+TEST(host_work_waits_for_events) {
   const Opened opened(path);
   const Library& driver = opened.driver;
   if (driver->host_callback == nullptr) return;
@@ -219,14 +219,5 @@ void host_work_waits_for_events(const char* path) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return run_tests(argc, argv,
-                   {{"table_is_whole", table_is_whole},
-                    {"short_table_is_respected", short_table_is_respected},
-                    {"short_properties_are_respected", short_properties_are_respected},
-                    {"unknown_options_are_refused", unknown_options_are_refused},
-                    {"copies_arrive", copies_arrive},
-                    {"events_order_streams", events_order_streams},
-                    {"mistakes_are_errors", mistakes_are_errors},
-                    {"host_work_is_called_once", host_work_is_called_once},
-                    {"host_work_waits_for_events", host_work_waits_for_events}});
+  return run_tests(argc, argv);
 }

@@ -17,7 +17,7 @@ ob_status query(const Library& driver, uint64_t event) {
   return driver->event_query(driver.self(), 0, event);
 }
 
-void a_stream_waits_for_the_host(const char* path) {
+TEST(a_stream_waits_for_the_host) {
   const Library driver(path);
   driver.open();
   const uint64_t waiting = driver.stream();
@@ -45,7 +45,7 @@ void a_stream_waits_for_the_host(const char* path) {
 }
 
 // Events behind an event of the host, and streams that wait for those.
-void records_lie_behind_the_wait(const char* path) {
+TEST(records_lie_behind_the_wait) {
   const Library driver(path);
   driver.open();
   const uint64_t first = driver.stream();
@@ -72,7 +72,7 @@ void records_lie_behind_the_wait(const char* path) {
   CHECK(done == 2);
 }
 
-void the_host_waits_for_the_host(const char* path) {
+TEST(the_host_waits_for_the_host) {
   const Library driver(path);
   driver.open();
   const uint64_t event = driver.event(OB_EVENT_HOST);
@@ -86,7 +86,7 @@ void the_host_waits_for_the_host(const char* path) {
   host.join();
 }
 
-void bad_input_is_refused(const char* path) {
+TEST(bad_input_is_refused) {
   const Library driver(path);
   driver.open();
   const uint64_t stream = driver.stream();
@@ -107,7 +107,7 @@ void bad_input_is_refused(const char* path) {
   CHECK_OK(driver.sync(stream));
 }
 
-void destroying_releases(const char* path) {
+TEST(destroying_releases) {
   const Library driver(path);
   driver.open();
   const uint64_t stream = driver.stream();
@@ -121,7 +121,7 @@ void destroying_releases(const char* path) {
 }
 
 // Many streams wait for many events, which threads signal in any order.
-void threads_signal(const char* path) {
+TEST(threads_signal) {
   const Library driver(path);
   driver.open();
   constexpr int kStreams = 4;
@@ -161,11 +161,5 @@ void threads_signal(const char* path) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return run_tests(argc, argv,
-                   {{"a_stream_waits_for_the_host", a_stream_waits_for_the_host},
-                    {"records_lie_behind_the_wait", records_lie_behind_the_wait},
-                    {"the_host_waits_for_the_host", the_host_waits_for_the_host},
-                    {"bad_input_is_refused", bad_input_is_refused},
-                    {"destroying_releases", destroying_releases},
-                    {"threads_signal", threads_signal}});
+  return run_tests(argc, argv);
 }

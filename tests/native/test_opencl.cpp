@@ -16,14 +16,14 @@ const char* fake() {
   return std::getenv("OB_FAKE");
 }
 
-void no_loader(const char* path) {
+TEST(no_loader) {
   const Library driver(path, {{"library", "/nowhere/libOpenCL.so.1"}});
   CHECK(driver->device_count(driver.self()) == -OB_UNAVAILABLE);
   CHECK(driver.error_has("there is no OpenCL") && driver.error_has("Install"));
   CHECK_STATUS(driver->device_open(driver.self(), 0), OB_UNAVAILABLE);
 }
 
-void no_platform(const char* path) {
+TEST(no_platform) {
   setenv("OCL_ICD_VENDORS", "/nowhere", 1);
   const Library driver(path);
   const int32_t count = driver->device_count(driver.self());
@@ -32,7 +32,7 @@ void no_platform(const char* path) {
   CHECK(driver.error_has("finds no platform") && driver.error_has("OCL_ICD_VENDORS"));
 }
 
-void no_such_platform(const char* path) {
+TEST(no_such_platform) {
   const Library by_option(path, {{"platform", "no such platform"}});
   CHECK(by_option->device_count(by_option.self()) == -OB_UNAVAILABLE);
   CHECK(by_option.error_has("no such platform") && by_option.error_has("the platforms are"));
@@ -42,7 +42,7 @@ void no_such_platform(const char* path) {
   CHECK(by_environment.error_has("nor this"));
 }
 
-void visible_devices_are_chosen(const char* path) {
+TEST(visible_devices_are_chosen) {
   setenv("OPENCL_VISIBLE_DEVICES", "0", 1);
   const Library one(path);
   CHECK(one->device_count(one.self()) == 1);
@@ -54,12 +54,12 @@ void visible_devices_are_chosen(const char* path) {
   }
 }
 
-void bad_options_are_refused(const char* path) {
+TEST(bad_options_are_refused) {
   CHECK(Library(path, {{"device_type", "toaster"}}).error.find("toaster") != std::string::npos);
   CHECK(Library(path, {{"cache", "maybe"}}).error.find("maybe") != std::string::npos);
 }
 
-void devices_without_svm_are_left_out(const char* path) {
+TEST(devices_without_svm_are_left_out) {
   if (fake() == nullptr) return skip("devices_without_svm_are_left_out", "OB_FAKE is not set");
   setenv("FAKE_OPENCL", "no_svm", 1);
   const Library driver(path, {{"library", fake()}});
@@ -67,7 +67,7 @@ void devices_without_svm_are_left_out(const char* path) {
   CHECK(driver.error_has("is left out") && driver.error_has("no shared virtual memory"));
 }
 
-void a_crash_while_counting_is_told(const char* path) {
+TEST(a_crash_while_counting_is_told) {
   if (fake() == nullptr) return skip("a_crash_while_counting_is_told", "OB_FAKE is not set");
   setenv("FAKE_OPENCL", "crash", 1);
   const Library driver(path, {{"library", fake()}});
@@ -75,7 +75,7 @@ void a_crash_while_counting_is_told(const char* path) {
   CHECK(driver.error_has("signal"));
 }
 
-void a_device_vanishes(const char* path) {
+TEST(a_device_vanishes) {
   if (fake() == nullptr) return skip("a_device_vanishes", "OB_FAKE is not set");
   const Library driver(path, {{"library", fake()}});
   driver.open();
@@ -86,7 +86,7 @@ void a_device_vanishes(const char* path) {
   CHECK(driver.error_has("CL_DEVICE_NOT_AVAILABLE"));
 }
 
-void an_illegal_access_loses_the_device(const char* path) {
+TEST(an_illegal_access_loses_the_device) {
   if (fake() == nullptr) return skip("an_illegal_access_loses_the_device", "OB_FAKE is not set");
   const Library driver(path, {{"library", fake()}});
   driver.open();
@@ -97,7 +97,7 @@ void an_illegal_access_loses_the_device(const char* path) {
   CHECK_STATUS(driver.sync(stream), OB_DEVICE_LOST);
 }
 
-void streams_run_out(const char* path) {
+TEST(streams_run_out) {
   if (fake() == nullptr) return skip("streams_run_out", "OB_FAKE is not set");
   setenv("FAKE_OPENCL", "queues", 1);
   const Library driver(path, {{"library", fake()}});
@@ -109,7 +109,7 @@ void streams_run_out(const char* path) {
   CHECK(driver.error_has("no more streams"));
 }
 
-void the_host_loses_access_by_an_option(const char* path) {
+TEST(the_host_loses_access_by_an_option) {
   const Library driver(path, {{"host_access", "0"}, {"platform", "portable computing"}});
   if (driver->device_count(driver.self()) <= 0) return skip("the_host_loses_access_by_an_option", "PoCL");
   driver.open();
@@ -125,7 +125,7 @@ void the_host_loses_access_by_an_option(const char* path) {
   CHECK(Library(path, {{"host_access", "maybe"}}).error.find("host_access is 0 or 1") != std::string::npos);
 }
 
-void coarse_memory_has_no_host_address(const char* path) {
+TEST(coarse_memory_has_no_host_address) {
   if (fake() == nullptr) return skip("coarse_memory_has_no_host_address", "OB_FAKE is not set");
   setenv("FAKE_OPENCL", "coarse", 1);
   setenv("POCL_DEVICES", "pthread pthread", 1);
@@ -152,7 +152,7 @@ void coarse_memory_has_no_host_address(const char* path) {
   CHECK_STATUS(driver->host_free(driver.self(), host), OB_INVALID_ARGUMENT);
 }
 
-void waits_cross_devices(const char* path) {
+TEST(waits_cross_devices) {
   setenv("POCL_DEVICES", "pthread pthread", 1);
   const Library driver(path);
   if (driver->device_count(driver.self()) < 2) return skip("waits_cross_devices", "there is one device");
@@ -184,7 +184,7 @@ kernel void scale(global float* x, const float factor, local float* scratch) {
 }
 )";
 
-void kernels_run(const char* path) {
+TEST(kernels_run) {
   const Library driver(path, {{"cache", "0"}});
   driver.open();
   uint64_t program = 0, kernel = 0, again = 0;
@@ -231,7 +231,7 @@ void kernels_run(const char* path) {
   CHECK_STATUS(driver->program_destroy(driver.self(), 0, program), OB_INVALID_ARGUMENT);
 }
 
-void addresses_in_memory(const char* path) {
+TEST(addresses_in_memory) {
   if (fake() == nullptr) return skip("addresses_in_memory", "OB_FAKE is not set");
   const Library driver(path, {{"library", fake()}, {"cache", "0"}});
   driver.open();
@@ -279,7 +279,7 @@ void addresses_in_memory(const char* path) {
   CHECK(found(second) == 7);
 }
 
-void one_kernel_from_many_threads(const char* path) {
+TEST(one_kernel_from_many_threads) {
   const Library driver(path, {{"cache", "0"}});
   driver.open();
   uint64_t program = 0, kernel = 0;
@@ -308,7 +308,7 @@ void one_kernel_from_many_threads(const char* path) {
   }
 }
 
-void a_failed_build_shows_log_and_source(const char* path) {
+TEST(a_failed_build_shows_log_and_source) {
   const Library driver(path, {{"cache", "0"}});
   driver.open();
   uint64_t program = 0;
@@ -319,7 +319,7 @@ void a_failed_build_shows_log_and_source(const char* path) {
   CHECK(driver.error_has("opencl_c"));
 }
 
-void binaries_are_taken_again(const char* path) {
+TEST(binaries_are_taken_again) {
   if (fake() == nullptr) return skip("binaries_are_taken_again", "OB_FAKE is not set");
   std::string bytes;
   // Asked for, since the fake stands on a runtime that keeps programs itself.
@@ -345,7 +345,7 @@ void binaries_are_taken_again(const char* path) {
   CHECK_STATUS(build(driver, OB_LANGUAGE_BINARY, "x" + bytes, &program), OB_INVALID_ARGUMENT);
 }
 
-void no_binary_if_nothing_is_kept(const char* path) {
+TEST(no_binary_if_nothing_is_kept) {
   const Library driver(path, {{"cache", "0"}});
   driver.open();
   uint64_t program = 0;
@@ -353,31 +353,31 @@ void no_binary_if_nothing_is_kept(const char* path) {
   CHECK(binary_of(driver, program, OB_UNIMPLEMENTED).empty() && driver.error_has("cache"));
 }
 
-void strided_copies_are_right(const char* path) {
+TEST(strided_copies_are_right) {
   const Library driver(path, {{"cache", "0"}});
   driver.open();
   check_strided_copies(driver, 150);
 }
 
-void fills_are_right(const char* path) {
+TEST(fills_are_right) {
   const Library driver(path);
   driver.open();
   check_fills(driver);
 }
 
-void queries_end(const char* path) {
+TEST(queries_end) {
   const Library driver(path);
   driver.open();
   check_queries_end(driver);
 }
 
-void event_times_are_right(const char* path) {
+TEST(event_times_are_right) {
   const Library driver(path);
   driver.open();
   check_event_times(driver);
 }
 
-void more_than_one_allocation_may_have(const char* path) {
+TEST(more_than_one_allocation_may_have) {
   const Library driver(path);
   driver.open();
   ob_device_properties properties = {};
@@ -388,7 +388,7 @@ void more_than_one_allocation_may_have(const char* path) {
   CHECK(driver.error_has("CL_DEVICE_MAX_MEM_ALLOC_SIZE"));
 }
 
-void a_forked_child_is_told(const char* path) {
+TEST(a_forked_child_is_told) {
   const Library driver(path);
   driver.open();
   CHECK(in_child([&] {
@@ -399,7 +399,7 @@ void a_forked_child_is_told(const char* path) {
         }) == 0);
 }
 
-void counting_survives_a_fork(const char* path) {
+TEST(counting_survives_a_fork) {
   const Library driver(path);
   const int32_t count = driver->device_count(driver.self());
   CHECK(count > 0);
@@ -413,31 +413,5 @@ void counting_survives_a_fork(const char* path) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return run_tests_apart(argc, argv,
-                         {{"no_loader", no_loader},
-                          {"no_platform", no_platform},
-                          {"no_such_platform", no_such_platform},
-                          {"visible_devices_are_chosen", visible_devices_are_chosen},
-                          {"bad_options_are_refused", bad_options_are_refused},
-                          {"devices_without_svm_are_left_out", devices_without_svm_are_left_out},
-                          {"a_crash_while_counting_is_told", a_crash_while_counting_is_told},
-                          {"a_device_vanishes", a_device_vanishes},
-                          {"an_illegal_access_loses_the_device", an_illegal_access_loses_the_device},
-                          {"streams_run_out", streams_run_out},
-                          {"the_host_loses_access_by_an_option", the_host_loses_access_by_an_option},
-                          {"coarse_memory_has_no_host_address", coarse_memory_has_no_host_address},
-                          {"waits_cross_devices", waits_cross_devices},
-                          {"kernels_run", kernels_run},
-                          {"addresses_in_memory", addresses_in_memory},
-                          {"one_kernel_from_many_threads", one_kernel_from_many_threads},
-                          {"a_failed_build_shows_log_and_source", a_failed_build_shows_log_and_source},
-                          {"binaries_are_taken_again", binaries_are_taken_again},
-                          {"no_binary_if_nothing_is_kept", no_binary_if_nothing_is_kept},
-                          {"strided_copies_are_right", strided_copies_are_right},
-                          {"fills_are_right", fills_are_right},
-                          {"queries_end", queries_end},
-                          {"event_times_are_right", event_times_are_right},
-                          {"more_than_one_allocation_may_have", more_than_one_allocation_may_have},
-                          {"a_forked_child_is_told", a_forked_child_is_told},
-                          {"counting_survives_a_fork", counting_survives_a_fork}});
+  return run_tests_apart(argc, argv);
 }

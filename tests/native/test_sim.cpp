@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kSchedules[] = {"normal", "inline", "lazy:7"};
 
-void streams_are_in_order(const char* path) {
+TEST(streams_are_in_order) {
   for (const char* schedule : kSchedules) {
     const Library driver(path, {{"schedule", schedule}, {"memory", "64MiB"}});
     driver.open();
@@ -31,7 +31,7 @@ void streams_are_in_order(const char* path) {
   }
 }
 
-void work_runs_beside_the_host(const char* path) {
+TEST(work_runs_beside_the_host) {
   const Library driver(path, {{"memory", "64MiB"}});
   driver.open();
   const uint64_t stream = driver.stream();
@@ -47,7 +47,7 @@ void work_runs_beside_the_host(const char* path) {
 }
 
 // With one worker: a stream that waits must not hold it.
-void waits_block_no_worker(const char* path) {
+TEST(waits_block_no_worker) {
   const Library driver(path, {{"memory", "64MiB"}, {"workers", "1"}});
   driver.open(0);
   driver.open(1);
@@ -72,7 +72,7 @@ void waits_block_no_worker(const char* path) {
   CHECK(done == 20);
 }
 
-void two_workers_run_two_streams(const char* path) {
+TEST(two_workers_run_two_streams) {
   const Library driver(path, {{"memory", "64MiB"}, {"workers", "2"}});
   driver.open();
   const uint64_t first = driver.stream();
@@ -94,7 +94,7 @@ void two_workers_run_two_streams(const char* path) {
 }
 
 // A wait is bound to the record before it, whatever happens to the event after.
-void waits_bind_to_the_latest_record(const char* path) {
+TEST(waits_bind_to_the_latest_record) {
   const Library driver(path, {{"memory", "64MiB"}, {"workers", "2"}});
   driver.open();
   const uint64_t slow = driver.stream();
@@ -126,7 +126,7 @@ void waits_bind_to_the_latest_record(const char* path) {
   CHECK(is_after);
 }
 
-void destroyed_streams_complete(const char* path) {
+TEST(destroyed_streams_complete) {
   for (const char* schedule : kSchedules) {
     const Library driver(path, {{"schedule", schedule}, {"memory", "64MiB"}});
     driver.open();
@@ -151,7 +151,7 @@ void destroyed_streams_complete(const char* path) {
   }
 }
 
-void destroy_with_work_under_way(const char* path) {
+TEST(destroy_with_work_under_way) {
   for (const char* schedule : kSchedules) {
     std::atomic<int> done{0};
     auto count = [&] { done.fetch_add(1); };
@@ -166,7 +166,7 @@ void destroy_with_work_under_way(const char* path) {
   }
 }
 
-void device_close_says_what_is_left(const char* path) {
+TEST(device_close_says_what_is_left) {
   const Library driver(path, {{"memory", "64MiB"}});
   driver.open();
   CHECK_STATUS(driver->device_open(driver.self(), 0), OB_FAILED_PRECONDITION);
@@ -185,7 +185,7 @@ void device_close_says_what_is_left(const char* path) {
   CHECK_OK(driver->mem_free(driver.self(), 0, driver.alloc(512)));
 }
 
-void events_have_times(const char* path) {
+TEST(events_have_times) {
   for (const char* schedule : kSchedules) {
     const Library driver(path, {{"schedule", schedule}, {"memory", "64MiB"}, {"latency", "2000000"}});
     driver.open();
@@ -216,7 +216,7 @@ void events_have_times(const char* path) {
   }
 }
 
-void failures_come_once(const char* path) {
+TEST(failures_come_once) {
   for (const char* schedule : kSchedules) {
     const Library driver(path, {{"schedule", schedule},
                                 {"memory", "64MiB"},
@@ -251,7 +251,7 @@ void failures_come_once(const char* path) {
   }
 }
 
-void options_are_checked(const char* path) {
+TEST(options_are_checked) {
   struct Bad {
     const char* key;
     const char* value;
@@ -300,7 +300,7 @@ void options_are_checked(const char* path) {
   CHECK(unsetenv("OUTBOARD_SIM_FAULT") == 0);
 }
 
-void bandwidth_is_modelled(const char* path) {
+TEST(bandwidth_is_modelled) {
   const Library driver(path, {{"memory", "64MiB"}, {"bandwidth", "1GiB"}});
   driver.open();
   const uint64_t stream = driver.stream();
@@ -317,7 +317,7 @@ void bandwidth_is_modelled(const char* path) {
   CHECK(elapsed >= 7.8);
 }
 
-void activity_is_recorded(const char* path) {
+TEST(activity_is_recorded) {
   for (const char* schedule : kSchedules) {
     const Library driver(path, {{"schedule", schedule}, {"memory", "64MiB"}});
     driver.open();
@@ -355,7 +355,7 @@ void activity_is_recorded(const char* path) {
 
 // Eight threads use eight streams of two devices, all of them all: records, waits,
 // copies, calls, destroyed events.
-void threads_and_streams(const char* path) {
+TEST(threads_and_streams) {
   for (const char* schedule : {"normal", "inline", "lazy:3"}) {
     for (const char* workers : {"1", "3"}) {
       const Library driver(path, {{"schedule", schedule}, {"memory", "64MiB"}, {"workers", workers}});
@@ -437,7 +437,7 @@ void threads_and_streams(const char* path) {
 }
 
 // Handles that are used while another thread destroys them: errors, never a crash.
-void handles_die_under_use(const char* path) {
+TEST(handles_die_under_use) {
   for (const char* schedule : kSchedules) {
     const Library driver(path, {{"schedule", schedule}, {"memory", "64MiB"}});
     driver.open();
@@ -494,7 +494,7 @@ int exit_with_work(const char* path) {
   return failed_checks.load();
 }
 
-void processes_exit_with_work_under_way(const char* path) {
+TEST(processes_exit_with_work_under_way) {
   const pid_t child = fork();
   if (child == 0) {
     execlp(program, program, path, kExitWithWork, static_cast<char*>(nullptr));
@@ -506,7 +506,7 @@ void processes_exit_with_work_under_way(const char* path) {
 }
 
 // A thread waits for another thread's task under way, as if it had been queued.
-void inline_waits_for_other_threads(const char* path) {
+TEST(inline_waits_for_other_threads) {
   const Library driver(path, {{"memory", "64MiB"}, {"schedule", "inline"}});
   driver.open();
   const uint64_t producer = driver.stream();
@@ -539,22 +539,5 @@ void inline_waits_for_other_threads(const char* path) {
 int main(int argc, char** argv) {
   program = argv[0];
   if (argc == 3 && std::strcmp(argv[2], kExitWithWork) == 0) return exit_with_work(argv[1]);
-  return run_tests(argc, argv,
-                   {{"streams_are_in_order", streams_are_in_order},
-                    {"work_runs_beside_the_host", work_runs_beside_the_host},
-                    {"waits_block_no_worker", waits_block_no_worker},
-                    {"two_workers_run_two_streams", two_workers_run_two_streams},
-                    {"waits_bind_to_the_latest_record", waits_bind_to_the_latest_record},
-                    {"destroyed_streams_complete", destroyed_streams_complete},
-                    {"destroy_with_work_under_way", destroy_with_work_under_way},
-                    {"device_close_says_what_is_left", device_close_says_what_is_left},
-                    {"events_have_times", events_have_times},
-                    {"processes_exit_with_work_under_way", processes_exit_with_work_under_way},
-                    {"inline_waits_for_other_threads", inline_waits_for_other_threads},
-                    {"failures_come_once", failures_come_once},
-                    {"options_are_checked", options_are_checked},
-                    {"bandwidth_is_modelled", bandwidth_is_modelled},
-                    {"activity_is_recorded", activity_is_recorded},
-                    {"threads_and_streams", threads_and_streams},
-                    {"handles_die_under_use", handles_die_under_use}});
+  return run_tests(argc, argv);
 }

@@ -45,7 +45,7 @@ std::string order_under(const char* path, const char* schedule) {
   return order;
 }
 
-void lazy_order_is_the_seeds(const char* path) {
+TEST(lazy_order_is_the_seeds) {
   std::vector<std::string> orders;
   for (const char* schedule : {"lazy:0", "lazy:1", "lazy:2", "lazy:3", "lazy:18446744073709551615", "pct:0", "pct:1",
                                "pct:2", "pct:18446744073709551615"}) {
@@ -57,7 +57,7 @@ void lazy_order_is_the_seeds(const char* path) {
 }
 
 // A consumer that forgot to wait reads too early in some seeds, one that waits in none.
-void lazy_shows_a_missing_wait(const char* path) {
+TEST(lazy_shows_a_missing_wait) {
   for (const bool waits : {false, true}) {
     int early = 0;
     for (int seed = 0; seed < 100; ++seed) {
@@ -107,7 +107,7 @@ bool reads_early(const char* path, uint64_t seed, int calls_before, bool waits) 
 }
 
 // Of twenty seeds one shows a missing wait, however much work is queued before the reader.
-void pct_shows_a_missing_wait_at_every_distance(const char* path) {
+TEST(pct_shows_a_missing_wait_at_every_distance) {
   for (const int calls_before : {0, 2, 8, 16, 64, 512}) {
     for (uint64_t first = 0; first < 200; first += 20) {
       int early = 0;
@@ -149,7 +149,7 @@ bool runs_in_order(const char* path, uint64_t seed, int depth, int before, uint6
 
 // Of the runs of a race of depth d, at least one in n (c + d - 1)^(d-1) shows it; `c`, of n
 // streams' calls, are run while another stream could run.
-void pct_keeps_its_bound(const char* path) {
+TEST(pct_keeps_its_bound) {
   for (const auto& [depth, before] : {std::pair{1, 8}, {2, 2}, {2, 8}, {2, 24}, {3, 0}, {3, 6}, {4, 1}}) {
     const int choices = 2 * before + depth;
     int bound = 2;
@@ -165,7 +165,7 @@ void pct_keeps_its_bound(const char* path) {
 
 // An odd seed's falls lie in an epoch of 4, 8, … or 4096 choices: the bound of those epochs that
 // the race fits in, each with a chance of one in eleven.
-void pct_keeps_its_bound_in_epochs(const char* path) {
+TEST(pct_keeps_its_bound_in_epochs) {
   constexpr int kBefore = 3, kDepth = 2, kRuns = 20000;
   double least = 0;
   for (int length = 8; length <= 4096; length *= 2) least += 1.0 / 11 / (2.0 * (length + kDepth - 1));
@@ -176,7 +176,7 @@ void pct_keeps_its_bound_in_epochs(const char* path) {
 
 // A run with fewer changes of ranks begins like the whole run, and more changes make no other run
 // than all do.
-void pct_changes_are_a_prefix(const char* path) {
+TEST(pct_changes_are_a_prefix) {
   const auto order = [path](const std::string& changes) {
     const Library driver(path, {{"schedule", "pct:7"}, {"depth", "5"}, {"changes", changes.c_str()}});
     driver.open();
@@ -212,7 +212,7 @@ void pct_changes_are_a_prefix(const char* path) {
   CHECK(common == whole.size() && changes > 1);
 }
 
-void errors_name_the_order(const char* path) {
+TEST(errors_name_the_order) {
   const auto error = [path](const char* schedule, const char* depth) {
     const Library driver(path, {{"schedule", schedule}, {"depth", depth}, {"memory", "1MiB"}, {"steps", "9"}});
     driver.open();
@@ -251,20 +251,12 @@ void polling_ends(const char* path, const char* schedule) {
   CHECK_OK(driver->stream_query(driver.self(), 0, stream));
 }
 
-void lazy_polling_ends(const char* path) {
+TEST(lazy_polling_ends) {
   for (const char* schedule : {"lazy:5", "pct:4", "pct:5"}) polling_ends(path, schedule);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  return run_tests(argc, argv,
-                   {{"lazy_order_is_the_seeds", lazy_order_is_the_seeds},
-                    {"lazy_shows_a_missing_wait", lazy_shows_a_missing_wait},
-                    {"pct_shows_a_missing_wait_at_every_distance", pct_shows_a_missing_wait_at_every_distance},
-                    {"pct_keeps_its_bound", pct_keeps_its_bound},
-                    {"pct_keeps_its_bound_in_epochs", pct_keeps_its_bound_in_epochs},
-                    {"pct_changes_are_a_prefix", pct_changes_are_a_prefix},
-                    {"errors_name_the_order", errors_name_the_order},
-                    {"lazy_polling_ends", lazy_polling_ends}});
+  return run_tests(argc, argv);
 }

@@ -36,7 +36,7 @@ void touch(uint64_t address) {
   *pointer = *pointer;
 }
 
-void stray_host_access_faults(const char* path) {
+TEST(stray_host_access_faults) {
   const Library driver(path, {{"memory", "64MiB"}, {"single_mapping", "0"}});
   driver.open();
   const uint64_t memory = driver.alloc(8192);
@@ -63,7 +63,7 @@ void stray_host_access_faults(const char* path) {
   CHECK(faults([&] { touch<char>(reserved + offset + (2 << 20)); }));
 }
 
-void limits_hold(const char* path) {
+TEST(limits_hold) {
   const Library driver(path, {{"memory", "64MiB"}});
   driver.open();
   uint64_t free = 0, total = 0, out = 0;
@@ -83,7 +83,7 @@ void limits_hold(const char* path) {
   CHECK(free == total);
 }
 
-void addresses_are_apart(const char* path) {
+TEST(addresses_are_apart) {
   const Library driver(path, {{"memory", "256MiB"}});
   driver.open();
   uint64_t random = 5;
@@ -121,7 +121,7 @@ void addresses_are_apart(const char* path) {
   CHECK(free == total);
 }
 
-void poison_fills(const char* path) {
+TEST(poison_fills) {
   const Library driver(path, {{"memory", "64MiB"}, {"poison", "1"}});
   driver.open();
   for (int i = 0; i < 2; ++i) {
@@ -133,7 +133,7 @@ void poison_fills(const char* path) {
   }
 }
 
-void mapping_works(const char* path) {
+TEST(mapping_works) {
   const Library driver(path, {{"memory", "64MiB"}});
   driver.open();
   constexpr uint64_t kUnit = 2 << 20;
@@ -176,7 +176,7 @@ void mapping_works(const char* path) {
   CHECK_OK(driver->device_close(driver.self(), 0));
 }
 
-void host_memory_is_tracked(const char* path) {
+TEST(host_memory_is_tracked) {
   const Library driver(path);
   void* pointer = nullptr;
   CHECK_OK(driver->host_alloc(driver.self(), 1000, &pointer));
@@ -197,7 +197,7 @@ void host_memory_is_tracked(const char* path) {
   CHECK_STATUS(driver->host_register(driver.self(), nullptr, 100), OB_INVALID_ARGUMENT);
 }
 
-void copies_reach_peers(const char* path) {
+TEST(copies_reach_peers) {
   const Library driver(path, {{"memory", "64MiB"}});
   driver.open(0);
   driver.open(1);
@@ -222,7 +222,7 @@ void copies_reach_peers(const char* path) {
   CHECK(host == 0);
 }
 
-void fills_repeat_patterns(const char* path) {
+TEST(fills_repeat_patterns) {
   const Library driver(path, {{"memory", "64MiB"}});
   driver.open();
   const uint64_t stream = driver.stream();
@@ -246,7 +246,7 @@ void fills_repeat_patterns(const char* path) {
 }
 
 // Random shapes, strides and element sizes against the plain loop.
-void strided_copies_are_right(const char* path) {
+TEST(strided_copies_are_right) {
   const Library driver(path, {{"memory", "64MiB"}});
   driver.open();
   const uint64_t stream = driver.stream();
@@ -334,7 +334,7 @@ void strided_copies_are_right(const char* path) {
   CHECK_STATUS(driver->copy_nd_async(driver.self(), 0, stream, &copy), OB_INVALID_ARGUMENT);
 }
 
-void memory_goes_to_other_processes(const char* path) {
+TEST(memory_goes_to_other_processes) {
   {
     const Library plain(path, {{"memory", "64MiB"}});
     CHECK(plain->ipc_export == nullptr && plain->ipc_open == nullptr && plain->ipc_close == nullptr);
@@ -382,15 +382,5 @@ void memory_goes_to_other_processes(const char* path) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return run_tests(argc, argv,
-                   {{"stray_host_access_faults", stray_host_access_faults},
-                    {"limits_hold", limits_hold},
-                    {"addresses_are_apart", addresses_are_apart},
-                    {"poison_fills", poison_fills},
-                    {"mapping_works", mapping_works},
-                    {"host_memory_is_tracked", host_memory_is_tracked},
-                    {"copies_reach_peers", copies_reach_peers},
-                    {"fills_repeat_patterns", fills_repeat_patterns},
-                    {"strided_copies_are_right", strided_copies_are_right},
-                    {"memory_goes_to_other_processes", memory_goes_to_other_processes}});
+  return run_tests(argc, argv);
 }

@@ -28,28 +28,28 @@ const char* slang(const char* test) {
   return found;
 }
 
-void no_loader(const char* path) {
+TEST(no_loader) {
   const Library driver(path, {{"library", "/nowhere/libvulkan.so.1"}});
   CHECK(driver->device_count(driver.self()) == -OB_UNAVAILABLE);
   CHECK(driver.error_has("there is no Vulkan") && driver.error_has("Install"));
   CHECK_STATUS(driver->device_open(driver.self(), 0), OB_UNAVAILABLE);
 }
 
-void no_driver(const char* path) {
+TEST(no_driver) {
   for (const char* variable : {"VK_DRIVER_FILES", "VK_ICD_FILENAMES"}) setenv(variable, "/nowhere.json", 1);
   const Library driver(path);
   CHECK(driver->device_count(driver.self()) == -OB_UNAVAILABLE);
   CHECK(driver.error_has("no driver that works") && driver.error_has("VK_DRIVER_FILES"));
 }
 
-void no_device(const char* path) {
+TEST(no_device) {
   if (!has_faults("no_device", "none")) return;
   const Library driver(path, {{"library", fake()}});
   CHECK(driver->device_count(driver.self()) == -OB_UNAVAILABLE);
   CHECK(driver.error_has("find no device"));
 }
 
-void no_such_device(const char* path) {
+TEST(no_such_device) {
   for (const char* wanted : {"no such device", "99"}) {
     const Library by_option(path, {{"device", wanted}});
     CHECK(by_option->device_count(by_option.self()) == -OB_UNAVAILABLE);
@@ -61,7 +61,7 @@ void no_such_device(const char* path) {
   CHECK(by_environment.error_has("nor this"));
 }
 
-void devices_are_chosen(const char* path) {
+TEST(devices_are_chosen) {
   if (!has_faults("devices_are_chosen", "twice")) return;
   const Library both(path, {{"library", fake()}});
   CHECK(both->device_count(both.self()) == 2);
@@ -74,26 +74,26 @@ void devices_are_chosen(const char* path) {
   }
 }
 
-void bad_options_are_refused(const char* path) {
+TEST(bad_options_are_refused) {
   CHECK(Library(path, {{"host_access", "maybe"}}).error.find("host_access is 0 or 1") != std::string::npos);
   CHECK(Library(path, {{"platform", "x"}}).error.find("there is no option 'platform'") != std::string::npos);
 }
 
-void old_devices_are_left_out(const char* path) {
+TEST(old_devices_are_left_out) {
   if (!has_faults("old_devices_are_left_out", "old")) return;
   const Library driver(path, {{"library", fake()}});
   CHECK(driver->device_count(driver.self()) == -OB_UNAVAILABLE);
   CHECK(driver.error_has("is left out") && driver.error_has("it has Vulkan 1.2.0, and 1.3 is needed"));
 }
 
-void one_of_two_is_left_out(const char* path) {
+TEST(one_of_two_is_left_out) {
   if (!has_faults("one_of_two_is_left_out", "twice,one_old")) return;
   const Library driver(path, {{"library", fake()}});
   CHECK(driver->device_count(driver.self()) == 1);
   driver.open();
 }
 
-void a_missing_feature_is_named(const char* path) {
+TEST(a_missing_feature_is_named) {
   if (!has_faults("a_missing_feature_is_named", "no_int64")) return;
   const Library driver(path, {{"library", fake()}});
   CHECK(driver->device_count(driver.self()) == -OB_UNAVAILABLE);
@@ -107,7 +107,7 @@ ob_device_properties properties_of(const Library& driver) {
   return properties;
 }
 
-void a_small_device_says_so(const char* path) {
+TEST(a_small_device_says_so) {
   if (!has_faults("a_small_device_says_so", "small,no_float64,no_int16,gpu,no_clocks")) return;
   const Library driver(path, {{"library", fake()}});
   const ob_device_properties properties = properties_of(driver);
@@ -127,14 +127,14 @@ void a_small_device_says_so(const char* path) {
   CHECK(milliseconds == 0);
 }
 
-void a_crash_while_counting_is_told(const char* path) {
+TEST(a_crash_while_counting_is_told) {
   if (!has_faults("a_crash_while_counting_is_told", "crash")) return;
   const Library driver(path, {{"library", fake()}});
   CHECK(driver->device_count(driver.self()) == -OB_UNAVAILABLE);
   CHECK(driver.error_has("signal"));
 }
 
-void a_device_is_lost(const char* path) {
+TEST(a_device_is_lost) {
   for (const char* fault : {"lost", "lost_in_wait"}) {
     if (!has_faults("a_device_is_lost", "")) return;
     const Library driver(path, {{"library", fake()}});
@@ -157,7 +157,7 @@ void a_device_is_lost(const char* path) {
   }
 }
 
-void a_refused_submission_is_told_once(const char* path) {
+TEST(a_refused_submission_is_told_once) {
   if (!has_faults("a_refused_submission_is_told_once", "")) return;
   const Library driver(path, {{"library", fake()}});
   driver.open();
@@ -182,7 +182,7 @@ void a_refused_submission_is_told_once(const char* path) {
   CHECK_OK(driver.sync(stream));
 }
 
-void memory_runs_out(const char* path) {
+TEST(memory_runs_out) {
   if (!has_faults("memory_runs_out", "")) return;
   const Library driver(path, {{"library", fake()}});
   driver.open();
@@ -204,7 +204,7 @@ void memory_runs_out(const char* path) {
   CHECK_OK(driver->mem_free(driver.self(), 0, driver.alloc(1 << 20)));
 }
 
-void copies_without_host_access(const char* path) {
+TEST(copies_without_host_access) {
   const Library driver(path, {{"host_access", "0"}});
   driver.open();
   CHECK(properties_of(driver).addresses_host_memory == 0);
@@ -220,7 +220,7 @@ void copies_without_host_access(const char* path) {
   CHECK(back == out);
 }
 
-void copies_and_waits_cross_devices(const char* path) {
+TEST(copies_and_waits_cross_devices) {
   if (!has_faults("copies_and_waits_cross_devices", "twice")) return;
   for (const char* access : {"0", "1"}) {
     const Library driver(path, {{"library", fake()}, {"host_access", access}});
@@ -261,7 +261,7 @@ void copies_and_waits_cross_devices(const char* path) {
 }
 
 // A chain of waits through all streams, which share the device's queues.
-void waits_go_round(const char* path) {
+TEST(waits_go_round) {
   const Library driver(path);
   driver.open();
   std::vector<uint64_t> streams(40);
@@ -287,7 +287,7 @@ void waits_go_round(const char* path) {
 }
 
 // Streams keep what lies behind an event of the host, and all others go on, in the same queue.
-void streams_wait_for_the_host(const char* path) {
+TEST(streams_wait_for_the_host) {
   if (!has_faults("streams_wait_for_the_host", "twice")) return;
   const Library driver(path, {{"library", fake()}});
   driver.open();
@@ -327,7 +327,7 @@ void streams_wait_for_the_host(const char* path) {
   }
 }
 
-void a_device_is_closed(const char* path) {
+TEST(a_device_is_closed) {
   const Library driver(path);
   for (int round = 0; round < 2; ++round) {
     driver.open();
@@ -362,7 +362,7 @@ void scale(uint3 group : SV_GroupID, uint3 item : SV_GroupThreadID) {
 }
 )";
 
-void no_compiler(const char* path) {
+TEST(no_compiler) {
   const Library driver(path, {{"slang", "/nowhere/libslang-compiler.so"}});
   driver.open();
   uint64_t program = 0;
@@ -370,7 +370,7 @@ void no_compiler(const char* path) {
   CHECK(driver.error_has("pip install slangtorch") && driver.error_has("/nowhere"));
 }
 
-void kernels_run(const char* path) {
+TEST(kernels_run) {
   const char* compiler = slang("kernels_run");
   // of which a dispatch has three
   if (compiler == nullptr || !has_faults("kernels_run", "few_groups")) return;
@@ -432,7 +432,7 @@ void kernels_run(const char* path) {
 
 // Fields that the sum of the arguments puts elsewhere than the kernel, and arguments that are too
 // large to be pushed.
-void arguments_lie_where_the_kernel_reads_them(const char* path) {
+TEST(arguments_lie_where_the_kernel_reads_them) {
   const char* compiler = slang("arguments_lie_where_the_kernel_reads_them");
   if (compiler == nullptr) return;
   const Library driver(path, {{"slang", compiler}});
@@ -476,7 +476,7 @@ void arguments_lie_where_the_kernel_reads_them(const char* path) {
   CHECK_OK(driver.sync(stream));
 }
 
-void one_kernel_from_many_threads(const char* path) {
+TEST(one_kernel_from_many_threads) {
   const char* compiler = slang("one_kernel_from_many_threads");
   if (compiler == nullptr) return;
   const Library driver(path, {{"slang", compiler}});
@@ -516,7 +516,7 @@ void put(uint3 item : SV_GroupThreadID) { given.x[item.x] = given.value; }
   }
 }
 
-void a_failed_build_shows_log_and_source(const char* path) {
+TEST(a_failed_build_shows_log_and_source) {
   const char* compiler = slang("a_failed_build_shows_log_and_source");
   if (compiler == nullptr) return;
   const Library driver(path, {{"slang", compiler}});
@@ -537,7 +537,7 @@ void a_failed_build_shows_log_and_source(const char* path) {
   CHECK(driver.error_has("within an instruction"));
 }
 
-void binaries_need_no_compiler(const char* path) {
+TEST(binaries_need_no_compiler) {
   const char* compiler = slang("binaries_need_no_compiler");
   if (compiler == nullptr || !has_faults("binaries_need_no_compiler", "")) return;
   std::string bytes;
@@ -579,7 +579,7 @@ void binaries_need_no_compiler(const char* path) {
   CHECK_OK(driver.sync(stream));
 }
 
-void strided_copies_are_right(const char* path) {
+TEST(strided_copies_are_right) {
   const char* compiler = std::getenv("OB_SLANG");
   for (const char* one : {compiler == nullptr ? "/nowhere" : compiler}) {
     const Library driver(path, {{"slang", one}});
@@ -588,13 +588,13 @@ void strided_copies_are_right(const char* path) {
   }
 }
 
-void strided_copies_without_a_compiler(const char* path) {
+TEST(strided_copies_without_a_compiler) {
   const Library driver(path, {{"slang", "/nowhere"}});
   driver.open();
   check_strided_copies(driver, 40);
 }
 
-void fills_are_right(const char* path) {
+TEST(fills_are_right) {
   for (const char* access : {"0", "1"}) {
     const Library driver(path, {{"host_access", access}});
     driver.open();
@@ -602,13 +602,13 @@ void fills_are_right(const char* path) {
   }
 }
 
-void queries_end(const char* path) {
+TEST(queries_end) {
   const Library driver(path);
   driver.open();
   check_queries_end(driver);
 }
 
-void event_times_are_right(const char* path) {
+TEST(event_times_are_right) {
   const Library driver(path);
   driver.open();
   check_event_times(driver);
@@ -622,7 +622,7 @@ void event_times_are_right(const char* path) {
   CHECK(milliseconds == 0);
 }
 
-void a_forked_child_is_told(const char* path) {
+TEST(a_forked_child_is_told) {
   const Library driver(path);
   driver.open();
   CHECK(in_child([&] {
@@ -633,7 +633,7 @@ void a_forked_child_is_told(const char* path) {
         }) == 0);
 }
 
-void counting_survives_a_fork(const char* path) {
+TEST(counting_survives_a_fork) {
   const Library driver(path);
   const int32_t count = driver->device_count(driver.self());
   CHECK(count > 0);
@@ -646,40 +646,6 @@ void counting_survives_a_fork(const char* path) {
 
 }  // namespace
 
-#define TEST(name) {#name, name}
-
 int main(int argc, char** argv) {
-  return run_tests_apart(argc, argv,
-                         {TEST(no_loader),
-                          TEST(no_driver),
-                          TEST(no_device),
-                          TEST(no_such_device),
-                          TEST(devices_are_chosen),
-                          TEST(bad_options_are_refused),
-                          TEST(old_devices_are_left_out),
-                          TEST(one_of_two_is_left_out),
-                          TEST(a_missing_feature_is_named),
-                          TEST(a_small_device_says_so),
-                          TEST(a_crash_while_counting_is_told),
-                          TEST(a_device_is_lost),
-                          TEST(a_refused_submission_is_told_once),
-                          TEST(memory_runs_out),
-                          TEST(copies_without_host_access),
-                          TEST(copies_and_waits_cross_devices),
-                          TEST(waits_go_round),
-                          TEST(streams_wait_for_the_host),
-                          TEST(a_device_is_closed),
-                          TEST(no_compiler),
-                          TEST(kernels_run),
-                          TEST(arguments_lie_where_the_kernel_reads_them),
-                          TEST(one_kernel_from_many_threads),
-                          TEST(a_failed_build_shows_log_and_source),
-                          TEST(binaries_need_no_compiler),
-                          TEST(strided_copies_are_right),
-                          TEST(strided_copies_without_a_compiler),
-                          TEST(fills_are_right),
-                          TEST(queries_end),
-                          TEST(event_times_are_right),
-                          TEST(a_forked_child_is_told),
-                          TEST(counting_survives_a_fork)});
+  return run_tests_apart(argc, argv);
 }

@@ -52,14 +52,14 @@ constexpr const char* kPtx = R"(
 }
 )";
 
-void no_driver_library(const char* path) {
+TEST(no_driver_library) {
   const Library driver(path, {{"library", "/nowhere/libcuda.so.1"}});
   CHECK(driver->device_count(driver.self()) == -OB_UNAVAILABLE);
   CHECK(driver.error_has("there is no CUDA driver") && driver.error_has("Install"));
   CHECK_STATUS(driver->device_open(driver.self(), 0), OB_UNAVAILABLE);
 }
 
-void no_device(const char* path) {
+TEST(no_device) {
   setenv("CUDA_VISIBLE_DEVICES", "", 1);
   setenv("FAKE_CUDA_DEVICES", "0", 1);
   const Nv driver(path);
@@ -68,7 +68,7 @@ void no_device(const char* path) {
   CHECK(driver->device_open(driver.self(), 0) != OB_OK);
 }
 
-void visible_devices_are_counted(const char* path) {
+TEST(visible_devices_are_counted) {
   if (needs_gpu("visible_devices_are_counted")) return;
   for (const auto& [visible, count] :
        {std::pair{"0", 1}, {"-1", -OB_UNAVAILABLE}, {"0,99", 1}, {"0,0", -OB_UNAVAILABLE}}) {
@@ -79,7 +79,7 @@ void visible_devices_are_counted(const char* path) {
   }
 }
 
-void kernels_run(const char* path) {
+TEST(kernels_run) {
   const Nv driver(path);
   driver.open();
   uint64_t program = 0, kernel = 0, again = 0;
@@ -132,7 +132,7 @@ void kernels_run(const char* path) {
   CHECK_STATUS(driver->kernel_launch(driver.self(), 0, stream, &given), OB_INVALID_ARGUMENT);
 }
 
-void shared_memory_clusters_and_cooperation(const char* path) {
+TEST(shared_memory_clusters_and_cooperation) {
   if (needs_gpu("shared_memory_clusters_and_cooperation")) return;
   const Nv driver(path);
   driver.open();
@@ -165,7 +165,7 @@ void shared_memory_clusters_and_cooperation(const char* path) {
   CHECK_OK(driver.sync(stream));
 }
 
-void a_failed_build_shows_log_and_source(const char* path) {
+TEST(a_failed_build_shows_log_and_source) {
   const Nv driver(path);
   driver.open();
   uint64_t program = 0;
@@ -175,7 +175,7 @@ void a_failed_build_shows_log_and_source(const char* path) {
   CHECK_STATUS(build(driver, "ptx", kPtx, &program, "-O3"), OB_INVALID_ARGUMENT);
 }
 
-void cuda_cpp_is_compiled_where_nvrtc_is(const char* path) {
+TEST(cuda_cpp_is_compiled_where_nvrtc_is) {
   {
     const Library driver(path, {{"library", Nv::library()}, {"nvrtc", "/nowhere/libnvrtc.so"}});
     driver.open();
@@ -208,7 +208,7 @@ void cuda_cpp_is_compiled_where_nvrtc_is(const char* path) {
   CHECK(driver.error_has("undeclared_name") && driver.error_has("  2 | "));
 }
 
-void an_illegal_address_loses_the_device(const char* path) {
+TEST(an_illegal_address_loses_the_device) {
   const Nv driver(path);
   driver.open();
   uint64_t program = 0, kernel = 0, out = 0;
@@ -224,7 +224,7 @@ void an_illegal_address_loses_the_device(const char* path) {
   CHECK_STATUS(driver->event_create(driver.self(), 0, 0, &out), OB_DEVICE_LOST);
 }
 
-void memory_runs_out(const char* path) {
+TEST(memory_runs_out) {
   const Nv driver(path);
   driver.open();
   uint64_t free = 0, total = 0;
@@ -239,7 +239,7 @@ void memory_runs_out(const char* path) {
   CHECK_OK(driver->mem_free(driver.self(), 0, most));
 }
 
-void many_streams_and_events(const char* path) {
+TEST(many_streams_and_events) {
   const Nv driver(path);
   driver.open();
   std::vector<uint64_t> streams, events;
@@ -255,7 +255,7 @@ void many_streams_and_events(const char* path) {
   CHECK_STATUS(driver.sync(streams.back()), OB_INVALID_ARGUMENT);
 }
 
-void graphs_replay(const char* path) {
+TEST(graphs_replay) {
   if (needs_gpu("graphs_replay")) return;
   const Nv driver(path);
   driver.open();
@@ -292,7 +292,7 @@ void graphs_replay(const char* path) {
   CHECK_OK(driver->mem_free(driver.self(), 0, beside));
 }
 
-void memory_is_mapped_in_parts(const char* path) {
+TEST(memory_is_mapped_in_parts) {
   if (needs_gpu("memory_is_mapped_in_parts")) return;
   const Nv driver(path);
   driver.open();
@@ -321,7 +321,7 @@ void memory_is_mapped_in_parts(const char* path) {
   CHECK_OK(driver->mem_release(driver.self(), 0, base, 16 * granule));
 }
 
-void memory_is_shared_between_processes(const char* path) {
+TEST(memory_is_shared_between_processes) {
   if (needs_gpu("memory_is_shared_between_processes")) return;
   int to_child[2], to_parent[2];
   if (!CHECK(pipe(to_child) == 0 && pipe(to_parent) == 0)) return;
@@ -359,7 +359,7 @@ void memory_is_shared_between_processes(const char* path) {
   CHECK(read(driver, stream, memory, 4096) == std::vector<unsigned char>(4096, 6));
 }
 
-void host_memory_is_registered(const char* path) {
+TEST(host_memory_is_registered) {
   const Nv driver(path);
   driver.open();
   std::vector<char> host(8 << 20, 3);
@@ -378,32 +378,32 @@ void host_memory_is_registered(const char* path) {
   CHECK_OK(driver->host_free(driver.self(), pinned));
 }
 
-void strided_copies_are_right(const char* path) {
+TEST(strided_copies_are_right) {
   const Nv driver(path);
   driver.open();
   check_strided_copies(driver, 400);
 }
 
-void fills_are_right(const char* path) {
+TEST(fills_are_right) {
   const Nv driver(path);
   driver.open();
   check_fills(driver);
 }
 
-void queries_end(const char* path) {
+TEST(queries_end) {
   const Nv driver(path);
   driver.open();
   check_queries_end(driver);
 }
 
-void event_times_are_right(const char* path) {
+TEST(event_times_are_right) {
   if (needs_gpu("event_times_are_right")) return;
   const Nv driver(path);
   driver.open();
   check_event_times(driver);
 }
 
-void foreign_streams_are_accepted(const char* path) {
+TEST(foreign_streams_are_accepted) {
   if (needs_gpu("foreign_streams_are_accepted")) return;
   const Nv driver(path);
   driver.open();
@@ -414,7 +414,7 @@ void foreign_streams_are_accepted(const char* path) {
   }
 }
 
-void a_forked_child_is_told(const char* path) {
+TEST(a_forked_child_is_told) {
   const Nv driver(path);
   driver.open();
   CHECK(in_child([&] {
@@ -425,7 +425,7 @@ void a_forked_child_is_told(const char* path) {
         }) == 0);
 }
 
-void counting_survives_a_fork(const char* path) {
+TEST(counting_survives_a_fork) {
   const Nv driver(path);
   const int32_t count = driver->device_count(driver.self());
   CHECK(count > 0);
@@ -439,26 +439,5 @@ void counting_survives_a_fork(const char* path) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return run_tests_apart(argc, argv,
-                         {{"no_driver_library", no_driver_library},
-                          {"no_device", no_device},
-                          {"visible_devices_are_counted", visible_devices_are_counted},
-                          {"kernels_run", kernels_run},
-                          {"shared_memory_clusters_and_cooperation", shared_memory_clusters_and_cooperation},
-                          {"a_failed_build_shows_log_and_source", a_failed_build_shows_log_and_source},
-                          {"cuda_cpp_is_compiled_where_nvrtc_is", cuda_cpp_is_compiled_where_nvrtc_is},
-                          {"an_illegal_address_loses_the_device", an_illegal_address_loses_the_device},
-                          {"memory_runs_out", memory_runs_out},
-                          {"many_streams_and_events", many_streams_and_events},
-                          {"graphs_replay", graphs_replay},
-                          {"memory_is_mapped_in_parts", memory_is_mapped_in_parts},
-                          {"memory_is_shared_between_processes", memory_is_shared_between_processes},
-                          {"host_memory_is_registered", host_memory_is_registered},
-                          {"strided_copies_are_right", strided_copies_are_right},
-                          {"fills_are_right", fills_are_right},
-                          {"queries_end", queries_end},
-                          {"event_times_are_right", event_times_are_right},
-                          {"foreign_streams_are_accepted", foreign_streams_are_accepted},
-                          {"a_forked_child_is_told", a_forked_child_is_told},
-                          {"counting_survives_a_fork", counting_survives_a_fork}});
+  return run_tests_apart(argc, argv);
 }
