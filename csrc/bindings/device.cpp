@@ -5,6 +5,8 @@
 
 #include "bindings/python.h"
 
+#include <built/contract.inc>
+
 #include <cstring>
 
 #include "core/blocking.h"
@@ -110,6 +112,20 @@ PyObject* py_maybe_exchange_device(PyObject*, PyObject* argument) {
   });
 }
 
+PyObject* property(const char* text) {
+  return from_text(text);
+}
+template <size_t kSize>
+PyObject* property(const uint8_t (&bytes)[kSize]) {
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(bytes), kSize);
+}
+PyObject* property(int32_t number) {
+  return PyLong_FromLong(number);
+}
+PyObject* property(uint64_t number) {
+  return PyLong_FromUnsignedLongLong(number);
+}
+
 bool set_item(PyObject* dict, const char* key, PyObject* owned) {
   const Object value(owned);
   return value && PyDict_SetItemString(dict, key, value.get()) == 0;
@@ -117,36 +133,9 @@ bool set_item(PyObject* dict, const char* key, PyObject* owned) {
 
 PyObject* properties_dict(const ob_device_properties& p) {
   Object dict(PyDict_New());
-  if (!dict) {
-    return nullptr;
-  }
-  PyObject* d = dict.get();
-  const auto number = [](uint64_t value) { return PyLong_FromUnsignedLongLong(value); };
-  const auto small = [](int32_t value) { return PyLong_FromLong(value); };
-  const bool is_filled =
-      set_item(d, "name", from_text(p.name)) && set_item(d, "vendor", from_text(p.vendor)) &&
-      set_item(d, "architecture", from_text(p.architecture)) &&
-      set_item(d, "driver_version", from_text(p.driver_version)) &&
-      set_item(d, "uuid", PyBytes_FromStringAndSize(reinterpret_cast<const char*>(p.uuid), sizeof(p.uuid))) &&
-      set_item(d, "total_memory", number(p.total_memory)) && set_item(d, "dtypes", number(p.dtypes)) &&
-      set_item(d, "major", small(p.major)) && set_item(d, "minor", small(p.minor)) &&
-      set_item(d, "multi_processor_count", small(p.multi_processor_count)) &&
-      set_item(d, "warp_size", small(p.warp_size)) &&
-      set_item(d, "max_threads_per_block", small(p.max_threads_per_block)) &&
-      set_item(d, "max_threads_per_multi_processor", small(p.max_threads_per_multi_processor)) &&
-      set_item(d, "regs_per_multiprocessor", small(p.regs_per_multiprocessor)) &&
-      set_item(d, "clock_rate", small(p.clock_rate)) &&
-      set_item(d, "shared_memory_per_block", number(p.shared_memory_per_block)) &&
-      set_item(d, "l2_cache_size", number(p.l2_cache_size)) &&
-      set_item(d, "is_integrated", PyBool_FromLong(p.is_integrated)) &&
-      set_item(d, "stream_priority_least", small(p.stream_priority_least)) &&
-      set_item(d, "stream_priority_greatest", small(p.stream_priority_greatest)) &&
-      set_item(d, "mem_granularity", number(p.mem_granularity)) &&
-      set_item(d, "max_allocation", number(p.max_allocation)) && set_item(d, "machine", small(p.machine)) &&
-      set_item(d, "addresses_host_memory", PyBool_FromLong(p.addresses_host_memory)) &&
-      set_item(d, "follows_addresses", PyBool_FromLong(p.follows_addresses)) &&
-      set_item(d, "shared_memory_per_multiprocessor", small(p.shared_memory_per_multiprocessor));
-  return is_filled ? dict.release() : nullptr;
+#define X(name) &&set_item(dict.get(), #name, property(p.name))
+  return dict OB_PROPERTIES(X) ? dict.release() : nullptr;
+#undef X
 }
 
 PyObject* py_device_properties(PyObject*, PyObject* argument) {

@@ -2,6 +2,7 @@
 #include "bindings/entries.h"
 
 #include <cstring>
+#include <type_traits>
 
 #include "bindings/trampoline.h"
 
@@ -15,16 +16,6 @@ using trampoline::methods;
 using trampoline::name_of;
 using trampoline::replaced;
 
-// Return the index, or -1 for an entry that has no trampoline.
-int index_of(const char* name) {
-  for (int i = 0; i < static_cast<int>(Entry::count); ++i) {
-    if (std::strcmp(name_of(static_cast<Entry>(i)), name) == 0) {
-      return i;
-    }
-  }
-  return -1;
-}
-
 void set_entry(ob_driver* table, const EntryInfo& entry, void* function) {
   std::memcpy(reinterpret_cast<char*>(table) + entry.offset, &function, sizeof(function));
 }
@@ -37,7 +28,8 @@ void set_registration_error(const char* driver, const char* entry, const char* w
   }
 }
 
-bool bind_entry(const char* driver, const EntryInfo& entry, PyObject* value, ob_driver* table) {
+bool bind_entry(const char* driver, size_t index, PyObject* value, ob_driver* table) {
+  const EntryInfo& entry = entries[index];
   if (PyLong_Check(value)) {
     uint64_t address = 0;
     const bool is_address = to_uint64(value, &address) && address != 0;
@@ -57,21 +49,50 @@ bool bind_entry(const char* driver, const EntryInfo& entry, PyObject* value, ob_
     set_registration_error(driver, entry.name, "cannot be a Python method: bind the address of a C function");
     return false;
   }
-  methods.of[index_of(entry.name)] = Py_NewRef(value);
+  methods.of[index] = Py_NewRef(value);
   set_entry(table, entry, entry.trampoline);
   return true;
 }
 
+// The function that calls an entry's method: plain(), unless there is one of its own.
+template <Entry>
+constexpr auto written = nullptr;
+#define X(name) \
+  template <>   \
+  constexpr auto written<Entry::name> = trampoline::on_##name;
+OB_WRITTEN_TRAMPOLINES(X)
+#undef X
+
+template <Entry entry>
+constexpr bool is_written = !std::is_null_pointer_v<std::remove_cv_t<decltype(written<entry>)>>;
+
+template <Entry entry, class Function>
+void* trampoline_of(Function*) {
+  if constexpr (is_written<entry>) {
+    return reinterpret_cast<void*>(written<entry>);
+  } else {
+    return nullptr;  // last_error: a Python driver's failures are exceptions
+  }
+}
+
+template <Entry entry, class... Values>
+void* trampoline_of(ob_status (*)(void*, Values...)) {
+  if constexpr (is_written<entry>) {
+    return reinterpret_cast<void*>(written<entry>);
+  } else if constexpr (entry == Entry::kernel_register) {
+    return nullptr;  // a Python driver's kernels are `Driver.kernels`
+  } else {
+    return reinterpret_cast<void*>(trampoline::plain<entry, Values...>);
+  }
+}
+
 }  // namespace
 
-#define ENTRY(name) {#name, offsetof(ob_driver, name), reinterpret_cast<void*>(trampoline::on_##name)},
 const EntryInfo entries[] = {
-    OB_PYTHON_ENTRIES(ENTRY)
-    // A Python driver's failures are exceptions, and its kernels are `Driver.kernels`.
-    {"last_error", offsetof(ob_driver, last_error), nullptr},
-    {"kernel_register", offsetof(ob_driver, kernel_register), nullptr},
+#define X(name) {#name, offsetof(ob_driver, name), trampoline_of<Entry::name>(decltype(ob_driver::name){})},
+    OB_ENTRIES(X)
+#undef X
 };
-#undef ENTRY
 const size_t entry_count = sizeof(entries) / sizeof(entries[0]);
 
 bool has_entry(const ob_driver& table, const EntryInfo& entry) {
@@ -88,7 +109,7 @@ bool bind_entries(const char* driver, PyObject* dict, ob_driver* table) {
     if (!value) {
       continue;
     }
-    if (!bind_entry(driver, entries[i], value, table)) {
+    if (!bind_entry(driver, i, value, table)) {
       return false;
     }
     has_method |= !PyLong_Check(value);

@@ -8,8 +8,10 @@
 #pragma once
 
 #include <torch_outboard/driver.h>
+#include <built/contract.inc>
 
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -17,27 +19,24 @@
 
 namespace outboard::bindings::trampoline {
 
-#define OB_PYTHON_ENTRIES(X)                                                                                        \
-  X(device_count) X(device_properties) X(mem_alloc) X(mem_free) X(copy_async) X(stream_create) X(stream_destroy)    \
-  X(stream_synchronize) X(event_create) X(event_destroy) X(event_record) X(event_query) X(stream_wait_event)        \
-  X(destroy) X(device_open) X(device_close) X(device_synchronize) X(fill_async) X(copy_nd_async) X(mem_info)        \
-  X(host_alloc) X(host_free) X(host_register) X(host_unregister) X(host_address) X(stream_query)                    \
-  X(event_synchronize) X(event_elapsed) X(event_timestamp) X(event_signal) X(peer_access) X(mem_reserve)            \
-  X(mem_release) X(mem_map) X(mem_unmap) X(ipc_export) X(ipc_open) X(ipc_close) X(host_callback) X(program_build)   \
-  X(program_destroy) X(kernel_get) X(kernel_launch) X(program_binary) X(graph_capture_begin) X(graph_capture_end)   \
-  X(graph_instantiate) X(graph_launch) X(graph_destroy) X(graph_executable_destroy) X(activity_enable)              \
-  X(activity_correlate) X(activity_read)
-
+// In the order of driver.h's table.
 enum class Entry : int {
 #define X(name) name,
-  OB_PYTHON_ENTRIES(X)
+  OB_ENTRIES(X)
 #undef X
       count
 };
 
-// The trampolines, by the type of the table's member: on_mem_alloc for mem_alloc.
+// The entries whose arguments or result are more than numbers, texts and addresses: their
+// trampolines are written out, on_copy_async for copy_async. plain() serves all others.
+#define OB_WRITTEN_TRAMPOLINES(X)                                                                        \
+  X(device_count)                                                                                        \
+  X(device_properties) X(copy_async) X(destroy) X(fill_async) X(copy_nd_async) X(mem_info) X(host_address) \
+  X(peer_access) X(ipc_export) X(ipc_open) X(host_callback) X(program_build) X(program_binary)           \
+  X(kernel_launch) X(activity_read)
+
 #define X(name) std::remove_pointer_t<decltype(ob_driver::name)> on_##name;
-OB_PYTHON_ENTRIES(X)
+OB_WRITTEN_TRAMPOLINES(X)
 #undef X
 std::remove_pointer_t<decltype(ob_driver::last_error)> on_last_error;
 
@@ -112,6 +111,14 @@ inline auto into(uint64_t* out) {
 inline auto into(int64_t* out) {
   return [out](PyObject* result) { return to_int64(result, out) ? OB_OK : OB_INTERNAL; };
 }
+inline auto into(void** out) {
+  return [out](PyObject* result) {
+    uint64_t address = 0;
+    const bool is_address = to_uint64(result, &address);
+    *out = reinterpret_cast<void*>(address);
+    return is_address ? OB_OK : OB_INTERNAL;
+  };
+}
 inline auto into(double* out) {
   return [out](PyObject* result) {
     *out = PyFloat_AsDouble(result);
@@ -158,6 +165,37 @@ ob_status call(Entry entry, MakeArguments&& make_arguments, TakeResult&& take_re
   }
   end_call(gil);
   return status;
+}
+
+// ---- Trampolines of entries with plain arguments ----
+
+template <class Value>
+constexpr bool is_argument =
+    std::is_same_v<Value, int32_t> || std::is_same_v<Value, uint32_t> || std::is_same_v<Value, uint64_t> ||
+    std::is_same_v<Value, void*> || std::is_same_v<Value, const char*>;
+
+template <class Value>
+constexpr bool is_result = std::is_same_v<Value, uint64_t*> || std::is_same_v<Value, int64_t*> ||
+                           std::is_same_v<Value, double*> || std::is_same_v<Value, void**>;
+
+// An entry whose last argument is the place of its result, if it has one.
+template <Entry entry, class... Values>
+ob_status plain(void*, Values... values) {
+  const std::tuple<Values...> all(values...);
+  constexpr size_t count = sizeof...(Values);
+  using Last = std::tuple_element_t<count - 1, std::tuple<Values...>>;
+  const auto call_with = [&]<size_t... i>(std::index_sequence<i...>, auto&& take_result) {
+    static_assert((is_argument<std::tuple_element_t<i, std::tuple<Values...>>> && ...),
+                  "add the entry to OB_WRITTEN_TRAMPOLINES, and write its trampoline");
+    return call(entry, [&] { return arguments(std::get<i>(all)...); }, take_result);
+  };
+  if constexpr (is_result<Last>) {
+    return call_with(std::make_index_sequence<count - 1>(), into(std::get<count - 1>(all)));
+  } else if constexpr (entry == Entry::event_query || entry == Entry::stream_query) {
+    return call_with(std::make_index_sequence<count>(), readiness);
+  } else {
+    return call_with(std::make_index_sequence<count>(), nothing);
+  }
 }
 
 }  // namespace outboard::bindings::trampoline

@@ -70,7 +70,7 @@ const Methods* replaced = nullptr;
 const char* name_of(Entry entry) noexcept {
   static const char* const names[] = {
 #define X(name) #name,
-      OB_PYTHON_ENTRIES(X)
+      OB_ENTRIES(X)
 #undef X
   };
   return names[static_cast<int>(entry)];

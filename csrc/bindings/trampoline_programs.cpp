@@ -14,10 +14,6 @@ ob_status on_program_build(void*, int32_t device, const ob_program_source* sourc
       into(out_program));
 }
 
-ob_status on_program_destroy(void*, int32_t device, uint64_t program) {
-  return call(Entry::program_destroy, [&] { return arguments(device, program); }, nothing);
-}
-
 ob_status on_program_binary(void*, int32_t device, uint64_t program, void* context, ob_take_fn take) {
   return call(
       Entry::program_binary, [&] { return arguments(device, program); },
@@ -33,10 +29,6 @@ ob_status on_program_binary(void*, int32_t device, uint64_t program, void* conte
         take(context, data, static_cast<size_t>(size));
         return OB_OK;
       });
-}
-
-ob_status on_kernel_get(void*, int32_t device, uint64_t program, const char* name, uint64_t* out_kernel) {
-  return call(Entry::kernel_get, [&] { return arguments(device, program, name); }, into(out_kernel));
 }
 
 namespace {
@@ -70,38 +62,6 @@ ob_status on_kernel_launch(void*, int32_t device, uint64_t stream, const ob_laun
                          Object(PyBool_FromLong(static_cast<long>(launch->follows_addresses))));
       },
       nothing);
-}
-
-ob_status on_graph_capture_begin(void*, int32_t device, uint64_t stream) {
-  return call(Entry::graph_capture_begin, [&] { return arguments(device, stream); }, nothing);
-}
-
-ob_status on_graph_capture_end(void*, int32_t device, uint64_t stream, uint64_t* out_graph) {
-  return call(Entry::graph_capture_end, [&] { return arguments(device, stream); }, into(out_graph));
-}
-
-ob_status on_graph_instantiate(void*, int32_t device, uint64_t graph, uint64_t* out_executable) {
-  return call(Entry::graph_instantiate, [&] { return arguments(device, graph); }, into(out_executable));
-}
-
-ob_status on_graph_launch(void*, int32_t device, uint64_t stream, uint64_t executable) {
-  return call(Entry::graph_launch, [&] { return arguments(device, stream, executable); }, nothing);
-}
-
-ob_status on_graph_destroy(void*, int32_t device, uint64_t graph) {
-  return call(Entry::graph_destroy, [&] { return arguments(device, graph); }, nothing);
-}
-
-ob_status on_graph_executable_destroy(void*, int32_t device, uint64_t executable) {
-  return call(Entry::graph_executable_destroy, [&] { return arguments(device, executable); }, nothing);
-}
-
-ob_status on_activity_enable(void*, uint32_t kinds) {
-  return call(Entry::activity_enable, [&] { return arguments(kinds); }, nothing);
-}
-
-ob_status on_activity_correlate(void*, uint64_t correlation) {
-  return call(Entry::activity_correlate, [&] { return arguments(correlation); }, nothing);
 }
 
 namespace {

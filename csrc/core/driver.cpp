@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/driver.h"
 
+#include <built/contract.inc>
+
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -44,19 +46,9 @@ struct NamedEntry {
 
 void check_required(const std::string& name, const ob_driver& t) {
   const NamedEntry required[] = {
-      {"device_count", t.device_count},
-      {"device_properties", t.device_properties},
-      {"mem_alloc", t.mem_alloc},
-      {"mem_free", t.mem_free},
-      {"copy_async", t.copy_async},
-      {"stream_create", t.stream_create},
-      {"stream_destroy", t.stream_destroy},
-      {"stream_synchronize", t.stream_synchronize},
-      {"event_create", t.event_create},
-      {"event_destroy", t.event_destroy},
-      {"event_record", t.event_record},
-      {"event_query", t.event_query},
-      {"stream_wait_event", t.stream_wait_event},
+#define X(name) {#name, t.name},
+      OB_REQUIRED_ENTRIES(X)
+#undef X
   };
   std::string missing;
   for (const NamedEntry& entry : required) {

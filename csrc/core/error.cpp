@@ -2,6 +2,7 @@
 #include "core/error.h"
 
 #include <c10/util/Exception.h>
+#include <built/contract.inc>
 
 #include <atomic>
 #include <utility>
@@ -20,44 +21,11 @@ thread_local Failed entry_of_failure;
 
 const char* code_name(ob_status status) {
   switch (status) {
-    case OB_OK:
-      return "OK";
-    case OB_CANCELLED:
-      return "CANCELLED";
-    case OB_INVALID_ARGUMENT:
-      return "INVALID_ARGUMENT";
-    case OB_DEADLINE_EXCEEDED:
-      return "DEADLINE_EXCEEDED";
-    case OB_NOT_FOUND:
-      return "NOT_FOUND";
-    case OB_ALREADY_EXISTS:
-      return "ALREADY_EXISTS";
-    case OB_PERMISSION_DENIED:
-      return "PERMISSION_DENIED";
-    case OB_OUT_OF_MEMORY:
-      return "OUT_OF_MEMORY";
-    case OB_FAILED_PRECONDITION:
-      return "FAILED_PRECONDITION";
-    case OB_ABORTED:
-      return "ABORTED";
-    case OB_OUT_OF_RANGE:
-      return "OUT_OF_RANGE";
-    case OB_UNIMPLEMENTED:
-      return "UNIMPLEMENTED";
-    case OB_INTERNAL:
-      return "INTERNAL";
-    case OB_UNAVAILABLE:
-      return "UNAVAILABLE";
-    case OB_DATA_LOSS:
-      return "DATA_LOSS";
-    case OB_UNAUTHENTICATED:
-      return "UNAUTHENTICATED";
-    case OB_NOT_READY:
-      return "NOT_READY";
-    case OB_DEVICE_LOST:
-      return "DEVICE_LOST";
-    case OB_PROGRAM_REFUSED:
-      return "PROGRAM_REFUSED";
+#define X(name)    \
+  case OB_##name: \
+    return #name;
+    OB_STATUSES(X)
+#undef X
     default:
       return "UNKNOWN";
   }

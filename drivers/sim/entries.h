@@ -53,5 +53,7 @@ void fill_stream_entries(ob_driver* table);
 void fill_event_entries(ob_driver* table, bool has_signal);
 void fill_copy_entries(ob_driver* table);
 void fill_activity_entries(ob_driver* table);
+// Fill all entries that a driver with these options has.
+void fill_entries(ob_driver* table, const Options& options);
 
 }  // namespace sim

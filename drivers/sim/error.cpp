@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "error.h"
 
+#include <built/contract.inc>
+
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
@@ -20,25 +22,9 @@ struct NamedStatus {
 };
 
 constexpr NamedStatus kStatuses[] = {
-    {"OK", OB_OK},
-    {"CANCELLED", OB_CANCELLED},
-    {"UNKNOWN", OB_UNKNOWN},
-    {"INVALID_ARGUMENT", OB_INVALID_ARGUMENT},
-    {"DEADLINE_EXCEEDED", OB_DEADLINE_EXCEEDED},
-    {"NOT_FOUND", OB_NOT_FOUND},
-    {"ALREADY_EXISTS", OB_ALREADY_EXISTS},
-    {"PERMISSION_DENIED", OB_PERMISSION_DENIED},
-    {"OUT_OF_MEMORY", OB_OUT_OF_MEMORY},
-    {"FAILED_PRECONDITION", OB_FAILED_PRECONDITION},
-    {"ABORTED", OB_ABORTED},
-    {"OUT_OF_RANGE", OB_OUT_OF_RANGE},
-    {"UNIMPLEMENTED", OB_UNIMPLEMENTED},
-    {"INTERNAL", OB_INTERNAL},
-    {"UNAVAILABLE", OB_UNAVAILABLE},
-    {"DATA_LOSS", OB_DATA_LOSS},
-    {"UNAUTHENTICATED", OB_UNAUTHENTICATED},
-    {"NOT_READY", OB_NOT_READY},
-    {"DEVICE_LOST", OB_DEVICE_LOST},
+#define X(name) {#name, OB_##name},
+    OB_STATUSES(X)
+#undef X
 };
 
 }  // namespace

@@ -7,9 +7,11 @@
 
 #include <cerrno>
 #include <cinttypes>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 
+#include "entries.h"
 #include "error.h"
 
 namespace sim {
@@ -17,9 +19,24 @@ namespace {
 
 constexpr const char* kNames[] = {
 #define X(name) #name,
-    SIM_ENTRIES(X)
+    OB_ENTRIES(X)
 #undef X
 };
+
+// Return true for the entries that a rule may name: all of this driver's, except
+// those that return no status.
+bool can_fail(size_t entry) {
+  Options options;
+  options.ipc = true;
+  ob_driver table = {};
+  fill_entries(&table, options);
+  table.last_error = nullptr;
+  table.destroy = nullptr;
+  void* function = nullptr;
+  const auto* first = reinterpret_cast<const char*>(&table) + offsetof(ob_driver, device_count);
+  std::memcpy(&function, first + entry * sizeof function, sizeof function);
+  return function != nullptr;
+}
 
 bool has_queued_work(Entry entry) {
   return entry == Entry::copy_async || entry == Entry::copy_nd_async || entry == Entry::fill_async ||
@@ -56,7 +73,7 @@ bool Faults::add_rule(const std::string& text, std::string* out_problem) {
   }
   size_t entry = 0;
   while (entry < static_cast<size_t>(Entry::kCount) && parts[0] != kNames[entry]) ++entry;
-  if (entry == static_cast<size_t>(Entry::kCount)) {
+  if (entry == static_cast<size_t>(Entry::kCount) || !can_fail(entry)) {
     *out_problem = "'" + parts[0] + "' in '" + text + "' is not an entry of this driver that can fail";
     return false;
   }

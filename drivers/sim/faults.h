@@ -2,6 +2,8 @@
 // Faults on demand: "the n-th call of entry E returns status S".
 #pragma once
 
+#include <built/contract.inc>
+
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -11,20 +13,9 @@
 
 namespace sim {
 
-// The entries that a rule may name: all entries of the driver, except those that
-// cannot fail (last_error, destroy).
-#define SIM_ENTRIES(X)                                                                                             \
-  X(device_count) X(device_properties) X(mem_alloc) X(mem_free) X(copy_async) X(stream_create) X(stream_destroy)   \
-  X(stream_synchronize) X(event_create) X(event_destroy) X(event_record) X(event_query) X(stream_wait_event)       \
-  X(device_open) X(device_close) X(device_synchronize) X(fill_async) X(copy_nd_async) X(mem_info) X(host_alloc)    \
-  X(host_free) X(host_register) X(host_unregister) X(host_address) X(stream_query) X(event_synchronize)            \
-  X(event_elapsed) X(event_timestamp) X(peer_access) X(mem_reserve) X(mem_release) X(mem_map) X(mem_unmap)         \
-  X(ipc_export) X(ipc_open) X(ipc_close) X(host_callback) X(activity_enable) X(activity_correlate) X(activity_read)      \
-  X(event_signal)
-
 enum class Entry : uint8_t {
 #define X(name) name,
-  SIM_ENTRIES(X)
+  OB_ENTRIES(X)
 #undef X
       kCount
 };

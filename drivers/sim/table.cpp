@@ -91,19 +91,23 @@ void fill_device_entries(ob_driver* table) {
   table->destroy = destroy;
 }
 
+void fill_entries(ob_driver* table, const Options& options) {
+  fill_device_entries(table);
+  fill_memory_entries(table, options.ipc);
+  fill_host_memory_entries(table);
+  fill_stream_entries(table);
+  // Inline, a wait would block the caller, who may be the one to signal.
+  fill_event_entries(table, options.schedule != Schedule::kInline);
+  fill_copy_entries(table);
+  fill_activity_entries(table);
+}
+
 }  // namespace sim
 
 extern "C" OB_EXPORT ob_status ob_driver_table(const ob_options* options, ob_driver* out_driver, char* error,
                                                size_t error_size) {
   const auto fill = [](sim::Options parsed, ob_driver& table) {
-    sim::fill_device_entries(&table);
-    sim::fill_memory_entries(&table, parsed.ipc);
-    sim::fill_host_memory_entries(&table);
-    sim::fill_stream_entries(&table);
-    // Inline, a wait would block the caller, who may be the one to signal.
-    sim::fill_event_entries(&table, parsed.schedule != sim::Schedule::kInline);
-    sim::fill_copy_entries(&table);
-    sim::fill_activity_entries(&table);
+    sim::fill_entries(&table, parsed);
     if (parsed.poison) table.flags |= OB_DRIVER_POISONS;
     table.self = new sim::Driver(parsed);
   };

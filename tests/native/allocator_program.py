@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,7 +25,9 @@ def build(source: Path, folder: Path, *flags: str) -> Path:
     """
     compiler = shutil.which("g++")
     assert compiler, "g++ is needed to compile the native tests"
-    includes = [ROOT / "include", ROOT / "csrc", ROOT, TORCH / "include", TORCH / "include/torch/csrc/api/include"]
+    header = ROOT / "include" / "torch_outboard" / "driver.h"
+    run([sys.executable, str(ROOT / "cmake" / "contract.py"), str(header), str(folder / "built" / "contract.inc")])
+    includes = [folder, ROOT / "include", ROOT / "csrc", ROOT, TORCH / "include", TORCH / "include/torch/csrc/api/include"]
     # Else g++ may compile against another standard library's ABI than torch was.
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     minor = torch.__version__.split(".")[1]

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import torch_outboard
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+# As the build reads it.
+_READER = runpy.run_path(str(ROOT / "cmake" / "contract.py"))
 
 
 def header() -> str:
@@ -26,14 +29,16 @@ def enumerators(prefix: str) -> dict[str, int]:
 
 def table_entries() -> tuple[list[str], list[str]]:
     """Return the required and the optional entries of ob_driver, in the table's order."""
-    table = header().split("typedef struct ob_driver {")[1].split("} ob_driver;")[0]
-    required, optional = table.split("== Optional")
-    pattern = re.compile(r"\(\*(\w+)\)\(void\* self")
-    return pattern.findall(required), pattern.findall(optional)
+    return _READER["entries"](header())  # type: ignore[no-any-return]
 
 
 def struct_fields(name: str) -> list[str]:
     """Return the fields of a struct of driver.h, in order."""
-    body = header().split(f"typedef struct {name} {{")[1].split(f"}} {name};")[0]
-    body = re.sub(r"/\*.*?\*/", "", body, flags=re.S)
-    return re.findall(r"(\w+)(?:\[\w+\])?;", body)
+    return _READER["fields"](header(), name)  # type: ignore[no-any-return]
+
+
+def simulated_entries() -> list[str]:
+    """Return the entries of the sim driver that can fail."""
+    sources = sorted((ROOT / "drivers" / "sim").glob("*.cpp"))
+    names = [name for path in sources for name in re.findall(r"table->(\w+) =", path.read_text(encoding="utf-8"))]
+    return [name for name in names if name not in ("last_error", "destroy")]

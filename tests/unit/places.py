@@ -18,7 +18,7 @@ __all__ = ["Change", "Named", "copy_sources", "listing", "named_files", "section
 # In which folders a name on the page is looked for, beside the folder of the name before it.
 _USUAL = ("", "csrc", "torch_outboard", "include/torch_outboard")
 # What a maintainer changes. Documentation names words without listing them.
-_FOLDERS = ("csrc", "drivers", "include", "tests/unit", "torch_outboard")
+_FOLDERS = ("cmake", "csrc", "drivers", "include", "tests/unit", "torch_outboard")
 _SUFFIXES = {".c", ".cpp", ".h", ".py"}
 
 

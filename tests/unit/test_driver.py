@@ -6,11 +6,13 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
 
-from torch_outboard import DeviceProperties, Driver, Option, RegistrationError
+from torch_outboard import DeviceProperties, Driver, Option, RegistrationError, Status
 from torch_outboard._properties import DTYPES, dtype_bits, to_table
 from torch_outboard.driver import OPTIONAL_ENTRIES, REQUIRED_ENTRIES, driver_entries
 
@@ -24,21 +26,26 @@ def test_the_entries_are_those_of_the_header():
     assert set(OPTIONAL_ENTRIES) == set(optional)
 
 
-def listed(macro, file):
-    """Return the entries in a list of C++: X(one) X(other)."""
-    text = (contract.ROOT / file).read_text(encoding="utf-8")
-    return re.findall(r"X\((\w+)\)", text.split(f"#define {macro}(X)")[1].split("\n\n")[0])
-
-
-def test_the_lists_of_entries_are_whole():
-    """Each entry can be called in Python, is in the skeleton, and can be made to fail where the simulation has it."""
+def test_the_skeleton_has_every_entry():
     entries = {name for names in contract.table_entries() for name in names}
-    assert {*listed("OB_PYTHON_ENTRIES", "csrc/bindings/trampoline.h")} == entries - {"last_error", "kernel_register"}
     skeleton = (contract.ROOT / "drivers" / "null" / "null.c").read_text(encoding="utf-8")
     assert {*re.findall(r"^ +\.(\w+) = \1,", skeleton, re.MULTILINE)} == entries
-    sources = (contract.ROOT / "drivers" / "sim").glob("*.cpp")
-    simulated = {name for path in sources for name in re.findall(r"table->(\w+) =", path.read_text(encoding="utf-8"))}
-    assert {*listed("SIM_ENTRIES", "drivers/sim/faults.h")} == simulated - {"last_error", "destroy"}
+
+
+def test_the_build_reads_the_header(tmp_path):
+    """The lists are whole, and a header in another style stops the build."""
+    reader = [sys.executable, str(contract.ROOT / "cmake" / "contract.py")]
+    (tmp_path / "driver.h").write_text(contract.header(), encoding="utf-8")
+    subprocess.run([*reader, tmp_path / "driver.h", tmp_path / "built" / "contract.inc"], check=True)
+    written = (tmp_path / "built" / "contract.inc").read_text(encoding="utf-8")
+    lists = {name: re.findall(r"X\((\w+)\)", text) for name, text in re.findall(r"#define (\w+)\(X\) (.*)", written)}
+    required, optional = contract.table_entries()
+    assert lists["OB_ENTRIES"] == [*required, *optional] and lists["OB_REQUIRED_ENTRIES"] == required
+    assert set(lists["OB_STATUSES"]) == set(Status.__members__)
+    assert set(lists["OB_PROPERTIES"]) == {field.name for field in dataclasses.fields(DeviceProperties)}
+    (tmp_path / "driver.h").write_text(contract.header().replace("(void* self", "( void* self"), encoding="utf-8")
+    answer = subprocess.run([*reader, tmp_path / "driver.h", tmp_path / "other.inc"], capture_output=True, text=True)
+    assert answer.returncode != 0 and "OB_ENTRIES" in answer.stderr and not (tmp_path / "other.inc").exists()
 
 
 def test_dtypes_are_those_of_torch_and_have_names_in_plans():

@@ -7,20 +7,15 @@ No failure may end the process by a signal, leave it hanging, or leave wrong val
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pytest
 
 from torch_outboard.testing.plugin import RunPython
 
-from .contract import ROOT
+from .contract import simulated_entries
 
-ENTRIES = [
-    name
-    for name in re.findall(r"X\((\w+)\)", (ROOT / "drivers" / "sim" / "faults.h").read_text(encoding="utf-8"))
-    if name != "name"
-]
+ENTRIES = simulated_entries()
 QUEUED = ("copy_async", "copy_nd_async", "fill_async", "host_callback")
 RULES = [f"{entry}:{{}}:{status}" for status in ("INTERNAL", "OUT_OF_MEMORY", "DEVICE_LOST") for entry in ENTRIES]
 RULES += [f"queued:{entry}:{{}}:DATA_LOSS" for entry in QUEUED]
