@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The functions that compiler-generated code calls: launches and allocations.
-#define OUTBOARD_TORCH_PYTHON
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/Exceptions.h>
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The c10d backend for torch.distributed: a class derived from torch's own, which needs pybind11.
-#define OUTBOARD_TORCH_PYTHON
 #include "bindings/python.h"
 
 #ifdef OUTBOARD_DISTRIBUTED

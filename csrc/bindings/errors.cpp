@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Exceptions in both directions. An error of the core becomes a Python exception. It travels as
 // torch's `python_error`, so it passes through torch's own bindings unchanged.
-#define OUTBOARD_TORCH_PYTHON
 #include "bindings/python.h"
 
 #include <c10/util/Exception.h>

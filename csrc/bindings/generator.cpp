@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#define OUTBOARD_TORCH_PYTHON
 #include "torch/generator.h"
 
 #include <torch/csrc/Generator.h>

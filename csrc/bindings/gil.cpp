@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The interpreter lock during long waits of the core. PyGILState_Check is not in the limited API.
-#define OUTBOARD_TORCH_PYTHON
+// The interpreter lock during long waits of the core.
 #include "bindings/python.h"
 
 #include <atomic>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#define OUTBOARD_TORCH_PYTHON
 #include <Python.h>
 
 #include "bindings/kernel_arguments.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The provider 'generated' in Python: which providers run, and
 // torch_outboard.kernels.builder, which builds its plans.
-#define OUTBOARD_TORCH_PYTHON
 #include "bindings/python.h"
 
 #include <torch/csrc/utils/pybind.h>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Kernels in the driver's language that users build and launch, through torch_outboard/_launch.py.
-#define OUTBOARD_TORCH_PYTHON
 #include <c10/core/ScalarType.h>
 #include <c10/util/SmallVector.h>
 

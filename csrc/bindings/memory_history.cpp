@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Memory history and snapshots, in the format of PyTorch's memory visualiser.
-#define OUTBOARD_TORCH_PYTHON
 #include "memory/history.h"
 
 #include <c10/core/AllocatorConfig.h>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Coverage, the mode of the fallback, and operator kernels written in Python.
-#define OUTBOARD_TORCH_PYTHON
 #include "distributed/api.h"
 #include "ops/native/native_c.h"
 #include "ops/operator/api.h"

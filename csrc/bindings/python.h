@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Python's C API for the bindings, limited by default. Files define OUTBOARD_TORCH_PYTHON
-// before anything else to get the full API: if their torch headers need it, or if they are
-// called so often that its macros matter.
+// Python's C API for the bindings. It is the full one, not the limited API: docs/maintaining.md.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
-#ifndef OUTBOARD_TORCH_PYTHON
-#define Py_LIMITED_API 0x030B0000
-#endif
 #include <Python.h>
 
 #include <c10/core/Allocator.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The parts of memory.cpp whose torch headers need more than the limited API.
+// The statistics of pinned memory, and the observers of memory that ran out, for memory.cpp.
 #pragma once
 
 #include "bindings/python.h"

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#define OUTBOARD_TORCH_PYTHON
 #include "bindings/tensors.h"
 
 #include <torch/csrc/Dtype.h>
