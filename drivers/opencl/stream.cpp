@@ -53,14 +53,13 @@ ob_status stream_destroy(void* self, int32_t index, uint64_t handle) {
 }
 
 ob_status stream_synchronize(void* self, int32_t index, uint64_t handle) {
-  return with_stream<Driver>(
-      self, index, handle, "stream_synchronize", [&](Driver& driver, Stream* stream) -> ob_status {
-        const uint64_t queued = stream->queued.load(std::memory_order_acquire);
-        if (stream->done.load(std::memory_order_acquire) >= queued) return OB_OK;
-        const cl_int code = driver.api.Finish(stream->queue);
-        raise_to(stream->done, queued);
-        return code == CL_SUCCESS ? OB_OK : cl_fail(code, "clFinish", where(driver, index), During::kWait);
-      });
+  return with_stream<Driver>(self, index, handle, "stream_synchronize", [&](auto& driver, auto* stream) -> ob_status {
+    const uint64_t queued = stream->queued.load(std::memory_order_acquire);
+    if (stream->done.load(std::memory_order_acquire) >= queued) return OB_OK;
+    const cl_int code = driver.api.Finish(stream->queue);
+    raise_to(stream->done, queued);
+    return code == CL_SUCCESS ? OB_OK : cl_fail(code, "clFinish", where(driver, index), During::kWait);
+  });
 }
 
 // Return OB_OK, OB_NOT_READY, or the command's failure.
