@@ -13,7 +13,7 @@ function(outboard_book target)
   add_custom_command(
     OUTPUT ${folder}/book.inc
     COMMAND ${Python_EXECUTABLE} ${script} ${book} ${folder}/book.inc
-    DEPENDS ${script} ${rows}
+    DEPENDS ${script} ${rows} ${book}/../templates/matrices.py
     COMMENT "Reading the book of operators"
     VERBATIM)
   target_sources(${target} PRIVATE ${folder}/book.inc)

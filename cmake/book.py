@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Writes the C++ tables of what the core knows of operators, read from the book.
+"""Writes the C++ tables of what the core knows of operators, read from the book and the templates.
 
   python book.py <torch_outboard/kernels/book> <file>
 
@@ -106,11 +106,19 @@ def entries(name: str, facts: Any) -> Iterator[tuple[str, str]]:
             yield "OB_KERNEL_TRAIT", f'"{trait}", "{name}"'
 
 
+def matrix_limits(kernels: Path) -> tuple[int, int]:
+    """Return the fewer and the more rows or columns of a matrix that one group's kernel takes."""
+    module = ast.parse((kernels / "templates" / "matrices.py").read_text(encoding="utf-8"))
+    found = {ast.unparse(one.targets[0]): one.value for one in module.body if isinstance(one, ast.Assign)}
+    return ast.literal_eval(found["LARGEST"]), ast.literal_eval(found["LONGEST"])
+
+
 def text(folder: Path) -> str:
     tables: dict[str, list[str]] = {}
     for name, facts in rows_of(folder).items():
         for macro, arguments in entries(name, facts):
             tables.setdefault(macro, []).append(f"{macro}({arguments})")
+    tables["OB_MATRIX_LIMITS"] = [f"OB_MATRIX_LIMITS({', '.join(map(str, matrix_limits(folder.parent)))})"]
     parts = [line for macro, lines in tables.items() for line in (f"#ifdef {macro}", *lines, "#endif")]
     return "\n".join([*parts, ""])
 

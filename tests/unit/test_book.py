@@ -20,6 +20,7 @@ from torch_outboard.kernels.book import arithmetic, table
 from torch_outboard.kernels.book.row import Body, Draw, Fill, Numbers, Operator, Refused, Update
 from torch_outboard.kernels.operators import base_name, overload_of
 from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.templates import matrices
 
 ROWS = [(name, row) for subject in table.SUBJECTS for row in subject.OPERATORS for name in row.names.split()]
 # Their modules define operators.
@@ -137,6 +138,10 @@ def test_the_text_says_what_the_rows_say():
     assert {name: vars(facts) for name, facts in READER.rows_of(FOLDER).items()} == {
         name: vars(row.facts) for name, row in sorted(ROWS) if row.facts is not None
     }
+
+
+def test_the_core_has_the_sizes_of_the_kernels_of_matrices():
+    assert f"OB_MATRIX_LIMITS({matrices.LARGEST}, {matrices.LONGEST})" in READER.text(FOLDER)
 
 
 def test_the_core_is_built_from_this_book():

@@ -29,8 +29,10 @@ namespace outboard {
 
 namespace {
 
-// Rows and columns that a group's kernel takes, as in kernels/templates/matrices.py.
-constexpr int64_t kOfGroup = 256, kLongest = 4096;
+// Rows and columns that a group's kernel takes: those of kernels/templates/matrices.py.
+#define OB_MATRIX_LIMITS(largest, longest) constexpr int64_t kOfGroup = largest, kLongest = longest;
+#include <built/book.inc>
+#undef OB_MATRIX_LIMITS
 // Of triangles, and the columns of a panel with pivots, whose group goes through all rows. Small
 // blocks leave more to products of matrices, but each step is some launches.
 constexpr int64_t kBlock = kOfGroup, kPanel = 64;

@@ -21,10 +21,11 @@ from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor
 from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.product import filled
 
-__all__ = ["LARGEST", "Text", "by_columns", "check", "defined", "least", "of_group", "of_items"]
+__all__ = ["LARGEST", "LONGEST", "Text", "by_columns", "check", "defined", "least", "of_group", "of_items"]
 
+# The core's blocks of larger matrices have these sizes too: cmake/book.py.
 LARGEST = 256  # rows or columns of a matrix, whichever are fewer
-_LONGEST = 4096  # rows or columns
+LONGEST = 4096  # rows or columns
 _GROUP = 128
 _LANES = 32  # items that share a column
 _BYTES_OF_ITEM = 16  # of the group's memory: a double and a number of a row
@@ -59,7 +60,7 @@ def check(call: TemplateCall, *tensors: Tensor) -> None:
             raise CallRefusal(f"factorizations of {one.dtype} aren't supported [products]")
         rows, columns = one.size[-2:]
         is_small = holds(sympy.Le(sympy.Max(rows, columns), LARGEST)) or (
-            holds(sympy.Le(sympy.Min(rows, columns), LARGEST)) and holds(sympy.Le(sympy.Max(rows, columns), _LONGEST))
+            holds(sympy.Le(sympy.Min(rows, columns), LARGEST)) and holds(sympy.Le(sympy.Max(rows, columns), LONGEST))
         )
         if not is_small:
             raise CallRefusal(f"a matrix has more than {LARGEST} rows and columns [matrix-size]")
