@@ -27,7 +27,8 @@ def build(source: Path, folder: Path, *flags: str) -> Path:
     assert compiler, "g++ is needed to compile the native tests"
     header = ROOT / "include" / "torch_outboard" / "driver.h"
     run([sys.executable, str(ROOT / "cmake" / "contract.py"), str(header), str(folder / "built" / "contract.inc")])
-    includes = [folder, ROOT / "include", ROOT / "csrc", ROOT, TORCH / "include", TORCH / "include/torch/csrc/api/include"]
+    of_torch = TORCH / "include"
+    includes = [folder, ROOT / "include", ROOT / "csrc", ROOT, of_torch, of_torch / "torch/csrc/api/include"]
     # Else g++ may compile against another standard library's ABI than torch was.
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     minor = torch.__version__.split(".")[1]
