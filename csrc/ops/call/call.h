@@ -112,6 +112,11 @@ std::shared_ptr<const CallShape> shape_of(const Call& call);
 // refuse. Raise for a refused call too.
 std::shared_ptr<const CallShape> accepted_shape_of(const Call& call);
 
+// Return true if a call may take its shape without waiting for the CPU kernel: the shape is known,
+// and that kernel has not disagreed about the call's class. About a custom operator's it must have
+// agreed.
+bool is_trusted(const Call& call, const CallShape& shape);
+
 // Return true if an exception of a meta kernel is meant for the program and not for the
 // call (api.h). It passes through.
 bool is_interrupt(const std::exception& error);

@@ -307,6 +307,9 @@ void return_results(const Call& call, const CallShape& shape, c10::ArrayRef<at::
   }
 }
 
+namespace {
+
+// Return how the results differ from the shape; "" if they agree.
 std::string difference_of(const Operator& op, const CallShape& shape, const torch::jit::Stack& stack) {
   size_t next = 0;
   const size_t first = stack.size() - op.returned_arg.size();
@@ -330,6 +333,17 @@ std::string difference_of(const Operator& op, const CallShape& shape, const torc
     }
   }
   return next == shape.outputs.size() ? "" : "the CPU kernel returned fewer results than the meta kernel";
+}
+
+}  // namespace
+
+void note_results(const Call& call, const CallShape& shape, const torch::jit::Stack& stack) {
+  ShapeClasses& classes = call.op().shape_classes;
+  if (const std::string difference = difference_of(call.op(), shape, stack); difference.empty()) {
+    classes.believe(shape.shape_class);
+  } else {
+    classes.disbelieve(shape.shape_class, difference);
+  }
 }
 
 void adopt_results(const Call& call, const ArgumentPairs& arguments, const torch::jit::Stack& returned,

@@ -24,9 +24,9 @@ void resize_written(const Call& call, const CallShape& shape);
 void return_results(const Call& call, const CallShape& shape, c10::ArrayRef<at::Tensor> outputs,
                     torch::jit::Stack* stack);
 
-// Return how the results on top of the stack differ from the meta
-// kernel's shapes; "" if they agree.
-std::string difference_of(const Operator& op, const CallShape& shape, const torch::jit::Stack& stack);
+// Compare the CPU kernel's results, on top of the stack, with the call's shape, and note in the
+// operator's shape classes whether they agree.
+void note_results(const Call& call, const CallShape& shape, const torch::jit::Stack& stack);
 
 // A call's tensors and their stand-ins, noted before the CPU kernel runs. The kernel may give a
 // shell other memory, and a sparse tensor other parts.

@@ -383,6 +383,12 @@ std::shared_ptr<const CallShape> shape_of(const Call& call) {
   return shape;
 }
 
+bool is_trusted(const Call& call, const CallShape& shape) {
+  const ShapeClasses::State state = call.op().shape_classes.state_of(shape.shape_class, shape.is_verified);
+  return shape.is_known() &&
+         (state == ShapeClasses::State::Believed || (state == ShapeClasses::State::Unknown && call.op().is_torchs));
+}
+
 std::shared_ptr<const CallShape> accepted_shape_of(const Call& call) {
   std::shared_ptr<const CallShape> shape = shape_of(call);
   if (C10_UNLIKELY(shape->state == ShapeState::Refused)) {

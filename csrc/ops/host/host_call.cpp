@@ -485,17 +485,15 @@ bool run_waited(const Call& call, torch::jit::Stack* stack) {
 }
 
 // Run a call whose meta kernel is not trusted, or not yet: the CPU kernel decides the shapes.
-bool run_and_compare(const Call& call, const CallShape& shape, ShapeClasses::State state, torch::jit::Stack* stack) {
+bool run_and_compare(const Call& call, const CallShape& shape, torch::jit::Stack* stack) {
   if (!run_waited(call, stack)) {
     return false;
   }
   ShapeClasses& classes = call.op().shape_classes;
-  if (state == ShapeClasses::State::Waits) {
+  if (classes.state_of(shape.shape_class, shape.is_verified) == ShapeClasses::State::Waits) {
     classes.count_wait(shape.shape_class);
-  } else if (const std::string difference = difference_of(call.op(), shape, *stack); difference.empty()) {
-    classes.believe(shape.shape_class);
   } else {
-    classes.disbelieve(shape.shape_class, difference);
+    note_results(call, shape, *stack);
   }
   return true;
 }
@@ -525,11 +523,8 @@ bool run_on_host(const Call& call, torch::jit::Stack* stack) {
   if (!shape->is_known() || C10_UNLIKELY(shape->asks_kernel)) {
     return run_waited(call, stack);
   }
-  const ShapeClasses::State state = call.op().shape_classes.state_of(shape->shape_class, shape->is_verified);
-  const bool is_believed = state == ShapeClasses::State::Believed ||
-                           (state == ShapeClasses::State::Unknown && call.op().is_torchs);  // until it disagrees
-  return C10_LIKELY(is_believed || shape->outputs.empty()) ? run_queued(call, *shape, stack)
-                                                           : run_and_compare(call, *shape, state, stack);
+  return C10_LIKELY(is_trusted(call, *shape) || shape->outputs.empty()) ? run_queued(call, *shape, stack)
+                                                                        : run_and_compare(call, *shape, stack);
 }
 
 }  // namespace outboard
