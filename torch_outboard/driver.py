@@ -88,8 +88,12 @@ class Driver:
         of torch_outboard's DeviceProperties when the first kernel is generated, or an empty list before the driver is
         attached.
     kernel_packs : sequence of paths
-        Folders that `outboard kernels pack` wrote, with kernels for operators of eager code that then need not be
+        Files that `outboard kernels pack` wrote, with kernels for operators of eager code that then need not be
         generated. A relative path starts at the folder of the module that defines the class.
+    architectures : mapping of str to mapping of str
+        The architectures that `compile_program` compiles for, each with the fields of `device_properties` that decide
+        about kernels for it: `machine`, `major`, `minor`, `max_threads_per_block`, `shared_memory_per_block` and so on.
+        `outboard kernels pack --arch` then needs no device.
     providers : sequence of str or None
         The chain of providers that operators ask: some of "native", "generated" and "host", in this order;
         OUTBOARD_PROVIDERS wins. None means all of them, "generated" only on devices whose memory the host cannot reach.
@@ -112,6 +116,7 @@ class Driver:
     code_generator: ClassVar[Any] = None
     kernel_generator: ClassVar[Any] = None
     kernel_packs: ClassVar[Sequence[str | os.PathLike[str]]] = ()
+    architectures: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     providers: ClassVar[Sequence[str] | None] = None
     test_programs: ClassVar[Any] = None
     autocast: ClassVar[str | Mapping[str, str] | None] = None
@@ -129,6 +134,18 @@ class Driver:
             f"the driver {self.name!r} names the code generator 'triton' and has no `triton_target`, which says what "
             "Triton compiles for"
         )
+
+    def compile_program(self, architecture: str, language: str, code: bytes, options: str) -> bytes:
+        """Return what `program_build` takes in the language "binary" on devices of one of `architectures`.
+
+        It opens no device, and is called from several threads at a time. A failure is an exception, as of
+        `program_build`.
+        """
+        raise NotSupportedError(f"the driver {self.name!r} has no `compile_program`")
+
+    def compatible_architectures(self, architecture: str) -> Sequence[str]:
+        """Return the architectures whose binaries a device of this architecture runs, the best first."""
+        return (architecture,)
 
     def libraries(self) -> Mapping[str, str]:
         """Return the vendor's libraries that operators use, each with its file, for `outboard info`."""

@@ -26,6 +26,8 @@ using nvrtcProgram = struct NvrtcProgram*;
   X(GetProgramLog, (nvrtcProgram, char*))                                                                         \
   X(GetCUBINSize, (nvrtcProgram, size_t*))                                                                        \
   X(GetCUBIN, (nvrtcProgram, char*))                                                                              \
+  X(GetPTXSize, (nvrtcProgram, size_t*))                                                                          \
+  X(GetPTX, (nvrtcProgram, char*))                                                                                \
   X(DestroyProgram, (nvrtcProgram*))                                                                              \
   X(GetNumSupportedArchs, (int*))                                                                                 \
   X(GetSupportedArchs, (int*))
@@ -162,11 +164,26 @@ ob_status compile_cuda(const std::string& libraries, const std::string& source, 
     return fail(status_of_compiler(code), "the program does not compile (%s), options '%s':\n%s%s",
                 nvrtc.GetErrorString(code), options.c_str(), log.c_str(), support::cite_source(log, source).c_str());
   }
+  // There is no machine code for a virtual architecture, but PTX.
+  const bool is_virtual = architecture.starts_with("compute_");
   size_t size = 0;
-  code = nvrtc.GetCUBINSize(program.handle, &size);
+  code = (is_virtual ? nvrtc.GetPTXSize : nvrtc.GetCUBINSize)(program.handle, &size);
   out_image->assign(size, '\0');
-  if (code == 0) code = nvrtc.GetCUBIN(program.handle, out_image->data());
-  return code == 0 ? OB_OK : fail(OB_INTERNAL, "nvrtcGetCUBIN gave %s", nvrtc.GetErrorString(code));
+  if (code == 0) code = (is_virtual ? nvrtc.GetPTX : nvrtc.GetCUBIN)(program.handle, out_image->data());
+  return code == 0 ? OB_OK : fail(OB_INTERNAL, "nvrtcGetCUBIN or nvrtcGetPTX gave %s", nvrtc.GetErrorString(code));
 }
 
 }  // namespace nv
+
+// For NvDriver.compile_program, which has no device: write what NVRTC makes of a program, or the
+// reason why it makes nothing, to `take`. Return the status.
+extern "C" OB_EXPORT ob_status ob_nv_compile(const char* libraries, const char* architecture, const char* code,
+                                             size_t code_size, const char* options, void* context, ob_take_fn take) {
+  std::string image;
+  const ob_status status = support::guarded("compile_program", [&] {
+    return nv::compile_cuda(libraries, std::string(code, code_size), options, architecture, &image);
+  });
+  if (status != OB_OK) image = support::last_error_text;
+  take(context, image.data(), image.size());
+  return status;
+}

@@ -16,7 +16,7 @@ import pytest
 
 import torch_outboard
 import torch_outboard_nv
-from torch_outboard import DeviceProperties
+from torch_outboard import DeviceProperties, DriverError, Status
 from torch_outboard_nv import NvDriver, checks
 
 HERE = Path(__file__).resolve().parent
@@ -84,10 +84,41 @@ def test_the_library_needs_nothing_of_torch_or_python() -> None:
     assert needed and not [one for one in needed if one.startswith(("libtorch", "libc10", "libpython"))], needed
 
 
+def test_a_gpu_runs_older_code_of_its_generation_and_ptx() -> None:
+    assert list(NvDriver().compatible_architectures("sm_89"))[:4] == ["sm_89", "sm_86", "sm_80", "compute_89"]
+    assert list(NvDriver().compatible_architectures("sm_90"))[:2] == ["sm_90", "compute_90"]
+    later = NvDriver().compatible_architectures("sm_130")
+    assert later[0] == "compute_121" and not [one for one in later if one.startswith("sm_")]
+    assert "sm_80" not in NvDriver().compatible_architectures("sm_87"), "code for other chips does not run on Tegra"
+    assert list(NvDriver().compatible_architectures("compute_90")) == ["compute_90"]
+
+
+@pytest.mark.usefixtures("nvrtc")
+def test_programs_are_compiled_without_a_gpu() -> None:
+    driver = NvDriver()
+    text = b'extern "C" __global__ void zero(float* x) { x[threadIdx.x] = 0; }'
+    assert driver.compile_program("sm_90", "cuda", text, "").startswith(b"\x7fELF")
+    assert b".target sm_80" in driver.compile_program("compute_80", "cuda", text, "--std=c++17")
+    wrong = (("sm_90", "cuda", text[:-1], Status.PROGRAM_REFUSED), ("sm_90", "ptx", text, Status.INVALID_ARGUMENT))
+    for architecture, language, code, status in (*wrong, ("sm_20", "cuda", text, Status.INVALID_ARGUMENT)):
+        with pytest.raises(DriverError) as caught:
+            driver.compile_program(architecture, language, code, "")
+        assert caught.value.code == status and str(caught.value)
+
+
+def test_without_nvrtc_programs_are_not_compiled(tmp_path: Path) -> None:
+    with pytest.raises(DriverError, match=r"CUDA C\+\+ needs NVRTC, which can't be opened"):
+        NvDriver(nvrtc=str(tmp_path / "missing")).compile_program("sm_90", "cuda", b"", "")
+
+
 def test_it_is_released_with_the_core() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["version"] == torch_outboard.__version__
     assert f"torch-outboard>={torch_outboard.__version__}" in project["dependencies"]
+    kernels = tomllib.loads((PROJECT / "kernels" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert kernels["version"] == torch_outboard.__version__
+    own = {f"{name}=={torch_outboard.__version__}" for name in ("torch-outboard", "torch-outboard-nv")}
+    assert own <= set(kernels["dependencies"])
 
 
 def private_uses(name: str, source: str) -> list[str]:

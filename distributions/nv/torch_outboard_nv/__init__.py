@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_outboard.driver import Check, Driver, Option, TritonTarget, package_folders
+from torch_outboard_nv.architectures import ARCHITECTURES, compile_cuda, packs, runnable
 
 if TYPE_CHECKING:  # `outboard info` loads the class without torch
     from torch_outboard import DeviceProperties
@@ -23,6 +24,8 @@ class NvDriver(Driver):
     name = "nv"
     library = Path(__file__).parent / "libtorch_outboard_nv.so"
     autocast = "default"
+    architectures = ARCHITECTURES
+    kernel_packs = packs()
     options = {
         "library": Option(str, None, "NVIDIA's driver library; libcuda.so.1 if not given."),
         "compiler": Option(
@@ -86,6 +89,16 @@ class NvDriver(Driver):
     def code_generator(self, device: int) -> str:
         """Return "triton" for GPUs that Triton compiles for, from Ampere on; else "cuda_cpp", which NVRTC compiles."""
         return "triton" if _capability(device) >= (8, 0) else "cuda_cpp"
+
+    def compile_program(self, architecture: str, language: str, code: bytes, options: str) -> bytes:
+        """Return NVRTC's machine code for a GPU, or its PTX for a virtual architecture."""
+        return compile_cuda(
+            str(self.library), str(self.option_values["nvrtc"] or ""), architecture, language, code, options
+        )
+
+    def compatible_architectures(self, architecture: str) -> Sequence[str]:
+        """Return the GPU's own architecture, older ones of its generation, and PTX, the newest first."""
+        return runnable(architecture)
 
     def triton_target(self, device: int) -> TritonTarget:
         """Return Triton's target for the GPU, with the compute capability as Triton counts it."""

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What NVRTC compiles for without a GPU: CUDA's architectures, and virtual ones, whose PTX later GPUs run."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from torch_outboard.driver import DriverError, Status
+
+__all__ = ["ARCHITECTURES", "compile_cuda", "packs", "runnable"]
+
+# Compute capability -> KiB of shared memory of a multiprocessor: a table of NVIDIA's programming guide. Tegra's chips
+# are left out, since other chips' machine code does not run on them.
+_SHARED = {
+    50: 64, 52: 96, 60: 64, 61: 96, 70: 96, 75: 64, 80: 164, 86: 100, 89: 100, 90: 228, 100: 228, 103: 228, 120: 100,
+    121: 100,
+}  # fmt: skip
+
+
+def _properties(capability: int) -> dict[str, Any]:
+    return {
+        "vendor": "NVIDIA",
+        "machine": "gpu",
+        "major": capability // 10,
+        "minor": capability % 10,
+        "warp_size": 32,
+        "max_threads_per_block": 1024,
+        "shared_memory_per_block": 48 << 10,
+        "shared_memory_per_multiprocessor": _SHARED[capability] << 10,
+        "follows_addresses": True,
+        "addresses_host_memory": True,
+    }
+
+
+ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
+    f"{kind}_{capability}": _properties(capability) for kind in ("sm", "compute") for capability in _SHARED
+}
+
+
+def runnable(architecture: str) -> Sequence[str]:
+    """Return the architectures whose code a GPU ("sm_89") runs: machine code of its generation, then PTX."""
+    kind, _, number = architecture.partition("_")
+    if kind != "sm" or not number.isdecimal():
+        return (architecture,)
+    older = [one for one in sorted(_SHARED, reverse=True) if one <= int(number)]
+    same = [one for one in older if one // 10 == int(number) // 10] if int(number) in _SHARED else []
+    return (*(f"sm_{one}" for one in same), *(f"compute_{one}" for one in older))
+
+
+def packs() -> Sequence[Path]:
+    """Return the pack of the package torch-outboard-nv-kernels, if it is installed."""
+    found = find_spec("torch_outboard_nv_kernels")
+    return [] if found is None or found.origin is None else [Path(found.origin).parent / "kernels.pack"]
+
+
+@functools.cache
+def _compiler(library: str) -> Any:
+    compiler = ctypes.CDLL(library).ob_nv_compile
+    compiler.restype = ctypes.c_int32
+    return compiler
+
+
+_TAKE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+
+def compile_cuda(library: str, nvrtc: str, architecture: str, language: str, code: bytes, options: str) -> bytes:
+    """Compile CUDA C++ by NVRTC; `nvrtc` names its files. Raise DriverError with its log."""
+    if language != "cuda":
+        raise DriverError(f"NVRTC compiles 'cuda', not {language!r}", Status.INVALID_ARGUMENT)
+    taken: list[bytes] = []
+    take = _TAKE(lambda _, given, size: taken.append(ctypes.string_at(given, size)))
+    words = (nvrtc.encode(), architecture.encode(), code, ctypes.c_size_t(len(code)), options.encode(), None, take)
+    status = _compiler(library)(*words)
+    if status != Status.OK:
+        raise DriverError(taken[0].decode(errors="replace").rstrip("\0"), status)
+    return taken[0]
