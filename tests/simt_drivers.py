@@ -9,7 +9,7 @@ import torch
 
 from examples.pure_python_driver import PythonDriver
 from tests.words import foreign_words
-from torch_outboard import DeviceProperties, Driver
+from torch_outboard import DeviceProperties, Driver, DriverError, Status
 from torch_outboard._discovery import find_driver
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.frame import LocalArray, Parameter
@@ -60,6 +60,30 @@ class Unbuilt(PythonDriver):
 
     def kernel_launch(self, *given, follows_addresses=False):
         pass
+
+
+class Ahead(Unbuilt):
+    """As `Unbuilt`, of a chip "one" whose programs are compiled elsewhere: it takes the compiler's output alone."""
+
+    architectures = {
+        name: {"max_threads_per_block": 1024, "shared_memory_per_block": 48 << 10, "machine": "gpu"}
+        for name in ("one", "two")
+    }
+
+    def device_properties(self, device):
+        return DeviceProperties(
+            name="a chip", architecture="one", total_memory=self.memory, **self.architectures["one"]
+        )
+
+    def compile_program(self, architecture, language, code, options):
+        if language != "opencl_c" or b"__kernel" not in code:
+            raise DriverError(f"there is no kernel in this text in {language!r}", Status.PROGRAM_REFUSED)
+        return f"{architecture} {options} ".encode() + code
+
+    def program_build(self, device, language, code, options):
+        if language != "binary" or not code.startswith(f"one {options} ".encode()):
+            raise DriverError(f"there is no compiler here for {language!r}", Status.PROGRAM_REFUSED)
+        return next(self.handles)
 
 
 class GroupsGenerator(OpenCLGenerator):

@@ -41,18 +41,18 @@ PyObject* raise_os_error(int number, const std::string& message) {
   return nullptr;
 }
 
-PyObject* py_read_private(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+PyObject* ask_about(const char* name, PrivateFile (*ask)(const std::string&, uid_t), PyObject* const* arguments,
+                    Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     std::string path;
     int64_t trusted = 0;
-    if (!has_arguments("read_private", count, 2) || !to_path(arguments[0], &path) ||
-        !to_int64(arguments[1], &trusted)) {
+    if (!has_arguments(name, count, 2) || !to_path(arguments[0], &path) || !to_int64(arguments[1], &trusted)) {
       return nullptr;
     }
     PrivateFile file;
     {
       const WithoutGil without_gil;
-      file = read_private(path, trusted < 0 ? geteuid() : static_cast<uid_t>(trusted));
+      file = ask(path, trusted < 0 ? geteuid() : static_cast<uid_t>(trusted));
     }
     if (!file.obstacle.empty()) {
       return raise_os_error(file.error, file.obstacle);
@@ -60,6 +60,14 @@ PyObject* py_read_private(PyObject*, PyObject* const* arguments, Py_ssize_t coun
     return file.content ? PyBytes_FromStringAndSize(file.content->data(), static_cast<Py_ssize_t>(file.content->size()))
                         : none();
   });
+}
+
+PyObject* py_read_private(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return ask_about("read_private", read_private, arguments, count);
+}
+
+PyObject* py_check_private(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  return ask_about("check_private", check_private, arguments, count);
 }
 
 PyObject* py_make_private_folder(PyObject*, PyObject* argument) {
@@ -92,6 +100,8 @@ PyObject* py_absolute_path(PyObject*, PyObject* argument) {
 
 PyMethodDef private_file_methods[] = {
     OUTBOARD_FASTCALL("read_private", py_read_private, "(path, trusted user or -1): a file's bytes, None for no file."),
+    OUTBOARD_FASTCALL("check_private", py_check_private,
+                      "(path, trusted user or -1): b'' for a file that read_private reads, None for no file."),
     {"make_private_folder", py_make_private_folder, METH_O,
      PyDoc_STR("Makes a folder that its user alone may write, or says why it can't be used.")},
     {"kernel_cache_folder", py_kernel_cache_folder, METH_NOARGS,

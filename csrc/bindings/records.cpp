@@ -110,9 +110,10 @@ std::unique_ptr<const kernels::DeviceKernel> device_kernel_of(PyObject* object) 
                     formulas.size());
   const kernels::Geometry geometry{
       {formulas[0], formulas[1], formulas[2]}, {formulas[3], formulas[4], formulas[5]}, formulas[6]};
-  return std::make_unique<const kernels::DeviceKernel>(record.text("name"), program_text_of(record),
-                                                       record.text("entry"), record.text("letters"), geometry,
-                                                       record.texts("checks"));
+  kernels::ProgramText program = program_text_of(record);
+  program.binary = record.bytes("binary");
+  return std::make_unique<const kernels::DeviceKernel>(record.text("name"), std::move(program), record.text("entry"),
+                                                       record.text("letters"), geometry, record.texts("checks"));
 }
 
 }  // namespace outboard::bindings

@@ -107,6 +107,36 @@ bool read_whole(int file, std::string& out) {
   return true;
 }
 
+// Opening must not wait for the other end of a FIFO.
+Descriptor open_quietly(const std::string& path) {
+  return Descriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
+}
+
+// Check a file that open_quietly has just opened, or has failed to open.
+PrivateFile check_open(const Descriptor& file, const std::string& path, uid_t trusted, struct stat* out_about) {
+  if (!file.is_open()) {
+    if (errno == ENOENT) {
+      return {};
+    }
+    return errno == ELOOP ? refused(printable_path(path) + " is a symbolic link, and is not followed: remove it")
+                          : refused(failure_of(path, errno), errno);
+  }
+  if (fstat(file.get(), out_about) != 0) {
+    return refused(failure_of(path, errno), errno);
+  }
+  if (!S_ISREG(out_about->st_mode)) {
+    return refused(printable_path(path) + " is not a regular file: remove it");
+  }
+  const std::string folder = above(path);
+  for (const std::string& why : {mistrust(path, *out_about, trusted, kOthersWrite), mistrust_folder(folder, trusted),
+                                 mistrust_above(above(folder), trusted)}) {
+    if (!why.empty()) {
+      return refused(why);
+    }
+  }
+  return {"", "", 0};
+}
+
 // Make the missing folders above a path. A failure shows later, when the folder is missing.
 void make_above(const std::string& path) {
   const std::string parent = above(path);
@@ -172,28 +202,11 @@ size_t printable_bytes(const std::string& text, size_t at) {
 }  // namespace
 
 PrivateFile read_private(const std::string& path, uid_t trusted) {
-  // Opening must not wait for the other end of a FIFO.
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
-  if (!file.is_open()) {
-    if (errno == ENOENT) {
-      return {};
-    }
-    return errno == ELOOP ? refused(printable_path(path) + " is a symbolic link, and is not followed: remove it")
-                          : refused(failure_of(path, errno), errno);
-  }
+  const Descriptor file = open_quietly(path);
   struct stat about = {};
-  if (fstat(file.get(), &about) != 0) {
-    return refused(failure_of(path, errno), errno);
-  }
-  if (!S_ISREG(about.st_mode)) {
-    return refused(printable_path(path) + " is not a regular file: remove it");
-  }
-  const std::string folder = above(path);
-  for (const std::string& why : {mistrust(path, about, trusted, kOthersWrite), mistrust_folder(folder, trusted),
-                                 mistrust_above(above(folder), trusted)}) {
-    if (!why.empty()) {
-      return refused(why);
-    }
+  PrivateFile checked = check_open(file, path, trusted, &about);
+  if (!checked.content) {
+    return checked;
   }
   if (about.st_size > kMostBytes) {
     return refused(printable_path(path) + " has " + std::to_string(about.st_size) +
@@ -202,6 +215,12 @@ PrivateFile read_private(const std::string& path, uid_t trusted) {
   }
   PrivateFile result{std::string(static_cast<size_t>(about.st_size), '\0'), "", 0};
   return read_whole(file.get(), *result.content) ? std::move(result) : refused(failure_of(path, errno), errno);
+}
+
+PrivateFile check_private(const std::string& path, uid_t trusted) {
+  const Descriptor file = open_quietly(path);
+  struct stat about = {};
+  return check_open(file, path, trusted, &about);
 }
 
 PrivateFile read_private(const std::string& path) {

@@ -25,6 +25,10 @@ struct PrivateFile {
   int error = 0;
 };
 
+// Return whether a file is trusted, without its content and whatever its size: the same obstacle as
+// of read_private, or a content of "".
+OUTBOARD_API PrivateFile check_private(const std::string& path, uid_t trusted);
+
 // Return the content of a file. The owner may also be `trusted`, whose
 // code runs in this process anyway.
 OUTBOARD_API PrivateFile read_private(const std::string& path, uid_t trusted);

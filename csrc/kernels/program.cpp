@@ -82,10 +82,9 @@ bool is_final(ob_status status) {
   return status == OB_CANCELLED || status == OB_DEVICE_LOST;
 }
 
-// Build the program from the bytes of an earlier process. Return 0 if that fails: the
+// Build the program from the bytes of a pack or of an earlier process. Return 0 if that fails: the
 // driver may have its own reasons.
-uint64_t build_kept(c10::DeviceIndex device, const ProgramText& text, const std::string& key, const std::string& name) {
-  std::string bytes = read_program(key);
+uint64_t build_binary(c10::DeviceIndex device, const ProgramText& text, std::string bytes, const std::string& name) {
   uint64_t program = 0;
   if (bytes.empty()) {
     return 0;
@@ -118,14 +117,17 @@ bool is_refusal(ob_status status) {
 }
 
 uint64_t build(c10::DeviceIndex device, const ProgramText& text, const std::string& name) {
+  if (const uint64_t packed = build_binary(device, text, text.binary, name); packed != 0) {
+    return packed;
+  }
   const std::string key = program_key(device, text);
   std::optional<Turn> turn;
   if (!key.empty()) {
-    if (const uint64_t kept = build_kept(device, text, key, name); kept != 0) {
+    if (const uint64_t kept = build_binary(device, text, read_program(key), name); kept != 0) {
       return kept;
     }
     turn.emplace(path_of_turn(key));
-    if (const uint64_t kept = turn->has_waited() ? build_kept(device, text, key, name) : 0; kept != 0) {
+    if (const uint64_t kept = turn->has_waited() ? build_binary(device, text, read_program(key), name) : 0; kept != 0) {
       return kept;
     }
   }

@@ -25,6 +25,9 @@ struct ProgramText {
   std::string language;  // a language that the driver builds: "opencl_c", "ptx", …
   std::string code;
   std::string options;
+  // What a pack has for the device, in the language OB_LANGUAGE_BINARY; "" if there is none. It is
+  // not part of the text's identity: the text is built if the driver does not take these bytes.
+  std::string binary = {};
 };
 
 // The driver refuses a program's text, every time: OB_PROGRAM_REFUSED, an invalid

@@ -15,6 +15,7 @@ from torch_outboard.cli import main
 from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.kernels.disk import packs
 from torch_outboard.kernels.disk.files import Answer
+from torch_outboard.kernels.disk.packing import write_pack
 from torch_outboard.kernels.disk.store import VARIABLE, Store, default_folder
 from torch_outboard.testing.plugin import RunPython
 
@@ -137,41 +138,47 @@ def test_without_a_folder_it_says_why(monkeypatch: Any) -> None:
 
 
 def test_packs_are_listed(folder: Path, monkeypatch: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
-    pack, missing = tmp_path_factory.mktemp("pack"), folder / "nowhere"
-    about = {**packs.describe(), **KIND, "plans": 3}
-    (version,) = (one for one in folder.iterdir() if one.is_dir())
-    for path in version.iterdir():
-        path.rename(pack / path.name)
-    (pack / packs.ABOUT).write_text(json.dumps(about))
+    pack, missing = tmp_path_factory.mktemp("packs") / "pack", folder / "nowhere"
+    write_pack(folder, pack, {"one": KIND, "two": KIND})
     monkeypatch.setenv(packs.VARIABLE, f"{pack}:{missing}")
-    of_pack = f"in {pack} for package.Generator on machines 'gpu', 3 plans"
-    own, _, first, second = run("list").output.splitlines()
-    assert own.startswith("0 plans, ") and first == f"a pack of {packs.VARIABLE}, {of_pack}"
-    assert second.startswith(
-        f"a pack of {packs.VARIABLE}, in {missing}: not used, its pack.json can't be read, FileNot"
-    )
+    of_pack = f"in {pack} for package.Generator on machines 'gpu' of one, two, 3 plans, 0 programs"
+    own, first, second = run("list").output.splitlines()[-3:]
+    assert first == f"a pack of {packs.VARIABLE}, {of_pack}"
+    assert second == f"a pack of {packs.VARIABLE}, in {missing}: not used, it can't be read, {missing} does not exist"
     listed = run("list", "relu", "--pack", str(pack)).output.splitlines()
     assert listed[0] == "aten::leaky_relu(float32[2, 3], 0.25): none, it is\\x1b[1m refused"
     assert listed[1].startswith("1 plans, ") and listed[1].endswith(f" KiB, {of_pack}")
-    (pack / packs.ABOUT).write_text(json.dumps({**about, "torch": "1.0", "code": "old"}))
+    monkeypatch.setattr(packs, "versions", lambda: {"torch": "1.0", "code": "old"})
     assert f"{of_pack}: not used, it was made for another torch and another code\n" in run("list").output
+    pack.write_bytes(pack.read_bytes()[:-1])
+    assert f"{pack} is damaged (" in run("list", "--pack", str(pack)).output
 
 
-def test_a_pack_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("")
-    result = run("pack", str(tmp_path), "--driver", "opencl")
-    assert result.exit_code == 1 and f"{tmp_path} is no pack and not empty" in result.output
-    assert [one.name for one in tmp_path.iterdir()] == ["thesis.tex"]
+def test_a_pack_has_a_file_of_its_own(tmp_path: Path) -> None:
+    thesis = tmp_path / "thesis.tex"
+    thesis.write_text("words")
+    for path in (thesis, tmp_path):
+        result = run("pack", str(path), "--driver", "opencl")
+        assert result.exit_code == 1 and f"{path} is no pack: name another file" in result.output
+    assert thesis.read_text() == "words"
+
+
+def test_a_pack_without_a_device_says_what_is_missing(tmp_path: Path) -> None:
+    result = run("pack", str(tmp_path / "pack"), "--driver", "opencl", "--arch", "one")
+    assert result.exit_code == 1 and "the driver 'ocl' cannot build programs without a device" in result.output
+    result = run("pack", str(tmp_path / "pack"), "--driver", "tests.simt_drivers:Ahead", "--arch", "one,tow")
+    assert result.exit_code == 1 and "has no architecture 'tow', only one, two. Did you mean" in result.output
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_pack_is_for_nobody_s_settings(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_FREEZING", "1")
-    result = run("pack", str(tmp_path), "--driver", "opencl")
+    result = run("pack", str(tmp_path / "pack"), "--driver", "opencl")
     assert result.exit_code == 1 and "TORCHINDUCTOR_FREEZING=1" in result.output
 
 
 def test_dtypes_of_a_pack_are_known_ones(tmp_path: Path) -> None:
-    result = run("pack", str(tmp_path), "--driver", "opencl", "--dtypes", "float32,complex64")
+    result = run("pack", str(tmp_path / "pack"), "--driver", "opencl", "--dtypes", "float32,complex64")
     assert result.exit_code == 2 and "there is no 'complex64', only float32, bfloat16" in result.output
 
 

@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable
+import sqlite3
+import stat
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,13 +21,14 @@ from click.testing import CliRunner
 from torch_outboard._sealed import absolute_path
 from torch_outboard.cli import main
 from torch_outboard.codegen.program import KernelRecord
+from torch_outboard.device import devices
 from torch_outboard.driver import Driver
 from torch_outboard.kernels.builder import refused
 from torch_outboard.kernels.disk import packs
 from torch_outboard.kernels.disk.calls import CALLS, Samples
 from torch_outboard.kernels.disk.files import Answer
-from torch_outboard.kernels.disk.packs import ABOUT, Packs, folders_of
-from torch_outboard.kernels.disk.store import Store
+from torch_outboard.kernels.disk.pack_file import PackFile, program_name, write_pack_file
+from torch_outboard.kernels.disk.packs import Packs, packs_of
 from torch_outboard.kernels.refusal import OperatorRefusal
 from torch_outboard.testing.plugin import RunPython
 
@@ -129,42 +135,99 @@ def package(make: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) 
     """Build a vendor's package."""
     folder = tmp_path_factory.mktemp("package")
     output = make(folder / "pack", FIRST)
-    assert "some float32\n" in output and "7 plans in" in output, output
+    assert "some float32\n" in output and "7 plans and 0 programs in" in output, output
     return folder
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
-
-
 def test_with_a_pack_nothing_is_built(run_python: RunPython, package: Path) -> None:
-    before = contents(package / "pack")
+    before = (package / "pack").read_bytes()
     environment = {"CHIP": json.dumps(SECOND), "OUTBOARD_FALLBACK": "silent"}
     # By default run_python sets no packs; this test needs the driver's.
     program = "import os\ndel os.environ['OUTBOARD_KERNEL_PACKS']\n" + USE
     done = run_python(program, str(package), env=environment)
     statistics = json.loads(done.stdout.splitlines()[-1])
     assert statistics == {"plans": 6, "loaded": 0, "saved": 0, "packed": 7, "inductor": False}, done.stdout
-    assert contents(package / "pack") == before
+    assert (package / "pack").read_bytes() == before
 
 
 def test_a_pack_is_the_same_for_every_chip(make: Callable[..., str], package: Path, tmp_path: Path) -> None:
     make(tmp_path / "pack", SECOND)
-    assert contents(tmp_path / "pack") == contents(package / "pack")
+    assert (tmp_path / "pack").read_bytes() == (package / "pack").read_bytes()
 
 
 def test_failures_are_told_and_an_older_pack_goes(make: Callable[..., str], tmp_path: Path) -> None:
-    pack = tmp_path / "pack"
-    theirs = {pack / "aa" / "old.plan": "", pack / "README": "", pack / "bb" / ("0" * 61): ""}
-    old = {pack / "aa" / f"{'0' * 62}.{'1' * 32}": "", pack / "cc" / f"{'0' * 62}.refusal": ""}
-    about = json.dumps({"torch": "1", "torch_commit": "2", "code": "3"})
-    for path, text in {**theirs, **old, pack / ABOUT: about}.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write(tmp_path / "pack", {"code": "another"})
     output = make(tmp_path / "pack", FIRST, "others", status=1)
     assert "others float32 failed: AttributeError: 'Tensor' object has no attribute 'nothing'" in output
-    assert sorted(contents(pack)) == sorted([ABOUT, *(str(path.relative_to(pack)) for path in theirs)])
-    assert not (pack / "cc").exists()
+    assert PackFile(tmp_path / "pack").about["plans"] == 0
+
+
+# ---- Without a device ----
+
+AHEAD = "tests.simt_drivers:Ahead"
+PACK_AHEAD = f"""
+import os, sys
+os.environ.pop("TORCHINDUCTOR_VEC_ISA_OK", None)
+from torch_outboard.cli import main
+main(["kernels", "pack", *sys.argv[1:], "--driver", "{AHEAD}"])
+"""
+USE_AHEAD = f"""
+import json, logging, os, sys
+logging.basicConfig(stream=sys.stdout)
+os.environ.pop("TORCHINDUCTOR_VEC_ISA_OK", None)
+import torch, torch_outboard
+from torch_outboard.kernels import plan_statistics
+module = torch_outboard.attach("{AHEAD}")
+x = torch.randn(31, 57).to("unbuilt")
+y = x + x[0]
+y += x
+z = y + 0.5
+module.synchronize()
+calls = {{(row.op, row.provider) for row in torch_outboard.coverage()}}
+print(json.dumps({{**plan_statistics(), "inductor": "torch._inductor" in sys.modules, "elsewhere": [
+    op for op, provider in calls if provider not in ("generated", "native")]}}))
+"""
+
+
+@pytest.fixture(scope="module")
+def pack_ahead(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Callable[..., str]:
+    """Return a function that runs `outboard kernels pack` and returns its output."""
+    run_compiler: RunPython = request.getfixturevalue("run_compiler")
+
+    def run(*arguments: str | Path, status: int = 0) -> str:
+        done = run_compiler(PACK_AHEAD, *map(str, arguments), status=status)
+        return done.stdout + done.stderr
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def ahead(pack_ahead: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build a pack for two chips, without a device."""
+    folder = tmp_path_factory.mktemp("ahead")
+    calls = "^add float32$"
+    output = pack_ahead(folder / "pack", "--arch", "one,two", "--only", calls, "--keep", folder / "kept")
+    assert "failed" not in output
+    return folder
+
+
+def test_a_pack_without_a_device_leaves_nothing_to_build(run_python: RunPython, ahead: Path) -> None:
+    done = run_python(USE_AHEAD, env={"OUTBOARD_KERNEL_PACKS": str(ahead / "pack"), "OUTBOARD_FALLBACK": "error"})
+    found = json.loads(done.stdout.splitlines()[-1])
+    # Its driver refuses all texts, so each program was in the pack.
+    assert found["inductor"] is False and found["elsewhere"] == [] and found["packed"] == found["plans"] == 3, (
+        done.stdout
+    )
+    assert "pack" not in "".join(done.stdout.splitlines()[:-1])
+
+
+def test_a_pack_is_built_in_parts(pack_ahead: Callable[..., str], ahead: Path, tmp_path: Path) -> None:
+    kept = ahead / "kept"
+    before = {path: path.stat().st_mtime_ns for path in kept.rglob("*") if path.is_file()}
+    calls = "^add float32$"
+    pack_ahead(tmp_path / "pack", "--arch", "one,two", "--only", calls, "--keep", kept)
+    assert (tmp_path / "pack").read_bytes() == (ahead / "pack").read_bytes()
+    assert {path: path.stat().st_mtime_ns for path in kept.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize(
@@ -178,78 +241,171 @@ def test_failures_are_told_and_an_older_pack_goes(make: Callable[..., str], tmp_
 def test_a_pack_of_nothing_is_an_error_and_leaves_the_older_one(
     arguments: tuple[str, ...], message: str, pack: Path
 ) -> None:
-    before = contents(pack)
+    before = pack.read_bytes()
     given = ["kernels", "pack", str(pack), "--driver", "nothing", *arguments]  # no driver is looked for
     answer = CliRunner(env={"COLUMNS": "300"}).invoke(main, given)
     assert answer.exit_code == 2 and "Invalid value for --only" in answer.output and message in answer.output
-    assert contents(pack) == before
+    assert pack.read_bytes() == before
 
 
 # ---- Packs alone ----
 
+KIND = {"generator": "g", "generated_by": "h", "machine": "m"}
+KEY = json.dumps({"operator": "aten::add", "kind": KIND})
+
+
+def write(path: Path, changed: Mapping[str, Any] = {}, plans: Any = ((KEY, SIZES, ANSWER),)) -> Path:  # noqa: B006
+    """Write a pack with a plan, and its program for the chips "one" and "two"."""
+    devices = [{"architecture": name, "kind": {**KIND, **changed}} for name in ("one", "two")]
+    about = {**packs.versions(), "devices": devices, "plans": 1, "programs": 2, **changed}
+    programs = [(program_name(name, ANSWER.kernels[0]), name.encode() * 999) for name in ("one", "two")]
+    write_pack_file(path, about, plans, programs)
+    return path
+
+
+class Chip(Driver):
+    """A driver whose chip "new" runs what was compiled for "two"."""
+
+    def compatible_architectures(self, architecture: str) -> list[str]:
+        return [architecture, "two"] if architecture == "new" else [architecture]
+
 
 @pytest.fixture
 def pack(tmp_path: Path, monkeypatch: Any) -> Path:
-    """Return a pack with a plan for the key "a", of a process with one device."""
-    described = {"torch": "2", "torch_commit": "c", "code": "d", "generator": "g", "generated_by": "h", "machine": "m"}
-    monkeypatch.setattr(packs, "describe", lambda device: described)
-    Store(tmp_path / "made").save("a", SIZES, ANSWER)
-    (version,) = (tmp_path / "made").iterdir()
-    version.rename(tmp_path / "pack")
-    (tmp_path / "pack" / ABOUT).write_text(json.dumps(described))
-    return tmp_path / "pack"
+    """Return a pack, in a process with one device."""
+    chip(monkeypatch, "one")
+    return write(tmp_path / "pack")
 
 
-def change(pack: Path, **changed: str) -> None:
-    (pack / ABOUT).write_text(json.dumps({**json.loads((pack / ABOUT).read_text()), **changed}))
+def chip(monkeypatch: Any, name: str) -> None:
+    monkeypatch.setattr(packs, "kind_of", lambda device: KIND)
+    monkeypatch.setattr(devices, "get_device_properties", lambda device: SimpleNamespace(architecture=name))
+
+
+def with_binary(binary: bytes) -> Answer:
+    return ANSWER._replace(kernels=[ANSWER.kernels[0]._replace(binary=binary)])
 
 
 def test_plans_are_found_by_key(pack: Path) -> None:
-    found = Packs([pack])
-    assert found.plans("a", 0) == [ANSWER] and found.plans("b", 0) == []
+    found = Packs([pack], Chip())
+    assert found.plans(KEY, 0) == [with_binary(b"one" * 999)] and found.plans("b", 0) == []
     assert found.loaded == 1 and found and not Packs([])
+
+
+def test_a_chip_gets_the_first_program_that_it_runs(pack: Path, monkeypatch: Any, caplog: Any) -> None:
+    chip(monkeypatch, "new")
+    assert Packs([pack], Chip()).plans(KEY, 0) == [with_binary(b"two" * 999)]
+    assert Packs([pack]).plans(KEY, 0) == [ANSWER], "no driver says what else the chip runs"
+    (message,) = caplog.messages
+    assert message.endswith("has programs for one, two and none for new: each is compiled at its first use")
 
 
 def test_refusals_are_found_too(pack: Path) -> None:
     refusal = refused(OperatorRefusal("it works on storages, not on elements [no-definition]"))
-    store = Store(pack.parent / "more")
-    store.save("b", SIZES, refusal)
-    (path,) = (one for one in (pack.parent / "more").rglob("*.class"))
-    target = pack / path.parent.name / path.name
-    target.parent.mkdir(exist_ok=True)
-    path.rename(target)
-    found = Packs([pack])
-    assert found.plans("b", 0) == [refusal]
+    write(pack, plans=[(KEY, SIZES, refusal)])
+    assert Packs([pack]).plans(KEY, 0) == [refusal]
 
 
 @pytest.mark.parametrize("name", ["torch", "torch_commit", "code", "generator", "generated_by"])
 def test_a_stale_pack_is_told_once(pack: Path, name: str, caplog: Any) -> None:
-    change(pack, **{name: "another"})
-    found = Packs([pack])
-    assert found.plans("a", 0) == found.plans("a", 0) == []
-    assert caplog.messages == [f"the pack of kernels in {pack} is not used: it was made for another {name}"]
+    found = Packs([write(pack, {name: "another"})])
+    assert found.plans(KEY, 0) == found.plans(KEY, 0) == []
+    what = "generator" if name == "generated_by" else name
+    assert caplog.messages == [f"the pack of kernels in {pack} is not used: it was made for another {what}"]
 
 
 def test_a_pack_of_another_machine_is_not_stale(pack: Path, caplog: Any) -> None:
-    change(pack, machine="another")
-    assert Packs([pack]).plans("b", 0) == [] and caplog.messages == []
+    assert Packs([write(pack, {"machine": "another"})]).plans("b", 0) == [] and caplog.messages == []
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"torch": "2"}', "3"])
-def test_what_does_not_describe_a_pack_is_told(pack: Path, content: str | None, caplog: Any) -> None:
-    (pack / ABOUT).unlink() if content is None else (pack / ABOUT).write_text(content)
-    assert Packs([pack]).plans("a", 0) == []
+def _other_database(path: Path) -> None:
+    path.unlink()
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE rows (number INTEGER PRIMARY KEY, kind TEXT, seal BLOB, content BLOB)")
+
+
+def _as_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+FOREIGN: dict[str, Callable[[Path], object]] = {
+    "does not exist": Path.unlink,
+    "is not a regular file": _as_folder,
+    "is no pack of kernels": lambda path: path.write_bytes(b"PK\3\4"),
+    "has no content, and is no pack of kernels": lambda path: path.write_bytes(b""),
+    "is another database, and is no pack of kernels": _other_database,
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_a_foreign_file_is_told_once(pack: Path, what: str, caplog: Any) -> None:
+    FOREIGN[what](pack)
+    found = Packs([pack])
+    assert found.plans(KEY, 0) == found.plans(KEY, 0) == []
     (message,) = caplog.messages
-    assert f"the pack of kernels in {pack} is not used: its pack.json can't be read, " in message
+    assert message.startswith(f"the pack of kernels in {pack} is not used: it can't be read, ")
+    assert message.endswith(what.partition(" and ")[2] or what) or what in message
 
 
-def test_damage_in_a_pack_is_told_and_left(pack: Path, caplog: Any) -> None:
-    (path,) = pack.glob("??/*")
-    content = path.read_bytes()[:-1]
-    path.write_bytes(content)
-    assert Packs([pack]).plans("a", 0) == []
-    assert caplog.messages == [f"the plan of a pack in {path} is damaged; it is built"]
-    assert path.read_bytes() == content
+@pytest.mark.parametrize("how", ["changed", "cut"])
+def test_damage_is_told_once_and_no_wrong_plan_is_used(pack: Path, how: str, caplog: Any) -> None:
+    content = pack.read_bytes()
+    wanted = with_binary(b"one" * 999)
+    told = 0
+    for place in range(0, len(content), 41):
+        pack.write_bytes(
+            content[:place] if how == "cut" else content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
+        )
+        caplog.clear()
+        found = Packs([pack], Chip())
+        first = found.plans(KEY, 0)
+        # A row whose number has changed is a row that is not there.
+        assert first in ([wanted], [ANSWER], []), place
+        assert found.plans(KEY, 0) == first and len(caplog.messages) <= (0 if first else 1), place
+        told += len(caplog.messages)
+        assert not told or not caplog.messages or str(pack) in caplog.text
+    assert told == place // 41 + 1 if how == "cut" else told > 20
+
+
+def test_a_pack_that_is_replaced_stays_in_use(pack: Path, caplog: Any) -> None:
+    found = Packs([pack], Chip())
+    assert found.plans("b", 0) == []
+    write(pack, {"code": "another"})
+    assert found.plans(KEY, 0) == [with_binary(b"one" * 999)] and caplog.messages == []
+    assert Packs([pack]).plans(KEY, 0) == [] and "it was made for another code" in caplog.text
+
+
+@pytest.mark.parametrize("size", [0, 5000])
+def test_a_pack_that_is_overwritten_in_use_is_told_once(pack: Path, size: int, caplog: Any) -> None:
+    plans = [(KEY + str(i), SIZES, ANSWER._replace(text=f"plan {i} {os.urandom(99).hex()}")) for i in range(99)]
+    found = Packs([write(pack, plans=plans)], Chip())
+    assert len(found.plans(KEY + "0", 0)) == 1
+    with pack.open("r+b") as file:  # as `cp` does
+        file.truncate(size)
+    later = [found.plans(key, 0) for key, _, _ in plans]
+    assert [] in later and later[-1] == []
+    (message,) = caplog.messages
+    assert message.startswith(f"the pack of kernels in {pack} is not used any more: {pack} is damaged (")
+
+
+def test_a_plan_that_cannot_be_used_is_told_and_left(pack: Path, caplog: Any) -> None:
+    content = pack.read_bytes()
+    found = Packs([pack], Chip())
+    (answer,) = found.plans(KEY, 0)
+    found.drop(KEY, answer.text, "no reason")
+    assert found.plans(KEY, 0) == [] and pack.read_bytes() == content
+    assert caplog.messages == [f"a plan of the pack {pack} can't be used (no reason); it is built"]
+
+
+def test_equal_packs_are_equal_files(pack: Path) -> None:
+    assert write(pack.parent / "other").read_bytes() == pack.read_bytes()
+    assert stat.S_IMODE(pack.stat().st_mode) == 0o644 and len(list(pack.parent.iterdir())) == 2
+
+
+def test_without_sqlite_a_pack_is_told(pack: Path, monkeypatch: Any, caplog: Any) -> None:
+    monkeypatch.setitem(sys.modules, "torch_outboard.kernels.disk.pack_file", None)
+    assert Packs([pack]).plans(KEY, 0) == [] and "this Python can't read it, import of" in caplog.text
 
 
 def test_where_packs_lie(monkeypatch: Any) -> None:
@@ -261,11 +417,11 @@ def test_where_packs_lie(monkeypatch: Any) -> None:
 
     monkeypatch.delenv(packs.VARIABLE, raising=False)
     wanted = [Path(__file__).parent / "packs" / "cpu", Path("/packs/gpu")]
-    assert folders_of(Vendor) == folders_of(Mine) == wanted and folders_of(Driver) == folders_of(None) == []
+    assert packs_of(Vendor) == packs_of(Mine) == wanted and packs_of(Driver) == packs_of(None) == []
     monkeypatch.setenv(packs.VARIABLE, os.pathsep.join(["/one", "two"]))
-    assert folders_of(Vendor) == folders_of(None) == [Path("/one"), absolute_path("two")]
+    assert packs_of(Vendor) == packs_of(None) == [Path("/one"), absolute_path("two")]
     monkeypatch.setenv(packs.VARIABLE, "")
-    assert folders_of(Vendor) == []
+    assert packs_of(Vendor) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)

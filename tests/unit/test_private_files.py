@@ -20,6 +20,7 @@ from torch_outboard._sealed import make_private_folders, read_private, sealed, w
 from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.kernels.disk import packs
 from torch_outboard.kernels.disk.files import Answer
+from torch_outboard.kernels.disk.pack_file import write_pack_file
 from torch_outboard.kernels.disk.store import Store
 from torch_outboard.kernels.tune import schedule_table
 from torch_outboard.testing.plugin import RunPython
@@ -219,34 +220,30 @@ def test_a_table_of_schedules_that_is_not_taken_says_why(tmp_path: Path, what: s
     assert [one.obstacle for one in schedule_table.tables_in(tmp_path / "plans")] == [found.obstacle]
 
 
-@pytest.mark.parametrize("name", ["plan", packs.ABOUT])
-@pytest.mark.parametrize("what", NOT_TRUSTED)
+def _write_pack(path: Path, monkeypatch: Any) -> Path:
+    monkeypatch.setattr(packs, "kind_of", lambda device: {"generator": "g", "generated_by": "h"})
+    monkeypatch.setattr(packs, "_runnable", lambda driver, device: ("chip",))
+    devices = [{"architecture": "", "kind": packs.kind_of(0)}]
+    write_pack_file(path, {**packs.versions(), "devices": devices}, [("a", SIZES, ANSWER)], [])
+    return path
+
+
+@pytest.mark.parametrize("what", [one for one in NOT_TRUSTED if "more than is ever written" not in one])
 def test_a_pack_that_others_may_have_written_is_not_taken(
-    tmp_path: Path, name: str, what: str, monkeypatch: Any, caplog: Any
+    tmp_path: Path, what: str, monkeypatch: Any, caplog: Any
 ) -> None:
-    monkeypatch.setattr(packs, "describe", lambda device: {"torch": "2"})
-    Store(tmp_path / "made").save("a", SIZES, ANSWER)
-    (version,) = (tmp_path / "made").iterdir()
-    version.rename(tmp_path / "pack")
-    about = tmp_path / "pack" / packs.ABOUT
-    write_whole(about, b'{"torch": "2"}')
-    assert packs.Packs([tmp_path / "pack"]).plans("a", 0) == [ANSWER]
-    (path,) = tmp_path.glob("pack/??/*.*") if name == "plan" else [about]
+    path = _write_pack(tmp_path / "pack", monkeypatch)
+    assert packs.Packs([path]).plans("a", 0) == [ANSWER]
     NOT_TRUSTED[what](path)
-    assert packs.Packs([tmp_path / "pack"]).plans("a", 0) == [] and what in caplog.text
+    assert packs.Packs([path]).plans("a", 0) == [] and what in caplog.text
 
 
 @two_users
 def test_a_pack_is_trusted_with_the_code_that_names_it(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(packs, "describe", lambda device: {"torch": "2"})
-    Store(tmp_path / "made").save("a", SIZES, ANSWER)
-    (version,) = (tmp_path / "made").iterdir()
-    version.rename(tmp_path / "pack")
-    write_whole(tmp_path / "pack" / packs.ABOUT, b'{"torch": "2"}')
-    for path in (tmp_path, *tmp_path.rglob("*")):
+    for path in (tmp_path, _write_pack(tmp_path / "pack", monkeypatch)):
         os.chown(path, ATTACKER, ATTACKER)
-    assert packs.Packs([tmp_path / "pack"]).plans("a", 0) == []
-    assert packs.Packs([tmp_path / "pack"], trusted=ATTACKER).plans("a", 0) == [ANSWER]
+    assert packs.Packs([path]).plans("a", 0) == []
+    assert packs.Packs([path], trusted=ATTACKER).plans("a", 0) == [ANSWER]
 
 
 def test_a_pack_beside_no_module_is_refused(tmp_path: Path, monkeypatch: Any, caplog: Any) -> None:
@@ -255,16 +252,18 @@ def test_a_pack_beside_no_module_is_refused(tmp_path: Path, monkeypatch: Any, ca
     vendor = type("Vendor", (Driver,), {"kernel_packs": ("kernels", "/packs"), "__module__": "made_up"})
     monkeypatch.delenv(packs.VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
-    assert packs.folders_of(vendor) == [Path("/packs")] and packs.owner_of(vendor) == -1
+    assert packs.packs_of(vendor) == [Path("/packs")] and packs.owner_of(vendor) == -1
     assert "the pack of kernels in kernels is not used: the module of Vendor has no file" in caplog.text
 
 
-def test_only_a_pack_is_overwritten(tmp_path: Path) -> None:
-    (tmp_path / packs.ABOUT).write_text('{"name": "a pack of wolves"}')
-    with pytest.raises(FileExistsError, match="is no pack and not empty"):
-        packs.check_target(tmp_path)
-    (tmp_path / packs.ABOUT).write_text('{"torch": "2", "torch_commit": "", "code": ""}')
-    packs.check_target(tmp_path)
+def test_only_a_pack_is_overwritten(tmp_path: Path, monkeypatch: Any) -> None:
+    path = _write_pack(tmp_path / "pack", monkeypatch)
+    packs.check_target(path)
+    (tmp_path / "link").symlink_to(path)
+    (tmp_path / "thesis.tex").write_text("")
+    for other in (tmp_path, tmp_path / "link", tmp_path / "thesis.tex"):
+        with pytest.raises(FileExistsError, match="is no pack: name another file"):
+            packs.check_target(other)
 
 
 # ---- Folders ----
@@ -306,7 +305,7 @@ begin = os.getcwd()
 os.chdir("/")
 assert str(default_folder()) == begin + "/cache", default_folder()
 os.environ[packs.VARIABLE] = "pack"
-assert [str(one) for one in packs.folders_of(None)] == [begin + "/pack"]
+assert [str(one) for one in packs.packs_of(None)] == [begin + "/pack"]
 """
     environment = {**os.environ, "OUTBOARD_KERNEL_CACHE_DIR": "cache", "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, env=environment, check=True)
@@ -464,6 +463,7 @@ def test_without_descriptors_nothing_is_raised(run_python: RunPython, tmp_path: 
 import logging, os, resource, sys
 from pathlib import Path
 from torch_outboard.kernels.disk.files import Answer
+from torch_outboard.kernels.disk.pack_file import write_pack_file
 from torch_outboard.kernels.disk.store import Store
 logging.basicConfig(stream=sys.stdout)
 folder, answer = Path(sys.argv[1]), Answer("plan 1", [])

@@ -5,19 +5,18 @@ from __future__ import annotations
 
 import datetime
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from torch_outboard.cli.attached import attach_for_plans
 from torch_outboard.cli.kernels_check import check
 from torch_outboard.cli.kernels_explain import explain
+from torch_outboard.cli.kernels_pack import pack
 from torch_outboard.cli.kernels_tune import tune
 from torch_outboard.cli.kernels_warm import warm
-from torch_outboard.cli.shown import check_names, check_pattern, print_plan, printable
+from torch_outboard.cli.shown import print_plan, printable
 from torch_outboard.cli.torch_first import import_torch
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ def kernels() -> None:
 
 kernels.add_command(check)
 kernels.add_command(explain)
+kernels.add_command(pack)
 kernels.add_command(tune)
 kernels.add_command(warm)
 
@@ -50,7 +50,7 @@ def _folder() -> Path:
 @kernels.command("list")
 @click.argument("operator", default="")
 @click.option("--source", is_flag=True, help="Print the plans, and the kernels' texts.")
-@click.option("--pack", type=click.Path(path_type=Path), metavar="FOLDER", help="List the plans of a pack instead.")
+@click.option("--pack", type=click.Path(path_type=Path), metavar="FILE", help="List the plans of a pack instead.")
 def show(operator: str, source: bool, pack: Path | None) -> None:
     """List the plans for calls, and the packs of installed drivers.
 
@@ -60,13 +60,17 @@ def show(operator: str, source: bool, pack: Path | None) -> None:
     sizes are those of the call that a plan was made for. A plan's guards state the calls that it is valid for.
     """
     import_torch()
+    from torch_outboard.kernels.disk.pack_file import Damaged
     from torch_outboard.kernels.disk.packs import read_pack
     from torch_outboard.kernels.disk.removal import programs_in
     from torch_outboard.kernels.disk.store import MOST_FILES, Store
 
     if pack is not None:
         found = read_pack(pack)
-        _list(found.folder.entries(), operator, source, _of_pack(found))
+        try:
+            _list(found.file.entries() if found.file else iter(()), operator, source, _of_pack(found))
+        except Damaged as error:
+            raise click.ClickException(str(error)) from error
         return
     folder = _folder()
     store = Store(folder)
@@ -108,17 +112,17 @@ def _packs() -> Iterator[str]:
     """Yield a line for each pack of an installed driver, or for each pack that the variable names instead."""
     from torch_outboard._discovery import found_drivers
     from torch_outboard._errors import RegistrationError
-    from torch_outboard.kernels.disk.packs import VARIABLE, folders_of, read_pack
+    from torch_outboard.kernels.disk.packs import VARIABLE, packs_of, read_pack
 
     drivers = {VARIABLE: None} if VARIABLE in os.environ else dict(found_drivers())
     for name, driver in drivers.items():
         try:
-            folders = folders_of(None if driver is None else driver.load())
+            files = packs_of(None if driver is None else driver.load())
         except RegistrationError as error:
             yield printable(f"the packs of {name} are unknown: {error}")
             continue
-        for folder in folders:
-            yield f"a pack of {name}, {_of_pack(read_pack(folder))}"
+        for file in files:
+            yield f"a pack of {name}, {_of_pack(read_pack(file))}"
 
 
 def _tables(folder: Path) -> Iterator[str]:
@@ -133,8 +137,16 @@ def _tables(folder: Path) -> Iterator[str]:
 
 def _of_pack(pack: Any) -> str:
     about = pack.about
-    made = f" for {about['generator']} on machines {about['machine']!r}, {about['plans']} plans" if about else ""
-    return printable(f"in {pack.folder.path}{made}{f': not used, {pack.obstacle}' if pack.obstacle else ''}")
+    made = f" for {_devices_of(about)}, {about['plans']} plans, {about['programs']} programs" if about else ""
+    return printable(f"in {pack.path}{made}{f': not used, {pack.obstacle}' if pack.obstacle else ''}")
+
+
+def _devices_of(about: Any) -> str:
+    names: dict[str, list[str]] = {}
+    for one in about["devices"]:
+        of = names.setdefault(f"{one['kind']['generator']} on machines {one['kind']['machine']!r}", [])
+        of += filter(None, [one["architecture"]])
+    return " and ".join(f"{of} of {', '.join(found)}" if found else of for of, found in names.items())
 
 
 def _versions(folder: Path) -> list[Path]:
@@ -169,70 +181,6 @@ def clear(dry_run: bool) -> None:
         raise click.ClickException(printable(f"{error}")) from error
     for path in found.others:
         click.echo(printable(f"left {path}, which is none of them"))
-
-
-@kernels.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--driver", required=True, metavar="NAME", help="For whose first device the kernels are.")
-@click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="An option of the driver.")
-@click.option("--only", default="", metavar="REGEX", help="Only calls whose name, as 'add float32', it is found in.")
-@click.option("--dtypes", default="", metavar="LIST", help="Only calls of these, as float32,int64.")
-def pack(folder: Path, driver: str, options: tuple[str, ...], only: str, dtypes: str) -> None:
-    """Build a pack in FOLDER: kernels for operators of common models, so that a driver's users needn't generate them.
-
-    The calls run on the device, and its compiler builds every kernel. A driver names the folder as `kernel_packs`. The
-    pack replaces an older pack in the folder. Exits with 1, after all calls, if a call failed. Exits with 2, before the
-    first call, if no call matches.
-    """
-    import_torch()
-    from torch_outboard.kernels.disk import key, packs, store
-
-    calls = _calls(only, dtypes)
-    try:
-        packs.check_target(folder)
-    except FileExistsError as error:
-        raise click.ClickException(str(error)) from error
-    if given := key.settings():
-        raise click.ClickException(f"plans would be for those alone who have set this too: {', '.join(given)}")
-    with tempfile.TemporaryDirectory() as kept:
-        # This process does nothing else. The user's plans and other
-        # packs must not pass for new ones.
-        os.environ.update({store.VARIABLE: kept, packs.VARIABLE: ""})
-        os.environ.setdefault("OUTBOARD_PROVIDERS", "native,generated")
-        os.environ.setdefault("OUTBOARD_FALLBACK", "silent")
-        module = attach_for_plans(driver, options)
-        from torch_outboard.kernels.disk import packing  # imports the device's module
-
-        failures = list(packing.run_calls(module.current_device(), calls, click.echo))
-        made = packing.write_pack(Path(kept), folder, module.current_device())
-    click.echo(f"{made} plans in {printable(str(folder))}")
-    for label, failure in failures:
-        click.echo(printable(f"{label} failed: {type(failure).__name__}: {failure}"), err=True)
-    if failures:
-        raise SystemExit(1)
-
-
-def _calls(only: str, dtypes: str) -> Any:
-    from torch_outboard.kernels.disk.calls import chosen_calls
-
-    check_pattern(only)
-    if calls := chosen_calls(only, _dtypes(dtypes)):
-        return calls
-    of = f" of {dtypes}" if dtypes else ""
-    raise click.BadParameter(
-        f"{only!r} is in the name of no call{of}, so there would be no pack. Names are as 'add float32'; "
-        "torch_outboard/kernels/disk/calls.py has them",
-        param_hint="--only",
-    )
-
-
-def _dtypes(given: str) -> Any:
-    from torch_outboard.kernels.disk.calls import DTYPES
-
-    known = {str(one).removeprefix("torch."): one for one in DTYPES}
-    names = given.split(",") if given else list(known)
-    check_names(names, known, "--dtypes")
-    return [known[name] for name in names]
 
 
 def _line(entry: Entry) -> str:

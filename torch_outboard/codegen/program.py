@@ -23,6 +23,8 @@ class KernelRecord(NamedTuple):
         Seven formulas: three of the grid, three of the block, one of local memory.
     checks : tuple of str
         The possible failures, as in `DeviceProgram`.
+    binary : bytes
+        What a pack has of the program for the device, as `program_build` takes it; empty if there is none.
     """
 
     name: str
@@ -33,6 +35,7 @@ class KernelRecord(NamedTuple):
     letters: str
     geometry: tuple[str, ...]
     checks: tuple[str, ...] = ()
+    binary: bytes = b""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from torch_outboard.kernels.book.table import by_value, check_refused, guarded, 
 from torch_outboard.kernels.build_thread import BuildThread, NoThread
 from torch_outboard.kernels.disk.files import Answer
 from torch_outboard.kernels.disk.key import call_key, key_of, sizes_of, tuned_key
-from torch_outboard.kernels.disk.packs import Packs, folders_of, owner_of
+from torch_outboard.kernels.disk.packs import Packs, owner_of, packs_of
 from torch_outboard.kernels.disk.store import Store, default_folder
 from torch_outboard.kernels.faults import author_of
 from torch_outboard.kernels.operators import base_name
@@ -48,6 +48,7 @@ __all__ = [
     "numbers",
     "numbers_of_lists",
     "packs",
+    "record",
     "refused",
     "seconds",
     "store",
@@ -184,6 +185,18 @@ _THREAD = BuildThread()
 end_first(_THREAD.end)
 
 
+def record(take: Callable[[str, Sequence[Any]], None] | None) -> None:
+    """Call `take` with the operator and the arguments of each call that a plan is built for; with None, stop.
+
+    Calls over lists of tensors, and calls whose arguments share memory with a written one, are left out.
+    """
+    global _take
+    _take = take
+
+
+_take: Callable[[str, Sequence[Any]], None] | None = None
+
+
 @functools.cache
 def store() -> Store:
     """Return the store of plans on disk. The first call reads the variable that names the folder."""
@@ -193,21 +206,23 @@ def store() -> Store:
 @functools.cache
 def packs() -> Packs:
     """Return the packs of the attached driver. The first call reads the variable that names other packs."""
-    driver = type(generators().driver)
-    return Packs(folders_of(driver), owner_of(driver))
+    driver = generators().driver
+    return Packs(packs_of(type(driver)), driver, owner_of(type(driver)))
 
 
-def _begin_in_child(forget_store: Callable[[], None]) -> None:
-    """Start with a new thread and store in a forked child.
+def _begin_in_child(forget_store: Callable[[], None], forget_packs: Callable[[], None]) -> None:
+    """Start with a new thread, store and packs in a forked child.
 
-    The child has the module without its thread. The store's lock may be held by a thread that does not exist there.
+    The child has the module without its thread. The store's lock may be held by a thread that does not exist there, and
+    SQLite's connections are not for a child.
     """
     global _THREAD
     _THREAD = BuildThread()
     forget_store()
+    forget_packs()
 
 
-os.register_at_fork(after_in_child=functools.partial(_begin_in_child, store.cache_clear))
+os.register_at_fork(after_in_child=functools.partial(_begin_in_child, store.cache_clear, packs.cache_clear))
 
 
 class _Asked:
@@ -239,6 +254,8 @@ class _Asked:
     def build(self) -> Answer:
         key = self._key()
         place = torch.device(generators().driver.name, self._device)
+        if _take is not None and not self._is_aliased:
+            _take(self._name, self._held[0])
 
         def make() -> Answer:
             return _build_or_refuse(

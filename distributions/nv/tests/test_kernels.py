@@ -72,6 +72,24 @@ def test_generated_kernels_are_cuda(fakes, every_gpu, chip, share):
     assert int(count.split()[0]) > 400 / int(share)
 
 
+@pytest.mark.usefixtures("nvrtc", "every_gpu")
+def test_a_pack_replaces_the_compiler(fakes, tmp_path):
+    """A process with a pack that was made without a GPU has every program, and no NVRTC and no Inductor."""
+    pack = tmp_path / "pack"
+    command = [sys.executable, "-m", "torch_outboard", "kernels", "pack", pack, "--driver", "nv"]
+    made = subprocess.run(
+        [*command, "--arch", "sm_90,sm_75", "--only", "^maximum.* float32$"],
+        capture_output=True,
+        text=True,
+        env=python_env(),
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    files = {"OUTBOARD_KERNEL_PACKS": str(pack), "OUTBOARD_KERNEL_CACHE_DIR": ""}
+    env = python_env(**files, FAKE_CUDA_LAUNCHES=str(tmp_path / "launches"), FAKE_CUDA_MAJOR="9")
+    served = [sys.executable, PROGRAMS / "with_a_pack.py", fakes("fake_cuda", "libcuda.so.1"), tmp_path / "missing"]
+    run(*served, env={**env, "OUTBOARD_FALLBACK": "error"}, timeout=300)
+
+
 WRAPPERS = ("fx_wrapper", "cpp_wrapper")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Files of plans: one for each of the builder's answers, in the user's folders and in packs.
+"""Files of plans in the user's folders: one for each of the builder's answers.
 
 The plans of a class lie beside each other. A file's name begins with the hash of the class's key and ends with the kind
 of answer. Its first line is the hash of the rest, which is JSON and includes the key again.
@@ -21,7 +21,18 @@ from torch_outboard._sealed import parsed, printable_path, read_private, reason_
 from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.kernels.disk.key import Sizes
 
-__all__ = ["DROPPED", "Answer", "Entry", "Folder", "folders_in", "is_name", "versions_in", "written"]
+__all__ = [
+    "DROPPED",
+    "Answer",
+    "Entry",
+    "Folder",
+    "folders_in",
+    "is_name",
+    "listed",
+    "unlisted",
+    "versions_in",
+    "written",
+]
 
 
 class Answer(NamedTuple):
@@ -46,7 +57,7 @@ _FILE = re.compile(r"[0-9a-f]{62}\.([0-9a-f]{32}|class|operator|refusal|refusal-
 
 @dataclass(frozen=True)
 class Entry:
-    """A file: its class, as `key_of` describes it, the sizes of the call that was asked for, and the answer.
+    """An answer: its file, its class, as `key_of` describes it, the sizes of the call that was asked for, and itself.
 
     The answer is None if the file is not used; `obstacle` is the reason.
     """
@@ -95,8 +106,6 @@ class Folder:
         Called with each unused file and the reason: it is damaged, or others may have written it.
     on_unreadable : callable
         Called with the error of each file or folder that can't be read now.
-    trusted : int
-        One more user whose files are used; -1 for none.
     """
 
     def __init__(
@@ -104,10 +113,8 @@ class Folder:
         path: Path,
         on_refused: Callable[[Path, str], None],
         on_unreadable: Callable[[OSError], None],
-        trusted: int = -1,
     ) -> None:
         self.path = path
-        self.trusted = trusted
         self._on_refused = on_refused
         self._on_unreadable = on_unreadable
 
@@ -171,11 +178,11 @@ class Folder:
 
     def _entry(self, path: Path) -> Entry:
         try:
-            content = read_private(path, self.trusted)
+            content = read_private(path)
         except OSError as error:
             return Entry(path, 0, {}, [], None, reason_of(error))
         found = parsed(content or b"", _NAMES)
-        answer = None if found is None else _answer(found)
+        answer = None if found is None or not _are_sizes(found["sizes"]) else unlisted(found)
         key = None if answer is None else _parsed_key(found["key"])  # type: ignore[index]
         if found is None or answer is None or key is None:
             return Entry(path, len(content or b""), {}, [], None, f"{printable_path(path)} is damaged")
@@ -187,7 +194,7 @@ class Folder:
 
     def _read(self, path: Path, key: str) -> Answer | None:
         try:
-            content = read_private(path, self.trusted)
+            content = read_private(path)
         except PermissionError as error:
             self._on_refused(path, reason_of(error))
             return None
@@ -197,7 +204,8 @@ class Folder:
         if content is None:
             return None
         found = parsed(content, _NAMES)
-        answer = None if found is None or found["key"] != key else _answer(found)
+        is_right = found is not None and found["key"] == key and _are_sizes(found["sizes"])
+        answer = unlisted(found) if is_right else None  # type: ignore[arg-type]
         if answer is None:
             self._on_refused(path, f"{printable_path(path)} is damaged")
         return answer
@@ -205,14 +213,12 @@ class Folder:
 
 def written(key: str, sizes: Sizes, answer: Answer) -> bytes:
     """Return the content of a file."""
-    entry = {
-        "key": key,
-        "sizes": sizes,
-        "plan": answer.text,
-        "kernels": _listed(answer.kernels),
-        "refusal": answer.refusal,
-    }
-    return sealed(json.dumps(entry, indent=1).encode())
+    return sealed(json.dumps({"key": key, "sizes": sizes, **listed(answer)}, indent=1).encode())
+
+
+def listed(answer: Answer) -> dict[str, Any]:
+    """Return an answer as JSON has it, without the binaries of its kernels."""
+    return {"plan": answer.text, "kernels": _listed(answer.kernels), "refusal": answer.refusal}
 
 
 def _short_hash(text: str) -> str:
@@ -220,7 +226,8 @@ def _short_hash(text: str) -> str:
 
 
 def _listed(kernels: list[KernelRecord]) -> list[Any]:
-    return [kernel._asdict() | {"code": _encoded(kernel.code)} for kernel in kernels]
+    fields = [name for name in KernelRecord._fields if name != "binary"]
+    return [{name: getattr(kernel, name) for name in fields} | {"code": _encoded(kernel.code)} for kernel in kernels]
 
 
 def _encoded(code: bytes) -> Any:
@@ -235,11 +242,10 @@ def _decoded(code: Any) -> bytes:
     return base64.b64decode(code["base64"]) if isinstance(code, dict) else code.encode()
 
 
-def _answer(found: Mapping[str, Any]) -> Answer | None:
-    """Return the answer of a file; None if its structure differs from what `written` returns."""
+def unlisted(found: Mapping[str, Any]) -> Answer | None:
+    """Return the answer that `listed` described; None if the structure is another."""
     text, refusal = found["plan"], found["refusal"]
-    is_whole = isinstance(text, str) and isinstance(refusal, str)
-    if not is_whole or not isinstance(found["kernels"], list) or not _are_sizes(found["sizes"]):
+    if not isinstance(text, str) or not isinstance(refusal, str) or not isinstance(found["kernels"], list):
         return None
     try:
         _ = (text + refusal).encode()  # half a pair of UTF-16 is no text
@@ -250,11 +256,11 @@ def _answer(found: Mapping[str, Any]) -> Answer | None:
 
 def _record(kernel: Any) -> KernelRecord:
     """Return a kernel as _C takes it. Raise TypeError or its like if the fields are others, or of other types."""
-    record = KernelRecord(**kernel | {"code": _decoded(kernel["code"])})
+    record = KernelRecord(**kernel | {"code": _decoded(kernel["code"]), "binary": b""})
     for one in (record.geometry, record.checks):
         if not isinstance(one, list):
             raise TypeError("no list of texts")
-    texts = [one for name, one in record._asdict().items() if name not in ("code", "geometry", "checks")]
+    texts = [one for name, one in record._asdict().items() if name not in ("code", "geometry", "checks", "binary")]
     if not all(isinstance(one, str) for one in [*texts, *record.geometry, *record.checks]):
         raise TypeError("no text")
     return record._replace(geometry=tuple(record.geometry), checks=tuple(record.checks))

@@ -1,30 +1,47 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The making of a pack: the calls of kernels/disk/calls.py run on a device, and their plans become the pack's files."""
+"""The making of a pack: the calls of kernels/disk/calls.py run on a device, or on devices without hardware.
+
+What a device's store keeps of them becomes the pack. Without hardware, the driver compiles the programs of each
+architecture. Both the plans and the programs are kept in a folder on the way, so that a second run goes on where the
+first was stopped.
+"""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from torch_outboard import _C
-from torch_outboard.device.devices import get_device_properties
+from torch_outboard._discovery import find_driver
+from torch_outboard._properties import DeviceProperties
+from torch_outboard._sealed import make_private_folders, read_private, sealed, unsealed, write_whole
+from torch_outboard.codegen.program import KernelRecord
+from torch_outboard.driver import Driver
 from torch_outboard.kernels.disk.calls import PackCall, Samples
-from torch_outboard.kernels.disk.files import folders_in, is_name, versions_in
-from torch_outboard.kernels.disk.packs import ABOUT, describe
-from torch_outboard.kernels.disk.removal import remove_plans
+from torch_outboard.kernels.disk.files import Entry
+from torch_outboard.kernels.disk.key import kind_of
+from torch_outboard.kernels.disk.pack_file import program_name, write_pack_file
+from torch_outboard.kernels.disk.packs import versions
+from torch_outboard.kernels.disk.store import Store
+from torch_outboard.kernels.disk.without_device import without_device
 
-__all__ = ["run_calls", "write_pack"]
+__all__ = ["Programs", "groups_of", "programs_of", "run_apart", "run_calls", "write_pack"]
+
+_Call = tuple[str, PackCall, torch.dtype]
+_Tell = Callable[[str], None]
 
 
-def run_calls(
-    index: int, calls: Sequence[tuple[str, PackCall, torch.dtype]], tell: Callable[[str], None]
-) -> Iterator[tuple[str, Exception]]:
+def run_calls(index: int, calls: Sequence[_Call], tell: _Tell) -> Iterator[tuple[str, str]]:
     """Run calls that `chosen_calls` returned, and yield the failed ones. `tell` gets each label before its call."""
+    from torch_outboard import _C
+    from torch_outboard.device.devices import get_device_properties
+
     device = torch.device(_C.driver_name(), index)
     machine = get_device_properties(index).machine
     for label, call, dtype in calls:
@@ -33,32 +50,138 @@ def run_calls(
             call.run(Samples(device, dtype, machine))
             torch.accelerator.synchronize(device)
         except Exception as error:  # noqa: BLE001 - the caller reports it
-            yield label, error
+            yield label, f"{type(error).__name__}: {error}"
 
 
-def write_pack(source: Path, folder: Path, device: int) -> int:
-    """Build a pack of the plans in a store's folder, and return their number. The pack replaces an older one.
+def groups_of(driver: Driver, names: Sequence[str]) -> list[list[str]]:
+    """Return architectures in groups that have one generator: a process has one for all of its devices."""
+    groups: dict[Any, list[str]] = {}
+    for name in names:
+        named = driver.kernel_generator
+        if callable(named) and not isinstance(named, type):
+            named = named([DeviceProperties(**driver.architectures[name])])
+        groups.setdefault(named, []).append(name)
+    return list(groups.values())
 
-    Whatever the owner's umask is, others may read the pack but not write it. Otherwise the pack would not be used.
+
+def run_apart(
+    driver: str, options: Mapping[str, Any], names: Sequence[str], calls: Callable[[], list[_Call]], bar: Any
+) -> tuple[dict[str, dict[str, str]], list[tuple[str, str]]]:
+    """Run the calls on devices without hardware, in another process. Return their kinds, and the failed calls.
+
+    The calls run once for each kind. `calls` is a function of a module, which finds them there. `bar` is a progress bar
+    of click.
+
+    Raises RuntimeError if the process ends early.
     """
-    (folder / ABOUT).unlink(missing_ok=True)
-    if folder.is_dir():
-        remove_plans(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    count = 0
-    for path in (one for version in versions_in(source) for inner in folders_in(version) for one in inner.iterdir()):
-        if is_name(path.name):
-            target = folder / path.parent.name
-            target.mkdir(exist_ok=True)
-            shutil.copyfile(path, target / path.name)
-            (target / path.name).chmod(0o644)
-            target.chmod(0o755)
-            count += 1
-    # Last: without it the folder is no pack.
-    about = json.dumps({**describe(device), "plans": count}, indent=1) + "\n"
-    unfinished = folder / f"{ABOUT}.{os.getpid()}"
-    unfinished.write_text(about)
-    unfinished.chmod(0o644)
-    unfinished.replace(folder / ABOUT)
-    folder.chmod(folder.stat().st_mode & ~0o022)
-    return count
+    context = multiprocessing.get_context("spawn")  # torch may have threads here, whose locks a fork would keep
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_run_without_device, args=(theirs, driver, options, names, calls), daemon=True)
+    process.start()
+    theirs.close()
+    failures: list[tuple[str, str]] = []
+    kinds: dict[str, dict[str, str]] = {}
+    try:
+        while True:
+            what, given = ours.recv()
+            if what == "call":
+                bar.update(1)
+            elif what == "failure":
+                failures.append(given)
+            else:
+                kinds, bar.length = given
+    except EOFError:
+        process.join()
+    if process.exitcode != 0:
+        raise RuntimeError(f"the process that runs the calls for {', '.join(names)} ended with {process.exitcode}")
+    return kinds, failures
+
+
+def _run_without_device(
+    pipe: Any, driver: str, options: Mapping[str, Any], names: Sequence[str], find_calls: Callable[[], list[_Call]]
+) -> None:
+    from torch_outboard._attach import attach
+
+    attach(without_device(find_driver(driver), names, options))
+    calls = find_calls()
+    kinds = {name: kind_of(index) for index, name in enumerate(names)}
+    first = {json.dumps(kind): index for index, kind in reversed(list(enumerate(kinds.values())))}
+    pipe.send(("kinds", (kinds, len(calls) * len(first))))
+    for index in first.values():
+        for failure in run_calls(index, calls, lambda label: pipe.send(("call", label))):
+            pipe.send(("failure", failure))
+    pipe.close()
+
+
+def programs_of(
+    entries: Iterable[Entry], kinds: Mapping[str, Mapping[str, str]]
+) -> dict[str, tuple[str, KernelRecord]]:
+    """Return the programs that plans need on the architectures of their kinds, by the names of `program_name`."""
+    plans = [(entry.key["kind"], entry.answer.kernels) for entry in entries if entry.answer is not None]
+    return {
+        program_name(name, kernel): (name, kernel)
+        for name, kind in kinds.items()
+        for made_for, kernels in plans
+        if made_for == kind
+        for kernel in kernels
+    }
+
+
+class Programs:
+    """Programs that are wanted, by their names, and a folder that has or gets them. It yields those that it has."""
+
+    def __init__(self, folder: Path, wanted: Mapping[str, tuple[str, KernelRecord]]) -> None:
+        self.wanted = wanted
+        self._folder = folder
+
+    def compile(self, driver: Driver, bar: Any) -> Iterator[tuple[str, str]]:
+        """Compile what the folder lacks, and yield the failed programs."""
+        make_private_folders(self._folder)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            begun = {pool.submit(self._compile, driver, one): one for one in self.wanted}
+            try:
+                for done in as_completed(begun):
+                    bar.update(1)
+                    if (error := done.exception()) is not None:
+                        name, kernel = self.wanted[begun[done]]
+                        yield f"{kernel.name} for {name}", f"{type(error).__name__}: {error}"
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def _compile(self, driver: Driver, name: str) -> None:
+        if self._read(name) is None:
+            architecture, kernel = self.wanted[name]
+            made = driver.compile_program(architecture, kernel.language, kernel.code, kernel.options)
+            write_whole(self._folder / name, sealed(made))
+
+    def _read(self, name: str) -> bytes | None:
+        return unsealed(read_private(self._folder / name) or b"")
+
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        for name in sorted(self.wanted):
+            if (content := self._read(name)) is not None:
+                yield name, content
+
+
+def write_pack(
+    kept: Path, path: Path, devices: Mapping[str, Mapping[str, str]], programs: Iterable[tuple[str, bytes]] = ()
+) -> tuple[int, int]:
+    """Write the plans that a store's folder has for these devices, and programs; return the numbers of both.
+
+    `devices` are the kinds of architectures; the name "" is for a device whose programs are not in the pack.
+    """
+    known = list(devices.values())
+    plans = [
+        (json.dumps(dict(entry.key)), entry.sizes, entry.answer)
+        for entry in Store(kept).entries()
+        if entry.answer is not None and entry.key["kind"] in known
+    ]
+    made = sorted(programs)
+    about = {
+        **versions(),
+        "devices": [{"architecture": name, "kind": dict(kind)} for name, kind in devices.items()],
+        "plans": len(plans),
+        "programs": len(made),
+    }
+    write_pack_file(path, about, plans, made)
+    return len(plans), len(made)

@@ -1,79 +1,85 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Packs: plans that come with a driver's package, so that its users need not build them.
+"""Packs: plans and programs that come with a driver's package, so that its users need not build them.
 
-A pack is a folder of files like a user's folder, but read-only, with one more file. `pack.json` records the versions of
-torch, of this package's code and of the generator that the pack was made for. For other versions the pack is stale: it
-is not used, and the log reports it once. Its plans are for the kind of machine that it names, which is in their keys
-too.
+A pack records the versions of torch and of this package's code that it was made for, and the generators of its plans.
+For other versions it is stale. A pack that is stale or damaged, or that others may have written, is not used, and the
+log reports it once. Its plans are for the kinds of machines that their keys name. Its programs are for architectures,
+whichever the chip is.
 
-A pack is used only if nobody else may have written it. Its owner must be the user, root, or the owner of the module
-that names it, and others may not write it.
+Its owner must be the user, root, or the owner of the module that names it, and others may not write it.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from torch_outboard._sealed import absolute_path, printable_path, read_private, reason_of
+from torch_outboard._sealed import absolute_path, printable_path, reason_of
 from torch_outboard.driver import Driver
-from torch_outboard.kernels.disk.files import Answer, Folder
+from torch_outboard.kernels.disk.files import Answer
 from torch_outboard.kernels.disk.key import code_hash, kind_of
 
-__all__ = ["ABOUT", "VARIABLE", "Pack", "Packs", "check_target", "describe", "folders_of", "owner_of", "read_pack"]
+if TYPE_CHECKING:  # it imports sqlite3, which a process without packs need not, and some Pythons lack
+    from torch_outboard.kernels.disk.pack_file import PackFile
+
+__all__ = [
+    "VARIABLE",
+    "Pack",
+    "Packs",
+    "check_target",
+    "owner_of",
+    "packs_of",
+    "read_pack",
+    "versions",
+]
 
 _log = logging.getLogger(__name__)
+_Read = TypeVar("_Read")
 
 VARIABLE = "OUTBOARD_KERNEL_PACKS"
-ABOUT = "pack.json"
+_OF_GENERATOR = ("generator", "generated_by")
 
 
 @dataclass(frozen=True)
 class Pack:
-    """A folder, its description, and why it isn't used; "" if it is used."""
+    """A pack, and why it isn't used; "" if it is used. The file is None if it can't be read."""
 
-    folder: Folder
-    about: Mapping[str, Any]
+    path: Path
+    file: PackFile | None
     obstacle: str
 
-
-def check_target(folder: Path) -> None:
-    """Raise FileExistsError for a folder that has other files than a pack's."""
-    if not folder.exists() and not folder.is_symlink():
-        return
-    if not folder.is_dir() or (any(folder.iterdir()) and not _is_pack(folder / ABOUT)):
-        raise FileExistsError(f"{printable_path(folder)} is no pack and not empty: name another folder")
+    @property
+    def about(self) -> Mapping[str, Any]:
+        return {} if self.file is None else self.file.about
 
 
-def _is_pack(about: Path) -> bool:
-    try:
-        found = json.loads(about.read_bytes()) if about.is_file() and not about.is_symlink() else None
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and {"torch", "torch_commit", "code"} <= found.keys()
+def check_target(path: Path) -> None:
+    """Raise FileExistsError for a file or a folder that is no pack."""
+    from torch_outboard.kernels.disk.pack_file import is_pack
+
+    if (path.exists() or path.is_symlink()) and not is_pack(path):
+        raise FileExistsError(f"{printable_path(path)} is no pack: name another file")
 
 
-def describe(device: int | None = None) -> dict[str, str]:
-    """Return the versions that a pack is valid for; without a device, the versions that are known without one."""
+def versions() -> dict[str, str]:
+    """Return the versions that a pack is valid for."""
     return {
         # Wheels of one release for different accelerators are of one commit.
         "torch": torch.__version__.partition("+")[0],
         "torch_commit": torch.version.git_version or "",
         "code": code_hash(),
-        **({} if device is None else kind_of(device)),
     }
 
 
-def folders_of(driver: type[Driver] | None) -> list[Path]:
-    """Return the folders of packs: those that the variable names, else the driver's.
+def packs_of(driver: type[Driver] | None) -> list[Path]:
+    """Return the files of packs: those that the variable names, else the driver's.
 
     A driver's relative path starts at the folder of the module that names it. A relative path of the variable starts at
     the process's folder when this package was imported. If a module has no file, its relative paths are reported and
@@ -109,29 +115,39 @@ def _module_file(driver: type[Driver]) -> Path | None:
     return absolute_path(path) if path else None
 
 
-def read_pack(path: Path, device: int | None = None, trusted: int = -1) -> Pack:
-    """Read a pack and check that it is valid for this process, and for a device's generator if a device is given.
+def _runnable(driver: Driver | None, device: int) -> tuple[str, ...]:
+    """Return the architectures whose programs a device runs, the best first."""
+    from torch_outboard.device.devices import get_device_properties
+
+    own = get_device_properties(device).architecture
+    return (own,) if driver is None or not own else tuple(driver.compatible_architectures(own))
+
+
+def read_pack(path: Path, kind: Mapping[str, str] | None = None, trusted: int = -1) -> Pack:
+    """Read a pack and check that it is valid for this process, and for a device's generator if its kind is given.
 
     The machine is not checked. It is in the keys of the plans, and the pack may be for another device of the driver.
     """
-    folder = Folder(path, _tell_refused, _tell_unreadable, trusted)
     try:
-        content = read_private(path / ABOUT, trusted)
-        if content is None:
-            return Pack(folder, {}, f"its {ABOUT} can't be read, FileNotFoundError: there is none")
-        about = json.loads(content)
-        differing = [name for name, value in describe(device).items() if name != "machine" and about[name] != value]
+        from torch_outboard.kernels.disk.pack_file import Damaged, PackFile
+    except ImportError as error:
+        return Pack(path, None, f"this Python can't read it, {error}")
+    try:
+        file = PackFile(path, trusted)
+        differing = [name for name, value in versions().items() if file.about[name] != value]
+        kinds = [one["kind"] for one in file.about["devices"]]
     except OSError as error:
-        return Pack(folder, {}, f"its {ABOUT} can't be read, {type(error).__name__}: {reason_of(error)}")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        return Pack(folder, {}, f"its {ABOUT} can't be read, {type(error).__name__}: {error}")
-    if differing:
-        return Pack(folder, about, f"it was made for another {' and another '.join(differing)}")
-    return Pack(folder, about, "")
+        return Pack(path, None, f"it can't be read, {reason_of(error)}")
+    except (Damaged, KeyError, TypeError) as error:
+        return Pack(path, None, f"it can't be read, {error}")
+    if kind is not None and not any(all(one.get(name) == kind[name] for name in _OF_GENERATOR) for one in kinds):
+        differing.append("generator")
+    obstacle = f"it was made for another {' and another '.join(differing)}" if differing else ""
+    return Pack(path, file, obstacle)
 
 
 class Packs:
-    """The packs of some folders, which are read when the first plan is asked for. For one thread.
+    """Some packs, which are opened when the first plan is asked for. For one thread.
 
     Attributes
     ----------
@@ -139,48 +155,74 @@ class Packs:
         The number of answers from packs.
     """
 
-    def __init__(self, folders: Iterable[Path], trusted: int = -1) -> None:
+    def __init__(self, paths: Iterable[Path], driver: Driver | None = None, trusted: int = -1) -> None:
         self.loaded = 0
+        self._driver = driver
         self._trusted = trusted
-        self._paths = list(folders)
-        self._used: list[Folder] | None = None
+        self._paths = list(paths)
+        self._used: list[PackFile] | None = None
         self._dropped: set[tuple[str, str]] = set()
+        self._architectures: dict[int, tuple[str, ...]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._paths)
 
     def plans(self, key: str, device: int) -> list[Answer]:
-        """Return the plans of a class, and its refusals."""
-        found = [answer for one in self._usable(device) for answer in one.plans(key)]
-        return self._count([answer for answer in found if (key, answer.text) not in self._dropped])
+        """Return the plans of a class, and its refusals. Their kernels have the programs for the device."""
+        if not self._paths:
+            return []
+        architectures = self._architectures_of(device)
+        answers = self._ask(self._usable(device), lambda one: one.plans(key, architectures))
+        found = [answer for of_pack in answers for answer in of_pack]
+        kept = [answer for answer in found if (key, answer.text) not in self._dropped]
+        self.loaded += len(kept)
+        return kept
 
     def drop(self, key: str, text: str, why: str) -> None:
-        """Stop returning the plan of a class that has this text. Its file stays, because packs are only read."""
+        """Stop returning the plan of a class that has this text. It stays in its file, because packs are only read."""
         self._dropped.add((key, text))
-        for folder in self._used or []:
-            for path in folder.files(key):
-                if folder.text(path, key) == text:
-                    _tell_refused(path, f"{printable_path(path)} can't be used ({why})")
+        having = self._ask(self._used or [], lambda one: one.path if one.has_plan(key, text) else None)
+        for path in filter(None, having):
+            _log.warning("a plan of the pack %s can't be used (%s); it is built", printable_path(path), why)
 
-    def _count(self, found: list[Answer]) -> list[Answer]:
-        self.loaded += len(found)
+    def _architectures_of(self, device: int) -> tuple[str, ...]:
+        if device not in self._architectures:
+            self._architectures[device] = _runnable(self._driver, device)
+        return self._architectures[device]
+
+    def _ask(self, files: list[PackFile], ask: Callable[[PackFile], _Read]) -> list[_Read]:
+        """Return the answers of packs. A pack that turns out to be damaged is removed from the list."""
+        if not files:
+            return []
+        from torch_outboard.kernels.disk.pack_file import Damaged
+
+        found = []
+        for file in list(files):
+            try:
+                found.append(ask(file))
+            except Damaged as error:
+                files.remove(file)
+                _log.warning("the pack of kernels in %s is not used any more: %s", printable_path(file.path), error)
         return found
 
-    def _usable(self, device: int) -> list[Folder]:
+    def _usable(self, device: int) -> list[PackFile]:
         if self._used is None:
-            read = [read_pack(path, device, self._trusted) for path in self._paths]
+            read = [read_pack(path, kind_of(device), self._trusted) for path in self._paths]
             for one in read:
                 if one.obstacle:
-                    _log.warning(
-                        "the pack of kernels in %s is not used: %s", printable_path(one.folder.path), one.obstacle
-                    )
-            self._used = [one.folder for one in read if not one.obstacle]
+                    _log.warning("the pack of kernels in %s is not used: %s", printable_path(one.path), one.obstacle)
+                elif one.file is not None:
+                    self._tell_of_programs(one.file, device)
+            self._used = [one.file for one in read if one.file is not None and not one.obstacle]
         return self._used
 
-
-def _tell_refused(path: Path, why: str) -> None:
-    _log.warning("the plan of a pack in %s; it is built", why)
-
-
-def _tell_unreadable(error: OSError) -> None:
-    _log.warning("a plan of a pack can't be read (%s); it is built", reason_of(error))
+    def _tell_of_programs(self, file: PackFile, device: int) -> None:
+        having = [one["architecture"] for one in file.about["devices"] if one["architecture"]]
+        own = self._architectures_of(device)
+        if having and not set(own) & set(having):
+            _log.warning(
+                "the pack of kernels in %s has programs for %s and none for %s: each is compiled at its first use",
+                printable_path(file.path),
+                ", ".join(having),
+                own[0] if own else "this device, whose driver names no architecture",
+            )

@@ -205,6 +205,9 @@ int cuDeviceGetAttribute(int* out, int which, int) {
     case 76:
       *out = major() == 3 ? 1 : 0;
       break;
+    case 81:  // bytes of shared memory of a multiprocessor: a Hopper's, and a number that no GPU has
+      *out = major() == 9 ? 228 << 10 : 65535;
+      break;
     case 97:  // bytes of shared memory that a block may ask for
       *out = 227 << 10;
       break;

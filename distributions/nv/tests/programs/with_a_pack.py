@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Run operators by the programs of a pack alone: python with_a_pack.py LIBCUDA NVRTC. There need be no such NVRTC."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+import torch_outboard
+from torch_outboard.kernels import plan_statistics
+
+module = torch_outboard.attach("nv", library=sys.argv[1], nvrtc=sys.argv[2])
+x = torch.randn(31, 57).to("nv")
+torch.maximum(x, x)
+torch.minimum(x, x)
+x.clamp(min=0)
+module.synchronize()
+assert "torch._inductor" not in sys.modules, "Inductor was imported"
+found = plan_statistics()
+assert found["packed"] >= found["plans"] == 3, found

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`outboard kernels pack`: a file of kernels that a driver's package ships."""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from torch_outboard.cli.attached import attach_for_plans
+from torch_outboard.cli.info import parse_options
+from torch_outboard.cli.shown import check_names, check_pattern, printable
+from torch_outboard.cli.torch_first import import_torch
+
+__all__ = ["pack"]
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--driver", required=True, metavar="NAME", help="For whose devices the kernels are.")
+@click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="An option of the driver.")
+@click.option("--arch", default="", metavar="LIST", help="Compile for these, as sm_80,sm_90, and use no device.")
+@click.option("--only", default="", metavar="REGEX", help="Only calls whose name, as 'add float32', it is found in.")
+@click.option("--dtypes", default="", metavar="LIST", help="Only calls of these, as float32,int64.")
+@click.option(
+    "--calls",
+    "lists",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Also the calls of this list, which benchmarks/record_calls.py records.",
+)
+@click.option(
+    "--keep",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Keep what is made in this folder, so that a run that was stopped goes on there.",
+)
+def pack(
+    file: Path,
+    driver: str,
+    options: tuple[str, ...],
+    arch: str,
+    only: str,
+    dtypes: str,
+    lists: tuple[Path, ...],
+    keep: Path | None,
+) -> None:
+    """Build a pack, FILE: kernels for operators of common models, so that a driver's users needn't generate them.
+
+    With --arch the pack has compiled programs for each of these architectures, and no device is opened: the driver's
+    compiler runs alone. Drivers that can't do this say what they lack. Without --arch the calls run on the driver's
+    first device, and the pack has plans alone, whose programs each user's device compiles.
+
+    A driver names the file as `kernel_packs`. The pack replaces an older pack of this name. Exits with 1, after all
+    calls, if a call or a program failed. Exits with 2, before the first call, if no call matches.
+    """
+    import_torch()
+    from torch_outboard.kernels.disk import key, packs, store
+
+    names = tuple(dict.fromkeys(filter(None, arch.split(","))))
+    chosen = _calls(only, dtypes, lists)
+    try:
+        packs.check_target(file)
+    except FileExistsError as error:
+        raise click.ClickException(str(error)) from error
+    if given := key.settings():
+        raise click.ClickException(f"plans would be for those alone who have set this too: {', '.join(given)}")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        kept = Path(temporary) if keep is None else _private(keep)
+        # This process does nothing else. The user's plans and other
+        # packs must not pass for new ones.
+        os.environ.update({store.VARIABLE: str(kept), packs.VARIABLE: ""})
+        os.environ.setdefault("OUTBOARD_PROVIDERS", "native,generated")
+        os.environ.setdefault("OUTBOARD_FALLBACK", "silent")
+        if names:
+            calls = functools.partial(_found_calls, only, dtypes, lists)
+            failures = _without_device(file, kept, driver, parse_options(options), names, calls)
+        else:
+            failures = _on_device(file, kept, driver, options, chosen)
+    for label, failure in failures:
+        click.echo(printable(f"{label} failed: {failure}"), err=True)
+    if failures:
+        raise SystemExit(1)
+
+
+def _on_device(file: Path, kept: Path, driver: str, options: tuple[str, ...], calls: Any) -> list[tuple[str, str]]:
+    module = attach_for_plans(driver, options)
+    from torch_outboard.kernels.disk import key, packing  # imports the device's module
+
+    device = module.current_device()
+    failures = list(packing.run_calls(device, calls, click.echo))
+    _tell_written(file, *packing.write_pack(kept, file, {"": key.kind_of(device)}))
+    return failures
+
+
+def _without_device(
+    file: Path, kept: Path, driver: str, options: dict[str, str], names: tuple[str, ...], calls: Any
+) -> list[tuple[str, str]]:
+    from torch_outboard._discovery import find_driver
+    from torch_outboard._errors import RegistrationError
+    from torch_outboard.kernels.disk import packing
+    from torch_outboard.kernels.disk.store import Store
+    from torch_outboard.kernels.disk.without_device import check_architectures
+
+    try:
+        kind = find_driver(driver)
+        check_architectures(kind, names)
+        made = kind(**options)
+    except (ImportError, RegistrationError) as error:
+        raise click.ClickException(str(error)) from error
+    kinds: dict[str, dict[str, str]] = {}
+    failures: list[tuple[str, str]] = []
+    for group in packing.groups_of(made, names):
+        with click.progressbar(length=1, label=f"Calls for {', '.join(group)}", show_pos=True) as bar:
+            try:
+                found, failed = packing.run_apart(driver, options, group, calls, bar)
+            except RuntimeError as error:
+                raise click.ClickException(str(error)) from error
+        kinds |= found
+        failures += failed
+    kinds = {name: kinds[name] for name in names}
+    programs = packing.Programs(kept / "packed", packing.programs_of(Store(kept).entries(), kinds))
+    with click.progressbar(length=len(programs.wanted), label="Programs", show_pos=True) as bar:
+        failures += programs.compile(made, bar)
+    _tell_written(file, *packing.write_pack(kept, file, kinds, programs))
+    return failures
+
+
+def _tell_written(file: Path, plans: int, programs: int) -> None:
+    size = file.stat().st_size / 2**20
+    click.echo(printable(f"{plans} plans and {programs} programs in {file}, {size:.1f} MiB"))
+
+
+def _private(folder: Path) -> Path:
+    from torch_outboard._sealed import absolute_path, make_private_folders, reason_of
+
+    path = absolute_path(str(folder))
+    try:
+        make_private_folders(path)
+    except OSError as error:
+        raise click.ClickException(reason_of(error)) from error
+    return path
+
+
+def _calls(only: str, dtypes: str, lists: tuple[Path, ...]) -> Any:
+    check_pattern(only)
+    try:
+        calls = _found_calls(only, dtypes, lists)
+    except ValueError as error:
+        raise click.BadParameter(printable(str(error)), param_hint="--calls") from error
+    if calls:
+        return calls
+    of = f" of {dtypes}" if dtypes else ""
+    raise click.BadParameter(
+        f"{only!r} is in the name of no call{of}, so there would be no pack. Names are as 'add float32'; "
+        "torch_outboard/kernels/disk/calls.py has them",
+        param_hint="--only",
+    )
+
+
+def _found_calls(only: str, dtypes: str, lists: tuple[Path, ...]) -> Any:
+    """Return the chosen calls, in the process that runs them too."""
+    from torch_outboard.kernels.disk.calls import chosen_calls
+    from torch_outboard.kernels.disk.recorded import read_calls
+
+    return chosen_calls(only, _dtypes(dtypes)) + [one for path in lists for one in read_calls(path, only)]
+
+
+def _dtypes(given: str) -> Any:
+    from torch_outboard.kernels.disk.calls import DTYPES
+
+    known = {str(one).removeprefix("torch."): one for one in DTYPES}
+    names = given.split(",") if given else list(known)
+    check_names(names, known, "--dtypes")
+    return [known[name] for name in names]

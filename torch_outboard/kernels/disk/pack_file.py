@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The file of a pack: plans once, and programs for each architecture; compressed, sealed, and never written again.
+
+It is a database of SQLite: a row is found without reading the others, where zipfile parses the names of all entries at
+open. SQLite reads the file and does not map it: a file that is cut while it is in use is an error, and no SIGBUS.
+
+A row has a name, and a seal, which is the hash of its name and content: the rows in use are checked, and not the whole
+file at open. Its number is the beginning of the hash of its name. There are four kinds:
+
+    about                             the versions that the pack was made for, and what it has
+    class, its key                    the key, and the hashes of the class's answers with the sizes of their calls
+    answer, the hash of its content   a plan with its kernels' texts, or a refusal
+    program, architecture and text    what the compiler made of the text for the architecture
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import sqlite3
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch_outboard import _C
+from torch_outboard._sealed import printable_path
+from torch_outboard.codegen.program import KernelRecord
+from torch_outboard.kernels.disk.files import Answer, Entry, listed, unlisted
+from torch_outboard.kernels.disk.key import Sizes
+
+__all__ = ["Damaged", "PackFile", "is_pack", "program_name", "write_pack_file"]
+
+_FORMAT = 1
+# In the file's header, by which a pack is told from other databases.
+_APPLICATION = 0x0B4A5C1D
+_SCHEMA = "CREATE TABLE rows (number INTEGER PRIMARY KEY, kind TEXT, seal BLOB, content BLOB)"
+# Many kernels begin with the same prelude. Each row is compressed on its own, after this text.
+_MOST_SHARED = 32 << 10
+
+
+class Damaged(Exception):
+    """The file is no pack, or is not what was written."""
+
+
+def program_name(architecture: str, kernel: KernelRecord) -> str:
+    """Return the name of the row of a kernel's program for an architecture."""
+    parts = (architecture.encode(), kernel.language.encode(), kernel.options.encode(), kernel.code)
+    return hashlib.sha256(b"".join(b"%d:%b" % (len(one), one) for one in parts)).hexdigest()
+
+
+def is_pack(path: Path) -> bool:
+    """Return True if a file is a pack, of whatever version; False for a link and for what can't be read."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(100)
+    except OSError:
+        return False
+    return not path.is_symlink() and head.startswith(b"SQLite format 3\0") and head[68:72] == _mark()
+
+
+def _mark() -> bytes:
+    return _APPLICATION.to_bytes(4, "big")
+
+
+class PackFile:
+    """A pack that is read. For one thread.
+
+    Raises OSError if there is no such file, or another user may have written it, and `Damaged`. So do the methods.
+    The files of one more user may be `trusted`; -1 for none.
+
+    Attributes
+    ----------
+    about : mapping of str to object
+        The row `about`.
+    """
+
+    def __init__(self, path: Path, trusted: int = -1) -> None:
+        self.path = path
+        if _C.check_private(path, trusted) is None:
+            raise FileNotFoundError(f"{printable_path(path)} does not exist")
+        if not is_pack(path):
+            raise Damaged(f"{printable_path(path)} is no pack of kernels")
+        with _damage(path):
+            # Nobody writes the file, so there is no lock to take and no journal to look for.
+            self._rows = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+            self._rows.execute("PRAGMA trusted_schema = OFF")
+        self._shared = b""
+        about = self._json("about", "")
+        if about is None or about.get("format") != _FORMAT:
+            raise Damaged(f"{printable_path(path)} is a pack of another format")
+        self.about: Mapping[str, Any] = about
+        self._shared = str(about["shared"]).encode()
+
+    def plans(self, key: str, architectures: Sequence[str]) -> list[Answer]:
+        """Return the plans of a class, or its refusal, with the first program that there is for these architectures."""
+        found = self._json("class", key)
+        return [] if found is None else [self._answer(name, architectures) for name, _ in found["answers"]]
+
+    def has_plan(self, key: str, text: str) -> bool:
+        """Return True if a class has a plan of this text."""
+        return any(answer.text == text for answer in self.plans(key, ()))
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield a class's answers, with the sizes of the calls that they were made for."""
+        with _damage(self.path):
+            rows = self._rows.execute("SELECT content FROM rows WHERE kind = 'class'").fetchall()
+            classes = [json.loads(self._expanded(content)) for (content,) in rows]
+        for one in classes:
+            for name, sizes in one["answers"]:
+                size = len(self._row("answer", name) or b"")
+                yield Entry(self.path, size, json.loads(one["key"]), sizes, self._answer(name, ()))
+
+    def _answer(self, name: str, architectures: Sequence[str]) -> Answer:
+        found = self._json("answer", name)
+        answer = None if found is None else unlisted(found)
+        if answer is None:
+            raise Damaged(f"{printable_path(self.path)} lacks a plan")
+        return answer._replace(kernels=[self._with_binary(kernel, architectures) for kernel in answer.kernels])
+
+    def _with_binary(self, kernel: KernelRecord, architectures: Sequence[str]) -> KernelRecord:
+        for one in architectures:
+            if (binary := self._row("program", program_name(one, kernel))) is not None:
+                return kernel._replace(binary=binary)
+        return kernel
+
+    def _json(self, kind: str, name: str) -> Any:
+        content = self._row(kind, name)
+        with _damage(self.path):
+            return None if content is None else json.loads(content)
+
+    def _row(self, kind: str, name: str) -> bytes | None:
+        """Return the content of a row, or None if there is no such row."""
+        with _damage(self.path):
+            found = self._rows.execute(
+                "SELECT seal, content FROM rows WHERE number = ?", (_number(kind, name),)
+            ).fetchone()
+            if found is None:
+                return None
+            content = self._expanded(found[1])
+            if found[0] != _seal(kind, name, content):
+                raise ValueError("a hash is another")
+            return content
+
+    def _expanded(self, content: bytes) -> bytes:
+        expander = zlib.decompressobj(zdict=self._shared)
+        return expander.decompress(content) + expander.flush()
+
+
+@contextlib.contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Raise `Damaged` for whatever a file that is not what was written makes of a read."""
+    try:
+        yield
+    except (sqlite3.Error, zlib.error, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Damaged(f"{printable_path(path)} is damaged ({error})") from error
+
+
+@functools.cache
+def _kind_hash(kind: str) -> Any:
+    return hashlib.sha256(f"{kind}\n".encode())
+
+
+def _name_hash(kind: str, name: str) -> Any:
+    found = _kind_hash(kind).copy()
+    found.update(hashlib.sha256(name.encode()).digest())
+    return found
+
+
+def _number(kind: str, name: str) -> int:
+    return int.from_bytes(_name_hash(kind, name).digest()[:8], "big", signed=True)
+
+
+def _seal(kind: str, name: str, content: bytes) -> bytes:
+    found = _name_hash(kind, name)
+    found.update(content)
+    return found.digest()  # type: ignore[no-any-return]
+
+
+def write_pack_file(
+    path: Path,
+    about: Mapping[str, Any],
+    plans: Iterable[tuple[str, Sizes, Answer]],
+    programs: Iterable[tuple[str, bytes]],
+) -> None:
+    """Write a pack of plans by their keys, and of programs by the names of `program_name`.
+
+    The file appears whole and replaces an older pack. Whatever the owner's umask is, others may read it and not write
+    it: else it would not be used. Equal content is an equal file.
+    """
+    classes: dict[str, list[tuple[str, Sizes]]] = {}
+    answers: dict[str, bytes] = {}
+    for key, sizes, answer in plans:
+        content = json.dumps(listed(answer)).encode()
+        name = hashlib.sha256(content).hexdigest()
+        answers[name] = content
+        classes.setdefault(key, []).append((name, sizes))
+    shared = _shared_of(answers.values())
+    rows = [("answer", name, content) for name, content in answers.items()]
+    rows += [
+        ("class", key, json.dumps({"key": key, "answers": sorted(found)}).encode()) for key, found in classes.items()
+    ]
+    rows += [("program", name, content) for name, content in programs]
+    written = {**about, "format": _FORMAT, "shared": shared.decode()}
+    rows.append(("about", "", json.dumps(written).encode()))
+    _write_rows(path, rows, lambda kind: b"" if kind == "about" else shared)
+
+
+def _shared_of(contents: Iterable[bytes]) -> bytes:
+    """Return the text that most answers are like: the middle one by its length."""
+    ordered = sorted(contents, key=lambda one: (len(one), one))
+    return ordered[len(ordered) // 2][:_MOST_SHARED] if ordered else b""
+
+
+def _write_rows(path: Path, rows: Iterable[tuple[str, str, bytes]], shared_of: Callable[[str], bytes]) -> None:
+    file, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".part")
+    os.close(file)
+    try:
+        database = sqlite3.connect(temporary, isolation_level=None)
+        with contextlib.closing(database):
+            database.execute("PRAGMA page_size = 4096")
+            database.execute("PRAGMA journal_mode = OFF")
+            database.execute(f"PRAGMA application_id = {_APPLICATION}")
+            database.execute(_SCHEMA)
+            packed = (
+                (_number(kind, name), kind, _seal(kind, name, content), _compressed(content, shared_of(kind)))
+                for kind, name, content in rows
+            )
+            database.execute("BEGIN")
+            database.executemany("INSERT INTO rows VALUES (?, ?, ?, ?)", sorted(packed))
+            database.execute("COMMIT")
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:  # raised again, whatever it is: nothing may be left
+        os.unlink(temporary)
+        raise
+
+
+def _compressed(content: bytes, shared: bytes) -> bytes:
+    compressor = zlib.compressobj(9, zdict=shared)
+    return compressor.compress(content) + compressor.flush()

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Lists of calls that programs have made, as text: what packs are built from besides kernels/disk/calls.py.
+
+A line is a call for which a plan was built: the operator, the default dtype, and the arguments. A tensor is its dtype,
+sizes and strides; no value is kept, and none is needed for a plan. Calls over lists of tensors are left out, because
+one of them stands for all, and so are calls whose arguments share memory with a written one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_outboard.kernels.disk.calls import PackCall, Samples
+from torch_outboard.kernels.operators import overload_of
+
+__all__ = ["described", "read_calls", "write_calls"]
+
+_TENSOR = re.compile(r"(\w+)((?: \d+:\d+)*)( on the CPU)?")
+
+
+def described(name: str, arguments: Sequence[Any]) -> str | None:
+    """Return a call as a line; None for an argument that has no text, such as a generator."""
+    try:
+        default = str(torch.get_default_dtype()).removeprefix("torch.")
+        return json.dumps([name, default, [_described(one) for one in arguments]])
+    except TypeError:
+        return None
+
+
+def _described(value: Any) -> Any:
+    match value:
+        case torch.Tensor() if not value.is_conj():
+            dims = "".join(f" {size}:{stride}" for size, stride in zip(value.shape, value.stride(), strict=True))
+            return {"tensor": f"{_short(value.dtype)}{dims}{' on the CPU' if value.device.type == 'cpu' else ''}"}
+        case None | bool() | int() | float() | str():
+            return value
+        case list() | tuple():
+            return [_described(one) for one in value]
+        case torch.dtype() | torch.layout() | torch.memory_format():
+            return {"of torch": _short(value)}
+        case torch.device():
+            return {"device": "cpu" if value.type == "cpu" else "own"}
+    raise TypeError(type(value).__name__)
+
+
+def _short(value: object) -> str:
+    return str(value).removeprefix("torch.")
+
+
+def _made(given: Any, device: torch.device) -> Any:
+    match given:
+        case {"tensor": str(text)} if (found := _TENSOR.fullmatch(text)) is not None:
+            dims = [tuple(map(int, one.split(":"))) for one in found[2].split()]
+            where = torch.device("cpu") if found[3] else device
+            sizes, strides = [one[0] for one in dims], [one[1] for one in dims]
+            made = torch.empty_strided(sizes, strides, dtype=getattr(torch, found[1]), device=where)
+            return made.zero_() if found[3] else made
+        case {"of torch": str(name)}:
+            return getattr(torch, name)
+        case {"device": str(name)}:
+            return torch.device("cpu") if name == "cpu" else device
+        case list():
+            return [_made(one, device) for one in given]
+        case dict():
+            raise ValueError(f"{given} is no argument of a call")
+    return given
+
+
+def _run(name: str, default: str, arguments: Sequence[Any], samples: Samples) -> None:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, default))
+    try:
+        operator = overload_of(name)
+        given = zip(operator._schema.arguments, (_made(one, samples.device) for one in arguments), strict=True)
+        bound = [(declared, value) for declared, value in given]
+        with torch.no_grad():
+            operator(
+                *(value for declared, value in bound if not declared.kwarg_only),
+                **{declared.name: value for declared, value in bound if declared.kwarg_only},
+            )
+    finally:
+        torch.set_default_dtype(before)
+
+
+def write_calls(path: Path, programs: Iterable[str], lines: Iterable[str]) -> None:
+    """Write a list: a first line with the names of the programs, then the calls, each once and in order."""
+    path.write_text("\n".join([json.dumps({"programs": list(programs)}), *sorted(set(lines))]) + "\n")
+
+
+def read_calls(path: Path, only: str) -> list[tuple[str, PackCall, torch.dtype]]:
+    """Return the calls of a list whose labels match the pattern, as `chosen_calls` does.
+
+    Raises ValueError if the file is no list of calls.
+    """
+    found = []
+    first, *lines = path.read_text().splitlines() or [""]
+    if not first.startswith('{"programs": '):
+        raise ValueError(f"{path} is no list of calls, whose first line names the programs")
+    for number, line in enumerate(lines, 2):
+        match json.loads(line):
+            case [str(name), str(default), list(arguments)]:
+                if re.search(only, label := f"{name}, line {number}"):
+                    found.append((label, PackCall(_runner(name, default, arguments), ()), torch.float32))
+            case _:
+                raise ValueError(f"{path}, line {number} is no call")
+    return found
+
+
+def _runner(name: str, default: str, arguments: Sequence[Any]) -> Callable[[Samples], object]:
+    return lambda samples: _run(name, default, arguments, samples)
