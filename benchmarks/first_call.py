@@ -60,8 +60,9 @@ else:
     call(what, json.loads(sys.argv[6])[what])
 if pack:
     from pathlib import Path
-    from torch_outboard.kernels.disk import key, packing, store
-    packing.write_pack(store.default_folder(), Path(pack), {"": key.kind_of(0)})
+    from torch_outboard.kernels.disk import key, store
+    from torch_outboard.kernels.packing import making
+    making.write_pack(store.default_folder(), Path(pack), {"": key.kind_of(0)})
 print(json.dumps({"figures": figures, "inductor": "torch._inductor" in sys.modules, **plan_statistics()}))
 """
 

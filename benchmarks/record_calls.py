@@ -55,7 +55,7 @@ def _serve(name: str) -> None:
     from torch_outboard._attach import attach
     from torch_outboard._discovery import find_driver
     from torch_outboard.kernels import builder
-    from torch_outboard.kernels.disk.without_device import without_device
+    from torch_outboard.kernels.packing.without_device import without_device
 
     lines: list[str | None] = []
     attach(without_device(find_driver("nv"), [_ARCHITECTURE], {}))

@@ -15,8 +15,8 @@ from torch_outboard.cli import main
 from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.kernels.disk import packs
 from torch_outboard.kernels.disk.files import Answer
-from torch_outboard.kernels.disk.packing import write_pack
 from torch_outboard.kernels.disk.store import VARIABLE, Store, default_folder
+from torch_outboard.kernels.packing.making import write_pack
 from torch_outboard.testing.plugin import RunPython
 
 KIND = {"machine": "gpu", "generator": "package.Generator"}

@@ -91,11 +91,12 @@ def pack(
 
 def _on_device(file: Path, kept: Path, driver: str, options: tuple[str, ...], calls: Any) -> list[tuple[str, str]]:
     module = attach_for_plans(driver, options)
-    from torch_outboard.kernels.disk import key, packing  # imports the device's module
+    from torch_outboard.kernels.disk import key  # imports the device's module
+    from torch_outboard.kernels.packing import making
 
     device = module.current_device()
-    failures = list(packing.run_calls(device, calls, click.echo))
-    _tell_written(file, *packing.write_pack(kept, file, {"": key.kind_of(device)}))
+    failures = list(making.run_calls(device, calls, click.echo))
+    _tell_written(file, *making.write_pack(kept, file, {"": key.kind_of(device)}))
     return failures
 
 
@@ -104,9 +105,9 @@ def _without_device(
 ) -> list[tuple[str, str]]:
     from torch_outboard._discovery import find_driver
     from torch_outboard._errors import RegistrationError
-    from torch_outboard.kernels.disk import packing
     from torch_outboard.kernels.disk.store import Store
-    from torch_outboard.kernels.disk.without_device import check_architectures
+    from torch_outboard.kernels.packing import making
+    from torch_outboard.kernels.packing.without_device import check_architectures
 
     try:
         kind = find_driver(driver)
@@ -116,19 +117,19 @@ def _without_device(
         raise click.ClickException(str(error)) from error
     kinds: dict[str, dict[str, str]] = {}
     failures: list[tuple[str, str]] = []
-    for group in packing.groups_of(made, names):
+    for group in making.groups_of(made, names):
         with click.progressbar(length=1, label=f"Calls for {', '.join(group)}", show_pos=True) as bar:
             try:
-                found, failed = packing.run_apart(driver, options, group, calls, bar)
+                found, failed = making.run_apart(driver, options, group, calls, bar)
             except RuntimeError as error:
                 raise click.ClickException(str(error)) from error
         kinds |= found
         failures += failed
     kinds = {name: kinds[name] for name in names}
-    programs = packing.Programs(kept / "packed", packing.programs_of(Store(kept).entries(), kinds))
+    programs = making.Programs(kept / "packed", making.programs_of(Store(kept).entries(), kinds))
     with click.progressbar(length=len(programs.wanted), label="Programs", show_pos=True) as bar:
         failures += programs.compile(made, bar)
-    _tell_written(file, *packing.write_pack(kept, file, kinds, programs))
+    _tell_written(file, *making.write_pack(kept, file, kinds, programs))
     return failures
 
 

@@ -8,8 +8,9 @@
 
 namespace nv {
 
-// Compile for one architecture: machine code for "sm_90", PTX for "compute_90". `libraries` are NVRTC's files, with ":" between them, or
-// "" for the usual names; the first that compiles for the architecture is used.
+// Compile for one architecture: machine code for "sm_90", PTX for "compute_90". `libraries` are
+// NVRTC's files, with ":" between them, or "" for the usual names; the first that compiles for the
+// architecture is used.
 // Return OB_UNAVAILABLE without NVRTC, OB_INVALID_ARGUMENT if none compiles for the architecture,
 // and OB_PROGRAM_REFUSED, with the log and the source lines that it names, if the source does not
 // compile.

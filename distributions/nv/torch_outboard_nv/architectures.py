@@ -14,8 +14,8 @@ from torch_outboard.driver import DriverError, Status
 
 __all__ = ["ARCHITECTURES", "compile_cuda", "packs", "runnable"]
 
-# Compute capability -> KiB of shared memory of a multiprocessor: a table of NVIDIA's programming guide. Tegra's chips
-# are left out, since other chips' machine code does not run on them.
+# Compute capability -> KiB of shared memory of a multiprocessor, by NVIDIA's programming guide.
+# Tegra's chips are left out, since other chips' machine code does not run on them.
 _SHARED = {
     50: 64, 52: 96, 60: 64, 61: 96, 70: 96, 75: 64, 80: 164, 86: 100, 89: 100, 90: 228, 100: 228, 103: 228, 120: 100,
     121: 100,

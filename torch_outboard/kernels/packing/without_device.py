@@ -122,7 +122,7 @@ class _WithoutDevice(Driver):
     def kernel_get(self, device: int, program: int, name: str) -> int:
         return next(self._handles)
 
-    def kernel_launch(self, device: int, stream: int, *launch: object, follows_addresses: bool = False) -> None:  # type: ignore[override]
+    def kernel_launch(self, *launch: object) -> None:
         pass
 
 

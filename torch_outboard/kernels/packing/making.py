@@ -29,7 +29,7 @@ from torch_outboard.kernels.disk.key import kind_of
 from torch_outboard.kernels.disk.pack_file import program_name, write_pack_file
 from torch_outboard.kernels.disk.packs import versions
 from torch_outboard.kernels.disk.store import Store
-from torch_outboard.kernels.disk.without_device import without_device
+from torch_outboard.kernels.packing.without_device import without_device
 
 __all__ = ["Programs", "groups_of", "programs_of", "run_apart", "run_calls", "write_pack"]
 
