@@ -32,7 +32,7 @@ __all__ = ["pack"]
     multiple=True,
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
-    help="Also the calls of this list, which benchmarks/record_calls.py records.",
+    help="Also the calls of this list, which scripts/record_calls records.",
 )
 @click.option(
     "--keep",
