@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The entry point of the group `torch.backends`, which torch calls at the end of `import torch`.
+"""The entry points that torch calls: at the end of `import torch`, and for a backend that nobody has registered.
 
 This module imports nothing, so that it costs nothing while OUTBOARD_DRIVER is not set.
 """
@@ -18,3 +18,13 @@ def autoload() -> None:
         from torch_outboard.as_cuda.session import start_from_environment
 
         start_from_environment()
+
+
+def attach_for_backend() -> None:
+    """Attach the driver that OUTBOARD_DRIVER names. Torch 2.14 calls this for the backend "outboard" if none has.
+
+    Raises RegistrationError if the variable is not set.
+    """
+    from torch_outboard._autoload import attach_for_backend
+
+    attach_for_backend()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Attaching during `import torch`. Nothing here raises: an exception would break `import torch` itself."""
+"""Attaching during `import torch`, where nothing raises, since that would break `import torch`; and for a backend."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 
-__all__ = ["autoload", "autoload_from_environment"]
+__all__ = ["attach_for_backend", "autoload", "autoload_from_environment"]
 
 VARIABLE = "OUTBOARD_DRIVER"
 
@@ -19,6 +19,23 @@ def autoload_from_environment() -> None:
     name = os.environ.get(VARIABLE)
     if name:
         _attach_or_warn(name, f"{VARIABLE}={name}", f"by {VARIABLE}={name}")
+
+
+def attach_for_backend() -> None:
+    """Attach the driver that OUTBOARD_DRIVER names, since a group asks for the backend "outboard".
+
+    Raises RegistrationError if the variable is not set, and what attaching raises.
+    """
+    from torch_outboard._attach import attach_by
+    from torch_outboard._errors import RegistrationError
+
+    name = os.environ.get(VARIABLE)
+    if not name:
+        raise RegistrationError(
+            'the backend "outboard" needs a device: call torch_outboard.attach(…) before init_process_group, or set '
+            f"{VARIABLE}"
+        )
+    attach_by(name, {}, f'by {VARIABLE}={name}, for the backend "outboard"')
 
 
 def autoload(name: str) -> None:

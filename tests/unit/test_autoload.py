@@ -152,3 +152,26 @@ print(torch.ones(2).sum().item())
     )
     assert answer.stdout == "2.0\n"
     assert answer.stderr.count("another package has taken PyTorch's only free device type, as 'foreign'") == 1
+
+
+def test_a_group_asks_for_the_device_that_the_variable_names(run_python):
+    """Torch 2.14 loads an entry point for a backend that nobody has registered; this calls it as torch does."""
+    ask = "import torch, torch_outboard_autoload as own; own.attach_for_backend(); print(torch.toy.device_count())"
+    off = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    answer = run_python(ask, env={**off, "OUTBOARD_DRIVER": "unit.toys:Toy"})
+    assert answer.stdout == "2\n"
+    answer = run_python(ask, env=off, status=1)
+    assert 'RegistrationError: the backend "outboard" needs a device: call torch_outboard.attach' in answer.stderr
+    answer = run_python(ask, env={**off, "OUTBOARD_DRIVER": "nonsense"}, status=1)
+    assert "no driver is called 'nonsense'" in answer.stderr
+
+
+def test_torch_finds_that_entry_point_by_the_backends_name():
+    import tomllib
+    from importlib.metadata import EntryPoint
+
+    from .contract import ROOT
+
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    [(name, value)] = groups["torch.distributed.backends"].items()
+    assert name == "outboard" and callable(EntryPoint(name, value, "torch.distributed.backends").load())

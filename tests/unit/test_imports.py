@@ -115,7 +115,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     },
     "distributed": _BASE | {"_compat"},
     "_attach": _ATTACH,
-    "_autoload": {"_attach"},
+    "_autoload": {"_attach", "_errors"},
     "kernels.operators": (),
     "kernels.reasons": (),
     "kernels.refusal": {"kernels.reasons"},

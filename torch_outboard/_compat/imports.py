@@ -1,20 +1,40 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """All supported versions of torch: torch does not notify a device when Dynamo or Inductor is imported.
 
-Both imports come late, often never, and take seconds. A device must be registered before their first use, and torch has
-no hook for it: https://github.com/pytorch/pytorch/issues/189138. Hence a finder on sys.meta_path that waits for a
-module.
+Both imports come late, often never, and take seconds. A device must be registered before their first use:
+https://github.com/pytorch/pytorch/issues/189138. Hence a finder on sys.meta_path that waits for a module. From torch
+2.15 on, Inductor asks a device's module for its back end, `_inductor_backend_init`. Dynamo's interface of a device, and
+what has no hook at all, still need the finder.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-__all__ = ["when_imported"]
+import torch
+
+__all__ = ["asks_for_backend", "import_inductor", "when_imported"]
+
+
+def asks_for_backend() -> bool:
+    """Return True if Inductor calls `torch.<name>._inductor_backend_init()` before it compiles for an unknown device.
+
+    The version says it: looking would import Inductor.
+    """
+    return tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
+
+
+def import_inductor() -> None:
+    """Import Inductor, with which the device is registered then: for seconds, once a process."""
+    importlib.import_module("torch._inductor.compile_fx")  # the finder waits for it
+    from torch._inductor.codegen import common
+
+    common.init_backend_registration()
 
 
 def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:

@@ -234,10 +234,15 @@ def capture_graphs(device: str, why_not: Callable[..., str | None], install: Cal
 
 
 def needs_model_header() -> bool:
-    """Return True if AOTInductor precompiles a header that it names after the device, in torch's own folder."""
+    """Return True if AOTInductor precompiles a header that it names after the device, in torch's own folder.
+
+    Torch 2.15 asks the device's interface for further folders.
+    """
+    from torch._dynamo.device_interface import DeviceInterface
     from torch._inductor import codecache
 
-    return mentions(codecache._get_cpp_wrapper_header, "aoti_include")
+    is_asked = hasattr(DeviceInterface, "get_cpp_device_options")
+    return not is_asked and mentions(codecache._get_cpp_wrapper_header, "aoti_include")
 
 
 def name_model_header(device: str, header: Callable[[], str | None]) -> None:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""All supported versions of torch: the number of parts into which Inductor splits a reduction with few results."""
+"""Torch 2.11 to 2.14: the number of parts into which Inductor splits a reduction with few results.
+
+Torch 2.15 takes further classes of choices, one of which is registered here.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,10 @@ __all__ = ["needs_split_reductions", "split_reductions"]
 
 def needs_split_reductions() -> bool:
     """Return True if the number of parts comes from a GPU's multiprocessors and warps, whatever the device is."""
-    from torch._inductor.choices import InductorChoices
+    from torch._inductor import choices
 
-    return mentions(InductorChoices.reduction_split_factor, "multi_processor_count")
+    is_open = hasattr(choices, "register_inductor_choices")
+    return not is_open and mentions(choices.InductorChoices.reduction_split_factor, "multi_processor_count")
 
 
 def split_reductions(device: str, parts: Callable[[torch.device, int, int, bool], int]) -> None:
@@ -28,11 +32,15 @@ def split_reductions(device: str, parts: Callable[[torch.device, int, int, bool]
     Its arguments are the device, the elements of a row, the rows, and whether the elements of a row are contiguous.
 
     Inductor computes the number from the warps and threads of a CUDA GPU. For a device without them, it divides by
-    zero. The choices are one object for all devices, which a user may have replaced, so other devices still use that
-    object.
+    zero. Torch 2.15 lets each device register its choices. Before, the choices are one object for all devices, which a
+    user may have replaced, so other devices still use that object.
     """
-    from torch._inductor.choices import InductorChoices
+    from torch._inductor import choices
 
+    if not needs_split_reductions():
+        _register_choices(choices, device, parts)
+        return
+    InductorChoices = choices.InductorChoices  # noqa: N806 - the name of the class
     of_torch = InductorChoices.reduction_split_factor
 
     # A static method until torch 2.14, a method since.
@@ -47,3 +55,18 @@ def split_reductions(device: str, parts: Callable[[torch.device, int, int, bool]
 
     changed = staticmethod(reduction_split_factor) if is_static else reduction_split_factor
     InductorChoices.reduction_split_factor = changed  # type: ignore[method-assign]
+
+
+def _register_choices(choices: Any, ours: str, parts: Callable[[torch.device, int, int, bool], int]) -> None:
+    class Choices(choices.InductorChoices):  # type: ignore[misc]
+        def reduction_split_factor(
+            self, device: torch.device, reduction_numel_hint: int, numel_hint: int, inner_reduction: bool
+        ) -> int:
+            given = (device, reduction_numel_hint, numel_hint, inner_reduction)
+            return parts(*given) if device.type == ours else int(super().reduction_split_factor(*given))
+
+        def uuid(self) -> tuple[str, str]:
+            """Return this class's part of the keys of torch's caches; the compiler's own code has another."""
+            return "torch_outboard", ours
+
+    choices.register_inductor_choices("torch_outboard", Choices)

@@ -24,7 +24,6 @@ __all__ = [
     "needs_choose_driver",
     "needs_count_as_triton",
     "needs_list_as_gpu",
-    "needs_share_templates",
     "share_templates",
 ]
 
@@ -75,32 +74,23 @@ def count_as_triton() -> None:
         _triton.has_triton = _triton.has_triton_package
 
 
-def needs_share_templates() -> bool:
-    """Return True if configurations of templates belong to device types, not to Triton's targets."""
-    return _heuristics() is not None
-
-
 def share_templates(device: str, backend: str) -> None:
-    """Copy the template configurations that torch has for a Triton target to a device type.
+    """Register the template configurations that torch has for a Triton target for a device type too.
 
     Torch registers them for its own types, whose names are the targets' names. Configurations that a vendor has
     registered for the device stay.
     """
-    known = _heuristics()
-    if known is None:
-        return
+    registry = _registry()
+    known = getattr(registry, "_TEMPLATE_HEURISTIC_REGISTRY", {})
     for (template, of, operator), heuristic in list(known.items()):
-        if of == backend:
-            known.setdefault((template, device, operator), heuristic)
+        if of == backend and (template, device, operator) not in known:
+            registry.register_template_heuristic(template, device, op_name=operator)(heuristic)
 
 
-def _heuristics() -> dict[tuple[str | None, ...], Any] | None:
-    import_module("torch._inductor.choices")  # registers them
-    for name in ("heuristics", "template_heuristics"):
-        module = sys.modules.get(f"torch._inductor.{name}.registry")
-        if module is not None:
-            return getattr(module, "_TEMPLATE_HEURISTIC_REGISTRY", None)
-    return None
+def _registry() -> Any:
+    import_module("torch._inductor.choices")  # registers torch's own
+    names = ("torch._inductor.heuristics.registry", "torch._inductor.template_heuristics.registry")
+    return next((sys.modules[name] for name in names if name in sys.modules), None)
 
 
 def needs_choose_driver() -> bool:

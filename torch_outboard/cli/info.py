@@ -73,17 +73,15 @@ def _show_patches(as_json: bool) -> None:
 
     from torch_outboard._compat.patches import PATCHES
 
-    rows: list[dict[str, Any]] = [
-        {"target": patch.target, "purpose": patch.purpose, "upstream": patch.upstream, "is_needed": patch.is_needed()}
-        for patch in PATCHES
-    ]
+    rows: list[dict[str, Any]] = [{**patch._asdict(), "is_needed": patch.is_needed()} for patch in PATCHES]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
     # No table: its columns break names and URLs.
     for row in rows:
         state = "" if row["is_needed"] else " (left alone: this torch does not need it)"
-        click.echo(f"{row['target']}{state}\n    changed to: {row['purpose']}\n    upstream: {row['upstream']}")
+        click.echo(f"{row['target']}{state}\n    changed to: {row['purpose']}")
+        click.echo(f"    upstream: {row['upstream']}\n    ends when: {row['ends_when']}")
     click.echo("Patches are made when a driver is attached, those of the compiler when that is imported.")
 
 

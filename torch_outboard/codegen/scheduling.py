@@ -13,7 +13,7 @@ from torch._inductor.utils import get_kernel_metadata
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
-from torch_outboard._compat.splits import needs_split_reductions, split_reductions
+from torch_outboard._compat.splits import split_reductions
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.kernel.kernel import SimtKernel
 from torch_outboard.codegen.mapping.machine import cooperates
@@ -90,7 +90,6 @@ def scheduling_for(device: str, dialect: Dialect) -> type[SimtScheduling]:
             return parts_for_groups(row, rows, is_inner)
         return parts_of_reduction(row, rows)
 
-    if needs_split_reductions():
-        split_reductions(device, parts)
+    split_reductions(device, parts)
     kernel = type("DialectKernel", (SimtKernel,), {"dialect": dialect})
     return type("DialectScheduling", (SimtScheduling,), {"kernel_type": kernel})

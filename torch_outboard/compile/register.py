@@ -11,9 +11,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+import torch
+
 from torch_outboard._compat import estimates, nested, streams
 from torch_outboard._compat.flex_attention import MODULE, attend
-from torch_outboard._compat.imports import when_imported
+from torch_outboard._compat.imports import asks_for_backend, when_imported
 from torch_outboard._properties import DeviceProperties
 from torch_outboard.compile.generators import generators, set_driver, torch_has_changed
 from torch_outboard.driver import Driver
@@ -35,7 +37,10 @@ def register(driver: Driver) -> None:
     when_imported("torch._decomp.decompositions", _kept(_register_sequences))
     when_imported("torch._dynamo.device_interface", _kept(_register_interface))
     when_imported("torch._dynamo.variables.ctx_manager", _kept(_register_context))
-    when_imported("torch._inductor.compile_fx", _kept(_register_backend))
+    if asks_for_backend():
+        _answer_for_backend(driver.name)
+    else:
+        when_imported("torch._inductor.compile_fx", _kept(_register_backend))
     when_imported(estimates.MODULE, _kept(estimates.estimate_speeds))
     when_imported(streams.MODULE, _kept(streams.order_streams))
     when_imported(streams.VARIABLES, _kept(streams.find_current))
@@ -135,7 +140,16 @@ def _register_context(module: ModuleType) -> None:
         register_context()
 
 
-def _register_backend(compile_fx: ModuleType) -> None:
+def _answer_for_backend(name: str) -> None:
+    """Give the device's module the function that torch 2.15 calls before it compiles for the device, or for any."""
+    backend_init = functools.partial(_kept(_register_backend), sys.modules[__name__])
+    torch.get_device_module(name)._inductor_backend_init = backend_init  # type: ignore[attr-defined]
+    common = sys.modules.get("torch._inductor.codegen.common")
+    if common is not None and common.get_scheduling_for_device(name) is not None:
+        backend_init()  # attached again, with other options: torch does not ask again
+
+
+def _register_backend(_: ModuleType) -> None:
     # Not at the import of the registry itself, torch._inductor.codegen.common: the scheduling must
     # be a class, and its base class can't be imported during that import.
     from torch._inductor.codegen import common

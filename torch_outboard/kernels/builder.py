@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from torch_outboard._compat.deprecations import without_own_deprecations
+from torch_outboard._compat.imports import import_inductor
 from torch_outboard._exit import end_first
 from torch_outboard.codegen.dialects.units import unit_of
 from torch_outboard.codegen.program import DeviceProgram, KernelRecord
@@ -360,9 +361,8 @@ def _raise(refusal: Refusal) -> Answer:
 
 
 def _import_inductor() -> None:
-    """Import Inductor, with which the device is registered then: for seconds, once a process."""
     with without_own_deprecations():
-        import torch._inductor.compile_fx  # noqa: F401
+        import_inductor()
 
 
 def _has_schedule(answer: Answer) -> bool:

@@ -16,6 +16,7 @@ import torch
 
 from torch_outboard import _C
 from torch_outboard._attach import attached_driver
+from torch_outboard._compat.imports import import_inductor
 from torch_outboard._settings import chain_of, providers_of
 from torch_outboard.kernels import route
 from torch_outboard.kernels.book import table
@@ -190,7 +191,7 @@ def _said_by(row: Operator) -> Iterator[tuple[str, str]]:
 
 def _of_graph(functional: torch._ops.OpOverload) -> Iterator[Note]:
     """Yield what becomes of the functional form in a graph if the book has no template or decomposition of it."""
-    import torch._inductor.compile_fx  # noqa: F401  Inductor's tables are complete after this
+    import_inductor()  # its tables are complete after this
     from torch._inductor import lowering
     from torch._inductor.decomposition import select_decomp_table
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._dynamo import device_interface
 from torch._dynamo.device_interface import DeviceInterface
+from torch._inductor import config
 
 from torch_outboard import _C
 from torch_outboard.compile.device import cache_key
@@ -107,6 +108,19 @@ class OutboardInterface(DeviceInterface):
     @classmethod
     def get_multi_processor_count(cls, device: torch.types.Device = None) -> int:
         return _PROCESSORS
+
+    @staticmethod
+    def get_cpp_device_options(aot_mode: bool, compile_only: bool) -> Any:
+        """Return what torch 2.15 compiles C++ for the device with: a folder with the header of its models."""
+        from torch_outboard.compile.device.choice import model_header
+        from torch_outboard.compile.device.header import folder_of
+
+        header = model_header() if aot_mode else None
+        if header is None:
+            return None  # torch's own options
+        # Definitions, folders of headers, flags of the compiler and of the linker, folders of
+        # libraries, libraries, arguments: torch adds its own headers and libraries.
+        return [], [folder_of(header, _NAME)], [], [], [], list(config.aot_inductor.custom_op_libs or ()), []
 
     @classmethod
     def get_cache_system_info(cls) -> dict[str, object] | None:

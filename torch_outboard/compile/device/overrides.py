@@ -30,3 +30,7 @@ class OutboardOpOverrides(DeviceOpOverrides):
 
     def cpp_kernel_type(self) -> str:
         return "void*"
+
+    def aten_device_type(self) -> str:
+        """Return the device's type in C++, for which torch 2.15 asks; older ones have a table of their own devices."""
+        return "at::kPrivateUse1"

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch._inductor.compile_fx  # the device is registered with Inductor when this is imported
 import torch.nn.functional as F
 
 from torch_outboard import _C
+from torch_outboard._compat.imports import import_inductor
 from torch_outboard._errors import NotSupportedError
 from torch_outboard.codegen.mapping.machine import is_cpu, room_of
 from torch_outboard.compile.generators import generators
@@ -95,6 +95,7 @@ def tune(
             f"tuning needs the times of events, which the driver {_C.driver_name()!r} lacks: it "
             "needs event_elapsed or event_timestamp"
         )
+    import_inductor()
     variants = itertools.count(1)
     try:
         for name in names:
