@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 
 import pytest
 
@@ -160,3 +161,36 @@ def test_the_command_asks_the_driver_itself_and_its_status_says_whether_all_is_w
 def test_an_unknown_library_is_refused(run_python):
     answer = run_python(RUN, "doctor", "--library", "accelerat3", status=2)
     assert "there is no 'accelerat3'" in answer.stderr
+
+
+_LOADER = """
+#include <stdint.h>
+int vkCreateInstance(const void* info, const void* allocator, void** instance) {
+  *instance = (void*)info;
+  return *(const int*)info == 1 ? STATUS : -99;
+}
+int vkEnumeratePhysicalDevices(void* instance, uint32_t* count, void* devices) { *count = DEVICES; return 0; }
+void vkDestroyInstance(void* instance, const void* allocator) {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "words"),
+    [
+        (_LOADER.replace("STATUS", "0").replace("DEVICES", "3"), "right", "opens; devices of all drivers: 3"),
+        (_LOADER.replace("STATUS", "0").replace("DEVICES", "0"), "unused", "finds no device (0)"),
+        (_LOADER.replace("STATUS", "-9").replace("DEVICES", "0"), "unused", "finds no device (-9)"),
+        ("int vk_icdGetInstanceProcAddr;", "unused", "is a device's driver without the loader"),
+        ("int nothing;", "unused", "is no Vulkan library"),
+        (None, "unused", "cannot open shared object file"),
+    ],
+)
+def test_a_driver_says_what_its_loader_finds(tmp_path, code, state, words):
+    from torch_outboard.drivers.vulkan import VulkanDriver
+
+    library = tmp_path / "libloader.so"
+    if code is not None:
+        (tmp_path / "loader.c").write_text(code)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "loader.c"], check=True)
+    check, *_ = VulkanDriver(library=str(library)).checks()
+    assert (check.subject, check.state) == ("Vulkan's loader", state) and words in check.found, check

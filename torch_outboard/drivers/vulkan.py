@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch_outboard.driver import Check, Driver, Option, package_folders
 from torch_outboard.drivers import library_path
@@ -16,6 +16,8 @@ __all__ = ["VulkanDriver"]
 
 # Where packages have Slang's compiler, the smaller package first.
 _COMPILERS = ("slangtorch/bin/libslang-compiler.so*", "slangpy/libslang-compiler.so*", "slangpy/libslang.so*")
+
+_DRIVERS_ENTRY = "vk_icdGetInstanceProcAddr"  # what a vendor's driver exports, and the loader does not
 
 
 class VulkanDriver(Driver):
@@ -63,24 +65,52 @@ class VulkanDriver(Driver):
         return "cpp" if _C.reaches_memory(device) else self.kernel_generator([get_device_properties(device)])
 
     def checks(self) -> Sequence[Check]:
-        """Return whether Vulkan's loader opens, and whether there is a compiler of kernels."""
+        """Return whether Vulkan's loader opens and finds devices, and whether there is a compiler of kernels."""
         import ctypes
 
         name = str(self.option_values["library"] or "libvulkan.so.1")
+        install = "install the vendor's Vulkan driver, or for CPUs, AMD and Intel: apt-get install mesa-vulkan-drivers"
         try:
-            ctypes.CDLL(name)
+            loader = ctypes.CDLL(name)
         except OSError as error:
-            hint = "apt-get install libvulkan1, and for CPUs, AMD and Intel mesa-vulkan-drivers"
-            return [Check("Vulkan's loader", "unused", str(error), hint)]
+            return [Check("Vulkan's loader", "unused", str(error), f"apt-get install libvulkan1; {install}")]
+        if not hasattr(loader, "vkCreateInstance"):
+            what = (
+                "is a device's driver without the loader" if hasattr(loader, _DRIVERS_ENTRY) else "is no Vulkan library"
+            )
+            return [Check("Vulkan's loader", "unused", f"{name} {what}: devices are not counted", install)]
+        status, count = _count_devices(loader)
+        if status != 0 or count == 0:
+            return [Check("Vulkan's loader", "unused", f"{name} opens and finds no device ({status})", install)]
         compiler = self.option_values["slang"]
         return [
-            Check("Vulkan's loader", "right", f"{name} opens"),
+            Check("Vulkan's loader", "right", f"{name} opens; devices of all drivers: {count}"),
             Check("Slang, for kernels", "right", str(compiler))
             if compiler is not None
             else Check(
                 "Slang, for kernels", "unused", "neither slangtorch nor slangpy is installed", "pip install slangtorch"
             ),
         ]
+
+
+def _count_devices(loader: Any) -> tuple[int, int]:
+    """Return Vulkan's status and the number of devices, which a new instance of Vulkan 1.0 without extensions has."""
+    import ctypes
+
+    # VkInstanceCreateInfo: its type, next, flags, application, and counts and names of layers
+    # and of extensions.
+    kinds = ("i", "p", "u", "p", "u", "p", "u", "p")
+    types: dict[str, Any] = {"i": ctypes.c_int, "u": ctypes.c_uint, "p": ctypes.c_void_p}
+    fields = [(f"field{place}", types[kind]) for place, kind in enumerate(kinds)]
+    info = type("Info", (ctypes.Structure,), {"_fields_": fields})(1)
+    instance, count = ctypes.c_void_p(), ctypes.c_uint()
+    status = int(loader.vkCreateInstance(ctypes.byref(info), None, ctypes.byref(instance)))
+    if status != 0:
+        return status, 0
+    try:
+        return int(loader.vkEnumeratePhysicalDevices(instance, ctypes.byref(count), None)), count.value
+    finally:
+        loader.vkDestroyInstance(instance, None)
 
 
 def _packaged_compiler() -> str | None:
