@@ -143,7 +143,7 @@ def _register_context(module: ModuleType) -> None:
 def _answer_for_backend(name: str) -> None:
     """Give the device's module the function that torch 2.15 calls before it compiles for the device, or for any."""
     backend_init = functools.partial(_kept(_register_backend), sys.modules[__name__])
-    torch.get_device_module(name)._inductor_backend_init = backend_init  # type: ignore[attr-defined]
+    torch.get_device_module(name)._inductor_backend_init = backend_init
     common = sys.modules.get("torch._inductor.codegen.common")
     if common is not None and common.get_scheduling_for_device(name) is not None:
         backend_init()  # attached again, with other options: torch does not ask again

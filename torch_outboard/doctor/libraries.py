@@ -31,7 +31,7 @@ ASKED: Mapping[str, str] = {
     "trl": _HUGGINGFACE,
     "lightning": "torch_outboard.integrations.lightning.use()",
     "pytorch_lightning": "torch_outboard.integrations.lightning.use()",
-    "deepspeed": "no remedy yet: its accelerators are a list",
+    "deepspeed": "torch_outboard.integrations.deepspeed.use(), before `import deepspeed`",
     "vllm": "no remedy: its runner names CUDA",
 }
 # Those whose group is asked for too.

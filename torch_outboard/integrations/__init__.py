@@ -28,6 +28,7 @@ _SERVED = {
     "huggingface": ("accelerate", "transformers", "peft"),
     "lightning": ("lightning", "pytorch_lightning"),
     "safetensors": ("safetensors",),
+    "deepspeed": ("deepspeed",),
 }
 
 

@@ -16,7 +16,9 @@ import torch
 import torch_outboard
 
 parser = argparse.ArgumentParser()
-parser.add_argument("library", choices=["torch", "accelerate", "trainer", "trl", "peft", "lightning", "fabric"])
+parser.add_argument(
+    "library", choices=["torch", "accelerate", "trainer", "trl", "peft", "lightning", "fabric", "deepspeed"]
+)
 parser.add_argument("--device", default="cpu")
 parser.add_argument("--precision", choices=["no", "bf16", "fp16"], default="no")
 parser.add_argument("--shard", action="store_true", help="FSDP2 instead of DDP")
@@ -104,6 +106,37 @@ def with_accelerate():
         optimizer.zero_grad()
         losses.append(accelerator.gather(loss.detach().reshape(1)).mean().item())
     tell(losses, next(model.parameters()))
+
+
+def with_deepspeed():
+    import deepspeed
+    import torch.distributed as dist
+
+    config = {
+        "train_micro_batch_size_per_gpu": BATCH,
+        "zero_optimization": {"stage": 3 if arguments.shard else 0},
+        "zero_allow_untested_optimizer": True,
+        "gradient_clipping": 0.0,  # DeepSpeed clips to 1 by itself
+        "bf16": {"enabled": arguments.precision == "bf16"},
+    }
+    model = net()
+    watch(model)
+    deepspeed.init_distributed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+    batches = list(torch.utils.data.DataLoader(data(), batch_size=BATCH))
+    losses = []
+    for inputs, targets in batches[dist.get_rank() :: dist.get_world_size()]:
+        output = engine(inputs.to(engine.device, next(engine.parameters()).dtype))
+        loss = torch.nn.functional.mse_loss(output.float(), targets.to(engine.device))
+        engine.backward(loss)
+        engine.step()
+        mean = loss.detach().clone()
+        dist.all_reduce(mean)
+        losses.append(mean.item() / dist.get_world_size())
+    assert dist.get_backend() == ("gloo" if is_cpu else "outboard")
+    tell(losses, next(engine.parameters()))
+    dist.destroy_process_group()
 
 
 def gpt():
@@ -254,6 +287,7 @@ def with_fabric():
     "peft": with_peft,
     "lightning": with_lightning,
     "fabric": with_fabric,
+    "deepspeed": with_deepspeed,
 }[arguments.library]()
 if torch.distributed.is_initialized():
     torch.distributed.destroy_process_group()

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""DeepSpeed on the attached driver's devices, by DeepSpeed's own interface of accelerators.
+
+DeepSpeed chooses its accelerator while it is imported, from a list of vendors, and takes the CPU if it finds none.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from torch_outboard._errors import RegistrationError
+from torch_outboard.integrations._patched import Using, attached_name, running
+
+__all__ = ["accelerator", "use"]
+
+_VARIABLE = "DS_ACCELERATOR"
+_MODULE = "deepspeed.accelerator.real_accelerator"
+
+
+def use() -> Using:
+    """Let DeepSpeed take the attached driver's devices, and the backend "outboard"; return what undoes it.
+
+    Call it before `import deepspeed`. Raises RegistrationError if no driver is attached, if DeepSpeed is missing or has
+    chosen its accelerator before, if DS_ACCELERATOR names another, or if the installed DeepSpeed asks an accelerator
+    for more than is known here.
+    """
+    return running("deepspeed", _start)
+
+
+def accelerator() -> Any:
+    """Return the attached driver's accelerator, which DeepSpeed uses from now on; raises as `use` does."""
+    use()
+    from deepspeed.accelerator import get_accelerator
+
+    return get_accelerator()
+
+
+def _start() -> Using:
+    name = attached_name("deepspeed.use()")
+    if find_spec("deepspeed") is None:
+        raise RegistrationError("DeepSpeed is not installed: pip install deepspeed")
+    chosen = os.environ.get(_VARIABLE, name)
+    if chosen != name:
+        raise RegistrationError(f"{_VARIABLE} is {chosen!r}, and use() would take {name!r}: unset the variable")
+    using = Using()
+    try:
+        using.when_imported(_MODULE, lambda module: _choose(using, module, name))
+    except BaseException:  # raised again, with nothing half done
+        using.close()
+        raise
+    return using
+
+
+def _choose(using: Using, module: ModuleType, name: str) -> None:
+    before = using.found(module, "ds_accelerator")
+    if before is not None:
+        raise RegistrationError(
+            f"DeepSpeed has chosen {before.device_name()!r} already: call use() before `import deepspeed`"
+        )
+    # Only now: the base class is DeepSpeed's.
+    from torch_outboard.integrations._deepspeed_accelerator import make_accelerator
+
+    using.set(module, "ds_accelerator", make_accelerator(name), "take the device, not a vendor of its list, or the CPU")
