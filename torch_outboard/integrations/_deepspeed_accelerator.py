@@ -172,7 +172,7 @@ class _Accelerator(DeepSpeedAccelerator):  # type: ignore[misc, no-any-unimporte
 
     def range_push(self, msg: str, domain: str | None = None, category: str | None = None) -> None:
         entered = torch.profiler.record_function(msg)
-        entered.__enter__()
+        entered.__enter__()  # type: ignore[no-untyped-call]
         self._open_ranges().append(entered)
 
     def range_pop(self, domain: str | None = None) -> None:
