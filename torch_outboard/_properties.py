@@ -109,7 +109,9 @@ class DeviceProperties:
         """Return the properties in the core's table."""
         bits = table["dtypes"]
         dtypes = frozenset(dtype for dtype, number in DTYPES.items() if bits == 0 or bits >> number & 1)
-        values = {name: bool(value) if getattr(cls, name) is False else value for name, value in table.items()}
+        values: dict[str, Any] = {
+            name: bool(value) if getattr(cls, name) is False else value for name, value in table.items()
+        }
         return cls(**{**values, "dtypes": dtypes, "machine": _name_of_machine(table["machine"])})
 
 
