@@ -62,6 +62,13 @@ on_device = state.to("sim")
 ops._sobol_engine_initialize_state_(state, 3)
 ops._sobol_engine_initialize_state_(on_device, 3)
 assert torch.equal(on_device.cpu(), state)
+image, grid = torch.rand(1, 1, 4, 4), torch.rand(1, 2, 3, 2)
+sampled = ops._grid_sampler_2d_cpu_fallback(image.to("sim"), grid.to("sim"), 0, 0, False)
+assert torch.equal(sampled.cpu(), ops._grid_sampler_2d_cpu_fallback(image, grid, 0, 0, False))
+given = (torch.ones(1, 1, 2, 3), image, grid)
+wanted = ops._grid_sampler_2d_cpu_fallback_backward(*given, 0, 0, False)
+found = ops._grid_sampler_2d_cpu_fallback_backward(*(one.to("sim") for one in given), 0, 0, False)
+assert all(torch.equal(one.cpu(), other) for one, other in zip(found, wanted))
 out = torch.empty(0, device="sim")
 assert torch.ops.aten.range.out_(0, 4, out=out).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
 """,

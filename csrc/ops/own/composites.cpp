@@ -224,8 +224,9 @@ void register_composites(torch::Library& aten) {
   }
   aten.impl("_nested_tensor_from_mask_left_aligned", cannot_nest);
   aten.impl("_saturate_weight_to_fp16", saturate_to_half);
-  for (const char* name : {"choose_qparams_optimized", "fbgemm_linear_quantize_weight", "_sobol_engine_draw",
-                           "_sobol_engine_ff_", "_sobol_engine_initialize_state_", "_sobol_engine_scramble_"}) {
+  for (const char* name : {"choose_qparams_optimized", "fbgemm_linear_quantize_weight", "_grid_sampler_2d_cpu_fallback",
+                           "_grid_sampler_2d_cpu_fallback_backward", "_sobol_engine_draw", "_sobol_engine_ff_",
+                           "_sobol_engine_initialize_state_", "_sobol_engine_scramble_"}) {
     aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&compute_on_copies>());
   }
   for (const char* name :
