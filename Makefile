@@ -86,7 +86,7 @@ test-all: SHARE := 1/1
 test-all: test ## run the tests with all of the databases
 
 # In an environment of its own, which takes torch and what the tests need from VENV.
-test-ecosystem: build ## run the tests of libraries: Accelerate, Trainer, TRL, PEFT, Lightning, safetensors
+test-ecosystem: build ## run the tests of libraries: Accelerate, Trainer, TRL, PEFT, Lightning, DeepSpeed, safetensors
 	@test -f $(VENV)-ecosystem/.made || { echo 'Installing the libraries'; scripts/ecosystem $(PY) $(VENV)-ecosystem; }
 	@touch $(VENV)-ecosystem/.made
 	PYTHONPATH=$(CURDIR) $(VENV)-ecosystem/bin/python -m pytest tests/ecosystem $(WORKERS) $(PYTEST_ARGS)
