@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Operators for which torch gives other devices than its own no kernel, or a kernel that fails.
 // They are composed of operators that every device has, or refused at the call.
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_efficientzerotensor.h>
@@ -9,7 +10,9 @@
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/histc.h>
 #include <ATen/ops/i0.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/pow.h>
 #include <ATen/ops/range.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/library.h>
@@ -196,6 +199,26 @@ at::Tensor& range_without_step(const at::Scalar& start, const at::Scalar& end, a
   return at::range_out(out, start, end, 1);
 }
 
+#if OUTBOARD_TORCH_MINOR < 13
+// Torch's own looks for the kernel of a device that has none, if the exponents are integers.
+at::Tensor times_power_of_two(const at::Tensor& self, const at::Tensor& other) {
+  const bool is_integral = c10::isIntegralType(self.scalar_type(), /*includeBool=*/true);
+  const at::TensorOptions options = self.options().dtype(is_integral ? c10::kFloat : self.scalar_type());
+  return at::mul(self, at::pow(at::scalar_tensor(2, options), other));
+}
+
+at::Tensor& times_power_of_two_out(const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
+  TORCH_CHECK(!c10::isIntegralType(out.scalar_type(), /*includeBool=*/true),
+              "ldexp can't be cast to the desired output type ", out.scalar_type());
+  at::native::resize_output(out, at::infer_size(self.sizes(), other.sizes()));
+  return out.copy_(times_power_of_two(self, other));
+}
+
+at::Tensor& multiply_by_power_of_two(at::Tensor& self, const at::Tensor& other) {
+  return self.mul_(at::pow(at::scalar_tensor(2, self.options()), other));
+}
+#endif
+
 // nn.TransformerEncoder calls this before it makes a nested tensor from a padded batch. With
 // this answer it keeps the padding.
 bool cannot_nest(const at::Tensor&, const at::Tensor&) {
@@ -244,6 +267,11 @@ void register_composites(torch::Library& aten) {
     packed.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_packing>());
   }
   aten.impl("range.out_", range_without_step);
+#if OUTBOARD_TORCH_MINOR < 13
+  aten.impl("ldexp.Tensor", times_power_of_two);
+  aten.impl("ldexp.out", times_power_of_two_out);
+  aten.impl("ldexp_", multiply_by_power_of_two);
+#endif
   for (const c10::DispatchKey key : {c10::DispatchKey::AutogradPrivateUse1, c10::DispatchKey::PrivateUse1}) {
     auto& both = *new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
     both.impl("_reshape_from_tensor", reshape_from_tensor);
