@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Results of a group's collectives that a later one reads before anybody has waited for them. A library whose
-// collectives share one stream runs such calls in order; here the copies of two calls lie on streams of their own.
+// Results of a group's collectives that a later one reads before anybody has waited for them. A
+// library whose collectives share one stream runs such calls in order; here the copies in and the
+// copies out have a stream each.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,8 +17,8 @@ namespace outboard {
 
 class Unwaited {
  public:
-  // Make the current stream wait for earlier results in the memory of these tensors, which a call is about to read at
-  // `place`. Thread-safe.
+  // Make the current stream wait for earlier results in the memory of these tensors, which a call
+  // at `place` is about to read. Thread-safe.
   void wait_for(const Tensors& read, Place place);
   // Remember what an asynchronous collective writes.
   void add(const Tensors& written, const c10::intrusive_ptr<DistributedWork>& work,

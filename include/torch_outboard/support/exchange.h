@@ -20,7 +20,8 @@
 
 namespace support {
 
-// A part of an exchange: bytes that go to a rank, or come from one. `call` says in words what both ranks must be doing.
+// A part of an exchange: bytes that go to a rank, or come from one. `call` says in words what both
+// ranks must be doing.
 struct Transfer {
   bool is_send;
   int peer;

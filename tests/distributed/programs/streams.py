@@ -116,8 +116,8 @@ for sum_ in (3.0, 6.0, 12.0):
     dist.barrier()
     assert large[-1].item() == sum_
 
-# A call reads what earlier ones of its group write, though nobody has waited for them: all of one tensor, the part of a
-# larger one, and from call to call.
+# A call reads what earlier ones of its group write, though nobody has waited for them: all of one
+# tensor, the part of a larger one, and from call to call.
 large.fill_(RANK + 1.0)
 works = [dist.all_reduce(large, async_op=True) for _ in range(3)]
 part = large[: 1 << 20]
