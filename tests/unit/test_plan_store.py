@@ -346,7 +346,7 @@ def test_a_disk_that_is_full_is_told_once(tmp_path: Path, monkeypatch: Any, capl
 
 
 def test_folders_stay_within_their_bounds(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(stores, "MOST_FILES", 3)
+    monkeypatch.setattr(Store, "most_files", 3)
     for number in range(6):
         store = Store(tmp_path)
         store.save(f"key {number}", SIZES, ANSWER)

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
@@ -78,7 +79,11 @@ class Store:
     ----------
     loaded, saved : int
         The number of answers read from files, and written to files.
+    most_files : int
+        The limit, which a process that makes a pack lifts.
     """
+
+    most_files: ClassVar[int] = MOST_FILES
 
     def __init__(self, folder: Path | None) -> None:
         self.loaded = self.saved = 0
@@ -272,7 +277,7 @@ class Store:
             if other != path and time.time() - other.stat().st_mtime > _KEPT_SECONDS:
                 remove_version(other)
         files = [one for folder in folders_in(path) for one in folder.iterdir() if is_name(one.name)]
-        _remove_oldest(files, MOST_FILES)
+        _remove_oldest(files, Store.most_files)
 
 
 def _remove_oldest(files: list[Path], most: int) -> None:

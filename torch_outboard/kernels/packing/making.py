@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -42,6 +43,7 @@ def run_calls(index: int, calls: Sequence[_Call], tell: _Tell) -> Iterator[tuple
     from torch_outboard import _C
     from torch_outboard.device.devices import get_device_properties
 
+    Store.most_files = sys.maxsize  # plans of all kinds of devices are in one folder, and none may go
     device = torch.device(_C.driver_name(), index)
     machine = get_device_properties(index).machine
     for label, call, dtype in calls:
