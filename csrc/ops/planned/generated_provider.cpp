@@ -159,8 +159,9 @@ bool run_by_kernels(const Call& call, torch::jit::Stack* stack, Refused* out_ref
 
 // Return why no plan was asked for.
 std::string why_unasked(const Call& call) {
-  return call.has_sparse()                 ? "an argument is not a dense strided tensor [layout]"
-         : call.op().kind == OpKind::Waits ? "the result's size depends on values, and there is no decomposition [values-decide]"
+  return call.has_sparse() ? "an argument is not a dense strided tensor [layout]"
+         : call.op().kind == OpKind::Waits
+             ? "the result's size depends on values, and there is no decomposition [values-decide]"
          : may_be_dropped_natively(call)
              ? "only the provider of the forward call knows which elements were dropped [cpu-alone]"
              : "only the CPU kernel defines the result for these arguments [cpu-alone]";
