@@ -76,13 +76,13 @@ _HOMES = {
     "amp": (),
     "driver": ("Driver",),
 }
-# Imported when they are asked for: most programs never do.
+# Imported on request: most programs never need it.
 _LATE = ("as_cuda",)
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a public name that is requested before the last lines of this module have run.
+    """Import the module of a public name that is accessed before the last lines of this module have run.
 
     The command `outboard` does not run those lines. Drivers' entry points, which `import torch` calls, run before them.
     """
@@ -105,7 +105,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-if "torch_outboard_command" not in sys.modules:  # which starts without torch
+if "torch_outboard_command" not in sys.modules:  # the command starts without torch
     import torch as _torch  # noqa: F401
 
     for _name in (*_HOMES, *_HOME_OF):

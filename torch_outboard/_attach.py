@@ -38,10 +38,10 @@ class _Attachment:
     """The driver of this process and the progress of its attachment."""
 
     driver: Driver
-    asked_as: str  # the name or the target that attach was given
-    by: str  # who attached it: "at FILE:LINE", "by the entry point …"
+    asked_as: str  # the name or target passed to attach
+    by: str  # the caller: "at FILE:LINE", "by the entry point …"
     settings: Settings
-    policies: dict[str, str]  # of autocast, where they depart from torch's lists
+    policies: dict[str, str]  # autocast policies that differ from torch's lists
     done: set[str] = field(default_factory=set)
     module: ModuleType | None = None
     is_complete: bool = False
@@ -84,7 +84,7 @@ def attach(driver: str | type[Driver] | Driver, /, **options: object) -> ModuleT
 
 
 def attach_by(driver: str | type[Driver] | Driver, options: dict[str, object], by: str) -> ModuleType:
-    """Do what `attach` does, and record `by` as the caller for the error message of a second attach."""
+    """Do what `attach` does, and record `by` as the caller, for the error message of a second attach."""
     global _attachment
     with _lock:
         found = described(driver, options)
@@ -97,7 +97,7 @@ def attach_by(driver: str | type[Driver] | Driver, options: dict[str, object], b
 
 def _begin(driver: Driver, asked_as: str, by: str) -> _Attachment:
     """Check everything, in the order in which errors are raised, and install the driver's table."""
-    # Generators are not known before a driver is.
+    # Imported here, because generators do not exist before a driver does.
     from torch_outboard.compile.generators import check_generator
 
     settings = Settings.of(driver)
@@ -112,8 +112,8 @@ def _begin(driver: Driver, asked_as: str, by: str) -> _Attachment:
 
 
 def _steps(attachment: _Attachment) -> tuple[tuple[str, Callable[[], object]], ...]:
-    """Return the changes that follow, in the order that torch needs."""
-    # Only now: these modules need the core, whose torch was not checked before.
+    """Return the subsequent changes, in the order that torch needs."""
+    # Imported only now: these modules need the core, whose torch had not been checked before.
     from torch_outboard import _C
     from torch_outboard.compile.register import register as register_compiler
     from torch_outboard.distributed import register as register_backend
@@ -136,7 +136,7 @@ def _steps(attachment: _Attachment) -> tuple[tuple[str, Callable[[], object]], .
     )
 
 
-# These ask the driver itself: other options repeat them.
+# These steps query the driver, so they are repeated after a change of options.
 _OF_OPTIONS = {"register", "kernels", "compile"}
 
 
@@ -159,7 +159,7 @@ def _add_module(attachment: _Attachment) -> None:
 
 
 def _begin_autograd() -> None:
-    """Start the devices' autograd threads if a backward pass has run before: torch counts devices only in the first."""
+    """Start the devices' autograd threads if a backward pass ran before: torch counts devices only in the first one."""
     from torch_outboard import _C
 
     if _C.has_autograd_begun():
@@ -167,14 +167,14 @@ def _begin_autograd() -> None:
 
 
 def _generate_methods() -> None:
-    # Storage methods refuse nothing by dtype: moving bytes needs no kernel.
+    # Storage methods refuse no dtype: moving bytes needs no kernel.
     generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True, unsupported_dtype=[]
     )
 
 
 def _take_options(attachment: _Attachment, second: Driver, by: str) -> None:
-    """Give the attached driver other options; raise RegistrationError for another driver or if a device is in use."""
+    """Change the attached driver's options. Raise RegistrationError for another driver or if a device is in use."""
     from torch_outboard import _C
 
     first = attachment.driver
@@ -200,12 +200,12 @@ def attached_driver() -> Driver | None:
 
 
 def attached_by() -> str:
-    """Return who attached the driver, as "at FILE:LINE"; "" if no driver is attached."""
+    """Return where the driver was attached, such as "at FILE:LINE", or "" if no driver is attached."""
     return _attachment.by if _attachment is not None else ""
 
 
 def is_attached_as(name: str) -> bool:
-    """Return whether `name` names the attached driver, as attach(name) does."""
+    """Return whether attach(name) would select the attached driver."""
     return (
         attached_driver() is not None
         and _attachment is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Attaching during `import torch`, where nothing raises, since that would break `import torch`; and for a backend."""
+"""Attaching during `import torch`, where nothing may raise: that would break `import torch`. Also for a backend."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _warned: set[str] = set()
 
 
 def autoload_from_environment() -> None:
-    """Attach the driver that OUTBOARD_DRIVER names; a failure warns once, with the cause."""
+    """Attach the driver named by OUTBOARD_DRIVER. On failure, warn once, with the cause."""
     name = os.environ.get(VARIABLE)
     if name:
         _attach_or_warn(name, f"{VARIABLE}={name}", f"by {VARIABLE}={name}")
 
 
 def attach_for_backend() -> None:
-    """Attach the driver that OUTBOARD_DRIVER names, since a group asks for the backend "outboard".
+    """Attach the driver named by OUTBOARD_DRIVER, because a group requests the backend "outboard".
 
-    Raises RegistrationError if the variable is not set, and what attaching raises.
+    Raises RegistrationError if the variable is not set, and any error from attaching.
     """
     from torch_outboard._attach import attach_by
     from torch_outboard._errors import RegistrationError
@@ -48,7 +48,7 @@ def autoload(name: str) -> None:
     if wanted and wanted != name:
         _warn_once(name, f"torch-outboard does not load driver {name!r}: {VARIABLE} names {wanted!r}")
         return
-    # Not at the top: most processes that import torch attach nothing.
+    # Not at the top of the module: most processes that import torch attach nothing.
     from torch_outboard._attach import attached_by, attached_driver, is_attached_as
 
     first = attached_driver()
@@ -64,7 +64,7 @@ def autoload(name: str) -> None:
 
 
 def _entry_point(module: str) -> str:
-    """Return a name for the entry point of the group `torch.backends` that calls from `module`, with its package."""
+    """Return a description of the `torch.backends` entry point that calls from `module`, with its package."""
     from importlib.metadata import entry_points
 
     for entry in entry_points(group="torch.backends"):
@@ -78,10 +78,10 @@ def _attach_or_warn(name: str, what: str, by: str) -> None:
     from torch_outboard._attach import attach_by, is_attached_as
 
     if is_attached_as(name):
-        return  # attached by hand already, maybe with options
+        return  # already attached explicitly, maybe with options
     try:
         attach_by(name, {}, by)
-    except Exception as error:  # noqa: BLE001 - the cause is told, and `import torch` goes on
+    except Exception as error:  # noqa: BLE001 - warn with the cause, and let `import torch` continue
         _warn_once(name, f"{what} failed: {type(error).__name__}: {error}")
 
 
@@ -91,5 +91,5 @@ def _warn_once(name: str, message: str) -> None:
     _warned.add(name)
     try:
         warnings.warn(message, UserWarning, stacklevel=3)
-    except UserWarning:  # warnings are errors here, and must not be in the middle of `import torch`
+    except UserWarning:  # warnings are errors here, and must not interrupt `import torch`
         print(f"Warning: {message}", file=sys.stderr)

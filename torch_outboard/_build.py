@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The torch that the extension was built for, and the check that this torch is the running one.
 
-Loading an extension that was built for another torch crashes or, worse, misdispatches. `check_torch_version` therefore
-runs before any part of the extension is loaded. The build uses this file too, by its path: the file imports nothing of
-the package.
+Loading an extension built for another torch crashes or, worse, misdispatches. `check_torch_version` therefore runs
+before any part of the extension is loaded. The build also loads this file, by path, so it must import nothing from the
+package.
 
 A build from source has one core, in the package's own folder. A released wheel has a core for each minor version of
-torch, in lib/torch_<major>_<minor>/. `add_core` makes the one for the installed torch a part of the package.
+torch, in lib/torch_<major>_<minor>/. `add_core` adds the core for the installed torch to the package.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class BuildInfo:
 
 
 def torch_minor(version: str) -> tuple[int, int]:
-    """Return the minor line of a torch version: (2, 13) for 2.13.0+cpu."""
+    """Return the minor version of torch: (2, 13) for 2.13.0+cpu."""
     match = re.match(r"(\d+)\.(\d+)", version)
     if match is None:
         raise ValueError(f"{version!r} is not a version of torch")
@@ -55,7 +55,7 @@ def torch_minor(version: str) -> tuple[int, int]:
 
 
 def check_supported(version: str) -> None:
-    """Raise ImportError for a torch that this release does not support."""
+    """Raise ImportError for a version of torch that this release does not support."""
     if not OLDEST_TORCH <= torch_minor(version) <= NEWEST_TORCH:
         oldest, newest = (f"{major}.{minor}" for major, minor in (OLDEST_TORCH, NEWEST_TORCH))
         raise ImportError(
@@ -65,7 +65,7 @@ def check_supported(version: str) -> None:
 
 
 def _cores() -> dict[tuple[int, int], Path]:
-    """Return the folders of a released wheel's cores by the minor versions of torch; {} for a build from source."""
+    """Return the core folders of a released wheel, by torch's minor version; {} for a build from source."""
     if (_PACKAGE / "_build_info.json").is_file():
         return {}
     found = {}
@@ -76,7 +76,7 @@ def _cores() -> dict[tuple[int, int], Path]:
 
 
 def core_folder() -> Path:
-    """Return the folder of the core for the installed torch, or the package's own if there is none."""
+    """Return the folder of the core for the installed torch, or the package's own folder if there is none."""
     cores = _cores()
     return cores.get(torch_minor(installed_torch()), _PACKAGE) if cores else _PACKAGE
 
@@ -113,7 +113,7 @@ def rebuild_command() -> str:
 def check_torch_version() -> None:
     """Raise ImportError unless the extension was built for the running torch and Python.
 
-    Call this function before the extension is loaded: afterwards is too late.
+    Call this function before the extension is loaded.
     """
     import torch
 
@@ -121,7 +121,7 @@ def check_torch_version() -> None:
 
 
 def installed_torch() -> str:
-    """Return the version of the imported or importable torch, if its files state the version without an import."""
+    """Return the version of the imported or importable torch, if its files state it without an import."""
     spec = importlib.util.find_spec("torch") if "torch" not in sys.modules else None
     if spec is not None and spec.origin is not None:
         text = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What `outboard doctor` found in one place: a statement, how bad it is, and what to do."""
+"""One finding of `outboard doctor`: a statement, how bad it is, and what to do."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Literal, NamedTuple
 
 __all__ = ["Check", "State"]
 
-# "right" works. "unused" is missing, and matters only to programs that want it.
-# "wrong" makes programs fail, or run elsewhere than on the device; `outboard
-# doctor` then ends with status 1.
+# "right": it works. "unused": it is missing, which matters only to programs that want it. "wrong":
+# programs fail, or do not run on the device; `outboard doctor` then exits with status 1.
 State = Literal["right", "unused", "wrong"]
 
 

@@ -13,7 +13,7 @@ __all__ = ["Coverage", "CoverageRow", "coverage", "reset_coverage"]
 
 
 class CoverageRow(NamedTuple):
-    """One operator at one provider: "native", "generated", "host", "fallback" or, for collectives only, "staged"."""
+    """Calls of one operator at one provider: "native", "generated", "host", "fallback", or "staged" for collectives."""
 
     op: str
     provider: str
@@ -88,7 +88,7 @@ class Coverage(Sequence[CoverageRow]):
     def __str__(self) -> str:
         from rich.console import Console
 
-        # Wide enough that no operator's name is cut, whatever the output is.
+        # Wide enough that operator names are never cut, whatever the output is.
         rest = 110 if self.reasons else 60
         console = Console(width=rest + max((len(row.op) for row in self), default=0), color_system=None)
         with console.capture() as capture:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The name of a device type: whether torch leaves it free."""
+"""Checks that torch leaves a device type's name free."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check_free", "check_name"]
 
 
 def check_free(name: str) -> None:
-    """Raise RegistrationError unless torch's only free device type is still free, and may have the name."""
+    """Raise RegistrationError unless torch's only spare device type is unused and may have the name."""
     taken = torch._C._get_privateuse1_backend_name()
     if taken != "privateuseone":
         if taken == _earlier_driver():
@@ -32,10 +32,10 @@ def check_free(name: str) -> None:
 
 
 def _earlier_driver() -> str:
-    """Return the driver that an earlier import of this package has attached, or "" if there is none."""
+    """Return the driver that an earlier import of this package attached, or "" if there is none."""
     try:
         from torch_outboard import _C
-    except ImportError:  # it isn't built: that is told later
+    except ImportError:  # the extension is not built, which is reported later
         return ""
     return _C.driver_name()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Guards on direct calls of a Python driver's methods while a graph is captured."""
+"""Guards against direct calls of a Python driver's methods during a graph capture."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch_outboard.driver import Driver
 
 __all__ = ["refuse_in_captures"]
 
-# The entries that queue work on a stream.
+# Entries that queue work on a stream.
 _ENTRIES = ("copy_async", "fill_async", "copy_nd_async", "host_callback", "kernel_launch", "graph_launch")
 
 
 def refuse_in_captures(driver: Driver, entries: dict[str, Callable[..., Any] | int]) -> None:
-    """Make the attached driver's queuing methods raise CaptureError on a stream that the core records.
+    """Make the attached driver's queuing methods raise CaptureError on a stream that the core is capturing.
 
-    The work would run at once and be missing from the graph. The core calls `entries`, which stay unchanged. Calls that
-    the driver makes within an entry pass.
+    Otherwise, the work would run at once and be missing from the graph. The core calls `entries`, which are unchanged.
+    Calls that the driver makes within an entry are allowed.
     """
     for name in _ENTRIES:
         if callable(entries.get(name)):

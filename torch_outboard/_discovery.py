@@ -17,26 +17,27 @@ from torch_outboard.driver import Driver
 __all__ = ["GROUP", "FoundDriver", "attaches_itself", "described", "find_driver", "found_drivers"]
 
 GROUP = "torch_outboard.drivers"
-# torch's group of entry points, which `import torch` calls, and the module of our entry point.
+# torch's group of entry points, which `import torch` calls, and the module of this package's entry
+# point.
 AUTOLOAD_GROUP = "torch.backends"
 AUTOLOAD_MODULE = "torch_outboard_autoload"
 
 
 @dataclass(frozen=True)
 class FoundDriver:
-    """A driver of an installed distribution; loading the driver imports the distribution's module."""
+    """A driver in an installed distribution; loading the driver imports the distribution's module."""
 
     name: str
     target: str  # "package.module:Class"
     distribution: str
 
     def load(self) -> type[Driver]:
-        """Import the class; raise RegistrationError with the cause if the import fails."""
+        """Import the class. Raise RegistrationError with the cause if the import fails."""
         return _load(self.name, self.target)
 
 
 def found_drivers() -> dict[str, FoundDriver]:
-    """Return the drivers of installed distributions by name, without importing any."""
+    """Return the drivers of installed distributions by name, without importing them."""
     from importlib.metadata import entry_points
 
     found: dict[str, FoundDriver] = {}
@@ -56,7 +57,7 @@ def attaches_itself() -> bool:
 
 
 def find_driver(name: str) -> type[Driver]:
-    """Return the class of a driver by its name, by its devices' name, or by "package.module:Class".
+    """Return a driver's class by its name, its devices' name, or "package.module:Class".
 
     An unknown name raises RegistrationError.
     """
@@ -76,7 +77,7 @@ def find_driver(name: str) -> type[Driver]:
 
 
 def described(driver: str | type[Driver] | Driver, options: dict[str, object]) -> Driver:
-    """Return the instance that `attach` was given, or the one of a class or of a name with these options."""
+    """Return the instance passed to `attach`, or create one from a class or a name with these options."""
     if isinstance(driver, Driver):
         if options:
             raise RegistrationError(
@@ -106,10 +107,10 @@ def _by_device(name: str, found: Iterable[FoundDriver]) -> type[Driver] | None:
 
 
 def _distribution_of(name: str) -> str | None:
-    """Return this project's distribution that brings a driver, or None: our extra of the driver's name requires it."""
+    """Return the distribution of this project that provides a driver, or None: the extra with its name requires it."""
     from importlib.metadata import PackageNotFoundError, requires
 
-    with contextlib.suppress(PackageNotFoundError):  # a checkout that was not built
+    with contextlib.suppress(PackageNotFoundError):  # an unbuilt checkout
         for requirement in requires("torch-outboard") or ():
             pattern = rf"""(torch-outboard-[\w-]+)\s*;\s*extra == (['"]){re.escape(name)}\2"""
             if (found := re.fullmatch(pattern, requirement)) is not None:

@@ -106,7 +106,7 @@ def _status(code: int) -> int:
 
 
 def from_core(kind: int, code: int, message: str, entry: str | None = None, device: int | None = None) -> OutboardError:
-    """Return the exception for an error of the C++ core; `kind` is outboard::ErrorKind."""
+    """Return the exception for an error from the C++ core; `kind` is outboard::ErrorKind."""
     if kind == 1:
         return NotSupportedError(message)
     if kind == 2:

@@ -14,7 +14,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 def include_paths() -> list[str]:
     """Return the folders for `#include <torch_outboard/runtime.h>`; raise FileNotFoundError without the headers."""
-    # A wheel has the headers in the package, a source tree beside the package.
+    # A wheel has the headers inside the package, a source tree next to it.
     for folder in (_PACKAGE / "include", _PACKAGE.parent / "include"):
         if (folder / "torch_outboard" / "runtime.h").is_file():
             return [str(folder)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A driver's table, given to the core."""
+"""Installing a driver's table in the core."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROBE_OPENS = 1  # OB_DRIVER_PROBE_OPENS
 
 
 def entries_of(driver: Driver) -> dict[str, Callable[..., Any] | int]:
-    """Return the functions and numbers of a driver's table that are in Python."""
+    """Return the functions and numbers of a driver's table that are defined in Python."""
     entries = driver_entries(driver)
     properties = entries.get("device_properties")
     if properties is not None and not isinstance(properties, int):
@@ -27,7 +27,7 @@ def entries_of(driver: Driver) -> dict[str, Callable[..., Any] | int]:
 
 
 def install(driver: Driver, entries: dict[str, Callable[..., Any] | int]) -> None:
-    """Install the table in place of none, or of one whose devices no one has used."""
+    """Install the table, or replace one whose devices are unused."""
     from torch_outboard import _C
 
     if driver.library is not None:

@@ -48,7 +48,7 @@ def register_kernel(op: str, kernel: Callable[..., Any]) -> None:
 
 
 def register_kernels(driver: Driver) -> None:
-    """Register the kernels that a driver's class names."""
+    """Register the kernels named by a driver's class."""
     if hidden := sorted(set(type(driver).kernels) - set(driver.kernels)):
         raise RegistrationError(
             f"driver {driver.name!r} replaces the attribute `kernels` of its class, which names kernels for "

@@ -22,7 +22,7 @@ _Size: TypeAlias = int | Sequence[int]
 
 
 class ParameterRecord(NamedTuple):
-    """A parameter, as csrc/bindings/launch.cpp reads it by the names of its fields."""
+    """A parameter. csrc/bindings/launch.cpp reads it by field name."""
 
     kind: str  # "tensor", "number" or "local"
     dtype: torch.dtype | None = None  # None: a tensor of any dtype
@@ -31,7 +31,7 @@ class ParameterRecord(NamedTuple):
 
 
 class TypedKernelRecord(NamedTuple):
-    """A kernel with declared parameters, as csrc/bindings/launch.cpp reads it by the names of its fields."""
+    """A kernel with declared parameters. csrc/bindings/launch.cpp reads it by field name."""
 
     name: str
     language: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Options of a driver: declared with type, default and documentation; passed to attach or by environment variables."""
+"""A driver's options: declared with type, default and documentation; passed to attach or in environment variables."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Option:
     is_in_environment: bool = True
 
     def convert(self, value: object) -> OptionValue:
-        """Return the value as the declared type; raise ValueError or TypeError if the value does not convert."""
+        """Return the value converted to the declared type; raise ValueError or TypeError if the conversion fails."""
         if self.type is bool:
             return _to_bool(value)
         if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -79,7 +79,7 @@ def _to_int(value: int | float | str) -> int:
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """Return ' Did you mean …?', or the list of known names if none is near."""
+    """Return ' Did you mean …?', or the list of known names if none is similar."""
     import difflib
 
     matches = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
@@ -133,5 +133,5 @@ def _reason(error: Exception, option: Option, value: object) -> str:
 
 
 def to_text(value: OptionValue) -> str:
-    """Return the value as a driver library reads it; true and false as 1 and 0."""
+    """Return the value in the form that a driver library reads; true and false become 1 and 0."""
     return str(int(value)) if isinstance(value, bool) else str(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Attributes that are replaced, and put back."""
+"""Replacing attributes, and restoring them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MISSING = object()
 
 
 class Patching:
-    """Replaced attributes, each with a reason, and other changes; `undo` takes all back, the last first."""
+    """Replaced attributes, each with a reason, and other changes; `undo` reverts everything, the last change first."""
 
     def __init__(self) -> None:
         self.reasons: dict[str, str] = {}
@@ -28,7 +28,7 @@ class Patching:
         self.done(f"{where}.{name}", reason, lambda: _put_back(owner, name, before))
 
     def set_variables(self, values: Mapping[str, str], what: str, reason: str) -> None:
-        """Set environment variables, which the processes that this one starts inherit."""
+        """Set environment variables, which child processes inherit."""
         before = {name: os.environ.get(name) for name in values}
 
         def undo() -> None:
@@ -41,12 +41,12 @@ class Patching:
         self.done(what, reason, undo)
 
     def done(self, what: str, reason: str, undo: Callable[[], None]) -> None:
-        """Note a change that was made otherwise."""
+        """Record a change made by other means."""
         self.reasons.setdefault(what, reason)
         self._undo.append(undo)
 
     def undo(self) -> None:
-        """Take back all changes."""
+        """Revert all changes."""
         self.is_undone = True
         while self._undo:
             self._undo.pop()()

@@ -14,7 +14,7 @@ from torch_outboard._options import nearest
 
 __all__ = ["DTYPES", "MACHINES", "DeviceProperties", "dtype_bits", "to_table"]
 
-# ob_dtype of driver.h; the numbers are also torch's own.
+# Values of ob_dtype in driver.h; the numbers are also torch's own.
 DTYPES: dict[torch.dtype, int] = {
     torch.uint8: 0,
     torch.int8: 1,
@@ -101,12 +101,12 @@ class DeviceProperties:
 
     @property
     def L2_cache_size(self) -> int:  # noqa: N802 - CUDA's spelling
-        """CUDA's spelling of l2_cache_size."""
+        """The same as l2_cache_size, in CUDA's spelling."""
         return self.l2_cache_size
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> DeviceProperties:
-        """Return the properties in the core's table."""
+        """Return the properties from the core's table."""
         bits = table["dtypes"]
         dtypes = frozenset(dtype for dtype, number in DTYPES.items() if bits == 0 or bits >> number & 1)
         values: dict[str, Any] = {
@@ -115,7 +115,7 @@ class DeviceProperties:
         return cls(**{**values, "dtypes": dtypes, "machine": _name_of_machine(table["machine"])})
 
 
-# OB_MACHINE_ of driver.h.
+# OB_MACHINE_ constants of driver.h.
 MACHINES = {"": 0, "cpu": 1, "gpu": 2}
 
 
@@ -127,9 +127,9 @@ _FIELDS = [field.name for field in dataclasses.fields(DeviceProperties)]
 
 
 def to_table(properties: object) -> dict[str, Any]:
-    """Return a Python driver's answer as the core reads it; the answer is a dict or DeviceProperties.
+    """Convert a Python driver's result, a dict or DeviceProperties, to the form that the core reads.
 
-    Any other answer raises TypeError and an unknown key raises ValueError; both become a failure of the driver.
+    Any other result raises TypeError, and an unknown key ValueError; both count as driver failures.
     """
     if isinstance(properties, DeviceProperties):
         table = {name: getattr(properties, name) for name in _FIELDS}

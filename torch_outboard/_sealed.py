@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Files that are kept for later processes: written whole or not at all, with a hash that reveals damage.
+"""Files kept for later processes: written completely or not at all, with a hash that reveals damage.
 
-A file on disk may run as code in this process. One function therefore reads all of them, and it accepts only files that
-no other user can have written. csrc/core/private_files.h has the rules, for Python and C++ alike.
+Such a file may run as code in this process. A single function therefore reads all of them, and it accepts only files
+that no other user can have written. csrc/core/private_files.h defines the rules for Python and C++.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import IO, Any
 
 from torch_outboard import _C
 
-# Seconds after which an unfinished file has no writer any more: one is written at once.
+# Seconds after which an unfinished file counts as abandoned: writing one takes no time.
 _ABANDONED = 3600
-PAUSE = 0.02  # seconds between two looks at a file that another process holds
+PAUSE = 0.02  # seconds between two checks of a file that another process holds
 MOST_PAUSES = 3000
 _UNFINISHED = re.compile(r".+\.[a-z0-9_]{8}\.part")
 
@@ -48,35 +48,35 @@ __all__ = [
 def read_private(path: Path, trusted: int = -1) -> bytes | None:
     """Return the content of a file, or None if there is no such file.
 
-    If another user may have written the file, PermissionError says what to do; other failures raise OSError. The files
-    of one more user may be `trusted`.
+    If another user may have written the file, PermissionError says what to do; other failures raise OSError. `trusted`
+    is an additional user whose files are accepted.
     """
     return _C.read_private(path, trusted)
 
 
 def make_private_folders(*paths: Path) -> None:
-    """Make folders that only their user may write, the outer ones first; raise OSError on failure."""
+    """Create folders that only their user may write, outer ones first. Raise OSError on failure."""
     for path in paths:
         _C.make_private_folder(path)
 
 
 def reason_of(error: OSError) -> str:
-    """Return an error's text, without its number where the text suffices."""
+    """Return an error's text, without its number if the text suffices."""
     return error.strerror if error.filename is None and error.strerror else str(error)
 
 
 def absolute_path(path: str) -> Path:
-    """Return the path as an absolute one; a relative path starts at the working directory at this package's import."""
+    """Return an absolute path; a relative path is resolved against the working directory at this package's import."""
     return Path(_C.absolute_path(path))
 
 
 def printable_path(path: Path | str) -> str:
-    """Return a path for a message: bytes that are no text become \\xNN."""
+    """Return a path for a message, with undecodable bytes as \\xNN."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def sealed(content: bytes) -> bytes:
-    """Return the content behind its hash, which reveals damage."""
+    """Return the content preceded by its hash, which reveals damage."""
     return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
 
 
@@ -87,7 +87,7 @@ def unsealed(content: bytes) -> bytes | None:
 
 
 def parsed(content: bytes, names: Iterable[str]) -> dict[str, Any] | None:
-    """Return the JSON object that was sealed, or None if it is damaged or its names differ from these."""
+    """Return the JSON object that was sealed, or None if it is damaged or its keys are not `names`."""
     rest = unsealed(content)
     try:
         found = None if rest is None else json.loads(rest)
@@ -104,16 +104,16 @@ def write_whole(path: Path, content: bytes) -> None:
         with os.fdopen(file, "wb") as stream:
             stream.write(content)
         os.replace(name, path)
-    except BaseException:  # raised again, whatever it is: nothing may be left
+    except BaseException:  # re-raised, whatever it is: leave nothing behind
         os.unlink(name)
         raise
 
 
 @contextlib.contextmanager
 def turn(path: Path) -> Iterator[None]:
-    """Do the work that a file stands for in this scope, or wait until another process has ended it.
+    """Do the work that a file represents within this scope, or wait until another process has done it.
 
-    The wait is of a minute at most. csrc/core/turns.h explains it.
+    The wait takes at most a minute. csrc/core/turns.h explains it.
     """
     file = _opened(path)
     if file is None:
@@ -127,13 +127,13 @@ def turn(path: Path) -> Iterator[None]:
         for _ in range(MOST_PAUSES):
             time.sleep(PAUSE)
             if _lock(file):
-                break  # and close it: those behind find a result, or work at the same time
+                break  # closed on the way out: waiting processes find a result, or work in parallel
     yield
 
 
 @contextlib.contextmanager
 def claimed(path: Path) -> Iterator[bool]:
-    """Hold a file in this scope, as `turn`. Yield False at once if another process holds it."""
+    """Hold a file within this scope, like `turn`, but yield False at once if another process holds it."""
     file = _opened(path)
     if file is None:
         yield True
@@ -147,7 +147,7 @@ def claimed(path: Path) -> Iterator[bool]:
 
 
 def _opened(path: Path) -> IO[str] | None:
-    """Return the file; None in a folder that can't be written, where each process works for itself."""
+    """Return the file, or None if the folder is not writable: then each process works on its own."""
     try:
         return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     except OSError:
@@ -170,14 +170,14 @@ def _lock(file: IO[str]) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        return True  # the file system has no locks
+        return True  # the file system does not support locks
     return True
 
 
 @functools.cache
 def _remove_abandoned(folder: Path) -> None:
-    """Remove the unfinished files of writers that were killed, once a process."""
-    with contextlib.suppress(OSError), os.scandir(folder) as listed:  # another process removes them too
+    """Remove unfinished files of killed writers, once per process."""
+    with contextlib.suppress(OSError), os.scandir(folder) as listed:  # other processes remove them too
         for one in listed:
             is_file = _UNFINISHED.fullmatch(one.name) and one.is_file(follow_symlinks=False)
             if is_file and time.time() - one.stat(follow_symlinks=False).st_mtime > _ABANDONED:

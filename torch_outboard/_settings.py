@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The settings of a process with a driver: OUTBOARD_ variables of any driver, and the chain of providers.
 
-They are all read and checked before anything is changed.
+All settings are read and checked before anything is changed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ SANITIZER_MODES = ("0", "1", "raise")
 PROVIDERS = ("native", "generated", "host")
 
 _BUILD_SECONDS = 300
-_WHERE_UNREACHABLE = 2  # GeneratedMode of csrc/ops/providers.h
+_WHERE_UNREACHABLE = 2  # GeneratedMode in csrc/ops/providers.h
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the variables and the driver say. `providers` is None if neither names a chain."""
+    """Settings from the variables and the driver. `providers` is None if neither names a chain."""
 
     fallback: str
     sanitizer: str
@@ -49,8 +49,8 @@ class Settings:
         )
 
     def apply(self, driver: Driver) -> None:
-        """Give the settings to the core, which has the driver's table."""
-        # They need the core, whose torch was not checked when this module was imported.
+        """Pass the settings to the core, which must have the driver's table."""
+        # They need the core, whose torch had not been checked when this module was imported.
         from torch_outboard import _C
         from torch_outboard._sealed import printable_path
 
@@ -67,13 +67,13 @@ class Settings:
         kept = f"kept for the next run in {printable_path(Path(folder))}" if folder else "kept nowhere"
         _C.show_builds(f"building kernels for {driver.name}" if self.shows_builds else "", kept)
         if self.sanitizer != "0":
-            from torch_outboard import sanitizer  # which few programs need
+            from torch_outboard import sanitizer  # imported here: few programs need it
 
             sanitizer.enable(is_raising=self.sanitizer == "raise")
 
 
 def _mode(variable: str, modes: tuple[str, ...]) -> str:
-    """Return a variable's value; the first mode if it is not set."""
+    """Return a variable's value, or the first mode if it is not set."""
     mode = os.environ.get(variable) or modes[0]
     if mode not in modes:
         raise ValueError(f"{variable} is {', '.join(modes[:-1])} or {modes[-1]}, not {mode!r}")
@@ -88,7 +88,7 @@ def _is_set(variable: str, default: bool) -> bool:
 
 
 def _number(variable: str, what: str, least: int) -> int | None:
-    """Return a variable's number; None if it is not set."""
+    """Return a variable's number, or None if it is not set."""
     text = os.environ.get(variable)
     if not text:
         return None
@@ -98,7 +98,7 @@ def _number(variable: str, what: str, least: int) -> int | None:
 
 
 def providers_of(driver: Driver) -> tuple[str, ...] | None:
-    """Return the chain that OUTBOARD_PROVIDERS or the driver names, or None if neither names one.
+    """Return the chain named by OUTBOARD_PROVIDERS or the driver, or None if neither names one.
 
     An unknown name, another order, or "generated" without a kernel generator raises ValueError.
     """
@@ -121,7 +121,7 @@ def providers_of(driver: Driver) -> tuple[str, ...] | None:
 
 
 def chain_of(driver: Driver, index: int) -> tuple[str, ...]:
-    """Return the providers that the operators of an attached driver's device ask, in this order."""
+    """Return the providers that operators on an attached driver's device try, in this order."""
     from torch_outboard import _C
 
     named = providers_of(driver)

@@ -30,7 +30,7 @@ VARIABLES = (
 
 
 def warn_of_unknown_variables(driver: str, declared: Mapping[str, Option]) -> None:
-    """Warn of unknown variables that look like the package's or the attached driver's: they have no effect.
+    """Warn about unknown variables that look like the package's or the attached driver's: they have no effect.
 
     Variables of other drivers, OUTBOARD_<NAME>_<OPTION>, are not checked.
     """
@@ -45,7 +45,7 @@ def warn_of_unknown_variables(driver: str, declared: Mapping[str, Option]) -> No
 
 
 def _meant(variable: str, driver: str, own: list[str]) -> list[str]:
-    """Return the known variables that an unknown one may stand for, or an empty list."""
+    """Return the known variables that an unknown one may be meant to be, or an empty list."""
     import difflib
 
     near = difflib.get_close_matches(variable, VARIABLES, n=1, cutoff=0.85)

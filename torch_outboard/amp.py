@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Autocast policies: what torch.autocast does to an operator on the attached device.
 
-A driver opts in by its attribute `autocast` and then has torch's own lists, as CUDA has. The functions here change the
-lists while the process runs:
+A driver opts in with its attribute `autocast`, and then uses torch's own lists, like CUDA. The functions here change
+the policies at run time:
 
     torch_outboard.amp.set_policy("aten::softmax", "lower_precision_fp")
     torch_outboard.amp.set_policy("mylib::attention", "lower_precision_fp")
@@ -83,7 +83,7 @@ def default_policies() -> dict[str, str]:
 
 
 def check_description(driver: Driver) -> dict[str, str]:
-    """Return the driver's changes of torch's lists; raise ValueError if its `autocast` is invalid."""
+    """Return the driver's changes to torch's lists. Raise ValueError if its `autocast` is invalid."""
     try:
         if driver.autocast_dtype is not None and driver.autocast_dtype not in _DTYPES:
             raise ValueError(f"`autocast_dtype` is {' or '.join(map(str, _DTYPES))}, not {driver.autocast_dtype!r}")
@@ -97,7 +97,7 @@ def check_description(driver: Driver) -> dict[str, str]:
 
 
 def register(driver: Driver, overrides: dict[str, str]) -> None:
-    """Register the policies of a driver that has opted in."""
+    """Register the policies of a driver that opted in."""
     from torch_outboard import _C
 
     if driver.autocast is None:
@@ -106,12 +106,12 @@ def register(driver: Driver, overrides: dict[str, str]) -> None:
     for op, policy in overrides.items():
         _C.set_cast_policy(op, policy)
     if driver.autocast_dtype is not None:
-        # torch keeps this dtype by thread: other threads have float16 until they set another dtype.
+        # torch keeps this dtype per thread: other threads use float16 until they set another dtype.
         torch.set_autocast_dtype(driver.name, driver.autocast_dtype)
 
 
 def _overloads_for(op: Any, policy: str) -> list[str]:
-    """Return the overloads that `op` means and that can have the policy; raise ValueError if there are none."""
+    """Return the overloads that `op` names and that can have the policy. Raise ValueError if there are none."""
     from torch_outboard import _C
 
     if not isinstance(policy, str):
@@ -133,7 +133,7 @@ def _overloads_for(op: Any, policy: str) -> list[str]:
 
 
 def _names_of(op: Any) -> list[str]:
-    """Return the names of the overloads that `op` may mean."""
+    """Return the names of the overloads that `op` may refer to."""
     if isinstance(op, torch._ops.OpOverload):
         return [op._name]
     if isinstance(op, torch._ops.OpOverloadPacket):
@@ -157,8 +157,8 @@ def _names_of(op: Any) -> list[str]:
 def _unknown(op: str, known: list[str]) -> ValueError:
     import difflib
 
-    # All namespaces have thousands of names, and names of other
-    # namespaces would be misleading matches.
+    # All namespaces together have thousands of names; names from other namespaces would be
+    # misleading matches.
     matches = difflib.get_close_matches(op if "::" in op else f"aten::{op}", known, n=3, cutoff=0.6)
     hint = f"Did you mean {' or '.join(map(repr, matches))}?" if matches else "Names are namespace::name.overload."
     return ValueError(f"there is no operator {op!r}. {hint}")

@@ -33,7 +33,7 @@ __all__ = ["Check", "Driver", "DriverError", "Option", "Status", "TritonTarget",
 _Entry = TypeVar("_Entry", bound=Callable[..., Any])
 
 _REQUIRED: list[str] = []
-# The consequence that driver.h states for each optional entry that is null.
+# The consequence, as stated in driver.h, of each optional entry that is null.
 WITHOUT: dict[str, str] = {}
 _NO_IPC = "memory can't be shared between processes"
 _NO_MAP = "no expandable segments"
@@ -48,7 +48,7 @@ def _required(method: _Entry) -> _Entry:
 
 
 def _optional(without: str) -> Callable[[_Entry], _Entry]:
-    """Mark an entry that a driver may lack, with what users get without it."""
+    """Mark an entry as optional, with what users get without it."""
 
     def mark(method: _Entry) -> _Entry:
         WITHOUT[method.__name__] = without
@@ -465,8 +465,8 @@ class Driver:
         """
         raise NotImplementedError
 
-    # Only as the address of a C function: Python drivers raise exceptions,
-    # and pass kernels as `kernels`.
+    # Only as the address of a C function: Python drivers raise exceptions and pass kernels as
+    # `kernels`.
     last_error: ClassVar[int | None] = None
     kernel_register: ClassVar[int | None] = None
 
@@ -475,7 +475,7 @@ REQUIRED_ENTRIES = tuple(_REQUIRED)
 WITHOUT |= {"last_error": "messages say the status only", "kernel_register": "the driver brings no kernels in C"}
 OPTIONAL_ENTRIES = tuple(WITHOUT)
 
-# Otherwise a typing error in a subclass would silently remove an entry.
+# Otherwise a typo in a subclass would silently remove an entry.
 _KNOWN = {*REQUIRED_ENTRIES, *OPTIONAL_ENTRIES}
 _PREFIXES = tuple({name.split("_")[0] + "_" for name in _KNOWN if "_" in name})
 
@@ -499,7 +499,7 @@ def package_folders() -> list[Path]:
 
 
 def driver_entries(driver: Driver) -> dict[str, Callable[..., Any] | int]:
-    """Return the entries that a driver defines itself: bound methods and addresses.
+    """Return the entries that a driver itself defines: bound methods and addresses.
 
     Raises
     ------

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The stream sanitizer: finds accesses to the same memory that nothing orders.
+"""The stream sanitizer: finds unordered accesses to the same memory.
 
 OUTBOARD_SANITIZER=1 turns it on when a driver is attached; `enable` turns it on later. The sanitizer sees torch's
-operators on every thread, replays of graphs, collectives, copies from and to pinned memory, memory that the allocator
-hands out again, and the events and waits between them. It does not see work outside torch.
+operators on every thread, replays of graphs, collectives, copies from and to pinned memory, reuse of memory by the
+allocator, and the events and waits between them. It does not see work outside torch.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ __all__ = [
 ]
 
 _Stream: TypeAlias = tuple[int, int]  # device, id
-_Clock: TypeAlias = dict[_Stream, int]  # how much of each stream's work is known to lie before
+_Clock: TypeAlias = dict[_Stream, int]  # for each stream, how much of its work is known to come before
 _Frames: TypeAlias = tuple[tuple[CodeType, int], ...]  # innermost first
 _Place: TypeAlias = tuple[str, int]
 
 _EVENT_RECORD, _EVENT_WAIT, _EVENT_SYNC, _STREAM_SYNC, _DEVICE_SYNC = range(5)
 _HOST: _Stream = (-1, 0)
-_DEEPEST = 64  # frames of a stack that are kept
+_DEEPEST = 64  # frames kept of a stack
 
 
 class StreamRaceError(OutboardError):
@@ -51,7 +51,7 @@ class StreamRaceError(OutboardError):
 
 @dataclass(frozen=True)
 class Extent:
-    """The touched bytes of a storage: of each `pitch` bytes the first `width`, or all if `pitch` is 0."""
+    """The accessed bytes of a storage: the first `width` of every `pitch` bytes, or all if `pitch` is 0."""
 
     begin: int
     bytes: int
@@ -77,7 +77,7 @@ class Extent:
 class Access:
     """One access: the operator, its stream, and the Python stack of the call.
 
-    The stream of an access by the host is (-1, 0). `number` counts the accesses and waits since `enable`.
+    A host access has the stream (-1, 0). `number` counts accesses and waits since `enable`.
     """
 
     op: str
@@ -91,7 +91,7 @@ class Access:
 
     @functools.cached_property
     def stack(self) -> traceback.StackSummary:
-        """The Python stack of the call, outermost frame first; of a backward pass, that of the call of backward."""
+        """The Python stack of the call, outermost frame first; for a backward pass, that of the call to backward."""
         frames = [traceback.FrameSummary(code.co_filename, line, code.co_name) for code, line in reversed(self.frames)]
         return traceback.StackSummary.from_list(frames)
 
@@ -104,7 +104,7 @@ class Access:
 
     @property
     def what(self) -> str:
-        """The access in words, without its stack."""
+        """A description of the access, without its stack."""
         verb = "writes" if self.is_write else "reads"
         where = "on the host" if self.stream == _HOST else f"on {_stream_text(self.stream)}"
         return f"{self.op} {verb} it {'in a backward pass, ' if self.is_backward else ''}{where}:"
@@ -115,10 +115,10 @@ class Access:
 
 @dataclass(frozen=True)
 class Race:
-    """Two accesses that nothing orders; at least one is a write.
+    """Two unordered accesses, at least one of which is a write.
 
-    `kind` is "order" for two accesses by streams, "reuse" if the memory was freed and handed out again between them,
-    "host" if the second access is the host's, and "unwaited" if nothing ever waits for a copy to the host.
+    `kind` is "order" for two accesses by streams, "reuse" if the memory was freed and reallocated between them, "host"
+    if the host makes the second access, and "unwaited" if nothing ever waits for a copy to the host.
     """
 
     storage: int
@@ -128,7 +128,7 @@ class Race:
 
     @property
     def remedy(self) -> str:
-        """The line of code that is missing, with its place."""
+        """The missing line of code, and where it belongs."""
         first, second = _place_text(self.first), _place_text(self.second)
         one, other = _stream_text(self.first.stream), _stream_text(self.second.stream)
         if self.kind == "reuse":
@@ -146,7 +146,7 @@ class Race:
 
     @property
     def what(self) -> str:
-        """The kind in words."""
+        """A description of the kind."""
         return {
             "order": "two accesses on different streams, with nothing between them that orders them",
             "reuse": "the memory was freed and handed out again while a stream that is not recorded may still use it",
@@ -199,13 +199,13 @@ def _backward_frames() -> _Frames:
 
 @dataclass
 class _Memory:
-    """The accesses to a storage that later ones may race with."""
+    """The accesses to a storage with which later ones may race."""
 
     address: int
     bytes: int = 1
-    pool: _Stream | None = None  # the stream that it was allocated on, if known
+    pool: _Stream | None = None  # the stream on which it was allocated, if known
     accesses: list[Access] = field(default_factory=list)
-    past: list[Access] = field(default_factory=list)  # by owners of the memory before this one
+    past: list[Access] = field(default_factory=list)  # by earlier owners of the memory
     recorded: set[_Stream] = field(default_factory=set)
 
 
@@ -227,22 +227,22 @@ def _merge(into: _Clock, other: _Clock) -> None:
 
 
 class _Sanitizer:
-    """Vector clocks over streams, under one lock: this class is a debugging tool, and its cost is accepted."""
+    """Vector clocks over streams, under one lock: a debugging tool, so the cost is accepted."""
 
     def __init__(self, is_raising: bool, log: Log | None = None) -> None:
         self.is_raising = is_raising
         self.log = log
         self.lock = threading.RLock()
         self.clocks: dict[_Stream, _Clock] = {}
-        self.host: _Clock = {}  # the work that the host has waited for: later queued work is ordered after it
+        self.host: _Clock = {}  # work that the host waited for: work queued later is ordered after it
         self.events: dict[tuple[int, int], _Clock] = {}
         self.memory: dict[tuple[int, int], _Memory] = {}
-        self.addresses: dict[int, list[int]] = {}  # of `memory`, by device, in order
-        self.copies: list[tuple[int, Access]] = []  # of pinned memory, which the host has not waited for
+        self.addresses: dict[int, list[int]] = {}  # keys of `memory`, by device, sorted
+        self.copies: list[tuple[int, Access]] = []  # copies from or to pinned memory that the host has not waited for
         self.captured: list[tuple[int, int, Extent, bool]] = []
         self.graphs: dict[int, list[tuple[int, int, Extent, bool]]] = {}
-        self.replays: dict[int, _Clock] = {}  # what the last replay of a graph follows
-        self.poisons: dict[int, str] = {}  # the last use of memory, by the number of its pattern
+        self.replays: dict[int, _Clock] = {}  # the clock that the last replay of a graph set
+        self.poisons: dict[int, str] = {}  # the last use of freed memory, by the number in its pattern
         self.races: list[Race] = []
         self.reported: set[tuple[object, ...]] = set()
         self.number = 0
@@ -261,10 +261,10 @@ class _Sanitizer:
         return clock
 
     def make(self, op: str, stream: _Stream, tick: int) -> Access:
-        """Return an access without its storage, with the stack of the caller of torch."""
-        # An operator is reported by its own name; a generated kernel's has a number behind it.
+        """Return an access without its storage, with the Python stack of torch's caller."""
+        # Report an operator by its own name; a generated kernel's name ends with a number.
         op = op.partition("/")[0]
-        caller = sys._getframe(2).f_back  # of __call__; None in autograd's threads
+        caller = sys._getframe(2).f_back  # the caller of __call__; None on autograd's threads
         frames = _frames_of(caller)
         is_backward = not frames
         self.number += 1
@@ -285,7 +285,7 @@ class _Sanitizer:
             self.log.entries.append(("task", made.number, stream, made.op, made.place))
             self.log.streams.add(stream)
             self.log.steps += 1
-        # Written first: what an operator reads and writes counts as written.
+        # Writes first: an operand that is both read and written counts as written.
         for device, storage, extent, is_write in sorted(touched, key=lambda one: not one[3]):
             memory = self.memory.get((device, storage)) or self.remember(device, storage, 1)
             now = Access(made.op, stream, is_write, made.tick, made.frames, made.number, extent, made.is_backward)
@@ -297,11 +297,11 @@ class _Sanitizer:
             for other in others:
                 meets = (now.is_write or other.is_write) and (kind == "reuse" or now.extent.meets(other.extent))
                 if meets and clock.get(other.stream, 0) < other.tick:
-                    # Memory is not recorded on the stream whose pool it is from.
+                    # Memory is not recorded on the stream whose pool it comes from.
                     is_own = other.stream == memory.pool
                     yield from self.note(Race(memory.address, other, now, "order" if is_own else kind))
-                    # One missing wait is one report: it would have covered all that was queued
-                    # before.
+                    # Report one missing wait once: it would have covered everything queued before
+                    # it.
                     _merge(clock, self.clocks[other.stream])
                 is_covered = now.is_write or (not other.is_write and other.stream == now.stream)
                 if kind == "order" and not (is_covered and now.extent.covers(other.extent)):
@@ -324,7 +324,7 @@ class _Sanitizer:
             if old.address + old.bytes <= address:
                 at += 1
                 continue
-            # The allocator itself waits for streams that were recorded. Memory of the host's past
+            # The allocator itself waits for recorded streams. Everything that the host waited for
             # is done.
             past += [
                 one
@@ -357,7 +357,7 @@ class _Sanitizer:
 
     def on_replay(self, device: int, stream_id: int, graph: int) -> Iterator[Race]:
         stream = (device, stream_id)
-        # Replays of one graph wait for each other, whatever streams they are on.
+        # Replays of one graph wait for each other, on any streams.
         _merge(self.clock_of(stream), self.replays.get(graph, {}))
         yield from self.touch("the replay of a graph", stream, self.graphs.get(graph, ()))
         self.replays[graph] = dict(self.clocks[stream])
@@ -396,12 +396,12 @@ class _Sanitizer:
                 yield from self.note(Race(place, copy, copy, "unwaited"))
 
     def pending(self, extent: Extent) -> list[tuple[int, Access]]:
-        """Return the copies of pinned memory that the host has not waited for and that meet the extent."""
+        """Return the copies of pinned memory that the host has not waited for and that overlap the extent."""
         self.copies = [(at, one) for at, one in self.copies if self.host.get(one.stream, 0) < one.tick]
         return [(at, one) for at, one in self.copies if one.extent.meets(extent)]
 
     def note(self, race: Race) -> list[Race]:
-        """Store a race unless a race between the same two places in the code is known."""
+        """Store a race, unless a race between the same two places in the code is known."""
         key = tuple((access.op, access.place) for access in (race.first, race.second))
         if key in self.reported:
             return []
@@ -433,7 +433,7 @@ _active: _Sanitizer | None = None
 
 
 def enable(is_raising: bool = False) -> None:
-    """Start to watch, with no accesses known; a race is printed to stderr, or raised as `StreamRaceError`."""
+    """Start watching, with no accesses known; a race is printed to stderr, or raised as `StreamRaceError`."""
     _start(_Sanitizer(is_raising))
 
 
@@ -446,31 +446,31 @@ def _start(sanitizer: _Sanitizer) -> None:
 
 
 def enable_with_log() -> Log:
-    """Start to watch as `enable` does, and return a log that is filled from now on."""
+    """Start watching like `enable`, and return a log that is filled from now on."""
     log = Log()
     _start(_Sanitizer(False, log))
     return log
 
 
 def disable() -> None:
-    """Stop to watch; `races` still returns the races found."""
+    """Stop watching; `races` still returns the races found."""
     from torch_outboard import _C
 
     _C.set_observer(None)
 
 
 def finish() -> None:
-    """Report the copies to the host that nothing has waited for; call it at the end of a program."""
+    """Report copies to the host for which nothing has waited; call it at the end of a program."""
     if _active is not None:
         for race in _active.unwaited(Extent(0, 1 << 64)):
             print(f"OUTBOARD_SANITIZER: {race}", file=sys.stderr, flush=True)
 
 
 def poisoned() -> dict[int, str]:
-    """Return what freed memory was, and its last use, by the number in the pattern that it was filled with."""
+    """Return a description of freed memory and its last use, by the number in its pattern."""
     return {} if _active is None else dict(_active.poisons)
 
 
 def races() -> list[Race]:
-    """Return the races found since `enable`, each pair of places once."""
+    """Return the races found since `enable`, once per pair of places."""
     return [] if _active is None else list(_active.races)

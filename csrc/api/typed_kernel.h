@@ -20,7 +20,7 @@ namespace outboard {
 struct KernelParameter {
   enum class Kind : uint8_t {
     Tensor,  // the address of its first element
-    Number,  // by value
+    Number,  // passed by value
     Local  // local (shared) memory of a block
   };
   Kind kind = Kind::Tensor;
@@ -40,7 +40,8 @@ struct TypedKernel {
 
 struct TypedArgument {
   const at::Tensor* tensor = nullptr;
-  // The number in the parameter's dtype, from the first byte on, or the bytes of local memory.
+  // The bits of the number in the parameter's dtype, starting at the first byte, or the bytes of
+  // local memory.
   uint64_t bits = 0;
 };
 

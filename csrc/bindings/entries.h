@@ -23,9 +23,9 @@ extern const size_t entry_count;
 // Return true if the table has the entry.
 bool has_entry(const ob_driver& table, const EntryInfo& entry);
 
-// An attach under way. Methods that are bound meanwhile take effect at once, because the driver is
-// asked for its devices before it is installed. Without keep() the earlier driver's methods are
-// restored at the end. The caller holds the interpreter lock.
+// An attach in progress. Methods that it binds take effect at once, because the core queries the
+// driver's devices before it installs the driver. Unless keep() was called, the destructor restores
+// the earlier driver's methods. The caller holds the interpreter lock.
 class Rebinding {
  public:
   Rebinding();
@@ -48,7 +48,7 @@ bool is_in_entry() noexcept;
 bool is_python_method(const char* entry) noexcept;
 
 // Bind the members of a dict to the table. An int is the address of a C function. A callable goes
-// through a trampoline, which keeps it as long as the process. Return false with a
+// through a trampoline, which keeps the callable for the life of the process. Return false with a
 // RegistrationError or another Python error set.
 bool bind_entries(const char* driver, PyObject* dict, ob_driver* table);
 

@@ -15,9 +15,9 @@ struct HostWork;
 Object make_host_work(ob_host_fn fn, void* user, HostWork** out_work);
 
 // Return the entry's status, once the driver's method has returned with `status`. If the method
-// failed, the callable cannot run any more. If the callable has already run, that counts as
-// success, because the core would run the work again. A callable that a driver accepted and dropped
-// runs when it is dropped, with a message on stderr, because the core waits for it.
+// failed, the callable can no longer run. If the callable has already run, the status is a success:
+// on a failure, the core would run the work again. If a driver accepts a callable and drops it, the
+// callable runs when it is dropped, with a message on stderr, because the core waits for it.
 ob_status settle_host_work(HostWork* work, ob_status status);
 
 }  // namespace outboard::bindings

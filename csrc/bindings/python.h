@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Python's C API for the bindings. It is the full one, not the limited API: docs/maintaining.md.
+// Python's C API for the bindings. The full API, not the limited one: see docs/maintaining.md.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -137,8 +137,8 @@ void install_raiser();  // errors.cpp
 void install_plan_builder();  // kernels.cpp
 bool install_blocking_hooks();  // gil.cpp; false with a Python error
 
-// Take the Python exception behind the failed entry for which the core is raising an error; empty
-// if there is none. Taking it clears it.
+// Take the Python exception that caused the entry failure for which the core is raising an error,
+// or an empty object if there is none. Taking the exception clears it.
 Object take_trampoline_exception();
 
 }  // namespace outboard::bindings

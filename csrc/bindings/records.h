@@ -38,7 +38,7 @@ class Record {
 // Read the fields `language`, `code` and `options`.
 kernels::ProgramText program_text_of(const Record& record);
 
-// Read a KernelRecord. Raise ValueError for letters, formulas and checks that make no sense.
+// Read a KernelRecord. Raise ValueError for invalid letters, formulas or checks.
 std::unique_ptr<const kernels::DeviceKernel> device_kernel_of(PyObject* object);
 
 }  // namespace outboard::bindings

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The statistics of pinned memory, and the observers of memory that ran out, for memory.cpp.
+// Pinned memory statistics and out-of-memory observers, for memory.cpp.
 #pragma once
 
 #include "bindings/python.h"

@@ -27,8 +27,8 @@ enum class Entry : int {
       count
 };
 
-// The entries whose arguments or result are more than numbers, texts and addresses: their
-// trampolines are written out, on_copy_async for copy_async. plain() serves all others.
+// Entries whose arguments or result are more than numbers, texts and addresses. Their trampolines
+// are hand-written, such as on_copy_async for copy_async; plain() generates all others.
 #define OB_WRITTEN_TRAMPOLINES(X)                                                                        \
   X(device_count)                                                                                        \
   X(device_properties) X(copy_async) X(destroy) X(fill_async) X(copy_nd_async) X(mem_info) X(host_address) \
@@ -40,22 +40,22 @@ OB_WRITTEN_TRAMPOLINES(X)
 #undef X
 std::remove_pointer_t<decltype(ob_driver::last_error)> on_last_error;
 
-// The methods by entry. bind_entries sets them before the table is installed. They are kept:
-// trampolines read them from any thread.
+// The methods by entry. bind_entries sets them before the table is installed. They are never freed,
+// because trampolines read them from any thread.
 struct Methods {
   PyObject* of[static_cast<int>(Entry::count)];
   void (*library_last_error)(void*, char*, size_t);
 };
 extern Methods methods;
-// The methods of the driver that an attach is replacing: its `destroy` is called
-// when the new one is already bound.
+// The methods of the driver that an attach is replacing: its `destroy` is called after the new
+// driver's methods were bound.
 extern const Methods* replaced;
 
 const char* name_of(Entry entry) noexcept;
 // Return true while this thread is in a method.
 bool is_in_method() noexcept;
-// Return the exception of this thread's last trampoline if the core asks
-// about that failure, else null.
+// Return the exception of this thread's last trampoline if the core is handling that failure, else
+// null.
 Object take_exception();
 
 // ---- Arguments ----
@@ -137,8 +137,8 @@ inline ob_status readiness(PyObject* result) {
 // ---- Calls ----
 
 void set_failure(Entry entry, std::string text);
-// Return the status for the current Python error, and clear it. `has_result`: the
-// method returned something unusable.
+// Return the status for the current Python error, and clear it. `has_result`: the method returned
+// an unusable result instead of raising.
 ob_status take_error(Entry entry, bool has_result);
 PyObject* method_of(Entry entry);
 PyGILState_STATE begin_call();
@@ -178,7 +178,7 @@ template <class Value>
 constexpr bool is_result = std::is_same_v<Value, uint64_t*> || std::is_same_v<Value, int64_t*> ||
                            std::is_same_v<Value, double*> || std::is_same_v<Value, void**>;
 
-// An entry whose last argument is the place of its result, if it has one.
+// An entry that writes its result, if it has one, through its last argument.
 template <Entry entry, class... Values>
 ob_status plain(void*, Values... values) {
   const std::tuple<Values...> all(values...);

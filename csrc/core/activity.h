@@ -43,7 +43,7 @@ struct ActivityInfo {
 // A driver call, as seen by the thread that made it. Times are nanoseconds of CLOCK_MONOTONIC.
 struct CallRecord {
   uint64_t correlation = 0;
-  uint64_t op = 0;  // the last id of push_activity_op on this thread; 0 for none
+  uint64_t op = 0;  // the last id from push_activity_op on this thread; 0 for none
   uint64_t annotation = 0;  // the same for push_activity_annotation
   int64_t start = 0;
   int64_t end = 0;
@@ -54,12 +54,12 @@ struct CallRecord {
   ActivityInfo info{};
 };
 
-// Work that ran. A call may have several pieces of work.
+// Work that ran. A call may queue several pieces of work.
 struct WorkRecord {
   uint64_t correlation = 0;  // 0: the driver does not know which call queued it
   int64_t start = 0;
   int64_t end = 0;
-  int64_t earliest = 0;  // when the work can have begun at the earliest; 0: with its call
+  int64_t earliest = 0;  // the earliest possible start of the work; 0: its call's time
   ActivityInfo info{};
   c10::DeviceIndex device = 0;
   c10::StreamId stream = 0;
@@ -102,9 +102,9 @@ inline bool is_recording_activities() noexcept {
   return detail::is_recording_activities.load(std::memory_order_relaxed);
 }
 
-// A driver call under way. If the call raises, the scope is not finished and leaves no
-// record. A failure of the recording never raises, because work may be queued already: it is
-// listed in the profile's problems.
+// A driver call in progress. If the call raises, the scope is not finished and leaves no record. A
+// failure of the recording itself never raises, because work may already be queued; the profile's
+// problems list it.
 class OUTBOARD_API ActivityScope {
  public:
   ActivityScope(Stream& stream, const ActivityInfo& info) {
@@ -132,9 +132,9 @@ class OUTBOARD_API ActivityScope {
     }
   }
 
-  // Return what to queue in place of host work that must be timed here, because the driver will
-  // report no record of it. The caller releases it once it is queued. Null if the driver times
-  // the work or nothing is recorded.
+  // Return a wrapper to queue instead of host work that the core must time, because the driver will
+  // not report a record of it. The caller releases the wrapper once it is queued. Return null if
+  // the driver times the work or nothing is recorded.
   struct TimedHostWork {
     ob_host_fn fn;
     void* user;
@@ -160,8 +160,7 @@ class OUTBOARD_API ActivityScope {
   Open* open_ = nullptr;
 };
 
-// The times of work that a thread of the core does for a call. begin()
-// and finish() come on that thread.
+// Times the work that a thread of the core does for a call. That thread calls begin() and finish().
 class OUTBOARD_API OwnWorkTimer {
  public:
   OwnWorkTimer() = default;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// From the records of a driver and of the core's own events to the work of a profile.
+// Converts records of the driver and of the core's own events to a profile's work.
 #pragma once
 
 #include <torch_outboard/driver.h>
@@ -20,10 +20,10 @@ void complete(WorkRecord& work, const CallRecord& call);
 void add_driver_records(const std::vector<ob_activity>& records, const CallsByCorrelation& calls,
                         ActivityProfile& profile);
 
-// Correct work that seems to begin before its call, for two reasons. A driver's conversion of its
-// device's clock is off: then the work is shown later, and as long as it took. The event before the
-// work was reached before the call's time was taken: then the work is cut. A large difference means
-// a wrong clock, which the profile's problems name.
+// Correct work that seems to begin before its call. There are two causes. If the driver's
+// conversion of the device's clock is off, shift the work and keep its duration. If the event
+// before the work was reached before the call's time was taken, cut the work's beginning. A large
+// difference indicates a wrong clock, which the profile's problems report.
 void begin_with_calls(const CallsByCorrelation& calls, ActivityProfile& profile);
 
 }  // namespace outboard

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A graph capture under way, as the layers below csrc/graph see it. Work that is queued on a
+// A graph capture in progress, as seen by the layers below csrc/graph. Work that is queued on a
 // capturing stream goes to its capture instead of the driver. The functions of core/queue.h,
 // streams and events route it there.
 #pragma once
@@ -18,7 +18,8 @@
 
 namespace outboard {
 
-// Host work of a graph. It runs once a replay, on a driver thread, and lives as long as the graph.
+// Host work of a graph. It runs once per replay, on a driver thread, and lives as long as the
+// graph.
 class OUTBOARD_API HostCommand {
  public:
   virtual ~HostCommand() = default;
@@ -30,7 +31,7 @@ class OUTBOARD_API HostCommand {
 
 struct RecordArguments;
 
-// Driver work of a graph. The replaying thread queues it once a replay.
+// Driver work of a graph. The replaying thread queues it once per replay.
 class OUTBOARD_API DriverCommand {
  public:
   virtual ~DriverCommand() = default;
@@ -44,9 +45,9 @@ struct RandomPosition {
   uint64_t offset = 0;
 };
 
-// Where the numbers of a replay begin. A replay is queued while earlier ones still run, so
-// there are two: work that runs reads the one that is written in the stream's order, and
-// DriverCommand::queue the one that the replaying thread writes before it queues.
+// Where the numbers of a replay begin. A replay may be queued while earlier replays still run, so
+// there are two positions: running work reads the position that is written in stream order, and
+// DriverCommand::queue reads the position that the replaying thread writes before queueing.
 struct RandomCell {
   RandomPosition of_running;
   RandomPosition of_queued;
@@ -59,7 +60,7 @@ class OUTBOARD_API RandomSource {
   virtual RandomPosition take(uint64_t increment) = 0;
 };
 
-// One draw of a capture: its numbers begin `offset` behind those of the replay.
+// One draw of a capture: its numbers begin `offset` after the start of the replay's numbers.
 class RandomDraw {
  public:
   RandomDraw() = default;
@@ -80,27 +81,27 @@ class RandomDraw {
 // A point of a capture: the meaning of an event that was recorded on a capturing stream.
 struct CaptureMark {
   class Capture* capture = nullptr;
-  uint64_t id = 0;             // id of that capture; the object may serve another capture later
-  std::vector<uint64_t> seen;  // how much of each capturing stream lies before the point
+  uint64_t id = 0;             // per capturing stream: its work before the point
+  std::vector<uint64_t> seen;  // for each capturing stream, how much of its work is before the point
 };
 
-// A capture under way. Objects of this class are never freed, so a thread that has just read
+// A capture in progress. Objects of this class are never freed, so a thread that has just read
 // `StreamState::capture` may use the object. Thread-safe. If a member fails, it invalidates the
 // capture and raises CaptureError.
 class OUTBOARD_API Capture {
  public:
   virtual ~Capture() = default;
 
-  // Return true if the driver captures. Calls then go on to the driver
-  // after the capture has checked them.
+  // Return true if the driver captures. Calls are then passed to the driver after the capture has
+  // checked them.
   virtual bool is_native() const noexcept = 0;
   virtual void add(Stream& stream, std::unique_ptr<DriverCommand> command) = 0;  // not called on a native capture
   virtual void add(Stream& stream, std::unique_ptr<HostCommand> command) = 0;
-  // Raise if the capture has failed or ended. Call it before a call goes on to the driver.
+  // Raise if the capture has failed or ended. Call it before passing a call to the driver.
   virtual void check(Stream& stream) = 0;
   // Keep an object as long as the graph, such as pinned memory that a copy reads.
   virtual void keep(std::shared_ptr<const void> object) = 0;
-  // Fill in the arguments of a launch that a driver captures and whose kernel checks.
+  // Fill in the arguments of a checking kernel's launch that a driver captures.
   virtual void set_record(Stream& stream, RecordArguments& record, ob_kernel_arg* args, const char* name) = 0;
   virtual RandomDraw draw(const std::shared_ptr<RandomSource>& source, uint64_t increment) = 0;
 
@@ -117,8 +118,8 @@ class OUTBOARD_API Capture {
   [[noreturn]] virtual void refuse(const std::string& what) = 0;
 };
 
-// Return true on the thread that calls host_callback for a driver's capture. The work
-// passed there runs once each launch.
+// Return true on the thread that calls host_callback for a driver's capture. The work passed there
+// runs once per launch.
 OUTBOARD_API bool is_repeated_host_work() noexcept;
 namespace detail {
 OUTBOARD_API void set_repeated_host_work(bool is_repeated) noexcept;
@@ -144,8 +145,8 @@ inline void refuse_in_capture(const Stream& stream, const char* what) {
 }
 
 // Return the driver's handle of a stream, for a caller that queues work below the core. Raise
-// CaptureError if the core records the stream: the work would run at once and be missing in the
-// graph. A driver that captures records such work itself.
+// CaptureError if the core is capturing the stream: the work would run at once and be missing from
+// the graph. If the driver captures, it records such work itself.
 OUTBOARD_API uint64_t handle_for_caller(Stream& stream);
 // Raise the same error for a handle that was obtained before the capture.
 // `what` names what the caller does.
@@ -160,10 +161,11 @@ inline void refuse_second_stream(const Stream& stream) {
   }
 }
 
-// Register and remove a capture under way, for calls that concern a whole device.
+// Register or remove a capture in progress, for calls that concern a whole device.
 OUTBOARD_API void enter_capture(Capture& capture);
 OUTBOARD_API void leave_capture(Capture& capture) noexcept;
-// Return true if a driver is capturing. It must not be asked to wait for a whole device then.
+// Return true if a driver is capturing. The driver must then not be called to wait for a whole
+// device.
 OUTBOARD_API bool is_capturing_natively();
 // Raise CaptureError if a capture forbids waiting for the device.
 OUTBOARD_API void refuse_device_wait(c10::DeviceIndex device);

@@ -10,7 +10,7 @@
 
 namespace outboard {
 
-// Return the table with the entries that its driver was built with, the others null. Raise
+// Return the table with the entries that the driver was built with, and all others null. Raise
 // RegistrationError for a bad table.
 OUTBOARD_API ob_collectives check_collectives(const std::string& name, const ob_collectives& table);
 
@@ -21,7 +21,7 @@ OUTBOARD_API void install_collectives(const ob_collectives& table) noexcept;
 // Return the table, or null if the driver has no collectives.
 OUTBOARD_API const ob_collectives* collectives() noexcept;
 
-// Return the reason of this thread's last failure, "" if the driver gives none.
+// Return the reason for this thread's last failure, or "" if the driver reports none.
 OUTBOARD_API std::string last_collectives_error();
 
 }  // namespace outboard

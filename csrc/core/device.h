@@ -64,8 +64,8 @@ OUTBOARD_API const ob_device_properties& device_properties(c10::DeviceIndex devi
 // Return the free and total bytes. Open the device.
 OUTBOARD_API void mem_info(c10::DeviceIndex device, uint64_t* out_free, uint64_t* out_total);
 
-// Return true if the driver copies between the two devices without the host. The driver is asked
-// once a pair. Opens both devices.
+// Return true if the driver copies between the two devices without the host. The driver is queried
+// once per pair. Opens both devices.
 OUTBOARD_API bool can_access_peer(c10::DeviceIndex device, c10::DeviceIndex peer);
 
 // Return the thread's current device, 0 at first. Setting it opens
@@ -79,10 +79,11 @@ OUTBOARD_API c10::DeviceIndex exchange_device(c10::DeviceIndex device);
 // nothing if the device is not open.
 OUTBOARD_API void synchronize_device(c10::DeviceIndex device, Leave leave = Leave::Never);
 
-// Wait only, for owners of memory. Also waits while streams of the device capture, for the work
-// that was queued before. A failure of the work is left to the user's next wait.
+// Wait without raising the work's failures, for owners of memory. While streams of the device are
+// capturing, wait for the work that was queued before the capture. The user's next wait raises the
+// failures.
 OUTBOARD_API void drain_device(c10::DeviceIndex device);
-// Do the same for each open device.
+// Do the same for every open device.
 OUTBOARD_API void drain_all_devices();
 
 // A function that runs after each wait for a stream or a device, with the device's index. Upper
@@ -94,7 +95,7 @@ using AfterOpen = void (*)();
 OUTBOARD_API void set_after_open(AfterOpen hook);
 namespace detail {
 void after_wait(c10::DeviceIndex device);
-// Lock and unlock the devices around a fork, so that the child finds their states consistent.
+// Lock and unlock the devices around a fork, so that their states are consistent in the child.
 void lock_devices() noexcept;
 void unlock_devices() noexcept;
 bool any_device_opening() noexcept;  // call with the devices locked

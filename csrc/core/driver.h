@@ -33,7 +33,7 @@ OUTBOARD_API bool is_attached() noexcept;
 // Return the name under which the driver is attached ("mychip"), "" before.
 OUTBOARD_API const std::string& driver_name();
 
-// Return the probe's answer, which is asked once and cached; 0 before attach. A failing probe
+// Return the result of the probe, which is called once and cached; 0 before attach. A failing probe
 // counts as 0 devices; probe_error() returns the reason.
 OUTBOARD_API int device_count() noexcept;
 OUTBOARD_API const std::string& probe_error();

@@ -43,9 +43,9 @@ OUTBOARD_API void set_error_copier(ErrorCopier copier);
 // "OUT_OF_MEMORY (8)"
 OUTBOARD_API std::string status_name(ob_status status);
 
-// The entry whose failure a thread is asking about or raising, and its device; null and -1
-// elsewhere. The bindings read both into DriverError. A Python driver's exception becomes the
-// cause of that failure's error only.
+// The entry whose failure a thread is querying or raising, and its device; null and -1 otherwise.
+// The bindings copy both into DriverError. A Python driver's exception becomes the cause of this
+// failure's error only.
 struct Failed {
   const char* entry = nullptr;
   int device = -1;  // below 0 for an entry without a device
@@ -65,11 +65,12 @@ class OUTBOARD_API FailedEntry {
 // Return the driver's `last_error` for this thread, or "" if the driver has none.
 OUTBOARD_API std::string last_driver_error();
 
-// Raise for a status other than OB_OK. The message has the entry, the device and the driver's own
-// reason. `device` may be OB_HOST for entries that name no device.
+// Raise for a status other than OB_OK. The message contains the entry, the device and the driver's
+// own reason. `device` may be OB_HOST for entries that name no device.
 [[noreturn]] OUTBOARD_API void raise_status(ob_status status, const char* entry, int device);
 
-// Raise NotSupportedError for an entry that the driver lacks. `what` names what the user asked for.
+// Raise NotSupportedError for an entry that the driver lacks. `what` names the operation that the
+// user requested.
 [[noreturn]] OUTBOARD_API void raise_not_supported(const char* entry, const std::string& what);
 
 inline void check(ob_status status, const char* entry, int device) {

@@ -49,17 +49,17 @@ class OUTBOARD_API Event {
   // wait for it, and then take part in the capture. The host may not wait for it, during the
   // capture or afterwards (CaptureError).
   void record(Stream& stream);
-  // Queue a wait for the latest record at the time of this call, also across devices. Do
-  // nothing if there is no record.
+  // Queue a wait for the event's latest record at the time of this call, possibly across devices.
+  // Do nothing if there is no record.
   void block(Stream& stream) const;
   // Return true if the latest record is done, or if there is none.
   bool query() const;
-  // Wait for the latest record. Then raise the first failure of earlier work that the recording
-  // stream has not raised yet, once.
+  // Wait for the latest record. Then raise, once, the first failure of earlier work that the
+  // recording stream has not raised yet.
   void synchronize(Leave leave = Leave::Never) const;
-  // Do the same on a thread for which queued work waits, as it does for a group's.
+  // Do the same on a thread for which queued work waits, such as a group's thread.
   void synchronize_for_queued_work() const;
-  // Wait only, for owners of memory. A failure is left to the user's next wait.
+  // Wait without raising failures, for owners of memory. The user's next wait raises them.
   void drain() const;
   // Return the milliseconds from this event to `end`. Both must be recorded with
   // OB_EVENT_TIMING on one device.
@@ -76,7 +76,7 @@ class OUTBOARD_API Event {
   c10::DeviceIndex device_ = -1;
   uint32_t flags_;
   uint64_t handle_ = 0;
-  Standing before_;  // what lies before the latest record; its stream lives as long as the process
+  Standing before_;  // state before the latest record; its stream lives as long as the process
   std::unique_ptr<CaptureMark> mark_;  // the latest record, if it was on a capturing stream
 };
 

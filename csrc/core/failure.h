@@ -3,13 +3,13 @@
 // a position in its order. Recording an event stores its stream's position and the dependencies of
 // that position; a wait for the event passes both on. Synchronizing a stream raises its own
 // failures, and those of other streams that lie before what it waited for. Each stream raises a
-// failure once, whether or not others raise it too. The driver tells the failures of its own work,
-// such as copies, at a wait for their stream alone. A wait for another stream that lies behind asks
-// the driver, and keeps what it tells.
+// failure once, whether or not others raise it too. The driver reports failures of its own work,
+// such as copies, only at a wait for the work's stream. A wait for another stream that depends on
+// this work queries the driver, and stores the failures that it reports.
 //
 // Work fails on a driver's thread, long after later records and waits were queued. A stream
-// therefore counts its records, work carries the count at its queueing (its mark), and
-// dependencies are marks. This is a vector clock. It stores only what a wait brought and no
+// therefore counts its records, work carries the count at its queueing (its mark), and dependencies
+// are marks. This is a vector clock. It stores only dependencies that a wait added and no
 // synchronization has settled since. Thread-safe.
 #pragma once
 
@@ -33,14 +33,14 @@ struct WorkPlace {
   uint64_t mark = 0;
 };
 
-// Work of `stream` up to `mark`, without its failures up to the number `told`.
+// Work of `stream` up to `mark`, except failures up to the number `told`.
 struct Dependency {
   StreamState* stream = nullptr;
   uint64_t mark = 0;
   uint64_t told = 0;
 };
 
-// A list of dependencies, at most one a stream. It is copied on write if it has several holders.
+// A list of dependencies, at most one per stream. Copied on write if it has several holders.
 class Dependencies {
  public:
   Dependencies() noexcept = default;
@@ -74,7 +74,7 @@ class Dependencies {
   List* list_ = nullptr;
 };
 
-// All that lies before a point of a stream's order.
+// Everything before a point in a stream's order.
 struct Standing {
   StreamState* stream = nullptr;
   uint64_t mark = 0;
@@ -86,7 +86,7 @@ struct Failure {
   uint64_t number = 0;  // number among the stream's failures, from 1
   uint64_t mark = 0;    // mark of the work
   std::exception_ptr error;
-  bool is_told = false;  // some stream has raised it
+  bool is_told = false;  // some stream has raised the failure
 };
 
 class StreamRecord;
@@ -98,10 +98,10 @@ struct StreamFailures {
   std::atomic<uint64_t> done{0};           // work with a smaller mark has run
   std::atomic<uint64_t> told{0};           // number of the last failure that the stream has raised itself
   std::atomic<bool> has_others{false};     // false if `others` is empty
-  std::atomic<bool> has_driver_work{false};  // of the driver's own, such as copies, and no wait has asked it since
+  std::atomic<bool> has_driver_work{false};  // such as copies, not queried since
   std::mutex mutex;                        // guards `others` and `graph_records`; held briefly
   Dependencies others;                     // what the stream's work depends on
-  uint64_t count = 0;                      // of its failures; this and the next are guarded by failure.cpp's lock
+  uint64_t count = 0;                      // its failures; this and the next are under failure's lock
   std::vector<Failure> kept;
   std::atomic<StreamRecord*> record{nullptr};  // where kernels write their failures; see core/kernel_failure.h
   std::atomic<bool> has_graph_records{false};  // false if `graph_records` is empty
@@ -117,16 +117,16 @@ OUTBOARD_API WorkPlace next_own_place(StreamState& stream) noexcept;
 // of the same stream are dropped.
 OUTBOARD_API void report_failure(const WorkPlace& place, std::exception_ptr error) noexcept;
 
-// Return what is queued so far. Call it before an event is recorded, and before a wait for the
-// stream: work that another thread queues meanwhile must not count as done with it.
+// Return the point after the work queued so far. Call it before recording an event and before
+// waiting for the stream, so that work queued meanwhile by another thread does not count as done.
 OUTBOARD_API Standing standing_of(StreamState& stream);
 
 // Make work that is queued on the stream from now on depend on everything before `before`.
 OUTBOARD_API void depend_on(StreamState& stream, const Standing& before);
 
-// Whether the driver is asked for failures of its own work. It tells them at a wait for the whole
-// stream, which takes in what other threads queue meanwhile. A thread for which queued work waits
-// must not ask: it would wait for itself.
+// Whether to query the driver for failures of its own work. The driver reports them at a wait for
+// the whole stream, which includes work that other threads queue meanwhile. A thread for which
+// queued work waits must not query: it would wait for itself.
 enum class AskDriver : bool { No, Yes };
 
 // Raise the first failure before `before` that its stream has not raised. Call it
@@ -146,8 +146,8 @@ inline void raise_to(std::atomic<uint64_t>& value, uint64_t least) noexcept {
 }
 // Note that the stream's work up to the place has run.
 void note_done(const WorkPlace& place) noexcept;
-// Watch for failures of a stream that this thread reports. A report shows that the driver ran the
-// work within the call that queued it.
+// Watch for failures of a stream that are reported on this thread. Such a report shows that the
+// driver ran the work within the call that queued it.
 void begin_failure_watch() noexcept;
 bool has_failed_here(const StreamState& stream) noexcept;
 }  // namespace detail

@@ -21,8 +21,8 @@ struct StreamState;
 
 class OUTBOARD_API GraphRecord : public std::enable_shared_from_this<GraphRecord> {
  public:
-  // Return null if the host cannot read the record without a copy: a graph would have to copy it in
-  // each replay. It may call the driver.
+  // Return null if the host cannot read the record without a copy, because the graph would have to
+  // copy it in each replay. May call the driver.
   static std::shared_ptr<GraphRecord> make(c10::DeviceIndex device);
   ~GraphRecord();
   GraphRecord(const GraphRecord&) = delete;
@@ -31,15 +31,17 @@ class OUTBOARD_API GraphRecord : public std::enable_shared_from_this<GraphRecord
   c10::DeviceIndex device() const noexcept { return device_; }
   // Fill in the arguments of a launch that is being captured.
   void set(RecordArguments& record, ob_kernel_arg* args) const noexcept;
-  // Note a replay that is queued next on the stream, whose waits read the record from then on.
+  // Note that a replay is about to be queued on the stream; waits for the stream read the record
+  // from then on.
   void begin_replay(StreamState& stream);
-  // Report a failure that kernels have written.
+  // Report a failure that kernels have written to the record.
   void read();
-  // Drop the stream's replays if all are known to be done. Return false if one may be under way.
+  // Drop the stream's replays if all are known to be done. Return false if one may still be
+  // running.
   bool end_replays(const StreamState& stream) noexcept;
 
  private:
-  // A stream's replays that may be under way.
+  // Replays on one stream that may still be running.
   struct Replays {
     StreamState* stream;
     uint64_t first;
@@ -50,7 +52,7 @@ class OUTBOARD_API GraphRecord : public std::enable_shared_from_this<GraphRecord
 
   const c10::DeviceIndex device_;
   const RecordSlot slot_;
-  std::mutex reading_;  // held while a failure is reported, so that no other reader finds the record empty before
+  std::mutex reading_;  // held while a failure is reported: no other reader finds it empty before
   std::mutex mutex_;    // guards `replays_`; taken after a stream's `failures.mutex`
   std::vector<Replays> replays_;
 };
@@ -61,8 +63,8 @@ void read_graph_records(StreamState& stream);
 // Read the records of all graphs.
 void read_graph_records();
 
-// Return the streams of a device with replays that may be under way,
-// and what is queued there so far.
+// Return the streams of a device with replays that may still be running, with the point after the
+// work queued so far.
 std::vector<WorkPlace> graph_replays(c10::DeviceIndex device);
 // Read the records, and note that the work is done. Call it after a wait for the device.
 void end_graph_replays(const std::vector<WorkPlace>& replays);

@@ -13,16 +13,16 @@
 
 namespace outboard {
 
-// A piece of the host's work that a stream waits for. It counts as work of the stream: what lies
-// behind the wait raises its failure. Thread-safe.
+// Work on the host that a stream waits for. It counts as work of the stream: waits for later work
+// raise its failure. Thread-safe.
 class OUTBOARD_API HostEvent {
  public:
   // Return true if streams of this driver can wait for the host.
   static bool is_supported() noexcept { return driver().event_signal != nullptr; }
 
   explicit HostEvent(Stream& stream);
-  // Call no driver: the next event of the device destroys this one, which releases a
-  // stream that still waits for it.
+  // Calls no driver entry: the device's next event destroys this one, which releases a stream that
+  // still waits for it.
   ~HostEvent();
   HostEvent(const HostEvent&) = delete;
   HostEvent& operator=(const HostEvent&) = delete;
@@ -30,9 +30,9 @@ class OUTBOARD_API HostEvent {
   // Queue the wait, before or after the event is signalled. `name` is for reports of long waits,
   // and lives as long as the process. Raise CaptureError on a capturing stream.
   void block(const char* name);
-  // Store the work's failure, which may be null, then let the stream go on.
-  // Only the first call has an effect. If the driver fails, the stream goes on all the same, and
-  // its waits raise the driver's error, as this does.
+  // Store the work's failure, which may be null, then let the stream continue. Only the first call
+  // has an effect. If the driver fails, the stream still continues, and this call and waits for the
+  // stream raise the driver's error.
   void signal(std::exception_ptr error);
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Failures that kernels in a driver's language detect: an index out of bounds, an assertion that
 // does not hold. A kernel cannot raise. It writes to the record of its stream and continues with an
-// index within bounds. The next wait behind it reads the record and raises (core/failure.h).
+// index within bounds. The next wait for that work reads the record and raises (core/failure.h).
 //
 // A record holds the first failure; later failures are dropped until a wait has read it. The record
 // lies in memory that the host reads directly after a wait: host memory that kernels reach, or
@@ -33,14 +33,14 @@ struct StreamState;
 
 // A failure record as kernels see it. codegen/prelude/failure.h declares the same in C.
 struct alignas(64) KernelRecord {
-  uint32_t taken;  // how often kernels took it: who raises this from `erased`, by an atomic, writes
+  uint32_t taken;  // who increments it from `erased`, by an atomic, writes the record
   uint32_t check;  // number of the kernel's check
   uint64_t ticket;  // ticket of the launch
   int64_t index;
   int64_t size;
   uint32_t kernel;
   uint32_t erased;  // how often the host has erased it; kernels only read this
-  uint64_t seal;  // seal over all of that; until it matches, the record is still being written
+  uint64_t seal;  // checksum; until it matches, the record is incomplete
 };
 
 // A check in a kernel's text. Its number in the text is its index.
@@ -48,7 +48,7 @@ struct KernelCheck {
   // Index raises IndexError; Range raises RuntimeError, for operators whose CPU kernel raises that.
   enum class Kind : uint8_t { Index, Range, Assertion };
   Kind kind;
-  std::string text;  // the operator that the index belongs to, or the assertion's message
+  std::string text;  // the operator whose index is checked, or the assertion's message
   bool operator==(const KernelCheck&) const = default;
 };
 
@@ -82,8 +82,8 @@ inline bool is_record_taken(KernelRecord* record) noexcept {
 }
 // Copy a failure. Return false if there is none, or if it is still being written.
 bool copy_record(const KernelRecord* record, KernelRecord* out_record) noexcept;
-// Let kernels write the next failure. The host never writes `taken`: the atomics of a device on the
-// host's memory may be a read and a write that are apart, of which the write would undo the host's.
+// Let kernels write the next failure. The host never writes `taken`: on host memory, a device's
+// atomic may be a separate read and write, and this write could undo the host's.
 void erase_record(KernelRecord* record) noexcept;
 std::exception_ptr error_of(const KernelRecord& record);
 

@@ -55,8 +55,8 @@ class CollectedWarnings final : public c10::WarningHandler {
 };
 
 // Run work that the call itself runs again, and drop its warnings, because the call repeats them.
-// Torch issues some warnings once a process: those are issued here. With `is_asked`, issue all of
-// them, because the call will be refused and does not run.
+// Torch issues some warnings only once per process; issue these here. With `is_asked`, issue all
+// warnings, because the call will be refused and does not run.
 void run_before_call(const std::function<void()>& run, bool is_asked);
 
 // Issue the warnings that are kept for the device. Call it after a wait, with no lock held.

@@ -10,8 +10,8 @@
 
 namespace outboard {
 
-// Raise as raise_status of core/error.h, with the purpose of the call: "driver 'x': kernel_launch
-// (add) on device 0 failed …". `what` may be empty.
+// Like raise_status of core/error.h, but with the purpose of the call in the message: "driver 'x':
+// kernel_launch (add) on device 0 failed …". `what` may be empty.
 [[noreturn]] OUTBOARD_API void raise_status_of(const std::string& what, ob_status status, const char* entry,
                                                int device);
 // Return the message of that error.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What an observer of streams receives: accesses to memory, and what orders them. The stream
-// sanitizer is such an observer. Without an observer each call site costs one load.
+// The interface of observers of streams, which receive accesses to memory and the operations that
+// order them. The stream sanitizer is such an observer. Without an observer each call site costs
+// one load.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -16,7 +17,7 @@
 namespace outboard {
 
 // The bytes of a storage that an access touches: `bytes` from `begin` on, counted from the
-// storage's first byte. If `pitch` is not 0, of each `pitch` bytes only the first `width`.
+// storage's first byte. If `pitch` is not 0, only the first `width` of every `pitch` bytes.
 struct ObservedAccess {
   uint64_t storage;  // address of the storage's first byte
   uint64_t begin;
@@ -44,10 +45,11 @@ class OUTBOARD_API Observer {
   // waits for it, the event may be of another device.
   virtual void order(ObservedOrder kind, c10::DeviceIndex device, c10::StreamId stream, c10::DeviceIndex event_device,
                      uint64_t event) = 0;
-  // Note that memory was handed out: its past belongs to another owner. Work of `stream`, whose
-  // pool it is from, follows the work of that stream on the past owner's data.
+  // Note an allocation: earlier accesses to the memory belong to another owner. The memory is from
+  // the pool of `stream`, whose work is ordered after that stream's work on the previous owner's
+  // data.
   virtual void allocate(c10::DeviceIndex device, uint64_t address, size_t bytes, c10::StreamId stream) = 0;
-  // Note that memory waits for the work of a stream before it is handed out again.
+  // Note that reuse of memory waits for the work of a stream.
   virtual void record(c10::DeviceIndex device, uint64_t address, c10::StreamId stream) = 0;
   // Note that freed memory is filled with the pattern of this number (memory/poison.h).
   virtual void poison(c10::DeviceIndex device, uint64_t address, size_t bytes, uint64_t number) = 0;
@@ -55,11 +57,11 @@ class OUTBOARD_API Observer {
   virtual void host_copy(const char* op, const Stream& stream, uint64_t address, size_t bytes, bool is_write) = 0;
   // Note that an operator of the host reads or writes pinned memory now.
   virtual void host_access(const char* op, uint64_t address, size_t bytes, bool is_write) = 0;
-  // Note that pinned memory was handed out.
+  // Note an allocation of pinned memory.
   virtual void host_allocate(uint64_t address, size_t bytes) = 0;
-  // Note accesses that a capture records. They are made by each replay.
+  // Note accesses that a capture records, which each replay makes.
   virtual void capture(const char* op, const Stream& stream, const ObservedAccess* accesses, size_t count) = 0;
-  // Note that the capture under way has become the graph `graph`, or that it is replayed on a
+  // Note that the current capture became the graph `graph`, or that the graph is replayed on a
   // stream.
   virtual void graph(bool is_replay, const Stream& stream, uint64_t graph) = 0;
 };
@@ -69,7 +71,7 @@ OUTBOARD_API extern std::atomic<Observer*> active_observer;
 OUTBOARD_API bool is_unobserved_thread() noexcept;
 }  // namespace detail
 
-// Code whose accesses and waits an observer does not hear of: a thread of the core that waits
+// A scope whose accesses and waits are not reported to the observer: a waiting thread of the core
 // orders nothing for the program, and the core reports the accesses of a whole call itself. Records
 // of events and waits of streams are still reported.
 class OUTBOARD_API Unobserved {

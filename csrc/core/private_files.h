@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Files kept for later processes, which run their content. Only files that no other
-// user may have written are read.
+// Files kept for later processes, which may run their content. Only files that no other user can
+// have written are read.
 //
 // A file is trusted if it is a regular file of at most 64 MiB, not a link. The file and its folder
 // belong to this process's user or to root, and no other user may write them. The folder above
@@ -25,8 +25,8 @@ struct PrivateFile {
   int error = 0;
 };
 
-// Return whether a file is trusted, without its content and whatever its size: the same obstacle as
-// of read_private, or a content of "".
+// Return whether a file of any size is trusted, without reading it: the same obstacle as
+// read_private, or a content of "".
 OUTBOARD_API PrivateFile check_private(const std::string& path, uid_t trusted);
 
 // Return the content of a file. The owner may also be `trusted`, whose

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The state of the process: after a bad fork and at its end, no driver entry is called.
+// The state of the process: after a bad fork and during exit, no driver entry is called.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Queue work at the driver, or in the graph that the stream captures. All work
-// except host_callback's passes here.
+// Queue work on the driver, or in the graph that the stream captures. All work except
+// host_callback's goes through here.
 #pragma once
 
 #include <torch_outboard/driver.h>
@@ -17,8 +17,8 @@ namespace outboard {
 
 OUTBOARD_API void queue_copy(Stream& stream, const ob_copy& copy);
 
-// Return false if the driver does not do it, in general or for this shape. Return false during a
-// capture in software, where the driver cannot be asked without running the copy.
+// Return false if the driver does not support the copy, in general or for this shape. Also return
+// false while the core captures, because the driver cannot be queried without running the copy.
 OUTBOARD_API bool queue_copy_nd(Stream& stream, const ob_copy_nd& copy);
 
 // Return false if the driver has no fill.
@@ -35,8 +35,9 @@ OUTBOARD_API void queue_launch(Stream& stream, const ob_launch& launch, const ch
 OUTBOARD_API void queue_checked_launch(Stream& stream, const ob_launch& launch, ob_kernel_arg* args, const char* name,
                                        RecordArguments record);
 
-// Queue a launch on the stream's list, for a caller that may_fall_behind(). `kernel` is awaited, in
-// place of the launch's own; null if that is known. With `record`, the kernel checks its input.
+// Queue a launch on the stream's list, for a caller that may_fall_behind(). `kernel` is awaited and
+// replaces the launch's kernel; null if the launch's kernel is known. With `record`, the kernel
+// checks its input.
 OUTBOARD_API void queue_awaited_launch(Stream& stream, const ob_launch& launch, std::shared_ptr<const Awaited> kernel,
                                        const char* name, const RecordArguments* record);
 

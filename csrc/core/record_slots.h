@@ -14,13 +14,13 @@ namespace outboard {
 struct RecordSlot {
   uint64_t address = 0;          // of the device
   KernelRecord* host = nullptr;  // the same memory, or the target of the record's copy
-  bool is_copied = false;        // the host does not reach the device's memory
+  bool is_copied = false;        // the host cannot access the device's memory
 };
 
 // Return an empty slot of the device. It may call the driver. Thread-safe.
 RecordSlot take_record_slot(c10::DeviceIndex device);
-// Return a slot to the device's free slots. No kernel that writes to it may be
-// queued. Calls no driver entry.
+// Return a slot to the device's free slots. No queued kernel may write to it. Calls no driver
+// entry.
 void give_record_slot(c10::DeviceIndex device, const RecordSlot& slot) noexcept;
 
 }  // namespace outboard

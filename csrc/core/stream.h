@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Streams: one default stream a device, 32 pooled streams for each priority and device, and
-// external streams. A driver stream is made on its first use and lives as long as the device. A
-// StreamState never moves, so pointers to it stay valid.
+// Streams: one default stream per device, 32 pooled streams per priority and device, and external
+// streams. A driver stream is created on first use and lives as long as the device. A StreamState
+// never moves, so pointers to it stay valid.
 //
 // A c10::StreamId is 0 for the default stream and 1 + 32 * slot + index for a pooled stream (slot 0
 // is priority 0, slot n is priority -n). The n-th external stream has kFirstExternalStreamId + n; a
@@ -66,8 +66,8 @@ OUTBOARD_API void finish_waiting_call(Stream& stream, bool is_queued);
 OUTBOARD_API void catch_up_handle(Stream& stream);
 }  // namespace detail
 
-// Return the stream's driver handle, behind all work of the stream. Create the driver stream, and
-// open the device, on first use.
+// Pass all pending work of the stream to the driver, and return its driver handle. Create the
+// driver stream, and open the device, on first use.
 OUTBOARD_API uint64_t make_stream(Stream& stream);
 inline uint64_t stream_handle(Stream& stream) {
   if (C10_UNLIKELY(stream.is_behind.load(std::memory_order_acquire))) {
@@ -94,11 +94,11 @@ OUTBOARD_API void set_current_stream(Stream& stream) noexcept;
 // Return true if all queued work is done. Never block, and never raise the work's failures. Raise
 // CaptureError on a capturing stream, whose work has not run; the next two do so too.
 OUTBOARD_API bool query_stream(Stream& stream);
-// Wait, then raise the first failure of the work queued before, once. The work is of this stream,
-// or of streams that it waited for.
+// Wait, then raise, once, the first failure of work queued before, on this stream or on streams
+// that it waited for.
 OUTBOARD_API void synchronize_stream(Stream& stream, Leave leave = Leave::Never);
-// Wait only, for owners of memory. Also waits for a capturing stream, for the work that was queued
-// before. A failure is left to the user's next wait.
+// Wait without raising failures, for owners of memory. On a capturing stream, wait for the work
+// queued before the capture. The user's next wait raises the failures.
 OUTBOARD_API void drain_stream(Stream& stream);
 
 // Run fn(user) in the stream's order, through the driver's host_callback, or else on
@@ -135,9 +135,9 @@ namespace detail {
 // Raise the error that stream_synchronize returned. Waits for the device then skip an external
 // stream until it is used again.
 void check_wait(ob_status status, Stream& stream);
-// Wait for the work queued on a made stream, and raise if a signal ends the wait. Does so only with
-// Leave::OnSignal, if a signal may end a wait in `entry` and the driver has stream_query. The
-// driver's own wait, which raises the failures, is short afterwards.
+// Wait for the work queued on a created stream, and raise if a signal ends the wait. Does nothing
+// unless `leave` is Leave::OnSignal, a signal may end a wait in `entry`, and the driver has
+// stream_query. The driver's own wait afterwards, which raises the failures, is short.
 OUTBOARD_API void wait_until_left(Stream& stream, Leave leave, const char* entry);
 // Do the same for all streams of a device, before a wait for the whole device.
 void wait_until_left(c10::DeviceIndex device, Leave leave);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The streams behind the handles that a driver's records of activity name.
+// Finds the streams for the handles in a driver's activity records.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,12 +11,12 @@
 
 namespace outboard {
 
-// Remembers what it has found. Not thread-safe.
+// Remembers the streams found. Not thread-safe.
 class StreamsOfHandles {
  public:
-  // Return the stream with the handle. `of_call` is the stream of the call that queued the work, -1
-  // if it is unknown: it is preferred to others with the handle, and returned if no stream has it,
-  // as a driver's record may name streams by other numbers.
+  // Return the stream with the handle. `of_call` is the stream of the call that queued the work, or
+  // -1 if unknown. It is preferred to other streams with the handle, and returned if no stream has
+  // the handle, because a driver's records may use other numbers for streams.
   c10::StreamId find(c10::DeviceIndex device, uint64_t handle, c10::StreamId of_call);
 
  private:

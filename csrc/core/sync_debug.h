@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A report of operations for which the host waits for the device, as torch.cuda.set_sync_debug_mode
-// has it. The waits that a program asks for, for a device or an event, are not reported.
+// Reports operations in which the host waits for the device, like torch.cuda.set_sync_debug_mode.
+// Explicit waits for a device or an event are not reported.
 #pragma once
 
 #include <atomic>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Work that several processes of a user need at once, such as the build of a program that all of
-// them keep on disk: the first does it, and the others wait and read its result. A lock on a file
-// marks the work. The system releases it when a process ends, however that happens. `turn` in
-// torch_outboard/_sealed.py does the same for the builder of plans.
+// Work that several processes of a user need at the same time, such as building a program that all
+// of them store on disk: the first process does it, and the others wait and read the result. A lock
+// on a file marks the work. The system releases it when a process ends, however that happens.
+// `turn` in torch_outboard/_sealed.py does the same for the plan builder.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@
 
 namespace outboard {
 
-// A scope in which this process does the work that the file stands for, or has waited until
-// another one has ended it. Waits for a minute at most. Never raises: where no file can be locked,
-// each process works for itself. So does a process that has waited and finds no result.
+// A scope in which this process does the work that the file represents, or has waited until another
+// process has done it. Waits at most a minute. Never raises: if files cannot be locked, each
+// process does the work itself. So does a process that waited but finds no result.
 class OUTBOARD_API Turn {
  public:
-  // The file is created, in a folder that exists, and removed at the end.
+  // Create the file, in an existing folder. It is removed at the end of the scope.
   explicit Turn(std::string path);
   ~Turn();
   Turn(const Turn&) = delete;
@@ -31,7 +31,7 @@ class OUTBOARD_API Turn {
   bool has_waited_ = false;
 };
 
-// End the waits, at the end of the process.
+// End the waits when the process exits.
 OUTBOARD_API void end_turns() noexcept;
 
 }  // namespace outboard

@@ -21,10 +21,10 @@ namespace outboard {
 
 struct StreamState;
 
-// A call that may last, from construction to destruction: of the driver's entry `entry`, or named
-// by that text. The texts live as long as the process. `what` names what is waited for, if that is
-// not the work of `stream`, which may be null. The device may be OB_HOST. A nested call on the same
-// thread is part of the outer call.
+// A call that may take long, from construction to destruction: of the driver's entry `entry`, or
+// with that name. The texts live as long as the process. `what` names the object of the wait, if it
+// is not the work of `stream`, which may be null. The device may be OB_HOST. A nested call on the
+// same thread is part of the outer call.
 class OUTBOARD_API NotedCall {
  public:
   NotedCall(const char* entry, c10::DeviceIndex device, const StreamState* stream = nullptr,
@@ -50,15 +50,15 @@ class OUTBOARD_API Waiting {
   NotedCall call_;
 };
 
-// The receiver of reports of long waits; the standard error if there is none. Called on its
-// own thread, with no lock held.
+// Receives reports of long waits; without a receiver, they go to standard error. Called on its own
+// thread, with no lock held.
 using WaitTeller = void (*)(const std::string& text);
 OUTBOARD_API void set_wait_teller(WaitTeller teller) noexcept;
-// Set after how long a wait is reported: 30 seconds, except in tests.
+// Set the duration after which a wait is reported: 30 seconds, except in tests.
 OUTBOARD_API void set_long_wait(std::chrono::milliseconds limit);
 
-// Whether a signal may end a wait in this entry on the calling thread, and the function that
-// handles pending signals. It raises if one of them ends the wait.
+// Two functions. One returns whether a signal may end a wait in an entry on the calling thread. The
+// other handles pending signals, and raises if one of them ends the wait.
 struct InterruptHooks {
   bool (*can_interrupt)(const char* entry);
   void (*handle)();
@@ -75,17 +75,17 @@ OUTBOARD_API bool can_interrupt(const char* entry);
 OUTBOARD_API void ask_until_done(const Waiting& waiting, c10::DeviceIndex device, bool (*is_done)(void*), void* user);
 // Handle pending signals, on a thread that can_interrupt. Raise what the handler raises.
 OUTBOARD_API void handle_signals();
-// Note a driver call on a thread of the core. The end of the process waits for these calls; the
-// wait returns false if a signal ends it.
+// Note a driver call on a thread of the core. The process waits for these calls before it exits;
+// the wait returns false if a signal ends it.
 OUTBOARD_API void begin_own_call() noexcept;
 OUTBOARD_API void end_own_call() noexcept;
-// Start a thread that takes no signals: the host program's handlers expect its own threads. Raise
-// std::system_error if no thread can be started.
+// Start a thread with signals blocked: the host program's handlers expect the program's own
+// threads. Raise std::system_error if no thread can be started.
 OUTBOARD_API std::thread new_thread(std::function<void()> body);
 // Start such a thread, for the life of the process. Return false if no thread can be started.
 OUTBOARD_API bool start_thread(std::function<void()> body);
 bool wait_for_own_calls() noexcept;
-// Stop reporting waits, at the end of the process.
+// Stop reporting waits when the process exits.
 OUTBOARD_API void stop_telling_of_waits();
 }  // namespace detail
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Whether the ranks of a group are about to exchange the same. Gloo ends the process of a rank
-// that receives more than it expects, from a thread of Gloo's where nothing can catch the error.
+// Checks whether the ranks of a group agree on an exchange. If a rank receives more than it
+// expects, Gloo terminates its process, from a Gloo thread where nothing can catch the error.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -13,7 +13,7 @@
 
 namespace outboard {
 
-// What a rank says of its call.
+// A rank's description of its call.
 struct Claim {
   std::string text;  // equal on ranks that agree, and readable
   // Of an all-to-all, the bytes for each rank, then the bytes from each rank.
@@ -21,7 +21,7 @@ struct Claim {
 };
 
 // Compare the claims of all ranks, and raise on each of them if they differ, with an error that
-// names two ranks and their calls. `gloo_mutex` is held while Gloo is called, not while it runs.
+// names two ranks and their calls. `gloo_mutex` is held during calls to Gloo, not while Gloo runs.
 void check_agreement(c10d::Backend& gloo, std::mutex& gloo_mutex, const Claim& claim,
                      std::chrono::milliseconds timeout);
 

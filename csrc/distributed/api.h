@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the bindings need of the collectives beside the backend itself. Includes no headers of c10d.
+// The functions of the collectives that the bindings need, besides the backend itself. Includes no
+// c10d headers.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ struct CollectiveRow {
 OUTBOARD_API std::vector<CollectiveRow> collective_coverage();
 OUTBOARD_API void reset_collective_coverage();
 
-// End the threads of every group and fail the work under way, at the end of the process.
+// End the threads of every group and fail pending work, when the process exits.
 OUTBOARD_API void abort_all_groups() noexcept;
 #else  // a torch without torch.distributed has no groups
 inline std::vector<CollectiveRow> collective_coverage() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The c10d backend of a driver's devices, and of CPU tensors apart from them. Gloo exchanges the
-// data: in the device's own memory if the host reaches it, else through pinned memory. The
-// virtual functions of c10d::Backend change with every minor version of torch; those overridden
-// here are the same in 2.11 to 2.15.
+// The c10d backend for a driver's devices and, separately, for CPU tensors. Gloo exchanges the
+// data: in the device's own memory if the host reaches it, else through pinned memory. The virtual
+// functions of c10d::Backend change with every minor version of torch; those overridden here are
+// the same in 2.11 to 2.15.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -85,7 +85,7 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
     Tensors results;
     std::function<Works(c10d::Backend& gloo, Tensors& in, Tensors& out)> post;
     std::function<void(Tensors& out)> adjust = {};
-    NativePost native = {};  // the same by the driver's own collectives; may be empty
+    NativePost native = {};  // the same call through the driver's own collectives; may be empty
     int peer = -1;           // of a send or a receive
     int root = -1;           // the rank that a collective names
     const char* reduction = "";
@@ -96,7 +96,7 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
   WorkPtr submit(Call call);
   WorkPtr submit(Call call, NativePost native);
   WorkPtr submit_to_any(Call& call);
-  // Do so under the eyes of torch's profilers.
+  // Do the same, recorded by torch's profilers.
   WorkPtr submit_recorded(Call& call);
   WorkPtr submit_native(Call& call);
   WorkPtr defer(Communicator& communicator, Call& call, c10::DeviceIndex device, uint64_t sequence);
@@ -137,8 +137,9 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
   const MakeGloo make_gloo_;
   const c10::intrusive_ptr<c10d::Store> store_;
   const std::shared_ptr<Group> group_;
-  // Of CPU tensors. A thread may exchange them while the program's exchanges device tensors, as a
-  // saver of checkpoints does, so each kind has its own order and its own connections.
+  // For CPU tensors. One thread may exchange CPU tensors, for example to save checkpoints, while
+  // another exchanges device tensors. Each kind therefore has its own order and its own
+  // connections.
   const std::shared_ptr<Group> cpu_group_;
   Unwaited unwaited_;
   using WeakStore = c10::weak_intrusive_ptr<c10d::Store>;

@@ -24,7 +24,7 @@ class GroupFailure {
   std::exception_ptr fail(const char* operation, uint64_t sequence, const std::exception_ptr& cause);
   // End the group for another reason: "it was aborted".
   void end(const std::string& reason);
-  // Return the error of an operation that is under way when the group ends.
+  // Return the error for an operation that is in progress when the group ends.
   std::exception_ptr ended(const char* operation, uint64_t sequence) const;
 
  private:

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The threads of a group and their shared state. It outlives the backend if Gloo
-// cannot be interrupted: an abort leaves a thread behind in its exchange, which
-// ends when Gloo's own timeout does.
+// The threads of a group and their shared state. The state outlives the backend if Gloo cannot be
+// interrupted: an abort leaves a thread in its exchange, which ends with Gloo's own timeout.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -30,20 +29,20 @@ struct Request {
   std::shared_ptr<Staging> staging;
   std::function<Works(c10d::Backend& gloo, Tensors& in, Tensors& out)> post;  // starts the exchange
   std::function<void(Tensors& out)> adjust;  // makes the result from the exchanged data; may be empty
-  std::optional<Claim> claim;  // that ranks compare beforehand
+  std::optional<Claim> claim;  // ranks compare it beforehand
   OwnWorkTimer timer;  // of the exchange, for profilers
   std::chrono::milliseconds timeout{};  // of point-to-point operations and claims; collectives have it in their options
 };
 
-// Return true if a stream may wait for what this thread exchanges. Threads come in another order on
-// each rank, and streams that wait for each other's groups would wait for ever. So streams wait for
-// one thread, which made the first of the living groups, and for backward passes. Other threads
-// wait themselves.
+// Return true if a stream may wait for this thread's exchanges. The order of threads differs
+// between ranks, and streams that wait for each other's groups would deadlock. Streams therefore
+// wait only for one thread, the one that created the first living group, and for backward passes.
+// Other threads wait themselves.
 bool may_wait_in_streams() noexcept;
 
-// How to end a thread that is within an exchange with Gloo, which cannot be interrupted. The caller
-// waits for it, or leaves it to end by itself. At the end of the process it keeps what it holds,
-// because freeing a tensor may need Python.
+// How to end a thread during an exchange with Gloo, which cannot be interrupted. The caller waits
+// for the thread, or leaves it to end by itself. When the process exits, the thread keeps its
+// tensors, because freeing a tensor may need Python.
 enum class Ending : uint8_t { Wait, Leave, LeaveAtExit };
 
 // A thread that takes requests in order. The first request starts it. Not copied; thread-safe.
@@ -85,21 +84,21 @@ class Group : public std::enable_shared_from_this<Group> {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  // Submit a request. Everything except sends and receives goes through one queue in the order
-  // of the calls, including CPU tensors and barriers: ranks meet in Gloo in the order of their
-  // programs. Sends and receives have another queue, because a peer may need this rank's
-  // receive before it joins a collective.
+  // Submit a request. Everything except sends and receives goes through one queue in call order,
+  // including CPU tensors and barriers, so that ranks meet in Gloo in program order. Sends and
+  // receives have another queue, because a peer may need this rank's receive before it joins a
+  // collective.
   void submit(std::shared_ptr<Request> request, bool is_point_to_point);
   // Wait for the submitted requests; receives without a sender are cancelled. Later calls raise.
   void shut_down();
   // Fail the submitted requests, without waiting for Gloo.
   void abort(const std::string& reason, Ending ending = Ending::Leave);
-  // Return true in a forked child, which has none of the threads.
+  // Return true in a forked child, which does not have the threads.
   bool is_forked() const noexcept;
   void forget() noexcept;  // in the forked child
 
   c10d::Backend& gloo() noexcept { return *gloo_; }
-  // A mutex that is held while Gloo is called, and never during a wait for it.
+  // A mutex held during calls to Gloo, but never while waiting for Gloo.
   std::mutex& gloo_mutex() noexcept { return gloo_mutex_; }
   GroupFailure& failure() noexcept { return failure_; }
   // The number of the last collective, the same on each rank. Sends and receives have none.
@@ -124,7 +123,7 @@ class Group : public std::enable_shared_from_this<Group> {
   const c10::intrusive_ptr<c10d::Backend> gloo_;
   GroupFailure failure_;
   std::atomic<uint64_t> sequence_{0};
-  const int process_;  // that starts the threads
+  const int process_;  // the process that starts the threads
   const std::shared_ptr<Waiters> waiters_ = std::make_shared<Waiters>();
   std::unique_ptr<NativeGroup> native_;  // set before the group is shared
   std::mutex gloo_mutex_;

@@ -10,12 +10,12 @@
 
 namespace outboard {
 
-// How Gloo, which knows only CPU memory, reaches the tensors of a call.
+// How Gloo, which supports only CPU memory, accesses the tensors of a call.
 enum class Place : uint8_t {
   Cpu,     // CPU tensors
-  Host,    // the host reaches the device's memory: no copies
+  Host,    // the host can access the device's memory: no copies
   Staged,  // through pinned memory, copied in a stream
-  Native,  // not at all: the driver's own collectives exchange in a stream
+  Native,  // without Gloo: the driver's own collectives exchange in a stream
 };
 
 struct Kind {
@@ -23,7 +23,7 @@ struct Kind {
   const char* name;   // "all_reduce", for messages
   const char* op;     // "c10d::allreduce_", for coverage()
   const char* title;  // for profilers and reports of long waits
-  const char* record;  // what torch's own backends call it in profiles
+  const char* record;  // the name that torch's own backends use in profiles
   mutable std::atomic<uint64_t> host{0};
   mutable std::atomic<uint64_t> staged{0};
   mutable std::atomic<uint64_t> native{0};

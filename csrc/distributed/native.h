@@ -25,27 +25,27 @@
 
 namespace outboard {
 
-// Return what an entry of the driver's collectives says of its failure.
+// Return the description of a failure of the driver's collectives.
 std::string describe_entry(const char* entry, ob_status status);
-// Raise a DistBackendError that says so.
+// Raise a DistBackendError with that description.
 [[noreturn]] void raise_entry(const char* entry, ob_status status);
 // Queue the calls since the thread's group_begin. The driver may wait for peers.
 ob_status end_native_group();
 
-// Kind, reduction and dtype of a part, by which a driver decides whether it does it.
+// Kind, reduction and dtype of a part, from which a driver decides whether it supports the part.
 using NativeForm = std::tuple<int32_t, int32_t, int32_t>;
 
-// One rank's end of the whole group, or of a pair's one direction.
+// One rank's end of the whole group, or of one direction between a pair of ranks.
 struct Communicator {
   uint64_t handle = 0;
   std::string name;  // the same on each of its ranks
   int rank = 0;
   int size = 0;
-  std::mutex mutex;  // held while the driver queues on it: the ranks' calls have one order
-  std::map<NativeForm, bool> does;  // what the driver has answered so far; guarded by mutex
+  std::mutex mutex;  // held while the driver queues on it: calls have one order
+  std::map<NativeForm, bool> does;  // the driver's answers so far; guarded by mutex
 };
 
-// What is known of a call beside its tensors.
+// Data about a call, besides its tensors.
 struct NativeCallInfo {
   const Kind& kind;
   uint64_t sequence;
@@ -53,7 +53,7 @@ struct NativeCallInfo {
   uint64_t bytes;
 };
 
-// Parts that a graph queues as one in each replay.
+// Parts that a graph queues together in each replay.
 struct NativeParts {
   std::vector<ob_collective> list;
   bool is_grouped;
@@ -74,11 +74,11 @@ class NativeCall {
 
   int rank() const noexcept { return communicator_.rank; }
   int size() const noexcept { return communicator_.size; }
-  // Queue one part; nothing for no elements. Return false if the driver does not do
-  // it, before anything is queued.
+  // Queue one part, or nothing if it has no elements. Return false, before anything is queued, if
+  // the driver does not support it.
   bool add(ob_collective part);
   bool add(int32_t kind, const at::Tensor& src, const at::Tensor& dst, int root = 0);
-  // Queue all parts between the two as one.
+  // Queue all parts between begin() and end() together.
   void begin();
   void end();
 
@@ -116,21 +116,21 @@ class NativeGroup {
   NativeGroup(const NativeGroup&) = delete;
   NativeGroup& operator=(const NativeGroup&) = delete;
 
-  // Return false once a rank's library was found absent.
+  // Return false once a rank's library was found to be missing.
   bool is_usable() const noexcept { return !is_unavailable_.load(); }
-  // Return the communicator of all ranks, or of the sends to (`sends`) or receives from a peer.
-  // The first call joins, and waits for the other ranks. Return null if the driver's library is
-  // absent, which all ranks learn alike.
+  // Return the communicator of all ranks, or of the sends to (`sends`) or receives from a peer. The
+  // first call joins, and waits for the other ranks. Return null if the driver's library is missing
+  // on any rank; all ranks then return null.
   Communicator* communicator(c10::DeviceIndex device, int peer, bool sends, std::chrono::milliseconds timeout);
   // Queue a call, or capture it in a graph, which then holds `owner`, the owner of this object.
-  // Return false if the driver does not do it. Raise DistBackendError if it fails.
+  // Return false if the driver does not support the call. Raise DistBackendError if it fails.
   bool post(Communicator& communicator, const NativePost& post, Staging& staging, const NativeCallInfo& info,
             const std::shared_ptr<const void>& owner);
-  // Queue and watch what a graph has captured.
+  // Queue and watch the call that a graph captured.
   void replay(Communicator& communicator, const NativeParts& parts, const NativeCallInfo& info, Stream& stream);
-  // Queue sends and receives as one, and watch them.
+  // Queue sends and receives together, and watch them.
   void post_together(const std::vector<NativeDeferred>& all, std::chrono::milliseconds timeout);
-  // Complete the work once its stream has passed it, or with an error.
+  // Complete the work once its stream has reached it, or with an error.
   void watch(c10::intrusive_ptr<DistributedWork> work, std::shared_ptr<Staging> staging,
              std::chrono::milliseconds timeout);
 
@@ -153,7 +153,7 @@ class NativeGroup {
     uint64_t sequence;
     std::chrono::milliseconds timeout;
     Clock::time_point deadline;
-    std::exception_ptr error;  // with which the watcher has ended it
+    std::exception_ptr error;  // the error with which the watcher ended the call
   };
   class Entry;
   void guarded(const Kind& kind, uint64_t sequence, std::chrono::milliseconds timeout,
@@ -192,7 +192,7 @@ class NativeGroup {
   bool is_aborted_ = false;
 };
 
-// What each collective queues.
+// The calls that each collective queues.
 namespace native {
 NativePost broadcast(int root);
 NativePost all_reduce(int32_t reduce, double scale);

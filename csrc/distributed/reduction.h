@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reductions in the form that Gloo supports. Missing ones are built from those it has.
+// Reductions in the form that Gloo supports. Missing reductions are built from supported ones.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,8 +19,7 @@ class Reduction {
   at::Tensor view(const at::Tensor& tensor) const;
   // Compute the result from a sum, in place: AVG divides, PREMUL_SUM multiplies.
   void adjust(const at::Tensor& tensor) const;
-  // Return the reduction as an OB_REDUCE_ value, which computes the whole
-  // result; -1 if drivers don't have it.
+  // Return the OB_REDUCE_ value that computes the whole result, or -1 if drivers have none.
   int32_t native() const noexcept;
   double scale() const noexcept { return number_; }  // of OB_REDUCE_PREMUL_SUM
   bool adjusts() const noexcept { return adjustment_ != Adjustment::None; }

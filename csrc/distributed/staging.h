@@ -21,10 +21,10 @@ namespace outboard {
 
 using Tensors = std::vector<at::Tensor>;
 
-// The streams of a call; all null for CPU tensors. `in` and `out` are the current stream for a
-// call that is waited for at once. Otherwise they are two of the group's own, so that a result
-// never waits behind the next call's tensors. Sends and receives have two for each peer and
-// direction, which may come in any order.
+// The streams of a call; all null for CPU tensors. For a synchronous call, `in` and `out` are the
+// current stream. Otherwise, they are two of the group's own streams, so that a result never waits
+// for the next call's tensors. Sends and receives have two streams per peer and direction, because
+// they may come in any order.
 struct CallStreams {
   Stream* current = nullptr;
   Stream* in = nullptr;
@@ -33,10 +33,10 @@ struct CallStreams {
 
 class Staging {
  public:
-  // The results have come to the device.
+  // The results have arrived on the device.
   struct Done {
     Event event;                         // after finish() or queue_results()
-    std::atomic<bool> is_joined{false};  // a stream of the caller's waits for them
+    std::atomic<bool> is_joined{false};  // one of the caller's streams waits for them
   };
   // Queue what precedes the exchange, on the caller's thread. `is_in_place`:
   // `written` are the tensors read.
@@ -47,17 +47,17 @@ class Staging {
 
   Place place() const noexcept { return place_; }
 
-  // Of a barrier: let wait_until_ready() wait also for what these streams have got by then, the
-  // results of the collectives before it.
+  // For a barrier: make wait_until_ready() also wait for the work queued on these streams by then,
+  // which are the results of earlier collectives.
   void follow(std::vector<Stream*> streams) { followed_ = std::move(streams); }
 
   // Return true if the stream waits for the exchange. Otherwise a thread does, before it
   // queues what needs the results.
   bool is_streamed() const noexcept { return exchanged_.has_value() || place_ == Place::Native; }
-  // Return true if wait() blocks the caller all the same: see may_wait_in_streams().
+  // Return true if wait() blocks the caller anyway: see may_wait_in_streams().
   bool blocks_caller() const noexcept { return !may_stream_ && place_ == Place::Native && !is_captured_; }
-  // Queue the wait for the exchange and what follows it, on the caller's thread, once a
-  // thread of the group has the request: a copy that blocks then ends. `name` is the
+  // Queue the wait for the exchange and the work after it, on the caller's thread. Call it once a
+  // thread of the group has the request, so that a blocking copy can end. `name` is the
   // collective's. Only if is_streamed().
   void queue_results(const char* name);
 
@@ -68,8 +68,8 @@ class Staging {
   Tensors& out() noexcept { return is_in_place_ ? in_ : out_; }
   // Copy the results to the device, or queue the copy, unless it is queued.
   void finish();
-  // End the exchange, with an error if it is not null: the stream goes on.
-  // Only the first call has an effect.
+  // End the exchange, with an error if it is not null, so that the stream continues. Only the first
+  // call has an effect.
   void release(const std::exception_ptr& error);
 
   // Make the caller's stream wait for the results, after finish() or queue_results(). Thread-safe.
@@ -83,9 +83,9 @@ class Staging {
   bool is_captured() const noexcept { return is_captured_; }
   uint64_t bytes() const;  // of this rank's tensors
 
-  // Tell the stream sanitizer of the accesses, before queue_results(). `op` is the collective's.
+  // Report the accesses to the stream sanitizer, before queue_results(). `op` is the collective's.
   void observe(const char* op) const;
-  // Tell it that the host has waited for the exchange, if no stream does.
+  // Report to the sanitizer that the host has waited for the exchange, if no stream does.
   void observe_wait() const;
 
  private:
@@ -104,7 +104,7 @@ class Staging {
   bool is_ready_ = false;
   std::optional<HostEvent> exchanged_;
   std::mutex mutex_;  // guards join
-  Tensors read_, written_;          // of the device, or the CPU's own
+  Tensors read_, written_;          // on the device, or the CPU's own
   Tensors read_views_, out_views_;  // the same memory for the host; not of Place::Staged
   Tensors in_, out_;                // Gloo's tensors, or contiguous ones for the driver's collectives
   WorkPlace queued_at_;             // of Place::Native

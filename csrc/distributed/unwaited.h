@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Results of a group's collectives that a later one reads before anybody has waited for them. A
-// library whose collectives share one stream runs such calls in order; here the copies in and the
-// copies out have a stream each.
+// Results of a group's collectives that a later collective reads before anything has waited for
+// them. A library whose collectives share one stream runs such calls in order; here, copies in and
+// copies out have separate streams.
 #pragma once
 
 #include <ATen/core/Tensor.h>

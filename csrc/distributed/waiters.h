@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Threads that wait: for a peer's half of a send or a receive, which may come in any order, and for
+// Threads that wait for a peer's half of a send or receive, which may come in any order, and for
 // users' callbacks. Each task starts at once, so the number of threads is the largest number of
 // tasks that ran at the same time.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace outboard {
 
-// Start a thread that takes no signals, which belong to the host program.
+// Start a thread with signals blocked, because signals belong to the host program.
 std::thread start_group_thread(const char* name, std::function<void()> body);
 
 // Thread-safe.
@@ -27,13 +27,14 @@ class Waiters {
 
   // Run a task, which must not throw.
   void run(std::function<void()> task);
-  // Wait for all tasks and end the threads. Called on one of them, only ask them to end.
+  // Wait for all tasks and end the threads. If called on one of the threads, only request their
+  // end.
   void stop();
-  // Forget the threads in a forked child, which has none of them.
+  // Forget the threads in a forked child, where they do not exist.
   void forget() noexcept;
 
  private:
-  // Outlives this object in a thread that has dropped the last reference to it.
+  // Outlives this object on a thread that dropped the last reference to it.
   struct State {
     std::mutex mutex;
     std::condition_variable changed;

@@ -13,9 +13,9 @@
 
 namespace outboard {
 
-// A call's work. wait() makes the current stream wait for the results. If streams of the driver
-// cannot wait for the host, or with a timeout, it blocks the caller until the exchange is over, as
-// Gloo's own does for every device.
+// A call's work. wait() makes the current stream wait for the results. If the driver's streams
+// cannot wait for the host, or if there is a timeout, wait() blocks the caller until the exchange
+// is over, as Gloo's own wait() does for every device.
 class DistributedWork final : public c10d::Work {
  public:
   DistributedWork(int rank, const Kind& kind, uint64_t sequence, std::shared_ptr<Staging> staging, Tensors results,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The result of a capture: all that a replay needs and must keep alive.
+// The result of a capture: everything that a replay needs and must keep alive.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -16,7 +16,7 @@
 
 namespace outboard::graph {
 
-// Adjacent host commands, which become one host callback of a replay.
+// Adjacent host commands, which become a single host callback in a replay.
 struct HostBatch {
   std::vector<std::unique_ptr<HostCommand>> commands;
 };
@@ -43,14 +43,14 @@ struct PoolUse {
 struct Body {
   Stream* stream = nullptr;  // that the capture began on
   bool is_native = false;
-  std::vector<Step> steps;  // in an order in which they may run one by one
+  std::vector<Step> steps;  // in an order in which they may run one after the other
   // Of a native graph: the commands that the driver's host callbacks call, and the graph's handles.
   std::deque<std::unique_ptr<HostCommand>> host_commands;
   WorkPlace replaying;  // written and read in stream order
   uint64_t graph = 0;
   uint64_t executable = 0;
 
-  std::vector<std::shared_ptr<GraphRecord>> records;  // of a native graph's kernels that check, one a device
+  std::vector<std::shared_ptr<GraphRecord>> records;  // of a native graph's checking kernels, one per device
 
   std::vector<RandomUse> random;
   std::vector<std::shared_ptr<const void>> kept;
@@ -61,10 +61,10 @@ struct Body {
   Body* next_idle = nullptr;  // of the retired bodies
 };
 
-// Free a body, once its replays are done, on a thread that may call the driver. Never fails.
+// Free a body once its replays are done, on a thread that may call the driver. Never fails.
 void retire(std::unique_ptr<Body> body) noexcept;
-// Free the retired bodies that are done, or all of them with Wait. Call it with no lock held. A
-// body whose state a failure leaves unknown stays.
+// Free the retired bodies that are done, or all of them with Wait. Call it with no lock held. If a
+// failure leaves the state of a body unknown, the body is kept.
 void free_retired(memory::Effort effort);
 // Free the body at once. No replay may be under way.
 void free_body(std::unique_ptr<Body> body);

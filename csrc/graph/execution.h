@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The replays of a graph that may be under way. A stream is noted before anything is
-// queued on it, and removed when all its queued work is done. If anything raises in
-// between, the body is not freed early.
+// The replays of a graph that may be running. A stream is registered before anything is queued on
+// it, and removed when all of its queued work is done. If anything raises in between, the body is
+// not freed early.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,7 @@ class Execution {
   // Call it after the last step. Makes `stream` wait for all work queued on the other streams.
   void end(Stream& stream);
 
-  // Wait for the replays. Return false if that is impossible. Store a failure in *out_error.
+  // Wait for the replays. Return false if they cannot be waited for. Store a failure in *out_error.
   bool wait(std::exception_ptr* out_error) noexcept;
 
   bool is_idle() const noexcept { return uses_.empty(); }

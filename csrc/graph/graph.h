@@ -27,28 +27,30 @@ class OUTBOARD_API Graph {
   // With keep_graph, a native graph is instantiated by `instantiate` or the first replay,
   // not at the end of the capture.
   explicit Graph(bool keep_graph = false);
-  // Calls no driver entry. A replay under way ends before its body is freed. If the driver captures
-  // and the capture was not ended, by `abandon` at least, the next call on its stream raises.
+  // Calls no driver entry. A running replay ends before its body is freed. If the driver is
+  // capturing and the capture was not ended (at least by `abandon`), the next call on its stream
+  // raises.
   ~Graph();
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  // Capture later work of the current device's current stream, which must not be its
-  // default stream, and of streams that wait for its events. Their allocations come from
-  // `pool`; {0, 0} makes a new pool. Raise CaptureError if the stream captures already, or
-  // if the graph already holds a capture.
+  // Capture subsequent work of the current device's current stream, which must not be the default
+  // stream, and of streams that wait for its events. Their allocations come from `pool`; {0, 0}
+  // makes a new pool. Raise CaptureError if the stream captures already, or if the graph already
+  // holds a capture.
   void capture_begin(c10::MempoolId_t pool = {0, 0}, CaptureMode mode = CaptureMode::Default);
-  // End the capture. If something could not be captured, raise CaptureError, and there is no graph.
-  // Raise it also if the current stream is not the capture's; the capture then continues.
+  // End the capture. If something could not be captured, raise CaptureError; there is no graph
+  // then. Also raise CaptureError if the current stream is not the capture's; the capture then
+  // continues.
   void capture_end();
   void instantiate();
   // Queue the work on the current stream of the graph's device. If this raises, part of the work
-  // may be queued, and the next replay runs behind it.
+  // may be queued, and the next replay runs after it.
   void replay();
-  // Wait for the last replay, and drop the graph or the capture. A failure of the replay's work is
-  // left to the next wait for its stream.
+  // Wait for the last replay, and drop the graph or the capture. The next wait for the replay's
+  // stream raises failures of its work.
   void reset();
-  // End the capture, if one is under way, without a result.
+  // End the current capture, if there is one, without a result.
   void abandon();
   c10::MempoolId_t pool() const;
   bool is_captured() const noexcept { return body_ != nullptr; }
@@ -64,7 +66,7 @@ class OUTBOARD_API Graph {
   uint64_t capture_id_ = 0;
 };
 
-// Free dropped graphs that have no replay under way. Raise the driver's errors.
+// Free dropped graphs without a running replay. Raise the driver's errors.
 OUTBOARD_API void free_retired_graphs();
 // Wait for the replays of all dropped graphs and free them.
 OUTBOARD_API void reclaim_graphs();

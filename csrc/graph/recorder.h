@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The capture that csrc/core reports to. It writes one list of steps in the order of the calls, in
-// which all steps may run one by one whatever their streams were. Vector clocks over the streams
-// decide whether all work was joined to the stream that the capture began on.
+// The capture that csrc/core reports to. It writes one list of steps in call order, in which the
+// steps may run one after the other, whatever their streams were. Vector clocks over the streams
+// show whether all work was joined to the stream on which the capture began.
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,7 @@ class Recorder final : public Capture {
   // End the capture without a result. Raise only the driver's errors, and only for a
   // capture that has not failed before.
   void abort();
-  // End the capture from a destructor, which calls no driver entry. If the driver captures, the
+  // End the capture from a destructor, without calling a driver entry. If the driver captures, the
   // next call on the capture's streams ends its capture with an error.
   void drop() noexcept;
 
@@ -54,7 +54,7 @@ class Recorder final : public Capture {
   struct Participant {
     Stream* stream;
     uint64_t ticks = 0;  // work so far
-    std::vector<uint64_t> seen;  // how much of each participant's work lies before the next work on this stream
+    std::vector<uint64_t> seen;  // per participant: its work before the next work on this stream
   };
 
   static Recorder& take();
@@ -62,7 +62,7 @@ class Recorder final : public Capture {
   void open(Stream& stream, std::unique_ptr<Body> body, Mode mode);
   void start(Stream& stream);
 
-  // Call each with the lock held. They release it before they raise.
+  // Call these functions with the lock held. They release the lock before they raise.
   void end_dropped(Lock& lock);
   void check_active(Lock& lock);
   Participant& participant(Lock& lock, Stream& stream);
@@ -77,9 +77,9 @@ class Recorder final : public Capture {
   std::atomic<uint64_t> id_{0};  // of the capture under way, 0 if there is none
   std::atomic<bool> is_native_{false};
   std::atomic<uint64_t> commands_{0};
-  bool is_begun_ = false;  // the driver's capture was begun, by the capturing thread
+  bool is_begun_ = false;  // the capturing thread began the driver's capture
   bool is_dropped_ = false;  // its graph was destroyed
-  bool is_ending_ = false;  // it records nothing more; its streams belong to it until the driver has ended the capture
+  bool is_ending_ = false;  // it records nothing more; its streams are its own until the end
   Mode mode_ = Mode::Default;
   std::thread::id thread_;
   std::string cause_;  // why the capture has failed; "" if it has not

@@ -13,8 +13,8 @@ namespace outboard {
 // thread. Generated code passes on only the text.
 class OUTBOARD_API CompiledErrors {
  public:
-  // `secure`, if given, is called where an exception is caught, to save state that the
-  // exception itself does not hold.
+  // `secure`, if given, is called when an exception is caught, to save state that the exception
+  // itself does not contain.
   explicit CompiledErrors(void (*secure)() = nullptr);
   ~CompiledErrors();
   CompiledErrors(const CompiledErrors&) = delete;
@@ -30,8 +30,8 @@ class OUTBOARD_API CompiledErrors {
   CompiledErrors* outer_;
 };
 
-// A scope in which generated code on its thread finds the streams that
-// the compiled function was given.
+// A scope in which generated code on the thread can access the streams passed to the compiled
+// function.
 class OUTBOARD_API CompiledStreams {
  public:
   explicit CompiledStreams(std::vector<Stream*> streams);

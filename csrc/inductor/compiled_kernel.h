@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Launch kernels that a compiler generated: in C++ for memory that the host can
-// reach, or in the driver's language.
+// Launches kernels that a compiler generated, in C++ for memory that the host can access, or in the
+// driver's language.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,7 @@
 
 namespace outboard {
 
-// A kernel's own entry. Each argument is one word, which holds an address or the bits of a number.
+// A kernel's own entry point. Each argument is one word with an address or the bits of a number.
 using CompiledEntry = void (*)(const uint64_t* arguments);
 
 // An entry on the host, or a program of the device. Never freed: queued launches and graphs refer
@@ -41,11 +41,11 @@ struct CompiledArgument {
 
 // Queue the kernel on the current stream of its tensors' device: as host work, or as a driver
 // launch. The first launch on a device waits for the compiler. While the stream captures, the
-// launch becomes a step of the graph. A CPU tensor of one element that the kernel reads is read
-// now. Memory of another stream's pool is recorded as in use on this stream, because the authors
-// of compiled code cannot do it.
+// launch becomes a step of the graph. A one-element CPU tensor that the kernel reads is read
+// immediately. Memory from another stream's pool is recorded as used on this stream, because the
+// authors of compiled code cannot do so.
 //
-// Raise ValueError for tensors of several devices or of none, and for other CPU tensors. Raise
+// Raise ValueError for tensors on several devices or none, and for other CPU tensors. Raise
 // NotSupportedError if a kernel on the host needs memory that the host cannot reach. An exception
 // in such a kernel is raised at the next wait for the stream, with the kernel's name. A failure of
 // a driver launch is raised where the driver reports it.

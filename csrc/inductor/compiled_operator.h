@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators as the C++ of torch.compile calls them: untyped arguments take the
-// types of the operator's schema.
+// Operators as called by torch.compile's C++: untyped arguments are converted to the types in the
+// operator's schema.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -33,12 +33,12 @@ enum class ArgumentKind : char {
 
 struct ArgumentKindInfo {
   ArgumentKind kind;
-  const char* type;  // among the types of a program in Python (codegen/program.py); those of pointers end alike
+  const char* type;  // type name in Python's programs (codegen/program.py); pointer types end alike
   const char* meaning;
   uint8_t bytes;  // of a number that the kernel takes by value, else 0
   bool is_pointer;
   bool is_integer;  // formulas read it
-  bool is_passed;  // calls pass a value, as a word
+  bool is_passed;  // calls pass a value as a word
   bool is_on_host;  // entries on the host take it
 };
 
@@ -59,7 +59,7 @@ inline constexpr std::array kArgumentKinds{
     ArgumentKindInfo{ArgumentKind::Record, "record", "the record of failures", 0, false, false, false, false},
 };
 
-// Places in the table, by letter.
+// Positions in the table, by letter.
 inline constexpr auto kPlacesOfKinds = [] {
   std::array<uint8_t, 128> places{};
   for (size_t i = 0; i < kArgumentKinds.size(); ++i) {
@@ -68,7 +68,7 @@ inline constexpr auto kPlacesOfKinds = [] {
   return places;
 }();
 
-// Return what the table says of a kind.
+// Return the table's entry for a kind.
 constexpr const ArgumentKindInfo& info_of(ArgumentKind kind) {
   return kArgumentKinds[kPlacesOfKinds[static_cast<size_t>(kind)]];
 }
@@ -80,8 +80,8 @@ constexpr bool takes_tensor(ArgumentKind kind) {
 
 using ArgumentKinds = std::vector<ArgumentKind>;
 
-// Read a letter for each argument. Raise ValueError, which lists the letters, for another one, and
-// for one that entries on the host do not take if `is_on_host`.
+// Parse one letter per argument. Raise ValueError, which lists the letters, for any other letter.
+// With `is_on_host`, also raise for a letter that host entry points do not take.
 OUTBOARD_API ArgumentKinds read_kinds(const std::string& kernel, std::string_view letters, bool is_on_host = false);
 
 // Return the letters, for messages.

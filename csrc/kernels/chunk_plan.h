@@ -59,8 +59,8 @@ struct ChunkJoin {
 };
 
 struct OUTBOARD_API ChunkPlan {
-  // Read a plan; `kernels` has the arguments of each kernel. Raise ValueError with the reason for a
-  // text that is no such plan, or that does not fit the kernels.
+  // Read a plan; `kernels` has the arguments of each kernel. Raise ValueError, with the reason, for
+  // a text that is not such a plan or does not fit the kernels.
   ChunkPlan(std::string_view text, c10::ArrayRef<ArgumentKinds> kernels);
 
   std::vector<ChunkSource> columns;

@@ -23,14 +23,14 @@
 
 namespace outboard::kernels {
 
-// Formulas over the arguments' numbers: a2 is the third argument, which must be an integer.
+// Formulas over the arguments: a2 is the third argument, which must be an integer.
 struct Geometry {
   std::array<std::string, 3> grid;  // blocks
   std::array<std::string, 3> block;  // threads of a block
   std::string local_bytes;  // dynamic local (shared) memory of a block
 };
 
-// A geometry with its formulas computed.
+// The evaluated formulas of a geometry.
 struct LaunchSizes {
   uint32_t grid[3];
   uint32_t block[3];
@@ -39,8 +39,8 @@ struct LaunchSizes {
 
 class OUTBOARD_API DeviceKernel {
  public:
-  // Create a kernel. `arguments` has a letter for each argument (kernels/argument_kind.h). A kernel
-  // that checks has a record among them, through which it reports a failure.
+  // Create a kernel. `arguments` has a letter for each argument (kernels/argument_kind.h). A
+  // checking kernel has a record among its arguments, through which it reports a failure.
   //
   // `checks` describes each check, by its number: "index" and the operator's name, or
   // "assert" and a message. Raise ValueError for other letters and checks, for checks without
@@ -50,15 +50,15 @@ class OUTBOARD_API DeviceKernel {
 
   const std::string& name() const noexcept { return kernel_.name(); }
   const ArgumentKinds& arguments() const noexcept { return arguments_; }
-  const ArgumentKinds& passed() const noexcept { return passed_; }  // of the arguments, those that calls pass
+  const ArgumentKinds& passed() const noexcept { return passed_; }  // the arguments that calls pass
 
-  // Build the program for the device, if it was not built yet. Waits for the compiler.
+  // Build the program for the device, unless it is already built. Waits for the compiler.
   void build(c10::DeviceIndex device) const { static_cast<void>(kernel_.handle(device)); }
-  // As of ProgramKernel.
+  // See ProgramKernel.
   bool was_refused(c10::DeviceIndex device) const { return kernel_.was_refused(device); }
   void note_refused(c10::DeviceIndex device) const { kernel_.note_refused(device); }
-  // Begin to build it on the pool. Launches are queued meanwhile, if kernels/builds.h allows it.
-  // Return false if there is no pool.
+  // Start building the program on the pool. Launches are queued meanwhile, if kernels/builds.h
+  // allows it. Return false if there is no pool.
   bool start(c10::DeviceIndex device, const std::function<void()>& on_refusal) const {
     return kernel_.start(device, on_refusal);
   }
@@ -69,8 +69,8 @@ class OUTBOARD_API DeviceKernel {
   // bits, and if the driver refuses it.
   void launch(Stream& stream, c10::ArrayRef<uint64_t> words) const { launch(stream, words, sizes(words)); }
 
-  // Do the same in two parts: compute what depends on the integers alone
-  // (addresses are not read), and launch.
+  // The same in two steps: compute the sizes, which depend only on integers (addresses are not
+  // read), then launch.
   LaunchSizes sizes(c10::ArrayRef<uint64_t> words) const;
   void launch(Stream& stream, c10::ArrayRef<uint64_t> words, const LaunchSizes& sizes) const;
 
@@ -88,8 +88,8 @@ class OUTBOARD_API DeviceKernel {
   ArgumentKinds passed_;
   bool has_local_argument_ = false;
   bool follows_addresses_ = false;
-  size_t record_ = kNoRecord;  // its place among the arguments
-  size_t taken_ = 0;  // arguments that the kernel takes, the record counted once
+  size_t record_ = kNoRecord;  // its position among the arguments
+  size_t taken_ = 0;  // number of arguments that the kernel takes; the record counts once
   uint32_t checked_kernel_ = 0;  // the number of its checks, if it has a record
   std::array<Expression, 3> grid_;
   std::array<Expression, 3> block_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Element types by torch's names.
+// Dtypes by torch's names.
 #pragma once
 
 #include <c10/core/ScalarType.h>

@@ -20,7 +20,7 @@ namespace outboard::kernels {
 
 class OUTBOARD_API Expression {
  public:
-  // Raise ValueError for a text that is no formula.
+  // Raise ValueError if the text is not a formula.
   explicit Expression(const std::string& text);
 
   // Return the result. Raise ValueError for a division by zero and for a result beyond 64 bits.

@@ -95,20 +95,20 @@ struct PlanReturn {
 
 class OUTBOARD_API Plan {
  public:
-  // Read a plan. `kernels` has the arguments of each kernel that calls pass. Raise ValueError with
-  // the line and the reason for a text that is no plan.
+  // Read a plan. `kernels` has the arguments of each kernel that calls pass. Raise ValueError, with
+  // the line and the reason, if the text is not a plan.
   Plan(std::string_view text, c10::ArrayRef<ArgumentKinds> kernels);
 
   const std::vector<PlanValue>& values() const noexcept { return values_; }
   const std::vector<PlanStep>& steps() const noexcept { return steps_; }
   const std::vector<PlanReturn>& returns() const noexcept { return returns_; }
 
-  // Return true if the plan serves a call with these values. Return false
-  // if a guard cannot be computed.
+  // Return true if the plan serves a call with these values. Return false if a guard cannot be
+  // evaluated.
   bool holds(c10::ArrayRef<int64_t> values) const;
 
-  // Return the values of all formulas: of the steps in order, then of the results. Raise ValueError
-  // for a formula that cannot be computed.
+  // Return the values of all formulas, first the steps' in order, then the results'. Raise
+  // ValueError for a formula that cannot be evaluated.
   std::vector<int64_t> numbers(c10::ArrayRef<int64_t> values) const;
 
  private:

@@ -25,8 +25,9 @@ struct ProgramText {
   std::string language;  // a language that the driver builds: "opencl_c", "ptx", …
   std::string code;
   std::string options;
-  // What a pack has for the device, in the language OB_LANGUAGE_BINARY; "" if there is none. It is
-  // not part of the text's identity: the text is built if the driver does not take these bytes.
+  // The program for the device from a pack, in the language OB_LANGUAGE_BINARY; "" if there is
+  // none. It is not part of the program's identity: if the driver does not accept these bytes, the
+  // text is built.
   std::string binary = {};
 };
 
@@ -36,47 +37,47 @@ class OUTBOARD_API ProgramRefused : public c10::ValueError {
   using c10::ValueError::ValueError;
 };
 
-// The compiler has not ended within the limit, so that the call goes to the next provider. Nobody
-// remembers that: a later build may end.
+// The compiler did not finish within the limit, so the call goes to the next provider. This is not
+// stored, because a later build may finish.
 class OUTBOARD_API ProgramHangs final : public ProgramRefused {
   using ProgramRefused::ProgramRefused;
 };
-// Set the limit; five minutes at first.
+// Set the limit; five minutes by default.
 OUTBOARD_API void set_build_limit(std::chrono::milliseconds limit) noexcept;
 
-// Return the driver's handle of a program's kernel by name, valid as long as the process. The first
-// call for a device and a text waits for the compiler; concurrent calls wait for it. After a failed
-// build the next call builds again.
+// Return the driver's handle of a program's kernel by name, valid for the life of the process. The
+// first call for a device and a text waits for the compiler; concurrent calls wait for the first.
+// After a failed build, the next call builds again.
 //
 // Raise NotSupportedError if the driver builds no programs, ProgramRefused if it refuses this
-// program, and ProgramHangs. The error has the build log and `name`, which the author of the kernel
+// program, and ProgramHangs. The error contains the build log and `name`, which the kernel's author
 // knows.
 OUTBOARD_API uint64_t find_kernel(c10::DeviceIndex device, const ProgramText& program, const std::string& entry,
                                   const std::string& name);
 
 class BegunBuild;
 
-// A kernel of a program on each device. It is built for a device at the
-// first request for its handle there.
+// A program's kernel on each device. It is built for a device when its handle there is first
+// requested.
 class OUTBOARD_API ProgramKernel {
  public:
   ProgramKernel(const std::string& name, ProgramText program, std::string entry);
 
   const std::string& name() const noexcept { return name_; }  // lives as long as the process
-  // As find_kernel.
+  // See find_kernel.
   uint64_t handle(c10::DeviceIndex device) const;
-  // Return the handle, or 0 if it is not built for the device.
+  // Return the handle, or 0 if the kernel is not built for the device.
   uint64_t known(c10::DeviceIndex device) const noexcept {
     return handles_[static_cast<size_t>(device)].load(std::memory_order_acquire);
   }
-  // Return true if the driver is known to refuse the program, in an earlier process too.
+  // Return true if the driver is known to refuse the program, in this or an earlier process.
   bool was_refused(c10::DeviceIndex device) const;
-  // Note that the driver has refused it, for a caller that waited.
+  // Note that the driver refused the program, for a caller that waited.
   void note_refused(c10::DeviceIndex device) const;
-  // Begin a build on the pool, unless the kernel is known or being built; see kernels/builds.h.
+  // Start a build on the pool, unless the kernel is known or being built; see kernels/builds.h.
   // Return false if there is no pool.
   bool start(c10::DeviceIndex device, const std::function<void()>& on_refusal) const;
-  // Return the build that was begun; null if there is none, or its failure was raised.
+  // Return the build that was started, or null if there is none or its failure was raised.
   std::shared_ptr<const BegunBuild> begun(c10::DeviceIndex device) const;
 
  private:
@@ -84,7 +85,7 @@ class OUTBOARD_API ProgramKernel {
   ProgramText program_;
   std::string entry_;
   mutable std::array<std::atomic<uint64_t>, kMaxDevices> handles_{};  // 0 until it is built there
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   mutable std::map<c10::DeviceIndex, std::shared_ptr<const BegunBuild>> builds_;
 };
 

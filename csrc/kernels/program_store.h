@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Bytes on disk for later processes: program binaries, which program_binary returned for
-// program_build, what a driver keeps itself (ob_registrar's keep), and a file for each text that
-// the driver refused. They lie in `programs`
-// below the folder of plans (OUTBOARD_KERNEL_CACHE_DIR), a file each. The file's name is the hash
-// of all that the binary depends on. Its first bytes are the hash of that and of the rest. A file
-// that is damaged, or that another user may have written, is not used. Processes share the
-// folder: files appear complete. Thread-safe.
+// Bytes stored on disk for later processes: program binaries (from program_binary, for
+// program_build), bytes that a driver keeps itself (ob_registrar's keep), and an entry for each
+// text that the driver refused. Each is a file in `programs` below the folder of plans
+// (OUTBOARD_KERNEL_CACHE_DIR). The file's name is a hash of everything on which the bytes depend.
+// Its first bytes are a hash of this and of the rest. A file that is damaged, or that another user
+// may have written, is not used. Processes share the folder, and files appear only when complete.
+// Thread-safe.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -17,11 +17,11 @@
 
 namespace outboard::kernels {
 
-// Return what the bytes of a program for a device depend on; "" if the driver returns no bytes,
-// or there is no folder for them.
+// Return a text of everything on which a program's bytes for a device depend, or "" if the driver
+// returns no bytes or there is no folder.
 std::string program_key(c10::DeviceIndex device, const ProgramText& text);
 
-// Return what bytes that the driver keeps under its own key depend on; "" if there is no folder.
+// The same for bytes that the driver keeps under its own key; "" if there is no folder.
 std::string kept_key(c10::DeviceIndex device, std::string_view key);
 
 // Return the stored bytes, or "" if there are none.
@@ -31,7 +31,7 @@ std::string read_program(const std::string& key);
 // are stored.
 bool write_program(const std::string& key, const std::string& bytes);
 
-// Return the file that stands for the build of a program, for a Turn (core/turns.h).
+// Return the file that represents the build of a program, for a Turn (core/turns.h).
 std::string path_of_turn(const std::string& key);
 
 // Return true if the driver is known to refuse a program's text, here or in an earlier process.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The objects of the device allocator. A segment is one mem_alloc. Blocks divide it, in
-// address order. A free block is in the free index of its segment's size pool. The lock of the
-// device's heap guards all of it.
+// The objects of the device allocator. A segment is the result of one mem_alloc, divided into
+// blocks in address order. A free block is in the free index of its segment's size pool. The lock
+// of the device's heap guards all of these objects.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -34,25 +34,25 @@ enum class BlockState : uint8_t {
   Allocated,  // a DataPtr owns it
   Parked,     // freed, but work on recorded streams may still use it
   Unmapped,   // a range of an expandable segment that has no memory
-  Transit,    // likewise, while the driver maps or unmaps it
+  Transit,    // a range without memory, while the driver maps or unmaps it
 };
 
-// A stream that uses a block beside the block's own stream, from record_stream until
-// the work queued there is done.
+// A stream that uses a block besides the block's own stream, from record_stream until the work
+// queued there is done.
 struct BlockUse : StreamUse {
   Block* block = nullptr;
 };
 
 constexpr int kUnitShift = 9;  // block sizes are multiples of 512 bytes
 
-// The context of a DataPtr. Everything that an allocation or a free touches lies in the first cache
-// line. With many live blocks, cache misses are the largest cost.
+// The context of a DataPtr. Everything that an allocation or a free accesses is in the first cache
+// line, because with many live blocks, cache misses dominate the cost.
 struct alignas(64) Block {
   Segment* segment;  // never null while the block is in use
   SizePool* pool;    // the segment's
   uint64_t address;
   uint64_t units : 40;    // bytes / 512
-  uint64_t pending : 16;  // only while Parked: uses whose work is not known to be done
+  uint64_t pending : 16;  // only while Parked: uses whose work may not be done
   uint64_t state_bits : 4;
   uint64_t is_oversize : 1;  // counted in the oversize statistics
   uint64_t in_tree : 1;      // a node of the free index's tree; false for a member of a node's ring
@@ -73,8 +73,8 @@ struct alignas(64) Block {
   // Only of free blocks above 1 MiB. Of blocks to be poisoned, the first is the next in the list.
   Block* child[2];
   Block* parent;
-  // Only of blocks that are a whole free segment: the size pool's
-  // `searches` when the block became free.
+  // Only for blocks that are a whole free segment: the size pool's `searches` when the block was
+  // freed.
   uint64_t free_since;
 
   size_t size() const { return units << kUnitShift; }
@@ -87,8 +87,8 @@ constexpr size_t kMaxUses = (1 << 16) - 1;  // what `pending` can count
 static_assert(offsetof(Block, child) == 64, "what is hot fills one cache line");
 
 // The free blocks by size. Finds the smallest block that is large enough. Sizes up to 1 MiB have
-// exact bins. Above, each power of two has a bitwise trie. Every operation is bounded by the number
-// of bits of a size, however many blocks there are.
+// exact bins; above, each power of two has a bitwise trie. The cost of each operation is bounded by
+// the number of bits in a size, whatever the number of blocks.
 class OUTBOARD_API FreeIndex {
  public:
   void insert(Block* block) noexcept;
@@ -116,7 +116,7 @@ class OUTBOARD_API FreeIndex {
 // exactly as large as the request.
 constexpr c10::MempoolId_t kUncached{std::numeric_limits<c10::CaptureId_t>::max(), 0};
 
-// The functions that give a memory pool its segments in place of the driver, with torch's
+// The functions that allocate a memory pool's segments instead of the driver, with torch's
 // signatures for pluggable allocators.
 struct SegmentSource {
   void* (*alloc)(ptrdiff_t size, int device, void* stream);  // null: out of memory
@@ -133,7 +133,7 @@ struct SizePool {
   bool is_small;
   StreamPools* owner = nullptr;
   const SegmentSource* source = nullptr;  // null: the driver
-  bool is_exact = false;  // segments of the size of one block
+  bool is_exact = false;  // each segment has the size of one block
   bool is_whole = false;  // segments are never split
   uint64_t searches = 0;
   Block* unmapped = nullptr;  // ranges of its expandable segments
@@ -162,7 +162,7 @@ struct Segment {
   const SegmentSource* source = nullptr;  // the pool's source when the segment was made
   uint64_t address = 0;
   size_t size = 0;  // of an expandable segment: the bytes that are mapped
-  size_t span = 0;  // of addresses; an expandable segment's blocks cover all of it
+  size_t span = 0;  // bytes of address space; an expandable segment's blocks cover all of it
   Block* first = nullptr;
   uint64_t host_delta = 0;  // host address minus device address, modulo 2^64
   bool has_host = false;
@@ -183,9 +183,9 @@ inline void ask_for_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] s
 #endif
 }
 
-// A recycler of objects. It returns none to the system, so that a pointer to an object stays
-// readable. Many objects share a huge page, if the system has huge pages: otherwise blocks freed in
-// random order cost a miss of the address translation.
+// A recycler of objects. It never returns memory to the system, so pointers to objects stay
+// readable. If the system has huge pages, many objects share one: otherwise, blocks freed in random
+// order cost a TLB miss each.
 template <typename T>
 class Slab {
  public:

@@ -27,8 +27,8 @@ using c10::CachingDeviceAllocator::DeviceStats;
 using c10::CachingDeviceAllocator::SegmentInfo;
 using SegmentFilter = c10::function_ref<bool(const Segment&)>;
 
-// A memory pool beside the common one. While the pool is in use its free memory is not returned to
-// the driver, because a graph may write there.
+// A memory pool besides the common one. While the pool is in use, its free memory is not returned
+// to the driver, because a graph may write there.
 struct PrivatePool {
   int use_count = 0;
   bool is_fallback = false;  // serves requests to the common pool when no other memory is left
@@ -51,11 +51,11 @@ class DeviceHeap {
   // Wait for the work on parked blocks, then return every free segment of
   // the memory pool to the driver.
   void empty_cache(c10::MempoolId_t mempool);
-  // Record and poll the events of parked blocks, and raise what failed
-  // since the last call. Never waits.
+  // Record and poll the events of parked blocks, and raise failures since the last call. Never
+  // waits.
   void process_deferred();
-  // Store a failure of a path that must not throw; process_deferred raises
-  // it. Later failures are dropped.
+  // Store a failure from a code path that must not throw; process_deferred raises it. Later
+  // failures are dropped.
   void defer_error(std::exception_ptr error) noexcept { deferred_error_.set(std::move(error)); }
 
   // In private_pools.cpp. Uses are counted. The first use makes the pool; later uses
@@ -64,9 +64,9 @@ class DeviceHeap {
   void use_pool(c10::MempoolId_t mempool, const PrivatePool& options);
   void release_pool(c10::MempoolId_t mempool);
   int pool_use_count(c10::MempoolId_t mempool);
-  // Send the allocations that pass the filter to a pool in use, and return the route's
-  // id. A route is ended by its id, or as the latest with its tag. The latest route wins.
-  // The filter runs under the lock.
+  // Route allocations that pass the filter to a pool in use, and return the route's id. A route is
+  // ended by its id, or as the latest route with its tag. The latest route wins. The filter runs
+  // under the lock.
   uint64_t begin_route(c10::MempoolId_t mempool, std::thread::id tag, std::function<bool(Stream&)> filter);
   void end_route(uint64_t route) noexcept;
   void end_route(c10::MempoolId_t mempool, std::thread::id tag);
@@ -80,15 +80,15 @@ class DeviceHeap {
   void reset_accumulated_stats();
   void reset_peak_stats();
   std::vector<SegmentInfo> snapshot();
-  size_t reserved_bytes();  // bytes that the driver has allocated and not got back
-  // Limit the bytes that may be requested from the driver, and note the fraction of the device that
-  // they stand for. A fraction of 1 is no limit.
+  size_t reserved_bytes();  // bytes allocated from the driver and not returned
+  // Limit the bytes that may be requested from the driver, and store the corresponding fraction of
+  // the device's memory. A fraction of 1 means no limit.
   void set_limit(double fraction, size_t bytes);
   double fraction();
   // Return true if one of the segments holds the address.
   bool owns(uint64_t address);
 
-  // Free every segment, also those with live blocks. Those blocks are dead from then on.
+  // Free every segment, even with live blocks, which are dead from then on.
   void release_all() noexcept;
 
  private:
@@ -105,8 +105,8 @@ class DeviceHeap {
     }
   };
 
-  // Memory that a thread is about to get from the driver, or has taken out of the heap for a driver
-  // call. Lives on that thread's stack. An allocation that fails waits for earlier transits.
+  // Memory that a thread is about to receive from the driver, or has taken out of the heap for a
+  // driver call. Lives on that thread's stack. An allocation that fails waits for earlier transits.
   struct Transit {
     uint64_t number = 0;
     std::thread::id thread;
@@ -182,7 +182,7 @@ class DeviceHeap {
 
   // Guarded by mutex_.
   std::unordered_map<PoolKey, std::unique_ptr<StreamPools>, PoolKeyHash> pools_;
-  StreamPools* last_pools_ = nullptr;  // of the last allocation, and mostly of the next
+  StreamPools* last_pools_ = nullptr;  // used by the last allocation, and mostly by the next
   StreamPools* idle_pools_ = nullptr;  // pools to reuse; never destroyed, because dead blocks may point to them
   std::unordered_map<c10::MempoolId_t, PrivatePool, c10::MempoolIdHash> private_pools_;
   struct Route {
@@ -197,7 +197,7 @@ class DeviceHeap {
   Segment* unreleased_ = nullptr;  // mem_free failed: not reused, freed again at the next release
   double fraction_ = 1;
   size_t limit_ = std::numeric_limits<size_t>::max();
-  size_t asked_bytes_ = 0;  // that threads have requested from the driver and may get
+  size_t asked_bytes_ = 0;  // requested from the driver by threads that still wait for it
   Block* unpoisoned_ = nullptr;  // freed, and not yet filled
   Block* stuck_ranges_ = nullptr;  // mem_unmap failed: unmapped again at the next release
   bool has_uncached_ = false;  // memory was allocated with caching disabled
@@ -219,7 +219,7 @@ class DeviceHeap {
 // Return "mychip:0", for messages.
 std::string device_text(c10::DeviceIndex device);
 
-// Return the heap of any index below kMaxDevices. Opens nothing.
+// Return the heap for any index below kMaxDevices. Opens nothing.
 DeviceHeap& heap_of(c10::DeviceIndex device);
 
 // Return the block that a DataPtr owns, or null for memory that is not the allocator's.

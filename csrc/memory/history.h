@@ -36,7 +36,7 @@ OUTBOARD_API void record_memory_history(const HistorySettings& settings);
 
 // The segments with the stacks of live blocks, and the trace entries of a device, oldest first.
 // Times are microseconds since 1970; `stream` holds the outboard::Stream's address. Without the
-// trace nothing is copied, and the snapshot itself is not noted.
+// trace, nothing is copied, and the snapshot itself is not recorded.
 struct MemorySnapshot {
   std::vector<SegmentInfo> segments;
   std::vector<TraceEntry> trace;
@@ -82,7 +82,7 @@ class ContextScope {
   void enter(const History& history);
   void leave() noexcept;
   bool is_entered_ = false;
-  Context outer_;  // of an allocation within an allocation: an observer's, or a pluggable allocator's
+  Context outer_;  // for nested allocations, by an observer or a pluggable allocator
 };
 
 }  // namespace memory

@@ -20,11 +20,11 @@ OUTBOARD_API at::HostAllocator& host_allocator();
 OUTBOARD_API bool is_pinned(const void* pointer);
 
 // Return true if the address lies in the host allocator's memory: pinned, or ordinary memory if the
-// driver pins none. This is torch's Tensor.is_pinned, so `pin_memory` means the same with every
-// driver. A copy asks is_pinned instead.
+// driver pins none. torch's Tensor.is_pinned uses this function, so `pin_memory` means the same
+// with every driver. Copies use is_pinned instead.
 OUTBOARD_API bool is_host_block(const void* pointer);
 
-// Pin existing host memory, equivalent to host_alloc's from then on. Copies may still be under way
+// Pin existing host memory, equivalent to host_alloc's from then on. Copies may still be running
 // when they return, so the memory must live until it is unregistered. Opens the current device.
 // Raise NotSupportedError if the driver cannot register memory, and ValueError for 0 bytes or
 // memory that overlaps pinned memory.
@@ -39,12 +39,12 @@ OUTBOARD_API void unregister_host_memory(void* pointer);
 // not pinned. The caller keeps registered memory alive.
 OUTBOARD_API bool record_host_block(const void* pointer, const c10::DataPtr& ptr, Stream& stream);
 
-// Keep memory of the host that queued work of `stream` may use, after a wait for that work has
-// failed. Wait once more; if that fails too, warn, and hold the storage until a later wait or query
-// shows that the work is done, if need be for good.
+// Keep host memory alive that queued work of `stream` may use, after a wait for that work failed.
+// Wait once more; if this fails too, warn, and keep the storage until a later wait or query shows
+// that the work is done, possibly forever.
 OUTBOARD_API void keep_while_queued(const c10::Storage& storage, Stream& stream);
 
-// Record and poll the events of pinned blocks that were freed with streams recorded. Never waits.
+// Record and poll the events of pinned blocks that were freed with recorded streams. Never waits.
 // The next process_deferred of the stream's device raises a failure.
 OUTBOARD_API void settle_host_blocks();
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The host memory that a device may reach: blocks of the host allocator, and registered
-// memory. Found by any address within.
+// The host memory that a device may reach: blocks of the host allocator, and registered memory. A
+// range is found by any address in it.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@ struct HostRange {
   uintptr_t start = 0;
   size_t size = 0;
   bool is_pinned = false;      // by the driver
-  bool is_registered = false;  // not ours: it existed before
+  bool is_registered = false;  // not allocated here: it existed before
   bool is_busy = false;        // registered, while the driver is called
 };
 
 // A set of address ranges. Its lock is a leaf: nothing is called under it.
 class HostRanges {
  public:
-  // Add a range. Return false, and do nothing, if it overlaps an existing range.
+  // Add a range. If it overlaps an existing range, do nothing and return false.
   bool add(const HostRange& range);
   // Remove the range that begins there. It must exist.
   void remove(uintptr_t start);

@@ -22,8 +22,8 @@ namespace outboard {
 OUTBOARD_API void set_memory_fraction(c10::DeviceIndex device, double fraction);
 OUTBOARD_API double memory_fraction(c10::DeviceIndex device);
 
-// An observer, called on the allocating thread with no lock held, when an allocation finds no
-// memory even after the cache was emptied. Memory that it frees is tried before
+// An observer, called on the allocating thread with no lock held, if an allocation finds no memory
+// even after the cache was emptied. If the observer frees memory, the allocation is retried before
 // torch.OutOfMemoryError is raised. It may raise, which ends the allocation. If the observer's own
 // allocations fail, no observer is called.
 using OutOfMemoryObserver =
@@ -32,9 +32,8 @@ OUTBOARD_API uint64_t attach_out_of_memory_observer(OutOfMemoryObserver observer
 // Return false if it was detached before. A call under way continues.
 OUTBOARD_API bool detach_out_of_memory_observer(uint64_t id);
 
-// A function that frees unreachable memory which only a wait can free, such as a
-// dropped graph's. Called with no lock held when memory runs out and when the cache is
-// emptied. It may wait, and raise.
+// A function that frees unreachable memory which requires a wait, such as a dropped graph's. Called
+// with no lock held when memory runs out and when the cache is emptied. It may wait, and raise.
 using MemoryReclaimer = void (*)();
 OUTBOARD_API void set_memory_reclaimer(MemoryReclaimer reclaimer);
 
@@ -43,8 +42,8 @@ OUTBOARD_API uint64_t raw_allocate(Stream& stream, size_t bytes);
 // Free the address. Raise ValueError if raw_allocate did not return it, or if it was freed before.
 OUTBOARD_API void raw_free(uint64_t address);
 
-// Enable or disable caching. Without caching each allocation has its own memory from the driver. A
-// free must not call the driver, so the memory is returned later: at the next allocation on its
+// Enable or disable caching. Without caching, each allocation gets its own memory from the driver.
+// A free must not call the driver, so memory is returned later: at the next allocation on its
 // stream, at the next wait for the device, or when the cache is emptied.
 OUTBOARD_API void enable_caching(bool is_enabled) noexcept;
 OUTBOARD_API bool is_caching_enabled() noexcept;
@@ -73,9 +72,9 @@ OUTBOARD_API void use_pool(c10::DeviceIndex device, c10::MempoolId_t mempool, co
 OUTBOARD_API void release_pool(c10::DeviceIndex device, c10::MempoolId_t mempool);
 OUTBOARD_API int pool_use_count(c10::DeviceIndex device, c10::MempoolId_t mempool);
 
-// Use the pool, and send it the allocations on streams that pass the filter, which runs
-// under the allocator's lock. The latest of several routes wins. end_allocate_to_pool ends
-// this route, release_pool the use.
+// Use the pool, and route to it the allocations on streams that pass the filter, which runs under
+// the allocator's lock. The latest of several routes wins. end_allocate_to_pool ends this route,
+// and release_pool ends the use.
 using RouteId = uint64_t;
 OUTBOARD_API RouteId begin_allocate_to_pool(c10::DeviceIndex device, c10::MempoolId_t mempool,
                                             std::function<bool(Stream&)> filter);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The content of memory that changes hands, if the driver asks for it (OB_DRIVER_POISONS): stale
-// data cannot look right then.
+// The fill pattern for freed and newly allocated memory, if the driver requests it
+// (OB_DRIVER_POISONS): stale data then cannot look right.
 //
-// Words of 16 bits, 0x7FF0 and four bits of the fill's number each. They are NaN in every floating
-// type of 16 bits or more, and huge as signed integers, so invalid as indices. No byte is 0 or 1,
-// so none is a bool. Eight words hold the number, by which a report finds the memory that was read.
-// Memory that no owner has written since the driver gave it has the number 0.
+// The pattern consists of 16-bit words, each 0x7FF0 plus four bits of the fill's number. The words
+// are NaN in every floating type of 16 bits or more, and huge as signed integers, so invalid as
+// indices. No byte is 0 or 1, so none is a valid bool. Eight words hold the number, from which a
+// report identifies the memory that was read. Memory that no owner has written since the driver
+// allocated it has the number 0.
 #pragma once
 
 #include <array>
@@ -27,7 +28,7 @@ uint64_t next_poison() noexcept;
 
 PoisonPattern poison_pattern(uint64_t number) noexcept;
 
-// Fill memory that the host reaches and nothing uses.
+// Fill unused memory that the host can access.
 void poison_host_memory(void* memory, size_t bytes, uint64_t number) noexcept;
 
 }  // namespace outboard::memory

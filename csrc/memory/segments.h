@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What asking for segments and releasing them share.
+// Functions shared by allocating and releasing segments.
 #pragma once
 
 #include <torch_outboard/driver.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// CUDA's sizes: how a request is rounded, how large its segment is, when a block is split. The
-// constants and the settings (PYTORCH_ALLOC_CONF) are torch's.
+// CUDA's size policy: how a request is rounded, how large its segment is, and when a block is
+// split. The constants and the settings (PYTORCH_ALLOC_CONF) are torch's.
 #pragma once
 
 #include <c10/core/AllocatorConfig.h>
@@ -66,7 +66,7 @@ inline size_t map_size_for(bool is_small, size_t size, size_t granularity) {
   return round_up(size, round_up(is_small ? kSmallBuffer : Config::large_segment_size(), granularity));
 }
 
-// Return true if the remainder of a free block becomes a block of its own.
+// Return true if the remainder of a free block becomes a separate block.
 inline bool should_split(const SizePool& pool, size_t free_size, size_t block_size, bool is_expandable) {
   const size_t remainder = free_size - block_size;
   if (is_expandable) {
@@ -78,8 +78,8 @@ inline bool should_split(const SizePool& pool, size_t free_size, size_t block_si
   return pool.is_small ? remainder >= kMinBlockSize : remainder > kSmallSize && !is_oversize(block_size);
 }
 
-// Return true if a free block may serve the request. Blocks that may not be split are
-// kept for requests of their size.
+// Return true if a free block may serve the request. Blocks that must not be split are reserved for
+// requests of their size.
 inline bool may_use(size_t free_size, size_t block_size) {
   return !is_oversize(free_size) ||
          (is_oversize(block_size) && free_size < block_size + Config::max_non_split_rounding_size());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The streams that use a block, from its free until no queued work can use it any more. Device
-// memory, pinned memory and graphs all wait for their streams through this.
+// memory, pinned memory and graphs all wait for their streams through this class.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ namespace outboard::memory {
 struct StreamUse {
   StreamUse* next = nullptr;
   Stream* stream = nullptr;
-  Event event;  // recorded behind the use, or later: then it covers more work, never less
+  Event event;  // recorded after the use, or later: then it covers more work, never less
   bool is_recorded = false;  // the event is recorded
 };
 
@@ -53,19 +53,19 @@ struct UseList {
   }
 };
 
-// How hard to try. Poll never waits, and skips streams that have failed. Retry, for after a wait,
-// asks those again too. Wait waits for all.
+// How hard to try. Poll never waits, and skips streams that have failed. Retry, for use after a
+// wait, queries failed streams again. Wait waits for all streams.
 enum class Effort { Poll, Retry, Wait };
 
-// The result of a visit. The failure was not reported before: the caller raises it, once.
+// The result of settling. The failure was not reported before; the caller must raise it, once.
 struct Settled {
   UseList done;
   std::exception_ptr error;
   Stream* failed = nullptr;  // the stream that failed
 };
 
-// A queue of events for each stream, so that a visit asks each stream for
-// its oldest use only. Thread-safe.
+// A queue of events for each stream, so that settling queries only the oldest use of each stream.
+// Thread-safe.
 //
 // A stream whose event fails blocks only its own uses. Blocks that it uses are not reused before
 // a new event of the stream, or a wait for it or for the whole device, has succeeded: Retry
@@ -76,7 +76,7 @@ class OUTBOARD_API StreamUses {
   StreamUses(const StreamUses&) = delete;
   StreamUses& operator=(const StreamUses&) = delete;
 
-  // Add a use. It ends with the work now queued on its stream, or with its event if that is
+  // Add a use. It ends with the work now queued on its stream, or with its event if the event is
   // recorded. For deleters: calls no driver entry, and takes a lock that is held briefly.
   void add(StreamUse* use) noexcept;
 
@@ -91,8 +91,8 @@ class OUTBOARD_API StreamUses {
   // wait for the end of the capture.
   Settled settle(Effort effort);
 
-  // Wait for the stream, or for its whole device, if `is_whole_device` or if the stream cannot be
-  // waited for. Return false if neither succeeds. Store a failure in *out_error, unless it is set
+  // Wait for the stream. With `is_whole_device`, or if the stream cannot be waited for, wait for
+  // its device. Return false if neither succeeds. Store a failure in *out_error, unless it is set
   // or this stream's was reported before.
   bool drain(Stream& stream, bool is_whole_device, std::exception_ptr* out_error) noexcept;
 

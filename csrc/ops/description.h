@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What decides how an operator is run, in words, for `outboard kernels explain`.
+// Descriptions of how an operator is run and why, for `outboard kernels explain`.
 #pragma once
 
 #include <string>

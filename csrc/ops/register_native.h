@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The registration of a driver's own kernels, in Python or in C.
+// Registration of a driver's own kernels, in Python or C.
 #pragma once
 
 #include <string>

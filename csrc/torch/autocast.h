@@ -20,7 +20,7 @@ enum class CastPolicy : uint8_t {
   Fp32CastBack,  // inputs are cast to float32, and results to the dtype of the first input
   Promote,  // inputs are cast to the widest of their dtypes
   Banned,  // raises
-  Fallthrough,  // runs as it is
+  Fallthrough,  // runs unchanged
   Count
 };
 OUTBOARD_API const char* cast_policy_name(CastPolicy policy);
@@ -29,10 +29,10 @@ OUTBOARD_API const char* cast_policy_name(CastPolicy policy);
 OUTBOARD_API void register_autocast();
 OUTBOARD_API bool has_autocast();
 
-// Set the policy of an operator ("aten::softmax.int", "aten::mm"); "default" restores
-// the operator's own. Calls on other threads meanwhile use either. Raise ValueError for
-// an unknown operator or policy, or for two that do not fit together, and
-// NotSupportedError before register_autocast.
+// Set the policy of an operator ("aten::softmax.int", "aten::mm"); "default" restores the
+// operator's own. Concurrent calls on other threads use either policy. Raise ValueError for an
+// unknown operator or policy, or if the operator cannot have the policy, and NotSupportedError
+// before register_autocast.
 OUTBOARD_API void set_cast_policy(const std::string& op, const std::string& policy);
 
 // Raise the errors of set_cast_policy for these arguments, and change nothing.

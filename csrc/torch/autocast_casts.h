@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Autocast's casts, for operators that cast by themselves: ATen/autocast_mode.h brings all of ATen.
+// Autocast's casts, for operators that cast by themselves. Separate, because ATen/autocast_mode.h
+// includes all of ATen.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,8 +12,8 @@ namespace outboard {
 // Return the dtype that operators of lower precision run in, if autocast is enabled for the device.
 std::optional<at::ScalarType> autocast_dtype();
 
-// Cast the tensor as those operators cast their inputs: tensors of other devices and of other kinds
-// stay as they are, and a parameter is cast once a region. `tensor` is defined.
+// Cast the tensor as those operators cast their inputs: tensors on other devices and of other kinds
+// are unchanged, and a parameter is cast once per region. `tensor` must be defined.
 at::Tensor autocast_cast(at::ScalarType dtype, const at::Tensor& tensor);
 
 }  // namespace outboard

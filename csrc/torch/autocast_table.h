@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What csrc/torch/autocast.cpp and csrc/torch/autocast_lists.cpp share.
+// Declarations shared by csrc/torch/autocast.cpp and csrc/torch/autocast_lists.cpp.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

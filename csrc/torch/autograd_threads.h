@@ -12,21 +12,21 @@ namespace outboard {
 // ends in an internal assertion.
 OUTBOARD_API bool has_autograd_begun();
 
-// Start autograd's threads for `devices` devices after that. Raise RegistrationError if fewer
-// threads exist for other devices: their list cannot grow while passes read it.
+// Start autograd's threads for `devices` devices after a pass has run. Raise RegistrationError if
+// fewer threads exist for other devices: the list of threads cannot grow while passes read it.
 OUTBOARD_API void begin_autograd_threads(c10::DeviceIndex devices);
 
-// In a forked child, start autograd's threads: torch's engine is new in the child, but what
-// remembers that it has started its threads is not, if the parent had run a backward pass. Torch
-// refuses the passes of a child whose parent had such threads.
+// In a forked child, start autograd's threads: torch's engine is new in the child, but if the
+// parent ran a backward pass, the flag that its threads were started is inherited. Torch refuses
+// backward passes in a child whose parent had such threads.
 OUTBOARD_API void begin_autograd_after_fork();
 
-// Return true while torch is to count no devices on this thread.
+// Return true while torch must count no devices on this thread.
 bool hides_devices();
 
-// Wait until autograd's threads of the opened devices have released every finished backward pass,
-// at most five seconds. If no thread can be started, warn and return at once. Call it before
-// Python ends, without its lock.
+// Wait, at most five seconds, until autograd's threads for the opened devices have released every
+// finished backward pass. If no thread can be started, warn and return at once. Call it before
+// Python shuts down, without holding the interpreter lock.
 OUTBOARD_API void drain_autograd_threads() noexcept;
 
 }  // namespace outboard

@@ -17,7 +17,7 @@ namespace outboard {
 OUTBOARD_API const at::Generator& default_generator(c10::DeviceIndex device);
 OUTBOARD_API at::Generator new_generator(c10::DeviceIndex device);
 
-// Take the next numbers of the generator (the device's default one if undefined). Draws never
+// Take the next numbers of the generator (the device's default generator if undefined). Draws never
 // overlap. `increment` is rounded up to a multiple of 4. Raise CaptureError if the device's current
 // stream captures: use `capture_philox` there.
 OUTBOARD_API RandomPosition reserve_philox(const at::Generator& generator, c10::DeviceIndex device, uint64_t increment);

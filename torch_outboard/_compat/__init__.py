@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Workarounds for torch. Only this package changes objects of torch; a minor version that needs it has its own file."""
+"""Workarounds for torch. Only this package patches torch; workarounds for one minor version have their own file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ __all__ = ["apply"]
 
 
 def apply(device: str) -> None:
-    """Apply the workarounds that the running torch needs for the attached device; once."""
-    # Not at the top: the device's modules need an attached driver.
+    """Apply the workarounds that the running torch needs for the attached device. Call it once."""
+    # Not at the top of the module: the device's modules need an attached driver.
     from torch_outboard import _C
     from torch_outboard._compat import distributed, dynamo, every_torch, printing, sharing, torchvision, vector_math
     from torch_outboard.device.sharing import reduce_storage

@@ -14,17 +14,18 @@ __all__ = ["choose_backend", "needs_choose_backend"]
 
 
 def needs_choose_backend() -> bool:
-    """Return True if a group without a backend's name takes Gloo, or leaves CPU tensors without a backend."""
+    """Return True if a group without a backend name uses Gloo, or leaves CPU tensors without a backend."""
     if not torch.distributed.is_available():
         return False
     return mentions(torch.distributed.distributed_c10d._new_process_group_helper, "UNDEFINED")
 
 
 def choose_backend(device: str) -> None:
-    """Make init_process_group() without a name take the device's default backend, for all of its devices.
+    """Make init_process_group() without a backend name use the device's default backend for all devices.
 
-    The map of default backends contains the device, but torch sets the group's own default to Gloo. Gloo is then no
-    backend of the group, and init_process_group() raises. Torch 2.15 uses the map, where CPU tensors have no backend.
+    The map of default backends contains the device, but torch sets the group's own default to Gloo. Gloo is then not a
+    backend of the group, and init_process_group() raises. Torch 2.15 uses the map, in which CPU tensors have no
+    backend.
     """
     if not needs_choose_backend():
         return

@@ -15,7 +15,7 @@ from torch_outboard._compat.imports import when_imported
 
 __all__ = ["needs_put_off_dynamo", "put_off_dynamo"]
 
-_DISABLED = "__dynamo_disable"  # where torch._disable_dynamo keeps a function as Dynamo has disabled it
+_DISABLED = "__dynamo_disable"  # the attribute in which torch._disable_dynamo stores the disabled function
 
 
 def needs_put_off_dynamo() -> bool:
@@ -24,7 +24,7 @@ def needs_put_off_dynamo() -> bool:
 
 
 def put_off_dynamo() -> None:
-    """Prevent Python meta functions from importing Dynamo, which takes seconds, only to disable it in themselves.
+    """Prevent Python meta functions from importing Dynamo only to disable it for themselves, which takes seconds.
 
     Before Dynamo is imported, nothing traces these functions, so they can run unchanged. After its import, torch's own
     code runs. Upstream: https://github.com/pytorch/pytorch/pull/146219.
@@ -60,5 +60,5 @@ def _importers() -> Iterator[Any]:
         for cell in cells.values():
             try:
                 todo.append(cell.cell_contents)
-            except ValueError:  # the cell of a name that has no value yet
+            except ValueError:  # the cell of a name without a value
                 continue

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""All supported versions of torch: estimates of run times, for which torch asks Triton about the GPU."""
+"""All supported versions of torch: torch estimates run times by querying Triton about the GPU."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from torch_outboard._compat.source import mentions
 __all__ = ["MODULE", "estimate_speeds", "needs_estimate_speeds"]
 
 MODULE = "torch._inductor.utils"
-# Gigabytes a second, and teraflops: estimates are compared with each other only.
+# Gigabytes per second, and teraflops: estimates are only compared with each other.
 _NOMINAL = {"get_gpu_dram_gbps": 100, "get_device_tflops": 1}
-# Modules that import the functions by their names.
+# Modules that import these functions by name.
 _USERS = ("torch.utils._runtime_estimation", "torch._inductor.scheduler")
 
 
 def needs_estimate_speeds() -> bool:
-    """Return True if the speed of the memory or of products comes from Triton, whatever the device."""
+    """Return True if memory or compute speed comes from Triton, whatever the device."""
     from torch._inductor import utils
 
     return any(_asks_triton(utils, name) for name in _NOMINAL)
@@ -34,11 +34,11 @@ def _asks_triton(utils: ModuleType, name: str) -> bool:
 
 
 def estimate_speeds(utils: ModuleType) -> None:
-    """Make torch's estimates of run times take nominal speeds where there is no CUDA.
+    """Make torch's run-time estimates use nominal speeds if there is no CUDA.
 
-    AOTAutograd estimates the run time of each node of a backward graph with several streams, and Inductor those of
-    collectives, by triton.testing, which asks torch.cuda. Without Triton, the import fails. A device has no hook.
-    Upstream: torch/utils/_runtime_estimation.py, which knows no other devices.
+    AOTAutograd estimates the run time of each node in a backward graph with several streams, and Inductor the run times
+    of collectives. Both use triton.testing, which queries torch.cuda. Without Triton, the import fails. There is no
+    hook for a device. Upstream: torch/utils/_runtime_estimation.py, which supports no other devices.
     """
     for name, nominal in _NOMINAL.items():
         if not _asks_triton(utils, name):

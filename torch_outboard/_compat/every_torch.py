@@ -23,8 +23,8 @@ __all__ = [
     "settle_before_settings",
 ]
 
-# The setters of process settings that the CPU's kernels read while they run. Some
-# versions of torch lack some of them.
+# Setters of process settings that the CPU's kernels read while they run. Some versions of torch
+# lack some of them.
 SETTERS = (
     "_set_default_dtype",
     "_set_default_tensor_type",
@@ -39,21 +39,21 @@ SETTERS = (
     "_set_qengine",
 )
 
-# Meta kernels that refuse arguments by the device's type, although the device supports more than
-# the CPU: histc counts integers (csrc/ops/own/composites.cpp).
+# Meta kernels that refuse arguments because of the device's type, although the device supports more
+# than the CPU: histc counts integers (csrc/ops/own/composites.cpp).
 _BEYOND_CPU = frozenset({"meta_histc"})
 
 
 def needs_dlpack_device() -> bool:
-    """Return True if Tensor.__dlpack_device__ knows the device by its first name only, "privateuse1"."""
+    """Return True if Tensor.__dlpack_device__ recognizes the device only by its original name, "privateuse1"."""
     return mentions(torch.Tensor.__dlpack_device__, "privateuse1")
 
 
 def name_dlpack_device(device: str) -> None:
     """Make Tensor.__dlpack_device__ return kDLExtDev for the attached device.
 
-    The method compares the device's type with "privateuse1", which a renamed device never has (pytorch#195815). Users
-    of the protocol, above all torch.from_dlpack, then get a ValueError. The exchange itself works.
+    The method compares the device's type with "privateuse1", which never matches a renamed device (pytorch#195815).
+    Users of the protocol, above all torch.from_dlpack, then get a ValueError, although the exchange itself works.
     """
     if not needs_dlpack_device():
         return
@@ -69,7 +69,7 @@ def name_dlpack_device(device: str) -> None:
 
 
 def needs_hint_at_cpu() -> bool:
-    """Return True if torch's meta kernels treat tensors of an unknown device as CUDA's."""
+    """Return True if torch's meta kernels treat tensors of an unknown device like CUDA's."""
     from torch import _meta_registrations
 
     return mentions(_meta_registrations.device_hint, "cuda")
@@ -78,13 +78,14 @@ def needs_hint_at_cpu() -> bool:
 def hint_at_cpu(device: str, infers_shapes: Callable[[], bool]) -> None:
     """Make torch's meta kernels return the shapes and strides of the CPU's kernels, which run for the device.
 
-    Some meta kernels (FFTs, linear algebra, bags of embeddings) read the device's type. They get the CPU's type in two
-    cases. For fake tensors of the device, torch would pass the device's name. While `infers_shapes()` is true, meta
-    tensors stand for tensors of the device, and torch would treat them as CUDA's. A driver has no hook, since meta
-    kernels belong to operators. Upstream: https://github.com/pytorch/pytorch/issues/189137.
+    Some meta kernels (FFTs, linear algebra, embedding bags) read the device's type. This patch passes the CPU's type in
+    two cases: for fake tensors of the device, where torch would pass the device's name; and for meta tensors while
+    `infers_shapes()` is true, because they stand for the device's tensors and torch would treat them like CUDA's. There
+    is no hook for a driver, because meta kernels belong to operators. Upstream:
+    https://github.com/pytorch/pytorch/issues/189137.
 
-    If the device has its own implementation of an operator that the CPU's kernel restricts, the operator's meta kernel
-    gets the device's own name (`_BEYOND_CPU`).
+    If the device implements an operator with fewer restrictions than the CPU's kernel, the meta kernel receives the
+    device's own name (`_BEYOND_CPU`).
     """
     if not needs_hint_at_cpu():
         return
@@ -105,18 +106,18 @@ def hint_at_cpu(device: str, infers_shapes: Callable[[], bool]) -> None:
 
 
 def needs_settle_before_settings() -> bool:
-    """Return True if the process's settings are plain variables without a notification of changes."""
+    """Return True if the process's settings are plain variables that notify nobody of changes."""
     return any(
         inspect.isbuiltin(inspect.unwrap(getattr(torch._C, name))) for name in SETTERS if hasattr(torch._C, name)
     )
 
 
 def settle_before_settings(drain: Callable[[], None]) -> None:
-    """Make the setters of the settings that CPU kernels read wait for queued calls, by `drain()`.
+    """Make setters of settings that CPU kernels read wait for queued calls, by calling `drain()`.
 
-    A call that was queued under one default dtype, determinism or precision must not run under the next. On CUDA, a
-    call reads these settings when it is made. The host provider queues the CPU's kernels, which read variables of the
-    process when they run. These variables cannot be set for one thread, and torch does not report their changes.
+    A call queued under one default dtype, determinism or precision must not run under the next. On CUDA, a call reads
+    these settings when it is made. The host provider queues CPU kernels, which read the process's variables when they
+    run. These variables cannot be set per thread, and torch does not report changes.
     """
     if not needs_settle_before_settings():
         return

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Torch 2.11 to 2.15: flex_attention refuses devices that are not on its list, and compiles to Triton on all others.
+"""Torch 2.11 to 2.15: flex_attention refuses devices missing from its list, and compiles to Triton on the others.
 
-The list is in torch/nn/attention/flex_attention.py, and no device can add itself to it.
+The list is in torch/nn/attention/flex_attention.py, and devices cannot add themselves.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ MODULE = "torch.nn.attention.flex_attention"
 
 
 def needs_attend() -> bool:
-    """Return True if flex_attention names the devices that may call it."""
+    """Return True if flex_attention lists the devices that may call it."""
     from torch.nn.attention import flex_attention
 
     return mentions(flex_attention._validate_device, "hpu")
 
 
 def attend(module: ModuleType, device: str, has_templates: Callable[[int], bool]) -> None:
-    """Let tensors of a device type into flex_attention; `module` is torch's module of that name.
+    """Make flex_attention accept tensors of a device type; `module` is torch's module of that name.
 
-    On a device with Triton's templates, by `has_templates(index)`, compiled calls use them, as on CUDA. All others
-    compute by operators, with the matrix of all scores, as torch's own eager calls do.
+    If `has_templates(index)` is true, compiled calls on the device use Triton's templates, as on CUDA. All other calls
+    run operators on the full matrix of scores, as torch's own eager calls do.
     """
     if not needs_attend():
         return
@@ -40,7 +40,8 @@ def attend(module: ModuleType, device: str, has_templates: Callable[[int], bool]
     def asked(index: int) -> bool:
         return has_templates(index)
 
-    # What torch.compiler.assume_constant_result sets, which imports Dynamo: that may be under way.
+    # torch.compiler.assume_constant_result sets this too, but it imports Dynamo, whose import may
+    # be in progress.
     asked._dynamo_marked_constant = True  # type: ignore[attr-defined]
     check_of_torch = module._validate_device
     operator = module.flex_attention_hop
@@ -50,7 +51,7 @@ def attend(module: ModuleType, device: str, has_templates: Callable[[int], bool]
         if query.device.type != device:
             check_of_torch(query, key, value)
 
-    # Dynamo traces it: into the operators, whose gradients and autocast are theirs.
+    # Dynamo traces it into operators, which bring their own gradients and autocast.
     def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any) -> Any:
         if query.device.type != device:
             return operator(query, key, value, *others)
@@ -58,12 +59,12 @@ def attend(module: ModuleType, device: str, has_templates: Callable[[int], bool]
             return _by_operators(module._vmap_for_bhqkv, query, key, value, *others)
         if not torch.is_autocast_enabled(device):
             return operator(query, key, value, *others)
-        # The operator has rules for the autocast of torch's own devices only.
+        # The operator has autocast rules for torch's own devices only.
         query, key, value = (_autocast(one, device) for one in (query, key, value))
         with torch.autocast(device, enabled=False):
             return operator(query, key, value, *others)
 
-    # As the autocast keys of torch's own devices: gradients have the dtypes of what they belong to.
+    # As for the autocast keys of torch's own devices: gradients have the dtypes of their tensors.
     from torch._higher_order_ops.flex_attention import flex_attention_backward
 
     flex_attention_backward.fallthrough(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined, no-untyped-call]
@@ -76,7 +77,7 @@ def _autocast(tensor: torch.Tensor, device: str) -> torch.Tensor:
 
 
 class _Indexed(torch.overrides.TorchFunctionMode):  # type: ignore[misc, no-any-unimported, unused-ignore]
-    """Indexes by tensors without reading them, since under vmap they have no values."""
+    """Indexes with tensors without reading them, because under vmap they have no values."""
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
         if function is torch.Tensor.__getitem__:
@@ -96,7 +97,7 @@ def _by_operators(
     scale: float,
     options: dict[str, Any],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the result, and for each row the logarithm of its sum and its largest score, both to the base of 2."""
+    """Return the result and, per row, the base-2 logarithm of its sum and its largest score in base 2."""
     group = query.size(1) // key.size(1)
     key, value = (one.repeat_interleave(group, 1).expand(query.size(0), -1, -1, -1) for one in (key, value))
     dtype = torch.promote_types(query.dtype, torch.float32)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """All supported versions of torch: torch does not notify a device when Dynamo or Inductor is imported.
 
-Both imports come late, often never, and take seconds. A device must be registered before their first use:
-https://github.com/pytorch/pytorch/issues/189138. Hence a finder on sys.meta_path that waits for a module. From torch
-2.15 on, Inductor asks a device's module for its back end, `_inductor_backend_init`. Dynamo's interface of a device, and
-what has no hook at all, still need the finder.
+Both imports happen late or never, and take seconds. A device must be registered before their first use:
+https://github.com/pytorch/pytorch/issues/189138. A finder on sys.meta_path therefore waits for these modules. From
+torch 2.15 on, Inductor calls `_inductor_backend_init` of a device's module to register its back end. Dynamo's device
+interface, and everything without a hook, still need the finder.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ __all__ = ["asks_for_backend", "import_inductor", "when_imported"]
 def asks_for_backend() -> bool:
     """Return True if Inductor calls `torch.<name>._inductor_backend_init()` before it compiles for an unknown device.
 
-    The version says it: looking would import Inductor.
+    Decided by the version, because looking for the call would import Inductor.
     """
     return tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
 
 
 def import_inductor() -> None:
-    """Import Inductor, with which the device is registered then: for seconds, once a process."""
-    importlib.import_module("torch._inductor.compile_fx")  # the finder waits for it
+    """Import Inductor, which registers the device with it. Takes seconds, once per process."""
+    importlib.import_module("torch._inductor.compile_fx")  # triggers the finder
     from torch._inductor.codegen import common
 
     common.init_backend_registration()
 
 
 def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
-    """Call `action` with the module of that name: now if it is imported already, else right after its first import.
+    """Call `action` with the named module: now if it is already imported, else right after its first import.
 
-    An exception of `action` then leaves that import. After a failed import, the finder waits for the next one.
+    In the second case, an exception in `action` propagates from the import. After a failed import, the finder waits for
+    the next attempt.
     """
     module = sys.modules.get(name)
     if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
@@ -50,7 +51,7 @@ def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """A finder that finds one module through the finders after it, and removes itself once the module is imported."""
+    """A finder that finds one module with the finders after it, and removes itself once the module is imported."""
 
     def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
         self._name = name
@@ -78,7 +79,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """The module's own loader, with a call of the finder at the end."""
+    """The module's own loader, plus a call to the finder at the end."""
 
     def __init__(self, loader: importlib.abc.Loader, finder: _Finder) -> None:
         self._loader = loader
@@ -88,7 +89,7 @@ class _Loader(importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # The module keeps its own loader, from which inspect and pickle get its source.
+        # The module keeps its own loader, from which inspect and pickle read its source.
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader

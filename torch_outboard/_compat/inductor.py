@@ -36,12 +36,12 @@ def needs_fuse_as_on_cpu() -> bool:
 
 
 def fuse_as_on_cpu(is_as_cpu: Callable[[torch.device], bool]) -> None:
-    """Make Inductor fuse loops for such devices as for the CPU, since they get the CPU's kernels.
+    """Make Inductor fuse loops for such devices as for the CPU, because they use the CPU's kernels.
 
     Reordering and reindexing of loops produce code that the C++ generator cannot write, or groups that it does not have
-    (a TypeError in _try_reindex_pointwise_for_reduction). Torch skips both for devices named "cpu". The thresholds at
-    which a value is stored rather than computed again are the CPU's too, so that the same kernels result. There is no
-    hook: Inductor does not call the scheduling. Upstream: https://github.com/pytorch/pytorch/issues/189135.
+    (a TypeError in _try_reindex_pointwise_for_reduction). Torch skips both for devices named "cpu". The thresholds
+    above which values are stored instead of recomputed are the CPU's too, so that the same kernels result. There is no
+    hook: Inductor does not ask the device's scheduling. Upstream: https://github.com/pytorch/pytorch/issues/189135.
     """
     if not needs_fuse_as_on_cpu():
         return
@@ -70,7 +70,7 @@ def _device_of(value: Any) -> torch.device | None:
 
 
 def needs_lay_out_as_on_cpu() -> bool:
-    """Return True if the strides of a convolution's fake result come from the back end of the device's type."""
+    """Return True if the strides of a convolution's fake result depend on the back end of the device's type."""
     from torch._subclasses import fake_impls
 
     made = fake_impls.op_implementations_dict[torch.ops.aten.convolution.default]
@@ -81,8 +81,8 @@ def lay_out_as_on_cpu(is_as_cpu: Callable[[torch.device], bool]) -> None:
     """Make convolutions of fake tensors return the strides of the CPU's kernels, which run for such devices.
 
     For an out-of-tree device, torch chooses a back end and assumes contiguous results. The CPU's results are in the
-    format of the input or the weight, and compiled code asserts strides. A driver has no hook: implementations for fake
-    tensors belong to operators. Upstream: https://github.com/pytorch/pytorch/issues/189137.
+    format of the input or the weight, and compiled code asserts strides. There is no hook for a driver: implementations
+    for fake tensors belong to operators. Upstream: https://github.com/pytorch/pytorch/issues/189137.
     """
     if not needs_lay_out_as_on_cpu():
         return
@@ -122,17 +122,17 @@ def lay_out_as_on_cpu(is_as_cpu: Callable[[torch.device], bool]) -> None:
 
 
 def needs_convolve_as_on_cpu() -> bool:
-    """Return True if Inductor chooses the memory format of convolutions by names of devices."""
+    """Return True if Inductor chooses the memory format of convolutions by device name."""
     from torch._inductor import graph
 
     return mentions(graph.GraphLowering.decide_layout_opt, "SUPPORTED_MKLDNN_DEVICES")
 
 
 def convolve_as_on_cpu(is_as_cpu: Callable[[torch.device], bool]) -> None:
-    """Make Inductor run graphs with convolutions in channels last, as it does if oneDNN runs them.
+    """Make Inductor run graphs with convolutions in channels-last format, as it does if oneDNN runs them.
 
-    Inductor has a list of devices for this. All others get a heuristic made for GPUs, which keeps small models in the
-    other format. Here that format is slower (by 5 to 10 % for a training step of a CNN on digits). Upstream:
+    Inductor has a list of devices for this. Other devices get a heuristic for GPUs, which keeps small models
+    contiguous. Here this format is slower (by 5 to 10 % for a training step of a CNN on digits). Upstream:
     https://github.com/pytorch/pytorch/issues/189137.
     """
     if not needs_convolve_as_on_cpu():
@@ -156,7 +156,7 @@ def convolve_as_on_cpu(is_as_cpu: Callable[[torch.device], bool]) -> None:
 
 
 def needs_combine_in_triton() -> bool:
-    """Return True if Inductor combines kernels of every device but those that it names."""
+    """Return True if Inductor combines kernels on every device except the ones that it names."""
     from torch._inductor import scheduler
 
     node: Any = scheduler.ForeachKernelSchedulerNode
@@ -165,10 +165,10 @@ def needs_combine_in_triton() -> bool:
 
 
 def combine_in_triton(device: str, is_in_triton: Callable[[int], bool]) -> None:
-    """Make the setting combo_kernels leave the device's kernels apart where they are not in Triton.
+    """Make the setting combo_kernels skip the device's kernels unless they are in Triton.
 
-    Only Inductor's generator of Triton can write several kernels into one. The CPU is left out by its name, and no
-    device can add itself. Upstream: torch/_inductor/scheduler.py.
+    Only Inductor's Triton generator can combine several kernels. The CPU is excluded by name, and devices cannot add
+    themselves. Upstream: torch/_inductor/scheduler.py.
     """
     if not needs_combine_in_triton():
         return
@@ -199,10 +199,9 @@ def capture_graphs(device: str, why_not: Callable[..., str | None], install: Cal
     """Make mode="reduce-overhead" capture graphs of the device.
 
     At the end of lowering, `why_not` returns a reason against a capture. `install` puts a capturing function into a
-    graph that was compiled or came from a cache. Torch has both only for the devices of its own list, which is CUDA.
-    The setting cudagraph_policy of torch 2.13 is ignored for other devices too. As a policy for all devices, it would
-    change CUDA's graphs; a policy that is set is left to torch. Upstream:
-    https://github.com/pytorch/pytorch/issues/132856.
+    graph that was compiled or came from a cache. Torch does both only for the devices on its own list, which is CUDA.
+    It also ignores the setting cudagraph_policy of torch 2.13 for other devices. A policy for all devices would change
+    CUDA's graphs, so if a policy is set, torch handles it. Upstream: https://github.com/pytorch/pytorch/issues/132856.
     """
     if not needs_capture_graphs():
         return
@@ -234,9 +233,9 @@ def capture_graphs(device: str, why_not: Callable[..., str | None], install: Cal
 
 
 def needs_model_header() -> bool:
-    """Return True if AOTInductor precompiles a header that it names after the device, in torch's own folder.
+    """Return True if AOTInductor precompiles a header named after the device, in torch's own folder.
 
-    Torch 2.15 asks the device's interface for further folders.
+    Torch 2.15 queries the device's interface for further folders.
     """
     from torch._dynamo.device_interface import DeviceInterface
     from torch._inductor import codecache
@@ -248,10 +247,9 @@ def needs_model_header() -> bool:
 def name_model_header(device: str, header: Callable[[], str | None]) -> None:
     """Make AOTInductor precompile the device's own header for models. `header` returns its path.
 
-    AOTInductor would compile torch/csrc/inductor/aoti_include/<device>.h, which must be in torch's installation. The
-    wrapper provides the header that models include, but not this one. The only other way is
-    aot_inductor.precompile_headers, which is a user's setting. Upstream:
-    https://github.com/pytorch/pytorch/issues/189998.
+    AOTInductor would compile torch/csrc/inductor/aoti_include/<device>.h, which would have to be in torch's
+    installation. The wrapper provides the header that models include, but not this one. The only alternative is
+    aot_inductor.precompile_headers, a user setting. Upstream: https://github.com/pytorch/pytorch/issues/189998.
     """
     if not needs_model_header():
         return

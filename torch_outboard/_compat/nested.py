@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Torch 2.11 to 2.15: attention of jagged nested tensors has kernels for CUDA, and one path for all other devices.
+"""Torch 2.11 to 2.15: attention on jagged nested tensors has kernels for CUDA, and one path for all other devices.
 
-That path makes nested tensors of the strided layout, which out-of-tree devices do not have.
+That path creates nested tensors with the strided layout, which out-of-tree devices do not support.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from torch_outboard._compat.source import mentions
 
 __all__ = ["MODULE", "attend_jagged", "needs_attend_jagged"]
 
-MODULE = "torch.nested._internal.ops"  # which imports the function by its name
+MODULE = "torch.nested._internal.ops"  # imports the function by name
 _NAME = "jagged_scaled_dot_product_attention"
 
 
 def needs_attend_jagged() -> bool:
-    """Return True if attention of jagged tensors makes strided ones where torch has no kernels for the device."""
+    """Return True if attention on jagged tensors creates strided ones on devices for which torch has no kernels."""
     from torch.nested._internal import sdpa
 
     return mentions(getattr(sdpa, _NAME), "as_nested_tensor")
 
 
 def attend_jagged(ops: ModuleType, device: str) -> None:
-    """Make scaled_dot_product_attention of jagged tensors of a device run on padded ones.
+    """Make scaled_dot_product_attention of a device's jagged tensors run on padded tensors.
 
-    The function chooses a backend by questions to CUDA, and a device has no hook. Upstream:
+    The function chooses a backend by querying CUDA, and there is no hook for a device. Upstream:
     torch/nested/_internal/sdpa.py.
     """
     if not needs_attend_jagged():
@@ -68,7 +68,7 @@ def _attend_padded(query: Any, key: Any, value: Any, dropout: float, is_causal: 
 
     longest, keys = query._get_max_seqlen(), key._get_max_seqlen()
     padded = [_padded(one, size) for one, size in ((query, longest), (key, keys), (value, keys))]
-    # Of a causal self-attention, no query sees padding: it lies behind.
+    # In causal self-attention, no query sees the padding, which comes after it.
     mask = None
     if not is_causal or key.offsets() is not query.offsets():
         place = torch.arange(keys, device=key.device)
@@ -89,7 +89,7 @@ def _attend_padded(query: Any, key: Any, value: Any, dropout: float, is_causal: 
 
 
 def _padded(nested: Any, longest: Any) -> torch.Tensor:
-    """Return the heads in front of the rows. The gradient of padding takes the rows for the values' first dimension."""
+    """Return a padded tensor with heads before rows. Its gradient requires rows as the values' first dimension."""
     rows = nested.transpose(1, 2)
     sizes = [rows.shape[0], longest, *rows.shape[2:]]
     padded: torch.Tensor = torch.ops.aten.to_padded_tensor.default(rows, 0.0, sizes)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """All changes of this package to torch, for `outboard info --patches`.
 
-A check of whether a change is needed imports torch's compiler.
+Checking whether a change is needed imports torch's compiler.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ _ISSUE = "https://github.com/pytorch/pytorch/issues/"
 
 
 class Patch(NamedTuple):
-    """One change: what it replaces, its purpose, where the upstream request is, and what ends the need of it.
+    """One change: what it replaces, its purpose, the upstream request, and what makes it unnecessary.
 
-    `question` is the function of this package that checks whether the running torch needs the change; None if every
-    torch does.
+    `question` is the function that checks whether the running torch needs the change, or None if every torch does.
     """
 
     target: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""All supported versions of torch: wrong lowerings of pooling, which eager kernels and compiled code have in common."""
+"""All supported versions of torch: wrong lowerings of pooling, which eager kernels and compiled code share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["divide_means", "needs_divide_means", "needs_place_pools", "place_poo
 
 
 class _Read(Exception):
-    """The dimension of the samples that is read."""
+    """Carries the index of the sample's dimension that is read."""
 
 
 class _Samples:
@@ -29,11 +29,11 @@ class _Samples:
 
 
 def needs_place_pools() -> bool:
-    """Return True if the samples of a dimension are counted from the last one, which is right in 2-d alone."""
+    """Return True if the samples of a dimension are indexed from the last one, which is right only in 2-d."""
     from torch._inductor import lowering
 
     of_torch = lowering.lowerings[torch.ops.aten.fractional_max_pool3d.default]
-    # A later torch has it in another module.
+    # Later versions of torch have it in another module.
     offsets = inspect.unwrap(of_torch).__globals__.get("_fractional_pooling_offsets")
     if offsets is None:
         return False
@@ -48,9 +48,9 @@ def needs_place_pools() -> bool:
 def place_pools(device: str) -> None:
     """Make compiled fractional_max_pool3d read its random samples as the kernels of torch do, for a device type.
 
-    In 2-d torch's kernels take the samples of the last dimension first, in 3-d in the dimensions' order. Inductor takes
-    them as in 2-d for both, and up to half of the results are other elements. There is no hook for a device's own
-    lowering. Upstream: https://github.com/pytorch/pytorch/issues/183249.
+    In 2-d, torch's kernels read the samples from the last dimension to the first; in 3-d, in the order of dimensions.
+    Inductor uses the 2-d order for both, and up to half of the results are wrong elements. There is no hook for a
+    device's own lowering. Upstream: https://github.com/pytorch/pytorch/issues/183249.
     """
     if not needs_place_pools():
         return
@@ -69,7 +69,7 @@ def place_pools(device: str) -> None:
 
 
 def needs_divide_means() -> bool:
-    """Return True if a gradient of means divides by the whole window where the window reaches beyond the padding."""
+    """Return True if a mean's gradient divides by the whole window even if the window extends past the padding."""
     from torch._inductor import ir, lowering
     from torch._inductor.graph import GraphLowering
     from torch._inductor.virtualized import V
@@ -93,10 +93,10 @@ def needs_divide_means() -> bool:
 def divide_means(device: str) -> None:
     """Make gradients of means over windows divide as the means do, for a device type.
 
-    With ceil_mode, a last window may reach beyond the padding. The means count its elements in the padded image, but
-    Inductor's gradient divides by the size of the window. Here the gradient is divided first, then by 1. There is no
-    hook for a device's own lowering. The gradient of a repaired torch stays right. Upstream:
-    https://github.com/pytorch/pytorch/issues/198119.
+    With ceil_mode, a last window may extend past the padding. The means count only its elements in the padded image,
+    but Inductor's gradient divides by the size of the window. This patch divides the gradient first, and makes Inductor
+    divide by 1. There is no hook for a device's own lowering. With a repaired torch, the gradient is still right.
+    Upstream: https://github.com/pytorch/pytorch/issues/198119.
     """
     from torch._inductor import lowering
 
@@ -127,7 +127,7 @@ def _divided_first(of_torch: Callable[..., Any], dims: int, device: str) -> Call
 
 
 def _shares(grad: Any, sides: Sequence[tuple[Any, ...]], counts_padding: bool) -> Any:
-    """Return gradients over the counts of the elements of their windows; halves in float."""
+    """Return gradients divided by the element counts of their windows; halves are computed in float."""
     from torch._inductor import ir
     from torch._inductor.virtualized import ops
 
@@ -150,5 +150,5 @@ def _shares(grad: Any, sides: Sequence[tuple[Any, ...]], counts_padding: bool) -
         return value
 
     shares = ir.Pointwise.create(device=grad.get_device(), dtype=dtype, inner_fn=element, ranges=list(grad.get_size()))
-    shares.realize()  # an element is read by several windows
+    shares.realize()  # several windows read each element
     return shares

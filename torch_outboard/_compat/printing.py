@@ -14,15 +14,15 @@ __all__ = ["needs_print_from_cpu", "print_from_cpu"]
 
 
 def needs_print_from_cpu() -> bool:
-    """Return True if torch prints tensors by operators on the device, except for a few devices that it names."""
+    """Return True if torch prints tensors with operators on the device, except for a few devices that it names."""
     return mentions(torch._tensor_str._str_intern, "xla")
 
 
 def print_from_cpu(device: str) -> None:
-    """Make printing copy a tensor of the device to the CPU once, as torch does for the devices on its list.
+    """Make printing copy a device's tensor to the CPU once, as torch does for devices on its list.
 
-    Otherwise a print runs dozens of operators on the device. Each may be a fallback of two copies, and all count as the
-    program's. No device can add itself to the list in torch/_tensor_str.py.
+    Otherwise, printing runs dozens of operators on the device. Each may be a fallback with two copies, and all count as
+    the program's own calls. Devices cannot add themselves to the list in torch/_tensor_str.py.
     """
     if not needs_print_from_cpu():
         return

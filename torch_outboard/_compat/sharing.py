@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""All supported versions of torch: torch.multiprocessing shares storages of the CPU and of CUDA only."""
+"""All supported versions of torch: torch.multiprocessing shares only storages of the CPU and of CUDA."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def needs_share_storages() -> bool:
 
 
 def share_storages(device: str, reduce: Callable[[torch.UntypedStorage], Any]) -> None:
-    """Make torch.multiprocessing pickle storages of the attached device by `reduce`; torch handles all others."""
+    """Make torch.multiprocessing pickle storages of the attached device with `reduce`; torch handles all others."""
 
     def reduce_storage(storage: torch.UntypedStorage) -> Any:
         if storage.device.type == device:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A check of a torch function for a word, which decides whether a patch is needed."""
+"""A check whether a torch function uses a name, which decides whether a patch is needed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["mentions"]
 
 
 def mentions(function: Callable[..., Any], word: str) -> bool:
-    """Return True if a function, below its wrappers, has a name or a constant `word`.
+    """Return True if a function, without its wrappers, uses `word` as a name or a constant.
 
-    The check reads the function's code object: frozen programs and installations with bytecode alone have no source
+    The check reads the function's code object, because frozen programs and bytecode-only installations have no source
     files.
     """
     code = getattr(inspect.unwrap(function), "__code__", None)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Torch 2.11 to 2.14: the number of parts into which Inductor splits a reduction with few results.
 
-Torch 2.15 takes further classes of choices, one of which is registered here.
+Torch 2.15 accepts registered classes of choices, and this module registers one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["needs_split_reductions", "split_reductions"]
 
 
 def needs_split_reductions() -> bool:
-    """Return True if the number of parts comes from a GPU's multiprocessors and warps, whatever the device is."""
+    """Return True if the number of parts depends on a GPU's multiprocessors and warps, whatever the device."""
     from torch._inductor import choices
 
     is_open = hasattr(choices, "register_inductor_choices")
@@ -27,13 +27,13 @@ def needs_split_reductions() -> bool:
 
 
 def split_reductions(device: str, parts: Callable[[torch.device, int, int, bool], int]) -> None:
-    """Make `parts` return the number of parts of reductions for a device type.
+    """Make Inductor use `parts` for the number of parts of reductions on a device type.
 
-    Its arguments are the device, the elements of a row, the rows, and whether the elements of a row are contiguous.
+    `parts` takes the device, the number of elements per row, the number of rows, and whether rows are contiguous.
 
-    Inductor computes the number from the warps and threads of a CUDA GPU. For a device without them, it divides by
-    zero. Torch 2.15 lets each device register its choices. Before, the choices are one object for all devices, which a
-    user may have replaced, so other devices still use that object.
+    Inductor computes the number from the warps and threads of a CUDA GPU, and divides by zero for a device without
+    them. In torch 2.15, each device can register its choices. Earlier versions have one object with choices for all
+    devices, which a user may have replaced, so other devices still use that object.
     """
     from torch._inductor import choices
 
@@ -43,7 +43,7 @@ def split_reductions(device: str, parts: Callable[[torch.device, int, int, bool]
     InductorChoices = choices.InductorChoices  # noqa: N806 - the name of the class
     of_torch = InductorChoices.reduction_split_factor
 
-    # A static method until torch 2.14, a method since.
+    # A static method up to torch 2.14, an instance method since.
     is_static = isinstance(inspect.getattr_static(InductorChoices, "reduction_split_factor"), staticmethod)
 
     @functools.wraps(of_torch)

@@ -26,11 +26,11 @@ def needs_order_streams() -> bool:
 
 
 def order_streams(streams: ModuleType) -> None:
-    """Make the waits of a forward pass depend on nodes of the forward pass, and those of a backward pass on its nodes.
+    """Make a forward pass's waits depend only on forward nodes, and a backward pass's waits on backward nodes.
 
-    In torch 2.13, the joint graph has the gradients among its inputs, so that the first wait of the forward pass
-    depended on them, and the forward graph had no results. The wait of a backward pass kept alive all that the forward
-    pass had computed. The other pass is over, or has not begun: no wait can be about it. Upstream:
+    In torch 2.13, the joint graph has the gradients among its inputs, so the first wait of the forward pass depends on
+    them, and the forward graph has no results. The wait of a backward pass keeps alive everything that the forward pass
+    computed. A wait never concerns the other pass, which is over or has not begun. Upstream:
     https://github.com/pytorch/pytorch/pull/187695.
     """
     if not needs_order_streams():
@@ -50,7 +50,7 @@ def order_streams(streams: ModuleType) -> None:
 
 
 def needs_find_current() -> bool:
-    """Return True if the current stream of a device is traced as that of the current device."""
+    """Return True if a traced program's current stream of any device is the current device's stream."""
     from torch._dynamo.variables import streams
 
     state = getattr(streams, "SymbolicStreamState", None)
@@ -60,10 +60,10 @@ def needs_find_current() -> bool:
 
 
 def find_current(streams: ModuleType) -> None:
-    """Trace `current_stream(device)` as the stream of that device, also where the current device is another.
+    """Trace `current_stream(device)` as that device's stream, even if another device is current.
 
-    Torch knows the current stream of the device that is current when tracing begins, and takes it for that of every
-    other device, so that waits go to a stream that has no part in the work. No issue upstream.
+    Torch records the current stream of the device that is current when tracing begins, and uses this stream for every
+    device. Waits then go to a stream that takes no part in the work. No issue upstream.
     """
     if not needs_find_current():
         return
@@ -84,7 +84,7 @@ def find_current(streams: ModuleType) -> None:
 
 
 def _trace_current(streams: ModuleType, device: torch.device) -> Any:
-    """Return the variable of a device's current stream, which compiled code looks up at each call."""
+    """Return the variable for a device's current stream, which compiled code looks up at each call."""
     from torch._dynamo.source import CurrentStreamSource
     from torch._dynamo.symbolic_convert import InstructionTranslator
     from torch._dynamo.utils import set_example_value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Torch 2.11, and 2.12 if it is the same."""
+"""Torch 2.11, and 2.12 where it is the same."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _ATTENTION_BACKWARD = "_scaled_dot_product_fused_attention_overrideable_backward
 
 
 def needs_attention_backward() -> bool:
-    """Return True if the gradients of attention have no meta kernel, although attention has one."""
+    """Return True if attention has a meta kernel but its gradients have none."""
     return not hasattr(torch._meta_registrations, f"meta_{_ATTENTION_BACKWARD}")
 
 
 def register_attention_backward() -> None:
-    """Register a meta kernel for the gradients of attention, needed to trace them; newer versions have one."""
+    """Register a meta kernel for attention's gradients, needed to trace them; newer versions have one."""
     if not needs_attention_backward():
         return
 
@@ -34,15 +34,15 @@ def register_attention_backward() -> None:
 
 
 def needs_register_autocast() -> bool:
-    """Return True if torch.library.register_autocast has a fixed table of the CPU and CUDA only."""
+    """Return True if torch.library.register_autocast has a fixed table with only the CPU and CUDA."""
     return "_autocast_cuda_dtype" in CustomOpDef.__init__.__code__.co_names
 
 
 def register_autocast(device: str) -> None:
     """Make torch.library.register_autocast and CustomOpDef.register_autocast accept the attached device.
 
-    Both refuse every device type except "cpu" and "cuda"; newer versions use the dispatcher. Other device types still
-    get torch's own result.
+    Both refuse every device type except "cpu" and "cuda"; newer versions use the dispatcher. For other device types,
+    torch's own behaviour is unchanged.
     """
     if not needs_register_autocast():
         return

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""All versions of torchvision: it registers autocast rules of its operators for the CPU, CUDA and XPU only.
+"""All versions of torchvision: it registers autocast rules for its operators on the CPU, CUDA and XPU only.
 
-On another device, an operator then gets tensors of two dtypes and refuses them: boxes in half precision, scores in
+On another device, an operator then receives tensors of two dtypes and refuses them: boxes in half precision, scores in
 float32.
 """
 
@@ -15,7 +15,7 @@ from torch_outboard._compat.imports import when_imported
 
 __all__ = ["POLICIES", "cast_operators"]
 
-# The policies of torchvision's own devices.
+# The policies that torchvision uses on its own devices.
 POLICIES = {
     "torchvision::deform_conv2d": "fp32_cast_back",
     "torchvision::nms": "fp32",
@@ -29,8 +29,7 @@ POLICIES = {
 def cast_operators() -> None:
     """Register autocast policies for torchvision's operators, once torchvision is imported.
 
-    An operator keeps a policy that the driver or the program has set, and a kernel that torchvision or another library
-    has registered.
+    Policies set by the driver or the program, and kernels registered by torchvision or another library, are kept.
     """
     from torch_outboard import _C
 
@@ -41,8 +40,8 @@ def cast_operators() -> None:
 def _set_policies(_: ModuleType) -> None:
     from torch_outboard import _C
 
-    # Without its library (for example if it was built for another
-    # torch), torchvision has no operators.
+    # Without its library (for example, if it was built for another torch), torchvision has no
+    # operators.
     known = set(torch._C._dispatch_get_all_op_names())
     for name, policy in POLICIES.items():
         has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key

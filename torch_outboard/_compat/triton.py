@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """All supported versions of torch: the devices for which Inductor writes Triton, and the templates that it uses.
 
-Until torch 2.13, the devices are a list of names. Torch 2.15 queries the registered devices when Inductor is imported.
-This file also chooses the driver that launches a kernel, for all versions of Triton.
+Up to torch 2.13, the devices are a list of names. Torch 2.15 queries the registered devices when Inductor is imported.
+For all versions of Triton, this file also chooses the driver that launches a kernel.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ __all__ = [
 
 
 def needs_list_as_gpu() -> bool:
-    """Return True if the list of GPUs has only torch's own devices, not every device whose interface is a GPU's."""
+    """Return True if the list of GPUs is fixed to torch's own devices instead of asking device interfaces."""
     from torch._inductor import utils
 
     return not hasattr(utils, "_gpu_types")
 
 
 def list_as_gpu(device: str) -> None:
-    """Make Inductor treat a device type as GPUs that have Triton.
+    """Make Inductor treat a device type like GPUs with Triton.
 
     This adds the type to the list, and stops the scheduler from checking that one of torch's own GPUs has Triton. A
-    pass that moves constants reads the single GPU type; it gets this one, even next to CUDA. Newer versions of torch
-    query the registered devices when Inductor is imported; this function also adds a device that is attached later.
+    pass that moves constants to the GPU assumes a single GPU type; this function makes it use the device type, even if
+    there is also CUDA. Newer versions of torch query the registered devices when Inductor is imported; this function
+    also adds a device that is attached later.
     """
     from torch._inductor import scheduler, utils
 
@@ -50,21 +51,21 @@ def list_as_gpu(device: str) -> None:
     utils.get_gpu_type.cache_clear()
     utils.GPU_TYPES[:] = [device]
     try:
-        utils.get_gpu_type()  # keeps its answer
+        utils.get_gpu_type()  # caches its result
     finally:
         utils.GPU_TYPES[:] = [*own, device]
     scheduler.has_triton = lambda: True  # type: ignore[assignment, attr-defined]
 
 
 def needs_count_as_triton() -> bool:
-    """Return True if torch looks for Triton on its own devices only."""
+    """Return True if torch checks only its own devices for Triton."""
     from torch.utils import _triton
 
     return mentions(_triton.has_triton, "mtia")
 
 
 def count_as_triton() -> None:
-    """Make torch report a device with Triton if Triton is installed.
+    """Make torch report that a device supports Triton if Triton is installed.
 
     Dynamo uses the result to decide whether a function may be a Triton kernel.
     """
@@ -75,10 +76,10 @@ def count_as_triton() -> None:
 
 
 def share_templates(device: str, backend: str) -> None:
-    """Register the template configurations that torch has for a Triton target for a device type too.
+    """Register torch's template configurations for a Triton target for a device type, too.
 
-    Torch registers them for its own types, whose names are the targets' names. Configurations that a vendor has
-    registered for the device stay.
+    Torch registers them for its own device types, which have the targets' names. Configurations that a vendor
+    registered for the device are kept.
     """
     registry = _registry()
     known = getattr(registry, "_TEMPLATE_HEURISTIC_REGISTRY", {})
@@ -94,7 +95,7 @@ def _registry() -> Any:
 
 
 def needs_choose_driver() -> bool:
-    """Return True if a process has one driver of Triton, whatever the device of a launch's tensors is."""
+    """Return True if a process has a single Triton driver, whatever the device of a launch's tensors."""
     if find_spec("triton") is None:
         return False
     return "active" in vars(import_module("triton.runtime.driver").DriverConfig)
@@ -103,12 +104,12 @@ def needs_choose_driver() -> bool:
 def choose_driver(
     choose: Callable[[Iterable[Any]], tuple[Any, dict[str, object]] | None], stand_in: Callable[[], Any]
 ) -> None:
-    """Make launches of Triton's kernels use a driver that is chosen by their arguments. Call it once a process.
+    """Make launches of Triton kernels use a driver chosen by their arguments. Call it once per process.
 
-    `choose` returns the driver and options for its back end, or None for the driver that is active anyway. The choice
-    holds for the thread and the launch, in which Triton reads `driver.active` in many places. If Triton has no active
-    driver, it gets the driver that `stand_in` creates: torch's compiler asks the active driver for the target of
-    kernels.
+    `choose` returns the driver and options for its back end, or None to use the active driver. The choice applies to
+    the thread for the duration of the launch, in which Triton reads `driver.active` in many places. If Triton has no
+    active driver, the driver created by `stand_in` becomes active, because torch's compiler queries the active driver
+    for the kernels' target.
     """
     from triton.backends import backends
     from triton.runtime import autotuner, jit

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Torch 2.11 to 2.15 with oneMKL before 2025: the CPU's functions of one number."""
+"""Torch 2.11 to 2.15 with oneMKL before 2025: the CPU's functions of one variable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 __all__ = ["call_each_once", "needs_call_each_once"]
 
-# The functions that aten/src/ATen/cpu/vml.h takes from oneMKL, and those that use them.
+# The functions that aten/src/ATen/cpu/vml.h takes from oneMKL, and the operators that use them.
 _FUNCTIONS = (
     *("abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "floor"),
     *("lgamma", "log", "log10", "log1p", "log2", "round", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"),
@@ -17,18 +17,19 @@ _FUNCTIONS = (
 
 
 def needs_call_each_once() -> bool:
-    """Return True if torch has a oneMKL that chooses a function's code in its first call, without a lock."""
+    """Return True if torch has a oneMKL that selects a function's code in its first call, without a lock."""
     version = re.search(r"Math Kernel Library Version (\d+)", torch.__config__.show())
     return version is not None and int(version[1]) < 2025
 
 
 def call_each_once() -> None:
-    """Call the CPU's functions of one number once on one thread, before operators call them on several.
+    """Call the CPU's functions of one variable once on one thread, before operators call them on several.
 
-    The first call of such a function chooses its code. If several threads make it at once, one of them may run code of
-    low accuracy for its part of the numbers: errors of 1e-4 in a fifth of the processes whose first call is a large one
-    (https://github.com/pytorch/pytorch/issues/188792). The host provider runs the CPU's operators for the device, and
-    tests compare the device with them. One number never takes a second thread. It takes 2 ms.
+    The first call of such a function selects its code. If several threads make the first call at once, one of them may
+    run low-accuracy code for its part of the numbers: errors of 1e-4 in a fifth of the processes whose first call is a
+    large one (https://github.com/pytorch/pytorch/issues/188792). The host provider runs the CPU's operators for the
+    device, and tests compare the device with them. A call on a single number never uses a second thread. All calls
+    together take 2 ms.
     """
     if not needs_call_each_once():
         return

@@ -6,9 +6,9 @@
     with torch_outboard.as_cuda():
         model = Model().to("cuda")
 
-`torch_outboard.as_cuda()` is the function `start` of this module. docs/as-cuda.md says what works and what does not.
-This is a set of patches by its nature: `patches()` lists them, `close` undoes them, and nothing else of the package
-depends on them.
+`torch_outboard.as_cuda()` is the function `start` of this module. docs/as-cuda.md says what works and what does not. It
+works by patching torch: `patches()` lists the patches, `close` undoes them, and nothing else in the package depends on
+them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["AsCuda", "patches", "start"]
 
 
 class _Callable(ModuleType):
-    """A module that is called like the function of its name: a submodule hides a function of its package."""
+    """A module that can be called like the function of the same name: the submodule hides the package's function."""
 
     def __call__(self, *arguments: Any, **named: Any) -> AsCuda:
         return start(*arguments, **named)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What torch.compile needs to trace a program for CUDA, and to generate code for the driver's devices."""
+"""Support in torch.compile: traces programs for CUDA, and generates code for the driver's devices."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["asked_by_compiler", "replace_for_compiler"]
 
 
 def asked_by_compiler() -> bool:
-    """Return whether the compiler calls the caller: it imports, and traces for, what this torch was built without."""
+    """Return whether the compiler is the caller: it imports and traces parts that this torch was built without."""
     name: str = sys._getframe(2).f_globals.get("__name__", "")
     return name.startswith(("torch._inductor", "torch._dynamo.device_interface"))
 
 
 def replace_for_compiler(patching: Patching, names: Names) -> None:
-    """Let Dynamo trace devices as cuda, and compile for the driver's."""
+    """Make Dynamo trace devices as cuda, and compile for the driver's devices."""
     wrapper = torch._TorchCompileInductorWrapper
     compile_graph: Callable[..., Any] = wrapper.__call__
 
@@ -42,7 +42,7 @@ def replace_for_compiler(patching: Patching, names: Names) -> None:
 
 
 def _trace_devices(module: ModuleType, patching: Patching, names: Names) -> None:
-    """Trace a tensor's `device` and `is_cuda`, which Dynamo looks up without the function mode."""
+    """Trace a tensor's `device` and `is_cuda`, which Dynamo looks up outside the function mode."""
     if patching.is_undone:
         return
     variable = module.TensorVariable

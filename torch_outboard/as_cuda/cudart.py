@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The functions of CUDA's runtime that programs reach through torch.cuda.cudart(), as far as the driver has them."""
+"""The CUDA runtime functions that programs call through torch.cuda.cudart(), as far as the driver supports them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Cudart"]
 
 
 class _Error(enum.IntEnum):
-    """The error numbers of CUDA that these functions return."""
+    """CUDA's error numbers that these functions return."""
 
     success = 0
     invalid_argument = 1
@@ -32,7 +32,7 @@ class _Error(enum.IntEnum):
 
 
 class Cudart:
-    """Stands for the module torch._C._cudart. Its functions return error numbers, for torch.cuda.check_error."""
+    """Stands in for the module torch._C._cudart. Its functions return error numbers for torch.cuda.check_error."""
 
     cudaError = _Error  # noqa: N815 - CUDA's names
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The function mode that sees each call of torch: "cuda" goes in as the driver's name, and comes out of tensors."""
+"""The function mode that sees each torch call: it turns "cuda" into the driver's name, and back in devices."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["CudaMode"]
 
 
 class CudaMode(TorchFunctionMode):
-    """Runs the calls of a thread, and of the autograd threads that work for it, for a program that says "cuda"."""
+    """Translates a thread's torch calls for a program that uses "cuda", also on autograd threads that work for it."""
 
     def __init__(self, names: Names) -> None:
         super().__init__()
         self._names = names
-        # By equality: each look at a getter makes a new object.
+        # Keyed by equality: each access to a getter creates a new object.
         self._own: dict[Any, Callable[..., Any]] = {
             torch.device: self._make_device,
             torch.Tensor.device.__get__: self._device,
@@ -32,7 +32,7 @@ class CudaMode(TorchFunctionMode):
         }
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function for calls without the mode: those of other threads, and of functions that see calls."""
+        """Wrap a function called outside the mode: on another thread, or by code that function modes do not see."""
 
         @functools.wraps(function)
         def with_mode(*arguments: Any, **named: Any) -> Any:
@@ -50,12 +50,12 @@ class CudaMode(TorchFunctionMode):
                 return own(*args, **(kwargs or {}))
             return func(*self._names.inward(args), **self._names.inward(kwargs or {}))
         except torch.OutOfMemoryError as error:
-            # Programs look for CUDA's words, to try again with a smaller batch.
+            # Programs look for CUDA's wording before they retry with a smaller batch.
             error.args = (self._names.words_outward(str(error)),)
             raise
 
     def _make_device(self, *arguments: Any, **named: Any) -> Any:
-        # An index alone is a device of the accelerator.
+        # A bare index means a device of the accelerator.
         is_index = isinstance(arguments[0] if arguments else named.get("device"), int)
         made = torch.device(*arguments, **named)
         return self._names.outward(made) if is_index else made

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The name of the device on its way in and out: "cuda" in a program's arguments, the driver's name inside."""
+"""Translates the device's name: "cuda" in a program's arguments, the driver's name inside."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ CUDA = "cuda"
 
 
 class Names:
-    """The two names of the device. `name` is the attached driver's."""
+    """Both names of the device. `name` is the attached driver's."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        # Makes a stream of torch.cuda from one of torch's own.
+        # Converts one of torch's own streams to a torch.cuda stream.
         self.stream_outward: Callable[[Any], Any] = lambda stream: stream
 
     def inward(self, value: Any) -> Any:
-        """Return a value with "cuda" replaced in devices and their texts, also inside of tuples, lists and dicts."""
+        """Return a value with "cuda" replaced in devices and strings, also inside tuples, lists and dicts."""
         kind = type(value)
         if kind is str:
             if value == CUDA or value.startswith("cuda:"):
@@ -34,7 +34,7 @@ class Names:
                 return torch.device(self.name) if value.index is None else torch.device(self.name, value.index)
         elif kind is tuple or kind is list:
             changed = [self.inward(one) for one in value]
-            # The same object, if nothing is to change: functions may fill a given list.
+            # Return the same object if nothing changes: functions may fill a given list.
             if any(new is not old for new, old in zip(changed, value, strict=True)):
                 return kind(changed)
         elif kind is dict:
@@ -44,7 +44,7 @@ class Names:
         return value
 
     def outward(self, value: Any) -> Any:
-        """Return a device under the name that the program uses, and a stream as torch.cuda has it."""
+        """Return a device under the program's name for it, or a stream as a torch.cuda stream."""
         if isinstance(value, torch.device):
             if value.type != self.name:
                 return value
@@ -52,12 +52,12 @@ class Names:
         return self.stream_outward(value) if isinstance(value, torch._C.Stream) else value
 
     def words_outward(self, text: str) -> str:
-        """Return the message of an error about memory in CUDA's words."""
+        """Reword the message of a memory error as CUDA does."""
         text = text.replace(f"{self.name} out of memory", "CUDA out of memory", 1)
         return re.sub(rf" on {self.name}:(\d+), which has a total capacity", r". GPU \1 has a total capacity", text)
 
     def wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function for a program that says "cuda"."""
+        """Wrap a function for a program that uses "cuda"."""
 
         @functools.wraps(function)
         def for_cuda(*arguments: Any, **named: Any) -> Any:
@@ -66,10 +66,10 @@ class Names:
         return for_cuda
 
     def standing_for(self, original: type, outward: tuple[str, ...] = (), equals: bool = False) -> type:
-        """Return a class like the original, whose constructor takes "cuda"; the original's objects are instances.
+        """Return a class like `original` whose constructor accepts "cuda"; the original's objects are its instances.
 
-        Of the class's own objects the attributes `outward` are devices under the program's name. Without any, the
-        constructor makes the original's objects; with `equals`, their type equals the class.
+        On the class's own objects, the attributes in `outward` return devices under the program's name. If `outward` is
+        empty, the constructor creates the original's objects; with `equals`, their type compares equal to the class.
         """
         names = self
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The classes of torch.cuda whose objects have more than torch's own: streams, graphs, device properties."""
+"""Classes of torch.cuda whose objects extend torch's own: streams, graphs, device properties."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OWN_FOLDER = os.path.dirname(__file__)
 
 
 def make_stream_class(base: Any, ours: type) -> Any:
-    """Return torch.cuda's class of the name of `ours`: streams derived from `base` that have CUDA's handle."""
+    """Return torch.cuda's class with the name of `ours`: streams derived from `base` with CUDA's handle."""
 
     class CudaStream(base):  # type: ignore[misc]
         def __new__(cls, *arguments: Any, **named: Any) -> Any:
@@ -33,7 +33,7 @@ def make_stream_class(base: Any, ours: type) -> Any:
 
         @property
         def cuda_stream(self) -> int:
-            """The driver's handle of the stream; 0 for the default stream, as CUDA has it."""
+            """The driver's handle of the stream; 0 for the default stream, as in CUDA."""
             return 0 if self.stream_id == 0 else _C.stream_handle(self.device_index, self.stream_id)
 
         def __repr__(self) -> str:
@@ -43,7 +43,7 @@ def make_stream_class(base: Any, ours: type) -> Any:
 
 
 def as_cuda_stream(made: Any, stream: Any) -> Any:
-    """Return a stream of torch's own as one of the class that `make_stream_class` has made."""
+    """Convert one of torch's own streams to the class that `make_stream_class` returned."""
     return stream if type(stream) is made else made(**_ids_of(stream))
 
 
@@ -59,12 +59,12 @@ def _as_torchs_own(made: Any, name: str, ours: type) -> Any:
 
 
 def make_graph_class(ours: type) -> Any:
-    """Return torch.cuda.CUDAGraph, which warns of a capture without work."""
+    """Return torch.cuda.CUDAGraph, which warns about a capture without work."""
 
     class CUDAGraph(ours):  # type: ignore[misc]
         def capture_end(self) -> None:
             super().capture_end()
-            with contextlib.suppress(NotSupportedError):  # a driver's own graph does not say what it holds
+            with contextlib.suppress(NotSupportedError):  # a driver's own graph hides its contents
                 if "label" not in _C.graph_describe(self._graph):
                     warnings.warn(
                         "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on "
@@ -76,11 +76,11 @@ def make_graph_class(ours: type) -> Any:
 
 
 def make_properties(ours: ModuleType, capability: tuple[int, int]) -> Any:
-    """Return get_device_properties of torch.cuda: with the chosen capability, and a UUID instead of its bytes."""
+    """Return torch.cuda's get_device_properties: with the chosen capability, and a UUID object instead of bytes."""
 
     def get_device_properties(device: Any = None) -> Any:
         found = ours.get_device_properties(device)
-        # torch's own type has `bytes` too.
+        # torch's own type also has `bytes`.
         as_uuid: Any = uuid.UUID(bytes=found.uuid)
         return dataclasses.replace(found, major=capability[0], minor=capability[1], uuid=as_uuid)
 
@@ -88,7 +88,7 @@ def make_properties(ours: ModuleType, capability: tuple[int, int]) -> Any:
 
 
 def make_snapshots(ours: ModuleType) -> tuple[Callable[..., Any], Callable[..., None]]:
-    """Return _snapshot and _dump_snapshot of torch.cuda.memory, without this package's frames in the stacks."""
+    """Return torch.cuda.memory's _snapshot and _dump_snapshot, without this package's frames in the stacks."""
 
     def _snapshot(device: Any = None, **named: Any) -> Any:
         return _without_own_frames(ours._snapshot(device, **named))

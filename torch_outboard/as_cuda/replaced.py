@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is replaced in torch while a program for CUDA runs, room by room."""
+"""Replacements in torch while a program for CUDA runs, by area."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _DTYPES = {
 }
 
 
-# Functions whose names begin with an underscore, and which programs and torch's documents use.
+# Functions with a leading underscore that programs and torch's documentation use.
 _PRIVATE = ("_dump_snapshot", "_record_memory_history", "_sleep", "_snapshot")
 
 # Functions of torch.cuda that call torch.cuda._cudart.
@@ -54,7 +54,7 @@ _Around = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def replace_all(patching: Patching, names: Names, capability: tuple[int, int], around: _Around) -> None:
-    """Replace what the function mode does not see. `around` gives a function the mode."""
+    """Replace what the function mode does not see. `around` wraps a function in the mode."""
     _functions_of_cuda(patching, names, capability)
     _types_of_tensors(patching, names)
     _ranges(patching)
@@ -108,9 +108,10 @@ def _functions_of_cuda(patching: Patching, names: Names, capability: tuple[int, 
 
 
 def _constructors(patching: Patching, names: Names) -> None:
-    """Let the constructors of torch's own classes take "cuda"."""
+    """Make the constructors of torch's own classes accept "cuda"."""
     for name in ("Generator", "Stream", "Event"):
-        # Methods of streams and events take torch's own events only, no objects of a derived class.
+        # Methods of streams and events accept only torch's own events, not objects of a derived
+        # class.
         is_event = name == "Event"
         made = names.standing_for(getattr(torch, name), () if is_event else ("device",), equals=is_event)
         patching.set(torch, name, made, "constructors take a device")
@@ -123,7 +124,7 @@ def _constructors(patching: Patching, names: Names) -> None:
 
 
 def _internals(names: Names, ours: ModuleType) -> dict[str, Callable[..., Any]]:
-    """Return the functions of torch._C that stand below torch.cuda's, by name."""
+    """Return replacements for the torch._C functions beneath torch.cuda's, by name."""
 
     def raw_alloc(size: int, stream: int) -> int:
         is_current = stream == ours._get_current_raw_stream(ours.current_device())
@@ -134,7 +135,7 @@ def _internals(names: Names, ours: ModuleType) -> dict[str, Callable[..., Any]]:
 
     internals: dict[str, Callable[..., Any]] = {
         "_cuda_attach_out_of_memory_observer": ours.memory.attach_out_of_memory_observer,
-        "_cuda_clearCublasWorkspaces": lambda: None,  # no library has workspaces here
+        "_cuda_clearCublasWorkspaces": lambda: None,  # there are no library workspaces
         "_cuda_cudaCachingAllocator_raw_alloc": raw_alloc,
         "_cuda_cudaCachingAllocator_raw_delete": ours.caching_allocator_delete,
         "_cuda_emptyCache": ours.empty_cache,
@@ -197,7 +198,7 @@ def _tensor_type(names: Names, name: str, dtype: torch.dtype) -> type:
 
 
 def _ranges(patching: Patching) -> None:
-    """Let NVTX's functions do nothing, and say so once."""
+    """Make NVTX's functions do nothing, and warn once."""
 
     @functools.cache
     def tell() -> None:
@@ -223,7 +224,7 @@ def _autocast(patching: Patching, names: Names) -> None:
     for name in ("get_autocast_dtype", "set_autocast_dtype"):
         patching.set(torch, name, names.wrapped(getattr(torch, name)), reason)
     is_enabled, set_enabled = torch.is_autocast_enabled, torch.set_autocast_enabled
-    # Without the name of a device both are about CUDA.
+    # Without a device name, both functions refer to CUDA.
     patching.set(
         torch, "is_autocast_enabled", lambda *device: is_enabled(*(names.inward(device) or (names.name,))), reason
     )
@@ -256,7 +257,7 @@ def _accelerator(patching: Patching, names: Names) -> None:
 
 
 def _files(patching: Patching, names: Names) -> None:
-    """Let files name their devices "cuda", and be loaded to them."""
+    """Make saved files name their devices "cuda", and load files for "cuda"."""
     load = torch.load
 
     @functools.wraps(load)
@@ -278,7 +279,7 @@ def _files(patching: Patching, names: Names) -> None:
 
     registry = torch.serialization._package_registry
     before = list(registry)
-    torch.serialization.register_package(19, tag, restore)  # before torch's own for CUDA, at 20
+    torch.serialization.register_package(19, tag, restore)  # before torch's own restorer for CUDA, at 20
     what = "torch.serialization.register_package"
     patching.done(what, "files name their devices cuda", lambda: registry.__setitem__(slice(None), before))
 
@@ -326,7 +327,7 @@ def _distributed(patching: Patching, names: Names) -> None:
 
 
 def _threads(patching: Patching, around: _Around) -> None:
-    """Let threads that the program starts have the mode, and hooks of gradients, which run on autograd's threads."""
+    """Apply the mode on threads that the program starts, and in gradient hooks, which run on autograd's threads."""
     start = threading.Thread.start
 
     @functools.wraps(start)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What `torch_outboard.as_cuda()` starts and ends: the attached driver, the patches, the function mode."""
+"""The session that `torch_outboard.as_cuda()` starts and ends: the attached driver, the patches, the function mode."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from torch_outboard.as_cuda.replaced import replace_all
 
 __all__ = ["VARIABLE", "AsCuda", "patches", "start", "start_from_environment"]
 
-# The compute capability of processes that are started afresh, as "9.0"; they attach
-# OUTBOARD_DRIVER.
+# The compute capability for processes that are spawned, such as "9.0"; they attach OUTBOARD_DRIVER.
 VARIABLE = "OUTBOARD_AS_CUDA"
 
 _running: AsCuda | None = None
 
 
 class AsCuda:
-    """A process in which "cuda" is the attached driver's device. `close`, or the end of a `with`, undoes it."""
+    """Makes "cuda" the attached driver's device in this process, until `close` or the end of a `with` block."""
 
     def __init__(self, names: Names, capability: tuple[int, int]) -> None:
         self.device_name = names.name
@@ -36,13 +35,13 @@ class AsCuda:
         self._patching = Patching()
         try:
             replace_all(self._patching, names, capability, self._mode.around)
-        except BaseException:  # raised again, with nothing half done
+        except BaseException:  # re-raised, with everything undone
             self._patching.undo()
             raise
         self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """Undo all patches. Close it on the thread that has started it, after modes that were entered later."""
+        """Undo all patches. Call it on the thread that started the session, after later modes have exited."""
         global _running
         if _running is not self:
             return
@@ -51,11 +50,11 @@ class AsCuda:
         self._patching.undo()
 
     def patches(self) -> dict[str, str]:
-        """Return what is patched, and why, by its name in torch."""
+        """Return the patched names in torch, each with the reason."""
         return dict(self._patching.reasons)
 
     def hand_down(self, driver: str) -> None:
-        """Let the processes that this one starts afresh attach the driver of this name, and begin with as_cuda()."""
+        """Make processes that this one spawns attach the driver with this name, and start with as_cuda()."""
         values = {"OUTBOARD_DRIVER": driver, VARIABLE: ".".join(map(str, self._capability))}
         reason = "processes that are started afresh begin with as_cuda() too"
         self._patching.set_variables(values, "os.environ", reason)
@@ -72,14 +71,14 @@ class AsCuda:
 def start(
     driver: str | None = None, *, capability: tuple[int, int] = (9, 0), beside_cuda: bool = False, **options: Any
 ) -> AsCuda:
-    """Let programs that were written for CUDA run on a driver's devices, until the result is closed.
+    """Run programs written for CUDA on a driver's devices, until the result is closed.
 
-    `driver` is attached, with these options, if no driver is. `capability` is what torch.cuda.get_device_capability
-    answers. Patches torch (`patches()` of the result); call it before the program's own modules are imported, since
-    they may keep functions of torch.cuda.
+    If no driver is attached, `driver` is attached with these options. `capability` is the result of
+    torch.cuda.get_device_capability. Patches torch (see `patches()` of the result); call it before the program's own
+    modules are imported, because they may keep references to functions of torch.cuda.
 
-    Raises RegistrationError if no driver is attached or named, or another than `driver` is attached, and
-    NotSupportedError on a torch that has CUDA devices, unless `beside_cuda` is true, or if it was started before.
+    Raises RegistrationError if no driver is attached or named, or a driver other than `driver` is attached. Raises
+    NotSupportedError if it was already started, or if torch has CUDA devices and `beside_cuda` is false.
     """
     global _running
     if _running is not None:
@@ -89,7 +88,7 @@ def start(
             'this torch has CUDA devices, which "cuda" would no longer mean: as_cuda(beside_cuda=True) hides them'
         )
     if driver is not None:
-        attach(driver, **options)  # which refuses another driver than the attached one, and other options
+        attach(driver, **options)  # refuses another driver than the attached one, and other options
     attached = attached_driver()
     if attached is None:
         raise RegistrationError("no driver is attached: name one, as in torch_outboard.as_cuda(NAME)")
@@ -102,7 +101,7 @@ def start(
 
 
 def start_from_environment() -> None:
-    """Start as OUTBOARD_AS_CUDA says. A failure warns, with the cause: an exception would break `import torch`."""
+    """Start as OUTBOARD_AS_CUDA requests. On failure, warn with the cause: an exception would break `import torch`."""
     value = os.environ[VARIABLE]
     try:
         major, minor = map(int, value.split("."))
@@ -112,5 +111,5 @@ def start_from_environment() -> None:
 
 
 def patches() -> dict[str, str]:
-    """Return what is patched now, and why, by its name in torch; nothing, if as_cuda() is not started."""
+    """Return the names in torch that are now patched, each with the reason; empty if as_cuda() is not started."""
     return {} if _running is None else _running.patches()

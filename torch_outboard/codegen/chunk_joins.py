@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reductions of each tensor of a list, by two kernels. The first kernel joins the elements of a chunk.
+"""Reductions of each tensor of a list, in two kernels. The first kernel combines the elements of a chunk.
 
-Its items join their elements in a few accumulators, as reductions of rows do (reduction.py). Then the group's memory
-joins the accumulators of its items. The second kernel joins the results of a row's chunks, always in the same order,
-and stores the row's result.
+Its items combine their elements in a few accumulators, as row reductions do (reduction.py), and then combine these
+accumulators through the group's memory. The second kernel combines the results of a row's chunks in a fixed order, and
+stores the row's result.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from torch_outboard.codegen.program import DeviceProgram
 
 __all__ = ["Join", "arrays_of", "loop", "rows_program", "store_of_chunk"]
 
-# Accumulators of an item that shares a chunk with others. As many loads are in flight at once.
+# Accumulators of an item that shares a chunk with others, and so the number of loads in flight.
 _LANES_OF_GROUP = 4
 
 
 @dataclass(frozen=True)
 class Join:
-    """How the elements of a tensor become one result.
+    """How the elements of a tensor are combined into one result.
 
     Attributes
     ----------
     kind : str
         "sum", or "max", for which NaN is the greatest value.
     kept : torch.dtype
-        The type in which elements are joined.
+        The type in which elements are combined.
     result : torch.dtype
         The type of the row's result.
     has_root : bool
-        True if the result is the square root of the joined value.
+        True if the result is the square root of the combined value.
     needs_elements : bool
-        True if a row without elements has no result.
+        True if a row must have elements.
     """
 
     kind: str
@@ -56,17 +56,17 @@ class Join:
         return dialect.literal(start_of(self.kind, self.kept), self.kept)
 
     def joined(self, a: str, b: str) -> str:
-        """Return the statement that joins b into a."""
+        """Return the statement that combines b into a."""
         return f"{a} = {joiner(self.kind, self.kept)(a, b)};"
 
     def text(self) -> str:
-        """Return the line of a plan, as csrc/kernels/chunk_plan.h defines it."""
+        """Return the plan's line for this reduction, as csrc/kernels/chunk_plan.h defines it."""
         kept, result = (str(one).removeprefix("torch.") for one in (self.kept, self.result))
         return f"join {kept} {result} {'some' if self.needs_elements else 'any'}"
 
 
 def loop(join: Join, dialect: Dialect, body: Sequence[str], index: str, items: int) -> list[str]:
-    """Return the lines that join an item's elements of a chunk. `body` joins one element into `ob_parts[lane]`."""
+    """Return the lines that combine an item's elements of a chunk. `body` combines one into `ob_parts[lane]`."""
     is_shared = items > 1
     lanes = _LANES_OF_GROUP if is_shared else dialect.lanes
     unroll = [dialect.unroll] * is_shared
@@ -95,9 +95,9 @@ def loop(join: Join, dialect: Dialect, body: Sequence[str], index: str, items: i
 
 
 def _of_group(join: Join, items: int, store: Sequence[str]) -> list[str]:
-    """Return the lines that join the `ob_part` of all items of a group, and store the result from one item.
+    """Return the lines that combine the `ob_part` of all items of a group, and store the result from one item.
 
-    The kernel has the arrays of `arrays_of`.
+    The kernel must declare the arrays of `arrays_of`.
     """
     if items == 1:
         return list(store)
@@ -117,12 +117,12 @@ def _of_group(join: Join, items: int, store: Sequence[str]) -> list[str]:
 
 
 def arrays_of(join: Join, items: int) -> list[LocalArray]:
-    """Return the memory in which a group's items join their results."""
+    """Return the memory in which a group's items combine their results."""
     return [LocalArray(join.type, "ob_shared", str(items))] if items > 1 else []
 
 
 def store_of_chunk(join: Join, items: int) -> list[str]:
-    """Return the end of the first kernel: it joins the items' `ob_part` and stores the chunk's result."""
+    """Return the end of the first kernel: it combines the items' `ob_part` and stores the chunk's result."""
     return _of_group(join, items, [f"ob_joined[ob_number / {items}] = ob_part;"])
 
 

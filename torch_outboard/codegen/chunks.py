@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One kernel for lists of tensors. It processes the elements of all tensors in chunks; a table describes the chunks.
+"""A kernel over lists of tensors. It processes the elements of all tensors in chunks, which a table describes.
 
-The body is that of a kernel for one tensor of one dimension: loads and stores at the number of an element. Here the
-body becomes a loop over a chunk. The loop's pointers come from a row of the table (csrc/kernels/chunk_plan.h defines
-its layout). Values that are the same for all elements of a chunk, such as an optimizer's step corrections, are computed
+The body is taken from a kernel for a one-dimensional tensor, which loads and stores by element number. Here the body
+becomes a loop over a chunk. The loop's pointers come from a row of the table (csrc/kernels/chunk_plan.h defines its
+layout). Values that are the same for all elements of a chunk, such as an optimizer's step corrections, are computed
 before the loop: a compiler cannot move them there without proving that memory does not change.
 """
 
@@ -32,29 +32,30 @@ from torch_outboard.codegen.scheduling import SimtScheduling
 
 __all__ = ["ChunkBody", "Operand", "Result", "chunk_scheduling"]
 
-# The statements that a loop can be divided into: a declaration of a variable, or a store or a join.
+# The statements that allow splitting the loop: a declaration of a variable, a store, or a
+# combination.
 _DECLARATION = re.compile(r"const \w+ (\w+) = (.*);")
 _STORE = re.compile(r"\w+\[.*\] = .*;|if \(.*\) \*\w+ = 1;")
 _NAME = re.compile(r"\b[A-Za-z_]\w*")
-# C types of numbers that a launch passes.
+# C types of the numbers that a launch passes.
 _PASSED = {torch.int64: "int64_t", torch.float32: "float", torch.float64: "double"}
 _FROM_WORD = {torch.int64: "(ob_i64){}", torch.float32: "OB_AS_F32((ob_u32){})", torch.float64: "OB_AS_F64({})"}
 
 
-# Bytes of the group's memory that an item joins its results in.
+# Bytes of group memory in which an item combines its results.
 _JOINED = 16
 
 
 @dataclass(frozen=True)
 class Operand:
-    """An input of the graph, as the lines of csrc/kernels/chunk_plan.h describe it.
+    """An input of the graph, as csrc/kernels/chunk_plan.h describes it.
 
     Attributes
     ----------
     kind : str
         "list", "element", "numbers", "number" or "tensor". The kinds "numbers" and "number" are passed by value.
     argument : int
-        The place in the operator's schema.
+        The position in the operator's schema.
     """
 
     kind: str
@@ -67,9 +68,9 @@ class Operand:
 
 @dataclass(frozen=True)
 class Result:
-    """The destination of an output: an argument, or its own memory if `argument` is None.
+    """The destination of an output: an argument, or new memory if `argument` is None.
 
-    If `is_flag` is true, the argument is a single tensor, and any element of the result that is true sets it to 1.
+    If `is_flag` is true, the argument is a single tensor, which any true element of the result sets to 1.
     """
 
     argument: int | None = None
@@ -83,9 +84,9 @@ class ChunkBody:
     Attributes
     ----------
     shaped_by : int
-        The argument whose tensors define how many elements each row has.
+        The argument whose tensors determine the number of elements per row.
     join : chunk_joins.Join, optional
-        How a second kernel joins the results of a tensor's elements into one result of the tensor.
+        How a second kernel combines the results of a tensor's chunks into one result.
     """
 
     operands: Sequence[Operand]
@@ -105,7 +106,7 @@ class _Parameter:
 
 
 class ChunkKernel(SimtKernel):
-    """A kernel over chunks in the dialect of the class."""
+    """A kernel over chunks in the class's dialect."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -115,7 +116,8 @@ class ChunkKernel(SimtKernel):
         self.wanted: ChunkBody = V.graph.wrapper_code.asked  # type: ignore[attr-defined]
 
     def choose_mapping(self) -> Mapping:
-        # An item of the loop has one element at a time, and continues only if there is a next one.
+        # An item of the loop processes one element at a time, and continues only if there is
+        # another one.
         return Item(self, is_parallel=False, items=1)
 
     def _operand(self, name: str) -> Operand:
@@ -139,7 +141,7 @@ class ChunkKernel(SimtKernel):
             super().store(name, index, value, mode)
 
     def _results(self, name: str) -> list[Result]:
-        """Return the results that are stored under a name; none if the name is only a part of something else."""
+        """Return the results that are stored under a name, or none if the name is only an intermediate value."""
         outputs = zip(V.graph.graph_outputs, self.wanted.results, strict=True)
         return [result for node, result in outputs if node.get_name() == name]
 
@@ -151,7 +153,7 @@ class ChunkKernel(SimtKernel):
         return inner
 
     def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:
-        pass  # the operator's call is one launch, with the arguments of the plan
+        pass  # the operator's call is a single launch, with the plan's arguments
 
     def codegen_kernel(self, name: str | None = None) -> str:
         self.codegen_body()
@@ -209,7 +211,7 @@ class _Plan:
         self.given: list[Parameter] = []  # the kernel's own arguments
         self.types: list[str] = []
         self.parameters: list[_Parameter] = []
-        self.first: list[str] = []  # declarations at the beginning of the loop's function
+        self.first: list[str] = []  # declarations at the start of the loop's function
         names = list(V.graph.graph_input_names)
         self.inputs = {kernel.wanted.operands[names.index(name)]: name for name in kernel.args.input_buffers}
         self.written = {one.argument for one in kernel.wanted.results}
@@ -296,7 +298,7 @@ class _Plan:
             word = self._column(f"fresh {str(dtype).removeprefix('torch.')}")
             self._pointer(inner, dtype, f"{word} + ob_first", True)
         elif target in self.inputs:
-            # One pointer for each memory, so that no two pointers of the loop alias.
+            # One pointer per memory, so that no two pointers in the loop alias.
             pointer = self.kernel.dialect.pointer(STORAGE_TYPES[dtype], is_written=True)
             self.first.append(f"{pointer} {inner} = {self._inner(target)[0]};")
         else:
@@ -306,7 +308,7 @@ class _Plan:
 
 
 def _divided(lines: list[str]) -> tuple[list[str], list[str]]:
-    """Return the lines that are the same for all elements, and the rest. Unknown statements prevent the division."""
+    """Split lines into those that are the same for all elements, and the rest. Unknown statements prevent the split."""
     varying = {"xindex"}
     before: list[str] = []
     rest: list[str] = []
@@ -324,7 +326,7 @@ def _divided(lines: list[str]) -> tuple[list[str], list[str]]:
 
 
 class _ChunkScheduling(SimtScheduling):
-    """A scheduling that stores the single kernel of a graph in the requested ChunkBody."""
+    """A scheduling that stores a graph's single kernel in the requested ChunkBody."""
 
     def define_kernel(self, src_code: str, node_schedule: Any, kernel: Any) -> str:
         wanted: ChunkBody = kernel.wanted
@@ -345,7 +347,7 @@ class _ChunkScheduling(SimtScheduling):
         )
         wanted.programs.append(program)
         if wanted.join is not None:
-            # The number of its first chunk is the last column of a row.
+            # The last column of a row has the number of its first chunk.
             wanted.programs.append(
                 chunk_joins.rows_program(wanted.join, dialect, kernel.width, kernel.width - 2, items)
             )
@@ -353,6 +355,6 @@ class _ChunkScheduling(SimtScheduling):
 
 
 def chunk_scheduling(dialect: Dialect) -> type[_ChunkScheduling]:
-    """Return the scheduling of kernels over chunks in a dialect."""
+    """Return the scheduling for kernels over chunks in a dialect."""
     kernel = type("DialectChunkKernel", (ChunkKernel,), {"dialect": dialect})
     return type("DialectChunkScheduling", (_ChunkScheduling,), {"kernel_type": kernel})

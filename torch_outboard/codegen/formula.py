@@ -12,7 +12,7 @@ from torch.utils._sympy.functions import CeilDiv, FloorDiv, Max, Min, Mod, Modul
 
 __all__ = ["LARGEST", "expression_of", "formula"]
 
-LARGEST = 2**63 - 1  # of the integers of formulas, which have 64 bits
+LARGEST = 2**63 - 1  # the largest integer in formulas, which use 64 bits
 
 _OPERATIONS = {
     sympy.Add: "add",
@@ -38,17 +38,17 @@ _OPERATIONS = {
 
 
 def expression_of(number: int | torch.SymInt) -> sympy.Expr:
-    """Return a size or a stride of a traced tensor as Inductor has it."""
+    """Return a size or stride of a traced tensor as a sympy expression."""
     return number.node.expr if isinstance(number, torch.SymInt) else sympy.Integer(number)
 
 
 def formula(expression: sympy.Expr, places: Mapping[sympy.Symbol, int]) -> str:
-    """Return an expression of integers as text; `places` maps its symbols to their places among the kernel's arguments.
+    """Return an integer expression as text; `places` maps its symbols to positions among the kernel's arguments.
 
     Raises
     ------
     ValueError
-        If a symbol is not an argument, a number does not fit in 64 bits, or formulas do not have an operation.
+        A symbol is not an argument, a number does not fit in 64 bits, or formulas lack an operation.
     """
     match expression:
         case sympy.Integer():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The letters that denote the kinds of a kernel's arguments in a launch: csrc/kernels/argument_kind.h lists them."""
+"""The letters that stand for the kinds of kernel arguments in a launch; csrc/kernels/argument_kind.h lists them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class _Kind(NamedTuple):
 _KINDS = [_Kind(**row) for row in _C.argument_kinds()]
 _OF_PROGRAMS = {kind.type: kind.letter for kind in _KINDS}
 _OF_PROGRAMS |= {"long": _OF_PROGRAMS["int64_t"], "int": _OF_PROGRAMS["int32_t"]}
-# On the host, each argument takes a word.
+# On the host, each argument is one word.
 _ON_HOST = {kind.type: kind.letter for kind in _KINDS if kind.is_on_host}
 _ON_HOST |= {"long": _ON_HOST["int64_t"], "int": _ON_HOST["int64_t"]}
 _NOT_PASSED = {kind.type for kind in _KINDS if not kind.is_passed}
 
 
 def argument_type(kind: str) -> str:
-    """Return the C++ type of a kernel's argument without the const of a number."""
+    """Return the C++ type of a kernel's argument, without a number's const."""
     return kind if kind.endswith("*") else kind.removeprefix("const ")
 
 
@@ -50,7 +50,7 @@ def program_letters(name: str, types: list[str]) -> str:
 
 
 def passed_types(types: tuple[str, ...]) -> list[str]:
-    """Return the types of the arguments of a program's kernel that calls pass."""
+    """Return the types of the arguments that calls of a program's kernel pass."""
     return [kind for kind in types if kind not in _NOT_PASSED]
 
 

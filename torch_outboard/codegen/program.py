@@ -13,7 +13,7 @@ __all__ = ["DeviceProgram", "KernelRecord"]
 
 
 class KernelRecord(NamedTuple):
-    """A kernel in the driver's language, as _C takes it. csrc/bindings/records.h reads the fields by name.
+    """A kernel in the driver's language, as passed to _C. csrc/bindings/records.h reads the fields by name.
 
     Attributes
     ----------
@@ -24,7 +24,7 @@ class KernelRecord(NamedTuple):
     checks : tuple of str
         The possible failures, as in `DeviceProgram`.
     binary : bytes
-        What a pack has of the program for the device, as `program_build` takes it; empty if there is none.
+        The program that a pack holds for the device, as `program_build` accepts it; empty if there is none.
     """
 
     name: str
@@ -51,19 +51,19 @@ class DeviceProgram:
     types : tuple of str
         C types of the arguments: pointers (written unless they have `const`), int64_t, int32_t, int16_t, int8_t, float
         and double. "table" is a pointer to addresses that the kernel uses; only plans of operators pass it. "kept" is
-        an integer that formulas read and the kernel does not take. Calls do not pass three more types. "local" is an
+        an integer that only formulas read, not the kernel. Calls do not pass the following three types. "local" is an
         argument of local memory. "zero" is a null pointer. "record" stands for the three arguments of a kernel that
-        reports failures (codegen/prelude/failure.h): the address of its stream's record, the launch's ticket of 64
-        bits, and the kernel's number of 32 bits.
+        reports failures (codegen/prelude/failure.h): the address of its stream's record, the launch's 64-bit ticket,
+        and the kernel's 32-bit number.
     code : str or bytes
         The program: its text, or a compiler's output.
     entry : str
         The kernel's name in the program.
     grid, block : tuple of str
-        Blocks and their threads, in up to three dimensions: formulas over the arguments that are integers, as
-        `formula` writes them. A grid of 0 blocks launches nothing.
+        Blocks and their threads, in up to three dimensions: formulas over the integer arguments, as `formula` writes
+        them. A grid of 0 blocks launches nothing.
     local_bytes : str
-        Bytes of dynamic local memory of a block, also a formula.
+        Bytes of dynamic local memory per block, also a formula.
     checks : tuple of str
         The possible failures, indexed by the number that the kernel writes. "index " and an operator's name raises an
         IndexError. "range " and an operator's name raises a RuntimeError with the same message. "assert " and a message
@@ -82,7 +82,7 @@ class DeviceProgram:
     checks: tuple[str, ...] = ()
 
     def record(self) -> KernelRecord:
-        """Return the kernel as _C takes it. Raise TypeError for a type that a launch cannot pass."""
+        """Return the kernel in the form passed to _C. Raise TypeError for a type that a launch cannot pass."""
         code = self.code.encode() if isinstance(self.code, str) else self.code
         letters = program_letters(self.name, list(self.types))
         return KernelRecord(
@@ -90,11 +90,11 @@ class DeviceProgram:
         )
 
     def geometry(self) -> tuple[str, ...]:
-        """Return the seven formulas of a launch: three of the grid, three of the block, one of local memory."""
+        """Return a launch's seven formulas: three for the grid, three for the block, one for local memory."""
         return (*_three(self.name, self.grid), *_three(self.name, self.block), self.local_bytes)
 
     def definition(self, device: int) -> str:
-        """Return the call that creates the launcher, as Python code. The call builds the program for the device."""
+        """Return Python code that creates the launcher. Running it builds the program for the device."""
         code = repr(self.code)
         if isinstance(self.code, str) and _is_quotable(self.code):
             code = f"r'''\n{self.code}'''"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The operators of a graph that a dialect leaves to the providers of eager calls, found before the graph is lowered.
+"""Finds the operators of a graph that a dialect leaves to eager providers, before the graph is lowered.
 
-When Inductor lowers a node, it chooses between a kernel and a call of the operator. It requests the kernel's text only
-later. So this module checks in advance whether the dialect has what the text needs: functions, element types, failure
-reports, atomic additions.
+When Inductor lowers a node, it chooses between a kernel and a call of the operator, but it requests the kernel's text
+only later. This module therefore checks in advance whether the dialect supports what the text needs: functions, element
+types, failure reports and atomic additions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch_outboard.codegen.kernel.overrides import SimtOverrides
 
 __all__ = ["LACK", "leave_to_providers"]
 
-# In a node's meta: what the dialect lacks for the node, worded as a reason of
+# Key in a node's meta: what the dialect lacks for the node, worded as a reason of
 # torch_outboard/kernels/reasons.py.
 LACK = "outboard_lack"
 
@@ -39,7 +39,7 @@ def leave_to_providers(gm: torch.fx.GraphModule, device: str, dialect: Dialect) 
 
 
 def lack_of(node: torch.fx.Node, tensors: list[torch.Tensor], dialect: Dialect) -> str:
-    """Return what the dialect lacks for a call of an operator; "" if nothing."""
+    """Return what the dialect lacks for an operator call, or "" if nothing."""
     operator = node.target
     assert isinstance(operator, torch._ops.OpOverload)
     if operator.namespace not in ("aten", "prims"):
@@ -55,7 +55,7 @@ def lack_of(node: torch.fx.Node, tensors: list[torch.Tensor], dialect: Dialect) 
     if packet in ADDING and _adds(node) and SUFFIXES.get(dtype) not in dialect.atomics:
         return f"it adds {dtype} atomically, which needs the type in the dialect's `atomics` [atomics]"
     for one in tensors:
-        # Inductor itself generates no kernels for complex numbers.
+        # Inductor generates no kernels for complex numbers anyway.
         if not dialect.supports(one.dtype) and not one.is_complex():
             name = dialect.name
             needs = "float64 needs has_double, other dtypes a kernel of the driver"
@@ -64,7 +64,7 @@ def lack_of(node: torch.fx.Node, tensors: list[torch.Tensor], dialect: Dialect) 
 
 
 def _adds(node: torch.fx.Node) -> bool:
-    """Return True if the operator adds to existing values. index_put adds only if `accumulate` is true."""
+    """Return True if the operator adds to existing values. index_put does so only if `accumulate` is true."""
     if "index_put" not in str(node.target):
         return True
     return bool(node.args[3] if len(node.args) > 3 else node.kwargs.get("accumulate", False))

@@ -33,7 +33,7 @@ _FEATURES = (
 
 
 class SimtScheduling(SIMDScheduling):
-    """SIMDScheduling for the dialect of its kernels."""
+    """SIMDScheduling that uses its kernels' dialect."""
 
     kernel_type: type[Any] = SimtKernel
 
@@ -42,8 +42,8 @@ class SimtScheduling(SIMDScheduling):
         return OrderedSet(_FEATURES)
 
     def codegen_comment(self, node_schedule: Any, kernel_name: str | None = None) -> None:
-        # The operators that a kernel fuses. Inductor writes them for GPUs only;
-        # the compile report reads them.
+        # The operators that a kernel fuses, for the compile report. Inductor writes them for GPUs
+        # only.
         origins, _ = get_kernel_metadata(node_schedule, V.graph.wrapper_code)
         V.graph.wrapper_code.make_comment(origins)  # type: ignore[no-untyped-call]
 
@@ -83,7 +83,7 @@ def _program(name: str, text: str, kernel: SimtKernel) -> DeviceProgram:
 
 @functools.cache
 def scheduling_for(device: str, dialect: Dialect) -> type[SimtScheduling]:
-    """Return the scheduling of a dialect for the driver's devices."""
+    """Return a dialect's scheduling for the driver's devices."""
 
     def parts(where: torch.device, row: int, rows: int, is_inner: bool) -> int:
         if cooperates(dialect, where):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """torch.compile for every driver: Dynamo's device interface, and Inductor with the driver's code generator.
 
-This module imports neither Dynamo nor Inductor. docs/compile.md describes the way from a graph to a launch.
+This module imports neither Dynamo nor Inductor. docs/compile.md describes the path from a graph to a launch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HOMES = {"CodeGenerator": "generator", "CompileReport": "reporting.report", "re
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name's module at the first access, since attaching needs no reports."""
+    """Import a public name's module on first access, because attaching needs no reports."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

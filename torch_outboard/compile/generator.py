@@ -12,14 +12,14 @@ __all__ = ["CodeGenerator"]
 
 
 class CodeGenerator:
-    """The choice of Inductor's classes that generate code for a device. Inductor's compilations call the methods.
+    """Selects Inductor's classes that generate code for a device. Inductor calls the methods when it compiles.
 
     Attributes
     ----------
     name : str
         Part of the key under which compiled code is cached.
     fuses_as_cpu : bool
-        True if Inductor fuses loops as for the CPU, as generators derived from its C++ scheduling need.
+        True if Inductor fuses loops as for the CPU. Generators derived from its C++ scheduling need this.
     is_gpu : bool
         True if Inductor treats the device as one of its own GPUs, for which it writes Triton.
     """
@@ -72,13 +72,13 @@ class CodeGenerator:
     def prepare_graph(self, gm: Any) -> None:
         """Change a torch.fx.GraphModule before Inductor lowers it. The default does nothing.
 
-        A node whose meta has "should_fallback" stays a call of its operator.
+        A node whose meta has "should_fallback" remains a call of its operator.
         """
 
     def cache_key(self) -> dict[str, str]:
         """Return the inputs of code generation, except the driver, its devices and this package's version.
 
-        All devices of one `machine` share the kernels of eager operators that a generator of this class and module
-        writes. So include here everything else that the generator reads from its driver.
+        All devices with the same `machine` share the eager kernels written by a generator of this class and module.
+        Include everything else that the generator reads from its driver.
         """
         return {}

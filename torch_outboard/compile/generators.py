@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The code generator of a device: one named after its language, or a vendor's own.
+"""The code generator of a device: a built-in one, named after its language, or a vendor's own.
 
-For torch.compile a driver names one generator for all of its devices, or returns one for each: a machine may have a
-CPU, with a generator of C++, next to a GPU. Kernels of eager operators have one generator for all devices, which may
-depend on what they are.
+For torch.compile, a driver names one generator for all of its devices or returns one per device: a machine may have a
+CPU with a C++ generator next to a GPU. Eager kernels have one generator for all devices, which may depend on the kinds
+of devices.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Generators", "check_generator", "generators", "set_driver", "torch_h
 
 
 class _Missing(CodeGenerator):
-    """The generator of a device without one. It raises when something is compiled; eager code still works."""
+    """The generator of a device without one. It raises on compilation; eager code still works."""
 
     name = "none"
 
@@ -121,12 +121,12 @@ class Generators:
     driver : Driver
         The driver of the devices.
     is_by_device : bool
-        True if the driver chooses a generator for each of its devices, once, at the first compilation.
+        True if the driver chooses a generator per device, once, at the first compilation.
     has_target : bool
         True if the driver defines a target for Triton.
     has_gpus : bool
-        True if Inductor treats the device type as its own GPUs. A driver that chooses a generator for each device and
-        defines a target for Triton may have GPUs.
+        True if Inductor treats the device type like its own GPUs. This may hold for a driver that chooses a generator
+        per device and defines a Triton target.
     has_eager : bool
         True if kernels can be generated for eager operators; `eager` returns their generator.
     """
@@ -169,7 +169,7 @@ class Generators:
         Raises
         ------
         RegistrationError
-            If the generator has no dialect that the device builds.
+            If the generator has no dialect that the device can build.
         """
         if self._eager is None:
             self._eager = self._make(self._eager_kind())
@@ -231,7 +231,7 @@ _attached: Generators | None = None
 
 
 def set_driver(driver: Driver, devices: Callable[[], list[DeviceProperties]]) -> None:
-    """Create the generators of the attached driver, whose devices' properties `devices` returns."""
+    """Create the generators of the attached driver. `devices` returns the properties of its devices."""
     global _attached
     _attached = Generators(driver, devices)
 
@@ -250,7 +250,7 @@ def generators() -> Generators:
 
 
 def torch_has_changed(error: BaseException | None) -> OutboardError:
-    """Return the error to raise where this torch's compiler does not accept the device, because of another error."""
+    """Return the error to raise if this torch's compiler does not accept the device, with `error` as its cause."""
     return OutboardError(
         f"torch.compile does not work for {generators().driver.name!r}: telling torch {torch.__version__} of the "
         f"device failed with {type(error).__name__}: {error}"

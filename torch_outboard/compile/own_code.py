@@ -15,11 +15,11 @@ __all__ = ["own_code"]
 
 
 def own_code(*more: Path) -> str:
-    """Return a hash of all files that generated code depends on, `more` folders included.
+    """Return a hash of all files on which generated code depends, including the folders `more`.
 
-    The version alone is not enough, since an installation may be a changed checkout. Each process that calls a
-    generated operator hashes about a hundred files. Without pathlib's walk and without buffers, this takes a third of
-    the time.
+    The version alone is not enough, because an installation may be a modified checkout. Each process that calls a
+    generated operator hashes about a hundred files. Avoiding pathlib's walk and buffered reads takes a third of the
+    time.
     """
     code = hashlib.sha256()
     headers = Path(include_paths()[0]).glob("torch_outboard/compiled*.h")
@@ -28,7 +28,7 @@ def own_code(*more: Path) -> str:
     for path in sorted([*(path for one in folders for path in _files(os.fspath(one))), *map(os.fspath, headers)]):
         with open(path, "rb", buffering=0) as file:
             code.update(file.readall())
-    code.update(repr(_C.kernel_traits()).encode())  # what the book says of them, which is above this package
+    code.update(repr(_C.kernel_traits()).encode())  # the book's traits; the book itself is above this package
     return code.hexdigest()[:16]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Register the device with Dynamo and Inductor, each when it is imported and not before."""
+"""Registration of the device with Dynamo and Inductor, each no earlier than its own import."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from torch_outboard.driver import Driver
 
 __all__ = ["register"]
 
-_failure: Exception | None = None  # of an action after an import of a module of torch
+_failure: Exception | None = None  # of an action that runs after a torch module is imported
 
 
 def register(driver: Driver) -> None:
-    """Register the device: now with imported modules of torch, with the others when they are imported."""
+    """Register the device with imported torch modules now, and with others when they are imported."""
     global _failure
     _failure = None
     set_driver(driver, _properties_of_devices)
@@ -61,14 +61,14 @@ def _properties_of_devices() -> list[DeviceProperties]:
 
 
 def _has_templates(device: int) -> bool:
-    """Return whether compiled code of a device may consist of Triton's templates."""
+    """Return whether compiled code for a device may use Triton's templates."""
     return generators().of(device).is_gpu
 
 
 def _kept(action: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
-    """Wrap an action: its exception is stored, and raised by later compilations for the device.
+    """Wrap an action to store its exception, which later compilations for the device raise.
 
-    An exception that leaves an import of torch would break torch.compile for all devices, the CPU included.
+    An exception that escaped from an import of torch would break torch.compile for all devices, including the CPU.
     """
 
     @functools.wraps(action)
@@ -76,7 +76,7 @@ def _kept(action: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
         global _failure
         try:
             action(module)
-        except Exception as error:  # noqa: BLE001 - whatever torch's change is: see above
+        except Exception as error:  # noqa: BLE001 - whatever has changed in torch: see above
             _failure = _failure or error
             if "torch._inductor.compile_fx" in sys.modules:
                 _register_refusal()
@@ -85,7 +85,7 @@ def _kept(action: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
 
 
 class _Refusing(type):
-    """A metaclass of classes that raise when an instance is created or an attribute is read."""
+    """A metaclass for classes that raise when an instance is created or an attribute is read."""
 
     def __call__(cls, *arguments: Any) -> Any:
         cls._refuse()
@@ -99,7 +99,7 @@ class _Refusing(type):
 
 
 class _Refusal(metaclass=_Refusing):
-    """A placeholder for all parts of a back end. It is a class, since torch 2.15 checks the scheduling's base class."""
+    """A placeholder for all parts of a back end. A class, because torch 2.15 checks the scheduling's base class."""
 
 
 def _register_refusal() -> None:
@@ -108,8 +108,8 @@ def _register_refusal() -> None:
     name = generators().driver.name
     try:
         common.register_backend_for_device(name, _Refusal, _Refusal, _Refusal, _Refusal)  # type: ignore[arg-type]
-    except TypeError:  # this torch's function takes other parts
-        # Inductor then reports that it knows no such device.
+    except TypeError:  # this torch's function takes other arguments
+        # Inductor then reports that it does not know the device.
         logging.getLogger("torch_outboard").warning("torch.compile does not know the device", exc_info=_failure)
 
 
@@ -132,8 +132,8 @@ def _register_interface(module: ModuleType) -> None:
 
 
 def _register_context(module: ModuleType) -> None:
-    # Torch 2.11 traces only torch.cuda.device; another device's context
-    # manager breaks the graph there.
+    # Torch 2.11 traces only torch.cuda.device; another device's context manager causes a graph
+    # break there.
     if hasattr(module, "register_device_context_manager"):
         from torch_outboard.compile.device.context import register_context
 
@@ -141,17 +141,17 @@ def _register_context(module: ModuleType) -> None:
 
 
 def _answer_for_backend(name: str) -> None:
-    """Give the device's module the function that torch 2.15 calls before it compiles for the device, or for any."""
+    """Add the function that torch 2.15 calls before it compiles, to the device's module."""
     backend_init = functools.partial(_kept(_register_backend), sys.modules[__name__])
     torch.get_device_module(name)._inductor_backend_init = backend_init
     common = sys.modules.get("torch._inductor.codegen.common")
     if common is not None and common.get_scheduling_for_device(name) is not None:
-        backend_init()  # attached again, with other options: torch does not ask again
+        backend_init()  # attached again, with other options: torch does not call it again
 
 
 def _register_backend(_: ModuleType) -> None:
-    # Not at the import of the registry itself, torch._inductor.codegen.common: the scheduling must
-    # be a class, and its base class can't be imported during that import.
+    # Not when the registry itself, torch._inductor.codegen.common, is imported: the scheduling must
+    # be a class whose base class cannot be imported yet.
     from torch._inductor.codegen import common
 
     from torch_outboard._compat.inductor import (
@@ -183,14 +183,14 @@ def _register_backend(_: ModuleType) -> None:
         choice.WrapperChoice("fx_wrapper"),  # type: ignore[arg-type]
         device_custom_pass=PrepareGraph(name),
     )
-    # This fills the table of overrides with torch's own, which torch 2.11 does only
-    # as long as the table is empty.
+    # This fills the table of overrides with torch's own. Torch 2.11 fills it only while it is
+    # empty.
     common.get_device_op_overrides("cpu")
     common.register_device_op_overrides(name, OutboardOpOverrides())
     if generators().is_by_device or generators().of(0).fuses_as_cpu:
         fuse_as_on_cpu(choice.fuses_as_cpu)
         convolve_as_on_cpu(choice.fuses_as_cpu)
-    # With every generator, convolutions are the operators that eager calls run.
+    # Whatever the generator, convolutions are the operators that eager calls run.
     lay_out_as_on_cpu(lambda device: device.type == name)
     combine_in_triton(name, _has_templates)
     place_pools(name)
@@ -215,8 +215,8 @@ def _register_triton(module: ModuleType) -> None:
 def _register_launches(module: ModuleType) -> None:
     from torch_outboard._compat.triton import choose_driver
 
-    # Our driver for Triton is imported at the first launch, since programs that
-    # launch nothing also import Triton.
+    # Import our driver for Triton at the first launch, because programs that launch nothing also
+    # import Triton.
     choose_driver(
         lambda arguments: _triton_driver().choose(generators().driver, arguments),
         lambda: _triton_driver().DeviceDriver(generators().driver),

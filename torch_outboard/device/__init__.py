@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The builder of torch.<name>. Import it only after the extension's torch was checked against the running torch."""
+"""Builds torch.<name>. Import it only after checking the extension's torch against the running torch."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from torch_outboard.driver import Driver
 __all__ = ["build_module"]
 
 _PARTS = (devices, streams, graphs, memory, memory_history, memory_pools, random, unsupported)
-# The modules that are reachable as torch.<name>.<part>, as under torch.cuda.
+# Modules that are also available as torch.<name>.<part>, as under torch.cuda.
 _SUBMODULES = {"amp": amp, "memory": memory, "random": random, "streams": streams, "graphs": graphs}
-# Names with an underscore that torch reads.
+# Names with a leading underscore that torch reads.
 _PRIVATE = {
     devices: (
         "_DeviceGuard",
@@ -57,8 +57,8 @@ def build_module(driver: Driver) -> ModuleType:
         setattr(module, name, submodule)
         sys.modules[f"{module.__name__}.{name}"] = submodule
         public.append(name)
-    # The rest of amp stays in torch.<name>.amp, as under torch.cuda;
-    # torch.autocast reads this function here.
+    # The rest of amp stays in torch.<name>.amp, as under torch.cuda; torch.autocast looks for this
+    # function here.
     module.get_amp_supported_dtype = amp.get_amp_supported_dtype  # type: ignore[attr-defined]
     public.append("get_amp_supported_dtype")
     module._utils = _utils  # type: ignore[attr-defined]

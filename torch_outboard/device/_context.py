@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""State shared by the parts of torch.<name>: a process has one device type, so module-level state is enough."""
+"""State shared by the parts of torch.<name>. A process has one device type, so module-level state suffices."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch_outboard._errors import NotSupportedError
 
 name: str = ""
 
-# Whether the user has asked for the device (set_device, init); opening a device counts too.
+# Whether the user has requested the device (set_device, init). Opening a device counts too.
 is_initialized: bool = False
 
 
 def set_name(device_name: str) -> None:
-    """Set the name, once, before any part is used."""
+    """Set the device's name, once, before any part is used."""
     global name
     name = device_name
 
@@ -33,9 +33,9 @@ def not_supported(function: str, why: str) -> NoReturn:
 
 
 def device_index(device: torch.device | int | str | None, *, is_optional: bool = True) -> int:
-    """Return the index that a device argument means; None or a device without an index means the current device.
+    """Return the index of a device argument; None or a device without an index means the current device.
 
-    A device of another type raises ValueError. The core checks whether the device exists.
+    A device of another type raises ValueError. The core checks that the device exists.
     """
     if isinstance(device, int):
         return device

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The allocator's statistics as the table that CUDA prints, for people and scripts that know that table."""
+"""The allocator's statistics in CUDA's table format, for people and scripts that know it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OVERSIZE = (("oversize_allocations", "Oversize allocations"), ("oversize_segmen
 
 
 def summary_table(device: str, stats: Mapping[str, Any], *, abbreviated: bool) -> str:
-    """Return the table; an abbreviated table does not split into small and large pools."""
+    """Return the table; an abbreviated table does not distinguish the small and the large pool."""
     head = " | ".join(f"{title:^10}" for title, _ in _COLUMNS)
     ooms, retries = stats.get("num_ooms", 0), stats.get("num_alloc_retries", 0)
     groups = [
@@ -37,7 +37,7 @@ def summary_table(device: str, stats: Mapping[str, Any], *, abbreviated: bool) -
     ]
     for key, title, is_bytes in _ROWS:
         entries = [("all", title), *(() if abbreviated else _POOLS)]
-        # One unit for each column, the unit of the total, so that parts and total compare.
+        # Use the unit of the total for the whole column, so that parts and total can be compared.
         scales = [_scale(stats.get(f"{key}.all.{kind}", 0), is_bytes) for _, kind in _COLUMNS]
         groups.append([_row(title, f"{key}.{pool}", stats, scales) for pool, title in entries])
     for key, title in _OVERSIZE:
@@ -60,7 +60,7 @@ def _row(title: str, prefix: str, stats: Mapping[str, Any], scales: list[tuple[i
 
 
 def _scale(value: int, is_bytes: bool) -> tuple[int, str]:
-    """Return the divisor and the unit that leave a number of at most six digits."""
+    """Return a divisor and a unit that reduce the number to at most six digits."""
     base, units = (1024, ("B  ", "KiB", "MiB", "GiB", "TiB", "PiB")) if is_bytes else (1000, ("  ", "K ", "M ", "G "))
     divisor = 1
     for unit in units[:-1]:

@@ -16,14 +16,14 @@ __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "get_amp_suppor
 
 
 class _NoDtypes(list[torch.dtype]):
-    """An empty list of dtypes, with the reason: torch.autocast searches it when enabled, and disables itself."""
+    """An empty list of dtypes with a reason: torch.autocast searches it when enabled, and then disables itself."""
 
     def __init__(self, why: str) -> None:
         super().__init__()
         self.why = why
 
     def __contains__(self, dtype: object) -> bool:
-        # The frames above are autocast.__init__ and its caller.
+        # Skip the frames of autocast.__init__ and its caller.
         warnings.warn(f"{self.why}: autocast is disabled, and everything runs in its own dtype.", stacklevel=3)
         return False
 

@@ -143,7 +143,7 @@ class graph:
         self.capture_stream.__enter__()
         try:
             self.cuda_graph.capture_begin(self.pool, self.capture_error_mode)
-        except BaseException:  # raised again, an interruption too: Python calls no __exit__ after it
+        except BaseException:  # re-raised, also for an interrupt: Python then calls no __exit__
             self.capture_stream.__exit__(None, None, None)
             raise
 
@@ -161,13 +161,13 @@ class graph:
     def _give_up(self, reason: BaseException) -> None:
         try:
             self.cuda_graph.reset()
-        except Exception as error:  # noqa: BLE001 - a note to the first failure
+        except Exception as error:  # noqa: BLE001 - added as a note to the first failure
             reason.add_note(f"Giving up the graph failed as well: {error}")
 
 
 def _refuse_uncapturable(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     if torch.compiler.is_compiling():
-        return  # Dynamo traces this hook, and a trace is no step
+        return  # Dynamo traces this hook, but a trace is not a step
     if is_current_stream_capturing() and not all(group.get("capturable", True) for group in optimizer.param_groups):
         raise CaptureError(
             f"{type(optimizer).__name__}.step() cannot be captured in a graph: it counts its steps on the CPU, so "
@@ -177,8 +177,8 @@ def _refuse_uncapturable(optimizer: torch.optim.Optimizer, args: Any, kwargs: An
 
 @functools.cache
 def _check_optimizers() -> None:
-    # torch does this for its own devices only. Before the first capture no
-    # optimizer step pays for the hook.
+    # torch does this for its own devices only. Until the first capture, optimizer steps do not pay
+    # for the hook.
     register_optimizer_step_pre_hook(_refuse_uncapturable)
 
 
@@ -242,8 +242,8 @@ def make_graphed_callables(
             section.warm_up(num_warmup_iters, allow_unused_input)
     torch.accelerator.synchronize()
 
-    # Forward passes in the order of the calls, backward passes in the
-    # reverse one: they can share a pool.
+    # Forward passes run in call order and backward passes in reverse order, so they can share a
+    # pool.
     shared = _C.new_mempool_id() if pool is None else pool
     for section in sections:
         section.capture_forward(shared)
@@ -262,7 +262,7 @@ def _check_callable(function: Callable[..., Any]) -> None:
 
 
 class _Section:
-    """One callable: its static tensors and its two graphs."""
+    """One callable with its static tensors and its two graphs."""
 
     def __init__(self, function: Callable[..., Any], sample_args: tuple[Any, ...]) -> None:
         self.function = function
@@ -315,9 +315,9 @@ class _Section:
         return torch.autograd.grad(outputs, inputs, grad_outputs=given, only_inputs=True, allow_unused=allow_unused)
 
     def install(self) -> Callable[..., Any]:
-        """Return the callable for the user: the module itself with another forward, or a function."""
-        # Drop the autograd graph, which would keep the parameters' AccumulateGrad
-        # nodes on the capture's stream.
+        """Return the callable for the user: the module itself with a new forward, or a function."""
+        # Drop the autograd graph, which would keep the parameters' AccumulateGrad nodes on the
+        # capture's stream.
         self.outputs = tuple(output.detach() for output in self.outputs)
         apply = _make_function(self)
 
@@ -366,7 +366,7 @@ def _make_function(section: _Section) -> Callable[..., tuple[Tensor, ...]]:
                     static.copy_(given)
             section.backward.replay()
             # Return these tensors, not detached ones: `.grad` would take over the memory of a
-            # tensor that nobody else holds, and the next replay would write there.
+            # tensor without other references, and the next replay would overwrite it.
             return section.input_gradients
 
     return Graphed.apply

@@ -54,7 +54,7 @@ class PluggableAllocator:
         return self
 
 
-# The functions are called as long as memory of theirs exists.
+# The functions are called as long as memory from them exists.
 _kept: list[object] = []
 
 
@@ -119,7 +119,7 @@ class MemPool:
             self._devices.add(index)
 
     def __del__(self) -> None:
-        # This also runs after an __init__ that raised. Free memory then returns to the driver.
+        # This also runs if __init__ raised. Free memory then returns to the driver.
         devices = self.__dict__.get("_devices", set())
         while devices:
             _C.release_pool(devices.pop(), self._id)

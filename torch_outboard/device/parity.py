@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The differences of torch.<name> from torch.cuda and torch.xpu, name by name; the source of docs/api.md."""
+"""The differences of torch.<name> from torch.cuda and torch.xpu, by name; the source of docs/api.md."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def _in_tree() -> list[ModuleType]:
 
 
 def differences(module: ModuleType) -> tuple[set[str], set[str]]:
-    """Return the names that torch.cuda or torch.xpu have and the module lacks, and the opposite."""
+    """Return the names that torch.cuda or torch.xpu have but the module lacks, and vice versa."""
     theirs = {name for other in _in_tree() for name in other.__all__}
     ours = set(module.__all__)
     return theirs - ours, ours - theirs
 
 
 def unexplained(module: ModuleType) -> list[str]:
-    """Return, as sentences, the differences that the lists do not explain, and explanations without a difference."""
+    """Return, as sentences, unexplained differences, and explanations without a difference."""
     absent, ours = differences(module)
     found = [f"{name} is of torch.cuda or torch.xpu, and not in ABSENT" for name in absent if name not in ABSENT]
     found += [f"{name} is of torch.<name> only, and not in OURS" for name in ours if name not in OURS]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Storages that processes share, tensors over memory of other libraries, and pinning of existing host memory.
+"""Storages shared between processes, tensors over other libraries' memory, and pinning of existing host memory.
 
 A sender sends the driver's handle of the segment, and keeps the storage until the receiver is done. Both use a file of
-the sender with one byte for each message. The receiver locks the byte as long as it uses the memory, and sets the byte:
-so the sender can distinguish a message that is under way from one that has ended. The system drops the locks of a
-process that dies.
+the sender with one byte per message. The receiver sets the byte on receipt, and locks it as long as it uses the memory.
+The sender can therefore distinguish a message in transit from one that is no longer used. The operating system drops
+the locks of a process that dies.
 
-The sender also locks one byte of the file, beyond all messages. The next sending process therefore finds the files of
-killed senders, and removes them.
+The sender also locks one byte of the file, beyond all messages, so that the next sending process can find and remove
+the files of killed senders.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ _RECEIVED = b"\1"
 _PREFIX = "torch_outboard-sent-"
 _SENDER = 1 << 62  # the byte that a sender locks as long as it lives
 
-# Guards the tables below. No driver entry is called under this lock. Reentrant, since
-# garbage collection may call in.
+# Guards the tables below. Call no driver entry under this lock. Reentrant, because garbage
+# collection may run code that takes it.
 _lock = threading.RLock()
 
 
 class _Sent:
-    """The storages that other processes may be using, and the file that records the end of each use."""
+    """The storages that other processes may be using, and the file that records when each use ends."""
 
     def __init__(self) -> None:
         _sweep(tempfile.gettempdir())
         self.file, self.path = _new_file()
         self.storages: dict[int, torch.UntypedStorage] = {}
         self.free: list[int] = []
-        # Also runs in processes of multiprocessing, which exit without atexit.
+        # Also runs in multiprocessing's processes, which exit without atexit.
         util.Finalize(None, _remove, args=(self.path, os.getpid()), exitpriority=0)
         _C.attach_out_of_memory_observer(lambda *_: self.collect())
 
@@ -92,7 +92,7 @@ class _Sent:
 
 
 class _Segment:
-    """Memory of another process, mapped here once for all the storages in it."""
+    """Another process's memory, mapped here once for all storages in it."""
 
     def __init__(self, key: tuple[int, bytes], address: int) -> None:
         self.key = key
@@ -101,7 +101,7 @@ class _Segment:
 
 
 class _File:
-    """The file of a sending process, open as long as this process has a lock in it."""
+    """The file of a sending process, open as long as this process holds a lock in it."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -121,7 +121,7 @@ class _File:
 
 
 class _Lease:
-    """The owner object of a received storage. It ends on any thread, inside any call: `_settle` does the work later."""
+    """The owner object of a received storage. It may be destroyed on any thread: `_settle` does the work later."""
 
     def __init__(self, segment: _Segment, file: _File, slot: int) -> None:
         self.parts = (segment, file, slot)
@@ -132,33 +132,33 @@ class _Lease:
 
 _sent: _Sent | None = None
 _segments: dict[tuple[int, bytes], _Segment] = {}
-# One for each sender, closed with the last use: closing a file drops all
-# locks that this process has in it.
+# One per sender, closed after the last use: closing a file drops all locks that this process holds
+# in it.
 _files: dict[str, _File] = {}
 _ended: deque[tuple[_Segment, _File, int]] = deque()
 
 
 def _new_file() -> tuple[int, str]:
-    """Create the file of this process, and lock it."""
+    """Create this process's file, and lock it."""
     while True:
         file, path = tempfile.mkstemp(prefix=_PREFIX)
         fcntl.lockf(file, fcntl.LOCK_EX, 1, _SENDER)
         if os.fstat(file).st_nlink:
             return file, path
-        os.close(file)  # another process swept it before it was locked
+        os.close(file)  # another process removed the file before it was locked
 
 
 def _sweep(folder: str) -> None:
-    """Remove the files of senders that have ended without removing them."""
+    """Remove the files of senders that ended without removing them."""
     with _lock, contextlib.suppress(OSError), os.scandir(folder) as found:
         for one in found:
-            # Opening and closing a file that is in use here would drop this process's locks.
+            # Opening and closing a file that this process uses would drop its locks.
             if one.name.startswith(_PREFIX) and one.path not in _files:
                 _remove_if_left(one.path)
 
 
 def _remove_if_left(path: str) -> None:
-    with contextlib.suppress(OSError):  # it is in use, another user's, or gone
+    with contextlib.suppress(OSError):  # the file is in use, owned by another user, or gone
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             about = os.fstat(file)
@@ -176,7 +176,7 @@ def _remove(path: str, process: int) -> None:
 
 
 def _settle() -> None:
-    """Release received storages that were dropped; waits for the device, since queued work may still use them."""
+    """Release received storages that were dropped. Waits for the device, because queued work may still use them."""
     ended = []
     with contextlib.suppress(IndexError):
         while True:
@@ -184,7 +184,7 @@ def _settle() -> None:
     try:
         for index in {segment.key[0] for segment, _, _ in ended}:
             torch.accelerator.synchronize(index)
-    except BaseException:  # raised again, an interruption too: the next call releases them
+    except BaseException:  # re-raised, also for an interrupt: the next call releases them
         _ended.extend(ended)
         raise
     failures: list[Exception] = []
@@ -197,7 +197,7 @@ def _settle() -> None:
         try:
             if is_last:
                 _C.close_shared(segment.key[0], segment.address)
-        except Exception as error:  # noqa: BLE001 - raised below; the sender gets its memory back all the same
+        except Exception as error:  # noqa: BLE001 - raised below; the sender gets its memory back anyway
             failures.append(error)
         _give_back(file, slot)
     if failures:
@@ -207,7 +207,7 @@ def _settle() -> None:
 def reduce_storage(storage: torch.UntypedStorage) -> tuple[Callable[..., torch.UntypedStorage], tuple[Any, ...]]:
     """Reduce a storage of the device for pickling to another process, as torch.multiprocessing does on the CPU.
 
-    The call waits for the device. The storage is kept until the receiver has dropped it or has ended.
+    The call waits for the device. The storage is kept until the receiver drops it or exits.
     """
     index = storage.device.index
     if storage.nbytes() == 0:
@@ -257,22 +257,23 @@ def _rebuild(
             _untyped.shared_cache[known] = _untyped.StorageWeakRef(storage)
         return storage
     finally:
-        # Also after a failure: the message will not come again. A lease unlocks when it ends;
-        # without one there was a failure, or the lock of an earlier message keeps the memory.
+        # Also after a failure: the message will not arrive again. A lease unlocks when it ends.
+        # Without a lease, either an error occurred, or the lock of an earlier message keeps the
+        # memory.
         os.pwrite(file.number, _RECEIVED, slot)
         if lease is None:
             _give_back(file, slot)
 
 
 def _locked(path: str, slot: int) -> _File:
-    """Return the file of a sender, with a message locked; `_give_back` unlocks the message."""
+    """Lock a message in a sender's file, and return the file; `_give_back` unlocks the message."""
     with _lock:
         file = _files.get(path) or _File(path)
         _files[path] = file
         file.uses += 1
     try:
         file.lock(slot)
-    except BaseException:  # raised again, an interruption too: the lock may be waited for
+    except BaseException:  # re-raised, also for an interrupt: the lock may be waited for
         _release(file)
         raise
     return file
@@ -305,7 +306,7 @@ def _segment_of(index: int, handle: bytes) -> _Segment:
             segment = _segments[key] = _Segment(key, address)
             return segment
         segment.leases += 1
-    _C.close_shared(index, address)  # another thread was first
+    _C.close_shared(index, address)  # another thread was faster
     return segment
 
 
@@ -355,7 +356,7 @@ def from_blob(
     return empty.set_(storage, 0, tuple(size), strides)
 
 
-# The storages, kept for as long as the driver may touch their memory.
+# Storages kept alive as long as the driver may access their memory.
 _registered: dict[int, torch.UntypedStorage] = {}
 
 

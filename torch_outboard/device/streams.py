@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Streams and events of torch.<name>: torch's own torch.Stream and torch.Event.
 
-Dynamo, `elapsed_time` and FSDP know these types but no subclass of them. `Stream` and `Event` here are therefore names
-that construct torch's objects; isinstance checks the type and the device.
+Dynamo, `elapsed_time` and FSDP accept these types but not their subclasses. `Stream` and `Event` here therefore only
+construct torch's objects; isinstance checks the type and the device.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = [
 
 _Device = torch.device | int | str | None
 
-# The number of PrivateUse1 among torch's device types, as torch.Stream expects it.
+# The number of PrivateUse1 among torch's device types, which torch.Stream takes.
 _DEVICE_TYPE = 20
 
 
 class _Names(type):
-    """The type of a class that stands for a class of torch: isinstance checks torch's class and this device."""
+    """The metaclass of a class that stands for a torch class: isinstance checks the torch class and this device."""
 
     _stands_for: type
 
@@ -50,8 +50,8 @@ class _Names(type):
         )
 
     def __subclasscheck__(cls, subclass: type) -> bool:
-        # Dynamo calls this for isinstance. In traced code it also decides by this whether to call
-        # __init__ of the result of __new__, which CPython decides by the true type.
+        # Dynamo calls this for isinstance. In traced code, Dynamo also uses it to decide whether to
+        # call __init__ on the result of __new__; CPython decides by the real type.
         if torch.compiler.is_dynamo_compiling():
             return False
         return issubclass(subclass, cls._stands_for) or type.__subclasscheck__(cls, subclass)
@@ -108,8 +108,8 @@ class StreamContext:
 
     def __enter__(self) -> torch.Stream | None:
         if self.stream is not None:
-            # The stream's device too, so that leaving restores its stream
-            # and the device that was current.
+            # Switch to the stream's device too, so that leaving the scope restores its stream and
+            # the device that was current.
             before = torch.accelerator.current_device_index()
             self._previous.append((before, torch.accelerator.current_stream(self.stream.device)))
             torch.accelerator.set_stream(self.stream)
@@ -126,7 +126,7 @@ class StreamContext:
 
 def stream(stream: torch.Stream | None) -> contextlib.AbstractContextManager[Any]:
     """Return a context manager in which the stream is current; None changes nothing."""
-    # The stream itself is a context manager, and Dynamo traces it.
+    # The stream itself is a context manager, and Dynamo can trace it.
     return contextlib.nullcontext() if stream is None else stream
 
 

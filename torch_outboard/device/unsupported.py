@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Functions that torch.<name> does not support yet, or cannot support: each raises an error that says so."""
+"""Functions that torch.<name> does not support yet, or cannot support: each raises an error that explains why."""
 
 from __future__ import annotations
 

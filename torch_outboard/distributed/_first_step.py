@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A warning at the first training step of a rank that trains on the CPU, or alone.
+"""A warning at the first training step of a rank that trains on the CPU or alone.
 
-Libraries that know devices by a list of vendors take the CPU without a word beside an attached device. Started by
-torchrun, some train a separate model on every rank.
+Libraries that select devices from a list of vendors silently use the CPU although a device is attached. Started by
+torchrun, some of them train a separate model on every rank.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _DOCS = "`outboard doctor` and docs/integrations.md say more."
 
 
 def watch_first_step(device: str) -> None:
-    """Check the first step of any optimizer in this process, if torchrun's variables say that there are several ranks.
+    """Check the first step of any optimizer in this process, if torchrun's variables announce several ranks.
 
-    The hook stays, since torch walks its hooks' table while it calls one, and does nothing at later steps.
+    The hook stays registered, because torch iterates over the table of hooks while it calls them. At later steps, it
+    does nothing.
     """
     if int(os.environ.get("WORLD_SIZE") or "1") < 2 or "LOCAL_RANK" not in os.environ:
         return
@@ -40,7 +41,7 @@ def watch_first_step(device: str) -> None:
         is_first = False
         trouble = _trouble(device, optimizer)
         if trouble:
-            # At the program's own line: libraries silence warnings of lines of torch.
+            # Warn at the program's own line: libraries silence warnings at torch's lines.
             frame = _own_frame()
             place = frame.f_code.co_filename, frame.f_lineno
             warnings.warn_explicit(f"{trouble} {_remedy(device)} {_DOCS}", UserWarning, *place)
@@ -49,7 +50,7 @@ def watch_first_step(device: str) -> None:
 
 
 def _trouble(device: str, optimizer: torch.optim.Optimizer) -> str:
-    """Return what is wrong with the first step, or ""."""
+    """Describe what is wrong with the first step, or return ""."""
     from torch_outboard import _C
 
     parameters = [one for group in optimizer.param_groups for one in group["params"]]
@@ -68,7 +69,7 @@ def _trouble(device: str, optimizer: torch.optim.Optimizer) -> str:
 
 
 def _own_frame() -> FrameType:
-    """Return the innermost frame of the program itself, or the outermost one if all are a package's."""
+    """Return the innermost frame of the program itself, or the outermost frame if all belong to packages."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         if not any(folder in frame.f_code.co_filename for folder in _PACKAGES):
@@ -78,7 +79,7 @@ def _own_frame() -> FrameType:
 
 
 def _remedy(device: str) -> str:
-    """Return the line to add, by the library that is imported."""
+    """Return the line to add to the program, for the library that is imported."""
     for module, packages in (("huggingface", ("accelerate",)), ("lightning", ("lightning", "pytorch_lightning"))):
         if any(package in sys.modules for package in packages):
             return f"Add behind attach: from torch_outboard.integrations import {module}; {module}.use()."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The registration of the backend with torch.distributed, and the function that creates a group's backend."""
+"""Registering the backend with torch.distributed, and creating a group's backend."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def create(options: Any, given: Any) -> Any:
     Raises
     ------
     TypeError
-        `given` is of another class.
+        `given` has another class.
     """
     from torch_outboard import _C
 

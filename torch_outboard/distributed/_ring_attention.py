@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Context parallel with the attention of a device of this package.
+"""Context parallel with the attention operators of this package's devices.
 
-Torch's context parallel passes keys and values around a ring for three forms of CUDA's. Any other form of attention
-would run on gathered sequences, without an error, and return whole sequences where each rank expects its part. Here
-torch's ring takes the form that the host's kernels have, and the others are refused.
+Torch's context parallel passes keys and values around a ring for three attention operators of CUDA. Any other attention
+operator would silently run on gathered sequences, and return whole sequences where each rank expects its part. This
+module adds the operator that the host's kernels implement to torch's ring, and makes the others raise an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch_outboard._errors import NotSupportedError
 
 __all__ = ["register_ring_attention_when_imported"]
 
-SEQUENCE = 2  # the dimension of queries, keys and values
+SEQUENCE = 2  # the sequence dimension of queries, keys and values
 _MODULE = "torch.distributed.tensor.experimental._context_parallel._attention"
 _ATEN = torch.ops.aten
 _FLASH = _ATEN._scaled_dot_product_flash_attention_for_cpu.default
@@ -26,12 +26,12 @@ _FLASH_BACKWARD = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward.def
 
 
 def register_ring_attention_when_imported() -> None:
-    """Add the forms to context parallel's as soon as it is imported."""
+    """Add the attention operators to context parallel as soon as it is imported."""
     when_imported(_MODULE, _register)
 
 
 def _register(module: ModuleType) -> None:
-    # Read when context_parallel() is entered.
+    # context_parallel() reads this table when it is entered.
     module.custom_ops.update(
         {
             _FLASH: _flash,
@@ -57,7 +57,7 @@ def _bind(op: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 def _local(op: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the mesh, and the arguments with each rank's parts of the sequences."""
+    """Return the mesh, and the arguments with each rank's part of the sequences."""
     from torch.distributed.tensor import DTensor, Shard
 
     if given.pop("attn_mask") is not None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How DTensor shards the forms of attention that a device of this package runs.
+"""DTensor sharding for the attention operators of this package's devices.
 
-DTensor knows the forms of CUDA. It would take the others apart into matrix products, and searches for the shardings of
-all of them, which takes minutes. Batches and heads are independent, so tensors may be sharded along both.
+DTensor supports CUDA's attention operators. It would decompose others into matrix products and search for shardings of
+all of these, which takes minutes. Batches and heads are independent, so tensors may be sharded along both.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _choices() -> list[Any]:
 
 
 def _of_mask(mask: Any, place: Any) -> list[Any]:
-    """Return the placement of a mask, which may lack leading dimensions or have them of size 1."""
+    """Return a mask's placement. A mask may lack leading dimensions, or have some of size 1."""
     from torch.distributed.tensor import Replicate, Shard
 
     if mask is None:
@@ -69,7 +69,7 @@ def _whole(
 ) -> list[tuple[list[Any], list[Any]]]:
     from torch.distributed.tensor import Replicate
 
-    rest = [None, None, None, None, Replicate(), Replicate(), None]  # the state of dropout is one for all
+    rest = [None, None, None, None, Replicate(), Replicate(), None]  # all shards share the state of dropout
     return [([one] * 2 + rest, [one] * 3 + _of_mask(attn_bias, one)) for one in _choices()]
 
 
@@ -81,7 +81,7 @@ def _whole_backward(
     choices = []
     for one in _choices():
         bias = _of_mask(attn_bias, one)
-        # The gradient of a mask that several shards share is their sum.
+        # If several shards share a mask, its gradient is the sum of theirs.
         is_shared = isinstance(one, Shard) and bias == [Replicate()]
         of_bias = [Partial()] if is_shared else bias or [None]
         choices.append(([one] * 3 + of_bias, [one] * 4 + bias + [one] * 2 + [Replicate()] * 2))

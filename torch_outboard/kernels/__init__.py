@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels for eager operators, generated at their first call; the provider 'generated' runs them."""
+"""Kernels for eager operators, generated when an operator is first called; the provider 'generated' runs them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["build_seconds", "plan_statistics", "refused_operators"]
 def refused_operators() -> list[tuple[str, str]]:
     """Return the operators with calls that the provider 'generated' refused, each with a reason; sorted.
 
-    A reason ends with a remedy, which `torch_outboard.kernels.reasons` has for each reason. Refused operators over
-    lists of tensors (`torch._foreach_*`) run as one operator for each tensor.
+    Each reason ends with a remedy from `torch_outboard.kernels.reasons`. A refused operator over lists of tensors
+    (`torch._foreach_*`) runs as one call per tensor.
     """
     from torch_outboard import _C
     from torch_outboard.kernels.reasons import explained  # a table that few programs need
@@ -21,7 +21,7 @@ def refused_operators() -> list[tuple[str, str]]:
 
 
 def build_seconds() -> float:
-    """Return how long this process has built plans of generated kernels, and read them from disk."""
+    """Return the seconds that this process has spent on building plans and on reading them from disk."""
     builder = sys.modules.get("torch_outboard.kernels.builder")
     return 0.0 if builder is None else float(builder.seconds())
 
@@ -29,8 +29,8 @@ def build_seconds() -> float:
 def plan_statistics() -> dict[str, int]:
     """Return how many plans this process has ("plans"), and how many files it read ("loaded") and wrote ("saved").
 
-    Files read from packs are counted as "packed". A file may also hold the refusal of a call, with the reason. The
-    first call of a class reads all plans of the class.
+    "packed" counts the files read from packs. A file may also hold the refusal of a call, with its reason. The first
+    call of a class reads all the plans of that class.
     """
     from torch_outboard import _C
 

@@ -21,13 +21,13 @@ __all__ = ["attach_alone"]
 def attach_alone(driver: str, options: Mapping[str, str]) -> torch.device:
     """Attach a driver whose operators run as generated kernels only, and return its first device.
 
-    An operator without a generated kernel is an error: neither the driver's own kernels nor the CPU run it. The process
-    uses no plan of another process, and stores none.
+    Calling an operator without a generated kernel is an error: neither the driver's own kernels nor the CPU run it. The
+    process neither reads nor stores plans on disk.
 
     Raises
     ------
     RegistrationError
-        There is no such driver, or it can't be attached.
+        The driver does not exist or cannot be attached.
     NotSupportedError
         The driver has no kernel generator, or no device.
     """

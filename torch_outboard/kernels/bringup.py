@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The figures of a good bring-up: the bandwidth that generated kernels reach, and the host's time for calls."""
+"""Figures of a good bring-up: the bandwidth that generated kernels reach, and the host time per call."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _BURST = 50
 class Figure:
     """A measured figure, and the bar that it must reach.
 
-    The value must be at least `bar` with `is_least`, else at most `bar`. `bar` is None for figures that others refer
-    to. Bars of the bandwidth are for matrices of SIDE rows and columns, and lower for smaller ones: see `bar_of_side`.
+    With `is_least`, the value must be at least `bar`, else at most `bar`. `bar` is None for figures that others refer
+    to. Bandwidth bars are for matrices of SIDE rows and columns; smaller matrices have lower bars: see `bar_of_side`.
 
-    `unit` is "GB/s", "TFLOP/s", "" for a share, "elements", "µs" or "ms".
+    `unit` is "GB/s", "TFLOP/s", "elements", "µs" or "ms", or "" for a ratio.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Figure:
 
 
 def figures(device: torch.device, side: int = SIDE, rounds: int = 11) -> Iterator[Figure]:
-    """Measure, figure by figure, on matrices of `side` rows and columns; memory must fit three of them."""
+    """Measure one figure after the other on matrices of `side` rows and columns; memory must hold three of them."""
     yield from _bandwidths(device, side, rounds)
     for unit in generators().eager().dialect.units:  # type: ignore[attr-defined]
         before = torch.get_float32_matmul_precision()
@@ -89,7 +89,7 @@ def _bandwidths(device: torch.device, side: int, rounds: int) -> Iterator[Figure
 
 
 def _products(unit: MatrixUnit, device: torch.device, side: int, rounds: int) -> Iterator[Figure]:
-    """Compare a product by a matrix unit with the CPU's, and measure one. Sums of integers are exact in any order."""
+    """Compare a matrix unit's product with the CPU's, and measure a product. Integer sums are exact in any order."""
     x, y = (torch.randint(-4, 5, size).to(unit.dtype) for size in ((131, 77), (77, 130)))
     wrong = (x.to(device) @ y.to(device)).cpu() != (x.double() @ y.double()).to(unit.dtype)
     yield Figure(f"product by {unit.name}, wrong", float(wrong.sum()), "elements", 0)
@@ -101,10 +101,10 @@ def _products(unit: MatrixUnit, device: torch.device, side: int, rounds: int) ->
 
 
 def bar_of_side(bar: float, side: int, seconds: Mapping[str, Sequence[float]], name: str) -> float:
-    """Return the bar for matrices of so many rows and columns; `seconds` has their rounds.
+    """Return the bar for matrices of `side` rows and columns; `seconds` has the measured rounds.
 
-    The bar is for large matrices. A call on a small matrix spends most of its time on the launch, however good the
-    kernel is. The time of the same call on a few elements is therefore added to the time that the bar allows.
+    The given bar is for large matrices. A call on a small matrix spends most of its time on the launch, however good
+    the kernel is. The time allowed by the bar is therefore extended by the time of the same call on a few elements.
     """
     if side >= SIDE:
         return bar
@@ -144,7 +144,8 @@ def _host_times(device: torch.device, rounds: int) -> Iterator[Figure]:
     yield Figure("known call, beyond an empty launch", added, "µs", 1.2)
 
 
-# Calls whose numbers are written into kernels, so that no plan or program of an earlier call fits.
+# Calls whose numbers are written into kernels, so that no plan or program of an earlier call can be
+# reused.
 _FIRST: tuple[Callable[[torch.Tensor, float], object], ...] = (
     lambda x, number: x.clamp(min=number),
     lambda x, number: F.leaky_relu(x, number),
@@ -159,7 +160,7 @@ _FIRST: tuple[Callable[[torch.Tensor, float], object], ...] = (
 def _first_calls(device: torch.device) -> Iterator[Figure]:
     x = torch.ones(60, 96, device=device)
     seconds = []
-    x.clamp(max=random.random())  # imports what builds plans
+    x.clamp(max=random.random())  # imports the modules that build plans
     for call in _FIRST:
         torch.accelerator.synchronize(device)
         begin = time.perf_counter()

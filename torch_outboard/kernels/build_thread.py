@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The thread on which plans are built."""
+"""The thread that builds plans."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ __all__ = ["BuildThread", "NoThread"]
 
 _log = logging.getLogger(__name__)
 
-# Seconds that the end of the process waits for a running build.
+# Seconds that the process waits for a running build before it exits.
 _PATIENCE = 10.0
 
 
 class NoThread(Exception):
-    """The process cannot start a thread: its limit is reached, or the process ends."""
+    """The process cannot start a thread: its limit is reached, or the process is exiting."""
 
 
 class _Ended(SystemExit):
-    """Ends a build at the end of the process. It is no Exception, which the builder would turn into a refusal."""
+    """Ends a build when the process exits. Not an Exception, which the builder would turn into a refusal."""
 
 
 class BuildThread:
-    """A thread that runs functions one after the other. It starts with the first function, and never returns.
+    """A thread that runs functions one after the other. The first function starts the thread, which then never returns.
 
-    A thread that has traced and returns would destroy state that autograd still uses, also at the end of the process.
-    In a build for CUDA without a GPU, a FakeTensorMode sets a CUDA guard that belongs to the thread
-    (`ensureCUDADeviceGuardSet` in torch's c10/core/impl/DeviceGuardImplInterface.cpp, seen with 2.11). So it is no
-    ThreadPoolExecutor, whose threads Python joins.
+    If a thread returned after tracing, even at process exit, it would destroy state that autograd still uses. In a CUDA
+    build without a GPU, FakeTensorMode sets a thread-local CUDA guard (`ensureCUDADeviceGuardSet` in torch's
+    c10/core/impl/DeviceGuardImplInterface.cpp, seen with 2.11). A ThreadPoolExecutor would not work, because Python
+    joins its threads.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class BuildThread:
         self._thread: threading.Thread | None = None
         self._is_busy = False
         self._is_over = False
-        self.seconds = 0.0  # that functions have run
+        self.seconds = 0.0  # total running time of the functions
         self._has_left = threading.Event()  # set outside torch's code
 
     def run(self, function: Callable[[], Any]) -> Any:
@@ -56,10 +56,10 @@ class BuildThread:
         return future.result()
 
     def end(self) -> None:
-        """End the thread's current function, and run no other function from then on.
+        """Stop the thread's current function, and run no further function.
 
-        Python ends its threads in the middle of a C++ function. If the thread is within torch then, the process aborts.
-        After Ctrl-C, a build goes on in the thread although no caller waits for it.
+        At exit, Python may end a thread in the middle of a C++ function; inside torch, this aborts the process. After
+        Ctrl-C, a build continues in the thread although no caller waits for it.
         """
         with self._lock:
             self._is_over = True
@@ -86,8 +86,8 @@ class BuildThread:
             self._thread = thread
 
     def _work(self) -> None:
-        # Operators that a build calls go to the next provider. Otherwise
-        # the thread would wait for itself.
+        # Operators that a build calls go to the next provider. Otherwise the thread would wait for
+        # itself.
         _C.forbid_compiling()
         with contextlib.suppress(_Ended):
             while (asked := self._waiting.get()) is not None:
@@ -101,7 +101,8 @@ class BuildThread:
                     answer = error
                 self._is_busy = False
                 self.seconds += time.perf_counter() - start
-                # Drop the call's arguments before the caller goes on, which may free their memory.
+                # Drop the call's arguments before the caller resumes: the caller may free their
+                # memory.
                 del function
                 if isinstance(answer, BaseException):
                     future.set_exception(answer)

@@ -57,22 +57,22 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-# A full disk, no more files, no more memory: a failure that may pass.
+# Failures that may not recur: a full disk, no more file descriptors, no more memory.
 _PASSING = (OSError, MemoryError)
-# Of refusals of calls for which another try may have a plan.
+# Codes of refusals after which another try may succeed.
 _PASSING_CODES = ("upstream", "no-thread")
 
 
 def numbers(name: str) -> int:
     """Return a bit mask of the arguments that plans take by value.
 
-    The bits from the 32nd on are for the arguments whose integers plans have guards for.
+    The bits from the 32nd on mark arguments whose integers plans guard.
     """
     return sum(1 << place for place in by_value(name)) | sum(1 << 32 + place for place in guarded(name))
 
 
 def load(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, device: int) -> list[Answer]:
-    """Return the stored answers for a call's class: its plans, or one refusal, or nothing."""
+    """Return the stored answers for a call's class: its plans, one refusal, or nothing."""
     try:
         return _THREAD.run(_Asked(name, arguments, by_value, is_aliased, device).load)  # type: ignore[no-any-return]
     except NoThread:  # reported when a plan is built
@@ -80,10 +80,10 @@ def load(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, d
 
 
 def abilities() -> int:
-    """Return a bit mask: bit 0 if there are attention templates for the devices' language.
+    """Return a bit mask of what the devices' language supports; 0 for a device without generated operators.
 
-    Bits 1 to 3 if these have gradients of masks for elements of float32, float16 and bfloat16. Bit 4 if matrix units
-    round where torch's switches allow it. 0 for a device without generated operators.
+    Bit 0: attention templates. Bits 1 to 3: gradients of attention masks in float32, float16 and bfloat16. Bit 4:
+    matrix units that round, where torch's switches allow rounding.
     """
     if not generators().has_eager:
         return 0
@@ -99,7 +99,7 @@ def abilities() -> int:
 
 _OURS = ("aten::", "outboard::")  # namespaces of operators that may have kernels
 
-# The answer if another process has stored a plan, or a refusal, of the class: `load` returns it.
+# The answer if another process has stored a plan or a refusal for the class: `load` returns it.
 ELSEWHERE = Answer("", [])
 
 
@@ -113,26 +113,26 @@ def build(
 ) -> Answer:
     """Build a plan for a call: return its text and kernels, the refusal, or ELSEWHERE.
 
-    `strides` are the strides of its results, as far as the operator's meta kernel reports them. OSError and MemoryError
-    are raised: the same call may have a plan when it is asked for again.
+    `strides` are the results' strides, as far as the operator's meta kernel reports them. OSError and MemoryError are
+    raised, because the next request for the same call may succeed.
     """
     asked = _Asked(name, arguments, by_value, is_aliased, device, strides)
-    del arguments  # a failure keeps this frame, and the caller keeps the failure
+    del arguments  # a failure keeps this frame alive, and the caller keeps the failure
     return _answer_of(asked.build)
 
 
 def seconds() -> float:
-    """Return how long plans were built, and read from disk."""
+    """Return the seconds spent on building plans and on reading them from disk."""
     return _THREAD.seconds
 
 
 def numbers_of_lists(name: str) -> int:
-    """Return a bit mask of the arguments of an operator over lists of tensors whose numbers launches take by value."""
+    """Return a bit mask of the arguments whose numbers launches of a list operator take by value."""
     return lists.numbers_of_lists(name)
 
 
 def build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
-    """Return the plan of a call over lists of tensors as one or two launches, or the refusal; as `build`."""
+    """Return the plan of a call over lists of tensors, as one or two launches, or the refusal. See `build`."""
     held = [arguments]
     del arguments
     return _answer_of(lambda: _find_chunks(name, held.pop(), device))
@@ -141,14 +141,14 @@ def build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
 def drop(
     name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, device: int, text: str, why: str
 ) -> None:
-    """Forget a plan that `load` has returned and that can't be used."""
+    """Forget a plan that `load` returned and that cannot be used."""
     asked = _Asked(name, arguments, by_value, is_aliased, device)
-    with contextlib.suppress(NoThread):  # it stays on disk, for another process to drop
+    with contextlib.suppress(NoThread):  # the plan stays on disk until another process drops it
         _THREAD.run(lambda: asked.drop(text, why))
 
 
 def drop_chunks(name: str, arguments: Sequence[Any], device: int, text: str, why: str) -> bool:
-    """Forget a plan that `build_chunks` has returned. Return False if the plan was not read from disk."""
+    """Forget a plan that `build_chunks` returned. Return False if the plan did not come from disk."""
 
     def forget() -> bool:
         key = key_of(name, lists.canonical(name, arguments), (), False, device, form="chunks")
@@ -164,12 +164,12 @@ def drop_chunks(name: str, arguments: Sequence[Any], device: int, text: str, why
         return False
 
 
-# The class and the text of plans that came from disk, for operators over lists.
+# Class and text of the plans that were read from disk, for operators over lists.
 _kept_chunks: set[tuple[str, str]] = set()
 
 
 def refused(refusal: Refusal) -> Answer:
-    """Return the answer without a plan."""
+    """Return the answer for a refusal, which has no plan."""
     return Answer("", [], str(refusal), isinstance(refusal, OperatorRefusal | ClassRefusal))
 
 
@@ -180,16 +180,16 @@ def _answer_of(ask: Callable[[], Answer]) -> Answer:
         return refused(CallRefusal(str(error)))
 
 
-# Created with the module, at the first call that needs a plan, so that two
-# concurrent first calls share the thread.
+# Created when the module is imported, at the first call that needs a plan, so that two concurrent
+# first calls share the thread.
 _THREAD = BuildThread()
 end_first(_THREAD.end)
 
 
 def record(take: Callable[[str, Sequence[Any]], None] | None) -> None:
-    """Call `take` with the operator and the arguments of each call that a plan is built for; with None, stop.
+    """Call `take` with the operator and arguments of each call for which a plan is built. None stops it.
 
-    Calls over lists of tensors, and calls whose arguments share memory with a written one, are left out.
+    Calls over lists of tensors, and calls whose arguments share memory with a written argument, are left out.
     """
     global _take
     _take = take
@@ -200,13 +200,13 @@ _take: Callable[[str, Sequence[Any]], None] | None = None
 
 @functools.cache
 def store() -> Store:
-    """Return the store of plans on disk. The first call reads the variable that names the folder."""
+    """Return the store of plans on disk. The first call reads the environment variable that names the folder."""
     return Store(default_folder())
 
 
 @functools.cache
 def packs() -> Packs:
-    """Return the packs of the attached driver. The first call reads the variable that names other packs."""
+    """Return the packs of the attached driver. The first call reads the environment variable that names other packs."""
     driver = generators().driver
     return Packs(packs_of(type(driver)), driver, owner_of(type(driver)))
 
@@ -214,8 +214,8 @@ def packs() -> Packs:
 def _begin_in_child(forget_store: Callable[[], None], forget_packs: Callable[[], None]) -> None:
     """Start with a new thread, store and packs in a forked child.
 
-    The child has the module without its thread. The store's lock may be held by a thread that does not exist there, and
-    SQLite's connections are not for a child.
+    The child inherits the module but not its thread. A thread that does not exist in the child may hold the store's
+    lock, and SQLite connections must not be used across a fork.
     """
     global _THREAD
     _THREAD = BuildThread()
@@ -227,7 +227,7 @@ os.register_at_fork(after_in_child=functools.partial(_begin_in_child, store.cach
 
 
 class _Asked:
-    """A call to build or look up, on the builder's thread."""
+    """A call to build or to look up, on the builder's thread."""
 
     def __init__(
         self,
@@ -240,8 +240,8 @@ class _Asked:
     ) -> None:
         self._name = name
         self._strides = strides
-        # The build takes the arguments out and forgets them. Log handlers keep exceptions, and
-        # exceptions keep frames, which would keep memory of the device.
+        # The build removes the arguments from here and drops them. Log handlers keep exceptions,
+        # exceptions keep frames, and frames would keep device memory alive.
         self._held = [arguments]
         self._places = [index for index in range(len(arguments)) if by_value >> index & 1]
         self._symbols = [index for index in range(len(arguments)) if by_value >> 32 + index & 1]
@@ -298,7 +298,7 @@ def _keeps() -> bool:
 
 
 def _kept(key: str, device: int) -> list[Answer]:
-    """Return the stored plans of a class, or a refusal of the class."""
+    """Return the stored plans of a class, or the refusal of the class."""
     found = [*store().plans(key), *packs().plans(key, device)]
     if digest := schedules_of(device).digest:
         found = [answer for answer in found if not _has_schedule(answer)] + store().plans(tuned_key(key, digest))
@@ -316,14 +316,14 @@ def _forget(key: str, device: int, text: str, why: str) -> None:
 def _made_and_kept(
     key: str | None, arguments: Sequence[Any], name: str, device: int, make: Callable[[], Answer]
 ) -> Answer:
-    """Return what `make` returns, and store a plan, or a refusal of the class or of the call.
+    """Return the answer of `make`, and store its plan, or its refusal of the class or the call.
 
-    If another process has stored a plan or a refusal of the class meanwhile, return ELSEWHERE.
+    If another process has meanwhile stored a plan or a refusal of the class, return ELSEWHERE.
     """
     if refusal := _refusal_of(name, arguments):
         make = functools.partial(_raise, refusal)
     if key is None:
-        del arguments  # a failure keeps this frame
+        del arguments  # a failure keeps this frame alive
         return _made(name, make)
     sizes, single = sizes_of(arguments), call_key(key, arguments)
     needs_inductor = refusal is None and "torch._inductor.compile_fx" not in sys.modules
@@ -346,7 +346,7 @@ def _made_and_kept(
 
 
 def _refusal_of(name: str, arguments: Sequence[Any]) -> Refusal | None:
-    """Return why an operator or such tensors have no plan, if that is known without tracing."""
+    """Return the refusal of an operator or of such tensors, if it is known without tracing."""
     if not name.startswith(_OURS):
         return OperatorRefusal("it is not one of torch's own operators [foreign]")
     try:
@@ -366,7 +366,7 @@ def _import_inductor() -> None:
 
 
 def _has_schedule(answer: Answer) -> bool:
-    """Return True if a kernel has a schedule that may be tuned: tuned and untuned devices have different plans then."""
+    """Return True if a kernel has a tunable schedule: tuned and untuned devices then have different plans."""
     return any(SCHEDULE.encode() in kernel.code for kernel in answer.kernels)
 
 
@@ -383,8 +383,8 @@ def _made(name: str, make: Callable[[], Answer]) -> Answer:
         _log.debug("no plan for %s now", name, exc_info=True)
         error.__context__ = None
         raise error.with_traceback(None) from None  # without frames, which keep tensors
-    except Exception as error:  # noqa: BLE001 - the reason of a refusal
-        # Wrong arguments, or a case that no lowering handles: the next provider decides.
+    except Exception as error:  # noqa: BLE001 - becomes the reason of a refusal
+        # The arguments are wrong, or no lowering handles the case: the next provider decides.
         _log.debug("no plan for %s", name, exc_info=True)
         first = str(error).strip().partition("\n")[0]
         reason = f"building its plan raised {type(error).__name__}: {first}"[:300]
@@ -398,7 +398,7 @@ def _made(name: str, make: Callable[[], Answer]) -> Answer:
                 RuntimeWarning,
                 stacklevel=1,
             )
-        return refused(reported)  # another size, another option or another try may have a plan
+        return refused(reported)  # another size, option or attempt may succeed
 
 
 def _build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
@@ -452,15 +452,15 @@ def _build_or_refuse(
         assert failure is not None
         raise failure
     finally:
-        # Inductor's objects refer to each other, and a failure's traceback refers to
-        # them, until Python collects them.
+        # Inductor's objects refer to each other, and a failure's traceback refers to them, until
+        # Python collects them. Do not let them keep the arguments.
         call.arguments = ()
         del failure
         _forget_fakes()
 
 
 def _forget_fakes() -> None:
-    """Clear torch's caches of fake tensors and of their sizes: they keep each traced graph alive."""
+    """Clear torch's caches of fake tensors and of their sizes, which keep each traced graph alive."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What decides how an operator is run: `outboard kernels explain`."""
+"""How an operator is run, and why: `outboard kernels explain`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Note", "Run", "chosen_operator", "name_of", "notes_of", "place_of", 
 
 @dataclass(frozen=True)
 class Note:
-    """A sentence about an operator, the part of the chain that it is about, and the file and line that say so."""
+    """A sentence about an operator, the provider that it is about, and the file and line that decide it."""
 
     of: str
     text: str
@@ -37,7 +37,7 @@ class Note:
 
 @dataclass
 class Run:
-    """How a call was run: calls of operators by provider, the routes of plans, reasons without a plan, an error."""
+    """How a call was run: operator calls by provider, routes of plans, reasons for missing plans, and an error."""
 
     chain: str
     calls: list[tuple[str, str, int]] = field(default_factory=list)
@@ -47,9 +47,9 @@ class Run:
 
 
 def chosen_operator(given: str) -> str:
-    """Return the dispatcher's name of an operator as a user writes it: "add.Tensor", "aten::relu", "aten.relu".
+    """Return the dispatcher's name for an operator that a user wrote as "add.Tensor", "aten::relu" or "aten.relu".
 
-    Raises ValueError, with suggestions, if there is no such operator or if several overloads have the name.
+    Raises ValueError, with suggestions, if no operator has the name or several overloads share it.
     """
     name = given.strip().removeprefix("torch.ops.")
     if "::" not in name:
@@ -75,7 +75,7 @@ def _overloads() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for schema in torch._C._jit_get_all_schemas():
         name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
-        # The interpreter's own functions are in no dispatcher.
+        # Functions of the interpreter itself are not in the dispatcher.
         if torch._C._dispatch_has_kernel(name):
             found.setdefault(schema.name, []).append(name)
     return {base: sorted(set(names)) for base, names in found.items()}
@@ -85,7 +85,7 @@ def _overloads() -> dict[str, list[str]]:
 
 
 def place_of(function: Any) -> str:
-    """Return the file and the line of a function, such as "torch/_inductor/lowering.py:120"; "" if it has none."""
+    """Return a function's file and line, such as "torch/_inductor/lowering.py:120", or "" if it has none."""
     function = function.func if isinstance(function, functools.partial) else function
     function = inspect.unwrap(function) if callable(function) else function
     code = getattr(function, "__code__", None)
@@ -93,7 +93,7 @@ def place_of(function: Any) -> str:
 
 
 def name_of(function: Any) -> str:
-    """Return a function's name; "" if it has none of its own."""
+    """Return a function's name, or "" if it has none."""
     function = function.func if isinstance(function, functools.partial) else function
     name = getattr(function, "__name__", "")
     return "" if name.startswith("<") else name
@@ -107,7 +107,7 @@ def _shown(path: str) -> str:
 
 
 def _row_named(name: str) -> tuple[Operator, str] | None:
-    """Return the row that has a name as the book writes it, and its place."""
+    """Return the row that lists a name, spelled as in the book, and the row's place."""
     for subject in table.SUBJECTS:
         for row in subject.OPERATORS:
             if name in row.names.split():
@@ -116,7 +116,7 @@ def _row_named(name: str) -> tuple[Operator, str] | None:
 
 
 def _place_in_book(place: str) -> str:
-    """Return the file and line of a row that the core refers to by its name; another place as it is."""
+    """Return the file and line of a row that the core names; other places are returned unchanged."""
     found = _row_named(place) if "::" in place else None
     return place if found is None else found[1]
 
@@ -127,11 +127,11 @@ def _line_of(name: str, source: str) -> str:
     return f":{found[-1]}" if found else ""
 
 
-# What is known before a call.
+# Known before a call.
 
 
 def notes_of(name: str) -> list[Note]:
-    """Return what is known of an operator, in the order in which it decides."""
+    """Return the notes on an operator, in the order in which they decide."""
     known = [Note(of, text, _place_in_book(place)) for of, text, place in _C.describe_operator(name)]
     before = [one for one in known if one.of in ("operator", "checks", "native", "generated")]
     return [*before, *_of_book(name), *(one for one in known if one not in before)]
@@ -147,7 +147,7 @@ def _of_book(name: str) -> Iterator[Note]:
 
 
 def _of_rows(name: str, is_functional: bool) -> Iterator[Note]:
-    """Yield what the rows say of an operator, or of its functional form, which graphs have in its place."""
+    """Yield notes from the rows of an operator, or of its functional form, which replaces it in graphs."""
     keys = [name if "." in name else f"{name}.default", *([] if is_functional else [base_name(name)])]
     for key in keys:
         if found := _row_named(key):
@@ -156,7 +156,7 @@ def _of_rows(name: str, is_functional: bool) -> Iterator[Note]:
 
 
 def _said_by(row: Operator) -> Iterator[tuple[str, str]]:
-    """Yield what a row says, each with its own place if it has one."""
+    """Yield each statement of a row, with its place if it has its own."""
     computed = row.computed
     if computed is not None:
         function = computed.function if hasattr(computed, "function") else computed.formula
@@ -190,8 +190,8 @@ def _said_by(row: Operator) -> Iterator[tuple[str, str]]:
 
 
 def _of_graph(functional: torch._ops.OpOverload) -> Iterator[Note]:
-    """Yield what becomes of the functional form in a graph if the book has no template or decomposition of it."""
-    import_inductor()  # its tables are complete after this
+    """Yield how a graph computes the functional form if the book has no template or decomposition for it."""
+    import_inductor()  # completes Inductor's tables
     from torch._inductor import lowering
     from torch._inductor.decomposition import select_decomp_table
 
@@ -218,7 +218,7 @@ def _name_of(overload: torch._ops.OpOverload) -> str:
 def run_call(name: str, positional: Sequence[Any], named: dict[str, Any], device: torch.device) -> Run:
     """Call an operator with arguments on the device, and return how it was run.
 
-    An error of the call is part of the answer, and so is one of its queued work.
+    An error of the call or of its queued work is part of the answer.
     """
     run = Run(_chain(device))
     operator: Callable[..., Any] = overload_of(name)
@@ -236,7 +236,7 @@ def run_call(name: str, positional: Sequence[Any], named: dict[str, Any], device
 
 
 def _chain(device: torch.device) -> str:
-    """Return the providers that a device's calls ask in turn, and why."""
+    """Return the providers that a device's calls try in turn, and why."""
     driver = attached_driver()
     assert driver is not None
     why = "OUTBOARD_PROVIDERS or the driver names them"

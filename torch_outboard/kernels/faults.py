@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Exceptions while a kernel is written: a case that nothing is written for, or a fault of the code that writes."""
+"""The component to blame for an exception while a kernel is written: an unsupported case, or a fault in the code."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NOT_THE_DRIVERS = (_PACKAGE, "torch", "builtins")
 
 
 def author_of(error: BaseException) -> str | None:
-    """Return whose fault an exception is, at the beginning of a sentence. None: it refuses a case.
+    """Return the component to blame, as the subject of a sentence, or None for an unsupported case.
 
-    What code generation can't express, it says by NotImplementedError, and torch's lowerings by any exception.
+    Code generation raises NotImplementedError for a case that it cannot express; torch's lowerings raise any exception.
     """
     while error.__cause__ is not None:
         error = error.__cause__
@@ -36,7 +36,7 @@ def author_of(error: BaseException) -> str | None:
 
 
 def _modules_of_driver() -> Iterator[str]:
-    """Yield the modules of the generator's and of its dialect's classes that are not this package's or torch's."""
+    """Yield the modules of the driver's generator and dialect classes, except this package's and torch's."""
     generator = generators().eager()
     for made in (generator, getattr(generator, "dialect", None)):
         modules = (kind.__module__ for kind in type(made).__mro__)

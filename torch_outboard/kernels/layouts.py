@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Results in the memory order that an operator's meta kernel reports, if the decomposition's order differs."""
+"""Returning results in the memory order that an operator's meta kernel reports, if the decomposition's differs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["as_laid_out", "lay_out_results"]
 
 
 def as_laid_out(result: torch.Tensor, place: int, strides: Sequence[Sequence[int] | None]) -> torch.Tensor:
-    """Return the result at a place in the dimension order of its `strides`, copied if its own order differs."""
+    """Return the result at `place` in the dimension order of its `strides`, copied if its own order differs."""
     order = _order_of(result, place, strides)
     if order is None:
         return result
@@ -25,9 +25,9 @@ def as_laid_out(result: torch.Tensor, place: int, strides: Sequence[Sequence[int
 
 
 def lay_out_results(graph: torch.fx.Graph, fake_mode: FakeTensorMode, strides: Sequence[Sequence[int] | None]) -> None:
-    """Give results of a decomposed graph the dimension order of their `strides`.
+    """Rearrange the results of a decomposed graph to the dimension order of their `strides`.
 
-    A meta kernel reports a layout, the operators into which the call is decomposed may return another.
+    The operators of a decomposition may return another layout than the meta kernel reports.
     """
     output = graph.output_node()
     results = list(output.args[0])  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ def lay_out_results(graph: torch.fx.Graph, fake_mode: FakeTensorMode, strides: S
 
 
 def _order_of(result: torch.Tensor, place: int, strides: Sequence[Sequence[int] | None]) -> list[int] | None:
-    """Return the dimensions in the order of the strides at a place; None if the result has it, or it has gaps."""
+    """Return the dimensions in the order of the strides at `place`, or None if the result has this order or gaps."""
     wanted = strides[place] if place < len(strides) else None
     sizes = [_known(size) for size in result.shape]
     if wanted is None or len(wanted) != len(sizes) or _are_alike(sizes, [*map(_known, result.stride())], wanted):
@@ -58,7 +58,7 @@ def _order_of(result: torch.Tensor, place: int, strides: Sequence[Sequence[int] 
 
 
 def _known(number: int | torch.SymInt) -> int:
-    """Return a number's value in the traced call, without a guard."""
+    """Return a number's value in the traced call, without adding a guard."""
     if isinstance(number, int):
         return number
     hint: int = number.node.hint

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Calls over lists of tensors: the operator for one tensor of each list, and what stands for a class of calls."""
+"""Calls over lists of tensors: the operator for one tensor of each list, and arguments that represent a class."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from torch_outboard.kernels.refusal import CallRefusal, OperatorRefusal
 
 __all__ = ["ELEMENTS", "Single", "canonical", "is_by_value", "numbers_of_lists", "single_of"]
 
-# Lists of tensors of one element, one tensor for each row.
+# Lists of one-element tensors, one for each row.
 ELEMENTS = ("state_steps",)
-# The size of a stand-in for a list: any number, so that the size is a symbol.
+# The size of a list's stand-in. Any number works: the size becomes a symbol.
 _SIZE = 64
 
 
 @dataclass(frozen=True)
 class Single:
-    """The operator for one tensor: its name or a function, and the places of the arguments that it gets.
+    """The operator for one tensor: its name or a function, and the positions of the arguments passed to it.
 
-    The places are those of the arguments of the operator over lists.
+    Positions count the arguments of the operator over lists.
     """
 
     operator: str | Callable[..., Sequence[torch.Tensor]]
@@ -33,7 +33,7 @@ class Single:
 
 
 def single_of(name: str) -> Single:
-    """Return the operator for one tensor that a foreach operator stands for.
+    """Return the operator that a foreach operator applies to each tensor.
 
     Raises Refusal if none is known.
     """
@@ -46,19 +46,19 @@ def single_of(name: str) -> Single:
 
 
 def is_by_value(name: str, argument: torch.Argument) -> bool:
-    """Return True if launches take an argument's numbers by value, so that kernels serve all numbers."""
+    """Return True if launches take an argument's numbers by value, so that one kernel serves all numbers."""
     kind = str(argument.type)
     return kind == "List[number]" or (kind in ("number", "float") and not operator_of(name).has_written_numbers)
 
 
 def numbers_of_lists(name: str) -> int:
-    """Return a bit mask of the arguments of an operator over lists whose numbers are by value."""
+    """Return a bit mask of the arguments of a list operator whose numbers are passed by value."""
     arguments = overload_of(name)._schema.arguments
     return sum(1 << place for place, one in enumerate(arguments) if is_by_value(name, one))
 
 
 def canonical(name: str, arguments: Sequence[Any]) -> list[Any]:
-    """Return arguments that stand for the whole class: sizes don't count, and neither do numbers by value."""
+    """Return arguments that represent the whole class: it ignores sizes and the numbers passed by value."""
     return [
         _stand_in(value, is_by_value(name, declared), is_element=declared.name in ELEMENTS)
         for value, declared in zip(arguments, overload_of(name)._schema.arguments, strict=True)

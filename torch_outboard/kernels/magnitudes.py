@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Guards of plans that reduce: such a plan is valid for sizes of the same order of magnitude as the traced call's.
+"""Guards of plans that reduce: such a plan is valid for sizes of the traced call's order of magnitude.
 
-How items share rows, and into how many parts rows are split, is written into kernels. For other sizes, one group of
-items on a GPU would sum what a thousand groups should. On a CPU, one item would sum a long row while other processors
-are idle.
+Kernels fix how items share rows and into how many parts rows are split. For much larger sizes, a single group of items
+on a GPU would do the work of a thousand groups. On a CPU, one item would sum a long row while other processors are
+idle.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ __all__ = ["keep_magnitudes"]
 
 # The bounds between orders of magnitude.
 _BOUNDS = (16, 512, 1 << 13, 1 << 17, 1 << 21, 1 << 25)
-# On a CPU, rows are split if they are longer than the first of these bounds, and if they are few.
+# On a CPU, rows are split if there are few of them and they are longer than the first of these
+# bounds.
 _LONG_ROWS = _BOUNDS[2:]
 _FEW_ROWS = 512
 
@@ -32,7 +33,7 @@ _FEW_ROWS = 512
 def keep_magnitudes(graph: GraphLowering, dialect: Dialect, device: torch.device) -> None:
     """Guard the orders of magnitude of rows, of their elements and of both, for each reduction of a lowered graph.
 
-    On a CPU, only the length of rows is guarded, and for long rows whether they are few.
+    On a CPU, only the length of rows is guarded, and for long rows also whether there are few.
     """
     is_shared = cooperates(dialect, device)
     for operation in graph.operations:

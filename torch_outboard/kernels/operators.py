@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Operators by their names in the dispatcher."""
+"""Lookup of operators by their names in the dispatcher."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ __all__ = ["base_name", "functional_of", "overload_of"]
 
 
 def overload_of(name: str) -> torch._ops.OpOverload:
-    """Return the operator of a name such as "aten::add.Tensor"."""
+    """Return the operator with a name such as "aten::add.Tensor"."""
     space, _, rest = name.partition("::")
     packet, _, overload = rest.partition(".")
     return getattr(getattr(getattr(torch.ops, space), packet), overload or "default")  # type: ignore[no-any-return]
 
 
 def base_name(name: str) -> str:
-    """Return the operator without overload and form: "aten::add" for "aten::add_.Tensor"."""
+    """Return the name without overload and in-place form: "aten::add" for "aten::add_.Tensor"."""
     return name.partition(".")[0].removesuffix("_")
 
 
 @functools.cache
 def functional_of(name: str) -> torch._ops.OpOverload | None:
-    """Return the overload that computes the same and writes no argument, or None if there is none."""
+    """Return the overload that computes the same result without writing an argument, or None if there is none."""
     given = overload_of(name)
     if not given._schema.is_mutable:
         return given

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The type to which an operator converts a number in place of a tensor."""
+"""Promotion of numbers: the type to which an operator converts a number in place of a tensor."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_tensor(declared: torch.Argument) -> bool:
 
 
 def is_wide_number(tensor: torch.Tensor, real: torch.dtype) -> bool:
-    """Return True if a tensor is a number on the CPU, of float64 or complex128, and kernels compute in no such type."""
+    """Return True for a float64 or complex128 number on the CPU if kernels do not compute in such a type."""
     is_wide = tensor.dtype in (torch.float64, torch.complex128)
     return is_wide and real != torch.float64 and tensor.dim() == 0 and tensor.device.type == "cpu"
 
@@ -46,9 +46,9 @@ def common_type(kinds: Sequence[torch.dtype]) -> torch.dtype:
 
 
 def kinds_of(name: str, arguments: Sequence[Any]) -> list[torch.dtype]:
-    """Return the types that decide the result's type: the types of tensors with dimensions, if there are any.
+    """Return the types that take part in promotion: of the tensors with dimensions, if there are any.
 
-    An `out=` tensor takes no part in promotion.
+    An `out=` tensor takes no part.
     """
     schema = overload_of(name)._schema.arguments
     read = [value for value, declared in zip(arguments, schema, strict=True) if not declared.is_out]
@@ -57,7 +57,7 @@ def kinds_of(name: str, arguments: Sequence[Any]) -> list[torch.dtype]:
 
 
 def number_type(name: str, arguments: Sequence[Any], given: torch.dtype) -> torch.dtype:
-    """Return the type to which an operator converts a number whose own type is given.
+    """Return the type to which an operator converts a number of type `given`.
 
     torch promotes by categories: a number changes the type of tensors only if its own category is higher. An operator
     that computes integers in a floating type also converts the number to that type, whatever the type of the tensors.
@@ -76,7 +76,7 @@ def number_type(name: str, arguments: Sequence[Any], given: torch.dtype) -> torc
 
 
 def _result_type(name: str, arguments: Sequence[Any], common: torch.dtype) -> torch.dtype:
-    """Return the type of the operator's result if its tensors and numbers promote to a type."""
+    """Return the type of the operator's result if its tensors and numbers promote to `common`."""
     functional = functional_of(name)
     if functional is None:
         raise ClassRefusal("a number was passed for a tensor, and there is no functional form [number-for-tensor]")

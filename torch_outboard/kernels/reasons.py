@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The remedies for reasons why an operator has no generated kernel, by the codes of the reasons.
+"""Remedies if an operator has no generated kernel, by the code of the reason.
 
 A reason is written where it arises, in a `Refusal` or in csrc/ops/planned, and ends with its code: "its graph has
-constants [no-definition]". The table of docs/kernels.md has them all, and a test compares it.
+constants [no-definition]". docs/kernels.md lists all codes in a table, which a test compares with this module.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ _CODED = re.compile(r"(.*?)\.* \[([a-z-]+)\]", re.DOTALL)
 
 
 def code_of(reason: str) -> str:
-    """Return the code at the end of a reason, or "" if it has none with a remedy."""
+    """Return the code at the end of a reason, or "" if there is none with a remedy."""
     match = _CODED.fullmatch(reason)
     return match[2] if match is not None and match[2] in REMEDIES else ""
 
 
 def explained(reason: str) -> str:
-    """Return a reason with its code, and its remedy, as two sentences."""
+    """Return a reason with its code and its remedy, as two sentences."""
     match = _CODED.fullmatch(reason)
     return f"{match[1]} [{match[2]}]. {REMEDIES[match[2]]}" if match is not None and match[2] in REMEDIES else reason

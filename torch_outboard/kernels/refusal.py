@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The exceptions that the builder raises if it builds no plan. Their types say for which calls there is none."""
+"""The exceptions that the builder raises if it builds no plan. Their types show which calls are affected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["CallRefusal", "ClassRefusal", "OperatorRefusal", "Refusal", "other_s
 
 
 class Refusal(Exception):
-    """There is no plan for a call. Raise a subclass, with a reason that ends with its code (`kernels/reasons.py`)."""
+    """A call has no plan. Raise a subclass, with a reason that ends with its code (`kernels/reasons.py`)."""
 
     def __init__(self, reason: str) -> None:
         if type(self) is Refusal:
@@ -24,16 +24,16 @@ class OperatorRefusal(Refusal):
 
 
 class ClassRefusal(Refusal):
-    """No call of the class (the operator with types, ranks and numbers) has a plan. It is kept on disk, as plans are.
+    """No call of the class (the operator with types, ranks and numbers) has a plan. Stored on disk, as plans are.
 
-    Nothing that a call with other sizes, strides or values would pass may cause it.
+    Do not raise it for a cause that other sizes, strides or values would avoid.
     """
 
 
 class CallRefusal(Refusal):
-    """This call has no plan; another call of its class may have one. It is the right type in doubt."""
+    """This call has no plan; another call of its class may have one. If in doubt, raise this type."""
 
 
 def other_sizes() -> Refusal:
-    """Return the refusal of a call whose sizes do not fit one another; plans of other sizes have guards for them."""
+    """Return the refusal of a call whose sizes do not match; plans for other sizes have guards."""
     return CallRefusal("a tensor's sizes don't match the other arguments [wrong-call]")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What decided how calls were computed, noted for `outboard kernels explain`. Nothing is noted otherwise."""
+"""A record of what decided how calls were computed, for `outboard kernels explain`. Off otherwise."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = [
     "run",
 ]
 
-# How the work of Inductor is named among decisions.
+# How decisions name Inductor's part.
 LOWERING, OF_INDUCTOR = "Inductor's lowering", "Inductor's decomposition"
 
 
 @dataclass
 class Decision:
-    """A function that computes an operator, or that declined to; `depth` counts the decompositions around it."""
+    """A function that computes an operator, or that declined; `depth` counts the enclosing decompositions."""
 
     operator: str
     what: str
@@ -39,7 +39,7 @@ class Decision:
 
 @dataclass
 class Route:
-    """The way of one call to its plan: what decided, and then the plan's text and kernels, or the refusal."""
+    """The way of one call to its plan: the decisions, and then the plan's text and kernels, or the refusal."""
 
     operator: str
     decisions: list[Decision] = field(default_factory=list)
@@ -54,7 +54,7 @@ class _Notes:
     depth: int = 0
 
 
-# Plans are built one after the other, on one thread.
+# One variable suffices: plans are built one after the other, on one thread.
 _notes: _Notes | None = None
 
 
@@ -87,7 +87,7 @@ def _named(operator: Any) -> str:
 
 
 def decided(operator: Any, what: str, function: Callable[..., Any] | None = None) -> None:
-    """Note what computes an operator. A plan may be traced twice; each decision is noted once."""
+    """Note what computes an operator. A plan may be traced twice, but each decision is noted once."""
     if _notes is None or not _notes.routes:
         return
     decision = Decision(_named(operator), what, function, _notes.depth)
@@ -96,7 +96,7 @@ def decided(operator: Any, what: str, function: Callable[..., Any] | None = None
 
 
 def run(operator: Any, what: str, function: Callable[..., Any], given: Any, named: Mapping[str, Any]) -> Any:
-    """Call a function that decomposes an operator, and note it."""
+    """Call a function that decomposes an operator, and note the call."""
     if _notes is None or not _notes.routes:
         return function(*given, **named)
     decision = Decision(_named(operator), what, function, _notes.depth)
@@ -112,7 +112,7 @@ def run(operator: Any, what: str, function: Callable[..., Any], given: Any, name
 
 
 def noted(operator: Any, what: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that is noted as it is called."""
+    """Wrap a function so that each call is noted."""
     return lambda *given, **named: run(operator, what, function, given, named)
 
 

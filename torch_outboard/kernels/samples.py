@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Arguments for one call of an operator, made from its schema, for `outboard kernels explain`."""
+"""Sample arguments for one call of an operator, made from its schema, for `outboard kernels explain`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["NoSample", "Wanted", "sample_call", "shown"]
 
 Shapes = Sequence[tuple[int, ...]]
 
-# Tried in this order if no shape is given: each is a shape for each tensor, the last one for all
-# further ones.
+# Tried in this order if no shape is given: one shape for each tensor, the last one for all further
+# tensors.
 _SHAPES: tuple[Shapes, ...] = (
     *([(4, 4)], [(2, 3, 8, 8), (4, 3, 3, 3)], [(2, 4, 4)], [(4,)], [(2, 3, 8, 8)], [(2, 3, 8), (4, 3, 3)]),
     *([(4,), (4, 4), (4, 4)], [(4, 4), (4,)], [(4, 4), (2, 4, 4), (2, 4, 4)], [(2, 3, 4, 4, 4)], [()]),
@@ -36,12 +36,12 @@ _NUMBERS: dict[str, Any] = {
 
 
 class NoSample(ValueError):
-    """The CPU's kernel refuses all arguments that were made for an operator."""
+    """The CPU's kernel refuses all arguments that were made for the operator."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked of a call: its tensors' dtype and shapes, a mask as the index, arguments that are no tensors."""
+    """Requested properties of a call: dtype and shapes of tensors, a mask as index, and non-tensor arguments."""
 
     dtype: torch.dtype
     shapes: Shapes = ()
@@ -52,8 +52,8 @@ class Wanted:
 def sample_call(name: str, wanted: Wanted, device: torch.device) -> tuple[list[Any], dict[str, Any]]:
     """Return positional and named arguments on a device, for a call that the CPU's kernel accepts.
 
-    Raises NoSample, with the CPU's first error, if it accepts none, or if an argument with a wanted value is none of
-    the operator's, or a tensor.
+    Raises NoSample, with the CPU's first error, if the CPU accepts none. Also raised if an argument with a requested
+    value is a tensor or does not exist.
     """
     _check_values(name, wanted.values)
     candidates = [wanted.shapes] if wanted.shapes else _SHAPES
@@ -74,14 +74,14 @@ def _check_values(name: str, values: Mapping[str, Any]) -> None:
 
 
 def _accepted(name: str, wanted: Wanted, candidates: Sequence[Shapes]) -> tuple[int, str]:
-    """Return the place of the first shapes that the CPU's kernel accepts; -1, with its first error, without any."""
+    """Return the index of the first shapes that the CPU's kernel accepts, or -1 and the kernel's first error."""
     torch.set_num_threads(1)
     errors: list[str] = []
     for place, shapes in enumerate(candidates):
         try:
             positional, named = _arguments(name, wanted, shapes)
             overload_of(name)(*positional, **named)
-        except Exception as refusal:  # noqa: BLE001 - whatever the CPU says of it
+        except Exception as refusal:  # noqa: BLE001 - any error of the CPU's kernel
             first = str(refusal).strip().partition("\n")[0]
             errors.append(f"the CPU's kernel says {first!r}")
         else:
@@ -90,13 +90,13 @@ def _accepted(name: str, wanted: Wanted, candidates: Sequence[Shapes]) -> tuple[
 
 
 def _tried_apart(run: Callable[[], tuple[int, str]]) -> tuple[int, str]:
-    """Return what a function returns in a forked process: some kernels die of arguments that they don't expect."""
+    """Run a function in a forked process and return its result: unexpected arguments crash some kernels."""
     reads, writes = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reads)
         with contextlib.suppress(BaseException), os.fdopen(writes, "w") as answer, open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), 2)  # warnings come again when the device is called
+            os.dup2(nowhere.fileno(), 2)  # the device's call repeats the warnings
             json.dump(run(), answer)
         os._exit(0)
     os.close(writes)
@@ -108,7 +108,7 @@ def _tried_apart(run: Callable[[], tuple[int, str]]) -> tuple[int, str]:
 
 
 def shown(value: Any) -> str:
-    """Return an argument in readable form, as "float32[4, 4]"."""
+    """Return an argument as readable text, such as "float32[4, 4]"."""
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if isinstance(value, (list, tuple)):
@@ -139,7 +139,7 @@ def _arguments(name: str, wanted: Wanted, shapes: Shapes) -> tuple[list[Any], di
 
 
 class _Made:
-    """Makes arguments in the order of the schema; each tensor takes the next shape."""
+    """Makes arguments in schema order; each tensor takes the next shape."""
 
     def __init__(self, name: str, wanted: Wanted, shapes: Shapes) -> None:
         self.name, self.dtype, self.wanted = name, wanted.dtype, wanted

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Torch's switches that let products and convolutions of float32 be rounded to TF32, as on CUDA.
+"""Torch's switches that allow float32 products and convolutions to round to TF32, as on CUDA.
 
-csrc/ops/planned/recipes.cpp reads them for the class of a call.
+csrc/ops/planned/recipes.cpp reads the switches, which are part of a call's class.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ __all__ = ["allowed", "rounded"]
 
 
 def rounded() -> list[bool]:
-    """Return whether products and convolutions may be rounded."""
+    """Return two flags: whether products may be rounded, and whether convolutions may be."""
     return [_rounds("product"), _rounds("convolution")]
 
 
 def allowed(dialect: Dialect, family: str) -> Dialect:
-    """Return the dialect with the matrix units that the switches allow for a family of operators."""
+    """Return the dialect, without the matrix units that the switches forbid for a family of operators."""
     units = tuple(unit for unit in dialect.units if not unit.is_rounded or _rounds(family))
     return dialect if len(units) == len(dialect.units) else replace(dialect, units=units)
 

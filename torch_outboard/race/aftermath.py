@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a program leaves behind after a call of its driver has failed; runs in the program's process."""
+"""The state that a program leaves behind after a driver call failed; runs in the program's process."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch_outboard._errors import OutboardError
 __all__ = ["describe_end", "look_behind"]
 
 _MOST_WAITS = 6
-_SHOWN = 400  # characters of an error's text
+_SHOWN = 400  # characters shown of an error's text
 
 
 def describe_end(error: BaseException) -> dict[str, Any]:
-    """Describe the exception that ends a program. `is_named` is true for a type by which programs can tell the failure.
+    """Describe the exception that ends a program. `is_named` is true if its type identifies the failure to programs.
 
-    An exception that a program raises from such an error, or an exit while it handles one, is its own way to end.
+    An exception raised from such an error, or an exit while handling one, is the program's own choice.
     """
     import torch
 
@@ -35,10 +35,10 @@ def describe_end(error: BaseException) -> dict[str, Any]:
 
 
 def look_behind(module: Any) -> dict[str, Any]:
-    """Wait for all devices until a wait succeeds, compute, and count the memory that is left in use.
+    """Wait for all devices until a wait succeeds, compute something, and count the memory still in use.
 
-    `waits` are the types of the errors that waits have raised; "never" follows if none succeeds. `computes` is "right",
-    "wrong", or an error's type. A lost device stays lost, so nothing is asked behind torch.AcceleratorError.
+    `waits` lists the types of errors that waits raised, followed by "never" if none succeeded. `computes` is "right",
+    "wrong", or an error's type. A lost device stays lost, so nothing is tried after torch.AcceleratorError.
     """
     waits: list[str] = []
     count = module.device_count()
@@ -63,7 +63,7 @@ def _compute(module: Any, count: int) -> str:
     import torch
 
     outcome = "right"
-    for _ in range(2):  # the failing call may be one of these
+    for _ in range(2):  # one of these calls may be the failing one
         try:
             for index in range(count):
                 x = torch.arange(64.0, device=torch.device(module.__name__.rpartition(".")[2], index))
@@ -78,6 +78,6 @@ def _compute(module: Any, count: int) -> str:
 
 
 def _in_use(module: Any, count: int) -> int:
-    """Return the bytes in use of all devices and of pinned memory."""
+    """Return the bytes in use on all devices and in pinned memory."""
     pinned = int(module.host_memory_stats().get("active_bytes.current", 0))
     return pinned + sum(int(module.memory_allocated(index)) for index in range(count))

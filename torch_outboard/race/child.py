@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """One run of a program, in its own process.
 
-The results go into a file, as JSON, however the program ends; a program that ends its process itself leaves none.
+The results are written to a file as JSON, however the program ends, unless the program ends its process itself.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Any
 
 from torch_outboard.race.aftermath import describe_end
 
-_MOST_TASKS = 400  # that a picture shows
-_MOST_POISONED = 5000  # freed blocks, the last ones
+_MOST_TASKS = 400  # tasks shown in a picture
+_MOST_POISONED = 5000  # most recently freed blocks
 
 
 def main(path: str) -> None:
-    """Run the program of the request, a JSON object in a file, and exit with its status."""
+    """Run the program of a request, a JSON file, and exit with the program's status."""
     request = json.loads(Path(path).read_text(encoding="utf-8"))
-    os.setsid()  # so that the processes that the program starts can be ended with it
+    os.setsid()  # so that the program's child processes can be ended with it
     Path(request["process"]).write_text(str(os.getpid()), encoding="utf-8")
     os.chdir(request["folder"])
     if request["stdin"]:
         with open(request["stdin"], "rb") as file:
             os.dup2(file.fileno(), 0)
-    sys.path[:] = [one for one in sys.path if one]  # "" is the folder of this process, not the program's
+    sys.path[:] = [one for one in sys.path if one]  # "" is this process's folder, not the program's
 
     import torch
 
@@ -52,15 +52,15 @@ def main(path: str) -> None:
             start(capability=tuple(request["as_cuda"])).hand_down(request["driver"])
         if request["sanitizes"]:
             log = sanitizer.enable_with_log()
-            os.environ["OUTBOARD_SANITIZER"] = "1"  # of processes that the program starts afresh
+            os.environ["OUTBOARD_SANITIZER"] = "1"  # for processes that the program spawns
         _seed(torch)
         observed.record()
 
     end = _run(request, begin)
-    if os.getpid() != process:  # a forked child of the program comes here too
+    if os.getpid() != process:  # a forked child of the program also gets here
         os._exit(end.status)
     if log is not None:
-        sanitizer.finish()  # before the wait below, which the program lacks
+        sanitizer.finish()  # before the wait below, which the program does not have
     answer = {
         "observed": [[one.name, one.digest, one.shown] for one in observed.take()],
         "options": {name: str(value) for name, value in _options().items()},
@@ -79,7 +79,7 @@ def main(path: str) -> None:
 
 @dataclass
 class _End:
-    """How a program has ended: its exit status, the traceback and a description of what it has raised."""
+    """How a program ended: its exit status, its traceback, and a description of the exception."""
 
     status: int = 0
     problem: str = ""
@@ -90,13 +90,13 @@ class _End:
 def _wait(torch: Any, end: _End) -> _End:
     try:
         torch.accelerator.synchronize()
-    except Exception:  # noqa: BLE001 - whatever the program has left behind is its result
+    except Exception:  # noqa: BLE001 - any error left behind is part of the result
         return _End(end.status or 1, end.problem or traceback.format_exc())
     return end
 
 
 def _look_behind() -> dict[str, Any] | None:
-    """Return what a failing call has left behind, or None if the driver could not be attached."""
+    """Return the state that a failing call left behind, or None if the driver could not be attached."""
     from torch_outboard import attached_driver
     from torch_outboard.race.aftermath import look_behind
 
@@ -149,14 +149,14 @@ def _run(request: dict[str, Any], begin: Callable[[], None]) -> _End:
             end.status, end.problem = 1, str(error.code)
         if end.status:
             end.error = describe_end(error)
-    except BaseException as error:  # noqa: BLE001 - an interruption too is the program's end
+    except BaseException as error:  # noqa: BLE001 - an interrupt also ends the program
         end.status, end.problem, end.error = 1, traceback.format_exc(), describe_end(error)
         print(end.problem, file=sys.stderr)
     return end
 
 
 class _Results:
-    """A plugin of pytest that notes each test's outcome and what the test observes, and seeds the test."""
+    """A pytest plugin that seeds each test, and records its outcome and its observations."""
 
     def __init__(self, tests: list[dict[str, Any]]) -> None:
         self.tests = tests
@@ -195,7 +195,7 @@ def _sanitized(sanitizer: Any, log: Any) -> dict[str, Any]:
 
 
 def _around(entries: list[Any], found: list[Any]) -> list[Any]:
-    """Return the entries that a picture shows: those around the first race, or the first ones."""
+    """Return the entries to show in a picture: around the first race, or else the first entries."""
     if len(entries) > _MOST_TASKS and found:
         first, last = found[0].first.number, found[0].second.number
         near = [
@@ -226,6 +226,6 @@ def _race(race: Any) -> dict[str, Any]:
 
 
 def _stack(stack: traceback.StackSummary) -> str:
-    """Return a stack as text, without the frames that have started the program."""
+    """Return a stack as text, without the frames that started the program."""
     starts = [place for place, frame in enumerate(stack) if frame.filename == "<frozen runpy>"]
     return "".join(traceback.StackSummary.from_list(list(stack)[starts[-1] + 1 if starts else 0 :]).format())

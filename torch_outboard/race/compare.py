@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The comparison of two runs of a program, without what differs between runs in the same order."""
+"""Comparing two runs of a program, except for what differs even between runs in the same order."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["Noise", "difference", "noise_of"]
 
 @dataclass(frozen=True)
 class Noise:
-    """What differs between two runs in which all work is done in the order of the calls: no race shows there."""
+    """Differences between two runs that do all work in call order, and so show no race."""
 
-    lines: frozenset[int] = frozenset()  # of the output, by their places
-    results: frozenset[int] = frozenset()  # of `observe`
+    lines: frozenset[int] = frozenset()  # positions of lines in the output
+    results: frozenset[int] = frozenset()  # positions of results of `observe`
     tests: frozenset[str] = frozenset()
-    is_output: bool = False  # the number of lines, so that nothing of the output can be compared
+    is_output: bool = False  # the number of lines differs, so no output can be compared
 
     def describe(self) -> list[str]:
-        """Return a sentence for each thing that is not compared."""
+        """Return a sentence for each part that is not compared."""
         found = []
         if self.is_output:
             found.append("two runs of the inline schedule print different numbers of lines: the output is not compared")
@@ -41,7 +41,7 @@ class Noise:
 
 
 def noise_of(first: Run, second: Run) -> Noise:
-    """Return what differs between two runs of the inline schedule."""
+    """Return the differences between two runs of the inline schedule."""
     lines = {at for at, (one, other) in enumerate(zip(first.lines, second.lines, strict=False)) if one != other}
     is_output = len(first.lines) != len(second.lines)
     pairs = zip(_results(first), _results(second), strict=False)
@@ -52,11 +52,11 @@ def noise_of(first: Run, second: Run) -> Noise:
 
 
 def difference(expected: Run, found: Run, noise: Noise) -> str:
-    """Return in words how a run differs from the inline schedule's, or "" if it does not."""
+    """Describe how a run differs from the inline schedule's run, or return "" if it does not."""
     is_pytest = bool(expected.answer.get("tests"))
     if (found.ended, found.status) != (expected.ended, expected.status) and not (is_pytest and found.ended == "exit"):
         return f"the program {found.ending}, and {expected.ending} on the inline schedule.{_last_words(found)}"
-    if is_pytest:  # the output holds times
+    if is_pytest:  # its output contains times
         return _different_test(expected, found, noise)
     for at, (one, other) in enumerate(zip(_results(expected), _results(found), strict=False)):
         if one[:2] != other[:2] and at not in noise.results:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The calls that a driver has counted in a file, and the rules by which one of them fails."""
+"""The driver calls counted in a file, and the rules that make one of them fail."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 
 __all__ = ["QUEUED", "STATUSES", "chosen", "read_counts", "rules_of"]
 
-# An entry's name, its calls, and those that have failed: as the driver's option `fault_counts`
-# writes them.
+# An entry's name, its calls and its failed calls, as the driver's option `fault_counts` writes
+# them.
 _RECORD = struct.Struct("=24sQQ")
 
 STATUSES = ("OUT_OF_MEMORY", "DEVICE_LOST")
-QUEUED = "DATA_LOSS"  # of queued work, whose call succeeds
+QUEUED = "DATA_LOSS"  # for queued work; the call itself succeeds
 _QUEUES = ("copy_async", "copy_nd_async", "fill_async", "host_callback")
 
 
 def read_counts(path: Path) -> tuple[dict[str, int], int]:
-    """Return the calls of each entry that was called, and the number of failures."""
+    """Return the number of calls of each entry that was called, and the number of failures."""
     calls, failures = {}, 0
     for name, count, failed in _RECORD.iter_unpack(path.read_bytes()):
         if count:
@@ -30,7 +30,7 @@ def read_counts(path: Path) -> tuple[dict[str, int], int]:
 
 
 def rules_of(calls: Mapping[str, int], statuses: Sequence[str] = STATUSES) -> list[list[str]]:
-    """Return the rules that let each call fail, a list for each entry and status, in the order of the calls."""
+    """Return the rules that make each call fail: one list per entry and status, in call order."""
     groups = [
         [f"{entry}:{call}:{status}" for call in range(1, count + 1)]
         for entry, count in calls.items()
@@ -45,13 +45,13 @@ def rules_of(calls: Mapping[str, int], statuses: Sequence[str] = STATUSES) -> li
 
 
 def chosen(groups: Sequence[Sequence[str]], most: int) -> list[str]:
-    """Return at most so many rules: a like number of each group, evenly spread from its first to its last."""
+    """Return at most `most` rules, about equally many from each group, evenly spread over it."""
     left = sorted((group for group in groups if group), key=len)
     taken: list[Sequence[str]] = []
     for place, group in enumerate(left):
         share = min(len(group), most // (len(left) - place))
         most -= share
         taken.append([group[at * (len(group) - 1) // max(share - 1, 1)] for at in range(share)])
-    # One of each group in turn, so that a sweep that is interrupted has seen every entry.
+    # Alternate between the groups, so that an interrupted sweep has covered every entry.
     rounds = itertools.zip_longest(*taken)
     return [rule for one in rounds for rule in one if rule is not None]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a sweep over failing calls has found, as text and as JSON."""
+"""The report of a sweep over failing calls, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch_outboard.race.faults import Problem, Sweep
 
 __all__ = ["as_json", "as_text", "command_of", "status_of"]
 
-_MOST_SHOWN = 20  # problems
+_MOST_SHOWN = 20  # problems shown
 
 
 def status_of(found: Sweep) -> int:
@@ -19,7 +19,7 @@ def status_of(found: Sweep) -> int:
 
 
 def command_of(found: Sweep, rule: str) -> str:
-    """Return the command that lets this call fail again."""
+    """Return the command that makes this call fail again."""
     plan = found.plan
     options = [f"--option={name}={value}" for name, value in plan.options.items() if name != "poison"]
     words = ["outboard", "run", f"--driver={plan.driver}", *options, "--fail-each", f"--rule={rule}"]
@@ -54,7 +54,7 @@ def _told(found: Sweep, problem: Problem) -> str:
 
 
 def as_json(found: Sweep) -> dict[str, Any]:
-    """Return the report as JSON's types."""
+    """Return the report as JSON types."""
     return {
         "found": bool(found.problems),
         "runs": found.runs,

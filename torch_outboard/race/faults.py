@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A sweep over the driver's calls of a program: it runs once for each call, which fails."""
+"""A sweep over a program's driver calls: the program runs once per call, and that call fails."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Step = Callable[[str], None]
 
 @dataclass(frozen=True)
 class FaultPlan:
-    """What fails. `rules` are run instead of all, if there are any."""
+    """The failures to inject. If `rules` is not empty, only these run."""
 
     program: Program
-    driver: str  # as it is attached
-    options: Mapping[str, str]  # of the driver, in each run
+    driver: str  # as attached
+    options: Mapping[str, str]  # of the driver, in every run
     statuses: tuple[str, ...]
     most: int
     share: Share = Share(1, 1)
@@ -38,7 +38,7 @@ class FaultPlan:
 
 @dataclass(frozen=True)
 class Problem:
-    """A failing call that ends neither in the right error nor in the right results."""
+    """A failing call after which the program ends with neither the right error nor the right results."""
 
     rule: str
     what: str
@@ -47,7 +47,7 @@ class Problem:
 
 @dataclass
 class Sweep:
-    """What was found. `outcomes` count "recovered", "error", "not reached" and "problem"."""
+    """The findings. `outcomes` counts "recovered", "error", "not reached" and "problem"."""
 
     plan: FaultPlan
     calls: dict[str, int] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class _Expected:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How a run with a failing call has ended, as in `Sweep.outcomes`, and what is wrong with it."""
+    """How a run with a failing call ended, as in `Sweep.outcomes`, and what is wrong with it."""
 
     kind: str
     run: Run
@@ -92,12 +92,13 @@ class _Outcome:
 def sweep(plan: FaultPlan, runner: Runner, jobs: int, starts: Callable[[int], Step]) -> Sweep:
     """Run the sweep.
 
-    `starts` is called with the number of runs, and returns what is called with the rule of each run that has ended.
+    `starts` is called with the number of runs. The function that it returns is called with the rule of each finished
+    run.
 
     Raises
     ------
     Failed
-        The program fails by itself.
+        The program fails without an injected failure.
     Refused
         The program chooses its schedule itself.
     """
@@ -122,7 +123,7 @@ def sweep(plan: FaultPlan, runner: Runner, jobs: int, starts: Callable[[int], St
             for future in as_completed(futures):
                 _note(found, futures[future], future.result())
                 step(futures[future])
-        except KeyboardInterrupt:  # the pool would wait for its runs
+        except KeyboardInterrupt:  # otherwise the pool would wait for its runs
             pool.shutdown(wait=False, cancel_futures=True)
             runner.cancel()
             raise
@@ -167,7 +168,7 @@ def _note(found: Sweep, rule: str, outcome: _Outcome) -> None:
 
 
 def _problem(rule: str, run: Run, expected: _Expected) -> str:
-    """Return in words what is wrong with a run one call of which has failed, or ""."""
+    """Describe what is wrong with a run in which one call failed, or return ""."""
     if run.ended != "exit":
         return f"the program {run.ending}"
     answer = run.answer
@@ -176,7 +177,7 @@ def _problem(rule: str, run: Run, expected: _Expected) -> str:
     if run.status != answer["status"]:
         return f"the program {run.ending} after it has ended with {answer['status']}: its process fails at its end"
     error = answer["error"]
-    # Lost data may make an operator fail before any wait has told of the loss.
+    # Lost data may make an operator fail before a wait reports the loss.
     is_told = rule.startswith("queued:") and bool(answer["after"] and answer["after"]["waits"])
     if error is not None and not error["is_named"] and not is_told:
         return f"it ends in {error['type']}, which is no error of the device: {error['text']}"
@@ -186,7 +187,7 @@ def _problem(rule: str, run: Run, expected: _Expected) -> str:
 
 
 def _problem_of_exit(run: Run, expected: _Expected) -> str:
-    """Judge a program that ends its process itself, by its status and its output."""
+    """Judge a program that ends its own process by its status and output."""
     if run.status == expected.run.status and run.output != expected.run.output:
         return "its output differs, and it exits as if nothing had failed"
     return ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a search has found, as one self-contained HTML page without scripts: the tasks of the streams, and the race."""
+"""The result of a search as a self-contained HTML page without scripts: the streams' tasks, and the race."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _accesses(race: dict[str, Any]) -> str:
 
 
 def _picture(found: Finding) -> str:
-    """Return the tasks in the order in which they were queued, a lane for each stream, as SVG."""
+    """Return the tasks in the order in which they were queued, with a lane per stream, as SVG."""
     entries = found.expected.answer.get("log", ())
     if not entries:
         return ""
@@ -133,13 +133,13 @@ def _missing(
     places: dict[int, float],
     width: float,
 ) -> list[str]:
-    """Return the line of the wait that is not there."""
+    """Return the line that marks the missing wait."""
     if race is None:
         return []
     ends = []
     for one in accesses:
         number = one["number"]
-        near = min(places, key=lambda known: abs(known - number))  # accesses of the host are in no lane's log
+        near = min(places, key=lambda known: abs(known - number))  # host accesses are not in any lane's log
         ends.append((places[near] + _TASK / 2, _y(lanes.get(tuple(one["stream"]), len(lanes) - 1))))
     (x1, y1), (x2, y2) = ends
     middle = (x1 + x2) / 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a search has found, as text and as JSON."""
+"""The result of a search, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def status_of(found: Finding) -> int:
 
 
 def schedule_of(found: Finding) -> str:
-    """Return the schedule that shows a difference, as "pct:7"; "" if none does."""
+    """Return the schedule that shows a difference, such as "pct:7", or "" if there is none."""
     return "" if found.shown is None else found.shown["schedule"]
 
 
 def command_of(found: Finding) -> str:
-    """Return the command that repeats the difference, or the report of the sanitizer."""
+    """Return the command that reproduces the difference or the sanitizer's report."""
     program = found.plan.program
     pytest = program.kind == "pytest"
     words = ["pytest", "--outboard-race"] if pytest else ["outboard", "race"]
@@ -67,7 +67,7 @@ def _accesses(race: dict[str, Any]) -> str:
 
 
 def as_json(found: Finding) -> dict[str, Any]:
-    """Return the report as JSON's types."""
+    """Return the report as JSON types."""
     return {
         "found": bool(found.by),
         "by": found.by,

@@ -22,29 +22,30 @@ from torch_outboard.testing.fork_server import ForkServer
 
 __all__ = ["CAPABILITY", "Program", "Run", "Runner"]
 
-CAPABILITY = (9, 0)  # that programs for CUDA see by default
+CAPABILITY = (9, 0)  # compute capability that programs for CUDA see by default
 
 _CHILD = "import sys; from torch_outboard.race.child import main; main(sys.argv[1])"
-# What a run would import: attaching takes the first ones, an optimizer the last one, for seconds.
+# Modules that every run would otherwise import, which takes seconds: attaching needs the first
+# ones, an optimizer the last one.
 _IMPORTED = (
     *("torch_outboard", "torch_outboard.compile.register", "torch_outboard.device", "torch_outboard.distributed"),
     *("torch_outboard.race.child", "torch_outboard.sanitizer", "torch_outboard.testing.observed", "torch._dynamo"),
 )
-_MOST_OUTPUT = 1 << 20  # characters of each stream that are kept
+_MOST_OUTPUT = 1 << 20  # characters kept of each output stream
 
 
 @dataclass(frozen=True)
 class Program:
-    """What is run: a script's path, a module's name, or the arguments of pytest."""
+    """A program to run: a script's path, a module's name, or pytest's arguments."""
 
     kind: str  # "script", "module", "pytest"
     target: str
     arguments: tuple[str, ...] = ()
-    as_cuda: tuple[int, int] | None = None  # the compute capability, for a program that was written for CUDA
+    as_cuda: tuple[int, int] | None = None  # the compute capability, for programs written for CUDA
 
     @property
     def words(self) -> list[str]:
-        """The words by which a command is asked for the program."""
+        """The command-line words that select the program."""
         options = [] if self.as_cuda is None else ["--as-cuda"]
         if self.as_cuda not in (None, CAPABILITY):
             options += ["--capability", *map(str, self.as_cuda or ())]
@@ -53,7 +54,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Run:
-    """A run's results. `ended` is "exit", "signal" or "time": the limit of time has ended it."""
+    """A run's results. `ended` is "exit", "signal", or "time" if the run exceeded the time limit."""
 
     options: Mapping[str, str]
     ended: str
@@ -61,7 +62,7 @@ class Run:
     output: str
     errors: str
     seconds: float
-    answer: Mapping[str, Any] = field(default_factory=dict)  # empty if the program has ended its process itself
+    answer: Mapping[str, Any] = field(default_factory=dict)  # empty if the program ended its own process
 
     @property
     def lines(self) -> list[str]:
@@ -69,7 +70,7 @@ class Run:
 
     @property
     def ending(self) -> str:
-        """How the run ended, in words."""
+        """A description of how the run ended."""
         if self.ended == "time":
             return f"had not ended after {self.seconds:.0f} s"
         if self.ended == "signal":
@@ -80,8 +81,9 @@ class Run:
 class Runner:
     """Runs programs in up to `jobs` processes at a time. Each is forked from a process that has imported torch.
 
-    `driver` is attached, whose devices are called `name`. `limit` is the seconds of a run. With `owns_folder` a run has
-    its own folder, else the current one. `stdin` is a file that programs read, or "".
+    `driver` is attached; its devices are called `name`. `limit` is the time limit of a run in seconds. With
+    `owns_folder`, each run has its own folder; otherwise, runs use the current one. `stdin` is a file that programs
+    read, or "".
     """
 
     def __init__(
@@ -94,13 +96,13 @@ class Runner:
         self._idle: queue.SimpleQueue[ForkServer] = queue.SimpleQueue()
         for server in self._servers:
             self._idle.put(server)
-        self._processes: set[Path] = set()  # files with the numbers of running processes
+        self._processes: set[Path] = set()  # files with the ids of running processes
         self._is_closed = False
 
     def run(
         self, program: Program, options: Mapping[str, str], sanitizes: bool = False, is_faulted: bool = False
     ) -> Run:
-        """Run a program with these options of the driver, and with `is_faulted` look at what it leaves. Thread-safe."""
+        """Run a program with these driver options. With `is_faulted`, examine what it leaves behind. Thread-safe."""
         server = self._idle.get()
         try:
             with tempfile.TemporaryDirectory(dir=self._scratch.name) as folder:
@@ -110,15 +112,15 @@ class Runner:
             self._idle.put(server)
 
     def cancel(self) -> None:
-        """End the runs under way, and return when they have ended. No other can be started."""
+        """End all current runs, and return when they have ended. No further run can start."""
         self._is_closed = True
-        while processes := list(self._processes):  # one that has not begun has no number yet
+        while processes := list(self._processes):  # a run that has not begun has no process id yet
             for process in processes:
                 _end(process)
             time.sleep(0.05)
 
     def close(self) -> None:
-        """End the runs under way, and remove what the runs have written."""
+        """End all current runs, and remove the files that runs wrote."""
         self.cancel()
         for _ in self._servers:
             self._idle.get().close()
@@ -167,7 +169,7 @@ class Runner:
 
     @contextlib.contextmanager
     def _watched(self, process: Path) -> Iterator[None]:
-        """End the processes that the run has started with it, or when the runner is closed."""
+        """End the processes started by a run when the run ends or the runner is closed."""
         self._processes.add(process)
         try:
             if self._is_closed:
@@ -191,10 +193,10 @@ class Runner:
 
 
 def _end(process: Path) -> None:
-    """End the processes of a run that are left."""
+    """End the remaining processes of a run."""
     try:
         group = int(process.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):  # it has not begun
+    except (FileNotFoundError, ValueError):  # the process has not begun
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)

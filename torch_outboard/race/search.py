@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The search for a schedule under which a program's results differ, and for the fewest changes that still show it."""
+"""Searching for a schedule that changes a program's results, and for the fewest changes that still do."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ Step = Callable[[str], None]
 
 
 class Refused(Exception):
-    """The program cannot be searched as it was asked for; the message says what to change."""
+    """The program cannot be searched as requested; the message explains what to change."""
 
 
 class Failed(Exception):
-    """The program fails on the inline schedule, so it has no results to compare."""
+    """The program fails on the inline schedule, so there are no results to compare with."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run."""
+    """What to run."""
 
     program: Program
-    driver: str  # as it is attached
-    name: str  # of its devices
+    driver: str  # as attached
+    name: str  # of the driver's devices
     options: frozenset[str]  # that the driver has
     seeds: tuple[int, ...]
     depth: int | None = None
-    changes: int | None = None  # of a run that is repeated
+    changes: int | None = None  # changes of ranks in a run to repeat
 
 
 @dataclass
 class Finding:
-    """What was found."""
+    """The result of a search."""
 
     plan: Plan
     expected: Run  # on the inline schedule, under the sanitizer
-    shown: Mapping[str, str] | None = None  # the options of the schedule that shows the difference
+    shown: Mapping[str, str] | None = None  # options of the schedule that shows the difference
     difference: str = ""
-    ended: str = ""  # as of a Run
+    ended: str = ""  # as in Run
     runs: int = 0
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
@@ -59,19 +59,19 @@ class Finding:
 
     @property
     def stale(self) -> str:
-        """The memory whose pattern the differing result holds, as the inline schedule has used it; "" if unknown."""
+        """The freed memory whose pattern is in the differing result, as the inline schedule used it; "" if unknown."""
         number = re.search(r"memory that was freed as number (\d+)", self.difference)
         return "" if number is None else str(self.expected.answer.get("poisoned", {}).get(number[1], ""))
 
     @property
     def by(self) -> list[str]:
-        """What has found a race: "schedule", "sanitizer"."""
+        """What found a race: "schedule", "sanitizer"."""
         is_reported = bool(self.races or self.races_elsewhere)
         return [*(["schedule"] if self.shown is not None else []), *(["sanitizer"] if is_reported else [])]
 
     @property
     def races_elsewhere(self) -> list[str]:
-        """The reports of the sanitizer in processes that the program has started, as text."""
+        """The sanitizer's reports from processes that the program started, as text."""
         reports = re.findall(
             r"(?ms)^OUTBOARD_SANITIZER: (a possible race on .*?^Missing: [^\n]*)", self.expected.errors
         )
@@ -80,7 +80,7 @@ class Finding:
 
     @property
     def lines(self) -> list[list[Any]]:
-        """File and line of the two accesses of the first race, as far as they are known."""
+        """File and line of both accesses of the first race, as far as known."""
         if not self.races:
             return []
         places = [access["place"] for access in self.races[0]["accesses"] if access["place"]]
@@ -90,7 +90,7 @@ class Finding:
 def search(plan: Plan, runner: Runner, jobs: int, step: Step) -> Finding:
     """Search for a race.
 
-    `step` is called with the name of each run that has ended.
+    `step` is called with the name of each finished run.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def search(plan: Plan, runner: Runner, jobs: int, step: Step) -> Finding:
     with ThreadPoolExecutor(jobs) as pool:
         try:
             found = _search(plan, runner, pool, common, step)
-        except KeyboardInterrupt:  # the pool would wait for its runs
+        except KeyboardInterrupt:  # otherwise the pool would wait for its runs
             runner.cancel()
             raise
     found.seconds = time.monotonic() - start
@@ -127,7 +127,7 @@ def _search(plan: Plan, runner: Runner, pool: ThreadPoolExecutor, common: Mappin
         found.notes.append("nothing to find: one stream")
     else:
         _try_seeds(found, first, noise, runner, pool, common, step)
-        # A run that does not end takes the whole limit of time.
+        # A run that does not end takes the whole time limit.
         if found.shown is not None and found.ended != "time" and plan.changes is None and "changes" in plan.options:
             _shorten(found, first, noise, runner, pool, step)
     return found
@@ -140,7 +140,7 @@ def _taken(future: Future[Run], step: Step, name: str) -> Run:
 
 
 def check_run(run: Run, where: str = "on the inline schedule") -> None:
-    """Raise Failed or Refused for a run whose results are worth nothing as those to compare with."""
+    """Raise Failed or Refused if a run's results cannot serve as a reference."""
     tests = run.answer.get("tests", ())
     if run.ended != "exit" or (run.status != 0 and not (tests and run.status == 1)):
         words = run.errors.strip() or run.output.strip()
@@ -163,7 +163,7 @@ def _tail(text: str) -> str:
 
 
 def _has_one_stream(run: Run) -> bool:
-    """Return whether all schedules are the same, since there is one order of work only."""
+    """Return whether all schedules are identical, because only one order of work is possible."""
     answer = run.answer
     return bool(answer) and answer["streams"] <= 1 and not answer["has_host_copies"]
 
@@ -189,7 +189,7 @@ def _try_seeds(
     common: Mapping[str, str],
     step: Step,
 ) -> None:
-    """Run the seeds until one shows a difference."""
+    """Run the seeds until one of them shows a difference."""
     todo = list(found.plan.seeds)
     running: dict[Future[Run], int] = {}
     while todo or running:
@@ -208,9 +208,9 @@ def _try_seeds(
 
 
 def _shorten(found: Finding, expected: Run, noise: Noise, runner: Runner, pool: ThreadPoolExecutor, step: Step) -> None:
-    """Find the shortest prefix of the changes of ranks that still shows a difference.
+    """Find the shortest prefix of the rank changes that still shows a difference.
 
-    Prefixes of up to eight changes are tried one by one, longer ones by halves.
+    Prefixes of up to eight changes are tried one by one; longer ones by bisection.
     """
 
     def shows(changes: int) -> bool:
@@ -233,7 +233,7 @@ def _shorten(found: Finding, expected: Run, noise: Noise, runner: Runner, pool: 
     else:
         found.notes.append("the difference needs the whole run: no prefix of its changes shows it")
         return
-    low, high = tried, changes  # low does not show it, or nothing is lower
+    low, high = tried, changes  # low does not show the difference, or nothing is lower
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if shows(middle) else (middle, high)

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The driver tests: what every driver must do, through torch's public API, to be run against your own driver.
 
-They need what `pip install torch-outboard[test]` installs. A process has one driver, so they run in their own process:
+They need the packages of `pip install torch-outboard[test]`. A process has one driver, so the tests run in their own
+process:
 
     def test_the_driver():
         run_driver_tests("mydevice")
 
-`outboard test mydevice` does the same from a shell. The package also has torch's database of operators, and a program
-that tests a driver's library below torch.
+`outboard test mydevice` does the same from a shell. The package also has tests of torch's operator database, and a
+program that tests a driver's library below torch.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ from torch_outboard.testing.observed import observe
 
 __all__ = ["TIME_LIMIT", "Suite", "driver_test_command", "observe", "run_driver_tests", "run_native_tests", "suite"]
 
-TIME_LIMIT = 300  # seconds a test; our longest test compiles an extension
+TIME_LIMIT = 300  # seconds per test; the longest test compiles an extension
 
 _HERE = Path(__file__).resolve().parent
 _SOURCE = _HERE.parent.parent
 
 
 class Suite(NamedTuple):
-    """The folder of tests, and the pytest configuration that they need."""
+    """A folder of tests, and the pytest configuration that they need."""
 
     folder: Path
     config: Path
 
 
 def suite(name: str = "driver") -> Suite:
-    """Return the tests installed with the package, or the tests of the source tree that the package is imported from.
+    """Return the tests installed with the package, or the source tree's if the package is imported from there.
 
-    `name` is "driver", "operators" for torch's database of operators, or "native" for the program below torch.
+    `name` is "driver", "operators" for torch's operator database, or "native" for the program below torch.
     """
     if (_HERE / name).is_dir():
         return Suite(_HERE / name, _HERE / "pytest.ini")
@@ -50,7 +51,7 @@ def suite(name: str = "driver") -> Suite:
 
 
 def check_installed(what: str, *names: str) -> None:
-    """Raise ModuleNotFoundError, with the command that installs them, if modules that `what` needs are missing."""
+    """Raise ModuleNotFoundError, with the install command, if modules that `what` needs are missing."""
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise ModuleNotFoundError(
@@ -68,7 +69,7 @@ def driver_test_command(
 ) -> list[str]:
     """Return the command that runs the driver tests, or the tests of torch's database of operators.
 
-    An argument may name a file of the tests instead of all: "test_streams.py", "test_streams.py::test_timing".
+    An argument may select a file or a test: "test_streams.py", "test_streams.py::test_timing".
 
     Raises ModuleNotFoundError if a module that the tests need is missing.
     """
@@ -95,9 +96,8 @@ def driver_test_command(
 
 
 def driver_test_environment() -> dict[str, str]:
-    """Return this process's environment without the variables that would attach another driver than the tested one."""
-    # A worker of pytest-xdist must not hand its own identity down to
-    # the pytest that is started here.
+    """Return this process's environment without variables that would attach another driver."""
+    # A worker of pytest-xdist must not pass its identity on to the pytest that is started here.
     environment = {
         key: value for key, value in os.environ.items() if key != "OUTBOARD_DRIVER" and not key.startswith("PYTEST_")
     }
@@ -106,7 +106,7 @@ def driver_test_environment() -> dict[str, str]:
 
 
 def run_driver_tests(driver: str, options: Mapping[str, str] | None = None, arguments: Sequence[str] = ("-q",)) -> None:
-    """Run the driver tests in their own process and return when they have passed.
+    """Run the driver tests in their own process, and return once they have passed.
 
     Parameters
     ----------
@@ -115,12 +115,12 @@ def run_driver_tests(driver: str, options: Mapping[str, str] | None = None, argu
     options : mapping of str to str, optional
         The driver's options.
     arguments : sequence of str
-        For pytest, as ("-q", "-k", "streams").
+        Arguments for pytest, such as ("-q", "-k", "streams").
 
     Raises
     ------
     AssertionError
-        A test failed, or the driver cannot be attached; the message is what pytest printed.
+        A test failed, or the driver cannot be attached; the message is pytest's output.
     ModuleNotFoundError
         pytest or hypothesis is missing.
     """
@@ -147,9 +147,9 @@ def run_native_tests(driver: str, options: Mapping[str, str] | None = None, argu
     Raises
     ------
     RegistrationError
-        There is no such driver, or it has no library, or an option's value contains "," or "=".
+        The driver does not exist or has no library, or an option's value contains "," or "=".
     FileNotFoundError
-        There is no C++ compiler: none of $CXX, c++, g++ and clang++.
+        There is no C++ compiler: $CXX, c++, g++ and clang++ are all missing.
     subprocess.CalledProcessError
         The program can't be compiled.
     """

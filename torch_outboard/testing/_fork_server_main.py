@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The server of fork_server.py, run by its text. The parent stays in the loop of `serve`. A child
-# returns from `serve`, and the last line runs its code as the main module's.
+# The server of fork_server.py, run from its text. The parent stays in the loop of `serve`. A child
+# returns from `serve`, and the last line runs the child's code as the main module's.
 import gc
 import importlib
 import os
@@ -14,14 +14,14 @@ import torch
 
 
 def serve(connection: socket.socket) -> tuple[bytes, list[int]]:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # SIGINT is for the tests' process and for the child
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the tests' process and the child take SIGINT
     while True:
         header, files, _, _ = socket.recv_fds(connection, 8, 2)
         if not header:
             os._exit(0)
         request = connection.recv(struct.unpack("=q", header)[0], socket.MSG_WAITALL)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numpy's threads, which idle, are not in the child
+            warnings.simplefilter("ignore")  # numpy's idle threads do not exist in the child
             child = os.fork()
         if child == 0:
             return request, files
@@ -55,8 +55,8 @@ def main() -> str:
         if function:
             getattr(imported, function)()
     torch.default_generator.manual_seed(int(sys.argv[2]))
-    # Torch's half a million objects are no garbage: a child that looked through them at its end
-    # took 0.4 s for that, and 1 s after imports of the compiler.
+    # Torch's half a million objects are not garbage: a child that examined them on exit spent 0.4
+    # s, and 1 s after importing the compiler.
     gc.collect()
     gc.freeze()
     request, files = serve(connection)

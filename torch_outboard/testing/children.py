@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Work in child processes, where a crash or a hang loses a single item."""
+"""Work in child processes, so that a crash or a hang loses only one item."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any
 __all__ = ["HANG_SECONDS", "Lost", "run_in_children"]
 
 HANG_SECONDS = 300
-_END_SECONDS = 20  # for a child that has nothing left to do
+_END_SECONDS = 20  # for a child with no work left
 
 
 @dataclass(frozen=True)
 class Lost:
-    """The result for an item whose process did not answer: `kind` is "crash" or "hang"."""
+    """The result for an item whose process did not answer; `kind` is "crash" or "hang"."""
 
     kind: str
     message: str
 
 
 class _Child:
-    """A child process, its current item, and the time when it received the item."""
+    """A child process, its current item, and when it received the item."""
 
     def __init__(self, work: Callable[..., None], arguments: tuple[Any, ...], item: Any) -> None:
         context = multiprocessing.get_context("spawn")
@@ -42,9 +42,9 @@ class _Child:
         self.pipe.send(item)
 
     def end(self, seconds: float = 0) -> None:
-        """End the process: at once, or after up to `seconds` in which it may end by itself."""
+        """End the process, at once or after up to `seconds` in which it may exit by itself."""
         if seconds > 0:
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # the process has ended
                 self.pipe.send(None)
             self.process.join(seconds)
         self.process.kill()
@@ -64,12 +64,12 @@ def run_in_children(
     Parameters
     ----------
     work : function of a Connection and `arguments`
-        Runs in each child, which is a fresh Python. It receives items until it receives None. For each item it sends
+        Runs in each child, a fresh Python process. It receives items until it receives None. For each item, it sends
         (item, result, whether it takes another item). A new child replaces a child that takes no more items.
     jobs : int
         The number of children at a time.
     hang_seconds : float
-        The limit for one item; beyond it, the item's child is ended.
+        The time limit per item, after which the item's child is killed.
     """
     todo = list(reversed(items))
     children = [_Child(work, arguments, todo.pop()) for _ in range(min(jobs, len(todo)))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Programs and libraries in C++ that tests of drivers use, each compiled once in a run."""
+"""C++ programs and libraries used by driver tests, each compiled once per run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["compile_once", "find_compiler", "one_at_a_time", "run", "shared_fold
 
 
 def run(*command: str | Path, timeout: float = 300, env: dict[str, str] | None = None) -> None:
-    """Run a program with these variables beside the environment's; fail with its output if its status is not 0."""
+    """Run a program with `env` added to the environment; fail with its output if its status is not 0."""
     words = [str(word) for word in command]
     environment = {**os.environ, **(env or {})}
     result = subprocess.run(words, capture_output=True, text=True, timeout=timeout, env=environment)
@@ -32,7 +32,7 @@ def find_compiler(name: str) -> str:
 
 
 def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:
-    """Return the folder of this name that all workers of pytest-xdist share."""
+    """Return the folder of this name that all pytest-xdist workers share."""
     own = factory.getbasetemp()
     folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
     folder.mkdir(exist_ok=True)
@@ -41,14 +41,14 @@ def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:
 
 @contextlib.contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
-    """Let one process of the run make what belongs to a path, while others that need it wait."""
+    """Let one process of the run create the files at a path, while other processes wait."""
     with open(path.with_name(path.name + ".lock"), "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def compile_once(path: Path, *arguments: str | Path) -> Path:
-    """Compile a program or a library of C++20 by g++, unless a process of the run has done so, and return its path."""
+    """Compile a C++20 program or library with g++, unless another process of the run has done so; return its path."""
     with one_at_a_time(path):
         if not path.exists():
             run(find_compiler("g++"), "-std=c++20", *arguments, "-o", path, "-ldl")

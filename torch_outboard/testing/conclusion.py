@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The last lines of `outboard test`: what passed, what the driver lacks, what that costs users, what to do next."""
+"""The last lines of `outboard test`: what passed, what the driver lacks, the cost to users, and what to do next."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch_outboard.driver import WITHOUT, Driver
 
 __all__ = ["Conclusion", "conclusion"]
 
-# Entries that may be missing without a cost to users: the core does the same, or as well.
+# Entries that cost users nothing if they are missing: the core does the same, or something as good.
 _COSTS_NOTHING = {
     *("destroy", "device_open", "device_close", "device_synchronize", "event_synchronize", "last_error"),
     *("kernel_register", "graph_capture_begin", "graph_capture_end", "graph_instantiate", "graph_launch"),
@@ -40,7 +40,7 @@ class Conclusion:
 
 
 def _of_run(name: str, stats: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Return the lines for what pytest has run on the attached driver; none if it has run nothing."""
+    """Return the lines for pytest's run on the attached driver, or none if nothing ran."""
     import torch_outboard
     from torch_outboard import _C
 
@@ -104,7 +104,7 @@ def conclusion(
 
 
 def _missing(entries: Mapping[str, bool], generates: bool) -> dict[str, list[str]]:
-    """Return the missing entries by what their absence costs."""
+    """Return the missing entries, grouped by the cost of their absence."""
     costs = dict(WITHOUT)
     spared = set(_COSTS_NOTHING)
     if generates:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Python processes for tests' snippets, forked from a process that has imported torch: an import takes seconds each.
 
-A child is equal to `python -c CODE` after `import torch`, and after imports of further torch modules if requested. It
-has imported torch's modules only. It has its own environment and arguments, loads torch's backends as `import torch`
-does, and finalizes the interpreter at the end. Variables that Python or torch read at their start must equal the
-server's (`ForkServer.takes`).
+A child behaves like `python -c CODE` after `import torch`, and after imports of further torch modules if requested. It
+has imported only torch's modules. It has its own environment and arguments, loads torch's backends as `import torch`
+does, and finalizes the interpreter at the end. Variables that Python or torch read at startup must equal the server's
+(`ForkServer.takes`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from pathlib import Path
 
 __all__ = ["COMPILER", "ForkServer", "seconds_of_children"]
 
-# The `imports` of processes that compile. They take three seconds. The function asks which vector
-# instructions the compiler knows and the CPU has: two seconds for each process that compiles C++.
+# The `imports` of processes that compile, which take three seconds. The function determines which
+# vector instructions the compiler and the CPU support: two seconds for each process that compiles
+# C++.
 COMPILER = ("torch._inductor.compile_fx", "torch._inductor.cpu_vec_isa:valid_vec_isa_list")
 
-# Variables that are read when a driver is attached, by a test's libraries, when code is compiled,
-# when a table is printed, or by pytest alone.
+# Variables that are read only when a driver is attached, by a test's libraries, when code is
+# compiled, when a table is printed, or by pytest.
 _READ_LATE = (
     "OUTBOARD_",
     "FAKE_",
@@ -41,8 +42,8 @@ _READ_LATE = (
 _READ_BY_THE_COMPILER = "TORCHINDUCTOR_"
 
 
-# The processor time of the ended children of all servers. The operating system charges it
-# to a server, and to this process only once the server ends.
+# Processor time of the ended children of all servers. The operating system charges it to a server,
+# and to this process only once the server ends.
 _seconds = 0.0
 
 
@@ -52,11 +53,11 @@ def seconds_of_children() -> float:
 
 
 class ForkServer:
-    """A process that has imported torch and `imports`, and forks; takes one request at a time, from one thread.
+    """A process that has imported torch and `imports`, and forks. It takes one request at a time, from one thread.
 
-    An import is a module, or "module:function" to call a function of it as well.
+    An import is a module, or "module:function" to also call a function of the module.
 
-    Each child begins with `seed` in torch's generator of the CPU.
+    Each child starts with `seed` in torch's CPU generator.
     """
 
     def __init__(
@@ -68,12 +69,12 @@ class ForkServer:
         self._socket, theirs = socket.socketpair()
         source = Path(__file__).with_name("_fork_server_main.py").read_text(encoding="utf-8")
         with theirs:
-            # Run by its text, not its path: a child that starts processes must have no
-            # main module for them to import.
+            # Run from text instead of a path: processes that a child starts must find no main
+            # module to import.
             self._process = subprocess.Popen(
                 [sys.executable, "-c", source, str(theirs.fileno()), str(seed), *imports],
-                # Imports ask whether there is CUDA. The question by CUDA itself would start it, and
-                # then no child could; by NVML it starts nothing.
+                # Imports check for CUDA. A check through CUDA itself would start it, after which no
+                # child could; NVML starts nothing.
                 env={
                     **self._environment,
                     "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
@@ -86,16 +87,16 @@ class ForkServer:
             )
 
     def takes(self, environment: Mapping[str, str]) -> bool:
-        """Return True if a process with this environment may be forked from this server."""
+        """Return True if this server may fork a process with this environment."""
         return self._process.poll() is None and self._read_early(environment) == self._environment
 
     def run(
         self, code: str, arguments: Sequence[str], environment: Mapping[str, str], timeout: float
     ) -> subprocess.CompletedProcess[str]:
-        """Run a snippet and return its status and output.
+        """Run a snippet, and return its status and output.
 
-        Raises subprocess.TimeoutExpired, with the output, if the snippet runs longer than `timeout` seconds; SIGABRT
-        ends it.
+        Raises subprocess.TimeoutExpired, with the output, if the snippet runs longer than `timeout` seconds. SIGABRT
+        then ends the snippet.
         """
         request = json.dumps([code, list(arguments), dict(environment)]).encode()
         command = [sys.executable, "-c", code, *arguments]
@@ -112,11 +113,11 @@ class ForkServer:
         return subprocess.CompletedProcess(command, os.waitstatus_to_exitcode(status), *texts)
 
     def close(self) -> None:
-        """End the server. A child that still runs after an interrupted test ends first."""
+        """End the server. A child that still runs after an interrupted test is ended first."""
         global _seconds
         self._socket.close()
         self._process.wait()
-        _seconds -= self._seconds  # the operating system charges them to this process from now on
+        _seconds -= self._seconds  # from now on, the operating system charges them to this process
 
     def _read_early(self, environment: Mapping[str, str]) -> dict[str, str]:
         return {key: value for key, value in environment.items() if not key.startswith(self._read_late)}
@@ -129,7 +130,7 @@ class ForkServer:
             os.kill(process, signal.SIGABRT)
             self._read()
             status = None
-        except BaseException:  # raised again, once the server is ready for the next request
+        except BaseException:  # re-raised once the server is ready for the next request
             os.kill(process, signal.SIGKILL)
             self._read()
             self._charge()

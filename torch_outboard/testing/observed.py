@@ -28,13 +28,13 @@ _recorded: list[Observation] | None = None
 def observe(tensor: torch.Tensor, name: str = "") -> torch.Tensor:
     """Compare a tensor's value between the schedules of `outboard race`, and return the tensor.
 
-    The value is copied to the host on the current stream, as by `tensor.cpu()`, which waits for that stream alone.
+    The value is copied to the host on the current stream like with `tensor.cpu()`, which waits for that stream only.
     Outside `outboard race`, nothing is copied.
 
     Raises
     ------
     TypeError
-        The value is no tensor, or it has no dense elements.
+        The value is not a tensor, or has no dense elements.
     """
     import torch
 
@@ -55,13 +55,13 @@ def observe(tensor: torch.Tensor, name: str = "") -> torch.Tensor:
 
 
 def record() -> None:
-    """Begin to record what is observed."""
+    """Start recording observations."""
     global _recorded
     _recorded = []
 
 
 def take() -> list[Observation]:
-    """Return what was observed since the last call or since `record`, and go on."""
+    """Return the observations since the last call or since `record`, and continue recording."""
     global _recorded
     taken = _recorded or []
     if _recorded is not None:
@@ -70,9 +70,9 @@ def take() -> list[Observation]:
 
 
 def poison_number(content: bytes) -> int | None:
-    """Return the number in the first pattern of memory that changed hands, or None if there is none.
+    """Return the number in the first poison pattern, or None if there is none. Freed memory has such patterns.
 
-    The pattern is that of csrc/memory/poison.h: eight words of 0x7FF0 and four bits of the number each.
+    csrc/memory/poison.h defines the pattern: eight words of 0x7FF0, each with four bits of the number.
     """
     for start in range(0, len(content) - 15, 16):
         words = [int.from_bytes(content[start + at : start + at + 2], "little") for at in range(0, 16, 2)]

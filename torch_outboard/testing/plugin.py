@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The pytest plugin of tests that run against one driver: `--driver` attaches it, fixtures return its devices.
+"""The pytest plugin for tests that run against one driver: `--driver` attaches it, and fixtures return its devices.
 
     pytest -p torch_outboard.testing.plugin --driver=NAME [--driver-option=KEY=VALUE]
 
-A process has one driver, so it is attached when pytest starts. Without `--driver`, only `run_python` works.
+A process has one driver, which is attached when pytest starts. Without `--driver`, only `run_python` works.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from torch_outboard.testing.watchdog import Watchdog
 
 __all__ = ["RunPython"]
 
-# Limit in seconds for a process that a test starts; lower than the limit that
-# `outboard test` sets for the test.
+# Time limit in seconds for a process started by a test; lower than the limit that `outboard test`
+# sets for a test.
 _PROCESS_LIMIT = 270
 
 
@@ -47,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Workers and processes that tests start inherit it.
+    # Inherited by workers and by processes that tests start.
     os.environ.setdefault("OUTBOARD_TEST_SEED", str(secrets.randbelow(1 << 32)))
     limit = config.getoption("--time-limit")
     if limit > 0 and not config.getoption("usepdb"):
@@ -57,10 +57,10 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     import torch_outboard
 
-    # A driver whose memory the host can't touch uses the fallback
-    # everywhere, and warnings are errors here.
+    # A driver whose memory the host cannot access uses the fallback everywhere, and warnings are
+    # errors here.
     os.environ.setdefault("OUTBOARD_FALLBACK", "silent")
-    # Otherwise the tests would test plans of an earlier run or of a pack.
+    # Otherwise the tests would use plans of an earlier run or of a pack.
     os.environ.setdefault("OUTBOARD_KERNEL_CACHE_DIR", "")
     os.environ.setdefault("OUTBOARD_KERNEL_PACKS", "")
     options = dict(option.split("=", 1) for option in config.getoption("--driver-option"))
@@ -82,7 +82,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 @pytest.fixture(scope="session")
 def driver_name() -> str:
-    """Return the attached driver's device name, which is its device's type in torch."""
+    """Return the attached driver's device name, which is its device type in torch."""
     import torch_outboard
 
     driver = torch_outboard.attached_driver()
@@ -98,7 +98,7 @@ def device(driver_name: str) -> torch.device:
 
 @pytest.fixture(scope="session")
 def second_device(driver_name: str) -> torch.device:
-    """Return device 1 of the attached driver; skip if the driver has one device."""
+    """Return device 1 of the attached driver; skip the test if the driver has only one device."""
     if torch.get_device_module(driver_name).device_count() < 2:
         pytest.skip("capability: two devices. The driver has one")
     return torch.device(driver_name, 1)
@@ -106,10 +106,9 @@ def second_device(driver_name: str) -> torch.device:
 
 @pytest.fixture(autouse=True, scope="session")
 def _unrounded_float32() -> Iterator[None]:
-    """Let no library round float32, which torch allows convolutions and recurrent nets: the CPU's values are exact."""
-    # Not by fp32_precision: then torch refuses to read allow_tf32, which torch.export
-    # saves and restores. Not by allow_tf32: torch's own tests, whose parts these
-    # tests import, forbid to set it.
+    """Forbid rounding of float32, which torch allows in convolutions and recurrent nets: the CPU's values are exact."""
+    # Setting fp32_precision would make torch refuse to read allow_tf32, which torch.export saves
+    # and restores. Torch's own tests, which these tests import, forbid setting allow_tf32.
     cudnn = torch.backends.cudnn
     before = cudnn.allow_tf32
     cudnn.set_flags(_allow_tf32=False, _fp32_precision=None)  # type: ignore[no-untyped-call]
@@ -119,14 +118,14 @@ def _unrounded_float32() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
-    """Begin each test with the run's seed, which is another in each run; OUTBOARD_TEST_SEED repeats one."""
-    # Not torch.manual_seed, which seeds, and so may start, every device.
+    """Begin each test with the run's seed. Each run has another seed; OUTBOARD_TEST_SEED repeats one."""
+    # torch.manual_seed would seed, and so might start, every device.
     torch.default_generator.manual_seed(_seed())
 
 
 @pytest.fixture(autouse=True)
 def _clean_device(request: pytest.FixtureRequest) -> Iterator[None]:
-    """End each test of a device with all queued work done, on the first device and its default stream."""
+    """End each test on a device with all queued work done, the first device current, and its default stream."""
     yield
     if "device" in request.fixturenames:
         module = torch.get_device_module(request.getfixturevalue("device"))
@@ -145,7 +144,7 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def _fork_servers() -> Iterator[Callable[[tuple[str, ...]], ForkServer]]:
-    """Yield a function that returns the server for some imports, and end the servers."""
+    """Yield a function that returns the server for given imports; end all servers afterwards."""
     servers: dict[tuple[str, ...], ForkServer] = {}
 
     def get(imports: tuple[str, ...]) -> ForkServer:
@@ -160,12 +159,12 @@ def _fork_servers() -> Iterator[Callable[[tuple[str, ...]], ForkServer]]:
 
 @pytest.fixture(scope="session")
 def run_python(request: pytest.FixtureRequest) -> RunPython:
-    """Return a function that runs a snippet in its own process and returns the process's result.
+    """Return a function that runs a snippet in its own process, and returns the process's result.
 
-    Call it as run_python(code, env={…}, status=0). The environment has no OUTBOARD_ variables except the given
-    ones. A status other than `status` fails the test and prints the process's output. The process has imported
-    torch, and the torch modules that `imports` names, but nothing of ours, and its generator has the run's seed.
-    `fresh`, or `flags` for Python, start a process that has imported nothing.
+    Call it as run_python(code, env={…}, status=0). The environment has no OUTBOARD_ variables except the given ones. A
+    status other than `status` fails the test and prints the process's output. The process has imported torch and the
+    torch modules in `imports`, but nothing of this package, and its generator has the run's seed. `fresh`, or `flags`
+    for Python, start a process without any imports.
     """
 
     def run(
@@ -195,7 +194,7 @@ def run_python(request: pytest.FixtureRequest) -> RunPython:
 def _environment(more: dict[str, str]) -> dict[str, str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("OUTBOARD_")}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    # Otherwise the tests would test plans of an earlier run or of a pack.
+    # Otherwise the tests would use plans of an earlier run or of a pack.
     nowhere = {"OUTBOARD_KERNEL_CACHE_DIR": "", "OUTBOARD_KERNEL_PACKS": ""}
     return {"PYTHONFAULTHANDLER": "1", **nowhere, **environment, **more}
 
@@ -210,7 +209,7 @@ def _run_forked(
 
 
 def _run_with_stacks(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a process; if it does not end, fail the test with the stacks of the process's threads."""
+    """Run a process; if it hangs, fail the test with the stacks of its threads."""
     with subprocess.Popen(
         command,
         env=environment,
@@ -225,7 +224,7 @@ def _run_with_stacks(command: list[str], environment: dict[str, str]) -> subproc
             process.send_signal(signal.SIGABRT)
             output, errors = process.communicate()
             pytest.fail(f"the process has not ended within {_PROCESS_LIMIT} s\n{output}\n{errors}")
-        except BaseException:  # raised again, an interruption too: `with` would wait for the process to end
+        except BaseException:  # re-raised, also for an interrupt: `with` would wait for the process to end
             process.kill()
             raise
     return subprocess.CompletedProcess(command, process.returncode, output, errors)

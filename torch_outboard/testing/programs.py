@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The programs that the driver tests build, in the language of the tested driver."""
+"""The programs that the driver tests build, in the tested driver's language."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["TestPrograms", "programs_of"]
 
 @dataclass(frozen=True)
 class TestPrograms:
-    """Texts in a driver's language, which `outboard test` builds and launches.
+    """Programs in a driver's language, which `outboard test` builds and launches.
 
     A driver whose generators have a `Dialect` needs none: the tests write the programs in that dialect. Other drivers
-    name theirs as `test_programs`, a TestPrograms, in the Driver class. Without test programs, the tests of programs
-    are skipped.
+    set `test_programs` in their Driver class to a TestPrograms. Without test programs, the tests of programs are
+    skipped.
 
     Attributes
     ----------
@@ -32,17 +32,18 @@ class TestPrograms:
         a and a 64-bit integer shift. It writes out[i] = a * x[i] + b[0] + shift for each i < n. The launch has groups
         of 16 items; items beyond n write nothing.
     refused : str
-        A text that the compiler refuses, with the word "unknown" in its message.
+        A program that the compiler refuses, with the word "unknown" in its message.
     sums : str
-        A program with a kernel `sums` of pointers to floats x and out and a 32-bit integer n. It writes the sum of each
-        group of 16 of the n elements of x to out, through memory that the group shares. "": the language has no such
-        memory.
+        A program with a kernel `sums`, whose parameters are pointers to floats x and out and a 32-bit integer n. For
+        each group of 16 of the n elements of x, it writes their sum to out, using memory that the group shares. "": the
+        language has no such memory.
     sums_by_argument : bool
-        Whether the shared memory is a further argument of the kernel, as in some languages, or is set by the launch.
+        Whether the shared memory is another argument of the kernel, as in some languages. If not, the launch sets its
+        size.
     many : callable or None
-        A function of a number n. It returns a program with a kernel `many` of n + 1 pointers to floats, launched as
-        one item. Element i of the first pointer becomes 1 more than the only element of pointer i + 1. None: kernels
-        take few arguments.
+        A function that takes a number n and returns a program with a kernel `many` of n + 1 pointers to floats,
+        launched with one item. The kernel sets element i of the first pointer to 1 more than the only element of
+        pointer i + 1. None: kernels take few arguments.
     options : str
         For `program_build`.
     """
@@ -55,11 +56,11 @@ class TestPrograms:
     many: Callable[[int], str] | None = None
     options: str = ""
 
-    __test__ = False  # pytest collects classes with such a name otherwise
+    __test__ = False  # pytest would otherwise collect a class with this name
 
 
 def programs_of(driver: Driver) -> TestPrograms | None:
-    """Return the driver's own programs, else programs in its generators' dialect; None if it has neither."""
+    """Return the driver's own programs, else programs in its generators' dialect, or None if there are neither."""
     own: TestPrograms | None = driver.test_programs
     if own is not None:
         return own
@@ -73,7 +74,7 @@ def programs_of(driver: Driver) -> TestPrograms | None:
 
 _SCALE = "const ob_i64 i = {item}; if (i < n) out[i] = a * x[i] + b[0] + (float)shift;"
 
-# Memory whose size the launch sets, which no dialect covers.
+# Memory whose size the launch sets: no dialect covers this.
 _SUMS = {
     "opencl_c": """
 __kernel void sums(__global const float* x, __global float* out, int n, __local float* held) {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A time limit for each test. If a test hangs, the watchdog prints the stacks of all threads and ends the process.
 
-A wait that never ends is the most common mistake of a new driver, and it hangs below Python. An exception cannot be
-raised there. Python's stacks alone do not show which entry of the driver is waited for.
+A wait that never ends is the most common fault of a new driver. It hangs below Python, where no exception can be
+raised, and Python's stacks alone do not show which driver entry it waits for.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import torch
 
 __all__ = ["Watchdog"]
 
-# Seconds for the reporting thread to acquire the interpreter lock. After them,
-# only Python's stacks are written.
+# Seconds for the reporting thread to acquire the interpreter lock; after that, only Python's stacks
+# are written.
 _GRACE = 10
 
-# torch's handler of fatal signals, which prints the stacks of C, needs more than the 16 KiB that
-# faulthandler gave the main thread for its handlers: it would write over the heap below them.
+# torch's handler for fatal signals, which prints C stacks, needs more than the 16 KiB that
+# faulthandler reserves for the main thread's handlers: it would overflow into the heap.
 _SIGNAL_STACK = 1 << 20
 
 
@@ -35,12 +35,12 @@ class _StackT(ctypes.Structure):
 
 
 class Watchdog:
-    """Ends the process when a test, with its fixtures, takes longer than `seconds`."""
+    """Ends the process if a test, including its fixtures, takes longer than `seconds`."""
 
     def __init__(self, config: pytest.Config, seconds: float) -> None:
         self._config = config
         self._seconds = seconds
-        # The process's own stderr: while a test runs, pytest has redirected 2 to its own file.
+        # The process's own stderr: while a test runs, pytest redirects fd 2 to its own file.
         self._stderr = os.dup(2)
         self._signal_stack = mmap.mmap(-1, _SIGNAL_STACK)
 
@@ -57,7 +57,7 @@ class Watchdog:
         timer = threading.Timer(self._seconds, self._tell, (item,))
         timer.daemon = True
         timer.start()
-        # A thread of C, which needs no interpreter lock.
+        # This thread is in C, and needs no interpreter lock.
         faulthandler.dump_traceback_later(self._seconds + _GRACE, exit=True, file=self._stderr)
         try:
             return (yield)
@@ -72,14 +72,14 @@ class Watchdog:
         os.write(2, f"{text}{output}\nIts threads, in Python:\n".encode())
         faulthandler.dump_traceback(file=2)
         os.write(2, b"\nand in C and C++, down to the driver's entry that is waited for:\n")
-        # Nobody reads the core dump.
+        # Nobody reads a core dump.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         faulthandler.disable()
         torch._C._set_print_stack_traces_on_fatal_signal(True)
         os.abort()
 
     def _captured(self, item: pytest.Item) -> str:
-        """Return what the test has printed until now, including the core's message about a long wait."""
+        """Return what the test has printed so far, including the core's messages about long waits."""
         manager = self._config.pluginmanager.getplugin("capturemanager")
         if manager is None:
             return ""

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ask the CPU kernel whether it accepts a call, before any provider runs it.
+// Checks whether the CPU kernel accepts a call, before any provider runs it.
 //
 // A meta kernel does not know the dtypes that the CPU kernel supports. Most meta kernels that are
 // not structured check fewer shapes than the CPU kernel. A queued call would fail late, and a
-// generated kernel would compute a number or read memory beside its arguments. So the CPU kernel
-// runs on zeros of the arguments' shapes:
+// generated kernel would compute garbage or read out of bounds. The CPU kernel therefore runs on
+// zeros with the arguments' shapes:
 //
 // - for the first call of a class (ops/operator/shape_classes.h), to check the dtypes. If these are
 //   unusual, the call may be larger;
@@ -14,8 +14,8 @@
 // - for a call that its meta kernel refuses, so that the exception has
 //   the CPU kernel's type and words.
 //
-// The CPU kernel runs on small calls only, because it computes. For a large first call of a class,
-// an element-wise kernel runs on one element a tensor.
+// The CPU kernel runs only for small calls, because it computes. For a large first call of a class,
+// an element-wise kernel runs on one element per tensor.
 #pragma once
 
 #include <exception>
@@ -29,19 +29,20 @@ namespace outboard {
 enum class Acceptance : uint8_t { NotAsked, Accepted };
 
 // Raise the CPU kernel's exception if that kernel refuses the call. Its results are compared with
-// `shape`, if that is known. A class that differs is noted in the operator's shape classes.
+// `shape`, if known. A difference is recorded in the operator's shape classes.
 Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape);
 
 // Do the same for a call that no provider runs. `is_refused`: the meta kernel refuses it.
 Acceptance ask_about_refusal(const Call& call, bool is_refused);
 
-// The bytes up to which calls are asked about.
+// Limits of size, in bytes, below which the CPU kernel checks calls.
 struct AskedBytes {
-  size_t known;  // of calls whose class is known
-  size_t fresh;  // of first calls of a class
+  size_t known;  // for calls of a known class
+  size_t fresh;  // for first calls of a class
 };
 
-// Set the limits, and return those until then. Tests of small calls see with 0 what large calls do.
+// Set the limits, and return the previous ones. With limits of 0, tests can make small calls behave
+// like large ones.
 OUTBOARD_API AskedBytes limit_asked_calls(AskedBytes limits);
 
 }  // namespace outboard

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Checks of arguments that run on the calling thread, before any provider, whether or not the
-// call's shape is already known. A call that torch refuses is refused at the call.
+// call's shape is already known. A call that torch refuses therefore raises immediately.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Replace the tensors of an operator's argument.
+// Replaces the tensors in an operator's argument.
 #pragma once
 
 #include <ATen/core/List.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Arguments that an operator's CPU kernel refuses when it runs, but that its meta kernel
-// accepts, or checks only for a new shape. Without these checks, the error of a queued
-// call would come at a later wait.
+// Arguments that an operator's CPU kernel refuses when it runs, but that its meta kernel accepts,
+// or checks only for a new shape. Without these checks, a queued call would raise only at a later
+// wait.
 #pragma once
 
 #include <c10/core/Scalar.h>
@@ -26,13 +26,13 @@ struct BadArgumentRule {
   bool (*is_bad)(const Arguments&);  // takes the arguments in the rule's order
   std::array<uint8_t, kMaxArguments> index;  // their indices in the schema
   StandIn stand_in;
-  bool is_about_dtypes;  // about the dtypes of the CPU's kernel: a driver's own kernel may support others
+  bool is_about_dtypes;  // about the CPU kernel's dtypes: a driver's kernel may support others
   std::string_view args;  // the arguments' names, separated by blanks
   std::string_view row;   // the name of the book's row
 };
 
-// Return true if a kernel that converts the number to the dtype may refuse
-// it. The kernel itself decides.
+// Return true if a kernel that converts the number to the dtype may refuse the number. The kernel
+// itself decides.
 bool may_overflow(const c10::Scalar& number, c10::ScalarType dtype);
 
 // Return an operator's rules from the table.

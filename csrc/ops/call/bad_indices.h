@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Rules of operators that index. Each says whether torch refuses the arguments,
-// which are in the table's order.
+// Rules for indexing operators. Each returns whether torch refuses the arguments, which are in the
+// table's order.
 #pragma once
 
 namespace outboard {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Values of arguments that an operator refuses at the call, for every provider: those for which
-// CUDA's operators wait. All other values are checked by the kernel, and the next wait raises.
+// Argument values that an operator refuses at the call, for every provider: the values for which
+// CUDA's operators wait, too. Kernels check all other values, and the next wait raises.
 #pragma once
 
 #include <optional>

@@ -27,8 +27,8 @@ class Call {
   // shape must not be cached then.
   bool has_signature() const { return has_signature_; }
   bool has_sparse() const { return has_sparse_; }
-  // Note that only the CPU kernel can decide whether it takes the arguments. If it
-  // runs, the caller waits for it.
+  // Note that only the CPU kernel can decide whether it accepts the arguments. If it runs, the
+  // caller waits for it.
   void ask_kernel() const { asks_kernel_ = true; }
   bool asks_kernel() const { return asks_kernel_; }
   // Return a dense tensor of the device, to query its memory; null if there is none.
@@ -98,7 +98,7 @@ class Call {
   SignatureWords words_;
 };
 
-// Return true if a tensor that indexes is a mask.
+// Return true if an index tensor is a mask.
 bool is_mask(const at::Tensor& index);
 
 // Return true if an index of the call is a mask.
@@ -112,13 +112,13 @@ std::shared_ptr<const CallShape> shape_of(const Call& call);
 // refuse. Raise for a refused call too.
 std::shared_ptr<const CallShape> accepted_shape_of(const Call& call);
 
-// Return true if a call may take its shape without waiting for the CPU kernel: the shape is known,
-// and that kernel has not disagreed about the call's class. About a custom operator's it must have
-// agreed.
+// Return true if a call may use its shape without waiting for the CPU kernel: the shape is known,
+// and the CPU kernel has not disagreed about the call's class. For a custom operator, the CPU
+// kernel must have agreed.
 bool is_trusted(const Call& call, const CallShape& shape);
 
-// Return true if an exception of a meta kernel is meant for the program and not for the
-// call (api.h). It passes through.
+// Return true if a meta kernel's exception is meant for the program instead of the call (api.h).
+// Such exceptions propagate.
 bool is_interrupt(const std::exception& error);
 
 // Run the operator's meta kernel on the arguments in `stack`, on this thread.

@@ -51,7 +51,7 @@ struct CallContext {
   }
 
   // Apply the context to the thread until the scope ends. The number of threads is not restored: a
-  // driver's thread has no own setting, and setting it is expensive.
+  // driver's thread does not have its own setting, and changing it is expensive.
   class Scope {
    public:
     explicit Scope(const CallContext& context) : had_gradients_(c10::GradMode::is_enabled()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Report to the observer of streams what an operator reads and writes.
+// Reports an operator's reads and writes to the observer of streams.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Arguments that share memory although an operator's kernels refuse it. Raises
-// at the call, for every provider.
+// Checks for arguments that share memory in a way that an operator's kernels refuse. Raises at the
+// call, for every provider.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct Operator;
 struct OverlapRule {
   uint8_t written;
   bool refuses_internal;        // its own elements must not share memory
-  std::vector<uint8_t> partly;  // arguments that may be it, but must not overlap it otherwise
+  std::vector<uint8_t> partly;  // may be the same tensor, but must not overlap otherwise
   std::vector<uint8_t> wholly;  // arguments that must not overlap it at all
 };
 

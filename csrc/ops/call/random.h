@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Random numbers of a call, from the device generator's seed and offset: a CPU generator for a call
-// on the host, a seed for the device's own kernels.
+// Random numbers for a call, from the device generator's seed and offset: a CPU generator for a
+// call on the host, or a seed for the device's own kernels.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -10,8 +10,8 @@
 
 namespace outboard {
 
-// Take the next offset of the call's generator, or of its device's default one, and
-// return a CPU generator for it.
+// Take the next offset of the call's generator, or of the device's default generator, and return a
+// CPU generator for it.
 at::Generator cpu_generator_for(const Call& call);
 
 // Do the same for a captured call: each replay takes its own offset, and
@@ -25,7 +25,7 @@ at::Generator cpu_generator(const RandomDraw& draw);
 // (seed, offset) yields the same seed.
 at::Tensor seed_for(const Call& call, Stream& stream);
 
-// Return the seed of a captured draw, from DriverCommand::queue alone.
+// Return the seed of a captured draw. Call it only from DriverCommand::queue.
 int64_t seed_when_queued(const RandomDraw& draw);
 
 }  // namespace outboard

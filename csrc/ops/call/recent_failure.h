@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A failure that may be gone at the next try, such as a full disk. It
-// is not tried again at each call.
+// A failure that may not recur, such as a full disk. The operation is not retried at every call.
 #pragma once
 
 #include <chrono>
@@ -14,8 +13,8 @@ namespace outboard {
 class RecentFailure {
  public:
   RecentFailure() = default;
-  // At the end of a process the failure stays: torch's dispatcher ends after Python,
-  // and it may be a Python object.
+  // At process exit, the failure is leaked: torch's dispatcher outlives Python, and the failure may
+  // be a Python object.
   ~RecentFailure();
   RecentFailure(const RecentFailure&) = delete;
   RecentFailure& operator=(const RecentFailure&) = delete;
@@ -31,7 +30,7 @@ class RecentFailure {
   std::chrono::steady_clock::time_point when_;
 };
 
-// Set for how long a failure is recent: a second, unless a test sets another time.
+// Set how long a failure is recent: one second by default; tests set other times.
 OUTBOARD_API void set_retry_interval(std::chrono::nanoseconds interval);
 
 }  // namespace outboard

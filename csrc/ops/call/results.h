@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Build what the operator returns from what its CPU kernel returned.
+// Builds an operator's results from the results of its CPU kernel.
 //
 // The schema declares each result: a written argument, a view of an argument, or new memory.
-// Nothing is inferred from the results. A difference raises an error that names the operator.
+// Nothing is inferred from the results. A mismatch raises an error that names the operator.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -28,8 +28,8 @@ void return_results(const Call& call, const CallShape& shape, c10::ArrayRef<at::
 // operator's shape classes whether they agree.
 void note_results(const Call& call, const CallShape& shape, const torch::jit::Stack& stack);
 
-// A call's tensors and their stand-ins, noted before the CPU kernel runs. The kernel may give a
-// shell other memory, and a sparse tensor other parts.
+// A call's tensors and their stand-ins, recorded before the CPU kernel runs. The kernel may replace
+// a shell's memory, and a sparse tensor's parts.
 class ArgumentPairs {
  public:
   struct Pair {
@@ -62,7 +62,7 @@ class ArgumentPairs {
   std::vector<Shape> shapes_;
 };
 
-// Do as return_results for a call that was waited for; `returned` is what the CPU kernel returned.
+// Like return_results, for a call that was waited for; `returned` are the CPU kernel's results.
 // Written arguments whose shells were resized or moved are resized and copied. Views of shells
 // become views of the arguments. Fresh results are copied to the device.
 void adopt_results(const Call& call, const ArgumentPairs& arguments, const torch::jit::Stack& returned,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a rule of bad_arguments.h sees of a call.
+// The part of a call that a rule of bad_arguments.h sees.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Transfers between host and device: copies of one range of bytes, which go to no provider.
-// ops/host/copy.h copies any tensors.
+// Transfers between host and device: copies of one range of bytes, which do not go through a
+// provider. ops/host/copy.h copies arbitrary tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,16 +22,16 @@ at::Tensor dense_like(const at::Tensor& like, c10::DeviceIndex device, c10::Scal
 
 void copy_bits(const at::Tensor& from, const at::Tensor& to);
 
-// Return `cpu` in the layout that one linear copy takes to `like`, or, if `like` has
-// gaps, to a dense tensor like it.
+// Return `cpu` in a layout that one linear copy can transfer to `like`, or, if `like` has gaps, to
+// a dense tensor of its shape.
 at::Tensor laid_out_as(const at::Tensor& like, const at::Tensor& cpu);
 
-// Raise if the stream captures. Call it before a copy is queued that is then waited for.
+// Raise if the stream captures. Call it before queueing a copy that is waited for.
 void refuse_waiting_copy(const Stream& stream);
 
-// Keep a pinned block until the work of the stream is done that uses it, or as long as the graph
-// that the work belongs to. Call it before the copy is queued: the memory is freed if a call raises
-// between the two.
+// Keep a pinned block until the stream's work that uses it is done, or as long as the graph to
+// which the work belongs. Call it before queueing the copy: if a call in between raises, the memory
+// is freed.
 void keep_pinned(const at::Tensor& tensor, Stream& stream);
 
 // Report to the observer of streams a copy from or to pinned memory that the caller does not wait
@@ -39,7 +39,7 @@ void keep_pinned(const at::Tensor& tensor, Stream& stream);
 void observe_host(const at::Tensor& pinned, const Stream& stream, bool is_write);
 
 // Wait for a queued copy from or to the memory of `host`. If the wait fails, the copy may still be
-// under way: the memory is kept until the device has finished it. `op` is for counts of waits.
+// running, so the memory is kept until the device has finished it. Waits are counted under `op`.
 void wait_for_copy(Stream& stream, const at::Tensor& host, const char* op = "aten::_copy_from");
 
 // Queue one linear copy on the stream.

@@ -8,8 +8,8 @@
 
 namespace outboard {
 
-// Run the call on copies and replace the arguments on the stack by the results. Warn once a
-// process, count, or raise, according to set_fallback_mode.
+// Run the call on copies, and replace the arguments on the stack by the results. Count the call,
+// and warn once per process or raise, according to set_fallback_mode.
 void run_on_copies(const Call& call, torch::jit::Stack* stack);
 
 // Return true if set_fallback_mode makes copies to the CPU an error.

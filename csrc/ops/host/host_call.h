@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Run an operator's CPU kernel on device memory, in its stream.
+// Runs an operator's CPU kernel on device memory, in stream order.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -8,10 +8,10 @@
 
 namespace outboard {
 
-// Run the call by the CPU kernel in its device's current stream, and replace the arguments on the
-// stack by the results. It is queued if the results' shapes are known, else the caller waits.
-// Return false, with the stack untouched, if the host cannot reach the memory of an argument, or
-// may not run operators (ops/providers.h).
+// Run the call with the CPU kernel in its device's current stream, and replace the arguments on the
+// stack by the results. The call is queued if the results' shapes are known; otherwise the caller
+// waits. Return false, with the stack untouched, if the host cannot reach the memory of an
+// argument, or may not run operators (ops/providers.h).
 bool run_on_host(const Call& call, torch::jit::Stack* stack);
 
 }  // namespace outboard

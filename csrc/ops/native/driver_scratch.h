@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a driver's kernel takes from the core during its call: memory, and a seed.
+// Resources that a driver's kernel requests from the core during its call: memory and a seed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,9 +14,9 @@
 
 namespace outboard {
 
-// The memory that a kernel requests during its call, from the stream's pool: the next
-// owner comes behind the call's work. In a driver's capture it belongs to the graph.
-// It also draws the call's seed.
+// The memory that a kernel requests during its call, from the stream's pool: the next owner's work
+// is ordered after the call's work. In a driver's capture, the memory belongs to the graph. Also
+// draws the call's seed.
 class Scratch {
  public:
   // `call` is null in a replay.
@@ -30,7 +30,7 @@ class Scratch {
   // Do the same for a seed.
   static ob_status draw(void* context, uint64_t address);
 
-  // Raise the error of memory that the kernel could not get, if it failed because of that.
+  // Raise the allocation error, if the kernel failed because it could not get memory.
   void check(ob_status status) const;
 
   bool has_failed() const { return failure_ != nullptr; }
@@ -57,7 +57,7 @@ class Scratch {
   std::exception_ptr failure_;
 };
 
-// The memory of a replay: what the graph's pool reserved for it when the call was recorded.
+// The memory of a replay, reserved by the graph's pool when the call was recorded.
 struct Reserved {
   uint64_t address;
   uint64_t bytes;

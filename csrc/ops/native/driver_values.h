@@ -13,14 +13,14 @@
 
 namespace outboard {
 
-// Return what torch's switches ask of a call.
+// Return the flags for a call from torch's switches.
 uint64_t call_flags();
 
-// What the tensors of an argument list are.
+// The kind of the tensors in an argument list.
 enum class Memory : uint8_t {
-  Used,  // the call's
+  Used,  // the tensors of a call
   Kept,  // those of a graph: the list owns what the tensors would own
-  None   // a question: the driver sees no addresses
+  None   // a query: the driver sees no addresses
 };
 
 // An argument list for the driver. It owns the arrays that the values point to.
@@ -39,11 +39,12 @@ class DriverValues {
   const std::vector<ob_value>& values() const { return values_; }
   uint64_t flags() const { return flags_; }
 
-  // Return what a kernel's answer may depend on, as a number: the operator, kinds, dtypes, devices,
-  // sizes, strides, constants and flags, but no addresses and no content of memory.
+  // Return a hash of everything on which a kernel's answer may depend: the operator, kinds, dtypes,
+  // devices, sizes, strides, constants and flags, but not addresses or memory contents.
   uint64_t key(const std::string& op) const;
 
-  // Return false if the contract has no form for an argument: the call goes to the next provider.
+  // Return false if the contract cannot represent an argument: the call then goes to the next
+  // provider.
   bool is_complete() const { return is_complete_; }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A driver's own kernels, in Python or in C, and the calls that they serve.
+// A driver's own kernels, in Python or C, and the calls that they serve.
 //
 // A kernel registered for one form of an operator (ops/operator/forms.h) serves all three forms.
 // The kernel of the call's own form serves it if there is one, else the kernel of the out= form,
@@ -23,7 +23,7 @@
 
 namespace outboard {
 
-// The kernel that serves an operator's calls, looked up once a registration.
+// The kernel that serves an operator's calls, looked up once per registration.
 struct NativeRoute {
   const NativeKernel* kernel;
   Operator* op;  // the form that the kernel was registered for

@@ -14,21 +14,21 @@ namespace outboard {
 // Return a driver's kernel in the form that the chain calls. `ask` may be null.
 NativeKernel driver_kernel(ob_operator_fn fn, ob_operator_fn ask, void* user);
 
-// What a driver says beforehand of a call.
+// A driver's answer, in advance, about a call.
 enum class NativeAnswer : uint8_t {
-  Unknown,  // its kernel can't be asked
+  Unknown,  // its kernel cannot be queried
   Takes,
   Declines
 };
 
-// Return true if the driver's own kernel for an operator answers.
+// Return true if the driver's own kernel for an operator answers queries.
 bool can_ask_native(const Operator& op);
 
-// Ask the driver's own kernel for an operator about a call of this form. `given` stands for the
-// call's arguments: its tensors may have no memory. If `out_kept` is given, the driver may say how
+// Query the driver's own kernel for an operator about a call of this form. `given` represents the
+// call's arguments; its tensors may have no memory. If `out_kept` is given, the driver may say how
 // many bytes the call keeps for its gradients.
 NativeAnswer ask_native(const Call& call, c10::ArrayRef<c10::IValue> given, uint64_t* out_kept = nullptr);
 
-// Return the operators for which a kernel was registered, in C or not, sorted.
+// Return the operators for which a kernel was registered, in C or Python, sorted.
 OUTBOARD_API std::vector<std::string> native_operators();
 }  // namespace outboard

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the bindings need of the operators.
+// The functions of the operators that the bindings need.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -60,8 +60,8 @@ enum class MetaFailure : uint8_t {
 using MetaFailureClassifier = MetaFailure (*)(const std::exception& error);
 OUTBOARD_API void set_meta_failure_classifier(MetaFailureClassifier classifier);
 
-// What happens if an operator runs through the copy fallback: one UserWarning a
-// process, an error, or nothing.
+// The action if an operator runs through the copy fallback: one UserWarning per process, an error,
+// or none.
 enum class FallbackMode : uint8_t { Warn, Error, Silent };
 OUTBOARD_API void set_fallback_mode(FallbackMode mode);
 

@@ -2,9 +2,9 @@
 // The forms of one operator, found by schema: functional (aten::add.Tensor), out= (aten::add.out),
 // in-place (aten::add_.Tensor). The provider decides which form may replace which.
 //
-// On the host, the out= kernel replaces the functional one only if _generated/out_forms.inc lists
-// the pair. The list rests on two claims. They were proven on the CPU over inputs that are
-// contiguous, transposed, cropped, stepped and expanded:
+// On the host, the out= kernel replaces the functional kernel only if _generated/out_forms.inc
+// lists the pair. The list rests on two claims, which were verified on the CPU for contiguous,
+// transposed, cropped, stepped and expanded inputs:
 //  - In outputs with the strides that the functional form or the meta kernel returns, the bits are
 //    the functional form's. Calls whose outputs are allocated here need this.
 //  - In outputs with any other strides the values are the same except for the order of roundings,

@@ -4,8 +4,8 @@
 // rules for other frequent operators.
 //
 // The dispatcher's Meta kernels are not used for these. Torch's Python registers decompositions
-// over many of them, which take 90 to 1,100 microseconds a call (gelu, sum) instead of 2, and
-// return other strides in places.
+// over many of them, which take 90 to 1,100 microseconds per call (gelu, sum) instead of 2, and
+// sometimes return other strides.
 #pragma once
 
 #include <ATen/core/boxing/KernelFunction.h>
@@ -15,7 +15,7 @@ namespace outboard {
 
 struct MetaKernel {
   const c10::KernelFunction* kernel = nullptr;  // lives as long as the process
-  bool is_structured = false;  // torch's own, not a rule of ours
+  bool is_structured = false;  // torch's own, instead of a rule from this package
 };
 
 // Return the operator's meta kernel in C++; its kernel is null if there is none.
@@ -28,7 +28,7 @@ struct MetaKernelEntry {
   bool is_structured = false;
 };
 
-// Add our own rules for operators that are not structured: ops/operator/shape_rules.cpp.
+// Add this package's rules for operators that are not structured: ops/operator/shape_rules.cpp.
 void add_shape_rules(std::vector<MetaKernelEntry>& entries);
 
 }  // namespace outboard

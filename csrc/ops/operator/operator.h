@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the provider chain knows of an operator: read from its schema once, then counted and cached.
+// The provider chain's data about an operator: read from its schema once, then counted and cached.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -24,7 +24,7 @@ enum class ArgKind : uint8_t { Other, Tensor, TensorList, OptionalTensorList, Ge
 
 // How a constant argument enters a call's signature.
 enum class Decides : uint8_t {
-  Value,     // may decide a result's shape
+  Value,     // may affect a result's shape
   Category,  // only its category matters for type promotion: bool, int, float or complex
   Presence   // only its presence matters: a learning rate, a probability
 };
@@ -63,27 +63,27 @@ struct Operator {
   Facts facts;     // beyond its schema
   OpKind kind;
   c10::SmallVector<ArgInfo, 8> args;
-  // What each return is, by the schema: a written argument, a view of an argument,
-  // or fresh. Indices, -1 for none.
+  // The kind of each return, from the schema: a written argument, a view of an argument, or fresh.
+  // Indices; -1 for none.
   c10::SmallVector<int8_t, 4> returned_arg;  // the written argument that the return is
-  c10::SmallVector<int8_t, 4> viewed_arg;    // the argument whose memory the return shows
+  c10::SmallVector<int8_t, 4> viewed_arg;    // the argument whose memory the return views
   bool is_random = false;          // draws random numbers
   bool has_generator_arg = false;
   std::optional<int> check_errors;  // the argument of that name
-  bool tells_sizes = false;        // of OpKind::Waits: sizes decide the numbers that it returns, not values
+  bool tells_sizes = false;        // for OpKind::Waits: it returns sizes, not values
 
-  // The `out=` overload that replaces the operator on the host and writes to its outputs; only of
-  // OpKind::Makes. Without one the operator itself runs, and its results are copied to the outputs.
+  // The `out=` overload that replaces the operator on the host and writes to its outputs; only for
+  // OpKind::Makes. Without it, the operator itself runs, and its results are copied to the outputs.
   // ops/operator/forms.h explains which operators have one.
   std::optional<c10::OperatorHandle> out_variant;
 
   // Return the functional form of an out= overload, looked up on first use; null if there is none.
   const Operator* functional_form() const;
 
-  // Return the operator whose CPU kernel computes this one, mostly itself.
+  // Return the operator whose CPU kernel computes this one, usually itself.
   const c10::OperatorHandle& on_cpu() const { return C10_LIKELY(facts.on_cpu.empty()) ? handle : found_on_cpu(); }
 
-  // The meta kernel in C++. If null, use the dispatcher's, which may be Python's.
+  // The meta kernel in C++. If null, use the dispatcher's, which may be in Python.
   const c10::KernelFunction* meta_kernel = nullptr;
   bool is_structured = false;  // the CPU kernel checks shapes with this same function
   std::atomic<bool> is_retired{false};
@@ -110,15 +110,15 @@ struct Operator {
   mutable std::optional<c10::OperatorHandle> on_cpu_;
 };
 
-// Return the operator of a handle. It is made on first use and lives as long as the
-// process. An operator that is defined again gets a new object; the old one is
-// retired, for the calls that hold it.
+// Return the operator of a handle. Created on first use; lives as long as the process. If an
+// operator is redefined, it gets a new object; the old one is retired but not freed, because calls
+// may hold it.
 Operator& operator_for(const c10::OperatorHandle& handle);
 // Return the operator by name ("aten::add", "Tensor"). Raise torch's error if there is none.
 Operator& operator_named(const std::string& name, const char* overload = "");
 
-// Set the function that completes each new operator with checks and warnings, which belong to a
-// higher room. Call it once, before the first operator is made.
+// Set the function that adds checks and warnings, which belong to a higher layer, to each new
+// operator. Call it once, before the first operator is created.
 void complete_operators_with(void (*complete)(Operator& op));
 
 // Return true if a driver's own kernel may serve the operator.

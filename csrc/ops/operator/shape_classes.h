@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The classes of calls whose meta kernel is trusted. A class is trusted once the CPU kernel agreed
-// about one of its calls: on stand-ins (ops/call/acceptance.h), or in a call for which the caller
+// on one of its calls: on stand-ins (ops/call/acceptance.h), or in a call for which the caller
 // waited. If the CPU kernel's result differs from the meta kernel's, later calls of the class wait.
 //
 // A class is an operator with its arguments' dtypes, ranks and layouts, and the flags
@@ -24,8 +24,7 @@ class ShapeClasses {
  public:
   enum class State : uint8_t { Unknown, Believed, Waits };
 
-  // Return the class's state. With `is_verified` the only question is whether
-  // the class has disagreed since.
+  // Return the class's state. With `is_verified`, only check whether the class has disagreed since.
   State state_of(uint64_t shape_class, bool is_verified) {
     if (is_verified && !has_exceptions_.load(std::memory_order_relaxed)) {
       return State::Believed;
@@ -61,8 +60,8 @@ class ShapeClasses {
   std::unordered_map<uint64_t, Class> classes_;
 };
 
-// Return the sentence that states how a result differs from the meta kernel's answer; `dtype`
-// is Undefined if there was none.
+// Return a sentence that describes how a result differs from the meta kernel's; `dtype` is
+// Undefined if the meta kernel returned none.
 std::string shape_difference(c10::ScalarType dtype, c10::IntArrayRef sizes, const at::Tensor& result);
 
 // The operators and classes that wait because their meta kernel disagreed.

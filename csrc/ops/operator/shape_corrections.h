@@ -18,7 +18,8 @@ void correct_convolution_backward(const Operator& op, const torch::jit::Stack& a
 void correct_embedding_bag(const Operator& op, const torch::jit::Stack& arguments, CallShape& shape);
 void correct_embedding_bag_forward_only(const Operator& op, const torch::jit::Stack& arguments, CallShape& shape);
 void correct_flash_attention(const Operator& op, const torch::jit::Stack& arguments, CallShape& shape);
-// By the strides of all tensors, the first before the others, as element-wise kernels do.
+// Correct strides as element-wise kernels do: by the strides of all tensors, the first tensor
+// taking precedence.
 void correct_iterated(const Operator& op, const torch::jit::Stack& arguments, CallShape& shape);
 void correct_roll(const Operator& op, const torch::jit::Stack& arguments, CallShape& shape);
 void correct_statistics(const Operator& op, const torch::jit::Stack& arguments, CallShape& shape);

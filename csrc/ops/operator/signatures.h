@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A cache of an operator's calls by signature: the shapes of their outputs, and
-// what the device runs for them.
+// A cache of an operator's calls by signature: the shapes of their outputs, and the work that the
+// device runs for them.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -28,25 +28,25 @@ struct OutputShape {
   std::optional<int64_t> number;  // the result is no tensor
 };
 
-// What is known of a call's shapes before it runs.
+// What is known about a call's shapes before it runs.
 enum class ShapeState : uint8_t {
   Known,  // the meta kernel returned them
   Unknown,  // there is no meta kernel, or it is wrong about a call that the CPU kernel accepts
-  ByData,  // values decide them
+  ByData,  // they depend on values
   Refused  // the meta kernel raised, and the CPU kernel could not be tried: only that kernel itself may run the call
 };
 
 struct CallShape {
   ShapeState state = ShapeState::Known;
   std::exception_ptr refusal;  // of a refused call: the meta kernel's exception
-  // The CPU kernel computes its shapes with the same function, or was tried on a call of the class.
+  // The CPU kernel computes shapes with the same function, or was tried on a call of the class.
   bool is_verified = false;
-  // Only the CPU kernel decides what happens to the written tensors. If it runs, the caller waits.
+  // Only the CPU kernel decides how written tensors change. If it runs, the caller waits.
   bool asks_kernel = false;
   std::vector<OutputShape> outputs;  // of the fresh returns, lists flattened
   std::vector<int32_t> list_sizes;  // of a fresh return: -1 for a tensor, else the number of outputs in its list
-  // Written arguments that take another shape (an `out=` of the wrong size): index
-  // among the arguments, and shape.
+  // Written arguments that change their shape (an `out=` of the wrong size): index among the
+  // arguments, and the new shape.
   std::vector<std::pair<uint32_t, OutputShape>> resized;
   uint64_t shape_class = 0;  // of ops/operator/shape_classes.h
 
@@ -59,13 +59,13 @@ inline uint64_t mixed(uint64_t hash, uint64_t word) {
   return hash ^ hash >> 29;
 }
 
-// What decides a call's CallShape, as words: dtypes, sizes, strides, the default
-// dtype, the constants that matter.
+// Everything that determines a call's CallShape, as words: dtypes, sizes, strides, the default
+// dtype, and relevant constants.
 using SignatureWords = c10::SmallVector<uint64_t, 64>;
 
 // A bounded table with the second-chance policy: a full table evicts an entry that was not used
-// since the hand last passed. So the sizes of a model's own steps stay while a loop over
-// lengths passes through. Thread-safe.
+// since the hand last passed. The sizes of a model's regular steps therefore stay, even if a loop
+// over lengths passes through. Thread-safe.
 template <typename Value>
 class SignatureTable {
  public:

@@ -28,17 +28,17 @@ struct ChunkRows {
   std::optional<size_t> chunk_column;  // index of a row's first chunk number; 0 in `words`
 };
 
-// The most recently used tables of one kernel. In training the same tensors come at each step, so
-// the table exists already. Its content never changes. It is used only on its own stream, where its
-// copy from the host came first. Thread-safe.
+// The most recently used tables of one kernel. In training, the same tensors recur at each step, so
+// the table already exists. A table's content never changes. A table is used only on its own
+// stream, after its copy from the host. Thread-safe.
 class ChunkTables {
  public:
   // Return the table with these rows, if it is known for the stream.
   std::optional<ChunkTable> find(const Stream& stream, const ChunkRows& rows);
 
   // Make a table, and queue its copy. While the stream captures, the copy becomes a step of the
-  // graph, which keeps the host's side. The table is not cached then, because its memory is the
-  // graph's. Return nothing if that needs pinned memory and there is none.
+  // graph, which keeps the host's side. The table is then not cached, because its memory belongs to
+  // the graph. Return nothing if this needs pinned memory and there is none.
   std::optional<ChunkTable> make(Stream& stream, ChunkRows rows);
 
  private:

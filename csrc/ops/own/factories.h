@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The operators that go to no provider: allocation, views, storage, copies, scalars, fills.
+// The operators that bypass the providers: allocation, views, storage, copies, scalars, fills.
 #pragma once
 
 #include <torch/library.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One call of an operator over lists: the conditions of a kernel over chunks, and its arguments.
+// One call of an operator over lists: the conditions for a kernel over chunks, and the kernel's
+// arguments.
 #pragma once
 
 #include <ATen/core/List.h>
@@ -28,8 +29,8 @@ class ListCall {
   // Return false if no kernel over chunks can serve the call.
   bool gather() { return gather_arguments() && gather_rows(); }
 
-  // Return true if the tensors have several dtypes, and some have no dimensions: type
-  // promotion treats those differently.
+  // Return true if the tensors have several dtypes, and some have no dimensions: type promotion
+  // treats such tensors differently.
   bool is_mixed() const;
 
   // Do the same for the steps that need memory and the table.
@@ -44,7 +45,7 @@ class ListCall {
   const std::vector<c10::List<at::Tensor>>& results() const { return results_; }
 
  private:
-  // Memory of the call, to find whether written memory overlaps other memory.
+  // A memory range of the call, to check whether written memory overlaps other memory.
   struct Extent {
     uint64_t begin;
     uint64_t end;
@@ -69,8 +70,8 @@ class ListCall {
 
   void gather_results(c10::ArrayRef<c10::IValue> first);
 
-  // Allocate results side by side, as a kernel writes them: one allocation, and a table that does
-  // not change with their addresses.
+  // Allocate results contiguously, as a kernel writes them: one allocation, and a table that does
+  // not depend on their addresses.
   void gather_results_of_rows(c10::ScalarType dtype, size_t rows);
 
   void use(const at::Tensor& tensor, bool is_written);

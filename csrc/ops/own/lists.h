@@ -3,10 +3,10 @@
 // is one launch over chunks of all tensors' elements, or two if each tensor is reduced. The device
 // needs generated kernels that follow addresses.
 //
-// The lists must meet the conditions of torch's own fast paths: one device, one dtype a
-// list, the same sizes and strides at the same places, no gaps, and no written tensor
-// shares memory with another. Other calls, and calls for which the builder has no kernel,
-// run as they would without this.
+// The lists must meet the conditions of torch's own fast paths: one device, one dtype per list, the
+// same sizes and strides at the same positions, no gaps, and no written tensor that shares memory
+// with another tensor. Other calls, and calls for which the builder has no kernel, run as they
+// would without this file.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -25,8 +25,8 @@
 
 namespace outboard {
 
-// The kernels over chunks and their arguments. Without kernels: such calls have none. Graphs that
-// captured a launch need nothing of it.
+// The kernels over chunks and their arguments. If there are no kernels, such calls are refused.
+// Graphs that captured a launch do not need the recipe.
 struct ListRecipe : RecipeState {
   std::vector<std::unique_ptr<const kernels::DeviceKernel>> kernels;
   std::optional<kernels::ChunkPlan> plan;
@@ -34,10 +34,10 @@ struct ListRecipe : RecipeState {
 };
 using ListRecipeRef = std::shared_ptr<const ListRecipe>;
 
-// What is known of one operator's calls. Thread-safe.
+// Data about one operator's calls. Thread-safe.
 class ListOperator {
  public:
-  // `promotes`: the dtypes of its arguments decide that of the results, by torch's type promotion.
+  // `promotes`: the results' dtype follows from the arguments' dtypes by torch's type promotion.
   ListOperator(Operator& op, bool promotes);
 
   Operator& op() { return op_; }
@@ -55,7 +55,8 @@ class ListOperator {
   ListRecipeRef ask_for_recipe(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device,
                                BuiltPlan* out_refusal) const;
   ListRecipeRef make(BuiltPlan& built, c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device) const;
-  // Drop a recipe from disk that failed when it ran, so that the next call gets another.
+  // Drop a recipe that was read from disk and failed when it ran, so that the next call builds
+  // another.
   void drop(const ListRecipe& recipe, c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device,
             const std::string& why);
 

@@ -16,14 +16,15 @@ struct RecurrentLayer {
   at::Tensor input;
   at::Tensor input_weight;
   RecurrentSteps steps;  // without gates
-  std::vector<int64_t> first_rows;  // of packed sequences the offsets as numbers, else empty
+  std::vector<int64_t> first_rows;  // for packed sequences the offsets as numbers, else empty
 };
 
 // Return the states of all steps, the last one, and the last cells of an LSTM.
 std::vector<at::Tensor> run_layer(const RecurrentLayer& layer);
 
-// Return the gradients of those inputs that need one, through results that are functions of them.
-// They have gradients themselves. Results without a gradient have an undefined one.
+// Return the gradients of those inputs that need one, through results that are functions of the
+// inputs. The gradients are themselves differentiable. Results without a gradient have an undefined
+// one.
 std::vector<at::Tensor> differentiable_gradients(at::TensorList results, at::TensorList grads, at::TensorList inputs);
 
 }  // namespace outboard

@@ -15,8 +15,8 @@
 
 namespace outboard {
 
-// A call of torch's operators whose arguments are right. `batch_sizes` belongs to packed sequences,
-// and then has as many numbers as there are steps.
+// A call of torch's operators with valid arguments. `batch_sizes` is set for packed sequences, and
+// has one number per step.
 struct RecurrentNet {
   Recurrence kind;
   at::Tensor input;  // [steps, batch, …], or [rows, …] if packed
@@ -39,7 +39,7 @@ using NetResults = std::array<at::Tensor, 3>;
 // Run a net layer by layer, with outboard::recurrent.
 NetResults run_layers(const RecurrentNet& net);
 
-// Return true if a driver's kernel for whole nets may be asked.
+// Return true if a driver's kernel for whole nets may be queried.
 bool may_run_whole();
 
 // Run a net without dropout as one operator of the driver, with a formula for gradients. Return

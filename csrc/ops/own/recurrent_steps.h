@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The steps of one layer of an LSTM, a GRU or a plain recurrent net in one direction, as one
-// operator: the chain serves it by one plan, or by one queued call of the CPU. The products of the
-// layer's inputs are computed before.
+// operator: the chain runs it with one plan, or with one queued call on the CPU. The products of
+// the layer's inputs are computed beforehand.
 //
 // Sequences are either of equal lengths, with tensors of [steps, batch, …], or packed, with tensors
 // of [rows, …] and the steps' first rows in `offsets`. Then a step's rows belong to the first
@@ -29,8 +29,8 @@ inline OptionalTensor or_none(const at::Tensor& tensor) {
   return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
 }
 
-// The arguments of `outboard::recurrent`. `gates` has the products of the inputs, without biases. A
-// state's projection belongs to LSTMs alone.
+// The arguments of `outboard::recurrent`. `gates` has the products of the inputs, without biases.
+// Only LSTMs have a projection of the state.
 struct RecurrentSteps {
   at::Tensor gates;
   at::Tensor h0;
@@ -80,9 +80,9 @@ RecurrentGradients run_steps_backward(const OptionalTensor& grad_output, const O
                                       const OptionalTensor& grad_cy, const RecurrentSteps& given,
                                       const RecurrentResults& results);
 
-// Return true for a tensor with elements, of the device and the type of `like`, that no
-// transformation wraps: neither a compiler's nor torch.func's. Return false for forward-mode
-// derivatives, for which the steps have no formula.
+// Return true for a nonempty tensor with the device and type of `like` that no transformation
+// wraps, neither a compiler's nor torch.func's. Return false for forward-mode derivatives, for
+// which the steps have no formula.
 bool is_recurrent_tensor(const at::Tensor& tensor, const at::Tensor& like);
 
 void define_recurrent_steps(torch::Library& own);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators of which a device has kernels of the whole, and which torch else composes of parts.
+// Operators that a device may run as a single kernel, and that torch otherwise composes from parts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,9 +8,9 @@
 
 namespace outboard {
 
-// Return true for a strided tensor of the device, also a fake one, that is not a view of several,
-// as torch.func's are: those have rules for the parts alone. Return false for forward derivatives,
-// for which wholes have no formula, or one that returns another type.
+// Return true for a strided tensor of the device, possibly fake, that is not a wrapper around other
+// tensors, like torch.func's: these have rules only for the parts. Return false for forward
+// derivatives, for which whole operators have no formula, or a formula that returns another type.
 inline bool fits_whole(const at::Tensor& tensor) {
   static const c10::DispatchKeySet others(
       {c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::NestedTensor});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Attention and its gradients as products, sums and exponentials. For calls that have
-// no kernels of the whole though it was chosen (ops/own/attention.cpp), for example
-// because a program does not compile.
+// Attention and its gradients as products, sums and exponentials. For calls without a fused kernel
+// although the fused operator was chosen (ops/own/attention.cpp), for example because a program
+// does not compile.
 #pragma once
 
 #include <ATen/core/stack.h>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Factors and triangles of matrices that are too large for a kernel, which has one group for each
-// matrix: block by block, by products of matrices. Each returns false for a matrix that a kernel
-// takes, and where the host reaches the memory, since the CPU's library is faster there.
+// Factorizations and triangular solves of matrices that are too large for a kernel, which has one
+// group per matrix. They are computed block by block, with matrix products. Each function returns
+// false for a matrix that a kernel can process, and if the host can access the memory, because the
+// CPU's library is then faster.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -10,14 +11,14 @@
 
 namespace outboard {
 
-// aten::linalg_cholesky_ex, aten::linalg_lu_factor_ex. They wait if they are to raise errors.
+// aten::linalg_cholesky_ex, aten::linalg_lu_factor_ex. They wait if they have to raise errors.
 bool cholesky_ex(const Call& call, torch::jit::Stack& results);
 bool lu_factor_ex(const Call& call, torch::jit::Stack& results);
 
 // aten::linalg_solve_triangular: the blocks on the diagonal are inverted, all by one kernel.
 bool solve_triangular(const Call& call, torch::jit::Stack& results);
 
-// What follows from these: aten::linalg_lu_solve, aten::_linalg_solve_ex, aten::linalg_inv_ex,
+// Operators built on these: aten::linalg_lu_solve, aten::_linalg_solve_ex, aten::linalg_inv_ex,
 // aten::_linalg_det, aten::_linalg_slogdet, aten::_cholesky_solve_helper, aten::cholesky_inverse.
 bool lu_solve(const Call& call, torch::jit::Stack& results);
 bool solve_ex(const Call& call, torch::jit::Stack& results);

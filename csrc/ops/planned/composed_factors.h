@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Factors and powers of matrices whose values decide whether the call raises, or how long it takes.
-// As on any device, the caller waits for the values.
+// Matrix factorizations and powers for which the values decide whether the call raises, or how long
+// it takes. As on any device, the caller waits for the values.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -16,12 +16,12 @@ bool checked_factors(const Call& call, torch::jit::Stack& results);
 bool checked_cholesky(const Call& call, torch::jit::Stack& results);
 
 // Run aten::linalg_lstsq.out, which torch calls, of float32 or float64: by reflections for the
-// driver "gels", whose matrices have full rank, and else by singular values. Both solutions are the
-// shortest ones. Without a driver, it is "gelsy", as on the CPU.
+// driver "gels", which requires full rank, and otherwise by singular values. Both return the
+// solution of least norm. The default driver is "gelsy", as on the CPU.
 bool least_squares(const Call& call, torch::jit::Stack& results);
 
-// Run aten::linalg_matrix_exp of float32 or float64: a polynomial of the matrix divided by powers
-// of two, squared as often. The greatest number of squarings is waited for.
+// Run aten::linalg_matrix_exp of float32 or float64: a polynomial of the matrix divided by a power
+// of two, squared accordingly. The caller waits for the greatest number of squarings.
 bool matrix_exponential(const Call& call, torch::jit::Stack& results);
 
 }  // namespace outboard

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A call's constants as words of a key.
+// A call's constants, as words of a key.
 #pragma once
 
 #include <ATen/core/ivalue.h>

@@ -2,14 +2,14 @@
 // The provider 'generated': an operator runs as device kernels that were
 // generated from torch's own lowerings.
 //
-// A call is looked up by its signature: the shape cache's, and what else decides which
-// kernels run, such as numbers that are written into them. A known call runs the steps of its
-// plan (kernels/plan.h) with all formulas already computed. For an unknown call the recipes
-// of its class are tried in turn. A recipe is a plan with guards, for calls of the same
-// dtypes, ranks and numbers, and mostly for all sizes. The first call of a class looks for
-// plans on disk. If no guards hold, the builder makes a plan: Python code that the bindings
-// install. It refuses any call that it cannot prove correct. A refusal is remembered and
-// listed, and the call goes to the next provider.
+// A call is looked up by its signature: the shape cache's signature, plus everything else that
+// determines which kernels run, such as numbers written into them. A known call runs the steps of
+// its plan (kernels/plan.h) with all formulas already computed. For an unknown call, the recipes of
+// its class are tried in turn. A recipe is a plan with guards, for calls with the same dtypes,
+// ranks and numbers, and usually for all sizes. The first call of a class looks for plans on disk.
+// If no guards hold, the builder makes a plan: Python code that the bindings install. It refuses
+// any call that it cannot prove correct. A refusal is remembered and listed, and the call goes to
+// the next provider.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -26,7 +26,7 @@
 
 namespace outboard {
 
-// The builder's answer: a plan and its kernels, or the reason why there is none.
+// The builder's answer: a plan and its kernels, or the reason for refusing one.
 struct BuiltPlan {
   std::string text;
   std::vector<std::unique_ptr<const kernels::DeviceKernel>> kernels;
@@ -41,23 +41,23 @@ struct BuiltPlan {
 
 struct PlanBuilder {
   // Return a bit mask of the operator's arguments whose numbers plans take by value; the same at
-  // every call. The upper half has a bit for each argument whose integers plans may read: they have
-  // guards for them, as for sizes.
+  // every call. The upper half has a bit for each argument whose integers plans may read: plans
+  // have guards for these, as for sizes.
   uint64_t (*numbers)(const Operator& op);
-  // Return what is on disk for the call's class: plans, each for calls that pass its guards, or one
-  // refusal of the class; empty if there is nothing. `is_aliased`: a written tensor shares memory
-  // with another argument, so it may be written only when everything has been read. An exception is
-  // meant for the program, such as KeyboardInterrupt.
+  // Return the stored answers for the call's class: plans, each for calls that pass its guards, or
+  // one refusal of the class; empty if nothing is stored. `is_aliased`: a written tensor shares
+  // memory with another argument, so it may be written only after everything has been read.
+  // Exceptions, such as KeyboardInterrupt, are meant for the program.
   std::vector<BuiltPlan> (*load)(const Call& call, uint64_t numbers, bool is_aliased);
-  // Return a plan for this call, or the reason why there is none; parameters as `load`.
+  // Return a plan for this call, or the reason for refusing one; parameters as for `load`.
   BuiltPlan (*build)(const Call& call, uint64_t numbers, bool is_aliased);
   // Do the same for an operator over lists of tensors as one launch (kernels/chunk_plan.h).
   // `arguments` are the call's, with lists cut to their first element.
   uint64_t (*numbers_of_lists)(const Operator& op);
   BuiltPlan (*build_chunks)(const Operator& op, const torch::jit::Stack& arguments, c10::DeviceIndex device);
-  // Return a bit mask, the same at every call: bit 0 if plans have kernels for attention as a
-  // whole, bits 1 to 3 if they have gradients of its mask for float, half and bfloat16, bit 4 if
-  // matrix units round float to TF32 where torch's switches allow it.
+  // Return a bit mask, the same at every call: bit 0 if plans have fused attention kernels, bits 1
+  // to 3 if these have gradients of the mask for float, half and bfloat16, bit 4 if matrix units
+  // round float to TF32 where torch's switches allow it.
   uint32_t (*abilities)();
   // Forget an unusable plan that `load` returned for such calls: it is removed from disk,
   // reported, and not returned again.
@@ -80,9 +80,9 @@ void count_plan();
 // Opens the device the first time.
 bool may_generate(c10::DeviceIndex device);
 
-// Run the call by its plan and replace the arguments on the stack by the results. Return
-// false if the next provider must take the call; the stack is unchanged then, except
-// that an `out=` may have its size.
+// Run the call by its plan and replace the arguments on the stack by the results. Return false if
+// the next provider must run the call; the stack is then unchanged, except that an `out=` may have
+// been resized.
 bool run_generated(const Call& call, torch::jit::Stack* stack);
 
 // Return why the last call of the operator on this thread was refused,
@@ -92,19 +92,19 @@ std::string last_refusal(const Operator& op);
 // Return the refused operators and the reasons.
 OUTBOARD_API std::vector<std::pair<std::string, std::string>> refused_operators();
 
-// Compile no call of this thread from now on. For the builder's
-// thread, which would wait for itself.
+// From now on, compile no call of this thread. For the builder's thread, which would otherwise wait
+// for itself.
 OUTBOARD_API void forbid_compiling();
 
-// Return true if plans have kernels for attention as a whole, in the devices' language.
+// Return true if plans have fused attention kernels in the devices' language.
 bool has_generated_attention();
 // Return true if these kernels have gradients of masks, for such queries.
 bool has_generated_mask_gradients(c10::ScalarType dtype);
 
 // Return the number of plans that were built or read since the start.
 OUTBOARD_API uint64_t built_plans();
-// Give later calls separate plans for each number, 0 at first, to try
-// plans beside the existing ones.
+// Make later calls use separate plans per variant number (initially 0), to try plans next to the
+// existing ones.
 OUTBOARD_API void set_plan_variant(uint32_t variant);
 
 }  // namespace outboard

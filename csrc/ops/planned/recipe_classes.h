@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// An operator's recipes by class of calls. The first threads of a class wait for one build. A
-// refused class stays refused. Full tables evict what was not used since the last search.
+// An operator's recipes by class of calls. Threads that first use a class wait for a single build.
+// A refused class stays refused. Full tables evict entries that were not used since the last
+// search.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -23,7 +24,7 @@
 
 namespace outboard {
 
-// What every recipe has for the table.
+// The state that the table needs of every recipe.
 struct RecipeState {
   std::string kept;  // the plan's text, if it was read from disk
   mutable std::atomic<bool> is_dropped{false};  // it was read from disk and is unusable: another is built
@@ -31,8 +32,8 @@ struct RecipeState {
   mutable std::atomic<bool> was_used{true};  // since the last search for a recipe to evict
 };
 
-// Build the programs of a recipe, or begin to, if its launches may be queued meanwhile. Raise the
-// failure of a build that was waited for.
+// Build the programs of a recipe, or only start building them if its launches may be queued
+// meanwhile. Raise the failure of a build that was waited for.
 template <typename Recipe>
 void build_programs(const std::shared_ptr<const Recipe>& recipe, c10::DeviceIndex device) {
   const auto& all = recipe->kernels;
@@ -64,7 +65,7 @@ void build_programs(const std::shared_ptr<const Recipe>& recipe, c10::DeviceInde
   }
 }
 
-// The calls that one set of recipes may serve.
+// A class of calls that one set of recipes may serve.
 template <typename Recipe>
 struct RecipeClass {
   std::vector<std::shared_ptr<const Recipe>> recipes;
@@ -101,9 +102,9 @@ class RecipeClasses {
   using Class = RecipeClass<Recipe>;
   using Words = std::vector<uint64_t>;
 
-  // Return what serves a call of the class that has these words: `refused(reason)` if the class is
-  // refused; else `use(recipe, group)` of its recipes in turn, until one is not null; else
-  // `build(group)`, which one thread at a time calls. If that is null, look again.
+  // Return the result for a call of the class with these words: `refused(reason)` if the class is
+  // refused; else the first non-null `use(recipe, group)` over its recipes; else `build(group)`,
+  // which only one thread calls at a time. If this is null, search again.
   template <typename Refused, typename Use, typename Build>
   auto find_or_build(Words words, c10::DeviceIndex device, const std::string& op, Refused&& refused, Use&& use,
                      Build&& build) -> decltype(refused(std::string())) {
@@ -191,7 +192,7 @@ class RecipeClasses {
     Class& group_;
   };
 
-  // Call what follows with the lock held.
+  // Call the following functions with the lock held.
   std::shared_ptr<Class> class_of(Words words, std::shared_ptr<Class>* out_evicted) {
     if (const auto known = classes_.find(words); known != classes_.end()) {
       known->second->was_used.store(true, std::memory_order_relaxed);
@@ -225,7 +226,7 @@ class RecipeClasses {
     return nullptr;
   }
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable built_;
   std::map<Words, std::shared_ptr<Class>> classes_;
   Words hand_;  // the next search begins behind this class

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the provider 'generated' knows of one operator: its recipes by class of calls, its refusals,
-// and the calls that it has seen.
+// The data of the provider 'generated' about one operator: recipes by class of calls, refusals, and
+// known calls.
 #pragma once
 
 #include <exception>
@@ -53,7 +53,7 @@ class OperatorRecipes final : public ProviderMemory {
 
   PlannedKey key_of(const Call& call);
 
-  // Return what is known of a call; null if nothing.
+  // Return the entry of a known call, or null.
   std::shared_ptr<const PlannedCall> find(const PlannedKey& key) { return known_.find(key.hash, key.words); }
   // Find a recipe for the call, or build one. The result is cached.
   std::shared_ptr<const PlannedCall> make(const Call& call, const PlannedKey& key);
@@ -61,10 +61,10 @@ class OperatorRecipes final : public ProviderMemory {
   // Forget a recipe that was read from disk and failed for a call, here and on disk.
   void drop(const Recipe& recipe, const Call& call, const std::exception& failure);
 
-  // Refuse a call that the builder is not asked about.
+  // Refuse a call without asking the builder.
   std::shared_ptr<const PlannedCall> refuse(const std::string& reason) { return refuse(reason, nullptr); }
 
-  // List a reason why calls were refused.
+  // Add a reason to the list of refusals.
   void list(const std::string& reason);
   std::set<std::string> refusals();
 
@@ -74,13 +74,14 @@ class OperatorRecipes final : public ProviderMemory {
   static constexpr size_t kMaxRefusals = 64;  // listed for single calls
 
   // Return a bit mask of the arguments whose numbers the call's plan takes by value. Arguments with
-  // the schema's default are excluded: most calls have it, and it is worth a separate kernel.
+  // the schema's default are excluded: most calls use the default, which is worth a separate
+  // kernel.
   uint64_t numbers(const Call& call);
-  // Return a call with a recipe of its class, whose programs are built then; null if a guard does
-  // not hold. Raise a failure that keeps programs from being built, unless it is a refusal.
+  // Return a call with a recipe of its class, after building its programs, or null if a guard does
+  // not hold. Raise a failure that prevents building the programs, unless it is a refusal.
   std::shared_ptr<const PlannedCall> use(const std::shared_ptr<const Recipe>& recipe, const Call& call,
                                          const std::shared_ptr<Class>& group);
-  // Make recipes from the class's plans on disk, or refuse the class.
+  // Load recipes from the class's plans on disk, or refuse the class.
   void load(const Call& call, const PlannedKey& key, Class& group);
   std::shared_ptr<const PlannedCall> build(const Call& call, const PlannedKey& key,
                                            const std::shared_ptr<Class>& group);
@@ -96,8 +97,8 @@ class OperatorRecipes final : public ProviderMemory {
 // Return true if a tensor that the operator writes shares memory with another argument.
 bool is_aliased(const Call& call);
 
-// Return the reason why a plan that was just built, or a program of it, cannot be used, and warn of
-// the first: its calls run by other kernels, or on the CPU.
+// Return the reason why a plan that was just built, or one of its programs, cannot be used. Warn
+// about the first one: its calls run with other kernels or on the CPU.
 std::string unusable(const Operator& op, const c10::Error& error);
 
 // Return a call with a recipe; null if a guard does not hold, or a result has other strides. Raise
@@ -108,21 +109,21 @@ std::shared_ptr<PlannedCall> instantiate(const std::shared_ptr<const Recipe>& re
 // nothing for an undefined tensor.
 OUTBOARD_API std::vector<std::optional<std::vector<int64_t>>> strides_of_results(const Call& call);
 
-// How far a failed recipe came.
+// How far a failed recipe ran.
 struct RunFailure {
-  bool may_be_plans = false;  // the plan may be at fault, not the values or the device
-  bool has_written = false;  // it wrote to an argument that the call reads: it cannot be repeated
+  bool may_be_plans = false;  // it wrote to an argument that the call reads: not repeatable
+  bool has_written = false;  // it wrote to an argument that the call reads, so the call cannot be repeated
 };
 
 // Run the steps. Return false, before the first step, if a tensor has no memory (a zero tensor of
 // torch's). `out_failure` is filled before an exception is raised.
 bool run_recipe(const PlannedCall& planned, const Call& call, torch::jit::Stack* stack, RunFailure* out_failure);
 
-// Return true if an exception may come from the plan of a call. Return false if it is about
-// memory, the device or the program.
+// Return true if an exception may be caused by a call's plan. Return false if it concerns memory,
+// the device or the program.
 bool may_be_plans(const std::exception& error, c10::DeviceIndex device);
 
-// Return an exception's message, without the stack that torch's own carry.
+// Return an exception's message, without the stack that torch adds to its own exceptions.
 std::string words_of(const std::exception& error);
 
 }  // namespace outboard

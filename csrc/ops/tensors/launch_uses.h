@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The tensors that a launch uses: the allocator and the stream sanitizer must know them.
+// The tensors that a launch uses, to be reported to the allocator and the stream sanitizer.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +24,7 @@ class LaunchUses {
     note(tensor, is_written);
   }
 
-  // Do the same for memory of the stream's own.
+  // Do the same for memory from the stream's own pool.
   void note(const at::Tensor& tensor, bool is_written) {
     if (C10_UNLIKELY(observer_ != nullptr) && tensor.numel() > 0) {
       accesses_.push_back(access_to(tensor, is_written));

@@ -2,7 +2,7 @@
 // Shells: CPU tensors over device memory that they do not own.
 //
 // A host call is queued with shells in place of its device tensors. A shell holds an address, sizes
-// and strides and keeps nothing alive. Stream order alone makes it safe, as for a kernel on CUDA.
+// and strides, and keeps nothing alive. Only stream order makes this safe, as for a CUDA kernel.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,11 +12,11 @@ namespace outboard {
 
 class ShellMaker {
  public:
-  // A kernel may give resizable shells new CPU memory, which the caller must then copy back.
+  // A kernel may reallocate resizable shells in CPU memory, which the caller must then copy back.
   explicit ShellMaker(bool is_resizable = false) : is_resizable_(is_resizable) {}
 
   // Return a shell of a device tensor whose memory the host can reach. Tensors that share a storage
-  // get shells that share one, so that the CPU kernels' checks for overlap work.
+  // get shells that share a storage, so that the CPU kernels' overlap checks work.
   at::Tensor make(const at::Tensor& tensor);
 
   // Return false once `make` has met memory that the host cannot reach,
@@ -29,8 +29,8 @@ class ShellMaker {
   bool is_resizable_;
 };
 
-// The stand-ins for the tensors of a call that is waited for. Kernels ask whether an output *is* an
-// argument: if a call has one tensor twice, its kernel sees one stand-in twice.
+// The stand-ins for the tensors of a call that is waited for. Kernels check whether an output *is*
+// an argument, so if a call passes a tensor twice, its kernel sees the same stand-in twice.
 class SeenTensors {
  public:
   template <typename Make>

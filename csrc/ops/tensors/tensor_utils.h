@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Create device tensors, and compute their sizes.
+// Creates device tensors and computes their sizes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,7 +33,7 @@ void warn_of_dtype(c10::ScalarType dtype);
 // Raise RuntimeError beyond 63 bits.
 size_t span_bytes(c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t element_size, int64_t offset = 0);
 
-// Return what an access to a strided tensor touches, for the observer of streams.
+// Return the memory that an access to a strided tensor touches, for the observer of streams.
 ObservedAccess access_to(const at::Tensor& tensor, bool is_write);
 
 // Return true if the elements fill one gapless range, each element once, in any order.
@@ -58,12 +58,12 @@ inline uint64_t device_address(const at::Tensor& tensor) {
 // it. Null for an empty storage.
 bool storage_host_address(const c10::Storage& storage, void** out_address);
 
-// Return true if the host reaches a device's memory, so that kernels on the host can run. Allocates
-// the smallest block to find out.
+// Return true if the host can access a device's memory, so that host kernels can run. Allocates a
+// minimal block to find out.
 OUTBOARD_API bool reaches_memory(c10::DeviceIndex device);
 
-// Return true if torch's deterministic mode is on. Host calls wait in it: the mode is a
-// process-wide switch, which could change before a queued call runs.
+// Return true if torch's deterministic mode is on. Host calls then wait, because the mode is a
+// process-wide switch that could change before a queued call runs.
 bool is_deterministic();
 
 }  // namespace outboard

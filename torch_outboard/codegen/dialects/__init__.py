@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A registry of dialects by name: this package's dialects and those that a vendor's generator adds."""
+"""A registry of dialects by name: this package's dialects, and the dialects that vendors' generators add."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ from torch_outboard.codegen.dialects.dialect import Dialect
 
 __all__ = ["CONVERSIONS", "CUDA_CPP"]
 
-# Of halves, for the prelude: by PTX, which NVIDIA's compilers of other languages take too.
+# The prelude's conversions of halves, in PTX, which NVIDIA's compilers for other languages accept
+# too.
 CONVERSIONS = """\
 OB_DEVICE float ob_native_from_f16(ob_u16 bits) {
   float value;
@@ -31,7 +32,7 @@ OB_DEVICE ob_u16 ob_native_to_bf16(float value) {
 #endif
 """
 
-# The run-time compiler has int64_t as `long`, and no library headers.
+# NVRTC defines int64_t as `long`, and has no library headers.
 _HEADER = """\
 using ob_i8 = signed char;
 using ob_i16 = short;
@@ -88,8 +89,8 @@ CUDA_CPP = Dialect(
     group=256,
     lanes=4,
     language="cuda",
-    # Templates request fused sums of products. Elsewhere, a product and a sum
-    # are rounded twice, as on the CPU.
+    # Templates request fused multiply-adds explicitly. Elsewhere, a product and a sum are rounded
+    # separately, as on the CPU.
     options="--fmad=false --std=c++17",
     records=True,
     atomics=frozenset({"f16", "bf16", "f32", "f64", "i32", "i64"}),

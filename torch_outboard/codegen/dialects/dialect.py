@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The dialect: the table that a vendor fills to get generated kernels in its language.
+"""The dialect: the table that a vendor fills in to get generated kernels in its language.
 
-All dialects share the bodies of kernels. The bodies are in the subset that opencl_c, C++ and CUDA C++ have in common.
-They use the types `ob_i8` … `ob_u64`, `float`, `double` and `bool`, and helpers of prelude/, which are in the same
-subset. A dialect holds the differences: how a kernel begins, the qualifiers of pointers, how an item gets its number,
-and the spellings of library functions.
+All dialects share the bodies of kernels, written in the common subset of opencl_c, C++ and CUDA C++. They use the types
+`ob_i8` … `ob_u64`, `float`, `double` and `bool`, and helpers of prelude/, which are in the same subset. A dialect holds
+the differences: how a kernel begins, the qualifiers of pointers, how an item finds its number, and the spellings of
+library functions.
 
 The fields serve languages like C. For another language, derive a class and override the methods that write text: the
 frame of a kernel, pointers, named constants, loads of four elements, literals.
@@ -28,7 +28,7 @@ __all__ = ["COMPUTE_TYPES", "FLOAT8", "FLOAT_FUNCTIONS", "HALVES", "NARROW", "ST
 
 HALVES = (torch.float16, torch.bfloat16)
 
-# Without float8_e8m0fnu: Inductor lowers no operator of it.
+# Except float8_e8m0fnu: Inductor lowers no operator on it.
 FLOAT8 = {
     torch.float8_e4m3fn: "e4m3fn",
     torch.float8_e4m3fnuz: "e4m3fnuz",
@@ -36,8 +36,7 @@ FLOAT8 = {
     torch.float8_e5m2fnuz: "e5m2fnuz",
 }
 
-# Types that exist in memory only and are computed in float. Their helpers are
-# `ob_from_<suffix>` and `ob_to_<suffix>`.
+# Storage-only types, computed in float. Their helpers are `ob_from_<suffix>` and `ob_to_<suffix>`.
 NARROW = (*HALVES, *FLOAT8)
 
 SUFFIXES = {
@@ -57,8 +56,8 @@ SUFFIXES = {
     **FLOAT8,
 }
 
-# The C type of an element in memory. A bool is a byte, since languages
-# differ about its size in memory.
+# The C type of an element in memory. A bool is a byte, because its size in memory differs between
+# languages.
 STORAGE_TYPES = {
     **{dtype: "ob_" + name for dtype, name in SUFFIXES.items()},
     torch.bool: "ob_u8",
@@ -67,11 +66,11 @@ STORAGE_TYPES = {
     **{dtype: f"ob_u{8 * dtype.itemsize}" for dtype in NARROW},
 }
 
-# The functions of prelude/elementary.h, by those of C's library.
+# The functions of prelude/elementary.h, by the names of C's library.
 _ELEMENTARY = "acos acosh asin asinh atan atanh cos cosh erfc exp2 expm1 log log10 log1p log2 sin sinh tan tanh"
 FLOAT_FUNCTIONS = {name: f"ob_float_{name}" for name in _ELEMENTARY.split()}
 
-# Macros that a header need not define, with their definitions in C.
+# Macros that a header may leave undefined, with their default definitions in C.
 _OPTIONAL = {
     "OB_VECTORS(count)": "",
     "OB_BARRIER_ALL": "OB_BARRIER",
@@ -99,73 +98,71 @@ class Dialect:
         kernels use. OB_DEVICE: before a helper. OB_GLOBAL: before the target of a pointer into the device's memory.
         OB_RESTRICT. OB_TABLE: before a table of constants of the whole program. OB_TABLE_AT: before the target of a
         pointer into such a table. OB_LIB(name): a function of C's library that is generic in its type. OB_AS_F32,
-        OB_AS_U32, OB_AS_F64 and OB_AS_U64: the bits of a number as the named type. OB_INFINITY, OB_NAN.
-        OB_IN_LOOPS, if it is defined, says that a compiler makes vectors of loops, and none of calls.
-        OB_VECTORS(count) is optional. It asks a compiler for CPUs to vectorize the next loop by 16 elements, with
-        `count` vectors a turn. If the header does not define it, it expands to nothing.
-        Optional, for languages that are not C: OB_STRUCT(name) is the head of a struct. OB_OWN(type, name, count) is a
-        parameter that is an item's own array, which the function writes. OB_TABLE_OF(type, name) is a parameter that is
-        a table of constants; OB_FOR_TABLES stands before functions that have one.
-        OB_ALIGNED(bytes) is optional. It stands behind the name of an array, which begins at a multiple of so many
-        bytes. Without it, the language aligns a group's arrays by 16 bytes, or a subclass has other `load_four` and
-        `store_four`. docs/vendor-questions.md lists all words that texts use.
+        OB_AS_U32, OB_AS_F64 and OB_AS_U64: the bits of a number as the named type. OB_INFINITY, OB_NAN. OB_IN_LOOPS is
+        defined if the compiler vectorizes loops, but not calls in them. OB_VECTORS(count) is optional. It asks a
+        compiler for CPUs to vectorize the next loop by 16 elements, with `count` vectors per turn. By default, it
+        expands to nothing. Optional, for languages that are not C: OB_STRUCT(name) is the head of a struct.
+        OB_OWN(type, name, count) is a parameter that holds an item's private array, which the function writes.
+        OB_TABLE_OF(type, name) is a parameter that holds a table of constants; OB_FOR_TABLES precedes functions with
+        such a parameter. OB_ALIGNED(bytes) is optional. It follows the name of an array that must begin at a multiple
+        of `bytes`. Without it, the language must align a group's arrays to 16 bytes, or a subclass must override
+        `load_four` and `store_four`. docs/vendor-questions.md lists all words that texts use.
     kernel : str
         The head of a kernel: a format of `name` and `parameters`.
     item : str
-        The number of this item in the launch, an expression of 64 bits.
+        The number of this item in the launch, a 64-bit expression.
     group : int
-        Items of a group in a launch of one dimension, and the most items of any group where the driver reports no
-        max_threads_per_block. Kernels take the sizes of groups, and of their memory, from the device's properties.
+        Items per group in a one-dimensional launch, and the most items in any group if the driver reports no
+        max_threads_per_block. Kernels take the sizes of groups and of group memory from the device's properties.
     lanes : int
-        Independent accumulators of an item that reduces a row. A power of two.
+        Independent accumulators of an item that reduces a row; a power of two.
     language, options : str
         Arguments of `program_build`.
     runs_on_host : bool
         True if a kernel is a function of the host's C++, called with the number of an item as its first argument.
     has_double : bool
-        True if the language has `double`. Without it, kernels of float64 are refused, and all constants have the
-        suffix of float.
+        True if the language has `double`. Without it, float64 kernels are refused, and all constants have the float
+        suffix.
     functions : mapping of str to str
-        Spellings of functions of C's library that differ from OB_LIB: {"exp": "ob_my_exp"}.
+        Spellings of C library functions that differ from OB_LIB: {"exp": "ob_my_exp"}.
     float_functions : mapping of str to str
         The same for float32 alone, in a language with doubles. `FLOAT_FUNCTIONS` are those of prelude/elementary.h.
     raises : str
         Functions that end a kernel with an exception, placed before kernels that call them. `ob_raise_index(name,
-        index, size)` reports an operator's index that is out of bounds, `ob_raise_assert(message)` a failed assertion.
+        index, size)` reports an operator's out-of-bounds index, and `ob_raise_assert(message)` a failed assertion.
         Names and messages are C strings.
     records : bool
         True if kernels report failures in the record of their stream (prelude/failure.h) and continue. The header then
-        defines OB_TAKE(pointer, count): it raises a 32-bit number from `count` by 1, and is true for exactly one of the
-        items that call it. The host only reads the number, so an atomic of the device serves for a record in the host's
-        memory, too. Without `raises` and `records`, the providers of eager calls run
-        operators that check indices.
+        defines OB_TAKE(pointer, count): it increments a 32-bit number that equals `count`, and returns true for exactly
+        one of the items that call it. The host only reads the number, so a device-scope atomic suffices even for a
+        record in host memory. Without `raises` and `records`, the providers of eager calls run operators that check
+        indices.
     atomics : frozenset of str
         Suffixes of the types that kernels add atomically. For each, the header has `ob_atomic_add_<suffix>(pointer,
-        value)`. The prelude defines those of halves by OB_CAS(pointer, seen, next), a compare-and-exchange of 32 bits
-        that returns the old value.
+        value)`. The prelude implements atomic adds of halves with OB_CAS(pointer, seen, next), a 32-bit
+        compare-and-exchange that returns the old value.
     vectors : str
         Vectors of 32 bytes, for CPUs, placed before kernels that use them. For each suffix of f32, f64, u32 and u64: a
         type `ob_vec_<suffix>` with `+`, `ob_vec_splat_<suffix>(number)`, `ob_vec_load_<suffix>(pointer)`,
         `ob_vec_store_<suffix>(vector, pointer)` and `ob_vec_add_product_<suffix>(number, vector, sum)`, which uses a
-        fused multiplication if the device has one. Pointers are to an item's own memory. Where a CPU has wider
-        registers, the text may also define OB_WIDE_BYTES (64), OB_WIDE(name), such as `ob_wide_##name`, for the same
-        names with wider vectors, and OB_WIDE_DEVICE, which stands before helpers that use them.
+        fused multiply-add if the device has one. Pointers are to an item's own memory. For CPUs with wider registers,
+        the text may also define OB_WIDE_BYTES (64), OB_WIDE(name), such as `ob_wide_##name`, for the same names with
+        wider vectors, and OB_WIDE_DEVICE, which precedes helpers that use them.
     has_groups : bool
         True if items of a group share memory. The header then has OB_LOCAL before declarations in that memory,
         OB_LOCAL_AT before the target of a pointer into it, OB_BARRIER, OB_ITEM_OF_GROUP and OB_GROUP_NUMBER. It also
         has vectors `float4` and `uint4` with members x, y, z and w. Without groups and these vectors, matrix products
-        have no kernels. OB_BARRIER need not order more than the group's memory. OB_BARRIER_ALL is a barrier behind
-        which the items of a group also see each other's stores to the device's memory. A header without it says that
-        OB_BARRIER does this too.
+        have no kernels. OB_BARRIER need not order more than the group's memory. After OB_BARRIER_ALL, the items of a
+        group also see each other's stores to device memory. A header without it states that OB_BARRIER does this too.
     units : tuple of MatrixUnit
         The matrix units of the devices, with `has_groups`. Products of the units' types use them.
     dynamic : str
-        The line in a kernel that declares `ob_dynamic`, the bytes of local memory that a launch gives to a group. "":
-        the language has none, and kernels declare all of their memory.
+        The line in a kernel that declares `ob_dynamic`, the local memory that a launch allocates for each group. "":
+        the language has no dynamic memory, and kernels declare all of their memory.
     unroll : str
         The line before a loop that a compiler should unroll.
     suffixes : Suffixes
-        The ends of constants, after their digits.
+        The suffixes of constants, after their digits.
     library : tuple of str
         Files of prelude/ with functions of C's library, for a language without them. OB_LIB(name) is then
         `ob_lib_<name>`.
@@ -201,7 +198,7 @@ class Dialect:
         return self.functions.get(name, f"OB_LIB({name})")
 
     def frame(self, name: str, parameters: Iterable[Parameter], body: str, arrays: Iterable[LocalArray] = ()) -> str:
-        """Return a kernel: its head, the memory that its items share, and its body, which ends with a newline."""
+        """Return a kernel: its head, the memory that its items share, and its body, which must end with a newline."""
         head = self.kernel.format(name=name, parameters=", ".join(self.declared(one) for one in parameters))
         arrays = tuple(arrays)
         lines = [f"{self.dynamic}\n"] if any(one.offset is not None for one in arrays) else []
@@ -216,7 +213,7 @@ class Dialect:
         return f"{pointer}{' OB_RESTRICT' if parameter.is_alone else ''} {parameter.name}"
 
     def pointer(self, kind: str, *, is_written: bool) -> str:
-        """Return the type of a pointer into the device's memory, to elements of a type."""
+        """Return the type of a pointer to elements of type `kind` in device memory."""
         return f"OB_GLOBAL {'' if is_written else 'const '}{kind}*"
 
     def local_array(self, array: LocalArray) -> str:
@@ -228,15 +225,15 @@ class Dialect:
         return f"OB_LOCAL {array.type} {array.name}[{array.size}]{aligned};\n"
 
     def constant(self, name: str, value: int) -> str:
-        """Return the declaration of an integer that is a constant, and may be the size of an array."""
+        """Return the declaration of an integer constant that may be used as an array size."""
         return f"enum {{ {name} = {value} }};"
 
     def four(self, kind: str) -> str:
-        """Return the type of four elements ("float" or "ob_u32"), with members x, y, z and w."""
+        """Return the type of four elements ("float" or "ob_u32") with members x, y, z and w."""
         return "float4" if kind == "float" else "uint4"
 
     def load_four(self, kind: str, array: str, index: str) -> str:
-        """Return four elements of a group's array, from an index that is a multiple of four."""
+        """Return four elements of a group's array, starting at an index that is a multiple of four."""
         return f"*(OB_LOCAL_AT const {self.four(kind)}*)({array} + {index})"
 
     def store_four(self, kind: str, array: str, index: str, value: str) -> str:
@@ -244,7 +241,7 @@ class Dialect:
         return f"*(OB_LOCAL_AT {self.four(kind)}*)({array} + {index}) = {value};"
 
     def load_16_bytes(self, place: str) -> str:
-        """Return 16 aligned bytes of the device's memory from an element on, as four of "ob_u32"."""
+        """Return 16 aligned bytes of device memory, starting at an element, as four "ob_u32"."""
         return f"*(OB_GLOBAL const {self.four('ob_u32')}*)(&{place})"
 
     def literal(self, value: Any, dtype: torch.dtype) -> str:
@@ -252,7 +249,7 @@ class Dialect:
         return literal_text(value, dtype, COMPUTE_TYPES[dtype], self.suffixes)
 
     def written_by_call(self, name: str) -> str:
-        """Return a variable of the item as the argument of a function that writes it."""
+        """Return a variable of the item as the argument of a function that writes the variable."""
         return f"&{name}"
 
     def arithmetic(self, sign: str, a: str, b: str, dtype: torch.dtype) -> str:
@@ -267,7 +264,7 @@ class Dialect:
 
     @property
     def checks(self) -> bool:
-        """True if kernels can report a wrong index or a failed assertion."""
+        """True if kernels can report an invalid index or a failed assertion."""
         return self.records or self.raises != ""
 
     @property
@@ -298,5 +295,5 @@ class Dialect:
 
 @functools.cache
 def _beyond_e4m3fn() -> str:
-    """Return the bits of a value too large for float8_e4m3fn: NaN, or the greatest number from torch 2.12 on."""
+    """Return the bits for values too large for float8_e4m3fn: NaN, or the greatest number from torch 2.12 on."""
     return hex(int(torch.tensor(float("inf")).to(torch.float8_e4m3fn).view(torch.uint8)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The frame of a kernel as data, which a dialect writes in its language: parameters, and memory of a group."""
+"""The frame of a kernel as data, for a dialect to write in its language: parameters, and memory of a group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Parameter:
     Attributes
     ----------
     type : str
-        The type of a number, or of the elements that a pointer points to: "ob_i64", "float".
+        The type of a number or of a pointer's elements: "ob_i64", "float".
     is_pointer : bool
         True for a pointer into the device's memory.
     is_written : bool
@@ -33,7 +33,7 @@ class Parameter:
 
     @property
     def bytes(self) -> int:
-        """The bytes of an argument."""
+        """The size of an argument in bytes."""
         return 8 if self.is_pointer else _BYTES[self.type]
 
 
@@ -48,8 +48,7 @@ class LocalArray:
     is_aligned : bool
         True if the array is aligned for loads and stores of four elements.
     offset : int or None
-        The byte at which the array begins in the dynamic memory that a launch gives to a group. None: the kernel
-        declares the memory.
+        The byte at which the array begins in the dynamic memory of the launch. None: the kernel declares the memory.
     """
 
     type: str
@@ -60,7 +59,7 @@ class LocalArray:
 
     @property
     def bytes(self) -> int:
-        """The bytes that the kernel declares."""
+        """The number of bytes that the kernel declares."""
         if self.offset is not None:
             return 0
         return math.prod(int(one) for one in self.size.split("*")) * _BYTES[self.type]
@@ -74,7 +73,7 @@ _BYTES = {
 
 @dataclass(frozen=True)
 class Suffixes:
-    """What follows the digits of constants, by type."""
+    """The suffixes of constants, by type."""
 
     f32: str = "f"
     f64: str = ""

@@ -56,7 +56,7 @@ OB_PLAIN_ADD(ob_i64, ob_u64, i64)
 OB_PLAIN_ADD(ob_u8, ob_u32, u8)
 """
 
-# It takes longer to compile than most kernels.
+# Included only if needed: it takes longer to compile than most kernels.
 _RAISES = """\
 #include <stdexcept>
 #include <string>

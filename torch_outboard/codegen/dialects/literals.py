@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Numbers as constants of a type, in C and in languages that differ by their suffixes."""
+"""Numbers as typed constants, in C and in languages that differ only in their suffixes."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from torch_outboard.codegen.dialects.frame import Suffixes
 
 __all__ = ["integer_text", "literal_text", "with_suffix"]
 
-# A string, or a constant with a fraction or an exponent and no suffix, which is a double in C.
+# A string, or a constant with a fraction or an exponent but no suffix, which C treats as a double.
 _DOUBLE = re.compile(r'"(?:[^"\\]|\\.)*"|(?<![\w.])(?:\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)(?![\w.])')
 
 
 def literal_text(value: Any, dtype: torch.dtype, kind: str, suffixes: Suffixes) -> str:
-    """Return a number as a constant of a type, whose name in the language is `kind`."""
+    """Return a number as a constant of a type whose name in the language is `kind`."""
     if dtype == torch.bool:
         return f"((bool){int(value)})"
     return _real_text(float(value), kind, suffixes) if dtype.is_floating_point else _whole_text(value, kind, suffixes)
 
 
 def integer_text(value: int, suffixes: Suffixes) -> str:
-    """Return an integer of 64 bits."""
-    # The digits of the least integer alone are too large.
+    """Return a 64-bit integer."""
+    # The digits of the least integer, without the sign, would overflow.
     return f"{value}{suffixes.i64}" if value > -(2**63) else f"-{2**63 - 1}{suffixes.i64} - 1"
 
 
 def with_suffix(text: str, suffix: str) -> str:
-    """Return a text whose constants of floating point all have a suffix. It is given to those that have none."""
+    """Return a text in which each floating-point constant without a suffix gets one."""
     return _DOUBLE.sub(lambda found: found[0] + ("" if found[0].startswith('"') else suffix), text)
 
 
@@ -39,8 +39,8 @@ def _real_text(number: float, kind: str, suffixes: Suffixes) -> str:
     if math.isnan(number):
         return f"(({kind})OB_NAN)"
     if kind == "float" and math.isfinite(number):
-        # The nearest float, written with enough digits: a constant beyond
-        # its range would be an error in C.
+        # Write the nearest float with enough digits: a constant beyond its range would be an error
+        # in C.
         number = float(torch.tensor(number, dtype=torch.float64).to(torch.float32))
     if math.isinf(number):
         return f"({'-' if number < 0 else ''}({kind})OB_INFINITY)"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The dialect opencl_c: version 1.2 of the language and later, for every driver that builds programs in it."""
+"""The dialect opencl_c: OpenCL C 1.2 and later, for every driver that builds programs in this language."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from torch_outboard.codegen.dialects.dialect import FLOAT_FUNCTIONS, Dialect
 
 __all__ = ["OPENCL_C"]
 
-# always_inline: without it, a compiler for CPUs keeps helpers as calls, which
-# prevent the vectorization of loops.
+# always_inline: without it, CPU compilers keep helpers as calls, which prevent the vectorization of
+# loops.
 _HEADER = """\
 #ifdef OB_HAS_DOUBLE
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
@@ -79,8 +79,8 @@ OB_DEVICE void ob_atomic_add_f64(__global double* place, double value) {
 #endif
 """
 
-# With FP_FAST_FMAF, or on a CPU with __FMA__, a fused multiplication is an instruction, also for
-# doubles. vload and vstore would take as long to compile as all the rest of a product.
+# With FP_FAST_FMAF, or on a CPU with __FMA__, fma is an instruction, also for doubles. vload and
+# vstore would take as long to compile as the rest of a product.
 _VECTORS = """\
 #define OB_VECTOR(W, T, V, S, N, SUM)                                                              \\
   typedef V ob_##W##_##S;                                                                          \\

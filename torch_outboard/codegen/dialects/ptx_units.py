@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The matrix units of GPUs whose languages take inline PTX, from sm_80 on: `mma.sync`, `ldmatrix` and `cp.async`.
 
-The names and the places of elements are those of the PTX manual, chapter "Warp Level Matrix Instructions". Of a warp's
-32 lanes, four adjacent ones are a group of the manual: `lane / 4` is its groupID, `lane % 4` its threadID_in_group.
+The names and positions of elements follow the PTX manual, chapter "Warp Level Matrix Instructions". Four adjacent lanes
+of a warp form the manual's group: `lane / 4` is groupID, `lane % 4` is threadID_in_group.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _SUMS = Fragment("float", 4, "lane / 4 + index / 2 * 8", "lane % 4 * 2 + index %
 _LEFT = Fragment("ob_u32", 4, "lane / 4 + index / 2 % 2 * 8", "lane % 4 * 2 + index % 2 + index / 4 * 8", 2)
 _RIGHT = Fragment("ob_u32", 2, "lane % 4 * 2 + index % 2 + index / 2 * 8", "lane / 4", 2)
 
-# ldmatrix takes the address of a row of eight elements from each lane: the first eight lanes have
-# the first matrix of eight rows, whose elements become the first register, and so on.
-# The right one's two fragments beside each other are loaded at a time.
+# ldmatrix takes the address of a row of eight elements from each lane. The first eight lanes
+# address the first 8x8 matrix, whose elements become the first register, and so on. Two
+# neighbouring fragments of the right operand are loaded at a time.
 _LOAD_LEFT = (
     Load("ob_load_4($INTO, $ARRAY, $AT);", line="lane % 16", step="lane / 16 * 8"),
     Load("ob_load_4_transposed($INTO, $ARRAY, $AT);", line="lane / 8 % 2 * 8", step="lane % 8 + lane / 16 * 8"),
@@ -46,10 +46,10 @@ _OF_OPENCL_C = """\
 OB_DEVICE ob_u32 ob_shared(__local const void* place) { return (ob_u32)(size_t)place; }
 """
 
-# Addresses in the group's memory have 32 bits. Computed with as many, they are a number of
-# the lane's and a constant that the instruction takes. On an H100, copies through the first cache
-# make a product 1.6 times as fast in NVIDIA's opencl_c, which leaves most of a multiprocessor's
-# memory to that cache, and 1.1 times as slow in CUDA C++.
+# Addresses in the group's memory have 32 bits. In 32-bit arithmetic, an address is a number per
+# lane plus a constant that the instruction encodes. On an H100, copies through the L1 cache make a
+# product 1.6 times as fast in NVIDIA's opencl_c, which leaves most of a multiprocessor's memory to
+# that cache, and 1.1 times as slow in CUDA C++.
 _COPIES = """\
 OB_DEVICE void ob_copy_16(ob_u32 to, OB_GLOBAL const void* from, bool is_wanted) {
   const ob_u32 bytes = is_wanted ? 16 : 0;
@@ -87,7 +87,7 @@ OB_DEVICE float ob_power(float value) {
 }
 """
 
-# Elements of 32 bits are pairs of 16 for ldmatrix, which can't transpose them.
+# For ldmatrix, a 32-bit element is a pair of 16-bit elements, so ldmatrix cannot transpose it.
 _ROUNDED = """\
 OB_DEVICE ob_u32 ob_to_tf32(float value) {
   ob_u32 bits;
@@ -124,9 +124,9 @@ OB_DEVICE void ob_multiply(float* sums, const ob_u32* left, const ob_u32* right)
 
 
 def _units(shared: str, cache: str) -> tuple[MatrixUnit, ...]:
-    """Return the units in a language, whose copies go through caches: "ca", the first and the second, "cg", the second.
+    """Return a language's units. Copies are cached in L1 and L2 ("ca") or in L2 only ("cg").
 
-    `shared` has `ob_shared`, the address that PTX uses for the group's memory.
+    `shared` defines `ob_shared`, which returns PTX's address of the group's memory.
     """
     shared += _COPIES.replace("$CACHE", cache)
     copies = Copies(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a group of items can have on a device: the one place from which kernels take the sizes of groups."""
+"""Limits of a group of items on a device: the only source from which kernels take the sizes of groups."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch_outboard.codegen.dialects.dialect import Dialect
 
 __all__ = ["Room"]
 
-# No kernel has more items or memory, so that the texts are the same for all devices
-# that have as much.
+# No kernel uses more items or memory, so that all devices with at least this much share the same
+# texts.
 _MOST_ITEMS, _MOST_MEMORY = 256, 48 << 10
-# The local memory of a device whose driver reports none: what the smallest GPUs have.
+# Local memory assumed if the driver reports none: as much as the smallest GPUs have.
 _LEAST_MEMORY = 16 << 10
 
 
 class _Properties(Protocol):
-    """The part of a device's properties that is read here."""
+    """The device properties that this module reads."""
 
     @property
     def max_threads_per_block(self) -> int: ...
@@ -29,12 +29,12 @@ class _Properties(Protocol):
 
 @dataclass(frozen=True)
 class Room:
-    """What a group of items can have on a device. Every kernel takes its sizes from here.
+    """Limits of a group of items on a device. Every kernel takes its sizes from here.
 
     Attributes
     ----------
     items : int
-        The most items of a group, a power of two.
+        The most items in a group, a power of two.
     memory : int
         Bytes of local memory that kernels may declare.
     """
@@ -43,22 +43,22 @@ class Room:
     memory: int = _MOST_MEMORY
 
     def items_with(self, each: int) -> int:
-        """Return the most items of a group in which each item needs so many bytes of the group's memory."""
+        """Return the most items in a group if each item needs `each` bytes of the group's memory."""
         return min(self.items, _power_of_two_below(self.memory // each))
 
     @staticmethod
     def of(dialect: Dialect, properties: _Properties) -> Room:
-        """Return as much as the driver reports. Unreported: `Dialect.group` items, and 16 KiB."""
+        """Return the limits that the driver reports, or `Dialect.group` items and 16 KiB if it reports none."""
         items = properties.max_threads_per_block or dialect.group
         memory = (properties.shared_memory_per_block or _LEAST_MEMORY) if dialect.has_groups else _MOST_MEMORY
         return Room(_power_of_two_below(min(items, _MOST_ITEMS)), min(memory, _MOST_MEMORY))
 
     @property
     def is_whole(self) -> bool:
-        """True if no kernel is smaller than it would be on a larger device."""
+        """True if no kernel would be larger on a larger device."""
         return self == Room()
 
 
 def _power_of_two_below(number: int) -> int:
-    """Return the greatest power of two that does not exceed a number; 1 for numbers below 1."""
+    """Return the greatest power of two that does not exceed a number, or 1 for numbers below 1."""
     return 1 << max(number.bit_length() - 1, 0)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The dialect slang, for drivers whose `program_build` makes SPIR-V of it.
+"""The dialect slang, for drivers whose `program_build` compiles it to SPIR-V.
 
-A kernel is an entry point. Its parameters are the fields of a struct in push constants, or, if the struct is too large,
-in memory whose address is pushed. The struct's first field is the number of the launch's first group, since a device
-bounds the groups of a dispatch.
+A kernel is an entry point. Its parameters are the fields of a struct in push constants, or in memory whose address is
+pushed if the struct is too large. The struct's first field is the number of the dispatch's first group: devices limit
+the groups per dispatch, so a launch may take several dispatches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch_outboard.codegen.dialects.frame import LocalArray, Parameter, Suffixe
 
 __all__ = ["SLANG", "SLANG_FLOATS", "Slang"]
 
-# Bytes of push constants that every device has.
+# Bytes of push constants that every device supports.
 _PUSHED = 128
 
 _FIRST = Parameter("ob_first_group", "ob_i64")
@@ -123,7 +123,7 @@ class Slang(Dialect):
             structs += "struct ob_pushed {\n  ob_arguments* at;\n};\n"
             pushed, member = "ob_pushed", "ob_given.at->"
         lines = "".join(f"  {self.declared(one)} = {member}{one.name};\n" for one in given)
-        # Arguments and a group's memory belong to the program, which may have several kernels.
+        # Arguments and group memory are declared in the program, which may have several kernels.
         shared = "".join(map(self.local_array, arrays))
         entry = f'[shader("compute")] [numthreads(ob_block, 1, 1)]\nvoid {name}()'
         return (
@@ -167,7 +167,7 @@ class Slang(Dialect):
 
 
 def struct_bytes(fields: Iterable[Parameter]) -> int:
-    """Return the bytes of a struct with these fields, as C lays it out without the end's padding."""
+    """Return the size of a struct with these fields, as C lays it out, without padding at the end."""
     end = 0
     for one in fields:
         end = -(-end // one.bytes) * one.bytes + one.bytes
@@ -183,7 +183,7 @@ def _dialect(name: str, **given: Any) -> Slang:
         item="(OB_GROUP_NUMBER * ob_block + OB_ITEM_OF_GROUP)",
         group=64,
         lanes=4,
-        # Beyond -O0, x * y + x * c becomes x * (y + c).
+        # Optimization above -O0 turns x * y + x * c into x * (y + c).
         options="-O0 -fvk-use-entrypoint-name -fp-mode precise",
         records=True,
         has_groups=True,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Matrix units as data: instructions by which a few items together multiply small matrices.
+"""Matrix units as data: instructions with which a few items jointly multiply small matrices.
 
-A unit adds the product of a matrix of m by k and a matrix of k by n to one of m by n. Its items, the lanes, hold parts
-of the three matrices in registers. The schedule `matrix` of the templates builds kernels from the unit of a dialect. A
-vendor describes a unit by the places of the elements that a lane holds, and by the text that multiplies. The schedule
-loads elements by their places, unless the unit names instructions for loads.
+A unit adds the product of an m by k and a k by n matrix to an m by n matrix. Its items, the lanes, hold parts of the
+three matrices in registers. The templates' `matrix` schedule builds kernels from a dialect's units. A vendor describes
+a unit by the positions of the elements that each lane holds, and by the text that multiplies. The schedule loads
+elements one by one, unless the unit names load instructions.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Fragment:
     kind : str
         The type of a register: "float", "ob_u32".
     count : int
-        A lane's registers.
+        Registers per lane.
     row, column : str
-        The place in the matrix of the element `index` of the item `lane`: expressions of these two names and of
-        integers, with `/` as in C.
+        The position in the matrix of the element `index` of the item `lane`: expressions in these two names and
+        integers, with C's `/`.
     packed : int
-        Elements of a register; the first one is in the lowest bits.
+        Elements per register; the first is in the lowest bits.
     """
 
     kind: str
@@ -47,19 +47,19 @@ class Fragment:
 
     @property
     def elements(self) -> int:
-        """The elements that a lane holds."""
+        """The number of elements per lane."""
         return self.count * self.packed
 
     @property
     def has_pairs(self) -> bool:
-        """Whether the elements 2 * i and 2 * i + 1 of a lane are beside each other, from an even column on."""
+        """Whether a lane's elements 2 * i and 2 * i + 1 are adjacent in a row, starting at an even column."""
         places = [(self.place(lane, i), self.place(lane, i + 1)) for lane in (0, 1) for i in range(0, self.elements, 2)]
         return self.elements % 2 == 0 and all(
             row == other_row and column % 2 == 0 and other == column + 1 for (row, column), (other_row, other) in places
         )
 
     def rows_of_lane(self, lanes: int) -> int:
-        """Return how many rows a lane holds, of as many adjacent elements each; 0 if the rows are held otherwise."""
+        """Return how many rows a lane holds, each with equally many adjacent elements; 0 for other arrangements."""
         for rows in range(1, self.elements + 1):
             each = self.elements // rows
             if rows * each == self.elements and all(
@@ -71,7 +71,7 @@ class Fragment:
         return 0
 
     def lanes_of_row(self, lanes: int) -> int:
-        """Return how many adjacent lanes hold the same rows: a power of two."""
+        """Return how many adjacent lanes hold the same rows, a power of two."""
         rows = [[self.place(lane, index)[0] for index in range(self.elements)] for lane in range(lanes)]
         count = 1
         while count < lanes and all(rows[lane] == rows[lane ^ count] for lane in range(lanes)):
@@ -96,20 +96,19 @@ def _compiled(text: str) -> CodeType:
 
 @dataclass(frozen=True)
 class Load:
-    """An instruction by which the lanes of a unit load fragments from the group's memory together.
+    """An instruction with which the lanes of a unit jointly load fragments from the group's memory.
 
-    Each lane names the place of some adjacent elements, of 16 bytes at most. A line is a row of the left operand, or a
-    column of the right one.
+    Each lane passes the position of some adjacent elements, at most 16 bytes. A line is a row of the left operand, or a
+    column of the right operand.
 
     Attributes
     ----------
     text : str
-        The statement that loads `$INTO` registers. The elements that the lane names begin in the array `$ARRAY` at the
-        number `$AT`.
+        The statement that loads the registers `$INTO`. The lane's elements begin at index `$AT` of the array `$ARRAY`.
     line, step : str
-        The first of these elements in the small matrix: expressions of `lane`, as those of a fragment.
+        The position of the first of these elements in the small matrix: expressions in `lane`, as in a fragment.
     fragments : int
-        The fragments that are loaded at a time: each has the lines behind those of the one before.
+        Fragments loaded at a time; their lines are consecutive.
     """
 
     text: str
@@ -125,13 +124,14 @@ class Copies:
     Attributes
     ----------
     copy : str
-        The statement that begins a copy from the pointer `$FROM` to the array `$ARRAY`, from its element `$AT` on,
-        which has `$BYTES` bytes. Both places are aligned to 16 bytes. Without `$IS_WANTED`, a condition, it stores
-        zeros and does not read.
+        The statement that begins a copy from the pointer `$FROM` to the element `$AT` of the array `$ARRAY`, whose
+        elements have `$BYTES` bytes. Both addresses are aligned to 16 bytes. If the condition `$IS_WANTED` is false, it
+        stores zeros and does not read.
     commit : str
         The statement that ends a batch of copies.
     wait : str
-        The statement after which the item's copies are done, without its latest `$LATER` batches. A barrier follows it.
+        The statement that waits until all of the item's copies, except the latest `$LATER` batches, are done. A barrier
+        follows.
     """
 
     copy: str
@@ -150,39 +150,40 @@ class MatrixUnit:
     m, n, k : int
         The sizes of the small matrices.
     dtype : torch.dtype
-        The type of the elements of both operands in memory.
+        The element type of both operands in memory.
     lanes : int
-        The adjacent items of a group that work together, beginning at a multiple of this number.
+        The number of adjacent items that work together, starting at a multiple of this number.
     left, right, result : Fragment
-        The parts that a lane holds of the matrices of m by k, of k by n, and of m by n. The registers of the result are
-        of the type float. Its elements are each held by one lane; an operand's elements may be held by several.
+        The parts of the m by k, k by n and m by n matrices that a lane holds. The result's registers are floats. Each
+        element of the result is held by one lane; an element of an operand may be held by several.
     multiply : str
         The statement that adds the product to `$SUMS`; `$LEFT`, `$RIGHT` and `$SUMS` point to a lane's registers. All
-        lanes of a group run it together.
+        lanes of a group run the statement together.
     header : str
         Helpers that the texts call.
     element : str
-        The text that converts `$ELEMENT`, an element as it is in memory, for a register.
+        The text that converts `$ELEMENT`, an element as stored in memory, for a register.
     load_left, load_right : tuple of two Load or None
-        How fragments are loaded. In the group's memory, elements of a line are adjacent for the first one, and elements
-        of a step along k for the second one. None: the elements are loaded one by one.
+        How fragments are loaded if, in the group's memory, the elements of a line are adjacent (first) or the elements
+        of a step along k are adjacent (second). None: elements are loaded one by one.
     copies : Copies or None
         If None, elements pass through registers on their way to the group's memory.
     exchange : str
-        The expression for the float `$VALUE` of the lane whose number differs by the bit `$BIT`. All lanes of a group
-        compute it together. "": numbers are exchanged through the group's memory.
+        The expression for the float `$VALUE` of the lane whose number differs in the bit `$BIT`. All lanes of a group
+        evaluate the expression together. "": numbers are exchanged through the group's memory.
     power : str
-        The expression for the power of 2 of the float `$VALUE`, at least as near as the type of the elements.
+        The expression for 2 to the power of the float `$VALUE`, at least as accurate as the element type.
     pair : str
-        The expression for a register with two elements, the floats `$LOW` and `$HIGH`, rounded to nearest even. "":
-        they are rounded and shifted one by one.
+        The expression for a register with two elements, the floats `$LOW` and `$HIGH` rounded to nearest even. "": they
+        are rounded and shifted one by one.
     is_rounded : bool
-        Whether float32 is rounded to TF32. Products and convolutions use the unit where torch's switches allow it.
+        Whether the unit rounds float32 to TF32. Products and convolutions use such a unit only if torch's switches
+        allow it.
 
     Raises
     ------
     ValueError
-        The fragments are not those of such matrices.
+        The fragments do not match these sizes.
     """
 
     name: str
@@ -223,7 +224,7 @@ class MatrixUnit:
                 raise ValueError(f"the unit {self.name!r}: several lanes hold the same element of its result")
 
     def _held(self, what: str, fragment: Fragment, rows: int, columns: int) -> Iterator[tuple[int, int]]:
-        """Yield the places that the lanes hold."""
+        """Yield the positions of the elements that the lanes hold."""
         for lane in range(self.lanes):
             for index in range(fragment.elements):
                 row, column = fragment.place(lane, index)
@@ -236,11 +237,11 @@ class MatrixUnit:
 
 
 def unit_of(units: tuple[MatrixUnit, ...], dtype: torch.dtype) -> MatrixUnit | None:
-    """Return the first unit for elements of a type; None if there is none."""
+    """Return the first unit for an element type, or None."""
     return next((one for one in units if one.dtype == dtype), None)
 
 
-# Copies that are done at once: they prove where a schedule copies to, not when it waits.
+# Synchronous copies: they test where a schedule copies to, but not when it waits.
 _COPIES = Copies(
     copy="{ uint4 copied = {0, 0, 0, 0}; if ($IS_WANTED) copied = *(OB_GLOBAL const uint4*)($FROM); "
     "*(OB_LOCAL_AT uint4*)($ARRAY + $AT) = copied; }",
@@ -263,10 +264,10 @@ OB_DEVICE void ob_reference_multiply(float* sums, const float* left, const float
 def reference(
     dtype: torch.dtype, m: int = 16, n: int = 8, k: int = 8, lanes: int = 16, *, has_copies: bool = False
 ) -> MatrixUnit:
-    """Return a unit in plain C, by which schedules with matrix units run on devices that have none.
+    """Return a unit in plain C, with which schedules for matrix units run on devices without such units.
 
-    A lane holds a column of the right operand, and the rows that it needs of the left one. `lanes` is a multiple of
-    `n`, and `m` a multiple of their quotient.
+    A lane holds a column of the right operand and the rows that it needs of the left operand. `lanes` must be a
+    multiple of `n`, and `m` a multiple of `lanes / n`.
     """
     down = lanes // n
     if down * n != lanes or m % down:

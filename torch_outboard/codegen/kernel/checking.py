@@ -30,8 +30,8 @@ class CheckingKernel(SIMDKernel[CSEVariable]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.checks: list[str] = []  # the possible failures, in the form that launches take
-        self.bounded: dict[str, CSEVariable] = {}  # checked indices, and their variables that are within bounds
-        self.may_be_lost = False  # whether an item may have an invalid index and no valid one to continue with
+        self.bounded: dict[str, CSEVariable] = {}  # checked indices -> their variables, which are within bounds
+        self.may_be_lost = False  # an item may have an invalid index and no valid one to continue with
 
     def check_bounds(self, expr: sympy.Expr, size: sympy.Expr, lower: bool, upper: bool) -> None:
         if not (lower or upper) or (isinstance(expr, ModularIndexing) and expr.args[2] == size):
@@ -64,7 +64,7 @@ class CheckingKernel(SIMDKernel[CSEVariable]):
             self.emit(f"if (!({cond})) ob_raise_assert({_quoted(msg)})")
 
     def check_divisor(self, divisor: str) -> None:
-        """Emit a check that an integer divisor is not zero, if it may be zero and the dialect can report failures."""
+        """Emit a check that an integer divisor is not zero, if it may be zero and failures can be reported."""
         if not self.dialect.checks or is_never_zero(divisor, self.cse.texts):
             return
         if self.dialect.records:

@@ -27,7 +27,7 @@ __all__ = [
 
 
 def _with_trait(trait: str) -> frozenset[str]:
-    """Return the operators of which the book says so. The book is above this room, and the core has it."""
+    """Return the operators with a trait in the book. The core has the traits: this room must not import the book."""
     return frozenset(name.partition("::")[2] for kind, name in _C.kernel_traits() if kind == trait)
 
 
@@ -37,15 +37,15 @@ CHECKED = _with_trait("kernel_checks")
 DIVIDING = _with_trait("kernel_divides")
 ADDING = _with_trait("kernel_adds")
 
-# For an index out of bounds, the CPU's kernels of these operators raise a
-# RuntimeError, all others an IndexError.
+# Operators for which the CPU's kernel raises RuntimeError for an out-of-bounds index; all others
+# raise IndexError.
 _RANGES = _with_trait("raises_runtime_error")
 
-# The message of the CPU's kernels for a division by zero.
+# The CPU kernels' message for a division by zero.
 ZERO = "ZeroDivisionError"
 
-# The parameters by which a kernel reports a failure. A launch fills them in: one
-# argument of the type "record".
+# The parameters with which a kernel reports a failure. A launch fills them in from one argument of
+# the type "record".
 RECORD = (
     Parameter("ob_failures", "ob_record", is_pointer=True, is_written=True),
     Parameter("ob_ticket", "ob_u64"),
@@ -58,7 +58,7 @@ _WRAPPED = re.compile(r"^\((?P<is_negative>\w+) \? (?P<wrapped>\w+) : (?P<given>
 
 
 def index_given(index: sympy.Expr, texts: Mapping[str, str]) -> str | None:
-    """Return the text of an index before a negative value was wrapped around; None if it was not wrapped.
+    """Return the text of an index before negative values were wrapped, or None if they were not.
 
     `texts` maps variables to their texts. Inductor passes the wrapped index, but errors report the user's value.
     """
@@ -69,7 +69,7 @@ def index_given(index: sympy.Expr, texts: Mapping[str, str]) -> str | None:
 
 
 def is_never_zero(divisor: str, texts: Mapping[str, str]) -> bool:
-    """Return True if the text of an integer is a number other than 0, or a maximum with a number above 0.
+    """Return True if an integer's text is a nonzero number, or a maximum with a number above 0.
 
     `texts` maps variables to their texts.
     """
@@ -82,7 +82,7 @@ def is_never_zero(divisor: str, texts: Mapping[str, str]) -> bool:
 
 
 def operator_of(node: Any) -> str:
-    """Return the operator whose check a scheduled node makes. Of fused operators, return those that check something."""
+    """Return the operator responsible for a node's check. Of fused operators, return those that check something."""
     origins = [one for one in node.node.get_origins() if one.op == "call_function"]
     operators = [one.meta.get("original_aten") or one.target for one in origins]
     names = sorted({one._schema.name for one in operators if isinstance(one, torch._ops.OpOverload)})
@@ -91,9 +91,9 @@ def operator_of(node: Any) -> str:
 
 
 def of_operator(check: str, operator: str, dimensions: int) -> str:
-    """Return a check of a kernel that is the whole of an eager operator ("aten::gather"), under the operator's name.
+    """Return a check with the name of the eager operator that the kernel implements, such as "aten::gather".
 
-    The lowering consists of other operators, whose names and errors are unknown to the caller. `dimensions` is the
+    The lowering consists of other operators, whose names and errors mean nothing to the caller. `dimensions` is the
     number of dimensions of the operator's first tensor.
     """
     kind, _, _ = check.partition(" ")

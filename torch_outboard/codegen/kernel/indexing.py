@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Print sizes and indices (SymPy expressions) as C integers of 64 bits, or narrower if all values fit."""
+"""Printing sizes and indices (SymPy expressions) as 64-bit C integers, or narrower if all values fit."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _DIVISIONS = ("FloorDiv", "ModularIndexing", "PythonMod", "Mod")
 
 
 class IndexPrinter(ExprPrinter):
-    """A printer of index expressions. Indices count elements, so a division needs no sign wherever SymPy can prove it.
+    """A printer of index expressions. Indices count elements, so divisions are unsigned where SymPy proves it safe.
 
-    Expressions of the kernel's `sizes` alone get a name, which all elements share. Compilers otherwise keep much of
-    them inside the loops, since a division must not move out of a branch. `named` maps such an expression's text to its
-    name.
+    Expressions that use only the kernel's `sizes` get a name, which all elements share. Otherwise compilers keep much
+    of them inside the loops, because a division must not move out of a branch. `named` maps such an expression's text
+    to its name.
     """
 
     def __init__(self, suffixes: Suffixes) -> None:
@@ -46,7 +46,7 @@ class IndexPrinter(ExprPrinter):
     def _print_Symbol(self, expr: sympy.Symbol) -> str:
         if not symbol_is_type(expr, SymT.TMP):
             return str(expr.name)
-        # A variable of the kernel. If it is narrow, a multiplication by a stride could overflow.
+        # A variable of the kernel. If it were narrow, multiplying it by a stride could overflow.
         return f"((ob_i64){getattr(V.kernel, 'bounded', {}).get(expr.name, expr.name)})"
 
     def _print_Integer(self, expr: sympy.Integer) -> str:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """One kernel: the body that Inductor's scheduling drives, and its text in a dialect.
 
-The kernel's mapping (codegen/mapping/) distributes elements over items, and writes the loops around what the kernel
-gathers. All statements of a body are in a single buffer, in the order of Inductor's requests, since loads may depend on
-computed values.
+The kernel's mapping (codegen/mapping/) distributes elements over items, and writes the loops around the statements that
+the kernel collects. All statements of a body are in a single buffer, in the order in which Inductor requests them,
+because loads may depend on computed values.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class TypedCSE(CSE[Any, Any]):
     def scoped_copy(self) -> TypedCSE:
         copy: TypedCSE = super().scoped_copy()
         copy.texts = dict(self.texts)
-        # Values that earlier loops have stored are read from memory within the
-        # scope too, so those stores stay.
+        # Within the scope, values stored by earlier loops are read from memory, so keep their
+        # stores.
         copy.invalidated_stores = self.invalidated_stores
         return copy
 
@@ -57,7 +57,7 @@ class TypedCSE(CSE[Any, Any]):
         dtype = options.get("dtype")
         known, bounds = self.try_get(expr) if isinstance(expr, str) else None, options.get("bounds")
         if known is not None and bounds is not None and bounds.is_singleton() and known.bounds.is_singleton():
-            options["bounds"] = known.bounds  # two numbers may be one in the type
+            options["bounds"] = known.bounds  # the type may round two bounds to the same number
         self.prefix = f"const {COMPUTE_TYPES[dtype]} " if isinstance(dtype, torch.dtype) else ""
         variable = super().generate(buffer, expr, **options)
         if isinstance(expr, str):
@@ -66,7 +66,7 @@ class TypedCSE(CSE[Any, Any]):
 
 
 class SimtKernel(CheckingKernel):
-    """A kernel in the dialect of the class."""
+    """A kernel in the class's dialect."""
 
     overrides = SimtOverrides
     suffix = ";"
@@ -78,12 +78,12 @@ class SimtKernel(CheckingKernel):
         self.printer = IndexPrinter(self.dialect.suffixes)
         self.loads = self.stores = self.compute = IndentedBuffer()
         self.before = IndentedBuffer()  # before the loop: declarations of accumulators
-        self.after = IndentedBuffer()  # after the loop: joining of lanes, results, their stores
+        self.after = IndentedBuffer()  # after the loop: combining of lanes, results, their stores
         self.is_sequential = False  # whether the next loop must run in order, in one lane
         self._kept: OrderedSet[CSEVariable] = OrderedSet()
         self._numbers = itertools.count()
         self.lanes_name = f"lanes{next(self._numbers)}"
-        self._mask = ""  # of the elements that are loaded, if a load is no branch
+        self._mask = ""  # condition of the elements to load, if a load needs no branch
         self._needs_branch = False
         self.mapping = self.choose_mapping()
 
@@ -101,12 +101,12 @@ class SimtKernel(CheckingKernel):
     kexpr = sexpr
 
     def narrow(self, size: sympy.Expr) -> str:
-        """Return a size in the type of the kernel's indices, which no part of a dimension exceeds."""
+        """Return a size in the type of the kernel's indices, which holds any part of a dimension."""
         text = self.sexpr(self.rename_indexing(size))
         return text if isinstance(size, sympy.Integer) else f"({self.index_dtype})({text})"
 
     def quotient(self, entry: Any) -> str:
-        """Return an index that is a part of its tree's index. It is not negative."""
+        """Return an index that is part of its tree's index. It is never negative."""
         if not isinstance(entry.expr, FloorDiv | ModularIndexing):
             return self.sexpr(self.rename_indexing(entry.expr))
         text, (_, divisor, *modulus) = f"{entry.root.prefix}index", entry.expr.args
@@ -117,7 +117,7 @@ class SimtKernel(CheckingKernel):
     # Types.
 
     def check_dtype(self, dtype: torch.dtype) -> None:
-        """Raise NotImplementedError for a type that the dialect does not have."""
+        """Raise NotImplementedError for a type that the dialect does not support."""
         if not self.dialect.supports(dtype):
             raise NotImplementedError(f"the dialect {self.dialect.name!r} has no {dtype}")
 
@@ -179,7 +179,7 @@ class SimtKernel(CheckingKernel):
             self.inside_reduction, self.compute = is_inside, compute
 
     def masked(self, mask: Any, body: Callable[[], Any], other: Any) -> Any:
-        """Emit `body`, which may load, for items whose mask is true."""
+        """Emit `body`, which may load, only for items whose mask is true."""
         lines, is_parallel = IndentedBuffer(), self.mapping.is_parallel
         outside, self.bounded = self.bounded, dict(self.bounded)
         outer, self._mask = self._mask, " && ".join(filter(None, (self._mask, str(mask)))) if is_parallel else ""
@@ -191,8 +191,8 @@ class SimtKernel(CheckingKernel):
         self.bounded, self._mask = outside, outer
         variable = self.cse.newvar(dtype=dtype, shape=())
         if is_parallel and not self._needs_branch and not _BRANCHES.search(lines.getvalue()):
-            # Loads without a branch can be in flight together. They read the
-            # first element if the mask is false.
+            # Loads without a branch can be in flight together. If the mask is false, they read the
+            # first element.
             self._needs_branch = needed_branch
             self.compute.splice(lines)
             kind = COMPUTE_TYPES[dtype]
@@ -232,7 +232,7 @@ class SimtKernel(CheckingKernel):
         return f"{self._trees(True)[0].prefix}index"
 
     def row_size(self) -> int:
-        """Return the number of elements of a row. Raise NotImplementedError if the number is symbolic."""
+        """Return the number of elements in a row. Raise NotImplementedError if the number is symbolic."""
         size = self._trees(True)[0].numel
         if not isinstance(size, sympy.Integer):
             raise NotImplementedError("the code generator 'simt' can't sort rows of symbolic size")
@@ -242,20 +242,20 @@ class SimtKernel(CheckingKernel):
         return f"{name}{next(self._numbers)}"
 
     def accumulator(self, dtype: torch.dtype, start: str) -> str:
-        """Declare an accumulator with an element a lane, and return its name."""
+        """Declare an accumulator with one element per lane, and return its name."""
         name = self.fresh_name("acc")
         self.before.writeline(f"{COMPUTE_TYPES[dtype]} {name}[{self.lanes_name}];")
         self.before.writeline(f"for (int lane = 0; lane < {self.lanes_name}; ++lane) {name}[lane] = {start};")
         return name
 
     def carried(self, dtype: torch.dtype) -> Any:
-        """Declare a variable that lives from one element of the row to the next."""
+        """Declare a variable that persists from one element of the row to the next."""
         variable = self.cse.newvar(dtype=dtype, shape=())
         self.before.writeline(f"{COMPUTE_TYPES[dtype]} {variable} = {literal(0, dtype)};")
         return variable
 
     def join_lanes(self, arrays: list[tuple[str, torch.dtype]], lines: Callable[[str, str], list[str]]) -> None:
-        """Emit the join of the accumulators' lanes after the loop. `lines` returns the join of lane b into lane a."""
+        """Emit the code that combines the accumulators' lanes after the loop. `lines` combines lane b into lane a."""
         self.mapping.join_lanes(arrays, lines)
 
     def result(self, dtype: torch.dtype, array: str, kept: torch.dtype) -> Any:
@@ -298,17 +298,17 @@ class SimtKernel(CheckingKernel):
         self.lanes_name = f"lanes{next(self._numbers)}"
 
     def forget(self, loops: list[Any]) -> None:
-        """Drop the values computed in loops, except the loops' results. Later code computes them again if needed."""
+        """Drop the values computed in loops, except the loops' results. Later code recomputes them if needed."""
         self.cse.invalidate(self._kept)
         for tree in loops:
             tree.cache_clear()
 
     def keep_stored(self) -> None:
-        """Keep the stored variables beyond the next loop, which then does not read them from memory."""
+        """Keep the stored variables past the next loop, which then does not read them from memory."""
         self._kept.update(self.cse.store_cache.values())
 
     def parameters(self) -> Iterator[tuple[Parameter, str, Any]]:
-        """Yield each parameter, the letter of a launch and the wrapper's value."""
+        """Yield each parameter, its letter in a launch, and the wrapper's value."""
         arguments: tuple[Any, ...] = self.args.python_argdefs()
         names, given, kinds, _ = arguments
         written = {inner for inner in self.args.output_buffers.values() if isinstance(inner, str)}
@@ -319,7 +319,7 @@ class SimtKernel(CheckingKernel):
                 yield Parameter(name, "ob_i64"), "i", value
                 continue
             is_written = name in written
-            # A mutated buffer may also be an input.
+            # A mutated buffer may also be an input, and then has two parameters.
             is_alone = given.count(value) == 1
             parameter = Parameter(name, STORAGE_TYPES[kind.dtype], True, is_written, is_alone)
             yield parameter, "w" if is_written else "r", value
@@ -333,7 +333,7 @@ class SimtKernel(CheckingKernel):
         return tuple(kinds[letter] for _, letter, _ in self.parameters())
 
     def items(self) -> str:
-        """Return the number of items as an expression of the kernel's parameters."""
+        """Return the number of items as an expression in the kernel's parameters."""
         return " * ".join(self.mapping.count(tree, size) for tree, size in self._sizes()) or "1"
 
     def items_formula(self) -> str:
@@ -346,7 +346,7 @@ class SimtKernel(CheckingKernel):
         return " ".join([words[0], *(f"{word} mul" for word in words[1:])])
 
     def geometry(self) -> tuple[str, str]:
-        """Return the number of groups, as a formula of a launch, and the items of a group."""
+        """Return the number of groups, as a launch formula, and the number of items per group."""
         taken, items = self.mapping.launch()
         return f"{self.items_formula()} {taken} ceildiv", str(items)
 
@@ -359,7 +359,7 @@ class SimtKernel(CheckingKernel):
         self.codegen_body()
         trees = sorted(
             self._trees(False), key=lambda tree: "xyz".index(tree.prefix)
-        )  # the first is contiguous in memory
+        )  # the first dimension is contiguous in memory
         self.mapping.prepare(trees)
         code = IndentedBuffer()
         parameters = [*(one for one, *_ in self.parameters()), *(RECORD if self.checks else ())]
@@ -393,7 +393,7 @@ class SimtKernel(CheckingKernel):
             value if isinstance(value, str) else V.graph.sizevars.simplify(value) for *_, value in self.parameters()
         ]
         arguments = [value if isinstance(value, str) else self.pexpr(value) for value in values]
-        # Wrappers that compute with sizes take them as expressions.
+        # Wrappers that compute with sizes need them as expressions.
         raw = {"raw_args": values} if getattr(wrapper, "takes_expressions", False) else {}
         device = V.graph.get_current_device_or_throw()
         wrapper.generate_kernel_call(name, arguments, arg_types=list(self.types()), triton=False, device=device, **raw)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Inductor's operations on single values, printed as C.
 
-Every variable has a type, and each operation writes the types of its operands, since C promotes types differently from
-PyTorch. The results of an operation match PyTorch's CPU kernels, above all for NaN, signed zeros and overflow.
+Every variable has a type, and each operation casts its operands explicitly, because C promotes types differently from
+PyTorch. Results match PyTorch's CPU kernels, including NaN, signed zeros and overflow.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ special_functions = tuple(_SPECIAL.split())
 
 
 def _result(name: str, *args: Any) -> torch.dtype:
-    # A single shared object, which can't be created before Inductor's lowerings are imported.
+    # A single shared object, which cannot be created before Inductor's lowerings are imported.
     dtype: torch.dtype = getattr(DtypePropagationOpsHandler(), name)(*args)
     return torch.float32 if dtype in NARROW else dtype
 
@@ -53,7 +53,7 @@ def _library(name: str, dtype: torch.dtype | None = None) -> str:
 
 
 def _of_library(name: str, function: str | None = None) -> Callable[..., str]:
-    """Return an operation that calls a function of C's library. All operands are cast to the type of the result."""
+    """Return an operation that calls a C library function. All operands are cast to the result's type."""
 
     def call(*args: Any) -> str:
         dtype = _result(name, *args)
@@ -75,7 +75,7 @@ def _of_prelude(name: str, helper: str | None = None) -> Callable[..., str]:
 
 
 def _of_kind(name: str, function: str, helper: str) -> Callable[..., str]:
-    """Return an operation that calls a function of C's library for floating point, and a helper for integers."""
+    """Return an operation that calls a C library function for floating point, and a helper for integers."""
 
     def call(*args: Any) -> str:
         dtype = _result(name, *args)
@@ -86,7 +86,7 @@ def _of_kind(name: str, function: str, helper: str) -> Callable[..., str]:
 
 
 def _of_division(name: str, helper: str, of_floating: Callable[[str, str], str] | None = None) -> Callable[..., str]:
-    """Return a division or its remainder: a helper, which checks integers for zero, or `of_floating` for floats."""
+    """Return a division or remainder: `of_floating` for floats, else a helper, which checks integers for zero."""
 
     def call(a: Any, b: Any) -> str:
         dtype = _result(name, a, b)
@@ -146,7 +146,7 @@ def _to_int(function: str) -> Callable[..., str]:
 
 
 class SimtOverrides(OpOverrides):
-    """Inductor's operations as C. An operation that is missing here raises NotImplementedError with its name."""
+    """Inductor's operations in C. An operation missing here raises NotImplementedError with its name."""
 
     @staticmethod
     def constant(value: Any, dtype: torch.dtype) -> str:
@@ -181,7 +181,7 @@ class SimtOverrides(OpOverrides):
     def index_expr(expr: sympy.Expr, dtype: torch.dtype) -> Any:
         kernel = V.kernel
         text = kernel.index_to_str(kernel.prepare_indexing(expr))
-        # Sizes also occur in fractions: 1 / N in the gradient of a mean.
+        # Sizes also occur in fractions, such as 1 / N in the gradient of a mean.
         kind, known = ("ob_i64", torch.int64) if expr.is_integer else ("ob_real", kernel.dialect.real)
         variable = kernel.cse.generate(
             kernel.compute, f"({kind})({text})", bounds=get_bounds_index_expr(expr), dtype=known, shape=()

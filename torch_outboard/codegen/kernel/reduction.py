@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reductions of a row by one item, in several independent accumulators that are joined after the loop.
+"""Reductions of a row by one item, in several independent accumulators that are combined after the loop.
 
-Each accumulator is an array with an element a lane. A loop over the lanes inside the loop over the row lets compilers
-vectorize without changing the order of additions. Each lane sums a part of the row, so the result is more accurate than
-with a single accumulator.
+Each accumulator is an array with one element per lane. Inside the loop over the row, a loop over the lanes lets
+compilers vectorize without changing the order of additions. Each lane sums a part of the row, which is more accurate
+than a single accumulator.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ __all__ = ["RowBody", "accumulated_in", "joiner", "reduce", "scan", "sort", "sta
 
 
 class RowBody(Protocol):
-    """What reductions use of a kernel."""
+    """The parts of a kernel that reductions use."""
 
     cse: Any
     before: IndentedBuffer  # before the loop over the row
     compute: IndentedBuffer  # in the loop
     after: IndentedBuffer  # after the loop
-    is_sequential: bool  # whether the loop must run in order, in one lane
+    is_sequential: bool  # the loop must run in order, in one lane
 
     def row_index(self) -> str:
         """Return the number of the element in its row."""
 
     def row_size(self) -> int:
-        """Return the number of elements of a row. Raise NotImplementedError if the number is symbolic."""
+        """Return the number of elements in a row. Raise NotImplementedError if the number is symbolic."""
 
     def fresh_name(self, name: str) -> str:
         """Return a name that the kernel has not used."""
@@ -43,19 +43,19 @@ class RowBody(Protocol):
         """Redirect statements to another buffer."""
 
     def accumulator(self, dtype: torch.dtype, start: str) -> str:
-        """Declare an accumulator with an element a lane, and return its name."""
+        """Declare an accumulator with one element per lane, and return its name."""
 
     def carried(self, dtype: torch.dtype) -> Any:
-        """Declare a variable that lives from one element of the row to the next."""
+        """Declare a variable that persists from one element of the row to the next."""
 
     def join_lanes(self, arrays: list[tuple[str, torch.dtype]], lines: Callable[[str, str], list[str]]) -> None:
-        """Emit the join of the accumulators' lanes after the loop. `lines` returns the join of lane b into lane a."""
+        """Emit the code that combines the accumulators' lanes after the loop. `lines` combines lane b into lane a."""
 
     def result(self, dtype: torch.dtype, array: str, kept: torch.dtype) -> Any:
         """Declare the variable of a reduction's result, available after the loop, from an accumulator's lanes."""
 
     def codegen_body(self) -> None:
-        """Write the loop so far, so that statements after it begin a new part."""
+        """Write the loop so far, so that later statements begin a new part."""
 
 
 _LIMITS = {
@@ -84,7 +84,7 @@ def reduce(kernel: RowBody, dtype: torch.dtype, source: torch.dtype, kind: str, 
 
 
 def _simple(kernel: RowBody, dtype: torch.dtype, source: torch.dtype, kind: str, value: Any) -> Any:
-    # A sum of bools counts them. For other integers, the result's type decides the signedness.
+    # A sum of bools counts them. For other integers, the result's type determines the signedness.
     kept = accumulated_in(source if kind in ("max", "min", "fmax") else dtype)
     if kind == "any":
         kept = torch.bool
@@ -107,7 +107,7 @@ def start_of(kind: str, kept: torch.dtype) -> Any:
 
 
 def joiner(kind: str, kept: torch.dtype) -> Callable[[str, str], str]:
-    """Return a function that writes the join of two accumulators as an expression."""
+    """Return a function that combines two accumulators, as an expression."""
     name = suffix(kept)
     if kind == "any":
         return lambda a, b: f"{a} || {b}"
@@ -124,7 +124,7 @@ def joiner(kind: str, kept: torch.dtype) -> Callable[[str, str], str]:
 
 
 def _place(kernel: RowBody, dtype: torch.dtype, source: torch.dtype, kind: str, value: Any) -> Any:
-    """Emit the index of the greatest or least element: of equal elements the first, of several NaNs the first."""
+    """Emit the index of the greatest or least element: the first of equal elements, and the first of several NaNs."""
     kept = accumulated_in(source)
     if kept == torch.bool:
         kept = torch.int64
@@ -175,8 +175,8 @@ def _welford(kernel: RowBody, dtype: torch.dtype, source: torch.dtype, kind: str
                 "{",
                 f"  const {number} ob_value = {cast(value, kept)};",
                 f"  const {number} ob_delta = ob_value - {mean}[lane];",
-                # All lanes of a turn have the same numbers. This form shows that to
-                # the compiler. A division is slow.
+                # All lanes of a turn have the same count, and this form shows that to the compiler.
+                # A division is slow.
                 f"  {mean}[lane] += ob_delta * (1 / ({number})(turn + 1));",
                 f"  {square}[lane] += ob_delta * (ob_value - {mean}[lane]);",
                 f"  {weight}[lane] = ({number})(turn + 1);",
@@ -209,7 +209,7 @@ _KINDS: dict[str, Callable[..., Any]] = {
 
 
 def scan(kernel: RowBody, dtypes: tuple[torch.dtype, ...], combine: Callable[..., Any], values: Any) -> Any:
-    """Emit a scan: each element of the row, in order, is combined with the result of the elements before it."""
+    """Emit a scan: combine each element of the row, in order, with the result for the elements before it."""
     kernel.is_sequential = True
     kinds = [torch.float32 if dtype in NARROW else dtype for dtype in dtypes]
     new = [
@@ -239,7 +239,7 @@ def scan(kernel: RowBody, dtypes: tuple[torch.dtype, ...], combine: Callable[...
 
 
 def sort(kernel: RowBody, dtypes: tuple[torch.dtype, ...], values: Any, descending: bool) -> Any:
-    """Emit a stable sort of the row by its first value: a loop that gathers the row, then the sort.
+    """Emit a stable sort of the row by its first value: a loop that collects the row, then the sort.
 
     An item sorts its row in private arrays. Inductor requests sorts for rows of at most 512 elements.
     """

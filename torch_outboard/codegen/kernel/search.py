@@ -16,7 +16,7 @@ __all__ = ["SearchBody", "bucketize"]
 
 
 class SearchBody(Protocol):
-    """What a search uses of a kernel."""
+    """The parts of a kernel that a search uses."""
 
     args: Any
     cse: Any
@@ -50,7 +50,7 @@ def bucketize(
     result = kernel.cse.newvar(dtype=indexing_dtype, shape=())
     common = torch.promote_types(dtype, values.dtype)
     kind = COMPUTE_TYPES[common]
-    # A NaN sorts after all boundaries: no comparison with it holds.
+    # A NaN sorts after all boundaries, because every comparison with it is false.
     kernel.compute.writelines(
         [
             f"{COMPUTE_TYPES[indexing_dtype]} {result} = 0;",

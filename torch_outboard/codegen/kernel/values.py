@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Operands of a kernel's operations as text: constants, variables, and their conversion from one type to another."""
+"""Operands of a kernel's operations as text: constants, variables, and conversions between types."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["cast", "literal", "plain", "suffix", "type_of"]
 
 
 def suffix(dtype: torch.dtype) -> str:
-    """Return the suffix of helpers for variables of this type."""
+    """Return the suffix of helpers for variables of a type."""
     return "f32" if dtype in NARROW else SUFFIXES[dtype]
 
 
 def literal(value: Any, dtype: torch.dtype) -> str:
-    """Return a number as a constant of a type, in the dialect of the kernel that is written."""
+    """Return a number as a typed constant, in the current kernel's dialect."""
     return V.kernel.dialect.literal(value, dtype)  # type: ignore[no-any-return]
 
 
 def plain(x: Any) -> Any:
-    """Return the operand inside Inductor's wrapper of values."""
+    """Return the operand inside Inductor's value wrapper."""
     return x.value if isinstance(x, OpsValue) else x
 
 
@@ -51,8 +51,8 @@ def cast(x: Any, dtype: torch.dtype) -> str:
     if dtype == torch.bool:
         return f"({x} != 0)"
     kind = COMPUTE_TYPES[dtype]
-    # C doesn't define the conversion of negative numbers to unsigned types, nor of numbers too
-    # large for a narrow type. This one does what c10::convert does.
+    # C leaves conversions of negative numbers to unsigned types, and of numbers too large for a
+    # narrow type, undefined. This conversion matches c10::convert.
     if given.is_floating_point and not dtype.is_floating_point and dtype not in (torch.int32, torch.int64):
         return f"(({kind})(ob_i64){x})"
     return f"(({kind}){x})"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The choice of a kernel's mapping: by the machine, by what the kernel reduces, and by how it reads memory."""
+"""The choice of a kernel's mapping, based on the machine, the kernel's reductions, and its memory accesses."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from torch_outboard.codegen.mapping.spread import Spread
 
 __all__ = ["choose_mapping"]
 
-# A row of no more elements belongs to a single item.
+# A row with at most this many elements belongs to a single item.
 _SHORT = 16
-# Bytes of the group's memory that an item has in the largest reduction of several results.
+# Bytes of group memory per item in the largest reduction with several results.
 _SHARED = 64
 
 
 def choose_mapping(kernel: Body) -> Mapping:
-    """Return the mapping of a kernel whose nodes are known and whose body is still empty."""
+    """Return the mapping for a kernel whose nodes are known and whose body is still empty."""
     device = V.graph.get_current_device_or_throw()
     is_parallel, room = cooperates(kernel.dialect, device), room_of(kernel.dialect, device)
     items = min(kernel.dialect.group, room.items)
     if not kernel.features.is_reduction():
         if is_parallel:
             return Spread(kernel, is_parallel, room.items)
-        # Functions of the host's C++ already loop over their items.
+        # Functions in the host's C++ already loop over their items.
         is_run = not kernel.dialect.runs_on_host and is_cpu(device)
         return Run(kernel, is_parallel) if is_run else Item(kernel, is_parallel, items)
     nodes = kernel.features.reduction_nodes()
-    # Scans and sorts go through a row in order, and have their own variables for it.
+    # Scans and sorts process a row in order, and have their own variables for it.
     if any(isinstance(node.node.data, (ir.Scan, ir.Sort)) for node in nodes):
         return Item(kernel, is_parallel, items)
     if is_parallel and (shape := _shape_of_group(kernel, nodes, room.items_with(_SHARED))) is not None:
@@ -50,7 +50,7 @@ def choose_mapping(kernel: Body) -> Mapping:
 
 
 def _shape_of_group(kernel: Body, nodes: list[Any], items: int) -> Shape | None:
-    """Return how groups of `items` share the rows of a kernel; None if each item has its own row."""
+    """Return how groups of `items` share the rows of a kernel, or None if each row belongs to one item."""
     trees = [tree for tree in kernel.range_trees if tree.is_reduction]
     columns = [tree.numel for tree in kernel.range_trees if tree.prefix == "x"]
     if len(trees) != 1:
@@ -60,7 +60,8 @@ def _shape_of_group(kernel: Body, nodes: list[Any], items: int) -> Shape | None:
         return None
     has_columns = all(map(reads_columns, nodes))
     if has_columns:
-        # An eighth of a group's columns at most, so that several items share each of them.
+        # Use at most an eighth of a group's items as columns, so that several items share each
+        # column.
         most = min(COLUMNS_OF_GROUP, max(items // 8, 1))
         across = min(most, _power_of_two(_hint(columns[0]))) if columns else 1
         along = items // across

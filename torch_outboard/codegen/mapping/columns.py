@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reductions of columns on a CPU: an item has several neighbouring columns, so that it reads whole cache lines.
+"""Column reductions on a CPU: an item reduces several neighbouring columns, so that it reads whole cache lines.
 
-On a GPU, neighbouring items run in parallel and read a cache line together. A CPU runs them one after the other. An
-item with a single column would fetch a line for each of its elements, and so would the next item. So each part of the
-kernel's body is a loop over the item's columns, inside the loop over the rows. Values that one part computes and a
-later part reads are kept in arrays with an element a column, like accumulators.
+On a GPU, neighbouring items run in parallel and read a cache line together. A CPU runs them one after the other: with a
+single column, each item would fetch a cache line per element. Each part of the kernel's body is therefore a loop over
+the item's columns, inside the loop over the rows. Values that one part computes and a later part reads are kept in
+arrays with one element per column, like accumulators.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def reads_columns(node: Any) -> bool:
 
 
 class Columns(Item):
-    """Several neighbouring columns an item."""
+    """Several neighbouring columns per item."""
 
     lane: ClassVar[str] = "lane"
 
@@ -40,7 +40,7 @@ class Columns(Item):
         super().__init__(kernel, is_parallel, max(items // columns, 1))
         self.columns = columns
         self._of_column: list[str] = []  # declarations for each column
-        self._found: list[str] = []  # declarations for each column, for the code after this loop
+        self._found: list[str] = []  # declarations for each column, for the code after the loop
 
     def count(self, tree: Any, size: str) -> str:
         return f"(({size} + {self.columns - 1}) / {self.columns})" if tree.prefix == "x" else size
@@ -55,7 +55,7 @@ class Columns(Item):
             self._of_column.append(self.declaration(entry))
 
     def index_of(self, tree: Any, number: str) -> list[str]:
-        """Return the declaration of an item's index, or of its first column and its number of columns."""
+        """Return the declaration of an item's index, or of its first column and number of columns."""
         if tree.prefix != "x":
             return super().index_of(tree, number)
         index, count = self.kernel.index_dtype, self.columns

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Reductions by groups of items, for devices that run many items in parallel, such as GPUs.
 
-The items of a group share rows. If a row has `along` items, each item takes every along-th element of the row, in a few
-accumulators. The accumulators are joined first within the item, then through the group's memory, always in the same
-order. After the join, all items of the row have the result and continue with the row together. A single item
-stores a value with one element a row. It does so at the end of the kernel, after all items have read the memory that
-the store overwrites. A group processes several rows at once. If columns are reduced, these rows are neighbouring
-columns, so that items with neighbouring numbers read neighbouring memory.
+The items of a group share rows. If a row has `along` items, each item accumulates every along-th element of the row in
+a few accumulators. The accumulators are combined within the item, and then through the group's memory, in a fixed
+order. Afterwards all items of the row have the result and continue with the row together. A value with one element per
+row is stored by a single item, at the end of the kernel, after all items have read the memory that the store
+overwrites. A group processes several rows at once. If columns are reduced, these rows are neighbouring columns, so that
+items with neighbouring numbers read neighbouring memory.
 
-Every item of a group reaches each barrier, so no item returns early: an item without a row has a row of no elements.
+Every item of a group must reach each barrier, so no item returns early: an item without a row gets an empty row.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Group", "Shape"]
 class Shape:
     """The distribution of rows in a group: `across` rows, each shared by `along` items.
 
-    If `is_across_first` is true, items with neighbouring numbers have neighbouring rows. Otherwise they share a row.
+    If `is_across_first` is true, items with neighbouring numbers process neighbouring rows. Otherwise they share a row.
     """
 
     across: int
@@ -42,17 +42,17 @@ class Shape:
 
     @property
     def items(self) -> int:
-        """The number of items of a group."""
+        """The number of items in a group."""
         return self.across * self.along
 
     @property
     def step(self) -> int:
-        """The distance from an item to the next item of its row."""
+        """The distance between consecutive items of a row."""
         return self.across if self.is_across_first else 1
 
     @property
     def elements(self) -> int:
-        """The number of elements of a row that one turn of the loop takes."""
+        """The number of elements of a row per turn of the loop."""
         return self.along * self.lanes
 
 
@@ -65,13 +65,13 @@ class Group(Mapping):
         super().__init__(kernel, is_parallel)
         self.shape = shape
         self._shared: dict[str, torch.dtype] = {}  # memory of the group
-        self._stores = IndentedBuffer()  # by a single item of a row
+        self._stores = IndentedBuffer()  # by a single item per row
 
     def launch(self) -> tuple[int, int]:
         return self.shape.across, self.shape.items
 
     def head(self, total: str) -> list[str]:
-        """Return the declarations of an item's place in the group, and of its row's number."""
+        """Return the declarations of an item's position in the group and of its row's number."""
         shape = self.shape
         row, along = f"ob_item / {shape.along}", f"ob_item % {shape.along}"
         if shape.is_across_first:
@@ -97,7 +97,7 @@ class Group(Mapping):
             super().store(name, line, is_of_row=is_of_row)
 
     def write_end(self, code: IndentedBuffer) -> None:
-        """Write the stores of values that have one element a row."""
+        """Write the stores of values with one element per row."""
         code.writeline("OB_BARRIER;")
         code.writeline("if (ob_along == 0 && ob_is_inside) {")
         with code.indent():
@@ -107,17 +107,17 @@ class Group(Mapping):
     def write_part(self, loops: list[Any]) -> None:
         super().write_part(loops)
         if not loops:
-            # A row's stores run at the end of the kernel, so later loops
-            # read the variable and not memory.
+            # A row's stores run at the end of the kernel, so later loops must read the variable
+            # instead of memory.
             self.kernel.keep_stored()
 
     def lanes(self, loops: list[Any]) -> int:
         return self.shape.lanes
 
     def write_loops(self, loops: list[Any], lanes: int) -> None:
-        """Write the loops over an item's elements of its row: the lanes of whole turns, then the rest.
+        """Write the loops over an item's elements of its row: whole turns of all lanes, then the rest.
 
-        The loop counters are unsigned, since a step of the group may exceed the greatest index.
+        The loop counters are unsigned, because a step of the group may exceed the greatest index.
         """
         shape, body, index, prefix = self.shape, self.kernel.body, self.kernel.index_dtype, loops[0].prefix
         count = index.replace("ob_i", "ob_u")
@@ -140,10 +140,10 @@ class Group(Mapping):
         self._write_rest(prefix, whole)
 
     def _write_rest(self, prefix: str, whole: str) -> None:
-        """Write the loop over the elements after the whole turns."""
+        """Write the loop over the elements after the last whole turn."""
         shape, body, index = self.shape, self.kernel.body, self.kernel.index_dtype
         count = index.replace("ob_i", "ob_u")
-        # The number of lanes is a constant, so that accumulators stay in registers.
+        # The number of lanes is a constant; unrolling keeps accumulators in registers.
         body.writeline(self.kernel.dialect.unroll)
         body.writeline(f"for (int lane = 0; lane < {shape.lanes}; ++lane) {{")
         body.writeline(f"  const {count} {prefix}at = ({count}){whole} + lane * {shape.along} + ob_along;")
@@ -153,9 +153,9 @@ class Group(Mapping):
         body.writeline("}")
 
     def join_lanes(self, arrays: Iterable[tuple[str, torch.dtype]], lines: Callable[[str, str], list[str]]) -> None:
-        """Write the join of accumulators after the loop. Each item then has the row's result in the first lane.
+        """Combine the accumulators after the loop. Each item then has the row's result in the first lane.
 
-        A few items join the accumulators of all items, then every item joins the accumulators of these few.
+        A few items combine the accumulators of all items; then every item combines the results of these few.
         """
         shape, after = self.shape, self.kernel.after
         lanes = shape.lanes
@@ -184,7 +184,7 @@ class Group(Mapping):
         after.writeline("}")
 
     def _memory(self, dtype: torch.dtype, number: int) -> str:
-        """Return the name of the group's memory with an element an item, separate for each type and number."""
+        """Return the name of the group memory with one element per item; each type and number has its own."""
         name = f"ob_shared_{SUFFIXES[dtype]}_{number}"
         self._shared[name] = dtype
         return name

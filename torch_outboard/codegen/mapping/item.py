@@ -13,7 +13,7 @@ __all__ = ["Item"]
 
 
 class Item(Mapping):
-    """One element or row an item."""
+    """One element or row per item."""
 
     def __init__(self, kernel: Body, is_parallel: bool, items: int) -> None:
         super().__init__(kernel, is_parallel)

@@ -12,26 +12,26 @@ from torch_outboard.device.devices import get_device_properties
 
 __all__ = ["cooperates", "dynamic_memory", "is_cpu", "is_long", "room_of"]
 
-# The characters of a kernel that takes long to compile.
+# A kernel with this many characters takes long to compile.
 _LONG_TEXT = 8000
-# Of a multiprocessor's memory, bytes that it keeps for each group.
+# Bytes of its memory that a multiprocessor reserves for each group.
 _KEPT = 1024
 
 
 def is_cpu(device: torch.device) -> bool:
-    """Return True if a device is a CPU, on which items run one after the other and use vectors."""
+    """Return True if a device is a CPU, which runs items one after the other and has vectors."""
     return get_device_properties(device).machine == "cpu"
 
 
 def cooperates(dialect: Dialect, device: torch.device) -> bool:
-    """Return True if items of a group share work: with groups in the dialect, except on CPUs with known vectors."""
+    """Return True if items of a group share work: if the dialect has groups, except on CPUs with known vectors."""
     return dialect.has_groups and not (dialect.vectors and is_cpu(device))
 
 
 def dynamic_memory(dialect: Dialect, device: torch.device) -> int:
-    """Return the bytes of dynamic local memory that two groups on a multiprocessor can have each.
+    """Return the bytes of dynamic local memory per group if two groups share a multiprocessor.
 
-    0: the language has none, or the driver does not report how much there is.
+    Return 0 if the language has no dynamic memory, or the driver does not report its size.
     """
     if not dialect.dynamic:
         return 0
@@ -39,10 +39,10 @@ def dynamic_memory(dialect: Dialect, device: torch.device) -> int:
 
 
 def room_of(dialect: Dialect, device: torch.device) -> Room:
-    """Return what a group of items can have on a device."""
+    """Return the limits of a group of items on a device."""
     return Room.of(dialect, get_device_properties(device))
 
 
 def is_long(text: str) -> bool:
-    """Return True if a text, with the parts of the prelude that it uses, takes long to compile."""
+    """Return True if a text, including the parts of the prelude that it uses, takes long to compile."""
     return len(text) + weight_of(text) > _LONG_TEXT

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The interface of mappings, and what a mapping uses of its kernel.
+"""The interface of mappings, and the interface of kernels that mappings use.
 
-A kernel owns one mapping. Inductor's scheduling drives the kernel, which gathers statements in buffers. The mapping
-decides where these buffers go: which loops surround them, how an item finds its elements, where accumulators are joined
-and results stored, and how many items a launch has.
+A kernel owns one mapping. Inductor's scheduling drives the kernel, which collects statements in buffers. The mapping
+decides where these buffers go: which loops surround them, how an item finds its elements, where accumulators are
+combined and results stored, and how many items a launch has.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ __all__ = ["Body", "Mapping"]
 
 
 class Body(Protocol):
-    """What a mapping uses of its kernel.
+    """The parts of a kernel that its mapping uses.
 
     Attributes
     ----------
     body : IndentedBuffer
         The kernel's text so far.
     before, indexing_code, compute, after : IndentedBuffer
-        The statements of the part that is being gathered: before its loop over a row, in the loop, and after it.
+        The statements collected for the current part: before its loop over a row, in the loop, and after it.
     lanes_name : str
-        The name of the number of lanes in this part.
+        The name of the constant with the number of lanes in this part.
     is_sequential : bool
         True if the loop of this part must run in order, in one lane.
     """
@@ -61,13 +61,13 @@ class Body(Protocol):
         """Return a size in the type of the kernel's indices."""
 
     def quotient(self, entry: Any) -> str:
-        """Return an index that is a part of its tree's index."""
+        """Return an index that is part of its tree's index."""
 
     def forget(self, loops: list[Any]) -> None:
         """Drop the values computed in loops, except the loops' results."""
 
     def keep_stored(self) -> None:
-        """Keep the stored variables beyond the next loop, which then does not read them from memory."""
+        """Keep the stored variables past the next loop, which then does not read them from memory."""
 
 
 class Mapping(ABC):
@@ -80,9 +80,9 @@ class Mapping(ABC):
     is_guarded : bool
         True if an item without its own element continues, with `ob_is_inside` false, instead of returning early.
     leave : str
-        The statement by which an item leaves an element that has no valid index.
+        The statement with which an item skips an element that has no valid index.
     lane : str
-        The lane of an accumulator that has a row's result.
+        The lane of an accumulator that holds a row's result.
     """
 
     is_guarded: ClassVar[bool] = False
@@ -97,7 +97,7 @@ class Mapping(ABC):
 
     @abstractmethod
     def launch(self) -> tuple[int, int]:
-        """Return how many of the kernel's elements or rows a group takes, and how many items a group has."""
+        """Return how many of the kernel's elements or rows a group processes, and how many items it has."""
 
     def count(self, tree: Any, size: str) -> str:
         """Return the number of elements or rows along a dimension of this size, as an expression."""
@@ -118,11 +118,11 @@ class Mapping(ABC):
         return f"const {self.kernel.index_dtype} {entry.name} = {self.kernel.quotient(entry)};"
 
     def prepare(self, trees: list[Any]) -> None:  # noqa: B027  most mappings need nothing
-        """Prepare the head, before the kernel's parameters are known; `trees` are the dimensions, the densest first."""
+        """Prepare the head before the kernel's parameters are known; `trees` are the dimensions, the densest first."""
 
     @abstractmethod
     def head(self, total: str) -> list[str]:
-        """Return the lines by which an item finds the number of its element, `ob_number`, among `total`."""
+        """Return the lines with which an item finds the number of its element, `ob_number`, among `total`."""
 
     def indices(self, trees: list[Any]) -> list[str]:
         """Return the declarations of an item's indices, after the head."""
@@ -152,19 +152,19 @@ class Mapping(ABC):
     # The body.
 
     def store(self, name: str, line: str, *, is_of_row: bool) -> None:
-        """Write a store to a buffer; `is_of_row` is true if the value has one element a row."""
+        """Write a store to a buffer; `is_of_row` is true if the value has one element per row."""
         self.kernel.compute.writeline(DeferredLine(name, line))
 
     def write_part(self, loops: list[Any]) -> None:
-        """Write the statements that the kernel has gathered: a loop over rows and the code after it, or no loop."""
+        """Write the collected statements: a loop over rows and the code after it, or no loop."""
         kernel = self.kernel
         if not loops:
             for part in (kernel.before, kernel.indexing_code, kernel.compute, kernel.after):
                 kernel.body.splice(part)
             return
         lanes = self.lanes(loops)
-        # Deferred lines (stores that Inductor may still remove) can't be changed any more. So a
-        # name stands for the number of lanes.
+        # Deferred lines (stores that Inductor may still remove) cannot be changed later, so they
+        # refer to the number of lanes by name.
         kernel.body.writeline(kernel.dialect.constant(kernel.lanes_name, lanes))
         kernel.body.splice(kernel.before)
         self.write_loops(loops, lanes)
@@ -184,7 +184,7 @@ class Mapping(ABC):
         self.kernel.body.writeline("}" * len(loops))
 
     def open_loops(self, loops: list[Any]) -> str:
-        """Write the heads of loops over the elements of a row, one a turn, and return the number of the turn."""
+        """Write the heads of loops over a row, one element per turn, and return the number of the turn."""
         index = self.kernel.index_dtype
         for tree in loops:
             name = tree.prefix + "index"
@@ -203,7 +203,7 @@ class Mapping(ABC):
             kernel.body.splice(kernel.compute)
 
     def join_lanes(self, arrays: Iterable[tuple[str, torch.dtype]], lines: Callable[[str, str], list[str]]) -> None:
-        """Write the join of the accumulators' lanes after the loop. `lines` returns the join of lane b into lane a."""
+        """Combine the accumulators' lanes after the loop. `lines` returns the statements that combine b into a."""
         after = self.kernel.after
         after.writeline(f"for (int span = {self.kernel.lanes_name} / 2; span > 0; span /= 2)")
         after.writeline("  for (int lane = 0; lane < span; ++lane) {")
@@ -216,8 +216,8 @@ class Mapping(ABC):
     def vectors(self, count: int) -> list[str]:
         """Return the line that marks a loop over independent elements for vectorization, if the loop allows it.
 
-        `count` is the number of vectors a turn: one in a loop over lanes, which has no more. A long text gets no such
-        line, since it would take long to compile.
+        `count` is the number of vectors per turn: one in a loop over lanes. A long text gets no such line, because it
+        would take too long to compile.
         """
         kernel = self.kernel
         is_short = not is_long(kernel.body.getvalue() + kernel.compute.getvalue())

@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The sizes of shares: parts of a reduction with few results, columns of a CPU's item."""
+"""How work is divided: parts of a reduction with few results, and columns per item on a CPU."""
 
 from __future__ import annotations
 
 __all__ = ["COLUMNS_OF_GROUP", "MANY_ROWS", "columns_of_item", "parts_for_groups", "parts_of_reduction"]
 
-# A part has at least _LEAST_PART elements. There are no more parts than keep a large device busy.
+# A part has at least _LEAST_PART elements. There are only as many parts as keep a large device
+# busy.
 _LEAST_PART = 4096
 _MOST_ITEMS = 1024
-# Neighbouring columns of a group of items: the device reads 128 bytes of floats at once.
+# Neighbouring columns per group of items: the device reads 128 bytes of floats at once.
 COLUMNS_OF_GROUP = 32
 # The same limits for groups. A group has one row, or COLUMNS_OF_GROUP columns.
 _MOST_GROUPS = 1024
 _LEAST_ROW_OF_GROUP = 8192
 _LEAST_COLUMN_OF_GROUP = 128
-# So many rows already keep a large device's memory busy. Parts would add a launch, and tests for
-# the end of a row where sizes are symbols.
+# This many rows already keep a large device's memory busy. Parts would add a launch, and tests for
+# the end of a row if sizes are symbols.
 MANY_ROWS = 256
 
 
 def parts_of_reduction(row: int, rows: int) -> int:
-    """Return into how many parts each of `rows` rows of `row` elements is split. A second reduction joins the parts."""
+    """Return the number of parts into which each of `rows` rows is split. A second reduction combines the parts."""
     return _even(row, min(row // _LEAST_PART, _MOST_ITEMS // max(rows, 1)))
 
 
@@ -36,11 +37,11 @@ def parts_for_groups(row: int, rows: int, is_inner: bool) -> int:
 def _even(row: int, wanted: int) -> int:
     if wanted < 2:
         return 1
-    # Parts of the same size need no masks.
+    # Parts of equal size need no masks.
     even = (parts for parts in range(wanted, wanted // 2, -1) if row % parts == 0)
     return next(even, wanted)
 
 
 def columns_of_item(columns: int) -> int:
-    """Return how many neighbouring columns an item of a CPU has: several cache lines, one if there are few columns."""
+    """Return the number of neighbouring columns per item on a CPU: several cache lines, or one for few columns."""
     return 64 if columns >= 1024 else 16

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Loops over neighbouring elements on a CPU, which the CPU's compiler vectorizes.
 
-A CPU runs items one after the other. A runtime can vectorize across neighbouring items, but an early return prevents
-it, and its vectors are narrower than the CPU's. So an item has a run of neighbouring elements, in a loop marked for
-vectorization (OB_VECTORS of a dialect's header). In a reduction, the loop over the lanes is marked, and so is a loop
-over a row of independent elements.
+A CPU runs items one after the other. A runtime can vectorize across neighbouring items, but early returns prevent this,
+and its vectors are narrower than the CPU's. An item therefore processes a run of neighbouring elements, in a loop
+marked for vectorization (OB_VECTORS in a dialect's header). In a reduction, the loop over the lanes is marked, and so
+is a loop over a row of independent elements.
 
-If elements have several indices, a run is processed row by row. The divisions of an index then run once a row, and the
+If elements have several indices, a run is processed row by row. Divisions of an index then run once per row, and the
 loop counts along the row.
 """
 
@@ -23,16 +23,16 @@ from torch_outboard.codegen.mapping.mapping import Body, Mapping
 
 __all__ = ["ELEMENTS", "Run"]
 
-# Elements of a run: few enough to share small tensors between cores, and
-# enough to pay for a group's launch.
+# Elements per run: few enough to spread small tensors over cores, and enough to outweigh the launch
+# of a group.
 ELEMENTS = 1024
-# A shorter row isn't worth its own loop: compilers replace the division by a
-# constant with a multiplication.
+# A shorter row is not worth its own loop: compilers turn the division by a constant into a
+# multiplication.
 _SHORT = 64
 
 
 class Run(Mapping):
-    """A run of neighbouring elements an item, for kernels that reduce nothing."""
+    """A run of neighbouring elements per item, for kernels without reductions."""
 
     leave: ClassVar[str] = "continue;"
 
@@ -52,7 +52,7 @@ class Run(Mapping):
         self._entries.append(entry)
 
     def prepare(self, trees: list[Any]) -> None:
-        """Decide on the loops. All indices are known, and the kernel's parameters may still get sizes."""
+        """Choose the loops. All indices are known, and the kernel's parameters may still gain sizes."""
         self._trees = trees
         self._row = self._row_of_trees() if len(trees) > 1 else self._row_of_entries()
         if self._row is None:
@@ -92,7 +92,7 @@ class Run(Mapping):
         ]
 
     def indices(self, trees: list[Any]) -> list[str]:
-        return []  # the head has them, each in its loop
+        return []  # the head declares them, each in its loop
 
     def write_end(self, code: IndentedBuffer) -> None:
         code.writelines(["}"] if self._row is None else ["}", "}"])
@@ -102,7 +102,7 @@ class Run(Mapping):
         return size if _is_worth_a_loop(size) else None
 
     def _row_of_entries(self) -> sympy.Expr | None:
-        """Return a size that splits every index into a row's number and a place in the row, or None."""
+        """Return a size that splits every index into a row number and a position in the row, or None."""
         entries = [entry for entry in self._entries if isinstance(entry.expr, FloorDiv | ModularIndexing)]
         steps = [entry.length if entry.divisor == 1 else entry.divisor for entry in entries]
         for size in sorted(set(steps), key=lambda size: (_hint(size), str(size))):
@@ -144,7 +144,7 @@ def _hint(size: sympy.Expr) -> int:
 
 
 def _times(size: sympy.Expr, part: sympy.Expr) -> sympy.Expr | None:
-    """Return how many times a size contains another, if it is known to be a multiple of it; else None."""
+    """Return how often `part` fits in `size`, if `size` is known to be a multiple of `part`, else None."""
     sizes = V.graph.sizevars
     times = sizes.simplify(FloorDiv(size, part))
     return times if sizes.statically_known_equals(times * part, size) else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""An item computes several elements, to keep several loads in flight. Their distance is a group's number of items."""
+"""An item computes several elements, a group's number of items apart, to keep several loads in flight."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from torch_outboard.codegen.mapping.mapping import Body, Mapping
 
 __all__ = ["Spread"]
 
-# Elements of an item. A kernel with a long text has one element an item,
-# since it takes long to compile.
+# Elements per item. A kernel with a long text has one, because it takes long to compile.
 _PARTS = 4
 
 
 class Spread(Mapping):
-    """Several elements an item, far from each other, for kernels that reduce nothing."""
+    """Several distant elements per item, for kernels without reductions."""
 
     is_guarded: ClassVar[bool] = True
 
@@ -33,9 +32,9 @@ class Spread(Mapping):
         self._parts = 1 if is_long(self.kernel.body.getvalue()) else _PARTS
 
     def head(self, total: str) -> list[str]:
-        """Return the head of a loop over an item's elements. Beyond the last element, it computes the last one again.
+        """Return the head of a loop over an item's elements. Past the last element, it recomputes the last one.
 
-        Numbers are unsigned and have the width of the kernel's indices, since the last group's may exceed the range.
+        Numbers are unsigned and as wide as the kernel's indices, because the last group's may exceed the signed range.
         """
         index = self.kernel.index_dtype
         kind = index.replace("ob_i", "ob_u")

@@ -2,9 +2,9 @@
 """The helpers that kernels call. They come from the files of this folder; a kernel's text includes only those it needs.
 
 A file is a list of blocks, separated by blank lines. A block defines functions, tables or types. A block with a line
-such as `// family T, S: float, f32; double, f64` is a family, with one member for each of the types: in a member, these
-words replace `T`, and `S` at the end of a name. The last word is the member's suffix. Blocks use only blocks before
-them, in the order of the files.
+such as `// family T, S: float, f32; double, f64` is a family with one member per type: in the first member, `float`
+replaces `T`, and `f32` replaces `S` at the end of a name. The last word of a member is its suffix. Blocks use only
+earlier blocks, in the order of the files.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from pathlib import Path
 
 __all__ = ["needed_by", "prelude", "weight_of"]
 
-# In the order in which they use each other.
+# In dependency order.
 _FILES = (
     *("integer", "memory", "float", "elementary", "half", "float8", "random"),
     *("bessel", "gamma", "polynomial", "failure"),
 )
-# A helper, or a function of C's library, which a file of a dialect's own may have.
+# A helper, or a C library function, which a file named by a dialect may define.
 _NAME = re.compile(r"\bob_\w+|\bOB_LIB\((?P<function>\w+)\)")
 _DEFINITION = re.compile(r"OB_DEVICE \w+ (ob_\w+)\(|OB_TABLE \w+ (ob_\w+)\[|^OB_STRUCT\((ob_\w+)\)", re.MULTILINE)
-# The head of a family: its words, and the members, which may have their own lines.
+# The head of a family: its words, and its members, which may be on separate lines.
 _FAMILY = re.compile(r"^// family (?P<words>[\w, ]+):(?P<members>.*(?:\n//   .*)*)\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class _Block:
-    # By suffix: the text, and the names that it defines and uses. The suffix is
-    # "" if the block is not a family.
+    # By suffix: the text, and the names that it defines and uses. The suffix is "" if the block is
+    # not a family.
     texts: Mapping[str, str]
     defines: Mapping[str, frozenset[str]]
     uses: Mapping[str, frozenset[str]]
@@ -43,41 +43,41 @@ class _Block:
 
     @property
     def weight(self) -> int:
-        """Return how long the block takes to compile, in characters of a kernel."""
+        """The time to compile the block, measured in characters of a kernel."""
         text = next(iter(self.texts.values()))
         return len(text) if "" in self.texts else _LINE * (text.count("\n") + 1)
 
 
-# The weight of a line of a family, and of its head.
+# The weight of each line of a family, and of its head.
 _LINE = 116
 
 
 @functools.cache
 def prelude(library: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the texts of the prelude's files, and first of those that a dialect names (`Dialect.library`)."""
+    """Return the texts of the prelude's files, preceded by the files that a dialect names (`Dialect.library`)."""
     folder = Path(__file__).parent
     return tuple((folder / f"{name}.h").read_text(encoding="utf-8") for name in (*library, *_FILES))
 
 
 def needed_by(text: str, library: tuple[str, ...] = (), without: Container[str] = ()) -> list[str]:
-    """Return the blocks that a text needs, and the blocks that these need, without the families' members `without`."""
+    """Return the blocks that a text needs, directly or indirectly, leaving out the families' members `without`."""
     blocks, wanted = _blocks(library)[0], _wanted_by(text, library, without)
     return [blocks[number].written(frozenset(wanted[number])) for number in sorted(wanted)]
 
 
 def weight_of(text: str) -> int:
-    """Return how long the blocks that a text needs take to compile, in characters of a kernel."""
+    """Return the time to compile the blocks that a text needs, measured in characters of a kernel."""
     blocks = _blocks(())[0]
     return sum(blocks[number].weight for number in _wanted_by(text, (), ()))
 
 
 def _wanted_by(text: str, library: tuple[str, ...], without: Container[str]) -> dict[int, set[str]]:
-    """Return the needed blocks by their numbers, with the suffixes of the needed members."""
+    """Return the needed blocks by number, with the suffixes of the needed members."""
     blocks, places = _blocks(library)
     wanted: dict[int, set[str]] = {}
     left = _names(text)
     while left:
-        # None is a name of the dialect's header, or of the text's own; several are overloads.
+        # None: a name of the dialect's header or of the text itself. Several: overloads.
         for number, suffix in places.get(left.pop(), ()):
             if suffix not in without and suffix not in wanted.setdefault(number, set()):
                 wanted[number].add(suffix)
@@ -97,7 +97,7 @@ def _blocks(library: tuple[str, ...]) -> tuple[tuple[_Block, ...], Mapping[str, 
 
 
 def _names(text: str) -> list[str]:
-    """Return the helpers that a text calls, in its order."""
+    """Return the helpers that a text calls, in order."""
     return [f"ob_lib_{one['function']}" if one["function"] else one[0] for one in _NAME.finditer(text)]
 
 

@@ -5,7 +5,7 @@ Each set of sizes, and each set of addresses of static inputs, gets its own capt
 and the tensors that a forward pass has saved for its backward pass. Other inputs are copied into the capture's own
 memory. The first call with a new set runs as generated; the second call is captured.
 
-The results of a replay stay in the capture's memory, and the next replay overwrites them. So every result that the
-caller may keep is copied out. Tensors that only the backward pass reads stay in place. The holders of their memory are
-counted, and while there is one, the forward pass runs as generated.
+The results of a replay stay in the capture's memory, and the next replay overwrites them. Every result that the caller
+may keep is therefore copied out. Tensors that only the backward pass reads stay in place: the references to their
+memory are counted, and while there is one, the forward pass runs as generated.
 """

@@ -22,7 +22,7 @@ from torch_outboard.compile.capture.recording import Recording
 
 __all__ = ["CapturedFunction"]
 
-_MOST_CAPTURES = 32  # of one function: each has its own memory
+_MOST_CAPTURES = 32  # per function; each has its own memory
 _MOST_SEEN = 128  # sets that were seen once and are remembered
 
 _capturing = threading.Lock()
@@ -31,13 +31,13 @@ _capturing = threading.Lock()
 class CapturedFunction:
     """A compiled graph that is captured at its second call, and replayed from then on.
 
-    It takes a list of inputs, which it empties, as Inductor's functions do. Any thread may call it; concurrent calls
+    Like Inductor's functions, it takes a list of inputs and empties the list. Any thread may call it; concurrent calls
     run as generated. Replays on different streams wait for each other.
 
     Attributes
     ----------
     saved : int
-        How many of the last outputs only the backward graph reads. 0 until that graph exists.
+        The number of trailing outputs that only the backward graph reads; 0 until that graph exists.
     forward : CapturedFunction or None
         For a backward graph, the forward graph whose saved tensors it reads.
     """
@@ -87,12 +87,12 @@ class CapturedFunction:
             self._lock.release()
 
     def _generated(self, inputs: list[Any], why: str) -> Sequence[Any]:
-        """Run the generated code this once, without a replay."""
+        """Run the generated code this once, without a replay, and log why."""
         cudagraphs_log.debug("the %s graph %s runs as generated: %s", self._kind, self._compile_id, why)
         return self._function(inputs)
 
     def note_reader(self, stream: torch.Stream) -> None:
-        """Make the next replays wait for the work queued on a stream, which reads saved tensors."""
+        """Make the next replay wait for the work queued on a stream, which reads saved tensors."""
         for capture in tuple(self._captures.values()):
             capture.readers.add(stream)
 
@@ -105,7 +105,7 @@ class CapturedFunction:
         log_cudagraph_skip_and_bump_counter(f"the {self._kind} graph{name} is not captured: {reason}")
 
     def tell(self, reason: str) -> None:
-        """Write a record to torch's structured trace. The compile report reads it."""
+        """Write a record to torch's structured trace, for the compile report."""
         with compile_context(None if self._compile_id is None else CompileContext(self._compile_id)):
             trace_structured(
                 "artifact",
@@ -115,7 +115,7 @@ class CapturedFunction:
             )
 
     def _key(self, inputs: list[Any]) -> tuple[Any, ...] | None:
-        """Return the key of a capture. Dynamo's guards check the rest."""
+        """Return the key of a capture, or None. Dynamo's guards check the rest."""
         key: list[Any] = []
         for index, value in enumerate(inputs):
             if isinstance(value, Tensor):
@@ -134,7 +134,7 @@ class CapturedFunction:
         return not self._sizes or not sizes or (sizes[0] if len(sizes) == 1 else sizes) in self._sizes
 
     def _capture(self, key: tuple[Any, ...], inputs: list[Any]) -> Recording | None:
-        """Capture a call with known inputs; return None if the inputs are new or the capture failed."""
+        """Capture a call with known inputs. Return None if the inputs are new or the capture failed."""
         if self._is_full or not self._is_wanted(inputs):
             return None
         if key not in self._seen:
@@ -150,7 +150,7 @@ class CapturedFunction:
             )
             return None
         if not _capturing.acquire(blocking=False):
-            return None  # another function captures on the shared stream; a later call may capture
+            return None  # another function is capturing on the shared stream; a later call may capture
         try:
             capture = Recording(self._function, self._device, self._static, inputs)
         except (CaptureError, torch.OutOfMemoryError) as error:

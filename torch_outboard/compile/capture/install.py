@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The choice of Inductor's graphs that are captured, and the installation of the capturing function."""
+"""Choosing which of Inductor's graphs to capture, and installing the capturing function."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["install", "why_not"]
 
 
 def why_not(nodes: dict[torch.device, torch.fx.Node]) -> str | None:
-    """Return why the graph that Inductor is lowering cannot be captured; None if nothing prevents it.
+    """Return why the graph that Inductor is lowering cannot be captured, or None if nothing prevents it.
 
     `nodes` maps each device that the graph uses to one of its nodes.
     """
@@ -33,8 +33,8 @@ def why_not(nodes: dict[torch.device, torch.fx.Node]) -> str | None:
     unsafe = get_first_incompatible_cudagraph_node(V.graph.module)  # type: ignore[arg-type]
     if unsafe is not None:
         return f"the operator {unsafe.target} needs its values on the host, or may not be captured{_where(unsafe)}"
-    # Dynamo passes the current stream before the call, so inside the call it
-    # would not be the capture's stream.
+    # Dynamo passes the current stream from before the call, so inside the call it would not be the
+    # capture's stream.
     for node in V.graph.module.graph.nodes:  # type: ignore[union-attr]
         if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "streams":
             return f"it uses streams or events{_where(node)}"
@@ -48,16 +48,16 @@ def _where(node: torch.fx.Node) -> str:
     return f". Found from:\n{trace}" if trace else ""
 
 
-# By the id of the object that Inductor passes to both a forward graph and its backward graph. The
-# function keeps the object alive.
+# Keyed by the id of the object that Inductor passes to both a forward graph and its backward graph.
+# The function keeps this object alive.
 _forwards: weakref.WeakValueDictionary[int, CapturedFunction] = weakref.WeakValueDictionary()
 
 
 def install(graph: Any, example_inputs: Sequence[Any], options: Mapping[str, Any], is_wanted: bool) -> None:
     """Make a compiled graph (a CompiledFxGraph) replay captures, or log why it does not.
 
-    `example_inputs` and `options` are the arguments of its post_compile. `is_wanted` is true if Inductor was asked for
-    graphs and has found no reason against one.
+    `example_inputs` and `options` are the arguments of its post_compile. `is_wanted` is true if graphs were requested
+    and Inductor found no obstacle.
     """
     is_backward = bool(options["is_backward"])
     kind = "backward" if is_backward else "inference" if graph.fx_kwargs.get("is_inference") else "forward"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One captured graph with its memory."""
+"""A captured graph and its memory."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _streams: dict[int, torch.Stream] = {}  # the capture streams by device; only on
 
 @dataclass(frozen=True)
 class _Output:
-    """How one output is built after a replay: a number or None is returned as it is, a tensor as a view.
+    """How to build one output after a replay: a number or None is returned unchanged, a tensor as a view.
 
-    An output without a size is an input itself. The replay returns the same object, since autograd checks that saved
-    tensors are unchanged before the backward pass.
+    An output without a size is itself an input. The replay returns the same object, because autograd checks before the
+    backward pass that saved tensors are unchanged.
     """
 
     constant: Any = None
@@ -33,7 +33,7 @@ class _Output:
     memory: int = -1
     size: tuple[int, ...] | None = None
     stride: tuple[int, ...] = ()
-    offset: int = 0  # from the beginning of the input, or of the memory
+    offset: int = 0  # from the start of the input or of the memory
 
     def view(self, base: Tensor) -> Tensor:
         if self.size is None:
@@ -42,7 +42,7 @@ class _Output:
 
 
 class Recording:
-    """One captured graph with its memory."""
+    """A captured graph and its memory."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Recording:
         self._graph = graphs.Graph()
         self.readers: set[torch.Stream] = set()  # streams that may read the results of the last replay
         self._users: set[torch.Stream] = set()  # streams on which the memory of the copied inputs is recorded
-        # Not created in inference mode, so that they can be written to outside it.
+        # Do not create them in inference mode: they must be writable outside it.
         with torch.inference_mode(False), torch.no_grad():
             given = [
                 _buffer(value) if isinstance(value, Tensor) and index not in static else value
@@ -67,21 +67,22 @@ class Recording:
             if isinstance(value, Tensor) and index not in static and value.numel() > 0
         ]
         outputs = self._run(function, list(given))
-        # No reference to the static inputs is kept: other captures
-        # count the holders of their memory.
+        # Keep no reference to the static inputs: other captures count the references to their
+        # memory.
         storages = {
             value.untyped_storage()._cdata: index for index, value in enumerate(given) if isinstance(value, Tensor)
         }
         self._memory: list[Tensor] = []
         self._outputs = [self._output(value, given, storages) for value in outputs]
-        # A saved tensor may be an input. It is then our copy, which the next replay overwrites too.
+        # A saved tensor may be an input. Then it is this capture's copy, which the next replay
+        # overwrites too.
         self._buffers = {index: buffer for index, buffer, _ in self._copied}
         del given, outputs
         held = [memory.untyped_storage()._cdata for memory in (*self._memory, *self._buffers.values())]
         self._holders = [(storage, torch._C._storage_Use_Count(storage)) for storage in held]
 
     def _run(self, function: Callable[[list[Any]], Sequence[Any]], inputs: list[Any]) -> Sequence[Any]:
-        """Capture a call. The capture does not wait, as other captures may need the caller's thread."""
+        """Capture a call. The capture does not wait, because other captures may need the caller's thread."""
         stream = _streams.get(self._device.index)
         if stream is None:
             stream = _streams[self._device.index] = torch.Stream(self._device)
@@ -89,7 +90,7 @@ class Recording:
             self._graph.capture_begin(capture_error_mode="thread_local")
             try:
                 outputs = function(inputs)
-            except BaseException:  # raised again, an interruption too: otherwise the stream would capture for ever
+            except BaseException:  # re-raised, also for an interrupt: otherwise the stream would stay in capture
                 self._graph.reset()
                 raise
             self._graph.capture_end()
@@ -122,7 +123,7 @@ class Recording:
         return _Output(memory=memory, size=size, stride=stride, offset=int(value.storage_offset()))
 
     def is_held(self) -> bool:
-        """Return True if a result of an earlier replay in the capture's memory is still held."""
+        """Return True if a result of an earlier replay, in the capture's memory, is still referenced."""
         return any(torch._C._storage_Use_Count(storage) > count for storage, count in self._holders)
 
     def replay(self, inputs: list[Any], saved: int) -> list[Any]:
@@ -133,7 +134,7 @@ class Recording:
                 current.wait_stream(reader)
         self.readers = {current}
         if current not in self._users:
-            # The function may be freed while this replay reads them.
+            # The function may be freed while this replay reads the inputs' copies.
             self._users.add(current)
             for _, buffer, _ in self._copied:
                 buffer.record_stream(current)
@@ -154,7 +155,7 @@ class Recording:
         return results
 
     def _kept(self, one: _Output, inputs: list[Any], copies: dict[int, Tensor]) -> Any:
-        """Return an output that the caller may keep: a view of `copies`, which share memory like the outputs."""
+        """Return an output that the caller may keep: a view of `copies`, which share memory as the outputs do."""
         if one.input_index >= 0:
             return one.view(inputs[one.input_index])
         if one.memory < 0:
@@ -179,7 +180,7 @@ def _buffer(like: Tensor) -> Tensor:
 
 
 def _overlaps(tensor: Tensor) -> bool:
-    """Return True if elements may share memory, so that they cannot be written one by one."""
+    """Return True if elements may share memory, so that a copy cannot write them one by one."""
     extent = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
         if size > 1 and stride < extent:

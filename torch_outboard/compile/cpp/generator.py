@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The generator of C++: Inductor's CPU kernels on memory that the host can reach, queued like every launch."""
+"""The C++ generator: Inductor's CPU kernels on memory that the host can reach, queued like every launch."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["CppGenerator"]
 
 
 class CppGenerator(CodeGenerator):
-    """A generator of kernels in C++, for memory that the host can reach.
+    """A generator of C++ kernels, for memory that the host can reach.
 
     Raises
     ------
     NotSupportedError
-        At a compilation, if the host cannot reach the device's memory.
+        On compilation, if the host cannot reach the device's memory.
     """
 
     name = "cpp"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The arguments and results of an operator's call, from the node of Inductor that represents the call."""
+"""Arguments and results of an operator call, taken from Inductor's node for the call."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def results_of(node: Any) -> Results:
 
 
 def names_of(outputs: Any) -> Iterator[str | None]:
-    """Yield a name for each returned value, also for those in lists, and None for an unused value."""
+    """Yield a name for each returned value, including values in lists, or None for an unused value."""
     if isinstance(outputs, (list, tuple)):
         for output in outputs:
             yield from names_of(output)

@@ -80,7 +80,7 @@ class HostScheduling(CppScheduling):
 
 
 def _as_cpp(function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:
-    # For an unknown device, Inductor assumes the generator that this setting names
-    # (get_current_backend). By default it would infer types as Triton does.
+    # For an unknown device, Inductor uses the generator that this setting names
+    # (get_current_backend). Its default would infer types as for Triton.
     with config.patch(cuda_backend="cpp"):
         return function(*args, **kwargs)

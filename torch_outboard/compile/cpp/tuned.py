@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels of several configurations in generated C++, which contains only the fastest one.
+"""Kernels with several configurations in generated C++, which contains only the fastest configuration.
 
-The measurement runs when the code is written.
+Configurations are measured when the code is written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch_outboard.compile.wrapper.graph import TunedKernel
 
 __all__ = ["TunedKernels"]
 
-_NUMBERS = {"kept": "int64_t"}  # C++ types of a program's argument types that are not C++
+_NUMBERS = {"kept": "int64_t"}  # C++ types for a program's argument types that are not C++ types
 
 
 class TunedKernels:
@@ -43,7 +43,7 @@ class TunedKernels:
         super().__init__()
 
     def define_tuned(self, kernel: TunedKernel, comment: str | None) -> None:
-        """Store a kernel. Its first call writes it, since the measurement uses the sizes of that call."""
+        """Store a kernel. Its first call writes it, because the measurement uses the sizes of that call."""
         self._tuned[kernel.name] = kernel
 
     def generate_workspace_allocation(self, ws: WorkspaceArg) -> None:
@@ -54,7 +54,7 @@ class TunedKernels:
         return f"AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_zero_({name}.get()));"
 
     def call_tuned(self, name: str, arguments: Sequence[Any], raw: Sequence[Any] | None) -> None:
-        """Write a call. For a program's own kernels, `raw` are the arguments as the graph has them."""
+        """Write a call. For a program's own kernels, `raw` holds the arguments as they appear in the graph."""
         wrapper: Any = self
         if name not in self._programs:
             examples = raw or [None] * len(arguments)
@@ -87,7 +87,7 @@ class TunedKernels:
         return f"static_cast<{_NUMBERS.get(kind, kind)}>({number(wrapper, argument)})"
 
     def _example(self, argument: Any, raw: Any) -> Any:
-        """Return a value to measure with. For an unknown size, return the size that the graph was compiled for."""
+        """Return a value to measure with. For an unknown size, return the size for which the graph was compiled."""
         hint = V.graph.sizevars.optimization_hint
         if isinstance(argument, SymbolicCallArg):
             return hint(argument.inner_expr)

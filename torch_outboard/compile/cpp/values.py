@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Values of a graph as C++ expressions of torch_outboard::Value, for arguments of operators."""
+"""Values of a graph as C++ expressions of torch_outboard::Value, for operator arguments."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _LEAST = -(2**63)
 
 
 class ValueWriter:
-    """A writer of values for one wrapper. References to views write their own lines to the wrapper.
+    """Writes values for one wrapper. References to views write their own lines to the wrapper.
 
-    `device_index` returns the index of one of our devices as text.
+    `device_index` returns the index of one of the driver's devices, as text.
     """
 
     def __init__(self, wrapper: CppWrapperCpu, device_index: Callable[[torch.device], str]) -> None:
@@ -39,7 +39,7 @@ class ValueWriter:
         Raises
         ------
         NotSupportedError
-            If the value has no expression.
+            If the value cannot be expressed.
         """
         match value:
             case None | ir.NoneAsConstantBuffer():
@@ -98,7 +98,7 @@ class ValueWriter:
 
 
 def number(wrapper: CppWrapperCpu, value: Any) -> str:
-    """Return a number for a kernel as C++: a known number, the name of a variable, or an expression."""
+    """Return a kernel's numeric argument in C++: a known number, a variable's name, or an expression."""
     match value:
         case bool() | int():
             return f"{int(value)}LL"
@@ -113,7 +113,7 @@ _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": 
 
 
 def formula_in_cpp(formula: str, numbers: Sequence[str]) -> str:
-    """Return a formula of csrc/kernels/expression.h as C++, over C++ expressions of its numbers."""
+    """Return a formula of csrc/kernels/expression.h as C++, with C++ expressions for its numbers."""
     stack: list[str] = []
     for word in formula.split():
         if word in _OPERATORS:
@@ -139,7 +139,7 @@ def _real(value: float) -> str:
 
 
 def text_literal(text: str | bytes) -> str:
-    """Return a C++ literal of the text in UTF-8, or of the bytes, with each line on its own line."""
+    """Return a C++ literal for text in UTF-8 or for bytes, with one literal line per line."""
     content = text.encode() if isinstance(text, str) else text
     lines = content.split(b"\n")
     lines[:-1] = [line + b"\n" for line in lines[:-1]]

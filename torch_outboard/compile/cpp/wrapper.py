@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A C++ function in place of the Python function (`cpp_wrapper`), and the model of AOTInductor.
+"""The wrapper in C++ instead of Python (`cpp_wrapper`), and AOTInductor's model.
 
 The functions of torch_outboard/compiled.h launch kernels, allocate tensors and call operators. Operators go through the
-dispatcher, since torch has C functions of operators only for its own devices.
+dispatcher, because torch's C functions for operators exist only for its own devices.
 """
 
 from __future__ import annotations
@@ -88,15 +88,15 @@ _MODEL_DEVICE = """{{
 
 
 class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
-    """The wrapper of a graph and of the graphs within it, which are written inline."""
+    """The wrapper of a graph and of its subgraphs, which are written inline."""
 
     def __init__(self) -> None:
-        # A file that is compiled at its call is a file for the CPU: with vector instructions,
-        # and torch's precompiled header.
+        # A file compiled when it is called counts as a CPU file: with vector instructions and
+        # torch's precompiled header.
         self.device = _C.driver_name() if V.graph.aot_mode else "cpu"
         self._kernel_types: dict[str, list[str]] = {}
         self._operators: dict[torch._ops.OpOverload, str] = {}
-        self._streams: list[int] = []  # streams that the code changes to, by their numbers in Dynamo's table
+        self._streams: list[int] = []  # streams that the code changes to, as numbers in Dynamo's table
         self._has_streams = False
         super().__init__()
         keep_order_of_streams()
@@ -121,12 +121,12 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
 
     @staticmethod
     def get_device_include_path_aot(device: str) -> str:
-        # For the CPU too: our header must be first, and includes the CPU's.
+        # Also for the CPU: our header must come first, and includes the CPU's.
         return "\n".join([f'#include "{header_path("compiled_model.h")}"', *(_names() if device != "cpu" else ())])
 
     @staticmethod
     def get_device_include_path(device: str) -> str:
-        """Return the include lines of either mode. Torch 2.11 calls this method for both."""
+        """Return the include lines for both modes. Torch 2.11 calls this method in both."""
         if V.graph.aot_mode:
             return OutboardCppWrapper.get_device_include_path_aot(device)
         return OutboardCppWrapper.get_device_include_path_jit(device)
@@ -138,7 +138,7 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
         return f"cached_torch_device_type_{_DEVICE_TYPE}, {device.index or 0}"
 
     def device_index(self, device: torch.device) -> str:
-        """Return the index of one of our devices; in AOTInductor's code, the loaded model's own index."""
+        """Return a device's index; in AOTInductor's code, the index of the loaded model."""
         index = self.codegen_device(device).split(", ")[1]
         if not V.graph.aot_mode:
             return index
@@ -149,7 +149,7 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
     # Kernels.
 
     def declare_kernel(self, name: str, types: list[str]) -> None:
-        """Declare that a kernel is one of the device, with these argument types."""
+        """Declare that a kernel runs on the device, with these argument types."""
         self._kernel_types[name] = types
 
     def define_program(self, program: DeviceProgram, device: torch.device) -> None:
@@ -217,8 +217,7 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
             arguments.append(allocated)
         return f"RAIIAtenTensorHandle {name}(torch_outboard::empty_strided({', '.join(arguments)}));"
 
-    # Operators. The second pass writes them. In that pass, references
-    # to views write their own lines.
+    # Operators are written in the second pass, in which references to views write their own lines.
 
     def generate_extern_kernel_alloc(self, node: Any) -> None:
         node.codegen_comment(self)
@@ -248,7 +247,7 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
     ) -> None:
         flush_kernels()
         if V.graph.aot_mode:
-            V.extern_kernel_nodes.pop()  # for torch's executor, which isn't needed
+            V.extern_kernel_nodes.pop()  # for torch's executor, which is not used
         results = list(names_of(outputs)) if to_overload(op_overload)._schema.returns else []
         self.writeline(_OperatorLine(self, op_overload, by_schema(op_overload, raw_args, {}), results))
 
@@ -281,15 +280,15 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
     def _accessor(self, overload: torch._ops.OpOverload) -> str:
         if overload not in self._operators:
             schema = overload._schema
-            # The graph that folds constants has its own accessors, in the same file.
+            # The graph that folds constants has its own accessors in the same file.
             accessor = f"{'folding_' if V.graph.is_const_graph else ''}{schema.name}_{overload._overloadname}"
             accessor = self._operators[overload] = accessor.replace("::", "_")
             text = _OPERATOR.format(accessor=accessor, name=schema.name, overload=schema.overload_name)
             self.header.splice(text)
         return self._operators[overload]
 
-    # Some of Inductor's nodes write the call of a C function of torch. It
-    # exists only for torch's own devices.
+    # Some of Inductor's nodes write a call to a C function of torch, which exists only for torch's
+    # own devices.
 
     @staticmethod
     def get_c_shim_func_name(kernel: str, device: str) -> str:
@@ -301,8 +300,8 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
             raise NotSupportedError(f"cpp_wrapper and AOTInductor can't call {operator}: compile without them")
         super().writeline(line)  # type: ignore[no-untyped-call]
 
-    # Streams, as in the Python wrapper. A return to the stream on which the function was called
-    # needs no change, since the code leaves any other stream first.
+    # Streams, as in the Python wrapper. Returning to the stream on which the function was called
+    # takes no code, because the code leaves every other stream explicitly.
 
     def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
         _refuse_ahead_of_time()
@@ -329,7 +328,7 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
         return "".join(f"streams.record({name}); " for name in names if self._has_streams and is_ours(name))
 
     def _place_of(self, stream_idx: int) -> int | None:
-        """Return a stream's place among the call's streams; None for the stream on which the function is called."""
+        """Return a stream's position among the call's streams; None for the stream on which the function is called."""
         if stream_idx == 0:
             return None
         outermost = V.graph
@@ -349,7 +348,7 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
             result.splice(_CALL.format(streams=self._streams))
 
     def codegen_model_constructor(self) -> None:
-        """Write torch's constructor with our parser of the device's name: torch's parser knows only torch's devices."""
+        """Write torch's constructor, but with our parser of device names: torch's parser knows only its own devices."""
         whole, self.prefix = self.prefix, IndentedBuffer()
         try:
             super().codegen_model_constructor()  # type: ignore[no-untyped-call]
@@ -369,7 +368,7 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
 
 @dataclasses.dataclass
 class _StreamLine(WrapperLine):
-    """A change to a stream; without a place, to the stream on which the function was called."""
+    """A change of stream; without a place, back to the stream on which the function was called."""
 
     stream_idx: int  # Inductor's scheduler reads it
     place: int | None
@@ -380,7 +379,7 @@ class _StreamLine(WrapperLine):
 
 
 class _OperatorLine(WrapperLine):
-    """The call of an operator."""
+    """A call of an operator."""
 
     def __init__(self, wrapper: OutboardCppWrapper, overload: Any, arguments: Sequence[Any], results: Results) -> None:
         self._wrapper = wrapper

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Inductor's measurement of compiled code on the device."""
+"""Inductor's benchmarking of compiled code on the device."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["benchmark"]
 def benchmark(
     benchmarker: Any, call: Callable[[], Any], *, warmup: int = 25, rep: int = 100, **options: Any
 ) -> float | list[float]:
-    """Return the milliseconds of one call, ended by a wait for the device: the median, or another value by `options`.
+    """Return the milliseconds of one call including a device synchronization: the median, or as `return_mode` selects.
 
-    `warmup` and `rep` are milliseconds, as for torch's own benchmarkers. With `return_mode="all"` the function returns
-    a list of all times, with "min" the least, with "mean" the mean.
+    `warmup` and `rep` are milliseconds, as for torch's own benchmarkers. `return_mode="all"` returns a list of all
+    times, "min" the least, and "mean" the mean.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def benchmark(
 
 
 def _run(call: Callable[[], Any], milliseconds: float) -> list[float]:
-    """Return the times of calls within the given milliseconds; at least one call."""
+    """Return the times of calls made within the given milliseconds; at least one call."""
     times: list[float] = []
     torch.accelerator.synchronize()
     end = time.perf_counter() + milliseconds / 1000

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The inputs of compiled code, for the key of Inductor's caches, which themselves distinguish only CUDA devices."""
+"""The inputs of compiled code, for the keys of Inductor's caches, which by themselves distinguish only CUDA devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["cache_key"]
 
 @functools.cache
 def cache_key() -> tuple[tuple[str, str], ...]:
-    """Return pairs of strings: driver, its version, chips, code generators, compiler, this package and where it is."""
+    """Return pairs of strings: driver and version, chips, code generators, compiler, and this package and its path."""
     chips = []
     versions = []
     for index in range(_C.device_count()):
@@ -34,7 +34,7 @@ def cache_key() -> tuple[tuple[str, str], ...]:
         "generator": ",".join(one.name for one in used),
         "torch_outboard": f"{__version__}-{own_code()}",
         "library": _library(),
-        # Compiled code names them, and an environment of the same version may be gone.
+        # Compiled code refers to these headers, and an environment of the same version may be gone.
         "headers": str(header_path("compiled.h").parent),
     }
     for one in used:
@@ -43,6 +43,6 @@ def cache_key() -> tuple[tuple[str, str], ...]:
 
 
 def _library() -> str:
-    """Return a hash of the C++ library, which chooses the form of attention that is traced."""
+    """Return a hash of the C++ library, which decides which form of attention is traced."""
     found = sorted(Path(_C.__file__).parent.glob("lib/libtorch_outboard.*"))
     return hashlib.sha256(b"".join(one.read_bytes() for one in found)).hexdigest()[:16]

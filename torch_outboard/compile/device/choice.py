@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Inductor's questions about a device type, answered for the device of a graph.
+"""Answers Inductor's queries about a device type for the actual device of a graph.
 
-Inductor has one back end for each type. A driver whose devices have different generators gets a scheduling and wrappers
-that first find the device.
+Inductor has one back end per type. For a driver whose devices have different generators, the scheduling and wrappers
+first determine the device.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _lowering = threading.local()
 
 @contextlib.contextmanager
 def lowering_with(generator: CodeGenerator) -> Iterator[None]:
-    """Lower this thread's graphs with a generator within a `with` block, whatever the device's generator is."""
+    """Within a `with` block, lower this thread's graphs with `generator` instead of the device's generator."""
     _lowering.generator = generator
     try:
         yield
@@ -42,7 +42,7 @@ def scheduling() -> type[Any]:
 
 
 def fuses_as_cpu(device: torch.device) -> bool:
-    """Return True if Inductor treats a device as the CPU, because the device gets CPU kernels."""
+    """Return True if Inductor treats a device like the CPU because the device uses CPU kernels."""
     return device.type == _C.driver_name() and _of(device).fuses_as_cpu
 
 
@@ -58,7 +58,7 @@ def model_header() -> str | None:
 
 
 class SchedulingChoice:
-    """A placeholder for the scheduling of a device. The first attribute access replaces it.
+    """A placeholder for a device's scheduling, resolved at the first attribute access.
 
     Inductor constructs a scheduling without naming the device, stores it under the device, and uses it later.
     """
@@ -84,7 +84,7 @@ class SchedulingChoice:
 
 
 class WrapperChoice:
-    """A placeholder for one of the wrappers, of which Inductor uses `create` and class attributes."""
+    """A placeholder for a wrapper class, of which Inductor uses `create` and class attributes."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -103,8 +103,8 @@ class WrapperChoice:
                 found.append(getattr(generator, self._kind)())
             except NotSupportedError as error:
                 lack = error
-        # Before a graph exists, Inductor reads only common attributes, so a
-        # generator may still lack the wrapper.
+        # Before a graph exists, Inductor reads only common attributes, so a generator may still
+        # lack this wrapper.
         if lack is not None and (not found or _devices_of_graph()):
             raise lack
         return found
@@ -121,20 +121,20 @@ def _scheduling_of(device: torch.device) -> type[Any]:
         return _of(device).scheduling()
     except OutboardError:
         raise
-    except Exception as error:  # whatever torch's change is
+    except Exception as error:  # whatever has changed in torch
         raise torch_has_changed(error) from error
 
 
 def _of_graph() -> list[CodeGenerator]:
-    """Return the generators of the graph that is being lowered; outside of a graph, the generators of all devices."""
+    """Return the generators of the graph that is being lowered, or of all devices outside of a graph."""
     if hasattr(_lowering, "generator"):
         return [_lowering.generator]
     return generators().of_all(_devices_of_graph() or range(_C.device_count()))
 
 
 def _devices_of_graph() -> list[int]:
-    # All indices are those of our devices: a graph has one type besides the
-    # CPU, and the CPU has no index.
+    # All indices belong to the driver's devices: besides the CPU, which has no index, a graph uses
+    # one device type.
     return sorted(getattr(V.graph, "device_idxs", ()))
 
 

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Changes to a graph before Inductor lowers it for our devices.
 
-Some of Inductor's lowerings (torch/_inductor/lowering.py) write wrong code. The first decides by the device's name:
+Some of Inductor's lowerings (torch/_inductor/lowering.py) generate wrong code. The first decides by the device's name:
 
 - `make_pointwise` places an operator on the device of its first tensor, unless it finds a device that it treats as a
-  GPU. If the first operand is a CPU number, which PyTorch allows next to device tensors, that is the CPU. This pass
-  moves such an operand to the device. In other places, the launch of the kernel reads the operand.
-- `_make_reduction_inner` numbers the elements of argmax over several dimensions in the order of memory. This pass makes
-  the input one-dimensional first.
-- `_max_pool_with_offsets` numbers the places of a window in the order of the loops over the window, which follows the
-  input's strides. Of equal elements, it may find one that is not the first; compiled code on the CPU has the same
-  fault. This pass first puts the rows of an image in order.
-- `var_mean` returns 0 as the mean of nothing instead of NaN, also on the CPU. This pass computes the mean separately.
-- `nextafter` of halves is computed in float, where the next number rounds back to the same half. This pass steps by
-  the bits.
+  GPU. If the first operand is a CPU scalar, which PyTorch allows next to device tensors, it chooses the CPU. This pass
+  moves such an operand to the device. In other positions, the kernel launch reads the scalar.
+- `_make_reduction_inner` numbers the elements of argmax over several dimensions in memory order. This pass flattens the
+  input first.
+- `_max_pool_with_offsets` numbers the positions of a window in loop order, which follows the input's strides. Of
+  several equal elements, it may not find the first; compiled code on the CPU has the same fault. This pass first makes
+  the image's rows contiguous.
+- `var_mean` returns 0 instead of NaN as the mean of an empty input, also on the CPU. This pass computes the mean
+  separately.
+- `nextafter` of halves is computed in float, and the result rounds back to the same half. This pass increments the bits
+  instead.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ __all__ = ["PrepareGraph"]
 
 
 class PrepareGraph(CustomGraphModulePass):
-    """Inductor's pass for graphs that contain the device. Its uuid adds the device to the key of the caches."""
+    """Inductor's pass for graphs that use the device. Its uuid adds the device to the cache keys."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -45,7 +46,7 @@ class PrepareGraph(CustomGraphModulePass):
         self.prepare(gm, generators().of_all(self._indices(gm)))
 
     def prepare(self, gm: torch.fx.GraphModule, chosen: Iterable[CodeGenerator]) -> None:
-        """Change a graph that these generators lower."""
+        """Change a graph that these generators will lower."""
         moved: dict[tuple[torch.fx.Node, torch.device], torch.fx.Node] = {}
         for node in list(gm.graph.nodes):
             value = node.meta.get("val")
@@ -78,7 +79,7 @@ def _operand_to_move(node: torch.fx.Node) -> torch.fx.Node | None:
     if not isinstance(node.target, torch._ops.OpOverload):
         return None
     tensors = [argument for argument in node.all_input_nodes if isinstance(argument.meta.get("val"), torch.Tensor)]
-    # An operator of a single tensor is a copy to the device, or a factory.
+    # An operator on a single tensor is a copy to the device, or a factory.
     if len(tensors) < 2:
         return None
     first = tensors[0].meta["val"]
@@ -99,7 +100,7 @@ def _flatten_input(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
         return
     keepdim = node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False)
     if keepdim:
-        return  # torch refuses such a call, or will; its own message is better than one about our reshape
+        return  # torch refuses such a call, or will; its message is better than one about our reshape
     with graph.inserting_before(node):
         flat = graph.call_function(torch.ops.aten.reshape.default, (source, [-1]))
     flat.meta["val"] = source.meta["val"].reshape(-1)
@@ -114,7 +115,7 @@ def _order_rows(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     rows = value.stride()[-len(window) :]
     if list(rows) == sorted(rows, reverse=True):
         return
-    descending = list(range(value.dim(), 0, -1))  # the order of strides is what counts
+    descending = list(range(value.dim(), 0, -1))  # only the order of the strides matters
     with graph.inserting_before(node):
         copy = graph.call_function(torch.ops.prims.inductor_force_stride_order.default, (source, descending))
     copy.meta["val"] = value.contiguous()
@@ -154,7 +155,7 @@ def _step_by_bits(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
 def _next_half(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     x, target = torch.broadcast_tensors(x, target)  # type: ignore[no-untyped-call]
     bits = x.contiguous().view(torch.int16)
-    # The first bit is the sign: one more is one further from 0.
+    # The top bit is the sign, so adding one moves one step away from 0.
     is_away = torch.where(x > 0, target > x, target < x)
     stepped = torch.where(is_away, bits + 1, bits - 1)
     least = torch.where(target > 0, 1, -0x7FFF).to(torch.int16)

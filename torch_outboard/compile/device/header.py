@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The header of AOTInductor's models, where torch 2.15 looks for it."""
+"""The header of AOTInductor's models, at the path where torch 2.15 looks for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["folder_of"]
 def folder_of(header: str, device: str) -> str:
     """Return a folder in which torch/csrc/inductor/aoti_include/<device>.h includes a header.
 
-    AOTInductor precompiles the header of that name.
+    AOTInductor precompiles the header with that name.
     """
     text = f'#include "{header}"\n'
     folder = Path(cache_dir()) / "outboard_headers" / hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -20,14 +20,14 @@ __all__ = ["OutboardInterface", "register_interface"]
 
 _NAME = _C.driver_name()
 
-# The number of processors that Inductor sees for every device. With fewer processors, Inductor
-# splits fewer reductions before it calls our generators (codegen/mapping/parts.py), which decide
-# from sizes alone. So generated code fits all devices of a kind.
+# The number of processors that Inductor sees on every device. With fewer, Inductor splits fewer
+# reductions before it calls our generators (codegen/mapping/parts.py), which decide from sizes
+# alone. Generated code therefore fits all devices of a kind.
 _PROCESSORS = 128
 
 
 class _Worker:
-    """The interface in compile workers, which must not open a device. The properties come from the parent process."""
+    """The interface in compile workers, which must not open a device. The parent process supplies the properties."""
 
     @staticmethod
     def set_device(device: int) -> None:
@@ -60,8 +60,8 @@ def _index(device: torch.types.Device) -> int:
 class OutboardInterface(DeviceInterface):
     """The attached driver's devices.
 
-    `is_gpu` is true if a device's generator requests it: torch then assumes that Triton works. The other parts of that
-    flag (indexed allocations, streams, guards) come from our own wrapper.
+    `is_gpu` is true if a device's generator requests it; torch then assumes that Triton works. Everything else that
+    depends on the flag (indexed allocations, streams, guards) comes from our own wrapper.
     """
 
     device = devices.device
@@ -85,7 +85,7 @@ class OutboardInterface(DeviceInterface):
 
     @staticmethod
     def get_compute_capability(device: torch.types.Device = None) -> str:
-        """Return the architecture, on which compiled code depends."""
+        """Return the architecture on which compiled code depends."""
         properties = _Worker.get_device_properties(device)
         return properties.architecture or f"{properties.major}.{properties.minor}"
 
@@ -111,25 +111,25 @@ class OutboardInterface(DeviceInterface):
 
     @staticmethod
     def get_cpp_device_options(aot_mode: bool, compile_only: bool) -> Any:
-        """Return what torch 2.15 compiles C++ for the device with: a folder with the header of its models."""
+        """Return the settings with which torch 2.15 compiles C++ for the device: a folder with the models' header."""
         from torch_outboard.compile.device.choice import model_header
         from torch_outboard.compile.device.header import folder_of
 
         header = model_header() if aot_mode else None
         if header is None:
-            return None  # torch's own options
-        # Definitions, folders of headers, flags of the compiler and of the linker, folders of
-        # libraries, libraries, arguments: torch adds its own headers and libraries.
+            return None  # use torch's own options
+        # Definitions, include folders, compiler flags, linker flags, library folders, libraries,
+        # arguments: torch adds its own headers and libraries.
         return [], [folder_of(header, _NAME)], [], [], [], list(config.aot_inductor.custom_op_libs or ()), []
 
     @classmethod
     def get_cache_system_info(cls) -> dict[str, object] | None:
-        """Return the device's part of the key of torch 2.15's caches; older versions get it from our pass."""
+        """Return the device's part of the key of torch 2.15's caches; older versions get it from PrepareGraph."""
         return dict(cache_key.cache_key())
 
 
 def register_interface() -> None:
-    """Register the device with Dynamo, by its type and by "type:index" for each of its devices."""
+    """Register the device with Dynamo, by its type and as "type:index" for each device."""
     device_interface.register_interface_for_device(_NAME, OutboardInterface)
     for index in range(_C.device_count()):
         device_interface.register_interface_for_device(f"{_NAME}:{index}", OutboardInterface)

@@ -11,7 +11,7 @@ __all__ = ["OutboardOpOverrides"]
 
 
 class OutboardOpOverrides(DeviceOpOverrides):
-    """The pieces of the Python wrapper. Pieces for other wrappers raise NotImplementedError, as in the base class."""
+    """Pieces for the Python wrapper. Pieces for other wrappers raise NotImplementedError, as in the base class."""
 
     def import_get_raw_stream_as(self, name: str) -> str:
         return f"from torch_outboard._C import current_raw_stream as {name}"
@@ -32,5 +32,5 @@ class OutboardOpOverrides(DeviceOpOverrides):
         return "void*"
 
     def aten_device_type(self) -> str:
-        """Return the device's type in C++, for which torch 2.15 asks; older ones have a table of their own devices."""
+        """Return the device type in C++ for torch 2.15; older versions use a table of torch's own devices."""
         return "at::kPrivateUse1"

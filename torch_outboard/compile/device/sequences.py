@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Recurrent nets in graphs: torch's decompositions, although the device has kernels for whole sequences.
+"""Recurrent nets in graphs: use torch's decompositions, although the device has kernels for whole sequences.
 
-Python's dispatcher takes a decomposition only if the device's keys have no kernel.
+By default, Python's dispatcher uses a decomposition only if the device's keys have no kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["decompose_sequences"]
 
 
 def decompose_sequences() -> None:
-    """Let torch's decompositions serve graphs of the device."""
+    """Make torch's decompositions apply to graphs of the device."""
     for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
         for overload in ("input", "data"):
             operator = getattr(getattr(torch.ops.aten, name), overload)

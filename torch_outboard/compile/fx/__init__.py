@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A graph of torch.fx in place of the Python function."""
+"""The wrapper as a torch.fx graph instead of a Python function."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A compiled kernel as a module, which a graph of torch.fx calls."""
+"""A compiled kernel as a module that a torch.fx graph calls."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ kernel = {definition}
 class CompiledKernel(torch.nn.Module):
     """A kernel that writes to some of its arguments and returns nothing.
 
-    The module can be pickled. Loading it takes the compiled kernel from a cache, or compiles it. A call with fake
-    tensors does nothing. `_C.compiled_kernel` documents the other calls.
+    The module can be pickled. Loading it takes the compiled kernel from a cache or compiles the kernel. A call with
+    fake tensors does nothing; `_C.compiled_kernel` documents other calls.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class CompiledKernel(torch.nn.Module):
         Lines that the definition needs in addition to the imports of cpp_kernel and device_kernel.
     """
 
-    # An attribute of torch.fx: dead code elimination keeps the node, which has no users.
+    # Read by torch.fx: dead code elimination then keeps the node, although it has no users.
     _is_impure = True
 
     def __init__(
@@ -53,7 +53,7 @@ class CompiledKernel(torch.nn.Module):
         self._launcher = PyCodeCache.load(_MODULE.format(definition=definition, imports="\n".join(imports))).kernel
 
     def wait(self) -> None:
-        """Wait for the compiler, and raise its error."""
+        """Wait for the compiler, and raise its error if it failed."""
         if isinstance(self._launcher, LambdaFuture):
             self._launcher = self._launcher.result()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Streams in a graph of torch.fx: functions that its nodes call and that passes leave in place."""
+"""Streams in a torch.fx graph: functions that nodes call and that graph passes must not remove."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ def enter_stream(stream: torch.Stream) -> torch.Stream:
 
 @has_side_effect
 def leave_stream(before: torch.Stream) -> None:
-    """Make the stream current again that `enter_stream` returned."""
+    """Make the stream current that `enter_stream` returned."""
     _make_current(before)
 
 
 @has_side_effect
 def record_streams(tensor: torch.Tensor, used: Sequence[torch.Stream]) -> None:
-    """Delay the reuse of a tensor's memory, once it is freed, until the work queued on the streams by then is done."""
+    """Delay reuse of a tensor's memory: once freed, it waits for all work queued on `used` until then."""
     for stream in used:
         tensor.record_stream(stream)
 
 
 def restoring_streams(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return the function, with the current streams restored if it raises between entering and leaving a stream."""
+    """Wrap a function to restore the current streams if it raises between entering and leaving a stream."""
 
     def run(arguments: Any) -> Any:
         before = [torch.accelerator.current_stream(index) for index in range(torch.accelerator.device_count())]
         try:
             return function(arguments)
-        except BaseException:  # raised again, an interruption too: the caller's streams stay current
+        except BaseException:  # re-raised, also for an interrupt; the caller's streams stay current
             for stream in before:
                 _make_current(stream)
             raise
@@ -51,5 +51,5 @@ def restoring_streams(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _make_current(stream: torch.Stream) -> None:
-    # This leaves the current device unchanged.
+    # This does not change the current device.
     streams._set_stream_by_id(stream.stream_id, stream.device_index, stream.device_type)

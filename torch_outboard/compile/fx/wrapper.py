@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A graph of torch.fx in place of the Python function: allocations, kernels and operators are nodes.
+"""The wrapper as a torch.fx graph instead of a Python function: allocations, kernels and operators are nodes.
 
 Torch's own converter supports only Triton's kernels. This converter builds a module from each C++ kernel, so that a
 node calls the kernel directly, and graph passes see that it writes.
@@ -39,20 +39,20 @@ __all__ = ["OutboardFxWrapper"]
 
 
 class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
-    """The wrapper of a graph, and by `create` of a graph within another graph."""
+    """The wrapper of a graph, and through `create`, of a subgraph."""
 
-    takes_expressions = True  # the numbers of kernels as expressions, besides their text
+    takes_expressions = True  # numeric kernel arguments are needed as expressions, besides their text
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         keep_order_of_streams()
         parent = getattr(self, "parent_wrapper", None)
-        # Kernels of the same source are defined once for a graph and the graphs within it.
+        # A graph and its subgraphs define kernels with the same source only once.
         self._kernels: dict[str, CompiledKernel] = {} if parent is None else parent._kernels
         self._tuned: dict[str, TunedKernel] = {} if parent is None else parent._tuned
 
     def define_subgraph_launcher_fn(self, name: str | None, subgraph_code: Any) -> None:
-        # Graphs within a graph have names. Torch's parts of a graph have none, and text calls them.
+        # Subgraphs have names. Torch's graph partitions have none, and are called from text.
         if name is None:
             raise NotSupportedError(
                 "with fx_wrapper, a graph cannot be cut into the parts that mode='reduce-overhead' captures: set "
@@ -82,7 +82,7 @@ class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
         return _GraphModule(graph, self.compile_graph(graph)), None
 
     def compile_graph(self, gm: torch.fx.GraphModule) -> Callable[..., Any]:
-        """Return a function that runs the graph. It takes the list of arguments, and empties it."""
+        """Return a function that runs the graph. The function takes the list of arguments and empties it."""
         graph = copy.deepcopy(gm.graph)
         graph.set_codegen(torch.fx.graph._BoxedCodeGen())
         run: Callable[..., Any] = torch.fx.GraphModule(gm, graph).forward
@@ -91,9 +91,9 @@ class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
         return restoring_streams(run) if changes else run
 
     def writeline(self, line: Any) -> None:
-        # Some lines exist only as text: comments, and asserts about the results of
-        # operators. Torch's graphs omit such asserts if they have their own lines. The
-        # converter refuses any other text.
+        # Some lines exist only as text: comments, and asserts about the results of operators.
+        # Torch's graphs omit such asserts if these have their own lines. The converter refuses any
+        # other text.
         if not (isinstance(line, str) and line.startswith(("#", "assert_alignment(", "assert_size_stride("))):
             super().writeline(line)  # type: ignore[no-untyped-call]
 
@@ -133,7 +133,7 @@ def _refuse_ahead_of_time() -> None:
 
 
 class _GraphModule(FileBackedGraphModule):
-    """A graph module that passes the list itself, so that an input can be freed after its last use."""
+    """A graph module that passes the argument list itself, so that an input can be freed after its last use."""
 
     def call(self, args: list[Any]) -> Any:
         return self.compiled_fn(args)
@@ -156,7 +156,7 @@ class _CopyLine(WrapperLine):
 class _EnterStreamLine(WrapperLine):
     """A change to a stream of the graph. Stream 0, on which the graph is called, needs no change.
 
-    `numbers` are the numbers of the graph's streams in Dynamo's table of a call's objects.
+    `numbers` are the numbers of the graph's streams in Dynamo's table of objects per call.
     """
 
     stream_idx: int  # Inductor's scheduler reads it
@@ -178,7 +178,7 @@ class _LeaveStreamLine(WrapperLine):
 
 
 class _Converter(FxConverter):
-    """The differences from torch's own converter."""
+    """Differences from torch's own converter."""
 
     compiled: dict[str, CompiledKernel]
     tuned: dict[str, TunedKernel]
@@ -190,7 +190,7 @@ class _Converter(FxConverter):
         self._before: torch.fx.Node | None = None
 
     def _generate_graph_constants(self) -> None:
-        # Torch's method passes parameters, which operators with out arguments refuse.
+        # Torch's method passes parameters, which operators with `out` arguments refuse.
         for name, constant in V.graph.constants.items():
             value = constant.detach() if isinstance(constant, torch.Tensor) else constant
             self.gm.register_buffer(name, value)
@@ -268,7 +268,7 @@ class _Converter(FxConverter):
             self._before = None
 
     def _generate_unbacked_symbol_defs(self, line: WrapperLine) -> None:
-        # Torch's method reads the result first, and operators for streams have none.
+        # Torch's method reads the result first, but operators for streams return none.
         if line.unbacked_bindings:  # type: ignore[attr-defined]
             super()._generate_unbacked_symbol_defs(line)
 
@@ -303,7 +303,7 @@ class _Converter(FxConverter):
         if should_unwrap_unspec_arg(name):  # a tensor on the CPU without dimensions
             with self._without_hooks():
                 return self.gm.graph.call_function(torch.ops.aten.item.default, (self.buffer_to_node[name],))
-        # Numbers of C++ kernels come only as text: known numbers, and symbols.
+        # Numbers for C++ kernels arrive only as text: known numbers, and symbols.
         if name.lstrip("-").isdigit():
             return int(name)
         for symbol in self.expr_to_proxy:
@@ -313,8 +313,8 @@ class _Converter(FxConverter):
 
     @contextlib.contextmanager
     def _without_hooks(self) -> Iterator[None]:
-        # The installed hook would call the node's target to get its
-        # result, and supports only functions.
+        # The installed hook would call the node's target to get its result, but supports only
+        # functions.
         hooks, self.gm._create_node_hooks = self.gm._create_node_hooks, []
         try:
             yield

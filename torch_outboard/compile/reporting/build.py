@@ -22,7 +22,7 @@ _CACHE_STATES = {
 
 
 class Builder:
-    """A builder of regions from records, which arrive in order of time."""
+    """Builds regions from records, which must arrive in order of time."""
 
     def __init__(self) -> None:
         self._regions: dict[str, Region] = {}
@@ -68,8 +68,8 @@ class Builder:
                 region.graphs[-1].state = _CACHE_STATES[state]
 
     def finish(self, ran: dict[str, list[str]]) -> list[Region]:
-        # Frames without an operator compile to nothing. The report omits them unless a
-        # break or an error stopped them.
+        # Frames without an operator compile to nothing. Omit them, unless a break or an error
+        # stopped them.
         regions = [one for one in self._regions.values() if one.graphs or one.operators or one.breaks or one.error]
         for region in regions:
             for graph in region.graphs:
@@ -111,14 +111,14 @@ def _provider(name: str, ran: dict[str, list[str]]) -> str:
 
 
 class Clock:
-    """The time of one thread, added up by compilation and phase."""
+    """The time of one thread, summed by compilation and phase."""
 
     def __init__(self) -> None:
         self._stack: list[tuple[str, str | None, str | None]] = []
         self._last = 0.0
 
     def add(self, event: trace.Event) -> Iterator[tuple[str, str, float]]:
-        """Yield the compilation, the phase and the seconds of the time since the previous event."""
+        """Yield the compilation, the phase and the seconds elapsed since the previous event."""
         if self._stack:
             _, compile_id, phase = self._stack[-1]
             if compile_id is not None and phase is not None:
@@ -130,5 +130,5 @@ class Clock:
             return
         names = [name for name, _, _ in self._stack]
         if event.name in names:
-            # This also removes events that an exception has left without an end.
+            # This also removes events that an exception left without an end.
             del self._stack[len(names) - 1 - names[::-1].index(event.name) :]

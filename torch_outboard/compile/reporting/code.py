@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Read the Python module that Inductor generates for a graph: the kernels that it defines, and its calls."""
+"""Reads the Python module that Inductor generates for a graph: the kernels that it defines, and its calls."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 __all__ = ["Extern", "Kernel", "read_code"]
 
-# By the function that makes a kernel from its source. For a vendor's generator, the
-# report shows the function's name.
+# By the function that creates a kernel from its source. For a vendor's generator, the report shows
+# the function's name.
 _LANGUAGES = {"cpp_kernel": "C++", "cpp_pybinding": "C++", "triton": "Triton"}
 _ORIGINS = re.compile(r"^\s*(?:#|//).*Original ATen: \[(.*)\]")
 
@@ -23,11 +23,12 @@ class Kernel:
     Attributes
     ----------
     name, language : str
-        `language` is "C++", "Triton", the driver's own, or the function of a vendor's generator that makes the kernel.
+        `language` is "C++", "Triton", the driver's language, or the function of a vendor's generator that creates the
+        kernel.
     operators : list of str
-        The operators that the kernel fuses: operators of the graph before decompositions, as "aten.gelu".
+        The operators that the kernel fuses, from the graph before decompositions, such as "aten.gelu".
     lines : int
-        Lines of its source, without blank ones.
+        Non-blank lines of its source.
     calls : int
         Calls in the generated code; a call in a loop counts once.
     """
@@ -41,17 +42,17 @@ class Kernel:
 
 @dataclass
 class Extern:
-    """An operator that the generated code calls, since it has no generated kernel.
+    """An operator that the generated code calls because it has no generated kernel.
 
     Attributes
     ----------
     name : str
-        As "aten::mm", or "aten::mm.out" if the code names the overload.
+        Such as "aten::mm", or "aten::mm.out" if the code names the overload.
     calls : int
         Calls in the generated code.
     provider : str
-        The provider that ran it: "native", "host", "fallback", several with commas. Empty if no run on the device was
-        seen.
+        The providers that ran it, separated by commas: "native", "host", "fallback". Empty if no run on the device was
+        observed.
     """
 
     name: str
@@ -84,8 +85,8 @@ def read_code(code: str) -> tuple[list[Kernel], list[Extern]]:
         if used is None:
             continue
         used.calls += 1
-        # Inductor writes the origins above the call. The origins of an operator include those of
-        # its inputs, and its name says enough.
+        # Inductor writes a call's origins above it. An operator's origins include its inputs'
+        # origins, but its name suffices.
         above = [line for line in unread if line <= call.lineno]
         unread = unread[len(above) :]
         if above and isinstance(used, Kernel):
@@ -95,7 +96,7 @@ def read_code(code: str) -> tuple[list[Kernel], list[Extern]]:
 
 def _calls(module: ast.Module) -> Iterator[ast.Call]:
     for statement in module.body:
-        # The benchmark at the end of the module also calls kernels; its calls do not count.
+        # The benchmark at the end of the module also calls kernels; do not count its calls.
         if isinstance(statement, (ast.ClassDef, ast.FunctionDef)) and not statement.name.startswith("benchmark_"):
             yield from (node for node in ast.walk(statement) if isinstance(node, ast.Call))
 
@@ -114,7 +115,7 @@ def _language(call: ast.Call) -> str:
 
 
 def _source(call: ast.Call) -> str | None:
-    """Return the source among the arguments of a call that makes a kernel."""
+    """Return the source among the arguments of a call that creates a kernel."""
     for argument in call.args:
         if isinstance(argument, ast.Constant) and isinstance(argument.value, str) and "\n" in argument.value:
             return argument.value
@@ -131,7 +132,7 @@ def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:
 
 
 def _operator(name: str) -> str | None:
-    """Return the operator that a dotted name calls ("aten::mm", "aten::mm.out"); None if the name is no operator."""
+    """Return the operator that a dotted name calls ("aten::mm", "aten::mm.out"), or None for other names."""
     if name.startswith("extern_kernels."):
         return "aten::" + name.removeprefix("extern_kernels.")
     parts = name.removeprefix("torch.ops.").split(".")

@@ -13,7 +13,7 @@ __all__ = ["Graph", "GraphBreak", "Region"]
 
 @dataclass
 class GraphBreak:
-    """A place where Dynamo ended a graph, with the reason. `file` is empty if torch does not report the place."""
+    """A place where Dynamo ended a graph, and the reason. `file` is empty if torch does not report the place."""
 
     reason: str
     file: str
@@ -29,12 +29,12 @@ class Graph:
     kind : str
         "inference", "forward" or "backward".
     state : str
-        "compiled", or "from the cache". In the second case no kernel was generated or compiled: the list has cached
-        ones.
+        "compiled" or "from the cache". In the second case, no kernel was generated or compiled, and the list has cached
+        kernels.
     note : str
-        Why the generated code could not be read; else empty.
+        Why the generated code could not be read; empty otherwise.
     capture : str
-        With mode="reduce-overhead": "captured", or why it is not; else empty.
+        With mode="reduce-overhead": "captured", or why it was not captured; empty otherwise.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Region:
     Attributes
     ----------
     compile_id : str
-        As in torch's logs: the frame's number, and how often it was compiled before.
+        As in torch's logs: the frame's number, and how many times it was compiled before.
     function, file, line
         The frame. The rest of a function after a graph break is named torch_dynamo_resume_in_….
     operators : int

@@ -17,7 +17,7 @@ __all__ = ["CompileReport", "report"]
 
 
 class CompileReport:
-    """The compiled regions, in order. Prints as text, also with rich. The end of the `with` block fills it."""
+    """The compiled regions, in order. Prints as text, also with rich. Filled at the end of the `with` block."""
 
     def __init__(self) -> None:
         self.regions: list[Region] = []
@@ -27,7 +27,7 @@ class CompileReport:
         return [graph for region in self.regions for graph in region.graphs]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole report for JSON."""
+        """Return the whole report as data for JSON."""
         return {
             "summary": self.summary(),
             "regions": [
@@ -36,7 +36,7 @@ class CompileReport:
         }
 
     def summary(self) -> str:
-        """Return one sentence of numbers."""
+        """Return the report's numbers in one sentence."""
         graphs = self.graphs
         cached = sum(graph.state == "from the cache" for graph in graphs)
         kernels = sum(len(graph.kernels) for graph in graphs)
@@ -48,7 +48,7 @@ class CompileReport:
         )
 
     def __rich__(self) -> Any:
-        from torch_outboard.compile.reporting.text import render  # which needs rich
+        from torch_outboard.compile.reporting.text import render  # imports rich
 
         return render(self.summary(), self.regions)
 
@@ -72,9 +72,9 @@ def _count(number: int, noun: str) -> str:
 def report() -> Iterator[CompileReport]:
     """Report the work of torch.compile within a `with` block, in all threads; exceptions of the block propagate.
 
-    The end of the block fills the report. It omits code that was compiled before the block, even if the block runs it.
-    Compilation takes longer meanwhile, since torch writes graphs as text. This function imports neither Dynamo nor
-    Inductor.
+    The report is filled at the end of the block. It omits code that was compiled before the block, even if the block
+    runs it. Within the block, compilation takes longer, because torch writes graphs as text. This function imports
+    neither Dynamo nor Inductor.
     """
     result = CompileReport()
     listener = Listener()
@@ -91,11 +91,11 @@ def report() -> Iterator[CompileReport]:
 
 
 def _ran(before: Coverage, after: Coverage) -> dict[str, list[str]]:
-    """Return the providers that ran each operator between two counts."""
+    """Return the providers that ran each operator between two snapshots of the counters."""
     calls = {(row.op, row.provider): row.calls for row in before}
     providers: dict[str, list[str]] = {}
     for row in after:
-        # A count may also be less than before, if the counters were set to 0 meanwhile.
+        # A count may also have decreased, if the counters were reset in between.
         if row.calls != calls.get((row.op, row.provider), 0):
             providers.setdefault(row.op, []).append(row.provider)
     return providers

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Torch's trace of its compilations, and how it differs between torch's versions.
+"""Torch's trace of its compilations, and its differences between versions of torch.
 
-torch writes a structured trace to one logger if the logger has a handler; the variable TORCH_TRACE writes it to files.
-The trace has every compilation, also one that a cache answered: names, graph breaks, generated code, times of phases.
+Torch writes a structured trace to a logger if the logger has a handler; the variable TORCH_TRACE writes it to files.
+The trace covers every compilation, including those served from a cache: names, graph breaks, generated code, and times
+of phases.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LOGGER = "torch.__trace"
 
 PHASES = ("dynamo", "aot", "lowering", "code", "kernels")
 
-# torch's timed events. An event that is not named here belongs to the phase around it.
+# torch's timed events. Events not listed here belong to the enclosing phase.
 _PHASE_OF = {
     "dynamo": ("entire_frame_compile", "bytecode_tracing", "build_guards", "gc"),
     "aot": (
@@ -52,7 +53,7 @@ _PHASE_OF = {
 }
 _PHASES_BY_EVENT = {event: phase for phase, events in _PHASE_OF.items() for event in events}
 
-# The records that the report reads. The others, above all graphs as text, are dropped.
+# The records that the report reads. Others, above all graphs as text, are dropped.
 _WANTED = {
     "aot_forward_graph",
     "aot_inference_graph",
@@ -65,7 +66,7 @@ _WANTED = {
     "fx_graph_cache_hit",
     "fx_graph_cache_miss",
     "inductor_output_code",
-    "outboard_capture",  # our own
+    "outboard_capture",  # this package's own
     "recompile_reasons",
 }
 _WITHOUT_PAYLOAD = {"aot_forward_graph", "aot_inference_graph", "fx_graph_cache_hit", "fx_graph_cache_miss"}
@@ -78,15 +79,15 @@ class Record:
     Attributes
     ----------
     name : str
-        The kind of the record; the artifact's name if torch calls it an artifact.
+        The kind of the record, or the artifact's name if torch calls it an artifact.
     compile_id : str or None
-        The compilation that the record belongs to, as torch writes it: "frame/recompilation".
+        The compilation to which the record belongs, as torch writes it: "frame/recompilation".
     thread : int
         The thread that wrote the record.
     data : dict
-        Its own fields.
+        The record's own fields.
     payload : str or None
-        Its text.
+        The record's text.
     """
 
     name: str
@@ -97,7 +98,7 @@ class Record:
 
 
 class Listener(logging.Handler):
-    """A handler that keeps torch's records of all threads, from `listen` to `stop`."""
+    """A handler that keeps torch's records from all threads, from `listen` to `stop`."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -111,7 +112,7 @@ class Listener(logging.Handler):
         self.close()
 
     def emit(self, record: logging.LogRecord) -> None:
-        # Nothing is parsed here: an exception would leave the user's compilation.
+        # Parse nothing here: an exception would escape into the user's compilation.
         told: dict[str, Any] = getattr(record, "metadata", {})
         name = next(iter(told), "")
         data = told.get(name)
@@ -134,7 +135,7 @@ def _compile_id(told: dict[str, Any]) -> str | None:
 
 @dataclass(frozen=True)
 class Event:
-    """The begin or the end of a timed event of torch."""
+    """The start or end of a timed event of torch."""
 
     name: str
     is_begin: bool
@@ -143,7 +144,7 @@ class Event:
 
 
 def read_event(record: Record) -> Event | None:
-    """Return the event of a record with the name chromium_event; None for an event without a duration."""
+    """Return the event of a record named chromium_event, or None for an event without a duration."""
     told = json.loads(record.payload or "{}")
     if told.get("ph") not in ("B", "E"):
         return None
@@ -157,7 +158,7 @@ def read_event(record: Record) -> Event | None:
 
 
 def phase_of(event: str) -> str | None:
-    """Return the phase that an event begins; None if the event belongs to the phase around it."""
+    """Return the phase that an event begins, or None if the event belongs to the enclosing phase."""
     return _PHASES_BY_EVENT.get(event)
 
 
@@ -169,8 +170,8 @@ def read_break(text: str) -> tuple[str, str, int | None]:
     """Return the reason, the file and the line of a graph break. torch 2.11 to 2.15 use the same wording."""
     place = _PLACE.search(text)
     if place is None:
-        # Dynamo skipped the whole frame: the reason is a sentence, and the
-        # place is the last frame of a stack.
+        # Dynamo skipped the whole frame: the reason is a sentence, and the place is the last frame
+        # of a stack.
         frames = _FRAME.findall(text.partition("\nTraceback")[0])
         reason = " ".join(_until(text.splitlines(), "  File "))
         return (reason, frames[-1][0], int(frames[-1][1])) if frames else (reason, "", None)
@@ -180,13 +181,13 @@ def read_break(text: str) -> tuple[str, str, int | None]:
 
 
 def read_capture(record: Record) -> tuple[str, str]:
-    """Return the kind of the graph and why it is not captured, or "", from a record with the name outboard_capture."""
+    """Return the graph's kind and why it was not captured, or "", from a record named outboard_capture."""
     told = json.loads(record.payload or "{}")
     return told["kind"], told["reason"]
 
 
 def read_reasons(record: Record) -> list[str]:
-    """Return the guards of earlier compilations that failed, from a record with the name recompile_reasons."""
+    """Return the guards of earlier compilations that failed, from a record named recompile_reasons."""
     try:
         told = json.loads(record.payload or "[]")
     except json.JSONDecodeError:

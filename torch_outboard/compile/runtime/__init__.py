@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The functions that generated Python code calls: makers of host and device kernels, and calls of generated C++."""
+"""The functions that generated Python code calls: constructors of host and device kernels, and calls of C++."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ __all__ = ["in_cpp"]
 
 
 def in_cpp(function: Callable[[Any], Any], streams: Sequence[int] = ()) -> Callable[[Any], Any]:
-    """Return a function of one argument that calls generated C++ and raises this package's errors with their types.
+    """Wrap a one-argument function of generated C++ so that this package's errors keep their types.
 
-    `streams` are the streams that the generated code changes to, as numbers in Dynamo's table of a call's objects.
+    `streams` are the streams that the generated code changes to, as numbers in Dynamo's table of objects per call.
     """
     if not streams:
         return functools.partial(_C.call_compiled, function, ())

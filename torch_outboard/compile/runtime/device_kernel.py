@@ -28,8 +28,8 @@ def device_kernel(
     """Return the launcher of a kernel in the driver's language. DeviceProgram documents the arguments.
 
     The launcher takes tensors and numbers in the order of `types`, and queues a launch on the current stream of its
-    tensors' device. With `device`, the program is built for that device now, and the compiler's error is raised now.
-    For other devices, the first launch builds it.
+    tensors' device. With `device`, the program is built for that device at once, and a compiler error is raised at
+    once. For other devices, the first launch builds it.
     """
     program = DeviceProgram(
         name, language, tuple(types), code, entry, tuple(grid), tuple(block), local_bytes, options, tuple(checks)

@@ -18,7 +18,7 @@ __all__ = ["cpp_kernel"]
 
 
 def cpp_kernel(async_compile: AsyncCompile, name: str, types: list[str], source: str) -> Any:
-    """Compile a kernel in C++, in a worker if there are any, and return its launcher or a future of the launcher.
+    """Compile a C++ kernel, in a worker if there are any, and return its launcher or a future of the launcher.
 
     The launcher takes tensors and numbers in the order of `types`; _C.compiled_kernel documents the launch. A failed
     compilation raises torch's CppCompileError, with the compiler's output.

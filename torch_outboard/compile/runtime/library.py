@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The libraries of compiled kernels, in Inductor's cache, loaded only if no other user can have written them."""
+"""Libraries of compiled kernels in Inductor's cache, loaded only if no other user can have written them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ _log = logging.getLogger(__name__)
 
 @clear_on_fresh_cache
 class KernelCache(CppCodeCache):
-    """A cache of kernel libraries, compiled like the CPU's, with the same header but without Python bindings.
+    """A cache of kernel libraries, compiled like the CPU's and with the same header, but without Python bindings.
 
     Inductor trusts any library that it finds. This class stores a library's hash next to it after the first load. It
-    compiles a library again, with a warning, if the library has changed, other users may have written it, or it does
-    not load.
+    warns and recompiles a library if it has changed, does not load, or other users may have written it.
     """
 
     cache: dict[str, Any] = {}
@@ -54,15 +53,15 @@ class KernelCache(CppCodeCache):
 
     @classmethod
     def load_async(cls, *args: Any, **kwargs: Any) -> Callable[[], Any]:
-        _since(cache_dir())  # before the first compilation in it
+        _since(cache_dir())  # before the first compilation in this folder
         load = super().load_async(*args, **kwargs)
 
         def load_or_rebuild() -> Any:
             try:
                 return load()
             except OSError as error:
-                # The library is removed, so this call compiles it. A second
-                # failure does not come from the cache.
+                # The library is removed, so this call recompiles it. A second failure does not come
+                # from the cache.
                 _log.warning("%s; it is compiled again", error)
                 return load()
 
@@ -70,7 +69,7 @@ class KernelCache(CppCodeCache):
 
 
 def private_folder(path: str | Path) -> None:
-    """Make a folder, or repair its mode, so that only its user can write to it. Raise OSError if this fails."""
+    """Create a folder, or repair its mode, so that only its user can write to it. Raise OSError on failure."""
     try:
         make_private_folders(Path(path))
     except OSError as error:
@@ -82,13 +81,13 @@ def private_folder(path: str | Path) -> None:
 
 @functools.cache
 def _since(folder: str) -> int:
-    """Make Inductor's folder private, and return the time: no other user can have reached files written later."""
+    """Make Inductor's folder private and return the time: other users cannot write to files created later."""
     private_folder(folder)
     return time.time_ns()
 
 
 def check_library(library: Path) -> bytes | None:
-    """Raise OSError unless a library is as it was compiled. Return its content if no hash is stored yet, else None."""
+    """Raise OSError if a library was changed after compilation. Return its content if no hash is stored, else None."""
     private_folder(library.parent)
     noted = read_private(hash_file(library))
     about = library.lstat()
@@ -97,14 +96,14 @@ def check_library(library: Path) -> bytes | None:
     is_open = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH) != 0
     content = library.read_bytes()
     if noted is None:
-        # A umask may let other users write to the compiler's files. In a private
-        # folder they can't reach the files.
+        # A umask may make the compiler's files writable by other users, but in a private folder
+        # they cannot reach the files.
         is_good = _is_whole(content) and not (is_open and about.st_ctime_ns < _since(cache_dir()))
     else:
         is_good = _hash(content).encode() == noted
     if not is_good:
         raise OSError(f"the compiled kernel {printable_path(library)} has changed since it was compiled")
-    if is_open:  # as a new file, which no process has open
+    if is_open:  # rewrite it as a new file, which no process has open
         write_whole(library, content)
     return content if noted is None else None
 
@@ -119,12 +118,12 @@ def _hash(content: bytes) -> str:
 
 
 def _is_whole(content: bytes) -> bool:
-    """Return True if an ELF file is as long as its header says. Loading a shorter file kills the process by a signal.
+    """Return True if an ELF file is as long as its header states. Loading a truncated file kills the process.
 
-    Linkers write the table of sections last; the header contains its place.
+    Linkers write the section table last; the header has its offset.
     """
     if content[:5] != b"\x7fELF\x02":
-        return True  # another format or class: the loader decides
+        return True  # another format or class: leave it to the loader
     place = int.from_bytes(content[40:48], "little")
     size, count = int.from_bytes(content[58:60], "little"), int.from_bytes(content[60:62], "little")
     return place + size * count <= len(content)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The function that generated Python code calls: it turns the text of a kernel into a launcher."""
+"""The function that generated Python code calls to turn a kernel's text into a launcher."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _log = logging.getLogger(__name__)
 
 Parameter = tuple[str, str, str]  # declaration, name, letter
 
-# No option changes the results of floating point. Tests add the options of sanitizers. With a later
-# standard, the headers take longer to compile than most kernels.
+# No option changes floating-point results. Tests add sanitizer options. With a later standard, the
+# headers take longer to compile than most kernels.
 FLAGS = ("-std=c++14", "-O2", "-ftree-vectorize", "-ffp-contract=off", "-fPIC", "-shared", "-w")
 
 
@@ -46,7 +46,7 @@ def simt_kernel(name: str, dialect: str, parameters: Sequence[Parameter], items:
 
 
 def host_source(name: str, dialect: str, parameters: Sequence[Parameter], items: str, text: str) -> str:
-    """Return the text of a library: the kernel, and an entry that calls the kernel for each item."""
+    """Return the text of a library: the kernel, and an entry point that calls the kernel for each item."""
     arguments = "\n".join(
         f"  {declared} = {_word(letter, declared, place)};" for place, (declared, _, letter) in enumerate(parameters)
     )
@@ -87,7 +87,7 @@ def _library(source: str) -> Any:
 
 
 def _compile(source: str, library: Path) -> None:
-    """Write a library and its hash. Raise OutboardError if the text does not compile."""
+    """Compile a library and write its hash. Raise OutboardError if the text does not compile."""
     text = library.with_suffix(".cpp")
     write_whole(text, source.encode())
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:

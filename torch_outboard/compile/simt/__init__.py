@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The generators of kernels in C for a dialect."""
+"""Generators of kernels in a C dialect."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The generator 'simt': kernels in the dialect of a device's own language."""
+"""The generator 'simt': kernels in a dialect of the device's own language."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class SimtGenerator(CodeGenerator):
-    """A generator of kernels in a dialect. A subclass sets the dialect."""
+    """A generator of kernels in a dialect, which a subclass sets."""
 
     name = "simt"
     dialect: ClassVar[Dialect]
@@ -84,19 +84,19 @@ class CudaGenerator(SimtGenerator):
 
 
 class OpenCLUnitsGenerator(SimtGenerator):
-    """Kernels in opencl_c with matrix units by inline PTX."""
+    """Kernels in opencl_c, with matrix units through inline PTX."""
 
     dialect = PTX_OPENCL_C
 
 
 class CudaUnitsGenerator(SimtGenerator):
-    """Kernels in CUDA C++ with matrix units by inline PTX."""
+    """Kernels in CUDA C++, with matrix units through inline PTX."""
 
     dialect = PTX_CUDA_CPP
 
 
 class SlangGenerator(SimtGenerator):
-    """Kernels in Slang, for devices with doubles whose driver makes SPIR-V of it."""
+    """Kernels in Slang, for devices with doubles whose driver compiles Slang to SPIR-V."""
 
     dialect = SLANG
 
@@ -108,6 +108,6 @@ class SlangFloatsGenerator(SimtGenerator):
 
 
 class HostGenerator(SimtGenerator):
-    """Kernels in C++ for memory that the host can reach, one item after the other: for tests of generated code."""
+    """Kernels in C++ for memory that the host can reach, one item after the other, to test generated code."""
 
     dialect = HOST_CPP

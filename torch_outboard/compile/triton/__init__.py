@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Kernels that Inductor writes in Triton and our launcher runs, for every driver with a back end of Triton."""
+"""Triton kernels from Inductor, run by our launcher, for every driver with a Triton back end."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Triton's driver for our devices. It answers `kernel[grid](...)` outside of torch.compile, for the attached driver.
+"""Triton's driver for our devices. It runs `kernel[grid](...)` outside of torch.compile, for the attached driver.
 
-The device of a launch's tensors chooses the driver (_compat/triton.py), so other devices keep their own driver.
+The device of a launch's tensors determines the driver (_compat/triton.py), so other devices keep their own driver.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _known: set[TritonTarget] = set()
 
 
 class DeviceDriver:
-    """The driver interface of Triton for one of our devices; without a device, for the current one."""
+    """Triton's driver interface for one of our devices, or for the current device."""
 
     def __init__(self, driver: Driver, device: int | None = None) -> None:
         self._driver = driver
@@ -48,14 +48,14 @@ class DeviceDriver:
         return GPUTarget(target.backend, target.arch, target.warp_size)
 
     def get_current_device(self) -> torch.device:
-        """Return the key by which Triton stores kernels. It is not a number, since other drivers use numbers."""
+        """Return the key under which Triton stores kernels. Not a number, because other drivers use numbers."""
         return torch.device(self._driver.name, _C.current_device() if self._device is None else self._device)
 
     def get_active_torch_device(self) -> torch.device:
         return self.get_current_device()
 
     def get_current_stream(self, device: torch.device) -> int:
-        """Return the stream number for Triton's hooks. Launches use the current stream themselves."""
+        """Return the stream number for Triton's hooks. Launches take the current stream themselves."""
         return torch.accelerator.current_stream(device).stream_id
 
     def get_device_interface(self) -> Any:
@@ -92,21 +92,21 @@ class DeviceDriver:
 
 
 class _Utils:
-    """Triton's questions about a kernel before its first launch."""
+    """Triton's queries about a kernel before its first launch."""
 
     def get_device_properties(self, device: torch.device) -> dict[str, int]:
-        # No property has the limit of dynamic shared memory: the driver
-        # refuses a launch that exceeds it.
+        # No property has the limit of dynamic shared memory: the driver refuses launches that
+        # exceed it.
         return {"max_shared_mem": sys.maxsize}
 
     def load_binary(self, name: str, code: Any, shared: int, device: torch.device) -> tuple[Any, ...]:
-        """Return module, function, registers, spills and the most threads. A launch needs only the code."""
+        """Return module, function, registers, spills and the thread limit. A launch needs only the code."""
         most = get_device_properties(device.index).max_threads_per_block
         return None, (code, device.index), 0, 0, most or sys.maxsize
 
 
 class _Launcher:
-    """A launcher of a kernel that Triton compiled. It launches like every other launcher."""
+    """A launcher for a kernel that Triton compiled. It queues launches like every other launcher."""
 
     def __init__(self, source: Any, metadata: Any, target: TritonTarget) -> None:
         self._name = source.fn.__name__
@@ -145,7 +145,7 @@ class _Launcher:
 
 
 def _passed(kinds: Sequence[Any], values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the arguments that a kernel takes, with Triton's names of their types. Tuples are flattened."""
+    """Yield the arguments that a kernel takes, with Triton's type names. Tuples are flattened."""
     for kind, value in zip(kinds, values, strict=True):
         if isinstance(kind, tuple):
             yield from _passed(kind, value)
@@ -155,7 +155,7 @@ def _passed(kinds: Sequence[Any], values: Sequence[Any]) -> Iterator[tuple[str, 
 
 def _type(name: str, kind: str) -> str:
     if kind.startswith("*"):
-        return "void*"  # Triton doesn't report which pointers the kernel writes
+        return "void*"  # Triton does not report which pointers the kernel writes
     if kind in TYPES:
         return TYPES[kind]
     raise NotSupportedError(f"the kernel {name} has an argument of type {kind}, which a launch can't pass")
@@ -165,17 +165,17 @@ def _value(kind: str, value: Any) -> Any:
     if kind.startswith("*"):
         return _tensor(value)
     if kind in ("u8", "u16", "u32", "u64") and value >= 1 << (int(kind[1:]) - 1):
-        return value - (1 << int(kind[1:]))  # the same bits
+        return value - (1 << int(kind[1:]))  # same bits
     return value
 
 
 def _tensor(value: Any) -> Any:
-    """Return a tensor itself, or the tensor inside an object of triton.reinterpret."""
+    """Return a tensor itself, or the tensor inside a triton.reinterpret object."""
     return value if isinstance(value, torch.Tensor) else getattr(value, "base", value)
 
 
 def choose(driver: Driver, arguments: Iterable[Any]) -> tuple[DeviceDriver, dict[str, object]] | None:
-    """Return the driver for a launch with these arguments, and the driver's options for Triton's back end.
+    """Return the driver for a launch with these arguments, and its options for Triton's back end.
 
     Return None if no tensor among the arguments is on one of our devices.
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compilation of a kernel's source to binaries, one for each configuration: by Triton, without a device or its driver.
+"""Compiling a kernel's source with Triton to one binary per configuration, without a device or its driver.
 
-The compilation runs in workers of torch's compiler, which have no driver.
+Compilation runs in the workers of torch's compiler, which have no driver.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = [
     "load_backend",
 ]
 
-# Types of numbers, by Triton's names. The sign does not change how a number is passed.
+# Types of numbers, by Triton's names. Signedness does not change how a number is passed.
 _BITS = {"1": "int8_t", "8": "int8_t", "16": "int16_t", "32": "int32_t", "64": "int64_t"}
 TYPES = {**{f"{sign}{bits}": kind for bits, kind in _BITS.items() for sign in "iu"}, "fp32": "float", "fp64": "double"}
 
-# Triton's settings belong to the process.
+# Triton's settings are global to the process.
 _compiling = threading.Lock()
 
 
@@ -49,11 +49,11 @@ class Binary:
     entry : str
         The kernel's name in the program.
     grid : tuple of str
-        Formulas over the arguments that calls pass (csrc/kernels/expression.h).
+        Formulas over the passed arguments (csrc/kernels/expression.h).
     threads, shared : int
-        Threads of a block, and bytes of its dynamic shared memory.
+        Threads per block, and bytes of its dynamic shared memory.
     scratch : tuple of pairs of int
-        For each pointer after the kernel's own arguments: bytes for a block of the grid, and their alignment.
+        For each pointer after the kernel's own arguments: bytes per block of the grid, and their alignment.
     """
 
     config: str
@@ -72,13 +72,13 @@ class Binaries:
     Attributes
     ----------
     types : tuple of str
-        Types of the arguments that calls pass, as in DeviceProgram.
+        Types of the passed arguments, as in DeviceProgram.
     changed : tuple of int
-        Arguments that a launch reads and writes. A measurement passes copies of them.
+        Arguments that a launch both reads and writes. A measurement passes copies of them.
     zeroed : tuple of int
         Arguments that must be zero before each launch of a measurement.
     variants : tuple of Binary
-        In the order of Inductor's configurations.
+        Binaries in the order of Inductor's configurations.
     """
 
     types: tuple[str, ...]
@@ -116,15 +116,15 @@ def load_backend(target: TritonTarget) -> Any:
 
 
 def compile_in_worker(environment: Mapping[str, str], name: str, source: str, target: TritonTarget) -> Binaries:
-    """Set environment variables that the parent has set since the worker's start, and call `compile_kernel`."""
+    """Set environment variables that the parent changed after the worker started, and call `compile_kernel`."""
     os.environ.update(environment)
     return compile_kernel(name, source, target)
 
 
 def compile_kernel(name: str, source: str, target: TritonTarget) -> Binaries:
-    """Compile all configurations of a kernel, and drop those that exceed the chip's resources.
+    """Compile all configurations of a kernel, except those that exceed the chip's resources.
 
-    `source` is Inductor's: a module in which `name` is the kernel with its heuristics.
+    `source` is Inductor's: a module in which `name` is the kernel with its heuristics applied.
 
     Raises
     ------
@@ -165,8 +165,8 @@ def _compile(kernel: Any, config: Any, target: TritonTarget) -> Binary:
     text = ASTSource(kernel.fn, meta["signature"], meta["constants"], meta["configs"][0])
     of_launch = kernel.inductor_meta.get("backend_options", {})
     options = {**kernel._create_compile_options(config, meta), **of_launch, **dict(target.options)}
-    # Triton doesn't check the files of its cache when it reads them. We store its
-    # output ourselves, and check it.
+    # Triton does not verify files that it reads from its cache, so we store its output ourselves
+    # and verify it.
     knobs = triton.knobs.compilation
     with knobs.scope():
         knobs.always_compile = True
@@ -218,12 +218,12 @@ def binary_of(
 
 
 def hidden_types(binary: Binary) -> list[str]:
-    """Return the types of the pointers after a kernel's own arguments. Calls pass no pointer without memory."""
+    """Return the types of the pointers after a kernel's own arguments. Calls omit pointers without memory."""
     return ["void*" if size else "zero" for size, _ in binary.scratch]
 
 
 def _arguments(kernel: Any, config: Any) -> tuple[list[str], tuple[str, ...]]:
-    """Return the names of the arguments that calls pass, and their types."""
+    """Return the names and types of the arguments that calls pass."""
     from torch._inductor.runtime.triton_helpers import get_constexprs
 
     meta = kernel._create_compile_meta(config)
@@ -237,9 +237,9 @@ def _arguments(kernel: Any, config: Any) -> tuple[list[str], tuple[str, ...]]:
 
 def _type(kernel: Any, name: str, kind: str) -> str:
     if kind == "constexpr":
-        return "kept"  # a number that is written into the kernel
+        return "kept"  # a number compiled into the kernel
     if kind.startswith("*"):
-        # A program's own kernel has arbitrary names, and lists all arguments that it changes.
+        # A program's own kernel uses arbitrary names, and lists all arguments that it changes.
         is_input = kernel.custom_kernel or name.startswith(("in_ptr", "arg_"))
         is_read = is_input and name not in kernel.mutated_arg_names
         return "const void*" if is_read else "void*"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A Triton kernel as wrappers define it: as Python code that finds its configuration, or as one configuration."""
+"""How wrappers define a Triton kernel: as Python code that finds its fastest configuration, or as one configuration."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from torch_outboard.driver import Driver
 
 __all__ = ["Definition", "source_for"]
 
-# The choice of Triton's own driver. It launches nothing here, and workers have none.
+# Selects Triton's own driver. It launches nothing here, and workers do not have it.
 _OF_DRIVER = "triton_helpers.set_driver_to_gpu()"
 
 
 class Definition:
     """A kernel of Inductor for a device. It implements torch_outboard.compile.wrapper.graph.TunedKernel.
 
-    Its compilation starts in a worker, if there are workers.
+    Compilation starts in a worker, if there are workers.
     """
 
     imports = (
@@ -73,7 +73,7 @@ class Definition:
 
 
 def source_for(source: str, device: torch.device, target: TritonTarget) -> str:
-    """Return Inductor's source of a kernel, with the target's properties in place of the device's.
+    """Return Inductor's source of a kernel, with the device's properties replaced by the target's.
 
     Raises
     ------

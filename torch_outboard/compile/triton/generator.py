@@ -16,7 +16,7 @@ __all__ = ["TritonGenerator", "wanted_triton"]
 
 
 class TritonGenerator(CodeGenerator):
-    """A generator of kernels in Triton. The driver's `triton_target(device)` returns the target."""
+    """A generator of Triton kernels. The driver's `triton_target(device)` returns the target."""
 
     name = "triton"
     is_gpu = True
@@ -63,7 +63,7 @@ class TritonGenerator(CodeGenerator):
 
 
 def check_triton(driver: Driver) -> None:
-    """Raise NotSupportedError if Triton is missing, has another version than torch requires, or lacks the target."""
+    """Raise NotSupportedError if Triton is missing, is not the version that torch requires, or lacks the target."""
     from torch_outboard.compile.triton.binary import load_backend
 
     load_backend(driver.triton_target(0))
@@ -78,7 +78,7 @@ def check_triton(driver: Driver) -> None:
 
 
 def wanted_triton() -> str | None:
-    """Return the version of Triton that the installed torch requires; None for builds that require none."""
+    """Return the version of Triton that the installed torch requires, or None if the build requires none."""
     for requirement in importlib.metadata.requires("torch") or ():
         if match := re.match(r"triton[=~ ]*=\s*([\w.+]+)", requirement):
             return match[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Conversion of Inductor's grid expressions, which are Python, to the formulas of a launch."""
+"""Conversion of Inductor's grid expressions, written in Python, to the formulas of a launch."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _EVALUATED: Mapping[str, Callable[[int, int], int]] = {
 
 
 def grid_formulas(meta: dict[str, Any], config: Any, arguments: Sequence[str]) -> tuple[str, str, str]:
-    """Return the formulas of a grid's three dimensions, over the places of a kernel's arguments.
+    """Return the formulas of a grid's three dimensions, over the positions of a kernel's arguments.
 
     `meta` is the kernel's inductor_meta, `config` one of its Configs.
 
     Raises
     ------
     ValueError
-        If an expression has no formula.
+        If an expression cannot be converted.
     """
     grid = GridExpr.from_meta(meta, config)
     known = {name: f"a{place}" for place, name in enumerate(arguments)}
@@ -56,7 +56,7 @@ def grid_formulas(meta: dict[str, Any], config: Any, arguments: Sequence[str]) -
 
 
 def formula_of(expression: str, known: Mapping[str, str]) -> str:
-    """Return a Python expression of integers as a formula of csrc/kernels/expression.h.
+    """Return a Python integer expression as a formula of csrc/kernels/expression.h.
 
     `known` maps names to their formulas.
     """
@@ -64,7 +64,7 @@ def formula_of(expression: str, known: Mapping[str, str]) -> str:
 
 
 def evaluate(formula: str, arguments: Sequence[object]) -> int:
-    """Compute a formula over the places of arguments, as csrc/kernels/expression.cpp does."""
+    """Evaluate a formula over argument positions, as csrc/kernels/expression.cpp does."""
     stack: list[int] = []
     for word in formula.split():
         if word in _EVALUATED:
@@ -83,7 +83,7 @@ def _formula(node: ast.expr, known: Mapping[str, str]) -> str:
             return known[name]
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
             return str(-value)
-        # Rounding up in Python: -(number // -divisor).
+        # Python's idiom for rounding up: -(number // -divisor).
         case ast.UnaryOp(
             op=ast.USub(),
             operand=ast.BinOp(left=number, op=ast.FloorDiv(), right=ast.UnaryOp(op=ast.USub(), operand=divisor)),
@@ -98,8 +98,8 @@ def _formula(node: ast.expr, known: Mapping[str, str]) -> str:
         case ast.Call(func=ast.Name(id="min" | "max" as name), args=[first, *others]):
             parts = [_formula(one, known) for one in others]
             return functools.reduce(lambda left, right: f"{left} {right} {name}", parts, _formula(first, known))
-        # Inductor writes 0 for a divisor of 0 by a condition. The formula
-        # then replaces the divisor by 1.
+        # Inductor guards against a divisor of 0 with a condition that returns 0. The formula
+        # replaces the divisor with 1.
         case ast.IfExp(
             test=ast.Compare(left=ast.Name(id=asked), ops=[ast.Eq()], comparators=[ast.Constant(value=0)]),
             body=ast.Constant(value=0),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The function that generated Python code calls: it turns a Triton kernel into a launcher, which queues launches."""
+"""The function that generated Python code calls to turn a Triton kernel into a launcher, which queues launches."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = ["Tuning", "begin_compiling", "chip_of", "launcher_of", "triton_kernel
 
 _log = logging.getLogger(__name__)
 
-# The running tasks of workers, by the kernel's entry and source.
+# Tasks running in workers, by the kernel's entry and source.
 _pending: dict[tuple[str, str], Future[Binaries]] = {}
 
 
 def begin_compiling(entry: str, source: str, target: TritonTarget, device: int) -> None:
-    """Start the compilation of a kernel in a worker, unless it is stored or there are no workers.
+    """Start compiling a kernel in a worker, unless it is stored or there are no workers.
 
-    `triton_kernel` takes the result.
+    `triton_kernel` collects the result.
     """
     if (entry, source) in _pending or _store(entry, source, target, device).binaries() is not None:
         return
@@ -45,10 +45,10 @@ def begin_compiling(entry: str, source: str, target: TritonTarget, device: int) 
 
 
 def triton_kernel(name: str, entry: str, source: str, target: TritonTarget, device: int) -> Any:
-    """Return the launcher of a kernel for a device, or torch's future of it while a worker compiles.
+    """Return a kernel's launcher for a device, or torch's future of the launcher while a worker compiles.
 
-    The launcher takes the arguments of Inductor's launcher, in their order, without a stream. It queues on the current
-    stream of its tensors' device. If there are several configurations, the first call measures them, and waits. The
+    The launcher takes the same arguments as Inductor's launcher, except the stream. It queues launches on the current
+    stream of its tensors' device. If there are several configurations, the first call measures them and waits. The
     fastest configuration is stored for other processes.
     """
     from torch._inductor.codecache import LambdaFuture
@@ -60,7 +60,7 @@ def triton_kernel(name: str, entry: str, source: str, target: TritonTarget, devi
 
 
 def chip_of(device: int) -> str:
-    """Return the properties of a chip on which the times of kernels depend."""
+    """Return the properties of a chip that affect the times of kernels."""
     chip = get_device_properties(device)
     return f"{chip.vendor}/{chip.name}/{chip.architecture}/{chip.driver_version}"
 
@@ -84,8 +84,8 @@ def _result(task: Future[Binaries] | None, name: str, entry: str, source: str, t
         try:
             return task.result()
         except Exception as error:  # noqa: BLE001 - this process raises it again
-            # The worker has died, or compilation failed. This process then
-            # raises the error with its own type.
+            # Either the worker died or compilation failed. In the second case, this process raises
+            # the error with its own type.
             _log.warning("a worker could not compile %s, so this process compiles it: %s", name, error)
     return compile_kernel(entry, source, target)
 
@@ -111,7 +111,7 @@ def _compilation(
 def launcher_of(
     name: str, types: Sequence[str], binary: Binary, target: TritonTarget, device: int
 ) -> Callable[..., None]:
-    """Return the launcher of a compiled kernel, built for a device; `types` are those of the passed arguments."""
+    """Return the launcher of a compiled kernel, built for a device; `types` are the types of the passed arguments."""
     launcher = device_kernel(
         name,
         target.language,
@@ -129,7 +129,7 @@ def launcher_of(
 
 
 def _launch_with_scratch(launcher: Callable[..., None], variant: Binary, *arguments: Any) -> None:
-    """Launch with memory for each block. The allocator reuses the memory after the stream has finished with it."""
+    """Launch with memory for each block. The allocator reuses the memory once the stream has finished with it."""
     where = next(one.device for one in arguments if isinstance(one, torch.Tensor))
     blocks = math.prod(evaluate(formula, arguments) for formula in variant.grid)
     memory = [
@@ -141,7 +141,7 @@ def _launch_with_scratch(launcher: Callable[..., None], variant: Binary, *argume
 
 
 class Tuning:
-    """A compiled kernel, and its fastest configuration on a chip.
+    """A compiled kernel and its fastest configuration on a chip.
 
     Attributes
     ----------
@@ -158,20 +158,20 @@ class Tuning:
 
     @staticmethod
     def of(name: str, entry: str, source: str, target: TritonTarget, device: int) -> Tuning:
-        """Return the tuning of a source. Wait for the compiler."""
+        """Return the tuning for a source. Waits for the compiler."""
         return _compilation(name, entry, source, target, device)[1]()
 
     def launcher(self) -> Callable[..., None]:
-        """Return the launcher of the fastest configuration, or one that finds this configuration at its first call."""
+        """Return the launcher of the fastest configuration, or one whose first call determines the configuration."""
         known = self._known()
         return _Untuned(self) if known is None else self.make(known)
 
     def variant(self, arguments: Callable[[], Sequence[Any]]) -> Binary:
-        """Return the fastest configuration. If it is unknown, `arguments` creates arguments to measure with."""
+        """Return the fastest configuration. If it is unknown, measure with the arguments that `arguments` creates."""
         return self._known() or self.choose(arguments())[0]
 
     def choose(self, arguments: Sequence[Any]) -> tuple[Binary, Callable[..., None]]:
-        """Measure all configurations, store which one is the fastest, and return it with its launcher.
+        """Measure all configurations, store the fastest one, and return it with its launcher.
 
         Raises
         ------
@@ -187,7 +187,7 @@ class Tuning:
                 times.append((self._measure(launchers[place], arguments), place))
             except NotSupportedError:
                 raise
-            except Exception as error:  # noqa: BLE001 - more shared memory or threads than the chip has: another one may run
+            except Exception as error:  # noqa: BLE001 - needs more shared memory or threads than the chip has: another one may run
                 _log.info("%s can't run as %s: %s", self._name, variant.config, error)
                 failures.append(error)
         if not times:
@@ -216,7 +216,7 @@ class Tuning:
 
 
 class _Untuned:
-    """The launcher of a kernel with several configurations, until its first call has found the fastest."""
+    """The launcher of a kernel with several configurations, until its first call determines the fastest."""
 
     def __init__(self, tuning: Tuning) -> None:
         self._tuning = tuning
@@ -227,7 +227,7 @@ class _Untuned:
         launcher = self._chosen
         if launcher is None:
             if torch.get_device_module(_C.driver_name()).is_current_stream_capturing():
-                # A capture can't measure: a later call does.
+                # A capture cannot measure: a later call does.
                 launcher = self._tuning.make(self._tuning.binaries.variants[0])
             else:
                 with self._lock:
@@ -236,7 +236,7 @@ class _Untuned:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy a tensor with its strides, and the memory between its elements."""
+    """Copy a tensor with its strides, including the memory between its elements."""
     elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     whole = torch.as_strided(tensor, (elements if tensor.numel() else 0,), (1,)).clone()
     return torch.as_strided(whole, tensor.shape, tensor.stride())

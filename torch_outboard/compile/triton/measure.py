@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The time of a launch on the device, measured by the device's events, with the caches flushed before each launch."""
+"""Measures a launch with the device's events; caches are flushed before each launch."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch_outboard.device.devices import get_device_properties
 
 __all__ = ["milliseconds", "times_of"]
 
-_LEAST, _MOST = 3, 30  # measurements of a launch
-_ENOUGH = 10.0  # milliseconds of launches
+_LEAST, _MOST = 3, 30  # minimum and maximum number of measurements
+_ENOUGH = 10.0  # milliseconds of launches that suffice
 
 
 def milliseconds(launch: Callable[[], object], prepare: Callable[[], None], device: torch.device) -> float:
-    """Return the median time of a launch on the current stream, after a wait. `prepare` runs before each launch."""
+    """Wait, then return the median time of a launch on the current stream. `prepare` runs before each launch."""
     return statistics.median(times_of(launch, prepare, device))
 
 
@@ -25,7 +25,7 @@ def times_of(launch: Callable[[], object], prepare: Callable[[], None], device: 
     """Return the milliseconds of several launches; see `milliseconds`."""
     flush = torch.empty(2 * get_device_properties(device.index).l2_cache_size, dtype=torch.uint8, device=device)
     prepare()
-    launch()  # errors are raised here, and objects of the first launch are created here
+    launch()  # raises errors and creates objects of the first launch
     torch.accelerator.synchronize(device)
     first = _run(launch, prepare, flush, 1)[0]
     times = max(_LEAST, min(_MOST, int(_ENOUGH / max(first, 1e-3))))

@@ -19,7 +19,7 @@ __all__ = ["OutboardTritonKernel", "OutboardTritonScheduling", "scheduling_for"]
 
 
 class OutboardTritonKernel(TritonKernel):
-    """TritonKernel, with configurations that this package measures and stores."""
+    """TritonKernel whose configurations this package measures and stores."""
 
     @classmethod
     def inductor_meta_common(cls) -> dict[str, Any]:
@@ -50,12 +50,12 @@ class OutboardTritonScheduling(TritonScheduling):
             Definition(kernel_name, subs_name, src_code, device, self.driver), f"{origins}\n{detailed_origins}"
         )
 
-    # A program's own kernels. Torch's wrappers write a call of torch that compiles them.
+    # A program's own kernels. Torch's wrappers would write a call to torch's compiler for them.
 
     def user_kernel_info(self, changed: tuple[str, ...], options: dict[str, Any]) -> type[OutboardTritonKernel]:
         """Return the class that provides the metadata of a kernel.
 
-        `changed` are the arguments that the kernel writes, `options` the back end's options of a launch.
+        `changed` are the arguments that the kernel writes; `options` are the launch's options for the back end.
         """
 
         class UserKernel(OutboardTritonKernel):
@@ -67,7 +67,7 @@ class OutboardTritonScheduling(TritonScheduling):
         return UserKernel
 
     def launch_options(self, device: torch.device, given: dict[str, Any], arguments: Any) -> dict[str, Any]:
-        """Return the keywords of a launch that are options of the back end."""
+        """Return the keywords of a launch that are options for the back end."""
         from torch._inductor.runtime import triton_helpers
         from torch._inductor.runtime.triton_compat import GPUTarget
 

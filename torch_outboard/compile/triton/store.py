@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compiled kernels on disk, with the fastest configuration on a chip, among Inductor's files."""
+"""Compiled kernels, and the fastest configuration per chip, stored on disk among Inductor's files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class Store:
-    """The files of a kernel. Each file has the hash of its content in its first line.
+    """The files of a kernel. The first line of each file is a hash of its content.
 
     A file that is damaged, unreadable or writable by other users counts as missing. If Inductor's caches are off,
     nothing is read or written.
@@ -52,7 +52,7 @@ class Store:
         self.choice = Choice(parts, chip)
 
     def binaries(self) -> Binaries | None:
-        """Return the stored binaries; None if there are none or the file is damaged."""
+        """Return the stored binaries, or None if there are none or the file is damaged."""
         content = _read(self._binaries, _names_of(Binaries))
         if content is None:
             return None
@@ -70,13 +70,13 @@ class Store:
 
 
 class Choice:
-    """The name of the fastest of several choices on a chip. `among` has everything else on which the result depends."""
+    """The name of the fastest of several choices on a chip. `among` holds everything else that affects the result."""
 
     def __init__(self, among: Sequence[str], chip: str) -> None:
         self._file = _file((*among, "on", chip))
 
     def read(self) -> str | None:
-        """Return the name; None if nothing was measured or the file is damaged."""
+        """Return the name, or None if nothing was measured or the file is damaged."""
         content = _read(self._file, ("choice",))
         if content is not None and not isinstance(content["choice"], str):
             _tell_damaged(self._file)
@@ -93,8 +93,8 @@ def _versions(target: TritonTarget) -> tuple[str, ...]:
     from torch._inductor.runtime.compile_tasks import _set_triton_ptxas_path
     from torch._inductor.runtime.triton_compat import triton_key
 
-    # This sets the variable by which Inductor's workers find torch's own assembler, if torch has
-    # one. The back end's hash contains the assembler's version.
+    # Sets the variable with which Inductor's workers find torch's own assembler, if torch has one.
+    # The back end's hash contains the assembler's version.
     _set_triton_ptxas_path()
     backend = load_backend(target)
     try:
@@ -124,7 +124,7 @@ def _names_of(kind: type) -> tuple[str, ...]:
 
 
 def _binaries_of(content: dict[str, Any]) -> Binaries:
-    """Return the stored binaries. Raise KeyError, TypeError or ValueError if the content has another shape."""
+    """Return the stored binaries. Raise KeyError, TypeError or ValueError if the content is malformed."""
     variants = tuple(
         Binary(
             **{

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The choice of the fastest template for an operator on a device, under max-autotune.
+"""Choosing the fastest template for an operator on a device, under max-autotune.
 
 Inductor calls our function with the remaining choices. If there are several, this module measures them with our
-launcher and keeps only the fastest. So Inductor's own measurement, which would launch through Triton, never runs.
+launcher and keeps only the fastest. Inductor's own measurement, which would launch through Triton, therefore never
+runs.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ __all__ = ["choose_templates"]
 
 _log = logging.getLogger(__name__)
 
-# Names of templates that read indices from an input. A measurement's random
-# numbers are not valid indices.
+# Names of templates that read indices from an input. The random numbers of a measurement are not
+# valid indices.
 _OF_VALUES = ("flex", "grouped")
 
 _registered: set[str] = set()
 
 
 def choose_templates(driver: Driver) -> None:
-    """Register our choice for a driver's devices in Inductor; once a process."""
+    """Register our choice function in Inductor for a driver's devices, once per process."""
     if driver.name not in _registered:
         _registered.add(driver.name)
         add_preprocessing_fn(lambda choices: _fastest(driver, choices))
@@ -51,7 +52,7 @@ def choose_templates(driver: Driver) -> None:
 def _fastest(driver: Driver, choices: list[Any]) -> list[Any]:
     if not choices or choices[0].layout.device.type != driver.name:
         return choices
-    # Other choices, such as graphs, can only be measured by compiling them.
+    # Other choices, such as graphs, would have to be compiled to be measured.
     known = [one for one in choices if isinstance(one, TritonTemplateCaller | ExternKernelCaller)]
     if len(known) < 2:
         return known
@@ -82,7 +83,7 @@ def _measure(runs: list[_Run], device: torch.device) -> _Run:
         tensors, out = inputs.get_benchmark_tensors(run.is_extern).unpack()  # type: ignore[no-untyped-call]
         try:
             times.append((milliseconds(run.launcher(tensors, out), lambda: None, device), place))
-        except Exception as error:  # noqa: BLE001 - more shared memory than the chip has: another one may run
+        except Exception as error:  # noqa: BLE001 - needs more shared memory than the chip has: another one may run
             _log.info("%s can't run: %s", run.choice, error)
             failures.append(error)
     if not times:
@@ -91,7 +92,7 @@ def _measure(runs: list[_Run], device: torch.device) -> _Run:
 
 
 class _Run:
-    """A choice, and how it is run for a measurement."""
+    """A choice, and how to run it for a measurement."""
 
     def __init__(self, driver: Driver, choice: Any, device: int) -> None:
         self.choice = choice
@@ -133,7 +134,7 @@ class _Run:
 
 
 def _shapes(choice: Any) -> list[str]:
-    """Return the inputs of a choice's times besides its code."""
+    """Return the inputs, besides its code, on which a choice's times depend."""
     layouts = [*(node.get_layout() for node in choice.input_nodes), choice.layout]
     hint = V.graph.sizevars.optimization_hint
     return [f"{one.dtype} {[hint(number) for number in (*one.size, *one.stride)]}" for one in layouts]

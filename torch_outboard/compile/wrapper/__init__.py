@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The Python function that calls a graph's kernels, and the parts that all wrappers share."""
+"""The Python wrapper, which calls a graph's kernels, and the parts that all wrappers share."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Functions of all wrappers about the graph that is being lowered."""
+"""Functions for all wrappers that concern the graph being lowered."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ __all__ = [
 
 
 class Unguarded:
-    """A part of wrappers whose launches and allocations name their device.
+    """A mixin for wrappers whose launches and allocations name their device.
 
-    Without this class, Inductor changes the current device around the kernels of a device that it treats as a GPU.
+    Without this class, Inductor changes the current device around kernels of a device that it treats as a GPU.
     """
 
     last_seen_device_guard_index: int | None
@@ -47,29 +47,29 @@ class TunedKernel(Protocol):
     imports: tuple[str, ...]  # lines that `definition` needs
 
     def definition(self) -> str:
-        """Return Python code that makes a launcher. The launcher finds the fastest configuration at its first call."""
+        """Return Python code that creates a launcher, whose first call determines the fastest configuration."""
 
     def types(self) -> tuple[str, ...]:
-        """Return the types of the arguments that calls pass, as in DeviceProgram. Wait for the compiler."""
+        """Return the types of the arguments that calls pass, as in DeviceProgram. Waits for the compiler."""
 
     def program(self, arguments: Callable[[], list[Any]]) -> tuple[DeviceProgram, tuple[int, ...]]:
-        """Return the fastest configuration, and how many bytes a block of the grid needs for each hidden pointer.
+        """Return the fastest configuration, and the bytes that each hidden pointer needs per block of the grid.
 
-        Calls pass these pointers after the arguments. If the fastest configuration is unknown, `arguments` creates
-        arguments to measure with.
+        Calls pass these pointers after the arguments. If the fastest configuration is unknown, it is measured with the
+        arguments that `arguments` creates.
         """
 
 
-# Arguments of define_user_defined_triton_kernel after the first three:
-# torch 2.11 has three, others four.
+# Arguments of define_user_defined_triton_kernel after the first three: three in torch 2.11, four in
+# others.
 _WITHOUT_OPTIONS = 4
 
 
 class UserKernels:
-    """A part of wrappers: a program's own Triton kernels, defined by the scheduling of their device."""
+    """A mixin for wrappers: a program's own Triton kernels, which the scheduling of their device defines."""
 
     _user_kernels: Any = None  # the scheduling while it defines one
-    # The class with the metadata of the generator's kernels, and of this kernel.
+    # The class with the metadata of the generator's kernels, for the kernel being defined.
     _user_kernel_info: Any = None
 
     def define_user_defined_triton_kernel(self, kernel: Any, configs: Any, kwargs: Any, *more: Any) -> Any:
@@ -85,7 +85,7 @@ class UserKernels:
         options: dict[str, Any] = {}
         if len(more) > _WITHOUT_OPTIONS:
             # From torch 2.15 on, the last argument has names that may be options of the back end.
-            # Torch would look for them by the device's name.
+            # Torch would look for these options by the device's name.
             *others, names = more
             given = {name: kwargs[name] for name in names if name in kwargs}
             options, more = backend.launch_options(device, given, kernel.arg_names), (*others, ())
@@ -110,7 +110,7 @@ class UserKernels:
 def _changed_by(kwargs: dict[str, Any]) -> tuple[str, ...]:
     """Return the names of the arguments that a program's own kernel may write to.
 
-    The graph's operation knows them. Arguments that share memory with such an argument are included.
+    They are recorded in the graph's operation. Arguments that share memory with such an argument are included.
     """
     tensors = {name: value for name, value in kwargs.items() if isinstance(value, ir.IRNode)}
     for operation in V.graph.operations:
@@ -130,15 +130,15 @@ def is_ours(name: str) -> bool:
 
 
 def is_for_streams(operator: object) -> bool:
-    """Return True if an operator is one of Dynamo's that record, wait or synchronize."""
+    """Return True if an operator is one of Dynamo's operators that record, wait or synchronize."""
     return isinstance(operator, torch._ops.OpOverload) and operator.namespace == "streams"
 
 
 def keep_order_of_streams() -> None:
-    """Forbid moves across an operator for streams or events. Call it on a graph that is lowered and not yet scheduled.
+    """Forbid reordering across stream and event operators. Call it after the graph is lowered, before it is scheduled.
 
     Torch 2.13 orders the operations before a wait for an event, but not those after it. Newer versions order more, but
-    only for the streams concerned. Another order between streams gains nothing, since their work is concurrent anyway.
+    only for the streams concerned. Reordering between streams gains nothing, because their work is concurrent anyway.
     """
     before: list[str] = []  # buffers since the last such operator, and its own buffers
     last: str | None = None
@@ -155,7 +155,7 @@ def keep_order_of_streams() -> None:
 
 
 def flush_kernels() -> None:
-    """Write the kernels that the scheduling has gathered."""
-    # Not the scheduler's own flush, which also frees buffers whose last user is the next operator.
+    """Write the kernels that the scheduling has collected."""
+    # The scheduler's own flush would also free buffers whose last user is the next operator.
     for backend in V.graph.scheduler.backends.values():
         backend.flush()

@@ -38,13 +38,13 @@ _IMPORTS = (
 
 
 class KernelDefinitions(Unguarded, UserKernels, PythonWrapperCodegen):
-    """A wrapper that defines kernels for the device where torch's wrapper defines kernels for the CPU."""
+    """A wrapper that defines kernels for the device where torch's wrapper would define kernels for the CPU."""
 
     _defines_for_device = False
 
     @contextlib.contextmanager
     def defining_for_device(self) -> Iterator[None]:
-        """Define kernels for the device, not for the CPU, within a `with` block."""
+        """Within a `with` block, define kernels for the device instead of the CPU."""
         self._defines_for_device = True
         try:
             yield
@@ -67,7 +67,7 @@ class KernelDefinitions(Unguarded, UserKernels, PythonWrapperCodegen):
 
 
 class _DeviceCalls(KernelDefinitions):
-    """The differences from torch's own wrapper."""
+    """Differences from torch's own wrapper."""
 
     _has_named_streams = False
 
@@ -108,9 +108,9 @@ class _DeviceCalls(KernelDefinitions):
         line = f"{name} = empty_strided_outboard({allocated}, {strides}, {dtype}, {device.index})"
         return line if allocated == sizes else f"{line}.as_strided({sizes}, {strides})"
 
-    # The scheduling gathers kernels that come earlier in the graph. They must be written
-    # before the stream changes, and before an operator without a device, which may
-    # record an event or wait for one.
+    # The scheduling collects kernels that come earlier in the graph. They must be written before
+    # the stream changes, and before an operator without a device, which may record an event or wait
+    # for one.
 
     def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
         flush_kernels()
@@ -127,9 +127,9 @@ class _DeviceCalls(KernelDefinitions):
         flush_kernels()
         super().generate_fallback_kernel(node)
 
-    # Memory returns to the stream of its allocation, which may not have waited for the other
-    # streams. Kernels record their streams in the tensors that they use; operators don't, and the
-    # user has no name for the tensors freed here.
+    # Memory returns to the stream on which it was allocated, which may not have waited for the
+    # other streams. Kernels record their streams in the tensors that they use, but operators do
+    # not, and the user has no name for the tensors freed here.
 
     def make_buffer_free(self, buffer: Any) -> str:
         return self._records([buffer.get_name()]) + super().make_buffer_free(buffer)  # type: ignore[no-any-return]
@@ -144,8 +144,8 @@ class _DeviceCalls(KernelDefinitions):
         return "".join(f"{name}.record_stream({stream}); " for name in ours for stream in _stream_names().values())
 
     def _name_streams(self) -> None:
-        # Inductor writes this together with a device guard, which only the
-        # devices that it treats as GPUs have.
+        # Inductor writes this together with a device guard, which exists only for devices that it
+        # treats as GPUs.
         scheduler = V.graph.scheduler
         self.add_import_once("from torch._dynamo.graph_bytecode_inputs import get_external_object_by_index")
         for stream, name in _stream_names().items():
@@ -176,11 +176,11 @@ class OutboardWrapper(_DeviceCalls):
 
 
 class OutboardSubgraphWrapper(_DeviceCalls, SubgraphPythonWrapperCodegen):
-    """The wrapper of a graph within another graph."""
+    """The wrapper of a subgraph."""
 
 
 def _stream_names() -> dict[int, str]:
-    """Return the variables of the graph's streams by their index; 0 is the stream on which the graph is called."""
+    """Return the variables of the graph's streams by index; 0 is the stream on which the graph is called."""
     from torch._inductor.stream_utils import get_stream_name
 
     return {stream: get_stream_name(stream) for stream in sorted({0, *V.graph.scheduler.node_to_stream.values()})}

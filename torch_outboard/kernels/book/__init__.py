@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The book: what the package knows of PyTorch's operators, one row an operator, by subject.
+"""The book: what the package knows about PyTorch's operators, one row per operator, grouped by subject.
 
-`table.py` resolves the rows. Everything else that decides how an operator is computed is PyTorch's: its decompositions,
+`table.py` resolves the rows. Everything else about how an operator is computed comes from PyTorch: its decompositions,
 and Inductor's decompositions and lowerings.
 """

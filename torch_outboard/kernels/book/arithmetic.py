@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Arithmetic element by element: numbers by value, so that a new number needs no new kernel, and rounding.
+"""Elementwise arithmetic that takes its numbers by value, so that a new number needs no new kernel, and rounding.
 
-Any number that a row does not name is written into the kernels: torch's lowerings branch on some numbers, as on
-exponents. The numbers here change from step to step in training, or from layer to layer. Their formulas take each
-number as a tensor of one element.
+Numbers that a row does not name are written into the kernels, because some of torch's lowerings branch on a number,
+such as an exponent. The numbers named here change from step to step in training, or from layer to layer. Their formulas
+take each number as a one-element tensor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["OPERATORS"]
 
 
 def _combine(*operands: Any, compute: Callable[..., torch.Tensor]) -> torch.Tensor:
-    """Compute in the type that the operator's kernels compute in. The last operand is the number."""
+    """Compute in the operator's computation type. The last operand is the number."""
     # This imports sympy. A process that reads all its plans from disk does not need sympy.
     from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
@@ -34,7 +34,7 @@ def _combine(*operands: Any, compute: Callable[..., torch.Tensor]) -> torch.Tens
 
 
 def _factor(self: torch.Tensor, other: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
-    """Return the factor of a sum as the CPU's kernels take it: for halves, rounded to their type."""
+    """Return the factor of a sum as the CPU's kernels use it: for halves, rounded to the tensor's type."""
     common = torch.result_type(self, other)
     return rounded(alpha.to(common)) if common in HALVES else alpha
 
@@ -56,7 +56,7 @@ def _addcdiv(self: torch.Tensor, first: torch.Tensor, second: torch.Tensor, valu
 
 
 def _lerp(self: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    # From the nearer end, as torch's kernels do.
+    # Interpolate from the nearer end, as torch's kernels do.
     def compute(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.where(w.abs() < 0.5, x + w * (y - x), y - (y - x) * (1 - w))
 
@@ -64,7 +64,7 @@ def _lerp(self: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.
 
 
 def _typed(self: torch.Tensor, *numbers: torch.Tensor | None) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
-    """Convert a tensor and numbers to their common type, by categories."""
+    """Convert a tensor and numbers to their common type, promoting by category."""
     common = self.dtype
     for one in numbers:
         if one is not None and one.dtype.is_floating_point and not common.is_floating_point:
@@ -78,7 +78,7 @@ def _clamp(self: torch.Tensor, low: torch.Tensor | None, high: torch.Tensor | No
     if low is not None and self.dtype == torch.uint8 and low.dtype == torch.int64 and torch.__version__ >= "2.15":
         low = low.clamp_min(0)  # a bound below the type has no effect; before torch 2.15 it wraps
     x, (low, high) = _typed(self, low, high)
-    # Of equal numbers the second is taken: -0.0 stays, as in the CPU's kernel.
+    # Of two equal numbers, maximum returns the second: -0.0 survives, as in the CPU's kernel.
     x = x if low is None else torch.maximum(low, x)
     return x if high is None else torch.minimum(high, x)
 
@@ -102,7 +102,7 @@ def _pow(self: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
 
 
 def _power(self: torch.Tensor, exponent: Any) -> Any:
-    """Compute powers of 0.5 and -0.5 by roots, of -0.0 and -inf too, but float16's by pow, as the CPU's kernel."""
+    """Compute powers of 0.5 and -0.5 as roots, also for -0.0 and -inf. Float16 uses pow, as in the CPU's kernel."""
     common = torch.result_type(self, exponent)
     if abs(exponent) != 0.5 or not common.is_floating_point:
         return NotImplemented
@@ -113,7 +113,7 @@ def _power(self: torch.Tensor, exponent: Any) -> Any:
 
 
 def _power_of_number(self: Any, exponent: torch.Tensor) -> Any:
-    """Raise a number to powers. A library has those of integers, and Inductor no others of them."""
+    """Raise a number to integer powers through pow.Tensor_Tensor; Inductor's own decomposition calls a library."""
     common = torch.result_type(self, exponent)
     if common.is_floating_point or common.is_complex or common == torch.bool:
         return NotImplemented
@@ -137,9 +137,9 @@ def _sigmoid_backward(grad_output: torch.Tensor, output: torch.Tensor) -> Any:
 
 
 def _divide(a: torch.Tensor, b: torch.Tensor, *, rounding_mode: str | None) -> Any:
-    """Divide floating point numbers with rounding down through the remainder, as ATen's kernels do.
+    """Compute a floored floating-point division through the remainder, as ATen's kernels do.
 
-    Inductor's lowering is floor(a / b), which is one too large if the quotient is rounded up to a whole number.
+    Inductor's lowering computes floor(a / b), which is one too large if the quotient rounds up to a whole number.
     """
     common = torch.result_type(a, b)
     if rounding_mode != "floor" or not common.is_floating_point:
@@ -161,9 +161,9 @@ def _shrink_backward(grad: torch.Tensor, self: torch.Tensor, lambd: float) -> to
 
 
 def _of_inputs_type(name: str) -> Callable[..., torch.Tensor]:
-    """Return torch's decomposition of a gradient, with the element type of its input if the types of calls differ.
+    """Wrap torch's decomposition of a gradient to return the input's element type if the types in a call differ.
 
-    Torch's own decomposition returns their common type; the CPU's kernel allocates its result by its input.
+    Torch's decomposition returns the common type; the CPU's kernel allocates its result in the input's type.
     """
 
     def gradient(grad_output: torch.Tensor, self: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -175,7 +175,7 @@ def _of_inputs_type(name: str) -> Callable[..., torch.Tensor]:
 
 
 def _dropout_backward(grad_output: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
-    """Compute in the common type of both: torch's decomposition converts the mask to the gradient's."""
+    """Compute in the operands' common type: torch's decomposition converts the mask to the gradient's type."""
     return (grad_output * mask * scale).clone(memory_format=torch.contiguous_format)
 
 
@@ -189,7 +189,7 @@ def _prelu_backward(
     return torch.where(is_positive, grad_output, weight * grad_output), torch.where(is_positive, 0, self * grad_output)
 
 
-# Calls over lists that the CPU's kernel refuses, by the arguments and the type of a list.
+# Calls over lists that the CPU's kernel refuses, decided from the arguments and a list's type.
 
 
 def _not_floating(_: Sequence[Any], dtype: torch.dtype) -> bool:
@@ -201,7 +201,7 @@ def _of_bools(_: Sequence[Any], dtype: torch.dtype) -> bool:
 
 
 def _to_no_power(arguments: Sequence[Any], dtype: torch.dtype) -> bool:
-    """Return True if elements of a type cannot be raised to a power that is a number."""
+    """Return True if elements of a type cannot be raised to the call's numeric exponent."""
     exponent = arguments[1]
     if dtype.is_floating_point:
         return math.isfinite(exponent) and abs(exponent) > torch.finfo(dtype).max

@@ -14,7 +14,7 @@ __all__ = ["OPERATORS"]
 
 
 def _attention_backward(*given: Any) -> Any:
-    """Return only the wanted gradients."""
+    """Return only the requested gradients."""
     *positional, scale = given
     operator = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default
     wanted = positional[5]
@@ -24,7 +24,7 @@ def _attention_backward(*given: Any) -> Any:
 
 OPERATORS = (
     Operator("aten::_scaled_dot_product_flash_attention_for_cpu", facts=Facts(correct="correct_flash_attention")),
-    # Registered for the CPU only to say that a device must provide them.
+    # torch registers it for the CPU only to report that a device must implement it.
     Operator("aten::_scaled_dot_product_fused_attention_overrideable", facts=Facts(judges="values", drops_at=4)),
     Operator(
         "aten::_scaled_dot_product_fused_attention_overrideable.default",

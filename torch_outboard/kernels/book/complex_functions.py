@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Functions of complex numbers, as formulas of pairs of reals.
+"""Functions of complex numbers, as formulas over pairs of reals.
 
-Inverse functions are W. Kahan's ("Branch cuts for complex elementary functions", 1987), with C's branch cuts and signs
-of zero. torch's kernels use C's functions, or shorter formulas that lose more digits.
+The inverse functions follow W. Kahan ("Branch cuts for complex elementary functions", 1987), with C's branch cuts and
+signs of zero. torch's kernels use C's functions, or shorter formulas that lose more digits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _by_i(self: Pair) -> Pair:
 
 
 def _of_times_i(formula: Function) -> Function:
-    """Return f(i z) / i for a formula of f: the sine of the hyperbolic sine, and so on."""
+    """Return the formula of f(i z) / i from the formula of f, as in sin(z) = sinh(i z) / i."""
 
     def turned(kind: torch.dtype, self: Pair) -> Pair:
         return _by_i(formula(kind, _times_i(self)))
@@ -39,7 +39,7 @@ def _of_times_i(formula: Function) -> Function:
 
 
 def _exponential(kind: torch.dtype, self: Pair) -> Pair:
-    """Return a real number for a real one, also where the exponential is infinite."""
+    """Return a real number for a real argument, even if the exponential is infinite."""
     return _turned(self.re.exp(), self.im)
 
 
@@ -59,7 +59,7 @@ def _exponential_less_1(kind: torch.dtype, self: Pair) -> Pair:
 
 
 def _sigmoid(kind: torch.dtype, self: Pair) -> Pair:
-    """Divide by what is at least 1 in size, or nearly, so that no exponential is infinite."""
+    """Divide by a number of size at least 1, or nearly, so that no exponential overflows."""
     is_positive = self.re >= 0
     small = _turned((-self.re.abs()).exp(), torch.where(is_positive, -self.im, self.im))
     above = Pair(*(torch.where(is_positive, one, part) for one, part in zip((1.0, 0.0), small, strict=True)))
@@ -74,7 +74,7 @@ def _logarithm(kind: torch.dtype, self: Pair) -> Pair:
 
 
 def _log_of_size(re: torch.Tensor, im: torch.Tensor) -> torch.Tensor:
-    """Return log |z|; where |z| is near 1, of what it differs by."""
+    """Return log |z|; near |z| = 1, compute it from the difference of |z| from 1."""
     size = torch.hypot(re, im)
     large, small = torch.maximum(re.abs(), im.abs()), torch.minimum(re.abs(), im.abs())
     near = ((large - 1) * (large + 1) + small * small).log1p() / 2
@@ -115,7 +115,7 @@ def _by_square_root(kind: torch.dtype, self: Pair) -> Pair:
     return reciprocal(kind, _square_root(kind, self))
 
 
-# The results of multiplications and roots, which torch's kernels compute for these exponents.
+# torch's kernels compute these exponents by multiplications and roots.
 _OF_EXPONENT: dict[complex, Function] = {
     -2: lambda kind, self: reciprocal(kind, multiply(kind, self, self)),
     -1: reciprocal,
@@ -128,7 +128,7 @@ _OF_EXPONENT: dict[complex, Function] = {
 
 
 def _power(kind: torch.dtype, self: Any, exponent: Any) -> Any:
-    """Return exp(exponent log z), and 0 for a base of 0."""
+    """Return exp(exponent log z), or 0 for a base of 0."""
     if isinstance(exponent, (int, float, complex)) and exponent in _OF_EXPONENT:
         return _OF_EXPONENT[exponent](kind, self)
     base = tensors_of(pair_of(self, kind), exponent)
@@ -138,7 +138,7 @@ def _power(kind: torch.dtype, self: Any, exponent: Any) -> Any:
     return Pair(*(torch.where(is_zero, 0, one) for one in result))
 
 
-# Circular and hyperbolic functions. A product with an infinite factor and a zero is the zero.
+# Circular and hyperbolic functions. Zero times an infinite factor is zero here.
 
 
 def _product(size: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
@@ -160,7 +160,7 @@ def _hyperbolic_tangent(kind: torch.dtype, self: Pair) -> Pair:
     tangent, sine = im.tan(), re.sinh()
     size = 1 + tangent * tangent
     below = 1 + size * sine * sine
-    # From here on the real part is 1 in the type, and the square of the sine may be infinite.
+    # Beyond this bound, the real part is 1 in the type, and the square of the sine may overflow.
     is_far = re.abs() > math.asinh(torch.finfo(kind).max) / 4
     near = size * (1 + sine * sine).sqrt() * sine / below
     far = 4 * im.sin() * im.cos() * (-2 * re.abs()).exp()
@@ -204,7 +204,7 @@ def _inverse_hyperbolic_tangent(kind: torch.dtype, self: Pair) -> Pair:
     far = math.sqrt(torch.finfo(kind).max) / 4
     is_far = (x > far) | (y > far)
     size = (4 * x / ((1 - x) * (1 - x) + y * y)).log1p() / 4
-    # Beside 1 the square of y may be 0.
+    # Close to 1, the square of y may underflow to 0.
     beside = (torch.hypot(torch.full_like(y, 2), y) / y).log() / 2
     size = torch.where((x == 1) & (y < 0.5), beside, size)
     angle = torch.atan2(2 * im, (1 - x) * (1 + x) - y * y) / 2

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Complex numbers as pairs of reals: the formulas of operators whose tensors are complex.
+"""Complex numbers as pairs of reals: formulas for operators on complex tensors.
 
-Inductor lowers no complex numbers. A graph with complex values is therefore written again with pairs, an operator at a
+Inductor lowers no complex numbers. A graph with complex values is therefore rewritten with pairs, one operator at a
 time (kernels/plans/pairs.py). A formula takes `kind`, the type of reals in which the operator computes, and the
 operator's arguments with a Pair in place of each complex tensor. It returns a tensor, a Pair, or a list of them.
 """
@@ -20,8 +20,8 @@ from torch_outboard.kernels.book.row import Function
 __all__ = ["are_apart", "formula_of", "leave_to_formulas"]
 
 
-# Arithmetic. torch's kernels convert a real operand to a complex number, whose imaginary part 0
-# takes part: it makes NaN of infinity in a product.
+# Arithmetic. torch's kernels convert a real operand to a complex number. Its imaginary part of 0
+# takes part in the computation: in a product, 0 times infinity is NaN.
 
 
 def _add(kind: torch.dtype, self: Any, other: Any, *, alpha: Any = 1) -> Pair:
@@ -65,7 +65,7 @@ def _sign(kind: torch.dtype, self: Pair) -> Pair:
 
 
 def _variance(kind: torch.dtype, self: Pair, dim: Any = None, **named: Any) -> Any:
-    """Add the variances of the parts."""
+    """Return the sum of the variances of both parts."""
     variance = torch.ops.aten.var.correction
     return variance(self.re, dim, **named) + variance(self.im, dim, **named)
 
@@ -101,7 +101,7 @@ def _any(kind: torch.dtype, self: Pair, *given: Any) -> Any:
 
 
 def _logical(operator: Function) -> Function:
-    """Return the formula of an operator of truths: numbers that are not 0."""
+    """Return the formula of a logical operator; a number is true if it is not 0."""
 
     def compare(kind: torch.dtype, self: Any, other: Any) -> Any:
         return operator(_not_equal(kind, self, 0), _not_equal(kind, other, 0))
@@ -114,7 +114,7 @@ def _where(kind: torch.dtype, condition: torch.Tensor, self: Any, other: Any) ->
     return Pair(torch.where(condition, x.re, y.re), torch.where(condition, x.im, y.im))
 
 
-# From and to reals.
+# Conversions from and to reals.
 
 
 def _complex(kind: torch.dtype, real: torch.Tensor, imag: torch.Tensor) -> Pair:
@@ -134,7 +134,7 @@ def _as_complex(kind: torch.dtype, self: torch.Tensor) -> Pair:
 
 
 def _convert(kind: torch.dtype, self: Any, dtype: torch.dtype) -> Any:
-    """Convert from or to complex numbers. A bool says if the number is not 0."""
+    """Convert from or to complex numbers. A bool is True if the number is not 0."""
     if dtype.is_complex:
         return pair_of(self, dtype.to_real())
     return _not_equal(kind, self, 0) if dtype == torch.bool else self.re.to(dtype)
@@ -144,11 +144,11 @@ def _copy(kind: torch.dtype, self: Any, source: Any, non_blocking: bool = False)
     return pair_of(source, kind) if isinstance(self, Pair) else _convert(kind, source, self.dtype)
 
 
-# Products of matrices, each of four of reals.
+# Matrix products: one complex product is four real ones.
 
 
 def _product(operator: Function) -> Function:
-    """Return the formula of a product of two matrices, or of batches of them."""
+    """Return the formula of a product of two matrices, or of two batches of matrices."""
 
     def multiply_matrices(kind: torch.dtype, self: Pair, other: Pair) -> Pair:
         return Pair(
@@ -160,7 +160,7 @@ def _product(operator: Function) -> Function:
 
 
 def _product_and_sum(operator: Function) -> Function:
-    """Return the formula of a product that is added to a tensor, of which nothing is read if its factor is 0."""
+    """Return the formula of a product added to a tensor. The tensor is not read if its factor is 0."""
     product = _product(operator)
 
     def add_product(kind: torch.dtype, self: Any, first: Pair, second: Pair, *, beta: Any = 1, alpha: Any = 1) -> Pair:
@@ -196,7 +196,7 @@ def _pad(kind: torch.dtype, self: Pair, pad: Any, value: Any = 0) -> Pair:
 
 
 def _combine(kind: torch.dtype, base: Pair, rows: Any, order: Any, values: Pair, how: str, include_self: bool) -> Any:
-    """Set or add rows of both parts alike; nothing else that rows are combined by is of the parts."""
+    """Set or add rows of both parts alike. Other reductions do not work on the parts separately."""
     if how not in ("set", "sum", "mean"):
         return NotImplemented
     combine = torch.ops.outboard.combine_sorted.default
@@ -208,7 +208,7 @@ def _masked_index(kind: torch.dtype, self: Pair, mask: Any, indices: Any, fill: 
     return Pair(*(index(one, mask, indices, number) for one, number in zip(self, pair_of(fill, kind), strict=True)))
 
 
-# Products of many numbers, in as many steps as their count can be halved.
+# Products over many numbers, in as many steps as their count can be halved.
 
 
 def _all_multiplied(kind: torch.dtype, self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Pair:
@@ -286,7 +286,8 @@ _FORMULAS: dict[str, Function] = {
     "prims::convert_element_type": _convert,
 }
 
-# Operators that compute the real parts from real parts, and the imaginary ones in the same way.
+# Operators that compute the real part from real parts, and the imaginary part from imaginary parts
+# in the same way.
 _APART = frozenset(
     f"aten::{name}"
     for name in (
@@ -304,12 +305,12 @@ def _base(operator: torch._ops.OpOverload) -> str:
 
 
 def formula_of(operator: torch._ops.OpOverload) -> Function | None:
-    """Return the formula of an operator of a graph; None if there is none."""
+    """Return the formula of an operator of a graph, or None if there is none."""
     return _FORMULAS.get(_base(operator))
 
 
 def are_apart(operator: torch._ops.OpOverload) -> bool:
-    """Return True if an operator computes both parts alike, each from the same parts of its tensors."""
+    """Return True if an operator computes each part of its result from the same part of its tensors, both alike."""
     return _base(operator) in _APART
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Copies: in the order in which operators lay out their results, and of what kernels read often."""
+"""Copies: into the memory order of an operator's results, and of values that kernels read often."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _library = torch.library.Library("outboard", "FRAGMENT")  # type: ignore[no-unty
 _library.define("in_memory(Tensor self) -> Tensor")  # type: ignore[no-untyped-call]
 _library.impl("in_memory", torch.clone, "Meta")  # type: ignore[no-untyped-call]
 
-# Stores a tensor by a kernel of its own, so that its readers do not compute it again.
+# Stores a tensor with its own kernel, so that its readers do not compute it again.
 in_memory = torch.ops.outboard.in_memory.default
 
 
 def dense(given: torch.Tensor) -> torch.Tensor:
-    """Return a copy without gaps, the last dimension fastest."""
+    """Return a copy without gaps, with the last dimension fastest."""
     return torch.empty(given.shape, dtype=given.dtype, device=given.device).copy_(given)
 
 
 def in_order_of(given: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-    """Return a copy in the order of the image's channels, as the CPU's kernels do and some meta kernels don't."""
+    """Return a copy in the memory order of the image, as the CPU's kernels do and some meta kernels do not."""
     order = suggest_memory_format(image) if image.dim() in (4, 5) else torch.contiguous_format
     return torch.empty(given.shape, dtype=given.dtype, device=given.device, memory_format=order).copy_(given)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The gradients of distances between rows."""
+"""Gradients of distances between rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _cdist_backward(
 
 
 def _pdist_backward(grad: torch.Tensor, self: torch.Tensor, p: float, pdist: torch.Tensor) -> torch.Tensor:
-    """Do the same for the distances of all pairs of rows, which lie row by row behind each other."""
+    """Compute the same for the distances of all pairs of rows, which are stored consecutively by first row."""
     count = self.shape[0]
     if count < 2:
         return torch.zeros_like(self)

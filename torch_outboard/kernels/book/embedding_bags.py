@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Bags of rows of a matrix, summed, averaged or maximized, and their gradients.
 
-Bags are in the order of their indices, so their rows are segments (kernels/templates/segments.py).
+Bags follow the order of their indices, so the rows of a bag form a segment (kernels/templates/segments.py).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["OPERATORS"]
 
 _SUM, _MEAN, _MAX = range(3)
 _KINDS = ("sum", "mean", "amax")
-_HAS_LAST = 4  # the place of include_last_offset behind the offsets
+_HAS_LAST = 4  # position of include_last_offset after the offsets
 
 
 @functools.cache
 def _sums_bfloat16_fast() -> bool:
-    """Return True if torch's kernel notes no bag of each index for sums of bfloat16."""
+    """Return True if torch's kernel leaves offset2bag empty for bfloat16 sums."""
     with _disable_current_modes():
         index = torch.zeros(1, dtype=torch.int64)
         weight = torch.zeros(1, 1, dtype=torch.bfloat16)
@@ -36,14 +36,14 @@ def _sums_bfloat16_fast() -> bool:
 
 
 def _is_fast_sum(weight: torch.Tensor, mode: int, scale: torch.Tensor | None, padding: int) -> bool:
-    """Return True if the CPU's kernel notes no bag of each index."""
+    """Return True if the CPU's kernel leaves offset2bag empty."""
     if mode != _SUM or weight.stride(1) != 1 or padding >= 0 or (scale is not None and scale.stride(0) != 1):
         return False
     return weight.dtype in (torch.float32, torch.float16) or (weight.dtype == torch.bfloat16 and _sums_bfloat16_fast())
 
 
 def _bags_of(indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """Return the bag of each index: the last that begins at or before it."""
+    """Return the bag of each index: the last bag that begins at or before it."""
     number = torch.arange(indices.shape[0], device=indices.device)
     return torch.searchsorted(offsets.long(), number, right=True) - 1
 
@@ -65,7 +65,7 @@ def _check_bags(
     offset2bag: torch.Tensor,
     *__: Any,
 ) -> None:
-    if offset2bag.shape[0] != indices.shape[0]:  # then bags are counted from offsets
+    if offset2bag.shape[0] != indices.shape[0]:  # then compute the bags from the offsets
         _check_offsets(grad, indices, offsets)
 
 
@@ -139,7 +139,7 @@ def _sizes(bags: torch.Tensor, count: Any, is_kept: torch.Tensor | None) -> torc
 def _largest(
     weight: torch.Tensor, output: torch.Tensor, places: torch.Tensor, bags: torch.Tensor, is_kept: torch.Tensor | None
 ) -> torch.Tensor:
-    """Return for each maximum the row of the matrix that it is of, the first of equals; 0 for an empty bag."""
+    """Return the source row of each maximum, the first of equal ones; 0 for an empty bag."""
     from torch_outboard.kernels.templates.segments import combined
 
     if places.shape[0] == 0:
@@ -168,7 +168,7 @@ def _dense_backward(
     per_sample_weights: torch.Tensor | None,
     padding_idx: int = -1,
 ) -> Any:
-    # The CPU's kernel divides by the count of another index than the gradient's, up to torch 2.15.
+    # Up to torch 2.15, the CPU's kernel divides by the count of the wrong index.
     if scale_grad_by_freq and mode != _MAX:
         return NotImplemented
     result = grad.new_zeros(num_weights, grad.shape[1])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The facts of an operator that the core, or the code generator below the book, must know: plain values.
+"""Facts about an operator that the core, or the code generator below the book, must know: plain values.
 
 cmake/book.py writes them into the core when it is built. It reads the rows' text and loads this module alone, so that a
-build imports neither torch nor this package. What the fields mean to the core: csrc/ops/operator/facts.h.
+build imports neither torch nor this package. csrc/ops/operator/facts.h describes what the fields mean to the core.
 """
 
 from __future__ import annotations
@@ -15,77 +15,78 @@ __all__ = ["Facts"]
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of an operator's CPU kernel, of calls that are refused, and of its generated kernel.
+    """Facts about an operator's CPU kernel, the calls that are refused, and its generated kernel.
 
-    A fact of "aten::normal" is one of all overloads of this form, not of `normal_`, except that rules of bad arguments
-    and values, and what the CPU's kernel accepts, hold for the in-place form too.
+    A fact of "aten::normal" holds for all overloads of this form, but not for `normal_`. Three facts also hold for the
+    in-place form: rules for bad arguments, rules for bad values, and what the CPU's kernel accepts.
 
     Attributes
     ----------
     has_misleading_meta : bool
-        The CPU kernel's outputs have other shapes than the meta kernel's: only the kernel itself knows them.
+        The CPU kernel returns other shapes than the meta kernel, so only running it reveals them.
     keeps_shapes : bool
-        It needs no meta kernel: it writes its arguments in place, whatever their shapes.
+        The operator needs no meta kernel: it writes its arguments in place, whatever their shapes.
     has_shape_of_scalars : bool
-        The values of its Scalar arguments decide its result's shape.
+        The result's shape depends on the values of Scalar arguments.
     checks_all_in_meta : bool
-        It is structured, and its CPU kernel checks no more than the meta kernel, once it accepts the dtypes. Found by
-        the matrix of refusals (tests/operators/refusals), which enforces it.
+        The operator is structured, and once it accepts the dtypes, its CPU kernel checks no more than the meta kernel.
+        The matrix of refusals (tests/operators/refusals) found this and enforces it.
     is_given_samples : bool
-        It draws nothing although torch tags it as random: an argument has the numbers.
+        The operator draws nothing although torch tags it as random: an argument holds the samples.
     has_bounds : bool
-        Its integers are bounds of random numbers, which decide no shape.
+        Its integer arguments are bounds of random numbers and do not affect shapes.
     masks_decide : bool
-        If an index is a mask, its values decide the result's shape.
+        If an index is a mask, the result's shape depends on the mask's values.
     is_composed_first : bool
-        It is composed of others before a plan is tried: a plan for many tensors would have a launch for each.
+        Compose the operator from others before trying a plan: a plan for many tensors would need one launch per tensor.
     misreads_expanded : bool
-        Its CPU kernel reads past an argument whose elements share memory: it gets a copy.
+        Its CPU kernel reads past an argument whose elements share memory, so it is passed a copy.
     raises_at_call : bool
-        It raises errors of values at the call on every device: the caller waits for it.
+        The operator raises value errors at the call on every device, so the caller waits.
     accepts : str
-        The elements that its CPU kernel accepts: "zeros", "ones" (integers divided by 0, pivots below 1), or
-        "identities" (matrices that cannot be factored are refused). Found by running the CPU's kernels on zeros.
+        Stand-in elements that its CPU kernel accepts: "zeros", "ones" (for divisors and pivots), or "identities" (for
+        matrices that must be factorable). Found by running the CPU's kernels on zeros.
     judges : str
-        Which values its CPU kernel judges, so that it is not tried on stand-ins: "nothing", "sums" (a sum that must not
+        Values that its CPU kernel checks, so that it is not tried on stand-ins: "nothing", "sums" (a sum that must not
         be 0, or must have a given value), "values" (assertions).
     warns : str
-        The warning that its arguments predict (csrc/ops/call/known_warnings.cpp): "no", "of freedom", "of bound",
-        "of two bounds", "of bytes".
+        The warning that can be predicted from the arguments (csrc/ops/call/known_warnings.cpp): "no", "of freedom", "of
+        bound", "of two bounds", "of bytes".
     layout : str
-        The layout of its results: "as meta", "contiguous", "suggested" (in the memory format that the argument `like`
-        suggests), "like" (as empty_like of it).
+        The layout of its results: "as meta", "contiguous", "suggested" (the memory format suggested by the argument
+        `like`), or "like" (as empty_like of that argument).
     like, laid_out : int
-        The argument that suggests the layout, and the number of leading results that it applies to.
+        The argument that suggests the layout, and the number of leading results to which the layout applies.
     drops_at : int
-        The argument with the probability by which it, or its forward operator, drops numbers.
+        The argument with the dropout probability of the operator or of its forward operator.
     correct : str
         The function of csrc/ops/operator/shape_corrections.h that corrects a call's shape.
     written_in_secret : str
-        The arguments that it writes although its schema does not declare it, separated by blanks.
+        Arguments that the operator writes although its schema does not declare it, separated by blanks.
     on_cpu : str
-        The operator whose CPU kernel serves this one, if torch has no CPU kernel of it.
+        The operator whose CPU kernel is used instead, if torch has no CPU kernel for this operator.
     shape_rule : str
-        Of one overload: the function of csrc/ops/operator/shape_rules.cpp that computes its shape.
+        For a single overload: the function of csrc/ops/operator/shape_rules.cpp that computes its shape.
     bad_numbers, bad_arguments, bad_dtypes : dict
-        Names of arguments, and the predicate that is true if the CPU's kernel refuses them
-        (csrc/ops/call/bad_arguments.cpp): numbers, for which one element of a tensor stands in; shapes, and dtypes that
-        must fit another's; dtypes that neither the CPU nor CUDA has kernels for.
+        Argument names, each with the predicate (csrc/ops/call/bad_arguments.cpp) that is true if the CPU's kernel
+        refuses them. `bad_numbers` checks numbers, or one-element tensors in their place. `bad_arguments` checks
+        shapes, and dtypes that must match another argument's. `bad_dtypes` checks for dtypes that neither the CPU nor
+        CUDA has kernels for.
     check_values : str
         The function of csrc/ops/call/bad_values.cpp that waits for values and refuses bad ones. docs/streams.md lists
         these operators.
     is_left_to_kernels : bool
-        In a capture, which cannot wait, the kernel's own check of values suffices.
+        In a capture, which cannot wait, the kernel's own value check suffices.
     composed : str
-        Of one overload: the function of csrc/ops/planned/composed.cpp that builds it from other operators.
+        For a single overload: the function of csrc/ops/planned/composed.cpp that builds it from other operators.
     kernel_checks : bool
         Its generated kernel checks indices or conditions.
     kernel_divides : bool
-        Its generated kernel divides. A division of integers by zero is an error.
+        Its generated kernel divides, and an integer division by zero is an error.
     kernel_adds : bool
-        Its generated kernel adds to memory that several items write.
+        In its generated kernel, several items add to the same memory.
     raises_runtime_error : bool
-        For an index out of bounds, its CPU kernel raises a RuntimeError, not an IndexError.
+        For an out-of-bounds index, its CPU kernel raises RuntimeError instead of IndexError.
     """
 
     has_misleading_meta: bool = False

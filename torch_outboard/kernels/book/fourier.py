@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Fourier transforms, as formulas of pairs of reals: a pass for each factor of a length (Cooley and Tukey, 1965).
+"""Fourier transforms, as formulas over pairs of reals: one pass per factor of a length (Cooley and Tukey, 1965).
 
 A length n is r m. With j = m a + b and k = c + r d, the sum over j of x[j] w^(j k), where w is the n-th root of one, is
 
     y[c, b] = w^(c b) times the sum over a of x[a, b] w^(m c a), and then the transform of length m over b for each c.
 
-A pass is a kernel. A kernel before them computes the powers of w, which all passes read. A prime length is one sum for
-each result.
+Each pass is a kernel. An earlier kernel computes the powers of w, which all passes read. For a prime length, each
+result is one sum.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from torch_outboard.kernels.refusal import CallRefusal
 
 __all__ = ["FORMULAS"]
 
-_RADIX = 8  # the most terms of a pass, unless a prime has more: so many are written into one expression
-_LONGEST = 4096  # prime; each result reads all elements
-_COMPUTED = 8  # the longest transform without a table of powers: one pass, whose items compute their own
+_RADIX = 8  # the most terms in a pass unless a prime needs more: all are written into one expression
+_LONGEST = 4096  # prime length: each result reads all elements
+_COMPUTED = 8  # the longest transform without a table of powers: its items compute them
 _BY_ROOT, _BY_COUNT = 1, 2  # how results are scaled
 
 
@@ -37,7 +37,7 @@ def _complex_to_complex(kind: torch.dtype, self: Pair, dim: Sequence[int], norma
 def _real_to_complex(
     kind: torch.dtype, self: torch.Tensor, dim: Sequence[int], normalization: int, onesided: bool
 ) -> Any:
-    """Transform reals. `onesided` keeps the first half along the last dimension: the other is its conjugate."""
+    """Transform reals. `onesided` keeps the first half along the last dimension; the other half is its conjugate."""
     whole = _over(Pair(self.to(kind), None), dim, normalization, -1)
     if not onesided:
         return whole
@@ -45,14 +45,14 @@ def _real_to_complex(
 
 
 def _complex_to_real(kind: torch.dtype, self: Pair, dim: Sequence[int], normalization: int, last_dim_size: Any) -> Any:
-    """Transform the first half of numbers whose other half is its conjugate."""
+    """Transform complex numbers, given as the half that determines the other by conjugation, to reals."""
     half = _over(self, dim[:-1], 0, 1)
     last = dim[-1]
     place = torch.arange(last_dim_size, device=half.re.device)
     is_given = 2 * place <= last_dim_size
     source = torch.where(is_given, place, last_dim_size - place)
     re, im = (one.index_select(last, source).movedim(last, -1) for one in half)
-    # The numbers that are their own conjugates are real.
+    # Numbers that are their own conjugates are real.
     im = torch.where((place == 0) | (2 * place == last_dim_size), 0, torch.where(is_given, im, -im))
     whole = _over(Pair(*(one.movedim(-1, last) for one in (re, im))), dim[-1:], 0, 1)
     return whole.re * _scale(whole.re, dim, normalization)
@@ -78,7 +78,7 @@ def _scale(whole: torch.Tensor, dims: Sequence[int], normalization: int) -> floa
 
 
 class _Powers:
-    """The powers of the root of one of a degree, the count of its powers that differ."""
+    """The powers of an n-th root of one, where n is `count`."""
 
     def __init__(self, count: int, sign: int, like: torch.Tensor) -> None:
         self.count = count
@@ -89,21 +89,21 @@ class _Powers:
             self._table = Pair(*map(in_memory, self._computed(torch.arange(count, device=like.device))))
 
     def of(self, exponent: torch.Tensor) -> Pair:
-        """Return the powers by an exponent, a tensor of whole numbers from 0 on."""
+        """Return the powers for a tensor of integer exponents from 0 on."""
         exponent = torch.remainder(exponent, self.count)
         if self._table is None:
             return self._computed(exponent)
         return Pair(*(torch.ops.aten._unsafe_index.Tensor(one, [exponent]) for one in self._table))
 
     def _computed(self, exponent: torch.Tensor) -> Pair:
-        # Angles around 0, where floats lie closest.
+        # Use angles around 0, where floats are densest.
         around = torch.where(2 * exponent > self.count, exponent - self.count, exponent)
         angle = around.to(self._dtype) * self._step
         return Pair(angle.cos(), angle.sin())
 
 
 def _along(given: Pair, length: int, powers: _Powers) -> Pair:
-    """Return the transform along the last dimension, whose length divides the count of the powers."""
+    """Return the transform along the last dimension, whose length divides `powers.count`."""
     radix = _radix(length)
     rest = length // radix
     parts: Iterator[Any] = (None if one is None else one.reshape(*one.shape[:-1], 1, radix, rest) for one in given)
@@ -133,7 +133,7 @@ def _primes(length: int) -> list[int]:
 
 
 def _radix(length: int) -> int:
-    """Return the factor of the first pass: the largest that is not above the usual, or else the least prime."""
+    """Return the factor of the first pass: the largest up to `_RADIX`, or else the smallest prime."""
     usual = [radix for radix in range(2, _RADIX + 1) if length % radix == 0]
     return max(usual, default=min(_primes(length), default=1))
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Images sampled at the places of a grid, of two or three dimensions, and the gradients.
+"""Sampling of images at the points of a two- or three-dimensional grid, and its gradients.
 
-Along each axis a place has some neighbours: their places, their weights, and the slopes of the weights. A sample is
-the sum over all combinations, and a gradient goes back the same way. Neighbours outside of the image count as 0.
+Along each axis a point has some neighbours, each with an index, a weight, and the slope of the weight. A sample is the
+sum over all combinations of neighbours, and a gradient takes the same path back. Neighbours outside the image count as
+0.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SHARPNESS = -0.75  # of cubic weights, as in torch's kernels
 
 
 class _Neighbour(NamedTuple):
-    """One neighbour of each place along an axis; `slope` is the weight's derivative by the grid's coordinate."""
+    """A neighbour of each point along an axis; `slope` is the weight's derivative by the grid coordinate."""
 
     place: torch.Tensor
     weight: torch.Tensor
@@ -35,9 +36,9 @@ class _Neighbour(NamedTuple):
 
 
 class _Sampled(NamedTuple):
-    """One combination of neighbours: where it is inside, the indices by axis, the weight, and its slopes by axis.
+    """One combination of neighbours: whether it is inside, its indices by axis, its weight, and its slopes by axis.
 
-    Tensors are [batch, 1, *places], of all combinations at once [combination, batch, 1, *places].
+    Tensors have the shape [batch, 1, *places], or [combination, batch, 1, *places] for all combinations at once.
     """
 
     is_inside: torch.Tensor
@@ -50,18 +51,18 @@ def _grid_sampler(
     input: torch.Tensor, grid: torch.Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> torch.Tensor:
     sampled = _sampled(input, grid, interpolation_mode, padding_mode, align_corners)
-    if interpolation_mode == _CUBIC:  # compilers take minutes for one formula of its 16 combinations
+    if interpolation_mode == _CUBIC:  # compilers take minutes for a formula with all 16
         return _product(input, _stacked(sampled)).sum(0).to(input.dtype)
     return functools.reduce(torch.add, (_product(input, one) for one in sampled)).to(input.dtype)
 
 
 def _product(input: torch.Tensor, found: _Sampled) -> torch.Tensor:
-    """Return what combinations add to the samples: outside is 0, times a weight, which is a NaN for a place of NaN."""
+    """Return each combination's share of a sample. Outside the image it is 0 times the weight, so a NaN remains."""
     return _read(input, found) * found.weight
 
 
 def _read(input: torch.Tensor, found: _Sampled) -> torch.Tensor:
-    """Return the image's values, and 0 outside. The first pixel is read there, so that no index needs a check."""
+    """Return the image's values, and 0 outside. Outside, read the first pixel, so that no index needs a check."""
     places = list(_places(input, found.indices))
     values: torch.Tensor = torch.ops.aten._unsafe_index.Tensor(input, places)
     return torch.where(found.is_inside, values.to(found.weight.dtype), 0)
@@ -86,7 +87,7 @@ def _grid_sampler_backward(
     if interpolation_mode == _NEAREST:
         return of_input, torch.zeros(grid.shape, dtype=grid.dtype, device=grid.device)
     products = (_read(input, found) * grad).sum(2, keepdim=True)
-    # The grid's last dimension counts axes from the last one on.
+    # The grid's last dimension lists the axes in reverse order.
     of_grid = [(products * one).sum((0, 2)) for one in reversed(found.slopes)]
     return of_input, torch.stack(of_grid, -1).to(grid.dtype)
 
@@ -102,7 +103,7 @@ def _places(input: torch.Tensor, indices: Sequence[torch.Tensor]) -> tuple[torch
 def _sampled(
     input: torch.Tensor, grid: torch.Tensor, interpolation: int, padding: int, align: bool
 ) -> Iterator[_Sampled]:
-    """Yield the combinations of the neighbours along all axes."""
+    """Yield all combinations of neighbours along all axes."""
     sizes = input.shape[2:]
     real = torch.promote_types(input.dtype, torch.float32)
     axes = [
@@ -118,7 +119,7 @@ def _sampled(
         for one in combination:
             others = [other.weight for other in combination if other is not one]
             slopes.append(math.prod(others, start=one.slope))
-        if len(sizes) == 3:  # the CPU's kernel multiplies 0 by the weights of pixels outside in two dimensions alone
+        if len(sizes) == 3:  # in two dimensions alone, the CPU's kernel multiplies 0 by weights of outside pixels
             weight, *slopes = (torch.where(is_inside, one, 0) for one in (weight, *slopes))
         indices = [torch.where(is_inside, one.place, 0).to(torch.int64) for one in combination]
         yield _Sampled(is_inside, indices, weight, slopes)
@@ -138,10 +139,10 @@ def _all(conditions: Iterator[torch.Tensor]) -> torch.Tensor:
 
 
 def _neighbours(at: torch.Tensor, size: Any, interpolation: int, padding: int, align: bool) -> Iterator[_Neighbour]:
-    """Yield the neighbours of coordinates between -1 and 1 along an axis of a size."""
+    """Yield the neighbours of coordinates in [-1, 1] along an axis of the given size."""
     scale = (size - 1) / 2 if align else size / 2
     place, slope = at * scale + (size - 1) / 2, torch.full_like(at, 1) * scale
-    if interpolation == _CUBIC:  # the neighbours are padded instead
+    if interpolation == _CUBIC:  # here each neighbour is padded instead
         below = place.floor()
         for step, weight, change in zip((-1, 0, 1, 2), *_cubic(place - below), strict=True):
             near_by, _ = _padded(below + step, slope, size, padding, align)
@@ -157,7 +158,7 @@ def _neighbours(at: torch.Tensor, size: Any, interpolation: int, padding: int, a
 
 
 def _cubic(t: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the weights of the four neighbours of a place `t` behind the second one, and their derivatives."""
+    """Return the weights of the four neighbours of a point `t` past the second one, and their derivatives."""
     a = _SHARPNESS
 
     def far(x: torch.Tensor) -> torch.Tensor:
@@ -179,7 +180,7 @@ def _cubic(t: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 def _padded(
     place: torch.Tensor, slope: torch.Tensor, size: Any, padding: int, align: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return places within the image and their slopes, as the padding says."""
+    """Return coordinates moved into the image by the padding mode, and their slopes."""
     if padding == _ZEROS:
         return place, slope
     if padding == _REFLECTION:

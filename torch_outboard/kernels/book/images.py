@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Images resized, and their windows."""
+"""Resizing of images, and windows of images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch_outboard.kernels.refusal import CallRefusal
 
 __all__ = ["OPERATORS"]
 
-# With weights of as many bits as one of the CPU's kernels has room for.
+# The CPU's kernel uses as many weight bits as fit its integers.
 _IN_INTEGERS = Refused("the CPU kernel computes uint8 in integers [rounding]", (torch.uint8,))
 
 
@@ -35,7 +35,7 @@ def _check_places(_: torch.Tensor, indices: torch.Tensor, output_size: Sequence[
 
 
 def _linear(self: torch.Tensor, output_size: Sequence[Any], align_corners: bool, *scales: float | None) -> torch.Tensor:
-    """Add two weighted neighbours along each side. Torch adds a part of their difference, which infinities make NaN."""
+    """Add two weighted neighbours along each side. Torch adds a part of their difference: infinities make it NaN."""
     image = widened(self)
     dims = len(output_size)
     sides = []
@@ -61,7 +61,7 @@ def _linear(self: torch.Tensor, output_size: Sequence[Any], align_corners: bool,
 
 
 def _used(scales: Sequence[float | None], sizes: Sequence[Any], counts: Sequence[Any]) -> list[float | None]:
-    """Return the scales that nearest elements are found by: a side that keeps or doubles its length ignores its own."""
+    """Return the scales that find nearest elements: a side that keeps or doubles its length ignores its scale."""
     sides = zip(scales, sizes, counts, strict=True)
     return [None if scale and (count == size or count == 2 * size) else scale for scale, size, count in sides]
 
@@ -98,13 +98,13 @@ def _gradient(
 ) -> torch.Tensor:
     from torch_outboard.kernels.templates.upsampling import upsample_backward
 
-    known = [one or 0.0 for one in scales] + [0.0] * (grad.dim() - 2 - len(scales))  # those left out are None
+    known = [one or 0.0 for one in scales] + [0.0] * (grad.dim() - 2 - len(scales))  # a missing scale is None
     like = grad.new_empty(input_size)
     result: torch.Tensor = upsample_backward(grad, like, kind, align_corners, known)
     return result
 
 
-# Without aliasing: a pixel is a mean of a window of the image, weighted by distance.
+# With antialiasing, a pixel is the mean of a window of the image, weighted by distance.
 
 
 def _triangle(distance: torch.Tensor) -> torch.Tensor:
@@ -119,11 +119,11 @@ def _cubic(distance: torch.Tensor) -> torch.Tensor:
     return torch.where(x < 1, near, torch.where(x < 2, far, 0))
 
 
-_WEIGHTS = {"bilinear": (1.0, _triangle), "bicubic": (2.0, _cubic)}  # how far they reach, and how they fall
+_WEIGHTS = {"bilinear": (1.0, _triangle), "bicubic": (2.0, _cubic)}  # reach and shape of the weights
 
 
 class _Side:
-    """One side of an image that is resized without aliasing."""
+    """One side of an image that is resized with antialiasing."""
 
     def __init__(self, kind: str, length: int, count: int, align_corners: bool, given: float | None) -> None:
         self._reach, self._weight = _WEIGHTS[kind]
@@ -134,9 +134,9 @@ class _Side:
             self._scale = 1 / given if given else length / count
 
     def windows(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the places that each of the results reads, their weights, and which are its own.
+        """Return the indices that each result reads, their weights, and a mask of the entries in its window.
 
-        All windows have one size.
+        All windows have the same size.
         """
         size = min(2 * math.ceil(self._reach * max(self._scale, 1)) + 1, self._length)
         begin, end, middle = self._bounds(like)
@@ -154,7 +154,7 @@ class _Side:
     def _bounds(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         middle = (torch.arange(self._count, device=like.device).to(like.dtype) + 0.5) * self._scale
         reach = self._reach * max(self._scale, 1.0)
-        begin, end = ((middle + one + 0.5).to(torch.int64) for one in (-reach, reach))  # towards 0, as ATen's kernels
+        begin, end = ((middle + one + 0.5).to(torch.int64) for one in (-reach, reach))  # toward 0, as in ATen
         return begin.clamp(min=0), end.clamp(max=self._length), middle
 
     def _weighted(self, places: torch.Tensor, middle: torch.Tensor, is_inside: torch.Tensor) -> torch.Tensor:
@@ -190,7 +190,7 @@ def _smooth_gradient(kind: str) -> Callable[..., torch.Tensor]:
 
 
 def _sides(output_size: Sequence[int], scales: Sequence[float | None]) -> Any:
-    """Return the dimensions of an image, their new lengths and the scales that are given, from the last."""
+    """Return the dimensions of an image, their new lengths and the given scales, from the last dimension on."""
     return zip((-1, -2), reversed(output_size), reversed([*scales, None, None][:2]), strict=True)
 
 
@@ -218,7 +218,7 @@ OPERATORS = (
         "aten::upsample_bicubic2d", guarded=("output_size",), refused=_IN_INTEGERS, facts=Facts(checks_all_in_meta=True)
     ),
     Operator("aten::upsample_bicubic2d_backward.default", decomposition=_weighted("cubic")),
-    # Torch decomposes it before the book is asked.
+    # Torch decomposes it before the book is consulted.
     Operator(
         "aten::upsample_bilinear2d",
         computed=Body(_linear),

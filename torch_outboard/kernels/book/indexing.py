@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Elements read and written by indices.
+"""Reading and writing elements by indices.
 
-Scattered values are sorted by their targets in deterministic mode, and if there are no atomics for the operation.
-Otherwise Inductor's lowerings scatter, by atomics.
+In deterministic mode, and if the language has no atomics for the operation, scattered values are sorted by their
+targets. Otherwise Inductor's lowerings scatter with atomics.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from torch_outboard.kernels.refusal import ClassRefusal
 
 __all__ = ["OPERATORS", "check_between", "checked_index"]
 
-# Types to which devices add atomically. Inductor leaves sums of other types to a library.
+# Element types that devices can add to atomically. Inductor leaves sums of other types to a
+# library.
 _ADDED_ATOMICALLY = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32)
 
 
 def _is_sorted(self: torch.Tensor, kind: str) -> bool:
-    # Without an order, the two parts of a complex number could be of two values.
+    # Without an order, the real and imaginary parts could be set from two different values.
     if torch.are_deterministic_algorithms_enabled() or kind not in ("set", "sum") or self.is_complex():
         return True
     return kind == "sum" and (self.dtype not in _ADDED_ATOMICALLY or SUFFIXES[self.dtype] not in _atomics())
@@ -38,7 +39,7 @@ def _atomics() -> frozenset[str]:
 
 
 def _leaves_to_library(self: torch.Tensor, src: Any) -> bool:
-    """Return True if Inductor leaves such writes to a library's scatter, which a plan cannot call."""
+    """Return True if Inductor leaves such a write to a library's scatter, which a plan cannot call."""
     from torch._inductor.utils import use_scatter_fallback
 
     if not isinstance(src, torch.Tensor):
@@ -49,7 +50,7 @@ def _leaves_to_library(self: torch.Tensor, src: Any) -> bool:
 def _combined(
     base: torch.Tensor, rows: torch.Tensor, values: torch.Tensor, kind: str, *, include_self: bool = True
 ) -> torch.Tensor:
-    """Combine the rows of a matrix with the rows of `base` that `rows` names."""
+    """Combine the rows of `values` into the rows of `base` given by `rows`."""
     from torch_outboard.kernels.templates.segments import combined
 
     if rows.shape[0] == 0:
@@ -60,7 +61,7 @@ def _combined(
 
 
 def checked_index(index: torch.Tensor, size: Any, *, may_be_negative: bool) -> torch.Tensor:
-    """Return an index's places along a dimension, read from a tensor, so that a place outside is an error."""
+    """Return an index's positions along a dimension, read through a tensor so that an invalid index is an error."""
     along = torch.arange(size, device=index.device)
     return along[index] if may_be_negative else along.gather(0, index.flatten()).reshape(index.shape)
 
@@ -127,7 +128,7 @@ def _index_reduce(
 def _along(
     operator: Any, self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *given: Any, **named: Any
 ) -> torch.Tensor:
-    """Scatter slices, each to the place along the dimension that its index names."""
+    """Scatter slices, each to its index along the dimension."""
     rows, source = (one.reshape(1) if one.dim() == 0 else one for one in (self, source))
     shape = [1] * rows.dim()
     shape[dim] = -1
@@ -137,28 +138,27 @@ def _along(
 
 
 def _put_rows(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
-    """Put whole rows along a dimension; a tensor without dimensions counts as one row."""
+    """Write whole rows along a dimension; a tensor without dimensions is treated as one row."""
     rows = self.reshape(1) if self.dim() == 0 else self
     place = [*(None for _ in range(dim % rows.dim())), index]
     return torch.ops.aten.index_put.default(rows, place, source).reshape(self.shape)
 
 
 def _index_copy(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
-    # `index_put` takes negative indices; this operator refuses them.
+    # `index_put` accepts negative indices; this operator refuses them.
     size = self.shape[dim] if self.dim() else 1
     return _put_rows(self, dim, checked_index(index.reshape(-1), size, may_be_negative=False), source)
 
 
 def _index_fill(self: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> Any:
-    # Unlike index_copy, which torch's decomposition uses, this operator counts negative indices
-    # from the end.
+    # Unlike index_copy, which torch's decomposition uses, index_fill accepts negative indices.
     if not isinstance(value, torch.Tensor):
         value = torch.full((), value, dtype=self.dtype, device=self.device)
     return _put_rows(self, dim, index.reshape(-1), value.to(self.dtype))
 
 
 def _index_select(self: torch.Tensor, dim: int, index: torch.Tensor) -> Any:
-    """Read by `gather`: both operators refuse indices that count from the end."""
+    """Read with `gather`: both operators refuse negative indices."""
     index = index.long()
     if self.dim() == 0:
         return self.reshape(1).gather(0, index.reshape(-1)).reshape(())
@@ -169,7 +169,7 @@ def _index_select(self: torch.Tensor, dim: int, index: torch.Tensor) -> Any:
     return self.gather(dim, index.reshape(shape).expand(sizes))
 
 
-# By tensors of indices.
+# By index tensors.
 
 
 def _index_put(
@@ -188,8 +188,8 @@ def _index_put(
     broadcast = torch.broadcast_tensors(*(one for _, one in given))  # type: ignore[no-untyped-call]
     shape, rest = broadcast[0].shape, [self.shape[number] for number in others]
 
-    # Values have the shape that the indices read. The indices' own shape takes their place if they
-    # are adjacent, else the front.
+    # Values have the shape that reading by the indices would return: the indexed dimensions come
+    # where the indices are if these are adjacent, else in front.
     in_front = indexed[0] if indexed[-1] - indexed[0] + 1 == len(indexed) else 0
     values = values.expand([*rest[:in_front], *shape, *rest[in_front:]])
     places = range(in_front, in_front + len(shape))
@@ -216,7 +216,7 @@ def _index_put(
 def _masked_index_put(
     self: torch.Tensor, mask: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor
 ) -> Any:
-    """Add values by indices; elements that the mask leaves out may have any index."""
+    """Add values by indices; elements that the mask excludes may have any index."""
     clamped = [
         None if one is None else one.clamp(-size, size - 1) for one, size in zip(indices, self.shape, strict=False)
     ]
@@ -229,7 +229,7 @@ def _index_put_impl(
     return torch.ops.aten.index_put.default(self, indices, values, accumulate)
 
 
-# By masks, and checks of values.
+# By masks, and value checks.
 
 
 def _masked_fill(self: torch.Tensor, mask: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -246,7 +246,7 @@ def _check_filled_slices(self: torch.Tensor, _: int, index: torch.Tensor, value:
 
 
 def _check_fits(value: torch.Tensor, dtype: torch.dtype) -> None:
-    """Assert that an integer converts as `c10::Scalar` converts it: to unsigned types, negative integers wrap."""
+    """Assert that an integer converts as in `c10::Scalar`: negative integers wrap in unsigned types."""
     if dtype == torch.bool or dtype.is_floating_point or value.dtype in (dtype, torch.bool):
         return
     limits = torch.iinfo(dtype)
@@ -256,12 +256,12 @@ def _check_fits(value: torch.Tensor, dtype: torch.dtype) -> None:
 
 
 def check_between(given: torch.Tensor, low: Any, high: Any, wrong: str) -> None:
-    """Assert that all elements are between two numbers, which they may be; a NaN is not."""
+    """Assert that all elements are between two bounds, inclusive; a NaN fails."""
     torch.ops.aten._assert_async.msg(torch.logical_and(given >= low, given <= high).all(), wrong)
 
 
 def _assert_async(self: torch.Tensor) -> None:
-    """Say it by the overload that torch's passes know not to be dead code."""
+    """Call the overload that torch's passes do not remove as dead code."""
     torch.ops.aten._assert_async.msg(self, "Expected Tensor with single nonzero value, but got zero")
 
 
@@ -271,7 +271,7 @@ def _check_count(_: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> N
 
 
 def _masked_scatter(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """Count the written elements up to each one, and read the source by these counts."""
+    """Compute each element's position among the written ones, and read the source at this position."""
     self, mask = torch.broadcast_tensors(self, mask)  # type: ignore[no-untyped-call]
     flags = mask.flatten()
     before = flags.to(torch.int64).cumsum(0) - 1
@@ -280,7 +280,7 @@ def _masked_scatter(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor
 
 
 def _nonzero_static(self: torch.Tensor, *, size: Any, fill_value: int = -1) -> torch.Tensor:
-    """Write the places of the first nonzero elements in their rows, and all others into one row more."""
+    """Write the indices of the first nonzero elements to their rows, and all other indices to one extra row."""
     is_nonzero = (self != 0).flatten()
     before = is_nonzero.to(torch.int64).cumsum(0) - 1
     row = torch.where(torch.logical_and(is_nonzero, before < size), before, size)
@@ -300,7 +300,7 @@ def _check_indices(_: torch.Tensor, indices: torch.Tensor, *__: Any) -> None:
 
 
 def _embedding_renorm(self: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float) -> torch.Tensor:
-    """Scale the rows that an index names, down to a norm. Of the others, only the norm is computed."""
+    """Scale the rows named by `indices` down to the maximum norm. For rows within it, only the norm is computed."""
     places = checked_index(indices.reshape(-1), self.shape[0], may_be_negative=False)
     is_named = torch.zeros(self.shape[0], dtype=torch.bool, device=self.device).index_fill(0, places, True)
     norms = torch.linalg.vector_norm(self, norm_type, 1)

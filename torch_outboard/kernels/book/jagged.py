@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Rows of different lengths: packed one behind the other, or padded to the longest. Offsets say where each begins."""
+"""Rows of different lengths, packed one after the other or padded to the longest. Offsets mark the rows' starts."""
 
 from __future__ import annotations
 

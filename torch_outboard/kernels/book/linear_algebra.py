@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Linear algebra, from factors of matrices for which there are templates."""
+"""Linear algebra, built on the matrix factorizations that have templates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Tensors = tuple[torch.Tensor, ...]
 
 
 def _as_batch(given: torch.Tensor, rank: int = 2) -> torch.Tensor:
-    """Return matrices, or vectors of rank 1, with one dimension of batches."""
+    """Return matrices, or vectors if `rank` is 1, with a single batch dimension."""
     kept = given.shape[given.dim() - rank :]
     return given.reshape((math.prod(given.shape[: given.dim() - rank]), *kept))
 
@@ -38,14 +38,14 @@ def _least(rows: Any, columns: Any) -> Any:
 
 
 def _columns(given: torch.Tensor) -> torch.Tensor:
-    """Return matrices whose columns are contiguous, as torch returns most of them."""
+    """Return matrices in column-major order, as torch does for most results."""
     if any(size == 0 for size in given.shape):
         return given.new_empty(given.shape)
     return given.mT.contiguous().mT if given.dim() > 1 else given.contiguous()
 
 
 def _refuse_checks(check_errors: bool) -> None:
-    """Refuse a call that raises errors of values: its parts wait for them (csrc/ops/planned/composed_factors.cpp)."""
+    """Refuse a call that raises value errors: its parts wait for the values (csrc/ops/planned/composed_factors.cpp)."""
     if check_errors:
         raise ClassRefusal("check_errors=True makes the call wait for its results [errors-wanted]")
 
@@ -78,7 +78,7 @@ def _cholesky_ex(a: torch.Tensor, *, upper: bool = False, check_errors: bool = F
 def _substituted(
     a: torch.Tensor, b: torch.Tensor, upper: bool, *, left: bool = True, unitriangular: bool = False
 ) -> torch.Tensor:
-    """Solve a triangular system; batches of both are broadcast."""
+    """Solve a triangular system; the batch dimensions of both operands are broadcast."""
     from torch_outboard.kernels.templates.triangles import substitution
 
     if not left:
@@ -141,7 +141,7 @@ def _laid_out(solution: torch.Tensor, left: bool) -> torch.Tensor:
 def _lu_solve(
     factors: torch.Tensor, pivots: torch.Tensor, b: torch.Tensor, *, left: bool = True, adjoint: bool = False
 ) -> torch.Tensor:
-    if b.numel() > 0:  # the CPU returns what is empty before it looks at the pivots
+    if b.numel() > 0:  # the CPU's kernel returns an empty result before it reads the pivots
         _check_pivots(pivots, factors.shape[-2])
     return _laid_out(_solved(factors, pivots, b, left=left, adjoint=adjoint), left)
 
@@ -172,7 +172,7 @@ def _unpacked(factors: torch.Tensor) -> _Tensors:
 
 
 def _permutation(pivots: torch.Tensor, rows: Any, dtype: torch.dtype) -> torch.Tensor:
-    """Return the matrix that undoes the swaps."""
+    """Return the permutation matrix that undoes the row swaps."""
     sources = _swapped(pivots, rows).unsqueeze(-2)
     return (sources == torch.arange(rows, device=pivots.device).unsqueeze(-1)).to(dtype)
 
@@ -198,7 +198,7 @@ def _solve_ex(a: torch.Tensor, b: torch.Tensor, *, left: bool = True, check_erro
     factors, pivots, info = _factored(a)
     is_vector = b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
     right = b.unsqueeze(-1) if is_vector else b
-    # A vector is a column, whichever side it is on.
+    # A vector is a column on either side.
     result = _solved(factors, pivots, right, left=left or is_vector)
     return _laid_out(result.squeeze(-1) if is_vector else result, left), factors, pivots, info
 
@@ -209,19 +209,19 @@ def _inv_ex(a: torch.Tensor, *, check_errors: bool = False) -> _Tensors:
 
 
 def _parity(pivots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return -1 for an odd number of swaps, else 1."""
+    """Return -1 for an odd number of row swaps, else 1."""
     places = torch.arange(1, pivots.shape[-1] + 1, device=pivots.device, dtype=pivots.dtype)
     return 1 - 2 * ((pivots != places).sum(-1) % 2).to(dtype)
 
 
 def _diagonal(a: torch.Tensor) -> torch.Tensor:
-    """Return the diagonal of matrices that are not wide."""
+    """Return the diagonals of matrices with at least as many rows as columns."""
     rows, columns = (torch.arange(size, device=a.device) for size in a.shape[-2:])
     return torch.where(rows.unsqueeze(-1) == columns, a, 0).sum(-2)
 
 
 def _factored_for_determinant(a: torch.Tensor) -> _Tensors:
-    """Return the factors of a contiguous matrix's transpose, or else of the matrix, as the gradient's formula does."""
+    """Factor the transpose of a contiguous matrix, else the matrix itself, as the gradient's formula expects."""
     return _factored(a.mT if a.is_contiguous() else a)[:2]
 
 
@@ -254,7 +254,7 @@ def _reflected(vectors: torch.Tensor, tau: torch.Tensor, c: torch.Tensor, *, tra
 
 
 def _columns_of_one(like: torch.Tensor, rows: Any, columns: Any) -> torch.Tensor:
-    """Return the first columns of identity matrices."""
+    """Return the leading columns of identity matrices."""
     one = torch.eye(rows, columns, dtype=like.dtype, device=like.device)
     return one.expand(*like.shape[:-2], *one.shape)
 
@@ -288,14 +288,14 @@ def _qr(a: torch.Tensor, mode: str = "reduced") -> _Tensors:
 
 
 def _eigh(a: torch.Tensor, uplo: str = "L", compute_v: bool = True) -> _Tensors:
-    """Rotate a shift of the matrix whose eigenvalues are positive: these are singular values too."""
+    """Use rotations on a shifted matrix with positive eigenvalues, which are also its singular values."""
     from torch_outboard.kernels.templates.rotations import orthogonal_columns
 
     if 0 in a.shape:
         return a.new_empty(a.shape[:-1], dtype=real_of(a.dtype)), a.new_empty(a.shape if compute_v else 0)
     low = (a.mT if uplo in ("U", "u") else a).tril()
     symmetric = low + low.tril(-1).mT
-    size = symmetric.abs().sum(-1).amax(-1)[..., None, None]  # a bound of the eigenvalues
+    size = symmetric.abs().sum(-1).amax(-1)[..., None, None]  # an upper bound of the eigenvalues
     scaled = symmetric / torch.where(size > 0, size, 1)
     shifted = scaled + 1.5 * _identity(scaled)
     _, values, vectors, failed = orthogonal_columns(_as_batch(shifted), _as_batch(scaled))
@@ -332,7 +332,7 @@ def _svd(a: torch.Tensor, full_matrices: bool = False, compute_uv: bool = True, 
     values = _of_batch(values, a.shape[:-2]) * size.squeeze(-1)
     if not compute_uv:
         return a.new_empty(0), values, a.new_empty(0)
-    # Columns of length 0, and those of a full matrix, are completed by reflections.
+    # Reflections fill in columns of length 0, and the additional columns of a full matrix.
     factors, tau = _geqrf(_of_batch(left, a.shape[:-2]))
     rows, columns = a.shape[-2:]
     sign = torch.where(_diagonal(factors) < 0, -1.0, 1.0).to(a.dtype)
@@ -377,7 +377,7 @@ OPERATORS = (
     Operator("aten::linalg_inv_ex.default", decomposition=_inv_ex, facts=Facts(composed="inverse_ex")),
     Operator("aten::linalg_ldl_factor_ex.default", facts=Facts(composed="checked_factors")),
     Operator("aten::linalg_ldl_solve aten::linalg_lu_solve aten::lu_unpack", facts=Facts(accepts="ones")),
-    # Residuals exist only if the matrix turns out to have full rank.
+    # Residuals are returned only if the matrix turns out to have full rank.
     Operator("aten::linalg_lstsq", facts=Facts(has_misleading_meta=True)),
     Operator("aten::linalg_lstsq.out", facts=Facts(composed="least_squares")),
     Operator("aten::linalg_lu.default", decomposition=_lu),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Operators over lists that reduce each tensor: the function of an element, and how elements are joined.
+"""Operators over lists that reduce each tensor: the function applied to an element, and how the results are combined.
 
-Rows of lists.py name these functions. They take the operator's arguments, and raise Refusal for an order or a type
-without kernels.
+Rows of lists.py name these functions. They take the operator's arguments, and raise Refusal for a norm's order or a
+type that has no kernel.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Operators over lists of tensors, by the operator for one tensor of each list, so that both return the same bits.
+"""Operators over lists of tensors, defined by the operator for one tensor of each list: both return the same bits.
 
 In a trace, a tensor of one dimension stands for a list. A tensor without dimensions stands for a tensor of one element
 or a number. Optimizers have their own formulas (optimizers.py).
@@ -25,12 +25,12 @@ _BINARY = ("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "clamp_max.Te
 
 
 def changed(self: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a new tensor of a type."""
+    """Return the tensor in another type, as a new tensor."""
     return self.to(dtype) if self.dtype != dtype else self.clone()
 
 
 def _power(self: torch.Tensor, exponent: torch.Tensor) -> list[torch.Tensor]:
-    """Raise to a power that is by value, with the CPU's own formulas for some exponents."""
+    """Raise to a power passed by value, with the CPU's own formulas for some exponents."""
     if not self.dtype.is_floating_point:
         raise ClassRefusal("integer pow depends on the exponent's value [wrong-call]")
     if self.dtype in HALVES:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Losses, and what they check."""
+"""Losses and their checks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NONE, _MEAN, _SUM = 0, 1, 2  # reductions
 
 
 def _labels(log_probs: torch.Tensor, labels: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Return labels read from a table, so that an invalid class is an error, with 0 after the end of a target."""
+    """Return labels with 0 after the end of a target, read through a table so that an invalid class is an error."""
     classes = torch.arange(log_probs.shape[2], device=labels.device)
     is_label = torch.arange(labels.shape[1], device=labels.device) < lengths.unsqueeze(1)
     taken = classes.gather(0, torch.where(is_label, labels, 0).flatten())
@@ -48,7 +48,7 @@ def _check_probabilities(given: torch.Tensor, target: torch.Tensor, *_: Any) -> 
 
 @functools.cache
 def _checks_targets() -> bool:
-    """Return True if this torch's CPU kernel refuses targets outside [0, 1]; older kernels compute with them."""
+    """Return True if this torch's CPU kernel refuses targets outside [0, 1]; older kernels accept them."""
     with ThreadPoolExecutor(1) as outside:  # a trace is active on this thread
         return outside.submit(_refuses_target).result()
 
@@ -61,7 +61,7 @@ def _refuses_target() -> bool:
     return False
 
 
-# The gradients of losses by margins, whose targets are classes of a sample.
+# Gradients of margin losses, whose targets are a sample's classes.
 
 
 def _multi_margin_backward(
@@ -87,7 +87,7 @@ def _multi_margin_backward(
 
 
 def _multilabel_margin_forward(self: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
-    """Compute the loss without the labels from the first -1 on, which torch's decomposition counts as the class 0."""
+    """Ignore labels from the first -1 on; torch's decomposition counts them as class 0."""
     given, classes = _by_sample(self), _by_sample(target)
     is_there, classes = _labels_of(classes)
     number = torch.arange(given.shape[1], device=self.device)
@@ -103,7 +103,7 @@ def _multilabel_margin_forward(self: torch.Tensor, target: torch.Tensor, reducti
 
 
 def _labels_of(classes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return which labels stand before the first -1, and the labels with 0 in place of the others."""
+    """Return a mask of the labels before the first -1, and the labels with 0 in place of the others."""
     is_there = (classes == -1).cumsum(1) == 0
     return is_there, torch.where(is_there, classes, 0)
 
@@ -126,12 +126,12 @@ def _by_sample(given: torch.Tensor) -> torch.Tensor:
 
 
 def _of_sample(grad: torch.Tensor, samples: Any, reduction: int) -> torch.Tensor:
-    """Return the gradients of the samples' losses."""
+    """Return the gradient of each sample's loss."""
     return grad.reshape(-1, 1) if reduction == _NONE else grad / samples if reduction == _MEAN else grad
 
 
 def _check_target(self: torch.Tensor, target: torch.Tensor, *_: Any) -> None:
-    """Refuse sizes that do not fit: torch's meta kernel reads the input's alone."""
+    """Refuse sizes that do not match: torch's meta kernel reads only the input's sizes."""
     if (self.shape[0], *self.shape[2:]) != tuple(target.shape):
         raise other_sizes()
 
@@ -142,7 +142,7 @@ def _check_labels(grad: torch.Tensor, self: torch.Tensor, target: torch.Tensor, 
 
 
 def _nll_backward(name: str) -> Callable[..., torch.Tensor]:
-    """Return torch's decomposition, with 0 beside the targets also where the gradient is not finite."""
+    """Wrap torch's decomposition to return 0 for all classes but the target, even if the gradient is not finite."""
 
     def gradient(
         grad_output: torch.Tensor,
@@ -180,7 +180,7 @@ OPERATORS = (
         decomposition=_multilabel_margin_backward,
         check=_check_labels,
     ),
-    # Torch's own decomposition comes before those of a table.
+    # Torch's own decompositions take precedence over those of a table.
     Operator(
         "aten::multilabel_margin_loss_forward",
         computed=Body(_multilabel_margin_forward),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Our own lowerings, which rows of the book name. This module imports Inductor."""
+"""The package's own lowerings, which rows of the book name. This module imports Inductor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch._inductor import (
-    inductor_prims,  # noqa: F401  defines the operators that draw
+    inductor_prims,  # noqa: F401  defines the operators for random draws
     ir,
     lowering,
 )
@@ -19,7 +19,7 @@ __all__ = ["draw_integers", "draw_random", "gather", "in_memory", "power"]
 
 
 def _draw(size: Sequence[Any], seed: ir.TensorBox, dtype: torch.dtype, number: Callable[[Any, Any], Any]) -> Any:
-    """Return a tensor of the numbers that a function returns for the seed and an element's place."""
+    """Return a tensor whose elements are a function of the seed and of the element's position."""
     device = seed.get_device_or_error()
     strides = ir.FlexibleLayout.contiguous_strides([*size])
     place_of = ir.FixedLayout(device, dtype, [*size], strides).make_indexer()
@@ -32,15 +32,15 @@ def _draw(size: Sequence[Any], seed: ir.TensorBox, dtype: torch.dtype, number: C
 
 
 def draw_random(size: Sequence[Any], seed: ir.TensorBox, mode: str) -> Any:
-    """Draw element by element, fused with the operations on the drawn numbers.
+    """Draw element by element, fused with the operations that use the drawn numbers.
 
-    Inductor's own lowerings of draws store the drawn numbers in memory, and count elements in 32 bits.
+    Inductor's own lowerings store the drawn numbers in memory, and number the elements in 32 bits.
     """
     return _draw(size, seed, torch.float32, getattr(ops, mode))
 
 
 def draw_integers(low: int, high: int, size: Sequence[Any], seed: ir.TensorBox) -> Any:
-    """Draw from [low, high), as `draw_random`."""
+    """Draw integers from [low, high), as `draw_random` does."""
 
     def number(seed: Any, place: Any) -> Any:
         return ops.randint64(seed, place, ops.constant(low, torch.int64), ops.constant(high, torch.int64))
@@ -49,7 +49,7 @@ def draw_integers(low: int, high: int, size: Sequence[Any], seed: ir.TensorBox) 
 
 
 def gather(self: ir.TensorBox, dim: int, index: ir.TensorBox, sparse_grad: bool = False) -> Any:
-    """Read elements; a negative index is an error, as on the CPU. Below torch 2.13, Inductor counts it from the end."""
+    """Read elements; a negative index is an error, as on the CPU. Before torch 2.13, Inductor wraps it."""
     sizes = list(self.get_size())
     dim = dim % len(sizes) if sizes else 0
     size = sizes[dim] if sizes else 1
@@ -65,7 +65,7 @@ def gather(self: ir.TensorBox, dim: int, index: ir.TensorBox, sparse_grad: bool 
 
 
 def power(self: ir.TensorBox, exponent: ir.TensorBox) -> Any:
-    """Raise to a power. Inductor leaves those of integers to a library: here they are squared for each bit."""
+    """Raise to a power. Inductor leaves integer powers to a library; here the base is squared for each bit."""
     common = torch.promote_types(self.get_dtype(), exponent.get_dtype())
     if common.is_floating_point or common == torch.bool:
         return lowering.lowerings[torch.ops.aten.pow.Tensor_Tensor](self, exponent)
@@ -94,9 +94,9 @@ def _integer_power(dtype: torch.dtype, base: Any, exponent: Any) -> Any:
 
 
 def in_memory(self: ir.TensorBox) -> ir.TensorBox:
-    """Store what is read often, by a kernel of its own.
+    """Store a tensor that is read often, in its own kernel.
 
-    Inductor computes a tensor that is made of no other one again wherever it is read, except through a view.
+    Inductor recomputes a tensor that depends on no other tensor wherever it is read, except through a view.
     """
     self.realize()
     storage, layout = ir.as_storage_and_layout(self, freeze=True)

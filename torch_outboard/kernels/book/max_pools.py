@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The lowering of max pooling, which rows of the book name. This module imports Inductor.
 
-Inductor's own reads each window twice, and where no element is larger than the padding, its index is a place in the
-padding. Of several NaN it finds the first, the CPU the last.
+Inductor's own lowering reads each window twice. If no element is larger than the padding, it returns an index into the
+padding. Of several NaNs it selects the first, where the CPU selects the last.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from torch_outboard.kernels.book.pooling import of_each
 
 __all__ = ["max_pool2d", "max_pool3d"]
 
-_UNROLLED = 32  # elements of a window that is pooled along all dimensions at once
+_UNROLLED = 32  # the most elements in a window that is pooled along all dimensions at once
 
 
 class _Side(NamedTuple):
-    """Pooling along a dimension: the sizes of the image and of the result, and how windows lie."""
+    """Pooling along one dimension: the sizes of the image and the result, and the layout of windows."""
 
     size: Any
     count: Any
@@ -35,16 +35,16 @@ class _Side(NamedTuple):
     stride: int
     padding: int
     dilation: int
-    step: Any  # what a place counts in an index of the image
-    reaches_out: bool  # windows may reach beyond the end
+    step: Any  # the stride of this dimension in an index into the image
+    reaches_out: bool  # windows may extend past the end
 
 
 class _Found(NamedTuple):
-    """An element of a window: its place by dimension, if it is inside, and if no one before it along any side is."""
+    """An element of a window: its position, whether it is inside, and whether no earlier element is, by dimension."""
 
     places: list[Any]
     is_inside: list[Any]
-    is_first: list[Any] | None  # None: it never is
+    is_first: list[Any] | None  # None: never the first
 
 
 def _max_pool(
@@ -88,7 +88,7 @@ def _result_sizes() -> list[Any]:
 def _pooled(
     self: ir.TensorBox, indices: ir.TensorBox | None, sides: Mapping[int, _Side]
 ) -> tuple[ir.TensorBox, ir.TensorBox]:
-    """Pool along some sides. `indices` are those of elements that were found along others."""
+    """Pool along some sides. `indices` belong to the elements already found along other sides."""
     load, load_index = self.make_loader(), indices and indices.make_loader()
     dtype = self.get_dtype()
     least = -math.inf if dtype.is_floating_point else torch.iinfo(dtype).min
@@ -124,7 +124,7 @@ def _pooled(
 
 
 def _elements(place: Sequence[Any], sides: Mapping[int, _Side]) -> Iterator[_Found]:
-    """Yield the elements of the window of a place in the result, in the order of the CPU's kernels."""
+    """Yield the elements of one result's window, in the order of the CPU's kernels."""
 
     def compared(one: Any, other: Any) -> Any:
         return ops.lt(ops.index_expr(one, torch.int64), ops.index_expr(other, torch.int64))

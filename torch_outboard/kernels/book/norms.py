@@ -17,7 +17,7 @@ __all__ = ["OPERATORS"]
 
 
 def _batch_norm(given: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *numbers: Any) -> Any:
-    """Normalise by the overload whose schema declares that it writes the running statistics."""
+    """Normalise with the overload whose schema declares that it writes the running statistics."""
     if len(numbers) != 2 or (mean is None) != (var is None):
         raise ClassRefusal("only the functional form has a kernel [no-definition]")
     legit = torch.ops.aten._native_batch_norm_legit
@@ -26,13 +26,13 @@ def _batch_norm(given: Any, weight: Any, bias: Any, mean: Any, var: Any, trainin
     result = legit.default(given, weight, bias, mean, var, training, *numbers)
     if training:
         return _with_statistics(result, given, weight, bias, mean, var)
-    # In evaluation, the CPU's kernel saves no statistics, as its meta kernel reports. The
-    # decomposition copies them.
+    # In evaluation mode, the CPU's kernel saves no statistics, as its meta kernel reports. The
+    # decomposition copies the running ones.
     return (result[0], *((given if weight is None else weight).new_zeros(0) for _ in range(2)))
 
 
 def _batch_norm_in_place(given: Any, weight: Any, bias: Any, *rest: Any) -> Any:
-    """Normalise, as the overloads whose schemas declare what they write: with running statistics, or without."""
+    """Normalise with the overloads whose schemas declare their writes, with or without running statistics."""
     if len(rest) == 3:
         training, *numbers = rest
         return _batch_norm(given, weight, bias, None, None, training, *numbers)
@@ -40,7 +40,7 @@ def _batch_norm_in_place(given: Any, weight: Any, bias: Any, *rest: Any) -> Any:
 
 
 def _batch_norm_with_update(given: Any, weight: Any, bias: Any, mean: Any, var: Any, *numbers: Any) -> Any:
-    """Normalise in training; the last result is cuDNN's reserved space, which is empty here."""
+    """Normalise in training mode; the last result is cuDNN's reserve space, which is empty here."""
     return (*_batch_norm(given, weight, bias, mean, var, True, *numbers), given.new_zeros(0, dtype=torch.uint8))
 
 
@@ -55,9 +55,9 @@ def _group_norm(input: torch.Tensor, weight: Any, bias: Any, *given: Any) -> Any
 
 
 def _with_statistics(result: Any, input: torch.Tensor, *parameters: torch.Tensor | None) -> Any:
-    """Return the result with means and reciprocal deviations in the CPU's type.
+    """Return the result with means and reciprocal deviations in the type that the CPU returns.
 
-    That is the input's type, or float32 if the parameters' types differ from it.
+    This is the input's type, or float32 if a parameter's type differs from it.
     """
     is_mixed = any(one is not None and one.dtype != input.dtype for one in parameters)
     dtype = torch.float32 if is_mixed else input.dtype
@@ -66,7 +66,7 @@ def _with_statistics(result: Any, input: torch.Tensor, *parameters: torch.Tensor
 
 
 def _rms_norm(input: torch.Tensor, shape: Sequence[int], weight: Any, eps: float | None) -> Any:
-    """Normalise; the second result is the reciprocal root of each row's mean square, in the type of the sums."""
+    """Normalise; the second result is the reciprocal root of each row's mean square, in the accumulation type."""
     values = input.to(torch.promote_types(input.dtype, torch.float32))
     inner = list(range(input.dim() - len(shape), input.dim()))
     square = values.square().mean(inner, keepdim=True)
@@ -83,7 +83,7 @@ def _rms_norm_backward(
     weight: torch.Tensor | None,
     wanted: Sequence[bool],
 ) -> Any:
-    """Return only the wanted gradients."""
+    """Return only the requested gradients."""
     wide = torch.promote_types(input.dtype, torch.float32)
     first = input.dim() - len(shape)
     grad, normal = grad.to(wide), input.to(wide) * rstd

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The formulas per element of optimizers that are one operator, and AMP's scale.
+"""The elementwise formulas of fused optimizers, and of AMP's scale.
 
-Functions take the operator's arguments by name: a tensor with elements for a list, a tensor without dimensions for a
-number. Tensors of one element, and those of `state_steps`, have no dimensions either. An empty list or a missing tensor
-is None. They return the new values of the written arguments. As in torch's kernels, halves are computed in float.
-Values that depend on the step alone are computed in the type of numbers.
+Functions take the operator's arguments by name: a tensor for a list, and a tensor without dimensions for a number, a
+one-element tensor or `state_steps`. An empty list or a missing tensor is None. Functions return the new values of the
+written arguments. As in torch's kernels, halves are computed in float. Values that depend only on the step are computed
+in the type of the numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Values = dict[str, torch.Tensor]
 def _begun(given: dict[str, Given]) -> tuple[torch.Tensor, torch.Tensor, Values]:
     """Return the parameter, its gradient in the direction of the step, and the values written so far.
 
-    The written value is the gradient without the scale, if there is a scale.
+    With a scale, the unscaled gradient is one of the written values.
     """
     values: Values = {}
     grad = widened(given["grads"])
@@ -39,12 +39,12 @@ def _begun(given: dict[str, Given]) -> tuple[torch.Tensor, torch.Tensor, Values]
 
 
 def _decayed(grad: torch.Tensor, parameter: torch.Tensor, weight_decay: torch.Tensor) -> torch.Tensor:
-    # No product with 0: a parameter may be infinite.
+    # Do not multiply by 0: a parameter may be infinite.
     return torch.where(weight_decay != 0, grad + parameter * weight_decay.to(grad.dtype), grad)
 
 
 def _written(values: Values, given: dict[str, Given]) -> Values:
-    """Return the values in their types, or the old values if a gradient was found to be infinite."""
+    """Return the values in their types, or the old values if found_inf is set."""
     found_inf = given["found_inf"]
     result: Values = {}
     for name, value in values.items():
@@ -113,7 +113,7 @@ def _check_and_unscale(given: dict[str, Given]) -> Values:
     scaled = widened(given["self"])
     scale = given["inv_scale"].to(scaled.dtype)
     value = torch.where(scale == 1, scaled, scaled * scale).to(given["self"].dtype)
-    # A value is finite only if it is less than infinity; NaN compares false.
+    # Only finite values are less than infinity; comparisons with NaN are false.
     return {"self": value, "found_inf": ~(scaled.abs() < float("inf"))}
 
 
@@ -126,7 +126,7 @@ def _update_scale(
     backoff: float,
     interval: int,
 ) -> torch.Tensor:
-    """Update the scale as CUDA's kernel does: in doubles, if there are any, rounded once. The scale stays finite."""
+    """Update the scale as CUDA's kernel does: in double if available, rounded once. The scale stays finite."""
     given = (self, growth_tracker, found_inf)
     if [one.dtype for one in given] != [torch.float32, torch.int32, torch.float32] or any(one.dim() for one in given):
         raise ClassRefusal("scale and found_inf must be float32, and growth_tracker int32 [mixed-types]")
@@ -140,12 +140,12 @@ def _update_scale(
 
 
 def run_update(update: Update, arguments: Mapping[str, Any]) -> None:
-    """Write the values of an optimizer's formula to the tensors of its lists, one tensor after the other."""
+    """Write an optimizer's new values to the tensors of its lists, one tensor after the other."""
     for number in range(len(arguments["self"])):
         given = {name: _element(value, number) for name, value in arguments.items()}
         for name, value in update.formula(given).items():
             target = arguments[name]
-            if isinstance(target, torch.Tensor):  # found_inf, for all elements
+            if isinstance(target, torch.Tensor):  # found_inf, shared by all elements
                 target.copy_(torch.where(value.any(), 1, target))
             else:
                 target[number].copy_(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Operators that put elements in order, by sorted rows of a contiguous matrix, for which there is a template."""
+"""Operators that order elements, built on sorting the rows of a contiguous matrix, for which there is a template."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _stable = torch.ops.aten.sort.stable
 
 
 def _along_a_dimension(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function to return a tensor without dimensions as it is, with the index 0."""
+    """Wrap a function so that a tensor without dimensions is returned unchanged, with index 0."""
 
     @functools.wraps(function)
     def body(self: torch.Tensor, *given: Any, **named: Any) -> Any:
@@ -47,7 +47,7 @@ def _sort_by_any(self: torch.Tensor, dim: int = -1, descending: bool = False) ->
 
 
 def _as_laid_out(result: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return the result in the memory order of `empty_like`, which torch uses for sorted tensors."""
+    """Return the result in the memory order of `empty_like`, as torch does for sorted tensors."""
     if result.stride() == torch.empty_like(like).stride():
         return result
     return torch.empty_like(like, dtype=result.dtype).copy_(result)
@@ -67,7 +67,7 @@ def _kth(self: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False) -> An
 
 @_along_a_dimension
 def _mode(self: torch.Tensor, dim: int = -1, keepdim: bool = False) -> Any:
-    """Return the least of the most frequent elements, and its index.
+    """Return the smallest of the most frequent elements, and its index.
 
     For each element of the sorted row, count how many equal elements precede it.
     """
@@ -105,15 +105,15 @@ def _nanmedian(self: torch.Tensor) -> torch.Tensor:
 def _middle(self: torch.Tensor, dim: int, *, is_nan_greatest: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the lower of the two middle elements, and its index.
 
-    With `is_nan_greatest`, the first NaN is the median if there is one. Otherwise NaNs are left out.
+    With `is_nan_greatest`, the first NaN is the median if there is one. Otherwise NaNs are ignored.
     """
     count = self.shape[dim]
     values, indices = _stable(self, stable=True, dim=dim, descending=False)
     last = torch.full_like(values.select(dim, 0), count - 1, dtype=torch.int64)
     place = torch.div(last, 2, rounding_mode="floor")
     if self.dtype.is_floating_point:
-        # NaNs follow all numbers. If there are any, the first NaN is the median, as in the CPU's
-        # kernel.
+        # NaNs sort after all numbers. If there are any, the first NaN is the median, as in the
+        # CPU's kernel.
         numbers = values.isnan().logical_not().sum(dim)
         if is_nan_greatest:
             place = torch.where(numbers <= last, numbers, place)
@@ -150,7 +150,7 @@ OPERATORS = (
     Operator("aten::searchsorted.Scalar aten::searchsorted.Tensor", check=_check_sorter),
     Operator("aten::sort", facts=Facts(bad_dtypes={"self": "has_complex_type"})),
     Operator("aten::sort.default", decomposition=_sort_by_any),
-    # The template sorts the rows of a matrix. Other calls are converted to that.
+    # The template sorts the rows of a matrix. Other calls are converted to that form.
     Operator("aten::sort.stable", decomposition=_sort, template="sorts:sort"),
     Operator("aten::topk", guarded=("k",), facts=Facts(checks_all_in_meta=True)),
     Operator("aten::topk.default", decomposition=_topk),

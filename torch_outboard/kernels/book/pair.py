@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Complex numbers as pairs of reals, and the arithmetic that other formulas are made of."""
+"""Complex numbers as pairs of reals, and the arithmetic from which other formulas are built."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Pair(NamedTuple):
 
 
 def real_of(dtype: torch.dtype) -> torch.dtype:
-    """Return the type of the parts of complex numbers; other types as they are."""
+    """Return the type of a complex type's parts; other types are returned unchanged."""
     return dtype.to_real() if dtype.is_complex else dtype
 
 
 def pair_of(value: Any, kind: torch.dtype) -> Pair:
-    """Return a tensor or a number, complex or not, as a pair of a type."""
+    """Return a tensor or a number, complex or real, as a pair in the given real type."""
     if isinstance(value, Pair):
         return Pair(*(one.to(kind) for one in value))
     if isinstance(value, torch.Tensor):
@@ -33,7 +33,7 @@ def pair_of(value: Any, kind: torch.dtype) -> Pair:
 
 
 def tensors_of(given: Pair, like: Any) -> Pair:
-    """Return a pair of tensors in place of a pair of numbers."""
+    """Convert a pair of numbers to a pair of tensors."""
     if isinstance(given.re, torch.Tensor):
         return given
     part = like.re if isinstance(like, Pair) else like
@@ -46,7 +46,7 @@ def multiply(kind: torch.dtype, self: Any, other: Any) -> Pair:
 
 
 def divide(kind: torch.dtype, self: Any, other: Any) -> Pair:
-    """Divide as c10::complex does: by the larger part of the divisor first, so that no square overflows."""
+    """Divide as c10::complex does: by the larger part of the divisor first, to avoid overflow in squares."""
     x, y = pair_of(self, kind), tensors_of(pair_of(other, kind), self)
     is_real = y.re.abs() >= y.im.abs()
     large, small = torch.where(is_real, y.re, y.im), torch.where(is_real, y.im, y.re)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Images pooled and padded, and the gradients, along one side after the other or by the indices of the largest."""
+"""Pooling and padding of images, and the gradients: along one side after the other, or through indices of maxima."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["OPERATORS", "of_each"]
 
 
 def of_each(given: Sequence[int], dims: int) -> list[int]:
-    """Return an argument of pooling for each dimension, which may be one number for all."""
+    """Return a pooling argument for each dimension; a single number applies to all."""
     return [*given] * dims if len(given) == 1 else [*given]
 
 
@@ -28,7 +28,7 @@ def of_each(given: Sequence[int], dims: int) -> list[int]:
 
 
 def _adaptive_avg_pool2d(self: torch.Tensor, output_size: Sequence[int]) -> Any:
-    """Compute means of large windows by sums along one side after the other."""
+    """Compute means over large windows as sums along one side after the other."""
     sizes = [
         -(-length // count) + 1 if count else 0 for length, count in zip(self.shape[-2:], output_size, strict=True)
     ]
@@ -52,7 +52,7 @@ def _adaptive_avg_pool3d(self: torch.Tensor, output_size: list[int]) -> torch.Te
 
 
 def _of_means(dims: int) -> Any:
-    """Return the gradient of adaptive means over some dimensions."""
+    """Return the gradient of adaptive average pooling over some dimensions."""
 
     def body(grad_output: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
         grad = widened(grad_output)
@@ -64,9 +64,9 @@ def _of_means(dims: int) -> Any:
 
 
 def _shares(grad: torch.Tensor, dim: int, length: Any) -> torch.Tensor:
-    """Return for each of `length` elements the sum of the gradients of the means that it is part of, over their counts.
+    """Return, for each of `length` elements, the sum of grad / count over the means that contain the element.
 
-    The means of an element are adjacent, and found as the elements of a mean are, with both lengths exchanged.
+    These means are adjacent. `_window` finds them as it finds the elements of a mean, with both lengths exchanged.
     """
     count = grad.shape[dim]
     first, last = _window(count, length, grad.device)
@@ -76,7 +76,7 @@ def _shares(grad: torch.Tensor, dim: int, length: Any) -> torch.Tensor:
 
 
 def _sums(x: torch.Tensor, dim: int, begin: torch.Tensor, end: torch.Tensor, size: Any) -> torch.Tensor:
-    """Return along a dimension the sums of the elements from each of `begin` to `end`, which are at most `size`."""
+    """Return the sums along a dimension of the elements from `begin` to `end`, at most `size` elements each."""
     places = begin[:, None] + torch.arange(size, device=x.device)
     is_part = places < end[:, None]
     parts = torch.where(is_part, x.movedim(dim, -1)[..., torch.where(is_part, places, 0)], 0)
@@ -90,13 +90,13 @@ def _window(count: Any, length: Any, device: torch.device) -> tuple[torch.Tensor
     return begin, torch.div((number + 1) * length + count - 1, count, rounding_mode="floor")
 
 
-# Means of windows of more elements than Inductor's lowerings read.
+# Means of windows with more elements than Inductor's lowerings read.
 
 _READ = 25
 
 
 def _mean_of_windows(dims: int) -> Any:
-    """Return means over windows, made of sums along one side after the other."""
+    """Return means over windows, computed as sums along one side after the other."""
 
     def body(self: torch.Tensor, kernel_size: Sequence[int], *given: Any) -> Any:
         windows = _Windows(dims, self, kernel_size, *given)
@@ -129,7 +129,7 @@ def _gradient_of_means(dims: int) -> Any:
 
 
 class _Windows:
-    """How the windows of a mean lie. Lists are by dimension; the last is -1."""
+    """The layout of a mean's windows. Lists are by dimension; the last dimension is -1."""
 
     def __init__(
         self,
@@ -150,14 +150,14 @@ class _Windows:
         self._counts_padding, self._divisor, self._device = count_include_pad, divisor_override, image.device
 
     def parts(self, dim: int, with_padding: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return where the parts of the windows that are inside begin and end, or those inside of the padded image."""
+        """Return the begin and end of each window, clipped to the image, or to the padded image `with_padding`."""
         padding = self.paddings[dim]
         begin = torch.arange(self.counts[dim], device=self._device) * self.strides[dim] - padding
         least, most = (-padding, self.lengths[dim] + padding) if with_padding else (0, self.lengths[dim])
         return begin.clamp(min=least), (begin + self.sizes[dim]).clamp(max=most)
 
     def divisor(self) -> Any:
-        """Return how many elements of each window count."""
+        """Return how many elements of each window are counted."""
         if self._divisor is not None:
             return self._divisor
         result: Any = 1
@@ -167,11 +167,11 @@ class _Windows:
         return result
 
 
-# Extremes, whose indices count the elements of a channel.
+# Maxima, whose indices are positions within a channel.
 
 
 def _of_largest(dims: int, place: int) -> Any:
-    """Return the gradient of an operator whose `place`-th argument has the indices of the largest elements."""
+    """Return the gradient of an operator whose `place`-th argument holds the indices of the maxima."""
 
     def body(grad_output: torch.Tensor, self: torch.Tensor, *given: Any) -> torch.Tensor:
         indices = given[place].flatten(0, -dims - 1).flatten(1)
@@ -182,7 +182,7 @@ def _of_largest(dims: int, place: int) -> Any:
     return body
 
 
-# Copies of edges.
+# Padding with copies of the edges.
 
 
 def _replication_pad_backward(grad_output: torch.Tensor, self: torch.Tensor, padding: Sequence[int]) -> torch.Tensor:
@@ -193,7 +193,7 @@ def _replication_pad_backward(grad_output: torch.Tensor, self: torch.Tensor, pad
 
 
 def _folded(grad: torch.Tensor, dim: int, before: int, after: int) -> torch.Tensor:
-    """Add the gradients of copies to those of the first and the last element along a dimension."""
+    """Add the gradients of copies to the gradients of the first and the last element along a dimension."""
     grad = grad.movedim(dim, -1)
     total = grad.shape[-1]
     result = torch.ops.aten.constant_pad_nd(grad, [-before, -after], 0)
@@ -211,7 +211,7 @@ def _folded(grad: torch.Tensor, dim: int, before: int, after: int) -> torch.Tens
 def _fractional_max_pool3d(
     self: torch.Tensor, kernel_size: Sequence[int], output_size: Sequence[int], samples: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Find the largest elements of boxes at random places. Inductor's lowering reads the samples in reverse order."""
+    """Find the maxima of boxes at random positions. Inductor's lowering reads the samples in reverse order."""
     given = self if self.dim() == 5 else self.unsqueeze(0)
     if samples.shape[0] < given.shape[0] or tuple(samples.shape[1:]) != (given.shape[1], 3):
         raise other_sizes()
@@ -229,7 +229,7 @@ def _fractional_max_pool3d(
 
 
 def _starts(sample: torch.Tensor, length: Any, size: int, count: int) -> torch.Tensor:
-    """Return where `count` boxes of one size begin, as the CPU's kernel rounds; the last ends with the image."""
+    """Return where `count` boxes of one size begin, rounded as in the CPU's kernel; the last box touches the end."""
     number = torch.arange(count, device=sample.device)
     step = torch.full((), length - size, dtype=sample.dtype, device=sample.device) / max(count - 1, 1)
     first = (sample * step).long().unsqueeze(-1)

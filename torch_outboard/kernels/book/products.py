@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Products of matrices and convolutions, for which there are templates."""
+"""Matrix products and convolutions, which have templates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["OPERATORS"]
 
 
 def _addbmm(self: torch.Tensor, batch1: torch.Tensor, batch2: torch.Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """Compute the sum of all products as one product, of matrices side by side."""
+    """Compute the sum of all products as a single product of matrices placed side by side."""
     left = batch1.transpose(0, 1).reshape(batch1.shape[1], -1)
     return torch.ops.aten.addmm.default(self, left, batch2.reshape(-1, batch2.shape[2]), beta=beta, alpha=alpha)
 
@@ -23,7 +23,7 @@ def _addbmm(self: torch.Tensor, batch1: torch.Tensor, batch2: torch.Tensor, *, b
 def _without_product(
     self: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
 ) -> Any:
-    """Leave out a product that counts 0 times: a NaN in it counts as little, as in the CPU's kernel."""
+    """Leave out a product with a factor of 0, so that its NaNs have no effect, as in the CPU's kernel."""
     if alpha != 0 or mat1.is_complex():
         return NotImplemented
     size = (mat1.shape[0], mat2.shape[1])

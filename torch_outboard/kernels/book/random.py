@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Operators that draw random numbers: functions of the call's seed and of an element's place, by Philox.
+"""Operators that draw random numbers: Philox applied to the call's seed and to an element's position.
 
 An operator that draws more than one number per element uses another seed for each draw, derived from the call's seed by
-a constant. A float64 number has 53 random bits. Devices of all drivers draw the same bits; values computed from them
-differ by rounding.
+a constant. A float64 number has 53 random bits. All drivers' devices draw the same bits; values computed from the bits
+may differ by rounding.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LEAST, _GREATEST = -(2**63), 2**63 - 1
 
 @contextlib.contextmanager
 def drawing(seed: torch.Tensor) -> Iterator[None]:
-    """Draw from a seed, an int64 of no dimensions, within the scope."""
+    """Draw with `seed`, an int64 tensor without dimensions, within the scope."""
     token = _seeds.set(_seeds_of(seed))
     try:
         yield
@@ -40,10 +40,11 @@ def drawing(seed: torch.Tensor) -> Iterator[None]:
 
 
 def _seeds_of(seed: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield a seed for each draw; the first is the call's own."""
+    """Yield a seed for each draw; the first one is the call's own."""
     yield seed
     for number in itertools.count(1):
-        # Multiples of an odd number without a pattern: any two differ in about half of their bits.
+        # Multiples of an odd number without a bit pattern: any two differ in about half of their
+        # bits.
         yield torch.bitwise_xor(seed, number * 0x9E3779B97F4A7C15 % 2**63)
 
 
@@ -52,21 +53,21 @@ def _next_seed() -> torch.Tensor:
 
 
 def _integers(size: Sequence[Any], low: int, high: int) -> torch.Tensor:
-    """Draw from [low, high)."""
+    """Draw integers from [low, high)."""
     return torch.ops.prims.inductor_randint(low, high, size, _next_seed())  # type: ignore[no-any-return]
 
 
 def _uniform(size: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
-    """Draw from [0, 1), in the type in which numbers of this type are computed."""
+    """Draw from [0, 1), in the type in which kernels compute numbers of `dtype`."""
     if dtype == torch.float64:
         return _integers(size, 0, 1 << 53).to(torch.float64) * 2.0**-53
     return torch.ops.prims.inductor_random(size, _next_seed(), "rand")  # type: ignore[no-any-return]
 
 
 def _normal(size: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
-    """Draw with mean 0 and deviation 1."""
+    """Draw with mean 0 and standard deviation 1."""
     if dtype == torch.float64:
-        # Box and Muller's; the logarithm's argument is from (0, 1].
+        # Box-Muller; the logarithm's argument is in (0, 1].
         length = torch.sqrt(-2.0 * torch.log(1.0 - _uniform(size, dtype)))
         return length * torch.cos(2 * math.pi * _uniform(size, dtype))
     return torch.ops.prims.inductor_random(size, _next_seed(), "randn")  # type: ignore[no-any-return]
@@ -92,7 +93,7 @@ def _uniform_between(self: torch.Tensor, low: torch.Tensor, high: torch.Tensor) 
         return torch.complex(*(_uniform_between(like, low, high) for _ in range(2)))
     _check_real(self)
     drawn = _uniform(self.shape, self.dtype) * (high - low) + low
-    # A draw must not be rounded up to the bound, which is outside the interval.
+    # Do not let rounding move a draw onto the excluded bound.
     limits = torch.finfo(self.dtype)
     last = high - torch.clamp_min(high.abs() * limits.eps, limits.tiny)
     return torch.maximum(torch.minimum(drawn, last), low).to(self.dtype)
@@ -113,7 +114,7 @@ def _normal_of_tensors(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
 
 
 def _normal_around_each(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
-    """Draw around each mean; a deviation that is a number was checked at the call."""
+    """Draw around each mean; a standard deviation given as a number was checked at the call."""
     size = torch.broadcast_shapes(mean.shape, std.shape)  # type: ignore[no-untyped-call]
     like = mean if mean.dim() > 0 else std
     _check_real(like)
@@ -154,7 +155,7 @@ def _bernoulli_of_itself(self: torch.Tensor) -> torch.Tensor:
 
 
 def _dropout(input: torch.Tensor, p: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw as `bernoulli_` does. A dropped infinity or NaN is a NaN, as on the CPU."""
+    """Draw as `bernoulli_` does. A dropped infinity or NaN becomes NaN, as on the CPU."""
     wide = torch.promote_types(input.dtype, torch.float32)
     kept = 1 - p
     mask = _uniform(input.shape, torch.float32) < kept
@@ -165,7 +166,7 @@ def _dropout(input: torch.Tensor, p: torch.Tensor) -> tuple[torch.Tensor, torch.
 def _whole_numbers(self: torch.Tensor) -> torch.Tensor:
     """Draw from the integers from 0 to the type's largest.
 
-    For a floating type, the largest is the last integer that the type holds together with all smaller ones.
+    For a floating type, this is the largest integer up to which the type represents every integer.
     """
     if self.dtype.is_floating_point:
         last = 2 ** round(1 - math.log2(torch.finfo(self.dtype).eps))
@@ -175,14 +176,15 @@ def _whole_numbers(self: torch.Tensor) -> torch.Tensor:
 
 
 def _whole_numbers_between(self: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    # By remainders, as in the CPU's kernel: in ranges near 2**64, some numbers come twice as often
-    # as others.
+    # Take remainders, as in the CPU's kernel: in ranges near 2**64, some numbers come up twice as
+    # often as others.
     bits = _integers(self.shape, _LEAST, _GREATEST)
     count = high - low
-    # At least 1, so that no check is needed: a driver's own capture takes no kernels with checks.
+    # Clamp to at least 1, so that no check is needed: a driver's own capture refuses kernels with
+    # checks.
     narrow = torch.remainder(torch.bitwise_and(bits, _GREATEST), count.clamp_min(1))
-    # For 2**63 numbers and more, `count` is below 0. Bits beyond the range, compared without a
-    # sign, are reduced by it.
+    # For 2**63 numbers and more, `count` is negative. Bits outside the range, compared as unsigned,
+    # are reduced by `count`.
     is_one = torch.bitwise_xor(bits, _LEAST) < torch.bitwise_xor(count, _LEAST)
     wide = torch.where(is_one, bits, bits - count)
     return (torch.where(count > 0, narrow, wide) + low).to(self.dtype)
@@ -193,9 +195,9 @@ def _whole_numbers_below(self: torch.Tensor, high: torch.Tensor) -> torch.Tensor
 
 
 def _multinomial(self: torch.Tensor, num_samples: int, replacement: bool) -> torch.Tensor:
-    """Return the indices of the greatest weights divided by exponential draws; an index of weight 0 is never drawn.
+    """Return the indices of the greatest ratios of weights to exponential draws; an index of weight 0 is never drawn.
 
-    The greatest `num_samples` of them are draws without replacement (Efraimidis and Spirakis 2006).
+    The greatest `num_samples` ratios are draws without replacement (Efraimidis and Spirakis 2006).
     """
     _check_real(self)
     weights = self if self.dtype == torch.float64 else self.float()
@@ -214,7 +216,7 @@ def _multinomial(self: torch.Tensor, num_samples: int, replacement: bool) -> tor
 
 
 def _permutation(n: int) -> torch.Tensor:
-    # Equal keys of 64 bits are rare; of two of them, the first comes first.
+    # Equal 64-bit keys are rare; the stable sort keeps their order.
     return _integers([n], _LEAST, _GREATEST).sort(stable=True).indices
 
 
@@ -303,7 +305,7 @@ OPERATORS = (
     Operator("aten::uniform", facts=Facts(bad_numbers={"self from to": "is_bad_interval"})),
     Operator("aten::uniform_.default", computed=Draw(_uniform_between, ("from", "to"))),
     Operator("outboard::dropout", computed=Draw(_dropout, ("p",))),
-    # What the formulas draw by.
+    # The formulas above draw with these operators.
     Operator("prims::inductor_randint.default", lowering="lowerings:draw_integers"),
     Operator("prims::inductor_random.default", lowering="lowerings:draw_random"),
 )

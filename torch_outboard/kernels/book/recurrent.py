@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Cells of LSTMs and GRUs, one kernel each, and layers of recurrent nets, one kernel for each step.
+"""LSTM and GRU cells, one kernel each, and recurrent layers, one kernel per step.
 
-csrc/ops/own/recurrent.cpp and recurrent_steps.cpp have their schemas.
+csrc/ops/own/recurrent.cpp and recurrent_steps.cpp define the schemas.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ def _bound_sum(gates: torch.Tensor, hidden_gates: torch.Tensor, is_tanh: bool) -
 
 
 def _check_fit(rows: torch.Tensor, kept: int, h0: torch.Tensor, weight: torch.Tensor, offsets: Any, kind: int) -> None:
-    """Refuse tensors beside which the kernels would read. The CPU's kernel then raises the error.
+    """Refuse tensors that the kernels would read out of bounds. The CPU's kernel then raises the error.
 
-    `rows` have a width of `kept` numbers for each cell, or of a number for each gate if it is 0.
+    A row of `rows` has `kept` numbers per cell, or one number per gate if `kept` is 0.
     """
     from torch_outboard.kernels.templates.recurrent_parts import GATES
 

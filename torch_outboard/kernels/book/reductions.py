@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reductions, running ones, counts and distances."""
+"""Reductions, cumulative operators, counts and distances."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["OPERATORS"]
 
 
 def _as_row(op: torch._ops.OpOverload) -> Function:
-    """Return a decomposition that reduces a whole tensor as one row, for places without divisions by sizes."""
+    """Return a decomposition that reduces a whole tensor as one row, so that finding an element needs no division."""
     names = [argument.name for argument in op._schema.arguments[1:]]
 
     def as_row(self: torch.Tensor, *given: Any, **named: Any) -> Any:
@@ -30,7 +30,7 @@ def _as_row(op: torch._ops.OpOverload) -> Function:
     return as_row
 
 
-# Rows that groups of items would share: such long ones, of so few results
+# Groups of items would share rows this long if there are this few results
 # (codegen/mapping/parts.py).
 _LONG_ROW = 1 << 14
 _LONG_STEP = 512
@@ -38,11 +38,11 @@ _FEW_ROWS = 512
 
 
 def _steps_of(self: torch.Tensor, dims: Sequence[int] | None) -> tuple[list[int], list[int]] | None:
-    """Return the reduced dimensions outside and inside of the kept ones, if a long row consists of both.
+    """Return the reduced dimensions outside and inside the kept ones, if a long row spans both.
 
-    The channels of images have such rows. Split into equal parts, each element of a row would need divisions by sizes
-    to find its place, since parts begin anywhere. In two steps it needs none: the first reduces contiguous memory for
-    each of the outer indices, the second what the first has found.
+    The channels of images have such rows. If a row were split into equal parts, which begin anywhere, locating an
+    element would take divisions by sizes. Two steps avoid the divisions: the first reduces contiguous memory for each
+    outer index, and the second reduces those results.
     """
     rank = self.dim()
     if rank == 0:
@@ -59,7 +59,7 @@ def _steps_of(self: torch.Tensor, dims: Sequence[int] | None) -> tuple[list[int]
 
 
 def _hint(size: int | torch.SymInt) -> int:
-    """Return a size of the traced call, without a guard: reductions have their own (kernels/magnitudes.py)."""
+    """Return a size of the traced call, unguarded: reductions have their own guards (kernels/magnitudes.py)."""
     hint: int = size if isinstance(size, int) else size.node.hint
     return hint
 
@@ -78,7 +78,7 @@ def _sum_in_steps(
 def _deviation_in_steps(
     self: torch.Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> Any:
-    """Return the variance and the mean. The parts of a row have equally many elements."""
+    """Return the variance and the mean. All parts of a row have the same number of elements."""
     steps = _steps_of(self, dim)
     if steps is None:
         return _as_row(torch.ops.aten.var_mean.correction)(self, dim, correction=correction, keepdim=keepdim)
@@ -107,7 +107,7 @@ def _logcumsumexp(self: torch.Tensor, dim: int, *out: torch.Tensor) -> torch.Ten
 
 
 def _softmax_backward(grad: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype) -> Any:
-    """Subtract before multiplying, as ATen's kernels do; torch's decomposition has NaN for an infinite output."""
+    """Subtract before multiplying, as ATen's kernels do; torch's decomposition returns NaN for an infinite output."""
     wide = torch.float64 if output.dtype == torch.float64 else torch.float32
     grad, output = grad.to(wide), output.to(wide)
     return ((grad - (grad * output).sum(dim, keepdim=True)) * output).to(input_dtype).contiguous()
@@ -118,8 +118,8 @@ def _isin(
 ) -> torch.Tensor:
     """Compare each element with each test element, in one kernel.
 
-    Inductor's decomposition sorts many elements. Its threshold is a power of their number, which a plan cannot express
-    as a formula.
+    Inductor's decomposition sorts if there are many elements. Its threshold is a power of their number, which a plan
+    cannot express as a formula.
     """
     rank = test_elements.dim()
     found = elements.reshape([*elements.shape, *[1] * rank]) == test_elements
@@ -146,7 +146,7 @@ def _distances(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int |
 def _distances_of_pairs(self: torch.Tensor, p: float = 2) -> torch.Tensor:
     rows = torch.arange(self.shape[0], device=self.device)
     pairs = torch.arange(self.shape[0] * (self.shape[0] - 1) // 2, device=self.device)
-    # The number of the pair after the last one that begins with a row.
+    # The number of the pair after the last pair that begins with a given row.
     ends = torch.cumsum(self.shape[0] - 1 - rows, 0)
     first = (pairs.unsqueeze(1) >= ends).sum(1)
     begins = torch.where(first > 0, ends[torch.clamp_min(first - 1, 0)], 0)
@@ -156,7 +156,7 @@ def _distances_of_pairs(self: torch.Tensor, p: float = 2) -> torch.Tensor:
 def _histogram(self: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:
     """Count elements in bins.
 
-    The last bin includes its upper bound. Elements outside all bins, and NaNs, are not counted.
+    The last bin includes its upper bound. Elements outside all bins and NaNs are not counted.
     """
     flat = self.flatten()
     low = torch.full((), min, dtype=self.dtype, device=self.device)

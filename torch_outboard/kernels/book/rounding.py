@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Where the CPU's kernels of halves round, which generated kernels compute in float."""
+"""Where the CPU's kernels round halves; generated kernels compute them in float."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ ROUNDED_BETWEEN = Refused(
 
 
 def rounded(tensor: torch.Tensor) -> torch.Tensor:
-    """Round halves, which kernels compute in float, to their type."""
+    """Round halves, which kernels compute in float, to their own type."""
     return tensor.view(torch.int16).view(tensor.dtype)
 
 
 def widened(tensor: torch.Tensor) -> torch.Tensor:
-    """Convert halves to float, in which kernels compute with them."""
+    """Convert halves to float, the type in which kernels compute them."""
     return tensor.float() if tensor.dtype in HALVES else tensor

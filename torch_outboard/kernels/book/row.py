@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A row of the book: what the package knows of an operator beyond PyTorch's own definition of it."""
+"""A row of the book: what the package knows about an operator beyond PyTorch's own definition."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Fill:
-    """A formula that fills a tensor from numbers alone: the written tensor decides how many elements there are.
+    """A formula that fills a tensor from numbers alone; the written tensor determines the number of elements.
 
     A new end or a new count therefore needs no new plan. The formula takes the type in which reals are computed, the
-    written tensor, and the operator's arguments: the numbers of `read` as tensors of no dimensions, which each call
-    sets, the others as numbers. No plan reads the numbers of `ignored`.
+    written tensor, and the operator's arguments. Numbers named in `read` are tensors without dimensions, which each
+    call sets; the others are numbers. No plan reads the numbers named in `ignored`.
     """
 
     formula: Function
@@ -34,7 +34,7 @@ class Fill:
 class Draw:
     """A formula that draws random numbers. It takes the operator's arguments without the generator.
 
-    The numbers of `read` are tensors of no dimensions, which each call sets.
+    The numbers named in `read` are tensors without dimensions, which each call sets.
     """
 
     formula: Function
@@ -54,17 +54,17 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Update:
-    """A formula of an optimizer for one element of each list. It takes and returns values by the arguments' names."""
+    """An optimizer's formula for one element of each list. Takes and returns values by argument name."""
 
     formula: Callable[[dict[str, Any]], dict[str, torch.Tensor]]
 
 
 @dataclass(frozen=True)
 class Body:
-    """A function that is traced in place of an operator that cannot be traced itself, with its arguments.
+    """A function that is traced in place of an untraceable operator, with the operator's arguments.
 
-    Either the operator's schema does not declare what it writes, or the operator is a private part of another one. If
-    `takes_reals`, the first argument is the widest type of reals that kernels compute in.
+    Such an operator's schema does not declare what it writes, or the operator is a private part of another one. With
+    `takes_reals`, the first argument is the widest real type in which kernels compute.
     """
 
     function: Function
@@ -73,10 +73,10 @@ class Body:
 
 @dataclass(frozen=True)
 class Each:
-    """The operator for one tensor of each list: its name, or a function. Overloads may have another one.
+    """The operator for one tensor of each list: its name, or a function. Overloads may have different ones.
 
-    It takes the first `count` arguments of the operator over lists, or all. `reduction` names a function in place of
-    it, for an operator that reduces each tensor.
+    The operator takes the first `count` arguments of the operator over lists, or all of them. For an operator that
+    reduces each tensor, `reduction` names a function instead.
     """
 
     operator: str | Function = ""
@@ -87,7 +87,7 @@ class Each:
 
 @dataclass(frozen=True)
 class Refused:
-    """A reason why calls have no plan, and the types of a tensor for which it holds; all if there are none."""
+    """A reason why calls have no plan, and the tensor types to which the reason applies; no types means all."""
 
     reason: str
     dtypes: Collection[torch.dtype] = ()
@@ -98,48 +98,51 @@ class Refused:
 
 @dataclass(frozen=True)
 class Operator:
-    """What is known of one operator or of several, by their names in the dispatcher.
+    """Facts about one or several operators, by their names in the dispatcher.
 
-    "aten::pow" stands for all overloads, in place or not; "aten::pow.Scalar" and "aten::sort.default" for one overload.
-    A row for one overload goes before the row for all, field by field.
+    "aten::pow" stands for all overloads, in place or not; "aten::pow.Scalar" and "aten::sort.default" each stand for
+    one overload. A row for one overload takes precedence over the row for all, field by field.
 
     Attributes
     ----------
     names : str
         The names, separated by blanks.
     computed : Fill, Draw, Numbers, Update or Body
-        What is traced in place of the operator.
+        Traced in place of the operator.
     decomposition : function
-        Replaces the operator wherever a graph calls it. If it returns NotImplemented, Inductor's decomposition does, or
-        else the lowering.
+        Replaces the operator wherever a graph calls it. If it returns NotImplemented, Inductor's decomposition is used,
+        or else the lowering.
     check : function
-        Asserts values that the CPU's kernel refuses, before the operator is decomposed.
+        Adds assertions for values that the CPU's kernel refuses, before the operator is decomposed.
     template, lowering : str
-        What makes kernels of the operator, as "module:function": a function of `kernels/templates`, or one of
-        `kernels/book` that lowers. Both import Inductor, so they are imported when a plan is built. Without either, a
-        kernel comes from Inductor's lowering.
+        The function that writes the operator's kernels, as "module:function": a template in `kernels/templates`, or a
+        lowering in `kernels/book`. Both import Inductor, so they are imported only when a plan is built. Without
+        either, Inductor's lowering writes the kernel.
     guarded : tuple of str
         Integers that plans treat as sizes, with guards.
     determined : tuple of str
-        Numbers that no plan reads, because sizes determine them.
+        Numbers that no plan reads because sizes determine them.
     filled : str
-        The argument that is filled in: a tensor of a higher category is refused, since its value decides if it fits.
+        The argument that fills the tensor. A tensor of a higher category is refused, since only its value shows whether
+        it fits.
     refused : Refused
-        Why calls have no plan.
+        Why calls have no plan, if they have none.
     takes_float : bool
-        For halves, the CPU's kernel takes a number as the second operand in float. Others round it first.
+        For halves, the CPU's kernel uses a number as the second operand in float. Other kernels round it first.
     rounds_numbers : bool
         The CPU's kernel rounds a number that the schema declares as a number to the tensor's type.
     promotes : bool
-        It promotes as operators with torch's tag `pointwise` do, without the tag.
+        The operator promotes like operators with torch's tag `pointwise`, but lacks the tag.
     each : Each
-        Of an operator over lists of tensors, the operator for one tensor.
+        For an operator over lists of tensors: the operator for one tensor.
     has_written_numbers : bool
-        An operator over lists writes an exponent, a base or an order into kernels, as the one for one tensor does.
+        The operator over lists writes an exponent, a base or an order into kernels, as the operator for one tensor
+        does.
     refuses_list : function of arguments and a type
-        Of an operator for one tensor: the CPU's kernel refuses these arguments of the operator over lists.
+        For an operator over one tensor: returns True if the CPU's kernel refuses these arguments of the operator over
+        lists.
     facts : Facts
-        What the core and the code generator know of it. A change of it is a change of the core, which must be built.
+        Facts for the core and the code generator. After a change, rebuild the core.
     """
 
     names: str
@@ -161,6 +164,6 @@ class Operator:
     facts: Facts | None = None
 
     def over(self, general: Operator) -> Operator:
-        """Return this row for one overload, completed by the row for all."""
+        """Return this row for one overload, with missing fields filled from the row for all."""
         given = {one.name: getattr(self, one.name) or getattr(general, one.name) for one in fields(self)}
         return Operator(**given)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tensors joined, padded, rolled and cut, and operators that are about storages."""
+"""Concatenation, padding, rolling and slicing, and operators on storages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["OPERATORS"]
 
 
 def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
-    """Convert to the common type first if types differ: empty rows are skipped, but their types count."""
+    """Convert to the common type first if types differ: empty rows are skipped, but take part in promotion."""
     common = functools.reduce(torch.promote_types, (one.dtype for one in tensors))
     if all(one.dtype == common for one in tensors):
         return NotImplemented
@@ -26,7 +26,7 @@ def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
 
 
 def _copied(view: Any) -> Callable[..., Any]:
-    """Return the decomposition of a view's copy. Inductor has no lowering of these, and would call the operator."""
+    """Return the decomposition of a view's copy. Inductor has no lowering for it, and would call the operator."""
 
     def copy(*given: Any, **named: Any) -> Any:
         found = view(*given, **named)
@@ -55,8 +55,8 @@ OPERATORS = (
     Operator("aten::slice_backward", guarded=("start", "end")),
     Operator("aten::tril", guarded=("diagonal",), facts=Facts(checks_all_in_meta=True)),
     Operator("aten::triu", guarded=("diagonal",), facts=Facts(checks_all_in_meta=True)),
-    # They take sizes, strides and offsets of a storage, while graphs have tensors only, or allocate
-    # other memory.
+    # These operators read sizes, strides and offsets of a storage, which graphs do not represent,
+    # or allocate other memory.
     Operator(
         "aten::_pin_memory aten::_to_copy aten::as_strided aten::as_strided_copy aten::as_strided_scatter aten::resize "
         "aten::resize_as aten::resize_as_sparse aten::set",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The rows of the book by operator: which of them holds for a call, and what follows from it."""
+"""The rows of the book by operator: which row applies to a call, and the consequences."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _book() -> dict[str, Operator]:
 
 @functools.cache
 def operator_of(name: str) -> Operator:
-    """Return what the book has for an operator of the dispatcher, such as "aten::add.Tensor"."""
+    """Return the book's row for an operator of the dispatcher, such as "aten::add.Tensor"."""
     of_one = _book().get(name if "." in name else f"{name}.default", _NONE)
     return of_one.over(_book().get(base_name(name), _NONE))
 
@@ -107,18 +107,18 @@ def _places(name: str, names: Sequence[str]) -> tuple[int, ...]:
 
 
 def guarded(name: str) -> tuple[int, ...]:
-    """Return the places of the integers that an operator's plans have guards for."""
+    """Return the positions of the integers that an operator's plans guard."""
     return _places(name, operator_of(name).guarded)
 
 
 def without_readers(name: str) -> tuple[int, ...]:
-    """Return the places of the numbers that no plan of the operator reads."""
+    """Return the positions of the numbers that no plan of the operator reads."""
     row = operator_of(name)
     return _places(name, row.computed.ignored if isinstance(row.computed, Fill) else row.determined)
 
 
 def by_value(name: str) -> tuple[int, ...]:
-    """Return the places, among the schema's arguments, of the numbers that an operator's plans take by value.
+    """Return the positions, in the schema, of the numbers that an operator's plans take by value.
 
     Numbers that no plan reads are included: calls with other values of them share a plan.
     """
@@ -136,7 +136,8 @@ def by_value(name: str) -> tuple[int, ...]:
 
 def _read_by(known: Draw | Numbers, name: str) -> tuple[int, ...]:
     arguments = overload_of(name)._schema.arguments
-    # torch itself implements the overloads with a number in place of a tensor by these.
+    # torch itself implements the overloads that take a number in place of a tensor with these
+    # overloads.
     tensors = [one for one in arguments if str(one.type) == "Tensor" and not one.kwarg_only]
     places = [place for place, one in enumerate(arguments) if one.name in known.read and str(one.type) != "Tensor"]
     is_whole = len(tensors) + len(known.read) == known.formula.__code__.co_argcount
@@ -150,7 +151,7 @@ def check_refused(name: str, tensors: Sequence[torch.Tensor]) -> None:
         raise (ClassRefusal if refused.dtypes else OperatorRefusal)(refused.reason)
 
 
-# What a graph's operators become.
+# What the operators of a graph become.
 
 
 @functools.cache
@@ -169,7 +170,7 @@ def decompositions() -> dict[Any, Function]:
 
 
 def noted_decompositions() -> Mapping[Any, Function]:
-    """Return `decompositions()`; while routes are noted, Inductor's are noted too, as ours always are."""
+    """Return `decompositions()`. While routes are noted, this includes Inductor's; the book's are always noted."""
     table = decompositions()
     if not route.is_noting():
         return table
@@ -178,7 +179,7 @@ def noted_decompositions() -> Mapping[Any, Function]:
 
 
 def _decomposition(name: str, row: Operator, of_inductor: Function | None) -> Function:
-    """Return a function that checks, and then decomposes by the first that does not decline."""
+    """Return a function that runs the check, then the first decomposition that does not decline."""
     candidates = (("decomposition", row.decomposition), (route.OF_INDUCTOR, of_inductor))
     known = [(what, one) for what, one in candidates if one is not None]
 
@@ -196,25 +197,25 @@ def _decomposition(name: str, row: Operator, of_inductor: Function | None) -> Fu
 
 @functools.cache
 def templates() -> Mapping[Any, Function]:
-    """Return the templates by overload: functions of a TemplateCall that return the names of its results."""
+    """Return the templates by overload: each takes a TemplateCall and returns the names of its results."""
     return _named(lambda row: row.template)
 
 
 @functools.cache
 def lowerings() -> Mapping[Any, Function]:
-    """Return our own lowerings by overload."""
+    """Return the book's lowerings by overload."""
     return _named(lambda row: row.lowering)
 
 
 def _named(field: Callable[[Operator], str]) -> dict[Any, Function]:
     found = {name: field(row) for name, row in _book().items() if field(row)}
-    # First the functions: their modules define operators.
+    # Import the functions first: their modules define operators.
     functions = {name: named_function(text) for name, text in found.items()}
     return {overload_of(name): function for name, function in functions.items()}
 
 
 def named_function(text: str) -> Function:
-    """Return a function that a row names as "module:function"."""
+    """Return the function that a row names as "module:function"."""
     module, _, name = text.partition(":")
     is_of_book = module in ("lowerings", "list_reductions", "max_pools")
     package = __package__ if is_of_book else "torch_outboard.kernels.templates"

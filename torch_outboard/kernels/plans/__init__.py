@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The way from a call to a plan: traced, lowered, written as text."""
+"""From a call to a plan: tracing, lowering, and writing the plan's text."""

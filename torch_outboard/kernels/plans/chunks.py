@@ -25,8 +25,8 @@ from torch_outboard.kernels.refusal import CallRefusal, ClassRefusal
 
 __all__ = ["chunk_generator", "lower_chunks"]
 
-# No intermediate result is stored in memory, however often it is used and
-# however many operations it has.
+# No intermediate result is stored in memory, however often it is used and however many operations
+# it takes.
 _IN_ONE_KERNEL = {"realize_opcount_threshold": 1 << 20, "realize_reads_threshold": 1 << 20}
 
 
@@ -41,7 +41,7 @@ def chunk_generator(kind: type[CodeGenerator], driver: Any) -> CodeGenerator:
 
 
 class _NoWrapper(OutboardFxWrapper):
-    """A wrapper that writes nothing around a kernel over chunks."""
+    """A wrapper that writes no code around a kernel over chunks."""
 
     asked: ChunkBody
 
@@ -67,7 +67,7 @@ def lower_chunks(
 
 
 def _operand(name: str, place: int, value: Any) -> Operand:
-    """Return the operand at the place of an argument; lists of numbers are by value in rows."""
+    """Return the operand for the argument at `place`; lists of numbers are passed by value, one number per row."""
     declared = overload_of(name)._schema.arguments[place]
     if isinstance(value, list) and isinstance(value[0], torch.Tensor):
         return Operand("element" if declared.name in ELEMENTS else "list", place)
@@ -127,7 +127,7 @@ def _of_update(
 
 
 def _check_types(given: Mapping[str, torch.Tensor]) -> None:
-    """Refuse types that the CPU's kernels refuse, so that those kernels raise their error."""
+    """Refuse types that the CPU's kernels refuse, so that the CPU's kernels raise their error."""
     lists = {one.dtype for one in given.values() if one.dim() > 0}
     if len(lists) != 1 or not all(one.is_floating_point for one in lists):
         raise ClassRefusal("the tensors in its lists don't share one floating-point dtype [mixed-types]")
@@ -152,7 +152,7 @@ def _of_single(
         if isinstance(value, torch.Tensor) and value.dim() > 0:
             if value.device.type != "cpu":
                 raise ClassRefusal("a tensor argument outside the lists is not zero-dimensional [list-shapes]")
-            # Numbers that lie in a tensor.
+            # Numbers stored in a tensor.
             value = 1.0 if value.is_floating_point() else 1
         values.append(value[0] if isinstance(value, list) else value)
     shaped_by = _shaped_by(arguments)
@@ -191,9 +191,9 @@ def _of_single(
 
 
 def _single_of(name: str, arguments: Sequence[Any]) -> tuple[Single, Any]:
-    """Return the operator for one tensor and how its elements are joined, None if they are not.
+    """Return the operator for one tensor, and how its elements are combined, or None if they are not.
 
-    Raises Refusal for orders and types without kernels.
+    Raises Refusal for a norm's order or a type that has no kernel.
     """
     each = operator_of(name).each
     if each is None or not each.reduction:
@@ -203,7 +203,7 @@ def _single_of(name: str, arguments: Sequence[Any]) -> tuple[Single, Any]:
 
 
 def _check_single(operator: Any, arguments: Sequence[Any], dtype: torch.dtype) -> None:
-    """Refuse a call that the operator for one tensor refuses, so that its call raises the CPU's error."""
+    """Refuse a call that the operator for one tensor would refuse, so that the CPU raises its error."""
     if not isinstance(operator, str):
         return
     check_refused(operator, tensors_in(arguments))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""From a graph to a plan: Inductor's lowering and scheduling, with a wrapper that writes steps."""
+"""From a graph to a plan: Inductor's lowering and scheduling, with a wrapper that writes the plan's steps."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _SETTINGS = {
 
 
 def eager_generator(kind: type[CodeGenerator], driver: Any) -> CodeGenerator:
-    """Return a generator that writes plans in place of graphs."""
+    """Return a generator that writes plans instead of graph code."""
     made = type("EagerGenerator", (kind,), {"fx_wrapper": lambda self: _PlanWrapper})
     return made(driver)  # type: ignore[no-any-return]
 
@@ -79,7 +79,7 @@ def lower_with(
     asked: Any,
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
-    """Lower a graph and return the generator's wrapper, which has `asked` while code is generated."""
+    """Lower a graph and return the generator's wrapper. `asked` is set while code is generated."""
     fakes = [one.fake for one in traced.inputs]
     is_of_pairs = any(one.whole is not None for one in traced.inputs)
     with (
@@ -99,7 +99,7 @@ def lower_with(
             graph.run(*fakes)
             _check_outputs(traced, graph)
             keep_magnitudes(graph, generator.dialect, device)  # type: ignore[attr-defined]
-            graph.add_device_info(device)  # an assertion alone has no result that names it, and 2.11 takes the CPU's
+            graph.add_device_info(device)  # assertions have no result that names it; torch 2.11 then uses the CPU's
             graph.init_wrapper_code()
             wrapper: Any = graph.wrapper_code
             wrapper.asked = asked
@@ -120,7 +120,7 @@ def _check_outputs(traced: Traced, graph: GraphLowering) -> None:
 
 
 def _are_equal(traced: Traced, given: Sequence[Any], values: Sequence[Any]) -> bool:
-    """Return True if numbers are equal for all sizes, or for this call's sizes; the plan then has a guard."""
+    """Return True if numbers are equal for all sizes, or for this call's sizes, which adds a guard to the plan."""
     wanted = _expressions(values)
     if len(given) != len(wanted):
         return False
@@ -136,7 +136,7 @@ def _expressions(values: Sequence[Any]) -> list[sympy.Expr]:
 
 
 class _Lowering(GraphLowering):
-    """A lowering that leaves operators with a template as calls, with their arguments as they are."""
+    """A lowering that keeps operators with a template as calls, with unchanged arguments."""
 
     def call_function(self, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if target in templates():
@@ -150,7 +150,7 @@ class _Lowering(GraphLowering):
 
 
 class _PlanWrapper(OutboardFxWrapper):
-    """A wrapper that gathers programs, and whose lines are written as steps."""
+    """A wrapper that collects programs and whose lines are written as steps."""
 
     takes_expressions = True
     asked: tuple[OperatorCall, Traced, CodeGenerator]
@@ -180,9 +180,9 @@ class _PlanWrapper(OutboardFxWrapper):
 
 
 class _Steps(FxConverter):
-    """Writes each line of the wrapper as steps of a plan. Names of buffers map to tensors and buffers of the plan."""
+    """Writes each line of the wrapper as plan steps. Maps buffer names to tensors and buffers of the plan."""
 
-    # Lines that an operator's graph doesn't have, or that a plan can't express.
+    # Lines that do not occur in an operator's graph, or that a plan cannot express.
     _REFUSED: ClassVar[tuple[str, ...]] = (
         "_generate_comm_buffer_allocate",
         "_generate_comm_buffer_free",
@@ -246,7 +246,7 @@ class _Steps(FxConverter):
         return self.plan.number(given.number, given.fake.dtype)
 
     def _part(self, given: Input, whole: torch.Tensor) -> str:
-        """Return the real or the imaginary part of a complex tensor of the call, of a number or of a result."""
+        """Return the real or imaginary part of a complex tensor of the call, a number or a result."""
         source = (given.tensor, given.number, given.result)
         if source not in self.wholes:
             if given.tensor is not None:
@@ -265,7 +265,7 @@ class _Steps(FxConverter):
         raise CallRefusal(f"a plan has no step for Inductor's {type(line).__name__} [plan]")
 
     def _reference(self, node: Any) -> str:
-        """Return the plan's name for a node of Inductor's; views become steps."""
+        """Return the plan's name for one of Inductor's nodes; views become steps."""
         if isinstance(node, ir.MutableBox):
             return self._reference(node.data)
         if isinstance(node, ir.ReinterpretView):
@@ -340,7 +340,7 @@ class _Steps(FxConverter):
             raise CallRefusal("it calls an operator that returns lists of tensors [plan]")
 
     def _generate_kernel_definition(self, line: Any) -> None:
-        self._refuse_line(line)  # programs come by define_program
+        self._refuse_line(line)  # define_program receives programs
 
     def _generate_symbolic_call_arg(self, line: Any) -> None:
         pass  # its name is replaced where it is used
@@ -395,7 +395,7 @@ class _Steps(FxConverter):
         schema = kernel.op_overload._schema.arguments
         given = {one.name: kwargs.get(one.name, one.default_value) for one in schema}
         given.update((one.name, value) for one, value in zip(schema, args, strict=False))
-        # From torch 2.15 on, a call with one result is the result itself.
+        # From torch 2.15 on, a call with a single result is itself the result.
         results = [kernel] if isinstance(kernel.layout, ir.Layout) else kernel.outputs
         call = TemplateCall(
             operator=kernel.op_overload,
@@ -441,7 +441,7 @@ def _layout_of(value: Any) -> Layout:
 
 
 def _expression(value: Any) -> Any:
-    """Return an expression in the symbols of the call; Inductor names expressions that it uses often."""
+    """Return an expression over the call's symbols: Inductor names expressions that it uses often."""
     if isinstance(value, str):
         raise CallRefusal(f"a kernel takes {value} where a number is expected [plan]")
     return sympy.sympify(value).xreplace(V.graph.sizevars.inv_precomputed_replacements)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A graph with complex numbers, written again with pairs of reals, which Inductor lowers.
+"""Rewriting of a graph with complex numbers to pairs of reals, which Inductor can lower.
 
-A complex tensor of the call becomes two inputs: strided views of its real and of its imaginary parts, in the memory of
-the tensor. A complex result becomes two inputs that the graph writes, in memory that the plan allocates. The kernels
+A complex tensor of the call becomes two inputs: strided views of its real and imaginary parts, in the tensor's own
+memory. A complex result becomes two inputs that the graph writes, in memory that the plan allocates. The kernels
 therefore read and write strided reals, and no dialect needs a complex type.
 """
 
@@ -42,9 +42,9 @@ def _is_complex(value: Any) -> bool:
 
 
 def in_pairs(traced: Traced) -> Traced:
-    """Return the graph with pairs of reals in place of complex numbers.
+    """Return the graph rewritten with pairs of reals for complex numbers.
 
-    Raises Refusal for an operator that has no formula.
+    Raises Refusal for an operator without a formula.
     """
     inputs = [part for one in traced.inputs for part in _parts_of(one, traced)]
     (output,) = (node for node in traced.graph.graph.nodes if node.op == "output")
@@ -68,7 +68,7 @@ def _check(dtype: torch.dtype) -> None:
 
 
 def _parts_of(given: Input, traced: Traced) -> Iterator[Input]:
-    """Yield an input, or the two parts of a complex one."""
+    """Yield an input, or both parts of a complex input."""
     whole = given.fake
     if not isinstance(whole, torch.Tensor) or not whole.is_complex():
         yield given
@@ -81,11 +81,11 @@ def _parts_of(given: Input, traced: Traced) -> Iterator[Input]:
 
 
 class _Body:
-    """Runs the nodes of a graph with pairs. It writes the complex results, and returns the others."""
+    """Runs a graph's nodes with pairs. Writes the complex results, and returns the others."""
 
     def __init__(self, graph: torch.fx.Graph, are_conjugated: Sequence[bool], results: Sequence[int]) -> None:
         self._graph = graph
-        self._are_conjugated = are_conjugated  # the placeholders
+        self._are_conjugated = are_conjugated  # by placeholder
         self._results = results
 
     def __call__(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -135,7 +135,7 @@ def _computed(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
 
 
 def _kind_of(node: torch.fx.Node) -> torch.dtype:
-    """Return the type of reals in which an operator computes."""
+    """Return the real type in which an operator computes."""
     values = [node.meta.get("val")]
     if not _is_complex(values[0]):
         values = [one.meta["val"] if isinstance(one, torch.fx.Node) else one for one in node.args]
@@ -157,7 +157,7 @@ def _copy(kind: torch.dtype, target: Any, value: Any) -> Any:
 
 
 def _shaped(result: Any, wanted: Any) -> Any:
-    """Return a formula's result, or list of results, with the operator's shape and type."""
+    """Return a formula's result, or its list of results, with the operator's shape and type."""
     if isinstance(result, list):
         return [_shaped(*both) for both in zip(result, wanted, strict=True)]
     if isinstance(result, Pair):
@@ -177,7 +177,7 @@ def _apart(target: torch._ops.OpOverload, kind: torch.dtype, args: Any, kwargs: 
 
 
 def _part(value: Any, part: int, kind: torch.dtype) -> Any:
-    """Return the part of an argument. Tensors of integers are indices."""
+    """Return one part of an argument. Integer tensors are indices."""
     if isinstance(value, torch.dtype):
         return real_of(value)
     if isinstance(value, Pair) or (isinstance(value, torch.Tensor) and value.dtype.is_floating_point):
@@ -189,7 +189,7 @@ def _part(value: Any, part: int, kind: torch.dtype) -> Any:
 
 @contextlib.contextmanager
 def fusing_pairs() -> Iterator[None]:
-    """Let Inductor compute both parts in one kernel, which it declines if they share no element that is read."""
+    """Make Inductor compute both parts in one kernel, which it declines if the parts read no common element."""
     from torch._inductor import config
     from torch._inductor.virtualized import V
 

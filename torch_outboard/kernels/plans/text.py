@@ -16,7 +16,7 @@ __all__ = ["NotAFormula", "PlanWriter"]
 
 
 class NotAFormula(NotImplementedError):
-    """A plan can't express a size as a formula; the call is then traced again with known sizes."""
+    """A plan cannot express a size as a formula; the call is then traced again with known sizes."""
 
 
 def _dtype(dtype: torch.dtype) -> str:
@@ -24,7 +24,7 @@ def _dtype(dtype: torch.dtype) -> str:
 
 
 class PlanWriter:
-    """Writes a plan line by line, and returns the names of its buffers."""
+    """Writes a plan line by line and returns the names of its buffers."""
 
     def __init__(self, traced: Any) -> None:
         self._traced = traced
@@ -33,11 +33,11 @@ class PlanWriter:
         self._buffers = 0
         self._values: list[str] = []
         self._places: dict[sympy.Symbol, int] = {}
-        self._fixed: list[tuple[int, Any]] = []  # values that equal an expression
+        self._fixed: list[tuple[int, Any]] = []  # values that must equal an expression
         self._bind()
 
     def text(self) -> str:
-        """Return the whole text, with the guards of everything lowered so far."""
+        """Return the whole text, including guards for everything lowered so far."""
         values = [f"value {one}" for one in self._values]
         guards = [f"guard {one}" for one in dict.fromkeys(self._guards())]
         return "\n".join(["plan 1", *values, *guards, *self._steps, *self._returns]) + "\n"
@@ -45,7 +45,7 @@ class PlanWriter:
     # Values and guards.
 
     def _bind(self) -> None:
-        """Name each size and stride of the call's tensors; a symbol takes the first place where it stands alone."""
+        """Name each size and stride of the call's tensors; a symbol is bound to the first that it equals."""
         places: list[tuple[str, Any]] = []
         for one in self._traced.inputs:
             if one.symbol is not None:
@@ -72,20 +72,20 @@ class PlanWriter:
             raise NotAFormula("run-time assertions")
         for symbol, place in self._places.items():
             bounds = env.var_to_range[symbol]
-            # Bounds of sizes that torch makes of other sizes may be beyond what a size can be.
+            # Bounds of sizes that torch derives from other sizes may exceed any possible size.
             if bounds.lower.is_Integer and bounds.lower > -LARGEST:
                 yield f"a{place} {self.formula(bounds.lower)} ge"
             if bounds.upper.is_Integer and bounds.upper < LARGEST:
                 yield f"a{place} {self.formula(bounds.upper)} le"
         for guard in env.guards:
-            expression = env.replace(guard.expr)  # replaces symbols whose values are known
+            expression = env.replace(guard.expr)  # replaces symbols with known values
             if expression is not sympy.true:
                 yield self.formula(expression)
 
     def formula(self, expression: Any) -> str:
-        """Return the formula for an expression of the call's sizes.
+        """Return an expression over the call's sizes as a formula.
 
-        Raises NotAFormula if the expression can't be written.
+        Raises NotAFormula if there is no such formula.
         """
         try:
             return formula(sympy.sympify(expression), self._places)
@@ -117,12 +117,12 @@ class PlanWriter:
     def view(
         self, base: str, sizes: Sequence[Any], strides: Sequence[Any], offset: Any, dtype: torch.dtype | None = None
     ) -> str:
-        """Write a view, of another type if there is one: strides and the offset count elements of the view."""
+        """Write a view, with another type if one is passed: strides and the offset count elements of the view."""
         of_type = base if dtype is None else f"{base} {_dtype(dtype)}"
         return self._buffer(f"view {of_type} {self._formulas(sizes)} {self._formulas(strides)} {self.formula(offset)}")
 
     def call(self, operator: torch._ops.OpOverload, args: list[Any], kwargs: Mapping[str, Any]) -> list[str]:
-        """Write a call of an operator, and return the names of its results; none with `out`."""
+        """Write an operator call, and return the names of its results; none with `out`."""
         schema = operator._schema
         given: list[str] = []
         for place, one in enumerate(schema.arguments):
@@ -150,7 +150,7 @@ class PlanWriter:
             case bool():
                 return str(value).lower()
             case str():
-                return value  # a tensor's name: operators with their own text are refused below
+                return value  # a tensor's name: operators that take text are refused below
             case float():
                 return f"real {value.hex() if value == value and abs(value) != float('inf') else value}"
             case int() | sympy.Expr():

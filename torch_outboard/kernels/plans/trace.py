@@ -37,8 +37,9 @@ from torch_outboard.kernels.refusal import CallRefusal, ClassRefusal, OperatorRe
 
 __all__ = ["OperatorCall", "trace", "trace_function"]
 
-# Calls of a trace from which on the next ones are cached. Most operators make 50 to 100, and take
-# 1.2 times as long if all are cached; grid_sample makes up to 1,600, and takes longer if none is.
+# Number of calls in a trace after which further calls are cached. Most operators make 50 to 100,
+# and take 1.2 times as long if all are cached; grid_sample makes up to 1,600, and takes longer if
+# none are.
 _MANY_CALLS = 150
 
 
@@ -47,12 +48,12 @@ class OperatorCall:
     """A call to build a plan for."""
 
     name: str  # "aten::add.Tensor"
-    arguments: Sequence[Any]  # in the order of the schema; a number of Python's may stand for a tensor
-    by_value: Sequence[int]  # places of the numbers that the plan takes from each call
-    is_aliased: bool  # a tensor that is written shares memory with another one
+    arguments: Sequence[Any]  # in schema order; a Python number may stand for a tensor
+    by_value: Sequence[int]  # positions of the numbers that the plan takes from each call
+    is_aliased: bool  # a written tensor shares memory with another tensor
     device: torch.device
     strides: Sequence[Sequence[int] | None] = ()  # of the results, as far as the meta kernel reports them
-    symbols: Sequence[int] = ()  # places of the integers that the plan has guards for
+    symbols: Sequence[int] = ()  # positions of the integers that the plan guards
 
     @property
     def operator(self) -> torch._ops.OpOverload:
@@ -60,7 +61,7 @@ class OperatorCall:
 
     @property
     def base(self) -> str:
-        """The operator without overload and form: "aten::add" for "aten::add_.Tensor"."""
+        """The operator without overload and in-place form: "aten::add" for "aten::add_.Tensor"."""
         return base_name(self.name)
 
     @property
@@ -70,13 +71,13 @@ class OperatorCall:
 
     @property
     def row(self) -> Operator:
-        """What the book has for the operator."""
+        """The book's row for the operator."""
         return operator_of(self.name)
 
 
 @dataclass
 class _Cast:
-    """A number that the graph converts first."""
+    """A number that the graph converts before use."""
 
     tensor: torch.Tensor
     dtype: torch.dtype
@@ -89,7 +90,7 @@ class _Cast:
 
 @dataclass
 class _Symbol:
-    """An integer that is a placeholder."""
+    """An integer that becomes a placeholder."""
 
     value: torch.SymInt | int
 
@@ -101,13 +102,13 @@ class _Inputs:
         self.call = call
         self.mode = mode
         self.is_static = is_static
-        self.real = real  # the widest type of reals that kernels compute in
+        self.real = real  # the widest real type in which kernels compute
         self.made: list[Input] = []
         self._tensors = 0
         self._kinds = kinds_of(call.name, call.arguments)
 
     def argument(self, place: int, value: Any, declared: Any) -> Any:
-        """Return the stand-in for an argument in the trace: fake tensors for tensors."""
+        """Return an argument's stand-in for the trace: a fake tensor for a tensor."""
         if isinstance(value, (bool, int, float, complex)) and is_tensor(declared):
             return self._number_tensor(place, value, declared.name)
         if isinstance(value, torch.Tensor) and is_wide_number(value, self.real):
@@ -132,7 +133,7 @@ class _Inputs:
         return fake
 
     def _number_tensor(self, place: int, value: Any, name: str) -> _Cast:
-        """Return the stand-in for a Python number in place of a tensor, which torch passes without dimensions."""
+        """Return the stand-in for a Python number in place of a tensor; torch passes a tensor without dimensions."""
         wide = {float: torch.float64, complex: torch.complex128}
         given = torch.tensor(value, dtype=wide.get(type(value)))
         dtype = number_type(self.call.name, self.call.arguments, given.dtype)
@@ -145,7 +146,7 @@ class _Inputs:
         return _Cast(fake, dtype, is_rounded=dtype in HALVES and not is_in_float)
 
     def _narrowed(self, place: int) -> torch.Tensor:
-        """Return a number that each call converts to the widest type that kernels compute in."""
+        """Return a number that each call converts to the widest type in which kernels compute."""
         common, given = common_type(self._kinds), self.call.arguments[place]
         if common in (torch.float64, torch.complex128) or (
             isinstance(given, torch.Tensor) and not (common.is_floating_point or common.is_complex)
@@ -170,7 +171,7 @@ class _Inputs:
         return fake
 
     def symbols(self, place: int) -> Any:
-        """Return the stand-in for an integer, or a list of integers, that the plan has guards for."""
+        """Return the stand-in for an integer, or a list of integers, that the plan guards."""
         value = self.call.arguments[place]
         if isinstance(value, (list, tuple)):
             return [self._symbol(one, f"element {place} {number}") for number, one in enumerate(value)]
@@ -219,7 +220,7 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
     """
     if call.row.filled:
         _check_fill(call)
-    shape_env = ShapeEnv(duck_shape=False)  # sizes that are equal by chance make no class
+    shape_env = ShapeEnv(duck_shape=False)  # sizes that are equal by chance do not define a class
     mode = _Mode(shape_env)
     inputs = _Inputs(call, mode, is_static, real)
     arguments = [
@@ -244,8 +245,8 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
 
 
 def trace_function(function: Callable[..., Sequence[torch.Tensor]], given: Sequence[Any], device: Any) -> Traced:
-    """Trace a function that takes tensors and returns a list of new ones, as if the tensors were on the device."""
-    shape_env = ShapeEnv(duck_shape=False)  # sizes that are equal by chance make no class
+    """Trace a function that takes tensors and returns a list of new tensors, as if they were on the device."""
+    shape_env = ShapeEnv(duck_shape=False)  # sizes that are equal by chance do not define a class
     mode = _Mode(shape_env)
     inputs = [Input(_fake(one, mode, device, number), tensor=number) for number, one in enumerate(given)]
     results = 0
@@ -263,7 +264,7 @@ def trace_function(function: Callable[..., Sequence[torch.Tensor]], given: Seque
 
 
 class _Mode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """A mode that caches calls once there are many, which often repeat themselves. To make an entry takes long."""
+    """A mode that caches calls once there are many, because calls then repeat. Adding a cache entry is slow."""
 
     def __init__(self, shape_env: ShapeEnv) -> None:
         super().__init__(shape_env=shape_env)
@@ -292,7 +293,7 @@ def _cleaned(traced: Traced) -> Traced:
 
 
 def _check_that_it_does_something(call: OperatorCall, traced: Traced) -> None:
-    """Refuse an operator that neither returns nor writes anything, such as an assertion, if torch took it for dead."""
+    """Refuse an operator that neither returns nor writes a tensor, such as an assertion removed as dead code."""
     schema = call.operator._schema
     is_silent = not schema.returns and not schema.is_mutable
     if is_silent and all(node.op in ("placeholder", "output") for node in traced.graph.graph.nodes):
@@ -300,7 +301,7 @@ def _check_that_it_does_something(call: OperatorCall, traced: Traced) -> None:
 
 
 def _check_fill(call: OperatorCall) -> None:
-    """Refuse a fill with a tensor of a higher category, whose value decides whether it fits."""
+    """Refuse to fill with a tensor of a higher category, because only its value shows whether it fits."""
     named = {one.name: value for one, value in zip(call.operator._schema.arguments, call.arguments, strict=True)}
     self, value = named["self"], named[call.row.filled]
     if isinstance(value, torch.Tensor) and not torch.can_cast(value.dtype, self.dtype):
@@ -308,7 +309,7 @@ def _check_fill(call: OperatorCall) -> None:
 
 
 class _Body:
-    """Calls the operator with tensors in place of the placeholders, and returns the new tensors."""
+    """Calls the operator with tensors for the placeholders, and returns the new tensors."""
 
     def __init__(self, call: OperatorCall, arguments: list[Any], real: torch.dtype) -> None:
         self.call = call
@@ -344,7 +345,7 @@ class _Body:
         self.returns = []
         for one, schema in zip(results, declared, strict=True):
             if schema.alias_info is not None:
-                continue  # an argument that is written
+                continue  # a written argument
             self.returns.append(_number_outputs(one, fresh))
         return tuple(as_laid_out(one, place, self.call.strides) for place, one in enumerate(fresh))
 
@@ -368,11 +369,11 @@ class _Body:
         named = {one.name: value for value, one in zip(arguments, schema.arguments, strict=True) if one.kwarg_only}
         functional, out = functional_of(call.name), named.pop("out", None)
         if out is not None and named.get("dtype", out.dtype) is None and out.dtype != positional[0].dtype:
-            named["dtype"] = out.dtype  # elements are converted before they are reduced
+            named["dtype"] = out.dtype  # elements are converted before the reduction
         is_of_halves = any(isinstance(one, torch.Tensor) and one.dtype in HALVES for one in positional)
         if out is None or functional is None or not is_of_halves or out.dtype in HALVES:
             return call.operator(*positional, **named, **({} if out is None else {"out": out}))
-        # The result is rounded to its own type, then converted to the type of the written tensor.
+        # The result is rounded to its own type before the conversion to the written tensor's type.
         result = functional(*positional, **named)
         return out.copy_(rounded(result) if result.dtype in HALVES else result)
 
@@ -414,7 +415,7 @@ def _number_outputs(value: Any, fresh: list[torch.Tensor]) -> Any:
 
 
 def _defer_copies(traced: Traced) -> None:
-    """Turn copies to placeholders into outputs: the plan copies them there after everything has been read."""
+    """Turn copies to placeholders into outputs, which the plan copies after everything has been read."""
     graph = traced.graph.graph
     places = {node: place for place, node in enumerate(node for node in graph.nodes if node.op == "placeholder")}
     (output,) = (node for node in graph.nodes if node.op == "output")
@@ -432,7 +433,7 @@ def _defer_copies(traced: Traced) -> None:
 
 
 def _converted(graph: torch.fx.Graph, copy: torch.fx.Node, traced: Traced) -> torch.fx.Node:
-    """Return the source of a copy in the type of its target."""
+    """Return a copy's source, converted to the target's type."""
     target, source = copy.args[:2]
     assert isinstance(target, torch.fx.Node) and isinstance(source, torch.fx.Node)
     if source.meta["val"].shape != target.meta["val"].shape:

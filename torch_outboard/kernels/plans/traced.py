@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The graph of a call, with the meaning of its inputs and outputs."""
+"""A traced call: its graph, and the meaning of the graph's inputs and outputs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["Input", "Number", "Traced"]
 class Input:
     """A placeholder of the graph.
 
-    It is a tensor of the call by its number, a number by its place among the arguments, or an integer by its source.
-    Formulas name the integer by its source in the plan. A complex result is an input too, which the graph writes, by
-    the number of the output. A complex input is two, the real and the imaginary parts of `whole`; of a conjugated view
-    the parts are those in memory. If all four sources are None, it is the seed for draws.
+    A placeholder is a tensor of the call (by number), a number (by its position among the arguments), or an integer (by
+    its source, the name that formulas use in the plan). A complex result is also a placeholder, which the graph writes
+    (by the number of the output). A complex input is two placeholders, the real and imaginary parts of `whole`; for a
+    conjugated view, these are the parts in memory. If all four sources are None, the placeholder is the seed for draws.
     """
 
     fake: torch.Tensor | torch.SymInt
@@ -35,7 +35,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Number:
-    """An integer that an operator returns, and that its call's sizes determine."""
+    """An integer result of an operator, determined by the sizes of its call."""
 
     value: int | torch.SymInt
 
@@ -47,12 +47,12 @@ class Traced:
     Attributes
     ----------
     returns : list
-        The operator's results besides the tensors that it writes. Each is the number of an output, None for an
+        The operator's results, except the tensors that it writes. Each is the number of an output, None for an
         undefined tensor, a list of numbers, or a Number.
     copies : list of tuple
-        Tensors of the call by number, with the numbers of the outputs that are copied there at the end.
+        Tensors of the call, by number, each with the number of the output that is copied there at the end.
     complex_results : dict
-        The outputs, by number, that the graph does not return: it writes them, as inputs.
+        Outputs, by number, that the graph writes to an input instead of returning them.
     """
 
     graph: torch.fx.GraphModule

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Attention as a whole, and its gradients, without a matrix of all queries by all keys.
+"""Fused attention and its gradients, without a matrix of all queries by all keys.
 
     scores[q, k]      = scale * sum over d of query[q, d] * key[k, d] + mask[q, k]; if it is causal, for k <= q alone
     weights[q, k]     = exp(scores[q, k] - logsumexp[q])
     result[q, d]      = sum over k of weights[q, k] * value[k, d]
 
-The schedules take blocks of queries through blocks of keys. For each query, they keep the greatest score and the sum of
-the weights so far. A greater score rescales the sums. Gradients compute the weights again:
+The schedules process blocks of queries over blocks of keys. For each query, they keep the greatest score and the sum of
+the weights so far. A new greatest score rescales the sums. Gradients recompute the weights:
 
     delta[q]          = sum over d of grad[q, d] * result[q, d]
     slopes[q, k]      = weights[q, k] * (sum over d of grad[q, d] * value[k, d] - delta[q])
@@ -14,11 +14,13 @@ the weights so far. A greater score rescales the sums. Gradients compute the wei
     key's gradient    = scale * sum over q of slopes[q, k] * query[q, d]
     value's gradient  = sum over q of weights[q, k] * grad[q, d]
 
-If a head of keys serves several heads of queries, its gradients are sums over all of them. A query without any key has
-weights of 0, as on the CPU. The mask's gradient is the slopes, summed over the batches and heads that share it.
+If several query heads share a key head, the key head's gradients are sums over all of them. A query without any key has
+weights of 0, as on the CPU. The mask's gradient is the sum of the slopes over the batches and heads that share the
+mask.
 
-Dropout keeps some weights, and multiplies them by 1 / (1 - probability), behind the sum: logsumexp is that of all.
-Where a weight is dropped, its part of the result and the sum in its slope are 0; delta[q] is in the slope all the same.
+Dropout is applied after normalisation, so logsumexp covers every key; weights that are kept are multiplied by 1 / (1 -
+probability). A dropped weight adds nothing to the result, and the sum in its slope is 0, but its slope still subtracts
+delta[q].
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ from torch_outboard.kernels.templates.schedules.registry import ATTENTION, Devic
 
 __all__ = ["backward", "differentiates_masks", "forward"]
 
-# With larger heads, the sums of a row don't stay in registers.
-# csrc/ops/own/attention.cpp has the same limit.
+# With larger heads, a row's sums do not fit in registers. csrc/ops/own/attention.cpp has the same
+# limit.
 _MAX_HEAD = 256
 
 
@@ -51,7 +53,7 @@ def forward(call: TemplateCall) -> list[str | None]:
     given = _attention(call, seed)
     schedule = ATTENTION.schedule_of(call)
     schedule.attend(call, given, Rows("result", result, is_written=True), Rows("logsumexp", _column(logsumexp), True))
-    # Nobody reads the offset, nor the seed of a call without dropout.
+    # Nothing reads the offset, or the seed of a call without dropout.
     return [result.name, logsumexp.name, None, None, None, None, seed.name, offset.name, None]
 
 
@@ -81,12 +83,12 @@ def backward(call: TemplateCall) -> list[str | None]:
 
 
 def differentiates_masks(device: Device) -> bool:
-    """Return whether there are gradients with respect to masks, which matrix units compute."""
+    """Return whether matrix units can compute gradients with respect to masks."""
     return ATTENTION.way_of("attention_gradients", device) == "matrix"
 
 
 def _dropout(call: TemplateCall, result: Tensor | None) -> Dropout | None:
-    """Return the call's dropout; the operator draws a seed for `result`, and its gradients have the same one."""
+    """Return the call's dropout; the operator draws a seed into `result`, which its gradients then read."""
     probability = float(call.arguments["dropout_p"])
     if probability == 0:
         return None
@@ -122,7 +124,7 @@ def _attention(call: TemplateCall, seed: Tensor | None = None) -> Attention:
 
 
 def _column(tensor: Tensor) -> Tensor:
-    """Return a tensor with a number for each row as a tensor with one column."""
+    """Return a tensor with one number per row as a tensor with one column."""
     return Tensor(tensor.dtype, [*tensor.size, sympy.Integer(1)], [*tensor.stride, sympy.Integer(1)], tensor.name)
 
 

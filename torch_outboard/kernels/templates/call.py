@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The input of a template: a call of an operator in a graph whose sizes are symbols, and the plan to write to."""
+"""The input of a template: an operator call in a graph with symbolic sizes, and the plan to write to."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["Kernel", "Layout", "TemplateCall", "Tensor", "number_text", "simplif
 
 
 def simplified(value: Any) -> sympy.Expr:
-    """Return an expression without symbols that are known to equal other symbols or numbers."""
+    """Return an expression with each symbol replaced that is known to equal another symbol or a number."""
     return V.graph.sizevars.simplify(sympy.sympify(value))
 
 
 def number_text(name: str, value: Any) -> str:
-    """Return the text of a number in a kernel: digits if the number is known, else the name of a parameter."""
+    """Return the text of a number in a kernel: digits if the number is known, else a parameter's name."""
     value = simplified(value)
     return str(int(value)) if isinstance(value, sympy.Integer) else name
 
@@ -45,7 +45,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Tensor(Layout):
-    """A tensor of the plan, by its name there."""
+    """A tensor of the plan, with its name in the plan."""
 
     name: str
 
@@ -57,17 +57,17 @@ class TemplateCall:
     Attributes
     ----------
     arguments : mapping
-        By the names of the schema: tensors, numbers, lists, None.
+        Tensors, numbers, lists and None, by the schema's names.
     results : list of Layout or None
         The operator's results, as its meta kernel reports them; None for an undefined tensor.
     is_cpu : bool
-        Whether the device is a CPU, whose kernels use vectors where others use groups of items.
+        Whether the device is a CPU: its kernels use vectors where other devices use groups of items.
     schedule_of : function of str
-        Returns the device's schedule of a name, as tune/schedule_table.py stores it.
+        Returns the device's schedule with a given name, as tune/schedule_table.py stores it.
     taken : str
-        The chosen schedule, which the kernels of the next launches name.
+        The chosen schedule; kernels launched from now on name it.
     dynamic_memory : int
-        Bytes of dynamic local memory that two groups on a multiprocessor can have each.
+        Bytes of dynamic local memory per group if two groups share a multiprocessor.
     room : Room
         The items and the local memory that a group can have.
     """
@@ -87,7 +87,7 @@ class TemplateCall:
     def tensor(self, name: str) -> Tensor:
         """Return a tensor argument.
 
-        Raises Refusal if the dialect does not have the tensor's type.
+        Raises Refusal if the dialect lacks the tensor's type.
         """
         given = self.arguments[name]
         assert isinstance(given, Tensor)
@@ -100,16 +100,16 @@ class TemplateCall:
 
     @property
     def family(self) -> str:
-        """The family of operators that share schedules."""
+        """The family of operators with which the operator shares schedules."""
         return family_of(self.operator._schema.name)
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the first tensor's elements."""
+        """The element type of the first tensor."""
         return next(one.dtype for one in self.arguments.values() if isinstance(one, Tensor))
 
     def schedule(self, way: str) -> Schedule:
-        """Return the parameters of the schedule, "strips" or "tiles", for the operator and its elements' type."""
+        """Return the parameters of the schedule `way` ("strips" or "tiles") for the operator and its element type."""
         name = tuned_name(self.family, way, self.dtype)
         chosen = self.schedule_of(name)
         self.taken = f"{SCHEDULE}{name}: {', '.join(f'{one} {value}' for one, value in chosen.items())}\n"
@@ -124,7 +124,7 @@ class TemplateCall:
         self.plan.step(f"free {tensor.name}")
 
     def launch(self, *kernels: Kernel) -> None:
-        """Launch kernels in turn. They are one program, which compiles in half the time of separate programs.
+        """Launch kernels in turn, as one program: it compiles in half the time of separate programs.
 
         A kernel that is launched several times is written once.
         """
@@ -158,7 +158,7 @@ class TemplateCall:
             )
 
     def repeat(self, turns: Any, *kernels: Kernel) -> None:
-        """Launch kernels in turn, and all of them again for each turn."""
+        """Launch kernels in turn, and repeat the whole sequence `turns` times."""
         self.plan.step(f"repeat {self.plan.formula(simplified(turns))}")
         for kernel in kernels:
             self.launch(kernel)
@@ -174,17 +174,17 @@ class Kernel:
     before : str
         The kernel's own helpers.
     text : str
-        The kernel's body; it may use the number of groups as `ob_groups`.
+        The kernel's body, in which `ob_groups` is the number of groups.
     groups : sympy.Expr
         The number of groups of items.
     group : int
         The number of items in a group.
     parameters, types, passed : list
-        The parameters as the text names them, their types, and the launch's arguments: names of tensors, expressions.
+        The parameters' names in the text, their types, and the launch's arguments: tensor names and expressions.
     arrays : list of LocalArray
-        The memory that the items of a group share.
+        Memory shared by the items of a group.
     local_bytes : int
-        The bytes of dynamic local memory, in which the arrays with an offset lie.
+        Bytes of dynamic local memory, which holds the arrays with an offset.
     """
 
     name: str
@@ -199,35 +199,35 @@ class Kernel:
     local_bytes: int = 0
 
     def written(self, dialect: Dialect) -> str:
-        """Return the kernel's whole text."""
+        """Return the kernel's complete text."""
         parameters = [*self.parameters, Parameter("ob_groups", "ob_i64")]
         return self.before + dialect.frame(self.name, parameters, self.text, self.arrays)
 
     def pointer(
         self, name: str, tensor: Tensor, is_written: bool = False, element: str = "", is_alone: bool = True
     ) -> None:
-        """Declare a tensor's memory, as another type of the same size if one is named.
+        """Declare a pointer to a tensor's memory, with another type of the same size if one is given.
 
-        Memory that an item reads and another item writes is not `is_alone`.
+        If one item reads memory that another item writes, pass `is_alone=False`.
         """
         kind = element or STORAGE_TYPES[tensor.dtype]
         parameter = Parameter(name, kind, is_pointer=True, is_written=is_written, is_alone=is_alone)
         self._declare(parameter, f"{'' if is_written else 'const '}{kind}*", tensor.name)
 
     def number(self, name: str, value: Any) -> str:
-        """Return the text of a number, and declare the parameter if the text names one."""
+        """Return the text of a number, and declare a parameter if the text names one."""
         text = number_text(name, value)
         if text == name:
             self.parameter(name, value)
         return text
 
     def spread(self, call: TemplateCall, count: Any, items: int = 64) -> None:
-        """Launch `count` items that share nothing, in groups of `items` or as many as the device allows."""
+        """Launch `count` independent items, in groups of `items` or of as many as the device allows."""
         self.group = min(items, call.room.items)
         self.groups = FloorDiv(count + self.group - 1, self.group)
 
     def turn(self) -> None:
-        """Declare `turn`, which counts the turns of repeated launches from 0."""
+        """Declare `turn`, which counts the repetitions of the launches from 0."""
         self._declare(Parameter("turn", "ob_i64"), "int64_t", "turn")
 
     def parameter(self, name: str, value: Any) -> None:
@@ -235,7 +235,7 @@ class Kernel:
         self._declare(Parameter(name, "ob_i64"), "int64_t", simplified(value))
 
     def _declare(self, parameter: Parameter, kind: str, passed: Any) -> None:
-        """Declare a parameter, once: operands may share a name."""
+        """Declare a parameter once, even if several operands share a name."""
         if parameter in self.parameters:
             assert self.passed[self.parameters.index(parameter)] == passed, f"{self.name} has two {parameter.name}"
             return

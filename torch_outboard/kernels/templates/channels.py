@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tensors whose channels are adjacent in memory, as matrix units take them, and copies of others."""
+"""Tensors whose channels are adjacent in memory, as matrix units need them, and copies with this layout."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from torch_outboard.kernels.templates.product import ceil_div, filled
 
 __all__ = ["NARROW", "Divisions", "Size", "by_channels", "holds", "is_narrow"]
 
-_BYTES = 16  # that are brought at a time
-# Sizes below are counted by numbers of 32 bits, which divide in a fraction of the time.
+_BYTES = 16  # loaded at a time
+# Below this bound, sizes are counted in 32 bits, which divide several times faster than 64.
 NARROW = (1 << 31) - (1 << 20)
 
 
 def holds(condition: Any) -> bool:
-    """Return whether a condition on the sizes holds. The plan then serves the calls whose answer is the same."""
+    """Evaluate a condition on the sizes. The plan then serves only calls with the same answer."""
     return bool(V.graph.sizevars.evaluate_expr(sympy.sympify(condition)))
 
 
 def is_narrow(*tensors: Layout) -> bool:
-    """Return whether 32 bits count the elements of tensors and their places in memory."""
+    """Return whether 32 bits suffice to number the elements of tensors and their positions in memory."""
     return all(
         holds(sympy.Le(prod(one.size, start=sympy.Integer(1)), NARROW))
         and holds(sympy.Le(sum((size - 1) * stride for size, stride in zip(one.size, one.stride, strict=True)), NARROW))
@@ -35,16 +35,16 @@ def is_narrow(*tensors: Layout) -> bool:
 
 
 class Size(NamedTuple):
-    """A number of elements: its text in kernels, and its value."""
+    """A number of elements: its text in kernels and its value."""
 
     text: str
     value: Any
 
 
 class Divisions:
-    """Divisions by sizes. Numbers of 32 bits are multiplied by the size's inverse, which the launch passes.
+    """Divisions by sizes. A 32-bit number is multiplied by the size's inverse, which the launch passes.
 
-    The inverse is the 2^62th part, rounded up. Its products are exact for numbers and sizes below 2^31.
+    The inverse is 2^62 / size, rounded up. Quotients are exact for numbers and sizes below 2^31.
     """
 
     def __init__(self, kind: str) -> None:
@@ -52,7 +52,7 @@ class Divisions:
         self._sizes: dict[str, Any] = {}
 
     def over(self, number: str, size: Size) -> str:
-        """Return a number divided by a size."""
+        """Return the text of a number divided by a size."""
         if simplified(size.value) == 1:
             return number
         if self.kind == "ob_i64":
@@ -63,7 +63,7 @@ class Divisions:
         return f"ob_over((ob_i32)({number}), over_{list(self._sizes).index(size.text)})"
 
     def rest(self, number: str, size: Size) -> str:
-        """Return the rest of the division."""
+        """Return the text of the remainder."""
         if simplified(size.value) == 1:
             return "0"
         if self.kind == "ob_i64" or isinstance(simplified(size.value), sympy.Integer):
@@ -71,15 +71,15 @@ class Divisions:
         return f"((ob_i32)({number}) - {self.over(number, size)} * (ob_i32){size.text})"
 
     def declare(self, kernel: Kernel) -> None:
-        """Declare the inverses of all sizes so far."""
+        """Declare the inverses of all sizes used so far."""
         for number, size in enumerate(self._sizes.values()):
             kernel.parameter(f"over_{number}", FloorDiv(1 << 62, sympy.Max(1, size)) + 1)
 
 
 def by_channels(call: TemplateCall, tensor: Tensor, groups: int = 1) -> Tensor:
-    """Return a tensor of batch, channels and grid whose adjacent channels fill 16 bytes: itself, or a copy.
+    """Return a tensor of batch, channels and grid whose adjacent channels fill 16 bytes: the tensor itself or a copy.
 
-    In a copy, zeros follow the channels of each group. The caller frees a copy.
+    In a copy, zeros pad the channels of each group. The caller frees the copy.
     """
     chunk = _BYTES // tensor.dtype.itemsize
     channels = FloorDiv(tensor.size[1], groups)
@@ -136,7 +136,7 @@ def _copy(call: TemplateCall, tensor: Tensor, copy: Tensor, channels: Any, padde
     return kernel
 
 
-# Adjacent items have adjacent pixels.
+# Adjacent items copy adjacent pixels.
 _COPY = """\
   const ob_i64 number = $ITEM, pixels = $PIXELS;
   if (number >= $BATCHES * pixels * ($ALL / $CHUNK)) return;

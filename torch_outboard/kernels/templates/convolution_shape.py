@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What all forms of convolutions share: their constants, and their tensors as text."""
+"""What all forms of convolution share: constants, and their tensors as text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch_outboard.kernels.templates.schedules.registry import PRODUCTS, Device
 
 __all__ = ["Named", "Shape", "biased", "declares", "parts_of"]
 
-# With fewer channels, a group of a convolution would fill a small part of a tile.
+# With fewer channels, a convolution group would fill only a small part of a tile.
 _LEAST_CHANNELS = 16
 
 
@@ -32,13 +32,13 @@ class Shape:
     Attributes
     ----------
     kind : str
-        The type of numbers that count pixels, channels and places in memory.
+        The integer type for pixels, channels and positions in memory.
     has_units : bool
-        Whether it is multiplied by matrix units, with adjacent channels.
+        Whether matrix units compute it, with adjacent channels.
     has_tiles : bool
-        Whether it is multiplied in tiles without units.
+        Whether it is computed in tiles without matrix units.
     is_direct : bool
-        Whether each result has an item, since groups have few channels.
+        Whether each result has its own item, because groups have few channels.
     """
 
     rank: int
@@ -99,7 +99,7 @@ class Shape:
         )
 
     def check_gradient(self, call: TemplateCall) -> None:
-        """Refuse a gradient that no result of these sizes has: torch's meta kernel does not look at it."""
+        """Refuse a gradient whose shape does not match the sizes; torch's meta kernel does not check it."""
         given, weight, grad = call.tensor("input"), call.tensor("weight"), call.tensor("grad_output")
         of_input, of_grad = weight.size[1] * self.groups, weight.size[0]
         if self.is_transposed:
@@ -117,16 +117,16 @@ class Shape:
             raise other_sizes()
 
     def goes_by_channels(self, source: Tensor) -> bool:
-        """Return whether adjacent steps, or lines of a weight's gradient, are adjacent channels and not places."""
+        """Return whether adjacent steps, or lines of a weight's gradient, are channels instead of window positions."""
         is_last = V.graph.sizevars.statically_known_equals(source.stride[1], 1)
         return self.has_units or (self.has_tiles and bool(is_last))
 
     def placed(self, call: TemplateCall, tensor: Tensor, groups: int = 1) -> Tensor:
-        """Return the tensor, or a copy whose channels are as the product takes them."""
+        """Return the tensor, or a copy with the channel layout that the product needs."""
         return by_channels(call, tensor, groups) if self.has_units else tensor
 
     def placed_weight(self, call: TemplateCall, weight: Tensor) -> Tensor:
-        """Return the weight, or a copy; for items with adjacent channels, a copy whose first dimension is adjacent."""
+        """Return the weight or a copy; for items with adjacent channels, the copy's first dimension is contiguous."""
         if not self.is_direct or weight.dtype.itemsize not in (2, 4):
             return self.placed(call, weight)
         one = sympy.Integer(1)
@@ -136,7 +136,7 @@ class Shape:
 
     @staticmethod
     def free(call: TemplateCall, *tensors: Tensor) -> None:
-        """Free the copies among tensors."""
+        """Free those of the tensors that are copies."""
         given = {one.name for one in call.arguments.values() if isinstance(one, Tensor)}
         for one in tensors:
             if one.name not in given:
@@ -150,7 +150,7 @@ class Shape:
 
 
 def _has_few_channels(weight: Tensor, groups: int) -> bool:
-    """Return whether a group has so few channels that tiles would be empty. The window's sizes are then constants."""
+    """Return whether a group has too few channels to fill a tile. The window's sizes then become constants."""
     of_group = (FloorDiv(weight.size[0], groups), weight.size[1])
     if all(holds(sympy.Ge(one, _LEAST_CHANNELS)) for one in of_group):
         return False
@@ -160,10 +160,10 @@ def _has_few_channels(weight: Tensor, groups: int) -> bool:
 
 
 class Named:
-    """A tensor by the texts of its strides and sizes, which each kernel that uses it declares with the pointer.
+    """A tensor, with texts for its strides and sizes. Each kernel that uses it declares them with the pointer.
 
-    Its first two dimensions are "n" and "c", the others are the grid's dimensions. `place` treats dimensions of the
-    grid that are contiguous in memory as one.
+    The first two dimensions are "n" and "c", the others are the grid's. `place` treats contiguous grid dimensions as
+    one.
     """
 
     def __init__(self, name: str, tensor: Tensor, divisions: Divisions, is_written: bool = False) -> None:
@@ -176,7 +176,7 @@ class Named:
             known(strides[i], strides[i + 1] * self.grid[i + 1]) or known(self.grid[i], 1)
             for i in range(len(strides) - 1)
         )
-        # Whether pixels of all batches are contiguous.
+        # Whether the pixels of all batches are contiguous.
         self.is_one = self._is_one and (
             known(tensor.stride[0], prod(self.grid, start=tensor.stride[-1])) or known(tensor.size[0], 1)
         )
@@ -189,7 +189,7 @@ class Named:
         return number_text(f"{self.name}_size{dim}", self.tensor.size[dim])
 
     def sized(self, dim: int, groups: int = 1) -> Size:
-        """Return the size of a dimension, or that of a group of it."""
+        """Return the size of a dimension, or of one group's part of it."""
         text, value = self.size(dim), self.tensor.size[dim]
         return Size(text if groups == 1 else f"({text} / {groups})", FloorDiv(value, groups))
 
@@ -204,17 +204,17 @@ class Named:
             kernel.number(f"{self.name}_size{dim}", self.tensor.size[dim])
 
     def pixels(self) -> Size:
-        """Return the number of the grid's pixels."""
+        """Return the number of pixels in the grid."""
         text = " * ".join(self.size(dim) for dim in range(2, len(self.tensor.size)))
         return Size(f"({text})", prod(self.grid, start=sympy.Integer(1)))
 
     def others(self, dim: int) -> tuple[str, ...]:
-        """Return the strides of the dimensions other than `dim`, without those of one element."""
+        """Return the strides of the dimensions other than `dim` that have more than one element."""
         sizes = enumerate(self.tensor.size)
         return tuple(self.stride(one) for one, size in sizes if one != dim and simplified(size) != 1)
 
     def has(self, number: str, dim: int) -> str:
-        """Return the condition that a number, which may be negative, is below the size of a dimension."""
+        """Return the condition that a number is in the range of a dimension. The number may be negative."""
         if self._kind == "ob_i64":
             return f"{number} >= 0 && {number} < {self.size(dim)}"
         return f"(ob_u32)({number}) < (ob_u32){self.size(dim)}"
@@ -233,7 +233,7 @@ class Named:
         return True
 
     def coordinates(self, number: str, prefix: str, kind: str = "ob_i32") -> list[Number]:
-        """Return the coordinates of a pixel by its number, the last dimension first."""
+        """Return the coordinates of a pixel from its number, the last dimension first."""
         made: list[Number] = []
         for dim in reversed(range(len(self.grid))):
             text = self._divisions.rest(number, self.sized(dim + 2)) if dim > 0 else number
@@ -242,7 +242,7 @@ class Named:
         return made
 
     def place(self, number: str) -> str:
-        """Return a pixel's place in memory, by its number."""
+        """Return a pixel's position in memory from its number."""
         if self._is_one:
             return f"({number}) * {self.stride(len(self.grid) + 1)}"
         return " + ".join(
@@ -262,7 +262,7 @@ def declares(*used: Named, numbers_of: Sequence[Named] = ()) -> Callable[[Kernel
 
 
 def parts_of(number: str, window: Size, channels: Size, by_channels: bool, divisions: Divisions) -> tuple[str, str]:
-    """Return the place in the window and the channel of a number that counts both."""
+    """Split a number that counts window positions and channels into the position and the channel."""
     if not by_channels:
         return divisions.rest(number, window), divisions.over(number, window)
     if simplified(window.value) == 1:
@@ -271,7 +271,7 @@ def parts_of(number: str, window: Size, channels: Size, by_channels: bool, divis
 
 
 def biased(out: Named, bias: Tensor | None, channel: str, sums: SumType) -> tuple[Callable[[Kernel], None], str]:
-    """Return what declares a result and its bias, and the text of a sum with the bias of a channel."""
+    """Return a function that declares a result and its bias, and the text of a sum plus its channel's bias."""
     value = "value"
     if bias is not None:
         place = f"bias[{channel} * {number_text('bias_stride', bias.stride[0])}]"

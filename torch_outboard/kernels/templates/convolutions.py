@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Convolutions and their gradients, as products whose right operand reads windows of an image.
 
-The windows are not stored: elements are located where they are loaded. There are three forms. In them, `image` is the
-tensor with the larger grid of pixels, and `grid` the tensor with one pixel for each window:
+The windows are not stored: elements are located as they are loaded. In the following three forms, `image` is the tensor
+with the larger grid of pixels, and `grid` the tensor with one pixel per window:
 
     windows     grid[n, m, q] = sum over c, k of weight[m, c, k] * image[n, c, q * stride - padding + k * dilation]
     spread      image[n, m, p] = sum over c, k of weight[c, m, k] * grid[n, c, q] where q has p in its window at k
     weights     weight[m, c, k] = sum over n, q of grid[n, m, q] * image[n, c, q * stride - padding + k * dilation]
 
-A convolution is the first form, and the others are its gradients. A transposed convolution is the second form, and the
-others are its gradients. Groups are the batch of the product.
+A convolution is the first form, a transposed convolution the second; the other two forms are its gradients. The groups
+form the batch of the product.
 
-Sums go through the places of the window for each channel. Where channels are adjacent in memory, tiles go through the
-channels for each place instead, so that neighbouring items load adjacent elements. Matrix units always do: adjacent
-channels are brought together. For them, tensors whose channels are not adjacent, or do not fill 16 bytes, are copied so
-(channels.py).
+By default, sums run over the window positions of each channel in turn. If channels are adjacent in memory, tiles run
+over the channels of each position instead, so that neighbouring items load adjacent elements. Matrix units always do
+this, because they load adjacent channels together. For them, tensors whose channels are not adjacent, or do not fill 16
+bytes, are copied to that layout (channels.py).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def backward(call: TemplateCall) -> list[str | None]:
 def _of_window(
     shape: Shape, weight: Named, source: Named, channels: Size, by_channels: bool, divisions: Divisions
 ) -> str:
-    """Return the statements of a step, which is a channel of the source and a place in the window."""
+    """Return the statements of a step: a channel of the source and a position in the window."""
     tap, channel = parts_of("step", weight.pixels(), channels, by_channels, divisions)
     return statements(
         [
@@ -152,7 +152,7 @@ def _spread(
             f" + ({kind})(batch * {of_group.text}) * {grid.stride(1)}",
         ),
     ]
-    # The window at q has the pixel if the distance is a multiple of the stride.
+    # The window at q contains the pixel if their distance is a multiple of the stride.
     conditions, places = [], []
     for i in range(shape.rank):
         step = shape.stride[i]
@@ -239,7 +239,7 @@ def _weights(call: TemplateCall, shape: Shape, grid_given: Tensor, given: Tensor
 def _end_of_weights(
     shape: Shape, out: Named, image: Named, channels: sympy.Expr, by_channels: bool, divisions: Divisions
 ) -> End:
-    """Return the stores of a weight's gradient, without the channels that only a copy of the image has."""
+    """Return the stores of a weight's gradient, leaving out channels that exist only in a copy of the image."""
     kind, of_image = shape.kind, image.sized(1, shape.groups)
     of_row = f"({kind})(batch * ({out.size(0)} / {shape.groups}) + row) * {out.stride(0)}"
     tap, channel = parts_of("column", out.pixels(), of_image, by_channels, divisions)
@@ -258,7 +258,7 @@ def _end_of_weights(
 
 
 def _inside(image: Named) -> dict[str, Any]:
-    """Return an operand's place, type and condition: the image at y + d, or 0 outside the image."""
+    """Return an operand's place, type and condition: the image at y + d, or 0 outside it."""
     at = [f"y{i} + d{i}" for i in range(len(image.grid))]
     place = " + ".join(f"({one}) * {image.stride(i + 2)}" for i, one in enumerate(at))
     return {
@@ -273,8 +273,8 @@ def _weight_operand(
 ) -> Operand:
     """Return the weight as the left operand.
 
-    Its lines are the result's channels, and its steps are the source's channels and the window's places. The first
-    dimension is that of the source's channels, of which a group has `of_source`, unless this is None.
+    Its lines are the result's channels, and its steps are the source's channels and the window's positions. The first
+    dimension of the weight is the source's channels, `of_source` per group, unless `of_source` is None.
     """
     kind = shape.kind
     groups = f"batch * ({weight.size(0)} / {shape.groups})"
@@ -286,7 +286,7 @@ def _weight_operand(
     place = f"{source} * {weight.stride(source_dim)} + {weight.place(tap)}"
     is_dense = not by_channels and of_source is None and weight.is_dense_from(1)
     is_across = shape.has_units and of_source is not None
-    # A copy of the source has more channels than the weight.
+    # A copy of the source may have more channels than the weight.
     own = f"({weight.size(0)} / {shape.groups})"
     return Operand(
         declare=declares(weight),

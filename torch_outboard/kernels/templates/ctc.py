@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Connectionist temporal classification: the probabilities of all alignments, step by step.
 
-States are the labels of a target with a blank before, between and after them. An item computes all steps of one
-sequence, as the CPU's kernel does. For the gradients, an item collects each step of each sequence.
+The states are a target's labels, with a blank before, between and after them. An item computes all steps of one
+sequence, as the CPU's kernel does. For the gradients, an item collects one step of one sequence.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _library.impl(  # type: ignore[no-untyped-call]
     "Meta",
 )
 
-# `labels` (int64) has a row for each sequence, of which `target_lengths` count; lengths are int64.
+# `labels` (int64) has a row per sequence, of which the first `target_lengths` entries count;
+# lengths are int64.
 ctc_alphas = torch.ops.outboard.ctc_alphas.default
 ctc_backward = torch.ops.outboard.ctc_gradient.default
 
@@ -77,7 +78,7 @@ def backward(call: TemplateCall) -> list[str | None]:
 def _begin(
     call: TemplateCall, name: str, tensors: Mapping[str, Tensor], written: Mapping[str, Tensor]
 ) -> tuple[Kernel, dict[str, str]]:
-    """Return a kernel that declares the shared inputs and these tensors, and the words for its text."""
+    """Return a kernel that declares the shared inputs and the given tensors, and the placeholder texts."""
     probabilities = call.tensor("log_probs")
     if probabilities.dtype not in (torch.float32, torch.float64):
         raise CallRefusal(f"this loss isn't supported in {probabilities.dtype} [products]")
@@ -104,7 +105,7 @@ def _begin(
 
 _LABEL = "((state & 1) ? labels[item * $LABELS_A + (state >> 1) * $LABELS_B] : (ob_i64)$BLANK)"
 _PROBABILITY = "probs[step * $PROBS_A + item * $PROBS_B + label * $PROBS_C]"
-# The logarithm of a sum, from the logarithms of three terms.
+# The logarithm of a sum of three terms, computed from the terms' logarithms.
 _LOG_SUM = """\
       $REAL most = one > two ? one : two;
       if (three > most) most = three;

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Depthwise convolutions, whose channels are groups of their own, of tensors with adjacent channels in memory.
+"""Depthwise convolutions (one channel per group) of tensors with adjacent channels in memory.
 
-An item brings 16 bytes at a time, of adjacent channels. It has adjacent pixels, so that an element of the source comes
-once for several results. Where 16 bytes are not aligned, they come element by element. For the gradient of the weight,
-an item has a row of the window and some rows of pixels, and a second launch adds the sums of all items.
+An item loads 16 bytes of adjacent channels at a time. It computes adjacent pixels, so that it loads an element of the
+source once for several results. Unaligned data is loaded element by element. For the weight's gradient, an item
+processes a row of the window and some rows of pixels, and a second launch adds the sums of all items.
 
-Convolutions of groups of two, four or eight channels, whose 16 bytes are whole groups, have the first of these kernels.
+The first of these kernels also computes convolutions with groups of two, four or eight channels, if 16 bytes hold whole
+groups.
 """
 
 from __future__ import annotations
@@ -28,26 +29,26 @@ from torch_outboard.kernels.templates.schedules.parts import allocate_parts, sum
 
 __all__ = ["convolve", "takes", "weights"]
 
-_BYTES = 16  # that an item brings at a time
-# Pixels of an item: as many as leave this number of items.
+_BYTES = 16  # that an item loads at a time
+# Pixels per item: the larger number that still leaves this many items.
 _PIXELS, _MANY = (4, 2), 1 << 16
-# Places of a window's last dimension, whose weights an item has in registers, and pixels that
+# Positions in a window's last dimension, whose weights an item keeps in registers, and pixels that
 # it reads in a row.
 _MOST_TAPS, _MOST_PLACES = 9, 32
-# Items that add the gradient of a weight, and the parts of a sum at most.
+# Items that add up the gradient of a weight, and the maximum number of parts of a sum.
 _ADDING, _PARTS = 1 << 15, 512
 
 
 def takes(call: TemplateCall, shape: Shape, *images: Tensor, is_spread: bool = False, has_groups: bool = False) -> bool:
-    """Return whether the kernels serve a convolution of images, or with `is_spread` the sums that windows spread.
+    """Return whether the kernels support a convolution of images, or a spread (transposed) one with `is_spread`.
 
-    The latter are windows too, with their places in reverse order, if the windows are a pixel apart. With `has_groups`,
-    groups of several channels are served too.
+    With a stride of 1, a spread one also reads windows, with their positions in reverse order. With `has_groups`,
+    groups of several channels are supported too.
     """
     if not shape.is_direct or (is_spread and any(one != 1 for one in shape.stride)):
         return False
     weight, known, guarded = call.tensor("weight"), V.graph.sizevars.statically_known_equals, V.graph.sizevars.guard_int
-    # The shape has made these numbers constants, before the texts of sizes.
+    # The shape has already made these numbers constants, before it created the texts of sizes.
     of_group = guarded(FloorDiv(weight.size[0], shape.groups)), guarded(weight.size[1])
     chunk, taps = _BYTES // weight.dtype.itemsize, guarded(weight.size[-1])
     return (
@@ -72,7 +73,7 @@ def convolve(
     *,
     is_spread: bool,
 ) -> None:
-    """Write the launch. All three tensors have adjacent channels, the weight in its first dimension."""
+    """Write the launch. All three tensors have adjacent channels; the weight's are its first dimension."""
     kernel = Kernel("ob_depthwise_convolution")
     declare_end, value = biased(out, bias, "(first + one)", shape.sums)
     declares(source, weight)(kernel)
@@ -103,7 +104,7 @@ def convolve(
 
 
 def weights(call: TemplateCall, shape: Shape, grid: Named, image: Named, product: Product) -> None:
-    """Write the launches of the weight's gradient, which is a product with one row."""
+    """Write the launches of the weight's gradient, a product with one row."""
     kernel = Kernel("ob_depthwise_weights")
     declares(grid, image)(kernel)
     window, last = _window(call.tensor("weight")), shape.rank - 1
@@ -152,7 +153,7 @@ def _window(weight: Named | Tensor) -> list[int]:
 def _words(
     call: TemplateCall, shape: Shape, window: list[int], pixels: int, source: Named, other: Named, grid: Named
 ) -> dict[str, str]:
-    """Return the words of both kernels: an item has `pixels` of the grid, and reads windows of the source."""
+    """Return the placeholder texts of both kernels. Items compute `pixels` of the grid from the source's windows."""
     chunk, last = _chunk(source), shape.rank - 1
     others = [*source.others(1), *grid.others(1), *(other.others(0) if other is not grid else ())]
     pointers = dict.fromkeys((source.name, other.name, grid.name))
@@ -187,13 +188,13 @@ def _words(
 
 
 def _pixels(out: Named, each: int) -> int:
-    """Return the pixels of an item."""
+    """Return the number of pixels per item."""
     pixels = out.tensor.size[0] * prod(out.grid, start=sympy.Integer(1)) * each
     return next((one for one in _PIXELS if holds(sympy.Ge(pixels, one * _MANY))), 1)
 
 
 def _begins(shape: Shape, window: list[int], is_spread: bool) -> list[str]:
-    """Return the statements for where an item's first window begins."""
+    """Return the statements that compute where an item's first window begins."""
     return [
         f"const ob_i32 y{i} = q{i} + {shape.padding[i] - (window[i] - 1) * shape.dilation[i]};"
         if is_spread
@@ -203,7 +204,7 @@ def _begins(shape: Shape, window: list[int], is_spread: bool) -> list[str]:
 
 
 def _loops(shape: Shape, source: Named, weight: Named, window: list[int], is_spread: bool) -> str:
-    """Return the loops over the window's rows, each inside the source."""
+    """Return the loops over the window's rows, restricted to rows inside the source."""
     text, from_, weight_from = "", [], []
     for i in range(shape.rank - 1):
         tap = f"({window[i] - 1} - k{i})" if is_spread else f"k{i}"
@@ -277,7 +278,7 @@ OB_DEVICE void ob_store_chunk($WRITTEN to, OB_OWN(float, from, $CHUNK), bool is_
 }
 """
 
-# An element of the source comes once for all pixels.
+# An element of the source is loaded once for all pixels.
 _BY_PLACES = """\
     $UNROLL
     for (int place = 0; place < $PLACES; ++place) {
@@ -303,7 +304,7 @@ _OF_CHANNELS = """\
       ob_load_chunk(weights[tap], weight + (weight_from + ($TAP) * $TAP_STRIDE), is_wide);
 """
 
-# The weights of a place in the window come once for all pixels.
+# The weights of a window position are loaded once for all pixels.
 _OF_GROUPS = """\
     $UNROLL
     for (int tap = 0; tap < $TAPS; ++tap) {
@@ -329,7 +330,7 @@ _OF_GROUPS = """\
       }
     }"""
 
-# Adjacent items have adjacent channels.
+# Adjacent items process adjacent channels.
 _TEXT = """\
   const ob_i64 number = $ITEM;
   const ob_i32 across = ($WIDTH + $PIXELS - 1) / $PIXELS;
@@ -364,7 +365,7 @@ $SUMS
   }
 """
 
-# The parts of all results are added in the order of their rows.
+# The partial results are added in row order.
 _WEIGHTS = """\
   const ob_i64 number = $ITEM;
   if (number >= $SPLITS * $OUTER * $EACH) return;

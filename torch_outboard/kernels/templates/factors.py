@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Factors of matrices by elimination: LU with partial pivoting, and Cholesky's.
+"""Matrix factorizations by elimination: LU with partial pivoting, and Cholesky.
 
-A step eliminates a column: its items search or compute the pivot, divide the column, and subtract its products from the
-columns behind it.
+A step eliminates a column: the items find or compute the pivot, divide the column, and subtract its products from the
+columns after it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def _lu(a: torch.Tensor) -> Any:
     return by_columns(a, *a.shape[1:]), a.new_empty(a.shape[0], count, dtype=torch.int32), _infos(a)
 
 
-# Return L and U in one matrix, the rows that were swapped, from 1 on, and the first step without
-# a pivot, from 1 on, or 0.
+# Return L and U in one matrix, the swapped rows (counted from 1), and the first step without a
+# pivot (counted from 1), or 0.
 lu_factor = defined("lu_factor(Tensor a) -> (Tensor, Tensor, Tensor)", _lu)
 
-# Return L, of which only the lower triangle of `a` decides, and the first step whose pivot is not
-# positive, from 1 on, or 0.
+# Return L, and the first step whose pivot is not positive (counted from 1), or 0. Only the lower
+# triangle of `a` is used.
 cholesky_factor = defined(
     "cholesky_factor(Tensor a) -> (Tensor, Tensor)", lambda a: (by_columns(a, *a.shape[1:]), _infos(a))
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Attention as text: the tensors that it reads and writes, whatever the schedule."""
+"""Attention as text: the tensors that it reads and writes, independent of the schedule."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torch_outboard.kernels.templates.product import End, Operand, SumType, fill
 __all__ = ["FLOAT", "NONE", "Attention", "Dropout", "Gradients", "Rows"]
 
 FLOAT = SumType.of(torch.float32)
-# The score of a key that takes no part.
+# The score of an excluded key.
 NONE = "-(float)OB_INFINITY"
-# Heads whose keys and values are in a device's cache together.
+# Number of heads whose keys and values fit in a device's cache together.
 _TOGETHER = 64
 
 
 class Rows:
-    """A tensor of batches, heads, rows and columns, by the texts of its strides; leading dimensions may be missing."""
+    """A tensor of batches, heads, rows and columns, with texts for its strides; leading dimensions may be missing."""
 
     def __init__(self, name: str, tensor: Tensor, is_written: bool = False) -> None:
         self.name, self.tensor, self._is_written = name, tensor, is_written
@@ -53,7 +53,7 @@ class Rows:
         return bool(self._strides[which] == 1)
 
     def end(self, value: str, row: str = "row") -> End:
-        """Return the stores of results in the head that `<name>_from` begins, whose rows are named `row`."""
+        """Return the stores of results, with rows named `row`, in the head that starts at `<name>_from`."""
         return End(
             declare=lambda kernel: None,
             value=value,
@@ -65,7 +65,7 @@ class Rows:
         )
 
     def operand(self, line: str) -> Operand:
-        """Return the rows as an operand whose lines are "row" or "column", and whose batches are heads of batches."""
+        """Return the rows as an operand whose lines are "row" or "column" and whose batch numbers batches and heads."""
         step, heads = "column" if line == "row" else "row", self.tensor.size[1]
 
         def declare(kernel: Kernel) -> None:
@@ -83,14 +83,14 @@ class Rows:
         )
 
     def begin(self, head: str = "head") -> str:
-        """Return where a head's elements begin."""
+        """Return the position of a head's first element."""
         return f"batch * {self.stride('batch')} + {head} * {self.stride('head')}"
 
     def place(self, begin: str, row: str, column: str = "0") -> str:
         return f"{self.name}[{begin} + ({row}) * {self.stride('row')} + ({column}) * {self.stride('column')}]"
 
     def load(self, begin: str, row: str, column: str = "0") -> str:
-        """Return an element as a float; for a bool, what the element adds to a score."""
+        """Return an element as a float. For a bool mask, return what the element adds to a score."""
         place = self.place(begin, row, column)
         if self.tensor.dtype == torch.bool:
             return f"({place} ? 0 : {NONE})"
@@ -102,16 +102,16 @@ class Rows:
 
 @dataclass(frozen=True)
 class Dropout:
-    """Which weights are dropped: a function of a seed and of a weight's batch, head, query and key.
+    """Selects the weights to drop: a function of a seed and of a weight's batch, head, query and key.
 
     Attributes
     ----------
     probability : float
-        That of a weight to be dropped, in (0, 1).
+        The probability of dropping a weight, in (0, 1).
     seed : Tensor
         An int64.
     result : Tensor or None
-        The operator's result that gets the seed.
+        The operator's result that receives the seed.
     """
 
     probability: float
@@ -120,12 +120,12 @@ class Dropout:
 
     @property
     def least(self) -> str:
-        """The text of the least of the 2^32 words by which a weight is kept."""
+        """The smallest of the 2^32 random words that keeps a weight, as text."""
         return f"{min(max(round(self.probability * 2**32), 1), 2**32 - 1)}u"
 
     @property
     def scale(self) -> str:
-        """The text of the factor of kept weights."""
+        """The factor of kept weights, as text."""
         return f"(float){1 / (1 - self.probability)!r}"
 
     def declare(self, kernel: Kernel) -> None:
@@ -134,7 +134,7 @@ class Dropout:
             kernel.pointer("drop_result", self.result, is_written=True)
 
     def begin(self) -> str:
-        """Return the statements that read the seed; the item for which $FIRST holds stores it."""
+        """Return the statements that read the seed; the item selected by $FIRST stores it."""
         store = " if ($FIRST) drop_result[0] = drop_seed[0];" if self.result is not None else ""
         return f"const ob_u64 drop_from = (ob_u64)drop_seed[0];{store}"
 
@@ -146,11 +146,11 @@ class Attention:
     Attributes
     ----------
     head, value_head : int
-        Elements of a row of queries and keys, and of values, as constants in kernels.
+        Elements per row of queries and keys, and of values, as constants in kernels.
     scale : str
-        A number's text.
+        The scale, as text.
     dropout : Dropout or None
-        Weights are dropped behind their sum, so that the sum and the logarithm of it are those of all.
+        Weights are dropped after they are summed, so the sum and its logarithm cover all weights.
     """
 
     query: Rows
@@ -184,7 +184,7 @@ class Attention:
         return self.key.tensor.size[2]
 
     def declare(self, kernel: Kernel, *others: Rows) -> dict[str, str]:
-        """Declare the sizes, the mask and the given tensors, and return their words."""
+        """Declare the sizes, the mask and the given tensors, and return their placeholder texts."""
         for one in (*others, *([self.mask] if self.mask else [])):
             one.declare(kernel)
         if self.dropout is not None:
@@ -197,7 +197,7 @@ class Attention:
             "QUERIES": kernel.number("queries", self.queries),
             "KEYS": kernel.number("keys", self.keys),
             "HEADS": kernel.number("heads", self.heads),
-            # The number of heads of queries that one head of keys serves.
+            # The number of query heads that share a key head.
             "GROUP": kernel.number("group", FloorDiv(self.heads, self.key_heads)),
             "HEAD": str(self.head),
             "VALUE_HEAD": str(self.value_head),
@@ -213,7 +213,7 @@ class Attention:
         return self.mask.load("mask_from", query, key)
 
     def kept(self, weight: str, query: str, key: str, scale: str = "1") -> str:
-        """Return a weight with a factor, or 0 where it is dropped."""
+        """Return a weight times a factor, or 0 for a dropped weight."""
         if self.dropout is None:
             return weight
         place = f"batch * $HEADS + head, $QUERIES, $KEYS, {query}, {key}"
@@ -221,11 +221,11 @@ class Attention:
         return f"({kept} ? {weight}{'' if scale == '1' else f' * {scale}'} : 0)"
 
 
-# Which group has which of the `tiles` of a head, those that take longest first. `outer` counts
-# the heads of all batches.
+# Assigns the `tiles` of a head to groups, slowest tiles first. `outer` numbers the heads of all
+# batches.
 _BY_HEADS = "const ob_i64 outer = OB_GROUP_NUMBER / tiles, rank = OB_GROUP_NUMBER % tiles;"
-# Where it is causal, tiles take unequal times: of so many heads, no short one begins before a
-# longer one, so that none is left to run alone at the end.
+# Causal tiles take unequal times. Among this many heads, no short tile starts before a longer one,
+# so that no long tile is left to run alone at the end.
 _IN_TURN = """\
 const ob_i64 first_head = OB_GROUP_NUMBER / (tiles * $TOGETHER) * $TOGETHER;
   const ob_i64 heads_left = ob_groups / tiles - first_head;
@@ -236,9 +236,9 @@ const ob_i64 first_head = OB_GROUP_NUMBER / (tiles * $TOGETHER) * $TOGETHER;
 
 @dataclass(frozen=True)
 class Gradients:
-    """The inputs of a call's gradients, and their targets; None for a target that is not wanted.
+    """The inputs of a call's gradients, and the gradients to write; None for a gradient that is not requested.
 
-    `logsumexp` and `delta` have one column.
+    `logsumexp` and `delta` each have one column.
     """
 
     grad: Rows

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the kernels of linear algebra share: their operators, over batches of matrices, and one group for each matrix.
+"""What the linear algebra kernels share: operators over batches of matrices, with one group for each matrix.
 
-All tensors have one dimension of batches. The items of a group share the columns or rows of a step, and wait for each
-other between steps. The matrix stays in the device's memory. On CPUs, one item computes a matrix by the same text.
+All tensors have one batch dimension. The items of a group share the columns or rows of a step, and synchronize between
+steps. The matrix stays in device memory. On CPUs, one item runs the same text for a whole matrix.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from torch_outboard.kernels.templates.product import filled
 
 __all__ = ["LARGEST", "LONGEST", "Text", "by_columns", "check", "defined", "least", "of_group", "of_items"]
 
-# The core's blocks of larger matrices have these sizes too: cmake/book.py.
-LARGEST = 256  # rows or columns of a matrix, whichever are fewer
+# The core composes larger matrices of blocks with these sizes: cmake/book.py.
+LARGEST = 256  # rows or columns of a matrix, whichever is smaller
 LONGEST = 4096  # rows or columns
 _GROUP = 128
 _LANES = 32  # items that share a column
-_BYTES_OF_ITEM = 16  # of the group's memory: a double and a number of a row
+_BYTES_OF_ITEM = 16  # of the group's memory: a double and a row number
 
 _library = torch.library.Library("outboard", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
 def defined(schema: str, meta: Any) -> Any:
-    """Define an operator of this package, which only plans call, and return it."""
+    """Define an operator that only this package's plans call, and return it."""
     name = schema.partition("(")[0]
     _library.define(schema)  # type: ignore[no-untyped-call]
     _library.impl(name, meta, "Meta")  # type: ignore[no-untyped-call]
@@ -42,17 +42,17 @@ def defined(schema: str, meta: Any) -> Any:
 
 
 def by_columns(like: torch.Tensor, rows: Any, columns: Any) -> torch.Tensor:
-    """Return new matrices whose columns are contiguous."""
+    """Return new matrices in column-major order."""
     return like.new_empty(like.shape[0], columns, rows).transpose(1, 2)
 
 
 def least(rows: Any, columns: Any) -> Any:
-    """Return the lesser of two sizes, which may be symbols."""
+    """Return the smaller of two sizes, which may be symbols."""
     return torch.sym_min(rows, columns)  # type: ignore[no-untyped-call]
 
 
 def check(call: TemplateCall, *tensors: Tensor) -> None:
-    """Raise Refusal if matrices are of a type without kernels, or large."""
+    """Raise Refusal if the matrices have a type without kernels, or are too large."""
     if len({one.dtype for one in tensors}) > 1:
         raise CallRefusal("its tensors have different dtypes [mixed-types]")
     for one in tensors:
@@ -66,7 +66,7 @@ def check(call: TemplateCall, *tensors: Tensor) -> None:
             raise CallRefusal(f"a matrix has more than {LARGEST} rows and columns [matrix-size]")
 
 
-# Begins the text of a group that factors `given` within `factors`.
+# Begins the text of a group that factors `given`: copies it to `factors`.
 _COPY = """\
   $BEGIN
   $WRITTEN own = factors + matrix * $FACTORS_BATCH;
@@ -80,7 +80,7 @@ _COPY = """\
 
 @dataclass
 class Text:
-    """A kernel with the words for its text: sizes, and strides such as $GIVEN_ROW of a matrix `given`."""
+    """A kernel with its placeholder texts: sizes, and strides such as $GIVEN_ROW of a matrix `given`."""
 
     kernel: Kernel
     words: dict[str, str]
@@ -109,7 +109,7 @@ def _begun(call: TemplateCall, name: str, read: Mapping[str, Tensor], written: M
         call.dialect.pointer(real, is_written=is_written) for is_written in (False, True)
     )
     for one, tensor in {**read, **written}.items():
-        # Items see each other's stores, so that no pointer is the only way to its memory.
+        # Items read each other's stores, so no pointer is the only access to its memory.
         kernel.pointer(one, tensor, is_written=one in written, is_alone=one not in written)
         for axis, stride in zip(("batch", "row", "column"), tensor.stride, strict=False):
             words[f"{one}_{axis}".upper()] = kernel.number(f"{one}_{axis}", stride)
@@ -119,7 +119,7 @@ def _begun(call: TemplateCall, name: str, read: Mapping[str, Tensor], written: M
 def of_items(
     call: TemplateCall, name: str, read: Mapping[str, Tensor], written: Mapping[str, Tensor], count: Any
 ) -> Text:
-    """Return a kernel of which each item works alone; it begins with its number, `item`."""
+    """Return a kernel of independent items; its text begins with the item's number, `item`."""
     begun = _begun(call, name, read, written)
     begun.kernel.spread(call, count, _GROUP)
     begun.words["BEGIN"] = f"const ob_i64 item = {call.dialect.item};\n  if (item >= $COUNT) return;"
@@ -136,10 +136,11 @@ def of_group(
     arrays: Mapping[str, str] | None = None,
     shared: Mapping[str, str] | None = None,
 ) -> Text:
-    """Return a kernel with a group for each matrix; it begins with `matrix`, and `me`, the item in its group.
+    """Return a kernel with one group per matrix; its text begins with `matrix` and `me`, the item in the group.
 
-    $GROUP is the number of items, of which $LANES share a column. $SYNC makes what all items stored visible to all.
-    `shared` are words for several items, whose texts alone may use the arrays; for one item these words are empty.
+    $GROUP is the number of items, of which $LANES share a column. $SYNC makes the stores of all items visible to all.
+    `shared` has placeholder texts for groups of several items; only they may use the arrays. For a single item, these
+    placeholders are empty.
     """
     begun = _begun(call, name, read, written)
     is_shared = call.dialect.has_groups and not (call.dialect.vectors and call.is_cpu)

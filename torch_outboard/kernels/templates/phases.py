@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Transposed convolutions and gradients of images by matrix units, in phases: no product is with a zero between pixels.
+"""Transposed convolutions and image gradients on matrix units, in phases that skip the zeros between pixels.
 
-If windows are a stride of s apart, every s-th place of a window meets a pixel. The pixels of a phase meet the same
-places, which begin at `tap`:
+If windows have a stride of s, a pixel meets every s-th position of a window. The pixels of a phase meet the same
+positions, which begin at `tap`:
 
     image[n, m, first + u * s] = sum over c, j of weight[c, m, tap + j * s] * grid[n, c, u + ahead - j]
 
-Each phase is a batch of the product, with its own number of places and so of steps. Phases with most places come first.
+Each phase is a batch of the product, with its own number of positions and thus of steps. Phases with more positions
+come first.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ __all__ = ["has_phases", "spread_by_phases"]
 
 
 def has_phases(shape: Shape) -> bool:
-    """Return whether windows are apart, and their places beside each other, in the same dimensions."""
+    """Return whether, in the same dimensions, windows are apart and their positions are adjacent."""
     apart = [dilation for stride, dilation in zip(shape.stride, shape.dilation, strict=True) if stride > 1]
     return shape.has_units and len(apart) > 0 and all(dilation == 1 for dilation in apart)
 
 
 class _Phases:
-    """The texts of phases, whose names a batch computes."""
+    """The texts of the phases; numbers computed for each batch define the names in these texts."""
 
     def __init__(self, shape: Shape, weight: Named, out: Named, divisions: Divisions) -> None:
         self._shape, self._out, self._divisions = shape, out, divisions
         self._window = [int(V.graph.sizevars.guard_int(one)) for one in weight.tensor.size[2:]]
-        # The places of a window that a phase has at most, in each dimension.
+        # The most window positions that a phase has in each dimension.
         self._most = [-(-size // stride) for size, stride in zip(self._window, shape.stride, strict=True)]
         self.group = "group" if shape.groups > 1 else "0"
 
@@ -48,11 +49,11 @@ class _Phases:
 
     @property
     def most(self) -> int:
-        """The places of a window that a phase has at most."""
+        """The most window positions that a phase has."""
         return prod(self._most)
 
     def of_batch(self) -> list[Number]:
-        """Return the numbers of a phase."""
+        """Return the numbers that define a phase."""
         shape = self._shape
         made: list[Number] = [("ob_i32", "phase", f"(ob_i32)(batch / {shape.groups})")]
         if shape.groups > 1:
@@ -66,7 +67,7 @@ class _Phases:
         return made
 
     def taps(self) -> str:
-        """Return the number of a phase's places in a window."""
+        """Return the number of window positions in a phase."""
         apart = self._apart()
         each = (
             f"taps{i}" if i in apart and self._window[i] % self._shape.stride[i] != 0 else str(most)
@@ -75,7 +76,7 @@ class _Phases:
         return " * ".join(each)
 
     def of_tap(self, tap: str) -> list[Number]:
-        """Return a place's distance and its place in the window, by its number among the places of a phase."""
+        """Return a position's distance and its place in the window, from its number within a phase."""
         shape, made = self._shape, list[Number]()
         for i in reversed(range(shape.rank)):
             most, is_apart = self._most[i], i in self._apart()
@@ -94,7 +95,7 @@ class _Phases:
         return made
 
     def pixels(self) -> Size:
-        """Return the number of a phase's pixels, with those that only other phases have."""
+        """Return the number of pixels in a phase, including pixels that only other phases have."""
         each = [self._size(i) for i in range(self._shape.rank)]
         text = " * ".join(one.text for one in each)
         return Size(f"({text})", prod((one.value for one in each), start=sympy.Integer(1)))
@@ -104,7 +105,7 @@ class _Phases:
         return size if stride == 1 else Size(f"(({size.text} + {stride - 1}) / {stride})", ceil_div(size.value, stride))
 
     def coordinates(self, number: str) -> list[str]:
-        """Return the coordinates `u` of a pixel, by its number among those of all images."""
+        """Return the coordinates `u` of a pixel, from its number among the pixels of all images."""
         made, rest = list[str](), self._divisions.rest(number, self.pixels())
         for i in reversed(range(self._shape.rank)):
             made.insert(0, self._divisions.rest(rest, self._size(i)) if i > 0 else rest)
@@ -112,11 +113,11 @@ class _Phases:
         return made
 
     def image(self, number: str) -> str:
-        """Return the number of a pixel's image."""
+        """Return the number of the image that contains a pixel."""
         return self._divisions.over(number, self.pixels())
 
     def of_line(self) -> list[Number]:
-        """Return the coordinates of the last pixel of the grid whose window may have the pixel `line`."""
+        """Return the coordinates of the last grid pixel whose window may contain the pixel `line`."""
         ahead = [
             f"(first{i} + {padding}) / {stride}" if stride > 1 else str(padding)
             for i, (stride, padding) in enumerate(zip(self._shape.stride, self._shape.padding, strict=True))
@@ -124,12 +125,12 @@ class _Phases:
         return [("ob_i32", f"y{i}", f"(ob_i32)({u}) + {ahead[i]}") for i, u in enumerate(self.coordinates("line"))]
 
     def place(self, number: str) -> str:
-        """Return a pixel's place in its image."""
+        """Return a pixel's position in its image."""
         pixels = enumerate(self._in_image(number))
         return " + ".join(f"({pixel}) * {self._out.stride(i + 2)}" for i, pixel in pixels)
 
     def condition(self, number: str) -> str:
-        """Return the condition under which a phase has a pixel. "": always."""
+        """Return the condition that a pixel exists in a phase. "": always."""
         asked, shape = [], self._shape
         for i, pixel in enumerate(self._in_image(number)):
             size = self._out.size(i + 2)
@@ -138,7 +139,7 @@ class _Phases:
         return " && ".join(asked)
 
     def _in_image(self, number: str) -> list[str]:
-        """Return the coordinates of a pixel in its image."""
+        """Return a pixel's coordinates in its image."""
         return [
             f"first{i} + ({u}) * {self._shape.stride[i]}" if self._shape.stride[i] > 1 else u
             for i, u in enumerate(self.coordinates(number))
@@ -151,7 +152,7 @@ class _Phases:
 def spread_by_phases(
     call: TemplateCall, shape: Shape, given: Tensor, weight_given: Tensor, bias: Tensor | None, result: Tensor
 ) -> None:
-    """Write the launches of a transposed convolution whose windows are apart."""
+    """Write the launches of a transposed convolution with a stride above 1."""
     divisions = Divisions(shape.kind)
     grid, weight = Named("grid", given, divisions), Named("weight", weight_given, divisions)
     out = Named("result", result, divisions, True)
@@ -182,9 +183,9 @@ def _of_step(shape: Shape, phases: _Phases, channels: Size, divisions: Divisions
 
 
 def _weight(shape: Shape, phases: _Phases, weight: Named, channels: Size, divisions: Divisions) -> Operand:
-    """Return the weight as the left operand, whose lines are the result's channels."""
+    """Return the weight as the left operand; its lines are the result's channels."""
     kind = shape.kind
-    own = f"({weight.size(0)} / {shape.groups})"  # a copy of the grid has more channels
+    own = f"({weight.size(0)} / {shape.groups})"  # a copy of the grid may have more channels
     places = " + ".join(f"k{i} * {weight.stride(i + 2)}" for i in range(shape.rank))
     place = f"(({kind})({phases.group} * {own}) + channel) * {weight.stride(0)} + {places}"
     steps = [*_of_step(shape, phases, channels, divisions), (kind, "weight_to", place)]
@@ -211,7 +212,7 @@ def _grid(
     declare: Callable[[Kernel], None],
     divisions: Divisions,
 ) -> Operand:
-    """Return the grid as the right operand, whose lines are the pixels of a phase."""
+    """Return the grid as the right operand; its lines are the pixels of a phase."""
     kind, group = shape.kind, f"({shape.kind})({phases.group} * {channels.text})"
     begin = f"{phases.image('line')} * {grid.stride(0)} + {group} * {grid.stride(1)}"
     places = " + ".join(f"(y{i} - d{i}) * {grid.stride(i + 2)}" for i in range(shape.rank))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A product of matrices as text: its operands and its results, whatever the schedule.
+"""A matrix product as text: its operands and results, independent of the schedule.
 
-Result[b, m, n] = sum over k of left[b, m, k] * right[b, k, n]. An operand has the text that loads an element. So a
-convolution is a product whose right operand reads windows of an image. The end has the text that stores a sum.
+Result[b, m, n] = sum over k of left[b, m, k] * right[b, k, n]. An operand holds the text that loads an element, so a
+convolution is a product whose right operand reads windows of an image. The end holds the text that stores a sum.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class SumType:
     """The type in which elements are multiplied and added."""
 
     dtype: torch.dtype  # of temporaries
-    suffix: str  # of vectors: "f32"
+    suffix: str  # of vector functions: "f32"
     kind: str  # of variables: "float"
     size: int
 
     @staticmethod
     def of(dtype: torch.dtype) -> SumType:
-        """Return the type of sums for a dtype. Integers wrap, so their sums have no sign: the bits are the same."""
+        """Return the accumulation type for a dtype. Integer sums are unsigned: they wrap, with the same bits."""
         if dtype in HALVES or dtype == torch.float32:
             return SumType(torch.float32, "f32", "float", 4)
         if dtype == torch.float64:
@@ -59,61 +59,61 @@ class SumType:
 
 
 def loaded(place: str, dtype: torch.dtype, sums: SumType) -> str:
-    """Return an element of memory in the type of sums."""
+    """Return an element of memory, converted to the accumulation type."""
     if dtype in HALVES:
         return f"ob_from_{SUFFIXES[dtype]}({place})"
     return place if STORAGE_TYPES[dtype] == sums.kind else f"({sums.kind}){place}"
 
 
 def stored(place: str, value: str, dtype: torch.dtype) -> str:
-    """Return the statement that stores a number of the type of sums."""
+    """Return the statement that stores a number of the accumulation type."""
     if dtype in HALVES:
         return f"{place} = ob_to_{SUFFIXES[dtype]}({value});"
     return f"{place} = ({COMPUTE_TYPES[dtype]})({value});"
 
 
-# A number of a kernel's: type, name and text.
+# A number in a kernel: type, name and text.
 Number = tuple[str, str, str]
 
 
 def statements(numbers: Iterable[Number]) -> str:
-    """Return the statements that compute numbers, each from the numbers before it."""
+    """Return the statements that compute numbers, each of which may use the numbers before it."""
     return "".join(f"const {kind} {name} = {text}; " for kind, name, text in numbers)
 
 
 @dataclass(frozen=True)
 class Operand:
-    """The loads of an operand's elements; a line is a row of the left operand, or a column of the right one.
+    """Loads of an operand's elements; a line is a row of the left operand or a column of the right operand.
 
     Attributes
     ----------
     declare : function of Kernel
         Declares the pointers and numbers that the texts name.
     of_line : tuple of Number
-        The numbers of a line, computed once for it. Texts read `line`, `batch` and the names of earlier numbers.
+        Numbers computed once per line. Their texts may read `line`, `batch` and earlier numbers.
     of_step : str
-        Statements of a step along k, which read `step`: everything that is the same for all lines.
+        Statements of a step along k, which read `step`: computations that all lines share.
     place : str
-        The element in memory, as an expression of the line's and the step's names.
+        The element in memory, as an expression in the names of the line and the step.
     dtype : torch.dtype
         The type of the element in memory.
     is_dense_along_steps : bool
         Whether adjacent elements in memory belong to adjacent steps, not to adjacent lines.
     condition : str
-        The condition under which the element is in memory; without it, the element is 0. "": always.
-        Adjacent elements of 16 bytes, of which the first one's number is a multiple, share it.
+        The condition that the element is in memory; otherwise it is 0. "": always. The elements of an aligned 16-byte
+        chunk share the condition.
     beside : str
-        The place of the element of the line `lane` lines further, by this line's names. "": vectors cannot load it.
+        The element `lane` lines further, as an expression in this line's names. "": vectors cannot load it.
     multiples : tuple of str
-        Numbers of elements. If all are multiples of those of 16 bytes, and the numbers of lines or steps too, then
-        aligned adjacent elements begin at multiples of 16 bytes from the pointer on.
+        Numbers of elements. If these and the number of lines or steps are all multiples of the elements in 16 bytes,
+        chunks of adjacent elements begin at multiples of 16 bytes from the pointer.
     pointer : str
         The name of the pointer.
     room : str
-        The number of lines in memory if adjacent elements belong to adjacent lines. "": the operand's lines.
+        The number of lines in memory, if adjacent elements belong to adjacent lines. "": the operand's lines.
     stride : tuple of sympy.Expr and str, or None
-        The elements between lines, or between steps if adjacent elements belong to adjacent lines, and their text. None
-        if lines or steps don't lie at equal distances.
+        The distance in elements between lines (or between steps, if adjacent elements belong to adjacent lines), and
+        its text. None if the distances are not equal.
     """
 
     declare: Callable[[Kernel], None]
@@ -131,19 +131,19 @@ class Operand:
 
     @property
     def has_chunks(self) -> bool:
-        """Whether adjacent elements in memory belong to adjacent lines or steps, so that several are loaded at once."""
+        """Whether adjacent elements in memory belong to adjacent lines or steps, so that several load at once."""
         return self.beside != "" or self.is_dense_along_steps
 
     def raw(self) -> str:
-        """Return the element as it is in memory, of the type `STORAGE_TYPES[dtype]`."""
+        """Return the element as stored in memory, of the type `STORAGE_TYPES[dtype]`."""
         return self._or_zero(self.place)
 
     def element(self, sums: SumType) -> str:
-        """Return the element in the type of sums."""
+        """Return the element in the accumulation type."""
         return self._or_zero(loaded(self.place, self.dtype, sums))
 
     def element_beside(self, sums: SumType) -> str:
-        """Return the element of the line `lane` lines further in the type of sums. Requires `beside`."""
+        """Return the element `lane` lines further, in the accumulation type. Requires `beside`."""
         return loaded(self.beside, self.dtype, sums)
 
     def _or_zero(self, value: str) -> str:
@@ -167,24 +167,24 @@ class Operand:
 
 @dataclass(frozen=True)
 class End:
-    """The stores of results, which read `value`, `batch`, `row` and `column`.
+    """Stores of results. The texts read `value`, `batch`, `row` and `column`.
 
     Attributes
     ----------
     declare : function of Kernel
         Declares the pointers and numbers that the texts name.
     value : str
-        The number to store, in the type of sums.
+        The number to store, in the accumulation type.
     place : str
         The result in memory.
     dtype : torch.dtype
         The type of the result in memory.
     dense : str
-        Adjacent elements in memory belong to adjacent ones of this: "row", "column" or "".
+        Adjacent elements in memory belong to adjacent rows ("row") or columns ("column"). "": neither.
     multiples, pointer
-        As those of an operand: of two elements instead of 16 bytes.
+        As for an operand, for chunks of two elements instead of 16 bytes.
     condition : str
-        The condition under which there is a result. "": always.
+        The condition that the result exists. "": always.
     """
 
     declare: Callable[[Kernel], None]
@@ -205,16 +205,16 @@ class End:
 
 @dataclass(frozen=True)
 class Product:
-    """A product of matrices, from which the schedules build kernels.
+    """A matrix product, from which the schedules build kernels.
 
     Attributes
     ----------
     of_batch : tuple of Number
-        Numbers of the batch, which read `batch` and which all texts may name.
+        Numbers computed from `batch`, which all texts may name.
     steps_of_batch : str
-        The steps of the batch, by these numbers, if batches have fewer than `depth`. "": they have `depth`.
+        The number of steps of a batch, in terms of these numbers, if it may be less than `depth`. "": always `depth`.
 
-    Only the schedule for matrix units takes these two.
+    Only the schedule for matrix units supports these two.
     """
 
     name: str
@@ -231,7 +231,7 @@ class Product:
     steps_of_batch: str = ""
 
     def sizes(self, kernel: Kernel) -> dict[str, str]:
-        """Declare the sizes, and return their texts."""
+        """Declare the sizes and return their texts."""
         return {
             "BATCH": kernel.number("batches", self.batch),
             "ROWS": kernel.number("rows", self.rows),
@@ -242,12 +242,12 @@ class Product:
 
 
 def ceil_div(size: Any, unit: int) -> sympy.Expr:
-    """Return how many units hold that many."""
+    """Return how many units are needed to hold `size`."""
     return FloorDiv(sympy.sympify(size) + (unit - 1), unit)
 
 
 def filled(text: str, words: Mapping[str, str]) -> str:
-    """Return a text with `$WORD` replaced by each word's text, which may contain words itself."""
+    """Return a text with each `$WORD` replaced by its text in `words`, which may contain placeholders itself."""
     text = partly_filled(text, words)
     if lacking := _WORD.search(text):
         raise KeyError(lacking[1])
@@ -255,7 +255,7 @@ def filled(text: str, words: Mapping[str, str]) -> str:
 
 
 def partly_filled(text: str, words: Mapping[str, str]) -> str:
-    """Return a text as `filled` does, with the words that `words` lacks left in it."""
+    """Fill in a text as `filled` does, but keep the placeholders that `words` lacks."""
     begin = 0
     while found := _WORD.search(text, begin):
         begin = found.start()

@@ -55,7 +55,7 @@ def _product(call: TemplateCall, left: Tensor, right: Tensor, added: Tensor | No
 
 
 def _strides(tensor: Layout, rank: int) -> tuple[Any, Any, Any]:
-    """Return the strides of batch, row and column of a tensor that is expanded to the result's shape."""
+    """Return the strides of batch, row and column of a tensor expanded to the result's shape."""
     sizes = [sympy.Integer(1)] * (rank - len(tensor.size)) + list(tensor.size)
     strides = [sympy.Integer(0)] * (rank - len(tensor.size)) + list(tensor.stride)
     strides = [sympy.Integer(0) if size == 1 else stride for size, stride in zip(sizes, strides, strict=True)]
@@ -83,7 +83,7 @@ def _operand(name: str, tensor: Tensor, *, is_left: bool) -> Operand:
 
 
 class _Names:
-    """Strides by their texts, which a kernel declares with the pointer."""
+    """Texts of strides, which a kernel declares together with the pointer."""
 
     def __init__(self, name: str, strides: dict[str, Any], tensor: Tensor) -> None:
         self._name, self._strides, self._tensor = name, strides, tensor
@@ -98,7 +98,7 @@ class _Names:
 
 
 def factor_text(value: Any, sums: SumType) -> str:
-    """Return a factor as text in the type of sums."""
+    """Return a factor as text in the accumulation type."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise CallRefusal(f"a factor is a {type(value).__name__} [wrong-call]")
     if sums.suffix.startswith("f"):
@@ -119,7 +119,7 @@ def _end(call: TemplateCall, result: Tensor, added: Tensor | None, sums: SumType
     index = f"batch * {out['batch']} + row * {out['row']} + column * {out['column']}"
     alpha, beta = call.arguments.get("alpha", 1), call.arguments.get("beta", 1)
     value = "value" if alpha == 1 or added is None else f"{factor_text(alpha, sums)} * value"
-    # With a factor of 0, the added tensor isn't read, so that its NaNs don't reach the result.
+    # With a factor of 0, the added tensor is not read, so its NaNs do not reach the result.
     reads = added is not None and beta != 0
     declares: Sequence[_Names] = [out]
     if reads:

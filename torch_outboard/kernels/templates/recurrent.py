@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The steps of a recurrent layer in one direction: a launch for each step, two for LSTMs with a projection.
+"""The steps of a recurrent layer in one direction: one launch per step, or two for LSTMs with a projection.
 
-csrc/ops/own/recurrent_steps.h describes the tensors. A sequence's states come from the row of the step before, or from
-the initial states: sequences of a packed batch that run backwards begin at different steps.
+csrc/ops/own/recurrent_steps.h describes the tensors. A sequence reads its states from the previous step's row, or from
+the initial states: in a packed batch that runs backwards, sequences begin at different steps.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _Forward:
         self.given.free()
 
     def _frame(self, part: Part) -> dict[str, str]:
-        """Declare what both kernels read, and return the words of `_FRAME`."""
+        """Declare what both kernels read, and return the placeholder texts of `_FRAME`."""
         kernel = part.kernel
         kernel.turn()
         self.steps.declare(kernel)
@@ -220,7 +220,7 @@ class _Cells:
         return text + self._kept("r", "z", "n", "own") + self.steps.state("(before - n) * z + n")
 
 
-# A row of the batch that the step has: rows after its last are computed, and not stored.
+# A row of the batch that exists in the step: rows after the last are computed but not stored.
 _CLAMPED = "first_row + row < rows ? first_row + row : rows - 1"
 
 _FRAME = """\

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Gradients of the steps of a recurrent layer: a launch for each step, and one for the initial states.
+"""Gradients of the steps of a recurrent layer: one launch per step, and one for the initial states.
 
-The steps go backwards. An item sums the gradient of its states from the gradients of the next step's gates, and
-computes the gradients of its cells' gates. A sequence that the step does not have any more has its initial state there.
+The steps go backwards. An item computes the gradient of its states from the next step's gate gradients, and then the
+gradients of its cells' gates. A sequence that has no row left in the step is at its initial state.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ grad += {self._given("grad_output", "(begin + b) * $STATES + j")};
         return text + "carry[b * $STATES + j] = grad * z;"
 
 
-# Rows after the last one are computed, and not stored.
+# Rows after the last are computed but not stored.
 _CLAMPED = "first_row + row < rows ? first_row + row : rows - 1"
 _CLAMPED_LATER = "first_row + row < rows_later ? first_row + row : rows_later - 1"
 

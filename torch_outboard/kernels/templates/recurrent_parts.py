@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the kernels of recurrent steps share: which rows a step has, and a step's product with packed weights.
+"""What the recurrent kernels share: the rows of a step, and a step's product with packed weights.
 
-A step is one launch, and a sequence is one launch that the plan repeats. An item has some columns of some rows: it sums
-their products with the states of the step before, and computes the cells from the sums. On CPUs it has lanes of a
-vector, for which weights are packed once a sequence; on other devices the items beside it have them.
+A step is one launch, which the plan repeats for a sequence. An item computes some columns of some rows: it sums
+products with the previous step's states, and computes the cells from the sums. On CPUs, an item's columns are the lanes
+of vectors, for which weights are packed once per sequence; on other devices, neighbouring items compute the
+neighbouring columns.
 """
 
 from __future__ import annotations
@@ -26,16 +27,15 @@ LSTM, GRU, TANH, RELU = range(4)
 GATES = (4, 3, 1, 1)
 
 _VECTOR_BYTES = 32
-# Of a CPU's items, by gates: the rows, and the vectors of a gate.
-# Their sums have 12 of 16 registers.
+# A CPU item's rows, and vectors per gate, by number of gates. Their sums take 12 of 16 registers.
 _SUMS = {4: (3, 1), 3: (4, 1), 1: (6, 2)}
 _ROW = re.compile(r"\brow\b")
-_ROWS = 4  # of other devices' items
+_ROWS = 4  # per item on other devices
 
 
 @dataclass(frozen=True)
 class Part:
-    """How columns and rows are distributed over items, and the texts that depend on it."""
+    """How columns and rows are distributed over items, and the texts that depend on the distribution."""
 
     call: TemplateCall
     kernel: Kernel
@@ -61,7 +61,7 @@ class Part:
         return _SUMS[self.gates][0] if self.has_vectors else _ROWS
 
     def words(self) -> dict[str, str]:
-        """Set the number of groups, and return the words of the texts of this module."""
+        """Set the number of groups, and return the placeholder texts of this module."""
         strips, blocks = ceil_div(self.columns, self.lanes), ceil_div(self.batch, self.rows)
         self.kernel.spread(self.call, strips * blocks, 1 if self.call.is_cpu else 64)
         real = self.sums.kind
@@ -80,7 +80,7 @@ class Part:
         }
 
     def product(self, depth: str, factor: str, weight: str) -> str:
-        """Return the loop that fills `sums` with the products of each row, whose `factor` reads `row` and `step`."""
+        """Return the loop that fills `sums` with each row's products; `factor` may read `row` and `step`."""
         words = {**self.words(), "DEPTH": depth, "FROM": weight}
         if not self.has_vectors:
             return filled(_PRODUCT, {**words, "FACTOR": factor})
@@ -88,7 +88,7 @@ class Part:
         return filled(self._in_registers(factor), words)
 
     def _in_registers(self, factor: str) -> str:
-        """Return the loop with all sums in registers. A step's weights of a strip lie side by side."""
+        """Return the loop that keeps all sums in registers. A step's weights for a strip are adjacent in memory."""
         vectors, rows = range(self.gates * self.vectors), range(self.rows)
         lines = [f"    ob_vec_$SUFFIX s{row}_{one} = ob_vec_splat_$SUFFIX(0);" for row in rows for one in vectors]
         lines.append("    for (ob_i64 step = 0; step < $DEPTH; ++step) {")
@@ -106,7 +106,7 @@ class Part:
         return "\n".join([*lines, ""])
 
     def each(self, condition: str, text: str) -> str:
-        """Return a loop over the item's elements, each at the sequence `b` and the column `j`."""
+        """Return a loop over the item's elements: each is sequence `b` and column `j`."""
         return filled(_EACH, {**self.words(), "CONDITION": condition, "TEXT": text})
 
 
@@ -115,10 +115,11 @@ def begin(call: TemplateCall, name: str, gates: int, columns: Any, batch: Any, d
 
 
 def packed(call: TemplateCall, like: Part, matrix: Tensor, strides: Sequence[Any], depth: Any) -> Tensor:
-    """Write the launch that packs weights in the type of sums, with 0 after the last column.
+    """Write the launch that packs weights in the accumulation type, with 0 after the last column.
 
-    `strides` are the matrix's along steps, gates and columns. For items with vectors, weights lie by strip of columns,
-    step and gate, for others by step, gate and column: items beside each other read columns beside each other.
+    `strides` are the matrix's strides along steps, gates and columns. For items with vectors, weights are ordered by
+    strip of columns, step and gate. For other items, they are ordered by step, gate and column, so that neighbouring
+    items read neighbouring columns.
     """
     strips = ceil_div(like.columns, like.lanes)
     result = call.allocate(Layout(like.sums.dtype, [depth * like.gates * strips * like.lanes], [sympy.Integer(1)]))
@@ -147,7 +148,7 @@ def packed(call: TemplateCall, like: Part, matrix: Tensor, strides: Sequence[Any
 
 
 class Given:
-    """The tensors of a call by name, dense: kernels get copies of those with gaps or in another order."""
+    """A call's tensors by name, contiguous: tensors with gaps or in another order are copied for the kernels."""
 
     def __init__(self, call: TemplateCall, *names: str) -> None:
         self.call = call
@@ -196,7 +197,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a batch. A packed batch has a table of the steps' first rows."""
+    """The steps of a batch. A packed batch has a table of each step's first row."""
 
     steps: Any
     offsets: Tensor | None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""QR by Householder's reflections, and products with the reflections.
+"""QR by Householder reflections, and products with the reflections.
 
 A step of the factorization reflects a column to a multiple of the first unit vector: v = (1, v2, …), H = 1 - tau v vᵀ.
-Its items share the sums of that column; each then reflects columns behind it. R and the vectors share a matrix.
+Its items share the sums of that column, and each then reflects later columns. R and the vectors share a matrix.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torch_outboard.kernels.templates.matrices import by_columns, check, defined
 
 __all__ = ["factor", "multiply", "reflected", "reflections"]
 
-# Return R with the vectors of the reflections, and their factors tau.
+# Return a matrix with R and the vectors of the reflections, and the factors tau.
 reflections = defined(
     "reflections(Tensor a) -> (Tensor, Tensor)",
     lambda a: (by_columns(a, *a.shape[1:]), a.new_empty(a.shape[0], least(a.shape[1], a.shape[2]))),
 )
 
-# Return the product of all reflections, or of its transpose, with matrices.
+# Return the product of all reflections, or of its transpose, with the given matrices.
 reflected = defined(
     "reflected(Tensor vectors, Tensor tau, Tensor c, bool transpose) -> Tensor",
     lambda vectors, tau, c, *_: by_columns(c, *c.shape[1:]),
@@ -79,7 +79,7 @@ _SHARE_SUM = """\
     for (int one = 0; one < $LANES; ++one) sum += part_of[one];
 """
 
-# Squares of elements are taken after a division by the greatest, so that they do not overflow.
+# Divide the elements by the greatest before squaring, to avoid overflow.
 _FACTOR = """\
 $COPY
   for (ob_i64 step = 0; step < $STEPS; ++step) {

@@ -2,8 +2,8 @@
 """One-sided Jacobi: rotations of pairs of columns until all columns are orthogonal.
 
 The rotated matrix A V has columns whose lengths are the singular values of A. A round rotates pairs that have no column
-in common, one pair an item. A sweep of all pairs takes as many rounds as there are other columns, as in a tournament.
-The number of sweeps is bounded.
+in common, one pair per item. A sweep over all pairs takes as many rounds as a round-robin tournament. The number of
+sweeps is bounded.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ _SHARE_MOVED = """\
     OB_BARRIER;
 """
 
-# Of an odd number of columns, one has no partner in a round. A pair of a NaN is left as it is. The
-# last sweep still rotates angles that are too small for another sweep.
+# With an odd number of columns, one has no partner in a round. A pair with a NaN is left unchanged.
+# The last sweep still rotates by angles too small to need another sweep.
 _ROTATE = """\
   $BEGIN
   $WRITTEN own = work + matrix * $WORK_BATCH;
@@ -189,7 +189,7 @@ _NORMALIZE = """\
         length > $TINY ? own[row * $WORK_ROW] / length : 0;
 """
 
-# A column's place is the number of columns before it. NaNs come last.
+# A column's position is the number of columns that sort before it. NaNs sort last.
 _ORDER = """\
   $BEGIN
   const ob_i64 matrix = item / $COLUMNS, column = item % $COLUMNS;

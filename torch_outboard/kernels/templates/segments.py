@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Values that are scattered to rows of a matrix, in the order of its elements: sorted by row, one segment for each row.
+"""Scattering values to the rows of a matrix in a fixed order: values are sorted by row, one segment per row.
 
-Sums by atomics round in another order each time, and there are no atomics for products and extremes. If values are
-sorted by their target rows, an item takes the values of one element of the result one after the other. The CPU's
-kernels do the same, so the result is always the same. The time for a segment is proportional to its length.
+Atomic sums round in a different order each time, and there are no atomics for products and extremes. With values sorted
+by target row, an item combines the values of one result element one after the other. The order is the CPU kernels'
+order, so results are deterministic. The time for a segment is proportional to its length.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _library.define(  # type: ignore[no-untyped-call]
 _library.impl("combine_sorted", lambda base, *_: torch.empty_like(base), "Meta")  # type: ignore[no-untyped-call]
 
 # Combines rows of `values` into rows of `base`. `rows` (int64, ascending) has the target row of
-# each entry of `order`, `order` (int64) the entry's row of `values`. If `include_self` is false,
-# the old row of `base` is not combined.
+# each entry of `order`; `order` (int64) has the entry's row in `values`. If `include_self` is
+# false, the old row of `base` is ignored.
 combined = torch.ops.outboard.combine_sorted.default
 
 
@@ -90,7 +90,7 @@ def _combine(call: TemplateCall, base: Tensor, values: Tensor, result: Tensor) -
 def _type_of_sums(dtype: torch.dtype, kind: str) -> SumType:
     """Return the type in which values are combined.
 
-    Integers have 64 bits, whose last bits are right even if sums wrap. Extremes need the sign.
+    Integers use 64 bits: their low bits are right even if sums wrap. Extremes need the sign.
     """
     if dtype.is_floating_point:
         return SumType.of(dtype)
@@ -132,7 +132,7 @@ _MEAN = """\
   sum /= ($SUM)taken;
 """
 
-# Rounded down, as torch divides.
+# Round down, as torch's division does.
 _WHOLE_MEAN = """\
   sum = sum / taken - (sum % taken < 0);
 """

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Stable sorts of a matrix's rows: short runs by insertion, then merges of runs twice as long, until one is left.
+"""Stable sorts of a matrix's rows: insertion sorts of short runs, then merges that double the runs until one is left.
 
-Elements become unsigned integers in the same order: reals by their bits, with one zero, and all NaNs after infinity. A
-kernel therefore compares integers, and inverts them for descending order. The integers and the elements' places in
-their rows are moved; the elements follow at the end.
+Elements are mapped to unsigned integers in the same order: reals by their bits, with a single zero, and all NaNs after
+infinity. Kernels therefore compare integers, and invert them for descending order. The merges move the integers with
+the elements' positions in their rows; the elements themselves are gathered at the end.
 
-An item of a merge computes a part of the result. By bisection it finds where its part begins in both runs (merge path,
-Odeh et al. 2012). All parts therefore have the same length, whatever the runs contain.
+In a merge, each item computes a part of the result. It bisects to find where its part begins in both runs (merge path,
+Odeh et al. 2012), so all parts have the same length, whatever the runs contain.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["sort"]
 
 _RUN = 16  # elements that an item sorts by insertion
 _PART = 32  # elements that an item merges; at most the length of two runs
-# Merges come in pairs, so that the last one writes to the first one's source. A
-# merge of a single run is a copy.
+# Merges come in pairs, so that the last one writes to the first one's source. A merge of a single
+# run is a copy.
 _PAIRS = 14  # for 2 ** 32 elements
 
 
 def sort(call: TemplateCall) -> list[str | None]:
-    """Write the steps of a sort along the second dimension of a matrix, whatever its strides."""
+    """Write the steps of a sort along the second dimension of a matrix with any strides."""
     given = call.tensor("self")
     values, indices = (call.allocate(_known(one)) for one in call.results)
     rows, length = given.size
@@ -83,7 +83,7 @@ def _bits(dtype: torch.dtype) -> str:
 
 
 def _finish(call: TemplateCall, kernel: Kernel, text: str, given: Tensor, kind: str, *results: Tensor) -> None:
-    """Declare what the text reads besides the kernel's own arrays, and fill the text in."""
+    """Declare what the text reads besides the kernel's own arrays, and fill in the text."""
     words = {"KIND": kind, "RUN": str(_RUN), "PART": str(_PART), "ITEM": call.dialect.item}
     words["ROWS"] = kernel.number("rows", given.size[0])
     words["LENGTH"] = kernel.number("length", given.size[1])
@@ -100,13 +100,13 @@ def _strides(kernel: Kernel, name: str, tensor: Tensor) -> tuple[str, str]:
 
 
 def _key_of(dtype: torch.dtype, kind: str, *, is_descending: bool) -> str:
-    """Return the helper that converts an element's bits to an ordered integer."""
+    """Return the helper that maps an element's bits to an ordered integer."""
     bits = 8 * dtype.itemsize
     sign, ones = f"(({kind})1 << {bits - 1})", f"({kind})0x{(1 << bits) - 1:x}u"
     if dtype == torch.bool:
         text = "key = key != 0;"
     elif dtype.is_floating_point:
-        # The bits of infinity, without a sign; all larger bits are NaNs.
+        # The bits of infinity, without the sign; all larger values are NaNs.
         infinity = ((1 << bits) - 1 >> 1) & ~((1 << _fraction_bits(dtype)) - 1)
         text = (
             f"if ((key & ~{sign}) > ({kind})0x{infinity:x}u) key = {ones};\n"

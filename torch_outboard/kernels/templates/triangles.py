@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Triangular systems by substitution, and permutations of rows: an item computes a column, or a permutation."""
+"""Triangular systems by substitution, with one column per item, and row permutations, with one permutation per item."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch_outboard.kernels.templates.matrices import by_columns, check, defined
 
 __all__ = ["permutation", "permute", "permuted_rows", "rows_of_pivots", "substitute", "substitution"]
 
-# Solve a x = b for a triangular matrix.
+# Solve a x = b for a triangular matrix a.
 substitution = defined(
     "substitution(Tensor a, Tensor b, bool upper, bool unitriangular) -> Tensor",
     lambda a, b, *_: by_columns(b, *b.shape[1:]),
 )
 
-# Return which row each row came from after the swaps of `pivots`, or where each row went.
+# Return the source row of each row after the swaps of `pivots`, or the row to which each one moved.
 rows_of_pivots = defined(
     "rows_of_pivots(Tensor pivots, SymInt rows, bool inverse) -> Tensor",
     lambda pivots, rows, _: pivots.new_empty(pivots.shape[0], rows, dtype=torch.int64),
@@ -103,7 +103,7 @@ _PERMUTE = """\
   }
 """
 
-# A pivot beyond the rows swaps nothing.
+# A pivot past the last row swaps nothing.
 _PERMUTATION = """\
   $BEGIN
   for (ob_i64 row = 0; row < $ROWS; ++row) result[item * $RESULT_BATCH + row * $RESULT_ROW] = row;

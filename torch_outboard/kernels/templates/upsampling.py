@@ -2,8 +2,9 @@
 """Gradients of resized images: an item sums one element of the input's gradient.
 
 The item visits the results whose windows may contain its element, and computes their weights as the forward kernel
-does. Nothing is added atomically, so a gradient is always the same. Along each dimension, the scale bounds the results
-to visit, with a margin for rounding. Windows are cut off at an image's edges: there the bounds reach the last result.
+does. There are no atomic additions, so gradients are deterministic. Along each dimension, the scale bounds the range of
+results to visit, with a margin for rounding. Windows are clipped at the image's edges, so there the range extends to
+the last result.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _library.impl(  # type: ignore[no-untyped-call]
     "upsample_backward", lambda grad, like, *_: torch.empty_like(like), "Meta"
 )
 
-# The gradient has the shape and the strides of `like`. Kinds are "nearest", "nearest_exact",
-# "linear" and "cubic". A scale of 0 is the quotient of the sizes.
+# The gradient has the shape and strides of `like`. Kinds are "nearest", "nearest_exact", "linear"
+# and "cubic". A scale of 0 means the ratio of the sizes.
 upsample_backward = torch.ops.outboard.upsample_backward.default
 
 
@@ -62,7 +63,7 @@ def _write(call: TemplateCall, kernel: Kernel, grad: Tensor, result: Tensor, cou
     names = ("image", "channel", *axes)
     sizes = {name: kernel.number(f"in_{name}", size) for name, size in zip(names, result.size, strict=True)}
     words = {
-        # Scales of nearest elements are floats for every type.
+        # Nearest kernels use float scales for every type.
         "REAL": "float" if kind.startswith("nearest") else sums.kind,
         "SUM": sums.kind,
         "ITEM": call.dialect.item,
@@ -83,18 +84,18 @@ def _write(call: TemplateCall, kernel: Kernel, grad: Tensor, result: Tensor, cou
 
 
 def _scale(kind: str, size: str, out: str, scale: float, is_aligned: bool) -> str:
-    """Return how many elements of the input a result advances by, as the CPU's kernels compute it."""
+    """Return how many input elements a result advances by, computed as in the CPU's kernels."""
     if is_aligned:
         return f"({out} > 1 ? ($REAL)({size} - 1) / ($REAL)({out} - 1) : ($REAL)0)"
     text = f"($REAL){1 / scale!r}" if scale > 0 else f"($REAL){size} / ($REAL){out}"
     if kind == "nearest":
-        # The CPU's kernel computes these two sizes by their ratio, whatever the scale is.
+        # For these two sizes, the CPU's kernel uses their ratio and ignores the scale.
         return f"({out} == {size} ? ($REAL)1 : {out} == 2 * {size} ? ($REAL)0.5 : {text})"
     return text
 
 
 def _place(kernel: Kernel, name: str, tensor: Tensor, items: Sequence[str], results: Sequence[str]) -> str:
-    """Return the place of an element: coordinates of the item, then coordinates of a result."""
+    """Return an element's position: the item's coordinates, then a result's coordinates."""
     coordinates = [*items, *(f"{axis}_to" for axis in results)]
     strides = [kernel.number(f"{name}_stride_{number}", one) for number, one in enumerate(tensor.stride)]
     return " + ".join(f"{at} * {stride}" for at, stride in zip(coordinates, strides, strict=True))
@@ -120,7 +121,7 @@ _SOURCES = {
     "cubic": "scale * (($REAL)to + ($REAL)0.5) - ($REAL)0.5",
 }
 
-# The weight of the input's element `at`, of `size` elements, in the result at `to`.
+# The weight of the input element `at`, of `size` elements, in the result `to`.
 _HELPER = """\
 OB_DEVICE $REAL ob_weight($REAL scale, ob_i64 to, ob_i64 at, ob_i64 size) {
   $REAL source = $SOURCE;
@@ -142,7 +143,7 @@ _LINEAR = """\
   return (from == at ? 1 - part : 0) + (next == at ? part : 0);
 """
 
-# Keys' convolution with a = -0.75, as torch's kernels.
+# Keys' cubic convolution with a = -0.75, as in torch's kernels.
 _CUBIC = """\
   ob_i64 from = (ob_i64)OB_LIB(floor)(source);
   if (from > size - 1) from = size - 1;
@@ -167,8 +168,8 @@ _BEGIN = """\
   if (rest >= $COUNT) return;
 """
 
-# The range of results along the axis @. A window reaches less than 2 elements to either
-# side; 3 leave one for rounding.
+# The range of results along the axis @. A window reaches less than 2 elements to either side; 3
+# leaves one for rounding.
 _RANGE = """\
   const $REAL @_scale = $SCALE;
   ob_i64 @_first = 0, @_last = $OUT;

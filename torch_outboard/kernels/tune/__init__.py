@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Schedules of templates: their parameters, their measurement, and the tables of the chosen ones."""
+"""Schedules of templates: their parameters, measurements, and tables of chosen values."""

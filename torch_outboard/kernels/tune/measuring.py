@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Measurement of the schedules of templates on a device, parameter by parameter, and the choice among them.
+"""Measuring and choosing the schedules of templates on a device, one parameter at a time.
 
-All values of a parameter take turns in rounds, timed by the driver's events. A value is chosen if its median ratio to
-the previous value is better than noise. The next parameter is measured with the chosen value.
+In each round, all values of a parameter take turns, timed by the driver's events. A value is chosen if its median gain
+over the previous choice exceeds noise. The next parameter is measured with the chosen value.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from torch_outboard.kernels.tune.timing import has_timing, median_ratio, rounds_
 
 __all__ = ["Choice", "names_of", "tune"]
 
-# The least seconds of a measurement, which has as many calls as fill them.
+# Minimum seconds of a measurement; the call is repeated to fill them.
 _LEAST = 0.02
 # The share of the time that a value must save to be chosen.
 _WORTH = 0.03
 
-# The measured call of a family of operators: a function, and its tensors.
+# The measured call of an operator family: a function and its tensors.
 _Case = tuple[Callable[..., Any], list[torch.Tensor]]
 
 
@@ -46,14 +46,14 @@ class Choice:
     Attributes
     ----------
     name : str
-        As "product.tiles float32".
+        Such as "product.tiles float32".
     schedule : mapping
         The chosen schedule.
     seconds, before : float
-        Seconds of a call with the chosen schedule and with the untuned one; medians of rounds in which both take turns.
+        Seconds per call with the chosen and with the untuned schedule: medians over rounds in which both take turns.
     refused : dict of str to str
-        Values that could not be chosen, as "steps 8", and the reason: the device doesn't run them, or their results
-        differ. The key "" has the reason why nothing could be measured.
+        Values that could not be chosen, such as "steps 8", with the reason: the device does not run them, or their
+        results differ. The key "" holds the reason why nothing could be measured.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Choice:
 
 
 def names_of(device: torch.device, only: str, dtypes: Sequence[str]) -> list[str]:
-    """Return the names of the device's schedules that match a regular expression."""
+    """Return the names of the device's schedules that match the regular expression `only`."""
     dialect = generators().eager().dialect  # type: ignore[attr-defined]
     names = []
     for dtype, family in itertools.product(dtypes, _CASES):
@@ -81,9 +81,9 @@ def tune(
     Parameters
     ----------
     size : int
-        Rows and columns of products, positions of attention; images have a sixteenth as many.
+        Rows and columns of products, and positions of attention; images have a sixteenth as many.
     say : callable
-        Called with what is tried next: compiling it may take long.
+        Called with a description of the next attempt, which may take long to compile.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def _choose(
     try:
         case = _CASES[family](device, getattr(torch, dtype), size)
         first = _Tried(name, choice.schedule, case, next(variants), device)
-    except Exception as error:  # noqa: BLE001 - whatever stops it: the schedule stays untuned
+    except Exception as error:  # noqa: BLE001 - on any failure the schedule stays untuned
         choice.refused[""] = _said(error)
         return choice
     taken = first
@@ -126,13 +126,13 @@ def _choose(
             try:
                 tried[value] = one = _Tried(name, {**taken.schedule, parameter: value}, case, next(variants), device)
                 one.check(first)
-            except Exception as error:  # noqa: BLE001 - the value is not taken, and the reason is reported
+            except Exception as error:  # noqa: BLE001 - the value is skipped, and the reason is reported
                 tried.pop(value, None)
                 choice.refused[f"{parameter} {value}"] = _said(error)
         taken = _fastest(tried, taken, device, rounds)
     seconds = rounds_of({"before": first, "now": taken}, device, rounds, _LEAST)
     choice.before, now = (statistics.median(seconds[one]) for one in ("before", "now"))
-    # A schedule that was the fastest by chance is not the fastest again.
+    # Measure again: a schedule that was fastest by chance will not be fastest twice.
     if median_ratio(seconds["now"], seconds["before"]) <= 1 - _WORTH and now < choice.before:
         choice.schedule, choice.seconds = taken.schedule, now
     else:
@@ -151,7 +151,7 @@ def _fastest(tried: Mapping[int, _Tried], taken: _Tried, device: torch.device, r
 
 
 class _Tried:
-    """A schedule whose plan was built and has run; calls of it are calls with that plan."""
+    """A schedule whose plan was built and run; further calls use that plan."""
 
     def __init__(self, name: str, schedule: Schedule, case: _Case, variant: int, device: torch.device) -> None:
         self.schedule = schedule
@@ -168,14 +168,14 @@ class _Tried:
         self._function(*self._arguments)
 
     def check(self, other: _Tried) -> None:
-        """Raise AssertionError if the results differ from another schedule's by more than rounding."""
+        """Raise AssertionError if the results differ from another schedule's by more than rounding allows."""
         for one, wanted in zip(self._results, other._results, strict=True):
             relative, absolute = _BOUNDS[one.dtype]
             torch.testing.assert_close(one, wanted, rtol=relative, atol=absolute)
 
 
-# Relative and absolute bounds for sums of normal numbers in another order,
-# far wider than the sums differ.
+# Relative and absolute bounds for sums of normally distributed numbers in another order, far wider
+# than the actual differences.
 _BOUNDS = {
     torch.float32: (1e-3, 1e-2),
     torch.bfloat16: (2e-2, 1e-1),
@@ -245,7 +245,7 @@ def _attention_gradients(device: torch.device, dtype: torch.dtype, size: int) ->
     return gradients, [*_random(device, dtype, result.shape), *heads]
 
 
-# Family, as schedules.py names it -> its case.
+# Family, as schedules.py names it -> its measured call.
 _CASES: Mapping[str, Callable[[torch.device, torch.dtype, int], _Case]] = {
     "product": _product,
     "convolution": _convolution,

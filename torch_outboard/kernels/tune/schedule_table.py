@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The tuned schedules of a device, read from the disk, where `outboard kernels tune` stores them.
+"""The tuned schedules of a device, which `outboard kernels tune` stores on disk.
 
-Each device has a file beside the folders of plans, named by its generator, name and architecture. A file is valid for
-the code that it was measured with: this package's, the generator's and the driver's. Other files are stale. The log
-reports a file that is damaged, stale or writable by others, and the untuned schedules are used.
+Each device has a file beside the folders of plans, named after its generator, name and architecture. A file is valid
+only for the code with which it was measured: this package, the generator and the driver. If a file is damaged, stale or
+writable by others, the log reports it and the untuned schedules are used.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Tuned:
     Attributes
     ----------
     schedules : mapping
-        By names as "product.tiles float32"; other names have the untuned schedule.
+        By names such as "product.tiles float32"; other names use the untuned schedule.
     path : Path or None
         The file; None if there is no table.
     obstacle : str
-        Why an existing table isn't used; "" if it is used.
+        Why an existing table is not used; "" if it is used.
     device : mapping
         The table's description of its device.
     """
@@ -68,18 +68,18 @@ class Tuned:
 
     @functools.cached_property
     def digest(self) -> str:
-        """A hash of the tuned schedules, which the keys of their plans include; "" if all schedules are untuned."""
+        """A hash of the tuned schedules, part of the keys of their plans; "" if all schedules are untuned."""
         others = {name: one for name, one in self.schedules.items() if one != default_of(name)}
         return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()[:16] if others else ""
 
 
 _NONE = Tuned()
-# The schedules that are tried in place of a device's table.
+# The schedules under trial, which replace the device's table.
 _tried: Tuned | None = None
 
 
 def schedules_of(device: int) -> Tuned:
-    """Return the schedules of a device's kernels. The first call reads the table."""
+    """Return the schedules of a device's kernels. The first call reads the table from disk."""
     return _tried or _kept(device)
 
 
@@ -106,7 +106,7 @@ def _kept(device: int) -> Tuned:
 
 
 def read(folder: Path, device: int) -> Tuned:
-    """Return a device's table, or one without schedules and with the reason."""
+    """Return a device's table, or a table without schedules that states the reason."""
     return _read(_path(folder, device), _measured_with(device))
 
 
@@ -116,7 +116,7 @@ def tables_in(folder: Path) -> list[Tuned]:
 
 
 def told(device: int) -> str | None:
-    """Return where a device's table lies, and why it isn't used if it isn't; None if there is no table."""
+    """Return where a device's table is, and why it is not used if so; None if there is no table."""
     if not generators().has_eager:
         return None
     found = schedules_of(device)
@@ -126,9 +126,9 @@ def told(device: int) -> str | None:
 
 
 def write(folder: Path, device: int, schedules: Mapping[str, Schedule]) -> Path:
-    """Write the schedules of a device, for later processes.
+    """Write a device's schedules, for later processes.
 
-    Raises PermissionError if the folder is another user's.
+    Raises PermissionError if another user owns the folder.
     """
     path = _path(folder, device)
     make_private_folders(folder, path.parent)

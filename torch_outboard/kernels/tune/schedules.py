@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The parameters of the templates' schedules: the values that `outboard kernels tune` chooses from.
 
-A value other than a parameter's first is used only if it was measured on the device. For groups of items, no value
-needs more of the group's memory than the first. A choice at one size is therefore valid at all sizes.
+Values other than a parameter's first are used only if they were measured on the device. No value needs more of a
+group's memory than the first one, so a choice at one size is valid at all sizes.
 """
 
 from __future__ import annotations
@@ -11,42 +11,42 @@ from collections.abc import Mapping
 
 __all__ = ["DTYPES", "PARAMETERS", "SCHEDULE", "Schedule", "default_of", "family_of", "is_schedule", "tuned_name"]
 
-# Begins the line of a kernel's text that names its schedule.
+# Begins the line in a kernel's text that names its schedule.
 SCHEDULE = "// schedule "
 
-# Types of elements whose schedules are tuned.
+# Element types whose schedules are tuned.
 DTYPES = ("float32", "bfloat16", "float16")
 
-# A schedule's parameters by their names.
+# Parameter values by name.
 Schedule = Mapping[str, int]
 
 _STRIPS = {
-    "block": (96, 48, 192),  # rows of an item; multiples of a strip's
-    "panels": (4, 2, 8),  # of columns of an item
-    "steps": (256, 128, 512),  # that an item packs at a time
+    "block": (96, 48, 192),  # rows per item; multiples of a strip's
+    "panels": (4, 2, 8),  # panels of columns per item
+    "steps": (256, 128, 512),  # steps that an item packs at a time
 }
 _TILES = {
-    "many": (256, 64, 1024),  # large tiles that are enough
-    "steps": (16, 8),  # that a group brings at a time
+    "many": (256, 64, 1024),  # number of large tiles that suffices
+    "steps": (16, 8),  # steps that a group loads at a time
 }
 _MATRIX = {
-    "many": (128, 64, 512),  # tiles that are enough
-    "steps": (32, 16),  # of two bytes that a group brings at a time
+    "many": (128, 64, 512),  # number of tiles that suffices
+    "steps": (32, 16),  # two-byte steps that a group loads at a time
 }
 _ATTENTION_STRIPS = {
-    "width": (64, 32, 128),  # lanes of an item, or half as many where heads are large
+    "width": (64, 32, 128),  # lanes per item, half as many for large heads
     "block": (96, 48, 192),  # rows at a time; multiples of a strip's
 }
 _ATTENTION_TILES = {
-    "steps": (16, 8),  # that a group brings at a time
+    "steps": (16, 8),  # steps that a group loads at a time
 }
 
 _ATTENTION_MATRIX = {
-    "keys": (64, 32),  # of a tile
+    "keys": (64, 32),  # keys per tile
 }
 
-# Family of operators and way of computing them -> parameters. The first
-# value of each is the untuned one.
+# Operator family and way of computing it -> parameters. The first value of each parameter is the
+# untuned one.
 PARAMETERS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     f"{family}.{way}": parameters
     for families, way, parameters in (
@@ -69,12 +69,12 @@ _FAMILIES = {
 
 
 def family_of(operator: str) -> str:
-    """Return the family of an operator, which is named as in its schema: "aten::mm"."""
+    """Return the family of an operator with a schema name such as "aten::mm"."""
     return _FAMILIES.get(operator.removeprefix("aten::"), "product")
 
 
 def tuned_name(family: str, way: str, dtype: object) -> str:
-    """Return the name of a schedule: "product.tiles float32"."""
+    """Return the name of a schedule, such as "product.tiles float32"."""
     return f"{family}.{way} {str(dtype).removeprefix('torch.')}"
 
 
@@ -84,7 +84,7 @@ def default_of(name: str) -> dict[str, int]:
 
 
 def is_schedule(name: str, given: object) -> bool:
-    """Return True if a parsed schedule has the right parameters, each with a value to choose from."""
+    """Return True if a parsed schedule has the right parameters, each with one of its values."""
     parameters = PARAMETERS.get(name.partition(" ")[0])
     return (
         parameters is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Timing of a device's work: by the driver's events, in rounds in which all compared calls take turns."""
+"""Timing of device work: with the driver's events, in rounds in which all compared calls take turns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["has_timing", "median_ratio", "rounds_of"]
 
 
 def has_timing() -> bool:
-    """Return True if the driver's events have times."""
+    """Return True if the driver's events record times."""
     entries = _C.entries()
     return entries["event_elapsed"] or entries["event_timestamp"]
 
@@ -23,12 +23,11 @@ def has_timing() -> bool:
 def rounds_of(
     calls: Mapping[str, Callable[[], object]], device: torch.device, rounds: int, least_seconds: float = 0.0
 ) -> dict[str, list[float]]:
-    """Return the seconds of one call in each round, by the calls' names.
+    """Return the seconds per call in each round, by call name.
 
     In a round, each call is repeated for at least `least_seconds`. The order of the calls is reversed from round to
-    round. Times come from events if the driver has times. Otherwise they come from the host's clock, from before the
-    first call until the device is done. Run each call once before: otherwise the work of a first call would be
-    measured.
+    round. Times come from the driver's events if they record times. Otherwise the host's clock measures from before the
+    first call until the device is idle. Run each call once beforehand, or its first-call work is measured too.
     """
     measure = _by_events if has_timing() else _by_the_clock
     counts = {name: _count(measure(call, device, 1), least_seconds) for name, call in calls.items()}
@@ -41,7 +40,7 @@ def rounds_of(
 
 
 def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Return the median of the rounds' ratios."""
+    """Return the median over rounds of the ratio `ours` / `theirs`."""
     return statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
 
 

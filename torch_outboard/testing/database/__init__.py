@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Torch's operator database on a device: the calls of its entries, and the comparison of results with the CPU's."""
+"""Torch's operator database on a device: calls of its entries, and comparison of the results with the CPU's."""

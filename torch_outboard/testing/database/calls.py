@@ -19,14 +19,14 @@ CPU = torch.device("cpu")
 
 
 def seed(value: int, device: torch.device) -> None:
-    """Seed the CPU's generator and the device's; torch.manual_seed would record a traceback for each other device."""
+    """Seed the CPU's and the device's generators; torch.manual_seed would record a traceback per other device."""
     torch.default_generator.manual_seed(value)
     if device.type != "cpu":
         torch.get_device_module(device).manual_seed_all(value)
 
 
 def poison(device: torch.device) -> None:
-    """Leave 0xFF in the cached memory that small results will get, so that no stale result can look right."""
+    """Fill cached memory for small results with 0xFF, so that stale results cannot look right."""
     torch.full((1 << 20,), 0xFF, dtype=torch.uint8, device=device)
 
 
@@ -36,15 +36,15 @@ def all_samples_of(info: OpInfo, dtype: torch.dtype, requires_grad: bool) -> Ite
 
 
 class Copier:
-    """Copies the arguments of one sample to a device, so that tensors which share a storage still share one.
+    """Copies a sample's arguments to a device, so that tensors that share a storage still share one.
 
-    `Tensor.to` would allocate a storage of its own size for each view, and operators like `as_strided` reach beyond the
-    view.
+    `Tensor.to` would allocate a new storage with the size of each view, but operators such as `as_strided` reach past
+    the view.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        # The source is stored with its copy: a later storage may reuse the identity of a freed one.
+        # Keep the source with its copy: a later storage could reuse the identity of a freed one.
         self._storages: dict[int, tuple[torch.UntypedStorage, torch.Tensor]] = {}
 
     def __call__(self, value: Any) -> Any:
@@ -90,8 +90,8 @@ class Call:
         self.process = sample.output_process_fn_grad
         leaves = tree_leaves((self.input, self.args, self.kwargs))
         self.inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        # A factory without tensor arguments and without a device argument allocates
-        # on the device of torch.device.
+        # A factory without tensor arguments and without a device argument allocates on the device
+        # that torch.device selects.
         self.is_factory = not self.inputs and "device" not in self.kwargs
 
     def forward(self) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Runs of entries of the operator database by generated kernels, in processes that may die."""
+"""Running entries of the operator database with generated kernels, in processes that may crash."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from torch_outboard.testing.database.entries import entries_of, run_entry
 __all__ = ["Asked", "Found", "asked", "check"]
 
 
-# The text of a refusal because of the builder's own output, such as a program that doesn't compile.
+# Part of a refusal caused by the builder's own output, such as a program that does not compile.
 _UNUSABLE = "its plan can't be used"
 _REFUSAL = r"operator (\S+) has .*?None was generated: (.*?)\. OUTBOARD_FALLBACK"
 
 
 @dataclass(frozen=True)
 class Asked:
-    """An entry, its element type, and whether its gradients are checked."""
+    """An entry, its element type, and whether to check gradients."""
 
     entry: str
     dtype: str
@@ -44,12 +44,12 @@ class Found:
 
     @property
     def is_bad(self) -> bool:
-        """True if kernels are at fault; a refusal is not bad."""
+        """True if kernels are at fault; a refusal does not count."""
         return self.state in ("wrong", "failed", "crash", "hang")
 
     @property
     def gist(self) -> str:
-        """The reason in one line; for a refusal, the operator that has no kernels, and why."""
+        """The reason in one line; for a refusal, the operator without kernels, and why."""
         if found := re.search(_REFUSAL, self.reason, re.DOTALL):
             return f"{found[1]}: {found[2]}".partition("\n")[0][:200]
         if found := re.search(r"operator (\S+) has no kernel", self.reason):
@@ -79,7 +79,7 @@ def check(
 ) -> Iterator[Found]:
     """Yield the result of each check, in no particular order.
 
-    The children have this process's environment and attach the driver.
+    The children inherit this process's environment and attach the driver.
     """
     threads = max(1, (os.cpu_count() or 1) // jobs)
     arguments = (driver, dict(options), samples, threads)
@@ -88,7 +88,7 @@ def check(
 
 
 def _work(pipe: Connection, driver: str, options: dict[str, str], samples: int, threads: int) -> None:
-    """Run a child; if the device stops working after a failure, the next child takes over."""
+    """Run a child. If the device stops working after a failure, the next child takes over."""
     device = attach_alone(driver, options)
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")
@@ -100,7 +100,7 @@ def _work(pipe: Connection, driver: str, options: dict[str, str], samples: int, 
         info = entries[one.dtype][one.entry]
         try:
             state, reason = run_entry(info, dtype, samples, device, has_gradients=one.is_gradient)
-        except Exception as error:  # noqa: BLE001 - the comparison failed: results of another number or kind
+        except Exception as error:  # noqa: BLE001 - the comparison failed: results differ in number or kind
             state, reason = "failed", f"{type(error).__name__}: {error}"
         if state == "refused" and _UNUSABLE in reason:
             state = "failed"

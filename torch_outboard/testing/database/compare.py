@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Comparison of a device's tensors with the CPU's: metadata, strides, shared storages, and values bit for bit."""
+"""Comparing a device's tensors with the CPU's: metadata, strides, shared storages, and values bit for bit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Bounds(Protocol):
 
 
 class TorchsBounds:
-    """The bounds of torch's own tests for an entry's results on another device; for kernels other than the CPU's."""
+    """The bounds that torch's own tests use for an entry on another device; for kernels other than the CPU's."""
 
     def __init__(self, info: OpInfo | None) -> None:
         self._overrides: dict[torch.dtype, tuple[float, float]] = {}
@@ -39,14 +39,14 @@ class TorchsBounds:
 
 def _overrides(decorator: toleranceOverride) -> dict[torch.dtype, Any]:
     def decorated() -> None:
-        """Take the bounds as an attribute."""
+        """Do nothing; the function takes the bounds as an attribute."""
 
     overrides: dict[torch.dtype, Any] = decorator(decorated).tolerance_overrides
     return overrides
 
 
 def metadata_difference(ours: torch.Tensor, theirs: torch.Tensor) -> str | None:
-    """Return how the two tensors differ besides values and strides, or None if they agree."""
+    """Return how two tensors differ besides values and strides, or None if they agree."""
     for name in ("dtype", "shape", "layout", "requires_grad"):
         a, b = getattr(ours, name), getattr(theirs, name)
         if a != b:
@@ -55,9 +55,9 @@ def metadata_difference(ours: torch.Tensor, theirs: torch.Tensor) -> str | None:
 
 
 def stride_difference(ours: torch.Tensor, theirs: torch.Tensor) -> str | None:
-    """Return how strides and offset of two dense tensors of one shape differ, or None if they agree.
+    """Return how strides and offset of two dense tensors of the same shape differ, or None if they agree.
 
-    A tensor without elements reaches no memory, so its strides and offset may differ.
+    A tensor without elements accesses no memory, so its strides and offset may differ.
     """
     if ours.layout != torch.strided or not ours.numel():
         return None
@@ -78,9 +78,9 @@ def difference(ours: torch.Tensor, theirs: torch.Tensor, bounds: Bounds | None) 
 
 
 def sharing(tensors: Iterable[torch.Tensor]) -> list[str]:
-    """Return a line for each tensor that repeats an earlier one, and for each part that shares an earlier storage.
+    """Return a line per tensor that repeats an earlier tensor, and per part that shares an earlier storage.
 
-    Two lists of tensors are aliased alike exactly if the lines agree.
+    Two lists of tensors have the same aliasing exactly if their lines agree.
     """
     objects: dict[int, int] = {}
     storages: dict[int, str] = {}
@@ -101,7 +101,7 @@ def sharing(tensors: Iterable[torch.Tensor]) -> list[str]:
 def value_difference(ours: torch.Tensor, theirs: torch.Tensor, bounds: Bounds | None) -> str | None:
     """Return how far the values of two tensors on the CPU differ, or None if they have the same bits.
 
-    All NaNs count as equal. With bounds, so do values within them.
+    All NaNs are equal. With bounds, values within them are equal too.
     """
     for a, b in zip(parts(ours), parts(theirs), strict=True):
         if a.shape != b.shape:
@@ -113,7 +113,7 @@ def value_difference(ours: torch.Tensor, theirs: torch.Tensor, bounds: Bounds | 
 
 
 def storage_difference(ours: torch.Tensor, theirs: torch.Tensor, bounds: Bounds | None) -> str | None:
-    """Compare the whole storages of two dense tensors, including the elements outside the tensors."""
+    """Compare the whole storages of two dense tensors, including elements outside the tensors."""
     if ours.layout != torch.strided or ours.is_quantized:
         return value_difference(ours.cpu(), theirs, bounds)
     a, b = _whole(ours), _whole(theirs)
@@ -129,7 +129,7 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the dense tensors that a tensor consists of."""
+    """Return the dense tensors of which a tensor consists."""
     tensor = tensor.detach()
     if tensor.layout == torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
@@ -143,8 +143,8 @@ def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _strided_difference(ours: torch.Tensor, theirs: torch.Tensor, bounds: Bounds | None) -> str | None:
-    # A clone has the strides of its shape. `contiguous` would keep the
-    # strides of dimensions of size 1.
+    # A clone has strides that match its shape. `contiguous` would keep the strides of dimensions of
+    # size 1.
     ours, theirs = (t.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format) for t in (ours, theirs))
     if not ours.numel():
         return None

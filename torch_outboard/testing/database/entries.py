@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Results of the provider 'generated' for an entry of torch's operator database, with nothing allowed on the CPU."""
+"""Results of the provider 'generated' for entries of torch's operator database; the CPU may run nothing."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from torch_outboard.testing.database.lists import ON_NO_DEVICE, RANDOM, UNINITIA
 
 __all__ = ["STATES", "entries_of", "run_entry"]
 
-# The worst first: an entry has the worst state of its samples. 'ran' is
-# 'right' without values to compare.
+# Worst first: an entry has the worst state of its samples. 'ran' is 'right', but without values to
+# compare.
 STATES = ("wrong", "failed", "refused", "right", "ran", "skipped")
 
-# The signs of vectors are free: what torch's own tests make of the results is compared.
+# The signs of vectors are arbitrary: compare what torch's own tests derive from the results.
 _UP_TO_SIGNS = frozenset({"linalg.eigh", "linalg.svd", "svd"})
 
-# Squarings double the rounding of a power, which one kernel may be spared by chance.
+# Squaring doubles the rounding error of a power, which one of two kernels may avoid by chance.
 _TIMES_AS_FAR = {"matrix_exp": 8}
 
 
 def entries_of(dtype: torch.dtype, parts: int = 1) -> list[OpInfo]:
-    """Return the entries that take this type on the CPU and that can run on a device alone.
+    """Return the entries that support this type on the CPU and can run without the CPU.
 
-    With `parts`, return one of so many parts of the entries, always the same one.
+    With `parts` above 1, return one of that many parts, always the same.
     """
     return [
         info
@@ -48,9 +48,9 @@ def entries_of(dtype: torch.dtype, parts: int = 1) -> list[OpInfo]:
 def run_entry(
     info: Any, dtype: torch.dtype, samples: int, device: torch.device, *, has_gradients: bool = False
 ) -> tuple[str, str]:
-    """Return the state of an entry's first samples, and the reason. The caller must make copies to the CPU errors.
+    """Return the state of an entry's first samples, and the reason. The caller must turn copies to the CPU into errors.
 
-    With `has_gradients`, also check the gradients of all inputs, from fixed gradients of the results.
+    With `has_gradients`, also check the gradients of all inputs, for fixed gradients of the results.
     """
     given = itertools.islice(all_samples_of(info, dtype, has_gradients), samples)
     states = [_run_sample(info, sample, number, device, has_gradients) for number, sample in enumerate(given)]
@@ -62,7 +62,7 @@ def _run_sample(info: Any, sample: Any, number: int, device: torch.device, has_g
     seed(number, CPU)
     try:
         expected = _results(theirs, has_gradients)
-    except Exception as error:  # noqa: BLE001 - the CPU's own refusal is no finding
+    except Exception as error:  # noqa: BLE001 - an error on the CPU is not a finding
         return "skipped", f"the CPU raises {type(error).__name__}"
     if has_gradients and len(expected) == 0:
         return "skipped", "it has no gradients"
@@ -73,7 +73,7 @@ def _run_sample(info: Any, sample: Any, number: int, device: torch.device, has_g
         torch.accelerator.synchronize(device)
     except NotSupportedError as error:
         return "refused", str(error)
-    except Exception as error:  # noqa: BLE001 - whatever the device raises is the finding
+    except Exception as error:  # noqa: BLE001 - any error on the device is the finding
         return "failed", f"{type(error).__name__}: {error}"
     if info.full_name in _OF_EQUALS_ANY and not has_gradients:
         place = _OF_EQUALS_ANY[info.full_name]
@@ -85,7 +85,7 @@ def _run_sample(info: Any, sample: Any, number: int, device: torch.device, has_g
 
 
 def _results(call: Call, has_gradients: bool) -> list[Any]:
-    """Return the operator's results and its arguments after the call, or the gradients."""
+    """Return the operator's results and the arguments after the call, or the gradients."""
     output = call.forward()
     if call.info.full_name in _UP_TO_SIGNS and not has_gradients:
         output = call.process(output)
@@ -109,13 +109,12 @@ def _has_no_values(info: Any) -> bool:
     return info.full_name in RANDOM or info.full_name in UNINITIALISED
 
 
-# The order of equal elements is not defined. Operator -> the place of
-# the indices among the results.
+# The order of equal elements is undefined. Operator -> position of the indices among the results.
 _OF_EQUALS_ANY = {"argsort": 0, "kthvalue": 1, "mode": 1, "sort": 1, "topk": 1}
 
 
 def _as_pointed(got: torch.Tensor, want: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    """Return the CPU's indices if both point to the same values along some dimension, else the device's."""
+    """Return the CPU's indices if both select the same values along some dimension, else the device's."""
     if got.dtype != torch.int64 or got.shape != want.shape or got.numel() == 0:
         return got
     ours, is_whole = got.cpu(), got.dim() == given.dim()
@@ -132,7 +131,7 @@ def _as_pointed(got: torch.Tensor, want: torch.Tensor, given: torch.Tensor) -> t
 
 
 class _Doubled:
-    """Twice the bounds, because two kernels round a gradient."""
+    """Doubled bounds, because two kernels round a gradient."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -149,11 +148,10 @@ def _bounds(info: Any, has_gradients: bool) -> Bounds | None:
 
 
 def _is_as_near(info: Any, sample: Any, results: list[Any], expected: list[Any], has_gradients: bool) -> bool:
-    """Return True if numbers differ from double precision's by at most twice the largest difference of the CPU's.
+    """Return True if the error against double precision is at most twice the CPU's largest error.
 
-    For few entries it is more than twice.
-    Some gradients are small differences of large numbers. For halves, some of the CPU's kernels round intermediate
-    results that generated kernels do not round.
+    Some entries have another factor than two. Some gradients are small differences of large numbers. For halves, some
+    of the CPU's kernels round intermediate results that generated kernels do not round.
     """
     if not (has_gradients or (expected and _is_rounded(expected[0]))):
         return False
@@ -188,7 +186,7 @@ def _are_near(got: torch.Tensor, want: torch.Tensor, exact: torch.Tensor, times:
 
 
 def _difference(results: list[Any], expected: list[Any], bounds: Bounds | None) -> str | None:
-    """Return how results differ, or None if they agree; without bounds, only their types and shapes count."""
+    """Return how results differ, or None if they agree. Without bounds, only types and shapes are compared."""
     for got, want in zip(results, expected, strict=True):
         if not isinstance(want, torch.Tensor):
             if got != want and got == got:

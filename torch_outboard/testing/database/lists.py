@@ -5,9 +5,9 @@ from __future__ import annotations
 
 __all__ = ["HOST_ARGUMENTS", "ON_NO_DEVICE", "RANDOM", "UNINITIALISED"]
 
-# Entries that draw random numbers. Seeds cannot agree between two kinds of device: where the CPU's
-# result depends on the seed, the device's is checked for shape, type, reproducibility and its mean;
-# where it doesn't, like all others.
+# Entries that draw random numbers. Different kinds of devices draw different numbers from the same
+# seed. If the CPU's result depends on the seed, check the device's result for shape, type,
+# reproducibility and mean; otherwise check it like all others.
 RANDOM: frozenset[str] = frozenset(
     {
         "bernoulli",
@@ -40,8 +40,7 @@ RANDOM: frozenset[str] = frozenset(
     }
 )
 
-# Entries whose result is memory that nobody wrote: shape, strides, type and
-# device are compared, values are not.
+# Entries that return uninitialized memory: compare shape, strides, type and device, but not values.
 UNINITIALISED: frozenset[str] = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 )
@@ -53,6 +52,6 @@ HOST_ARGUMENTS: dict[str, frozenset[int]] = {
     "tensor_split": frozenset({0}),
 }
 
-# These entries multiply compressed sparse matrices, and fail if nothing may run on the CPU.
+# These entries multiply compressed sparse matrices, and fail if the CPU may run nothing.
 
 ON_NO_DEVICE: frozenset[str] = frozenset({"sparse.mm.reduce", "sparse.sampled_addmm"})

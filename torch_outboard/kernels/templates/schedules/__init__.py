@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The schedules of products and attention. This module registers them."""
+"""The schedules of products and attention, which this module registers."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def _has_groups(device: Device) -> bool:
 
 
 def _has_unit(device: Device) -> bool:
-    """Return True for devices with a matrix unit of the type, whose groups have all the items that tilings count on."""
+    """Return True if the device has a matrix unit for the type, and groups as large as tilings need."""
     has_items = device.room.items == Room().items
     return device.dialect.has_groups and has_items and unit_of(device.dialect.units, device.dtype) is not None
 
 
 def _has_vectors(device: Device) -> bool:
-    """Return True for CPUs with vectors, and for other devices if nothing but vectors is known of them."""
+    """Return True for CPUs with vectors, and for other devices of which only vectors are known."""
     return bool(device.dialect.vectors) and (device.is_cpu or not device.dialect.has_groups)
 
 
-# Of the ways that serve a device, the last one is taken.
+# If several ways serve a device, the last one registered is used.
 PRODUCTS.register("tiles", tiles, _has_groups)
 PRODUCTS.register("strips", strips, _has_vectors)
 PRODUCTS.register("matrix", matrix, _has_unit)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The schedule of attention for devices with matrix units.
 
-A group has up to 128 queries of a head, and goes through the keys by tiles. The lanes of a unit have some rows of
-queries, and all keys of a tile: queries, scores and sums stay in their registers. Tiles of keys and of values take
-turns in three slots of the group's memory: one is multiplied while the others are filled. Weights, rounded to the type
-of the values, are the left operand of the second product. If the unit's lanes do not hold them as it takes them, they
-pass through the group's memory.
+A group processes up to 128 queries of a head, and iterates over tiles of keys. The lanes of a unit share some rows of
+queries, and all keys of a tile; queries, scores and sums stay in registers. Tiles of keys and of values take turns in
+three slots of the group's memory: one is multiplied while the others are filled. Weights, rounded to the type of the
+values, are the left operand of the second product. If the lanes do not hold the weights in the layout of a left
+operand, the weights pass through the group's memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["attend", "differentiate"]
 
 _QUERIES, _GROUP = 128, 256
 _SLOTS = 3
-_SLOT_BYTES = 1 << 14  # so that three slots are 48 KiB
+_SLOT_BYTES = 1 << 14  # three slots take 48 KiB
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class _Sizes:
     Attributes
     ----------
     down : int
-        The unit's matrices one below the other in the rows of a unit's lanes: two, if the registers suffice, because a
+        Number of the unit's matrices stacked in the rows of a unit's lanes: two if the registers suffice, because a
         tile of keys then serves twice as many queries.
     parts : int
-        How many units' lanes a group has.
+        Number of units whose lanes form a group.
     keys : int
-        The keys of a tile.
+        Keys per tile.
     head, value_head : int
-        The columns of queries and keys, and of values, with the zeros behind them.
+        Columns of queries and keys, and of values, including the zeros after them.
     """
 
     unit: MatrixUnit
@@ -74,7 +74,7 @@ class _Sizes:
         widest = max(head, value_head)
         down = 2 if widest <= 128 else 1
         if 64 < widest <= 128:
-            most = min(most, 32)  # the registers that two matrices leave are enough for as many scores
+            most = min(most, 32)  # registers left by two matrices hold that many scores
         parts = min(_QUERIES // (unit.m * down), _GROUP // unit.lanes)
         keys = next(
             (
@@ -100,7 +100,7 @@ class _Sizes:
 
     @property
     def queries(self) -> int:
-        """The queries of a group."""
+        """The number of queries in a group."""
         return self.rows * self.parts
 
     def tiling(self) -> Tiling:
@@ -108,7 +108,7 @@ class _Sizes:
 
     @property
     def slot(self) -> int:
-        """The elements of a slot."""
+        """The number of elements in a slot."""
         arrays = (
             Array("", "", self.keys, size, 16 // self.unit.dtype.itemsize) for size in (self.head, self.value_head)
         )
@@ -116,7 +116,7 @@ class _Sizes:
 
     @property
     def piece(self) -> int:
-        """The columns of queries that the slots take at a time."""
+        """The number of query columns that the slots hold at a time."""
         chunk = 16 // self.unit.dtype.itemsize
         step = math.lcm(self.unit.k, chunk)
         pieces = (size for size in range(self.head, 0, -step) if self.head % size == 0)
@@ -130,7 +130,7 @@ def _padded(size: int, unit: int) -> int:
 def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) -> None:
     """Write the launch of attention."""
     unit = unit_of(call.dialect.units, call.dtype)
-    assert unit is not None  # else the way does not serve the call
+    assert unit is not None  # else the way would not serve the call
     sizes = _Sizes.of(unit, given.head, given.value_head, call.schedule("matrix")["keys"])
     tiling = sizes.tiling()
     kernel = Kernel("ob_attention_of_units", unit.header, group=tiling.group)
@@ -176,7 +176,7 @@ def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) 
 
 
 def _memory(unit: MatrixUnit, tiling: Tiling, kind: str, sizes: _Sizes) -> list[LocalArray]:
-    """Return the memory of a group that units without exchanges, or with other places for weights, need."""
+    """Return the group memory for units without exchanges, or with another layout of weights."""
     arrays = []
     if not unit.exchange:
         count = tiling.group * sizes.down * unit.result.rows_of_lane(unit.lanes)
@@ -188,7 +188,7 @@ def _memory(unit: MatrixUnit, tiling: Tiling, kind: str, sizes: _Sizes) -> list[
 
 
 def _brought(query: Side, key: Side, value: Side) -> dict[str, str]:
-    """Return the words by which the group's memory gets its tiles."""
+    """Return the placeholder texts that load tiles into the group's memory."""
     unit = query.tiling.unit
     copies, held = unit.copies, query.tiling.rows // unit.m * unit.left.count
     (query_place, query_lane), *others = (
@@ -220,7 +220,7 @@ def _brought(query: Side, key: Side, value: Side) -> dict[str, str]:
 
 
 def _sums(call: TemplateCall, unit: MatrixUnit, sizes: _Sizes, given: Attention) -> dict[str, str]:
-    """Return the words of the products and of the weights between them."""
+    """Return the placeholder texts of the products and of the weights between them."""
     across, wide = sizes.keys // unit.n, sizes.value_head // unit.n
     words = scores(given, unit, "*score")
     weights = Array("", "weights", sizes.queries, sizes.keys, 16 // unit.dtype.itemsize)
@@ -246,7 +246,7 @@ def _sums(call: TemplateCall, unit: MatrixUnit, sizes: _Sizes, given: Attention)
 
 
 def _ends(unit: MatrixUnit, result: Rows, across: int) -> dict[str, str]:
-    """Return the words by which results are stored."""
+    """Return the placeholder texts that store results."""
     end = result.end("value * inverse[i * $LINES + index / $EACH]", "query")
     return stores(end, unit, ("query", "column"), across) | {
         "ROW": "query",
@@ -257,7 +257,7 @@ def _ends(unit: MatrixUnit, result: Rows, across: int) -> dict[str, str]:
 
 
 def _begins(given: Attention, result: Rows) -> str:
-    """Return the statements for where heads begin."""
+    """Return the statements that compute where heads begin."""
     heads = {given.query: "head", result: "head", given.key: "key_head", given.value: "key_head"}
     return " ".join(f"const ob_i64 {one.name}_from = {one.begin(head)};" for one, head in heads.items())
 

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The gradients of attention for devices with matrix units, in a launch for queries and one for keys and values.
+"""Attention's gradients for devices with matrix units: one launch for queries, and one for keys and values.
 
-Both are one kernel with its sides exchanged. A group keeps the rows of its side in its memory, and goes through the
-rows of the other side by tiles:
+Both use the same kernel with the sides exchanged. A group keeps the rows of its side in its memory, and iterates over
+tiles of the other side's rows:
 
     side      rows kept        tiles            scores                slopes from        sums
     queries   query, grad      key, value       query · key           grad · value       slopes · key
     keys      key, value       query, grad      key · query           value · grad       slopes · query, weights · grad
 
-The unit multiplies scores and slopes, whose lanes then hold the weights and the slopes of some rows. Both are rounded
-to the type of the elements, and are the left operands of the sums. The lanes of several units share the columns of the
-sums of large heads, and compute the weights each. Nothing is added by atomics: results are always the same.
+The unit computes the products for scores and slopes; its lanes then hold the weights and slopes of some rows. Both are
+rounded to the element type, and are the left operands of the sums. For large heads, the lanes of several units share
+the columns of the sums, and each unit computes the weights. There are no atomic additions, so results are
+deterministic.
 
-Two numbers belong to a query, its logarithm of sums and its delta. A lane keeps those of its rows in registers, or the
-group brings those of a tile to its memory.
+Each query has two numbers, its logsumexp and its delta. A lane keeps its rows' numbers in registers, or the group loads
+a tile's numbers into its memory.
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ from torch_outboard.kernels.templates.schedules.matrix_sides import DECLARED, Si
 __all__ = ["SideKernel", "Sizes", "differentiate_sides"]
 
 _ROWS = 64
-# The sums of a lane's rows that its registers have room for: columns of both sums.
+# Columns (of both sums) for which a lane's registers have room.
 _COLUMNS = 256
-# The registers of a lane for sums, scores and slopes.
+# Registers of a lane for sums, scores and slopes.
 _REGISTERS = 192
-# Groups of which a large device has few.
+# Fewer groups than this leave a large device partly idle.
 _FEW = 512
 # Slots, rows and columns of tiles.
 _TILES = ((2, 64, 64), (2, 64, 32), (1, 64, 32), (1, 32, 32), (1, 32, 16), (1, 16, 16))
-# The same behind the unit's matrices one below the other. Its lanes then load half as much for
-# each multiplication. So many such tiles are enough.
+# The same with the unit's matrices stacked: lanes then load half as much for each multiplication.
+# Used if there are at least this many such tiles.
 _LARGE_ROWS, _MANY = 128, 256
 _LARGE_TILES = ((2, 2, _LARGE_ROWS, 64), (2, 2, _LARGE_ROWS, 32))
 
@@ -70,15 +71,15 @@ class Sizes:
     Attributes
     ----------
     down : int
-        The unit's matrices one below the other in the rows of a unit's lanes.
+        Number of the unit's matrices stacked in the rows of a unit's lanes.
     rows, columns : int
-        The rows that a group keeps, and those of a tile.
+        Rows that a group keeps, and rows of a tile.
     shares : int
-        How many units' lanes share the columns of sums.
+        Number of units whose lanes share the columns of sums.
     head, value_head : int
-        The columns of queries and keys, and of values, with the zeros behind them.
+        Columns of queries and keys, and of values, including the zeros after them.
     slots : int
-        Two if a tile is brought while another one is multiplied.
+        Two if one tile is loaded while another is multiplied.
     """
 
     unit: MatrixUnit
@@ -94,13 +95,13 @@ class Sizes:
     def of(unit: MatrixUnit, given: Attention, memory: int, *, of_keys: bool) -> Sizes:
         """Return the sizes for a head. Raises Refusal if the unit does not divide tiles.
 
-        `memory` is the dynamic memory that two groups on a multiprocessor can have each. Where shares take so many
-        items that registers suffice for one group, it has the memory of both.
+        `memory` is the dynamic memory per group if two groups share a multiprocessor. If the shares need so many items
+        that registers suffice for only one group, that group gets the memory of both.
         """
         shares = 1 if given.head + given.value_head <= _COLUMNS else 2
         heads, size = (given.key_heads, given.keys) if of_keys else (given.heads, given.queries)
         tiles = [(1, slots, rows, columns) for slots, rows, columns in _TILES]
-        # Elements of a mask, and words of dropout, take registers too.
+        # Elements of a mask, and random words of dropout, also take registers.
         may_be_large = unit.copies is not None and given.mask is None and given.dropout is None
         if may_be_large and holds(sympy.Ge(given.batch * heads * FloorDiv(size, _LARGE_ROWS), _MANY)):
             tiles = [*_LARGE_TILES, *tiles]
@@ -108,7 +109,7 @@ class Sizes:
 
     @staticmethod
     def of_mask(unit: MatrixUnit, given: Attention) -> Sizes:
-        """Return the sizes for the gradient of a mask, which has no sums to share and no second slot."""
+        """Return the sizes for a mask's gradient, which shares no sums and has no second slot."""
         tiles = [(1, 1, 64, 64), *[(1, *one) for one in _TILES if one[0] == 1]]
         return Sizes._first(unit, given, tiles, 1, 0, of_keys=False)
 
@@ -116,7 +117,7 @@ class Sizes:
     def _first(
         unit: MatrixUnit, given: Attention, tiles: Sequence[tuple[int, ...]], shares: int, memory: int, of_keys: bool
     ) -> Sizes:
-        """Return the first tiles that the unit divides and that fit the group's memory and a lane's registers."""
+        """Return the first tiles that the unit divides and that fit in the group's memory and a lane's registers."""
         chunk = 16 // unit.dtype.itemsize
         across = unit.n * max([one.fragments for one in unit.load_right if one], default=1)
         head, value_head = (
@@ -142,7 +143,7 @@ class Sizes:
 
     @property
     def bytes(self) -> int:
-        """The bytes of the group's memory for rows and tiles."""
+        """The bytes of group memory for rows and tiles."""
         chunk = 16 // self.unit.dtype.itemsize
         counts = (self.rows, *[self.columns] * self.slots)
         arrays = (Array("", "", one, wide, chunk) for one in counts for wide in (self.head, self.value_head))
@@ -150,7 +151,7 @@ class Sizes:
 
     @property
     def numbers(self) -> int:
-        """The numbers of queries in the group's memory: two of each in a tile."""
+        """How many numbers of queries the group's memory holds: two per query of a tile."""
         return 2 * self.columns * self.slots
 
     def tiling(self) -> Tiling:
@@ -162,7 +163,7 @@ class Sizes:
 def differentiate_sides(call: TemplateCall, given: Attention, gradients: Gradients) -> None:
     """Write the launches of the gradients of queries, and of keys and values."""
     unit = unit_of(call.dialect.units, call.dtype)
-    assert unit is not None  # else the way does not serve the call
+    assert unit is not None  # else the way would not serve the call
     call.schedule("matrix")
     if gradients.of_query is not None:
         sizes = Sizes.of(unit, given, call.dynamic_memory, of_keys=False)
@@ -173,7 +174,7 @@ def differentiate_sides(call: TemplateCall, given: Attention, gradients: Gradien
 
 
 def _differentiate_keys(call: TemplateCall, given: Attention, gradients: Gradients, sizes: Sizes) -> None:
-    """Write the launch of keys and values, or two if few heads of keys serve many of queries, which groups share."""
+    """Write the launch for keys and values, or two launches if groups share the queries of a few key heads."""
     groups = given.batch * given.key_heads * ceil_div(given.keys, sizes.rows)
     if not (holds(sympy.Gt(given.heads, given.key_heads)) and holds(sympy.Le(groups, _FEW))):
         call.launch(SideKernel(call, given, gradients, sizes, of_keys=True).kernel())
@@ -197,7 +198,7 @@ def _differentiate_keys(call: TemplateCall, given: Attention, gradients: Gradien
 
 @dataclass(frozen=True)
 class SideKernel:
-    """The gradients of one side. Without `splits`, a group has all heads that a head of keys serves."""
+    """The gradients of one side. Without `splits`, a group processes all query heads that share a key head."""
 
     call: TemplateCall
     given: Attention
@@ -238,7 +239,7 @@ class SideKernel:
         return kernel
 
     def words(self) -> dict[str, str]:
-        """Return the words of weights and slopes."""
+        """Return the placeholder texts of weights and slopes."""
         gradients, sizes, unit = self.gradients, self.sizes, self.sizes.unit
         lines, across = unit.result.rows_of_lane(unit.lanes), sizes.columns // unit.n
         group = sizes.tiling().group
@@ -277,11 +278,11 @@ class SideKernel:
         )
 
     def queries(self) -> list[Side]:
-        """Return the ways of queries and of the result's gradients."""
+        """Return the sides for queries and for the result's gradients."""
         return [self._side(one, "$QUERIES", True) for one in (self.given.query, self.gradients.grad)]
 
     def keys(self) -> list[Side]:
-        """Return the ways of keys and values."""
+        """Return the sides for keys and values."""
         return [self._side(one, "$KEYS", False) for one in (self.given.key, self.given.value)]
 
     def _side(self, rows: Rows, size: str, of_queries: bool) -> Side:
@@ -304,7 +305,7 @@ class SideKernel:
         return side if is_kept else side.counting(*rows.tensor.size)
 
     def _results(self) -> list[tuple[Rows, str, str, str]]:
-        """Return the targets, each with its sums, the factor of its sums and its number of columns."""
+        """Return the targets, each with its sums, their factor, and its number of columns."""
         gradients, scale = self.gradients, self.given.scale
         of_kept = "" if self.given.dropout is None else "$KEPT_SCALE"
         if not self.of_keys:
@@ -313,7 +314,7 @@ class SideKernel:
         return keys + ([(gradients.of_value, "second_sums", of_kept, "$VALUE_HEAD")] if gradients.of_value else [])
 
     def brought(self, kept: list[Side], tiles: list[Side]) -> dict[str, str]:
-        """Return the words by which the group's memory gets its rows."""
+        """Return the placeholder texts that load rows into the group's memory."""
         copies = self.sizes.unit.copies
         places = [one.place_of_lane("part_row") for one in kept] + [one.place_of_lane("0") for one in tiles]
         (_, left), (_, other_left), (_, right), (_, other_right) = places
@@ -335,7 +336,7 @@ class SideKernel:
         }
 
     def _sums(self, tiles: list[Side], arrays: list[Array]) -> dict[str, str]:
-        """Return the words of the sums."""
+        """Return the placeholder texts of the sums."""
         sizes, unit, dtype = self.sizes, self.sizes.unit, self.given.query.tensor.dtype
         across = sizes.columns // unit.n
         held = in_registers(unit)
@@ -385,7 +386,7 @@ class SideKernel:
         }
 
     def _begins(self) -> str:
-        """Return the statements for where the heads of one turn begin."""
+        """Return the statements that compute where one turn's heads begin."""
         given, gradients = self.given, self.gradients
         heads = {given.query: "head", gradients.grad: "head", given.key: "key_head", given.value: "key_head"}
         heads |= {gradients.logsumexp: "head", gradients.delta: "head"}
@@ -415,7 +416,7 @@ _OF_KEPT = """\
     }
 """
 
-# Those of the next tile are read before this one is multiplied, and stored behind it.
+# The next tile's numbers are read before this tile is multiplied, and stored afterwards.
 _NUMBERS = (
     """\
     float brought[2 * $BROUGHT];

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The gradient of attention's mask for devices with matrix units.
 
-A group has a tile of the mask, and goes through the batches and heads that add this tile to their scores. It computes
-their slopes as for the gradients of queries, and sums them in registers. If few tiles are shared by many, groups share
-these, and a second launch adds their sums. Results are always the same.
+A group processes one tile of the mask, and iterates over the batches and heads that add this tile to their scores. It
+computes their slopes as for the queries' gradients, and sums them in registers. If many batches and heads share few
+tiles, several groups share a tile, and a second launch adds their sums. Results are deterministic.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from torch_outboard.kernels.templates.schedules.matrix_sides import lay_out
 
 __all__ = ["differentiate"]
 
-# Groups that keep a large device busy, and the batches and heads that are worth a group.
+# Groups that keep a large device busy, and the smallest number of batches and heads that justifies
+# a group.
 _MANY, _LEAST = 512, 8
 
 
@@ -42,7 +43,7 @@ def differentiate(call: TemplateCall, given: Attention, gradients: Gradients) ->
 
 def _launch(call: TemplateCall, given: Attention, gradients: Gradients, result: Rows) -> None:
     unit = unit_of(call.dialect.units, call.dtype)
-    assert unit is not None  # else the way does not serve the call
+    assert unit is not None  # else the way would not serve the call
     sizes = Sizes.of_mask(unit, given)
     batches, heads = result.sizes
     tiles = batches * heads * ceil_div(given.queries, sizes.rows) * ceil_div(given.keys, sizes.columns)
@@ -61,7 +62,7 @@ def _launch(call: TemplateCall, given: Attention, gradients: Gradients, result: 
 def _kernel(
     call: TemplateCall, given: Attention, gradients: Gradients, sizes: Sizes, mask: Rows, result: Rows, splits: Any
 ) -> Kernel:
-    """Return the launch that stores the sums of each group."""
+    """Return the launch that stores each group's sums."""
     unit = sizes.unit
     sides, tiling = SideKernel(call, given, gradients, sizes, of_keys=False), sizes.tiling()
     kernel = Kernel("ob_attention_of_mask_of_units", unit.header, group=tiling.group)

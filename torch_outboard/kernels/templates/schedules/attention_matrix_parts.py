@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Gradients that several groups compute: each stores its sums, and a second launch adds them, in the same order."""
+"""Gradients computed by several groups: each stores its sums, and a second launch adds them in a fixed order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["parts_of", "sum_of_parts"]
 
 
 def parts_of(call: TemplateCall, result: Rows, size: tuple[Any, Any], splits: Any) -> Rows:
-    """Return the memory for sums of a result with so many rows and columns: batch `split * batches + batch`."""
+    """Return the memory for the sums of a result of this size: the batch index is `split * batches + batch`."""
     (batches, heads), (rows, columns) = result.sizes, size
     strides = [heads * rows * columns, rows * columns, columns, sympy.Integer(1)]
     part = call.allocate(Layout(torch.float32, [splits * batches, heads, rows, columns], strides))

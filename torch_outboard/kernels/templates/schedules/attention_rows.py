@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What attention with matrix units does with rows: heads as operands, numbers of rows, weights as a left operand."""
+"""Rows in attention with matrix units: heads as operands, numbers per row, and weights as a left operand."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = [
     "scores",
 ]
 
-# By which a power of e becomes one of 2.
+# Turns exp into exp2: exp(x) = exp2(x * this).
 TO_POWER = f"(float){1 / math.log(2)!r}"
 
 
 def by_rows(rows: Rows) -> Operand:
-    """Return a head's rows as lines, whose steps are the columns."""
+    """Return a head's rows as an operand's lines, with columns as steps."""
     name = rows.name
     return Operand(
         declare=rows.declare,
@@ -49,7 +49,7 @@ def by_rows(rows: Rows) -> Operand:
 
 
 def by_columns(rows: Rows) -> Operand:
-    """Return a head's columns as lines, whose steps are the rows."""
+    """Return a head's columns as an operand's lines, with rows as steps."""
     name = rows.name
     place = f"{name}_line + step * {rows.stride('row')}"
     return Operand(
@@ -67,9 +67,9 @@ def by_columns(rows: Rows) -> Operand:
 
 
 def combined(unit: MatrixUnit, numbers: str, count: str, how: str) -> str:
-    """Return the statements that combine the numbers of all lanes that share rows, as each of them then has it.
+    """Return the statements that combine the numbers of all lanes that share rows; each lane then has the result.
 
-    `how` is an expression of `own` and `other`.
+    `how` is an expression in `own` and `other`.
     """
     lanes = unit.result.lanes_of_row(unit.lanes)
     bits = [bit for bit in (1 << at for at in range(16)) if bit < lanes]
@@ -96,10 +96,11 @@ def combined(unit: MatrixUnit, numbers: str, count: str, how: str) -> str:
 
 
 def scores(given: Attention, unit: MatrixUnit, score: str) -> dict[str, str]:
-    """Return the words of scores and their weights: `score` is the text of a product of a query and a key.
+    """Return the placeholder texts of scores and weights: `score` is the text of a product of a query and a key.
 
-    `WEIGHT` is the power of a score less `base`. If the scale is positive and finite and there is no mask, it scales
-    the score too, because the greatest score is then also the one of the greatest weight. Else `SCORE` does.
+    `WEIGHT` is 2 to the power of the score minus `base`. If the scale is positive and finite and there is no mask,
+    `WEIGHT` also applies the scale, because the greatest unscaled score then has the greatest weight. Otherwise `SCORE`
+    applies it.
     """
     has_mask, factor = given.mask is not None, f"({given.scale} * {TO_POWER})"
     is_late = not has_mask and re.fullmatch(r"\(float\)(?!-)[0-9.e-]*[1-9][0-9.e-]*", given.scale) is not None
@@ -115,9 +116,9 @@ def scores(given: Attention, unit: MatrixUnit, score: str) -> dict[str, str]:
 
 
 def dropped(given: Attention, query_and_key: str, then: str) -> str:
-    """Return the loops over a lane's weights that do something for each, which read `place` and `is_kept`.
+    """Return loops over a lane's weights that run the statement `then` for each; it may read `place` and `is_kept`.
 
-    Weights that share Philox's words follow one another where the lane has several of them.
+    If a lane has several weights that share a Philox draw, they are adjacent.
     """
     if given.dropout is None:
         return ""
@@ -151,7 +152,7 @@ def dropped(given: Attention, query_and_key: str, then: str) -> str:
 
 
 def dropped_slopes(given: Attention, count: int) -> dict[str, str]:
-    """Return the words by which gradients drop a lane's `count` slopes, and then the weights behind them."""
+    """Return the placeholder texts with which gradients drop a lane's `count` slopes, and then the weights."""
     if given.dropout is None:
         return {"DROP_SLOPES": "", "KEPT_WEIGHT": "weight"}
     zeros = ", ".join(["0"] * ((count + 31) // 32))
@@ -166,19 +167,19 @@ def dropped_slopes(given: Attention, count: int) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Kept:
-    """How the elements of a left fragment are held by the same lane as results.
+    """A left fragment whose elements are all results held by the same lane.
 
     Attributes
     ----------
     places : tuple of tuple of int
-        For each element, the number of the result's fragment among those of the steps, and the element there.
+        For each element, the number of the result fragment along the steps, and the element's number in that fragment.
     """
 
     unit: MatrixUnit
     places: tuple[tuple[int, int], ...]
 
     def text(self, results: str, into: str, across: int, dtype: torch.dtype, first: str = "at") -> str:
-        """Return the loop that makes left fragments of the results from the column `first` on."""
+        """Return the loop that builds left fragments from the results, starting at column `first`."""
         left = self.unit.left
         stores = []
         for register in range(left.count):
@@ -192,12 +193,12 @@ class Kept:
         return f"      $UNROLL\n      for (int i = 0; i < $DOWN; ++i) {{\n{''.join(stores)}      }}\n"
 
     def _value(self, number: int, results: str, across: int, first: str) -> str:
-        """Return the result that becomes an element."""
+        """Return the result that becomes element `number`."""
         block, element = self.places[number]
         return f"{results}[(i * {across} + ({first}) / {self.unit.n} + {block}) * {self.unit.result.count} + {element}]"
 
     def _bits(self, value: str, one: int, dtype: torch.dtype) -> str:
-        """Return the bits of a rounded result in a register, whose element number `one` it is."""
+        """Return the bits of a rounded result as element `one` of a register."""
         left = self.unit.left
         rounded = stored("const ob_u16 part", value, dtype) if dtype.itemsize == 2 else ""
         text = rounded.partition("=")[2].strip(" ;") if rounded else value
@@ -206,7 +207,7 @@ class Kept:
 
 
 def in_registers(unit: MatrixUnit) -> Kept | None:
-    """Return how lanes hold left fragments as results; None if they do not."""
+    """Return how a lane's results form left fragments, or None if they do not."""
     if unit.m * unit.k * unit.n == 0 or unit.k % unit.n:
         return None
     places = []
@@ -227,7 +228,7 @@ def _place(unit: MatrixUnit, lane: int, element: int) -> tuple[int, int] | None:
 
 
 def put(unit: MatrixUnit, array: Array, dtype: torch.dtype, results: str, across: int) -> str:
-    """Return the loops that store results in the group's memory, rounded to a type."""
+    """Return the loops that store results in the group's memory, rounded to `dtype`."""
     store = stored(f"{array.name}[{array.at('row', 'column')}]", "value", dtype)
     return f"""\
     $UNROLL

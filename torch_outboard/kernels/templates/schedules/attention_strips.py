@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The schedule of attention for CPUs: strips of six rows by panels of two vectors, as for products.
 
-Lanes of vectors are queries, and keys where their gradients are computed. So maxima and sums are computed lane by lane.
+Vector lanes are queries (or keys, for the gradients of keys and values), so maxima and sums are computed per lane.
 Earlier launches pack the other operand of products in the order in which it is read, whatever its strides and type. An
-item has some panels in its own memory, with their sums, and goes through blocks of rows.
+item keeps some panels and their sums in its own memory, and iterates over blocks of rows.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _of_keys(call: TemplateCall, given: Attention, gradients: Gradients) -> None
     _free(call, packed)
 
 
-# Parts that the kernels share.
+# Parts that several kernels share.
 
 
 def _packs(
@@ -183,7 +183,7 @@ def _rounded(size: int) -> int:
 
 
 def _panel(part: str, rows: Rows, begin: str, head: int, lines: str, is_scaled: bool = True) -> str:
-    """Return the loops that load an item's lanes; lanes after the last line repeat the last line."""
+    """Return the loops that load an item's lanes; lanes past the last line repeat it."""
     first = "first_query" if lines == "QUERIES" else "first_key"
     value = rows.load(begin, "line", "at") + (" * $SCALE" if is_scaled else "")
     return f"""\
@@ -194,7 +194,7 @@ def _panel(part: str, rows: Rows, begin: str, head: int, lines: str, is_scaled: 
 
 
 def _tiles(packed: str, outer: str, head: int, first: str, part: str, into: str = "scores") -> str:
-    """Return the products of a block's rows with a panel."""
+    """Return the loops that multiply a block's rows with a panel."""
     lines = "$KEYS" if first == "first_key" else "$QUERIES"
     return f"""\
       for (int i = 0; i < (steps + $STRIP - 1) / $STRIP * $STRIP * $PANEL; ++i) {into}[i] = 0;
@@ -203,7 +203,7 @@ def _tiles(packed: str, outer: str, head: int, first: str, part: str, into: str 
 
 
 def _sum(packed: str, outer: str, head: int, steps: str, first: str, part: str, into: str) -> str:
-    """Return the loop that adds the products of columns with a block's rows of a panel."""
+    """Return the loop that adds the products of columns with the rows of a block."""
     strips = _rounded(head) // STRIP
     return f"""\
       ob_strips({packed} + ({outer} * {strips} * ${steps} + {first}) * $STRIP, ${steps} * $STRIP, {part},
@@ -215,13 +215,13 @@ def _summed(sums: str, head: int) -> str:
 
 
 def _mask(given: Attention, row: str, rows: str, lane: str, lanes: str, *, is_lane_query: bool) -> str:
-    """Return the loops that add the mask to a panel's scores, and exclude keys after a query."""
+    """Return the loops that add the mask to a panel's scores, and exclude keys after the query if causal."""
     text = ""
     if given.mask is not None:
         line = f"({lane} + panel * $PANEL + lane < ${lanes} ? {lane} + panel * $PANEL + lane : ${lanes} - 1)"
         places = (line, f"{row} + row") if is_lane_query else (f"{row} + row", line)
         loops = ["for (int lane = 0; lane < $PANEL; ++lane)", "for (int row = 0; row < steps; ++row)"]
-        # The mask's elements of a query are adjacent in memory.
+        # A query's mask elements are adjacent in memory.
         first, second = loops if is_lane_query else reversed(loops)
         text += f"""\
       {first}

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The schedule of attention for GPUs: tiles in the memory of a group of items, as for products.
+"""The schedule of attention for GPUs: tiles in a group's memory, as for products.
 
-A group of 256 items has 64 queries of a head, or 64 keys where their gradients are computed. It goes through the other
-side 64 at a time. An item has 4 by 4 scores of such a tile. Of the sums, it has the same four rows, and four of each 64
-columns. Both operands of a product are loaded to local memory sixteen steps at a time; weights go through it too. Where
-a group has fewer items or less memory, a tile has fewer queries and keys, and fewer steps are loaded.
+A group of 256 items processes 64 queries of a head, or 64 keys for the gradients of keys and values. It iterates over
+the other side, 64 rows at a time. An item computes 4 by 4 scores of each tile. Of the sums, it holds the same four
+rows, and four of each 64 columns. Both operands of a product are loaded into local memory sixteen steps at a time, and
+weights pass through it too. If a group has fewer items or less memory, a tile has fewer queries and keys, and fewer
+steps are loaded.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from torch_outboard.kernels.templates.product import ceil_div, filled
 
 __all__ = ["attend", "differentiate"]
 
-# Items along a side of a tile, the best first, and the steps that are tried for each.
+# Items along a side of a tile, best first, and the numbers of steps to try for each.
 _SIDES, _STEPS = (16, 8, 4), (16, 8, 4)
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """A tile of four rows and four columns of each item, for items of which `side` are beside one another."""
+    """A tile of `side` by `side` items with four rows and four columns each."""
 
     side: int
     steps: int
 
     @staticmethod
     def of(call: TemplateCall, head: int, *, has_items: bool = False) -> _Tile:
-        """Return the best tile that the device has room for, with a head's sums; else one that `launch` refuses."""
+        """Return the best tile that fits the device, including a head's sums, or else one that `launch` refuses."""
         most = call.schedule("tiles")["steps"]
         tiles = [_Tile(side, steps) for side in _SIDES for steps in _STEPS if steps <= most]
 
@@ -55,11 +56,11 @@ class _Tile:
         return self.rows + 4
 
     def wide(self, head: int) -> int:
-        """Return the number of columns of sums that a group has room for."""
+        """Return the number of columns of sums for which a group reserves room."""
         return (head + self.rows - 1) // self.rows * self.rows
 
     def arrays(self, head: int) -> list[LocalArray]:
-        """Return the group's memory, for sums of a head."""
+        """Return the group's memory, including the sums of a head."""
         sizes = {
             **dict.fromkeys(("left_tile", "right_tile"), f"{self.steps} * {self.pitch}"),
             "weights": f"{self.rows} * {self.pitch}",
@@ -69,7 +70,7 @@ class _Tile:
 
     @property
     def of_items(self) -> LocalArray:
-        """The memory in which the items of a row share its numbers."""
+        """The memory through which the items of a row exchange numbers."""
         return LocalArray("float", "of_items", f"{self.rows} * {self.side + 1}")
 
 
@@ -169,13 +170,13 @@ def _of_keys(call: TemplateCall, given: Attention, gradients: Gradients) -> Kern
     return kernel
 
 
-# Parts that the kernels share.
+# Parts that several kernels share.
 
 
 def _words(
     call: TemplateCall, given: Attention, kernel: Kernel, tile: _Tile, head: int, *tensors: Rows
 ) -> dict[str, str]:
-    """Declare the tensors and the group's memory, with room for a head's sums, and return their words."""
+    """Declare the tensors and the group's memory, with room for a head's sums, and return the placeholder texts."""
     dialect = call.dialect
     kernel.arrays = tile.arrays(head)
     return given.declare(kernel, *tensors) | {
@@ -197,7 +198,7 @@ def _words(
 
 
 def _begins(**tensors: tuple[Rows, ...]) -> str:
-    """Return the statements for where heads begin, by the names of the heads' numbers."""
+    """Return the statements that compute where heads begin, by the name of the head's number."""
     return " ".join(
         f"const ob_i64 {one.name}_from = {one.begin(head)};" for head, rows in tensors.items() for one in rows
     )
@@ -212,7 +213,7 @@ def _cleared(sums: str, tile: _Tile, head: int) -> str:
 
 
 def _product(into: str, left: tuple[Rows, str], right: tuple[Rows, str], head: int) -> str:
-    """Return the loops for the products of the tile's rows: of each left row with each right row."""
+    """Return the loops that multiply each left row of the tile with each right row."""
     return f"""\
     float {into}[16];
     $UNROLL
@@ -232,7 +233,7 @@ def _product(into: str, left: tuple[Rows, str], right: tuple[Rows, str], head: i
 
 
 def _bring(tile: str, rows: Rows, of: str, head: int) -> str:
-    """Return the loop that loads some columns of a tile's rows to local memory, column by column; 0 outside."""
+    """Return the loop that loads some columns of a tile's rows into local memory, column by column; 0 outside."""
     limit = "$QUERIES" if of == "query" else "$KEYS"
     return f"""\
       $UNROLL
@@ -245,7 +246,7 @@ def _bring(tile: str, rows: Rows, of: str, head: int) -> str:
 
 
 def _sum(dialect: Dialect, sums: str, right: tuple[Rows, str], tile: _Tile, head: int) -> str:
-    """Return the loops that add the products of the tile's weights with rows below one another."""
+    """Return the loops that add the products of the tile's weights with consecutive rows."""
     rows, of = right
     wide, limit = tile.wide(head), "$QUERIES" if of == "query" else "$KEYS"
     wide_four = dialect.load_four("float", "wide_tile", f"at * {wide} + part * $TILE + across")
@@ -273,7 +274,7 @@ def _sum(dialect: Dialect, sums: str, right: tuple[Rows, str], tile: _Tile, head
 
 
 def _outer(into: str, pitch: str, first: str) -> str:
-    """Return the statements that add the products of four elements with four."""
+    """Return the statements that add the 4 by 4 products of two sets of four elements."""
     return "\n".join(
         f"          {into}[{i} * {pitch} + {first} + {j}] ="
         f" OB_LIB(fma)(l.{one}, r.{other}, {into}[{i} * {pitch} + {first} + {j}]);"
@@ -283,7 +284,7 @@ def _outer(into: str, pitch: str, first: str) -> str:
 
 
 def _score(given: Attention, query: str, key: str) -> str:
-    """Return the statements for a score of the tile; outside the tensor or the causal part, the score is $NONE."""
+    """Return the statements that compute a score of the tile: $NONE outside the tensor or the causal part."""
     condition = "query < $QUERIES && key < $KEYS" + (" && key <= query" if given.is_causal else "")
     mask = f" + {given.mask_at('query', 'key')}" if given.mask is not None else ""
     return f"""\

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The schedule of products of few rows and columns in many batches, for GPUs: an item has one result.
+"""The schedule for GPUs of products with few rows and columns but many batches: each item computes one result.
 
-Convolutions of many groups are such products. A tile would have a row or two of them. Adjacent items have adjacent
-results. If few results have long sums, items share the steps of a result.
+Convolutions with many groups are such products: they would fill only a row or two of a tile. Adjacent items compute
+adjacent results. If there are few results with long sums, several items share the steps of a result.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end
 
 __all__ = ["multiply"]
 
-# Items that keep a large device busy, and the steps of an item that are worth a part.
+# Items that keep a large device busy, and the smallest number of steps worth splitting off.
 _MANY, _STEPS = 1 << 18, 64
-# With more steps, the loop stays a loop.
+# Loops of more steps are not unrolled.
 _UNROLLED = 64
 
 
 def multiply(call: TemplateCall, product: Product, kind: str) -> None:
-    """Write the launches of a product; `kind` is the type of numbers that count its results and its steps."""
+    """Write the launches of a product; `kind` is the type of the numbers that count results and steps."""
     count = product.batch * product.rows * product.columns
     if holds(sympy.Ge(count, _MANY // 4)) or not holds(sympy.Ge(product.depth, 2 * _STEPS)):
         call.launch(_kernel(call, product, product.end, kind))
@@ -46,7 +46,8 @@ def _kernel(call: TemplateCall, product: Product, end: End, kind: str, splits: A
         one.declare(kernel)
     known = simplified(product.depth)
     is_unrolled = isinstance(known, sympy.Integer) and known <= _UNROLLED
-    # Results of adjacent batches are adjacent if the results of rows are, as those of channels.
+    # Results of adjacent batches, such as channels, are adjacent in memory if results of adjacent
+    # rows are.
     has_batches_first = product.end.dense == "row" or splits is not None
     words |= {
         "INDEX": kind,

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The schedule of products for devices with matrix units: tiles in the group's memory, multiplied by the unit.
 
-A group has a tile of 64 by 64 results, or up to 128 by 128 if there are many. The lanes of a unit have a part of the
-tile, whose sums are in their registers. The group's memory has three slots for both operands' elements of some steps:
-one is multiplied while the others are filled. Where a multiprocessor has enough memory, a slot has twice the steps.
-If few tiles have long sums, several groups share the steps of a tile, and a second launch adds their sums, always in
-the same order.
+A group computes a tile of 64 by 64 results, or up to 128 by 128 if there are many. The lanes of a unit compute a part
+of the tile, and keep its sums in registers. The group's memory has three slots, each for some steps of both operands:
+one is multiplied while the others are filled. If a multiprocessor has enough memory, slots hold twice as many steps. If
+few tiles have long sums, several groups share the steps of a tile, and a second launch adds their sums, always in the
+same order.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ __all__ = ["multiply"]
 
 _SMALL, _LARGE = 64, 128
 _SLOTS = 3
-# Rows of tiles that adjacent groups go through together: their operands stay in the cache.
+# Rows of tiles that adjacent groups process together, so that their operands stay in the cache.
 _BAND = 16
-# Groups that share the steps of a tile: at most, and the times that each fills its slots at least.
+# The maximum number of groups that share a tile's steps, and the minimum number of times that each
+# fills its slots.
 _MOST_SPLITS, _LEAST_TURNS = 64, 8
-# Turns that take longer than to store and add the parts of a sum.
+# Turns that take longer than storing and adding the parts of a sum.
 _MANY_TURNS = 64
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """How a product is shared, which guards of the plan keep.
+    """How a product is distributed over groups; guards of the plan preserve the choice.
 
-    A tile of the product has 128 rows if the product has more than 64, and so for columns: the lanes of a large tile
-    load less for each multiplication, but nothing is gained by rows that are not there.
+    A large tile has 128 rows if the product has more than 64, and likewise for columns. The lanes of a large tile load
+    less per multiplication, but rows that do not exist gain nothing.
 
     | such tiles | tiles of 64 by 64 | sums | chosen |
     |---|---|---|---|
@@ -76,15 +77,16 @@ def multiply(call: TemplateCall, product: Product) -> None:
     """Write the launches of a product."""
     schedule = call.schedule("matrix")
     unit = unit_of(call.dialect.units, call.dtype)
-    assert unit is not None  # else the way does not serve the call
+    assert unit is not None  # else the way would not serve the call
     names = ("row", "column")
-    if product.end.dense == "row":  # adjacent results of a lane are then adjacent in memory
+    if product.end.dense == "row":  # then a lane's adjacent results are adjacent in memory
         product, names = _turned(product), ("column", "row")
     choice = _Choice.of(product, schedule["many"], Tiling.of(unit, (_SMALL, _SMALL), schedule["steps"]).steps)
     tiling = Tiling.of(unit, choice.tile, schedule["steps"])
     twice = Tiling.of(unit, choice.tile, 2 * schedule["steps"])
     needed = _SLOTS * sum(choice.tile) * twice.steps * unit.dtype.itemsize
-    # What is not copied passes through registers, which have no room for more.
+    # Operands that are not copied asynchronously pass through registers, which have no room for
+    # larger tiles.
     are_copied = unit.copies is not None and product.left.has_chunks and product.right.has_chunks
     if needed <= call.dynamic_memory and are_copied:
         tiling = twice
@@ -155,7 +157,7 @@ def _kernel(
 
 
 def _wide_words(unit: MatrixUnit, left: Side, right: Side) -> dict[str, str]:
-    """Return the words of the loop for operands that are brought by 16 bytes."""
+    """Return the placeholder texts of the loop for operands that are loaded 16 bytes at a time."""
     assert unit.copies is not None
     find_left, left_lane = left.place_of_lane("part_row")
     find_right, right_lane = right.place_of_lane("part_column")
@@ -172,7 +174,7 @@ def _wide_words(unit: MatrixUnit, left: Side, right: Side) -> dict[str, str]:
 
 
 def _splits(product: Product, tiling: Tiling, many: int) -> Any:
-    """Return how many groups share a tile: as many as keep the device busy, each with some turns."""
+    """Return how many groups share a tile: enough to keep the device busy, each with enough turns."""
     wanted = FloorDiv(2 * many, sympy.Max(sympy.Integer(1), _tiles(product, (tiling.height, tiling.width))))
     turns = FloorDiv(product.depth, _LEAST_TURNS * tiling.steps)
     return simplified(sympy.Max(sympy.Integer(1), sympy.Min(sympy.Integer(_MOST_SPLITS), wanted, turns)))
@@ -220,9 +222,9 @@ $ADVANCE  }
 $LOOPS
 $STORE"""
 
-# The fragments of the next step are loaded while those of this one are multiplied, and a turn's
-# last step waits for the elements of the next turn. Without branches around the copies, a
-# compiler spreads them among the multiplications.
+# The next step's fragments are loaded while this step's are multiplied, and the last step of a turn
+# waits for the next turn's elements. Without branches around the copies, a compiler can spread the
+# copies among the multiplications.
 _WIDE_LOOP = """\
   if (left_is_wide && right_is_wide) {
 $FIND_LANE

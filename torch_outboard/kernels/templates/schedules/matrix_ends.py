@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The end of kernels with matrix units: a lane's sums are stored as results."""
+"""The end of kernels with matrix units: storing a lane's sums as results."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["stores"]
 
 
 def stores(end: End, unit: MatrixUnit, names: tuple[str, str], across: int) -> dict[str, str]:
-    """Return the words of the loops that store a lane's results: two at once, if the results have them adjacent.
+    """Return the placeholder texts of the loops that store a lane's results, two at once if these are adjacent.
 
-    Of four matrices beside each other, four lanes exchange halves, so that each has eight adjacent ones to store.
-    `names` are the names of rows and columns, `across` is the number of matrices in a row. The loops are the word
-    `STORE`, and their words are those of a tiling.
+    For four matrices side by side, four lanes exchange halves, so that each lane stores eight adjacent results. `names`
+    are the names of rows and columns; `across` is the number of matrices in a row. `STORE` has the loops, which contain
+    the placeholders of a tiling.
     """
     fragment, size = unit.result, end.dtype.itemsize
     is_of_row = re.search(rf"\b{names[1]}\b", end.condition) is None
@@ -51,7 +51,7 @@ def stores(end: End, unit: MatrixUnit, names: tuple[str, str], across: int) -> d
 
 
 def _are_eights(unit: MatrixUnit) -> bool:
-    """Return whether four adjacent lanes have the eight columns of rows, two each, and can exchange them."""
+    """Return whether four adjacent lanes hold eight columns of a row, two each, and can exchange them."""
     places = [(lane, index) for lane in range(unit.lanes) for index in range(0, unit.result.elements, 2)]
     return (
         unit.exchange != ""
@@ -126,7 +126,8 @@ $STORE_EIGHTS
   }
 """
 
-# Lane q of four has the columns 2 * q and 2 * q + 1 of four matrices, and then all of the q-th one.
+# Lane q of four has columns 2 * q and 2 * q + 1 of four matrices, and after the exchange all
+# columns of the q-th matrix.
 _STORE_EIGHTS = """\
         if ($IS_WIDEST && block + 4 * $UNIT_COLUMNS <= $COLUMNS) {
           ob_u32 words[4];

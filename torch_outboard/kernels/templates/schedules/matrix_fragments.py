@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The way of operands from the group's memory to a matrix unit's registers, and what the unit does with them."""
+"""Loading operands from the group's memory into a matrix unit's registers, and multiplying them there."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Array", "fragments", "multiplied", "place_of_lane"]
 
 @dataclass(frozen=True)
 class Array:
-    """A matrix in the group's memory, as rows of chunks of 16 bytes.
+    """A matrix in the group's memory, as rows of 16-byte chunks.
 
-    The chunks of a row change places by the row's number, so that eight adjacent rows have the same chunk in different
-    banks. Rows whose chunks cannot change places have an odd number of chunks instead.
+    The chunks of a row are permuted by the row's number, so that a given chunk of eight adjacent rows lies in eight
+    different banks. If the chunks cannot be permuted, rows have an odd number of chunks instead.
     """
 
     kind: str
@@ -27,22 +27,22 @@ class Array:
 
     @property
     def chunks(self) -> int:
-        """The chunks of a row."""
+        """The number of chunks per row."""
         count = (self.length + self.chunk - 1) // self.chunk
         return count if self._change(count) else count | 1
 
     @staticmethod
     def _change(count: int) -> int:
-        """Return how many adjacent chunks of a row change places among each other; 0 if none do."""
+        """Return how many adjacent chunks of a row are permuted among each other, or 0."""
         return 8 if count % 8 == 0 else count if count in (2, 4) else 0
 
     @property
     def size(self) -> int:
-        """The number of elements."""
+        """The total number of elements."""
         return self.rows * self.chunks * self.chunk
 
     def at(self, row: str, column: str, is_chunk: bool = False) -> str:
-        """Return the place of an element; with `is_chunk`, of the first one of a chunk."""
+        """Return the position of an element, or of a chunk's first element with `is_chunk`."""
         change, chunk = self._change(self.chunks), self.chunk
         number = f"({column}) / {chunk}"
         if change:
@@ -52,10 +52,11 @@ class Array:
         return f"({row}) * {self.chunks * chunk} + {number} * {chunk}{rest}"
 
     def further(self, place: str, rows: str, columns: str) -> str:
-        """Return the place of a chunk that lies rows and columns further than another one.
+        """Return the position of a chunk that is some rows and columns away from another chunk.
 
-        The rows are a multiple of eight, which keeps the places of chunks. No bit is set in both numbers of chunks, of
-        the columns and of the other chunk's column: their sum changes places as the bits of each do.
+        The rows must be a multiple of eight, which preserves the permutation. The column offset and the other chunk's
+        column, both counted in chunks, must have no bit in common; the permutation, an XOR, then applies to each
+        separately.
         """
         each = self._change(self.chunks) * self.chunk
         if each:
@@ -75,10 +76,10 @@ def fragments(
     is_across: bool = False,
     lane: str = "",
 ) -> str:
-    """Return the loop that loads fragments of adjacent lines from a group's array, from a line and a step on.
+    """Return the loop that loads fragments of adjacent lines from a group's array, starting at a line and a step.
 
-    With `is_across`, the elements of a step are adjacent. The place may name the fragment's number `block`. `lane`
-    names the lane's place of the line at step 0.
+    With `is_across`, the elements of a step are adjacent. The place may use the fragment's number `block`. `lane` is
+    the name of the lane's position at that line and step 0.
     """
     what, loads = (unit.left, unit.load_left) if is_left else (unit.right, unit.load_right)
     size = unit.m if is_left else unit.n
@@ -121,10 +122,10 @@ def fragments(
 def place_of_lane(
     name: str, unit: MatrixUnit, is_left: bool, array: Array, line: str, lines: int, is_across: bool = False
 ) -> tuple[str, str]:
-    """Return the declaration of a lane's place of a line at step 0, for `fragments`, and its name.
+    """Return the declaration of a lane's position at a line and step 0, for `fragments`, and its name.
 
-    From there, each fragment's place is one instruction away. The line is a multiple of `lines`, which the fragments
-    don't exceed. Both are "" if places can't be counted from there.
+    From it, each fragment's position is one instruction away. The line must be a multiple of `lines`, and the fragments
+    span at most `lines`. Both strings are "" if positions cannot be derived this way.
     """
     load = (unit.load_left if is_left else unit.load_right)[is_across]
     apart = unit.k if is_across else unit.m if is_left else unit.n
@@ -141,7 +142,7 @@ def multiplied(
 ) -> str:
     """Return the loops that add the products of a lane's fragments to its sums.
 
-    Every other row goes backwards, so that adjacent multiplications have a fragment in common, which the unit keeps.
+    Every other row runs backwards, so that consecutive multiplications share a fragment, which the unit keeps.
     """
     words = {
         "SUMS": f"{sums} + (i * {across} + column) * {unit.result.count}",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What schedules with matrix units share: how a group divides a tile, and how operands reach the group's memory.
+"""What schedules with matrix units share: dividing a tile within a group, and loading operands into the group's memory.
 
-Elements lie in the group's memory as they are in the device's memory: the unit converts. Where adjacent elements in
-memory belong to adjacent steps or lines, an item brings 16 bytes at a time. If not all of them are aligned, it shifts
-them out of aligned ones, or brings them element by element if registers are scarce.
+The group's memory holds elements in the same type as the device's memory: the unit converts them. If adjacent elements
+in memory belong to adjacent steps or lines, an item loads 16 bytes at a time. Unaligned chunks are shifted out of
+aligned chunks, or loaded element by element if registers are scarce.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["DECLARED", "Side", "Tiling", "lay_out", "wide"]
 
 # Bytes of the group's memory that a kernel may declare.
 DECLARED = 48 << 10
-# Items of a group: enough for four processors, each of which has a unit.
+# Items per group: enough for four processors, each with a matrix unit.
 _GROUP = 128
-_BYTES = 16  # that an item brings at a time
+_BYTES = 16  # that an item loads at a time
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Tiling:
     height, width : int
         Rows and columns of the tile.
     steps : int
-        Steps along k that are brought at a time.
+        Steps along k that are loaded at a time.
     group : int
         Items of the group.
     rows, columns : int
-        The part of a unit's lanes.
+        The part of the tile that a unit's lanes compute.
     """
 
     unit: MatrixUnit
@@ -57,9 +57,9 @@ class Tiling:
 
     @staticmethod
     def of(unit: MatrixUnit, tile: tuple[int, int], halves: int) -> Tiling:
-        """Return the tiling with 128 items, or almost, whose parts are nearest to squares.
+        """Return the tiling with 128 items, or nearly as many, whose parts are closest to squares.
 
-        `halves` are steps of 2 bytes. Raises Refusal if the unit does not divide the tile.
+        `halves` is the number of steps for 2-byte elements. Raises Refusal if the unit does not divide the tile.
         """
         chunk = _BYTES // unit.dtype.itemsize
         steps = max(halves * 2 // unit.dtype.itemsize, chunk)
@@ -85,7 +85,7 @@ class Tiling:
 
     @property
     def chunk(self) -> int:
-        """The elements that an item brings at a time."""
+        """The number of elements that an item loads at a time."""
         return _BYTES // self.unit.dtype.itemsize
 
     def words(self) -> dict[str, str]:
@@ -114,7 +114,7 @@ class Tiling:
 
 
 def wide(pointer: str, multiples: tuple[str, ...], count: int, bytes_: int) -> str:
-    """Return the condition that a pointer is aligned and that numbers are multiples of `count`; "0" if never."""
+    """Return the condition that a pointer is aligned and numbers are multiples of `count`; "0" if it cannot hold."""
     known = [one for one in multiples if one.isdigit()]
     if any(int(one) % count for one in known):
         return "0"
@@ -124,30 +124,31 @@ def wide(pointer: str, multiples: tuple[str, ...], count: int, bytes_: int) -> s
 
 @dataclass(frozen=True)
 class Side:
-    """An operand's way from memory to the group's memory, and from there to the unit's registers.
+    """Loads an operand into the group's memory, and from there into the unit's registers.
 
-    A line of the tile is a row of the left operand, or a column of the right one. Its elements are adjacent in the
-    group's memory, unless adjacent elements in the device's memory belong to adjacent lines.
+    A line of the tile is a row of the left operand or a column of the right operand. A line's elements are adjacent in
+    the group's memory, unless adjacent elements in the device's memory belong to adjacent lines.
 
     Attributes
     ----------
     lines_from : tuple of two str
         The first line of the tile, and the number of lines of the operand.
     tile, steps : int
-        The lines of the tile, and the steps along k that are brought at a time.
+        The lines of the tile, and the steps along k that are loaded at a time.
     slots : int
-        How often the group's memory has a tile.
+        How many tiles the group's memory holds.
     depth : str
         The number of steps of the operand.
     until : str
-        The step at which the group ends.
+        The step at which the group stops.
     slot : int
-        The elements of a slot, if other sides use the slots too.
+        The elements of a slot, if other sides share the slots.
     counts : bool
-        Whether an item keeps the place of its first load, and counts all others in bytes from there. The operand has a
-        stride, whose bytes are a number of 32 bits, and `can_count`.
+        Whether an item keeps the position of its first load, and derives all others from it in bytes. Requires
+        `can_count`, and an operand whose stride in bytes fits 32 bits.
     shifts : bool
-        Whether registers are left to shift what is not aligned out of aligned chunks. Else it comes by elements.
+        Whether registers are left for shifting unaligned chunks out of aligned ones. Otherwise they are loaded by
+        element.
     """
 
     name: str
@@ -167,12 +168,12 @@ class Side:
 
     @property
     def first(self) -> str:
-        """The first line of the tile."""
+        """The first line of the tile, as text."""
         return self.lines_from[0]
 
     @property
     def size(self) -> str:
-        """The number of lines of the operand."""
+        """The number of lines of the operand, as text."""
         return self.lines_from[1]
 
     @property
@@ -182,7 +183,7 @@ class Side:
 
     @property
     def has_chunks(self) -> bool:
-        """Whether an item brings several adjacent elements at a time."""
+        """Whether an item loads several adjacent elements at a time."""
         return self.operand.has_chunks
 
     @property
@@ -197,7 +198,7 @@ class Side:
 
     @property
     def bytes(self) -> int:
-        """The bytes of the tiles in the group's memory."""
+        """The total bytes of the tiles in the group's memory."""
         return self.slots * self.array.size * self._size
 
     def memory(self, offset: int | None = None) -> LocalArray:
@@ -205,52 +206,52 @@ class Side:
 
     @property
     def count(self) -> int:
-        """The loads of all items for some steps."""
+        """The number of loads by all items for one set of steps."""
         return self.tile * self.steps // (self.tiling.chunk if self.has_chunks else 1)
 
     @property
     def loads(self) -> int:
-        """The loads of an item."""
+        """The number of loads per item."""
         return (self.count + self.tiling.group - 1) // self.tiling.group
 
     @property
     def lines(self) -> int:
-        """The lines of which an item keeps the numbers."""
+        """The number of lines whose numbers an item keeps."""
         across = self.tile // self.tiling.chunk if self.has_chunks else self.tile
         return 1 if (self.is_across or not self.has_chunks) and self.tiling.group % across == 0 else self.loads
 
     @property
     def _each(self) -> int:
-        """The loads of a line, or of a step where adjacent loads belong to adjacent lines."""
+        """The number of loads per line, or per step if adjacent elements belong to adjacent lines."""
         if not self.has_chunks:
             return self.tile
         return (self.tile if self.is_across else self.steps) // self.tiling.chunk
 
     @property
     def _apart(self) -> int:
-        """The lines, or the steps, between loads of an item."""
+        """The number of lines, or steps, between consecutive loads of an item."""
         return self.tiling.group // self._each
 
     @property
     def _size(self) -> int:
-        """The bytes of an element."""
+        """The size of an element in bytes."""
         return self.operand.dtype.itemsize
 
     def place(self) -> str:
         """Return the statements that locate a load in the tile: its number, its first line and its first step."""
         chunk, group, each = self.tiling.chunk if self.has_chunks else 1, self.tiling.group, self._each
         inner, outer = f"at_load % {each} * {chunk}", f"at_load / {each}"
-        if group % each == 0:  # then all but a constant is the same for all loads
+        if group % each == 0:  # then all loads share the computation, up to a constant
             inner, outer = f"item % {each} * {chunk}", f"item / {each} + load * {group // each}"
         line, step = (inner, outer) if self.is_across or not self.has_chunks else (outer, inner)
         return f"const ob_u32 at_load = item + load * {group}, at_line = {line}, at_step = {step};"
 
     def declared(self) -> str:
-        """Return the declarations of what `begin` and `finish` use: whether 16 bytes are brought at once, registers."""
+        """Return the declarations that `begin` and `finish` use: whether 16 bytes are loaded at once, and registers."""
         return f"  {self._finds_width()}\n  {'' if self.copies else self._registers()}\n"
 
     def find(self) -> str:
-        """Return the statements that compute the numbers of the lines that an item loads; "" if it counts places."""
+        """Return the statements that compute the numbers of an item's lines; "" if the side counts positions."""
         if self.counts:
             return ""
         return f"""\
@@ -265,27 +266,27 @@ class Side:
 """
 
     def _line(self) -> str:
-        """Return the line of a load. Lines beyond the last one are computed and not stored."""
+        """Return the line of a load. Lines past the last are computed but not stored."""
         room = self.operand.room or self.size
         end, last = (room, f"{room} - {self.tiling.chunk}") if self.is_across else (self.size, f"{self.size} - 1")
         return f"{self.first} + at_line < {end} ? {self.first} + at_line : {last}"
 
     @property
     def can_count(self) -> bool:
-        """Whether an item's loads are a multiple of eight lines, or of steps, apart."""
+        """Whether an item's loads are a multiple of eight lines or steps apart."""
         return self.has_chunks and self.tiling.group % (8 * self._each) == 0
 
     def counting(self, *sizes: Any) -> Side:
-        """Return the side that counts places if it can; the sizes, by which it counts, must fit 32 bits too."""
+        """Return a side that counts positions, if possible; `sizes` are counted too and must fit 32 bits."""
         if not self.can_count or self.operand.stride is None:
             return self
         numbers = (*sizes, self.operand.stride[0] * self._size)
         return replace(self, counts=all(holds(sympy.Le(one, NARROW)) for one in numbers))
 
     def find_first(self, first: str = "", from_step: str = "from_step") -> str:
-        """Return the statements that point to the item's first load, and count the lines from there on.
+        """Return the statements that point to the item's first load and count the remaining lines.
 
-        `first` is the tile's first line, if it is another one at first. "" if the side does not count places.
+        `first` is the first tile's first line, if it differs. The result is "" if the side does not count positions.
         """
         if not self.counts:
             return ""
@@ -309,12 +310,12 @@ class Side:
 """
 
     def advance_lines(self) -> str:
-        """Return the statements that go on to the next lines."""
+        """Return the statements that advance to the next lines."""
         lines = f"{self.name}_at += (ob_u64){self.tile} * {self.name}_bytes; {self.name}_rest -= {self.tile};"
         return f"    {lines}\n" if self.counts else ""
 
     def advance(self) -> str:
-        """Return the statement that goes on to the next steps."""
+        """Return the statement that advances to the next steps."""
         steps = f"(ob_u64){self.steps} * {self.name}_bytes" if self.is_across else str(self.steps * self._size)
         return f"    {self.name}_at += {steps};\n" if self.counts else ""
 
@@ -335,11 +336,11 @@ class Side:
         return f"{kind} {self.name}_next[{self.loads}];"
 
     def begin_wide(self) -> str:
-        """Return `begin` for sides that bring 16 bytes at once: it has no branches."""
+        """Return `begin` for sides that load 16 bytes at once, without branches."""
         return self._loop(self._fetch_chunk())
 
     def begin(self) -> str:
-        """Return the loop that begins to bring the steps from `from_step` on, to the slot `other`."""
+        """Return the loop that starts loading the steps from `from_step` on into the slot `other`."""
         if not self.has_chunks:
             return self._loop(self._fetch_element())
         put = self._put_each() if not self._is_plain else self._put_shifted() if self.shifts else self._put_elements()
@@ -353,11 +354,11 @@ class Side:
 
     @property
     def _is_plain(self) -> bool:
-        """Whether all elements of a chunk are in memory, and an element's place takes little text."""
+        """Whether all elements of a chunk exist and the text of an element's position is short."""
         return self.operand.of_step == "" and self.operand.condition == ""
 
     def _put_each(self) -> str:
-        """Return the loop that brings single elements in turn."""
+        """Return the loop that loads single elements in turn."""
         chunk = self.tiling.chunk
         line, step = ("at_line + one", "at_step") if self.is_across else ("at_line", "at_step + one")
         return f"""\
@@ -377,7 +378,7 @@ class Side:
         }}"""
 
     def finish(self) -> str:
-        """Return the loop that stores what `begin` has left in registers."""
+        """Return the loop that stores the data that `begin` left in registers."""
         if self.copies:
             return ""
         value = f"{self.name}_next[load]"
@@ -387,12 +388,12 @@ class Side:
         return f"      if ({self.name}_is_wide) {{\n{store}      }}\n"
 
     def _at(self) -> str:
-        """Return the place of a load in the group's array."""
+        """Return the position of a load in the group's array."""
         at = self.array.further(f"{self.name}_to", f"load * {self._apart}", "0") if self.counts else self._to()
         return f"other * {self.slot or self.array.size} + {at}" if self.slots > 1 else at
 
     def _to(self) -> str:
-        """Return the place of a load in a tile."""
+        """Return the position of a load in a tile."""
         return self.array.at(*(("at_step", "at_line") if self.is_across else ("at_line", "at_step")), self.has_chunks)
 
     def _fits(self) -> str:
@@ -420,7 +421,7 @@ class Side:
           {self.name}_next[load] = element;"""
 
     def _fetch_chunk(self) -> str:
-        """Return the statements that bring 16 bytes at once: an item's steps are all before the end, or none is."""
+        """Return the statements that load 16 bytes at once: all or none of an item's steps are before the end."""
         operand, copies = self.operand, self.tiling.unit.copies
         place = "*from" if self.counts else operand.place
         condition = f" && {operand.condition}" if operand.condition else ""
@@ -440,7 +441,7 @@ class Side:
           {bring}"""
 
     def _counted(self) -> str:
-        """Return the statements that count a chunk's place: all loads of a turn share all but an instruction or two."""
+        """Return the statements that compute a chunk's position: a turn's loads differ by an instruction or two."""
         name = self.name
         has_line = "" if self.is_across else f" && load * {self._apart} < {name}_rest"
         return f"""\
@@ -448,9 +449,9 @@ OB_GLOBAL const {self.kind}* from = (OB_GLOBAL const {self.kind}*)({name}_at + l
           const bool is_wanted = (int)at_step < {self.until} - from_step{has_line};"""
 
     def _put_shifted(self) -> str:
-        """Return the loop that brings 16 bytes from any place on, out of the two aligned chunks around them.
+        """Return the loop that loads 16 bytes from any position, by shifting the two aligned chunks around it.
 
-        A chunk without any of the operand's elements is not read.
+        A chunk that contains no element of the operand is not read.
         """
         chunk, size, four = self.tiling.chunk, self._size, self.dialect.four("ob_u32")
         rest = f"step < {self.until} ? {self.size} - line : 0" if self.is_across else f"{self.until} - step"
@@ -478,7 +479,7 @@ OB_GLOBAL const {self.kind}* from = (OB_GLOBAL const {self.kind}*)({name}_at + l
         }}"""
 
     def _put_elements(self) -> str:
-        """Return the loop that brings chunks, each as four words of single elements."""
+        """Return the loop that loads chunks as four words, each assembled from single elements."""
         chunk, size = self.tiling.chunk, self._size
         line, step = ("at_line + one", "at_step") if self.is_across else ("at_line", "at_step + one")
         word = "(ob_u32)element << one % 2 * 16" if size == 2 else "OB_AS_U32(element)"
@@ -506,23 +507,23 @@ OB_GLOBAL const {self.kind}* from = (OB_GLOBAL const {self.kind}*)({name}_at + l
         }}"""
 
     def load(self, line: str, count: str, into: str, step: str = "at", lane: str = "") -> str:
-        """Return the loop that loads `count` fragments of the slot `turn`, from a line and a step of the tile on.
+        """Return the loop that loads `count` fragments from slot `turn`, starting at a line and a step of the tile.
 
-        `lane` names the place of the line and the first step that `place_of_lane` declared, if it did.
+        `lane` is the name that `place_of_lane` returned for this line, if any.
         """
         slot = f"turn * {self.slot or self.array.size} + " if self.slots > 1 else ""
         shared = self.tiling.unit, self.is_left, self.array, (line, step), count, into, slot, self.is_across
         return fragments(*shared, lane=lane)
 
     def place_of_lane(self, line: str) -> tuple[str, str]:
-        """Return the declaration of a lane's place of a part's first line, and its name; "" if there is none."""
+        """Return the declaration of a lane's position at a part's first line, and its name; "" if there is none."""
         lines = 0 if line == "0" else self.tiling.rows if self.is_left else self.tiling.columns
         shared = self.tiling.unit, self.is_left, self.array, line, lines
         return place_of_lane(f"{self.name}_lane", *shared, self.is_across)
 
 
 def lay_out(kernel: Kernel, *sides: Side, numbers: int = 0) -> None:
-    """Declare the memory of sides, and of an array `numbers` of floats. What a kernel may not declare is dynamic."""
+    """Declare the memory of sides, and of a float array `numbers`. Memory beyond the declarable limit is dynamic."""
     count = sum(one.bytes for one in sides)
     is_dynamic = count + numbers * 4 > DECLARED
     for number, one in enumerate(sides):

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Long sums in parts: several groups of items share the steps of a product, and a second launch adds their sums.
-
-The order of the additions is always the same.
-"""
+"""Long sums in parts: groups share the steps of a product, and a second launch adds their sums in a fixed order."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ def allocate_parts(call: TemplateCall, product: Product, splits: Any) -> Tensor:
 
 
 def end_of_parts(part: Tensor, names: tuple[str, str] = _NAMES) -> End:
-    """Return the stores of the sums of the steps of `split`. `names` are those of the product's rows and columns."""
+    """Return the stores of one split's sums. `names` are the names of the product's rows and columns."""
     return End(
         declare=lambda kernel: kernel.pointer("part", part, is_written=True),
         value="value",
@@ -40,7 +37,7 @@ def end_of_parts(part: Tensor, names: tuple[str, str] = _NAMES) -> End:
 def sum_of_parts(
     call: TemplateCall, product: Product, part: Tensor, splits: Any, names: tuple[str, str] = _NAMES
 ) -> Kernel:
-    """Return the launch that adds the sums of all parts, and stores the results."""
+    """Return the launch that adds all parts' sums and stores the results."""
     kernel = Kernel(f"{product.name}_of_parts", product.before)
     words = product.sizes(kernel)
     product.end.declare(kernel)
@@ -51,7 +48,7 @@ def sum_of_parts(
 
 
 def add_parts(call: TemplateCall, kernel: Kernel, part: Tensor, count: Any, splits: Any, words: dict[str, str]) -> None:
-    """Write the sum of each of `count` results, which all splits have behind one another, and its store, $END."""
+    """Write the sum over all splits of each of `count` results, whose parts are consecutive, and its store, $END."""
     kernel.pointer("part", part)
     words = words | {
         "ITEM": call.dialect.item,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The registry of schedules: which way of computing a family of operators serves a device.
+"""The registry of schedules: the ways of computing a family of operators, and the devices that each way serves.
 
 A family is one of `kernels/tune/schedules.py`: "product", "convolution", "attention" and their gradients. A way is how
-the device's items share the work: "strips", "tiles". A further way is one file beside this one and one registration.
+the device's items share the work: "strips", "tiles". Adding a way takes one file beside this one and one registration.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["ATTENTION", "PRODUCTS", "AttentionSchedule", "Device", "ProductSched
 
 @dataclass(frozen=True)
 class Device:
-    """What decides whether a way serves a call: the language, the machine, the type of the elements, a group's room."""
+    """What decides whether a way serves a call: the language, the machine, the element type, and a group's limits."""
 
     dialect: Dialect
     is_cpu: bool
@@ -55,12 +55,12 @@ class AttentionSchedule(Protocol):
 
 
 _Schedule = TypeVar("_Schedule")
-# Tells whether a way serves a device. It may look at anything that generated code depends on.
+# Returns whether a way serves a device. It may use anything that generated code depends on.
 Serves = Callable[[Device], bool]
 
 
 class Registry(Generic[_Schedule]):
-    """The schedules of families of operators. Of the ways that serve a device, the last registered one is taken."""
+    """The schedules of operator families. If several ways serve a device, the last one registered is used."""
 
     def __init__(self, *families: str) -> None:
         self.families = families
@@ -72,7 +72,7 @@ class Registry(Generic[_Schedule]):
         Raises
         ------
         ValueError
-            The family has such a way, or the registry has no such family.
+            The family already has a way with this name, or the registry does not have the family.
         """
         for family in self.families if families is None else families:
             if family not in self._ways:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The schedule of products for CPUs: explicit vectors, and memory in the order in which it is read.
+"""The schedule of products for CPUs: explicit vectors, and operands packed in the order in which they are read.
 
-One launch writes the left operand as strips of six rows, step after step; another launch computes. An item of the
-second has a block of 96 rows and four panels of columns, and more if items are many. It packs 256 steps of its columns,
-whatever their strides and type, into its own memory, which stays in the second cache. Then it multiplies strips by
-panels of two vectors, whose sums are in registers: two strips at a time where there are registers for them. The
-compiler knows the width of vectors, and the host does not: a block has as many columns whatever it is, in more or fewer
-panels.
+The first launch writes the left operand as strips of six rows, step after step; the second launch computes. An item of
+the second launch processes a block of 96 rows and four panels of columns, or more if there are many items. It packs 256
+steps of its columns, whatever their strides and type, into its own memory, which stays in the L2 cache. Then it
+multiplies strips by panels of two vectors with their sums in registers, two strips at a time if there are enough
+registers. Only the compiler knows the vector width, not the host: the number of columns in a block is fixed, and the
+width determines how many panels they form.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from torch_outboard.kernels.templates.product import Operand, Product, SumType, 
 
 __all__ = ["STRIP", "multiply", "pack", "panel_of", "tile"]
 
-STRIP = 6  # rows; with two vectors of columns it has 12 of 16 registers for sums
-_PACKED = 256  # steps that an item of the first launch writes, unless a caller says
-_MANY = 24  # items that are enough: they may be larger then, and read their operands less often
+STRIP = 6  # rows; two vectors of columns take 12 of 16 registers for sums
+_PACKED = 256  # steps that an item of the first launch writes by default
+_MANY = 24  # enough items: beyond this, items are larger and read their operands less often
 _NARROW_PANEL_BYTES = 64  # the unit of a schedule's `panels`
 
 
@@ -81,11 +81,11 @@ def pack(
     *,
     chunk: int | None = None,
 ) -> tuple[Kernel, Tensor]:
-    """Return a kernel that writes an operand as strips, and the written tensor; `size` is batches, lines and steps.
+    """Return a kernel that writes an operand as strips, and the tensor it writes; `size` is (batches, lines, steps).
 
-    The element of a line's step is at `((batch * strips + line / 6) * steps + step) * 6 + line % 6`. With `chunk`, the
-    same steps of all strips lie together, `chunk` at a time, so that a reader of some steps reads on and on. Lines
-    after the last are not 0, but repeat the last line.
+    The element of a line and step is at `((batch * strips + line / 6) * steps + step) * 6 + line % 6`. With `chunk`,
+    the same `chunk` steps of all strips are stored together, so that a reader of these steps reads sequentially. Lines
+    after the last repeat it, instead of being 0.
     """
     batch, lines, steps = size
     strips = ceil_div(lines, STRIP)
@@ -111,12 +111,12 @@ def pack(
 
 
 def panel_of(sums: SumType) -> str:
-    """Return how many columns a panel has, a constant of the text: a divisor of 128 bytes of columns."""
+    """Return the number of columns in a panel, a constant in the text: a divisor of 128 bytes of columns."""
     return f"(2 * OB_WIDE_BYTES / {sums.size})"
 
 
 def _loops(operand: Operand, sums: SumType, lanes: str, place: str) -> str:
-    """Return the loops that load elements of some lines; the inner loop follows the order in memory."""
+    """Return the loops that load elements of some lines; the inner loop follows the memory order."""
     step = f"const ob_i64 step = first_step + at; {operand.of_step}"
     body = f"{operand.again('lane')}{place} = {operand.element(sums)};"
     if operand.is_dense_along_steps:
@@ -238,8 +238,8 @@ $PACK
 """
 
 
-# A dialect that names no wider vectors has those of 32 bytes. A panel's near steps are 16 KiB,
-# which stay in the first cache beside the strips that go past.
+# If a dialect names no wider vectors, vectors have 32 bytes. The next steps of a panel take 16 KiB,
+# which stay in the L1 cache while strips stream past.
 _WIDE = (
     "#ifndef OB_WIDE_BYTES",
     "#define OB_WIDE_BYTES 32",
@@ -254,8 +254,8 @@ _WIDE = (
 def tile(dialect: Dialect, sums: SumType) -> str:
     """Return `ob_strips(left, apart, right, sums, strips, steps)`, which adds the products of strips and a panel.
 
-    `apart` is the distance between strips in `left`. All loops over rows and vectors are unrolled, so that sums are in
-    registers: those of two strips where vectors have 64 bytes, of which there are 32 registers. The sums start at 0 in
+    `apart` is the distance between strips in `left`. All loops over rows and vectors are unrolled, so that sums stay in
+    registers: the sums of two strips with 64-byte vectors, for which there are 32 registers. The sums restart at 0 for
     each part of the steps, which loses fewer digits than one long sum.
     """
     left = dialect.pointer(sums.kind, is_written=False)

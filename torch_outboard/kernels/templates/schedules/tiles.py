@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The schedule of products for GPUs: tiles in the memory of a group of items, several results of an item in registers.
+"""The schedule of products for GPUs: tiles in a group's memory, with several results per item in registers.
 
-A group of 256 items has a tile of 64 by 64 results. A side has 128 if there are enough tiles to keep a large device
-busy, and nearly all of a tile is used. Where a group has fewer items or less memory, tiles are smaller. An item has 4
-by 4 results, or two or four such blocks. Sixteen steps of both operands are loaded to local memory at a time, while the
-next ones are loaded into registers. Neighbouring items load adjacent elements in memory. If few tiles have long sums,
+A group of 256 items computes a tile of 64 by 64 results. A side is 128 if there are enough tiles to keep a large device
+busy, and nearly all of a tile is used. If a group has fewer items or less memory, tiles are smaller. An item computes 4
+by 4 results, or two or four such blocks. Sixteen steps of both operands are loaded into local memory at a time, while
+the next steps are loaded into registers. Neighbouring items load adjacent elements. If few tiles have long sums,
 several groups share the steps of a tile, and a second launch adds their sums in a fixed order.
 """
 
@@ -28,18 +28,18 @@ from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end
 
 __all__ = ["multiply"]
 
-# The items of a group down and across a tile, the best first. An item has 4 by 4 results.
+# Items of a group down and across a tile, best first. An item computes 4 by 4 results.
 _ITEMS = ((16, 16), (8, 16), (8, 8), (4, 8), (4, 4))
-_LARGER = ((2, 2), (1, 2), (2, 1))  # of the smallest tile, the best tiles first
-_MOST_WASTE = 1.125  # of a tile's results beside those of the smallest tiles
-# Tiles that are few for a device. Groups then share the steps of a tile: so many
-# at most, and each fills the group's memory so often at least.
+_LARGER = ((2, 2), (1, 2), (2, 1))  # multiples of the smallest tile, best first
+_MOST_WASTE = 1.125  # results of a large tile relative to the smallest tiles
+# Fewer tiles than `_FEW` leave a device partly idle. Then at most `_MOST_SPLITS` groups share a
+# tile's steps, and each fills the group's memory at least `_LEAST_TURNS` times.
 _FEW, _MOST_SPLITS, _LEAST_TURNS = 128, 64, 16
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """A tile of `high` by `wide` results for `down` by `across` items, which have a block of 4 by 4 or several."""
+    """A tile of `high` by `wide` results for `down` by `across` items, with one or several blocks of 4 by 4 each."""
 
     down: int
     across: int
@@ -75,16 +75,13 @@ def multiply(call: TemplateCall, product: Product) -> None:
 
 
 def _smallest(room: Room, sums: SumType, steps: int) -> _Tile:
-    """Return the smallest tile of the largest group that the device has room for.
-
-    If it has room for none, return the smallest, which `launch` refuses.
-    """
+    """Return the smallest tile of the largest group that fits the device; if none fits, one that `launch` refuses."""
     tiles = [_Tile(down, across, 4 * down, 4 * across, steps) for down, across in _ITEMS]
     return next((one for one in tiles if one.group <= room.items and one.memory(sums) <= room.memory), tiles[-1])
 
 
 def _tile_of(room: Room, product: Product, smallest: _Tile, many: int) -> _Tile:
-    """Return the tile of a product: a larger one if there are enough of them, and it fits."""
+    """Return the tile of a product: a larger one if there are enough of them and it fits."""
     if product.sums.size > 4:
         return smallest
     most = _MOST_WASTE * smallest.results * _tiles(product, smallest, has_numbers=True)
@@ -99,7 +96,7 @@ def _tile_of(room: Room, product: Product, smallest: _Tile, many: int) -> _Tile:
 
 
 def _splits(product: Product, tile: _Tile) -> Any:
-    """Return how many groups share the steps of a tile if few tiles have long sums, else None."""
+    """Return how many groups share a tile's steps if there are few tiles with long sums, else None."""
     least = _LEAST_TURNS * tile.steps
     is_float = product.sums.dtype == torch.float32
     if not is_float or not holds(sympy.Ge(product.depth, 4 * least)) or holds(sympy.Ge(_tiles(product, tile), _FEW)):
@@ -143,8 +140,8 @@ def _kernel(call: TemplateCall, product: Product, end: End, tile: _Tile, splits:
         "END": end.store,
         "RANGE": "const ob_i64 begin = 0, until = $DEPTH;" if splits is None else _RANGE,
         "SPLITS": "1" if splits is None else kernel.number("splits", splits),
-        # An explicit fma is one instruction on devices with groups of items, and
-        # dialects fuse nothing by themselves.
+        # An explicit fma is one instruction on devices with groups of items, and dialects fuse
+        # nothing on their own.
         "SUM": "OB_LIB(fma)(l[i], r[j], sums[i * $WIDE + j])"
         if product.sums.dtype.is_floating_point
         else "l[i] * r[j] + sums[i * $WIDE + j]",
@@ -159,12 +156,12 @@ def _kernel(call: TemplateCall, product: Product, end: End, tile: _Tile, splits:
 
 
 def _pitch(side: int) -> int:
-    """Return the distance of a tile's steps in local memory."""
+    """Return the distance between a tile's steps in local memory."""
     return side + 4
 
 
 def _tiles(product: Product, tile: _Tile, has_numbers: bool = False) -> Any:
-    """Return the number of tiles, as an expression or for the sizes of the call that the plan is built for."""
+    """Return the number of tiles, as an expression or for the sizes of the traced call."""
     count = product.batch * ceil_div(product.rows, tile.high) * ceil_div(product.columns, tile.wide)
     return V.graph.sizevars.optimization_hint(simplified(count), fallback=0) if has_numbers else count
 
@@ -177,7 +174,7 @@ def _place(operand: Operand, group: int, side: int) -> str:
 
 
 def _find(operand: Operand, first: str, size: str, tile: _Tile, side: int) -> str:
-    """Return the loop that computes the numbers of the lines that an item loads."""
+    """Return the loop that computes the numbers of an item's lines."""
     loads = side * tile.steps // tile.group
     return f"""\
   {operand.arrays(loads)}
@@ -192,7 +189,7 @@ def _find(operand: Operand, first: str, size: str, tile: _Tile, side: int) -> st
 
 
 def _fetch(operand: Operand, sums: SumType, into: str, tile: _Tile, side: int) -> str:
-    """Return the loop that loads an item's elements of the steps from `from_step` on."""
+    """Return the loop that loads an item's elements, for the steps from `from_step` on."""
     loads = side * tile.steps // tile.group
     return f"""\
     $UNROLL
@@ -222,7 +219,7 @@ def _put(operand: Operand, which: str, tile: _Tile, side: int) -> str:
 
 
 def _read(dialect: Dialect, into: str, tile: str, first: str, side: int, items: int, sums: SumType) -> str:
-    """Return the statements that read four lines of a step: at once, if the language has vectors of the type."""
+    """Return the statements that read four lines of a step, at once if the language has vectors of the type."""
     index = f"at * {_pitch(side)} + i * {items} + {first}"
     if sums.suffix not in ("f32", "u32"):
         return f"for (int k = 0; k < 4; ++k) {into}[i + k] = {tile}[{index} + k];"
@@ -236,8 +233,8 @@ const ob_i64 split = number / tiles_down / tiles_across / $BATCH;
   const ob_i64 begin = turns * split / $SPLITS * $STEPS, end = turns * (split + 1) / $SPLITS * $STEPS;
   const ob_i64 until = end < $DEPTH ? end : $DEPTH;"""
 
-# An item has four adjacent lines, so that they are read at once, and four in each next block of
-# the tile.
+# An item has four adjacent lines, which are read at once, and four in each further block of the
+# tile.
 _TEXT = """\
   const int item = OB_ITEM_OF_GROUP;
   const ob_i64 number = OB_GROUP_NUMBER;
