@@ -96,6 +96,6 @@ real, threading.Thread.start = threading.Thread.start, start
 try:
     x + x
 except torch_outboard.NotSupportedError as error:
-    assert "no thread can be started to build its plan: can't start new thread" in str(error), error
+    assert "no thread could be started to build its plan: can't start new thread" in str(error), error
 """
     assert run(run_compiler, code) == ("", "")

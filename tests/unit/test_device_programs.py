@@ -197,12 +197,12 @@ def test_formulas_of_expressions():
     assert formula(Max(n, m) * 3, places).split()[-1] == "mul"
     assert formula(n**3, places) == "a2 a2 mul a2 mul"
     assert formula(Mod(n, m), places) == "a2 a5 mod"
-    with pytest.raises(ValueError, match="no argument k"):
+    with pytest.raises(ValueError, match="uses k, which is not an argument"):
         formula(sympy.Symbol("k"), places)
-    with pytest.raises(ValueError, match="can't be computed by"):
+    with pytest.raises(ValueError, match="can't be computed from"):
         formula(sympy.sqrt(n), places)
     assert formula(n + 2**63 - 1, places) == "9223372036854775807 a2 add"
-    with pytest.raises(ValueError, match="does not fit in the 64 bits"):
+    with pytest.raises(ValueError, match="doesn't fit into 64 bits"):
         formula(n + 2**63, places)
 
 

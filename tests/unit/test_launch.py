@@ -65,8 +65,8 @@ with pytest.raises(torch_outboard.NotSupportedError, match="follows_addresses is
 SIGNATURES = """
 assert build(signature=" float32 * ,strided  void*, const long*,local").signature.startswith(" float32")
 for signature, message in [("flot32*", "Did you mean 'float32'"), ("float32 *, const", "has 'const'"),
-                           ("const int32", "has 'const int32'"), ("void", "no parameter"), ("complex64", "write"),
-                           ("const local", "no parameter"), ("int32,", "has ''"), ("float32**", "no parameter")]:
+                           ("const int32", "has 'const int32'"), ("void", "not a parameter"), ("complex64", "write"),
+                           ("const local", "not a parameter"), ("int32,", "has ''"), ("float32**", "not a parameter")]:
     with pytest.raises(ValueError, match=message):
         build(signature=signature)
 with torch.device("meta"), pytest.raises(ValueError, match="must be a tensor on 'programs', got one on meta"):

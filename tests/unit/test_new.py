@@ -387,7 +387,7 @@ def test_folders_with_something_in_them_are_left_alone(tmp_path):
     status, output = invoke("new", "made_up", "--folder", str(tmp_path))
     assert status == 1 and "exists and is not empty. Name another: --folder" in output
     status, output = invoke("new", "made_up", "--folder", str(tmp_path / "file"))
-    assert status == 1 and "is no folder" in output
+    assert status == 1 and "is not a folder" in output
     status, output = invoke("new", "made_up", "--folder", str(tmp_path / "file" / "below"))
     assert status == 1 and "the project cannot be written" in output
     assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "kept"

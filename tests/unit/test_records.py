@@ -28,6 +28,7 @@ class Turned(NamedTuple):
     code: bytes
     language: str
     name: str
+    binary: bytes
 
 
 def test_fields_have_names_and_no_order() -> None:
@@ -115,5 +116,5 @@ def test_the_record_of_a_program() -> None:
     assert program.record() == KernelRecord(
         "k", "opencl_c", b"text", "", "f", "ri", ("a1", "1", "1", "1", "1", "1", "0"), ("assert no",)
     )
-    with pytest.raises(TypeError, match="the kernel k has an argument of type 'matrix', which a launch cannot pass"):
+    with pytest.raises(TypeError, match="the kernel k has an argument of type 'matrix', which a launch can't pass"):
         DeviceProgram("k", "opencl_c", ("matrix",), "", "f", ("1",)).record()

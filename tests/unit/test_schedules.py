@@ -57,9 +57,9 @@ def test_of_several_ways_the_last_one_is_taken():
 def test_a_way_is_registered_once_and_for_a_known_family():
     registry: Registry[str] = Registry("product")
     registry.register("tiles", "first", lambda device: True)
-    with pytest.raises(ValueError, match="the family 'product' has a schedule 'tiles'"):
+    with pytest.raises(ValueError, match="the family 'product' already has a schedule 'tiles'"):
         registry.register("tiles", "second", lambda device: True)
-    with pytest.raises(ValueError, match="there is no family 'sums' here, only product"):
+    with pytest.raises(ValueError, match="unknown family 'sums'; there are product"):
         registry.register("units", "third", lambda device: True, ["sums"])
 
 

@@ -261,7 +261,7 @@ def test_a_program_without_double_has_none(dialect: Any) -> None:
 def test_dialects_are_known_by_one_name() -> None:
     assert find_dialect("host_cpp") is HOST_CPP
     add_dialect(OPENCL_C)
-    with pytest.raises(ValueError, match="another dialect 'opencl_c'"):
+    with pytest.raises(ValueError, match="the dialect name 'opencl_c' is taken"):
         add_dialect(replace(OPENCL_C, group=7))
 
 

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -156,7 +158,11 @@ def test_ctrl_c_ends_with_the_report_so_far(tmp_path):
     (tmp_path / "test_waits.py").write_text(WAITS)
     command = [sys.executable, "-c", RUN, "test", PYTHON_DRIVER, str(tmp_path / "test_waits.py")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    answer = subprocess.run(command, env=environment, capture_output=True, text=True, start_new_session=True)
+    # A shell's background jobs ignore SIGINT, and so would their children.
+    reset = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    answer = subprocess.run(
+        command, env=environment, capture_output=True, text=True, start_new_session=True, preexec_fn=reset
+    )
     assert answer.returncode == 2, answer.stderr
     assert "Interrupted: of 3 tests, the first ones have run." in answer.stdout
     assert "Passed: 1 tests. Failed: 0." in answer.stdout and "Next: " in answer.stdout
