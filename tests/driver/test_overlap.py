@@ -99,6 +99,10 @@ REFUSED: dict[str, tuple[str, Call]] = {
             numbers(d, 10), lambda x: torch.kthvalue(x, 5, out=(x, torch.empty((), dtype=torch.int64, device=d)))
         ),
     ),
+    "fill_ of an expanded one by a tensor": (
+        INTERNAL,
+        lambda d: expanded(d).fill_(torch.tensor(2.0, device=d)),
+    ),
     "max into its source": (
         BETWEEN,
         lambda d: same(numbers(d, 12), lambda x: torch.max(x[:8].view(2, 4), 0, out=(x[6:10], ascending(d)))),
@@ -113,6 +117,8 @@ def partial_out(device: torch.device, call: Callable[..., object]) -> object:
 
 ACCEPTED: dict[str, Call] = {
     "fill_ of an expanded one": lambda d: expanded(d).fill_(2),
+    "fill_ of a row for each element": lambda d: numbers(d, 3)[:, None].expand(3, 4).fill_(2),
+    "fill_ of expanded bools": lambda d: torch.zeros(1, dtype=torch.bool, device=d).expand(4).fill_(-1),
     "zero_ of an expanded one": lambda d: expanded(d).zero_(),
     "add_ of itself": lambda d: same(numbers(d, 4), lambda x: x.add_(x)),
     "add_ of a view of all of itself": lambda d: same(numbers(d, 4), lambda x: x.add_(x[:])),

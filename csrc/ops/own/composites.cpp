@@ -207,14 +207,19 @@ at::Tensor times_power_of_two(const at::Tensor& self, const at::Tensor& other) {
   return at::mul(self, at::pow(at::scalar_tensor(2, options), other));
 }
 
+void check_type_of_power(c10::ScalarType type) {
+  TORCH_CHECK(!c10::isIntegralType(type, /*includeBool=*/true), "ldexp can't be cast to the desired output type ",
+              type);
+}
+
 at::Tensor& times_power_of_two_out(const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
-  TORCH_CHECK(!c10::isIntegralType(out.scalar_type(), /*includeBool=*/true),
-              "ldexp can't be cast to the desired output type ", out.scalar_type());
+  check_type_of_power(out.scalar_type());
   at::native::resize_output(out, at::infer_size(self.sizes(), other.sizes()));
   return out.copy_(times_power_of_two(self, other));
 }
 
 at::Tensor& multiply_by_power_of_two(at::Tensor& self, const at::Tensor& other) {
+  check_type_of_power(self.scalar_type());
   return self.mul_(at::pow(at::scalar_tensor(2, self.options()), other));
 }
 #endif

@@ -55,6 +55,17 @@ bool fill_by_driver(const at::Tensor& self, const c10::Scalar& value, const at::
                     static_cast<uint32_t>(self.element_size()), static_cast<uint64_t>(self.numel()));
 }
 
+// Return a view with each element once: torch's kernels fill an expanded tensor from a number.
+at::Tensor each_once(const at::Tensor& self) {
+  at::Tensor view = self;
+  for (int64_t dim = 0; dim < self.dim(); ++dim) {
+    if (self.stride(dim) == 0 && self.size(dim) > 1) {
+      view = view.narrow(dim, 0, 1);
+    }
+  }
+  return view;
+}
+
 at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
   if (Observer* active = observer(); C10_UNLIKELY(active != nullptr)) {
     observe_tensors(*active, "aten::fill_", self.device().index(), self, {});
@@ -62,7 +73,9 @@ at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
   const at::Tensor element = C10_LIKELY(every_type_holds(value)) ? at::Tensor() : filled_on_cpu(self, value);
   if (self.numel() > 0 && !fill_by_driver(self, value, element)) {
     static Operator& op = operator_named("aten::fill_", "Scalar");
-    torch::jit::Stack stack{self, value};
+    // Every number is a bool, also those that the dtype does not hold.
+    const bool is_bool = self.scalar_type() == c10::kBool && !value.isComplex();
+    torch::jit::Stack stack{each_once(self), is_bool ? c10::Scalar(value.toDouble() != 0) : value};
     run_chain(op, &stack);
   }
   return self;

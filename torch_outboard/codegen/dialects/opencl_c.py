@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The dialect opencl_c: OpenCL C 1.2 and later, for every driver that builds programs in this language."""
+"""The dialect opencl_c: version 1.2 of the language and later, for every driver that builds programs in it."""
 
 from __future__ import annotations
 
