@@ -11,10 +11,11 @@ import argparse
 import contextlib
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +94,11 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(script: str, *options: str) -> Iterator[Served]:
-    """Run a script that serves steps, in a scope."""
+def served(script: str, *options: str, environment: Mapping[str, str] | None = None) -> Iterator[Served]:
+    """Run a script that serves steps, in a scope, with variables added to the environment."""
     words = [sys.executable, script, *options]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    variables = {**os.environ, **(environment or {})}
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables) as process:
         try:
             yield Served(process)
         finally:
