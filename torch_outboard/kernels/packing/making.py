@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,9 @@ __all__ = ["Programs", "groups_of", "programs_of", "run_apart", "run_calls", "wr
 
 _Call = tuple[str, PackCall, torch.dtype]
 _Tell = Callable[[str], None]
+
+# Neighbours in a list often have one class, for which two processes would wait for each other.
+_TOGETHER = 8
 
 
 def run_calls(index: int, calls: Sequence[_Call], tell: _Tell) -> Iterator[tuple[str, str]]:
@@ -69,43 +73,65 @@ def groups_of(driver: Driver, names: Sequence[str]) -> list[list[str]]:
 def run_apart(
     driver: str, options: Mapping[str, Any], names: Sequence[str], calls: Callable[[], list[_Call]], bar: Any
 ) -> tuple[dict[str, dict[str, str]], list[tuple[str, str]]]:
-    """Run the calls on devices without hardware, in another process. Return their kinds, and the failed calls.
+    """Run the calls on devices without hardware, in a process for each core. Return their kinds, and the failed calls.
 
     The calls run once for each kind. `calls` is a function of a module, which finds them there. `bar` is a progress bar
     of click.
 
-    Raises RuntimeError if the process ends early.
+    Raises RuntimeError if a process ends early.
     """
     context = multiprocessing.get_context("spawn")  # torch may have threads here, whose locks a fork would keep
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_run_without_device, args=(theirs, driver, options, names, calls), daemon=True)
-    process.start()
-    theirs.close()
+    parts = os.cpu_count() or 1
     failures: list[tuple[str, str]] = []
     kinds: dict[str, dict[str, str]] = {}
+    bar.length = 0
+    running: dict[Any, Any] = {}
     try:
-        while True:
-            what, given = ours.recv()
-            if what == "call":
-                bar.update(1)
-            elif what == "failure":
-                failures.append(given)
-            else:
-                kinds, bar.length = given
-    except EOFError:
-        process.join()
-    if process.exitcode != 0:
-        raise RuntimeError(f"the process that runs the calls for {', '.join(names)} ended with {process.exitcode}")
+        for part in range(parts):
+            ours, theirs = context.Pipe(duplex=False)
+            arguments = (theirs, driver, options, names, calls, part, parts)
+            running[ours] = process = context.Process(target=_run_without_device, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+        while running:
+            for pipe in wait(list(running)):
+                try:
+                    what, given = pipe.recv()
+                except EOFError:
+                    process = running.pop(pipe)
+                    process.join()
+                    if process.exitcode != 0:
+                        raise RuntimeError(
+                            f"a process that runs the calls for {', '.join(names)} ended with {process.exitcode}"
+                        ) from None
+                    continue
+                if what == "call":
+                    bar.update(1)
+                elif what == "failure":
+                    failures.append(given)
+                else:
+                    kinds, count = given
+                    bar.length += count
+    finally:
+        for process in running.values():
+            process.terminate()
+            process.join()
     return kinds, failures
 
 
 def _run_without_device(
-    pipe: Any, driver: str, options: Mapping[str, Any], names: Sequence[str], find_calls: Callable[[], list[_Call]]
+    pipe: Any,
+    driver: str,
+    options: Mapping[str, Any],
+    names: Sequence[str],
+    find_calls: Callable[[], list[_Call]],
+    part: int,
+    parts: int,
 ) -> None:
     from torch_outboard._attach import attach
 
     attach(without_device(find_driver(driver), names, options))
-    calls = find_calls()
+    calls = [call for number, call in enumerate(find_calls()) if number // _TOGETHER % parts == part]
     kinds = {name: kind_of(index) for index, name in enumerate(names)}
     first = {json.dumps(kind): index for index, kind in reversed(list(enumerate(kinds.values())))}
     pipe.send(("kinds", (kinds, len(calls) * len(first))))
