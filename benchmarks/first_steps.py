@@ -2,7 +2,7 @@
 """Measure the first training step of published architectures in fresh processes, against torch's own CUDA device.
 
     benchmarks/first_steps.py                              # nv against CUDA
-    benchmarks/first_steps.py --pack build/pack-nv/kernels.pack
+    benchmarks/first_steps.py --pack build/pack-nv/kernels.pack --states pack    # leaves the other states' figures
     benchmarks/first_steps.py --driver opencl --only resnet50,gpt2
 
 A model's first step is measured with an empty cache, in a second process with the cache that the first one left, and
@@ -13,6 +13,8 @@ machine, except for the processes that import meanwhile.
 
 from __future__ import annotations
 
+import argparse
+import json
 import statistics
 import sys
 import tempfile
@@ -28,16 +30,18 @@ from _served import Step, parser_of, served
 SCRIPT = str(Path(__file__).with_name("models.py"))
 # Processes that get ready while another one measures.
 AHEAD = 4
+KEYS = ("against_s", "empty_s", "cached_s", "pack_s")
 
 
 class FirstSteps:
     """Measures the first steps of one model after another, in processes of their own."""
 
-    def __init__(self, driver: str, against: str, is_tiny: bool, pack: Path | None) -> None:
-        self._driver = driver
-        self._against = against
-        self._is_tiny = is_tiny
-        self._pack = pack
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._driver = options.driver
+        self._against = options.against
+        self._is_tiny = options.tiny
+        self._states = options.states.split(",")
+        self._pack = options.pack
         self._measuring = threading.Lock()
         self.found: dict[str, Any] = {}
 
@@ -45,12 +49,15 @@ class FirstSteps:
         """Return the seconds of a model's first steps, and what the step with an empty cache built."""
         with tempfile.TemporaryDirectory() as folder:
             theirs, _ = self._first(self._against, name, Path(folder, "against"))
-            empty, after = self._first(self._driver, name, Path(folder, "kept"))
-            cached, _ = self._first(self._driver, name, Path(folder, "kept"))
-            row = {"against_s": theirs, "empty_s": empty, "cached_s": cached}
-            if self._pack is not None:
-                row["pack_s"], _ = self._first(self._driver, name, Path(folder, "packed"), str(self._pack))
-        return {**row, "plans": after["plans"], "fallback": after["fallback"]}
+            row: dict[str, Any] = {"against_s": theirs}
+            if "empty" in self._states:
+                row["empty_s"], after = self._first(self._driver, name, Path(folder, "kept"))
+                row["cached_s"], _ = self._first(self._driver, name, Path(folder, "kept"))
+                row |= {"plans": after["plans"]["plans"], "fallback": after["fallback"]}
+            if "pack" in self._states:
+                row["pack_s"], after = self._first(self._driver, name, Path(folder, "packed"), str(self._pack))
+                row["not_in_pack"] = after["plans"]["plans"]
+        return row
 
     def _first(self, driver: str, name: str, folder: Path, pack: str = "") -> tuple[float, Step]:
         environment = {
@@ -70,26 +77,27 @@ class FirstSteps:
 def main() -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--only", metavar="MODEL,...")
-    parser.add_argument("--pack", type=Path, help="a pack of kernels to measure too")
+    parser.add_argument("--pack", type=Path, help="a pack of kernels, for the state pack")
+    parser.add_argument("--states", help="empty, which is followed by the cache it leaves, pack, or both")
     options = parser.parse_args()
+    options.states = options.states or ("empty,pack" if options.pack else "empty")
+    if ("pack" in options.states.split(",")) != (options.pack is not None):
+        parser.error("the state pack needs --pack, and --pack is for the state pack")
     path = options.json or results_of(options.driver) / f"first-steps-{options.driver}.json"
-    steps = FirstSteps(options.driver, options.against, options.tiny, options.pack)
+    rows: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["models"] if path.exists() else {}
+    steps = FirstSteps(options)
     names = options.only.split(",") if options.only else list(MODELS)
-    rows: dict[str, dict[str, Any]] = {}
-    print(
-        f"| model | {options.against}, s | empty cache, s | from the cache, s | pack, s | cache ÷ {options.against} |"
-    )
+    print(f"| model | {options.against}, s | empty cache, s | from the cache, s | pack, s | not in the pack |")
     print("|---|---:|---:|---:|---:|---:|")
     with ThreadPoolExecutor(AHEAD) as pool:
         for name, row in zip(names, pool.map(steps.measure, names), strict=True):
-            rows[name] = row
-            packed = f"{row['pack_s']:.2f}" if options.pack else ""
-            seconds = f"{row['against_s']:.2f} | {row['empty_s']:.2f} | {row['cached_s']:.2f} | {packed}"
-            print(f"| {name} | {seconds} | {row['cached_s'] / row['against_s']:.2f} |", flush=True)
+            rows[name] = rows.get(name, {}) | row
+            seconds = (f"{row[key]:.2f}" if key in row else "" for key in KEYS)
+            print(f"| {name} | {' | '.join(seconds)} | {row.get('not_in_pack', '')} |", flush=True)
             write(path, {"about": steps.found, "models": rows})
-    for key in ("empty_s", "cached_s", *(["pack_s"] if options.pack else [])):
-        values = [row[key] for row in rows.values()]
-        print(f"{key}: median {statistics.median(values):.2f}, largest {max(values):.2f}")
+    for key in KEYS[1:]:
+        if values := [rows[name][key] for name in names if key in rows[name]]:
+            print(f"{key}: median {statistics.median(values):.2f}, largest {max(values):.2f}")
     return 0
 
 
