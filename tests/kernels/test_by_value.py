@@ -92,3 +92,17 @@ def test_masks_take_no_number(device: torch.device) -> None:
     for number in (100.0, 127.5, -1e9, float("-inf"), 300):
         torch.testing.assert_close(x.masked_fill(x > 1, number).cpu(), MATRIX.masked_fill(MATRIX > 1, number))
     assert {row.provider for row in torch_outboard.coverage()} == {"generated"}, torch_outboard.coverage()
+
+
+def test_any_real_number_is_a_bool(device: torch.device) -> None:
+    """A bool takes numbers that are neither 0 nor 1: they convert to True, without overflow."""
+    mask = torch.tensor([True, False, False, True, False])
+    index = torch.tensor([1, 3])
+    bools, x = torch.zeros(5, dtype=torch.bool), torch.zeros(5, dtype=torch.bool, device=device)
+    torch_outboard.reset_coverage()
+    for number in (-1, 0, 2, 300, -0.25, float("nan"), 2.0**40):
+        expected = [bools.masked_fill(mask, number), bools.index_fill(0, index, number), bools.clone().fill_(number)]
+        found = [x.masked_fill(mask.to(device), number), x.index_fill(0, index.to(device), number)]
+        found.append(x.new_empty(1).expand(5).fill_(number))
+        assert [one.tolist() for one in found] == [one.tolist() for one in expected], number
+    assert not [row for row in torch_outboard.coverage() if row.provider in ("host", "fallback")]

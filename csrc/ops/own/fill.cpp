@@ -73,9 +73,7 @@ at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
   const at::Tensor element = C10_LIKELY(every_type_holds(value)) ? at::Tensor() : filled_on_cpu(self, value);
   if (self.numel() > 0 && !fill_by_driver(self, value, element)) {
     static Operator& op = operator_named("aten::fill_", "Scalar");
-    // Every number is a bool, also those that the dtype does not hold.
-    const bool is_bool = self.scalar_type() == c10::kBool && !value.isComplex();
-    torch::jit::Stack stack{each_once(self), is_bool ? c10::Scalar(value.toDouble() != 0) : value};
+    torch::jit::Stack stack{each_once(self), value};
     run_chain(op, &stack);
   }
   return self;
