@@ -86,10 +86,11 @@ test-all: SHARE := 1/1
 test-all: test ## run the tests with all of the databases
 
 # In an environment of its own, which takes torch and what the tests need from VENV.
-test-ecosystem: build ## run the tests of libraries: Accelerate, Trainer, TRL, PEFT, Lightning, DeepSpeed, safetensors
+test-ecosystem: SHARE := 1/1
+test-ecosystem: build ## run the tests of libraries: Accelerate, Trainer, TRL, PEFT, Lightning, DeepSpeed, safetensors (SHARE=3/8)
 	@test -f $(VENV)-ecosystem/.made || { echo 'Installing the libraries'; scripts/ecosystem $(PY) $(VENV)-ecosystem; }
 	@touch $(VENV)-ecosystem/.made
-	PYTHONPATH=$(CURDIR) $(VENV)-ecosystem/bin/python -m pytest tests/ecosystem $(WORKERS) $(PYTEST_ARGS)
+	PYTHONPATH=$(CURDIR) $(TEST_ENV) $(VENV)-ecosystem/bin/python -m pytest tests/ecosystem $(WORKERS) $(PYTEST_ARGS)
 
 # One after the other: each is a whole build, and an environment of some gigabytes while it lasts.
 TORCHES ?= 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0

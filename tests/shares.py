@@ -18,7 +18,7 @@ from torch_outboard.testing.share import Share
 __all__ = ["DATABASES", "VARIABLE", "current_share", "is_of_database", "left_out"]
 
 # Folders of tests/ whose tests are cases of databases. Others are marked with pytest.mark.database.
-DATABASES = ("kernels", "models", "operators")
+DATABASES = ("ecosystem", "kernels", "models", "operators")
 VARIABLE = "OUTBOARD_TEST_SHARE"
 
 
