@@ -23,8 +23,8 @@ void check_declared(const TypedKernel& kernel, size_t index, const at::Tensor& t
   const std::string& name = kernel.program.name();
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   TORCH_CHECK_VALUE(!impl.is_python_dispatch(), "argument ", index, " of the kernel ", name,
-                    " has no memory, as during tracing: wrap the launch in a custom operator by"
-                    " torch.library.custom_op, which torch.compile does not trace");
+                    " has no memory (it is a tensor of a trace): wrap the launch in torch.library.custom_op, which "
+                    "torch.compile does not trace");
   TORCH_CHECK_VALUE(is_ours(impl), "argument ", index, " of the kernel ", name, " must be a tensor on '", driver_name(),
                     "', got one on ", tensor.device(), ": move it there");
   TORCH_CHECK_VALUE(has_plain_elements(tensor), "argument ", index, " of the kernel ", name,
@@ -73,7 +73,7 @@ void check_launch_options(const TypedKernel& kernel, const LaunchOptions& option
           "launching the kernel " + kernel.program.name() +
               " with follows_addresses is not supported: the properties of " + driver_name() + ":" +
               std::to_string(static_cast<int>(device)) +
-              " don't say that kernels use addresses that they find in memory. Pass each tensor as an argument.");
+              " do not declare that kernels can follow addresses stored in memory. Pass each tensor as an argument.");
   }
 }
 

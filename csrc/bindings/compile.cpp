@@ -47,8 +47,9 @@ bool to_argument(const CompiledKernel& kernel, size_t index, PyObject* object, C
       }
       const int bits = 8 * kernels::info_of(kernel.arguments[index]).bytes;
       if (const int64_t half = int64_t{1} << (bits - 1); value < -half || value >= half) {
-        PyErr_Format(PyExc_OverflowError, "argument %zu of the compiled kernel %s has %d bits, and %lld needs more",
-                     index, kernel.name.c_str(), bits, static_cast<long long>(value));
+        PyErr_Format(PyExc_OverflowError,
+                     "argument %zu of the compiled kernel %s is an integer of %d bits, which cannot hold %lld", index,
+                     kernel.name.c_str(), bits, static_cast<long long>(value));
         return false;
       }
       std::memcpy(&out->bits, &value, sizeof(value));
@@ -142,7 +143,7 @@ PyObject* py_build_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t coun
                              ? nullptr
                              : static_cast<const CompiledKernel*>(PyCapsule_GetPointer(self, kCapsule));
     if (kernel == nullptr || kernel->program == nullptr) {
-      PyErr_SetString(PyExc_TypeError, "build_kernel takes what device_kernel gave");
+      PyErr_SetString(PyExc_TypeError, "build_kernel takes a launcher from device_kernel");
       return nullptr;
     }
     {
@@ -195,7 +196,8 @@ PyObject* py_empty_strided(PyObject*, PyObject* const* arguments, Py_ssize_t cou
 // Read pairs of a device's index and a stream's id.
 bool to_streams(PyObject* object, std::vector<Stream*>* out) {
   if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) % 2 != 0) {
-    PyErr_SetString(PyExc_TypeError, "call_compiled takes streams as a tuple of device indices and ids by turns");
+    PyErr_SetString(PyExc_TypeError,
+                    "call_compiled takes streams as one tuple of alternating device indices and stream ids");
     return false;
   }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); i += 2) {

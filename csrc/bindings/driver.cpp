@@ -86,13 +86,13 @@ ob_driver empty_table() {
 ob_driver load_table(const std::string& name, const std::string& path, const Library& library, const Options& options) {
   if (!library.get()) {
     const char* reason = dlerror();
-    refuse(name, "its library does not load: " + std::string(reason ? reason : path));
+    refuse(name, "its library does not load (" + std::string(reason ? reason : path) + ")");
   }
   dlerror();
   const auto get_table = reinterpret_cast<ob_driver_table_fn>(dlsym(library.get(), OB_DRIVER_TABLE_SYMBOL));
   if (!get_table) {
     refuse(name, path + " does not export " OB_DRIVER_TABLE_SYMBOL
-                        ": it is no driver library, or hides the symbol (see torch_outboard/driver.h)");
+                        ". It is not a driver library, or it hides the symbol (see torch_outboard/driver.h).");
   }
   ob_driver table = empty_table();
   const ob_options given = options.get();
@@ -102,8 +102,8 @@ ob_driver load_table(const std::string& name, const std::string& path, const Lib
     refuse_table(name, OB_DRIVER_TABLE_SYMBOL, status, reason);
   }
   if (table.struct_size > sizeof(table)) {
-    refuse(name, "its table says it is " + std::to_string(table.struct_size) + " bytes long, more than the " +
-                     std::to_string(sizeof(table)) + " it was given. Set struct_size to the smaller of the two sizes.");
+    refuse(name, "it set struct_size to " + std::to_string(table.struct_size) + ", but the core's table has " +
+                     std::to_string(sizeof(table)) + " bytes. Set struct_size to the smaller of the two sizes.");
   }
   return table;
 }
@@ -229,8 +229,9 @@ PyObject* py_refuse_in_capture(PyObject*, PyObject* const* arguments, Py_ssize_t
       return nullptr;
     }
     if (!is_in_entry()) {
-      const std::string what = "a call of the driver's " + entry +
-                               " below torch-outboard (queue it by torch_outboard.launch or torch's operators),";
+      const std::string what =
+          "a call of the driver's " + entry +
+          " that bypasses torch-outboard (queue the work with torch_outboard.launch or torch's operators)";
       check_device_index(device);
       refuse_handle_in_capture(device, handle, what.c_str());
     }

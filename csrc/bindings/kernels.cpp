@@ -97,7 +97,7 @@ BuiltPlan ask_for_plan(BuiltPlan (*read)(PyObject*), const char* function, const
                        c10::ArrayRef<c10::IValue> given, More... more) {
   if (python_is_gone()) {
     BuiltPlan gone;
-    gone.refusal = "the interpreter is about to go [no-thread]";
+    gone.refusal = "the interpreter is shutting down [no-thread]";
     return gone;
   }
   return with_builder(

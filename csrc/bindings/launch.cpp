@@ -33,7 +33,7 @@ bool is_number(PyObject* object) {
 // Each returns false with a Python error set.
 
 bool refuse_number(PyObject* number, const TypedKernel& kernel, size_t index) {
-  PyErr_Format(PyExc_OverflowError, "argument %zu of the kernel %s is %R, which %s doesn't hold", index,
+  PyErr_Format(PyExc_OverflowError, "argument %zu of the kernel %s is %R, which %s cannot hold", index,
                kernel.program.name().c_str(), number, c10::toString(kernel.parameters[index].dtype));
   return false;
 }
@@ -166,7 +166,7 @@ bool to_sizes(PyObject* object, const TypedKernel& kernel, const char* what, std
     }
     if (PyErr_Occurred() || value > UINT32_MAX) {
       PyErr_Clear();
-      PyErr_Format(PyExc_ValueError, "the %s of the kernel %s must be of numbers from 0 to %u, not %R", what,
+      PyErr_Format(PyExc_ValueError, "the %s of the kernel %s must contain numbers from 0 to %u, not %R", what,
                    kernel.program.name().c_str(), UINT32_MAX, object);
       return false;
     }
@@ -245,8 +245,8 @@ KernelParameter parameter_of(PyObject* object) {
   const Object dtype = record.field("dtype");
   TORCH_CHECK_TYPE(dtype.get() == Py_None || to_dtype(dtype.get(), &result.dtype),
                    "the field 'dtype' of a ParameterRecord must be a torch.dtype or None");
-  TORCH_CHECK_VALUE(result.kind != Kind::Number || is_passed_by_value(result.dtype), "a kernel takes no number of ",
-                    c10::toString(result.dtype), " by value");
+  TORCH_CHECK_VALUE(result.kind != Kind::Number || is_passed_by_value(result.dtype),
+                    "a kernel cannot take a number of dtype ", c10::toString(result.dtype), " by value");
   return result;
 }
 
@@ -280,7 +280,7 @@ PyObject* py_build_typed_kernel(PyObject*, PyObject* const* arguments, Py_ssize_
     }
     PyObject* const self = PyCFunction_Check(arguments[0]) ? PyCFunction_GetSelf(arguments[0]) : nullptr;
     if (self == nullptr || !PyCapsule_IsValid(self, kTypedKernelCapsule)) {
-      PyErr_SetString(PyExc_TypeError, "build_typed_kernel takes what typed_kernel gave");
+      PyErr_SetString(PyExc_TypeError, "build_typed_kernel takes a launcher from typed_kernel");
       return nullptr;
     }
     const auto* kernel = static_cast<const TypedKernel*>(PyCapsule_GetPointer(self, kTypedKernelCapsule));

@@ -172,8 +172,8 @@ class CapturedCall {
     for (const c10::IValue& value : results) {
       if (value.isTensor() && makes_elements(call, value.toTensor())) {
         capture_->refuse("the kernel in Python for " + call.op().name +
-                         ", which queued nothing that a graph could replay (it launches by torch_outboard.launch or"
-                         " torch's operators, or returns NotImplemented),");
+                         ", which queued nothing that a graph could replay (launch with torch_outboard.launch or "
+                         "torch's operators, or return NotImplemented),");
       }
     }
   }

@@ -105,8 +105,7 @@ std::unique_ptr<const kernels::DeviceKernel> device_kernel_of(PyObject* object) 
   const Record record(object, "KernelRecord");
   const std::vector<std::string> formulas = record.texts("geometry");
   TORCH_CHECK_VALUE(formulas.size() == 7,
-                    "the field 'geometry' of a KernelRecord has seven formulas, of the grid, the"
-                    " block and local memory, not ",
+                    "the field 'geometry' of a KernelRecord needs seven formulas (grid, block, local memory), not ",
                     formulas.size());
   const kernels::Geometry geometry{
       {formulas[0], formulas[1], formulas[2]}, {formulas[3], formulas[4], formulas[5]}, formulas[6]};

@@ -30,7 +30,7 @@ std::string text_of(PyObject* object) {
   const char* data = text ? PyUnicode_AsUTF8AndSize(text.get(), &size) : nullptr;
   if (!data) {
     PyErr_Clear();
-    return "(its text cannot be had)";
+    return "(its text could not be read)";
   }
   return {data, static_cast<size_t>(size)};
 }
@@ -136,7 +136,7 @@ ob_status take_error(Entry entry, bool has_result) {
     text = (name ? text_of(name.get()) : std::string("an exception")) + (text.empty() ? "" : ": ") + text;
   }
   if (has_result) {
-    text = std::string("what ") + name_of(entry) + " returned is not usable: " + text;
+    text = std::string("the result of ") + name_of(entry) + " is not usable: " + text;
   }
   set_failure(entry, std::move(text));
   Py_XDECREF(std::exchange(failed_exception, exception.release()));

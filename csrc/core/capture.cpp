@@ -30,7 +30,7 @@ void detail::set_repeated_host_work(bool is_repeated) noexcept {
 uint64_t handle_for_caller(Stream& stream) {
   if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr && !capture->is_native())) {
     capture->refuse("work that is queued directly on the driver's stream handle (launch it with"
-                    " torch_outboard.launch, or return NotImplemented in the capture),");
+                    " torch_outboard.launch, or return NotImplemented during a capture),");
   }
   stream.is_shown.store(true, std::memory_order_relaxed);
   return stream_handle(stream);

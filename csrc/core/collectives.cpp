@@ -14,14 +14,15 @@ namespace {
 ob_collectives installed{};
 
 [[noreturn]] void refuse_collectives(const std::string& name, const std::string& why) {
-  raise(ErrorKind::Registration, OB_INVALID_ARGUMENT, "driver '" + name + "': its table of collectives: " + why);
+  raise(ErrorKind::Registration, OB_INVALID_ARGUMENT,
+        "the collectives table of driver '" + name + "' cannot be used: " + why);
 }
 
 }  // namespace
 
 ob_collectives check_collectives(const std::string& name, const ob_collectives& table) {
   if (table.abi_major != OB_COLLECTIVES_MAJOR) {
-    refuse_collectives(name, "it was built for version " + std::to_string(table.abi_major) + ", this is version " +
+    refuse_collectives(name, "it was built for version " + std::to_string(table.abi_major) + ", but this is version " +
                                  std::to_string(OB_COLLECTIVES_MAJOR) +
                                  ". Rebuild the driver with the installed torch_outboard/collectives.h.");
   }
@@ -44,7 +45,7 @@ ob_collectives check_collectives(const std::string& name, const ob_collectives& 
     }
   }
   if ((copy.group_begin == nullptr) != (copy.group_end == nullptr)) {
-    refuse_collectives(name, "the entries group_begin and group_end come together, both or none");
+    refuse_collectives(name, "it must have both group_begin and group_end, or neither");
   }
   return copy;
 }

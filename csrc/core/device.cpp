@@ -127,7 +127,7 @@ void detail::open_device(c10::DeviceIndex device) {
       device_state[device].store(DeviceState::Opening);
       break;
     }
-    const Waiting waiting("device_open", device, nullptr, "another thread, which opens the device");
+    const Waiting waiting("device_open", device, nullptr, "another thread that is opening the device");
     wait_for_thread(waiting, device_changed, lock, [&] { return device_state[device].load() != DeviceState::Opening; });
     lock.unlock();
   }

@@ -71,8 +71,8 @@ void check_group(const std::string& name, std::initializer_list<NamedEntry> grou
       for (const NamedEntry& e : group) {
         all += (all.empty() ? "" : ", ") + std::string(e.name);
       }
-      refuse(name,
-             std::string("entry `") + entry.name + "` is missing: the entries " + all + " come together, all or none.");
+      refuse(name, std::string("entry `") + entry.name + "` is missing. The entries " + all +
+                       " must be implemented together or not at all.");
     }
   }
 }
@@ -116,7 +116,8 @@ void probe() {
       failure += ": " + reason;
     }
   } else if (count > kMaxDevices) {
-    failure = "device_count gave " + std::to_string(count) + "; the first " + std::to_string(kMaxDevices) + " are used";
+    failure = "device_count returned " + std::to_string(count) + "; only the first " + std::to_string(kMaxDevices) +
+              " devices are used";
   }
   std::lock_guard lock(probe_mutex);
   if (!is_probed.load()) {
@@ -133,8 +134,9 @@ void check_count(const std::string& name, const ob_driver& table) {
   }
   const int32_t count = table.device_count(table.self);
   if (std::clamp<int>(count, 0, kMaxDevices) != probed_count) {
-    refuse(name, "the new options give it " + std::to_string(count) + " devices, but the process has already seen " +
-                     std::to_string(probed_count) + ". Attach with these options before devices are counted.");
+    refuse(name, "with the new options it has " + std::to_string(count) +
+                     " devices, but this process has already counted " + std::to_string(probed_count) +
+                     ". Attach with these options before anything counts devices.");
   }
 }
 
@@ -148,8 +150,9 @@ void install_driver(const std::string& name, const ob_driver& table) {
               "' is already attached, and a process can attach one driver. Start another process for '" + name + "'.");
   }
   if (table.abi_major != OB_ABI_MAJOR) {
-    refuse(name, "it was built for version " + std::to_string(table.abi_major) + " of the contract, this is version " +
-                     std::to_string(OB_ABI_MAJOR) + ". Rebuild the driver with the installed torch_outboard/driver.h.");
+    refuse(name, "it was built for version " + std::to_string(table.abi_major) +
+                     " of the contract, but this is version " + std::to_string(OB_ABI_MAJOR) +
+                     ". Rebuild the driver with the installed torch_outboard/driver.h.");
   }
   constexpr size_t kLeastSize = offsetof(ob_driver, stream_wait_event) + sizeof(ob_driver::stream_wait_event);
   if (table.struct_size < kLeastSize) {

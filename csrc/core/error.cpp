@@ -66,7 +66,7 @@ std::string shortened(const std::string& text) {
   }
   const size_t end = begin_of_character(text, kFirst);
   const size_t begin = begin_of_character(text, text.size() - kLast);
-  return text.substr(0, end) + "\n[" + std::to_string(begin - end) + " bytes are left out]\n" + text.substr(begin);
+  return text.substr(0, end) + "\n[" + std::to_string(begin - end) + " bytes omitted]\n" + text.substr(begin);
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ uint64_t take_event(c10::DeviceIndex device, uint32_t flags) {
   OB_CALL(event_create, device, flags, &handle);
   if (handle == 0) {
     raise(ErrorKind::Driver, OB_INTERNAL,
-          "driver '" + driver_name() + "': event_create gave the handle 0, which no event may have");
+          "driver '" + driver_name() + "': event_create returned the handle 0, which no event may have");
   }
   return handle;
 }
@@ -73,7 +73,8 @@ void Event::refuse_captured(const char* what) const {
     mark_->capture->refuse(std::string(what) + " of an event that was recorded on a capturing stream");
   }
   raise(ErrorKind::Capture, OB_FAILED_PRECONDITION,
-        std::string(what) + " of an event whose latest record was captured in a graph: record it again, outside");
+        std::string(what) +
+            " of an event whose latest record was captured in a graph: record the event again outside the capture");
 }
 
 void Event::record(Stream& stream) {
@@ -256,7 +257,7 @@ double Event::elapsed_ms(const Event& end) const {
 
 int64_t Event::timestamp_ns() const {
   if (!driver().event_timestamp) {
-    raise_not_supported("event_timestamp", "the time of an event");
+    raise_not_supported("event_timestamp", "reading the time of an event");
   }
   ensure_open(device_);
   int64_t nanoseconds = 0;

@@ -84,7 +84,7 @@ std::exception_ptr detail::error_of(const KernelRecord& record) {
   if (kernel == nullptr || record.check >= kernel->checks.size()) {
     const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
     return std::make_exception_ptr(
-        c10::Error(here, "a kernel reported the failure number " + std::to_string(record.check) + ", which it hasn't"));
+        c10::Error(here, "a kernel reported the unknown failure number " + std::to_string(record.check)));
   }
   const KernelCheck& check = kernel->checks[record.check];
   std::string where = "in the kernel " + kernel->name + ", which ran on the device's stream";

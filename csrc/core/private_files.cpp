@@ -118,7 +118,7 @@ PrivateFile check_open(const Descriptor& file, const std::string& path, uid_t tr
     if (errno == ENOENT) {
       return {};
     }
-    return errno == ELOOP ? refused(printable_path(path) + " is a symbolic link, and is not followed: remove it")
+    return errno == ELOOP ? refused(printable_path(path) + " is a symbolic link, which is never followed: remove it")
                           : refused(failure_of(path, errno), errno);
   }
   if (fstat(file.get(), out_about) != 0) {
@@ -210,8 +210,7 @@ PrivateFile read_private(const std::string& path, uid_t trusted) {
   }
   if (about.st_size > kMostBytes) {
     return refused(printable_path(path) + " has " + std::to_string(about.st_size) +
-                   " bytes, more than is ever written: "
-                   "remove it");
+                   " bytes, more than this package ever writes: remove it");
   }
   PrivateFile result{std::string(static_cast<size_t>(about.st_size), '\0'), "", 0};
   return read_whole(file.get(), *result.content) ? std::move(result) : refused(failure_of(path, errno), errno);

@@ -309,14 +309,14 @@ bool queue_host_work(Stream& stream, ob_host_fn fn, void* user, const char* name
   refuse_second_stream(stream);
   stream.last_work.store(name, std::memory_order_relaxed);
   if (C10_UNLIKELY(!has_host_queue())) {
-    note_sync(name != nullptr ? name : "work of the host");
+    note_sync(name != nullptr ? name : "host work");
   }
   return C10_LIKELY(!is_recording_activities()) ? call_host_work(stream, fn, user)
                                                 : call_observed_host_work(stream, fn, user, name);
 }
 
 void wait_and_run(Stream& stream, ob_host_fn fn, void* user, const char* name) {
-  note_sync(name != nullptr ? name : "work of the host");
+  note_sync(name != nullptr ? name : "host work");
   synchronize_stream(stream);
   if (C10_LIKELY(!is_recording_activities())) {
     fn(user);

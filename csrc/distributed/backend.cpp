@@ -78,7 +78,7 @@ void refuse_exchange_in_capture(const Stream& stream, const char* name) {
 
 void refuse_native_in_capture(const Stream& stream, const Kind& kind) {
   if (is_captured_by_driver(stream)) {
-    refuse_in_capture(stream, c10::str(kind.name, ", in a graph that the driver captures itself,").c_str());
+    refuse_in_capture(stream, c10::str(kind.name, ", which the driver's own capture does not support,").c_str());
   }
   if (c10d::isP2POp(kind.type)) {
     refuse_in_capture(stream, kind.name);
@@ -248,8 +248,9 @@ Place DistributedBackend::place_of(const Call& call, const at::Tensor& first) co
   }
   if (forbids_copies()) {
     raise(ErrorKind::NotSupported, OB_UNIMPLEMENTED,
-          c10::str(call.kind.name, " would be copied to the CPU and back: the host cannot reach the memory of ",
-                   first.device(), ". OUTBOARD_FALLBACK=error forbids that: set OUTBOARD_FALLBACK=warn."));
+          c10::str(call.kind.name,
+                   " would copy its tensors to the CPU and back, because the host cannot reach the memory of ",
+                   first.device(), ". OUTBOARD_FALLBACK=error forbids the copies: set OUTBOARD_FALLBACK=warn."));
   }
   return Place::Staged;
 }
@@ -302,9 +303,9 @@ void DistributedBackend::remember(const Call& call, const c10::intrusive_ptr<Dis
 WorkPtr DistributedBackend::submit(Call call) {
   if (group_->is_forked()) {
     raise(ErrorKind::BadFork, OB_FAILED_PRECONDITION,
-          c10::str(call.kind.name,
-                   " in a child process that was forked after the group was created, and has none of its threads."
-                   " Start processes with multiprocessing's 'spawn', and create the group in each."));
+          c10::str(call.kind.name, " was called in a child process that was forked after the group was created. The "
+                                   "group's threads do not exist there."
+                                   " Start processes with multiprocessing's 'spawn', and create the group in each."));
   }
   group_of(call)->failure().check(call.kind.name);
   WorkPtr work;

@@ -11,9 +11,9 @@
 namespace outboard {
 
 void check_tensors(const char* name, const Tensors& tensors) {
-  TORCH_CHECK_VALUE(!tensors.empty(), name, " was given no tensor");
+  TORCH_CHECK_VALUE(!tensors.empty(), name, " got no tensor");
   for (const at::Tensor& tensor : tensors) {
-    TORCH_CHECK_VALUE(tensor.defined(), name, " was given an undefined tensor");
+    TORCH_CHECK_VALUE(tensor.defined(), name, " got an undefined tensor");
     if (tensor.layout() != c10::kStrided) {
       raise(ErrorKind::NotSupported, OB_UNIMPLEMENTED,
             c10::str(name, " of ", tensor.layout(),
@@ -42,18 +42,18 @@ void check_same_dtype(const char* name, const Tensors& read, const Tensors& writ
 
 void check_list(const char* name, const char* argument, const Tensors& list, const at::Tensor& one, int size) {
   TORCH_CHECK_VALUE(list.size() == static_cast<size_t>(size), name, ": ", argument, " has ", list.size(),
-                    " tensors, and the group ", size, " ranks");
+                    " tensors, but the group has ", size, " ranks");
   for (const at::Tensor& tensor : list) {
     TORCH_CHECK_VALUE(tensor.numel() == one.numel() && tensor.scalar_type() == one.scalar_type(), name, ": ", argument,
-                      " has a tensor of ", tensor.sizes(), " ", tensor.scalar_type(), ", where ", one.sizes(), " ",
-                      one.scalar_type(), " are exchanged");
+                      " contains a tensor of ", tensor.sizes(), " ", tensor.scalar_type(), ", but the ranks exchange ",
+                      one.sizes(), " ", one.scalar_type());
   }
 }
 
 Tensors check_list_of_root(const char* name, const char* argument, const char* where, const std::vector<Tensors>& lists,
                            const Tensors& own, bool is_root, int size) {
-  TORCH_CHECK_VALUE(lists.size() == (is_root ? 1 : 0), name, " takes ", argument, " at ", where,
-                    ", and none elsewhere");
+  TORCH_CHECK_VALUE(lists.size() == (is_root ? 1 : 0), name, " takes ", argument, " on ", where,
+                    " rank, and no list on other ranks");
   if (!is_root) {
     return {};
   }
@@ -63,13 +63,14 @@ Tensors check_list_of_root(const char* name, const char* argument, const char* w
 
 void check_parts(const char* name, const at::Tensor& whole, const at::Tensor& part, int size) {
   TORCH_CHECK_VALUE(whole.numel() == part.numel() * size, name, ": a tensor of ", whole.numel(),
-                    " elements is not the ", size, " parts of ", part.numel(), " elements of the ", size, " ranks");
+                    " elements does not hold ", size, " parts of ", part.numel(), " elements for ", size, " ranks");
   TORCH_CHECK_VALUE(whole.scalar_type() == part.scalar_type(), name, " takes tensors of one dtype, got ",
                     whole.scalar_type(), " and ", part.scalar_type());
 }
 
 void check_rank(const char* name, const char* argument, int64_t rank, int size) {
-  TORCH_CHECK_VALUE(rank >= 0 && rank < size, name, ": ", argument, " is rank ", rank, ", and the group has ", size);
+  TORCH_CHECK_VALUE(rank >= 0 && rank < size, name, ": ", argument, " is rank ", rank, ", but the group has ", size,
+                    " ranks");
 }
 
 std::vector<int64_t> split_bytes(const char* name, const char* argument, const at::Tensor& tensor,
@@ -77,12 +78,12 @@ std::vector<int64_t> split_bytes(const char* name, const char* argument, const a
   const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
   const int64_t row_bytes = rows == 0 ? 0 : static_cast<int64_t>(tensor.nbytes()) / rows;
   if (splits.empty()) {
-    TORCH_CHECK_VALUE(rows % size == 0, name, ": the ", rows, " rows of ", argument, " don't divide by ", size,
-                      " ranks: give the sizes of the splits");
+    TORCH_CHECK_VALUE(rows % size == 0, name, ": the ", rows, " rows of ", argument, " cannot be divided evenly among ",
+                      size, " ranks: pass the split sizes");
     return std::vector<int64_t>(size, rows / size * row_bytes);
   }
   TORCH_CHECK_VALUE(splits.size() == static_cast<size_t>(size), name, ": ", splits.size(), " splits of ", argument,
-                    ", and the group has ", size, " ranks");
+                    ", but the group has ", size, " ranks");
   TORCH_CHECK_VALUE(std::accumulate(splits.begin(), splits.end(), int64_t{0}) == rows, name, ": the splits of ",
                     argument, " don't sum to its ", rows, " rows");
   std::vector<int64_t> bytes;

@@ -184,7 +184,7 @@ WorkPtr DistributedBackend::allgather_coalesced(std::vector<Tensors>& outputs, T
                     getSize(), " ranks, got ", outputs.size());
   Tensors flat;
   for (const Tensors& list : outputs) {
-    TORCH_CHECK_VALUE(list.size() == inputs.size(), kind.name, " takes as many outputs of a rank as inputs, got ",
+    TORCH_CHECK_VALUE(list.size() == inputs.size(), kind.name, " takes as many outputs per rank as inputs, got ",
                       list.size(), " and ", inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i) {
       check_list(kind.name, "a list of outputs", {list[i]}, inputs[i], 1);

@@ -155,7 +155,8 @@ void Group::submit(std::shared_ptr<Request> request, bool is_point_to_point) {
   const std::lock_guard lock(mutex_);
   failure_.check(request->work->kind().name);
   if (is_closed_) {
-    C10_THROW_ERROR(DistBackendError, c10::str(request->work->kind().name, " on a group that is being destroyed"));
+    C10_THROW_ERROR(DistBackendError,
+                    c10::str(request->work->kind().name, " was called on a group that is being destroyed"));
   }
   if (!collectives_) {
     start_lanes();
@@ -239,9 +240,9 @@ void Group::run_point_to_point(const std::shared_ptr<Request>& request) {
   const auto fail = [this, request, begin] {
     std::exception_ptr cause = std::current_exception();
     if (std::chrono::steady_clock::now() - begin >= request->timeout) {
-      cause = make_group_error(c10::str(
-          text_of(cause), ". The peer did not make the matching call, or its tensor has another size than the ",
-          request->staging->bytes(), " bytes of this rank's: the sizes of a send and its recv must be equal."));
+      cause = make_group_error(
+          c10::str(text_of(cause), ". The peer did not make the matching call, or its tensor's size differs from the ",
+                   request->staging->bytes(), " bytes of this rank. A send and its recv must have equal sizes."));
     }
     complete(*request, failure_.fail(request->work->kind().name, request->work->getSequencenumber(), cause));
   };

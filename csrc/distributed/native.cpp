@@ -227,9 +227,9 @@ Communicator* NativeGroup::communicator(c10::DeviceIndex device, int peer, bool 
     }
     if (device_ >= 0 && device_ != device) {
       raise(ErrorKind::NotSupported, OB_UNIMPLEMENTED,
-            c10::str("the collectives of '", driver_name(), "' take one device of a rank in a group, which is ",
+            c10::str("in the collectives of '", driver_name(), "', a rank uses one device per group, which is ",
                      static_cast<int>(device_), ", not ", static_cast<int>(device),
-                     ". Set the rank's device with torch.accelerator.set_device_index(), or take `native` out of"
+                     ". Set the rank's device with torch.accelerator.set_device_index(), or remove `native` from"
                      " OUTBOARD_PROVIDERS."));
     }
     if (const auto found = communicators_.find({peer, sends}); found != communicators_.end()) {

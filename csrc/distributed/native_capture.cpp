@@ -58,7 +58,7 @@ void NativeGroup::replay(Communicator& communicator, const NativeParts& parts, c
       }
       for (const ob_collective& part : parts.list) {
         if (!call.add(part)) {
-          C10_THROW_ERROR(DistBackendError, "the driver does not do it any more");
+          C10_THROW_ERROR(DistBackendError, "the driver no longer supports it");
         }
       }
       if (parts.is_grouped) {

@@ -111,7 +111,7 @@ void NativeGroup::look(std::unique_lock<std::mutex>& lock) {
   }
   for (const Pending& pending : under_way) {
     if (why.empty() && Clock::now() > pending.deadline) {
-      why = c10::str("it is not over after ", pending.timeout.count(), " ms");
+      why = c10::str("it did not complete within ", pending.timeout.count(), " ms");
     }
   }
   for (const Pending& pending : over) {

@@ -45,7 +45,7 @@ bool can_reduce(c10::ScalarType dtype) {
 double factor_of(const ReduceOp& op) {
   // Torch 2.11 lacks the newer of the two names.
   const auto* factor = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
-  TORCH_CHECK_VALUE(factor != nullptr, "PREMUL_SUM without a factor");
+  TORCH_CHECK_VALUE(factor != nullptr, "PREMUL_SUM needs a factor");
   return factor->tensor_factor.defined() ? factor->tensor_factor.item<double>() : factor->double_factor;
 }
 
@@ -56,16 +56,16 @@ Reduction::Reduction(const ReduceOp& op, c10::ScalarType dtype, int size, const 
   if (!can_reduce(dtype)) {
     raise(ErrorKind::NotSupported, OB_UNIMPLEMENTED,
           c10::str(name, " of ", dtype,
-                   " is not supported: Gloo, which exchanges for the device, reduces bool, 8, 32 and"
-                   " 64 bit integers (int8, uint8, int32, int64), floats and halves. Convert the tensor first."));
+                   " is not supported: Gloo, which exchanges data for the device, reduces bool, int8, uint8,"
+                   " int32, int64, floats and halves. Convert the tensor first."));
   }
   const bool is_complex = c10::isComplexType(dtype);
   const bool is_integral = c10::isIntegralType(dtype, /*includeBool=*/true);
-  TORCH_CHECK_VALUE(type < ReduceOp::UNUSED, name, " with an unknown reduction");
+  TORCH_CHECK_VALUE(type < ReduceOp::UNUSED, name, " got an unknown reduction");
   name_ = name_of(type);
   TORCH_CHECK_VALUE(!is_bitwise(type) || is_integral, name, " with ", name_of(type), " takes integers, not ", dtype);
   TORCH_CHECK_VALUE(!is_complex || type == ReduceOp::SUM || type == ReduceOp::AVG || type == ReduceOp::PREMUL_SUM, name,
-                    " with ", name_of(type), " makes no sense of ", dtype);
+                    " with ", name_of(type), " does not support ", dtype);
   TORCH_CHECK_VALUE(type != ReduceOp::AVG || dtype != at::kBool, name, " with AVG does not support bool");
   TORCH_CHECK_VALUE(type != ReduceOp::PREMUL_SUM || !is_integral, name, " with PREMUL_SUM takes floats, not ", dtype);
   if (type == ReduceOp::AVG) {

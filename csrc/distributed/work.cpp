@@ -72,8 +72,8 @@ bool DistributedWork::wait(std::chrono::milliseconds timeout) {
       wait_for_thread(waiting, cv_, lock, is_over);
     } else if (!cv_.wait_for(lock, timeout, is_over)) {
       C10_THROW_ERROR(DistBackendError,
-                      c10::str(kind_.name, ", sequence number ", sequence_, ", is not over after ", timeout.count(),
-                               " ms, the timeout of this wait(). The collective goes on."));
+                      c10::str(kind_.name, ", sequence number ", sequence_, ", did not complete within ",
+                               timeout.count(), " ms, the timeout of this wait(). The collective is still running."));
     }
     error = exception_;
   }
@@ -92,7 +92,7 @@ void DistributedWork::synchronize() {
   {
     const std::lock_guard lock(mutex_);
     TORCH_CHECK(completed_ || staging_->is_streamed(), kind_.name,
-                ".synchronize() before the work is completed: call wait()");
+                ".synchronize() was called before the work completed: call wait()");
     if (exception_) {
       return;
     }

@@ -165,7 +165,7 @@ void Graph::capture_begin(c10::MempoolId_t pool, CaptureMode mode) {
 
 void Graph::capture_end() {
   if (!recorder_) {
-    raise_capture("capture_end without capture_begin");
+    raise_capture("capture_end was called without capture_begin");
   }
   Stream& current = current_stream(stream_->device);
   if (&current != stream_) {
@@ -255,7 +255,7 @@ std::string Graph::describe() const {
     raise_capture("no graph has been captured to show");
   }
   if (body_->is_native) {
-    raise_not_supported("graph_capture_begin", "showing what the driver has captured");
+    raise_not_supported("graph_capture_begin", "showing a graph that the driver captured");
   }
   std::ostringstream text;
   text << "digraph {\n";

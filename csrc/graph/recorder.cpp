@@ -258,7 +258,7 @@ void Recorder::end_dropped(Lock& lock) {
   lock.unlock();
   abort();
   raise_capture("a graph was dropped while " + stream +
-                " was captured in it. That capture has been ended now, and this"
+                " was being captured in it. That capture has been ended, but this"
                 " call was not made: call it again");
 }
 
@@ -322,7 +322,7 @@ void Recorder::add(Stream& stream, std::unique_ptr<HostCommand> command) {
     return;
   }
   if (!driver().host_callback) {
-    refuse(command->describe() + ", which runs on the host, with a driver that captures but has no host_callback,");
+    refuse(command->describe() + ", which runs on the host (the driver captures graphs but has no host_callback),");
   }
   NativeHostWork* raw = nullptr;
   {
@@ -397,8 +397,9 @@ void Recorder::join(Stream& stream, const CaptureMark& mark) {
   Lock lock(mutex_);
   if (id_.load() != mark.id) {
     lock.unlock();
-    raise_capture("a wait for an event whose latest record was captured in a graph, and that capture has ended: record"
-                  " the event again, outside");
+    raise_capture(
+        "cannot wait for an event whose latest record was captured in a graph, because that capture has ended: record"
+        " the event again outside the capture");
   }
   check_active(lock);
   Participant* joined = find(stream);

@@ -149,7 +149,7 @@ void check_kinds(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> a
                     kernel.arguments.size(), " arguments, got ", arguments.size());
   for (size_t i = 0; i < arguments.size(); ++i) {
     TORCH_CHECK_VALUE(kernels::takes_tensor(kernel.arguments[i]) == (arguments[i].tensor != nullptr), "argument ", i,
-                      " of the compiled kernel ", kernel.name, " is of another kind");
+                      " of the compiled kernel ", kernel.name, " has the wrong kind");
   }
 }
 

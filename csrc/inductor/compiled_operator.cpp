@@ -201,7 +201,7 @@ class Unboxer {
 
   void finish() const {
     TORCH_CHECK(next_ == results_.size(), "the operator ", schema_.operator_name(), " returned ", next_,
-                " values, and compiled code takes ", results_.size());
+                " values, but compiled code expects ", results_.size());
   }
 
  private:
@@ -231,8 +231,8 @@ void call_compiled(CompiledOperator& op, c10::ArrayRef<torch_outboard::Value> ar
   const c10::OperatorHandle& handle = handle_of(op);
   const c10::FunctionSchema& schema = handle.schema();
   TORCH_CHECK(arguments.size() == schema.arguments().size(), "the operator ", op.name, " takes ",
-              schema.arguments().size(), " arguments, and compiled code gives ", arguments.size(),
-              ": its schema has changed since compilation");
+              schema.arguments().size(), " arguments, but compiled code passes ", arguments.size(),
+              ": its schema has changed since compilation, so compile again");
   torch::jit::Stack stack;
   stack.reserve(arguments.size());
   Boxer boxer(schema);

@@ -29,7 +29,7 @@ ArgumentKinds read_kinds(const std::string& kernel, std::string_view letters, bo
     const auto* info = std::ranges::find_if(
         kArgumentKinds, [letter](const ArgumentKindInfo& one) { return static_cast<char>(one.kind) == letter; });
     TORCH_CHECK_VALUE(info != kArgumentKinds.end() && (info->is_on_host || !is_on_host), "argument ", kinds.size(),
-                      " of the kernel ", kernel, " has the letter '", std::string(1, letter), "' in '",
+                      " of the kernel ", kernel, " has the unknown letter '", std::string(1, letter), "' in '",
                       std::string(letters), "'. The letters", is_on_host ? " of a kernel on the host" : "",
                       " are: ", list_of_letters(is_on_host));
     kinds.push_back(info->kind);

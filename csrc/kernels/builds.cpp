@@ -66,7 +66,7 @@ class PoolBuild final : public BegunBuild {
   // Called in place of run().
   void cancel() noexcept {
     failure_ = late_failure_ = std::make_exception_ptr(
-        std::runtime_error("the program of " + name_ + " is not built any more: the process ends"));
+        std::runtime_error("the program of " + name_ + " was not built, because the process is ending"));
     finish();
   }
 
@@ -106,10 +106,10 @@ class PoolBuild final : public BegunBuild {
     return std::make_exception_ptr(ProgramRefused(
         {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
         error.what_without_backtrace() +
-            std::string("\nThe call was queued before its program was built, so no other provider ran it, and its"
-                        " results are not computed. From now on this process waits for each program, and such calls"
-                        " go to the next provider.") +
-            (is_stored ? " Later processes know this program, and wait for it: run again."
+            std::string("\nThe call was queued before its program was built, so no other provider could run it, and its"
+                        " results were not computed. From now on this process waits for each build, and the next "
+                        "provider runs such calls.") +
+            (is_stored ? " Later processes wait for this program too: run the program again."
                        : " To wait from the start, set OUTBOARD_BUILD_THREADS=0.")));
   }
 

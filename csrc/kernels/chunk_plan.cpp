@@ -26,7 +26,7 @@ std::string_view next_word(std::string_view& line) {
 ChunkSource read_source(std::string_view line, bool is_column) {
   const std::string whole(line);
   const auto require = [&whole](bool holds) {
-    TORCH_CHECK_VALUE(holds, "'", whole, "' is no column and no argument of a launch over chunks");
+    TORCH_CHECK_VALUE(holds, "'", whole, "' is neither a column nor an argument of a launch over chunks");
   };
   const std::string_view kind = next_word(line);
   ChunkSource source{};
@@ -65,7 +65,7 @@ ChunkJoin read_join(std::string_view line) {
   const ChunkJoin join{dtype_named(next_word(line)), dtype_named(next_word(line)), line == " some"};
   TORCH_CHECK_VALUE(join.kept != c10::ScalarType::Undefined && join.result != c10::ScalarType::Undefined &&
                         (join.needs_elements || line == " any"),
-                    "'", whole, "' says no way to join chunks");
+                    "'", whole, "' does not say how to join chunks");
   return join;
 }
 
@@ -74,7 +74,7 @@ ArgumentKind kind_of(const ChunkSource& source) {
     return source.is_written ? ArgumentKind::Written : ArgumentKind::Read;
   }
   TORCH_CHECK_VALUE(source.dtype == c10::kDouble || source.dtype == c10::kFloat || source.dtype == c10::kLong,
-                    "a launch over chunks passes no number of ", source.dtype);
+                    "a launch over chunks cannot pass a number of dtype ", source.dtype);
   return source.dtype == c10::kDouble  ? ArgumentKind::Double
          : source.dtype == c10::kFloat ? ArgumentKind::Float
                                        : ArgumentKind::Int64;
@@ -98,7 +98,8 @@ ChunkPlan::ChunkPlan(std::string_view text, c10::ArrayRef<ArgumentKinds> kernels
     std::string_view line = text.substr(0, end);
     text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
     if (std::exchange(is_first, false)) {
-      TORCH_CHECK_VALUE(line == "chunks 1", "a plan of a launch over chunks begins with 'chunks 1', not '", line, "'");
+      TORCH_CHECK_VALUE(line == "chunks 1", "a plan of a launch over chunks must begin with 'chunks 1', not '", line,
+                        "'");
       continue;
     }
     const std::string_view word = next_word(line);
@@ -106,11 +107,11 @@ ChunkPlan::ChunkPlan(std::string_view text, c10::ArrayRef<ArgumentKinds> kernels
       join = read_join(line);
       continue;
     }
-    TORCH_CHECK_VALUE(word == "column" || word == "argument", "'", word, "' is no column and no argument");
+    TORCH_CHECK_VALUE(word == "column" || word == "argument", "'", word, "' is neither a column nor an argument");
     (word == "column" ? columns : arguments).push_back(read_source(line, word == "column"));
   }
   TORCH_CHECK_VALUE(!columns.empty() && columns[0].kind == ChunkSource::Kind::List,
-                    "the first column of a launch over chunks is a list of tensors");
+                    "the first column of a launch over chunks must be a list of tensors");
   using enum ArgumentKind;
   std::vector<ArgumentKinds> wanted{{Table, Int64, Int64}};
   for (const ChunkSource& source : arguments) {
@@ -119,13 +120,13 @@ ChunkPlan::ChunkPlan(std::string_view text, c10::ArrayRef<ArgumentKinds> kernels
   const bool is_fresh = std::ranges::count(columns, ChunkSource::Kind::Fresh, &ChunkSource::kind) > 0;
   const auto chunks = std::ranges::count(columns, ChunkSource::Kind::Chunk, &ChunkSource::kind);
   TORCH_CHECK_VALUE(chunks == (join.has_value() ? 1 : 0) && !(join.has_value() && is_fresh),
-                    "a launch over chunks that joins them has a column of first chunks, and results of rows alone");
+                    "a launch that joins chunks needs a column of first chunks and cannot have fresh results");
   if (join.has_value()) {
     wanted[0].push_back(Written);
     wanted.push_back({Read, Int64, Int64, Int64, Read, Written});
   }
   TORCH_CHECK_VALUE(kernels.equals(wanted), "the kernels over chunks take ", described(kernels),
-                    ", and their plan passes ", described(wanted));
+                    ", but their plan passes ", described(wanted));
 }
 
 }  // namespace outboard::kernels

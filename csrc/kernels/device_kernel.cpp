@@ -39,7 +39,7 @@ DeviceKernel::DeviceKernel(const std::string& name, ProgramText program, std::st
   has_local_argument_ = local > 0;
   follows_addresses_ = std::ranges::count(arguments_, ArgumentKind::Table) > 0;
   TORCH_CHECK_VALUE(local <= 1, "the kernel ", name,
-                    " has several arguments of local memory, and a launch knows the bytes of one");
+                    " has several arguments of local memory, but a launch has the size of one only");
   for (const auto* formulas : {&grid_, &block_}) {
     for (const Expression& formula : *formulas) {
       check_formula(formula);
@@ -53,8 +53,8 @@ DeviceKernel::DeviceKernel(const std::string& name, ProgramText program, std::st
 void DeviceKernel::read_checks(const std::vector<std::string>& checks) {
   const auto records = std::ranges::count(arguments_, ArgumentKind::Record);
   TORCH_CHECK_VALUE((records == 0) == checks.empty() && records <= 1, "the kernel ", name(), " has ", checks.size(),
-                    " checks and the arguments '", letters_of(arguments_),
-                    "': what checks something has one argument '", static_cast<char>(ArgumentKind::Record), "'");
+                    " checks and the arguments '", letters_of(arguments_), "': a kernel has one argument '",
+                    static_cast<char>(ArgumentKind::Record), "' if it has checks, else none");
   if (records == 0) {
     return;
   }
@@ -66,7 +66,7 @@ void DeviceKernel::read_checks(const std::vector<std::string>& checks) {
     const auto* kind = std::ranges::find(kChecks, word, &std::pair<std::string_view, KernelCheck::Kind>::first);
     TORCH_CHECK_VALUE(space != std::string::npos && kind != std::end(kChecks), "the kernel ", name(),
                       " has the check '", check,
-                      "': it is 'index' or 'range' and an operator, or 'assert' and a message");
+                      "': a check is 'index' or 'range' and an operator, or 'assert' and a message");
     known.push_back({kind->second, check.substr(space + 1)});
   }
   checked_kernel_ = add_checked_kernel(name(), std::move(known));
@@ -75,15 +75,15 @@ void DeviceKernel::read_checks(const std::vector<std::string>& checks) {
 void DeviceKernel::check_formula(const Expression& formula) const {
   for (const size_t value : formula.values()) {
     TORCH_CHECK_VALUE(value < arguments_.size() && info_of(arguments_[value]).is_integer, "the formula '",
-                      formula.text(), "' of the kernel ", name(), " reads a", value, ", and its arguments '",
-                      letters_of(arguments_), "' have no integer there");
+                      formula.text(), "' of the kernel ", name(), " reads a", value, ", but its arguments '",
+                      letters_of(arguments_), "' have no integer at that place");
   }
 }
 
 uint32_t DeviceKernel::size(const Expression& formula, c10::ArrayRef<int64_t> numbers, const char* what) const {
   const int64_t number = formula.evaluate(numbers);
   TORCH_CHECK_VALUE(number >= 0 && number <= std::numeric_limits<uint32_t>::max(), "the kernel ", name(), " has ",
-                    number, " ", what, ", by '", formula.text(), "': it must be a number of 32 bits");
+                    number, " ", what, ", computed by '", formula.text(), "': the number must fit in 32 bits");
   return static_cast<uint32_t>(number);
 }
 

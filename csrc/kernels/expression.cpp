@@ -35,7 +35,7 @@ Expression::Expression(const std::string& text) : text_(text) {
                       " values before an operation");
     steps_.push_back(step);
   }
-  TORCH_CHECK_VALUE(depth == 1, "the formula '", text, "' gives ", depth, " values, not one");
+  TORCH_CHECK_VALUE(depth == 1, "the formula '", text, "' returns ", depth, " values, not one");
 }
 
 Expression::Step Expression::parse(const std::string& word) {
@@ -61,7 +61,7 @@ Expression::Step Expression::parse(const std::string& word) {
   }
   uint16_t value = 0;
   TORCH_CHECK_VALUE(word[0] == 'a' && read_number(word.data() + 1, end, &value), "the formula '", text_,
-                    "' has the word '", word, "', which is no number, no value such as a0, and no operation");
+                    "' has the word '", word, "', which is not a number, a value such as a0, or an operation");
   values_.push_back(value);
   return {Operation::Value, value};
 }
@@ -140,7 +140,7 @@ int64_t Expression::calculate(Operation operation, int64_t left, int64_t right) 
                                                   : left / right + (rest != 0 && !is_below ? 1 : 0);
     }
   }
-  TORCH_CHECK_VALUE(!overflows, "the formula '", text_, "' gives a number beyond 64 bits");
+  TORCH_CHECK_VALUE(!overflows, "the formula '", text_, "' overflows 64 bits");
   return result;
 }
 

@@ -61,20 +61,20 @@ class PlanReader {
     } else if (word == "value") {
       read_value();
     } else if (word == "guard") {
-      require(plan_.steps_.empty(), "guards stand before the steps");
+      require(plan_.steps_.empty(), "guards must come before the steps");
       plan_.guards_.push_back(formula(std::exchange(rest_, {})));
     } else if (word == "return") {
       read_return();
     } else {
-      require(plan_.returns_.empty(), "steps stand before what is returned");
+      require(plan_.returns_.empty(), "steps must come before returns");
       read_step(word);
     }
-    require(trim(rest_).empty(), "'", rest_, "' is too much");
+    require(trim(rest_).empty(), "'", rest_, "' is unexpected");
   }
 
   void read_value() {
     require(plan_.guards_.empty() && plan_.steps_.empty() && plan_.returns_.empty(),
-            "values stand before what uses them");
+            "values must come before guards, steps and returns");
     const std::string_view source = next_word();
     PlanValue value{};
     if (source == "size" || source == "stride") {
@@ -86,7 +86,7 @@ class PlanReader {
       value.argument = next_index(kMaxIndex);
       value.dimension = next_index(kMaxIndex);
     } else {
-      require(source == "number", "'", source, "' is no size, stride, number or element");
+      require(source == "number", "'", source, "' is not a size, stride, number or element");
       value.source = PlanValue::Source::Number;
       value.argument = next_index(kMaxIndex);
     }
@@ -94,7 +94,7 @@ class PlanReader {
   }
 
   void read_step(const std::string& word) {
-    require(!is_repeated_ || word == "launch" || word == "end", "only launches are repeated");
+    require(!is_repeated_ || word == "launch" || word == "end", "only launches can be repeated");
     if (word == "end") {
       require(is_repeated_, "there is no 'repeat' before this 'end'");
       is_repeated_ = false;
@@ -130,7 +130,7 @@ class PlanReader {
     } else if (word == "copy") {
       step.kind = PlanStep::Kind::Copy;
       step.target = tensor(next_word());
-      require(!step.target->is_buffer, "a copy goes into a tensor of the call");
+      require(!step.target->is_buffer, "a copy must write to a tensor of the call");
       step.source = tensor(next_word());
     } else if (word == "repeat") {
       step.kind = PlanStep::Kind::Repeat;
@@ -141,7 +141,7 @@ class PlanReader {
       require(word == "free", "there is no step '", word, "'");
       step.kind = PlanStep::Kind::Free;
       step.target = tensor(next_word());
-      require(step.target->is_buffer, "a tensor of the call is not the plan's to free");
+      require(step.target->is_buffer, "a plan cannot free a tensor of the call");
       freed_[step.target->index] = true;
     }
     plan_.steps_.push_back(std::move(step));
@@ -165,7 +165,7 @@ class PlanReader {
       ++plan_.steps_[repeat_].index;
     }
     step.index = next_index(kMaxIndex);
-    require(step.index < kernels_.size(), "there are ", kernels_.size(), " kernels");
+    require(step.index < kernels_.size(), "there are only ", kernels_.size(), " kernels");
     const ArgumentKinds& kinds = kernels_[step.index];
     const std::vector<std::string_view> items = next_list();
     require(items.size() == kinds.size(), "the kernel takes ", kinds.size(), " arguments, not ", items.size());
@@ -176,7 +176,7 @@ class PlanReader {
         argument.tensors.push_back(tensor(items[i]));
       } else {
         require(kinds[i] == ArgumentKind::Int64 || kinds[i] == ArgumentKind::Int32, "argument ", i,
-                " of the kernel is no integer");
+                " of the kernel is not an integer");
         if (is_repeated_ && items[i] == "turn") {
           argument.kind = PlanArgument::Kind::Turn;
           step.arguments.push_back(std::move(argument));
@@ -194,7 +194,7 @@ class PlanReader {
     step.kind = PlanStep::Kind::Call;
     step.index = next_index(kMaxRank);
     step.op = std::string(next_word());
-    require(step.op.find("::") != std::string::npos, "'", step.op, "' is no operator");
+    require(step.op.find("::") != std::string::npos, "'", step.op, "' is not an operator");
     for (const std::string_view item : next_list()) {
       step.arguments.push_back(read_argument(item, step));
     }
@@ -245,7 +245,8 @@ class PlanReader {
       returned.is_list = !text.empty() && text[0] == '[';
       for (const std::string_view item : returned.is_list ? next_list() : std::vector<std::string_view>{next_word()}) {
         returned.buffers.push_back(tensor(item));
-        require(returned.buffers.back().is_buffer, "a tensor of the call is returned as the schema says");
+        require(returned.buffers.back().is_buffer,
+                "a plan returns buffers only, because the schema says which arguments are returned");
       }
     }
     plan_.returns_.push_back(std::move(returned));
@@ -257,7 +258,7 @@ class PlanReader {
     rest_ = trim(rest_);
     const size_t end = std::min(rest_.find(' '), rest_.size());
     const std::string_view word = rest_.substr(0, end);
-    require(!word.empty(), "something is missing at its end");
+    require(!word.empty(), "a word is missing at the end");
     rest_.remove_prefix(end);
     return word;
   }
@@ -280,7 +281,7 @@ class PlanReader {
     for (;;) {
       const size_t end = text.find(separator);
       items.push_back(trim(text.substr(0, end)));
-      require(!items.back().empty() && items.size() <= kMaxItems, "a list has an empty item, or too many");
+      require(!items.back().empty() && items.size() <= kMaxItems, "a list has an empty item, or too many items");
       if (end == std::string_view::npos) {
         return items;
       }
@@ -304,14 +305,14 @@ class PlanReader {
   uint32_t next_index(uint32_t most) {
     const std::string_view word = next_word();
     uint32_t index = 0;
-    require(parse_index(word, &index) && index <= most, "'", word, "' is no number from 0 to ", most);
+    require(parse_index(word, &index) && index <= most, "'", word, "' is not a number from 0 to ", most);
     return index;
   }
 
   c10::ScalarType next_dtype() {
     const std::string_view word = next_word();
     const c10::ScalarType dtype = dtype_named(word);
-    require(dtype != c10::ScalarType::Undefined, "'", word, "' is no element type");
+    require(dtype != c10::ScalarType::Undefined, "'", word, "' is not a dtype");
     return dtype;
   }
 
@@ -322,10 +323,10 @@ class PlanReader {
           text == "inf" ? std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
       return is_negative ? -number : number;
     }
-    require(take(text, "0x"), "a real number is written in hexadecimal digits, as 0x1.8p+1");
+    require(take(text, "0x"), "a real number must be hexadecimal, such as 0x1.8p+1");
     double number = 0;
     const auto [last, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::hex);
-    require(error == std::errc() && last == text.data() + text.size(), "'", text, "' is no real number");
+    require(error == std::errc() && last == text.data() + text.size(), "'", text, "' is not a real number");
     return is_negative ? -number : number;
   }
 
@@ -333,7 +334,7 @@ class PlanReader {
     try {
       Expression made{std::string(trim(text))};
       for (const size_t value : made.values()) {
-        require(value < plan_.values_.size(), "the formula '", made.text(), "' reads a", value, ", and there are ",
+        require(value < plan_.values_.size(), "the formula '", made.text(), "' reads a", value, ", but there are ",
                 plan_.values_.size(), " values");
       }
       return made;
@@ -351,10 +352,10 @@ class PlanReader {
   PlanTensor tensor(std::string_view word) const {
     uint32_t index = 0;
     require(is_tensor(word) && parse_index(word.substr(1), &index) && index <= kMaxIndex, "'", word,
-            "' is no tensor, such as t0 or b0");
+            "' is not a tensor such as t0 or b0");
     const bool is_buffer = word[0] == 'b';
     require(!is_buffer || (index < freed_.size() && !freed_[index]), "there is no buffer ", word,
-            " here: none before made it, or it is freed");
+            " here: no earlier step created it, or it was freed");
     return {is_buffer, index};
   }
 

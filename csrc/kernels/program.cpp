@@ -192,7 +192,7 @@ bool start_build(Found found, c10::DeviceIndex device, const ProgramText& text, 
 [[noreturn]] void raise_hanging(const std::string& name, c10::DeviceIndex device) {
   throw ProgramHangs({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
                      "driver '" + driver_name() + "': program_build (" + name + ") on device " +
-                         std::to_string(device) + " has not ended after " +
+                         std::to_string(device) + " has not finished after " +
                          std::to_string(build_limit.load().count() / 1000) +
                          " s. The compiler hangs, or needs more time: set OUTBOARD_BUILD_SECONDS");
 }

@@ -30,7 +30,7 @@ bool DeviceHeap::is_expandable(const SizePool& pool) {
     return false;
   }
   if (!driver().mem_reserve || device_properties(device_).mem_granularity == 0) {
-    TORCH_WARN_ONCE("PYTORCH_ALLOC_CONF asks for expandable_segments, and driver '", driver_name(),
+    TORCH_WARN_ONCE("PYTORCH_ALLOC_CONF asks for expandable_segments, but driver '", driver_name(),
                     "' has no memory mapping (mem_reserve, mem_granularity): segments have a fixed size");
     return false;
   }
@@ -201,7 +201,7 @@ Block* DeviceHeap::grow(SizePool& pool, size_t size, size_t requested, std::stri
       try {
         raise(ErrorKind::Driver, OB_INTERNAL,
               "driver '" + driver_name() +
-                  "': host_address must be the address plus one constant over the whole of a mem_reserve; run without"
+                  "': host_address must be the address plus one constant throughout a reserved range. Run without"
                   " PYTORCH_ALLOC_CONF=expandable_segments:True");
       } catch (...) {
         error = std::current_exception();

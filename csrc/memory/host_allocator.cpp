@@ -176,7 +176,7 @@ class HostAllocatorImpl final : public Base {
     try {
       if (!host_ranges().add(range)) {
         raise(ErrorKind::Driver, OB_INTERNAL,
-              "driver '" + driver_name() + "': host_alloc gave memory that is pinned or registered already");
+              "driver '" + driver_name() + "': host_alloc returned memory that is already pinned or registered");
       }
     } catch (...) {
       free_range(range);

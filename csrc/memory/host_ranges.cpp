@@ -123,8 +123,9 @@ void unregister_host_memory(void* pointer) {
   }
   const auto start = reinterpret_cast<uintptr_t>(pointer);
   if (!host_ranges().set_busy(start, true)) {
-    raise(ErrorKind::InvalidArgument, OB_NOT_FOUND,
-          "that memory is not registered: call host_unregister once, with the address that host_register got");
+    raise(
+        ErrorKind::InvalidArgument, OB_NOT_FOUND,
+        "that memory is not registered: call host_unregister once, with the address that was passed to host_register");
   }
   try {
     for (int i = 0; i < device_count(); ++i) {

@@ -21,7 +21,7 @@ std::string text_of(c10::MempoolId_t mempool) {
 
 void DeviceHeap::use_pool(c10::MempoolId_t mempool, const PrivatePool& options) {
   if (mempool == kCommon || mempool == kUncached) {
-    raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT, text_of(mempool) + " is no private memory pool");
+    raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT, text_of(mempool) + " is not a private memory pool");
   }
   const Lock lock(mutex_);
   ++private_pools_.try_emplace(mempool, options).first->second.use_count;

@@ -307,7 +307,7 @@ std::unique_ptr<Segment> DeviceHeap::ask_driver(SizePool& pool, size_t bytes, st
       char address[32];
       std::snprintf(address, sizeof(address), "0x%" PRIx64, segment->address);
       raise(ErrorKind::Driver, OB_INTERNAL,
-            where + " gave the address " + address + "; it must be aligned to " + std::to_string(kMinBlockSize) +
+            where + " returned the address " + address + "; it must be aligned to " + std::to_string(kMinBlockSize) +
                 " bytes");
     }
     if (driver().host_address) {

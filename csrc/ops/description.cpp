@@ -36,7 +36,7 @@ void describe_dispatch(const Operator& op, Notes& notes) {
   const auto has = [&](c10::DispatchKey key) { return op.handle.hasKernelForDispatchKey(key); };
   const bool is_composed = !has(c10::DispatchKey::PrivateUse1) && !has(c10::DispatchKey::CPU);
   if (is_composed && has(c10::DispatchKey::CompositeImplicitAutograd)) {
-    notes.push_back({"operator", "PyTorch composes it of other operators: explain those", ""});
+    notes.push_back({"operator", "PyTorch composes it from other operators: explain those", ""});
   } else if (is_composed && has(c10::DispatchKey::CompositeExplicitAutograd)) {
     notes.push_back({"operator", "PyTorch's kernel for all devices calls other operators: explain those", ""});
   } else {
@@ -56,24 +56,25 @@ void describe_checks(const Operator& op, Notes& notes) {
     return;
   }
   for (const BadArgumentRule& rule : op.checks->bad_arguments) {
-    notes.push_back({"checks", "what the CPU's kernel refuses of: " + std::string(rule.args), std::string(rule.row)});
+    notes.push_back(
+        {"checks", "arguments that the CPU kernel refuses: " + std::string(rule.args), std::string(rule.row)});
   }
   for (const OverlapRule& rule : op.checks->overlaps) {
-    std::string text = "memory that " + name_of(op, rule.written) + " shares";
-    text += rule.refuses_internal ? " among its elements" : "";
+    std::string text = "memory overlap of " + name_of(op, rule.written);
+    text += rule.refuses_internal ? " among its own elements" : "";
     for (const uint8_t place : rule.wholly) {
       text += ", with " + name_of(op, place);
     }
     for (const uint8_t place : rule.partly) {
-      text += ", in part with " + name_of(op, place);
+      text += ", partial overlap with " + name_of(op, place);
     }
     notes.push_back({"checks", text, "csrc/ops/call/_generated/overlap_table.h"});
   }
   if (!op.checks->numbers.empty()) {
-    notes.push_back({"checks", "numbers beyond a dtype", "csrc/ops/call/argument_checks.cpp"});
+    notes.push_back({"checks", "numbers that a dtype cannot hold", "csrc/ops/call/argument_checks.cpp"});
   }
   if (op.checks->bad_values) {
-    notes.push_back({"checks", "values, for which the call waits", std::string(op.checks->bad_values->row)});
+    notes.push_back({"checks", "values of tensors, for which the call waits", std::string(op.checks->bad_values->row)});
   }
   if (op.checks->promoted_into) {
     notes.push_back({"checks", "results that " + name_of(op, *op.checks->promoted_into) + " cannot hold",
@@ -85,10 +86,10 @@ void describe_providers(const Operator& op, Notes& notes) {
   const NativeRoute* native = op.native.load(std::memory_order_acquire);
   notes.push_back({"native", native == nullptr ? "no kernel is registered" : "a kernel of " + native->op->name, ""});
   if (is_composed(op)) {
-    notes.push_back({"generated", "some calls are composed of other operators", "csrc/ops/planned/composed.cpp"});
+    notes.push_back({"generated", "some calls are composed from other operators", "csrc/ops/planned/composed.cpp"});
   }
   if (op.out_variant) {
-    notes.push_back({"host", "the CPU's kernel of " + toString(op.out_variant->operator_name()),
+    notes.push_back({"host", "the CPU kernel of " + toString(op.out_variant->operator_name()),
                      "csrc/ops/operator/_generated/out_forms.inc"});
   }
 }

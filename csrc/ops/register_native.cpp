@@ -49,7 +49,7 @@ std::string_view text_of(const void* key, size_t size) {
 
 // Nothing may be thrown through the driver.
 void report_unkept(const std::exception& thrown) {
-  TORCH_WARN("driver '", driver_name(), "' could not keep bytes for later processes, or read them: ", thrown.what());
+  TORCH_WARN("driver '", driver_name(), "' could not store data for later processes, or read it: ", thrown.what());
 }
 
 void keep(int32_t device, const void* key, size_t key_size, const void* bytes, size_t size) {

@@ -115,7 +115,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     profile_ = stop_activities();
     if (profile_.unfinished > 0) {
       profile_.problems.push_back(std::to_string(profile_.unfinished) +
-                                  " calls had queued work that was not finished when the profile ended, and"
+                                  " calls had queued work that was unfinished when the profile ended, and"
                                   " are shown without that work: call torch." +
                                   driver_name() + ".synchronize() for each device in use before");
     }

@@ -172,7 +172,9 @@ def test_a_kernel_needs_an_address() -> None:
 
 @pytest.mark.parametrize("letter", ["x", "j", "t", "l"])  # unknown, and of programs only
 def test_a_kernel_on_the_host_takes_no_other_letter(letter: str) -> None:
-    with pytest.raises(ValueError, match=r"argument 1 of the kernel k has the letter .*on the host are: r \(the addr"):
+    with pytest.raises(
+        ValueError, match=r"argument 1 of the kernel k has the unknown letter .*on the host are: r \(the addr"
+    ):
         _C.compiled_kernel("k", 1, "r" + letter)
 
 

@@ -253,9 +253,13 @@ def test_a_driver_that_builds_no_programs(device: torch.device) -> None:
 @pytest.mark.parametrize(
     ("letters", "formula", "message"),
     [
-        ("rwx", "1", r"argument 2 of the kernel k has the letter 'x' in 'rwx'. The letters are: r \(the address of"),
+        (
+            "rwx",
+            "1",
+            r"argument 2 of the kernel k has the unknown letter 'x' in 'rwx'. The letters are: r \(the address of",
+        ),
         ("rwll", "1", "several arguments of local memory"),
-        ("rw", "a1 2 mul", "reads a1, and its arguments 'rw' have no integer there"),
+        ("rw", "a1 2 mul", "reads a1, but its arguments 'rw' have no integer at that place"),
         ("rwi", "a7", "reads a7"),
         ("rwi", "a2 2 pow", "the word 'pow', which is no number"),
         ("rwi", "a2 mul", "too few values for 'mul'"),

@@ -325,7 +325,7 @@ def test_nested_and_mismatched_captures(module: Any, device: torch.device) -> No
     stream, other = module.Stream(), module.Stream()
     with pytest.raises(CaptureError, match="default stream"):
         first.capture_begin()
-    with pytest.raises(CaptureError, match="capture_end without capture_begin"):
+    with pytest.raises(CaptureError, match="capture_end was called without capture_begin"):
         first.capture_end()
     with pytest.raises(CaptureError, match="only after its capture"):
         first.pool()

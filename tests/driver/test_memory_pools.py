@@ -125,7 +125,7 @@ def test_wrong_uses_of_pools(device):
         _C.end_allocate_thread_to_pool(device.index, pool.id)
     with pytest.raises(ValueError, match="is not in use"):
         _C.release_pool(device.index, module.graph_pool_handle())
-    with pytest.raises(ValueError, match="no private memory pool"):
+    with pytest.raises(ValueError, match="not a private memory pool"):
         _C.use_pool(device.index, (0, 0), False, False, 0)
     with pytest.raises(TypeError, match="PluggableAllocator"):
         module.MemPool(allocator=3)

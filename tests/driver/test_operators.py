@@ -225,7 +225,7 @@ def test_sparse_coo(device):
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
 def test_sparse_csr_is_refused_by_name(device):
     host = torch.tensor([[0.0, 2.0], [3.0, 0.0], [0.0, 5.0]])
-    with pytest.raises(NotImplementedError, match="SparseCsr.*dense and sparse COO tensors can"):
+    with pytest.raises(NotImplementedError, match="SparseCsr.*which supports dense and sparse COO tensors"):
         host.to(device).to_sparse_csr()
 
 

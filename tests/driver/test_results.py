@@ -139,7 +139,7 @@ def test_a_declared_view_that_is_a_copy_is_an_error(device, library):
 
 def test_another_tensor_than_the_written_argument_is_an_error(device, library):
     other = define(library, "other_(Tensor(a!) x, bool go) -> (Tensor(a!), int)", lambda x, go: (x.clone(), 1))
-    with pytest.raises(RuntimeError, match=r"ownership::other_: result 0 is another tensor than argument 'x'"):
+    with pytest.raises(RuntimeError, match=r"ownership::other_: result 0 is not the same tensor as argument 'x'"):
         other(torch.ones(3, device=device), True)
 
 

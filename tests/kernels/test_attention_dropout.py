@@ -170,7 +170,9 @@ def test_the_function_draws_from_the_generator(device: torch.device) -> None:
 @pytest.mark.usefixtures("generated_attention")
 def test_all_weights_dropped_by_the_operator_are_refused(device: torch.device) -> None:
     given = [r(1, 1, 4, 8, device=device) for _ in range(3)]
-    with pytest.raises(NotSupportedError, match=r"no kernel of this call can repeat it.*not below 1.*SDPBackend.MATH"):
+    with pytest.raises(
+        NotSupportedError, match=r"no kernel for this call can reproduce its mask.*not below 1.*SDPBackend.MATH"
+    ):
         WHOLE(*given, None, 1.0, False)
     assert any("1.0, which is not below 1" in str(row) for row in refused_operators())
 
@@ -198,7 +200,7 @@ def test_no_two_kernels_drop_weights_of_one_call(run_python: RunPython, request:
     if not asks_native():
         pytest.skip("capability: kernels of users, which OUTBOARD_PROVIDERS leaves out")
     answer = run_python(MIXED, request.config.getoption("--driver")).stdout
-    assert answer.count("uses dropout, and no kernel of this call can repeat it") == 2
+    assert answer.count("uses dropout, and no kernel for this call can reproduce its mask") == 2
 
 
 @pytest.mark.parametrize("is_compiled", [False, True])

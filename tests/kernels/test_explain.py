@@ -32,7 +32,7 @@ def test_a_wrong_index_put_is_found_in_two_files(explained: Any) -> None:
 
 def test_a_mask_takes_another_route(explained: Any) -> None:
     output = explained("index.Tensor", "--mask")
-    assert "the values of a mask among the indices decide the result's shape" in output
+    assert "if an index is a mask, its values decide the result's shape" in output
     assert "generated  ran aten::index.Tensor" in output and "generated  ran aten::cumsum" in output
 
 
@@ -41,7 +41,8 @@ def test_what_takes_a_call_apart_is_named(explained: Any) -> None:
     output = explained("index_put_", *given)
     assert "aten::index_put_(float32[4, 3], [bool[4, 3]], float32[12], True)" in output
     assert (
-        "generated  some calls are composed of other operators\n               csrc/ops/planned/composed.cpp" in output
+        "generated  some calls are composed from other operators\n               csrc/ops/planned/composed.cpp"
+        in output
     )
 
 

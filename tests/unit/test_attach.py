@@ -135,8 +135,8 @@ def test_an_extension_for_another_torch(monkeypatch):
         ("stream_query", -1, "is an int, but not the address"),
         ("stream_query", "text", "must be a method, or the address"),
         ("kernel_register", print, "cannot be a Python method"),
-        ("host_alloc", print, "host_alloc, host_free come together"),
-        ("graph_launch", print, "come together, all or none"),
+        ("host_alloc", print, "host_alloc, host_free must be implemented together"),
+        ("graph_launch", print, "must be implemented together or not at all"),
     ],
 )
 def test_entries_that_cannot_be_bound(entry, value, why):
@@ -278,7 +278,7 @@ with pytest.raises(RegistrationError):
 module = torch_outboard.attach(Toy, devices=3)
 assert module is torch.toy and module.device_count() == 3
 assert torch_outboard.attach(Toy, devices="3") is module
-with pytest.raises(RegistrationError, match="the new options give it 2 devices, but the process has already seen 3"):
+with pytest.raises(RegistrationError, match="with the new options it has 2 devices, but this process has already counted 3"):
     torch_outboard.attach(Toy)
 with pytest.raises(RegistrationError, match="'toy' is already attached.*Start another process for 'other'"):
     torch_outboard.attach(Other)

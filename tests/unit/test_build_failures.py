@@ -145,11 +145,11 @@ def test_a_compiler_that_hangs_is_left_and_nothing_remembers_it(
     driver.gate = gate = threading.Event()
     if _C.set_build_threads(threads) or threads:  # the call returns before its program hangs
         y = torch.sqrt(x)
-        with pytest.raises(ValueError, match="aten::sqrt.* has not ended after 0 s.*OUTBOARD_BUILD_SECONDS"):
+        with pytest.raises(ValueError, match="aten::sqrt.* has not finished after 0 s.*OUTBOARD_BUILD_SECONDS"):
             y.cpu()
     assert torch.sqrt(x).cpu().tolist() == [1, 2]  # by the next provider
     ((operator, reason),) = refused_operators()
-    assert operator == "aten::sqrt" and "has not ended" in reason
+    assert operator == "aten::sqrt" and "has not finished" in reason
     assert not refusals()
     # It ends after all: calls of other sizes have the kernel.
     driver.gate = None
@@ -199,7 +199,7 @@ def test_a_megabyte_of_a_compiler_is_cut(run_compiler: RunPython) -> None:
     code = """
     driver.failure = DriverError("line 3: what?" + "\u00fc" * (1 << 20), Status.PROGRAM_REFUSED)
     text = str(fails_with(NotSupportedError))
-    assert "line 3: what?" in text and " bytes are left out]" in text and len(text) < 20_000, len(text)
+    assert "line 3: what?" in text and " bytes omitted]" in text and len(text) < 20_000, len(text)
     """
     run_compiler(BEGIN + _dedent(code), env=ERRORS)
 

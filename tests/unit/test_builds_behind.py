@@ -175,7 +175,7 @@ def test_later_processes_wait_for_a_program_that_was_refused_late(run_compiler: 
     env = {"OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path), "OUTBOARD_FALLBACK": "silent"}
     late = """
     y = calls[0](x)
-    with pytest.raises(ValueError, match="(?s)aten::leaky_relu.*line 3: what.*Later processes know this program"):
+    with pytest.raises(ValueError, match="(?s)aten::leaky_relu.*line 3: what.*Later processes wait for this program"):
         y.cpu()
     same([calls[0](x)], [calls[0](cpu)])  # by the next provider
     """

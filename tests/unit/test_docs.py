@@ -149,7 +149,7 @@ COMPOSED = (
     "building its plan raised … [upstream]",
     "the process is exiting, so no plan is built [no-thread]",
     "no thread can be started to build its plan: … [no-thread]",
-    "the interpreter is about to go [no-thread]",
+    "the interpreter is shutting down [no-thread]",
 )
 
 

@@ -123,8 +123,10 @@ def test_the_notes_say_what_is_known() -> None:
     assert "generated runs for each tensor of its lists: aten::add.Tensor" in texts("aten::_foreach_add.List")
     assert "generated some calls are composed" in texts("aten::nonzero")
     assert "generated neither the book nor Inductor defines it" in texts("aten::_linalg_eigvals")
-    assert "checks memory that self shares among its elements, in part with other" in texts("aten::add_.Tensor")
-    assert "host the CPU's kernel of aten::add.out" in texts("aten::add.Tensor")
+    assert "checks memory overlap of self among its own elements, partial overlap with other" in texts(
+        "aten::add_.Tensor"
+    )
+    assert "host the CPU kernel of aten::add.out" in texts("aten::add.Tensor")
 
 
 # Arguments for a call.

@@ -277,7 +277,7 @@ logging.getLogger("torch_outboard").addHandler(ToldOfMain())
 _C.set_long_wait(0.02)
 call()
 thread.join()
-what = {"device_open": "another thread, which opens the device", "program_build": "f"}[how]
+what = {"device_open": "another thread that is opening the device", "program_build": "f"}[how]
 (text,) = told
 assert f"waiting in {how} for 0 s, for {what}. Still" in text, text
 """,

@@ -218,7 +218,7 @@ for driver.early, driver.jump in ((3_000_000, 0), (0, 10_000_000), (0, -10_000_0
         assert fill["ts"] >= call["ts"] - 0.01
 """
     )
-    assert done.stderr.count("us before the calls that queued the work") >= 1
+    assert done.stderr.count("us earlier than the calls that queued the work") >= 1
 
 
 def test_work_that_is_not_done_is_counted(run_python, tmp_path):
@@ -245,7 +245,7 @@ torch.python.synchronize(1)
 assert len(of(trace_of(x.sin_, "{tmp_path}/trace.json"), "kernel")) == 1, "late work is not of the next profile"
 """
     )
-    assert done.stderr.count("2 calls had queued work that was not finished when the profile ended") == 1
+    assert done.stderr.count("2 calls had queued work that was unfinished when the profile ended") == 1
     assert "torch.python.synchronize()" in done.stderr
 
 

@@ -128,7 +128,7 @@ assert built(1, "2") == ["binary"]
     assert answer.stderr.count("a cached program is damaged and is built again: ") == 3
     assert answer.stderr.count("a cached program is not trusted and is built again: ") == 2
     assert answer.stderr.count(": run `chmod go-w` on it, or name a folder that you own") == 1
-    assert answer.stderr.count(" is a symbolic link, and is not followed: remove it") == 1
+    assert answer.stderr.count(" is a symbolic link, which is never followed: remove it") == 1
 
 
 def test_a_folder_that_is_no_place_for_programs(run_python, tmp_path: Path) -> None:

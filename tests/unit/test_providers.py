@@ -48,7 +48,7 @@ torch_outboard.attach("sim")
 assert (torch.ones(3, device="sim") + 1).tolist() == [2.0] * 3
 assert {row.provider for row in torch_outboard.coverage()} == {"fallback"}
 _C.set_fallback_mode("error")
-with pytest.raises(torch_outboard.NotSupportedError, match="OUTBOARD_PROVIDERS leaves 'host' out"):
+with pytest.raises(torch_outboard.NotSupportedError, match="OUTBOARD_PROVIDERS excludes 'host'"):
     torch.ones(3, device="sim") + 1
 """
     )

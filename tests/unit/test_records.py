@@ -76,7 +76,7 @@ def test_another_type_is_refused(field: str, value: Any, message: str) -> None:
     ("field", "value", "message"),
     [
         ("letters", "r?", r"the letter '\?' in 'r\?'.*r \(the address of a tensor that is read\)"),
-        ("geometry", ("1",) * 6, "'geometry' of a KernelRecord has seven formulas, .* not 6"),
+        ("geometry", ("1",) * 6, "'geometry' of a KernelRecord needs seven formulas .* not 6"),
         ("geometry", ("1 1",) * 7, "formula"),
         ("checks", ("index aten::add",), "the kernel k has 1 checks and the arguments 'ri'"),
     ],
@@ -92,7 +92,7 @@ def test_what_makes_no_sense_is_refused(field: str, value: Any, message: str) ->
         (ParameterRecord("matrix"), ValueError, "must be 'tensor', 'number' or 'local', not 'matrix'"),
         (ParameterRecord(2), TypeError, "'kind' of a ParameterRecord must be str, not int"),  # type: ignore[arg-type]
         (ParameterRecord("tensor", "float32"), TypeError, "must be a torch.dtype or None"),  # type: ignore[arg-type]
-        (ParameterRecord("number"), ValueError, "takes no number of UNKNOWN_SCALAR by value"),
+        (ParameterRecord("number"), ValueError, "cannot take a number of dtype UNKNOWN_SCALAR by value"),
         (ParameterRecord("tensor", None, 1), TypeError, "'is_written' of a ParameterRecord must be bool, not int"),
     ],
 )

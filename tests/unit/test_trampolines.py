@@ -49,7 +49,7 @@ assert failure(DriverError("", 500), DriverError).code == 500
 class NoText(Exception):
     def __str__(self):
         raise RuntimeError
-assert "NoText: (its text cannot be had)" in str(failure(NoText(), DriverError))
+assert "NoText: (its text could not be read)" in str(failure(NoText(), DriverError))
 """
     )
 
@@ -98,7 +98,7 @@ def check(entry, result, why):
         use[entry]()
     assert caught.value.code == Status.INTERNAL and caught.value.entry == entry
 
-check("stream_create", None, "what stream_create returned is not usable: TypeError")
+check("stream_create", None, "the result of stream_create is not usable: TypeError")
 check("stream_create", -1, "OverflowError")
 check("stream_create", "7", "TypeError")
 check("device_properties", [], "must return a dict or DeviceProperties, not list")

@@ -300,7 +300,7 @@ for wrong in (dict(kind=-1), dict(kind=4), dict(kind=0), dict(cx=hx), dict(weigh
     with pytest.raises(ValueError, match="recurrent_net: "):
         call(**wrong)
         torch.accelerator.synchronize()
-with pytest.raises(NotImplementedError, match="the driver does not take this call"):
+with pytest.raises(NotImplementedError, match="the driver declined this call"):
     call(x=x.double().to(device), weights=weights.double(), hx=hx.double())
     torch.accelerator.synchronize()
 """

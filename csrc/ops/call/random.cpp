@@ -120,7 +120,7 @@ at::Tensor captured_seed(const Call& call, Stream& stream, Capture& capture) {
   at::Tensor pinned(at::detail::empty_generic({}, &host_allocator(), c10::DispatchKeySet(c10::DispatchKey::CPU),
                                               c10::kLong, std::nullopt));
   if (!is_pinned(pinned.const_data_ptr())) {
-    capture.refuse(call.op().name + ", whose seed needs pinned memory for a replay, which the driver has none of,");
+    capture.refuse(call.op().name + ", whose seed needs pinned memory in a replay (the driver cannot pin memory),");
   }
   capture.add(stream, std::make_unique<CapturedSeed>(call.op().name, captured_draw(call, capture), pinned));
   at::Tensor seed = make_device_tensor(stream, c10::kLong, {}, {});

@@ -100,7 +100,7 @@ class Adopter {
         return;
       }
     }
-    raise_undeclared(call_, index, "is another tensor than", argument);
+    raise_undeclared(call_, index, "is not the same tensor as", argument);
   }
 
   at::Tensor adopt_tensor(size_t index, const at::Tensor& result) const {
@@ -112,7 +112,8 @@ class Adopter {
     }
     TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == c10::kStrided && !result.is_quantized(), "a result of layout ",
                                 result.layout(), result.is_quantized() ? " and a quantized dtype" : "",
-                                " cannot be made on '", driver_name(), "': dense and sparse COO tensors can");
+                                " cannot be created on '", driver_name(),
+                                "', which supports dense and sparse COO tensors");
     const int8_t viewed = call_.op().viewed_arg[index];
     return viewed >= 0 ? adopt_view(index, static_cast<size_t>(viewed), result) : adopt_fresh(index, result);
   }

@@ -31,8 +31,9 @@ std::atomic<FallbackMode> fallback_mode{FallbackMode::Warn};
 std::atomic<bool> has_warned{false};
 
 void report(const Operator& op) {
-  std::string text = "operator " + op.name + " has no kernel for '" + driver_name() + "' and the host cannot " +
-                     (allows_host() ? "reach the device's memory" : "run it: OUTBOARD_PROVIDERS leaves 'host' out");
+  std::string text =
+      "operator " + op.name + " has no kernel for '" + driver_name() + "' and the host cannot " +
+      (allows_host() ? "reach the device's memory" : "run it, because OUTBOARD_PROVIDERS excludes 'host'");
   if (std::string refusal = last_refusal(op); !refusal.empty()) {
     if (refusal.ends_with('.')) {
       refusal.pop_back();

@@ -51,7 +51,7 @@ void Scratch::check(ob_status status) const {
   try {
     std::rethrow_exception(failure_);
   } catch (c10::Error& error) {
-    error.add_context("The driver's kernel for " + op_.name + " asked for it, as " + wanted_ + ".");
+    error.add_context("The driver's kernel for " + op_.name + " requested it as " + wanted_ + ".");
     throw;
   }
 }
@@ -94,9 +94,9 @@ at::Tensor ReservedScratch::seed() {
 
 uint64_t ReservedScratch::get(uint64_t bytes) {
   const size_t at = sizes().size();
-  TORCH_CHECK(at < reserved_.size() && bytes <= reserved_[at].bytes, "In a replay of a graph, ", bytes,
-              " bytes were requested; when the graph was recorded, equal calls requested ",
-              at < reserved_.size() ? std::to_string(reserved_[at].bytes) + " bytes there"
+  TORCH_CHECK(at < reserved_.size() && bytes <= reserved_[at].bytes, "In a replay of a graph, a kernel requested ",
+              bytes, " bytes; in the recording, the same call requested ",
+              at < reserved_.size() ? std::to_string(reserved_[at].bytes) + " bytes at this point"
                                     : "memory " + std::to_string(reserved_.size()) + " times",
               ". The size of a kernel's scratch memory may depend on dtypes, sizes, strides and numbers only.");
   return reserved_[at].address;

@@ -106,26 +106,30 @@ std::vector<std::string> described(const Facts& facts) {
       words.push_back(std::move(text));
     }
   };
-  add(facts.has_misleading_meta, "its meta kernel is wrong about shapes: the caller waits for the kernel");
-  add(facts.keeps_shapes, "it writes in place, and needs no meta kernel");
-  add(facts.has_shape_of_scalars, "its numbers decide the result's shape");
-  add(facts.checks_all_in_meta, "the meta kernel checks all that the CPU's kernel checks");
-  add(facts.is_given_samples, "it draws nothing: an argument has the numbers");
-  add(facts.masks_decide, "the values of a mask among the indices decide the result's shape");
-  add(facts.is_composed_first, "it is composed of other operators before a plan is tried");
-  add(facts.misreads_expanded, "the CPU's kernel reads past expanded tensors: it gets a copy");
-  add(facts.raises_at_call, "it raises errors of values at the call: the caller waits for it");
-  add(facts.accepts == Elements::Ones, "the CPU's kernel refuses zeros: it is tried on ones");
-  add(facts.accepts == Elements::Identities, "the CPU's kernel wants full rank: it is tried on identity matrices");
-  add(facts.judges != Judges::Nothing, "the CPU's kernel judges values: it is not tried on stand-ins");
+  add(facts.has_misleading_meta, "its meta kernel returns wrong shapes, so the caller waits for the kernel");
+  add(facts.keeps_shapes, "it writes in place and needs no meta kernel");
+  add(facts.has_shape_of_scalars, "its scalar arguments decide the result's shape");
+  add(facts.checks_all_in_meta, "the meta kernel makes all checks of the CPU kernel");
+  add(facts.is_given_samples, "it draws no random numbers itself: an argument contains them");
+  add(facts.masks_decide, "if an index is a mask, its values decide the result's shape");
+  add(facts.is_composed_first, "a composition of other operators is tried before a plan");
+  add(facts.misreads_expanded, "the CPU kernel reads past the end of expanded tensors, so it gets a copy");
+  add(facts.raises_at_call, "it checks values and raises at the call, so the caller waits");
+  add(facts.accepts == Elements::Ones,
+      "shapes are inferred by running the CPU kernel on ones, because it refuses zeros");
+  add(facts.accepts == Elements::Identities,
+      "shapes are inferred by running the CPU kernel on identity matrices, because it needs full rank");
+  add(facts.judges != Judges::Nothing,
+      "the CPU kernel checks values, so shapes are not inferred by running it on stand-ins");
   add(facts.warns != Warns::No, "it warns at the call: csrc/ops/call/known_warnings.cpp");
   add(facts.layout == Layout::Contiguous, "its results are contiguous, whatever the meta kernel returns");
-  add(facts.layout == Layout::Like, "its results are laid out as an argument");
+  add(facts.layout == Layout::Like, "its results have the layout of an argument");
   add(facts.layout == Layout::Suggested, "its results follow the memory format of an argument");
-  add(facts.drops_at != 0, "which numbers are dropped, the provider of the forward operator alone knows");
+  add(facts.drops_at != 0, "only the provider of the forward operator knows which elements were dropped");
   add(facts.correct != nullptr, "its results' shapes are corrected: csrc/ops/operator/shape_corrections.cpp");
-  add(!facts.written_in_secret.empty(), "it writes " + std::string(facts.written_in_secret) + ", undeclared");
-  add(!facts.on_cpu.empty(), "on the CPU " + std::string(facts.on_cpu) + " computes it");
+  add(!facts.written_in_secret.empty(),
+      "it writes " + std::string(facts.written_in_secret) + ", which its schema does not declare");
+  add(!facts.on_cpu.empty(), "on the CPU, " + std::string(facts.on_cpu) + " computes it");
   return words;
 }
 

@@ -56,7 +56,7 @@ std::string shape_difference(c10::ScalarType dtype, c10::IntArrayRef sizes, cons
   std::ostringstream text;
   text << "the meta kernel returned ";
   dtype == c10::ScalarType::Undefined ? text << "nothing" : text << dtype << ' ' << sizes;
-  text << ", and the CPU kernel ";
+  text << ", but the CPU kernel returned ";
   result.defined() ? text << result.scalar_type() << ' ' << result.sizes() : text << "nothing";
   return text.str();
 }

@@ -156,17 +156,15 @@ at::Tensor kaiser_window(int64_t window_length, std::optional<c10::ScalarType> d
 }
 
 void refuse_quantized(const c10::OperatorHandle& op, torch::jit::Stack*) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, toString(op.operator_name()), ": quantized tensors cannot be made on '",
+  TORCH_CHECK_NOT_IMPLEMENTED(false, toString(op.operator_name()), ": quantized tensors cannot be created on '",
                               driver_name(),
-                              "'. Quantize on the CPU, or train with fake quantization, which is made of"
-                              " ordinary tensors");
+                              "'. Quantize on the CPU, or train with fake quantization, which uses ordinary tensors");
 }
 
 void refuse_nested(const c10::OperatorHandle& op, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, toString(op.operator_name()),
-                              ": nested tensors of the strided layout cannot be made"
-                              " on '",
-                              driver_name(), "'. Use layout=torch.jagged, which is made of ordinary tensors");
+                              ": nested tensors of the strided layout cannot be created on '", driver_name(),
+                              "'. Use layout=torch.jagged, which consists of ordinary tensors");
 }
 
 // These composites read the memory of their arguments themselves, on the host.
@@ -175,8 +173,8 @@ void compute_on_copies(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
 }
 
 void refuse_packing(const c10::OperatorHandle& op, torch::jit::Stack*) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, toString(op.operator_name()), ": FBGEMM's packed weights are the CPU's, and '",
-                              driver_name(), "' cannot hold them. Move the tensors to the CPU before");
+  TORCH_CHECK_NOT_IMPLEMENTED(false, toString(op.operator_name()), ": FBGEMM's packed weights exist only on the CPU: '",
+                              driver_name(), "' cannot hold them. Move the tensors to the CPU first");
 }
 
 // In place, as torch's own, if the weight is contiguous.

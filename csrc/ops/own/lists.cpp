@@ -293,7 +293,8 @@ ListRecipeRef ListOperator::make(BuiltPlan& built, c10::ArrayRef<c10::IValue> ar
           source.kind == Kind::Fresh || source.kind == Kind::Chunk ||
               (source.argument < arguments.size() && (!is_list || (arguments[source.argument].isTensorList() &&
                                                                    !arguments[source.argument].toListRef().empty()))),
-          "a plan of ", op_.name, " over chunks reads argument ", source.argument, ", which is no such list");
+          "a plan of ", op_.name, " over chunks reads argument ", source.argument,
+          ", which is not a list of that kind");
     }
   }
   auto recipe = std::make_shared<ListRecipe>();

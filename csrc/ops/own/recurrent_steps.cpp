@@ -80,7 +80,7 @@ void check_steps(const at::Tensor& rows, int64_t width, const at::Tensor& h0, co
   TORCH_CHECK_VALUE(kind >= 0 && kind <= static_cast<int64_t>(Recurrence::Relu), "recurrent: there is no kind ", kind);
   const bool is_packed = is_given(offsets);
   TORCH_CHECK_VALUE(!is_packed || (offsets->dim() == 1 && offsets->numel() > 1 && offsets->scalar_type() == at::kLong),
-                    "recurrent: offsets are the first row of each step, and the end, as int64");
+                    "recurrent: offsets must be an int64 vector of each step's first row and the end");
   TORCH_CHECK_VALUE(rows.dim() == (is_packed ? 2 : 3) && h0.dim() == 2 && weight.dim() == 2 && rows.numel() > 0 &&
                         h0.numel() > 0 && (is_packed || rows.size(1) == h0.size(0)) && weight.size(1) == h0.size(1) &&
                         weight.size(0) % gates_of(static_cast<Recurrence>(kind)) == 0 && rows.size(-1) == width,
@@ -91,7 +91,7 @@ void check_steps(const at::Tensor& rows, int64_t width, const at::Tensor& h0, co
 void check_cells(const OptionalTensor& c0, const at::Tensor& h0, int64_t kind) {
   const bool is_lstm = static_cast<Recurrence>(kind) == Recurrence::Lstm;
   TORCH_CHECK_VALUE(is_given(c0) == is_lstm && (!is_lstm || (c0->dim() == 2 && c0->size(0) == h0.size(0))),
-                    "recurrent: LSTMs have initial cells for each sequence, and other nets have none");
+                    "recurrent: LSTMs need initial cells for each sequence, and other nets take none");
 }
 
 // Return how many numbers are kept for a row, of a kind that check_steps() accepts.

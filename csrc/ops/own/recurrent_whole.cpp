@@ -73,7 +73,7 @@ void check_net(const at::Tensor& input, const at::Tensor& weights, const at::Ten
   int64_t rows = 0;
   for (size_t step = 0; step < batch_sizes.size(); ++step) {
     TORCH_CHECK_VALUE(batch_sizes[step] > 0 && batch_sizes[step] <= batch_sizes[step == 0 ? 0 : step - 1],
-                      "recurrent_net: the sizes of a packed batch do not grow");
+                      "recurrent_net: the batch sizes of packed sequences must be positive and must not grow");
     rows += batch_sizes[step];
   }
   const bool is_packed = !batch_sizes.empty();
@@ -83,7 +83,7 @@ void check_net(const at::Tensor& input, const at::Tensor& weights, const at::Ten
   const int64_t count = count_weights(kind, input.size(-1), hx.size(0) / directions, directions, hx.size(2),
                                       is_lstm ? cx->size(2) : hx.size(2), biases);
   TORCH_CHECK_VALUE(weights.dim() == 1 && weights.size(0) == count, "recurrent_net: weights of ", weights.sizes(),
-                    " where the net has ", count);
+                    ", but the net has ", count, " weights");
 }
 
 at::Tensor output_like(const at::Tensor& input, const at::Tensor& hx, bool bidirectional) {
@@ -122,7 +122,8 @@ FourTensors net_backward_shapes(const at::Tensor& grad_output, const OptionalTen
 // Raise for arguments that don't fit, and for all others too: on the host, layers are operators.
 void refuse_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   op.callBoxedForDispatchKey(c10::DispatchKey::Meta, *stack);
-  TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(), ": the driver does not take this call, and nothing else can");
+  TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(),
+                              ": the driver declined this call, and no other provider can run it");
 }
 
 // Return the parameters' places in `weights`: the matrices of all layers and directions, then the

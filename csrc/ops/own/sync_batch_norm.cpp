@@ -32,12 +32,12 @@ void check_input(const at::Tensor& input, const char* op) {
   TORCH_CHECK(input.dim() >= 2, op, ": the input needs a batch and a channel dimension, but has ", input.dim(),
               input.dim() == 1 ? " dimension" : " dimensions");
   TORCH_CHECK_TYPE(c10::isFloatingType(input.scalar_type()), op, ": the input is ", input.scalar_type(),
-                   ", where a floating point dtype is needed");
+                   ", but must have a floating point dtype");
 }
 
 void check_per_channel(const at::Tensor& values, const at::Tensor& input, const char* op, const char* name) {
   TORCH_CHECK(values.dim() == 1 && values.size(0) == input.size(1), op, ": ", name, " has sizes ", values.sizes(),
-              ", where the input has ", input.size(1), " channels");
+              ", but the input has ", input.size(1), " channels");
 }
 
 void check_same_sizes(const at::Tensor& gradient, const at::Tensor& input, const char* op) {
@@ -81,10 +81,10 @@ std::tuple<at::Tensor, at::Tensor> gathered_stats(const at::Tensor& input, const
   constexpr const char* kName = "batch_norm_gather_stats_with_counts";
   check_input(input, kName);
   TORCH_CHECK(mean.dim() == 2 && mean.size(1) == input.size(1) && invstd.sizes() == mean.sizes(), kName,
-              ": mean has sizes ", mean.sizes(), " and invstd ", invstd.sizes(), ", where a row a rank of ",
-              input.size(1), " channels is needed");
+              ": mean has sizes ", mean.sizes(), " and invstd ", invstd.sizes(),
+              ", but both need one row per rank, of ", input.size(1), " channels");
   TORCH_CHECK(counts.dim() == 1 && counts.size(0) == mean.size(0), kName, ": counts has sizes ", counts.sizes(),
-              ", where mean has ", mean.size(0), " rows");
+              ", but mean has ", mean.size(0), " rows");
   const at::Tensor weights = widened(counts, input).unsqueeze(1);
   const at::Tensor total = weights.sum();
   const at::Tensor centre = widened(mean, input).mul(weights).sum(0).div(total);

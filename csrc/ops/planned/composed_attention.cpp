@@ -103,9 +103,9 @@ void check_drops_none(const Call& call, size_t place) {
   }
   const std::string refusal = last_refusal(call.op());
   raise(ErrorKind::NotSupported, OB_UNIMPLEMENTED,
-        call.op().name + " uses dropout, and no kernel of this call can repeat it" +
+        call.op().name + " uses dropout, and no kernel for this call can reproduce its mask" +
             (refusal.empty() ? std::string() : " (" + refusal + ")") +
-            ". Leave out dropout, or choose the composite form by torch.nn.attention.sdpa_kernel(SDPBackend.MATH).");
+            ". Disable dropout, or select the composite form with torch.nn.attention.sdpa_kernel(SDPBackend.MATH).");
 }
 
 }  // namespace

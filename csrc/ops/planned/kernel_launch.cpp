@@ -17,7 +17,7 @@ void copy_scalar(const std::string& kernel, ArgumentKind kind, const at::Tensor&
   const bool is_read = kind == ArgumentKind::Read;
   TORCH_CHECK_VALUE(tensor.is_cpu() && tensor.numel() == 1 && is_read, "the compiled kernel ", kernel, " ",
                     is_read ? "reads" : "writes", " a tensor on ", tensor.device(), " of ", tensor.numel(),
-                    " elements: it takes tensors of '", driver_name(), "', and single numbers of the CPU to read");
+                    " elements: it takes tensors of '", driver_name(), "', and CPU tensors of one element to read");
   std::memcpy(out_scalar, tensor.const_data_ptr(), tensor.itemsize());
 }
 

@@ -41,14 +41,14 @@ Tensors tensors_of(const Call& call) {
 int64_t value_of(const PlanValue& value, const Call& call, const Tensors& tensors) {
   if (value.source == PlanValue::Source::Number) {
     TORCH_CHECK_VALUE(value.argument < call.op().args.size() && call.arg(value.argument).isInt(), "argument ",
-                      value.argument, " of ", call.op().name, " is no integer");
+                      value.argument, " of ", call.op().name, " is not an integer");
     return call.arg(value.argument).toInt();
   }
   if (value.source == PlanValue::Source::Element) {
     TORCH_CHECK_VALUE(value.argument < call.op().args.size() && call.arg(value.argument).isIntList() &&
                           value.dimension < call.arg(value.argument).toListRef().size(),
-                      "argument ", value.argument, " of ", call.op().name, " is no list of more than ", value.dimension,
-                      " integers");
+                      "argument ", value.argument, " of ", call.op().name, " is not a list of more than ",
+                      value.dimension, " integers");
     return call.arg(value.argument).toIntList().get(value.dimension);
   }
   TORCH_CHECK_VALUE(value.argument < tensors.size(), "there is no tensor t", value.argument);
@@ -76,8 +76,8 @@ int64_t view_offset(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t ow
   int64_t offset = 0;
   TORCH_CHECK_VALUE(!__builtin_add_overflow(own, base, &offset) && offset >= 0 &&
                         span_bytes(sizes, strides, itemsize, offset) <= bytes,
-                    "a view of ", sizes, " by ", strides, " from element ", own, " on looks beyond its buffer of ",
-                    bytes, " bytes");
+                    "a view of sizes ", sizes, " and strides ", strides, " from element ", own,
+                    " reaches past its buffer of ", bytes, " bytes");
   return offset;
 }
 
@@ -112,8 +112,8 @@ BufferShape allocated(c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArr
 
 // Return the place of a base in its memory in elements of a view, whose type may be a smaller one.
 int64_t base_offset(int64_t offset, size_t base_itemsize, size_t itemsize) {
-  TORCH_CHECK_VALUE(base_itemsize % itemsize == 0, "a view has elements of ", itemsize, " bytes, and its buffer of ",
-                    base_itemsize);
+  TORCH_CHECK_VALUE(base_itemsize % itemsize == 0, "a view has elements of ", itemsize,
+                    " bytes, which do not divide its buffer's elements of ", base_itemsize, " bytes");
   return offset * static_cast<int64_t>(base_itemsize / itemsize);
 }
 
@@ -160,7 +160,7 @@ std::vector<BufferShape> buffer_shapes(const kernels::Plan& plan, c10::ArrayRef<
         buffers.resize(buffers.size() + step.index, BufferShape{false, true, {}, {}, {}});
         break;
       case PlanStep::Kind::Repeat:
-        TORCH_CHECK_VALUE(own[0] >= 0, "launches are repeated ", own[0], " times");
+        TORCH_CHECK_VALUE(own[0] >= 0, "launches cannot be repeated ", own[0], " times");
         break;
       default:
         break;
@@ -175,7 +175,7 @@ std::vector<BufferShape> buffer_shapes(const kernels::Plan& plan, c10::ArrayRef<
 bool check_returns(const Call& call, const kernels::Plan& plan, const std::vector<BufferShape>& buffers) {
   const auto fresh = std::count(call.op().returned_arg.begin(), call.op().returned_arg.end(), -1);
   TORCH_CHECK_VALUE(static_cast<size_t>(fresh) == plan.returns().size(), "the plan returns ", plan.returns().size(),
-                    " values, and the operator ", fresh);
+                    " values, but the operator returns ", fresh);
   if (plan.returns().empty()) {
     return true;
   }
@@ -188,7 +188,7 @@ bool check_returns(const Call& call, const kernels::Plan& plan, const std::vecto
     next += returned.buffers.empty() && !returned.is_list ? 1 : 0;
     for (const PlanTensor& tensor : returned.buffers) {
       const BufferShape& buffer = buffers[tensor.index];
-      TORCH_CHECK_VALUE(buffer.is_fresh, "the plan returns memory of the call's");
+      TORCH_CHECK_VALUE(buffer.is_fresh, "the plan returns memory of an argument");
       const size_t place = next++;
       if (!is_believed || !buffer.is_known) {
         continue;
@@ -196,7 +196,7 @@ bool check_returns(const Call& call, const kernels::Plan& plan, const std::vecto
       TORCH_CHECK_VALUE(place < shape->outputs.size() && shape->outputs[place].is_defined &&
                             shape->outputs[place].dtype == buffer.dtype &&
                             buffer.sizes.equals(shape->outputs[place].sizes),
-                        "the plan gives ", buffer.dtype, " of ", buffer.sizes,
+                        "the plan returns ", buffer.dtype, " of ", buffer.sizes,
                         ", but the operator's meta kernel returned another shape");
       if (!same_strides(buffer.sizes, buffer.strides, shape->outputs[place].strides)) {
         return false;
@@ -486,7 +486,7 @@ void check_tensors(const kernels::Plan& plan, const Call& call, const Tensors& t
     if (step.kind == PlanStep::Kind::Number && call.arg(step.index).isTensor()) {
       const at::Tensor& number = call.arg(step.index).toTensor();
       TORCH_CHECK_VALUE(number.defined() && number.is_cpu() && number.dim() == 0, "argument ", step.index,
-                        " is no number of the CPU's");
+                        " is not a CPU tensor without dimensions");
     }
     for (const std::optional<PlanTensor>& one : {step.target, step.source}) {
       if (one) {
@@ -508,7 +508,7 @@ Recipe::Recipe(kernels::Plan made, BuiltPlan& built, const Operator& op)
     if (step.kind == PlanStep::Kind::Number) {
       TORCH_CHECK_VALUE(step.index < op.args.size() &&
                             (op.args[step.index].kind == ArgKind::Other || op.args[step.index].kind == ArgKind::Tensor),
-                        "argument ", step.index, " is no number");
+                        "argument ", step.index, " is not a number");
     } else if (step.kind == PlanStep::Kind::Seed) {
       TORCH_CHECK_VALUE(op.is_random, op.name, " draws no random numbers");
     } else if (step.kind == PlanStep::Kind::Call) {

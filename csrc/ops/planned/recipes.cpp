@@ -409,8 +409,8 @@ std::shared_ptr<const PlannedCall> OperatorRecipes::build(const Call& call, cons
     throw;
   }
   if (result == nullptr) {
-    return refuse("the guards of its plan don't hold for the call that it was built for, or the plan's result has other"
-                  " strides than the operator's meta kernel [plan]",
+    return refuse("the guards of its plan don't hold for the call that it was built for, or the plan's result"
+                  " and the meta kernel's result have different strides [plan]",
                   nullptr);
   }
   if (result->recipe != nullptr) {

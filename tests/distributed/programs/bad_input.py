@@ -49,7 +49,7 @@ with raises(ValueError, "PREMUL_SUM takes floats"):
     dist.all_reduce(x.long(), dist._make_nccl_premul_sum(2.0))
 maximum = AllreduceOptions()
 maximum.reduceOp = Op.MAX
-with raises(ValueError, "MAX makes no sense"):
+with raises(ValueError, "MAX does not support"):
     backend.allreduce([torch.complex(x, x)], maximum)
 with raises(ValueError, "elements is not the 2 parts"):
     dist.all_gather_into_tensor(torch.empty(9, device=device), x)
@@ -57,9 +57,9 @@ with raises(ValueError, "elements is not the 2 parts"):
     dist.reduce_scatter_tensor(torch.empty(3, device=device), x)
 with raises(ValueError, "one dtype"):
     backend._allgather_base(torch.empty(8, dtype=torch.int64, device=device), x, AllgatherOptions())
-with raises(ValueError, "has 1 tensors, and the group 2 ranks"):
+with raises(ValueError, "has 1 tensors, but the group has 2 ranks"):
     dist.all_gather([torch.empty(4, device=device)], x)
-with raises(ValueError, "has a tensor of"):
+with raises(ValueError, "contains a tensor of"):
     dist.all_gather([torch.empty(4, device=device), torch.empty(5, device=device)], x)
 with raises(ValueError, "don't sum to its 4 rows"):
     dist.all_to_all_single(torch.empty(4, device=device), x, [2, 2], [1, 2])
@@ -67,7 +67,7 @@ with raises(ValueError, "3 splits"):
     dist.all_to_all_single(torch.empty(4, device=device), x, [2, 2], [1, 2, 1])
 with raises(ValueError, "a split of the input is negative"):
     dist.all_to_all_single(torch.empty(4, device=device), x, [2, 2], [-1, 5])
-with raises(ValueError, "don't divide by 2 ranks"):
+with raises(ValueError, "cannot be divided evenly among 2 ranks"):
     dist.all_to_all_single(torch.empty(3, device=device), x[:3])
 with raises(ValueError, "takes a tensor for each"):
     dist.all_to_all([torch.empty(2, device=device)], [x[:2]])
@@ -96,7 +96,7 @@ with raises(RuntimeError, "single memory location"):
     dist.broadcast(torch.ones(1, device=device).expand(4), 0)
 with raises(TypeError, "pg_options"):
     create(None, dist.ProcessGroup.BackendType.GLOO)
-with raises(dist.DistBackendError, "is not over after 50 ms"):
+with raises(dist.DistBackendError, "did not complete within 50 ms"):
     # Of a receive that is sent to further down.
     work = dist.irecv(y := torch.empty(2, device=device), PEER)
     work.wait(timedelta(milliseconds=50))

@@ -8,7 +8,7 @@ import torch_outboard
 from distributed.programs.start import raises, start
 
 device = start()
-with raises(torch_outboard.NotSupportedError, "all_reduce would be copied", "OUTBOARD_FALLBACK=warn"):
+with raises(torch_outboard.NotSupportedError, "all_reduce would copy its tensors", "OUTBOARD_FALLBACK=warn"):
     dist.all_reduce(torch.empty(2, device=device))
 dist.all_reduce(torch.ones(2))
 dist.barrier()

@@ -61,14 +61,14 @@ if how == "works":
     assert received[7].item() == 3.0
     if _C.entries()["graph_capture_begin"]:
         for name, call in (("all_reduce", lambda: dist.all_reduce(x)), ("send", lambda: dist.isend(x, 1 - RANK))):
-            words = f"{name}, in a graph that the driver captures itself, cannot be captured"
+            words = f"{name}, which the driver's own capture does not support, cannot be captured"
             with raises(torch_outboard.CaptureError, words), module.graph(module.Graph()):
                 call()
         exchange()  # the group lives on
     with raises(torch_outboard.NotSupportedError, "recv from any rank", "name the source"):
         dist.recv(received)
     other = torch.ones(3, device=torch.device(device.type, (device.index + 1) % module.device_count()))
-    with raises(torch_outboard.NotSupportedError, "one device of a rank"):
+    with raises(torch_outboard.NotSupportedError, "a rank uses one device per group"):
         dist.all_reduce(other)
     works = [dist.all_reduce(x, async_op=True) for _ in range(20)]
     dist.destroy_process_group()  # with work under way
