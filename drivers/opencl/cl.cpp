@@ -12,8 +12,8 @@ bool Api::load(const std::string& library, std::string* out_error) {
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* reason = dlerror();
-    *out_error = "there is no OpenCL: " + std::string(reason != nullptr ? reason : library) +
-                 ". Install an OpenCL loader (Debian: ocl-icd-libopencl1) and a runtime for the device (for CPUs: "
+    *out_error = "there is no OpenCL (" + std::string(reason != nullptr ? reason : library) +
+                 "). Install an OpenCL loader (Debian: ocl-icd-libopencl1) and a runtime for the device (for CPUs: "
                  "pocl-opencl-icd), or name the loader with the option `library`.";
     return false;
   }
@@ -110,7 +110,7 @@ ob_status status_of(cl_int code, During during) {
 }  // namespace
 
 ob_status cl_fail(cl_int code, const char* function, const std::string& what, During during) {
-  return support::fail(status_of(code, during), "%s: %s gave %s", what.c_str(), function, error_name(code).c_str());
+  return support::fail(status_of(code, during), "%s: %s returned %s", what.c_str(), function, error_name(code).c_str());
 }
 
 }  // namespace opencl

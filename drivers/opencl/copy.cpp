@@ -54,7 +54,8 @@ ob_status copy_async(void* self, int32_t index, uint64_t handle, const ob_copy* 
     Device* from = nullptr;
     if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
     if (copy->dst_device != index && copy->src_device != index) {
-      return fail(OB_INVALID_ARGUMENT, "device %d: a copy from %d to %d", index, copy->src_device, copy->dst_device);
+      return fail(OB_INVALID_ARGUMENT, "device %d cannot copy from device %d to device %d", index, copy->src_device,
+                  copy->dst_device);
     }
     if (const ob_status status = check_side(driver, copy->dst_device, copy->dst, copy->bytes, &to); status != OB_OK) {
       return status;
@@ -85,8 +86,8 @@ ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, c
     const bool is_size =
         pattern_size == 1 || pattern_size == 2 || pattern_size == 4 || pattern_size == 8 || pattern_size == 16;
     if (!is_size || dst % pattern_size != 0 || count > UINT64_MAX / pattern_size) {
-      return fail(OB_INVALID_ARGUMENT, "device %d: a fill of %" PRIu64 " times %u bytes at 0x%" PRIx64, index, count,
-                  pattern_size, dst);
+      return fail(OB_INVALID_ARGUMENT, "device %d: invalid fill of %" PRIu64 " times %u bytes at 0x%" PRIx64, index,
+                  count, pattern_size, dst);
     }
     if (count == 0) return OB_OK;
     const uint64_t bytes = count * pattern_size;
@@ -138,13 +139,13 @@ ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_cop
     Stream* stream = nullptr;
     if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
-    if (!support::is_well_formed(*copy)) return fail(OB_INVALID_ARGUMENT, "device %d: an ill-formed copy_nd", index);
+    if (!support::is_well_formed(*copy)) return fail(OB_INVALID_ARGUMENT, "device %d: ill-formed copy_nd", index);
     if (copy->dst_device != index || copy->src_device != index) {
       return fail(OB_UNIMPLEMENTED, "copy_nd_async copies within one device");
     }
     StridedShape shape;
     if (!support::make_strided_shape(*copy, &shape)) {
-      return fail(OB_UNIMPLEMENTED, "copy_nd_async has at most %u dimensions that don't merge",
+      return fail(OB_UNIMPLEMENTED, "copy_nd_async supports at most %u dimensions after merging",
                   support::kMaxStridedDims);
     }
     if (shape.count == 0) return OB_OK;

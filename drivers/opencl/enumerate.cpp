@@ -46,10 +46,10 @@ std::string text_of(Get&& get) {
 
 // Return why a device cannot be used, or "".
 std::string obstacle(const Api& api, cl_device_id device, cl_bitfield svm) {
-  if (device_info<cl_bool>(api, device, CL_DEVICE_AVAILABLE) == 0) return "its runtime says that it is not available";
+  if (device_info<cl_bool>(api, device, CL_DEVICE_AVAILABLE) == 0) return "its runtime reports it as unavailable";
   if ((svm & (CL_SVM_COARSE_GRAIN_BUFFER | CL_SVM_FINE_GRAIN_BUFFER)) == 0) {
     return "it has no shared virtual memory (CL_DEVICE_SVM_CAPABILITIES is " + std::to_string(svm) +
-           "), and tensors need addresses";
+           "), which tensors need for their addresses";
   }
   if (device_info<cl_bool>(api, device, CL_DEVICE_COMPILER_AVAILABLE) == 0) return "its runtime has no compiler";
   return "";
@@ -105,12 +105,12 @@ ob_status parse_options(const ob_options* given, Options* out_options, std::stri
       out_options->library = value;
     } else if (key == "device_type") {
       if (!parse_type(value, &out_options->device_type)) {
-        *out_error = "option device_type is all, gpu, cpu or accelerator, not '" + value + "'";
+        *out_error = "option device_type must be all, gpu, cpu or accelerator, not '" + value + "'";
         return OB_INVALID_ARGUMENT;
       }
     } else if (key == "cache" || key == "host_access") {
       if (value != "0" && value != "1") {
-        *out_error = "option " + key + " is 0 or 1, not '" + value + "'";
+        *out_error = "option " + key + " must be 0 or 1, not '" + value + "'";
         return OB_INVALID_ARGUMENT;
       }
       if (key == "cache") {
@@ -119,7 +119,8 @@ ob_status parse_options(const ob_options* given, Options* out_options, std::stri
         out_options->host_access = value == "1";
       }
     } else {
-      *out_error = "there is no option '" + key + "'; there are platform, device_type, library, cache and host_access";
+      *out_error =
+          "unknown option '" + key + "'; the options are platform, device_type, library, cache and host_access";
       return OB_INVALID_ARGUMENT;
     }
   }
@@ -144,9 +145,9 @@ Enumeration enumerate(const Api& api, const Options& options) {
   const cl_int code = api.GetPlatformIDs(0, nullptr, &count);
   if (code != CL_SUCCESS || count == 0) {
     result.error =
-        "the OpenCL loader finds no platform (clGetPlatformIDs gave " +
+        "the OpenCL loader finds no platform (clGetPlatformIDs returned " +
         (code == CL_SUCCESS ? std::string("none") : error_name(code)) +
-        "). Install a runtime for the device, for CPUs Debian's pocl-opencl-icd, or let OCL_ICD_VENDORS name "
+        "). Install a runtime for the device (for CPUs: Debian's pocl-opencl-icd), or set OCL_ICD_VENDORS to "
         "the folder of its .icd file.";
     return result;
   }
@@ -185,7 +186,7 @@ Enumeration enumerate(const Api& api, const Options& options) {
     for (const std::string& line : result.left_out) result.error += "; " + line;
   } else {
     result.error = "no OpenCL device matches platform '" + options.platform +
-                   "' and the option device_type; the "
+                   "' and the option device_type. The "
                    "platforms are: " +
                    names;
   }

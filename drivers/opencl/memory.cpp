@@ -21,15 +21,15 @@ ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_add
     // The API aligns to 128 bytes at most; the rest is done here.
     if (bytes > device->max_allocation || device->max_allocation - bytes < kAlignment) {
       return fail(OB_OUT_OF_MEMORY,
-                  "%s: %" PRIu64
-                  " bytes are more than one allocation may have (CL_DEVICE_MAX_MEM_ALLOC_SIZE is %" PRIu64 ")",
+                  "%s: %" PRIu64 " bytes exceed the limit of one allocation (CL_DEVICE_MAX_MEM_ALLOC_SIZE is %" PRIu64
+                  ")",
                   where(driver, index).c_str(), bytes, device->max_allocation);
     }
     // CPU runtimes allocate more than there is, and the system kills the
     // process when the memory is used.
     if (device->allocated.fetch_add(bytes) + bytes > device->total_memory) {
       device->allocated.fetch_sub(bytes);
-      return fail(OB_OUT_OF_MEMORY, "%s: %" PRIu64 " bytes are more than are left of %" PRIu64,
+      return fail(OB_OUT_OF_MEMORY, "%s: %" PRIu64 " bytes exceed what is left of %" PRIu64,
                   where(driver, index).c_str(), bytes, device->total_memory);
     }
     const cl_bitfield fine_grain = device->is_fine_grain ? CL_MEM_SVM_FINE_GRAIN_BUFFER : cl_bitfield{0};
@@ -37,7 +37,8 @@ ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_add
     void* base = driver.api.SVMAlloc(device->context, flags, bytes + kAlignment, 0);
     if (base == nullptr) {
       device->allocated.fetch_sub(bytes);
-      return fail(OB_OUT_OF_MEMORY, "%s: clSVMAlloc has no %" PRIu64 " bytes", where(driver, index).c_str(), bytes);
+      return fail(OB_OUT_OF_MEMORY, "%s: clSVMAlloc could not allocate %" PRIu64 " bytes", where(driver, index).c_str(),
+                  bytes);
     }
     const uint64_t address = (reinterpret_cast<uint64_t>(base) + kAlignment - 1) / kAlignment * kAlignment;
     device->memory.add(address, {bytes, reinterpret_cast<uint64_t>(base)});
@@ -82,7 +83,8 @@ ob_status make_pinned(Driver& driver, Device& device, uint64_t bytes, HostBlock*
       api.EnqueueMapBuffer(device.queue, out_block->buffer, 1, CL_MAP_READ_WRITE, 0, bytes, 0, nullptr, nullptr, &code);
   if (code == CL_SUCCESS && reinterpret_cast<uint64_t>(*out_pointer) % kHostAlignment == 0) return OB_OK;
   api.ReleaseMemObject(out_block->buffer);
-  if (code == CL_SUCCESS) return fail(OB_INTERNAL, "clEnqueueMapBuffer gave an address not aligned to 64 bytes");
+  if (code == CL_SUCCESS)
+    return fail(OB_INTERNAL, "clEnqueueMapBuffer returned an address that is not aligned to 64 bytes");
   return cl_fail(code, "clEnqueueMapBuffer", where(driver, device.index), During::kAllocation);
 }
 
@@ -100,7 +102,7 @@ ob_status host_alloc(void* self, uint64_t bytes, void** out_pointer) {
       if (const ob_status status = make_pinned(driver, *owner, bytes, &block, out_pointer); status != OB_OK)
         return status;
     } else if (bytes > SIZE_MAX / 2 || posix_memalign(out_pointer, kHostAlignment, bytes) != 0) {
-      return fail(OB_OUT_OF_MEMORY, "the host has no %" PRIu64 " bytes", bytes);
+      return fail(OB_OUT_OF_MEMORY, "the host cannot allocate %" PRIu64 " bytes", bytes);
     }
     const std::lock_guard lock(driver.host_mutex);
     driver.host_blocks[*out_pointer] = block;

@@ -44,7 +44,7 @@ ob_status from_binary(Driver& driver, Device& device, const std::string& given, 
   const Api& api = driver.api;
   const std::string head = binary_head(api, device.found, options);
   if (!given.starts_with(head)) {
-    return fail(OB_INVALID_ARGUMENT, "%s: the binary is of another platform, or of other options",
+    return fail(OB_INVALID_ARGUMENT, "%s: the binary was built for another platform or with other options",
                 where(driver, device.index).c_str());
   }
   const auto* bytes = reinterpret_cast<const unsigned char*>(given.data() + head.size());
@@ -118,11 +118,10 @@ ob_status from_source(Driver& driver, Device& device, const std::string& source,
   api.ReleaseProgram(program);
   if (code != CL_BUILD_PROGRAM_FAILURE) return cl_fail(code, "clBuildProgram", where(driver, device.index));
   if (!builds_anything(api, device)) {
-    return fail(
-        OB_UNAVAILABLE,
-        "%s: the compiler builds no program at all now, not even an empty kernel (%s). Its cache must be writable"
-        " (PoCL's is the folder that POCL_CACHE_DIR names, else ~/.cache/pocl), and the disk must not be full:\n%s",
-        where(driver, device.index).c_str(), error_name(code).c_str(), log.c_str());
+    return fail(OB_UNAVAILABLE,
+                "%s: the compiler cannot build any program, not even an empty kernel (%s). Its cache must be writable"
+                " (PoCL's is POCL_CACHE_DIR or ~/.cache/pocl), and the disk must not be full:\n%s",
+                where(driver, device.index).c_str(), error_name(code).c_str(), log.c_str());
   }
   return fail(OB_PROGRAM_REFUSED, "%s: the program does not build (%s), options '%s':\n%s%s",
               where(driver, device.index).c_str(), error_name(code).c_str(), options.c_str(), log.c_str(),
@@ -157,7 +156,8 @@ ob_status program_binary(void* self, int32_t index, uint64_t handle, void* conte
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
     if (const ob_status status = find_program(driver, index, handle, &program); status != OB_OK) return status;
     if (!driver.options.cache.value_or(!keeps_programs(driver.api, device->found))) {
-      return fail(OB_UNIMPLEMENTED, "the option 'cache' says that no programs are kept, or the runtime keeps them");
+      return fail(OB_UNIMPLEMENTED,
+                  "programs are not cached, because of the option 'cache' or because the runtime caches them");
     }
     const std::string binary = to_binary(driver.api, program->program);
     if (binary.empty()) return fail(OB_UNIMPLEMENTED, "the runtime has no binary of the program");
@@ -173,7 +173,8 @@ ob_status program_destroy(void* self, int32_t index, uint64_t handle) {
     Program* found = nullptr;
     if (const ob_status status = find_program(driver, index, handle, &found); status != OB_OK) return status;
     std::unique_ptr<Program> program;
-    if (!driver.programs.take(handle, &program)) return fail(OB_INVALID_ARGUMENT, "two threads destroy one program");
+    if (!driver.programs.take(handle, &program))
+      return fail(OB_INVALID_ARGUMENT, "two threads are destroying the same program");
     for (const auto& [name, kernel_handle] : program->kernels) {
       std::unique_ptr<Kernel> kernel;
       if (driver.kernels.take(kernel_handle, &kernel)) driver.api.ReleaseKernel(kernel->kernel);

@@ -20,7 +20,8 @@ void raise_to(std::atomic<uint64_t>& value, uint64_t floor) {
 
 ob_status stream_create(void* self, int32_t index, int32_t priority, uint64_t* out_stream) {
   return with_device<Driver>(self, index, "stream_create", [&](Driver& driver, Device* device) -> ob_status {
-    if (priority != 0) return fail(OB_INVALID_ARGUMENT, "device %d: a stream's priority is 0, not %d", index, priority);
+    if (priority != 0)
+      return fail(OB_INVALID_ARGUMENT, "device %d: a stream's priority must be 0, not %d", index, priority);
     cl_int code = CL_SUCCESS;
     const cl_properties properties[] = {CL_QUEUE_PROPERTIES, CL_QUEUE_PROFILING_ENABLE, 0};
     auto stream = std::make_unique<Stream>();
@@ -29,7 +30,7 @@ ob_status stream_create(void* self, int32_t index, int32_t priority, uint64_t* o
         driver.api.CreateCommandQueueWithProperties(device->context, device->found.device, properties, &code);
     if (code != CL_SUCCESS) {
       return cl_fail(code, "clCreateCommandQueueWithProperties",
-                     where(driver, index) + ": the runtime gives no more streams, use fewer at a time",
+                     where(driver, index) + ": the runtime cannot create more streams; use fewer at a time",
                      During::kAllocation);
     }
     *out_stream = driver.streams.make(std::move(stream));
@@ -43,7 +44,8 @@ ob_status stream_destroy(void* self, int32_t index, uint64_t handle) {
     Stream* found = nullptr;
     if (const ob_status status = driver.find_stream(index, handle, &found); status != OB_OK) return status;
     std::unique_ptr<Stream> stream;
-    if (!driver.streams.take(handle, &stream)) return fail(OB_INVALID_ARGUMENT, "two threads destroy one stream");
+    if (!driver.streams.take(handle, &stream))
+      return fail(OB_INVALID_ARGUMENT, "two threads are destroying the same stream");
     if (stream->tail != nullptr) driver.api.ReleaseEvent(stream->tail);
     // Queued commands complete: releasing flushes, and the runtime keeps
     // the queue until they are done.
@@ -115,7 +117,7 @@ ob_status signal(Driver& driver, int32_t index, Event& event) {
   {
     const std::lock_guard lock(event.mutex);
     if (std::exchange(event.is_signalled, true)) {
-      return fail(OB_FAILED_PRECONDITION, "device %d: the event was signalled before", index);
+      return fail(OB_FAILED_PRECONDITION, "device %d: the event was already signalled", index);
     }
   }
   const cl_int code = driver.api.SetUserEventStatus(event.marker, CL_COMPLETE);
@@ -125,7 +127,7 @@ ob_status signal(Driver& driver, int32_t index, Event& event) {
 ob_status event_signal(void* self, int32_t index, uint64_t handle) {
   return with_event<Driver>(self, index, handle, "event_signal", [&](Driver& driver, Event* event) -> ob_status {
     if (event->is_host) return signal(driver, index, *event);
-    return fail(OB_INVALID_ARGUMENT, "device %d: the event is completed by a record: make it with OB_EVENT_HOST",
+    return fail(OB_INVALID_ARGUMENT, "device %d: event_signal takes events that were created with OB_EVENT_HOST only",
                 index);
   });
 }
@@ -136,7 +138,8 @@ ob_status event_destroy(void* self, int32_t index, uint64_t handle) {
     Event* found = nullptr;
     if (const ob_status status = driver.find_event(index, handle, &found); status != OB_OK) return status;
     std::unique_ptr<Event> event;
-    if (!driver.events.take(handle, &event)) return fail(OB_INVALID_ARGUMENT, "two threads destroy one event");
+    if (!driver.events.take(handle, &event))
+      return fail(OB_INVALID_ARGUMENT, "two threads are destroying the same event");
     ob_status status = OB_OK;
     if (event->is_host && !event->is_signalled) status = signal(driver, index, *event);
     if (event->marker != nullptr) driver.api.ReleaseEvent(event->marker);
@@ -152,7 +155,8 @@ ob_status event_record(void* self, int32_t index, uint64_t stream_handle, uint64
     if (const ob_status status = driver.find_stream(index, stream_handle, &stream); status != OB_OK) return status;
     if (const ob_status status = driver.find_event(index, handle, &event); status != OB_OK) return status;
     if (event->is_host) {
-      return fail(OB_INVALID_ARGUMENT, "device %d: the event is completed by event_signal, and takes no record", index);
+      return fail(OB_INVALID_ARGUMENT, "device %d: an event for event_signal (OB_EVENT_HOST) cannot be recorded",
+                  index);
     }
     cl_event marker = nullptr;
     cl_int code = driver.api.EnqueueMarkerWithWaitList(stream->queue, 0, nullptr, &marker);

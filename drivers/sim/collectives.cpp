@@ -220,7 +220,7 @@ ob_status guarded(const char* entry, Body&& body) noexcept {
 
 ob_status make_id(void*, void* out_id) {
   unsigned char random[12];
-  if (getentropy(random, sizeof random) != 0) return fail(OB_INTERNAL, "the system gives no random numbers");
+  if (getentropy(random, sizeof random) != 0) return fail(OB_INTERNAL, "the system returned no random numbers");
   char* text = static_cast<char*>(out_id);
   std::memset(text, 0, OB_COMM_ID_BYTES);
   int length = std::snprintf(text, OB_COMM_ID_BYTES, "outboard-sim-");
@@ -238,7 +238,7 @@ ob_status comm_create(void* given, const ob_comm_config* config, uint64_t* out_c
     const char* id = static_cast<const char*>(config->id);
     const std::string name(id, strnlen(id, OB_COMM_ID_BYTES));
     if (name.empty() || name.find('/') != std::string::npos) {
-      return fail(OB_INVALID_ARGUMENT, "device %d: an id that make_id did not give", config->device);
+      return fail(OB_INVALID_ARGUMENT, "device %d: make_id did not create this id", config->device);
     }
     std::string error;
     auto exchange = support::Exchange::open(name, config->rank, config->size, &error);

@@ -82,7 +82,7 @@ ob_status Driver::open(int32_t index) {
   ob_status status = check_index(index);
   if (status != OB_OK) return status;
   Device& device = devices[static_cast<size_t>(index)];
-  if (device.is_open) return fail(OB_FAILED_PRECONDITION, "device %d is open already", index);
+  if (device.is_open) return fail(OB_FAILED_PRECONDITION, "device %d is already open", index);
   status = device.memory.open(index, options);
   if (status != OB_OK) return status;
   if (open_count_ == 0) {
@@ -146,7 +146,8 @@ ob_status Driver::destroy_stream(int32_t index, uint64_t handle) {
     std::lock_guard turn(stream->inline_mutex);  // inline: not during another thread's task
     std::lock_guard lock(stream->lock);
     if (stream->handle.load(std::memory_order_relaxed) != handle) {
-      return fail(OB_INVALID_ARGUMENT, "device %d: stream 0x%" PRIx64 " was destroyed twice at once", index, handle);
+      return fail(OB_INVALID_ARGUMENT, "device %d: stream 0x%" PRIx64 " is being destroyed by two threads", index,
+                  handle);
     }
     stream->handle.store(0, std::memory_order_relaxed);
     stream->is_destroyed = true;

@@ -24,7 +24,7 @@ ob_status activity_correlate(void* self, uint64_t correlation) {
 ob_status activity_read(void* self, size_t capacity, size_t stride, ob_activity* out_records, size_t* out_count) {
   return enter<Entry::activity_read>(self, [&](const Call& call) -> ob_status {
     if (capacity > 0 && stride < sizeof(size_t))
-      return fail(OB_INVALID_ARGUMENT, "activity_read: a stride of %zu", stride);
+      return fail(OB_INVALID_ARGUMENT, "activity_read: invalid stride of %zu", stride);
     *out_count = call.driver.activity.read(capacity, stride, out_records);
     return OB_OK;
   });

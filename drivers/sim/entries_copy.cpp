@@ -17,7 +17,7 @@ ob_status translate(Driver& driver, int32_t index, uint64_t address, uint64_t by
     const ob_status status = driver.find_device(index, &device);
     return status == OB_OK ? device->memory.translate(address, bytes, out_host) : status;
   }
-  if (address == 0) return fail(OB_INVALID_ARGUMENT, "a copy with a null host pointer");
+  if (address == 0) return fail(OB_INVALID_ARGUMENT, "the host pointer of a copy is null");
   *out_host = reinterpret_cast<void*>(address);
   return OB_OK;
 }
@@ -28,8 +28,8 @@ uint64_t correlation(Driver& driver) {
 
 ob_status check_sides(int32_t index, int32_t dst_device, int32_t src_device) {
   if (dst_device == index || src_device == index) return OB_OK;
-  return fail(OB_INVALID_ARGUMENT, "device %d: a copy from %d to %d queued on a stream of neither", index, src_device,
-              dst_device);
+  return fail(OB_INVALID_ARGUMENT, "device %d: the stream of a copy from device %d to device %d belongs to neither",
+              index, src_device, dst_device);
 }
 
 ob_status copy_async(void* self, int32_t index, uint64_t handle, const ob_copy* copy) {
@@ -64,7 +64,7 @@ ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, c
     }
     if (count == 0) return OB_OK;
     if (count > UINT64_MAX / pattern_size) {
-      return fail(OB_OUT_OF_RANGE, "device %d: fill_async of %" PRIu64 " patterns", index, count);
+      return fail(OB_OUT_OF_RANGE, "device %d: fill_async of too many patterns, %" PRIu64, index, count);
     }
     void* host = nullptr;
     const ob_status status = translate(call.driver, index, dst, count * pattern_size, &host);
@@ -104,7 +104,7 @@ ob_status translate_side(Driver& driver, const ob_copy_nd& copy, int32_t index, 
   uint64_t before = 0;
   uint64_t bytes = 0;
   if (!extent(copy, strides, &before, &bytes)) {
-    return fail(OB_OUT_OF_RANGE, "device %d: copy_nd_async with sizes or strides that no memory has", index);
+    return fail(OB_OUT_OF_RANGE, "device %d: copy_nd_async with sizes or strides that exceed 64 bits", index);
   }
   const ob_status status = translate(driver, index, address - before, bytes, out_host);
   *out_host = static_cast<char*>(*out_host) + before;

@@ -52,12 +52,11 @@ ob_status event_signal(void* self, int32_t index, uint64_t handle) {
     if (event == nullptr) return OB_INVALID_ARGUMENT;
     if (!event->is_host()) {
       return fail(OB_INVALID_ARGUMENT,
-                  "device %d: event 0x%" PRIx64 " is completed by a record: make it with"
-                  " OB_EVENT_HOST",
-                  index, handle);
+                  "device %d: event 0x%" PRIx64 " was created without OB_EVENT_HOST, which event_signal needs", index,
+                  handle);
     }
     if (open_gate(call.driver, *event)) return OB_OK;
-    return fail(OB_FAILED_PRECONDITION, "device %d: event 0x%" PRIx64 " was signalled before", index, handle);
+    return fail(OB_FAILED_PRECONDITION, "device %d: event 0x%" PRIx64 " was already signalled", index, handle);
   });
 }
 
@@ -67,7 +66,8 @@ ob_status event_destroy(void* self, int32_t index, uint64_t handle) {
     uint64_t expected = handle;
     if (event == nullptr) return OB_INVALID_ARGUMENT;
     if (!event->handle.compare_exchange_strong(expected, 0)) {
-      return fail(OB_INVALID_ARGUMENT, "device %d: event 0x%" PRIx64 " was destroyed twice at once", index, handle);
+      return fail(OB_INVALID_ARGUMENT, "device %d: event 0x%" PRIx64 " is being destroyed by two threads", index,
+                  handle);
     }
     open_gate(call.driver, *event);
     device.event_count.fetch_sub(1, std::memory_order_relaxed);
@@ -84,8 +84,8 @@ ob_status event_record(void* self, int32_t index, uint64_t stream_handle, uint64
     if (event == nullptr) return OB_INVALID_ARGUMENT;
     if (event->is_host()) {
       return fail(OB_INVALID_ARGUMENT,
-                  "device %d: event 0x%" PRIx64 " is completed by event_signal, and takes no"
-                  " record",
+                  "device %d: event 0x%" PRIx64 " was created with OB_EVENT_HOST, and cannot be"
+                  " recorded",
                   index, handle);
     }
     const uint64_t record = event->begin_record();
@@ -131,7 +131,7 @@ ob_status time_of(Driver& driver, int32_t index, uint64_t handle, int64_t* out_n
   Event* event = driver.event(index, handle);
   if (event == nullptr) return OB_INVALID_ARGUMENT;
   if ((event->flags.load(std::memory_order_relaxed) & OB_EVENT_TIMING) == 0) {
-    return fail(OB_INVALID_ARGUMENT, "device %d: event 0x%" PRIx64 " has no times; create it with OB_EVENT_TIMING",
+    return fail(OB_INVALID_ARGUMENT, "device %d: event 0x%" PRIx64 " has no time; create it with OB_EVENT_TIMING",
                 index, handle);
   }
   const Point point = event->latest();
@@ -139,7 +139,7 @@ ob_status time_of(Driver& driver, int32_t index, uint64_t handle, int64_t* out_n
     return fail(OB_FAILED_PRECONDITION, "device %d: event 0x%" PRIx64 " was not recorded", index, handle);
   }
   if (!point.is_reached() || !event->time(out_nanoseconds)) {
-    return fail(OB_NOT_READY, "device %d: event 0x%" PRIx64 " is not reached yet; synchronise it first", index, handle);
+    return fail(OB_NOT_READY, "device %d: event 0x%" PRIx64 " is not complete; synchronize it first", index, handle);
   }
   return OB_OK;
 }

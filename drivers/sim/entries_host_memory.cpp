@@ -24,7 +24,7 @@ ob_status host_alloc(void* self, uint64_t bytes, void** out_pointer) {
     const size_t alignment = bytes >= 4096 ? 4096 : 64;
     if (bytes == 0) return fail(OB_INVALID_ARGUMENT, "host_alloc of 0 bytes");
     if (posix_memalign(&pointer, alignment, bytes) != 0) {
-      return fail(OB_OUT_OF_MEMORY, "host_alloc: the host has no %s", size_text(bytes).c_str());
+      return fail(OB_OUT_OF_MEMORY, "host_alloc: the host cannot allocate %s", size_text(bytes).c_str());
     }
     try {
       std::lock_guard lock(call.driver.host_mutex);
@@ -43,8 +43,8 @@ ob_status forget(Driver& driver, const char* entry, const char* origin, void* po
   std::lock_guard lock(driver.host_mutex);
   const auto found = driver.host_ranges.find(reinterpret_cast<uint64_t>(pointer));
   if (found == driver.host_ranges.end() || found->second.is_allocated != is_allocated) {
-    return fail(OB_INVALID_ARGUMENT, "%s of %p, which %s did not see, or which was given back before", entry, pointer,
-                origin);
+    return fail(OB_INVALID_ARGUMENT, "%s of %p, which %s did not return or register, or which was already released",
+                entry, pointer, origin);
   }
   driver.host_ranges.erase(found);
   return OB_OK;

@@ -8,7 +8,7 @@ namespace {
 ob_status stream_create(void* self, int32_t index, int32_t priority, uint64_t* out_stream) {
   return enter_device<Entry::stream_create>(self, index, [&](const Call& call, Device&) -> ob_status {
     if (priority < -1 || priority > 0) {
-      return fail(OB_INVALID_ARGUMENT, "device %d: a stream's priority is 0 or -1, not %d", index, priority);
+      return fail(OB_INVALID_ARGUMENT, "device %d: a stream's priority must be 0 or -1, not %d", index, priority);
     }
     return call.driver.create_stream(index, priority, out_stream);
   });

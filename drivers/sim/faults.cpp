@@ -79,7 +79,7 @@ bool Faults::add_rule(const std::string& text, std::string* out_problem) {
   }
   rule.entry = static_cast<Entry>(entry);
   if (rule.is_queued && !has_queued_work(rule.entry)) {
-    *out_problem = "'" + text + "': queued: goes with copy_async, copy_nd_async, fill_async and host_callback";
+    *out_problem = "'" + text + "': only copy_async, copy_nd_async, fill_async and host_callback can follow 'queued:'";
     return false;
   }
   std::string& number = parts[1];
@@ -88,7 +88,7 @@ bool Faults::add_rule(const std::string& text, std::string* out_problem) {
     number.pop_back();
   }
   if (number.empty() || number.size() > 18 || number.find_first_not_of("0123456789") != std::string::npos) {
-    *out_problem = "'" + text + "': the number of the call is a positive number, with a + for this and all later calls";
+    *out_problem = "'" + text + "': the call's number must be positive, with a + for this and all later calls";
     return false;
   }
   rule.call = std::strtoull(number.c_str(), nullptr, 10);

@@ -85,9 +85,10 @@ ob_status DeviceMemory::open(int32_t device, const Options& options) {
   }
   if (status != OB_OK) {
     close();
-    return fail(status,
-                "device %d: no address space for %s of memory (%s); lower the option 'memory' or ulimit -v's bound",
-                device, size_text(total_).c_str(), std::strerror(ENOMEM));
+    return fail(
+        status,
+        "device %d: no address space for %s of memory (%s); lower the option 'memory', or raise the limit of ulimit -v",
+        device, size_text(total_).c_str(), std::strerror(ENOMEM));
   }
   addresses_ = AddressSpace();
   addresses_.add(base_, span_);
@@ -108,8 +109,9 @@ ob_status DeviceMemory::commit(uint64_t address, uint64_t bytes) {
   const auto place = static_cast<off_t>(static_cast<char*>(host(address)) - static_cast<char*>(host_mapping_));
   errno = file_ < 0 ? 0 : posix_fallocate(file_, place, static_cast<off_t>(bytes));
   if (errno != 0 || mprotect(host(address), bytes, PROT_READ | PROT_WRITE) != 0) {
-    return fail(OB_OUT_OF_MEMORY, "device %d: the host refused %s: %s (with very many allocations: vm.max_map_count)",
-                device_, size_text(bytes).c_str(), std::strerror(errno));
+    return fail(OB_OUT_OF_MEMORY,
+                "device %d: the host refused %s: %s (with very many allocations, raise vm.max_map_count)", device_,
+                size_text(bytes).c_str(), std::strerror(errno));
   }
   if (poison_) {
     // The core's pattern of memory that no owner has written (driver.h's OB_DRIVER_POISONS).
@@ -175,8 +177,7 @@ ob_status DeviceMemory::free(uint64_t address) {
     const auto found = regions_.find(address);
     if (found == regions_.end() || found->second.kind != Kind::kAllocation) {
       return fail(OB_INVALID_ARGUMENT,
-                  "device %d: mem_free of 0x%" PRIx64 ", which mem_alloc did not give, or which was "
-                  "freed before",
+                  "device %d: mem_free of 0x%" PRIx64 ", which mem_alloc did not return, or which was already freed",
                   device_, address);
     }
     region = std::move(found->second);
@@ -238,7 +239,7 @@ ob_status DeviceMemory::describe_miss(uint64_t address, uint64_t bytes, Regions:
   if (region == regions_.end()) {
     const bool is_ours = address - base_ < span_;
     return fail(OB_INVALID_ARGUMENT, "device %d: 0x%" PRIx64 " is %s", device_, address,
-                is_ours ? "no live memory of the device" : "no address of the device");
+                is_ours ? "not live memory of the device" : "not an address of the device");
   }
   const char* what =
       region->second.kind == Kind::kReservation ? "reservation, or memory is not mapped there" : "allocation";

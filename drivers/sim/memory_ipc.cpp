@@ -40,7 +40,7 @@ ob_status DeviceMemory::export_handle(uint64_t address, void* out_handle, size_t
   std::lock_guard lock(mutex_);
   const auto found = regions_.find(address);
   if (found == regions_.end() || found->second.kind != Kind::kAllocation) {
-    return fail(OB_INVALID_ARGUMENT, "device %d: ipc_export of 0x%" PRIx64 ", which mem_alloc did not give", device_,
+    return fail(OB_INVALID_ARGUMENT, "device %d: ipc_export of 0x%" PRIx64 ", which mem_alloc did not return", device_,
                 address);
   }
   struct stat status = {};
@@ -56,7 +56,7 @@ ob_status DeviceMemory::open_handle(const void* handle_bytes, size_t size, uint6
   Handle handle = {};
   if (size == sizeof handle) std::memcpy(&handle, handle_bytes, sizeof handle);
   if (handle.magic != kMagic) {
-    return fail(OB_INVALID_ARGUMENT, "device %d: ipc_open of %zu bytes that are no handle", device_, size);
+    return fail(OB_INVALID_ARGUMENT, "device %d: ipc_open of %zu bytes that are not a handle", device_, size);
   }
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.process, handle.file);
@@ -95,8 +95,7 @@ ob_status DeviceMemory::close_handle(uint64_t address) {
   const auto found = regions_.find(address);
   if (found == regions_.end() || found->second.kind != Kind::kForeign) {
     return fail(OB_INVALID_ARGUMENT,
-                "device %d: ipc_close of 0x%" PRIx64 ", which ipc_open did not give, or which was "
-                "closed before",
+                "device %d: ipc_close of 0x%" PRIx64 ", which ipc_open did not return, or which was already closed",
                 device_, address);
   }
   // Map the device's own file again, inaccessible.

@@ -29,7 +29,7 @@ ob_status DeviceMemory::release(uint64_t address, uint64_t bytes) {
   if (found == regions_.end() || found->second.kind != Kind::kReservation || found->second.bytes != bytes) {
     return fail(OB_INVALID_ARGUMENT,
                 "device %d: mem_release of %" PRIu64 " bytes at 0x%" PRIx64
-                ", which mem_reserve did not give as a whole, or which was released before",
+                ", which is not a whole range of mem_reserve, or was already released",
                 device_, bytes, address);
   }
   for (const bool is_mapped : found->second.mapped) {
@@ -48,8 +48,8 @@ ob_status DeviceMemory::check_range(const char* entry, uint64_t address, uint64_
                                     Region** out_region) {
   if (bytes == 0 || bytes % kMapGranularity != 0 || address % kMapGranularity != 0) {
     return fail(OB_INVALID_ARGUMENT,
-                "device %d: %s of %" PRIu64 " bytes at 0x%" PRIx64 "; both are multiples of %" PRIu64, device_, entry,
-                bytes, address, kMapGranularity);
+                "device %d: %s of %" PRIu64 " bytes at 0x%" PRIx64 "; both must be multiples of %" PRIu64, device_,
+                entry, bytes, address, kMapGranularity);
   }
   const auto found = region_of(address);
   if (found == regions_.end() || found->second.kind != Kind::kReservation ||

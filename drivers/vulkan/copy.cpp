@@ -46,7 +46,7 @@ ob_status find_side(Driver& driver, int32_t stream_device, int32_t index, uint64
     const ob_status status = device.memory.check(index, address, bytes);
     return status != OB_OK
                ? status
-               : fail(OB_INVALID_ARGUMENT, "device %d: the %" PRIu64 " bytes at 0x%" PRIx64 " lie in two allocations",
+               : fail(OB_INVALID_ARGUMENT, "device %d: the %" PRIu64 " bytes at 0x%" PRIx64 " span two allocations",
                       index, bytes, address);
   }
   out_side->offset = address - out_side->memory->address;
@@ -166,7 +166,8 @@ ob_status copy_async(void* self, int32_t index, uint64_t handle, const ob_copy* 
     Side from;
     if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
     if (copy->dst_device != index && copy->src_device != index) {
-      return fail(OB_INVALID_ARGUMENT, "device %d: a copy from %d to %d", index, copy->src_device, copy->dst_device);
+      return fail(OB_INVALID_ARGUMENT, "device %d cannot copy from device %d to device %d", index, copy->src_device,
+                  copy->dst_device);
     }
     ob_status status = find_side(driver, index, copy->dst_device, copy->dst, copy->bytes, &to);
     if (status == OB_OK) status = find_side(driver, index, copy->src_device, copy->src, copy->bytes, &from);
@@ -218,8 +219,8 @@ ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, c
     const bool is_size =
         pattern_size == 1 || pattern_size == 2 || pattern_size == 4 || pattern_size == 8 || pattern_size == 16;
     if (!is_size || dst % pattern_size != 0 || count > UINT64_MAX / pattern_size) {
-      return fail(OB_INVALID_ARGUMENT, "device %d: a fill of %" PRIu64 " times %u bytes at 0x%" PRIx64, index, count,
-                  pattern_size, dst);
+      return fail(OB_INVALID_ARGUMENT, "device %d: invalid fill of %" PRIu64 " times %u bytes at 0x%" PRIx64, index,
+                  count, pattern_size, dst);
     }
     if (count == 0) return OB_OK;
     Side side;
@@ -275,7 +276,7 @@ ob_status own_kernel(Driver& driver, Device& device, const std::string& name, ui
     *out_kernel = known->second;
     return OB_OK;
   }
-  if (device.has_own_failed) return fail(OB_UNIMPLEMENTED, "there is no kernel of strided copies");
+  if (device.has_own_failed) return fail(OB_UNIMPLEMENTED, "the kernel for strided copies could not be built");
   if (device.own_program == 0) {
     const ob_status status = program_build(driver, device, kStridedSource, "", Language::kSlang, &device.own_program);
     device.has_own_failed = status != OB_OK;
@@ -310,13 +311,13 @@ ob_status launch_copy(Driver& driver, Stream& stream, uint32_t element_size, con
 
 ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_copy_nd* copy) {
   return with_stream<Driver>(self, index, handle, "copy_nd_async", [&](Driver& driver, Stream* stream) -> ob_status {
-    if (!support::is_well_formed(*copy)) return fail(OB_INVALID_ARGUMENT, "device %d: an ill-formed copy_nd", index);
+    if (!support::is_well_formed(*copy)) return fail(OB_INVALID_ARGUMENT, "device %d: ill-formed copy_nd", index);
     if (copy->dst_device != index || copy->src_device != index) {
       return fail(OB_UNIMPLEMENTED, "copy_nd_async copies within one device");
     }
     StridedShape shape;
     if (!support::make_strided_shape(*copy, &shape)) {
-      return fail(OB_UNIMPLEMENTED, "copy_nd_async has at most %u dimensions that don't merge",
+      return fail(OB_UNIMPLEMENTED, "copy_nd_async supports at most %u dimensions after merging",
                   support::kMaxStridedDims);
     }
     if (shape.count == 0) return OB_OK;

@@ -78,9 +78,9 @@ FoundDevice read_device(const Api& api, VkPhysicalDevice device) {
 // Return why a device cannot be used, or "".
 std::string obstacle(const FoundDevice& found) {
   if (found.properties.apiVersion < kVulkan13) {
-    return "it has Vulkan " + version_text(found.properties.apiVersion) + ", and 1.3 is needed";
+    return "it has Vulkan " + version_text(found.properties.apiVersion) + ", but 1.3 is needed";
   }
-  if (found.family == UINT32_MAX) return "it has no queue that computes";
+  if (found.family == UINT32_MAX) return "it has no compute queue";
   struct Needed {
     const char* name;
     VkBool32 is_there;
@@ -128,7 +128,8 @@ void select_devices(const std::string& wanted, Enumeration* result) {
     if (is_asked) chosen.push_back(all[i]);
   }
   if (chosen.empty()) {
-    result->error = "no Vulkan device is number '" + wanted + "' or has that in its name; there are: " + names;
+    result->error =
+        "no Vulkan device has the number '" + wanted + "' or a name that contains it. The devices are: " + names;
   }
   all = std::move(chosen);
 }
@@ -168,12 +169,12 @@ ob_status parse_options(const ob_options* given, Options* out_options, std::stri
       out_options->slang = value;
     } else if (key == "host_access") {
       if (value != "0" && value != "1") {
-        *out_error = "option host_access is 0 or 1, not '" + value + "'";
+        *out_error = "option host_access must be 0 or 1, not '" + value + "'";
         return OB_INVALID_ARGUMENT;
       }
       out_options->host_access = value == "1";
     } else {
-      *out_error = "there is no option '" + key + "'; there are library, device, slang and host_access";
+      *out_error = "unknown option '" + key + "'; the options are library, device, slang and host_access";
       return OB_INVALID_ARGUMENT;
     }
   }
@@ -187,10 +188,11 @@ Enumeration enumerate(const Api& api, const Options& options) {
   std::vector<VkPhysicalDevice> handles(count);
   if (code == VK_SUCCESS && count > 0) code = api.EnumeratePhysicalDevices(api.instance, &count, handles.data());
   if ((code != VK_SUCCESS && code != VK_INCOMPLETE) || count == 0) {
-    result.error = "Vulkan's drivers find no device (vkEnumeratePhysicalDevices gave " +
-                   (code == VK_SUCCESS ? std::string("none") : error_name(code)) +
-                   "). For CPUs, AMD and Intel install Debian's mesa-vulkan-drivers, or let VK_DRIVER_FILES name the "
-                   ".json file of a driver.";
+    result.error =
+        "Vulkan's drivers find no device (vkEnumeratePhysicalDevices returned " +
+        (code == VK_SUCCESS ? std::string("none") : error_name(code)) +
+        "). Install a driver (for CPUs, AMD and Intel: Debian's mesa-vulkan-drivers), or set VK_DRIVER_FILES to the "
+        ".json file of a driver.";
     return result;
   }
   for (uint32_t i = 0; i < count; ++i) {

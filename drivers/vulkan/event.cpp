@@ -68,10 +68,10 @@ ob_status write_timestamp(Stream& stream, Record& record) {
 ob_status event_create(void* self, int32_t index, uint32_t flags, uint64_t* out_event) {
   return with_device<Driver>(self, index, "event_create", [&](Driver& driver, Device* device) -> ob_status {
     if ((flags & OB_EVENT_INTERPROCESS) != 0) {
-      return fail(OB_INVALID_ARGUMENT, "device %d: events are of one process", index);
+      return fail(OB_INVALID_ARGUMENT, "device %d: events cannot be shared between processes", index);
     }
     if ((flags & OB_EVENT_TIMING) != 0 && device->found.timestamp_bits == 0) {
-      return fail(OB_UNIMPLEMENTED, "%s: its queues have no timestamps, so events have no times",
+      return fail(OB_UNIMPLEMENTED, "%s: its queues have no timestamps, which timed events need",
                   where(*device).c_str());
     }
     auto event = std::make_unique<Event>();
@@ -98,11 +98,11 @@ bool signal(Event& event) {
 ob_status event_signal(void* self, int32_t index, uint64_t handle) {
   return with_event<Driver>(self, index, handle, "event_signal", [&](Driver& driver, Event* event) -> ob_status {
     if (!event->is_host) {
-      return fail(OB_INVALID_ARGUMENT, "device %d: the event is completed by a record: make it with OB_EVENT_HOST",
+      return fail(OB_INVALID_ARGUMENT, "device %d: event_signal takes events that were created with OB_EVENT_HOST only",
                   index);
     }
     if (signal(*event)) return OB_OK;
-    return fail(OB_FAILED_PRECONDITION, "device %d: the event was signalled before", index);
+    return fail(OB_FAILED_PRECONDITION, "device %d: the event was already signalled", index);
   });
 }
 
@@ -112,7 +112,8 @@ ob_status event_destroy(void* self, int32_t index, uint64_t handle) {
     Event* found = nullptr;
     if (const ob_status status = driver.find_event(index, handle, &found); status != OB_OK) return status;
     std::unique_ptr<Event> event;
-    if (!driver.events.take(handle, &event)) return fail(OB_INVALID_ARGUMENT, "two threads destroy one event");
+    if (!driver.events.take(handle, &event))
+      return fail(OB_INVALID_ARGUMENT, "two threads are destroying the same event");
     if (event->is_host) signal(*event);  // which may have come before
     return OB_OK;
   });
@@ -126,7 +127,8 @@ ob_status event_record(void* self, int32_t index, uint64_t stream_handle, uint64
     if (const ob_status status = driver.find_stream(index, stream_handle, &stream); status != OB_OK) return status;
     if (const ob_status status = driver.find_event(index, handle, &event); status != OB_OK) return status;
     if (event->is_host) {
-      return fail(OB_INVALID_ARGUMENT, "device %d: the event is completed by event_signal, and takes no record", index);
+      return fail(OB_INVALID_ARGUMENT, "device %d: an event for event_signal (OB_EVENT_HOST) cannot be recorded",
+                  index);
     }
     auto record = std::make_shared<Record>();
     record->point.timeline = stream->timeline;
@@ -170,11 +172,12 @@ ob_status reached(Driver& driver, int32_t index, uint64_t handle, uint64_t* out_
   if (const ob_status status = driver.find_event(index, handle, &event); status != OB_OK) return status;
   const std::shared_ptr<Record> record = latest(*event);
   if (record == nullptr || record->query < 0) {
-    return fail(OB_FAILED_PRECONDITION, "device %d: the event was never recorded, or has no times", index);
+    return fail(OB_FAILED_PRECONDITION,
+                "device %d: the event was never recorded, or was created without OB_EVENT_TIMING", index);
   }
   Device& device = record->point.timeline->device;
   if (!has_reached(record->point)) {
-    return fail(OB_FAILED_PRECONDITION, "device %d: the event is not done, so it has no time yet", index);
+    return fail(OB_FAILED_PRECONDITION, "device %d: the event is not complete; synchronize it first", index);
   }
   const VkResult code = device.api.GetQueryPoolResults(
       device.device, pool_of(device, record->query), static_cast<uint32_t>(record->query % kQueriesPerPool), 1,

@@ -34,7 +34,7 @@ ob_status try_buffer(Device& device, uint64_t bytes, uint32_t type, bool is_mapp
   VkMemoryRequirements needed = {};
   if (const ob_status status = try_bare_buffer(device, bytes, buffer, &needed); status != OB_OK) return status;
   if ((needed.memoryTypeBits >> type & 1) == 0) {
-    return fail(OB_INTERNAL, "%s: no buffer may lie in memory of type %u", place.c_str(), type);
+    return fail(OB_INTERNAL, "%s: memory of type %u cannot hold buffers", place.c_str(), type);
   }
   const VkMemoryAllocateFlagsInfo flags = {VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO, nullptr,
                                            VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT, 0};
@@ -59,14 +59,14 @@ ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_add
   return with_device<Driver>(self, index, "mem_alloc", [&](Driver& driver, Device* device) -> ob_status {
     if (bytes == 0) return fail(OB_INVALID_ARGUMENT, "device %d: mem_alloc of 0 bytes", index);
     if (bytes > device->max_allocation) {
-      return fail(OB_OUT_OF_MEMORY, "%s: %" PRIu64 " bytes are more than one allocation may have, %" PRIu64,
+      return fail(OB_OUT_OF_MEMORY, "%s: %" PRIu64 " bytes exceed the limit of one allocation, %" PRIu64,
                   where(*device).c_str(), bytes, device->max_allocation);
     }
     // CPU drivers allocate more than there is, and the system kills the process when the memory is
     // used.
     if (device->allocated.fetch_add(bytes) + bytes > device->total_memory) {
       device->allocated.fetch_sub(bytes);
-      return fail(OB_OUT_OF_MEMORY, "%s: %" PRIu64 " bytes are more than are left of %" PRIu64, where(*device).c_str(),
+      return fail(OB_OUT_OF_MEMORY, "%s: %" PRIu64 " bytes exceed what is left of %" PRIu64, where(*device).c_str(),
                   bytes, device->total_memory);
     }
     auto buffer = std::make_unique<Buffer>();
@@ -149,10 +149,11 @@ ob_status host_alloc(void* self, uint64_t bytes, void** out_pointer) {
       *out_pointer = block->buffer.host;
       if (reinterpret_cast<uint64_t>(*out_pointer) % kHostAlignment != 0) {
         free_buffer(*owner, block->buffer);
-        return fail(OB_INTERNAL, "%s: vkMapMemory gave an address not aligned to 64 bytes", where(*owner).c_str());
+        return fail(OB_INTERNAL, "%s: vkMapMemory returned an address that is not aligned to 64 bytes",
+                    where(*owner).c_str());
       }
     } else if (bytes > SIZE_MAX / 2 || posix_memalign(out_pointer, kHostAlignment, bytes) != 0) {
-      return fail(OB_OUT_OF_MEMORY, "the host has no %" PRIu64 " bytes", bytes);
+      return fail(OB_OUT_OF_MEMORY, "the host cannot allocate %" PRIu64 " bytes", bytes);
     }
     driver.host_memory.add(reinterpret_cast<uint64_t>(*out_pointer), {bytes, reinterpret_cast<uint64_t>(block.get())});
     static_cast<void>(block.release());

@@ -36,7 +36,7 @@ ob_status read_words(const Device& device, const std::string& given, const std::
                      std::vector<uint32_t>* out_words) {
   const std::string head = is_binary ? binary_head(device, options) : "";
   if (!given.starts_with(head)) {
-    return fail(OB_INVALID_ARGUMENT, "%s: the binary is of another device or driver, or of other options",
+    return fail(OB_INVALID_ARGUMENT, "%s: the binary was built for another device or driver, or with other options",
                 where(device).c_str());
   }
   out_words->resize((given.size() - head.size()) / sizeof(uint32_t));
@@ -65,7 +65,7 @@ ob_status program_binary(void* self, int32_t index, uint64_t handle, void* conte
     Program* program = nullptr;
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
     if (const ob_status status = find_program(driver, index, handle, &program); status != OB_OK) return status;
-    if (!program->is_text) return fail(OB_UNIMPLEMENTED, "the program was no text");
+    if (!program->is_text) return fail(OB_UNIMPLEMENTED, "the program was not built from text");
     std::string bytes = binary_head(*device, program->options);
     bytes.append(reinterpret_cast<const char*>(program->words.data()), program->words.size() * sizeof(uint32_t));
     take(context, bytes.data(), bytes.size());
@@ -81,7 +81,8 @@ ob_status program_destroy(void* self, int32_t index, uint64_t handle) {
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
     if (const ob_status status = find_program(driver, index, handle, &found); status != OB_OK) return status;
     std::unique_ptr<Program> program;
-    if (!driver.programs.take(handle, &program)) return fail(OB_INVALID_ARGUMENT, "two threads destroy one program");
+    if (!driver.programs.take(handle, &program))
+      return fail(OB_INVALID_ARGUMENT, "two threads are destroying the same program");
     destroy_program(driver, *device, *program);
     return OB_OK;
   });
@@ -117,7 +118,7 @@ ob_status check_launch(const Device& device, const Kernel& kernel, const ob_laun
     }
     const bool is_free = i == 0 && kernel.entry.has_group_constant;
     if (!is_free && given.block[i] != kernel.entry.group[i]) {
-      return fail(OB_INVALID_ARGUMENT, "kernel '%s': a block has %u items in dimension %d, not %u", name,
+      return fail(OB_INVALID_ARGUMENT, "kernel '%s': a block must have %u items in dimension %d, not %u", name,
                   kernel.entry.group[i], i, given.block[i]);
     }
   }
@@ -160,13 +161,13 @@ ob_status collect_arguments(const Device& device, const Kernel& kernel, const ob
     const bool is_pointer = arg.kind == OB_ARG_POINTER;
     const size_t size = is_pointer ? sizeof arg.pointer : arg.size;
     if ((!is_pointer && arg.kind != OB_ARG_VALUE) || size == 0) {
-      return fail(OB_INVALID_ARGUMENT, "kernel '%s': argument %zu is of no known kind, or has no bytes", name, i);
+      return fail(OB_INVALID_ARGUMENT, "kernel '%s': argument %zu has an unknown kind or no bytes", name, i);
     }
     const size_t alignment = std::min<size_t>(8, size & (~size + 1));
     end = (end + alignment - 1) / alignment * alignment;
     if (field < offsets.size() && offsets[field] != end) {
       return fail(OB_INVALID_ARGUMENT,
-                  "kernel '%s': argument %zu lies at byte %zu of the arguments, and the kernel reads it at byte %u",
+                  "kernel '%s': argument %zu lies at byte %zu of the arguments, but the kernel reads it at byte %u",
                   name, i, end, offsets[field]);
     }
     result.bytes.resize(end + size);
@@ -175,12 +176,13 @@ ob_status collect_arguments(const Device& device, const Kernel& kernel, const ob
     ++field;
   }
   if (!offsets.empty() && field != offsets.size()) {
-    return fail(OB_INVALID_ARGUMENT, "kernel '%s' takes %zu arguments beside local memory, not %zu", name,
+    return fail(OB_INVALID_ARGUMENT, "kernel '%s' takes %zu arguments besides local memory, not %zu", name,
                 offsets.size() - 1, field - 1);
   }
   if (local > device.found.properties.limits.maxComputeSharedMemorySize) {
-    return fail(OB_INVALID_ARGUMENT, "kernel '%s': a block has %u bytes of local memory on this device, not %" PRIu64,
-                name, device.found.properties.limits.maxComputeSharedMemorySize, local);
+    return fail(OB_INVALID_ARGUMENT,
+                "kernel '%s': a block may have %u bytes of local memory on this device, not %" PRIu64, name,
+                device.found.properties.limits.maxComputeSharedMemorySize, local);
   }
   result.bytes.resize(offsets.empty() ? 0 : (end + 7) / 8 * 8);
   return OB_OK;
@@ -305,8 +307,8 @@ ob_status kernel_get(Driver& driver, int32_t device, uint64_t handle, const char
   const size_t fields = entry->second.offsets.size();
   if (!entry->second.is_by_address && fields > 0 && entry->second.offsets[fields - 1] >= kPushedBytes) {
     return fail(OB_INVALID_ARGUMENT,
-                "device %d: the arguments of kernel '%s' are more than %u bytes: take the address of a struct of them",
-                device, name, kPushedBytes);
+                "device %d: the arguments of kernel '%s' exceed %u bytes: pass the address of a struct instead", device,
+                name, kPushedBytes);
   }
   auto kernel = std::make_unique<Kernel>();
   kernel->name = name;

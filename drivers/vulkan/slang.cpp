@@ -56,7 +56,7 @@ bool open_slang(const std::string& path, SlangApi* api, std::string* out_error) 
     return false;
   }
   api->session = api->create_session(nullptr);
-  if (api->session == nullptr) *out_error = "spCreateSession gave none";
+  if (api->session == nullptr) *out_error = "spCreateSession returned no session";
   return api->session != nullptr;
 }
 
@@ -70,7 +70,7 @@ ob_status compile_request(const SlangApi& api, SlangRequest* request, const std:
   for (const std::string& word : words) arguments.push_back(word.c_str());
   SlangResult result = api.process_arguments(request, arguments.data(), static_cast<int>(arguments.size()));
   if (result < 0) {
-    return fail(OB_INVALID_ARGUMENT, "Slang refuses the options '%s':\n%s", options.c_str(), api.diagnostics(request));
+    return fail(OB_INVALID_ARGUMENT, "Slang rejects the options '%s':\n%s", options.c_str(), api.diagnostics(request));
   }
   api.add_source(request, api.add_unit(request, kSlangLanguage, nullptr), "program.slang", source.c_str());
   result = api.compile(request);
@@ -95,13 +95,14 @@ ob_status compile_slang(const std::string& library, const std::string& source, c
   const SlangApi* api = support::load_once<SlangApi>(open_slang, library, &error);
   if (api == nullptr) {
     return fail(OB_UNAVAILABLE,
-                "there is no Slang, which compiles kernels: %s. pip install slangtorch, or name the compiler's library "
-                "(libslang-compiler.so) with the option `slang`. Programs on disk need none.",
+                "Slang, which compiles kernels, is not available (%s). Run pip install slangtorch, or set the option "
+                "`slang` to "
+                "the compiler's library (libslang-compiler.so). Cached programs do not need it.",
                 error.c_str());
   }
   opened.store(api);
   SlangRequest* request = api->create_request(api->session);
-  if (request == nullptr) return fail(OB_INTERNAL, "spCreateCompileRequest gave none");
+  if (request == nullptr) return fail(OB_INTERNAL, "spCreateCompileRequest returned no request");
   const ob_status status = compile_request(*api, request, source, options, out_words);
   api->destroy_request(request);
   return status;

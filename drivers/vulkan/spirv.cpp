@@ -155,14 +155,14 @@ void read_declaration(uint32_t op, Operands given, Module& module) {
 
 bool read_module(std::vector<uint32_t>& words, Module& module, std::string* out_error) {
   if (words.size() < kHeaderWords || words[0] != kMagic) {
-    *out_error = "these are no words of SPIR-V";
+    *out_error = "this is not SPIR-V";
     return false;
   }
   for (size_t at = kHeaderWords; at < words.size();) {
     const size_t count = words[at] >> 16;
     const uint32_t op = words[at] & 0xFFFF;
     if (count == 0 || count > words.size() - at) {
-      *out_error = "the words of SPIR-V end within an instruction";
+      *out_error = "the SPIR-V ends within an instruction";
       return false;
     }
     const Operands given(words.data() + at + 1, count - 1);
@@ -189,7 +189,7 @@ bool read_module(std::vector<uint32_t>& words, Module& module, std::string* out_
     }
   }
   if (module.entries.empty() || module.types_begin == 0) {
-    *out_error = "the words of SPIR-V have no kernel";
+    *out_error = "the SPIR-V has no kernel";
     return false;
   }
   return true;

@@ -151,7 +151,8 @@ void sweep(Device& device) {
 
 ob_status stream_create(void* self, int32_t index, int32_t priority, uint64_t* out_stream) {
   return with_device<Driver>(self, index, "stream_create", [&](Driver& driver, Device* device) -> ob_status {
-    if (priority != 0) return fail(OB_INVALID_ARGUMENT, "device %d: a stream's priority is 0, not %d", index, priority);
+    if (priority != 0)
+      return fail(OB_INVALID_ARGUMENT, "device %d: a stream's priority must be 0, not %d", index, priority);
     sweep(*device);
     std::unique_ptr<Stream> stream;
     if (const ob_status status = make_stream(*device, &stream); status != OB_OK) return status;
@@ -166,7 +167,8 @@ ob_status stream_destroy(void* self, int32_t index, uint64_t handle) {
     Stream* found = nullptr;
     if (const ob_status status = driver.find_stream(index, handle, &found); status != OB_OK) return status;
     std::unique_ptr<Stream> stream;
-    if (!driver.streams.take(handle, &stream)) return fail(OB_INVALID_ARGUMENT, "two threads destroy one stream");
+    if (!driver.streams.take(handle, &stream))
+      return fail(OB_INVALID_ARGUMENT, "two threads are destroying the same stream");
     {
       const std::lock_guard lock(stream->mutex);
       close(*stream);

@@ -150,7 +150,7 @@ ob_status choose_memory(Device& device, bool host_access) {
   device.max_allocation =
       std::min({found.properties11.maxMemoryAllocationSize, found.properties13.maxBufferSize, device.total_memory});
   if (device.total_memory > 0 && choose_host_memory(device, allowed)) return OB_OK;
-  return fail(OB_UNAVAILABLE, "%s has no memory of its own for buffers, or none that the host reaches",
+  return fail(OB_UNAVAILABLE, "%s has no device memory for buffers, or none that the host can reach",
               where(device).c_str());
 }
 

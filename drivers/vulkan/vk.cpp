@@ -12,8 +12,8 @@ bool Api::load(const std::string& library, std::string* out_error) {
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* reason = dlerror();
-    *out_error = "there is no Vulkan: " + std::string(reason != nullptr ? reason : library) +
-                 ". Install the Vulkan loader (Debian: libvulkan1) and a driver for the device (for CPUs, AMD and "
+    *out_error = "there is no Vulkan (" + std::string(reason != nullptr ? reason : library) +
+                 "). Install the Vulkan loader (Debian: libvulkan1) and a driver for the device (for CPUs, AMD and "
                  "Intel: mesa-vulkan-drivers), or name the loader with the option `library`.";
     return false;
   }
@@ -22,7 +22,7 @@ bool Api::load(const std::string& library, std::string* out_error) {
   // a driver itself, without the loader
   if (first == nullptr) first = get("vk_icdGetInstanceProcAddr");
   if (first == nullptr) {
-    *out_error = library + " has no vkGetInstanceProcAddr, so it is no Vulkan loader";
+    *out_error = library + " has no vkGetInstanceProcAddr, so it is not a Vulkan loader";
     return false;
   }
   GetInstanceProcAddr = reinterpret_cast<decltype(GetInstanceProcAddr)>(first);
@@ -39,9 +39,9 @@ bool Api::load(const std::string& library, std::string* out_error) {
   info.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO;
   info.pApplicationInfo = &application;
   if (const VkResult code = CreateInstance(&info, nullptr, &instance); code != VK_SUCCESS) {
-    *out_error = "the Vulkan loader finds no driver that works (vkCreateInstance gave " + error_name(code) +
-                 "). Install one for the device, for CPUs, AMD and Intel Debian's mesa-vulkan-drivers, or let "
-                 "VK_DRIVER_FILES name its .json file.";
+    *out_error = "the Vulkan loader finds no working driver (vkCreateInstance returned " + error_name(code) +
+                 "). Install one for the device (for CPUs, AMD and Intel: Debian's mesa-vulkan-drivers), or set "
+                 "VK_DRIVER_FILES to its .json file.";
     return false;
   }
   OB_VK_INSTANCE_FUNCTIONS(OB_VK_LOAD)
@@ -118,7 +118,7 @@ ob_status status_of(VkResult code) {
 }  // namespace
 
 ob_status vk_fail(VkResult code, const char* function, const std::string& what) {
-  return support::fail(status_of(code), "%s: %s gave %s", what.c_str(), function, error_name(code).c_str());
+  return support::fail(status_of(code), "%s: %s returned %s", what.c_str(), function, error_name(code).c_str());
 }
 
 }  // namespace vulkan

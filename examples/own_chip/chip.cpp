@@ -135,7 +135,7 @@ class Table {
  private:
   typename std::map<uint64_t, Thing>::const_iterator find(uint64_t handle) const {
     const auto found = things_.find(handle);
-    if (found == things_.end()) throw Failure(CHIP_INVALID, hex(handle) + " is no " + name_ + ", or none any more");
+    if (found == things_.end()) throw Failure(CHIP_INVALID, hex(handle) + " is not a live " + name_);
     return found;
   }
   const char* name_;
@@ -421,7 +421,7 @@ chip_result chip_event_time(chip* c, uint64_t event, int64_t* out_nanoseconds) {
   return guarded([&] {
     const ReplyPtr mark = c->mark(event);
     if (mark == nullptr || !c->link->has_come(mark)) {
-      throw Failure(CHIP_INVALID, "the event was not recorded, or its mark is not reached");
+      throw Failure(CHIP_INVALID, "the event was not recorded, or is not complete");
     }
     *out_nanoseconds = static_cast<int64_t>(c->link->wait(mark));
     return CHIP_OK;

@@ -99,7 +99,7 @@ class Memory {
       }
     }
     char text[96];
-    snprintf(text, sizeof text, "the %llu bytes at 0x%llx are no memory of a device",
+    snprintf(text, sizeof text, "the %llu bytes at 0x%llx are not memory of a device",
              static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(address));
     throw std::runtime_error(text);
   }
@@ -238,7 +238,7 @@ class Chip {
       case Op::kProgramLoad:
         programs_[a] = load(bytes);
         if (programs_[a] != nullptr) return answer(number);
-        return answer(number, 0, "these bytes are no program of this chip", CHIP_INVALID);
+        return answer(number, 0, "these bytes are not a program for this chip", CHIP_INVALID);
       case Op::kProgramDestroy:
         dlclose(programs_.at(a));
         programs_.erase(a);

@@ -98,7 +98,7 @@ TEST(bad_input_is_refused) {
   CHECK_STATUS(query(driver, event), OB_NOT_READY);
   CHECK_OK(signal(driver, event));
   CHECK_STATUS(signal(driver, event), OB_FAILED_PRECONDITION);
-  CHECK(driver.error_has("signalled before"));
+  CHECK(driver.error_has("already signalled"));
   CHECK_OK(query(driver, event));
   CHECK_OK(driver->event_destroy(driver.self(), 0, event));
   CHECK_STATUS(signal(driver, event), OB_INVALID_ARGUMENT);

@@ -39,7 +39,7 @@ TEST(no_driver) {
   for (const char* variable : {"VK_DRIVER_FILES", "VK_ICD_FILENAMES"}) setenv(variable, "/nowhere.json", 1);
   const Library driver(path);
   CHECK(driver->device_count(driver.self()) == -OB_UNAVAILABLE);
-  CHECK(driver.error_has("no driver that works") && driver.error_has("VK_DRIVER_FILES"));
+  CHECK(driver.error_has("no working driver") && driver.error_has("VK_DRIVER_FILES"));
 }
 
 TEST(no_device) {
@@ -75,7 +75,7 @@ TEST(devices_are_chosen) {
 }
 
 TEST(bad_options_are_refused) {
-  CHECK(Library(path, {{"host_access", "maybe"}}).error.find("host_access is 0 or 1") != std::string::npos);
+  CHECK(Library(path, {{"host_access", "maybe"}}).error.find("host_access must be 0 or 1") != std::string::npos);
   CHECK(Library(path, {{"platform", "x"}}).error.find("there is no option 'platform'") != std::string::npos);
 }
 
@@ -83,7 +83,7 @@ TEST(old_devices_are_left_out) {
   if (!has_faults("old_devices_are_left_out", "old")) return;
   const Library driver(path, {{"library", fake()}});
   CHECK(driver->device_count(driver.self()) == -OB_UNAVAILABLE);
-  CHECK(driver.error_has("is left out") && driver.error_has("it has Vulkan 1.2.0, and 1.3 is needed"));
+  CHECK(driver.error_has("is left out") && driver.error_has("it has Vulkan 1.2.0, but 1.3 is needed"));
 }
 
 TEST(one_of_two_is_left_out) {
@@ -189,7 +189,7 @@ TEST(memory_runs_out) {
   uint64_t address = 0;
   const ob_device_properties properties = properties_of(driver);
   CHECK_STATUS(driver->mem_alloc(driver.self(), 0, properties.max_allocation + 1, &address), OB_OUT_OF_MEMORY);
-  CHECK(driver.error_has("more than one allocation may have"));
+  CHECK(driver.error_has("exceed the limit of one allocation"));
   uint64_t free_before = 0, free_after = 0, total = 0;
   CHECK_OK(driver->mem_info(driver.self(), 0, &free_before, &total));
   CHECK(free_before <= total && total == properties.total_memory);
@@ -406,11 +406,11 @@ TEST(kernels_run) {
   given.block[0] = 0;
   refuse(OB_INVALID_ARGUMENT, "is 0");
   given.block[1] = 2;
-  refuse(OB_INVALID_ARGUMENT, "a block has 1 items in dimension 1, not 2");
+  refuse(OB_INVALID_ARGUMENT, "a block must have 1 items in dimension 1, not 2");
   given.grid[1] = 1 << 30;
   refuse(OB_INVALID_ARGUMENT, "groups in dimension 1");
   given.arg_count = 1;
-  refuse(OB_INVALID_ARGUMENT, "takes 2 arguments beside local memory, not 1");
+  refuse(OB_INVALID_ARGUMENT, "takes 2 arguments besides local memory, not 1");
   given.shared_memory = 64;
   refuse(OB_INVALID_ARGUMENT, "OB_ARG_LOCAL");
   given.is_cooperative = 1;
@@ -530,7 +530,7 @@ TEST(a_failed_build_shows_log_and_source) {
   CHECK_STATUS(build(driver, "ptx", "anything", &program), OB_INVALID_ARGUMENT);
   CHECK(driver.error_has("slang"));
   CHECK_STATUS(build(driver, "spirv", "no words at all", &program), OB_PROGRAM_REFUSED);
-  CHECK(driver.error_has("no words of SPIR-V"));
+  CHECK(driver.error_has("this is not SPIR-V"));
   const uint32_t cut[] = {0x07230203, 0x00010500, 0, 10, 0, 5u << 16 | 15};
   const std::string words(reinterpret_cast<const char*>(cut), sizeof cut);
   CHECK_STATUS(build(driver, "spirv", words, &program), OB_PROGRAM_REFUSED);
@@ -567,7 +567,7 @@ TEST(binaries_need_no_compiler) {
   CHECK_OK(driver.sync(stream));
   CHECK(result == 3);
   CHECK_STATUS(build(driver, OB_LANGUAGE_BINARY, bytes, &program, "-other"), OB_INVALID_ARGUMENT);
-  CHECK(driver.error_has("of other options"));
+  CHECK(driver.error_has("with other options"));
   CHECK_STATUS(build(driver, OB_LANGUAGE_BINARY, "x" + bytes, &program, "-g0"), OB_INVALID_ARGUMENT);
   // What the device's own compiler refuses is an error of the launch, and no more.
   given.block[0] = 32;

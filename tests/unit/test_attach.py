@@ -278,7 +278,7 @@ with pytest.raises(RegistrationError):
 module = torch_outboard.attach(Toy, devices=3)
 assert module is torch.toy and module.device_count() == 3
 assert torch_outboard.attach(Toy, devices="3") is module
-with pytest.raises(RegistrationError, match="with the new options it has 2 devices, but this process has already counted 3"):
+with pytest.raises(RegistrationError, match="new options it has 2 devices, but this process has already counted 3"):
     torch_outboard.attach(Toy)
 with pytest.raises(RegistrationError, match="'toy' is already attached.*Start another process for 'other'"):
     torch_outboard.attach(Other)

@@ -81,7 +81,7 @@ first = torch_outboard.attach(Ending)
 assert torch_outboard.attach(Ending, devices=3) is first
 assert torch_outboard.attached_driver().option_values == {"devices": 3} and ended == [2]
 assert torch.toy.device_count() == 3
-with pytest.raises(RegistrationError, match="with the new options it has 1 devices, but this process has already counted 3"):
+with pytest.raises(RegistrationError, match="new options it has 1 devices, but this process has already counted 3"):
     torch_outboard.attach(Ending, devices=1)
 assert torch.toy.device_count() == 3 and torch_outboard.attached_driver().option_values == {"devices": 3}
 torch.empty(2, device="toy:2")

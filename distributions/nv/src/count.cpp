@@ -113,7 +113,7 @@ int32_t ask_cuda(const std::string& library, std::string* out_error) {
            std::to_string(code) + ")\n";
   };
   if (!support::ask_child(work, &lines, &why) || lines.size() < 2) {
-    *out_error = "the child process that counts the GPUs " + (why.empty() ? "said nothing" : why);
+    *out_error = "the child process that counts the GPUs " + (why.empty() ? "returned no answer" : why);
     return 0;
   }
   *out_error = lines[1];

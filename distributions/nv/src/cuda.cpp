@@ -12,9 +12,8 @@ bool Api::load(const std::string& library, std::string* out_error) {
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* reason = dlerror();
-    *out_error =
-        "there is no CUDA driver: " + std::string(reason != nullptr ? reason : library) +
-        ". Install NVIDIA's driver, or let a container have it (its run time must pass the driver's libraries).";
+    *out_error = "there is no CUDA driver (" + std::string(reason != nullptr ? reason : library) +
+                 "). Install NVIDIA's driver. In a container, use a runtime that passes on the driver's libraries.";
     return false;
   }
 #define OB_CU_LOAD(name, symbol, parameters) name = reinterpret_cast<CUresult(*) parameters>(dlsym(handle, symbol));
@@ -95,7 +94,7 @@ ob_status cuda_fail(const Api& api, CUresult code, const char* function, const s
   const char* sentence = nullptr;
   if (api.GetErrorName(code, &name) != CUDA_SUCCESS || name == nullptr) name = "an unknown error";
   if (api.GetErrorString(code, &sentence) != CUDA_SUCCESS || sentence == nullptr) sentence = "";
-  return support::fail(status_of(code), "%s: %s gave %s (%d)%s%s", what.c_str(), function, name, code,
+  return support::fail(status_of(code), "%s: %s returned %s (%d)%s%s", what.c_str(), function, name, code,
                        *sentence != '\0' ? ": " : "", sentence);
 }
 

@@ -26,8 +26,8 @@ ob_status out_of_memory(const Driver& driver, const Device& device, uint64_t byt
   size_t free = 0;
   size_t total = 0;
   static_cast<void>(driver.api.MemGetInfo(&free, &total));
-  return fail(OB_OUT_OF_MEMORY, "%s: there are no %" PRIu64 " bytes; %zu of %zu are free", device.where.c_str(), bytes,
-              free, total);
+  return fail(OB_OUT_OF_MEMORY, "%s: cannot allocate %" PRIu64 " bytes; %zu of %zu are free", device.where.c_str(),
+              bytes, free, total);
 }
 
 ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_address) {
@@ -103,7 +103,7 @@ ob_status host_register(void* self, void* pointer, uint64_t bytes) {
     // "invalid value", as for a bad pointer.
     unsigned flags = 0;
     if (code != CUDA_SUCCESS && driver.api.MemHostGetFlags(&flags, pointer) == CUDA_SUCCESS) {
-      return fail(OB_ALREADY_EXISTS, "cuMemHostRegister: the memory at %p is pinned already", pointer);
+      return fail(OB_ALREADY_EXISTS, "cuMemHostRegister: the memory at %p is already pinned", pointer);
     }
     return check(driver, device, code, "cuMemHostRegister");
   });
@@ -117,7 +117,8 @@ ob_status host_unregister(void* self, void* pointer) {
 
 ob_status mem_reserve(void* self, int32_t index, uint64_t bytes, uint64_t* out_address) {
   return on_device(self, index, "mem_reserve", [&](Driver& driver, Device& device) -> ob_status {
-    if (device.granularity == 0) return fail(OB_UNIMPLEMENTED, "%s maps no memory", device.where.c_str());
+    if (device.granularity == 0)
+      return fail(OB_UNIMPLEMENTED, "%s does not support memory mapping", device.where.c_str());
     CUdeviceptr address = 0;
     const CUresult code = driver.api.MemAddressReserve(&address, bytes, 0, 0, 0);
     if (code != CUDA_SUCCESS) return cuda_fail(driver.api, code, "cuMemAddressReserve", device.where);
@@ -194,7 +195,8 @@ ob_status mem_map(void* self, int32_t index, uint64_t address, uint64_t bytes) {
   return on_device(self, index, "mem_map", [&](Driver& driver, Device& device) -> ob_status {
     if (const ob_status status = check_granules(device, address, bytes); status != OB_OK) return status;
     for (uint64_t at = address; at < address + bytes; at += device.granularity) {
-      if (device.memory.has(at, 1)) return fail(OB_INVALID_ARGUMENT, "device %d: 0x%" PRIx64 " is mapped", index, at);
+      if (device.memory.has(at, 1))
+        return fail(OB_INVALID_ARGUMENT, "device %d: 0x%" PRIx64 " is already mapped", index, at);
     }
     return map(driver, device, address, bytes);
   });
@@ -245,7 +247,7 @@ ob_status ipc_close(void* self, int32_t index, uint64_t address) {
   return on_device(self, index, "ipc_close", [&](Driver& driver, Device& device) -> ob_status {
     support::Range range;
     if (!device.memory.take(address, &range)) {
-      return fail(OB_INVALID_ARGUMENT, "device %d: ipc_open did not give 0x%" PRIx64, index, address);
+      return fail(OB_INVALID_ARGUMENT, "device %d: ipc_open did not return 0x%" PRIx64, index, address);
     }
     return check(driver, device, driver.api.IpcCloseMemHandle(address), "cuIpcCloseMemHandle");
   });

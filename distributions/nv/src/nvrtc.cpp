@@ -170,7 +170,7 @@ ob_status compile_cuda(const std::string& libraries, const std::string& source, 
   code = (is_virtual ? nvrtc.GetPTXSize : nvrtc.GetCUBINSize)(program.handle, &size);
   out_image->assign(size, '\0');
   if (code == 0) code = (is_virtual ? nvrtc.GetPTX : nvrtc.GetCUBIN)(program.handle, out_image->data());
-  return code == 0 ? OB_OK : fail(OB_INTERNAL, "nvrtcGetCUBIN or nvrtcGetPTX gave %s", nvrtc.GetErrorString(code));
+  return code == 0 ? OB_OK : fail(OB_INTERNAL, "nvrtcGetCUBIN or nvrtcGetPTX returned %s", nvrtc.GetErrorString(code));
 }
 
 }  // namespace nv

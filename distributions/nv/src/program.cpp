@@ -45,7 +45,7 @@ ob_status program_build(void* self, int32_t index, const ob_program_source* sour
                   language.c_str());
     }
     if (*source->options != '\0') {
-      return fail(OB_INVALID_ARGUMENT, "a program in '%s' takes no options, '%s' was given", language.c_str(),
+      return fail(OB_INVALID_ARGUMENT, "a program in '%s' takes no options, got '%s'", language.c_str(),
                   source->options);
     }
     if (language != "ptx") return build_image(driver, device, code, nullptr, out_program);
@@ -59,7 +59,7 @@ ob_status program_binary(void* self, int32_t index, uint64_t program, void* cont
     Module* module = nullptr;
     if (const ob_status status = find_module(driver, index, program, &module); status != OB_OK) return status;
     const std::lock_guard lock(module->mutex);
-    if (module->cubin.empty()) return fail(OB_UNIMPLEMENTED, "NVRTC made no cubin of the program, or it is forgotten");
+    if (module->cubin.empty()) return fail(OB_UNIMPLEMENTED, "the program has no cubin, or its cubin was discarded");
     take(context, module->cubin.data(), module->cubin.size());
     return OB_OK;
   });
@@ -70,7 +70,8 @@ ob_status program_destroy(void* self, int32_t index, uint64_t handle) {
     Module* found = nullptr;
     if (const ob_status status = find_module(driver, index, handle, &found); status != OB_OK) return status;
     std::unique_ptr<Module> module;
-    if (!driver.modules.take(handle, &module)) return fail(OB_INVALID_ARGUMENT, "two threads destroy one program");
+    if (!driver.modules.take(handle, &module))
+      return fail(OB_INVALID_ARGUMENT, "two threads are destroying the same program");
     return check(driver, device, unload(driver, *module), "cuModuleUnload");
   });
 }
@@ -109,7 +110,8 @@ ob_status check_sizes(const Device& device, const Kernel& kernel, const ob_launc
   }
   if (given.shared_memory > device.max_shared || given.shared_memory + kernel.static_shared > device.max_shared) {
     return fail(OB_INVALID_ARGUMENT,
-                "kernel '%s': a block may have %u bytes of shared memory, %u of which are taken; not %" PRIu64 " more",
+                "kernel '%s': a block may have %u bytes of shared memory, of which the kernel already uses %u; it "
+                "cannot have %" PRIu64 " more",
                 name, device.max_shared, kernel.static_shared, given.shared_memory);
   }
   return OB_OK;

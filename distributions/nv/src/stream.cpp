@@ -68,7 +68,8 @@ ob_status event_destroy(void* self, int32_t index, uint64_t handle) {
     CUevent found = nullptr;
     if (const ob_status status = driver.find_event(index, handle, &found); status != OB_OK) return status;
     Event event;
-    if (!driver.events.take(handle, &event)) return fail(OB_INVALID_ARGUMENT, "two threads destroy one event");
+    if (!driver.events.take(handle, &event))
+      return fail(OB_INVALID_ARGUMENT, "two threads are destroying the same event");
     return check(driver, device, driver.api.EventDestroy(event.event), "cuEventDestroy");
   });
 }
@@ -252,7 +253,8 @@ ob_status graph_destroy(void* self, int32_t index, uint64_t handle) {
     CUgraph found = nullptr;
     if (const ob_status status = find_graph(driver, index, handle, &found); status != OB_OK) return status;
     Graph graph;
-    if (!driver.graphs.take(handle, &graph)) return fail(OB_INVALID_ARGUMENT, "two threads destroy one graph");
+    if (!driver.graphs.take(handle, &graph))
+      return fail(OB_INVALID_ARGUMENT, "two threads are destroying the same graph");
     return check(driver, device, driver.api.GraphDestroy(graph.graph), "cuGraphDestroy");
   });
 }
@@ -263,7 +265,7 @@ ob_status graph_executable_destroy(void* self, int32_t index, uint64_t handle) {
     if (const ob_status status = find_executable(driver, index, handle, &found); status != OB_OK) return status;
     Executable executable;
     if (!driver.executables.take(handle, &executable)) {
-      return fail(OB_INVALID_ARGUMENT, "two threads destroy one executable graph");
+      return fail(OB_INVALID_ARGUMENT, "two threads are destroying the same executable graph");
     }
     return check(driver, device, driver.api.GraphExecDestroy(executable.executable), "cuGraphExecDestroy");
   });

@@ -212,7 +212,7 @@ ob_status parse_options(const ob_options* given, Options* out_options, std::stri
     } else if (key == "nccl") {
       out_options->nccl = given->values[i];
     } else {
-      *out_error = "there is no option '" + key + "'; there are library, nvrtc, cublaslt, cudnn and nccl";
+      *out_error = "unknown option '" + key + "'; the options are library, nvrtc, cublaslt, cudnn and nccl";
       return OB_INVALID_ARGUMENT;
     }
   }
@@ -224,17 +224,17 @@ ob_status parse_options(const ob_options* given, Options* out_options, std::stri
 ob_status Driver::start() {
   const std::lock_guard lock(mutex);
   if (is_started && owner != getpid()) {
-    return fail(OB_FAILED_PRECONDITION,
-                "CUDA was started before this process was forked, and does not survive that: use the start method "
-                "'spawn'");
+    return fail(
+        OB_FAILED_PRECONDITION,
+        "CUDA was initialized before this process was forked and cannot be used in the child: use the start method "
+        "'spawn'");
   }
   if (is_started) return OB_OK;
   if (std::string error; !api.load(options.library, &error)) return fail(OB_UNAVAILABLE, "%s", error.c_str());
   CUresult code = api.Init(0);
   if (code == CUDA_ERROR_NOT_INITIALIZED) {
-    return fail(OB_FAILED_PRECONDITION,
-                "cuInit gave CUDA_ERROR_NOT_INITIALIZED (3): a parent process had started CUDA when it forked; use the "
-                "start method 'spawn'");
+    return fail(OB_FAILED_PRECONDITION, "cuInit returned CUDA_ERROR_NOT_INITIALIZED (3), because a parent process had "
+                                        "initialized CUDA before it forked: use the start method 'spawn'");
   }
   if (code == CUDA_SUCCESS) code = api.DeviceGetCount(&count);
   if (code != CUDA_SUCCESS) return cuda_fail(api, code, "cuInit", "CUDA does not start");
@@ -247,7 +247,8 @@ ob_status Driver::find_id(int32_t index, CUdevice* out_id) {
   if (const ob_status status = start(); status != OB_OK) return status;
   if (index < 0 || index >= count || index >= kMaxDevices) {
     if (is_counted && index >= 0 && index < counted) {
-      return fail(OB_UNAVAILABLE, "device %d was there when the devices were counted; CUDA now gives %d", index, count);
+      return fail(OB_UNAVAILABLE, "device %d existed when the devices were counted, but CUDA now reports %d devices",
+                  index, count);
     }
     return fail(OB_INVALID_ARGUMENT, "there is no device %d; the number of devices is %d", index, count);
   }

@@ -30,7 +30,7 @@ inline void* open_library(const std::string& path, std::initializer_list<const c
 template <class Function>
 bool find_function(void* library, const char* name, Function* out_function, std::string* out_error) {
   *out_function = reinterpret_cast<Function>(dlsym(library, name));
-  if (*out_function == nullptr) *out_error = std::string("it has no ") + name;
+  if (*out_function == nullptr) *out_error = std::string("it lacks ") + name;
   return *out_function != nullptr;
 }
 

@@ -29,7 +29,7 @@ int32_t count_in_child(Work&& work, const char* runtime, const char* advice, Enu
   std::string why;
   if (!ask_child(work, &lines, &why) || lines.size() < 2) {
     out_enumeration->error = std::string("the child process that counts the ") + runtime + " devices " +
-                             (why.empty() ? "said nothing" : why) + ". " + advice;
+                             (why.empty() ? "returned no answer" : why) + ". " + advice;
     return 0;
   }
   out_enumeration->error = lines[1];
@@ -69,7 +69,7 @@ ob_status find_devices(Driver& driver, const char* runtime, Enumerate&& enumerat
   const std::lock_guard lock(driver.mutex);
   if (driver.is_enumerated && driver.owner != getpid()) {
     return fail(OB_FAILED_PRECONDITION,
-                "%s was opened before this process was forked, and does not survive that: use the start method "
+                "%s was opened before this process was forked and cannot be used in the child: use the start method "
                 "'spawn'",
                 runtime);
   }
@@ -84,8 +84,9 @@ ob_status find_devices(Driver& driver, const char* runtime, Enumerate&& enumerat
   const size_t count = driver.enumeration.devices.size();
   if (index < 0 || static_cast<size_t>(index) >= count) {
     if (driver.is_probed && index >= 0 && index < driver.probed_count) {
-      return fail(OB_UNAVAILABLE, "device %d was there when the devices were counted and is gone now; there are %zu",
-                  index, count);
+      return fail(OB_UNAVAILABLE,
+                  "device %d existed when the devices were counted, but is gone now; there are %zu devices", index,
+                  count);
     }
     const std::string& error = driver.enumeration.error;
     return fail(OB_INVALID_ARGUMENT, "there is no device %d; the number of devices is %zu%s%s", index, count,
@@ -101,7 +102,7 @@ ob_status find_open(const std::atomic<Device*> (&devices)[kCount], int32_t index
   const bool is_index = index >= 0 && static_cast<size_t>(index) < kCount;
   Device* device = is_index ? devices[index].load(std::memory_order_acquire) : nullptr;
   if (device == nullptr) [[unlikely]]
-    return fail(OB_INVALID_ARGUMENT, "device %d is not there or not open", index);
+    return fail(OB_INVALID_ARGUMENT, "device %d does not exist or is not open", index);
   *out_device = device;
   return OB_OK;
 }

@@ -83,16 +83,16 @@ Operand* add(Place place, const ob_tensor& tensor, Call* call) {
   Operand one;
   one.tensor = {place, call->type, {}, {}};
   one.source = one.data = tensor.data;
-  if (tensor.ndim != 4) call->refuse("not four dimensions");
-  if (half_of(tensor.dtype) != call->type) call->refuse("tensors of several types");
-  if (tensor.device != call->given.device) call->refuse("not all of it is on one device");
+  if (tensor.ndim != 4) call->refuse("tensors must have four dimensions");
+  if (half_of(tensor.dtype) != call->type) call->refuse("tensors must have one dtype");
+  if (tensor.device != call->given.device) call->refuse("tensors must be on one device");
   int64_t count = 1;
   for (size_t dim = 0; dim < 4 && call->refusal == nullptr; ++dim) {
     one.tensor.sizes[dim] = tensor.sizes[dim];
     one.given[dim] = tensor.strides[dim];
-    if (tensor.sizes[dim] == 0) call->refuse("an empty tensor");
-    if (tensor.strides[dim] < 0) call->refuse("a negative stride");
-    if (__builtin_mul_overflow(count, tensor.sizes[dim], &count) || count > kMost) call->refuse("so many elements");
+    if (tensor.sizes[dim] == 0) call->refuse("empty tensors are not supported");
+    if (tensor.strides[dim] < 0) call->refuse("negative strides are not supported");
+    if (__builtin_mul_overflow(count, tensor.sizes[dim], &count) || count > kMost) call->refuse("too many elements");
   }
   // The strides of dimensions of size 1 mean nothing.
   const Sizes dense = dense_strides(one.tensor.sizes);
@@ -129,7 +129,7 @@ void add_rows(Place place, const ob_tensor& tensor, const Sizes& query, Call* ca
   for (size_t dim = 0; dim < 3 && is_right; ++dim) {
     is_right = tensor.sizes[dim] == query[dim] && (query[dim] == 1 || tensor.strides[dim] == one.given[dim]);
   }
-  if (!is_right) call->refuse("sums of another kind");
+  if (!is_right) call->refuse("logsumexp must be a dense float32 tensor with a number for each query");
   call->operands.push_back(one);
 }
 
@@ -139,16 +139,16 @@ void add_draw(Place place, const ob_tensor& tensor, Call* call) {
   one.tensor = {place, cudnn::kInt64, {1, 1, 1, 1}, {1, 1, 1, 1}};
   one.source = one.data = tensor.data;
   if (tensor.dtype != OB_INT64 || tensor.ndim != 0 || tensor.device != call->given.device) {
-    call->refuse("a seed of another kind");
+    call->refuse("the seed and the offset must be int64 scalars on the device");
   }
   call->operands.push_back(one);
 }
 
 // Add the mask, which has two to four dimensions and repeats along those of size 1.
 void add_mask(const ob_tensor& tensor, const Sizes& scores, Call* call) {
-  if (half_of(tensor.dtype) != call->type) return call->refuse("a mask of another type");
-  if (tensor.device != call->given.device) return call->refuse("not all of it is on one device");
-  if (tensor.ndim < 2 || tensor.ndim > 4) return call->refuse("a mask with so many dimensions");
+  if (half_of(tensor.dtype) != call->type) return call->refuse("the mask must have the dtype of the query");
+  if (tensor.device != call->given.device) return call->refuse("tensors must be on one device");
+  if (tensor.ndim < 2 || tensor.ndim > 4) return call->refuse("the mask must have two to four dimensions");
   Operand one;
   // Batches and heads may share a matrix, which is whole.
   one.tensor = {kMask, call->type, {1, 1, scores[2], scores[3]}, {}};
@@ -156,8 +156,8 @@ void add_mask(const ob_tensor& tensor, const Sizes& scores, Call* call) {
   const size_t missing = 4 - static_cast<size_t>(tensor.ndim);
   for (size_t dim = 0; dim < 4 - missing; ++dim) {
     const int64_t size = tensor.sizes[dim];
-    if (size != 1 && size != scores[dim + missing]) return call->refuse("a mask of another size");
-    if (tensor.strides[dim] < 0) return call->refuse("a negative stride");
+    if (size != 1 && size != scores[dim + missing]) return call->refuse("the mask does not broadcast to the scores");
+    if (tensor.strides[dim] < 0) return call->refuse("negative strides are not supported");
     if (size == 1) continue;
     one.tensor.sizes[dim + missing] = size;
     one.given[dim + missing] = tensor.strides[dim];
@@ -166,7 +166,7 @@ void add_mask(const ob_tensor& tensor, const Sizes& scores, Call* call) {
   const int64_t row = (scores[3] + kGranule - 1) / kGranule * kGranule;
   const Sizes padded = dense_strides({sizes[0], sizes[1], sizes[2], row});
   if (static_cast<double>(sizes[0]) * static_cast<double>(padded[0]) > static_cast<double>(kMost)) {
-    return call->refuse("so many elements");
+    return call->refuse("too many elements");
   }
   for (size_t dim = 0; dim < 2; ++dim) {
     if (sizes[dim] == 1) one.given[dim] = padded[dim];
@@ -185,10 +185,10 @@ void add_inputs(size_t first, Call* call) {
   if (call->refusal != nullptr) return;
   if (key[0] != query[0] || value[0] != query[0] || key[3] != query[3] || value[2] != key[2] || value[1] != key[1] ||
       query[1] % key[1] != 0) {
-    return call->refuse("sizes that don't fit together");
+    return call->refuse("the sizes of query, key and value do not match");
   }
   for (const int64_t head : {query[3], value[3]}) {
-    if (head % kGranule != 0 || head > kMaxHead) return call->refuse("heads of so many elements");
+    if (head % kGranule != 0 || head > kMaxHead) return call->refuse("unsupported head size");
   }
   const ob_value& mask = value_at(call->given, first + 3);
   if (mask.kind == OB_VALUE_TENSOR && mask.tensors->is_defined != 0) {
@@ -203,7 +203,8 @@ void read_numbers(size_t dropout, size_t causal, size_t scale, Call* call) {
   const ob_value& factor = value_at(call->given, scale);
   const auto head = static_cast<double>(call->sizes_of(kQuery)[3]);
   call->scale = static_cast<float>(factor.kind == OB_VALUE_NONE ? 1 / std::sqrt(head) : factor.doubles[0]);
-  if (call->problem.dropout < 0 || call->problem.dropout >= 1) call->refuse("such a dropout");
+  if (call->problem.dropout < 0 || call->problem.dropout >= 1)
+    call->refuse("dropout must be at least 0 and less than 1");
   call->kept_inverse = static_cast<float>(1 - call->problem.dropout);
   call->kept = 1 / call->kept_inverse;
 }
@@ -211,11 +212,11 @@ void read_numbers(size_t dropout, size_t causal, size_t scale, Call* call) {
 // Refuse what a version of the library or a chip computes wrongly or not at all.
 void check_versions(const Device& device, const cudnn::Library& library, Call* call) {
   const size_t version = library.version;
-  if (device.major < kOldestChip) call->refuse("attention before sm_80");
-  if (version < kOldest) call->refuse("attention before version 9.9");
-  if (version == 91000 || version == 91001) call->refuse("attention of versions 9.10.0 and 9.10.1");
+  if (device.major < kOldestChip) call->refuse("attention needs sm_80 or newer");
+  if (version < kOldest) call->refuse("attention needs version 9.9 or newer");
+  if (version == 91000 || version == 91001) call->refuse("attention is not used in versions 9.10.0 and 9.10.1");
   if (call->problem.is_backward && version < kOldestRaggedKeys && call->sizes_of(kKey)[2] % 128 != 0) {
-    call->refuse("gradients for such a number of keys before version 9.15.1");
+    call->refuse("gradients for this number of keys need version 9.15.1 or newer");
   }
   call->nothing =
       version < kOldestInfinity ? std::numeric_limits<float>::lowest() : -std::numeric_limits<float>::infinity();
@@ -269,7 +270,7 @@ ob_status queue(Driver& driver, Device& device, cudnn::Session& session, const c
   for (const Operand& one : call.operands) bindings.push_back({one.tensor.place, one.data});
   const int status = session.execute(plan, bindings, call.workspace, to_stream(call.given.stream));
   if (status != 0) {
-    return fail(OB_INTERNAL, "%s: cudnnBackendExecute gave %s", device.where.c_str(),
+    return fail(OB_INTERNAL, "%s: cudnnBackendExecute returned %s", device.where.c_str(),
                 session.library.describe(status).c_str());
   }
   for (const Operand& one : call.operands) {
@@ -327,10 +328,10 @@ ob_status check_and_run(void* self, Call* call) {
 ob_status forward_of(void* self, const ob_kernel_call* given, bool is_question) {
   Call call(*given, is_question);
   const std::optional<int> type = half_of(value_at(*given, 0).tensors->dtype);
-  if (!type.has_value()) return decline_cudnn("no such type");
+  if (!type.has_value()) return decline_cudnn("unsupported dtype");
   call.type = *type;
   add_inputs(0, &call);
-  if (value_at(*given, 6).ints[0] != 0) call.refuse("the weights as a result");
+  if (value_at(*given, 6).ints[0] != 0) call.refuse("attention weights cannot be returned");
   if (call.refusal == nullptr) {
     const Sizes query = call.sizes_of(kQuery);
     read_numbers(4, 5, 7, &call);
@@ -349,14 +350,14 @@ ob_status forward_of(void* self, const ob_kernel_call* given, bool is_question) 
 ob_status backward_of(void* self, const ob_kernel_call* given, bool is_question) {
   Call call(*given, is_question);
   const std::optional<int> type = half_of(value_at(*given, 1).tensors->dtype);
-  if (!type.has_value()) return decline_cudnn("no such type");
+  if (!type.has_value()) return decline_cudnn("unsupported dtype");
   call.type = *type;
   call.problem.is_backward = true;
   add_inputs(1, &call);
-  if (value_at(*given, 5).ints[3] != 0) call.refuse("a gradient of the mask");
+  if (value_at(*given, 5).ints[3] != 0) call.refuse("gradients of the mask are not supported");
   if (call.refusal == nullptr) {
     const Sizes query = call.sizes_of(kQuery), key = call.sizes_of(kKey), value = call.sizes_of(kValue);
-    if (query[2] == 1 && key[2] == 1) call.refuse("gradients of one query and one key");
+    if (query[2] == 1 && key[2] == 1) call.refuse("gradients of one query and one key are not supported");
     read_numbers(12, 13, 16, &call);
     add(kGrad, *value_at(*given, 0).tensors, &call);
     add(kResult, *value_at(*given, 6).tensors, &call);

@@ -90,7 +90,7 @@ ob_status comm_create(void* given, const ob_comm_config* config, uint64_t* out_c
   auto& self = *static_cast<Collectives*>(given);
   return on_device(self.driver, config->device, "comm_create", [&](Driver&, Device&) -> ob_status {
     if (config->size < 1 || config->rank < 0 || config->rank >= config->size) {
-      return fail(OB_INVALID_ARGUMENT, "there is no rank %d of %d", config->rank, config->size);
+      return fail(OB_INVALID_ARGUMENT, "rank %d does not exist in a group of %d", config->rank, config->size);
     }
     if (const ob_status status = load(self); status != OB_OK) return status;
     auto comm = std::make_unique<Communicator>(self.nccl, config->device, config->size, config->rank);
@@ -252,16 +252,16 @@ ncclResult queue_on(const Nccl& nccl, ncclComm comm, const ob_collective& call, 
 // Return OB_OK if NCCL does the call, which its arguments alone decide.
 ob_status check_call(const Communicator& comm, const ob_collective& call, int type, void* out_scale, bool* out_scaled) {
   if (call.kind < OB_ALL_REDUCE || call.kind > OB_RECV) {
-    return fail(OB_UNIMPLEMENTED, "there is no kind %d of collective", call.kind);
+    return fail(OB_UNIMPLEMENTED, "unknown kind %d of collective", call.kind);
   }
   const bool has_root = call.kind == OB_BROADCAST || call.kind == OB_REDUCE || call.kind >= OB_SEND;
   if (has_root && (call.root < 0 || call.root >= comm.size)) {
-    return fail(OB_INVALID_ARGUMENT, "there is no rank %d of %d", call.root, comm.size);
+    return fail(OB_INVALID_ARGUMENT, "rank %d does not exist in a group of %d", call.root, comm.size);
   }
-  if (type < 0) return fail(OB_UNIMPLEMENTED, "NCCL has no type %d", call.dtype);
+  if (type < 0) return fail(OB_UNIMPLEMENTED, "NCCL has no dtype %d", call.dtype);
   *out_scaled = reduces(call.kind) && call.reduce == OB_REDUCE_PREMUL_SUM;
   if (*out_scaled && !write_scale(call.dtype, call.scale, out_scale)) {
-    return fail(OB_UNIMPLEMENTED, "NCCL multiplies floats alone before it sums");
+    return fail(OB_UNIMPLEMENTED, "NCCL's PreMulSum supports floats only");
   }
   if (reduces(call.kind) && !*out_scaled && operation_of(call.reduce) < 0) {
     return fail(OB_UNIMPLEMENTED, "NCCL has no reduction %d", call.reduce);
@@ -283,9 +283,9 @@ ob_status queue(void* given, uint64_t handle, uint64_t stream, const ob_collecti
     if (const ob_status status = comm.check(); status != OB_OK) return status;
     const ncclResult code =
         queue_on(self.nccl, comm.handle(), *call, type, is_scaled ? scale : nullptr, to_stream(stream));
-    if (!Collectives::is_grouping) return comm.outcome(code, "a call of NCCL");
+    if (!Collectives::is_grouping) return comm.outcome(code, "an NCCL call");
     if (code != NCCL_SUCCESS && code != NCCL_IN_PROGRESS) {
-      return nccl_fail(self.nccl, comm.handle(), code, "a call of NCCL");
+      return nccl_fail(self.nccl, comm.handle(), code, "an NCCL call");
     }
     if (!is_locked) grouped.push_back({&comm, std::move(lock)});
     return OB_OK;

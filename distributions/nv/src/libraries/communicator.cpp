@@ -19,7 +19,7 @@ ob_status nccl_fail(const Nccl& nccl, ncclComm comm, ncclResult code, const char
   const char* text = nccl.GetErrorString(code);
   // 1 to 6: CUDA, system, internal, invalid argument, invalid usage, remote.
   const ob_status status = code == 4 || code == 5 ? OB_INVALID_ARGUMENT : code == 6 ? OB_UNAVAILABLE : OB_INTERNAL;
-  return fail(status, "%s gave %s%s%s", function, text, detail != nullptr && *detail != '\0' ? ": " : "",
+  return fail(status, "%s returned %s%s%s", function, text, detail != nullptr && *detail != '\0' ? ": " : "",
               detail != nullptr ? detail : "");
 }
 

@@ -109,14 +109,15 @@ const char* refusal_of(const Call& call) {
   const ob_tensor& first = *call.grids.front().tensor;
   for (const Grid& grid : call.grids) {
     const ob_tensor& tensor = *grid.tensor;
-    if (tensor.dtype != first.dtype) return "tensors of several types";
-    if (tensor.device != call.given.device) return "not all of it is on one device";
-    if (tensor.ndim != first.ndim || tensor.ndim < 3 || tensor.ndim > 5) return "so many dimensions";
+    if (tensor.dtype != first.dtype) return "tensors must have one dtype";
+    if (tensor.device != call.given.device) return "tensors must be on one device";
+    if (tensor.ndim != first.ndim || tensor.ndim < 3 || tensor.ndim > 5)
+      return "tensors must have three to five dimensions";
     int64_t count = 1;
     for (int32_t dim = 0; dim < tensor.ndim; ++dim) {
-      if (tensor.sizes[dim] == 0) return "an empty tensor";
+      if (tensor.sizes[dim] == 0) return "empty tensors are not supported";
       if (tensor.strides[dim] < 0 || __builtin_mul_overflow(count, tensor.sizes[dim], &count) || count > kMaxElements) {
-        return "so many elements";
+        return "negative strides, or too many elements";
       }
     }
   }
@@ -124,7 +125,7 @@ const char* refusal_of(const Call& call) {
     if (bias == nullptr) continue;
     if (bias->dtype != first.dtype || bias->device != call.given.device || bias->ndim != 1 ||
         (bias->sizes[0] != 1 && bias->strides[0] != 1)) {
-      return "such a bias";
+      return "unsupported bias";
     }
   }
   return nullptr;
@@ -259,7 +260,7 @@ ob_status queue(Driver& driver, Device& device, cudnn::Session& session, const C
     const std::vector<cudnn::Binding> bindings = {
         {1, call.grids[work.image].data}, {2, call.grids[work.filter].data}, {3, call.grids[work.response].data}};
     if (const int status = session.execute(*work.plan, bindings, work.workspace, stream); status != 0) {
-      return fail(OB_INTERNAL, "%s: cudnnBackendExecute gave %s", device.where.c_str(),
+      return fail(OB_INTERNAL, "%s: cudnnBackendExecute returned %s", device.where.c_str(),
                   session.library.describe(status).c_str());
     }
   }
@@ -281,15 +282,15 @@ ob_status run(Driver& driver, Device& device, Call* call) {
 }
 
 ob_status check_and_run(void* self, Call* call) {
-  if (call->works.empty()) return decline_cudnn("nothing but the bias's gradient");
+  if (call->works.empty()) return decline_cudnn("only the gradient of the bias is wanted");
   if (const char* reason = refusal_of(*call); reason != nullptr) return decline_cudnn(reason);
   const std::optional<int> type = cudnn::type_of(call->grids.front().tensor->dtype);
-  if (!type.has_value()) return decline_cudnn("no such type");
+  if (!type.has_value()) return decline_cudnn("unsupported dtype");
   call->problem.type = *type;
   call->problem.rules = {
       .repeats = has_flags(call->given, OB_CALL_REPEATS_CONVOLUTIONS),
       .keeps_precision = *type == cudnn::kFloat && !has_flags(call->given, OB_CALL_ROUNDS_CONVOLUTIONS)};
-  if (!choose_layout(call)) return decline_cudnn("strides of a result that it doesn't write");
+  if (!choose_layout(call)) return decline_cudnn("unsupported strides of a result");
   return on_device(self, call->given.device, call->given.op,
                    [&](Driver& driver, Device& device) { return run(driver, device, call); });
 }
@@ -300,7 +301,8 @@ ob_status forward(void* self, const ob_kernel_call* given) {
   const size_t input = call.add(*value_at(*given, 0).tensors);
   const size_t weight = call.add(*value_at(*given, 1).tensors);
   const size_t output = call.add(output_at(*given, 0));
-  if (!read_window(3, call.grids[input].tensor->ndim - 2, &call)) return decline_cudnn("such a window");
+  if (!read_window(3, call.grids[input].tensor->ndim - 2, &call))
+    return decline_cudnn("unsupported stride, padding or dilation");
   const ob_value& bias = value_at(*given, 2);
   if (bias.kind == OB_VALUE_TENSOR && bias.tensors->is_defined != 0) call.bias = bias.tensors;
   if (value_at(*given, 6).ints[0] != 0) {
@@ -318,7 +320,8 @@ ob_status backward(void* self, const ob_kernel_call* given) {
   const size_t input = call.add(*value_at(*given, 1).tensors);
   const size_t gradient = call.add(*value_at(*given, 0).tensors);
   const size_t weight = call.add(*value_at(*given, 2).tensors);
-  if (!read_window(4, call.grids[input].tensor->ndim - 2, &call)) return decline_cudnn("such a window");
+  if (!read_window(4, call.grids[input].tensor->ndim - 2, &call))
+    return decline_cudnn("unsupported stride, padding or dilation");
   const bool is_transposed = value_at(*given, 7).ints[0] != 0;
   const size_t image = is_transposed ? gradient : input, response = is_transposed ? input : gradient;
   if (const ob_tensor& of_input = output_at(*given, 0); of_input.is_defined != 0) {

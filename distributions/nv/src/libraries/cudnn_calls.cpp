@@ -40,7 +40,7 @@ ob_status session_of(Driver& driver, Device& device, cudnn::Session** out_sessio
 ob_status take_scratch(const ob_kernel_call& given, uint64_t bytes, uint64_t* out_address) {
   if (bytes == 0) return OB_OK;
   const ob_status status = given.scratch(given.scratch_context, bytes, out_address);
-  return status == OB_OUT_OF_MEMORY ? decline_cudnn("no memory for its workspace") : status;
+  return status == OB_OUT_OF_MEMORY ? decline_cudnn("not enough memory for its workspace") : status;
 }
 
 }  // namespace nv

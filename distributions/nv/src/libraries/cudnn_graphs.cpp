@@ -116,7 +116,7 @@ void choose(const Library& library, Handle handle, Descriptor graph, int mode, c
 ob_status Session::make(const Library& library, const Store& store, std::unique_ptr<Session>* out_session) {
   Handle handle = nullptr;
   if (const int status = library.Create(&handle); status != 0) {
-    return support::fail(OB_INTERNAL, "cudnnCreate gave %s", library.describe(status).c_str());
+    return support::fail(OB_INTERNAL, "cudnnCreate returned %s", library.describe(status).c_str());
   }
   out_session->reset(new Session(library, store, handle));
   return OB_OK;

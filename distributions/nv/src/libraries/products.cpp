@@ -223,7 +223,7 @@ size_t ProductKeyHash::operator()(const ProductKey& key) const noexcept {
 ob_status Products::make(const Library& library, std::unique_ptr<Products>* out_products) {
   Handle handle = nullptr;
   if (const int status = library.Create(&handle); status != 0) {
-    return fail(OB_INTERNAL, "cublasLtCreate gave %s", library.GetStatusName(status));
+    return fail(OB_INTERNAL, "cublasLtCreate returned %s", library.GetStatusName(status));
   }
   out_products->reset(new Products(library, handle));
   return OB_OK;
@@ -300,7 +300,8 @@ ob_status run(Driver& driver, Device& device, const ob_kernel_call& call, const 
         pointer(workspace), plan->workspace, to_stream(call.stream));
   }
   if (status == 0) return OB_OK;
-  return fail(OB_INTERNAL, "%s: cublasLtMatmul gave %s", device.where.c_str(), products->library.GetStatusName(status));
+  return fail(OB_INTERNAL, "%s: cublasLtMatmul returned %s", device.where.c_str(),
+              products->library.GetStatusName(status));
 }
 
 double number_of(const ob_value& value) {
@@ -338,8 +339,8 @@ bool add(const Addend& addend, const ob_tensor& out, Product* product) {
 ob_status multiply(void* self, const ob_kernel_call& call, const ob_tensor& left, const ob_tensor& right,
                    const ob_tensor& out, const Addend& addend) {
   const std::optional<Type> type = type_of(out.dtype);
-  if (!type.has_value() || left.dtype != out.dtype || right.dtype != out.dtype) return decline("no such type");
-  if (left.device != out.device || right.device != out.device) return decline("not all of it is on one device");
+  if (!type.has_value() || left.dtype != out.dtype || right.dtype != out.dtype) return decline("unsupported dtype");
+  if (left.device != out.device || right.device != out.device) return decline("tensors must be on one device");
   const int32_t last = out.ndim - 1;
   Product product{};
   product.type = *type;
@@ -351,10 +352,10 @@ ob_status multiply(void* self, const ob_kernel_call& call, const ob_tensor& left
   product.batch = last == 2 ? out.sizes[0] : 1;
   const auto sizes = {product.rows, product.columns, product.inner, product.batch};
   if (std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size == 0 || size > kMaxSize; })) {
-    return decline("a size that it doesn't take");
+    return decline("unsupported sizes");
   }
   const auto x = matrix_of(left, Order::kAny), y = matrix_of(right, Order::kAny), result = matrix_of(out, Order::kAny);
-  if (!x.has_value() || !y.has_value() || !result.has_value()) return decline("strides that it doesn't take");
+  if (!x.has_value() || !y.has_value() || !result.has_value()) return decline("unsupported strides");
   product.out = *result;
   product.x = *x;
   product.y = *y;
@@ -367,7 +368,7 @@ ob_status multiply(void* self, const ob_kernel_call& call, const ob_tensor& left
     product.transposes_x = !y->is_by_rows;
     product.transposes_y = !x->is_by_rows;
   }
-  if (!add(addend, out, &product)) return decline("an addend that it doesn't take");
+  if (!add(addend, out, &product)) return decline("unsupported addend");
   return on_device(self, call.device, call.op,
                    [&](Driver& driver, Device& device) { return run(driver, device, call, product); });
 }

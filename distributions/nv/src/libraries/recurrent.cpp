@@ -66,12 +66,12 @@ int64_t count_of(const ob_tensor& tensor) {
 
 // Return null, or why cuDNN can't have a tensor of a call.
 const char* refusal_of(const Call& call, const ob_tensor& tensor, int32_t dims) {
-  if (tensor.dtype != call.input.dtype) return "tensors of several types";
-  if (tensor.device != call.given.device) return "not all of it is on one device";
-  if (tensor.ndim != dims) return "so many dimensions";
-  if (!is_dense(tensor)) return "such strides";
+  if (tensor.dtype != call.input.dtype) return "tensors must have one dtype";
+  if (tensor.device != call.given.device) return "tensors must be on one device";
+  if (tensor.ndim != dims) return "unsupported number of dimensions";
+  if (!is_dense(tensor)) return "tensors must be contiguous";
   const int64_t count = count_of(tensor);
-  return count == 0 || count > kMost ? "so many elements" : nullptr;
+  return count == 0 || count > kMost ? "empty tensors, or too many elements" : nullptr;
 }
 
 // Read the sizes of a packed batch as lengths of sequences. Return false if they grow.
@@ -90,12 +90,12 @@ const char* describe(const Call& call, const Device& device, const cudnn::Librar
                      Problem* out) {
   constexpr int kCells[] = {cudnn::kLstmCell, cudnn::kGruCell, cudnn::kTanhCell, cudnn::kReluCell};
   const std::optional<int> type = cudnn::type_of(call.input.dtype);
-  if (!type.has_value()) return "no such type";
+  if (!type.has_value()) return "unsupported dtype";
   if (!library.has_recurrent) return "the library has no recurrent nets";
   if (*type == cudnn::kBrain16 && (device.major < kOldestBrainChip || library.version < kOldestBrain)) {
-    return "bfloat16 before sm_80 or version 9.13";
+    return "bfloat16 needs sm_80 or newer and version 9.13 or newer";
   }
-  if (call.kind < 0 || call.kind > 3 || (call.cx != nullptr) != (call.kind == 0)) return "no such kind of net";
+  if (call.kind < 0 || call.kind > 3 || (call.cx != nullptr) != (call.kind == 0)) return "unknown kind of net";
   const bool is_packed = call.sizes.count > 0;
   const char* refusal = refusal_of(call, call.input, is_packed ? 2 : 3);
   if (refusal == nullptr) refusal = refusal_of(call, call.weights, 1);
@@ -115,11 +115,11 @@ const char* describe(const Call& call, const Device& device, const cudnn::Librar
   out->is_trained = is_trained;
   out->is_exact = *type == cudnn::kFloat && !has_flags(call.given, OB_CALL_ROUNDS_RECURRENT);
   if (is_packed ? !read_lengths(call.sizes, out->batch, &out->lengths) : call.input.sizes[1] != out->batch) {
-    return "sequences of other sizes";
+    return "the sizes of the sequences do not match";
   }
   if (call.hx.sizes[0] % call.directions != 0 || out->states > out->cells ||
       (call.cx != nullptr && (call.cx->sizes[0] != call.hx.sizes[0] || call.cx->sizes[1] != out->batch))) {
-    return "states of other sizes";
+    return "the sizes of the states do not match";
   }
   out->algorithm = choose_algorithm(*out, {device.major, device.minor, device.processors});
   return nullptr;
@@ -135,7 +135,7 @@ ob_status find_plan(Driver& driver, Device& device, const Call& call, bool is_tr
     return status;
   }
   const auto bytes = static_cast<uint64_t>(count_of(call.weights) * problem.element_bytes());
-  return bytes == (*out_plan)->weights ? OB_OK : decline_cudnn("weights of another size");
+  return bytes == (*out_plan)->weights ? OB_OK : decline_cudnn("the number of weights does not match");
 }
 
 void* address(uint64_t data) {
@@ -154,7 +154,8 @@ ob_status take_workspace(const Call& call, const Plan& plan, uint64_t* out_works
 
 ob_status check_library(const Device& device, const cudnn::Session& session, int status, const char* function) {
   if (status == 0) return OB_OK;
-  return fail(OB_INTERNAL, "%s: %s gave %s", device.where.c_str(), function, session.library.describe(status).c_str());
+  return fail(OB_INTERNAL, "%s: %s returned %s", device.where.c_str(), function,
+              session.library.describe(status).c_str());
 }
 
 // Check the memory that a call keeps for its gradients.
@@ -169,7 +170,7 @@ ob_status forward_of(void* self, const ob_kernel_call* given, bool is_question) 
   const Call call(*given, 0, 4);
   const bool is_trained = value_at(*given, 8).kind == OB_VALUE_INT;
   // cuBLAS, which it uses, chooses kernels by the memory that happens to be free.
-  if (has_flags(*given, OB_CALL_REPEATS)) return decline_cudnn("results that repeat");
+  if (has_flags(*given, OB_CALL_REPEATS)) return decline_cudnn("deterministic results are not supported");
   return on_device(self, given->device, given->op, [&](Driver& driver, Device& device) -> ob_status {
     cudnn::Session* session = nullptr;
     std::shared_ptr<const Plan> plan;
