@@ -59,11 +59,11 @@ PyObject* py_cast_policies(PyObject*, PyObject*) {
 }  // namespace
 
 PyMethodDef amp_methods[] = {
-    {"register_autocast", py_register_autocast, METH_NOARGS, PyDoc_STR("Registers torch's cast policies; once.")},
-    {"has_autocast", py_has_autocast, METH_NOARGS, PyDoc_STR("Whether register_autocast has run.")},
-    OUTBOARD_FASTCALL("set_cast_policy", py_set_cast_policy, "Gives an operator a policy, by their names."),
-    OUTBOARD_FASTCALL("check_cast_policy", py_check_cast_policy, "Raises what set_cast_policy would."),
-    {"cast_policies", py_cast_policies, METH_NOARGS, PyDoc_STR("Rows of operator, policy and default policy.")},
+    {"register_autocast", py_register_autocast, METH_NOARGS, PyDoc_STR("Register torch's cast policies, once.")},
+    {"has_autocast", py_has_autocast, METH_NOARGS, PyDoc_STR("Return whether register_autocast has run.")},
+    OUTBOARD_FASTCALL("set_cast_policy", py_set_cast_policy, "Set the policy of an operator: (operator, policy)."),
+    OUTBOARD_FASTCALL("check_cast_policy", py_check_cast_policy, "Raise if set_cast_policy would raise."),
+    {"cast_policies", py_cast_policies, METH_NOARGS, PyDoc_STR("Return rows of operator, policy and default policy.")},
     {nullptr, nullptr, 0, nullptr},
 };
 

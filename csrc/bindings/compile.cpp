@@ -102,7 +102,7 @@ PyObject* launch(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
 }
 
 PyMethodDef launch_method =
-    OUTBOARD_FASTCALL("compiled_kernel", launch, "Queues the kernel on the current stream of its tensors' device.");
+    OUTBOARD_FASTCALL("compiled_kernel", launch, "Queue the kernel on the current stream of its tensors' device.");
 
 PyObject* to_launcher(std::unique_ptr<CompiledKernel> kernel) {
   const Object capsule(PyCapsule_New(kernel.get(), kCapsule, nullptr));
@@ -275,14 +275,16 @@ PyObject* py_argument_kinds(PyObject*, PyObject*) {
 }  // namespace
 
 PyMethodDef compile_methods[] = {
-    OUTBOARD_FASTCALL("compiled_kernel", py_compiled_kernel, "A launcher: (name, address of its entry, arguments)."),
-    {"device_kernel", py_device_kernel, METH_O, PyDoc_STR("A launcher: a KernelRecord.")},
-    OUTBOARD_FASTCALL("build_kernel", py_build_kernel, "Builds what device_kernel gave: (launcher, device)."),
-    OUTBOARD_FASTCALL("empty_strided", py_empty_strided, "A fresh tensor: (sizes, strides, dtype, device)."),
-    OUTBOARD_FASTCALL("call_compiled", py_call_compiled, "Calls generated C++: (function, streams, argument)."),
+    OUTBOARD_FASTCALL("compiled_kernel", py_compiled_kernel,
+                      "Return a launcher: (name, address of its entry, arguments)."),
+    {"device_kernel", py_device_kernel, METH_O, PyDoc_STR("Return a launcher for a KernelRecord.")},
+    OUTBOARD_FASTCALL("build_kernel", py_build_kernel, "Build a launcher from device_kernel: (launcher, device)."),
+    OUTBOARD_FASTCALL("empty_strided", py_empty_strided, "Return a new tensor: (sizes, strides, dtype, device)."),
+    OUTBOARD_FASTCALL("call_compiled", py_call_compiled, "Call generated C++: (function, streams, argument)."),
     {"argument_kinds", py_argument_kinds, METH_NOARGS,
-     PyDoc_STR("The kinds of kernels' arguments, as dictionaries: csrc/kernels/argument_kind.h.")},
-    {"reaches_memory", py_reaches_memory, METH_O, PyDoc_STR("Whether the host reaches a device's memory; opens it.")},
+     PyDoc_STR("Return the kinds of kernel arguments as dictionaries (csrc/kernels/argument_kind.h).")},
+    {"reaches_memory", py_reaches_memory, METH_O,
+     PyDoc_STR("Return whether the host reaches a device's memory; open the device.")},
     {nullptr, nullptr, 0, nullptr},
 };
 

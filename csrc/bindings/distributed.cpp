@@ -61,7 +61,7 @@ PyObject* py_add_distributed(PyObject* self, PyObject*) {
 }  // namespace
 
 PyMethodDef distributed_methods[] = {
-    {"add_distributed", py_add_distributed, METH_NOARGS, PyDoc_STR("Adds DistributedBackend and DistributedOptions.")},
+    {"add_distributed", py_add_distributed, METH_NOARGS, PyDoc_STR("Add DistributedBackend and DistributedOptions.")},
     {nullptr, nullptr, 0, nullptr},
 };
 

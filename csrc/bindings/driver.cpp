@@ -242,15 +242,15 @@ PyObject* py_refuse_in_capture(PyObject*, PyObject* const* arguments, Py_ssize_t
 }  // namespace
 
 PyMethodDef driver_methods[] = {
-    OUTBOARD_FASTCALL("attach_library", py_attach_library, "Loads a driver library and installs its table."),
-    OUTBOARD_FASTCALL("attach_entries", py_attach_entries, "Installs a table of methods and addresses."),
+    OUTBOARD_FASTCALL("attach_library", py_attach_library, "Load a driver library and install its table."),
+    OUTBOARD_FASTCALL("attach_entries", py_attach_entries, "Install a table of methods and addresses."),
     {"is_any_device_touched", py_is_any_device_touched, METH_NOARGS,
-     PyDoc_STR("Whether the driver has opened anything, or may have.")},
-    {"is_attached", py_is_attached, METH_NOARGS, PyDoc_STR("Whether a driver is installed.")},
-    {"driver_name", py_driver_name, METH_NOARGS, PyDoc_STR("The installed driver's name, or ''.")},
+     PyDoc_STR("Return whether the driver has opened a device, or may have.")},
+    {"is_attached", py_is_attached, METH_NOARGS, PyDoc_STR("Return whether a driver is installed.")},
+    {"driver_name", py_driver_name, METH_NOARGS, PyDoc_STR("Return the installed driver's name, or ''.")},
     OUTBOARD_FASTCALL("refuse_in_capture", py_refuse_in_capture,
-                      "Raises CaptureError for work that no graph would have: (entry, device, handle of a stream)."),
-    {"entries", py_entries, METH_NOARGS, PyDoc_STR("Which entries of ob_driver the driver has.")},
+                      "Raise CaptureError for work that a capture would miss: (entry, device, handle of a stream)."),
+    {"entries", py_entries, METH_NOARGS, PyDoc_STR("Return the entries of ob_driver that the driver implements.")},
     {nullptr, nullptr, 0, nullptr},
 };
 

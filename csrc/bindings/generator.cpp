@@ -24,7 +24,7 @@ PyObject* py_default_generator(PyObject*, PyObject* argument) {
 }  // namespace
 
 PyMethodDef generator_methods[] = {
-    {"default_generator", py_default_generator, METH_O, PyDoc_STR("The device's default torch.Generator.")},
+    {"default_generator", py_default_generator, METH_O, PyDoc_STR("Return the device's default torch.Generator.")},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -131,15 +131,16 @@ PyObject* py_is_stream_capturing(PyObject*, PyObject* argument) {
 }  // namespace
 
 PyMethodDef graph_methods[] = {
-    {"graph_new", py_graph_new, METH_O, PyDoc_STR("A graph: (keep_graph).")},
-    OUTBOARD_FASTCALL("graph_capture_begin", py_capture_begin, "Begins a capture: (graph, pool, mode)."),
-    {"graph_capture_end", py_capture_end, METH_O, PyDoc_STR("Ends the capture.")},
-    {"graph_instantiate", py_instantiate, METH_O, PyDoc_STR("Makes the captured graph executable.")},
-    {"graph_replay", py_replay, METH_O, PyDoc_STR("Queues the graph's work on the current stream.")},
-    {"graph_reset", py_reset, METH_O, PyDoc_STR("Waits for the last replay and gives up the graph.")},
-    {"graph_pool", py_pool, METH_O, PyDoc_STR("The id of the graph's memory pool.")},
-    {"graph_describe", py_describe, METH_O, PyDoc_STR("The steps, in Graphviz's language.")},
-    {"is_stream_capturing", py_is_stream_capturing, METH_O, PyDoc_STR("Whether a device's current stream captures.")},
+    {"graph_new", py_graph_new, METH_O, PyDoc_STR("Return a new graph: (keep_graph).")},
+    OUTBOARD_FASTCALL("graph_capture_begin", py_capture_begin, "Begin a capture: (graph, pool, mode)."),
+    {"graph_capture_end", py_capture_end, METH_O, PyDoc_STR("End the capture.")},
+    {"graph_instantiate", py_instantiate, METH_O, PyDoc_STR("Instantiate the captured graph.")},
+    {"graph_replay", py_replay, METH_O, PyDoc_STR("Queue the graph's work on the current stream.")},
+    {"graph_reset", py_reset, METH_O, PyDoc_STR("Wait for the last replay and release the graph.")},
+    {"graph_pool", py_pool, METH_O, PyDoc_STR("Return the id of the graph's memory pool.")},
+    {"graph_describe", py_describe, METH_O, PyDoc_STR("Return the graph's steps in Graphviz's DOT language.")},
+    {"is_stream_capturing", py_is_stream_capturing, METH_O,
+     PyDoc_STR("Return whether a device's current stream is capturing.")},
     {nullptr, nullptr, 0, nullptr},
 };
 

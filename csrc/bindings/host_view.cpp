@@ -26,7 +26,7 @@ PyObject* py_host_view(PyObject*, PyObject* argument) {
 }  // namespace
 
 PyMethodDef host_view_methods[] = {
-    {"host_view", py_host_view, METH_O, PyDoc_STR("A CPU tensor over a device tensor's memory.")},
+    {"host_view", py_host_view, METH_O, PyDoc_STR("Return a CPU tensor over a device tensor's memory.")},
     {nullptr, nullptr, 0, nullptr},
 };
 

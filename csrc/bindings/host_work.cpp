@@ -79,7 +79,7 @@ void destroy_host_work(PyObject* capsule) {
   drop(static_cast<HostWork*>(PyCapsule_GetPointer(capsule, kHostWorkCapsule)));
 }
 
-PyMethodDef run_method = {"host_work", run, METH_NOARGS, PyDoc_STR("Runs the queued host work, once.")};
+PyMethodDef run_method = {"host_work", run, METH_NOARGS, PyDoc_STR("Run the queued host work, once.")};
 
 }  // namespace
 

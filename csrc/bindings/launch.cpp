@@ -224,7 +224,7 @@ PyObject* launch_typed(PyObject* self, PyObject* const* arguments, Py_ssize_t co
 
 PyMethodDef typed_launch_method = OUTBOARD_FASTCALL(
     "launch", launch_typed,
-    "Queues a launch: (arguments, grid, block, cluster, bytes of shared memory, whether it is cooperative, whether it"
+    "Queue a launch: (arguments, grid, block, cluster, bytes of shared memory, whether it is cooperative, whether it"
     " follows addresses, device of a stream or -1, id of the stream).");
 
 Kind kind_named(const std::string& name) {
@@ -296,8 +296,9 @@ PyObject* py_build_typed_kernel(PyObject*, PyObject* const* arguments, Py_ssize_
 }  // namespace
 
 PyMethodDef launch_methods[] = {
-    {"typed_kernel", py_typed_kernel, METH_O, PyDoc_STR("A launcher: a TypedKernelRecord.")},
-    OUTBOARD_FASTCALL("build_typed_kernel", py_build_typed_kernel, "Builds what typed_kernel gave: (it, device)."),
+    {"typed_kernel", py_typed_kernel, METH_O, PyDoc_STR("Return a launcher for a TypedKernelRecord.")},
+    OUTBOARD_FASTCALL("build_typed_kernel", py_build_typed_kernel,
+                      "Build a launcher from typed_kernel: (launcher, device)."),
     {nullptr, nullptr, 0, nullptr},
 };
 

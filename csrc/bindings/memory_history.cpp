@@ -209,8 +209,10 @@ PyObject* py_memory_snapshot(PyObject*, PyObject* argument) {
 
 PyMethodDef memory_history_methods[] = {
     {"record_memory_history", py_record_memory_history, METH_VARARGS,
-     PyDoc_STR("(is_on, is_traced, when, with_cpp, max_entries, skipped actions, is_cleared)")},
-    {"memory_snapshot", py_memory_snapshot, METH_O, PyDoc_STR("Segments, and with True what was recorded.")},
+     PyDoc_STR(
+         "Start or stop recording: (is_on, is_traced, when, with_cpp, max_entries, skipped actions, is_cleared).")},
+    {"memory_snapshot", py_memory_snapshot, METH_O,
+     PyDoc_STR("Return the segments and, if the argument is True, the recorded history.")},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -131,16 +131,20 @@ PyObject* py_change_current_allocator(PyObject*, PyObject* argument) {
 }  // namespace
 
 PyMethodDef memory_pool_methods[] = {
-    {"new_mempool_id", py_new_mempool_id, METH_NOARGS, PyDoc_STR("An id that no other memory pool has.")},
-    OUTBOARD_FASTCALL("use_pool", py_use_pool, "Counts a use: (device, id, use_on_oom, no_split, source or 0)."),
-    OUTBOARD_FASTCALL("release_pool", py_release_pool, "Ends a use: (device, id)."),
-    OUTBOARD_FASTCALL("pool_use_count", py_pool_use_count, "The uses of a memory pool on a device: (device, id)."),
+    {"new_mempool_id", py_new_mempool_id, METH_NOARGS, PyDoc_STR("Return an unused id for a memory pool.")},
+    OUTBOARD_FASTCALL("use_pool", py_use_pool,
+                      "Count one more use of a pool: (device, id, use_on_oom, no_split, source or 0)."),
+    OUTBOARD_FASTCALL("release_pool", py_release_pool, "Count one use less of a pool: (device, id)."),
+    OUTBOARD_FASTCALL("pool_use_count", py_pool_use_count,
+                      "Return how many uses a memory pool has on a device: (device, id)."),
     OUTBOARD_FASTCALL("begin_allocate_thread_to_pool", py_begin_pool,
-                      "Uses a pool and sends this thread's allocations there: (device, id)."),
-    OUTBOARD_FASTCALL("end_allocate_thread_to_pool", py_end_pool, "Ends that, but not the use: (device, id)."),
-    {"empty_pool_cache", py_empty_pool_cache, METH_O, PyDoc_STR("Empties the cache of a pool that is not in use.")},
-    OUTBOARD_FASTCALL("make_segment_source", py_make_segment_source, "The addresses of two C functions as a source."),
-    {"change_current_allocator", py_change_current_allocator, METH_O, PyDoc_STR("Takes all memory from a source.")},
+                      "Use a pool and allocate from it in this thread: (device, id)."),
+    OUTBOARD_FASTCALL("end_allocate_thread_to_pool", py_end_pool,
+                      "Stop allocating from the pool, but keep its use: (device, id)."),
+    {"empty_pool_cache", py_empty_pool_cache, METH_O, PyDoc_STR("Empty the cache of a pool that is not in use.")},
+    OUTBOARD_FASTCALL("make_segment_source", py_make_segment_source,
+                      "Return a source of segments from the addresses of two C functions."),
+    {"change_current_allocator", py_change_current_allocator, METH_O, PyDoc_STR("Allocate all memory from a source.")},
     {nullptr, nullptr, 0, nullptr},
 };
 

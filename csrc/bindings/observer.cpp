@@ -151,7 +151,7 @@ PyObject* py_set_observer(PyObject*, PyObject* callback) {
 
 PyMethodDef observer_methods[] = {
     {"set_observer", py_set_observer, METH_O,
-     PyDoc_STR("Calls a function for accesses and what orders them; None ends it.")},
+     PyDoc_STR("Set a function to call for memory accesses and for events that order them, or None.")},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -99,14 +99,17 @@ PyObject* py_absolute_path(PyObject*, PyObject* argument) {
 }  // namespace
 
 PyMethodDef private_file_methods[] = {
-    OUTBOARD_FASTCALL("read_private", py_read_private, "(path, trusted user or -1): a file's bytes, None for no file."),
-    OUTBOARD_FASTCALL("check_private", py_check_private,
-                      "(path, trusted user or -1): b'' for a file that read_private reads, None for no file."),
+    OUTBOARD_FASTCALL("read_private", py_read_private,
+                      "Return a file's bytes, or None without a file: (path, trusted user or -1)."),
+    OUTBOARD_FASTCALL(
+        "check_private", py_check_private,
+        "Return b'' if read_private would read the file, None without a file: (path, trusted user or -1)."),
     {"make_private_folder", py_make_private_folder, METH_O,
-     PyDoc_STR("Makes a folder that its user alone may write, or says why it can't be used.")},
+     PyDoc_STR("Create a folder that only its user may write, or return why it cannot be used.")},
     {"kernel_cache_folder", py_kernel_cache_folder, METH_NOARGS,
-     PyDoc_STR("Where plans, programs and schedules are kept; '' for nowhere.")},
-    {"absolute_path", py_absolute_path, METH_O, PyDoc_STR("A path, from where the process was when this was loaded.")},
+     PyDoc_STR("Return the folder of stored plans, programs and schedules, or ''.")},
+    {"absolute_path", py_absolute_path, METH_O,
+     PyDoc_STR("Return a path as absolute, from the working directory at load time.")},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -148,14 +148,17 @@ PyObject* py_host_unregister(PyObject*, PyObject* argument) {
 }  // namespace
 
 PyMethodDef storage_methods[] = {
-    {"device_of_address", py_device_of_address, METH_O, PyDoc_STR("The device whose allocation holds an address.")},
-    OUTBOARD_FASTCALL("storage_at", py_storage_at, "A storage over foreign memory: (device, address, bytes, owner)."),
+    {"device_of_address", py_device_of_address, METH_O,
+     PyDoc_STR("Return the device whose allocation contains an address.")},
+    OUTBOARD_FASTCALL("storage_at", py_storage_at,
+                      "Return a storage over foreign memory: (device, address, bytes, owner)."),
     {"share_storage", py_share_storage, METH_O,
-     PyDoc_STR("What another process needs: (handle, bytes of the segment, offset in it).")},
-    OUTBOARD_FASTCALL("open_shared", py_open_shared, "The address of what another process shared: (device, handle)."),
-    OUTBOARD_FASTCALL("close_shared", py_close_shared, "Ends the use of open_shared's: (device, address)."),
-    OUTBOARD_FASTCALL("host_register", py_host_register, "Pins existing memory: (address, bytes)."),
-    {"host_unregister", py_host_unregister, METH_O, PyDoc_STR("Undoes host_register.")},
+     PyDoc_STR("Export a storage to other processes: (handle, bytes of the segment, offset in it).")},
+    OUTBOARD_FASTCALL("open_shared", py_open_shared,
+                      "Return the address of memory that another process shared: (device, handle)."),
+    OUTBOARD_FASTCALL("close_shared", py_close_shared, "Close memory from open_shared: (device, address)."),
+    OUTBOARD_FASTCALL("host_register", py_host_register, "Pin existing memory: (address, bytes)."),
+    {"host_unregister", py_host_unregister, METH_O, PyDoc_STR("Undo host_register.")},
     {nullptr, nullptr, 0, nullptr},
 };
 

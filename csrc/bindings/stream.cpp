@@ -114,13 +114,16 @@ PyObject* py_queue_sleep(PyObject*, PyObject* const* arguments, Py_ssize_t count
 }  // namespace
 
 PyMethodDef stream_methods[] = {
-    {"current_stream", py_current_stream, METH_O, PyDoc_STR("Id of the thread's current stream of a device.")},
-    OUTBOARD_FASTCALL("set_stream", py_set_stream, "Makes a stream, by device and id, the thread's current one."),
-    {"current_raw_stream", py_current_raw_stream, METH_O, PyDoc_STR("The driver's handle of the current stream.")},
-    OUTBOARD_FASTCALL("stream_handle", py_stream_handle, "The driver's handle of a stream, by device and id."),
-    OUTBOARD_FASTCALL("stream_priority", py_stream_priority, "The priority of a stream, by device and id."),
-    OUTBOARD_FASTCALL("external_stream", py_external_stream, "The id for a handle that somebody else owns."),
-    OUTBOARD_FASTCALL("queue_sleep", py_queue_sleep, "Queues a pause of some ns on the current stream of a device."),
+    {"current_stream", py_current_stream, METH_O,
+     PyDoc_STR("Return the id of the thread's current stream on a device.")},
+    OUTBOARD_FASTCALL("set_stream", py_set_stream, "Set the thread's current stream: (device, id)."),
+    {"current_raw_stream", py_current_raw_stream, METH_O,
+     PyDoc_STR("Return the driver's handle of the current stream.")},
+    OUTBOARD_FASTCALL("stream_handle", py_stream_handle, "Return the driver's handle of a stream: (device, id)."),
+    OUTBOARD_FASTCALL("stream_priority", py_stream_priority, "Return the priority of a stream: (device, id)."),
+    OUTBOARD_FASTCALL("external_stream", py_external_stream,
+                      "Return a stream id for a handle that another library owns."),
+    OUTBOARD_FASTCALL("queue_sleep", py_queue_sleep, "Queue a pause on a device's current stream, in nanoseconds."),
     {nullptr, nullptr, 0, nullptr},
 };
 
