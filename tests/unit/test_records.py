@@ -75,7 +75,7 @@ def test_another_type_is_refused(field: str, value: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("letters", "r?", r"the letter '\?' in 'r\?'.*r \(the address of a tensor that is read\)"),
+        ("letters", "r?", r"the unknown letter '\?' in 'r\?'.*r \(the address of a tensor that is read\)"),
         ("geometry", ("1",) * 6, "'geometry' of a KernelRecord needs seven formulas .* not 6"),
         ("geometry", ("1 1",) * 7, "formula"),
         ("checks", ("index aten::add",), "the kernel k has 1 checks and the arguments 'ri'"),
