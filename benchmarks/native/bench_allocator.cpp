@@ -73,8 +73,8 @@ double median(std::vector<double> values) {
 }
 
 // The median over rounds and threads, each of which starts a round when all are there. Processor
-// time: what a thread waits for another one's lock is not in it, but what it does to get it and the
-// cache lines that go back and forth are.
+// time excludes waits for another thread's lock, but includes the work of taking it and the cache
+// lines that move between cores.
 double threads_ns(size_t count, bool is_shared, const std::vector<size_t>& sizes) {
   std::barrier start(static_cast<std::ptrdiff_t>(count));
   std::vector<std::vector<double>> taken(count);

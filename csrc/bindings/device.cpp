@@ -44,7 +44,7 @@ bool to_text(PyObject* object, const char* what, std::string* out) {
     }
     return false;
   }
-  if (std::memchr(text, '\0', static_cast<size_t>(size)) != nullptr) {  // C would see what is before it
+  if (std::memchr(text, '\0', static_cast<size_t>(size)) != nullptr) {  // C would see only the text before it
     PyErr_Format(PyExc_ValueError, "%s must not contain a null character: %R", what, object);
     return false;
   }

@@ -23,7 +23,7 @@ namespace {
   raise(ErrorKind::Registration, OB_INVALID_ARGUMENT, "driver '" + name + "' cannot be attached: " + why);
 }
 
-// Refuse a library whose function gave no table. The library may have filled the whole buffer.
+// Refuse a library whose function returned no table. The library may have filled the whole buffer.
 template <size_t size>
 [[noreturn]] void refuse_table(const std::string& name, const char* symbol, ob_status status, char (&reason)[size]) {
   reason[size - 1] = '\0';

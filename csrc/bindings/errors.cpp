@@ -81,7 +81,7 @@ MetaFailure classify_meta_failure(const std::exception& error) {
   if (python_is_gone()) {
     return MetaFailure::Refusal;
   }
-  // Torch's own, or that of its callbacks into Python.
+  // Torch's own exception, or the one of its callbacks into Python.
   const auto* own = dynamic_cast<const python_error*>(&error);
   const auto* called = dynamic_cast<const py::error_already_set*>(&error);
   if (!(own && own->type) && !called) {

@@ -67,7 +67,7 @@ BuiltPlan plan_of(PyObject* answer) {
   return built;
 }
 
-// Do the same for what was read from disk, which may be anything.
+// Do the same for an answer from disk, which may be anything.
 BuiltPlan plan_of_kept(PyObject* answer) {
   BuiltPlan built;
   try {

@@ -89,7 +89,8 @@ PyObject* py_shape_disagreements(PyObject*, PyObject*) {
   });
 }
 
-// known, fresh: bytes of calls whose class is known, and of first calls. Returns those until then.
+// known, fresh: bytes of calls whose class is known, and of first calls. Returns the previous
+// limits.
 PyObject* py_limit_asked_calls(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   return guarded([&]() -> PyObject* {
     uint64_t known = 0, fresh = 0;
@@ -153,7 +154,7 @@ std::optional<size_t> written_argument(const c10::FunctionSchema& schema, const 
 
 // A kernel's call while the core records the stream. Work that the kernel launches
 // itself, with a driver handle or through an address, runs at once and is missing in each
-// replay. Nothing was recorded then.
+// replay. Then nothing was recorded.
 class CapturedCall {
  public:
   explicit CapturedCall(const Call& call) : capture_(capture_of(current_stream(call.device()))) {

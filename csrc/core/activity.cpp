@@ -34,7 +34,7 @@ std::atomic<bool> is_recording_activities{false};
 
 namespace {
 
-// Work that events time.
+// Work that is timed by a pair of events.
 struct Bracket {
   uint64_t correlation;
   int64_t earliest;  // the host's time before `before` was queued
@@ -224,8 +224,8 @@ ob_status timestamp_of(const Event& event, int64_t* out_nanoseconds) {
   return driver().event_timestamp(driver().self, event.device(), event.handle(), out_nanoseconds);
 }
 
-// The end is given by the time between the events, if the driver has it: between two readings of a
-// timestamp, a driver may measure its device's clock anew.
+// Compute the end from event_elapsed if the driver has it. Between two readings of a timestamp, a
+// driver may recalibrate its device's clock.
 ob_status read_times(const Bracket& bracket, WorkRecord& work, const char*& out_entry) {
   out_entry = "event_timestamp";
   const ob_status status = timestamp_of(bracket.before, &work.start);
@@ -279,7 +279,7 @@ void count_unfinished(ActivityProfile& profile, Timing timing) {
   }
   profile.unfinished =
       static_cast<size_t>(std::count_if(profile.calls.begin(), profile.calls.end(), [&](const CallRecord& call) {
-        // A driver's own kernel may queue nothing, so a call without records may be done.
+        // A driver's own kernel may queue nothing, so a call without records may have finished.
         const bool is_timed = call.info.kind == ActivityKind::Host || timing == Timing::Events ||
                               (timing == Timing::DriverRecords && call.info.kind != ActivityKind::Kernel);
         return call.is_queued && is_timed && !done.contains(call.correlation);
@@ -302,7 +302,7 @@ thread_local void* innermost_scope = nullptr;  // an ActivityScope::Open
 }
 
 void start_activities() {
-  catch_up_all(Leave::OnSignal);  // calls of before are not part of it
+  catch_up_all(Leave::OnSignal);  // earlier calls are not part of it
   Recording& all = recording();
   detail::is_recording_activities.store(false);
   all.number.fetch_add(1);
@@ -468,8 +468,8 @@ void ActivityScope::end() {
   open_->call.end = now();
   const std::unique_ptr<Open> open(std::exchange(open_, nullptr));
   innermost_scope = open->outer;
-  // Work on another stream is not the outer call's: sends and receives of a
-  // group have a scope for each stream.
+  // Work on another stream does not belong to the outer call: sends and receives of a group have
+  // one scope per stream.
   if (Open* const outer = open->outer; outer && open->call.is_queued && outer->stream == open->stream) {
     outer->has_inner = true;
   }
@@ -485,7 +485,7 @@ void ActivityScope::log(Open& open) {
     bracket.emplace(Bracket{open.call.correlation, open.earliest, std::move(*open.before), Event(OB_EVENT_TIMING)});
     bracket->after.record(*open.stream);
   }
-  // The calls within it have its work.
+  // Its work belongs to the calls within it.
   open.call.is_queued = open.call.is_queued && !open.has_inner;
   ThreadLog& log = thread_log();
   std::lock_guard lock(log.mutex);

@@ -69,7 +69,7 @@ void begin_with_calls(const CallsByCorrelation& calls, ActivityProfile& profile)
     const int64_t call_start = call->second->start;
     const int64_t off = (work.earliest != 0 ? work.earliest : call_start) - work.start;
     if (off > 0) {
-      // A clock that is off: the work moves whole, since nothing but its length is known.
+      // The clock is off. Only the length of the work is known, so move it as a whole.
       work.end += call_start - work.start;
       furthest = std::max(furthest, off);
     }

@@ -34,7 +34,7 @@ struct BehindList {
   std::mutex mutex;  // never held during a driver call, nor while Python's lock is waited for
   std::condition_variable moved;
   std::deque<Entry> entries;
-  bool is_moving = false;  // a thread brings an entry to the driver
+  bool is_moving = false;  // a thread is passing an entry to the driver
 };
 
 namespace {
@@ -49,7 +49,7 @@ Over& over() {
   return *made;
 }
 
-// The stream whose list this thread brings to the driver.
+// The stream whose list this thread is passing to the driver.
 thread_local const Stream* moving = nullptr;
 
 BehindList& list_of(Stream& stream) {
@@ -63,7 +63,7 @@ BehindList& list_of(Stream& stream) {
   return *known;
 }
 
-// Bring an entry to the driver. A failure is the stream's, as of all queued work.
+// Pass an entry to the driver. The stream stores a failure, as for all queued work.
 void move(Stream& stream, BehindList::Entry entry) {
   const Stream* const before = std::exchange(moving, &stream);
   try {
@@ -74,7 +74,7 @@ void move(Stream& stream, BehindList::Entry entry) {
   moving = before;
 }
 
-// Wait for another thread that brings an entry to the driver.
+// Wait for another thread that is passing an entry to the driver.
 void wait_until_moved(BehindList& list, const Stream& stream, Leave leave) {
   const Waiting waiting("kernel_launch", stream.device, &stream);
   std::unique_lock lock(list.mutex);
@@ -86,7 +86,7 @@ void wait_until_moved(BehindList& list, const Stream& stream, Leave leave) {
   }
 }
 
-// A wait that is shown, also if a signal ends it.
+// A wait that the terminal shows. The line disappears even if a signal ends the wait.
 class Shown {
  public:
   explicit Shown(const Awaited& awaited) : awaited_(awaited) {}
@@ -100,7 +100,7 @@ class Shown {
 
 enum class Effort : bool { Poll, Wait };
 
-// Return false if work is left, with Effort::Poll alone.
+// Return false if work is left, which happens with Effort::Poll only.
 bool bring(Stream& stream, Effort effort, Leave leave) {
   BehindList& list = list_of(stream);
   for (;;) {
@@ -186,7 +186,7 @@ bool may_fall_behind(const Stream& stream) noexcept {
 void fall_behind(Stream& stream, std::unique_ptr<DriverCommand> work, std::shared_ptr<const Awaited> awaited,
                  const char* name) {
   if (C10_UNLIKELY(!stream.is_made.load(std::memory_order_acquire))) {
-    static_cast<void>(make_stream(stream));  // waits and the device's list of streams know it then
+    static_cast<void>(make_stream(stream));  // so that waits and the device's list of streams include it
   }
   BehindList& list = list_of(stream);
   bool is_full = false;

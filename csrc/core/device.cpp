@@ -185,7 +185,7 @@ const ob_device_properties& device_properties(c10::DeviceIndex device) {
   DeviceInfo& entry = info[device];
   if (!entry.has_properties.load(std::memory_order_acquire)) {
     if (in_bad_fork()) {
-      ensure_open(device);  // raises with the advice
+      ensure_open(device);  // raises an error that says what to do
     }
     refuse_gone(device);
     ob_device_properties properties{};
@@ -346,7 +346,7 @@ void drain_device(c10::DeviceIndex device) {
       try {
         check(status, "device_synchronize", device);
       } catch (...) {
-        // As in drain_stream; here each wait returns one of several failures.
+        // As in drain_stream, but each wait returns one of several failures.
         const std::exception_ptr failure = std::current_exception();
         for (int i = 0; status != OB_OK && status != OB_DEVICE_LOST && i < kMostFailures; ++i) {
           status = wait();

@@ -107,7 +107,7 @@ void Event::record(Stream& stream) {
   const ob_status status = driver().event_record(driver().self, device_, stream_raw, handle_);
   if (status != OB_OK) {
     if (before_.stream == nullptr) {
-      reset();  // never recorded: it must not look as if it were
+      reset();  // the record failed: the event must not look recorded
     }
     raise_status(status, "event_record", stream.device);
   }
@@ -195,7 +195,7 @@ void Event::wait(Leave leave) const {
       return;
     }
   }
-  // There is no entry to wait with: poll with growing pauses, up to a millisecond.
+  // The driver has no entry for waiting: poll with growing pauses, up to a millisecond.
   std::chrono::microseconds pause{1};
   const Waiting waiting("event_query", device_, before_.stream);
   while (!query()) {

@@ -48,8 +48,8 @@ void shut_down() noexcept {
       continue;
     }
     all_closed = false;  // live tensors may still point into its memory, which the end of the process frees
-    // A failure at this point has nobody to report to. The only purpose
-    // is that nothing runs any more.
+    // A failure cannot be reported any more. The only purpose of the wait is that no work is left
+    // running.
     if (!wait_unless_left(device)) {
       break;
     }

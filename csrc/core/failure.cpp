@@ -266,8 +266,8 @@ void depend_on(StreamState& stream, const Standing& before) {
   }
   if (kept_count.load(std::memory_order_acquire) == 0) {
     merge_all(stream, before, /*is_exact=*/false);
-    // A failure is kept before its work counts as done. If there is none yet, nothing
-    // was taken for past that failed.
+    // A failure is kept before its work counts as done. So while none is stored, no failed work was
+    // mistaken for finished work.
     if (C10_LIKELY(kept_count.load(std::memory_order_acquire) == 0)) {
       return;
     }
@@ -279,8 +279,8 @@ void depend_on(StreamState& stream, const Standing& before) {
 namespace {
 
 // Keep the failure of the driver's own work on a stream that lies before a point that was waited
-// for. The stream has nothing left to do, so the driver tells it at once. With later work under
-// way it comes at the stream's own next wait.
+// for. The stream has nothing left to do, so the driver reports the failure at once. If later work
+// is under way, the stream's own next wait raises it.
 void keep_driver_failure(Stream& stream) {
   if (!stream.failures.has_driver_work.load(std::memory_order_relaxed) || !driver().stream_query ||
       !stream.is_made.load(std::memory_order_acquire) || is_captured_by_driver(stream)) {
@@ -318,7 +318,7 @@ void tell_failures(const Standing& before, AskDriver ask) {
       keep_driver_failure(*on.stream);
     }
   }
-  if (C10_UNLIKELY(detail::has_records())) {  // before a caller can take it for done
+  if (C10_UNLIKELY(detail::has_records())) {  // before a caller can see the work as done
     detail::read_record(*before.stream);
     for (const Dependency& on : before.others) {
       detail::read_record(*on.stream);

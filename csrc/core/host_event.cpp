@@ -15,7 +15,7 @@ namespace outboard {
 
 namespace {
 
-// Events that nobody names any more. The next creation on their device destroys them.
+// Events without owners. The next event created on their device destroys them.
 struct Unused {
   std::mutex mutex;
   std::vector<uint64_t> handles;

@@ -100,9 +100,10 @@ std::exception_ptr detail::error_of(const KernelRecord& record) {
 
 std::atomic<bool> detail::any_record{false};
 
-// A stream's record, and what the host knows of it. Threads share a stream: each must find queued
-// before its launch, or its wait, what any thread owed to it. So a count of what is due goes up
-// first, and a count of what was queued follows only once it is queued.
+// A stream's record, and the host's knowledge of it. Threads share a stream, so the copies and
+// erasures that any thread owes must be queued before another thread's launch or wait. Therefore
+// the count of due work increases first, and the count of queued work follows only after the work
+// is queued.
 class StreamRecord {
  public:
   explicit StreamRecord(const RecordSlot& slot)
@@ -113,7 +114,8 @@ class StreamRecord {
   // Prepare the record before a launch, in the launch's stream.
   void prepare(Stream& stream) {
     if (C10_UNLIKELY(is_reading_.load(std::memory_order_acquire))) {
-      // A failure that this thread may have raised already must be out of the way of the next.
+      // Wait until a failure that this thread may have raised is processed: it must not hide the
+      // next failure.
       const std::lock_guard lock(mutex_);
     }
     if (C10_UNLIKELY(erased_.load(std::memory_order_acquire) != due_.load(std::memory_order_acquire))) {
@@ -159,7 +161,7 @@ class StreamRecord {
     std::exception_ptr error = detail::error_of(seen);
     last_ = seen.ticket;
     has_last_ = true;
-    is_reading_.store(true, std::memory_order_release);  // before anybody can hear of the failure, as the next
+    is_reading_.store(true, std::memory_order_release);  // before the failure is visible, as is the next line
     due_.fetch_add(is_copied_ ? 1 : 0, std::memory_order_acq_rel);
     report_failure({&stream, seen.ticket}, std::move(error));
     if (!is_copied_) {
@@ -169,8 +171,8 @@ class StreamRecord {
   }
 
  private:
-  // Queue the erasure of the record, unless another thread has. It is queued once for each failure:
-  // a second one would wipe out the next failure.
+  // Queue the erasure of the record, unless another thread has. Each failure is erased once: a
+  // second erasure would wipe out the next failure.
   void erase(Stream& stream) {
     const Waiting waiting("copy_async", stream.device, &stream);
     std::unique_lock lock(mutex_);
@@ -211,8 +213,8 @@ class StreamRecord {
   const uint64_t address_;
   KernelRecord* const host_;
   const bool is_copied_;
-  // Of a record that is copied: erasures that are due and that are queued, launches,
-  // and those before the last copy.
+  // For a record that is copied: erasures due, erasures queued, launches, and launches before the
+  // last copy.
   std::atomic<uint64_t> due_;
   std::atomic<uint64_t> erased_{0};
   std::atomic<uint64_t> launches_{0};

@@ -170,11 +170,12 @@ class AwaitedLaunch final : public LaunchCommand {
   std::optional<RecordArguments> record_;
 };
 
-// Pattern sizes, as bits, of which the driver has done a fill: the others it may not have.
+// The pattern sizes, as bits, of fills that the driver has done. It may not support the others.
 std::atomic<uint32_t> known_fills{0};
 
-// Return true for a copy that the stream's list may take: memory of another device may go before.
-// A copy to the host has a caller that waits, and Ctrl-C may end the wait for programs before it.
+// Return true for a copy that may join the stream's list: another device's memory may be freed
+// first. A copy to the host has a caller that waits, and Ctrl-C may end the wait for programs
+// before it.
 bool is_own_copy(const Stream& stream, const ob_copy& copy) {
   return copy.dst_device == stream.device && (copy.src_device == OB_HOST || copy.src_device == stream.device);
 }

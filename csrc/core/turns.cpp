@@ -44,7 +44,7 @@ Turn::Turn(std::string path) : path_(std::move(path)) {
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLastPause);
     if (try_lock(file_)) {
-      flock(file_, LOCK_UN);  // those behind find a result, or work at the same time
+      flock(file_, LOCK_UN);  // waiting processes find a result, or work at the same time
       break;
     }
   }

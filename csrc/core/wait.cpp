@@ -259,9 +259,9 @@ void ask_until_done(const Waiting&, c10::DeviceIndex device, bool (*is_done)(voi
     __builtin_ia32_pause();
 #endif
   }
-  // A wait becomes longer by about a hundredth. If the device computes on the host's processors,
-  // each question takes time from its work, 24 us in a virtual machine: a wait with fewer questions
-  // ends sooner, although it may become longer by a thirtieth.
+  // Polling lengthens a wait by about a hundredth. If the device computes on the host's processors,
+  // each poll takes time from its work, 24 us in a virtual machine. A wait with fewer polls ends
+  // sooner, although it may overshoot by a thirtieth.
   const bool takes_processors = device_properties(device).machine == OB_MACHINE_CPU;
   const int share = takes_processors ? 16 : 64;
   const Clock::duration shortest = takes_processors ? 20us : 5us;

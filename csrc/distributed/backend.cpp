@@ -21,12 +21,12 @@ namespace outboard {
 
 namespace {
 
-// How many of a group's collectives ranks compare beforehand. That takes as long as a small
-// collective, and calls that differ do so early, as a rule. Torch compares all of them under
+// How many of a group's first collectives the ranks compare before running them. A comparison takes
+// as long as a small collective, and mismatches usually show early. Torch compares all under
 // TORCH_DISTRIBUTED_DEBUG=DETAIL.
 constexpr uint64_t kMostCompared = 100;
 
-// Several works as one, of the calls between startCoalescing and endCoalescing.
+// One work for all calls between startCoalescing and endCoalescing.
 class CoalescedWork final : public c10d::Work {
  public:
   CoalescedWork(int rank, Works works) : Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
@@ -63,7 +63,7 @@ class CoalescedWork final : public c10d::Work {
     }
     return all;
   }
-  // Return the last one's: the exchanges of a group end in their order.
+  // Return the last work's future: the exchanges of a group end in order.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return works_.back()->getFuture(); }
 
  private:
@@ -343,7 +343,8 @@ bool DistributedBackend::uses_native(const at::Tensor& tensor) const {
   return native != nullptr && native->is_usable() && allows_native() && tensor.defined() && !tensor.is_cpu();
 }
 
-// Return null if the driver's own collectives do not do it, which all ranks find alike.
+// Return null if the driver's own collectives do not support the call. All ranks get the same
+// answer.
 WorkPtr DistributedBackend::submit_native(Call& call) {
   NativeGroup* const native = group_->native();
   const Tensors all = tensors_of(call.read, call.written);
@@ -410,8 +411,8 @@ WorkPtr DistributedBackend::defer(Communicator& communicator, Call& call, c10::D
   return work;
 }
 
-// Return what must be the same on each rank. The sizes of an all-to-all are a rank's own, and so
-// is the list at the root of a gather or a scatter.
+// Return what must be the same on each rank. The sizes of an all-to-all may differ between ranks,
+// and so may the root's list of a gather or a scatter.
 Claim DistributedBackend::claim_of(const Call& call) {
   const bool is_written = call.read.empty() || call.kind.type == c10d::OpType::SCATTER;
   const Tensors& given = is_written ? call.written : call.read;

@@ -35,8 +35,9 @@ std::vector<int64_t> joined(std::vector<int64_t> first, const std::vector<int64_
 
 // Return the tag under which Gloo exchanges a message of that size. Gloo fills a part of a tensor
 // that is larger than the message, and ends the process if it is smaller. So the sizes of messages
-// are in their tags, and a receive of another size waits until the timeout. Tags have 31 bits: the
-// sizes behind large ones are not told apart, and of 16384 sizes two may have the same bits.
+// are in their tags, and a receive of another size waits until the timeout. Tags have 31 bits:
+// sizes under a large user tag are not distinguished, and two of 16384 sizes may share the same
+// bits.
 int gloo_tag(const char* name, int tag, size_t bytes) {
   constexpr int kTagBits = 16, kSizeBits = 14, kMark = 1 << (kTagBits + kSizeBits);
   TORCH_CHECK_VALUE(tag >= 0 && tag < kMark, name, " takes a tag from 0 to ", kMark - 1, ", not ", tag);

@@ -186,8 +186,8 @@ bool Group::make_ready(Request& request) {
   try {
     request.staging->wait_until_ready();
   } catch (...) {
-    // Earlier work of the device has failed: the caller gets that error, of any type. The peers
-    // wait for a rank that does not come, so the group is over.
+    // Earlier work of the device has failed. The caller gets that error, whatever its type. The
+    // peers wait for a rank that never comes, so the group ends.
     const std::exception_ptr error = std::current_exception();
     static_cast<void>(failure_.fail(name, sequence, error));
     complete(request, error);

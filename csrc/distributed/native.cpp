@@ -35,8 +35,8 @@ void NativeCall::settle(ob_status status, const char* entry) {
   if (status == OB_NOT_READY) {
     const ob_collectives& table = *collectives();
     const BlockingRegion without_interpreter;
-    // A library that queues on a thread of its own takes microseconds;
-    // only ranks that meet take longer.
+    // A library that queues on its own thread takes microseconds. Only ranks that meet for the
+    // first time take longer.
     for (int looks = 0; status == OB_NOT_READY; ++looks) {
       if (looks < kEagerLooks) {
         std::this_thread::yield();
@@ -85,7 +85,7 @@ bool NativeCall::add(ob_collective part) {
   return true;
 }
 
-// Whether the driver does it is known from an earlier call: to ask is to queue.
+// Only an earlier call shows whether the driver supports this one, because asking would queue it.
 bool NativeCall::add_to_graph(const ob_collective& part) {
   const auto found = communicator_.does.find(form_of(part));
   if (found == communicator_.does.end()) {
@@ -270,7 +270,7 @@ std::function<void()> NativeGroup::patience(const Kind& kind, std::chrono::milli
   };
 }
 
-// What the watcher knows of a call while it is queued.
+// The watcher's note of a call that is being queued.
 class NativeGroup::Entry {
  public:
   Entry(NativeGroup& group, const Kind& kind, uint64_t sequence, std::chrono::milliseconds timeout) : group_(group) {
@@ -298,7 +298,8 @@ class NativeGroup::Entry {
   std::list<Queueing>::iterator self_;
 };
 
-// A failure to queue ends the group: this rank does not take part in what the others have begun.
+// A failure to queue ends the group, because this rank does not take part in a call that the others
+// have begun.
 void NativeGroup::guarded(const Kind& kind, uint64_t sequence, std::chrono::milliseconds timeout,
                           const std::function<void()>& body) {
   const Entry entry(*this, kind, sequence, timeout);
@@ -359,7 +360,7 @@ void NativeGroup::abort() noexcept {
     return;
   }
   for (const uint64_t handle : handles) {
-    static_cast<void>(table.comm_abort(table.self, handle));  // the group has its first cause already
+    static_cast<void>(table.comm_abort(table.self, handle));  // the group already has the cause of its failure
   }
 }
 

@@ -136,7 +136,7 @@ void NativeGroup::look(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
-// The first failure is the cause of the others'.
+// The first failure causes the others.
 void NativeGroup::fail(const Pending& pending, const std::string& why) {
   const char* const name = pending.work->kind().name;
   pending.work->complete(failure_.fail(name, pending.work->getSequencenumber(), make_group_error(why)));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What torch's profilers see of a call: its name, sizes and group, as torch's own backends record
-// them, and the exchange on the lane of its stream.
+// The records of a call for torch's profilers: its name, sizes and group, as torch's own backends
+// record them, and the exchange on its stream's lane.
 #include <torch/csrc/distributed/c10d/ParamCommsUtils.hpp>
 
 #include <numeric>

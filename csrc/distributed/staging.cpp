@@ -68,8 +68,8 @@ Staging::Staging(Place place, const CallStreams& streams, const Tensors& read, c
   }
 }
 
-// A stream may wait for the host if nothing that is queued behind the wait would block the caller,
-// who may hold what the peer needs. OUTBOARD_BLOCKING makes each call block.
+// A stream may wait for the host unless work behind the wait would block the caller, because the
+// caller may hold data that the peer needs. OUTBOARD_BLOCKING makes each call block.
 bool Staging::can_stream() const {
   if (streams_.out == nullptr || read_.size() + written_.size() == 0 || !HostEvent::is_supported() ||
       waits_for_calls() || !may_stream_) {
@@ -223,7 +223,7 @@ void Staging::tell() {
       done_->event.synchronize();
       is_clear = true;
     } catch (...) {
-      // What follows are failures that the stream waited for; their own streams raise them.
+      // Further failures belong to streams that this stream waited for. Those streams raise them.
       first = first ? first : std::current_exception();
     }
   }

@@ -20,7 +20,7 @@ DistributedWork::DistributedWork(int rank, const Kind& kind, uint64_t sequence, 
       staging_(std::move(staging)),
       results_(std::move(results)),
       waiters_(std::move(waiters)) {
-  // Of device tensors the exchange has its own place in a profile, the stream's lane.
+  // An exchange of device tensors has its own place in a profile: the stream's lane.
   if (staging_->place() != Place::Cpu) {
     end_recording();
   }
@@ -32,8 +32,8 @@ DistributedWork::~DistributedWork() {
   const std::lock_guard lock(mutex_);
 }
 
-// End the operator that the base class has begun in a profile. An end after the
-// profile's would write to freed memory.
+// End the operator that the base class has begun in a profile. Ending it after the profile has
+// ended would write to freed memory.
 void DistributedWork::end_recording() {
   std::function<void()> end;
   {

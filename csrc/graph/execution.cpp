@@ -25,7 +25,7 @@ void Execution::begin(Body& body, Stream& stream) {
     if (use.stream == &stream) {
       continue;
     }
-    if (!use.is_recorded) {  // a replay failed between two steps; later work on the stream is waited for as well
+    if (!use.is_recorded) {  // a replay failed between two steps, so also wait for later work on the stream
       if (capture_of(*use.stream) != nullptr) {
         raise(ErrorKind::Capture, OB_FAILED_PRECONDITION,
               "the last replay of this graph failed between two steps, and its stream is capturing now: end"

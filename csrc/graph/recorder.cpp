@@ -238,7 +238,7 @@ void Recorder::abort() {
 void Recorder::drop() noexcept {
   try {
     if (!is_native_) {
-      abort();  // the driver knows nothing of it
+      abort();  // the driver does not know a software capture
       return;
     }
     const Lock lock(mutex_);

@@ -95,7 +95,7 @@ uint64_t host_word(const CompiledKernel& kernel, const at::Tensor& tensor) {
     raise_not_supported("host_address", "running the compiled kernel " + kernel.name +
                                             ", which the cpp code generator made for memory that the host can reach,");
   }
-  // There is no memory and there are no elements: the kernel touches nothing.
+  // Without memory there are no elements, so the kernel touches nothing.
   return base == nullptr ? 0 : reinterpret_cast<uint64_t>(base) + offset_bytes(impl);
 }
 

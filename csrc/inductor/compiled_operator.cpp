@@ -111,7 +111,7 @@ class Boxer {
         expect(value.kind == Kind::Device, value);
         return c10::Device(static_cast<c10::DeviceType>(value.device_type),
                            static_cast<c10::DeviceIndex>(value.integer_value));
-      case c10::TypeKind::AnyType:  // a group's name, which eager code may give as the group itself
+      case c10::TypeKind::AnyType:  // a group's name, for which eager code may pass the group itself
         return box_any(value);
       default:
         expect(false, value);

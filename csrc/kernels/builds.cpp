@@ -28,8 +28,8 @@ namespace outboard::kernels {
 namespace {
 
 constexpr int kMostThreads = 64;
-// By default. One thread of Python traces what they compile, so more would be idle, and each
-// compiler takes some 100 MB.
+// The default. Only one Python thread traces what they compile, so more threads would be idle, and
+// each compiler takes some 100 MB.
 constexpr int kMostUnasked = 8;
 
 std::atomic<bool> has_built{false};
@@ -158,7 +158,7 @@ Line& line() {
 constexpr double kShownSeconds = 2;
 constexpr const char* kErase = "\r\033[K";
 
-// Return the seconds until all builds are over, as far as those of before tell.
+// Estimate the seconds until all builds are over from the builds so far.
 double seconds_left(const BuildCounts& counts, int threads) {
   const double each = counts.built > 0 ? counts.seconds / static_cast<double>(counts.built) : 0;
   return each * static_cast<double>(counts.waiting + counts.running) / std::max(threads, 1);
@@ -213,7 +213,7 @@ void note_built() noexcept {
 
 bool note_refused(c10::DeviceIndex device, const ProgramText& program) {
   if (is_known_refusal(device, program)) {
-    return true;  // its callers wait: it says nothing about programs that nobody knows
+    return true;  // callers of a known refusal wait, so it says nothing about unknown programs
   }
   has_refused.store(true, std::memory_order_relaxed);
   return store_refusal(device, program);

@@ -127,7 +127,7 @@ int64_t Expression::calculate(Operation operation, int64_t left, int64_t right) 
       break;
     default: {
       TORCH_CHECK_VALUE(right != 0, "the formula '", text_, "' divides by zero");
-      if (right == -1) {  // the one division that may overflow
+      if (right == -1) {  // the only division that may overflow
         overflows = __builtin_sub_overflow(int64_t{0}, left, &result);
         result = operation == Operation::Mod ? 0 : result;
         overflows = overflows && operation != Operation::Mod;

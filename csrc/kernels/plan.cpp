@@ -14,8 +14,7 @@ namespace outboard::kernels {
 
 namespace {
 
-// More than any operator needs, and small enough that a text cannot
-// exhaust the memory of the process.
+// More than any operator needs, but small enough that a text cannot exhaust the process's memory.
 constexpr size_t kMaxText = size_t{1} << 20;
 constexpr size_t kMaxLines = 10000;
 constexpr size_t kMaxItems = 4096;  // in a list
@@ -30,7 +29,7 @@ std::string_view trim(std::string_view text) {
 
 }  // namespace
 
-// A reader of a text line by line. Its errors name the line.
+// Reads a text line by line. Its errors name the line.
 class PlanReader {
  public:
   PlanReader(Plan& plan, c10::ArrayRef<ArgumentKinds> kernels) : plan_(plan), kernels_(kernels) {}
@@ -377,7 +376,7 @@ bool Plan::holds(c10::ArrayRef<int64_t> values) const {
     return std::all_of(guards_.begin(), guards_.end(),
                        [values](const Expression& guard) { return guard.evaluate(values) != 0; });
   } catch (const c10::ValueError&) {
-    return false;  // beyond 64 bits, or divided by zero: outside the guard's intent
+    return false;  // overflow or division by zero: the guard does not hold
   }
 }
 

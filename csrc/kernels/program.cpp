@@ -233,7 +233,7 @@ Found acquire(c10::DeviceIndex device, const ProgramText& text, const std::strin
   std::unique_lock lock(all.mutex);
   for (;;) {
     if (own && own->is_over && own->failure) {
-      // Taken out: else its last use may be on the thread that built, which holds `own`.
+      // Move it out, or its last use may be on the building thread, which holds `own`.
       const std::exception_ptr failure = std::move(own->failure);
       lock.unlock();
       std::rethrow_exception(failure);
@@ -274,7 +274,7 @@ void release(Found program, c10::DeviceIndex device) {
     }
   }
   if (unused != 0 && !is_lost(device)) {
-    // The reason why it is unused was read already; a failure here would add nothing.
+    // The reason why it is unused was already read, and a failure here would add nothing.
     static_cast<void>(driver().program_destroy(driver().self, device, unused));
   }
 }

@@ -125,7 +125,7 @@ bool notify_out_of_memory(c10::DeviceIndex device, size_t requested) {
   try {
     memory_info(device, &free, &total);
   } catch (const std::exception&) {
-    free = total = 0;  // unknown: an observer may still free memory; if not, the error says why
+    free = total = 0;  // unknown: an observer may still free memory, and otherwise the error says why
   }
   struct Inside {
     Inside() { is_in_observer = true; }

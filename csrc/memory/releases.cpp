@@ -105,7 +105,7 @@ size_t DeviceHeap::release_cached(SegmentFilter filter) {
       segment->next = list;
       list = segment;
     }
-    list = detach_unmapped_segments(list);  // whose first mem_map failed, or whose memory went without them
+    list = detach_unmapped_segments(list);  // segments whose first mem_map failed, or whose memory was released before
     if (!list && !ranges) {
       return 0;
     }

@@ -178,7 +178,7 @@ Block* DeviceHeap::allocate_slowly(SizePool& pool, size_t size, size_t requested
   }
 }
 
-// Release cached memory for an allocation. Other streams' failures do not fail it: the next
+// Release cached memory for an allocation. Other streams' failures do not make it fail: the next
 // wait for the device raises them.
 size_t DeviceHeap::release_for_allocation(SegmentFilter filter) {
   try {

@@ -49,7 +49,8 @@ torch::Library& library_for(const std::string& space) {
   return *library;
 }
 
-// Raise for an operator that no provider below can run: torch has it for its own devices alone.
+// Raise for an operator that no provider below can run, because torch has kernels for its own
+// devices only.
 void refuse_without_cpu_kernel(const Operator& op, const Call& call) {
   TORCH_CHECK_NOT_IMPLEMENTED(op.on_cpu().hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) || call.has_sparse(),
                               op.name, " has no kernel for '", driver_name(),

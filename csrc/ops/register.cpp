@@ -41,9 +41,9 @@ bool is_composite_worth_replacing(const c10::OperatorHandle& op) {
   const std::string& name = op.operator_name().name;
   return (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
           std::find(kNames.begin(), kNames.end(), name) != kNames.end()) ||
-         // Calls the CPU's batch norm on any device except CUDA's.
+         // Calls the CPU's batch norm on any device except CUDA.
          name == "aten::_batch_norm_no_update" ||
-         // rms_norm.cpp chooses it if the device has kernels of it.
+         // rms_norm.cpp chooses it if the device has kernels for it.
          name == "aten::_fused_rms_norm" || name == "aten::_fused_rms_norm_backward";
 }
 

@@ -4,7 +4,7 @@
 // thread-local state (torch/autograd/graph.py, "context"). If Python has ended by then, taking its
 // lock ends the thread in a destructor, which aborts the process.
 //
-// The thread takes one task after the other: when it runs a task of ours, it has dropped all that
+// The thread takes one task after the other: when it runs our task, it has dropped everything that
 // it finished before. Our task is started by a C++ thread, so its thread-local state holds no
 // Python objects. Python's lock is released.
 #include "torch/autograd_threads.h"
@@ -81,8 +81,8 @@ struct OpenEngine : Engine {
 
 thread_local bool are_hidden = false;
 
-// Return true if this process was forked and has executed no program since: of the ninth number
-// of its state, PF_FORKNOEXEC.
+// Return true if this process was forked and has executed no program since: PF_FORKNOEXEC, in the
+// ninth number of its state.
 bool is_forked() {
   std::ifstream file("/proc/self/stat");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -123,7 +123,7 @@ void begin_autograd_threads(c10::DeviceIndex devices) {
 }
 
 // Return true if torch counts devices of another accelerator. A parent that had run a backward pass
-// then has threads for them, and torch refuses its children's passes whatever is done here.
+// then has threads for them, and torch refuses its children's passes regardless of this code.
 bool has_other_devices() {
   for (size_t type = 0; type < c10::impl::device_guard_impl_registry.size(); ++type) {
     const auto device_type = static_cast<c10::DeviceType>(type);
@@ -155,7 +155,7 @@ void begin_autograd_after_fork() {
     engine.initialize_device_threads_pool();
   } catch (const c10::Error&) {
     are_hidden = false;
-    return;  // the parent had threads: a backward pass raises this, and nothing else needs them
+    return;  // the parent had threads: a backward pass raises that error, and nothing else needs the threads
   }
   are_hidden = false;
   if (workers == nullptr) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The device guard, which torch.Stream, torch.Event, torch.accelerator and the autograd engine use.
+// The device guard behind torch.Stream, torch.Event, torch.accelerator and the autograd engine.
 #include "torch/guard.h"
 
 #include <c10/core/DeviceCapability.h>

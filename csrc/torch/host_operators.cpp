@@ -20,8 +20,8 @@ namespace outboard {
 
 namespace {
 
-// Operators of the host that touch no elements although no alias in their schemas says so, or whose
-// inner operators do it: those are reported themselves.
+// Host operators that touch no elements although their schemas declare no alias, or whose inner
+// operators touch them and are reported themselves.
 bool touches_no_elements(std::string_view name) {
   for (const std::string_view one :
        {"aten::_to_copy", "aten::_pin_memory", "aten::is_pinned", "aten::set_", "aten::resize_", "aten::resize_as_",

@@ -78,7 +78,7 @@ ActivityType type_of(ActivityKind kind) {
   }
 }
 
-// Return the names that torch.profiler uses for CUDA, which readers of the table know.
+// Return the names that torch.profiler uses for CUDA, because readers of the table know them.
 std::string name_of(const ActivityInfo& info) {
   if (info.kind == ActivityKind::Fill) {
     return "Memset (Device)";

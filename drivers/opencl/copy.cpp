@@ -112,7 +112,7 @@ ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, c
   });
 }
 
-// Find one of the driver's own kernels. Their program is built at a device's first use of one.
+// Find one of the driver's own kernels. Their program is built at the device's first use.
 ob_status own_kernel(Driver& driver, Device& device, const std::string& name, uint64_t* out_kernel) {
   const std::lock_guard lock(device.own_mutex);
   if (const auto known = device.own_kernels.find(name); known != device.own_kernels.end()) {

@@ -25,8 +25,8 @@ ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_add
                   ")",
                   where(driver, index).c_str(), bytes, device->max_allocation);
     }
-    // CPU runtimes allocate more than there is, and the system kills the
-    // process when the memory is used.
+    // CPU runtimes allocate more memory than exists, and the system kills the process when it is
+    // used.
     if (device->allocated.fetch_add(bytes) + bytes > device->total_memory) {
       device->allocated.fetch_sub(bytes);
       return fail(OB_OUT_OF_MEMORY, "%s: %" PRIu64 " bytes exceed what is left of %" PRIu64,
@@ -68,7 +68,7 @@ ob_status host_address(void* self, int32_t index, uint64_t address, uint64_t byt
   });
 }
 
-// A runtime with its own memory reaches host memory fast only if it allocated it.
+// A runtime with its own memory copies quickly only from and to host memory that it allocated.
 ob_status make_pinned(Driver& driver, Device& device, uint64_t bytes, HostBlock* out_block, void** out_pointer) {
   cl_int code = CL_SUCCESS;
   const Api& api = driver.api;

@@ -25,7 +25,7 @@ std::string build_log(const Api& api, cl_program program, cl_device_id device) {
   return log;
 }
 
-// Return what a binary depends on beside what the core compares, to put before it.
+// Return a header for binaries, with the properties that the core does not compare.
 std::string binary_head(const Api& api, const FoundDevice& found, const std::string& options) {
   return platform_text(api, found.platform, CL_PLATFORM_NAME) + '\0' +
          platform_text(api, found.platform, CL_PLATFORM_VERSION) + '\0' +
@@ -85,8 +85,8 @@ std::string precise_options(const Api& api, cl_device_id device, const std::stri
   return given + (given.empty() ? "" : " ") + "-cl-fp32-correctly-rounded-divide-sqrt";
 }
 
-// Return true if the compiler can build now, tried with a text that is in no cache. Runtimes report
-// a full disk like a wrong text.
+// Return true if the compiler can build at all, tried with a text that no cache has. Runtimes
+// report a full disk like an error in the text.
 bool builds_anything(const Api& api, Device& device) {
   static std::atomic<uint64_t> number{
       static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count())};
@@ -250,8 +250,8 @@ cl_int set_arg(const Api& api, cl_kernel kernel, cl_uint index, const ob_kernel_
 }
 
 // Report all memory to the runtime that a kernel may reach by addresses that are not
-// arguments. The kernel keeps the report. Call it with the kernel's mutex held. No queued work
-// uses memory that is freed meanwhile.
+// arguments. The kernel keeps the report. Call it with the kernel's mutex held. Memory that is
+// freed meanwhile is not used by queued work.
 cl_int follow_addresses(const Api& api, const Device& device, Kernel& kernel) {
   if (kernel.known_memory == device.memory.changes()) return CL_SUCCESS;
   uint64_t changes = 0;

@@ -112,7 +112,7 @@ ob_status event_create(void* self, int32_t index, uint32_t flags, uint64_t* out_
   });
 }
 
-// Complete an event of the host. Never with a negative status: that ends the commands that wait.
+// Complete a host event. The status is never negative, because that would end the waiting commands.
 ob_status signal(Driver& driver, int32_t index, Event& event) {
   {
     const std::lock_guard lock(event.mutex);
@@ -162,7 +162,7 @@ ob_status event_record(void* self, int32_t index, uint64_t stream_handle, uint64
     cl_int code = driver.api.EnqueueMarkerWithWaitList(stream->queue, 0, nullptr, &marker);
     if (code != CL_SUCCESS) return cl_fail(code, "clEnqueueMarkerWithWaitList", where(driver, index));
     note_queued(*stream);
-    // Another queue that waits, or a host that asks, does not make this queue start.
+    // A waiting queue or a querying host does not make this queue start.
     code = driver.api.Flush(stream->queue);
     {
       const std::lock_guard lock(event->mutex);

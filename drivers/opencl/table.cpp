@@ -68,8 +68,8 @@ ob_status device_properties(void* self, int32_t index, ob_device_properties* out
     support::copy_name(device_text(api, id, CL_DEVICE_NAME), p.architecture);
     support::copy_name(device_text(api, id, CL_DRIVER_VERSION), p.driver_version);
     std::sscanf(version.c_str(), "OpenCL %" SCNd32 ".%" SCNd32, &p.major, &p.minor);
-    // PoCL answers these for its GPUs too, but does not build the text that drivers/opencl.py
-    // chooses by them.
+    // PoCL reports these for its GPUs too, but cannot build the text that drivers/opencl.py chooses
+    // because of them.
     if (has_extension(extensions, "cl_nv_device_attribute_query") && version.ends_with(" CUDA")) {
       p.major = static_cast<int32_t>(device_info<cl_uint>(api, id, CL_DEVICE_COMPUTE_CAPABILITY_MAJOR_NV));
       p.minor = static_cast<int32_t>(device_info<cl_uint>(api, id, CL_DEVICE_COMPUTE_CAPABILITY_MINOR_NV));

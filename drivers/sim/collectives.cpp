@@ -122,7 +122,8 @@ class Comm {
     for (const auto& [handle, waiter] : call.waiters) {
       if (!is_aborted_) driver_.scheduler->wait(waiter.stream, waiter.begin, false);
     }
-    // An abort ends the wait for streams, and what they use is no longer this thread's to touch.
+    // An abort ends the wait for streams. After it, this thread must not touch memory that they
+    // use.
     if (is_aborted_) {
       *out_error = "the communicator was aborted";
       return;

@@ -31,7 +31,7 @@ ob_status event_create(void* self, int32_t index, uint32_t flags, uint64_t* out_
   });
 }
 
-// Let the streams go on that wait for the event. Return false if they have been.
+// Release the streams that wait for the event. Return false if they were released before.
 bool open_gate(Driver& driver, Event& event) {
   uint64_t gate_handle = 0;
   Stream* gate = event.take_gate(&gate_handle);
@@ -90,7 +90,7 @@ ob_status event_record(void* self, int32_t index, uint64_t stream_handle, uint64
     }
     const uint64_t record = event->begin_record();
     if ((event->flags.load(std::memory_order_relaxed) & OB_EVENT_TIMING) == 0) {
-      // The stream's position is all that a record without a time needs.
+      // A record without a time needs only the stream's position.
       event->set_record(record, {stream, stream->tail.load(std::memory_order_acquire)});
       return OB_OK;
     }

@@ -105,7 +105,8 @@ void DeviceMemory::close() {
 }
 
 ob_status DeviceMemory::commit(uint64_t address, uint64_t bytes) {
-  // Take the pages of a file now: without memory, a write to a missing one ends the process.
+  // Allocate the file's pages now: if memory runs out later, a write to a missing page ends the
+  // process.
   const auto place = static_cast<off_t>(static_cast<char*>(host(address)) - static_cast<char*>(host_mapping_));
   errno = file_ < 0 ? 0 : posix_fallocate(file_, place, static_cast<off_t>(bytes));
   if (errno != 0 || mprotect(host(address), bytes, PROT_READ | PROT_WRITE) != 0) {

@@ -37,8 +37,8 @@ namespace {
 //
 // A waiting thread takes steps until the awaited work is done, and leaves all other work where it
 // is. A query that finds unfinished work takes one step, but only if nothing was queued since the
-// last query. A host that polls and works (an allocator that looks for finished blocks) makes
-// nothing run; a host that only polls reaches the end.
+// last query. A host that polls between other work, such as an allocator that looks for finished
+// blocks, makes nothing run. A host that only polls reaches the end.
 class LazyScheduler final : public Scheduler {
  public:
   explicit LazyScheduler(Driver& driver) : driver_(driver), state_(driver.options.seed) {
@@ -66,7 +66,7 @@ class LazyScheduler final : public Scheduler {
       {
         const std::lock_guard lock(step_mutex_);
         if (stream->is_done(position)) return;
-        has_run = step() || stream->is_done(position);  // the last of it may have been a wait
+        has_run = step() || stream->is_done(position);  // the last entry may have been a wait
       }
       if (!has_run) sleep_until_changed(changes);
     }

@@ -89,7 +89,7 @@ void perform(const Task& task) {
 [[gnu::noinline]] void run_observed(Driver& driver, Stream& stream, const Task& task) {
   const Described what = describe(stream, task);
   const int64_t start = now();
-  // A function always runs: it may hold what its user waits for.
+  // A function always runs, because its user may wait for its effect.
   if (task.injected == OB_OK || task.work == Work::kCall) perform(task);
   if (task.injected != OB_OK) {
     char text[128];

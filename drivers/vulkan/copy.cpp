@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Copies and fills. Those of whole rows need no kernel, and so no compiler.
+// Copies and fills. Copies of whole rows need no kernel, and therefore no compiler.
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
@@ -120,8 +120,8 @@ ob_status copy_staged(Stream& stream, const Side& side, uint64_t host, uint64_t 
   return is_to_host ? finish((bytes - 1) / kStagingBytes * kStagingBytes) : OB_OK;
 }
 
-// Copy with host memory that the device does not see, once the work before is done: it may write
-// that memory.
+// Copy to or from host memory that the device cannot reach, once earlier work is done, because that
+// work may write the memory.
 ob_status copy_host(Stream& stream, const Side& side, uint64_t host, uint64_t bytes, bool is_to_host) {
   if (const ob_status status = drain(stream); status != OB_OK) return status;
   if (side.memory->host == nullptr) return copy_staged(stream, side, host, bytes, is_to_host);
@@ -186,8 +186,8 @@ ob_status copy_async(void* self, int32_t index, uint64_t handle, const ob_copy* 
   });
 }
 
-// Write a pattern of 16 bytes again and again: a piece from the host, then what is written already,
-// each time twice as much.
+// Write a pattern of 16 bytes repeatedly: one piece from the host, then copies of the written part,
+// which doubles each time.
 ob_status queue_pattern(Stream& stream, const Side& side, const unsigned char* pattern, uint64_t bytes) {
   unsigned char piece[kPatternBytes];
   const uint64_t first = std::min(bytes, kPatternBytes);
@@ -268,8 +268,8 @@ ob_status queue_rows(Stream& stream, const StridedShape& shape, uint64_t element
   return OB_OK;
 }
 
-// Find one of the driver's own kernels. Their program is built at a device's first use of one.
-// Without a compiler there is none.
+// Find one of the driver's own kernels. Their program is built at the device's first use. Without a
+// compiler there are no such kernels.
 ob_status own_kernel(Driver& driver, Device& device, const std::string& name, uint64_t* out_kernel) {
   const std::lock_guard lock(device.own_mutex);
   if (const auto known = device.own_kernels.find(name); known != device.own_kernels.end()) {

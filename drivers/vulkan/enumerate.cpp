@@ -35,8 +35,7 @@ void read_extensions(const Api& api, FoundDevice& found) {
   }
 }
 
-// Choose the first family of queues that computes, if there is a choice one whose clock can be
-// read.
+// Choose the first queue family with compute. Prefer one whose clock can be read.
 void choose_family(const Api& api, FoundDevice& found) {
   uint32_t count = 0;
   api.GetPhysicalDeviceQueueFamilyProperties2(found.device, &count, nullptr);

@@ -87,7 +87,7 @@ ob_status event_create(void* self, int32_t index, uint32_t flags, uint64_t* out_
   });
 }
 
-// Complete an event of the host. Return false if it was completed before.
+// Complete a host event. Return false if it was already complete.
 bool signal(Event& event) {
   Timeline& timeline = *event.record->point.timeline;
   if (timeline.done.exchange(1) != 0) return false;
@@ -143,7 +143,7 @@ ob_status event_record(void* self, int32_t index, uint64_t stream_handle, uint64
       const std::lock_guard lock(event->mutex);
       std::swap(event->record, record);
     }
-    // Whoever waits or asks for the event does not make this stream start.
+    // A wait or a query for the event does not make this stream start.
     wake(*stream->device);
     return OB_OK;
   });
@@ -186,7 +186,7 @@ ob_status reached(Driver& driver, int32_t index, uint64_t handle, uint64_t* out_
   return code == VK_SUCCESS ? OB_OK : vk_fail(code, "vkGetQueryPoolResults", where(device));
 }
 
-// Return `to - from` in nanoseconds, over the clock's end if it has less than 64 bits.
+// Return `to - from` in nanoseconds, across the wrap of a clock that has fewer than 64 bits.
 double nanoseconds(const Device& device, uint64_t from, uint64_t to) {
   const uint32_t unused = 64 - std::min(device.found.timestamp_bits, 64u);
   const int64_t ticks = static_cast<int64_t>((to - from) << unused) >> unused;

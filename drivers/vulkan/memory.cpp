@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Device memory: a buffer with memory of its own for each segment of the caching allocator. Host
+// Device memory: a buffer with its own memory for each segment of the caching allocator. Host
 // memory for copies.
 #include <cinttypes>
 #include <cstdlib>
@@ -15,7 +15,6 @@ using support::with_device;
 constexpr uint64_t kAlignment = 512;
 constexpr size_t kHostAlignment = 64;
 
-// Make a buffer without memory.
 ob_status try_bare_buffer(Device& device, uint64_t bytes, Buffer& buffer, VkMemoryRequirements* out_needed) {
   VkBufferCreateInfo info = {};
   info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
@@ -62,7 +61,7 @@ ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_add
       return fail(OB_OUT_OF_MEMORY, "%s: %" PRIu64 " bytes exceed the limit of one allocation, %" PRIu64,
                   where(*device).c_str(), bytes, device->max_allocation);
     }
-    // CPU drivers allocate more than there is, and the system kills the process when the memory is
+    // CPU drivers allocate more memory than exists, and the system kills the process when it is
     // used.
     if (device->allocated.fetch_add(bytes) + bytes > device->total_memory) {
       device->allocated.fetch_sub(bytes);
@@ -71,7 +70,8 @@ ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_add
     }
     auto buffer = std::make_unique<Buffer>();
     ob_status status = make_buffer(*device, bytes, device->local_type, device->is_mapped, buffer.get());
-    // Memory begins on pages, and so do buffers, but nothing promises it.
+    // Memory begins on pages in practice, and so do buffers, but the specification does not
+    // guarantee it.
     if (status == OB_OK && buffer->address % kAlignment != 0) {
       free_buffer(*device, *buffer);
       status = make_buffer(*device, bytes + kAlignment, device->local_type, device->is_mapped, buffer.get());
@@ -125,13 +125,13 @@ ob_status host_address(void* self, int32_t index, uint64_t address, uint64_t byt
     *out_address = 0;
     if (!device->is_mapped) return OB_OK;
     const auto* buffer = reinterpret_cast<const Buffer*>(device->memory.owner_of(address, bytes));
-    if (buffer == nullptr) return OB_OK;  // over the border of two allocations
+    if (buffer == nullptr) return OB_OK;  // the range spans two allocations
     *out_address = reinterpret_cast<uint64_t>(buffer->host) + (address - buffer->address);
     return OB_OK;
   });
 }
 
-// Memory that a device copies from and to at full speed is a buffer of that device.
+// A device copies at full speed only from and to its own buffers, so pinned memory is one.
 ob_status host_alloc(void* self, uint64_t bytes, void** out_pointer) {
   return guarded("host_alloc", [&]() -> ob_status {
     Driver& driver = *static_cast<Driver*>(self);

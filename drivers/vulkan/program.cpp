@@ -25,13 +25,13 @@ ob_status find_program(Driver& driver, int32_t device, uint64_t handle, Program*
   return OB_OK;
 }
 
-// Return what a binary depends on beside what the core compares, to put before it.
+// Return a header for binaries, with the properties that the core does not compare.
 std::string binary_head(const Device& device, const std::string& options) {
   const auto* uuid = reinterpret_cast<const char*>(device.found.properties.pipelineCacheUUID);
   return kBinaryHead + ('\0' + options) + '\0' + std::string(uuid, 16);
 }
 
-// Take the words of a text of bytes, or of a binary behind its head.
+// Read the words of SPIR-V from bytes, or from a binary after its header.
 ob_status read_words(const Device& device, const std::string& given, const std::string& options, bool is_binary,
                      std::vector<uint32_t>* out_words) {
   const std::string head = is_binary ? binary_head(device, options) : "";
@@ -188,7 +188,7 @@ ob_status collect_arguments(const Device& device, const Kernel& kernel, const ob
   return OB_OK;
 }
 
-// Find the pipeline of a group's size and of the sizes of local memory.
+// Find the pipeline for a group's size and the sizes of local memory.
 ob_status find_pipeline(Device& device, Kernel& kernel, const std::vector<uint32_t>& specialized,
                         VkPipeline* out_pipeline) {
   const std::lock_guard lock(kernel.mutex);
@@ -217,8 +217,8 @@ ob_status find_pipeline(Device& device, Kernel& kernel, const std::vector<uint32
   return OB_OK;
 }
 
-// Record a dispatch for each part of the grid that one may have. Call it with the stream's mutex
-// held.
+// Record one dispatch for each part of the grid, because a dispatch has a limited size. Call it
+// with the stream's mutex held.
 ob_status record_launch(Stream& stream, const Kernel& kernel, const ob_launch& given, Arguments& arguments,
                         VkPipeline pipeline) {
   const Device& device = *stream.device;

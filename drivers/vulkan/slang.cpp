@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Slang's plain C interface, of which a compiler that it deprecates exports all.
+// Slang's plain C interface. Slang deprecates it, but compilers still export all of it.
 #include "slang.h"
 
 #include <atomic>
@@ -36,7 +36,7 @@ struct SlangApi {
   SlangSession* session;
 };
 
-// A session is for one thread at a time.
+// Only one thread at a time may use a session.
 std::mutex slang_mutex;
 std::atomic<const SlangApi*> opened{nullptr};
 

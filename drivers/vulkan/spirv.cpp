@@ -168,7 +168,7 @@ bool read_module(std::vector<uint32_t>& words, Module& module, std::string* out_
     const Operands given(words.data() + at + 1, count - 1);
     const bool is_type = (op >= kOpTypeFirst && op <= kOpSpecConstantOp) || op == kOpVariable;
     if (is_type && module.types_begin == 0) module.types_begin = at;
-    // Tools refuse languages that are younger than they.
+    // Tools refuse languages that are newer than the tools.
     if (op == kOpSource && count > 1) words[at + 1] = 0;
     if (op == kOpCapability && !given.empty()) module.capabilities.insert(given[0]);
     if (op == kOpEntryPoint) read_entry(given, module);
@@ -195,8 +195,8 @@ bool read_module(std::vector<uint32_t>& words, Module& module, std::string* out_
   return true;
 }
 
-// Find the struct of an entry's arguments: what is pushed, without the struct that a compiler may
-// put around it, or what lies at the pushed address.
+// Find the struct of an entry's arguments: the pushed struct, without a struct that a compiler may
+// put around it, or the struct at the pushed address.
 void find_arguments(const Module& module, const EntryPoint& point, Entry& entry) {
   uint32_t type = 0;
   for (const uint32_t id : point.interface) {
@@ -240,7 +240,7 @@ void find_group(const Module& module, const EntryPoint& point, Entry& entry) {
   }
 }
 
-// A mode of floats, and the widths of 16, 32 and 64 bits that the device has it for.
+// A floating-point mode, and the widths (16, 32 and 64 bits) for which the device supports it.
 struct FloatMode {
   uint32_t mode;
   uint32_t capability;
@@ -291,15 +291,16 @@ Integers integers_of(const std::vector<uint32_t>& words) {
   for_each_instruction(words, [&](uint32_t op, size_t at, Operands given) {
     if (op == kOpTypeInt && given.size() == 3) found.types[given[0]] = {given[1], given[2]};
     if (op == kOpFunction && found.functions_begin == 0) found.functions_begin = at;
-    // Whatever begins with a type, but for names and decorations, defines a value of it.
+    // Every instruction that begins with a type, except names and decorations, defines a value of
+    // that type.
     const bool is_value = op >= kOpValueFirst && op != kOpDecorate && op != kOpMemberDecorate;
     if (is_value && given.size() >= 2 && found.types.count(given[0]) != 0) found.type_of[given[1]] = given[0];
   });
   return found;
 }
 
-// Widen signed integers to 64 bits by two shifts. Mesa 22.3 compares what OpSConvert made with a
-// constant wrongly.
+// Widen signed integers to 64 bits by two shifts. Mesa 22.3 compares results of OpSConvert with
+// constants wrongly.
 void widen_by_shifts(std::vector<uint32_t>* words) {
   const Integers integers = integers_of(*words);
   if (integers.functions_begin == 0) return;

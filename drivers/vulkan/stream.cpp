@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Streams: commands are recorded in the call, and a thread submits what has come together.
+// Streams: calls record commands, and a thread submits the recorded batches.
 #include <algorithm>
 #include <chrono>
 #include <cinttypes>
@@ -17,7 +17,7 @@ using support::with_stream;
 constexpr uint64_t kChunkBytes = 64 << 10;
 constexpr size_t kFreeChunks = 64;
 constexpr uint64_t kSecond = 1'000'000'000;
-// Between two looks at what no one announces: another device's progress.
+// The pause between two looks at another device's progress, which is never announced.
 constexpr std::chrono::microseconds kPause{50};
 
 void raise_to(std::atomic<uint64_t>& value, uint64_t floor) {
@@ -40,7 +40,7 @@ void barrier(const DeviceApi& api, VkCommandBuffer commands, VkFlags64 stages, V
   api.CmdPipelineBarrier2(commands, &info);
 }
 
-// Take back what the device is through with. Call it with the stream's mutex held.
+// Recycle the batches that the device has finished. Call it with the stream's mutex held.
 void recycle(Stream& stream) {
   while (!stream.behind.empty() && has_reached({stream.timeline, stream.behind.front()->value})) {
     const std::unique_ptr<Batch> batch = std::move(stream.behind.front());
@@ -74,13 +74,13 @@ void note_failure(Stream& stream, ob_status status) {
   stream.failure_text = support::last_error_text;
 }
 
-// Return whether only the host can see that a point is reached.
+// Return true if only the host can see that a point is reached.
 bool is_foreign(const Device& device, const Point& point) {
   return &point.timeline->device != &device || point.timeline->semaphore == nullptr;
 }
 
-// Return whether all that a batch waits for was submitted, and what is not of the device done: a
-// queue must never wait for what comes later, since other streams share it.
+// Return true if all work that a batch waits for is submitted, or done if it is not the device's. A
+// queue must never wait for later work, since other streams share the queue.
 bool can_submit(const Device& device, Batch& batch) {
   std::erase_if(batch.waits, [&](const Point& point) { return is_foreign(device, point) && has_reached(point); });
   return std::all_of(batch.waits.begin(), batch.waits.end(), [&](const Point& point) {
@@ -88,7 +88,7 @@ bool can_submit(const Device& device, Batch& batch) {
   });
 }
 
-// Return whether a batch waits for another device, whose progress nobody announces.
+// Return true if a batch waits for another device, whose progress is never announced.
 bool waits_for_others(const Device& device, const Batch& batch) {
   return std::any_of(batch.waits.begin(), batch.waits.end(),
                      [&](const Point& point) { return &point.timeline->device != &device; });
@@ -115,8 +115,8 @@ VkResult submit_commands(Device& device, const Batch& batch, VkCommandBuffer com
   return device.api.QueueSubmit2(batch.stream->queue, 1, &info, nullptr);
 }
 
-// Call it with submit_mutex held. What the device refuses is skipped, so that the rest of the
-// stream runs. The batch may be gone when this returns.
+// Call it with submit_mutex held. A batch that the device refuses is skipped, so that the rest of
+// the stream runs. The batch may be gone when this returns.
 void submit(Device& device, Batch& batch) {
   Stream& stream = *batch.stream;
   const std::shared_ptr<Timeline> timeline = stream.timeline;
@@ -132,8 +132,8 @@ void submit(Device& device, Batch& batch) {
   timeline->submitted.store(value, std::memory_order_release);
 }
 
-// Destroy the streams that were given up, once they are idle. Not on the submitter's thread, which
-// may still run while the process ends.
+// Destroy abandoned streams once they are idle. This does not happen on the submitter's thread,
+// which may still run while the process ends.
 void sweep(Device& device) {
   std::vector<std::unique_ptr<Stream>> idle;
   {
@@ -217,7 +217,7 @@ ob_status stream_wait_event(void* self, int32_t index, uint64_t stream_handle, i
     if (record == nullptr || record->point.timeline == stream->timeline) return OB_OK;
     {
       const std::lock_guard lock(stream->mutex);
-      // A wait is of a whole batch.
+      // A wait applies to a whole batch.
       if (stream->open != nullptr && stream->open->count > 0) close(*stream);
       waiting_batch(*stream).waits.push_back(record->point);
     }
@@ -319,7 +319,7 @@ uint64_t close(Stream& stream) {
   Device& device = *stream.device;
   Batch& batch = *stream.open;
   if (batch.commands != nullptr) {
-    // What the device wrote, the host may read.
+    // Make the device's writes visible to the host.
     barrier(device.api, batch.commands, VK_PIPELINE_STAGE_2_HOST_BIT, VK_ACCESS_2_HOST_READ_BIT);
     const VkResult code = device.api.EndCommandBuffer(batch.commands);
     if (code != VK_SUCCESS) {
@@ -356,8 +356,8 @@ void wake_held(Device& device) {
   device.list_changed.notify_one();
 }
 
-// Batches stand in the order in which they were closed, and one waits only for others before it, so
-// one pass finds all that can go.
+// Batches are in the order in which they were closed, and each waits only for earlier ones, so one
+// pass finds all that can be submitted.
 void pump(Device& device) {
   const std::lock_guard submitting(device.submit_mutex);
   {
@@ -421,7 +421,7 @@ bool has_reached(const Point& point) {
     if (code == VK_ERROR_DEVICE_LOST) timeline.device.is_lost.store(true);
     return code == VK_ERROR_DEVICE_LOST;
   }
-  // A batch is through only when its submission has returned.
+  // A batch counts as finished only when its submission has returned.
   raise_to(timeline.done, std::min(value, timeline.submitted.load(std::memory_order_acquire)));
   return value >= point.value;
 }

@@ -64,7 +64,7 @@ uint64_t kernel_dtypes(const FoundDevice& found) {
 }
 
 // Choose the memory of tensors: the device's own, which the host reaches on CPUs and integrated
-// GPUs. Not what a discrete GPU shows through its bus, which has no cache.
+// GPUs. Memory that a discrete GPU exposes through its bus is not used, because it has no cache.
 void choose_local_memory(Device& device, uint32_t allowed, bool host_access) {
   constexpr VkFlags kSeen =
       VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT | VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
@@ -75,8 +75,7 @@ void choose_local_memory(Device& device, uint32_t allowed, bool host_access) {
     const uint64_t size = memory.memoryHeaps[memory.memoryTypes[i].heapIndex].size;
     const bool is_local = (flags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT) != 0;
     const bool is_seen = host_access && (flags & kSeen) == kSeen;
-    // The largest heap first, then memory that the host reaches. Types stand in the order of their
-    // speed.
+    // The largest heap first, then memory that the host reaches. Memory types are ordered by speed.
     const bool is_better = size > best || (size == best && is_seen && !device.is_mapped);
     if ((allowed >> i & 1) == 0 || !is_local || !is_better) continue;
     best = size;
@@ -86,7 +85,7 @@ void choose_local_memory(Device& device, uint32_t allowed, bool host_access) {
   device.total_memory = best;
 }
 
-// Choose the memory through which the host and the device exchange.
+// Choose the memory through which the host and the device exchange data.
 bool choose_host_memory(Device& device, uint32_t allowed) {
   constexpr VkFlags kNeeded = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
   const VkPhysicalDeviceMemoryProperties2& memory = device.found.memory;
@@ -114,7 +113,7 @@ ob_status make_device(const Api& api, Device& device) {
   VkDeviceCreateInfo info = {};
   info.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO;
   info.pNext = link_features(found);
-  // Checks of bounds cost time and find nothing: kernels use addresses.
+  // Bounds checks cost time and find nothing, because kernels use addresses.
   found.features.has[kRobustBufferAccess] = 0;
   found.features13.has[kRobustImageAccess13] = 0;
   found.features12.has[kBufferDeviceAddressCaptureReplay12] = 0;
@@ -154,7 +153,7 @@ ob_status choose_memory(Device& device, bool host_access) {
               where(device).c_str());
 }
 
-// Return whether kernels use the host's addresses of memory of host_alloc, tried with a page of it.
+// Return true if kernels can use the host's addresses of host_alloc memory, tried with one page.
 bool has_host_addresses(Device& device) {
   Buffer buffer;
   if (make_buffer(device, 4096, device.host_type, true, &buffer) != OB_OK) return false;
@@ -171,10 +170,10 @@ void end_device(Driver& driver, Device& device) {
       device.list_changed.notify_one();
     }
     device.submitter.join();
-    pump(device);  // the last work of streams that were given up
+    pump(device);  // the last work of abandoned streams
   }
   if (device.device == nullptr) return;
-  // A failure is of no interest any more.
+  // A failure does not matter any more.
   if (device.api.DeviceWaitIdle != nullptr) static_cast<void>(device.api.DeviceWaitIdle(device.device));
   std::unique_ptr<Stream> own;
   if (driver.streams.take(device.own_stream, &own)) device.retired.push_back(std::move(own));
@@ -252,8 +251,8 @@ ob_status device_properties(void* self, int32_t index, ob_device_properties* out
         static_cast<int32_t>(std::min(limits.maxComputeWorkGroupInvocations, limits.maxComputeWorkGroupSize[0]));
     p.shared_memory_per_block = limits.maxComputeSharedMemorySize;
     p.is_integrated = found.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU || found.is_cpu() ? 1 : 0;
-    // Also of lavapipe: it ends an item's loops after 65,535 turns, silently, and kernels for CPUs
-    // have one item for a row.
+    // Also for lavapipe, which silently ends an item's loops after 65,535 iterations. Kernels for
+    // CPUs have one item per row.
     p.machine = OB_MACHINE_GPU;
     p.addresses_host_memory = device->addresses_host_memory ? 1 : 0;
     p.follows_addresses = 1;

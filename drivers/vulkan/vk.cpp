@@ -19,7 +19,7 @@ bool Api::load(const std::string& library, std::string* out_error) {
   }
   const auto get = [&](const char* name) { return reinterpret_cast<VkVoidFunction>(dlsym(handle, name)); };
   VkVoidFunction first = get("vkGetInstanceProcAddr");
-  // a driver itself, without the loader
+  // the library is a driver itself, not the loader
   if (first == nullptr) first = get("vk_icdGetInstanceProcAddr");
   if (first == nullptr) {
     *out_error = library + " has no vkGetInstanceProcAddr, so it is not a Vulkan loader";

@@ -2,9 +2,9 @@
 // What stands for your vendor's runtime, as chip.h describes it: it starts the chip's
 // process and sends it requests.
 //
-// A thread sends and another receives, so that nobody waits to be understood. A mark in a
-// stream is a request that is answered when the stream gets there: to ask for it is to
-// look at what has been answered.
+// One thread sends and another receives, so that callers do not wait for replies. A mark in a
+// stream is a request that is answered when the stream reaches it, so a query only looks at the
+// replies so far.
 #include "chip.h"
 
 #include <dlfcn.h>
@@ -71,7 +71,7 @@ std::shared_ptr<Link> start(uint64_t memory) {
   posix_spawn_file_actions_adddup2(&actions, sockets[1], chip_protocol::kSocket);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  // A group of its own: Ctrl-C is for this process, and the other one ends with it.
+  // A separate process group: Ctrl-C goes to this process, and the chip's process ends with it.
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   std::string program = library_folder() + "chip_process", bytes = std::to_string(memory);
   char* arguments[] = {program.data(), bytes.data(), nullptr};
@@ -102,7 +102,7 @@ struct Event {
   ReplyPtr mark = nullptr;  // the latest record's
 };
 
-// Things by their handles, for any thread.
+// Objects by their handles, for any thread.
 template <class Thing>
 class Table {
  public:
@@ -122,7 +122,7 @@ class Table {
     things_.erase(found);
     return taken;
   }
-  // Whether one of them, sizes by their addresses, has all of these bytes.
+  // Return true if one of them (sizes by address) contains all of these bytes.
   bool has(uint64_t address, uint64_t bytes) const {
     const std::lock_guard lock(mutex_);
     auto found = things_.upper_bound(address);
@@ -356,7 +356,8 @@ chip_result chip_stream_wait(chip* c, uint64_t stream) {
   return guarded([&] {
     const auto queue = c->streams.get(stream);
     {
-      // Ask nothing if all is known to be done: the chip may hang, and this can't be interrupted.
+      // Send no request if all work is known to be done: the chip may hang, and this wait cannot be
+      // interrupted.
       const std::lock_guard lock(queue->mutex);
       const ReplyPtr& last = queue->last;
       const bool has_come = last != nullptr && queue->is_mark && c->link->has_come(last);
@@ -405,7 +406,7 @@ chip_result chip_event_query(chip* c, uint64_t event) {
     const ReplyPtr mark = c->mark(event);
     if (mark == nullptr) return CHIP_OK;
     if (!c->link->has_come(mark)) return CHIP_NOT_READY;
-    c->link->wait(mark);  // it is there; this tells a loss
+    c->link->wait(mark);  // the reply is there; this call reports a lost chip
     return CHIP_OK;
   });
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The chip: a process that owns the memory of its devices and works off
-// their streams, run by chip.cpp:
+// The chip: a process that owns the memory of its devices and runs their streams, started by
+// chip.cpp:
 //
 //     chip_process BYTES
 //
-// The work of a stream is done by a thread of its own, so requests are never kept waiting. The
-// process ends when the socket does, however the other one has ended.
+// Each stream has its own thread, so requests never wait. The process ends when the socket closes,
+// however the other process has ended.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -34,7 +34,7 @@ namespace {
 using chip_protocol::Op;
 using chip_protocol::Request;
 
-constexpr uint64_t kSpacing = 1 << 21;  // addresses are multiples of it, and never come twice
+constexpr uint64_t kSpacing = 1 << 21;  // addresses are multiples of it and are never reused
 constexpr uint64_t kHost = UINT64_MAX;  // in place of a device
 
 using Kernel = void (*)(int64_t items, void* const* arguments);
@@ -66,7 +66,7 @@ class Memory {
     return left;
   }
 
-  // Gives 0 if there are not so many bytes.
+  // Return 0 if not enough bytes are left.
   uint64_t create(uint64_t device, uint64_t bytes) {
     if (bytes > left(device)) return 0;
     const uint64_t address = next_;
@@ -87,7 +87,7 @@ class Memory {
     blocks_.erase(address);
   }
 
-  // Where these bytes lie in this process.
+  // Return the address of these bytes in this process.
   char* find(uint64_t address, uint64_t bytes) {
     const std::lock_guard lock(mutex_);
     auto found = blocks_.upper_bound(address);
@@ -142,7 +142,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
     work_.push_back(std::move(work));
     is_there_.notify_one();
   }
-  // By the stream's own thread: its first failure since the last time, or "".
+  // Called by the stream's own thread. Return its first failure since the last call, or "".
   std::string take_failure() { return std::exchange(failure_, ""); }
   const std::string& failure() const { return failure_; }
 
@@ -171,8 +171,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
 // ---- Programs ----
 
-// Gives a program, or null. Its file has a name that no other had: libraries of
-// one name are one to the loader.
+// Return a program, or null. Its file gets a new name, because the loader opens libraries of the
+// same name only once.
 void* load(const std::string& binary) {
   std::string path = (getenv("TMPDIR") != nullptr ? std::string(getenv("TMPDIR")) : "/tmp") + "/chip_XXXXXX";
   const int file = mkstemp(path.data());
@@ -183,7 +183,7 @@ void* load(const std::string& binary) {
   return library;
 }
 
-std::mutex running;  // one kernel at a time: additions to memory are plain ones
+std::mutex running;  // one kernel at a time: their additions to memory are not atomic
 
 void launch(Memory& memory, Kernel kernel, uint64_t items, const std::string& bytes) {
   std::vector<std::unique_ptr<char[]>> values;
@@ -260,7 +260,7 @@ class Chip {
   }
 
  private:
-  // What a stream has to do.
+  // Return the work of a request.
   std::function<void()> work(const Request& request, Stream* stream, std::string bytes) {
     const auto [unused, a, b, c] = request.numbers;
     const uint64_t number = request.number;
@@ -305,7 +305,7 @@ class Chip {
       }
       case Op::kWait: {
         const std::lock_guard lock(marks_mutex_);
-        const auto mark = marks_.find(a);  // if it isn't there, it was reached
+        const auto mark = marks_.find(a);  // a missing mark was reached
         if (mark == marks_.end()) return [] {};
         return [mark = mark->second] { mark->wait(); };
       }
@@ -333,7 +333,7 @@ int main(int argc, char** argv) {
   try {
     while (chip_protocol::receive(chip_protocol::kSocket, &request, &bytes)) chip.take(request, std::move(bytes));
   } catch (const std::exception& error) {
-    answer(0, 0, error.what(), CHIP_FAILED);  // last words, for whoever uses the chip next
+    answer(0, 0, error.what(), CHIP_FAILED);  // the last reply, for the next caller
     _exit(1);
   }
   _exit(0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What stands for your vendor's compiler: a small language, which the host's C compiler
-// takes. language.h has its words.
+// A stand-in for your vendor's compiler: a small language, which the host's C compiler compiles.
+// language.h defines its words.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -55,12 +55,12 @@ std::string entries(const std::string& text) {
   return found;
 }
 
-// Whether the C compiler makes a library of the text; `out_messages` is what it says.
+// Return true if the C compiler builds a library from the text; `out_messages` gets its messages.
 bool compile(const std::string& folder, const std::string& text, std::string* out_messages) {
   const std::string source = folder + "/program.c", library = folder + "/program.so", messages = folder + "/messages";
   std::ofstream(source) << text;
   const char* cc = std::getenv("CC");
-  // What computes in another way than it is written stays off.
+  // Optimizations that change results stay off.
   std::vector<std::string> command = {
       cc != nullptr ? cc : "cc", "-include", library_folder() + "language.h", source, "-o", library};
   for (const char* flag :
@@ -85,7 +85,7 @@ bool compile(const std::string& folder, const std::string& text, std::string* ou
   return status == 0;
 }
 
-// A folder of its own, which goes with it.
+// A temporary folder, removed at the end of the scope.
 struct Folder {
   Folder() : path(std::filesystem::temp_directory_path() / "chip_XXXXXX") {
     if (mkdtemp(path.data()) == nullptr) throw Failure(CHIP_UNAVAILABLE, path + ": " + std::strerror(errno));
@@ -105,7 +105,7 @@ std::string compile_program(const std::string& text) {
   if (compile(folder.path, text + entries(text), &messages)) {
     return read_file(folder.path + "/program.so");
   }
-  // If it builds nothing at all, as with a full disk, no text is to blame.
+  // If it cannot build anything, for example on a full disk, the text is not to blame.
   if (!compile(folder.path, "", &why)) throw Failure(CHIP_UNAVAILABLE, "the compiler can't be run: " + why);
   throw Failure(CHIP_REFUSED, "the program does not build:\n" + messages);
 }

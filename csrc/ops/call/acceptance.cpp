@@ -16,8 +16,8 @@ std::atomic<size_t> small_call{256 << 10};     // of a call whose class is known
 std::atomic<size_t> small_new_call{1 << 20};   // of the first call of a class
 constexpr size_t kSmallRefusal = 64 << 20;     // of a call that is probably wrong
 
-// Return true if the CPU kernel may run on zeros in place of the call, and its answer
-// for zeros holds for other values.
+// Return true if the CPU kernel may run on zeros in place of the call's values, and its answer for
+// zeros holds for all values.
 bool may_be_asked(const Call& call, bool is_refused) {
   const Operator& op = call.op();
   if (!op.is_torchs || call.has_sparse() || !harmless_elements(op.facts, is_refused) ||
@@ -35,8 +35,8 @@ bool may_be_asked(const Call& call, bool is_refused) {
   return result;
 }
 
-// Return true if the CPU's kernel may refuse the types: several, or another one than reals. Most
-// operators take reals of one type.
+// Return true if the CPU's kernel may refuse the dtypes, because there are several or one is not
+// real. Most operators take real numbers of one dtype.
 bool has_unusual_types(const Call& call) {
   c10::ScalarType first = c10::ScalarType::Undefined;
   bool result = false;

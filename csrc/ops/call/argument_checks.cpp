@@ -77,7 +77,7 @@ std::vector<uint8_t> numbers_of(const Operator& op) {
   return places;
 }
 
-// Return true for numbers that fit every dtype except bool. NaN is not one.
+// Return true for numbers that fit every dtype except bool. NaN does not.
 bool is_small(const c10::IValue& number) {
   return number.isInt()      ? number.toInt() >= 0 && number.toInt() <= 127
          : number.isDouble() ? std::abs(number.toDouble()) <= 127
@@ -131,7 +131,7 @@ void check_number(const c10::IValue& number, const Call& call) {
   }
   if (is_beyond && harmless_elements(call.op().facts)) {
     rehearse(call, is_elementwise(call.op()) ? StandIn::Element : StandIn::Whole);
-    call.ask_kernel();  // it accepts the number, and interprets it: torch 2.15 clamps by bounds beyond a dtype
+    call.ask_kernel();  // the kernel may accept the number: torch 2.15 clamps by bounds that exceed a dtype
   }
 }
 

@@ -112,7 +112,8 @@ bool is_bad_norm(const Arguments& args) {
   return !(args[0].toScalar().toDouble() > 0 && args[1].toScalar().toDouble() >= 0);
 }
 
-// The CPU's kernel requires that the element type holds the value; float16 holds the least.
+// The CPU's kernel requires that the element type can hold the value. float16 has the smallest
+// range.
 bool is_bad_threshold(const Arguments& args) {
   return !(args.number(0, 0.5) >= 0 && args.number(0, 0.5) <= 65504);
 }
@@ -301,7 +302,7 @@ bool is_bad_grid(const Arguments& args) {
 // ---- The table ----
 
 // A row for an operator, for all its overloads and those of its in-place form that have these
-// arguments; or for one overload. The predicates are true of arguments that torch refuses.
+// arguments; or for one overload. The predicates return true for arguments that torch refuses.
 struct Row {
   std::string_view op;
   std::string_view args;

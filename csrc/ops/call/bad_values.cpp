@@ -53,7 +53,7 @@ void check_sorter(const Call& call) {
               "torch.searchsorted(): sorter index out of range");
 }
 
-// If the call names no range, the values have to.
+// Without a range in the call, the values must be finite, because they define it.
 void check_range(const Call& call) {
   const at::Tensor* self = tensor_named(call, "self");
   constexpr size_t kMin = 2, kMax = 3;
@@ -66,7 +66,7 @@ void check_range(const Call& call) {
   TORCH_CHECK(std::isfinite(from) && std::isfinite(to), "torch.histc: range of [", from, ", ", to, "] is not finite");
 }
 
-// A number in a tensor is refused as any other number.
+// Refuse a number in a tensor like any other number.
 void check_filler(const Call& call) {
   const at::Tensor* self = tensor_named(call, "self");
   const at::Tensor* value = tensor_named(call, "value");
@@ -90,7 +90,8 @@ void check_factor(const Call& call) {
   at::_linalg_check_errors(info, "cholesky_inverse", self->dim() == 2);
 }
 
-// Matrices that no iteration ends for. Torch's own kernels meet them in LAPACK, or loop.
+// Refuse matrices for which the iteration would not end. Torch's own kernels fail in LAPACK or loop
+// forever.
 void check_ends(const Call& call) {
   const at::Tensor* given = tensor_named(call, "A");
   if (given == nullptr || given->dim() < 2) {
@@ -108,7 +109,7 @@ void check_ends(const Call& call) {
   at::_linalg_check_errors(info, is_of_values ? "linalg.svd" : "linalg.eigh", self.dim() == 2);
 }
 
-// As torch, which waits where it needs one number, or doesn't put back.
+// Check the weights in the same calls as torch: for one sample, or without replacement.
 void check_weights(const Call& call) {
   const at::Tensor* self = tensor_named(call, "self");
   constexpr size_t kSamples = 1, kReplacement = 2;
@@ -116,7 +117,7 @@ void check_weights(const Call& call) {
     return;
   }
   const int64_t samples = call.arg(kSamples).toInt();
-  constexpr int64_t kMostCategories = int64_t{1} << 24;  // that torch's kernels of float32 tell apart
+  constexpr int64_t kMostCategories = int64_t{1} << 24;  // which torch's float32 kernels can distinguish
   if (self->dim() < 1 || self->dim() > 2 || self->numel() == 0 || !self->is_floating_point() || samples <= 0 ||
       self->size(-1) > kMostCategories || samples > self->size(-1)) {
     return;  // the operator itself raises

@@ -81,7 +81,7 @@ Call::Call(Operator& op, const torch::jit::Stack& stack)
   }
 }
 
-// Raise for a call that is here only because of its generator: its tensors are on the CPU.
+// Raise for a call that was dispatched here only by its generator: its tensors are on the CPU.
 void Call::refuse_generator() const {
   for (size_t i = 0; i < op_.args.size(); ++i) {
     TORCH_CHECK(op_.args[i].kind != ArgKind::Generator || !arg(i).isGenerator() || !arg(i).toGenerator().defined() ||

@@ -48,7 +48,7 @@ void RecentFailure::keep_current() {
       return;
     }
   } catch (...) {
-    // An exception that is not a std::exception is no interrupt of Python's.
+    // An exception that is not a std::exception is not a Python interrupt.
   }
   // The old exception is destroyed without the lock: it may be a Python object.
   const std::lock_guard lock(mutex_);

@@ -40,8 +40,8 @@ bool is_dense_of_ours(const at::Tensor& tensor) {
               call.op().handle.schema());
 }
 
-// A result that shows an argument's memory is a view of it on the CPU. Who calls other people's
-// operators cannot correct their schemas.
+// A result that shows an argument's memory is a view of it on the CPU. Callers of other people's
+// operators cannot correct the schemas, so this only warns.
 void warn_undeclared(const Call& call, size_t result, size_t argument) {
   static std::mutex mutex;
   static auto* warned = new std::set<std::string>();

@@ -59,8 +59,8 @@ at::Tensor meta_like(const at::Tensor& tensor) {
 }
 
 // Return the empty tensor that the meta kernel sees as an output. It computes the result's shape
-// independently of the output's. And no Python meta kernel warns of a size that it would only see
-// in the first call of a signature.
+// independently of the output's shape. Also, no Python meta kernel can warn about an output size
+// that it would see only in the first call of a signature.
 at::Tensor meta_output(const at::Tensor& tensor) {
   return at::detail::empty_strided_meta({0}, {1}, tensor.scalar_type());
 }
@@ -203,7 +203,7 @@ uint64_t class_of(const Call& call) {
 }
 
 // Return true if the elements of a written tensor share memory. Some kernels write to it;
-// others refuse it in some cases.
+// others refuse in some cases.
 bool writes_shared_elements(const Call& call) {
   bool result = false;
   for (size_t i = 0; i < call.op().args.size(); ++i) {
@@ -236,8 +236,8 @@ bool casts_results(const Call& call, const torch::jit::Stack& arguments) {
 
 // Return true if the call fills its outputs from numbers alone (arange, eye), the
 // outputs are empty, and they grow if they are resized. Every kernel gives such an
-// output the meta kernel's size and strides. Some kernels leave an output unchanged that
-// has as many elements as the result, none, unless it has one dimension, as new ones do.
+// output the meta kernel's size and strides. Some kernels leave an output unchanged if it already
+// has the result's number of elements (none), unless it has one dimension, like new outputs.
 bool fills_empty_outputs(const Call& call, const CallShape& shape) {
   bool are_empty = true, are_new = true;
   for (size_t i = 0; i < call.op().args.size(); ++i) {

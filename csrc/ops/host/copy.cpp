@@ -113,8 +113,8 @@ at::Tensor expanded(const at::Tensor& tensor, const at::Tensor& dst) {
   return tensor.sizes() == dst.sizes() ? tensor : tensor.expand(dst.sizes());
 }
 
-// Return an empty dense tensor on a device that holds what `like` holds, also if that is lazily
-// conjugated.
+// Return an empty dense tensor on a device that can hold the elements of `like`, even if it is
+// lazily conjugated.
 at::Tensor staging_like(const at::Tensor& like, c10::DeviceIndex device, c10::ScalarType dtype) {
   const at::Tensor staging = dense_like(like, device, dtype);
   copy_bits(like, staging);

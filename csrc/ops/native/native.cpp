@@ -126,9 +126,9 @@ bool serve_out(const NativeRoute& route, const Call& call, Stack* stack) {
   return true;
 }
 
-// Return true if an out= kernel may write to self while it reads the arguments. As in torch it
-// must accept self itself as `out`. When it writes, other arguments may still be unread,
-// unless the operator is element-wise.
+// Return true if an out= kernel may write to self while it reads the arguments. As in torch, it
+// must accept self as `out`. When it writes, other arguments may still be unread, unless the
+// operator is element-wise.
 bool may_write_to_self(const NativeRoute& route, const Call& call, const OutputShape& shape) {
   const at::Tensor& self = call.arg(0).toTensor();
   if (!is_like(shape, self) || at::has_internal_overlap(self) != at::MemOverlap::No) {

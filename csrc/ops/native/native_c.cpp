@@ -93,8 +93,8 @@ struct Answer {
   std::vector<uint64_t> scratch;
 };
 
-// A kernel's answers, by what it saw of each call. Bounded: a loop over
-// sizes must not grow it forever.
+// A kernel's answers, by the properties that it saw of each call. The table is bounded, because a
+// loop over sizes must not grow it forever.
 class Answers {
  public:
   void add(uint64_t key, Answer answer) {
@@ -201,7 +201,7 @@ class DriverKernel {
   }
 
  private:
-  // Note how much memory a question asks for. There is none.
+  // Record how much memory a question requests, without allocating any.
   static ob_status note(void* context, uint64_t bytes, uint64_t* out_address) {
     static_cast<std::vector<uint64_t>*>(context)->push_back(bytes);
     *out_address = 0;
@@ -247,7 +247,7 @@ class DriverKernel {
     const ob_status status = call_kernel(fn_, user_, op, stream, values, outputs, scratch);
     // An answer given for lack of memory does not apply to the next call.
     if (is_unimplemented(status)) {
-      if (new_key && !scratch.has_failed()) {  // else it took an identical call before, against the contract
+      if (new_key && !scratch.has_failed()) {  // otherwise it accepted an identical call before, against the contract
         answers_->add(*new_key, {});
       }
       return false;

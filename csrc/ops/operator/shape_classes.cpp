@@ -25,7 +25,8 @@ void ShapeClasses::believe(uint64_t shape_class) {
 
 void ShapeClasses::disbelieve(uint64_t shape_class, const std::string& difference) {
   const std::lock_guard lock(mutex_);
-  // These are few, and must not be forgotten: the only bound is the number of classes in a program.
+  // These classes are few and must not be evicted. Only the number of classes in a program bounds
+  // them.
   Class& known = classes_[shape_class];
   if (known.state != State::Waits) {
     known.state = State::Waits;

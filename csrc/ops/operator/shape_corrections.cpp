@@ -104,8 +104,8 @@ void set_dtype(OutputShape& output, c10::ScalarType dtype) {
 void correct_bags(const torch::jit::Stack& arguments, bool has_gradients, CallShape& shape) {
   constexpr int64_t kSum = 0, kMax = 2;
   OutputShape& offset2bag = shape.outputs[1];
-  // There is one for each bag. But if no caller reads the sizes of bags, the CPU's kernel
-  // returns one for each offset, of which there may be one more. It does the same with maximum
+  // There is one entry per bag. But if no caller reads the bags' sizes, the CPU's kernel returns
+  // one per offset, and there may be one more offset than bags. It does the same for maximum
   // indices that are not requested.
   const int64_t mode = arguments[4].toInt();
   const int64_t unread = has_gradients || mode != kSum || !arguments[7].toBool() ? 0 : 1;

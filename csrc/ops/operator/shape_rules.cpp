@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Meta kernels for frequent operators that are not structured: what their CPU kernels allocate, and
-// its layout. A rule raises, with any message, for an argument that it does not cover. The call
+// Meta kernels for frequent operators that are not structured. They return the CPU kernels' results
+// and layouts. A rule raises, with any message, for an argument that it does not cover. The call
 // then waits for the CPU kernel, whose error users know.
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
@@ -259,7 +259,7 @@ Tensor& logit_out(const Tensor& self, std::optional<double>, Tensor& out) {
   return iterate(out, self);
 }
 
-// The second is for the gradient. Both are contiguous, whatever the input's layout.
+// The second result is for the gradient. Both are contiguous, whatever the input's layout.
 std::tuple<Tensor, Tensor> log_sigmoid_forward(const Tensor& self) {
   return {empty_of(self, self.sizes(), self.scalar_type()), empty_of(self, self.sizes(), self.scalar_type())};
 }

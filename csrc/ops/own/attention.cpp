@@ -68,8 +68,8 @@ bool is_fitting_mask(const at::Tensor& mask, const at::Tensor& query, const c10:
   return true;
 }
 
-// Return true if the tensors are those of the whole: batches of heads, of a size that kernels take.
-// They may be fake, with symbols for sizes.
+// Return true if the tensors suit a kernel for the whole: batches of heads, of a size that kernels
+// support. The tensors may be fake, with symbolic sizes.
 bool fits(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
           const std::optional<at::Tensor>& mask, bool enable_gqa, bool gives_gradient = false) {
   const c10::ScalarType dtype = query.scalar_type();
@@ -92,8 +92,9 @@ bool fits(const at::Tensor& query, const at::Tensor& key, const at::Tensor& valu
          (!mask.has_value() || is_fitting_mask(*mask, query, keys, gives_gradient));
 }
 
-// Return true if the kernels generated for a device take a call that fits. Where the driver has a
-// kernel of its own, they drop no weights: which ones, gradients must know, and each has its own.
+// Return true if the kernels generated for a device take a call that fits. If the driver has its
+// own kernel, generated kernels take no call with dropout: gradients must drop the same weights,
+// and the two draw differently.
 bool is_generated(const at::Tensor& query, double dropout, bool may_be_native) {
   const c10::DeviceIndex index = query.device().index();
   const c10::DeviceIndex device = index < 0 ? current_device() : index;
@@ -117,7 +118,8 @@ NativeAnswer ask_driver(Operator& whole, const at::Tensor& query, const at::Tens
   return ask_native(call, described);
 }
 
-// Return true if the driver's own kernel for the whole takes a call, as far as it can be asked.
+// Return true if the driver's own kernel for the whole takes a call. Assume so if it cannot be
+// asked.
 bool is_native(Operator& whole, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                const std::optional<at::Tensor>& mask, double dropout, bool is_causal, std::optional<double> scale,
                bool enable_gqa) {
@@ -130,8 +132,8 @@ bool is_native(Operator& whole, const at::Tensor& query, const at::Tensor& key, 
   if (!fits(query, key, value, mask, enable_gqa)) {
     return false;
   }
-  // A compiler's fake tensors may have symbols for sizes. What the driver
-  // declines then, generated kernels take.
+  // A compiler's fake tensors may have symbols for sizes. Generated kernels take the calls that the
+  // driver then declines.
   return query.unsafeGetTensorImpl()->is_python_dispatch()
              ? is_generated(query, dropout, /*may_be_native=*/true)
              : ask_driver(whole, query, key, value, mask, dropout, is_causal, scale) == NativeAnswer::Takes;

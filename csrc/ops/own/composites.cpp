@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators for which torch gives other devices than its own no kernel, or a kernel that fails.
-// They are composed of operators that every device has, or refused at the call.
+// Operators for which torch has no kernel, or a failing kernel, on devices other than its own. They
+// are composed of operators that every device has, or refused at the call.
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/Resize.h>
@@ -120,8 +120,8 @@ at::Tensor embedding_bag_backward(const at::Tensor& grad, const at::Tensor& indi
                                                     per_sample_weights, padding_idx);
 }
 
-// The window of torch.kaiser_window. Torch looks a kernel for its formula up by device,
-// and has none to give others.
+// The window of torch.kaiser_window. Torch looks up a kernel for its formula by device, and has
+// none for other devices.
 at::Tensor kaiser_window_beta(int64_t window_length, bool periodic, double beta, std::optional<c10::ScalarType> dtype,
                               std::optional<c10::Layout> layout, std::optional<c10::Device> device,
                               std::optional<bool> pin_memory) {
@@ -198,7 +198,7 @@ at::Tensor& range_without_step(const at::Scalar& start, const at::Scalar& end, a
 }
 
 #if OUTBOARD_TORCH_MINOR < 13
-// Torch's own looks for the kernel of a device that has none, if the exponents are integers.
+// With integer exponents, torch's own operator looks for a kernel that the device does not have.
 at::Tensor times_power_of_two(const at::Tensor& self, const at::Tensor& other) {
   const bool is_integral = c10::isIntegralType(self.scalar_type(), /*includeBool=*/true);
   const at::TensorOptions options = self.options().dtype(is_integral ? c10::kFloat : self.scalar_type());

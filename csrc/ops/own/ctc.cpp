@@ -115,8 +115,8 @@ at::Tensor labels_of(const at::Tensor& targets, const std::vector<int64_t>& targ
   return targets.index_select(0, to_device_of(targets, places)).to(c10::kLong).view({batch, longest});
 }
 
-// Torch's operator, whose arguments `lengths` and `lengths + 1` are lists. After the arguments that
-// both have in common, the chain gets those of the operator that takes tensors.
+// Torch's operator, whose arguments `lengths` and `lengths + 1` are lists. The chain gets the
+// common arguments, followed by the tensor arguments of the other operator.
 class CtcKernel final : public c10::OperatorKernel {
  public:
   CtcKernel(Operator& torchs, Operator& ours, size_t log_probs)

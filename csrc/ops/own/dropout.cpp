@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Dropout on the device's generator. The CPU's kernel takes no generator and
-// would draw from the CPU's own. Where kernels are generated, it is one.
+// would draw from the CPU's own. Devices with generated kernels run one kernel.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/bernoulli.h>
 #include <ATen/ops/empty_like.h>
@@ -50,7 +50,7 @@ Dropped native_dropout(const at::Tensor& input, double p, std::optional<bool> tr
   }
   // Not a temporary, of which the compiler warns.
   static const std::optional<at::Generator> none;
-  // A probability that is none is refused by bernoulli_.
+  // bernoulli_ refuses an invalid probability.
   if (!is_generated_dropout(input) || !(p >= 0 && p <= 1) || !c10::isFloatingType(input.scalar_type())) {
     return dropout_of_parts(input, p, none);
   }

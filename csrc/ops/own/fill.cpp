@@ -26,8 +26,8 @@ bool every_type_holds(const c10::Scalar& value) {
   return !value.isComplex() && std::abs(value.toDouble()) <= kLargest;
 }
 
-// Return the element as the CPU fills it; raise if it refuses the number. For one element it checks
-// less than for none, or for two.
+// Return the element as the CPU fills it; raise if it refuses the number. The CPU checks less for
+// one element than for none or for two.
 at::Tensor filled_on_cpu(const at::Tensor& self, const c10::Scalar& value) {
   at::Tensor elements = at::detail::empty_cpu({std::min<int64_t>(self.numel(), 2)}, self.scalar_type());
   return elements.fill_(value);
@@ -82,7 +82,7 @@ at::Tensor& fill_scalar(at::Tensor& self, const c10::Scalar& value) {
 // Fill from a number of any device, as torch's own kernels do. `self` may be a CPU tensor, whose
 // call comes here because of the number.
 at::Tensor& fill_tensor(at::Tensor& self, const at::Tensor& value) {
-  // Torch's words; its own check is in a kernel for shapes that not every version has.
+  // Torch's error text. Its own check is in a meta kernel that not every version has.
   TORCH_CHECK(value.dim() == 0, "fill_ only supports 0-dimension value tensor but got tensor with ", value.dim(),
               " dimensions.");
   if (value.device() != self.device()) {

@@ -198,8 +198,8 @@ ListRecipeRef ListOperator::recipe_for(c10::ArrayRef<c10::IValue> arguments, c10
       [&](const auto& group) { return build(arguments, device, *group); });
 }
 
-// Return the recipe of a call that goes another way, because the driver has refused a program of
-// this one after a launch was queued; null if the recipe came from disk, so that another is built.
+// Return the recipe for a call whose current recipe has a program that the driver refused after a
+// launch was queued. Return null if the recipe came from disk, so that another is built.
 ListRecipeRef ListOperator::refused(const ListRecipeRef& recipe, c10::ArrayRef<c10::IValue> arguments,
                                     c10::DeviceIndex device) {
   try {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The fused cells that torch's LSTM and GRU call on every device except the CPU: the driver's
-// kernel if it has one, else a composition of operators. If the driver has kernels for those, the
-// device runs each. Else the whole cell is one operator with a CPU kernel, so one call is queued
-// (or one set of arguments copied) instead of twenty.
+// kernel if it has one, else a composition of operators. If the driver has kernels for those
+// operators, the device runs each. Otherwise the whole cell is one operator with a CPU kernel, so
+// one call is queued (or one set of arguments copied) instead of twenty.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -34,7 +34,8 @@ at::Tensor with_bias(const at::Tensor& gates, const OptionalTensor& bias) {
   return bias.has_value() && bias->defined() ? gates + *bias : gates;
 }
 
-// Refuse sizes with which a loop below would leave a tensor, which has `parts` widths of `like`.
+// Refuse sizes that would make a loop below leave a tensor. It must have `parts` times the columns
+// of `like`.
 void check_rows(const char* name, const at::Tensor& tensor, int64_t parts, const at::Tensor& like) {
   TORCH_CHECK(like.dim() == 2, "the states of a cell must be a matrix, got sizes ", like.sym_sizes());
   TORCH_CHECK(

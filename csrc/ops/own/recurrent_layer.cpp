@@ -56,8 +56,8 @@ std::array<at::Tensor, 8> inputs_of(const RecurrentLayer& layer) {
           or_undefined(steps.projection)};
 }
 
-// Return the gradients as functions of the inputs, which second derivatives need:
-// the steps again, as operators.
+// Return the gradients as functions of the inputs, for second derivatives, by running the steps
+// again as operators.
 variable_list composed_gradients(RecurrentLayer layer, const variable_list& grads) {
   layer.steps.gates = products_of(layer);
   const std::vector<int64_t> first =

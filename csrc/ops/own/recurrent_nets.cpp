@@ -35,8 +35,8 @@ namespace {
 
 constexpr int64_t kMostDims = 3;
 
-// Return true if the steps may be one operator: not if the driver has kernels for cells, or for
-// what they consist of and for nothing that runs the steps.
+// Return true if the steps may be one operator. Return false if the driver has kernels for cells or
+// for their parts, but none that runs the steps.
 bool runs_steps(Recurrence kind, c10::DeviceIndex device) {
   static const Operator& whole = operator_named("outboard::recurrent");
   static const Operator& lstm = operator_named("aten::_thnn_fused_lstm_cell");
@@ -72,7 +72,7 @@ bool are_params_right(const RecurrentNet& net) {
   return true;
 }
 
-// Raise for sizes that torch would read where the host cannot.
+// Raise for sizes that torch would read from memory that the host cannot reach.
 void check_batch_sizes(const at::Tensor& sizes) {
   TORCH_CHECK_VALUE(sizes.is_cpu(), "batch_sizes of packed sequences must be on the CPU, got ", sizes.device(),
                     ": torch.nn.utils.rnn.pack_padded_sequence makes them there");
@@ -333,7 +333,7 @@ void register_recurrent_nets() {
   auto& own = *new torch::Library(torch::Library::FRAGMENT, "outboard", std::nullopt, __FILE__, __LINE__);
   define_recurrent_steps(own);
   define_whole_nets(own);
-  // The formulas belong to autograd's key. Tensors of inference mode have the device's alone.
+  // The formulas belong to autograd's key. Tensors of inference mode have only the device's key.
   for (const c10::DispatchKey key : {c10::DispatchKey::AutogradPrivateUse1, c10::DispatchKey::PrivateUse1}) {
     auto& aten = *new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
     aten.impl("lstm.input", lstm_net);

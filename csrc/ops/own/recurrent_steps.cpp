@@ -42,7 +42,7 @@ at::Tensor biased(const at::Tensor& gates, const OptionalTensor& bias) {
   return is_given(bias) ? gates + *bias : gates;
 }
 
-// Return how many numbers are kept for each cell of a step; of plain nets the states are enough.
+// Return how many numbers are kept for each cell of a step. Plain nets need only the states.
 int64_t kept_of(Recurrence kind) {
   return kind == Recurrence::Lstm ? 5 : kind == Recurrence::Gru ? 4 : 1;
 }
@@ -73,8 +73,8 @@ at::Tensor replaced(const at::Tensor& rows, const at::Tensor& first) {
   return count == rows.size(0) ? first : at::cat({first, rows.narrow(0, count, rows.size(0) - count)});
 }
 
-// Check arguments that nobody but a direct call of the operators can have wrong:
-// kernels read beside such tensors.
+// Check arguments that only a direct call of the operators can get wrong. With them, kernels would
+// read out of bounds.
 void check_steps(const at::Tensor& rows, int64_t width, const at::Tensor& h0, const at::Tensor& weight,
                  const OptionalTensor& offsets, int64_t kind) {
   TORCH_CHECK_VALUE(kind >= 0 && kind <= static_cast<int64_t>(Recurrence::Relu), "recurrent: there is no kind ", kind);
@@ -189,7 +189,7 @@ FiveTensors steps_on_cpu(const at::Tensor& gates, const at::Tensor& h0, const Op
   const RecurrentSteps given{
       gates, h0, c0, weight, input_bias, hidden_bias, projection, offsets, static_cast<Recurrence>(kind), reverse};
   RecurrentResults made = composed_steps(given, first_rows_of(gates, offsets), keep);
-  // Results are memory of their own, also of a single step.
+  // Results have their own memory, even those of a single step.
   return {made.output, made.hy.clone(), is_given(c0) ? made.cy.clone() : at::Tensor(), made.previous, made.kept};
 }
 

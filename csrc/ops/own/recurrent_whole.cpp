@@ -58,7 +58,7 @@ int64_t count_weights(int64_t kind, int64_t width, int64_t layers, int64_t direc
   return count;
 }
 
-// Check arguments that nobody but a direct call of the operators can have wrong.
+// Check arguments that only a direct call of the operators can get wrong.
 void check_net(const at::Tensor& input, const at::Tensor& weights, const at::Tensor& hx, const OptionalTensor& cx,
                at::IntArrayRef batch_sizes, int64_t kind, bool bidirectional, bool biases) {
   TORCH_CHECK_VALUE(kind >= 0 && kind <= static_cast<int64_t>(Recurrence::Relu), "recurrent_net: there is no kind ",
@@ -119,7 +119,7 @@ FourTensors net_backward_shapes(const at::Tensor& grad_output, const OptionalTen
           needs_weights ? dense_like(weights) : at::Tensor()};
 }
 
-// Raise for arguments that don't fit, and for all others too: on the host, layers are operators.
+// Raise, first for arguments that don't fit: on the host, nets run as operators, layer by layer.
 void refuse_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   op.callBoxedForDispatchKey(c10::DispatchKey::Meta, *stack);
   TORCH_CHECK_NOT_IMPLEMENTED(false, op.schema().name(),
@@ -219,7 +219,7 @@ variable_list gradients_of_net(const RecurrentNet& net, const at::Tensor& weight
   return gradients;
 }
 
-// Return the gradients as functions of the inputs, which second derivatives need: the net again,
+// Return the gradients as functions of the inputs, for second derivatives, by running the net again
 // layer by layer.
 variable_list gradients_by_layers(const RecurrentNet& net, const variable_list& grads) {
   const NetResults results = run_layers(net);

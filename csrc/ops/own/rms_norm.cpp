@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// RMS norms. Torch's own devices have one kernel for a norm, _fused_rms_norm, and others for its
-// gradients; autograd then uses torch's formulas of the whole. Elsewhere torch composes the norm of
-// parts, which autograd differentiates.
+// RMS norms. Torch's own devices have one kernel for a norm, _fused_rms_norm, and kernels for its
+// gradients, so autograd uses torch's formulas for the whole. Elsewhere torch composes the norm
+// from parts, which autograd differentiates.
 //
-// A device gets the whole where kernels are generated, or if its driver has a kernel of the whole.
-// On other devices the parts run, whose gradients are the CPU's to the last bit.
+// A device runs the whole if kernels are generated for it, or if its driver has a kernel for the
+// whole. Other devices run the parts, whose gradients equal the CPU's to the last bit.
 #include <ATen/OpMathType.h>
 #include <ATen/native/layer_norm.h>
 #include <ATen/ops/_fused_rms_norm_compositeimplicitautograd_dispatch.h>
@@ -30,7 +30,8 @@ namespace {
 
 using MaybeTensor = std::optional<at::Tensor>;
 
-// Its CPU kernel serves _fused_rms_norm_backward, of which torch has none (kernels/book/norms.py).
+// Its CPU kernel serves _fused_rms_norm_backward, for which torch has no CPU kernel
+// (kernels/book/norms.py).
 constexpr auto kRmsNormGradients =
     "rms_norm_backward(Tensor grad_out, Tensor input, int[] normalized_shape, Tensor rstd, Tensor? weight,"
     " bool[2] output_mask) -> (Tensor, Tensor)";

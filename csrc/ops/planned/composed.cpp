@@ -278,7 +278,8 @@ bool equal(const Call& call, torch::jit::Stack& results) {
   return true;
 }
 
-// How many tensors need another way than one plan: for fewer, a launch each costs no more.
+// From this many tensors on, one plan for all is avoided. For fewer, a launch for each costs no
+// more.
 constexpr size_t kMany = 8;
 
 at::Tensor flat_view(const at::Tensor& of, int64_t offset, int64_t length) {
@@ -330,7 +331,7 @@ std::vector<at::Tensor> joined(const std::vector<at::Tensor>& tensors, int64_t* 
 }
 
 // Join tensors one behind the other in new memory of `sizes`, with one launch. If they already lie
-// so, as the results of _foreach_norm do, it is one copy.
+// like that, such as the results of _foreach_norm, one copy suffices.
 at::Tensor joined_flat(const std::vector<at::Tensor>& tensors, at::IntArrayRef sizes) {
   const at::Tensor& first = tensors[0];
   at::Tensor result = at::empty(sizes, first.options());

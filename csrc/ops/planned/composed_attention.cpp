@@ -29,7 +29,7 @@ at::Tensor as_float(const at::Tensor& tensor) {
   return tensor.to(c10::kFloat);
 }
 
-// Repeat heads, one for each of the queries', if a head of keys serves several.
+// Repeat heads, one for each query head, if a key head serves several.
 at::Tensor for_heads(const at::Tensor& tensor, int64_t heads) {
   const int64_t given = tensor.size(1);
   if (given == heads) {
@@ -42,7 +42,7 @@ at::Tensor for_heads(const at::Tensor& tensor, int64_t heads) {
       .reshape({tensor.size(0), heads, rows, columns});
 }
 
-// Sum over the queries' heads that a head serves.
+// Sum over the query heads that a head serves.
 at::Tensor of_heads(const at::Tensor& tensor, int64_t heads) {
   if (tensor.size(1) == heads) {
     return tensor;
@@ -96,7 +96,8 @@ at::Tensor empty_result(const at::Tensor& query, int64_t columns) {
   return at::empty(lying, query.options()).permute(back);
 }
 
-// No operator knows which weights the kernels drop, and the CPU has none for the whole.
+// No operator can reproduce the weights that the kernels drop, and the CPU has no operator for the
+// whole.
 void check_drops_none(const Call& call, size_t place) {
   if (call.arg(place).toDouble() == 0) {
     return;

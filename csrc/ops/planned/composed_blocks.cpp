@@ -33,8 +33,8 @@ namespace {
 #define OB_MATRIX_LIMITS(largest, longest) constexpr int64_t kOfGroup = largest, kLongest = longest;
 #include <built/book.inc>
 #undef OB_MATRIX_LIMITS
-// Of triangles, and the columns of a panel with pivots, whose group goes through all rows. Small
-// blocks leave more to products of matrices, but each step is some launches.
+// The size of triangular blocks, and the columns of a panel with pivots, whose group goes through
+// all rows. Small blocks leave more work to matrix products, but each step takes several launches.
 constexpr int64_t kBlock = kOfGroup, kPanel = 64;
 
 bool is_factored_by_blocks(const at::Tensor& a) {
@@ -187,12 +187,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> factored_lu(const at::Tensor& a) 
   return {factors, pivots, info};
 }
 
-// Whether the panels of a matrix are of kernels' lengths.
+// Return true if kernels support the length of the matrix's panels.
 bool has_short_panels(const at::Tensor& a) {
   return is_factored_by_blocks(a) && a.size(-1) <= kLongest;
 }
 
-// As torch's own formula of the gradient does.
+// Factor as torch's own formula of the gradient does.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> factored_for_determinant(const at::Tensor& a) {
   return at::linalg_lu_factor_ex(a.is_contiguous() ? a.mT() : a);
 }

@@ -194,7 +194,7 @@ bool matrix_exponential(const Call& call, torch::jit::Stack& results) {
   const at::Tensor halvings =
       norm.div(is_double ? kNormOfDoubles : kNormOfFloats).log2().ceil().clamp_min(0).nan_to_num(0, 0, 0);
   const double most = halvings.max().item().toDouble();
-  // NaN where the norm is no number, as the CPU's result is in all of such a matrix.
+  // NaN if the norm is not finite, because the CPU then returns NaN for the whole matrix.
   const at::Tensor scale = halvings.neg().exp2().add(norm.sub(norm));
   at::Tensor result = exponential_of_small(self.mul(scale));
   // A double is halved no more often than its exponent says.

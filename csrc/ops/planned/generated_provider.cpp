@@ -141,7 +141,7 @@ bool run_by_kernels(const Call& call, torch::jit::Stack* stack, Refused* out_ref
     if (run_known(call, stack, out_refused)) {
       return true;
     }
-    // Parts that can't do without the kernel tell why there is none.
+    // Callers that cannot do without the kernel report why there is none.
     refused_op = &call.op();
     refused_call = *out_refused;
     return run_as_others(call, stack);
@@ -194,7 +194,7 @@ bool run_generated(const Call& call, torch::jit::Stack* stack) {
   if (run_by_kernels(call, stack, &refused)) {
     return true;
   }
-  // Parts of the call may have been refused too: this is the reason of the call itself.
+  // Parts of the call may have been refused too. This is the reason for the call itself.
   if (refused == nullptr) {
     refused = OperatorRecipes::of(call.op()).refuse(why_unasked(call));
   }

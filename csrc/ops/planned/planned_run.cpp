@@ -110,7 +110,7 @@ BufferShape allocated(c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArr
   return {true, true, dtype, sizes, strides, 0, span_bytes(sizes, strides, c10::elementSize(dtype))};
 }
 
-// Return the place of a base in its memory in elements of a view, whose type may be a smaller one.
+// Return a base's offset in its memory, in elements of a view, whose dtype may be smaller.
 int64_t base_offset(int64_t offset, size_t base_itemsize, size_t itemsize) {
   TORCH_CHECK_VALUE(base_itemsize % itemsize == 0, "a view has elements of ", itemsize,
                     " bytes, which do not divide its buffer's elements of ", base_itemsize, " bytes");

@@ -70,8 +70,8 @@ uint32_t abilities() {
   return static_cast<uint32_t>(answer);
 }
 
-// Return the switches of torch that decide what is generated. Only matrix units that round read the
-// precision of float32.
+// Return the switches of torch that decide what is generated. The precision of float32 matters only
+// to matrix units that round.
 uint64_t switches() {
   uint64_t found = is_deterministic() ? 1 : 0;
   if ((abilities() & kRounds) != 0) {
@@ -131,7 +131,7 @@ std::string obstacle(const Call& call) {
 }
 
 // Return a plan and its kernels, whose programs are not built yet. Raise
-// ValueError for a text that is no plan.
+// ValueError for a text that is not a plan.
 std::shared_ptr<const Recipe> recipe_of(BuiltPlan& built, const Call& call) {
   std::vector<kernels::ArgumentKinds> passed;
   for (const auto& kernel : built.kernels) {

@@ -60,7 +60,7 @@ ob_status status_of(CUresult code) {
     case CUDA_ERROR_NOT_INITIALIZED:
     case 4:  // the driver shuts down
     case 708:  // primary context active
-    case 900:  // to 908: what a capturing stream does not allow
+    case 900:  // to 908: calls that a capturing stream does not allow
     case 901:
     case 902:
     case 903:

@@ -59,7 +59,8 @@ bool load(const std::string& path, Nvrtc* out_nvrtc, std::string* out_error) {
   return out_nvrtc->GetSupportedArchs(out_nvrtc->architectures.data()) == 0;
 }
 
-// Each NVRTC that is named, or else found by a usual name, in their order. Each is opened once.
+// Each NVRTC that the options name, or else each that is found by a usual name, in order. Each is
+// opened once.
 const std::vector<Nvrtc>& all_nvrtcs(const std::string& paths, std::string* out_error) {
   static std::mutex mutex;
   static std::map<std::string, std::vector<Nvrtc>> opened;
@@ -175,8 +176,8 @@ ob_status compile_cuda(const std::string& libraries, const std::string& source, 
 
 }  // namespace nv
 
-// For NvDriver.compile_program, which has no device: write what NVRTC makes of a program, or the
-// reason why it makes nothing, to `take`. Return the status.
+// For NvDriver.compile_program, which has no device: pass the compiled program, or the reason why
+// it did not compile, to `take`. Return the status.
 extern "C" OB_EXPORT ob_status ob_nv_compile(const char* libraries, const char* architecture, const char* code,
                                              size_t code_size, const char* options, void* context, ob_take_fn take) {
   std::string image;

@@ -38,7 +38,7 @@ ob_status program_build(void* self, int32_t index, const ob_program_source* sour
         module->cubin = std::move(image);
       return built;
     }
-    // The bytes of program_binary are a cubin, and the options were NVRTC's.
+    // The bytes of program_binary are a cubin; the options were for NVRTC.
     if (language == OB_LANGUAGE_BINARY) return build_image(driver, device, code, nullptr, out_program);
     if (language != "ptx" && language != "cubin" && language != "fatbin") {
       return fail(OB_INVALID_ARGUMENT, "programs are built from 'ptx', 'cubin', 'fatbin' or 'cuda', not '%s'",

@@ -9,8 +9,8 @@
 namespace nv {
 namespace {
 
-// The age at which a new anchor is taken: CUDA returns the distance of two
-// events as a float of milliseconds.
+// The age at which a new anchor is taken, because CUDA returns the time between two events as a
+// float of milliseconds.
 constexpr int64_t kAnchorAge = 2'000'000'000;
 
 ob_status stream_create(void* self, int32_t index, int32_t priority, uint64_t* out_stream) {
@@ -118,8 +118,8 @@ int64_t monotonic_ns() {
   return int64_t{1'000'000'000} * now.tv_sec + now.tv_nsec;
 }
 
-// Take a moment that is known on both clocks: an event on an idle stream is
-// reached shortly before its wait ends.
+// Measure one moment on both clocks: an event on an idle stream is reached shortly before its wait
+// ends.
 CUresult drop_anchor(const Api& api, Device& device) {
   for (int i = 0; i < 3; ++i) {
     CUresult code = api.EventRecord(device.anchor, device.anchor_stream);
@@ -174,8 +174,8 @@ ob_status host_callback(void* self, int32_t index, uint64_t stream, ob_host_fn f
     if (is_capturing != 0) {
       return check(driver, device, driver.api.LaunchHostFunc(to_stream(stream), fn, user), "cuLaunchHostFunc");
     }
-    // Not cuLaunchHostFunc, which is not called on a stream with a
-    // failure: a caller may wait for `fn`.
+    // cuLaunchHostFunc would not call `fn` on a stream with a failure, but a caller may wait for
+    // `fn`.
     auto call = std::make_unique<HostCall>(HostCall{fn, user});
     code = driver.api.StreamAddCallback(to_stream(stream), run_host_call, call.get(), 0);
     if (code != CUDA_SUCCESS) return cuda_fail(driver.api, code, "cuStreamAddCallback", device.where);

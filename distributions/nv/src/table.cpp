@@ -114,7 +114,7 @@ ob_status open_device(Driver& driver, int32_t index) {
   CUresult code = api.DeviceGetName(name, sizeof name, id);
   device->where = "device " + std::to_string(index) + " (" + name + ")";
   if (code == CUDA_SUCCESS) code = api.DeviceTotalMem(&total, id);
-  // The primary context, which CUDA's runtime and so everything else in the process uses.
+  // The primary context, which CUDA's runtime uses, and therefore everything else in the process.
   if (code == CUDA_SUCCESS) code = api.DevicePrimaryCtxRetain(&device->context, id);
   if (code != CUDA_SUCCESS) return cuda_fail(api, code, "cuDevicePrimaryCtxRetain", device->where);
   device->total_memory = total;

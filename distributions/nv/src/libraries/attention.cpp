@@ -37,7 +37,7 @@ struct Operand {
   uint64_t source = 0;
   uint64_t data = 0;
   bool is_copied = false;
-  bool is_written = false;  // what is copied is copied back
+  bool is_written = false;  // a copied operand is copied back
 
   int64_t element_bytes() const { return tensor.type == cudnn::kFloat ? 4 : 2; }
   uint64_t bytes() const {
@@ -54,7 +54,7 @@ struct Call {
   int type = cudnn::kHalf;
   Problem problem{};
   std::vector<Operand> operands{};
-  const char* refusal = nullptr;  // the first reason why cuDNN can't have it
+  const char* refusal = nullptr;  // the first reason why cuDNN cannot run the call
   float scale = 0, nothing = 0, kept = 1, kept_inverse = 1;
   uint64_t workspace = 0;
 
@@ -150,7 +150,7 @@ void add_mask(const ob_tensor& tensor, const Sizes& scores, Call* call) {
   if (tensor.device != call->given.device) return call->refuse("tensors must be on one device");
   if (tensor.ndim < 2 || tensor.ndim > 4) return call->refuse("the mask must have two to four dimensions");
   Operand one;
-  // Batches and heads may share a matrix, which is whole.
+  // Batches and heads may share a matrix, so it is kept whole.
   one.tensor = {kMask, call->type, {1, 1, scores[2], scores[3]}, {}};
   one.source = one.data = tensor.data;
   const size_t missing = 4 - static_cast<size_t>(tensor.ndim);
@@ -237,7 +237,7 @@ ob_status copy(Driver& driver, Device& device, const Call& call, const Operand& 
   return copy_nd(driver, device, to_stream(call.given.stream), nd);
 }
 
-// Take all memory for the call. No other way knows the weights that dropout keeps.
+// Take all memory for the call. Only this plan can reproduce the weights that dropout keeps.
 ob_status take(const cudnn::Plan& plan, Call* call) {
   ob_status status = take_scratch(call->given, static_cast<uint64_t>(plan.workspace), &call->workspace);
   for (Operand& one : call->operands) {
@@ -280,8 +280,8 @@ ob_status queue(Driver& driver, Device& device, cudnn::Session& session, const c
   return OB_OK;
 }
 
-// Return the status of a plan for the gradients of a call that drops
-// weights. Only a plan knows which.
+// Return the status of a plan for the gradients of a call that drops weights. Only such a plan can
+// reproduce the dropped weights.
 ob_status find_gradients(cudnn::Session& session, const Call& call) {
   Problem problem = call.problem;
   problem.is_backward = true;

@@ -53,7 +53,7 @@ class Graph {
     return known_[place] = describe(place, cudnn::kFloat, kOne, kOne, Kind::kByValue);
   }
 
-  // Return a tensor that no memory holds.
+  // Return an intermediate tensor, which has no memory.
   Value passing(const Sizes& sizes, const Sizes& strides, int type = cudnn::kFloat) {
     return describe(next_++, type, sizes, strides, Kind::kVirtual);
   }

@@ -13,7 +13,7 @@
 namespace nv {
 
 bool Nccl::load(const std::string& library, std::string* out_error) {
-  // The copy that torch has mapped is the same file name's: the loader returns it.
+  // Torch's copy has the same file name, so the loader returns it if torch has loaded it.
   void* handle = support::open_library(library, {"libnccl.so.2"}, out_error);
   if (handle == nullptr) return false;
   bool is_whole = true;
@@ -43,8 +43,8 @@ struct Collectives {
   bool is_loaded = false;
   Nccl nccl;
   support::Handles<std::unique_ptr<Communicator>, 7> comms;
-  // The communicators that this thread's group uses, as group_end
-  // names none, each locked until then.
+  // The communicators of this thread's group, because group_end names none. Each is locked until
+  // then.
   struct Grouped {
     Communicator* comm;
     std::unique_lock<std::mutex> lock;
@@ -249,7 +249,7 @@ ncclResult queue_on(const Nccl& nccl, ncclComm comm, const ob_collective& call, 
   return code;
 }
 
-// Return OB_OK if NCCL does the call, which its arguments alone decide.
+// Return OB_OK if NCCL supports the call. Only the arguments decide.
 ob_status check_call(const Communicator& comm, const ob_collective& call, int type, void* out_scale, bool* out_scaled) {
   if (call.kind < OB_ALL_REDUCE || call.kind > OB_RECV) {
     return fail(OB_UNIMPLEMENTED, "unknown kind %d of collective", call.kind);

@@ -34,8 +34,8 @@ ob_status Communicator::join(const void* given) {
   return nccl_fail(nccl_, nullptr, code, "ncclCommInitRankConfig");
 }
 
-// Not with a variable of NCCL's that takes the shared flag away, without which
-// calls there could not be ended.
+// Do not split if NCCL's environment variable turns off the shared abort flag: without it, calls on
+// the split communicator could not be aborted.
 bool Communicator::splits() const {
   const char* const shares = std::getenv("NCCL_COMM_SPLIT_SHARE_RESOURCES");
   return nccl_.CommSplit != nullptr && nccl_.version >= kSplitVersion &&
@@ -99,7 +99,7 @@ ob_status Communicator::abort() {
     is_ready = stage_ == Stage::kReady;
     if (joined_ != nullptr) first = nccl_.CommAbort(std::exchange(joined_, nullptr));
   }
-  const std::lock_guard lock(mutex_);  // a call ends, since the flag is set
+  const std::lock_guard lock(mutex_);  // a call that holds it ends, because the flag is set
   if (is_ready) second = nccl_.CommAbort(std::exchange(calls_, nullptr));
   for (const ncclResult code : {first, second}) {
     if (code != NCCL_SUCCESS && code != NCCL_IN_PROGRESS) return nccl_fail(nccl_, nullptr, code, "ncclCommAbort");

@@ -75,7 +75,7 @@ Descriptor describe_graph(const Problem& problem, Handle handle, Descriptors* ou
   const Descriptor response = describe(problem, problem.response, 3, out);
   const Descriptor convolution = describe_convolution(problem, out);
   const Descriptor operation = out->make(kind);
-  const double numbers[] = {1, 0};  // of the product, and of what is there
+  const double numbers[] = {1, 0};  // factors of the product, and of the previous content
   const float singles[] = {1, 0};
   for (int i = 0; i < 2; ++i) {
     if (problem.type == kDouble) {

@@ -66,7 +66,7 @@ struct Work {
 // A call of either operator.
 struct Call {
   const ob_kernel_call& given;
-  Problem problem{};  // what its convolutions have in common
+  Problem problem{};  // common to its convolutions
   std::vector<Grid> grids{};
   std::vector<Work> works{};
   const ob_tensor* bias = nullptr;           // to add to the result
@@ -104,7 +104,7 @@ bool read_window(size_t first, int rank, Call* call) {
          read_numbers(value_at(call->given, first + 2), rank, 1, 1, &problem.dilation);
 }
 
-// Return null, or why cuDNN can't have the tensors of a call.
+// Return null, or why cuDNN cannot take a call's tensors.
 const char* refusal_of(const Call& call) {
   const ob_tensor& first = *call.grids.front().tensor;
   for (const Grid& grid : call.grids) {
@@ -131,8 +131,8 @@ const char* refusal_of(const Call& call) {
   return nullptr;
 }
 
-// Choose the layout of all tensors of a call: that of what is written. Return
-// false if it is written in neither.
+// Choose the layout of all tensors of a call: the layout of the results. Return false if they have
+// neither layout.
 bool choose_layout(Call* call) {
   const int dims = call->problem.dims;
   bool can_last = true, can_first = true;
@@ -253,7 +253,7 @@ ob_status prepare(Driver& driver, Device& device, Call* call) {
   return OB_OK;
 }
 
-// Queue a call whose plans and memory are there.
+// Queue a call whose plans and memory exist.
 ob_status queue(Driver& driver, Device& device, cudnn::Session& session, const Call& call) {
   const CUstream stream = to_stream(call.given.stream);
   for (const Work& work : call.works) {

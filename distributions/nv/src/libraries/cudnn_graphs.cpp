@@ -72,7 +72,7 @@ bool finish(const Library& library, Handle handle, int attribute, int type, cons
   own.finalize(plan);
   int64_t count = 0, workspace = 0;
   int status = own.status;
-  own.status = 0;  // the next configuration may do
+  own.status = 0;  // the next configuration may work
   if (status == 0) {
     status = library.BackendGetAttribute(plan, kPlanWorkspace, kTypeInt64, 1, &count, &workspace);
   }
@@ -101,7 +101,7 @@ void choose(const Library& library, Handle handle, Descriptor graph, int mode, c
   std::vector<Descriptor> configs(static_cast<size_t>(count));
   for (Descriptor& config : configs) config = own.make(kEngineConfig);
   if (count > 0) read(count, configs.data());
-  own.status = 0;  // another heuristic may know more
+  own.status = 0;  // another heuristic may find one
   for (int64_t i = 0; i < count; ++i) {
     const Descriptor config = configs[static_cast<size_t>(i)];
     if (is_allowed(library, config, rules) &&
@@ -132,8 +132,8 @@ std::string Session::kept_key(const PlanKey& key) const {
   return "cuDNN " + std::to_string(library.version) + " plan 1 " + numbers;
 }
 
-// Make the plan that an earlier process kept. Return false if there is none, or cuDNN does not
-// take it again, whatever its reason: then one is chosen.
+// Make the plan that an earlier process stored. Return false if there is none, or if cuDNN rejects
+// it for any reason, so that a plan is chosen anew.
 bool Session::recall(const std::string& key, Plan* out_plan) const {
   if (store_.recall == nullptr) return false;
   std::string text;

@@ -308,7 +308,7 @@ double number_of(const ob_value& value) {
   return value.kind == OB_VALUE_DOUBLE ? value.doubles[0] : static_cast<double>(value.ints[0]);
 }
 
-// The tensor to add to the product.
+// The tensor that is added to the product.
 struct Addend {
   const ob_tensor* tensor = nullptr;  // null: nothing
   double alpha = 1;

@@ -18,9 +18,9 @@ constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
 constexpr int kOldestBrainChip = 8;          // major compute capability
 constexpr size_t kOldestBrain = 91300;  // version of cuDNN
 
-// The tensors and numbers that both operators have, from the argument `first` on: the input, the
-// weights and the initial states; from `numbers` on, the sizes of a packed batch, the kind, and
-// whether there are two directions and biases.
+// The arguments that both operators have. From `first` on: the input, the weights and the initial
+// states. From `numbers` on: the sizes of a packed batch, the kind, and whether there are two
+// directions and biases.
 struct Call {
   Call(const ob_kernel_call& call, size_t first, size_t numbers)
       : given(call),
@@ -64,7 +64,7 @@ int64_t count_of(const ob_tensor& tensor) {
   return count;
 }
 
-// Return null, or why cuDNN can't have a tensor of a call.
+// Return null, or why cuDNN cannot take a tensor of a call.
 const char* refusal_of(const Call& call, const ob_tensor& tensor, int32_t dims) {
   if (tensor.dtype != call.input.dtype) return "tensors must have one dtype";
   if (tensor.device != call.given.device) return "tensors must be on one device";
@@ -85,7 +85,7 @@ bool read_lengths(const ob_value& sizes, int64_t batch, std::vector<int>* out_le
   return sizes.ints[0] == batch;
 }
 
-// Describe a call. Return null, or why cuDNN can't have it.
+// Describe a call. Return null, or why cuDNN cannot run it.
 const char* describe(const Call& call, const Device& device, const cudnn::Library& library, bool is_trained,
                      Problem* out) {
   constexpr int kCells[] = {cudnn::kLstmCell, cudnn::kGruCell, cudnn::kTanhCell, cudnn::kReluCell};
@@ -146,7 +146,7 @@ void* address_of(const ob_tensor* tensor) {
   return tensor == nullptr || tensor->is_defined == 0 ? nullptr : address(tensor->data);
 }
 
-// Take the workspace. What was asked about beforehand goes no other way for lack of memory.
+// Take the workspace. A call that was asked about beforehand cannot fall back for lack of memory.
 ob_status take_workspace(const Call& call, const Plan& plan, uint64_t* out_workspace) {
   if (plan.workspace == 0) return OB_OK;
   return call.given.scratch(call.given.scratch_context, plan.workspace, out_workspace);
@@ -212,7 +212,7 @@ ob_status queue_gradients(Driver& driver, Device& device, cudnn::Session& sessio
   const CUstream stream = to_stream(given.stream);
   const ob_tensor* cell = call.cx == nullptr ? nullptr : &output_at(given, 2);
   const ob_tensor& of_weights = output_at(given, 3);
-  if (of_weights.is_defined != 0) {  // cuDNN adds to what is there
+  if (of_weights.is_defined != 0) {  // cuDNN adds to the previous content
     const CUresult filled = driver.api.MemsetD8Async(of_weights.data, 0, plan.weights, stream);
     if (const ob_status status = check(driver, device, filled, "cuMemsetD8Async"); status != OB_OK) return status;
   }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMaxPlans = 1024;
 
-// Return true for the sizes from which one kernel runs all steps of a half's layer.
+// Return true for the sizes from which one kernel runs all steps of a layer in half precision.
 bool is_persistent(const Problem& problem, const Chip& chip) {
   constexpr int64_t kGranule = 128, kMostCells = 1024, kMostBatch = 128, kRows = 8;
   constexpr int kFewestProcessors = 98;
@@ -23,12 +23,12 @@ bool is_persistent(const Problem& problem, const Chip& chip) {
       problem.batch % kRows != 0 || chip.major < 8 || chip.minor == 6 || chip.processors < kFewestProcessors) {
     return false;
   }
-  // Large plain nets are slower so, and GRUs often.
+  // Large plain nets are slower this way, and GRUs often are.
   return problem.cell == cudnn::kLstmCell ||
          (problem.cell != cudnn::kGruCell && (problem.batch < 96 || problem.cells < 896));
 }
 
-// Return true for few cells, whose weights stay on the chip.
+// Return true if the cells are so few that their weights stay on the chip.
 bool is_small(const Problem& problem, const Chip& chip) {
   const bool has_gates = problem.gates() > 1;
   const int64_t most = problem.is_trained ? (has_gates ? 128 : 256) : (has_gates ? 192 : 384);
