@@ -82,7 +82,7 @@ inline bool has_arguments(const char* function, Py_ssize_t given, Py_ssize_t exp
   if (given == expected) {
     return true;
   }
-  PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments, and %zd were given", function, expected, given);
+  PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments, but %zd were given", function, expected, given);
   return false;
 }
 

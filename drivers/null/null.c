@@ -163,7 +163,7 @@ static ob_status mem_alloc(void* self, int32_t device, uint64_t bytes, uint64_t*
   if (created == NULL || memory == NULL) {
     free(created);
     free(memory);
-    return fail(OB_OUT_OF_MEMORY, "device %d: there are no %llu bytes", device, (unsigned long long)bytes);
+    return fail(OB_OUT_OF_MEMORY, "device %d: cannot allocate %llu bytes", device, (unsigned long long)bytes);
   }
   created->kind = KIND_MEMORY;
   created->device = device;
@@ -182,7 +182,8 @@ static ob_status copy_async(void* self, int32_t device, uint64_t stream, const o
   driver* d = self;
   ob_status status = check_handle(d, KIND_STREAM, device, stream);
   if (status == OB_OK && copy->dst_device != device && copy->src_device != device) {
-    status = fail(OB_INVALID_ARGUMENT, "device %d: a copy from %d to %d", device, copy->src_device, copy->dst_device);
+    status = fail(OB_INVALID_ARGUMENT, "device %d cannot copy from device %d to device %d", device, copy->src_device,
+                  copy->dst_device);
   }
   if (status == OB_OK && copy->dst_device != OB_HOST) status = check_range(d, copy->dst_device, copy->dst, copy->bytes);
   if (status == OB_OK && copy->src_device != OB_HOST) status = check_range(d, copy->src_device, copy->src, copy->bytes);
@@ -194,7 +195,8 @@ static ob_status copy_async(void* self, int32_t device, uint64_t stream, const o
 /* ---- Required: streams and events -------------------------------------------------------------------------------- */
 
 static ob_status stream_create(void* self, int32_t device, int32_t priority, uint64_t* out_stream) {
-  if (priority != 0) return fail(OB_INVALID_ARGUMENT, "device %d: a stream's priority is 0, not %d", device, priority);
+  if (priority != 0)
+    return fail(OB_INVALID_ARGUMENT, "device %d: a stream's priority must be 0, not %d", device, priority);
   return create_handle(self, KIND_STREAM, device, out_stream);
 }
 
@@ -427,13 +429,13 @@ static ob_status read_options(const ob_options* options, int32_t* out_devices, c
   *out_devices = 1;
   for (size_t i = 0; i < options->count; ++i) {
     if (strcmp(options->keys[i], "devices") != 0) {
-      snprintf(error, error_size, "the null driver has no option '%s'; it has devices", options->keys[i]);
+      snprintf(error, error_size, "the null driver has no option '%s'; its only option is devices", options->keys[i]);
       return OB_INVALID_ARGUMENT;
     }
     char* end = NULL;
     const long devices = strtol(options->values[i], &end, 10);
     if (end == options->values[i] || *end != 0 || devices < 0 || devices > 64) {
-      snprintf(error, error_size, "devices is a number from 0 to 64, not '%s'", options->values[i]);
+      snprintf(error, error_size, "devices must be a number from 0 to 64, not '%s'", options->values[i]);
       return OB_INVALID_ARGUMENT;
     }
     *out_devices = (int32_t)devices;

@@ -187,7 +187,7 @@ static ob_status program_binary(void* self, int32_t device, uint64_t program, vo
   size_t size = 0;
   const ob_status status = told(chip_program_binary(chip_of(self), program, &binary, &size));
   if (status != OB_OK) return status;
-  if (binary == NULL) return fail(OB_UNIMPLEMENTED, "the program was built of no text");
+  if (binary == NULL) return fail(OB_UNIMPLEMENTED, "the program was not built from text");
   take(context, binary, size);
   free(binary);
   return OB_OK;
@@ -204,7 +204,7 @@ static ob_status kernel_get(void* self, int32_t device, uint64_t program, const 
 static ob_status kernel_launch(void* self, int32_t device, uint64_t stream, const ob_launch* launch) {
   const uint32_t *grid = launch->grid, *block = launch->block;
   if (grid[1] != 1 || grid[2] != 1 || block[1] != 1 || block[2] != 1 || launch->shared_memory != 0) {
-    return fail(OB_INVALID_ARGUMENT, "a launch has one dimension and no memory of groups");
+    return fail(OB_INVALID_ARGUMENT, "a launch has one dimension and no group memory");
   }
   if (block[0] > GROUP || launch->arg_count > ARGUMENTS) {
     return fail(OB_INVALID_ARGUMENT, "a group has at most 1024 items, a launch at most 1024 arguments");
@@ -213,7 +213,7 @@ static ob_status kernel_launch(void* self, int32_t device, uint64_t stream, cons
   const char* at = (const char*)launch->args; /* a newer core has longer structs */
   for (size_t i = 0; i < launch->arg_count; ++i, at += launch->arg_stride) {
     const ob_kernel_arg* given = (const ob_kernel_arg*)at;
-    if (given->kind == OB_ARG_LOCAL) return fail(OB_INVALID_ARGUMENT, "there is no memory of groups");
+    if (given->kind == OB_ARG_LOCAL) return fail(OB_INVALID_ARGUMENT, "group memory is not supported");
     const int is_address = given->kind == OB_ARG_POINTER;
     arguments[i].is_address = is_address;
     arguments[i].value = is_address ? (const void*)&given->pointer : given->value;
@@ -236,7 +236,7 @@ static ob_status read_options(const ob_options* options, driver* d, char* error,
     } else if (strcmp(key, "memory") == 0 && *value != 0 && *end == 0) {
       d->memory = number;
     } else {
-      snprintf(error, error_size, "there is no option %s=%s: devices is a number up to 64, memory one of bytes", key,
+      snprintf(error, error_size, "invalid option %s=%s: devices is a number up to 64, memory a number of bytes", key,
                value);
       return OB_INVALID_ARGUMENT;
     }

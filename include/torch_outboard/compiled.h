@@ -178,16 +178,16 @@ inline const CompiledFunctions& compiled_functions() {
     using Find = const CompiledFunctions* (*)(uint32_t version);
     void* library = dlopen("libtorch_outboard.so", RTLD_NOW | RTLD_NOLOAD);
     if (library == nullptr) {
-      throw std::runtime_error("this code was compiled for a device of torch-outboard, which is not loaded: import "
-                               "torch_outboard and attach "
-                               "the driver first");
+      throw std::runtime_error(
+          "this code was compiled for a torch-outboard device, but torch-outboard is not loaded: import "
+          "torch_outboard and attach "
+          "the driver first");
     }
     const auto find = reinterpret_cast<Find>(dlsym(library, "outboard_compiled_functions"));
     const CompiledFunctions* found = find == nullptr ? nullptr : find(kCompiledVersion);
     dlclose(library);
     if (found == nullptr) {
-      throw std::runtime_error(
-          "this code was compiled by another version of torch-outboard than the one that is loaded: compile it again");
+      throw std::runtime_error("this code was compiled by a different version of torch-outboard: compile it again");
     }
     return found;
   }();

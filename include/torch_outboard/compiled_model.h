@@ -41,7 +41,8 @@ inline AOTITorchError constant_from_blob_v2(void* data, int64_t dim, const int64
                                                  out_tensor, layout, metadata, metadata_size);
   }
   if (layout != aoti_torch_layout_strided()) {
-    throw std::runtime_error("a constant of the model is not a dense tensor, which the device's models can't hold");
+    throw std::runtime_error(
+        "a constant of the model is not a dense tensor, but the device's models support dense constants only");
   }
   return constant_from_blob(data, dim, sizes, strides, offset, dtype, device_type, device_index, out_tensor);
 }
