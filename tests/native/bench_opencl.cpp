@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The OpenCL driver against what lies under it: a copy of 256 MB against memcpy (for
-// devices that are CPUs), the launch of an empty kernel against a bare loop over the
-// API. Usage: bench_opencl LIBRARY
+// The OpenCL driver against the layer below it: a copy of 256 MB against memcpy (on CPU devices),
+// and the launch of an empty kernel against a bare loop over the API. Usage: bench_opencl LIBRARY
 #include <algorithm>
 #include <chrono>
 
@@ -11,7 +10,7 @@
 namespace {
 
 constexpr int kCopyRounds = 15;
-constexpr int kLaunchRounds = 101;  // short ones: what else the machine does hits some of them
+constexpr int kLaunchRounds = 101;  // short rounds, because other work of the machine disturbs some of them
 constexpr int kLaunches = 2000;
 constexpr size_t kBytes = size_t{256} << 20;
 constexpr const char* kEmpty = "kernel void nothing(void) {}";
@@ -77,8 +76,8 @@ int main(int argc, char** argv) {
   const uint64_t from = driver.alloc(kBytes);
   const uint64_t to = driver.alloc(kBytes);
   std::vector<char> host_from(kBytes, 1), host_to(kBytes, 2);
-  // Both sides are written first: reading memory that nobody wrote reads one page of
-  // zeros, which is twice as fast.
+  // Both sides are written first. Reading memory that was never written reads one page of zeros,
+  // which is twice as fast.
   for (const uint64_t block : {from, to}) {
     CHECK_OK(driver.copy(stream, block, 0, reinterpret_cast<uint64_t>(host_from.data()), OB_HOST, kBytes));
     CHECK_OK(driver.sync(stream));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What queueing costs: time of the call, from the call to the run, and there and back.
-// Nanoseconds, median of rounds.
+// The cost of queueing: the time of the call, from the call to the run, and there and back. Medians
+// of rounds, in nanoseconds.
 #include <time.h>
 
 #include <algorithm>

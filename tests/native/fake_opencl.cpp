@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// An OpenCL loader with faults, for tests: what stands here replaces the real loader's functions,
-// which it is linked with. FAKE_OPENCL names the fault.
+// An OpenCL loader with faults, for tests. It is linked with the real loader, and the functions
+// here replace the real ones. FAKE_OPENCL names the fault.
 #include <dlfcn.h>
 
 #include <cstddef>

@@ -26,7 +26,7 @@ GetInstanceProc real_loader() {
   return library == nullptr ? nullptr : reinterpret_cast<GetInstanceProc>(dlsym(library, "vkGetInstanceProcAddr"));
 }
 
-// The real functions that those below call. There is one instance and one driver.
+// The real functions, which the functions below call. There is one instance and one driver.
 #define OB_FAKE_REAL(result, name, parameters) result(*real_##name) parameters = nullptr;
 OB_FAKE_REAL(VkResult, EnumeratePhysicalDevices, (VkInstance, uint32_t*, VkPhysicalDevice*))
 OB_FAKE_REAL(void, GetPhysicalDeviceProperties, (VkPhysicalDevice, VkPhysicalDeviceProperties*))

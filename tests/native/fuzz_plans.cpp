@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Texts of plans, changed at random: each is read and evaluated, or refused with
-// ValueError. `fuzz_plans COUNT SEED`.
+// Plan texts with random changes. Each is read and evaluated, or refused with ValueError.
+// `fuzz_plans COUNT SEED`.
 #include <c10/util/Exception.h>
 
 #include <cstdint>
@@ -115,7 +115,7 @@ class Fuzzer {
  public:
   explicit Fuzzer(uint64_t seed) : random_(seed), corpus_(std::begin(kBegin), std::end(kBegin)) {}
 
-  // Returns false, with the text on stderr, if it raised what is no ValueError.
+  // Return false, with the text on stderr, if it raised anything but ValueError.
   bool step() {
     std::string text = pick(corpus_);
     for (size_t changes = 1 + below(6); changes > 0; --changes) {

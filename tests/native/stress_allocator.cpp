@@ -25,8 +25,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int kStreams = 8;
 constexpr size_t kSlots = 512;
 
-// A live block, and what its owner wrote at both its ends: another owner of
-// the same bytes would show there.
+// A live block, and the values that its owner wrote at both ends. A second owner of the same bytes
+// would overwrite them.
 struct Live {
   DataPtr ptr;
   size_t bytes = 0;
@@ -59,7 +59,8 @@ size_t some_size(std::mt19937_64& random) {
   return 2 * sizeof(uint64_t) + random() % most;
 }
 
-// One thread's share, until the time is up. What it frees was mostly allocated by another.
+// One thread's work, until the time is up. Most blocks that it frees were allocated by another
+// thread.
 void work(Shared& shared, uint64_t seed, Clock::time_point end) {
   fake::Driver& d = fake::driver();
   std::mt19937_64 random(seed);
@@ -164,9 +165,9 @@ int main(int argc, char** argv) {
   outboard::install_driver("fake", fake::table());
   outboard::set_after_wait(outboard::process_deferred);  // as register_with_torch does
   for (auto& capacity : fake::driver().capacity) {
-    capacity = 192 * MiB;  // what is live is about as much: memory is short now and then
+    capacity = 192 * MiB;  // live memory is about as much, so memory runs short now and then
   }
-  // With a lock held over an entry it would hang here.
+  // If a lock were held during an entry, the program would hang here.
   fake::driver().on_entry = [](int32_t device) {
     if (device >= 0) {
       static_cast<void>(allocator().getDeviceStats(static_cast<c10::DeviceIndex>(device)));

@@ -28,8 +28,8 @@ using namespace checks;
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-// Against an ordered set: the smallest that is large enough is found, whatever
-// was put in and taken out before.
+// Compare with an ordered set: the smallest block that is large enough is found, whatever was
+// inserted and removed before.
 void test_free_index() {
   using outboard::memory::Block;
   std::mt19937_64 random(11);
@@ -127,7 +127,7 @@ void test_host_address() {
   CHECK(reinterpret_cast<uint64_t>(host) == address_of(a) + fake::kHostDelta);
   fake::driver().has_host_address = false;
   CHECK(!outboard::host_address(foreign, 100, &host));
-  CHECK(outboard::host_address(a, 100, &host));  // asked once a segment
+  CHECK(outboard::host_address(a, 100, &host));  // queried once per segment
   DataPtr b = allocate(stream_of(0, 1), 100);
   CHECK(!outboard::host_address(b, 100, &host) && host == nullptr);
   fake::driver().has_host_address = true;
@@ -173,7 +173,7 @@ void test_record_stream() {
   CHECK(stats_of(0).num_sync_all_streams == syncs + 1);
   CHECK(d.live_bytes(0) == 0);
 
-  // A synchronisation takes parked blocks back too, and a stream of another device counts.
+  // A synchronization takes parked blocks back too, and a stream of another device counts.
   DataPtr e = allocate(main, 1000);
   outboard::record_stream(e, stream_of(1, 0));
   e.clear();
@@ -181,8 +181,7 @@ void test_record_stream() {
   outboard::process_deferred(0);
   CHECK(stats_of(0).active[0].current == 0);
 
-  // A failure of event_record is raised by the next synchronisation, and
-  // the block comes back after it.
+  // The next synchronization raises a failure of event_record, and the block comes back after it.
   DataPtr f = allocate(main, 1000);
   DataPtr kept = allocate(main, 1000);
   outboard::record_stream(f, side);
@@ -204,7 +203,7 @@ void test_record_stream() {
   check_empty(0);
 }
 
-// A pool that is gone is in no statistics: stats() copies what is there.
+// A released pool is in no statistics, because stats() copies the existing pools.
 void test_private_pools() {
   Stream& stream = stream_of(0, 0);
   const auto pooled = [&](c10::MempoolId_t pool) {
@@ -222,8 +221,8 @@ void test_private_pools() {
 #if OUTBOARD_TORCH_MINOR >= 13
   CHECK(stats_of(0).reserved_bytes_by_private_pools.empty());
 #endif
-  // What lies in a private pool may be in use on any stream: all are waited
-  // for before its memory goes back.
+  // Memory of a private pool may be in use on any stream, so all streams are waited for before it
+  // is released.
   const c10::MempoolId_t pool = outboard::new_mempool_id();
   DataPtr data = pooled(pool);
   Stream& reader = stream_of(0, 3);
@@ -232,7 +231,7 @@ void test_private_pools() {
   outboard::release_pool(0, pool);
   allocator().emptyCache();  // the driver aborts where work still uses what it frees
   CHECK(fake::driver().live_bytes(0) == 0);
-  // Of two routes to one pool, the one that is ended ends.
+  // Of two routes to one pool, ending one leaves the other.
   const auto is_on = [](Stream& wanted) { return [&wanted](Stream& one) { return &one == &wanted; }; };
   const outboard::RouteId first = outboard::begin_allocate_to_pool(0, pool, is_on(stream));
   const outboard::RouteId second = outboard::begin_allocate_to_pool(0, pool, is_on(reader));
@@ -273,7 +272,7 @@ void test_out_of_memory() {
   check_raises<c10::OutOfMemoryError>([&] { allocate(stream, ~size_t{0}); }, "more than 256 TiB");
   check_raises<c10::OutOfMemoryError>([&] { allocate(stream, size_t{1} << 40); }, "Tried to allocate 1024.00 GiB");
   check_consistent(0);
-  // Caught, and the program goes on.
+  // The error is caught, and the program continues.
   live.pop_back();
   live.push_back(allocate(stream, 20 * MiB));
   // The cache of the stream, then that of others, makes room.
@@ -338,7 +337,7 @@ void test_bad_driver() {
   check_raises<c10::Error>([&] { allocate(stream, 100); }, "must be aligned to 512 bytes");
   d.change_address = nullptr;
   CHECK(d.live_bytes(0) == 0);
-  // mem_free fails: raised, and tried again later.
+  // A failure of mem_free is raised, and the free is tried again later.
   allocate(stream, 100).clear();
   d.set_fault(2, OB_INTERNAL);  // after stream_synchronize
   check_raises<c10::Error>([&] { allocator().emptyCache(); }, "mem_free on device 0 failed with INTERNAL");
@@ -383,7 +382,7 @@ void test_settings() {
   CHECK(outboard::memory::block_size_for(600) == 1024);
   set_config("roundup_power2_divisions:1");
 
-  // Half of the device: what is above it goes back, the longest unused first.
+  // Above half of the device's memory, the longest unused segments are released first.
   fake::driver().capacity[2] = 100 * MiB;
   Stream& other = stream_of(2, 0);
   set_config("garbage_collection_threshold:0.5");
@@ -436,13 +435,13 @@ void test_pinned() {
   CHECK(d.host_memory.size() == 1);
   host.empty_cache();
   CHECK(d.host_memory.empty());
-  // A failing host_alloc; out of memory is met by freeing the cache.
+  // A failure of host_alloc is raised. For lack of memory, the cache is freed first.
   d.set_fault(1, OB_INTERNAL);
   check_raises<c10::Error>([&] { host.allocate(100); }, "host_alloc failed with INTERNAL");
   d.set_fault(1, OB_OUT_OF_MEMORY);
   host.allocate(100).clear();
-  // A failing event_record in a free is raised at the next synchronisation;
-  // the block is not reused before.
+  // A failure of event_record in a free is raised at the next synchronization. The block is not
+  // reused before.
   DataPtr e = host.allocate(100);
   const void* first = e.get();
   outboard::record_host_block(first, e, stream);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The allocators against a driver in this process: every driver call failing in turn, a random run
-// against a model, threads. With an argument: how many steps the random run takes.
+// against a model, threads. The optional argument is the number of steps of the random run.
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/util/Exception.h>
 
@@ -63,7 +63,7 @@ void test_faults(bool is_expandable) {
       } catch (const c10::Error&) {
         ++raised;
       }
-      check_empty(device);  // no memory and no range of addresses is left with the driver
+      check_empty(device);  // the driver has no memory and no address range left
       if (is_through) {
         std::printf("  status %d: each of %llu driver calls failed once, %d failures were raised\n", status,
                     static_cast<unsigned long long>(k - 1), raised);
@@ -80,8 +80,8 @@ void test_faults(bool is_expandable) {
   d.capacity[device] = uint64_t{4} << 30;
 }
 
-// Random steps on one device against a model that knows, for each live block, its
-// range, and whose work touches it.
+// Random steps on one device against a model. It knows each live block's range, and which streams'
+// work touches it.
 void test_model(uint64_t seed, size_t steps) {
   fake::Driver& d = fake::driver();
   constexpr int device = 3;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What any driver library must do: run with the path of one. Uses required entries,
-// and optional ones that are there.
+// Tests for every driver library: run it with the library's path. It uses the required entries, and
+// the optional ones that exist.
 #include "check.h"
 
 namespace {
@@ -41,8 +41,8 @@ TEST(short_table_is_respected) {
   if (table.destroy != nullptr) table.destroy(table.self);
 }
 
-// What a core knows of a device, and what one with a shorter struct knows: its fields are
-// filled, and nothing behind them is written.
+// Properties for a core with the full struct and for one with a shorter struct: its fields are
+// filled, and nothing is written behind them.
 TEST(short_properties_are_respected) {
   constexpr size_t kKnown[] = {offsetof(ob_device_properties, machine), sizeof(ob_device_properties)};
   const Library driver(path);
@@ -192,7 +192,7 @@ TEST(host_work_is_called_once) {
   }
 }
 
-// What the core queues for its operators follows the same events as copies do.
+// Work that the core queues for operators is ordered by the same events as copies.
 TEST(host_work_waits_for_events) {
   const Opened opened(path);
   const Library& driver = opened.driver;

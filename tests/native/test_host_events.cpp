@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Events that the host completes, of any driver that has them.
+// Events that the host completes, for every driver that has them.
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -30,7 +30,7 @@ TEST(a_stream_waits_for_the_host) {
   CHECK_OK(driver.wait(waiting, event));
   for (int i = 0; i < 100; ++i) CHECK_OK(driver.call(waiting, &count));
   CHECK_OK(driver.call(other, &count_other));
-  CHECK_OK(driver.sync(other));  // a blocked stream holds up no other
+  CHECK_OK(driver.sync(other));  // a blocked stream does not hold up others
   CHECK(others == 1 && done == 0);
   CHECK_STATUS(query(driver, event), OB_NOT_READY);
   CHECK_STATUS(driver->stream_query(driver.self(), 0, waiting), OB_NOT_READY);
@@ -120,7 +120,7 @@ TEST(destroying_releases) {
   }
 }
 
-// Many streams wait for many events, which threads signal in any order.
+// Many streams wait for many events, which threads signal in random order.
 TEST(threads_signal) {
   const Library driver(path);
   driver.open();

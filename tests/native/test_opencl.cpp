@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The OpenCL driver: faults of its surroundings, programs and their binaries, launches, strided
-// copies. Needs an OpenCL loader and a device. OB_FAKE names the built fake_opencl.cpp; without it
-// the tests that need it say so.
+// copies. Needs an OpenCL loader and a device. OB_FAKE names the built fake_opencl.cpp. Without it,
+// the tests that need it report that.
 #include <cstddef>
 #include <ctime>
 #include <numeric>
@@ -136,12 +136,12 @@ TEST(coarse_memory_has_no_host_address) {
   const uint64_t memory = driver.alloc(1 << 20);
   CHECK(driver.host<char>(memory, 1 << 20) == nullptr);
   void* host = nullptr;
-  CHECK_OK(driver->host_alloc(driver.self(), 1 << 20, &host));  // by way of the runtime
+  CHECK_OK(driver->host_alloc(driver.self(), 1 << 20, &host));  // through the runtime
   CHECK(address_of(host) % 64 == 0);
   std::memset(host, 5, 1 << 20);
   const uint64_t stream = driver.stream();
   CHECK_OK(driver.copy(stream, memory, 0, address_of(host), OB_HOST, 1 << 20));
-  const uint64_t other = driver.alloc(1 << 20, 1);  // of another context: through the host
+  const uint64_t other = driver.alloc(1 << 20, 1);  // in another context, so the copy goes through the host
   CHECK_OK(driver.copy(stream, other, 1, memory, 0, 1 << 20));
   std::memset(host, 0, 1 << 20);
   const uint64_t second = driver.stream(1);
@@ -206,7 +206,7 @@ TEST(kernels_run) {
   for (size_t i = 0; i < host.size(); ++i) {
     if (!CHECK(host[i] == (i >= 256 && i < 768 ? 6.0f : 2.0f))) break;
   }
-  // What a device can't run is told before anything is queued.
+  // A launch that a device cannot run is refused before anything is queued.
   given.block[0] = 1 << 20;
   CHECK_STATUS(driver->kernel_launch(driver.self(), 0, stream, &given), OB_INVALID_ARGUMENT);
   CHECK(driver.error_has("scale") && driver.error_has("work-items"));
@@ -262,7 +262,7 @@ TEST(addresses_in_memory) {
   const uint64_t first = driver.alloc(4096);
   CHECK_OK(launch(first));
   CHECK(found(first) == 7);
-  // The runtime is told where memory has changed, and then alone.
+  // The runtime is told about memory only when it has changed.
   setenv("FAKE_OPENCL", "deaf", 1);
   CHECK_OK(launch(first + 64));
   CHECK(found(first + 64) == 7);
@@ -322,7 +322,7 @@ TEST(a_failed_build_shows_log_and_source) {
 TEST(binaries_are_taken_again) {
   if (fake() == nullptr) return skip("binaries_are_taken_again", "OB_FAKE is not set");
   std::string bytes;
-  // Asked for, since the fake stands on a runtime that keeps programs itself.
+  // Set explicitly, because the runtime below the fake may cache programs itself.
   {
     const Library driver(path, {{"library", fake()}, {"cache", "1"}});
     driver.open();
@@ -332,7 +332,7 @@ TEST(binaries_are_taken_again) {
     CHECK(!bytes.empty());
     CHECK_STATUS(driver->program_binary(driver.self(), 0, 12345, nullptr, nullptr), OB_INVALID_ARGUMENT);
   }
-  // Where nothing can be compiled, only the binary can give the program.
+  // If nothing can be compiled, the program can only come from the binary.
   setenv("FAKE_OPENCL", "no_compiler", 1);
   const Library driver(path, {{"library", fake()}, {"cache", "1"}});
   driver.open();

@@ -46,7 +46,7 @@ TEST(work_runs_beside_the_host) {
   CHECK_OK(driver->event_query(driver.self(), 0, event));
 }
 
-// With one worker: a stream that waits must not hold it.
+// With one worker, a waiting stream must not occupy it.
 TEST(waits_block_no_worker) {
   const Library driver(path, {{"memory", "64MiB"}, {"workers", "1"}});
   driver.open(0);
@@ -77,7 +77,7 @@ TEST(two_workers_run_two_streams) {
   driver.open();
   const uint64_t first = driver.stream();
   const uint64_t second = driver.stream();
-  // Each lets the other go: with one at a time neither would end.
+  // Each releases the other. If they ran one at a time, neither would end.
   Gate one, two;
   auto left = [&] {
     one.open();
@@ -332,7 +332,7 @@ TEST(activity_is_recorded) {
     CHECK_OK(driver->activity_correlate(driver.self(), 17));
     CHECK_OK(driver.copy(stream, memory, 0, address_of(host), OB_HOST, 64));
     CHECK_OK(driver->activity_correlate(driver.self(), 18));
-    CHECK_OK(driver->fill_async(driver.self(), 0, stream, memory, host, 1, 64));  // not asked for
+    CHECK_OK(driver->fill_async(driver.self(), 0, stream, memory, host, 1, 64));  // not requested
     CHECK_OK(driver.call(stream, &nothing));
     CHECK_OK(driver.sync(stream));
     CHECK_OK(driver->activity_enable(driver.self(), 0));
@@ -353,8 +353,8 @@ TEST(activity_is_recorded) {
   }
 }
 
-// Eight threads use eight streams of two devices, all of them all: records, waits,
-// copies, calls, destroyed events.
+// Eight threads use all eight streams of two devices: records, waits, copies, calls, destroyed
+// events.
 TEST(threads_and_streams) {
   for (const char* schedule : {"normal", "inline", "lazy:3"}) {
     for (const char* workers : {"1", "3"}) {
@@ -474,12 +474,13 @@ TEST(handles_die_under_use) {
   }
 }
 
-// Of a program that is this one, run anew: it leaves with work that never ends.
+// This program runs itself again, and the new process exits with work that never ends.
 constexpr const char* kExitWithWork = "--exit-with-work";
 char* program = nullptr;
 
 int exit_with_work(const char* path) {
-  // Never destroyed: work stands in them when the process ends. Static, so that they are no leaks.
+  // Never destroyed, because they still have work when the process ends. Static, so that they do
+  // not count as leaks.
   static const auto* driver = new Library(path, {{"memory", "64MiB"}, {"workers", "2"}});
   static auto* never = new Gate;
   static auto* begun = new Gate;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The simulated device's lazy and pct schedules: work runs when it must, in the order of a seed.
+// The simulated device's lazy and pct schedules: work runs only when it must, in an order that a
+// seed decides.
 #include <algorithm>
 #include <atomic>
 #include <string>
@@ -56,7 +57,7 @@ TEST(lazy_order_is_the_seeds) {
   }
 }
 
-// A consumer that forgot to wait reads too early in some seeds, one that waits in none.
+// A consumer without a wait reads too early for some seeds, and one with a wait for none.
 TEST(lazy_shows_a_missing_wait) {
   for (const bool waits : {false, true}) {
     int early = 0;
@@ -106,7 +107,7 @@ bool reads_early(const char* path, uint64_t seed, int calls_before, bool waits) 
   return seen == 0;
 }
 
-// Of twenty seeds one shows a missing wait, however much work is queued before the reader.
+// One of twenty seeds shows a missing wait, however much work is queued before the reader.
 TEST(pct_shows_a_missing_wait_at_every_distance) {
   for (const int calls_before : {0, 2, 8, 16, 64, 512}) {
     for (uint64_t first = 0; first < 200; first += 20) {
@@ -174,8 +175,8 @@ TEST(pct_keeps_its_bound_in_epochs) {
   CHECK(seen >= kRuns * least);
 }
 
-// A run with fewer changes of ranks begins like the whole run, and more changes make no other run
-// than all do.
+// A run with fewer changes of ranks begins like the whole run. A limit above the number of changes
+// does not alter the run.
 TEST(pct_changes_are_a_prefix) {
   const auto order = [path](const std::string& changes) {
     const Library driver(path, {{"schedule", "pct:7"}, {"depth", "5"}, {"changes", changes.c_str()}});
@@ -241,7 +242,7 @@ void polling_ends(const char* path, const char* schedule) {
   for (int i = 0; i < 10; ++i) {
     CHECK_OK(driver.call(stream, &count));
     CHECK_OK(driver.record(stream, event));
-    // A host that goes on queueing makes nothing run by a look now and then.
+    // A host that keeps queueing does not make work run by an occasional query.
     CHECK_STATUS(driver->event_query(driver.self(), 0, event), OB_NOT_READY);
   }
   CHECK(done == 0);

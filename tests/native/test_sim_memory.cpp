@@ -14,7 +14,7 @@ namespace {
 
 sigjmp_buf after_fault;
 
-// True if `body` is stopped by a segmentation fault.
+// Return true if a segmentation fault stops `body`.
 template <class Body>
 bool faults(Body&& body) {
   struct sigaction before = {};
@@ -352,7 +352,7 @@ TEST(memory_goes_to_other_processes) {
   CHECK_STATUS(driver->ipc_export(driver.self(), 0, memory + 512, handle, &size), OB_INVALID_ARGUMENT);
   const pid_t child = fork();
   if (child == 0) {
-    // A table of its own: nothing of the parent's is called.
+    // Use a new table, so that no function of the parent's table is called.
     const Library mine(path, {{"memory", "64MiB"}, {"ipc", "1"}, {"schedule", "inline"}});
     mine.open();
     uint64_t address = 0;

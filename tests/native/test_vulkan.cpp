@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause The Vulkan driver: faults of its surroundings, programs and
 // their binaries, launches, copies. Needs a Vulkan loader and a device. OB_FAKE names the built
-// fake_vulkan.cpp, OB_SLANG the compiler's library; without one of them the tests that need it say
-// so.
+// fake_vulkan.cpp, OB_SLANG the compiler's library; without one of them, the tests that need it
+// report that.
 #include <cstddef>
 #include <ctime>
 #include <numeric>
@@ -15,7 +15,7 @@ const char* fake() {
   return std::getenv("OB_FAKE");
 }
 
-// Set the faults. Return false, and say so, if there is no fake loader.
+// Set the faults. Without a fake loader, report that and return false.
 bool has_faults(const char* test, const char* faults) {
   if (fake() == nullptr) skip(test, "OB_FAKE is not set");
   setenv("FAKE_VULKAN", faults, 1);
@@ -148,7 +148,7 @@ TEST(a_device_is_lost) {
     CHECK_OK(driver.record(stream, event));
     CHECK_STATUS(driver.sync(stream), OB_DEVICE_LOST);
     CHECK(driver.error_has("VK_ERROR_DEVICE_LOST"));
-    // Nothing waits for ever.
+    // No wait lasts forever.
     CHECK_OK(driver.copy(stream, memory, 0, memory + 4096, 0, 64));
     CHECK_STATUS(driver.sync(stream), OB_DEVICE_LOST);
     CHECK_STATUS(driver->event_synchronize(driver.self(), 0, event), OB_DEVICE_LOST);
@@ -242,8 +242,8 @@ TEST(copies_and_waits_cross_devices) {
       for (int i = 0; i < 10; ++i) CHECK_OK(driver->fill_async(driver.self(), 0, first, here, &round, 1, kBytes));
       CHECK_OK(driver.copy(first, address_of(host), OB_HOST, here, 0, kBytes));
       CHECK_OK(driver.record(first, done));
-      // The host block belongs to the first device, so this copy reads it at once: not before the
-      // wait is over.
+      // The host block belongs to the first device, so this copy reads it directly, but only after
+      // the wait.
       CHECK_OK(driver.wait(second, done, 1, 0));
       CHECK_OK(driver.copy(second, there, 1, address_of(host), OB_HOST, kBytes, 1));
       CHECK_OK(driver.record(second, back, 1));
@@ -286,7 +286,7 @@ TEST(waits_go_round) {
   CHECK_OK(driver.sync(again));
 }
 
-// Streams keep what lies behind an event of the host, and all others go on, in the same queue.
+// Streams keep the work behind a host event, while all other streams continue in the same queue.
 TEST(streams_wait_for_the_host) {
   if (!has_faults("streams_wait_for_the_host", "twice")) return;
   const Library driver(path, {{"library", fake()}});
@@ -395,7 +395,7 @@ TEST(kernels_run) {
   for (size_t i = 0; i < host.size(); ++i) {
     if (!CHECK(host[i] == (i >= 256 && i < 768 ? 6.0f : 2.0f))) break;
   }
-  // What a device can't run is told before anything is queued.
+  // A launch that a device cannot run is refused before anything is queued.
   const auto refuse = [&](ob_status status, const char* part) {
     CHECK_STATUS(driver->kernel_launch(driver.self(), 0, stream, &given), status);
     CHECK(driver.error_has("scale") && driver.error_has(part));
@@ -430,8 +430,8 @@ TEST(kernels_run) {
   CHECK_STATUS(driver->program_destroy(driver.self(), 0, program), OB_INVALID_ARGUMENT);
 }
 
-// Fields that the sum of the arguments puts elsewhere than the kernel, and arguments that are too
-// large to be pushed.
+// Fields whose offsets, as sums of the arguments' sizes, differ from the kernel's, and arguments
+// that are too large to be pushed.
 TEST(arguments_lie_where_the_kernel_reads_them) {
   const char* compiler = slang("arguments_lie_where_the_kernel_reads_them");
   if (compiler == nullptr) return;
@@ -569,7 +569,7 @@ TEST(binaries_need_no_compiler) {
   CHECK_STATUS(build(driver, OB_LANGUAGE_BINARY, bytes, &program, "-other"), OB_INVALID_ARGUMENT);
   CHECK(driver.error_has("with other options"));
   CHECK_STATUS(build(driver, OB_LANGUAGE_BINARY, "x" + bytes, &program, "-g0"), OB_INVALID_ARGUMENT);
-  // What the device's own compiler refuses is an error of the launch, and no more.
+  // A refusal by the device's own compiler is an error of the launch only.
   given.block[0] = 32;
   setenv("FAKE_VULKAN", "no_pipelines", 1);
   CHECK_STATUS(driver->kernel_launch(driver.self(), 0, stream, &given), OB_INTERNAL);
@@ -612,7 +612,7 @@ TEST(event_times_are_right) {
   const Library driver(path);
   driver.open();
   check_event_times(driver);
-  // More records than a pool of queries has, of one event.
+  // More records of one event than a query pool has queries.
   const uint64_t stream = driver.stream();
   const uint64_t event = driver.event(OB_EVENT_TIMING);
   for (int i = 0; i < 3000; ++i) CHECK_OK(driver.record(stream, event));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The driver for NVIDIA's GPUs, on a GPU, or on the built fake_cuda.cpp that OB_FAKE names. What
-// the fake has not is skipped there.
+// The driver for NVIDIA's GPUs, on a GPU, or on the built fake_cuda.cpp that OB_FAKE names. Tests
+// of features that the fake lacks are skipped there.
 #include <csignal>
 #include <ctime>
 #include <thread>
@@ -104,7 +104,7 @@ TEST(kernels_run) {
       if (!CHECK(host[i] == (i >= 256 && i < 512 ? 6.0f : 2.0f))) break;
     }
   }
-  // What a device can't run is told before anything is queued.
+  // A launch that a device cannot run is refused before anything is queued.
   given.block[0] = 4096;
   CHECK_STATUS(driver->kernel_launch(driver.self(), 0, stream, &given), OB_INVALID_ARGUMENT);
   CHECK(driver.error_has("scale") && driver.error_has("threads"));
@@ -144,7 +144,7 @@ TEST(shared_memory_clusters_and_cooperation) {
   const float factor = 1;
   const std::vector<ob_kernel_arg> args = {pointer_arg(memory), value_arg(factor)};
   ob_launch given = launch_of(kernel, 4, 64, args);
-  given.shared_memory = 64 << 10;  // more than a kernel has unasked
+  given.shared_memory = 64 << 10;  // more than a kernel has by default
   CHECK_OK(driver->kernel_launch(driver.self(), 0, stream, &given));
   given.shared_memory = 0;
   given.is_cooperative = 1;
@@ -273,7 +273,7 @@ TEST(graphs_replay) {
   const uint64_t beside = driver.alloc(1 << 20);  // memory may be had meanwhile
   CHECK_STATUS(driver.sync(stream), OB_FAILED_PRECONDITION);
   uint64_t graph = 0, executable = 0;
-  // The wait above has spoilt the capture; that is told, and the next one works.
+  // The wait above has spoilt the capture. That is reported, and the next capture works.
   CHECK_STATUS(driver->graph_capture_end(driver.self(), 0, stream, &graph), OB_FAILED_PRECONDITION);
   CHECK_OK(driver->graph_capture_begin(driver.self(), 0, stream));
   for (uint64_t i = 0; i < 100; ++i)

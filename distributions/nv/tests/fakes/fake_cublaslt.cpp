@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A libcublasLt that multiplies on the host, in the memory of fake_cuda.cpp, and refuses
-// what the real one would: sizes that don't fit together, addresses that are not aligned as
-// it was told when it chose its algorithm, a workspace that is too small, no stream.
-// Products of 7 columns have no algorithm.
+// A libcublasLt that multiplies on the host, in the memory of fake_cuda.cpp. Like the real library
+// it refuses sizes that do not match, addresses that are less aligned than stated when the
+// algorithm was chosen, a workspace that is too small, and a missing stream. Products of 7 columns
+// have no algorithm.
 #include <cmath>
 #include <cstdint>
 #include <cstring>

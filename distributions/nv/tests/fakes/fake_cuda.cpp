@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A libcuda of host memory, on which everything is done at once: for tests of a driver of CUDA GPUs
-// where there is none. Two devices of compute capability 3.1, 1 GiB each. A module is any text; its
+// A libcuda with host memory that does everything at once, for tests of the driver on machines
+// without a GPU. Two devices of compute capability 3.1, 1 GiB each. A module is any text; its
 // kernel "illegal" makes every later call fail, as an illegal address does, and any other does
-// nothing. FAKE_CUDA_DEVICES says how many devices there are, and FAKE_CUDA_MAJOR another major
-// compute capability, of minor 0: no compiler knows 3.1. Of a module that is a
-// cubin it knows the kernels, their parameters and blocks: it refuses launches that CUDA refuses,
-// and writes the others to the file FAKE_CUDA_LAUNCHES, a line each: name, grid, block, shared
-// memory, and the parameters' bytes.
+// nothing. FAKE_CUDA_DEVICES sets the number of devices, and FAKE_CUDA_MAJOR another major compute
+// capability (minor 0), because no compiler knows 3.1. If a module is a cubin, the fake reads its
+// kernels, their parameters and blocks. It refuses launches that CUDA refuses, and writes the
+// others to the file FAKE_CUDA_LAUNCHES, one line each: name, grid, block, shared memory, and the
+// parameters' bytes.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -31,8 +31,8 @@ std::map<uint64_t, size_t> blocks;  // device memory
 size_t used = 0;
 std::map<void*, std::chrono::steady_clock::time_point> records;  // of events
 std::set<void*> pinned, allocated_host, streams, events, graphs, executables;
-std::set<void*> capturing;  // streams; a graph records nothing, and what is queued meanwhile is done at once
-// A kernel: of a text its name alone, of a cubin what the compiler wrote of it.
+std::set<void*> capturing;  // streams; a graph records nothing, and work queued meanwhile is done at once
+// A kernel: only its name for a text, or the compiler's description from a cubin.
 struct Function {
   std::string name;
   bool is_known = false;
@@ -93,8 +93,8 @@ uint64_t word(const char* at, size_t bytes) {
   return value;
 }
 
-// What the section .nv.info.NAME says: entries of a format, an attribute, and a value of two bytes,
-// which is the size of what follows in format 4.
+// The section .nv.info.NAME: entries of a format, an attribute, and a value of two bytes, which in
+// format 4 is the size of the data that follows.
 void read_info(const char* at, const char* end, Function* out) {
   while (at + 4 <= end) {
     const auto format = static_cast<uint8_t>(at[0]), attribute = static_cast<uint8_t>(at[1]);
@@ -486,7 +486,7 @@ int cuFuncGetParamInfo(void* given, size_t index, size_t* offset, size_t* size) 
     const auto found = function->parameters.find(static_cast<uint32_t>(index));
     return found == function->parameters.end() ? kInvalidValue : (*size = found->second, 0);
   }
-  // Those of tests take one pointer; of others nothing is told.
+  // Kernels of the tests take one pointer. Nothing is known about others.
   if (name != "scale" && name != "put" && name != "illegal") return kNotSupported;
   return *size = 8, index == 0 ? 0 : kInvalidValue;
 }

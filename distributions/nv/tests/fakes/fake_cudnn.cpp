@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A libcudnn that convolves on the host, in the memory of fake_cuda.cpp, and refuses what the
-// real one would: descriptors that are not finalized or lack an attribute, shapes that don't fit
-// together, strides that are not dense, addresses that are not aligned as they were described, a
-// workspace that is missing, no stream. Its first configuration does not repeat its results, its
-// second can't be finalized, its third rounds float32 to TF32. fakeCudnnEngine() says which was
-// run last, fakeCudnnSearches() how often configurations were asked for. A convolution's plan has
-// a text, from which another process makes it again. Convolutions of 7 channels (of the image) in
-// groups have no engine. Graphs of other operations are attention's: fake_cudnn_graphs.h.
-// Recurrent nets are in fake_cudnn_recurrent.h, unless it is built without.
+// A libcudnn that convolves on the host, in the memory of fake_cuda.cpp. Like the real library it
+// refuses descriptors that are not finalized or lack an attribute, shapes that do not match,
+// strides that are not dense, addresses that are less aligned than described, and a missing
+// workspace or stream. Its first configuration does not repeat its results, its second can't be
+// finalized, its third rounds float32 to TF32. fakeCudnnEngine() returns the last one that ran,
+// fakeCudnnSearches() how often configurations were requested. A convolution's plan has a text,
+// from which another process makes it again. Convolutions of 7 channels (of the image) in groups
+// have no engine. Graphs of other operations are attention's: fake_cudnn_graphs.h. Recurrent nets
+// are in fake_cudnn_recurrent.h, unless it is built without.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A libnccl of host memory, for tests of a driver of CUDA GPUs where there is none: with
-// fake_cuda, whose memory is the host's and whose streams do everything at once. Ranks are
-// processes, which exchange through shared memory. Joining takes a while, as in NCCL without
-// blocking calls. A communicator with blocking calls can be split from it: each call on that one
-// waits for its peers, and the abort of the first ends it. A communicator is destroyed when all of
-// its ranks destroy it, as in one host. FAKE_NCCL_VERSION is the version, FAKE_NCCL_FAIL the name
-// of a function that fails, and FAKE_NCCL_SLOW makes calls without blocking be under way for as
-// many questions after they return.
+// A libnccl with host memory, for tests of the driver on machines without a GPU. It needs
+// fake_cuda, which has host memory and streams that do everything at once. Ranks are processes,
+// which exchange through shared memory. Joining takes a while, as in NCCL without blocking calls. A
+// communicator with blocking calls can be split from it: each call on that one waits for its peers,
+// and the abort of the first ends it. A communicator is destroyed when all of its ranks destroy it,
+// as in one host. FAKE_NCCL_VERSION is the version, FAKE_NCCL_FAIL the name of a function that
+// fails, and FAKE_NCCL_SLOW makes calls without blocking be under way for as many questions after
+// they return.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -39,7 +39,7 @@ int number(const char* name, int otherwise) {
   return given != nullptr ? std::atoi(given) : otherwise;
 }
 
-// The library's own structure, as far as it is used.
+// The used part of the library's own structure.
 struct Config {
   size_t size;
   unsigned magic, version;
@@ -55,7 +55,7 @@ struct Comm {
   std::shared_ptr<support::Exchange> exchange;
   std::unique_ptr<Comm> child;  // while it is split from this one
   void** child_out = nullptr;
-  std::vector<std::shared_ptr<support::Exchange>> flagged;  // what has this one's flag for aborts
+  std::vector<std::shared_ptr<support::Exchange>> flagged;  // those that share this one's abort flag
   std::shared_ptr<std::atomic<bool>> is_running = std::make_shared<std::atomic<bool>>(false);
   std::atomic<int> pending{0};  // questions until a call is queued, once it has run
   std::atomic<int> error{kSuccess};
@@ -94,8 +94,8 @@ void wait(const Comm& comm) {
   comm.is_running->wait(true);
 }
 
-// Calls are being queued until they are done, as the streams of the
-// other fake do everything at once.
+// A call counts as being queued until it is done, because the other fake's streams do everything at
+// once.
 int run(Comm& comm, std::vector<ob_collective> calls) {
   if (comm.is_blocking) {
     *comm.is_running = true;
@@ -106,7 +106,7 @@ int run(Comm& comm, std::vector<ob_collective> calls) {
   wait(comm);
   *comm.is_running = true;
   comm.pending = number("FAKE_NCCL_SLOW", 0);
-  // Nothing joins it if the process ends first.
+  // No thread joins it if the process ends first.
   std::thread([&comm, is_running = comm.is_running, given = std::move(calls)] {
     work(comm, given);
     *is_running = false;
