@@ -70,6 +70,9 @@ class DeviceProperties:
         launch.
     shared_memory_per_multiprocessor : int
         Bytes.
+    matrix_units : str
+        The small matrices that an instruction multiplies, such as "float16 16x16x16, bfloat16 16x16x16": the element
+        type, and rows by columns by steps.
     """
 
     name: str = ""
@@ -98,6 +101,7 @@ class DeviceProperties:
     addresses_host_memory: bool = False
     follows_addresses: bool = False
     shared_memory_per_multiprocessor: int = 0
+    matrix_units: str = ""
 
     @property
     def L2_cache_size(self) -> int:  # noqa: N802 - CUDA's spelling

@@ -59,7 +59,8 @@ void end_texts(ob_device_properties* properties) {
   for (const auto& [text, size] :
        {std::pair{properties->name, sizeof properties->name}, std::pair{properties->vendor, sizeof properties->vendor},
         std::pair{properties->architecture, sizeof properties->architecture},
-        std::pair{properties->driver_version, sizeof properties->driver_version}}) {
+        std::pair{properties->driver_version, sizeof properties->driver_version},
+        std::pair{properties->matrix_units, sizeof properties->matrix_units}}) {
     text[size - 1] = '\0';
   }
 }

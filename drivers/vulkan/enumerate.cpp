@@ -32,7 +32,51 @@ void read_extensions(const Api& api, FoundDevice& found) {
     found.has_atomics |= std::strcmp(name, "VK_EXT_shader_atomic_float") == 0;
     found.has_budget |= std::strcmp(name, "VK_EXT_memory_budget") == 0;
     found.has_clocks |= std::strcmp(name, "VK_EXT_calibrated_timestamps") == 0;
+    found.has_matrices |= std::strcmp(name, "VK_KHR_cooperative_matrix") == 0;
+    found.has_bfloats |= std::strcmp(name, "VK_KHR_shader_bfloat16") == 0;
   }
+}
+
+std::vector<VkCooperativeMatrixPropertiesKHR> products_of(const Api& api, const FoundDevice& found) {
+  const auto ask = api.GetPhysicalDeviceCooperativeMatrixPropertiesKHR;
+  uint32_t count = 0;
+  if (ask == nullptr || ask(found.device, &count, nullptr) != VK_SUCCESS) return {};
+  VkCooperativeMatrixPropertiesKHR empty = {};
+  empty.sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR;
+  std::vector<VkCooperativeMatrixPropertiesKHR> products(count, empty);
+  const VkResult code = ask(found.device, &count, products.data());
+  if (code != VK_SUCCESS && code != VK_INCOMPLETE) return {};
+  products.resize(count);
+  return products;
+}
+
+// Return the products of small matrices that kernels use, as ob_device_properties.matrix_units says
+// them: of halves, by all lanes of a subgroup, with sums in float32. The largest comes first.
+std::string read_matrix_units(const Api& api, const FoundDevice& found) {
+  if (!found.has_matrices || found.matrices.has[kCooperativeMatrix] == 0) return "";
+  const VkBool32* has12 = found.features12.has;
+  const VkBool32* has13 = found.features13.has;
+  const bool fixes_subgroups = has13[kSubgroupSizeControl13] != 0 && has13[kComputeFullSubgroups13] != 0 &&
+                               (found.properties13.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
+  if (!fixes_subgroups || has12[kVulkanMemoryModel12] == 0) return "";
+  std::vector<VkCooperativeMatrixPropertiesKHR> products = products_of(api, found);
+  const auto size = [](const auto& one) { return uint64_t{one.MSize} * one.NSize * one.KSize; };
+  std::stable_sort(products.begin(), products.end(), [&](const auto& a, const auto& b) { return size(a) > size(b); });
+  std::string text;
+  for (const VkCooperativeMatrixPropertiesKHR& one : products) {
+    const bool is_half = one.AType == VK_COMPONENT_TYPE_FLOAT16_KHR && has12[kShaderFloat16In12] != 0;
+    const bool is_bfloat =
+        one.AType == VK_COMPONENT_TYPE_BFLOAT16_KHR && found.bfloats.has[kBfloat16CooperativeMatrix] != 0;
+    const bool is_float = one.CType == VK_COMPONENT_TYPE_FLOAT32_KHR && one.ResultType == one.CType;
+    if ((!is_half && !is_bfloat) || one.BType != one.AType || !is_float) continue;
+    if (one.scope != VK_SCOPE_SUBGROUP_KHR || one.saturatingAccumulation != 0) continue;
+    const std::string next = (text.empty() ? "" : ", ") + std::string(is_half ? "float16 " : "bfloat16 ") +
+                             std::to_string(one.MSize) + "x" + std::to_string(one.NSize) + "x" +
+                             std::to_string(one.KSize);
+    if (text.size() + next.size() >= sizeof(ob_device_properties::matrix_units)) break;
+    text += next;
+  }
+  return text;
 }
 
 // Choose the first queue family with compute. Prefer one whose clock can be read.
@@ -69,6 +113,7 @@ FoundDevice read_device(const Api& api, VkPhysicalDevice device) {
   properties.pNext = &found.properties11;
   api.GetPhysicalDeviceProperties2(device, &properties);
   api.GetPhysicalDeviceFeatures2(device, link_features(found));
+  found.matrix_units = read_matrix_units(api, found);
   found.memory.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2;
   api.GetPhysicalDeviceMemoryProperties2(device, &found.memory);
   return found;
@@ -151,7 +196,17 @@ VkPhysicalDeviceFeatures2* link_features(FoundDevice& found) {
   found.features.pNext = &found.features11;
   found.features11.pNext = &found.features12;
   found.features12.pNext = &found.features13;
-  found.features13.pNext = found.has_atomics ? &found.atomics : nullptr;
+  found.matrices.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR;
+  found.bfloats.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR;
+  void* next = nullptr;
+  const auto link = [&](bool is_known, auto& features) {
+    features.pNext = next;
+    if (is_known) next = &features;
+  };
+  link(found.has_bfloats, found.bfloats);
+  link(found.has_matrices, found.matrices);
+  link(found.has_atomics, found.atomics);
+  found.features13.pNext = next;
   return &found.features;
 }
 

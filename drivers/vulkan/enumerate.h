@@ -34,10 +34,15 @@ struct FoundDevice {
   VkPhysicalDeviceVulkan12Features features12 = {};
   VkPhysicalDeviceVulkan13Features features13 = {};
   VkPhysicalDeviceShaderAtomicFloatFeaturesEXT atomics = {};
+  VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrices = {};
+  VkPhysicalDeviceShaderBfloat16FeaturesKHR bfloats = {};
   VkPhysicalDeviceMemoryProperties2 memory = {};
   bool has_atomics = false;               // VK_EXT_shader_atomic_float
   bool has_budget = false;                // VK_EXT_memory_budget
   bool has_clocks = false;                // VK_EXT_calibrated_timestamps
+  bool has_matrices = false;              // VK_KHR_cooperative_matrix
+  bool has_bfloats = false;               // VK_KHR_shader_bfloat16
+  std::string matrix_units;               // as of ob_device_properties
   uint32_t family = UINT32_MAX;           // of queues that compute
   uint32_t queue_count = 0;
   uint32_t timestamp_bits = 0;

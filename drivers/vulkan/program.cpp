@@ -127,6 +127,13 @@ ob_status check_launch(const Device& device, const Kernel& kernel, const ob_laun
     return fail(OB_INVALID_ARGUMENT, "kernel '%s': a block may have %u items on this device, not %" PRIu64, name, most,
                 uint64_t{given.block[0]} * given.block[1] * given.block[2]);
   }
+  const uint32_t lanes = device.found.properties11.subgroupSize;
+  if (kernel.entry.has_matrices && (device.found.matrix_units.empty() || given.block[0] % lanes != 0)) {
+    return fail(OB_INVALID_ARGUMENT,
+                "kernel '%s' multiplies matrices that a subgroup holds: the device must have such products, and a "
+                "block must have whole subgroups of %u items, not %u items",
+                name, lanes, given.block[0]);
+  }
   if (given.shared_memory != 0) {
     return fail(OB_INVALID_ARGUMENT, "kernel '%s': Vulkan takes local memory as an argument (OB_ARG_LOCAL)", name);
   }
@@ -206,6 +213,13 @@ ob_status find_pipeline(Device& device, Kernel& kernel, const std::vector<uint32
   info.stage.module = kernel.module;
   info.stage.pName = kernel.name.c_str();
   info.stage.pSpecializationInfo = &values;
+  VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroups = {};
+  subgroups.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
+  subgroups.requiredSubgroupSize = device.found.properties11.subgroupSize;
+  if (kernel.entry.has_matrices) {
+    info.stage.pNext = &subgroups;
+    info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
+  }
   info.layout = device.layout;
   info.basePipelineIndex = -1;
   const VkResult code = device.api.CreateComputePipelines(device.device, nullptr, 1, &info, nullptr, &pipeline);

@@ -17,6 +17,8 @@ struct Entry {
   std::vector<uint32_t> offsets;
   bool is_by_address = false;       // an address of the struct is pushed, not the struct
   bool has_group_constant = false;  // constant 0 is a group's size in x
+  // It multiplies matrices that a subgroup holds, whose size must then be the device's.
+  bool has_matrices = false;
   uint32_t group[3] = {1, 1, 1};    // what the module says; x is a default if there is the constant
 };
 

@@ -110,12 +110,15 @@ ob_status make_device(const Api& api, Device& device) {
   if (found.has_atomics) extensions.push_back("VK_EXT_shader_atomic_float");
   if (found.has_budget) extensions.push_back("VK_EXT_memory_budget");
   if (found.has_clocks) extensions.push_back("VK_EXT_calibrated_timestamps");
+  if (found.has_matrices) extensions.push_back("VK_KHR_cooperative_matrix");
+  if (found.has_bfloats) extensions.push_back("VK_KHR_shader_bfloat16");
   VkDeviceCreateInfo info = {};
   info.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO;
   info.pNext = link_features(found);
   // Bounds checks cost time and find nothing, because kernels use addresses.
   found.features.has[kRobustBufferAccess] = 0;
   found.features13.has[kRobustImageAccess13] = 0;
+  found.matrices.has[kCooperativeMatrixRobustBufferAccess] = 0;
   found.features12.has[kBufferDeviceAddressCaptureReplay12] = 0;
   found.features12.has[kBufferDeviceAddressMultiDevice12] = 0;
   info.queueCreateInfoCount = 1;
@@ -256,6 +259,7 @@ ob_status device_properties(void* self, int32_t index, ob_device_properties* out
     p.machine = OB_MACHINE_GPU;
     p.addresses_host_memory = device->addresses_host_memory ? 1 : 0;
     p.follows_addresses = 1;
+    support::copy_name(found.matrix_units, p.matrix_units);
     support::return_struct(p, out_properties);
     return OB_OK;
   });

@@ -26,8 +26,10 @@ bool Api::load(const std::string& library, std::string* out_error) {
     return false;
   }
   GetInstanceProcAddr = reinterpret_cast<decltype(GetInstanceProcAddr)>(first);
+#define OB_VK_OPTIONAL(result, name, parameters) \
+  name = reinterpret_cast<result(*) parameters>(GetInstanceProcAddr(instance, "vk" #name));
 #define OB_VK_LOAD(result, name, parameters)                                                    \
-  name = reinterpret_cast<result(*) parameters>(GetInstanceProcAddr(instance, "vk" #name));     \
+  OB_VK_OPTIONAL(result, name, parameters)                                                      \
   if (name == nullptr) {                                                                        \
     *out_error = library + " lacks vk" #name ": it is older than Vulkan 1.3. Install another."; \
     return false;                                                                               \
@@ -45,7 +47,9 @@ bool Api::load(const std::string& library, std::string* out_error) {
     return false;
   }
   OB_VK_INSTANCE_FUNCTIONS(OB_VK_LOAD)
+  OB_VK_OPTIONAL_INSTANCE_FUNCTIONS(OB_VK_OPTIONAL)
 #undef OB_VK_LOAD
+#undef OB_VK_OPTIONAL
   return true;
 }
 

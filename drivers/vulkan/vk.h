@@ -82,8 +82,10 @@ enum : VkStructureType {
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2 = 1000059006,
   VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO = 1000060000,
   VK_STRUCTURE_TYPE_CALIBRATED_TIMESTAMP_INFO_EXT = 1000184000,
+  VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR = 1000141000,
   VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO = 1000207002,
   VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO = 1000207004,
+  VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO = 1000225001,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT = 1000237000,
   VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO = 1000244001,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_ATOMIC_FLOAT_FEATURES_EXT = 1000260000,
@@ -91,7 +93,9 @@ enum : VkStructureType {
   VK_STRUCTURE_TYPE_DEPENDENCY_INFO = 1000314003,
   VK_STRUCTURE_TYPE_SUBMIT_INFO_2 = 1000314004,
   VK_STRUCTURE_TYPE_SEMAPHORE_SUBMIT_INFO = 1000314005,
-  VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO = 1000314006
+  VK_STRUCTURE_TYPE_COMMAND_BUFFER_SUBMIT_INFO = 1000314006,
+  VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR = 1000506000,
+  VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR = 1000506001
 };
 
 enum : VkFlags {
@@ -109,6 +113,7 @@ enum : VkFlags {
   VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT = 2,
   VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT = 1,
   VK_SHADER_STAGE_COMPUTE_BIT = 0x20,
+  VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT = 2,
   VK_QUERY_RESULT_64_BIT = 1
 };
 
@@ -129,6 +134,10 @@ enum : int32_t {
   VK_SEMAPHORE_TYPE_TIMELINE = 1,
   VK_QUERY_TYPE_TIMESTAMP = 2,
   VK_DRIVER_ID_MESA_LLVMPIPE = 13,
+  VK_COMPONENT_TYPE_FLOAT16_KHR = 0,
+  VK_COMPONENT_TYPE_FLOAT32_KHR = 1,
+  VK_COMPONENT_TYPE_BFLOAT16_KHR = 1000141000,
+  VK_SCOPE_SUBGROUP_KHR = 3,
   VK_TIME_DOMAIN_DEVICE_EXT = 0,
   VK_TIME_DOMAIN_CLOCK_MONOTONIC_EXT = 1
 };
@@ -240,7 +249,9 @@ struct VkPhysicalDeviceVulkan13Properties {
   void* pNext;
   uint32_t minSubgroupSize;
   uint32_t maxSubgroupSize;
-  uint32_t before_texels[40];
+  uint32_t maxComputeWorkgroupSubgroups;
+  VkFlags requiredSubgroupSizeStages;
+  uint32_t before_texels[38];
   VkDeviceSize texels[2];
   VkBool32 single[2];
   VkDeviceSize maxBufferSize;
@@ -258,6 +269,8 @@ using VkPhysicalDeviceVulkan11Features = Features<12>;
 using VkPhysicalDeviceVulkan12Features = Features<47>;
 using VkPhysicalDeviceVulkan13Features = Features<15>;
 using VkPhysicalDeviceShaderAtomicFloatFeaturesEXT = Features<12>;
+using VkPhysicalDeviceShaderBfloat16FeaturesKHR = Features<3>;
+using VkPhysicalDeviceCooperativeMatrixFeaturesKHR = Features<2>;
 
 enum : int {
   kRobustBufferAccess = 0,
@@ -266,6 +279,7 @@ enum : int {
   kShaderInt16 = 41,
   kStorageBuffer16BitAccess11 = 0,
   kStorageBuffer8BitAccess12 = 2,
+  kShaderFloat16In12 = 7,
   kShaderInt8In12 = 8,
   kScalarBlockLayout12 = 31,
   kHostQueryReset12 = 36,
@@ -273,9 +287,29 @@ enum : int {
   kBufferDeviceAddress12 = 38,
   kBufferDeviceAddressCaptureReplay12 = 39,
   kBufferDeviceAddressMultiDevice12 = 40,
+  kVulkanMemoryModel12 = 41,
   kRobustImageAccess13 = 0,
+  kSubgroupSizeControl13 = 7,
+  kComputeFullSubgroups13 = 8,
   kSynchronization2In13 = 9,
-  kMaintenance4In13 = 14
+  kMaintenance4In13 = 14,
+  kBfloat16CooperativeMatrix = 2,
+  kCooperativeMatrix = 0,
+  kCooperativeMatrixRobustBufferAccess = 1
+};
+
+struct VkCooperativeMatrixPropertiesKHR {
+  VkStructureType sType;
+  void* pNext;
+  uint32_t MSize;
+  uint32_t NSize;
+  uint32_t KSize;
+  int32_t AType;
+  int32_t BType;
+  int32_t CType;
+  int32_t ResultType;
+  VkBool32 saturatingAccumulation;
+  int32_t scope;
 };
 
 struct VkMemoryType {
@@ -507,6 +541,12 @@ struct VkSpecializationInfo {
   const void* pData;
 };
 
+struct VkPipelineShaderStageRequiredSubgroupSizeCreateInfo {
+  VkStructureType sType;
+  void* pNext;
+  uint32_t requiredSubgroupSize;
+};
+
 struct VkPipelineShaderStageCreateInfo {
   VkStructureType sType;
   const void* pNext;
@@ -561,6 +601,11 @@ struct VkComputePipelineCreateInfo {
   X(VkResult, CreateDevice, (VkPhysicalDevice, const VkDeviceCreateInfo*, const void*, VkDevice*))                \
   X(VkVoidFunction, GetDeviceProcAddr, (VkDevice, const char*))
 
+// What an extension of a device brings; null if no driver knows it.
+#define OB_VK_OPTIONAL_INSTANCE_FUNCTIONS(X)                     \
+  X(VkResult, GetPhysicalDeviceCooperativeMatrixPropertiesKHR,   \
+    (VkPhysicalDevice, uint32_t*, VkCooperativeMatrixPropertiesKHR*))
+
 #define OB_VK_DEVICE_FUNCTIONS(X)                                                                                 \
   X(void, DestroyDevice, (VkDevice, const void*))                                                                 \
   X(VkResult, DeviceWaitIdle, (VkDevice))                                                                         \
@@ -613,6 +658,7 @@ struct VkComputePipelineCreateInfo {
 struct Api {
   OB_VK_GLOBAL_FUNCTIONS(OB_VK_MEMBER)
   OB_VK_INSTANCE_FUNCTIONS(OB_VK_MEMBER)
+  OB_VK_OPTIONAL_INSTANCE_FUNCTIONS(OB_VK_MEMBER)
   VkVoidFunction (*GetInstanceProcAddr)(VkInstance, const char*) = nullptr;
   VkInstance instance = nullptr;
 
