@@ -14,7 +14,7 @@ from torch_outboard._discovery import find_driver
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.frame import LocalArray, Parameter
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
-from torch_outboard.codegen.dialects.units import reference
+from torch_outboard.codegen.dialects.units import reference, reference_of_joint
 from torch_outboard.compile.simt.generator import OpenCLGenerator
 
 
@@ -119,6 +119,23 @@ class Units(Apart):
 
     kernel_generator = UnitsGenerator
     code_generator = UnitsGenerator
+
+
+class JointGenerator(OpenCLGenerator):
+    """As `UnitsGenerator`, with units whose lanes hold matrices jointly."""
+
+    dialect = replace(
+        UnitsGenerator.dialect,
+        name="opencl_c_joint",
+        units=(reference_of_joint(torch.bfloat16), reference_of_joint(torch.float16, n=8, k=8)),
+    )
+
+
+class Joint(Apart):
+    """As `Units`, with units whose lanes hold matrices jointly."""
+
+    kernel_generator = JointGenerator
+    code_generator = JointGenerator
 
 
 class FloatsGenerator(OpenCLGenerator):

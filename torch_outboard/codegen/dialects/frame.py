@@ -66,7 +66,7 @@ class LocalArray:
 
 
 _BYTES = {
-    **{"bool": 1, "float": 4, "int": 4, "double": 8},
+    **{"bool": 1, "float": 4, "int": 4, "double": 8, "float4": 16, "uint4": 16},
     **{f"ob_{sign}{bits}": bits // 8 for sign in "iu" for bits in (8, 16, 32, 64)},
 }
 

@@ -5,6 +5,9 @@ A unit adds the product of an m by k and a k by n matrix to an m by n matrix. It
 three matrices in registers. The templates' `matrix` schedule builds kernels from a dialect's units. A vendor describes
 a unit by the positions of the elements that each lane holds, and by the text that multiplies. The schedule loads
 elements one by one, unless the unit names load instructions.
+
+In some languages only the device's compiler knows these positions. The lanes then hold matrices jointly, as variables
+of opaque types, and exchange elements through the group's memory alone.
 """
 
 from __future__ import annotations
@@ -17,7 +20,18 @@ from types import CodeType
 
 import torch
 
-__all__ = ["Copies", "Fragment", "Load", "MatrixUnit", "reference", "unit_of"]
+__all__ = [
+    "Copies",
+    "Fragment",
+    "Load",
+    "MatrixUnit",
+    "Sums",
+    "dealt",
+    "joint",
+    "reference",
+    "reference_of_joint",
+    "unit_of",
+]
 
 _PLACE = re.compile(r"(?:lane|index|[0-9]+|[()+\-*/%&|^<> ])*")
 
@@ -37,6 +51,8 @@ class Fragment:
         integers, with C's `/`.
     packed : int
         Elements per register; the first is in the lowest bits.
+
+    `joint` makes a matrix that the lanes hold jointly. It has no positions, and its one register is a variable.
     """
 
     kind: str
@@ -44,6 +60,11 @@ class Fragment:
     row: str
     column: str
     packed: int = 1
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether the lanes hold the matrix jointly."""
+        return self.row == self.column == ""
 
     @property
     def elements(self) -> int:
@@ -94,17 +115,58 @@ def _compiled(text: str) -> CodeType:
     return compile(text.replace("/", "//"), "a place", "eval")
 
 
+def joint(kind: str) -> Fragment:
+    """Return a matrix that the lanes hold jointly, in a variable of the type `kind`."""
+    return Fragment(kind, 1, "", "")
+
+
+def dealt(m: int, n: int, lanes: int) -> Fragment:
+    """Return the sums that each lane gets of a matrix held jointly, with neighbouring pairs for neighbouring lanes.
+
+    Raises ValueError if the lanes can't have equally many such pairs.
+    """
+    pairs = n // 2
+    down = lanes // max(pairs, 1)
+    if n % 2 or pairs == 0 or down == 0 or down * pairs != lanes or m % down:
+        raise ValueError(f"{lanes} lanes can't share {m} by {n} sums")
+    return Fragment("float", m * n // lanes, f"lane / {pairs} + index / 2 * {down}", f"lane % {pairs} * 2 + index % 2")
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums that the lanes hold jointly.
+
+    Attributes
+    ----------
+    kind : str
+        The type of a variable that holds an m by n matrix of floats.
+    zero : str
+        The expression for a matrix of zeros.
+    store : str
+        The statement that stores `$SUMS` row by row in the array of floats `$ARRAY` of the group, from index `$AT` on.
+    barrier : str
+        The statement behind which a unit's lanes see each other's stores to the group's memory.
+    """
+
+    kind: str
+    zero: str
+    store: str
+    barrier: str = "OB_BARRIER;"
+
+
 @dataclass(frozen=True)
 class Load:
     """An instruction with which the lanes of a unit jointly load fragments from the group's memory.
 
     Each lane passes the position of some adjacent elements, at most 16 bytes. A line is a row of the left operand, or a
-    column of the right operand.
+    column of the right operand. If the lanes hold the operand jointly, all pass the position of its first element.
 
     Attributes
     ----------
     text : str
         The statement that loads the registers `$INTO`. The lane's elements begin at index `$AT` of the array `$ARRAY`.
+        For a joint operand `$INTO` is a variable, and rows are `$APART` of the array's entries apart; an entry has one
+        element, or 16 bytes of them.
     line, step : str
         The position of the first of these elements in the small matrix: expressions in `lane`, as in a fragment.
     fragments : int
@@ -156,9 +218,12 @@ class MatrixUnit:
     left, right, result : Fragment
         The parts of the m by k, k by n and m by n matrices that a lane holds. The result's registers are floats. Each
         element of the result is held by one lane; an element of an operand may be held by several.
+    sums : Sums or None
+        Set if the lanes hold sums, and then also both operands, jointly. `result` says which sums a lane gets once
+        they have passed through the group's memory, in any arrangement that stores well.
     multiply : str
-        The statement that adds the product to `$SUMS`; `$LEFT`, `$RIGHT` and `$SUMS` point to a lane's registers. All
-        lanes of a group run the statement together.
+        The statement that adds the product to `$SUMS`; `$LEFT`, `$RIGHT` and `$SUMS` point to a lane's registers, or
+        are variables that the lanes hold jointly. All lanes of a group run the statement together.
     header : str
         Helpers that the texts call.
     element : str
@@ -205,17 +270,25 @@ class MatrixUnit:
     power: str = "OB_LIB(exp2)($VALUE)"
     pair: str = ""
     is_rounded: bool = False
+    sums: Sums | None = None
 
     def __post_init__(self) -> None:
         if self.result.kind != "float" or self.result.packed != 1:
             raise ValueError(
                 f"the unit {self.name!r} accumulates in {self.result.kind}; the result must be one float per register"
             )
+        are_joint = [one.is_joint for one in (self.left, self.right)]
+        if are_joint != [self.sums is not None] * 2 or self.result.is_joint:
+            raise ValueError(f"the unit {self.name!r}: lanes hold both operands and the sums jointly, or none of them")
+        if self.sums and not all((*self.load_left, *self.load_right)):
+            raise ValueError(f"the unit {self.name!r}: only its own instructions load operands that lanes hold jointly")
         for what, fragment, rows, columns in (
             ("left", self.left, self.m, self.k),
             ("right", self.right, self.k, self.n),
             ("result", self.result, self.m, self.n),
         ):
+            if fragment.is_joint:
+                continue
             held = list(self._held(what, fragment, rows, columns))
             missing = {(row, column) for row in range(rows) for column in range(columns)} - set(held)
             if missing:
@@ -287,4 +360,60 @@ def reference(
         header=_REFERENCE % (rows, k, k),
         element=_CONVERTED[dtype],
         copies=_COPIES if has_copies else None,
+    )
+
+
+# Each lane holds whole matrices, and computes whole products.
+_REFERENCE_OF_JOINT = """\
+typedef struct { float at[$M * $K]; } ob_left_matrix;
+typedef struct { float at[$K * $N]; } ob_right_matrix;
+typedef struct { float at[$M * $N]; } ob_sum_matrix;
+OB_DEVICE ob_sum_matrix ob_zeros(void) {
+  ob_sum_matrix sums;
+  for (int i = 0; i < $M * $N; ++i) sums.at[i] = 0;
+  return sums;
+}
+OB_DEVICE void ob_add_product(ob_sum_matrix* sums, const ob_left_matrix* left, const ob_right_matrix* right) {
+  for (int i = 0; i < $M; ++i)
+    for (int j = 0; j < $N; ++j)
+      for (int step = 0; step < $K; ++step) sums->at[i * $N + j] += left->at[i * $K + step] * right->at[step * $N + j];
+}
+"""
+_LOAD_OF_JOINT = (
+    "for (int element = 0; element < {rows} * {columns}; ++element) {{ const int row = element / {columns}, column = "
+    "element % {columns}, each = sizeof(*$ARRAY) / {size}; $INTO.at[element] = {converted}; }}"
+)
+_STORE_OF_JOINT = (
+    "if (lane == 0) for (int element = 0; element < {count}; ++element) $ARRAY[$AT + element] = $SUMS.at[element];"
+)
+
+
+def reference_of_joint(dtype: torch.dtype, m: int = 16, n: int = 16, k: int = 16, lanes: int = 32) -> MatrixUnit:
+    """Return a unit in plain C whose lanes hold matrices jointly, as `reference` returns one of known positions."""
+    size, storage = dtype.itemsize, {2: "ob_u16", 4: "float"}[dtype.itemsize]
+
+    def load(rows: int, columns: int, line: str, step: str) -> Load:
+        element = f"((OB_LOCAL_AT const {storage}*)$ARRAY)[(($AT) + {line} * $APART) * each + {step}]"
+        converted = _CONVERTED[dtype].replace("$ELEMENT", element)
+        text = _LOAD_OF_JOINT.format(rows=rows, columns=columns, size=size, converted=converted)
+        return Load(text, line="0", step="0")
+
+    header = _REFERENCE_OF_JOINT
+    for name, value in (("$M", m), ("$N", n), ("$K", k)):
+        header = header.replace(name, str(value))
+    return MatrixUnit(
+        name=f"reference_of_joint_{m}_{n}_{k}",
+        m=m,
+        n=n,
+        k=k,
+        dtype=dtype,
+        lanes=lanes,
+        left=joint("ob_left_matrix"),
+        right=joint("ob_right_matrix"),
+        result=dealt(m, n, lanes),
+        multiply="ob_add_product(&$SUMS, &$LEFT, &$RIGHT);",
+        header=header,
+        load_left=(load(m, k, "row", "column"), load(m, k, "column", "row")),
+        load_right=(load(k, n, "column", "row"), load(k, n, "row", "column")),
+        sums=Sums("ob_sum_matrix", "ob_zeros()", _STORE_OF_JOINT.format(count=m * n)),
     )

@@ -3,9 +3,9 @@
 
 A group computes a tile of 64 by 64 results, or up to 128 by 128 if there are many. The lanes of a unit compute a part
 of the tile, and keep its sums in registers. The group's memory has three slots, each for some steps of both operands:
-one is multiplied while the others are filled. If a multiprocessor has enough memory, slots hold twice as many steps. If
-few tiles have long sums, several groups share the steps of a tile, and a second launch adds their sums, always in the
-same order.
+one is multiplied while the others are filled. Two slots suffice if operands pass through registers. If a
+multiprocessor has enough memory, slots hold twice as many steps. If few tiles have long sums, several groups share the
+steps of a tile, and a second launch adds their sums, always in the same order.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 from torch.utils._sympy.functions import FloorDiv
 
+from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.codegen.dialects.units import MatrixUnit, unit_of
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
 from torch_outboard.kernels.templates.channels import NARROW, holds
 from torch_outboard.kernels.templates.product import End, Operand, Product, ceil_div, filled
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
-from torch_outboard.kernels.templates.schedules.matrix_fragments import multiplied
+from torch_outboard.kernels.templates.schedules.matrix_fragments import dealt, multiplied, zeros
 from torch_outboard.kernels.templates.schedules.matrix_sides import Side, Tiling, lay_out
 from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end_of_parts, sum_of_parts
 
@@ -59,8 +60,9 @@ class _Choice:
     is_split: bool
 
     @staticmethod
-    def of(product: Product, many: int, steps: int) -> _Choice:
-        rows, columns = (_LARGE if holds(sympy.Gt(one, _SMALL)) else _SMALL for one in (product.rows, product.columns))
+    def of(product: Product, many: int, steps: int, largest: int) -> _Choice:
+        sizes = (product.rows, product.columns)
+        rows, columns = (largest if holds(sympy.Gt(one, _SMALL)) else _SMALL for one in sizes)
         large, small = (rows, columns), (_SMALL, _SMALL)
         if holds(sympy.Ge(_tiles(product, large), many)):
             return _Choice(large, False)
@@ -81,7 +83,9 @@ def multiply(call: TemplateCall, product: Product) -> None:
     names = ("row", "column")
     if product.end.dense == "row":  # then a lane's adjacent results are adjacent in memory
         product, names = _turned(product), ("column", "row")
-    choice = _Choice.of(product, schedule["many"], Tiling.of(unit, (_SMALL, _SMALL), schedule["steps"]).steps)
+    small, large = (Tiling.of(unit, (size, size), schedule["steps"]) for size in (_SMALL, _LARGE))
+    largest = _LARGE if _bytes(large) <= call.room.memory else _SMALL
+    choice = _Choice.of(product, schedule["many"], small.steps, largest)
     tiling = Tiling.of(unit, choice.tile, schedule["steps"])
     twice = Tiling.of(unit, choice.tile, 2 * schedule["steps"])
     needed = _SLOTS * sum(choice.tile) * twice.steps * unit.dtype.itemsize
@@ -100,6 +104,18 @@ def multiply(call: TemplateCall, product: Product) -> None:
     call.free(part)
 
 
+def _slots(unit: MatrixUnit) -> int:
+    return _SLOTS if unit.copies else 2
+
+
+def _bytes(tiling: Tiling) -> int:
+    """Return the bytes of a group's memory that a tiling needs, at most."""
+    unit, chunks = tiling.unit, tiling.steps // tiling.chunk
+    if unit.sums is None:
+        return 0  # which has always fit
+    return _slots(unit) * (tiling.height + tiling.width) * (chunks | 1) * 16 + tiling.numbers * 4
+
+
 def _turned(product: Product) -> Product:
     return replace(product, rows=product.columns, columns=product.rows, left=product.right, right=product.left)
 
@@ -107,7 +123,8 @@ def _turned(product: Product) -> Product:
 def _kernel(
     call: TemplateCall, product: Product, end: End, tiling: Tiling, names: tuple[str, str], splits: Any = None
 ) -> Kernel:
-    unit = tiling.unit
+    unit, slots, count = tiling.unit, _slots(tiling.unit), "$DOWN * $ACROSS"
+    sums = "held" if unit.sums else "sums"
     kernel = Kernel(f"{product.name}_of_units", unit.header + product.before)
     sizes = product.sizes(kernel)
     for one in (product.left, product.right, end):
@@ -116,7 +133,7 @@ def _kernel(
 
     def side(name: str, operand: Operand, lines: tuple[str, str], is_left: bool) -> Side:
         tile = (tiling.height if is_left else tiling.width, tiling.steps)
-        shared = call.dialect, *tile, is_left, _SLOTS
+        shared = call.dialect, *tile, is_left, slots
         made = Side(name, operand, lines, tiling, *shared, until="until", shifts=True)
         return made.counting() if is_narrow else made
 
@@ -128,7 +145,9 @@ def _kernel(
         "INDEX": "ob_i32" if is_narrow else "ob_i64",
         "UNROLL": call.dialect.unroll,
         "BAND": str(_BAND),
-        "SLOTS": str(_SLOTS),
+        "SLOTS": str(slots),
+        "ZEROS": zeros(unit, sums, count),
+        "DEALT": f"  float sums[{count} * $RESULTS];\n{dealt(unit, sums, 'sums', count)}" if unit.sums else "",
         "FIND": "".join(one.declared() + one.find_first() + one.find() for one in (left, right)),
         "BEGIN": left.begin() + right.begin(),
         "FINISH": left.finish() + right.finish(),
@@ -137,7 +156,7 @@ def _kernel(
         "WAIT": filled(unit.copies.wait, {"LATER": str(_SLOTS - 2)}) if unit.copies else "",
         "LOAD_LEFT": left.load("part_row", "$DOWN", "left_part"),
         "LOAD_RIGHT": right.load("part_column", "$ACROSS", "right_part"),
-        "MULTIPLY": multiplied(unit, "sums", tiling.rows // unit.m, tiling.columns // unit.n),
+        "MULTIPLY": multiplied(unit, sums, tiling.rows // unit.m, tiling.columns // unit.n),
         "RANGE": "const $INDEX begin = 0, until = $ALL_STEPS;",
         "ALL_STEPS": product.steps_of_batch or "$DEPTH",
         "ROW": names[0],
@@ -152,6 +171,8 @@ def _kernel(
         kernel.groups *= splits
     words |= stores(end, unit, names, tiling.columns // unit.n)
     lay_out(kernel, left, right)
+    if unit.sums:
+        kernel.arrays.append(LocalArray("float", "dealt", str(tiling.numbers)))
     kernel.text, kernel.group = filled(_TEXT, words), tiling.group
     return kernel
 
@@ -188,7 +209,8 @@ _RANGE = """\
 const ob_i64 split = OB_GROUP_NUMBER / (tiles * $BATCH);
   const ob_i64 turns = ($ALL_STEPS + $STEPS - 1) / $STEPS;
   const $INDEX begin = ($INDEX)(turns * split / $SPLITS * $STEPS);
-  const $INDEX end = ($INDEX)(turns * (split + 1) / $SPLITS * $STEPS), until = end < $ALL_STEPS ? end : $ALL_STEPS;"""
+  const $INDEX end = ($INDEX)(turns * (split + 1) / $SPLITS * $STEPS);
+  const $INDEX until = end < $ALL_STEPS ? end : $ALL_STEPS;"""
 
 _TEXT = """\
   const ob_u32 item = OB_ITEM_OF_GROUP;
@@ -204,9 +226,7 @@ $OF_BATCH  const $INDEX number = ($INDEX)(OB_GROUP_NUMBER % tiles);
   const $INDEX of_band = number - first_band * tiles_across;
   const $INDEX first_row = (first_band + of_band % band) * $HEIGHT, first_column = of_band / band * $WIDTH;
   $RANGE
-  float sums[$DOWN * $ACROSS * $RESULTS];
-  $UNROLL
-  for (int i = 0; i < $DOWN * $ACROSS * $RESULTS; ++i) sums[i] = 0;
+$ZEROS
   $INDEX from_step = begin;
 $FIND
   int other = 0;
@@ -220,6 +240,7 @@ $FINISH
 $ADVANCE  }
   int turn = 0;
 $LOOPS
+$DEALT
 $STORE"""
 
 # The next step's fragments are loaded while this step's are multiplied, and the last step of a turn

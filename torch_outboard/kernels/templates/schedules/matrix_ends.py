@@ -28,9 +28,10 @@ def stores(end: End, unit: MatrixUnit, names: tuple[str, str], across: int) -> d
         return {"STORE": _STORE, "END": end.store, "ENDS_ACROSS": str(across)}
     kind, suffix = STORAGE_TYPES[end.dtype], SUFFIXES[end.dtype]
     ended = "ended" if size == 4 else f"ob_to_{suffix}(ended)"
-    pair = ("ob_u64", "(ob_u64)OB_AS_U32(pair[0]) | (ob_u64)OB_AS_U32(pair[1]) << 32")
+    low, high = "pairs[next * 2]", "pairs[next * 2 + 1]"
+    pair = ("ob_u64", f"(ob_u64)OB_AS_U32({low}) | (ob_u64)OB_AS_U32({high}) << 32")
     if size == 2:
-        pair = ("ob_u32", "(ob_u32)pair[0] | (ob_u32)pair[1] << 16")
+        pair = ("ob_u32", f"(ob_u32){low} | (ob_u32){high} << 16")
     in_eights = size == 2 and across % 4 == 0 and _are_eights(unit)
     return {
         "STORE": _STORE_PAIRS,
@@ -108,7 +109,6 @@ _STORE_PAIRS = """\
 $STORE_EIGHTS
         $UNROLL
         for (int next = 0; next < $ENDS; ++next) {
-          const $KIND* pair = pairs + next * 2;
           const ob_i64 first = block + next * $UNIT_COLUMNS + ($RESULT_COLUMN);
           if (is_there && is_wide && first + 1 < $COLUMNS) {
             const ob_i64 $COLUMN = first;
@@ -117,7 +117,7 @@ $STORE_EIGHTS
             $UNROLL
             for (int one = 0; one < 2; ++one) {
               const ob_i64 $COLUMN = first + one;
-              if ($COLUMN < $COLUMNS) $PLACE = pair[one];
+              if ($COLUMN < $COLUMNS) $PLACE = pairs[next * 2 + one];
             }
           }
         }
@@ -133,7 +133,6 @@ _STORE_EIGHTS = """\
           ob_u32 words[4];
           $UNROLL
           for (int next = 0; next < 4; ++next) {
-            const $KIND* pair = pairs + next * 2;
             words[next] = $PAIR;
           }
           $UNROLL

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch_outboard.codegen.dialects.units import MatrixUnit
 from torch_outboard.kernels.templates.product import filled
 
-__all__ = ["Array", "fragments", "multiplied", "place_of_lane"]
+__all__ = ["Array", "dealt", "fragments", "multiplied", "place_of_lane", "zeros"]
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,17 @@ class Array:
 
     The chunks of a row are permuted by the row's number, so that a given chunk of eight adjacent rows lies in eight
     different banks. If the chunks cannot be permuted, rows have an odd number of chunks instead.
+
+    Attributes
+    ----------
+    kind : str
+        The type of an entry.
+    chunk : int
+        Elements per chunk.
+    is_plain : bool
+        Whether chunks must not be permuted, because an instruction loads whole rows.
+    each : int
+        Elements per entry: one, or those of a chunk.
     """
 
     kind: str
@@ -24,6 +35,8 @@ class Array:
     rows: int
     length: int
     chunk: int
+    is_plain: bool = False
+    each: int = 1
 
     @property
     def chunks(self) -> int:
@@ -31,25 +44,33 @@ class Array:
         count = (self.length + self.chunk - 1) // self.chunk
         return count if self._change(count) else count | 1
 
-    @staticmethod
-    def _change(count: int) -> int:
+    def _change(self, count: int) -> int:
         """Return how many adjacent chunks of a row are permuted among each other, or 0."""
+        if self.is_plain:
+            return 0
         return 8 if count % 8 == 0 else count if count in (2, 4) else 0
 
     @property
+    def apart(self) -> int:
+        """The number of entries per row."""
+        return self.chunks * self.chunk // self.each
+
+    @property
     def size(self) -> int:
-        """The total number of elements."""
-        return self.rows * self.chunks * self.chunk
+        """The total number of entries."""
+        return self.rows * self.apart
 
     def at(self, row: str, column: str, is_chunk: bool = False) -> str:
-        """Return the position of an element, or of a chunk's first element with `is_chunk`."""
+        """Return the index of an element's entry, or of a chunk's first one with `is_chunk`."""
         change, chunk = self._change(self.chunks), self.chunk
+        assert is_chunk or self.each == 1
         number = f"({column}) / {chunk}"
         if change:
             turned = f"({row}) % 8" if change == 8 else f"({row}) / {8 // change} % {change}"
             number = f"({number} ^ {turned})"
         rest = "" if is_chunk else f" + ({column}) % {chunk}"
-        return f"({row}) * {self.chunks * chunk} + {number} * {chunk}{rest}"
+        entries = "" if self.each == chunk else f" * {chunk}"
+        return f"({row}) * {self.apart} + {number}{entries}{rest}"
 
     def further(self, place: str, rows: str, columns: str) -> str:
         """Return the position of a chunk that is some rows and columns away from another chunk.
@@ -62,7 +83,18 @@ class Array:
         if each:
             place = f"({place} ^ (ob_u32)({columns}) % {each})"
             columns = f"({columns}) / {each} * {each}"
-        return f"{place} + ({rows}) * {self.chunks * self.chunk} + {columns}"
+        columns = f"({columns}) / {self.each}" if self.each > 1 else columns
+        return f"{place} + ({rows}) * {self.apart} + {columns}"
+
+
+def _registers(array: str, index: str, is_joint: bool) -> str:
+    """Return a pointer to registers at an index behind a place in a lane's array, or the variable there.
+
+    `array` is the array's name, or its name, " + ", and an index.
+    """
+    name, _, first = array.partition(" + ")
+    place = f"{first} + {index}" if first else index
+    return f"{name}[{place}]" if is_joint else f"{name} + {place}"
 
 
 def fragments(
@@ -93,7 +125,12 @@ def fragments(
         return f"{slot}{array.at(*((step, line) if is_across else (line, step)), is_chunk)}"
 
     if load:
-        words = {"INTO": f"{into} + block * {what.count}", "ARRAY": array.name, "AT": at(load.line, load.step, True)}
+        words = {
+            "INTO": _registers(into, f"block * {what.count}", what.is_joint),
+            "ARRAY": array.name,
+            "AT": at(load.line, load.step, True),
+            "APART": str(array.apart),
+        }
         body = f"        {filled(load.text, words)}\n"
     else:
         line, step = (what.row, what.column) if is_left else (what.column, what.row)
@@ -130,7 +167,7 @@ def place_of_lane(
     load = (unit.load_left if is_left else unit.load_right)[is_across]
     apart = unit.k if is_across else unit.m if is_left else unit.n
     has_powers = not unit.k & (unit.k - 1) and not lines & (lines - 1)
-    if load is None or apart % 8 or unit.k % array.chunk or not has_powers:
+    if load is None or array.is_plain or apart % 8 or unit.k % array.chunk or not has_powers:
         return "", ""
     first, step = f"{line} + ({load.line})", load.step
     at = array.at(*((step, first) if is_across else (first, step)), is_chunk=True)
@@ -144,10 +181,11 @@ def multiplied(
 
     Every other row runs backwards, so that consecutive multiplications share a fragment, which the unit keeps.
     """
+    is_joint, count = unit.sums is not None, 1 if unit.sums else unit.result.count
     words = {
-        "SUMS": f"{sums} + (i * {across} + column) * {unit.result.count}",
-        "LEFT": f"{left} + i * {unit.left.count}",
-        "RIGHT": f"{right} + column * {unit.right.count}",
+        "SUMS": _registers(sums, f"(i * {across} + column) * {count}", is_joint),
+        "LEFT": _registers(left, f"i * {unit.left.count}", is_joint),
+        "RIGHT": _registers(right, f"column * {unit.right.count}", is_joint),
     }
     return f"""\
       $UNROLL
@@ -158,4 +196,35 @@ def multiplied(
           {filled(unit.multiply, words)}
         }}
       }}
+"""
+
+
+def zeros(unit: MatrixUnit, sums: str, count: str) -> str:
+    """Return the declaration of `count` matrices of sums, which are zeros."""
+    kind, zero, size = (unit.sums.kind, unit.sums.zero, count) if unit.sums else ("float", "0", f"{count} * $RESULTS")
+    return f"""\
+  {kind} {sums}[{size}];
+  $UNROLL
+  for (int i = 0; i < {size}; ++i) {sums}[i] = {zero};
+"""
+
+
+def dealt(unit: MatrixUnit, sums: str, into: str, count: str, how: str = "=") -> str:
+    """Return the loop that deals sums, which the lanes hold jointly, to the array `into` of each lane.
+
+    They pass through the group's array of floats `dealt`, which has room for a matrix of each unit.
+    """
+    assert unit.sums is not None
+    size, part = unit.m * unit.n, f"item / {unit.lanes} * {unit.m * unit.n}"
+    store = filled(unit.sums.store, {"SUMS": f"{sums}[number]", "ARRAY": "dealt", "AT": part})
+    return f"""\
+  $UNROLL
+  for (int number = 0; number < {count}; ++number) {{
+    {unit.sums.barrier}
+    {store}
+    {unit.sums.barrier}
+    $UNROLL
+    for (int index = 0; index < {size // unit.lanes}; ++index)
+      {into}[number * {size // unit.lanes} + index] {how} dealt[{part} + ($RESULT_ROW) * {unit.n} + ($RESULT_COLUMN)];
+  }}
 """

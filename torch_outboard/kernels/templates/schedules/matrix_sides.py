@@ -88,6 +88,11 @@ class Tiling:
         """The number of elements that an item loads at a time."""
         return _BYTES // self.unit.dtype.itemsize
 
+    @property
+    def numbers(self) -> int:
+        """The number of floats through which the group's units deal sums that their lanes hold jointly."""
+        return self.group // self.unit.lanes * self.unit.m * self.unit.n
+
     def words(self) -> dict[str, str]:
         unit = self.unit
         return {
@@ -194,15 +199,21 @@ class Side:
     def array(self) -> Array:
         """One tile in the group's memory."""
         rows, length = (self.steps, self.tile) if self.is_across else (self.tile, self.steps)
-        return Array(self.kind, f"{self.name}_tile", rows, length, self.tiling.chunk)
+        is_plain = self.tiling.unit.sums is not None
+        # Entries of 16 bytes are aligned in every language.
+        has_fours = is_plain and self.has_chunks
+        kind, each = (self.dialect.four("ob_u32"), self.tiling.chunk) if has_fours else (self.kind, 1)
+        return Array(kind, f"{self.name}_tile", rows, length, self.tiling.chunk, is_plain, each)
 
     @property
     def bytes(self) -> int:
         """The total bytes of the tiles in the group's memory."""
-        return self.slots * self.array.size * self._size
+        return self.slots * self.array.size * self.array.each * self._size
 
     def memory(self, offset: int | None = None) -> LocalArray:
-        return LocalArray(self.kind, self.array.name, str(self.slots * self.array.size), is_aligned=True, offset=offset)
+        return LocalArray(
+            self.array.kind, self.array.name, str(self.slots * self.array.size), is_aligned=True, offset=offset
+        )
 
     @property
     def count(self) -> int:
@@ -291,7 +302,7 @@ class Side:
         if not self.counts:
             return ""
         assert self.operand.stride is not None
-        name, pointer, first = self.name, "OB_GLOBAL const ob_u8*", first or self.first
+        name, pointer, first = self.name, self._pointer("ob_u8"), first or self.first
         return f"""\
   const ob_u32 {name}_bytes = (ob_u32)({self.operand.stride[1]}) * {self._size};
   const ob_u64 {name}_apart = (ob_u64){name}_bytes * {self._apart};
@@ -311,13 +322,14 @@ class Side:
 
     def advance_lines(self) -> str:
         """Return the statements that advance to the next lines."""
-        lines = f"{self.name}_at += (ob_u64){self.tile} * {self.name}_bytes; {self.name}_rest -= {self.tile};"
+        at = f"{self.name}_at"
+        lines = f"{at} = {at} + (ob_u64){self.tile} * {self.name}_bytes; {self.name}_rest -= {self.tile};"
         return f"    {lines}\n" if self.counts else ""
 
     def advance(self) -> str:
         """Return the statement that advances to the next steps."""
         steps = f"(ob_u64){self.steps} * {self.name}_bytes" if self.is_across else str(self.steps * self._size)
-        return f"    {self.name}_at += {steps};\n" if self.counts else ""
+        return f"    {self.name}_at = {self.name}_at + {steps};\n" if self.counts else ""
 
     def _finds_width(self) -> str:
         if not self.has_chunks:
@@ -343,7 +355,10 @@ class Side:
         """Return the loop that starts loading the steps from `from_step` on into the slot `other`."""
         if not self.has_chunks:
             return self._loop(self._fetch_element())
-        put = self._put_each() if not self._is_plain else self._put_shifted() if self.shifts else self._put_elements()
+        if self._is_plain:
+            put = self._put_shifted() if self.shifts else self._put_elements()
+        else:
+            put = self._put_each() if self.array.each == 1 else self._put_elements()
         return f"""\
       if ({self.name}_is_wide) {{
 {self._loop(self._fetch_chunk())}
@@ -384,8 +399,17 @@ class Side:
         value = f"{self.name}_next[load]"
         if not self.has_chunks:
             return self._loop(f"{self.array.name}[{self._at()}] = {value};")
-        store = self._loop(self.dialect.store_four("ob_u32", self.array.name, self._at(), value))
+        store = self._loop(self._store_chunk(value))
         return f"      if ({self.name}_is_wide) {{\n{store}      }}\n"
+
+    def _store_chunk(self, value: str) -> str:
+        """Return the statement that stores 16 bytes, given as four words."""
+        if self.array.each > 1:
+            return f"{self.array.name}[{self._at()}] = {value};"
+        return self.dialect.store_four("ob_u32", self.array.name, self._at(), value)
+
+    def _pointer(self, kind: str) -> str:
+        return self.dialect.pointer(kind, is_written=False)
 
     def _at(self) -> str:
         """Return the position of a load in the group's array."""
@@ -445,7 +469,7 @@ class Side:
         name = self.name
         has_line = "" if self.is_across else f" && load * {self._apart} < {name}_rest"
         return f"""\
-OB_GLOBAL const {self.kind}* from = (OB_GLOBAL const {self.kind}*)({name}_at + load * {name}_apart);
+{self._pointer(self.kind)} from = ({self._pointer(self.kind)})({name}_at + load * {name}_apart);
           const bool is_wanted = (int)at_step < {self.until} - from_step{has_line};"""
 
     def _put_shifted(self) -> str:
@@ -465,16 +489,16 @@ OB_GLOBAL const {self.kind}* from = (OB_GLOBAL const {self.kind}*)({name}_at + l
             const ob_i64 line = wanted < {self.size} ? wanted : {self.size} - 1, rest = {rest};
             const ob_u32 bytes = rest < {chunk} ? rest > 0 ? (ob_u32)rest * {size} : 0 : {_BYTES};
             {self.operand.computed()}
-            OB_GLOBAL const {self.kind}* from = &{self.operand.place};
+            {self._pointer(self.kind)} from = &{self.operand.place};
             const ob_u32 ahead = (ob_u32)((size_t)from % {_BYTES});
-            from -= ahead / {size};
+            from = from + -(ob_i64)(ahead / {size});
             {four} low = {{0, 0, 0, 0}}, high = {{0, 0, 0, 0}};
             if (bytes > 0) low = {self.dialect.load_16_bytes("from[0]")};
             if (ahead + bytes > {_BYTES}) high = {self.dialect.load_16_bytes(f"from[{chunk}]")};
             ob_u32 words[8] = {{{words}}};
             ob_shift_16(words, ahead, bytes);
             const {four} next = {{words[0], words[1], words[2], words[3]}};
-            {self.dialect.store_four("ob_u32", self.array.name, self._at(), "next")}
+            {self._store_chunk("next")}
           }}
         }}"""
 
@@ -502,7 +526,7 @@ OB_GLOBAL const {self.kind}* from = (OB_GLOBAL const {self.kind}*)({name}_at + l
             }}
             {four} next;
             {parts}
-            {self.dialect.store_four("ob_u32", self.array.name, self._at(), "next")}
+            {self._store_chunk("next")}
           }}
         }}"""
 
