@@ -88,6 +88,12 @@ def _slang_floats() -> type[CodeGenerator]:
     return SlangFloatsGenerator
 
 
+def _slang_with_units(name: str, units: str) -> type[CodeGenerator]:
+    from torch_outboard.compile.simt.generator import slang_with_units
+
+    return slang_with_units(units, has_double=name == "slang")
+
+
 def _host_cpp() -> type[CodeGenerator]:
     from torch_outboard.compile.simt.generator import HostGenerator
 
@@ -110,6 +116,13 @@ _LANGUAGES: Mapping[str, Callable[[], type[CodeGenerator]]] = {
     "slang_floats": _slang_floats,
     "host_cpp": _host_cpp,
     "triton": _triton,
+}
+
+# Generators whose names may be followed by the matrix units of the devices:
+# "slang: 32 lanes, float16 16x16x16".
+_WITH_UNITS: Mapping[str, Callable[[str, str], type[CodeGenerator]]] = {
+    "slang": _slang_with_units,
+    "slang_floats": _slang_with_units,
 }
 
 
@@ -207,6 +220,9 @@ def _find(named: Any, refusal: str, what: str) -> type[CodeGenerator]:
     if named is None:
         return _Missing
     if isinstance(named, str):
+        name, has_units, units = named.partition(": ")
+        if has_units and name in _WITH_UNITS:
+            return _WITH_UNITS[name](name, units)
         if named not in _LANGUAGES:
             raise RegistrationError(
                 f"{refusal}: unknown code generator {named!r}; there are {', '.join(_LANGUAGES)}."

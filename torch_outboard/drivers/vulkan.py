@@ -17,6 +17,9 @@ __all__ = ["VulkanDriver"]
 # Where packages have Slang's compiler, the smaller package first.
 _COMPILERS = ("slangtorch/bin/libslang-compiler.so*", "slangpy/libslang-compiler.so*", "slangpy/libslang.so*")
 
+# Bytes of a group's memory without which kernels with matrix units have no room for their tiles.
+_UNIT_MEMORY = 32 << 10
+
 _DRIVERS_ENTRY = "vk_icdGetInstanceProcAddr"  # what a vendor's driver exports, and the loader does not
 
 
@@ -44,25 +47,54 @@ class VulkanDriver(Driver):
             None,
             "False takes the host's access to devices' memory away, as on a discrete GPU; true if not given.",
         ),
+        "matrix_units": Option(
+            bool,
+            None,
+            "Whether generated kernels use the devices' matrix units (cooperative matrices); if not given, where all "
+            "devices have the same.",
+        ),
     }
 
     def __init__(self, **options: object) -> None:
         super().__init__(**options)
+        self._uses_units = self.option_values.pop("matrix_units")  # the library has no such option
         if self.option_values["slang"] is None and (compiler := _packaged_compiler()) is not None:
             self.option_values["slang"] = compiler
 
     def kernel_generator(self, devices: Sequence[DeviceProperties]) -> str:
-        """Return "slang" if all devices have float64, else "slang_floats"."""
-        import torch  # not at the top: `outboard info` loads the class without torch
+        """Return "slang" if all devices have float64, else "slang_floats", followed by their matrix units.
 
-        return "slang" if all(torch.float64 in one.dtypes for one in devices) else "slang_floats"
+        Raises
+        ------
+        RegistrationError
+            If the option asks for matrix units, and a device has none, or others.
+        """
+        from torch_outboard._errors import RegistrationError
+
+        units = {(one.matrix_units, one.warp_size) for one in devices}
+        has_units = len(units) == 1 and all(
+            one.matrix_units and one.shared_memory_per_block >= _UNIT_MEMORY for one in devices
+        )
+        if self._uses_units and devices and not has_units:
+            told = "; ".join(
+                f"{one.name}: {one.matrix_units or 'none'}, {one.shared_memory_per_block} bytes of group memory"
+                for one in devices
+            )
+            raise RegistrationError(
+                "the option matrix_units is 1, and the devices don't all have the same matrix units and at least "
+                f"{_UNIT_MEMORY} bytes of group memory ({told}): leave the option out, or choose devices with `device`"
+            )
+        if not has_units or self._uses_units is False:
+            return _language(devices)
+        listed, lanes = units.pop()
+        return f"{_language(devices)}: {lanes} lanes, {listed}"
 
     def code_generator(self, device: int) -> str:
         """Return "cpp" if the host can reach the device's memory, as for CPUs; else the device's own language."""
         from torch_outboard import _C
         from torch_outboard.device.devices import get_device_properties
 
-        return "cpp" if _C.reaches_memory(device) else self.kernel_generator([get_device_properties(device)])
+        return "cpp" if _C.reaches_memory(device) else _language([get_device_properties(device)])
 
     def checks(self) -> Sequence[Check]:
         """Return whether Vulkan's loader opens and finds devices, and whether there is a compiler of kernels."""
@@ -91,6 +123,13 @@ class VulkanDriver(Driver):
                 "Slang, for kernels", "unused", "neither slangtorch nor slangpy is installed", "pip install slangtorch"
             ),
         ]
+
+
+def _language(devices: Sequence[DeviceProperties]) -> str:
+    """Return "slang" if all devices have float64, else "slang_floats"."""
+    import torch  # not at the top: `outboard info` loads the class without torch
+
+    return "slang" if all(torch.float64 in one.dtypes for one in devices) else "slang_floats"
 
 
 def _count_devices(loader: Any) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, ClassVar
 
 from torch_outboard._extension import header_path
@@ -12,6 +13,7 @@ from torch_outboard.codegen.dialects.host_cpp import HOST_CPP
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
 from torch_outboard.codegen.dialects.ptx_units import PTX_CUDA_CPP, PTX_OPENCL_C
 from torch_outboard.codegen.dialects.slang import SLANG, SLANG_FLOATS
+from torch_outboard.codegen.dialects.slang_units import with_units
 from torch_outboard.codegen.prelude import prelude
 from torch_outboard.compile.generator import CodeGenerator
 
@@ -24,6 +26,7 @@ __all__ = [
     "SimtGenerator",
     "SlangFloatsGenerator",
     "SlangGenerator",
+    "slang_with_units",
 ]
 
 
@@ -105,6 +108,20 @@ class SlangFloatsGenerator(SimtGenerator):
     """Kernels in Slang for devices without doubles."""
 
     dialect = SLANG_FLOATS
+
+
+@functools.cache
+def slang_with_units(units: str, *, has_double: bool) -> type[SimtGenerator]:
+    """Return the generator of kernels in Slang for devices with matrix units, such as "32 lanes, float16 16x16x16".
+
+    Raises
+    ------
+    ValueError
+        If the units are said in another form.
+    """
+    kind: type[SimtGenerator] = SlangGenerator if has_double else SlangFloatsGenerator
+    dialect = with_units(kind.dialect, units)
+    return type(f"{kind.__name__}WithUnits", (kind,), {"dialect": dialect, "__module__": __name__})
 
 
 class HostGenerator(SimtGenerator):

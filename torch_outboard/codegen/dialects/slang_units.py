@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The matrix units of devices whose drivers compile Slang: cooperative matrices, which a subgroup holds jointly.
+
+Their sizes and types are the device's, as its property `matrix_units` lists them. Only the device's compiler knows
+which lane holds which element, so matrices are loaded from the group's memory, and sums pass through it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import torch
+
+from torch_outboard.codegen.dialects.slang import Slang
+from torch_outboard.codegen.dialects.units import Load, MatrixUnit, Sums, dealt, joint
+
+__all__ = ["units_of", "with_units"]
+
+_TYPES = {"float16": (torch.float16, "half"), "bfloat16": (torch.bfloat16, "BFloat16")}
+_LANES = re.compile(r"([1-9]\d*) lanes")
+_LISTED = re.compile(r"(\w+) (\d+)x(\d+)x(\d+)")
+# Tiles have rows and columns in multiples of 64, and steps in multiples of 32.
+_MOST = 64
+_MOST_STEPS = 32
+
+# An item's number follows the subgroups, whatever order a device numbers items in.
+_HEADER = """\
+typedef linalg.CoopMat<$KIND, MemoryScope.Subgroup, $M, $K, linalg.CoopMatMatrixUse.MatrixA> ob_left_matrix;
+typedef linalg.CoopMat<$KIND, MemoryScope.Subgroup, $K, $N, linalg.CoopMatMatrixUse.MatrixB> ob_right_matrix;
+typedef linalg.CoopMat<float, MemoryScope.Subgroup, $M, $N, linalg.CoopMatMatrixUse.MatrixAccumulator> ob_sum_matrix;
+ob_i32 ob_item_of_subgroups() {
+  let number = spirv_asm { OpCapability GroupNonUniform; result:$$uint = OpLoad builtin(SubgroupId:uint) };
+  let lane = spirv_asm { result:$$uint = OpLoad builtin(SubgroupLocalInvocationId:uint) };
+  return (ob_i32)(number * $LANES + lane);
+}
+#undef OB_ITEM_OF_GROUP
+#define OB_ITEM_OF_GROUP ob_item_of_subgroups()
+float ob_of_lane(float value, ob_u32 bit) { return WaveReadLaneAt(value, WaveGetLaneIndex() ^ bit); }
+void ob_meet_lanes() { spirv_asm { OpControlBarrier Subgroup Subgroup AcquireRelease|WorkgroupMemory }; }
+"""
+_LOAD = "$INTO = {kind}.Load<linalg.CoopMatMatrixLayout.{layout}>($ARRAY, (ob_u32)($AT), $APART);"
+
+
+def _loads(kind: str, layouts: tuple[str, str]) -> tuple[Load, Load]:
+    along, across = (Load(_LOAD.format(kind=kind, layout=layout), line="0", step="0") for layout in layouts)
+    return along, across
+
+
+def _is_usable(m: int, n: int, k: int, lanes: int) -> bool:
+    """Return whether tiles and the lanes of a subgroup can have such matrices."""
+    divides = min(m, n, k) >= 8 and _MOST % m == _MOST % n == _MOST_STEPS % k == 0
+    return divides and lanes % (n // 2) == 0 and m % (lanes // (n // 2)) == 0
+
+
+def units_of(said: str) -> tuple[MatrixUnit, ...]:
+    """Return the units of a device, for each type the first listed one that tiles can have.
+
+    `said` has the size of a subgroup, and then the property `matrix_units`: "32 lanes, float16 16x16x16". Raises
+    ValueError for anything else.
+    """
+    first, *listed = said.split(", ")
+    count = _LANES.fullmatch(first)
+    if count is None:
+        raise ValueError(f"matrix units begin with {first!r}, not with a number of lanes such as '32 lanes'")
+    lanes = int(count[1])
+    units: dict[torch.dtype, MatrixUnit] = {}
+    for one in listed:
+        found = _LISTED.fullmatch(one)
+        if found is None:
+            raise ValueError(f"matrix units have {one!r} where a type and sizes such as 'float16 16x16x16' belong")
+        m, n, k = (int(size) for size in found.groups()[1:])
+        dtype, kind = _TYPES.get(found[1], (None, ""))
+        if dtype is None or dtype in units or not _is_usable(m, n, k, lanes):
+            continue
+        header = _HEADER
+        for word, text in (("KIND", kind), ("M", m), ("N", n), ("K", k), ("LANES", lanes)):
+            header = re.sub(rf"(?<!\$)\${word}\b", str(text), header)
+        units[dtype] = MatrixUnit(
+            name=f"cooperative_{m}_{n}_{k}_{found[1]}",
+            m=m,
+            n=n,
+            k=k,
+            dtype=dtype,
+            lanes=lanes,
+            left=joint("ob_left_matrix"),
+            right=joint("ob_right_matrix"),
+            result=dealt(m, n, lanes),
+            multiply="$SUMS = linalg.coopMatMulAdd<float, false>($LEFT, $RIGHT, $SUMS);",
+            header=header,
+            load_left=_loads("ob_left_matrix", ("RowMajor", "ColumnMajor")),
+            load_right=_loads("ob_right_matrix", ("ColumnMajor", "RowMajor")),
+            exchange="ob_of_lane($VALUE, $BIT)",
+            sums=Sums(
+                "ob_sum_matrix",
+                "ob_sum_matrix(0.0f)",
+                "$SUMS.Store<linalg.CoopMatMatrixLayout.RowMajor>($ARRAY, (ob_u32)($AT), {n});".replace("{n}", str(n)),
+                "ob_meet_lanes();",
+            ),
+        )
+    return tuple(units.values())
+
+
+def with_units(dialect: Slang, said: str) -> Slang:
+    """Return the dialect with the units of a device, or the same one if there are none that tiles can have."""
+    units = units_of(said)
+    return replace(dialect, name=f"{dialect.name}_units", units=units) if units else dialect
