@@ -3,9 +3,11 @@
 // other devices, old ones, small ones, lost ones.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string>
 
 #include "../../drivers/vulkan/vk.h"
@@ -31,6 +33,9 @@ GetInstanceProc real_loader() {
 OB_FAKE_REAL(VkResult, EnumeratePhysicalDevices, (VkInstance, uint32_t*, VkPhysicalDevice*))
 OB_FAKE_REAL(void, GetPhysicalDeviceProperties, (VkPhysicalDevice, VkPhysicalDeviceProperties*))
 OB_FAKE_REAL(void, GetPhysicalDeviceFeatures2, (VkPhysicalDevice, VkPhysicalDeviceFeatures2*))
+OB_FAKE_REAL(VkResult, EnumerateDeviceExtensionProperties,
+             (VkPhysicalDevice, const char*, uint32_t*, VkExtensionProperties*))
+OB_FAKE_REAL(VkResult, CreateDevice, (VkPhysicalDevice, const VkDeviceCreateInfo*, const void*, VkDevice*))
 OB_FAKE_REAL(VkVoidFunction, GetDeviceProcAddr, (VkDevice, const char*))
 OB_FAKE_REAL(VkResult, QueueSubmit2, (VkQueue, uint32_t, const VkSubmitInfo2*, VkFence))
 OB_FAKE_REAL(VkResult, AllocateMemory, (VkDevice, const VkMemoryAllocateInfo*, const void*, VkDeviceMemory*))
@@ -70,6 +75,71 @@ void GetPhysicalDeviceFeatures2(VkPhysicalDevice device, VkPhysicalDeviceFeature
   if (is_fault("no_int64")) features->has[kShaderInt64] = 0;
   if (is_fault("no_float64")) features->has[kShaderFloat64] = 0;
   if (is_fault("no_int16")) features->has[kShaderInt16] = 0;
+  if (!is_fault("matrices")) return;
+  for (auto* next = static_cast<VkPhysicalDeviceFeatures2*>(features->pNext); next != nullptr;
+       next = static_cast<VkPhysicalDeviceFeatures2*>(next->pNext)) {
+    if (next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR) {
+      next->has[kCooperativeMatrix] = 1;
+    } else if (next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR) {
+      next->has[kBfloat16CooperativeMatrix] = is_fault("no_bfloats") ? 0 : 1;
+    } else if (next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES) {
+      next->has[kShaderFloat16In12] = next->has[kVulkanMemoryModel12] = 1;
+    } else if (next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES) {
+      next->has[kSubgroupSizeControl13] = is_fault("no_subgroup_size") ? 0 : 1;
+      next->has[kComputeFullSubgroups13] = 1;
+    }
+  }
+}
+
+VkResult EnumerateDeviceExtensionProperties(VkPhysicalDevice device, const char* layer, uint32_t* count,
+                                            VkExtensionProperties* properties) {
+  const uint32_t room = *count;
+  const VkResult code = real_EnumerateDeviceExtensionProperties(device, layer, count, properties);
+  if (!is_fault("matrices") || code != VK_SUCCESS) return code;
+  for (const char* name : {"VK_KHR_cooperative_matrix", "VK_KHR_shader_bfloat16"}) {
+    if (properties != nullptr && *count < room) std::strcpy(properties[*count].extensionName, name);
+    ++*count;
+  }
+  return VK_SUCCESS;
+}
+
+VkResult CooperativeMatrixProperties(VkPhysicalDevice, uint32_t* count, VkCooperativeMatrixPropertiesKHR* all) {
+  constexpr int32_t kHalf = VK_COMPONENT_TYPE_FLOAT16_KHR;
+  constexpr int32_t kFloat = VK_COMPONENT_TYPE_FLOAT32_KHR;
+  constexpr int32_t kBfloat = VK_COMPONENT_TYPE_BFLOAT16_KHR;
+  constexpr int32_t kSubgroup = VK_SCOPE_SUBGROUP_KHR;
+  constexpr VkStructureType kType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR;
+  static constexpr VkCooperativeMatrixPropertiesKHR kListed[] = {
+      {kType, nullptr, 16, 8, 8, kHalf, kHalf, kFloat, kFloat, 0, kSubgroup},
+      {kType, nullptr, 32, 32, 32, kHalf, kHalf, kHalf, kHalf, 0, kSubgroup},      // sums in halves
+      {kType, nullptr, 32, 32, 32, kHalf, kHalf, kFloat, kFloat, 1, kSubgroup},    // saturates
+      {kType, nullptr, 64, 64, 64, kHalf, kHalf, kFloat, kFloat, 0, 2},            // of whole groups
+      {kType, nullptr, 16, 16, 16, kHalf, kHalf, kFloat, kFloat, 0, kSubgroup},
+      {kType, nullptr, 16, 16, 16, kHalf, kBfloat, kFloat, kFloat, 0, kSubgroup},  // of two types
+      {kType, nullptr, 16, 16, 32, 3, 3, 5, 5, 0, kSubgroup},                      // of integers
+      {kType, nullptr, 16, 16, 16, kBfloat, kBfloat, kFloat, kFloat, 0, kSubgroup},
+  };
+  if (all == nullptr) {
+    *count = std::size(kListed);
+    return VK_SUCCESS;
+  }
+  *count = std::min<uint32_t>(*count, std::size(kListed));
+  std::copy_n(kListed, *count, all);
+  return *count < std::size(kListed) ? VK_INCOMPLETE : VK_SUCCESS;
+}
+
+// Take away what the real device does not know.
+VkResult CreateDevice(VkPhysicalDevice device, const VkDeviceCreateInfo* info, const void* unused, VkDevice* created) {
+  VkDeviceCreateInfo own = *info;
+  if (is_fault("matrices")) {
+    own.enabledExtensionCount -= 2;  // the driver names these two last
+    auto* last = static_cast<VkPhysicalDeviceFeatures2*>(const_cast<void*>(own.pNext));
+    while (last->sType != VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES) {
+      last = static_cast<VkPhysicalDeviceFeatures2*>(last->pNext);
+    }
+    last->pNext = nullptr;
+  }
+  return real_CreateDevice(device, &own, unused, created);
 }
 
 VkResult QueueSubmit2(VkQueue queue, uint32_t count, const VkSubmitInfo2* infos, VkFence fence) {
@@ -121,10 +191,15 @@ extern "C" __attribute__((visibility("default"))) VkVoidFunction vkGetInstancePr
                                                                                        const char* name) {
   const GetInstanceProc get = real_loader();
   const VkVoidFunction found = get == nullptr ? nullptr : get(instance, name);
+  if (is_fault("matrices") && std::strcmp(name, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR") == 0) {
+    return reinterpret_cast<VkVoidFunction>(CooperativeMatrixProperties);
+  }
   if (found == nullptr) return nullptr;
   OB_FAKE_REPLACE(EnumeratePhysicalDevices);
   OB_FAKE_REPLACE(GetPhysicalDeviceProperties);
   OB_FAKE_REPLACE(GetPhysicalDeviceFeatures2);
+  OB_FAKE_REPLACE(EnumerateDeviceExtensionProperties);
+  OB_FAKE_REPLACE(CreateDevice);
   OB_FAKE_REPLACE(GetDeviceProcAddr);
   return found;
 }

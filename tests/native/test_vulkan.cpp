@@ -127,6 +127,19 @@ TEST(a_small_device_says_so) {
   CHECK(milliseconds == 0);
 }
 
+TEST(matrix_units_are_listed) {
+  const std::pair<const char*, const char*> known[] = {
+      {"matrices", "float16 16x16x16, bfloat16 16x16x16, float16 16x8x8"},
+      {"matrices,no_bfloats", "float16 16x16x16, float16 16x8x8"},
+      {"matrices,no_subgroup_size", ""},
+  };
+  for (const auto& [faults, units] : known) {
+    if (!has_faults("matrix_units_are_listed", faults)) return;
+    const Library driver(path, {{"library", fake()}});
+    CHECK(properties_of(driver).matrix_units == std::string(units));
+  }
+}
+
 TEST(a_crash_while_counting_is_told) {
   if (!has_faults("a_crash_while_counting_is_told", "crash")) return;
   const Library driver(path, {{"library", fake()}});

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Matrix units in Slang: what a device lists becomes units, and texts with them compile."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import struct
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.slang import compile_slang
+from tests.unit.test_slang import needs_compiler
+from torch_outboard import DeviceProperties, RegistrationError
+from torch_outboard.codegen.dialects.slang import SLANG
+from torch_outboard.codegen.dialects.slang_units import units_of, with_units
+from torch_outboard.codegen.dialects.units import Sums, joint, reference, reference_of_joint
+from torch_outboard.compile.generators import Generators
+from torch_outboard.drivers.vulkan import VulkanDriver
+from torch_outboard.kernels.templates.schedules.matrix_fragments import Array
+from torch_outboard.kernels.templates.schedules.matrix_sides import Tiling
+from torch_outboard.testing.plugin import RunPython
+
+_COOPERATIVE_MATRIX = 6022  # the capability of SPIR-V
+
+_CALLS = """
+import json, torch, torch_outboard
+from tests.simt_drivers import Unbuilt
+
+texts = {}
+class Collecting(Unbuilt):
+    kernel_generator = "slang: 32 lanes, float16 16x16x16, bfloat16 16x16x16"
+    def program_build(self, device, language, code, options):
+        texts[code.decode() if isinstance(code, bytes) else code] = options
+        return next(self.handles)
+torch_outboard.attach(Collecting)
+F = torch.nn.functional
+
+def ones(*sizes, dtype=torch.float16):
+    return torch.ones(sizes, dtype=dtype).to("unbuilt").requires_grad_()
+
+def back(result):
+    result.backward(torch.ones_like(result))
+
+torch.addmm(ones(77, dtype=torch.bfloat16), ones(65, 40, dtype=torch.bfloat16), ones(40, 77, dtype=torch.bfloat16))
+torch.mm(ones(512, 128)[:, ::2], ones(64, 512).t().contiguous().t()), torch.mm(ones(64, 9000), ones(9000, 64))
+back(F.conv2d(ones(2, 16, 9, 9), ones(16, 16, 3, 3), padding=1))
+back(F.scaled_dot_product_attention(*(ones(1, 2, 64, 40) for _ in range(3)), is_causal=True))
+with torch.no_grad():
+    F.scaled_dot_product_attention(*(ones(1, 2, 32, 64).transpose(2, 3) for _ in range(3)))
+print(json.dumps(list(texts.items())))
+"""
+
+
+@needs_compiler
+def test_texts_with_units_compile(run_python: RunPython) -> None:
+    answer = run_python(_CALLS, env={"OUTBOARD_FALLBACK": "error", "OUTBOARD_BUILD_THREADS": "0"})
+    texts = json.loads(answer.stdout.splitlines()[-1])
+    with_matrices = [(text, options) for text, options in texts if "linalg.coopMatMulAdd" in text]
+    assert len(with_matrices) >= 7
+    for text, options in with_matrices:
+        code = compile_slang(text, options)
+        words = struct.unpack(f"<{len(code) // 4}I", code)
+        assert (2 << 16 | 17, _COOPERATIVE_MATRIX) in itertools.pairwise(words[:100])
+
+
+def test_each_type_has_the_first_unit_that_tiles_can_have() -> None:
+    listed = "uint8 16x16x32, float16 64x64x64, float16 16x16x16, float16 8x8x16, bfloat16 16x12x16, bfloat16 8x16x16"
+    units = units_of(f"32 lanes, {listed}")
+    assert [(one.dtype, one.m, one.n, one.k) for one in units] == [
+        (torch.float16, 16, 16, 16),
+        (torch.bfloat16, 8, 16, 16),
+    ]
+    assert [Tiling.of(one, (128, 128), 32).group for one in units] == [128, 128]
+    assert with_units(SLANG, "32 lanes, uint8 16x16x32") is SLANG
+    assert with_units(SLANG, f"64 lanes, {listed}").described() != with_units(SLANG, f"32 lanes, {listed}").described()
+
+
+@pytest.mark.parametrize("said", ["", "float16 16x16x16", "0 lanes, float16 16x16x16", "32 lanes, float16 16x16"])
+def test_units_in_another_form_are_refused(said: str) -> None:
+    with pytest.raises(ValueError, match="matrix units (begin with|have) '"):
+        units_of(said)
+
+
+@pytest.mark.parametrize("lanes", [8, 16, 32, 64])
+def test_each_lane_gets_as_many_sums(lanes: int) -> None:
+    (unit,) = units_of(f"{lanes} lanes, float16 16x16x16")
+    assert unit.result.has_pairs and unit.result.elements * lanes == 256
+    assert unit.result.rows_of_lane(lanes) > 0
+
+
+def test_units_with_some_joint_matrices_are_refused() -> None:
+    unit, known = reference_of_joint(torch.float16), reference(torch.float16)
+    for change in ({"sums": None}, {"left": known.left}, {"result": joint("float")}):
+        with pytest.raises(ValueError, match="hold both operands and the sums jointly, or none of them"):
+            replace(unit, **change)
+    with pytest.raises(ValueError, match="only its own instructions load"):
+        replace(unit, load_right=(None, None))
+    with pytest.raises(ValueError, match="jointly, or none"):
+        replace(known, sums=Sums("t", "0", ""))
+
+
+def test_rows_of_joint_matrices_are_equally_far_apart() -> None:
+    array = Array("uint4", "tile", 4, 32, 8, is_plain=True, each=8)
+    places = [
+        [eval(array.at(str(row), str(8 * chunk), True).replace("/", "//")) for chunk in range(4)] for row in (0, 1)
+    ]
+    assert places == [[0, 1, 2, 3], [5, 6, 7, 8]]
+    assert (array.apart, array.size) == (5, 20)
+
+
+def test_the_driver_takes_the_units_that_all_devices_have() -> None:
+    units = {"matrix_units": "float16 16x16x16", "warp_size": 32, "shared_memory_per_block": 48 << 10}
+    has, other, small = (
+        DeviceProperties(**{**units, **change})
+        for change in ({}, {"warp_size": 64}, {"shared_memory_per_block": 16 << 10})
+    )
+    driver = VulkanDriver()
+    assert driver.kernel_generator([has, has]) == "slang: 32 lanes, float16 16x16x16"
+    for devices in ([], [has, other], [small], [has, DeviceProperties()]):
+        assert driver.kernel_generator(devices) == "slang"
+    assert VulkanDriver(matrix_units=False).kernel_generator([has]) == "slang"
+    floats = replace(has, dtypes=has.dtypes - {torch.float64})
+    assert driver.kernel_generator([floats]) == "slang_floats: 32 lanes, float16 16x16x16"
+    assert len(Generators(driver, lambda: [floats]).eager().dialect.units) == 1
+    asked = VulkanDriver(matrix_units=True)
+    for devices in ([has, other], [small], [DeviceProperties(name="a chip")]):
+        with pytest.raises(RegistrationError, match="the option matrix_units is 1"):
+            asked.kernel_generator(devices)
+    assert asked.kernel_generator([]) == "slang"
