@@ -40,8 +40,11 @@ void barrier(const DeviceApi& api, VkCommandBuffer commands, VkFlags64 stages, V
   api.CmdPipelineBarrier2(commands, &info);
 }
 
-// Recycle the batches that the device has finished. Call it with the stream's mutex held.
+// Recycle the batches that the device has finished. Call it with the stream's mutex held. A lost
+// device's batches are kept: it may still be at work on their commands, which must not be recorded
+// anew before it is done.
 void recycle(Stream& stream) {
+  if (stream.device->is_lost.load()) return;
   while (!stream.behind.empty() && has_reached({stream.timeline, stream.behind.front()->value})) {
     const std::unique_ptr<Batch> batch = std::move(stream.behind.front());
     stream.behind.pop_front();
