@@ -120,7 +120,7 @@ def slang_with_units(units: str, *, has_double: bool) -> type[SimtGenerator]:
         If the units are said in another form.
     """
     kind: type[SimtGenerator] = SlangGenerator if has_double else SlangFloatsGenerator
-    dialect = with_units(kind.dialect, units)
+    dialect = with_units(SLANG if has_double else SLANG_FLOATS, units)
     return type(f"{kind.__name__}WithUnits", (kind,), {"dialect": dialect, "__module__": __name__})
 
 
