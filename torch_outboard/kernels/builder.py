@@ -32,6 +32,7 @@ from torch_outboard.kernels.disk.key import call_key, key_of, sizes_of, tuned_ke
 from torch_outboard.kernels.disk.packs import Packs, owner_of, packs_of
 from torch_outboard.kernels.disk.store import Store, default_folder
 from torch_outboard.kernels.faults import author_of
+from torch_outboard.kernels.garbage import collected_later
 from torch_outboard.kernels.operators import base_name
 from torch_outboard.kernels.promotion import tensors_in
 from torch_outboard.kernels.reasons import code_of
@@ -361,7 +362,7 @@ def _raise(refusal: Refusal) -> Answer:
 
 
 def _import_inductor() -> None:
-    with without_own_deprecations():
+    with without_own_deprecations(), collected_later():
         import_inductor()
 
 
@@ -373,7 +374,8 @@ def _has_schedule(answer: Answer) -> bool:
 def _made(name: str, make: Callable[[], Answer]) -> Answer:
     route.begin(name)
     try:
-        answer = make()
+        with collected_later():
+            answer = make()
         route.end(answer.text, answer.kernels)
         return answer
     except Refusal as refusal:

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Python's garbage collection while plans are built.
+
+A full collection traverses every object of Inductor and sympy, half a second on a slow core, and a plan creates enough
+objects for one every few builds. After a build, one collection of the youngest generation frees the whole graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+from collections.abc import Iterator
+
+__all__ = ["collected_later"]
+
+_is_off = False
+
+
+@contextlib.contextmanager
+def collected_later() -> Iterator[None]:
+    """Put off collections to the end of the scope, unless the program has disabled them itself."""
+    global _is_off
+    if not gc.isenabled():
+        yield
+        return
+    _is_off = True
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        _is_off = False
+
+
+def _begin_in_child() -> None:
+    """Enable collections in a child that was forked during a build: the thread that would do it does not exist."""
+    global _is_off
+    if _is_off:
+        gc.enable()
+        _is_off = False
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
