@@ -18,6 +18,8 @@ from types import ModuleType
 
 import torch
 
+from torch_outboard._compat.sympy_caches import widen_caches
+
 __all__ = ["asks_for_backend", "import_inductor", "when_imported"]
 
 
@@ -34,6 +36,7 @@ def import_inductor() -> None:
     importlib.import_module("torch._inductor.compile_fx")  # triggers the finder
     from torch._inductor.codegen import common
 
+    widen_caches()
     common.init_backend_registration()
 
 

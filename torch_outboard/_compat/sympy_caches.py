@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The caches of sympy, in which torch computes with sizes. Not a change to torch.
+
+Each function of sympy remembers its last 1000 calls, fewer than a plan makes of some functions: the next plan, whose
+symbols have the same names, computes most of its expressions anew, and all that sympy has found out about their signs.
+sympy reads its only setting, the variable SYMPY_CACHE_SIZE, when it is imported, which a program's own libraries do.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+__all__ = ["widen_caches"]
+
+_ENTRIES = 1 << 15  # for each function; forty plans of convolutions fill half of the fullest
+
+
+def widen_caches() -> None:
+    """Give sympy's functions larger caches, once, unless the user has chosen their size or switched them off."""
+    if "SYMPY_CACHE_SIZE" in os.environ or "SYMPY_USE_CACHE" in os.environ:
+        return
+    from sympy.core.cache import CACHE  # type: ignore[import-untyped]
+
+    for wrapper in CACHE:
+        _widen(wrapper)
+
+
+def _widen(wrapper: Any) -> None:
+    """Replace the cache that a function made by sympy's `cacheit` calls, if it is smaller."""
+    cells = dict(zip(wrapper.__code__.co_freevars, wrapper.__closure__ or (), strict=True))
+    cached = cells["cfunc"].cell_contents
+    if cached.cache_parameters()["maxsize"] >= _ENTRIES:
+        return
+    wider = functools.lru_cache(_ENTRIES, typed=True)(cached.__wrapped__)
+    cells["cfunc"].cell_contents = wider
+    wrapper.cache_info, wrapper.cache_clear = wider.cache_info, wider.cache_clear
