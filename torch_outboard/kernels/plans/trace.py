@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -282,8 +283,16 @@ def _graph_of(body: Callable[..., Any], inputs: list[Input], mode: FakeTensorMod
     fakes = [one.fake for one in inputs]
     with mode, enable_python_dispatcher(), torch.no_grad():
         function = torch.func.functionalize(body, remove="mutations_and_views")
-        table = leave_to_formulas(noted_decompositions())
-        return make_fx(function, decomposition_table=table, tracing_mode="real")(*fakes)
+        return make_fx(function, decomposition_table=_table(), tracing_mode="real")(*fakes)
+
+
+def _table() -> dict[Any, Any]:
+    return leave_to_formulas(noted_decompositions()) if route.is_noting() else _usual_table()
+
+
+@functools.cache
+def _usual_table() -> dict[Any, Any]:
+    return leave_to_formulas(noted_decompositions())
 
 
 def _cleaned(traced: Traced) -> Traced:
