@@ -7,6 +7,7 @@ sizes. Layers are few, because further layers repeat the same calls. Models of `
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -317,8 +318,27 @@ def _optimize(device: torch.device) -> None:
         averaged.update_parameters(averaged.module)
 
 
+class _Enough(Exception):
+    pass
+
+
+class _Few:
+    """A streamer that ends generation, which without a device never finds that it is finished."""
+
+    def __init__(self) -> None:
+        self._left = 4
+
+    def put(self, tokens: torch.Tensor) -> None:
+        self._left -= 1
+        if not self._left:
+            raise _Enough
+
+    def end(self) -> None:
+        pass
+
+
 def _generate(device: torch.device, **options: Any) -> None:
-    """Generate a few tokens with a static cache; more of them would be the same calls."""
+    """Generate a few tokens with static caches and with growing ones; more tokens would be the same calls."""
     transformers = importlib.import_module("transformers")
     for name, sizes in (("GPT2", {}), ("Llama", _GROUPED), ("Qwen3", {**_GROUPED, "head_dim": 64})):
         few = {"n_layer": 2, "n_embd": 256, "n_head": 4} if name == "GPT2" else sizes
@@ -329,11 +349,9 @@ def _generate(device: torch.device, **options: Any) -> None:
             for rows, cache in ((1, "static"), (4, "static"), (2, "dynamic")):
                 tokens = torch.randint(1, 1000, (rows, 12)).to(device)
                 mask = torch.ones_like(tokens)
-                model.generate(
-                    *(tokens,),
-                    **{"attention_mask": mask, "max_new_tokens": 3, "cache_implementation": cache, "pad_token_id": 0},
-                    **options,
-                )
+                given = {"attention_mask": mask, "max_new_tokens": 8, "cache_implementation": cache, "pad_token_id": 0}
+                with contextlib.suppress(_Enough):
+                    model.generate(tokens, streamer=_Few(), **given, **options)
 
 
 def _sample(device: torch.device) -> None:
