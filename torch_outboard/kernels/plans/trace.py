@@ -200,10 +200,15 @@ def _fake(
 ) -> torch.Tensor:
     if given.dtype not in SUFFIXES and given.dtype not in (torch.complex64, torch.complex128):
         raise ClassRefusal(f"generated kernels don't support {given.dtype} [storage-type]")
-    meta = torch.empty_strided(given.size(), given.stride(), dtype=given.dtype, device="meta")
-    shaped = mode.from_tensor(meta, static_shapes=is_static or None, source=ConstantSource(f"t{number}"))
+    sizes: Sequence[Any] = given.size()
+    strides: Sequence[Any] = given.stride()
+    if not is_static:
+        assert mode.shape_env is not None
+        meta = torch.empty_strided(sizes, strides, dtype=given.dtype, device="meta")
+        source = ConstantSource(f"t{number}")
+        sizes, strides, _ = mode.shape_env.create_symbolic_sizes_strides_storage_offset(meta, source)
     with mode:
-        return torch.empty_strided(shaped.size(), shaped.stride(), dtype=given.dtype, device=device)
+        return torch.empty_strided(sizes, strides, dtype=given.dtype, device=device)
 
 
 def _replace(value: Any, replace: Callable[[torch.Tensor], Any]) -> Any:
