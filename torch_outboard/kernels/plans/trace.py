@@ -26,6 +26,7 @@ from torch_outboard.kernels.book.table import noted_decompositions, operator_of
 from torch_outboard.kernels.layouts import as_laid_out, lay_out_results
 from torch_outboard.kernels.operators import base_name, functional_of, overload_of
 from torch_outboard.kernels.plans.pairs import has_complex, in_pairs
+from torch_outboard.kernels.plans.sizes import Sizes
 from torch_outboard.kernels.plans.traced import Input, Number, Traced
 from torch_outboard.kernels.promotion import (
     common_type,
@@ -226,7 +227,7 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
     """
     if call.row.filled:
         _check_fill(call)
-    shape_env = ShapeEnv(duck_shape=False)  # sizes that are equal by chance do not define a class
+    shape_env = Sizes()
     mode = _Mode(shape_env)
     inputs = _Inputs(call, mode, is_static, real)
     arguments = [
@@ -252,7 +253,7 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
 
 def trace_function(function: Callable[..., Sequence[torch.Tensor]], given: Sequence[Any], device: Any) -> Traced:
     """Trace a function that takes tensors and returns a list of new tensors, as if they were on the device."""
-    shape_env = ShapeEnv(duck_shape=False)  # sizes that are equal by chance do not define a class
+    shape_env = Sizes()
     mode = _Mode(shape_env)
     inputs = [Input(_fake(one, mode, device, number), tensor=number) for number, one in enumerate(given)]
     results = 0

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The sizes of a traced call: torch's symbols, with a faster test of what they leave open.
+
+Most conditions that lowerings and templates ask for hold for some sizes and not for others, and become guards. torch
+finds that out last, after expanding the condition and asking sympy for signs. Two samples of the sizes with different
+answers show it at once.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, canonicalize_bool_expr
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
+
+__all__ = ["Sizes"]
+
+# The second sample: what is added to lower bounds, and a factor that makes symbols differ.
+_BEYOND, _FACTOR = 1 << 20, 3
+
+_RELATIONS = {
+    **{sympy.Eq: operator.eq, sympy.Ne: operator.ne, sympy.Lt: operator.lt, sympy.Le: operator.le},
+    **{sympy.Gt: operator.gt, sympy.Ge: operator.ge},
+}
+_OPERATIONS: dict[type, Callable[[Sequence[int]], int]] = {
+    sympy.Add: sum,
+    sympy.Mul: math.prod,
+    FloorDiv: lambda given: given[0] // given[1],
+    Mod: lambda given: given[0] % given[1],
+    PythonMod: lambda given: given[0] % given[1],
+    Max: max,
+    Min: min,
+}
+
+
+class _NoSample(Exception):
+    """An expression has other operations, or a division by zero."""
+
+
+class Sizes(ShapeEnv):
+    """An environment in which sizes that are equal by chance do not define a class."""
+
+    def __init__(self) -> None:
+        super().__init__(duck_shape=False)
+
+    def _maybe_evaluate_static(self, expr: Any, **options: Any) -> Any:
+        if type(expr) in _RELATIONS and not any(options.values()) and self._is_open(expr):
+            return None
+        return ShapeEnv._maybe_evaluate_static(self, expr, **options)
+
+    # torch forgets its answers by this name when a range changes.
+    _maybe_evaluate_static.cache_clear = ShapeEnv._maybe_evaluate_static.cache_clear  # type: ignore[attr-defined]
+
+    def _is_open(self, condition: Any) -> bool:
+        """Return True if a condition holds for some sizes within their ranges and not for others.
+
+        A condition that is a guard already is not open.
+        """
+        symbols = condition.free_symbols
+        given = {one: self.backed_var_to_val.get(one) for one in symbols}
+        if any(one in self.replacements or not isinstance(value, sympy.Integer) for one, value in given.items()):
+            return False
+        try:
+            now = _holds(condition, {one: int(value) for one, value in given.items()})
+            if not any(_holds(condition, one) != now for one in self._samples(sorted(symbols, key=str))):
+                return False
+        except _NoSample:
+            return False
+        return canonicalize_bool_expr(self.simplify(condition)) not in self.axioms
+
+    def _samples(self, symbols: Sequence[Any]) -> list[dict[Any, int]]:
+        """Return sizes at the lower bounds and far beyond them, as far as their ranges have them."""
+        bounds = [self.var_to_range[one] for one in symbols]
+        if not all(one.lower.is_Integer for one in bounds):
+            return []
+        found = []
+        for beyond in (0, _BEYOND):
+            sizes = [int(one.lower) + beyond * _FACTOR**number for number, one in enumerate(bounds)]
+            if all(size <= one.upper for size, one in zip(sizes, bounds, strict=True)):
+                found.append(dict(zip(symbols, sizes, strict=True)))
+        return found
+
+
+def _holds(condition: Any, sizes: dict[Any, int]) -> bool:
+    left, right = (_value(one, sizes) for one in condition.args)
+    return bool(_RELATIONS[type(condition)](left, right))
+
+
+def _value(expression: Any, sizes: dict[Any, int]) -> int:
+    if expression.is_Symbol:
+        return sizes[expression]
+    if expression.is_Integer:
+        return int(expression)
+    operation = _OPERATIONS.get(type(expression))
+    if operation is None:
+        raise _NoSample
+    try:
+        return operation([_value(one, sizes) for one in expression.args])
+    except ZeroDivisionError:
+        raise _NoSample from None
