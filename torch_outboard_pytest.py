@@ -26,15 +26,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(f"{_OWN}-seeds", type=int, default=20, metavar="N", help="schedules to run (default: 20)")
     group.addoption(f"{_OWN}-depth", type=int, metavar="N", help="depth of the races to look for")
     group.addoption(f"{_OWN}-schedule", metavar="pct:SEED", help="run this schedule only")
-    group.addoption(f"{_OWN}-changes", type=int, metavar="N", help="of that schedule, only the first changes of ranks")
+    group.addoption(f"{_OWN}-changes", type=int, metavar="N", help="limit the changes of ranks in that schedule")
     group.addoption(f"{_OWN}-jobs", type=int, metavar="N", help="processes at a time (default: the number of cores)")
     group.addoption(
-        f"{_OWN}-time-limit", type=float, default=600, metavar="SECONDS", help="of one run of all tests (default: 600)"
+        f"{_OWN}-time-limit",
+        type=float,
+        default=600,
+        metavar="SECONDS",
+        help="time limit of one run of all tests (default: 600)",
     )
     group.addoption(f"{_OWN}-json", metavar="FILE", help="write the report as JSON")
     group.addoption(f"{_OWN}-html", metavar="FILE", help="write the report as a page")
     parser.getgroup("torch-outboard").addoption(
-        _AS_CUDA, nargs="?", const="", metavar="DRIVER", help="call the devices of a driver cuda (docs/as-cuda.md)"
+        _AS_CUDA, nargs="?", const="", metavar="DRIVER", help="present a driver's devices as cuda (docs/as-cuda.md)"
     )
 
 

@@ -186,7 +186,8 @@ def _take_options(attachment: _Attachment, second: Driver, by: str) -> None:
     if _C.is_any_device_touched():
         raise RegistrationError(
             f"driver {first.name!r} is already attached, {attachment.by}, with the options {first.option_values}, and "
-            f"its devices have been used since: {second.option_values} need another process, or an attach before that"
+            f"its devices have been used since. Use {second.option_values} in another process, or attach with them "
+            "before the devices are used"
         )
     install(second, entries_of(second))
     attachment.driver, attachment.by = second, by

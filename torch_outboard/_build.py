@@ -59,7 +59,7 @@ def check_supported(version: str) -> None:
     if not OLDEST_TORCH <= torch_minor(version) <= NEWEST_TORCH:
         oldest, newest = (f"{major}.{minor}" for major, minor in (OLDEST_TORCH, NEWEST_TORCH))
         raise ImportError(
-            f"torch-outboard works with torch {oldest} to {newest}, and torch {version} is installed. "
+            f"torch-outboard works with torch {oldest} to {newest}, but torch {version} is installed. "
             f"Install one of these: {sys.executable} -m pip install 'torch>={oldest},<2.{NEWEST_TORCH[1] + 1}'"
         )
 
@@ -140,19 +140,19 @@ def check_built_for(running: str) -> None:
         served = ", ".join(f"{major}.{minor}" for major, minor in cores)
         newest = ".".join(map(str, max(cores)))
         raise ImportError(
-            f"this wheel of torch-outboard serves torch {served}, and torch {running} is installed. Install another "
+            f"this wheel of torch-outboard serves torch {served}, but torch {running} is installed. Install another "
             f"torch ({sys.executable} -m pip install 'torch=={newest}.*'), or build the core: {rebuild_command()}"
         )
     if built is None:
         raise ImportError(f"torch-outboard's extension is not built. Build it: {rebuild_command()}")
     if torch_minor(built.torch) != torch_minor(running):
         raise ImportError(
-            f"torch-outboard was built for torch {built.torch}, and torch {running} runs. "
+            f"torch-outboard was built for torch {built.torch}, but torch {running} is running. "
             f"Rebuild it: {rebuild_command()}"
         )
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     if built.python != python:
         raise ImportError(
-            f"torch-outboard was built for Python {built.python}, and Python {python} runs. "
+            f"torch-outboard was built for Python {built.python}, but Python {python} is running. "
             f"Rebuild it: {rebuild_command()}"
         )

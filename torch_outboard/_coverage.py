@@ -79,7 +79,7 @@ class Coverage(Sequence[CoverageRow]):
             table.add_row(row.op, row.provider, str(row.calls))
         if not self.reasons:
             return table
-        why = Table("operator", "got no generated kernel, since")
+        why = Table("operator", "reason for no generated kernel")
         for op, reasons in self.reasons.items():
             for reason in reasons:
                 why.add_row(escape(op), escape(reason))

@@ -64,7 +64,7 @@ class Settings:
             _C.set_build_threads(self.build_threads)
         _C.set_build_limit(self.build_seconds * 1000)
         folder = _C.kernel_cache_folder()
-        kept = f"kept for the next run in {printable_path(Path(folder))}" if folder else "kept nowhere"
+        kept = f"kept for the next run in {printable_path(Path(folder))}" if folder else "not stored"
         _C.show_builds(f"building kernels for {driver.name}" if self.shows_builds else "", kept)
         if self.sanitizer != "0":
             from torch_outboard import sanitizer  # imported here: few programs need it
@@ -76,14 +76,14 @@ def _mode(variable: str, modes: tuple[str, ...]) -> str:
     """Return a variable's value, or the first mode if it is not set."""
     mode = os.environ.get(variable) or modes[0]
     if mode not in modes:
-        raise ValueError(f"{variable} is {', '.join(modes[:-1])} or {modes[-1]}, not {mode!r}")
+        raise ValueError(f"{variable} must be {', '.join(modes[:-1])} or {modes[-1]}, not {mode!r}")
     return mode
 
 
 def _is_set(variable: str, default: bool) -> bool:
     value = os.environ.get(variable) or str(int(default))
     if value not in ("0", "1"):
-        raise ValueError(f"{variable} is 0 or 1, not {value!r}")
+        raise ValueError(f"{variable} must be 0 or 1, not {value!r}")
     return value == "1"
 
 
@@ -93,7 +93,7 @@ def _number(variable: str, what: str, least: int) -> int | None:
     if not text:
         return None
     if not text.isdecimal() or int(text) < least:
-        raise ValueError(f"{variable} is a number {what}, not {text!r}")
+        raise ValueError(f"{variable} must be a number {what}, not {text!r}")
     return int(text)
 
 
@@ -109,13 +109,13 @@ def providers_of(driver: Driver) -> tuple[str, ...] | None:
     names = tuple(name.strip() for name in text.split(",")) if text else tuple(driver.providers or ())
     for name in names:
         if name not in PROVIDERS:
-            raise ValueError(f"{what} names {', '.join(PROVIDERS)}, not {name!r}.{nearest(name, list(PROVIDERS))}")
+            raise ValueError(f"{what} may name {', '.join(PROVIDERS)}, not {name!r}.{nearest(name, list(PROVIDERS))}")
     if list(names) != [name for name in PROVIDERS if name in names]:
-        raise ValueError(f"{what} names each once, in the order {', '.join(PROVIDERS)}, not {', '.join(names)}")
+        raise ValueError(f"{what} must name each once, in the order {', '.join(PROVIDERS)}, not {', '.join(names)}")
     if "generated" in names and driver.kernel_generator is None:
         raise ValueError(
-            f"{what} names 'generated', and the driver {driver.name!r} has no kernel generator: set "
-            "`kernel_generator` in its Driver class, or leave 'generated' out"
+            f"{what} names 'generated', but the driver {driver.name!r} has no kernel generator: set "
+            "`kernel_generator` in its Driver class, or omit 'generated'"
         )
     return names
 

@@ -250,7 +250,7 @@ class Driver:
         """Close a device."""
         raise NotImplementedError
 
-    @_optional("every stream is synchronised")
+    @_optional("every stream is synchronized")
     def device_synchronize(self, device: int) -> None:
         """Wait for all work of the device."""
         raise NotImplementedError
@@ -322,7 +322,7 @@ class Driver:
         """Complete an event made with the flag 8 (OB_EVENT_HOST), once: streams that wait for it go on. Never block."""
         raise NotImplementedError
 
-    @_optional("no timing, unless event_timestamp is there")
+    @_optional("no timing, unless event_timestamp exists")
     def event_elapsed(self, device: int, start: int, end: int) -> float:
         """Return the milliseconds between two recorded timing events."""
         raise NotImplementedError
@@ -472,7 +472,7 @@ class Driver:
 
 
 REQUIRED_ENTRIES = tuple(_REQUIRED)
-WITHOUT |= {"last_error": "messages say the status only", "kernel_register": "the driver brings no kernels in C"}
+WITHOUT |= {"last_error": "messages say the status only", "kernel_register": "no kernels in C"}
 OPTIONAL_ENTRIES = tuple(WITHOUT)
 
 # Otherwise a typo in a subclass would silently remove an entry.

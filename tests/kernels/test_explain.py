@@ -48,7 +48,7 @@ def test_what_takes_a_call_apart_is_named(explained: Any) -> None:
 
 def test_a_value_that_is_no_json_is_refused(run_python: Any) -> None:
     errors = run_python(RUN, "kernels", "explain", "sum", "--value", "keepdim=yes", status=2).stderr
-    assert "'keepdim=yes' is no NAME=JSON, as accumulate=true" in errors
+    assert "'keepdim=yes' is not NAME=JSON, such as accumulate=true" in errors
 
 
 def test_a_refused_operator_prints_the_reason_and_what_to_do(explained: Any) -> None:

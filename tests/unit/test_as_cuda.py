@@ -245,7 +245,7 @@ def test_the_command(run_python, tmp_path):
     program.write_text(PROGRAM, encoding="utf-8")
     words = "run", "--driver", "sim", "--as-cuda", "--capability", "7", "5", str(program), "3"
     done = run_python("from torch_outboard_command import main; main()", *words, status=3, fresh=True)
-    assert done.stdout == "['3'] cuda:1\n" and " s in all." in done.stderr
+    assert done.stdout == "['3'] cuda:1\n" and " s in total." in done.stderr
     wrong = run_python(
         "from torch_outboard_command import main; main()", "run", "--driver", "nope", str(program), status=1, fresh=True
     )

@@ -114,7 +114,7 @@ def test_an_init_that_forgets_its_base():
 
 def test_a_fallback_mode_that_is_none(monkeypatch):
     monkeypatch.setenv("OUTBOARD_FALLBACK", "loud")
-    with pytest.raises(ValueError, match="OUTBOARD_FALLBACK is warn, error or silent, not 'loud'"):
+    with pytest.raises(ValueError, match="OUTBOARD_FALLBACK must be warn, error or silent, not 'loud'"):
         torch_outboard.attach(Toy)
 
 

@@ -108,7 +108,7 @@ def test_another_value_is_refused(run_python, value):
     run_python(
         """
 import pytest, torch_outboard
-with pytest.raises(ValueError, match="OUTBOARD_BLOCKING is 0 or 1, not"):
+with pytest.raises(ValueError, match="OUTBOARD_BLOCKING must be 0 or 1, not"):
     torch_outboard.attach("sim")
 """,
         env={"OUTBOARD_BLOCKING": value},

@@ -82,7 +82,7 @@ def test_another_minor_is_refused_with_both_versions_and_the_command(record: Pat
         _build.check_torch_version()
     message = str(caught.value)
     assert f"built for torch {other}" in message
-    assert f"torch {torch.__version__} runs" in message
+    assert f"torch {torch.__version__} is running" in message
     assert message.endswith(_build.rebuild_command())
 
 

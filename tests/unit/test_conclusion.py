@@ -57,7 +57,7 @@ def test_what_is_missing_and_what_it_costs():
 
 def test_what_to_do_next():
     assert told(failed=["tests/driver/test_streams.py::test_order[1]"])[-1] == (
-        "Next: repair the first that failed: outboard test chip test_streams.py::test_order -x"
+        "Next: fix the first failure: outboard test chip test_streams.py::test_order -x"
     )
     assert told(generates=True)[-1].endswith("outboard kernels check --driver chip")
     assert "operators run on copies. Generate kernels" in told(PythonDriver())[-1]

@@ -29,9 +29,9 @@ def judged(**answer):
 
 
 def test_the_device_is_right_and_any_other_is_told_with_the_line_to_write():
-    assert judged(device="sim") == [Check("accelerate 9", "right", "takes sim")]
+    assert judged(device="sim") == [Check("accelerate 9", "right", "uses sim")]
     [check] = judged(device="cpu", why="state.py:7, default_device")
-    assert check.state == "wrong" and check.found == "takes cpu without a word, not sim (state.py:7, default_device)"
+    assert check.state == "wrong" and check.found == "silently uses cpu, not sim (state.py:7, default_device)"
     assert "huggingface.use()" in check.remedy
 
 
@@ -42,7 +42,7 @@ def test_a_refusal_is_told_in_the_librarys_words():
 
 def test_a_library_that_cannot_be_asked_is_wrong():
     assert judged(error="ImportError: no psutil") == [
-        Check("accelerate 9", "wrong", "it can't be asked: ImportError: no psutil")
+        Check("accelerate 9", "wrong", "the question failed: ImportError: no psutil")
     ]
 
 
@@ -77,7 +77,7 @@ def test_a_library_that_ends_the_process_takes_no_other_with_it(tmp_path, monkey
     found = list(libraries.check_libraries(ASKING, ["safetensors", "peft", "deepspeed"]))
     assert [check.state for check in found] == ["wrong", "wrong", "wrong"]
     assert "too old" in found[0].found and "status 7" in found[1].found
-    assert "takes cuda without a word" in found[2].found and "deepspeed/accelerator.py:4" in found[2].found
+    assert "silently uses cuda" in found[2].found and "deepspeed/accelerator.py:4" in found[2].found
 
 
 def test_what_is_not_installed_is_not_asked():
@@ -160,7 +160,7 @@ def test_the_command_asks_the_driver_itself_and_its_status_says_whether_all_is_w
 
 def test_an_unknown_library_is_refused(run_python):
     answer = run_python(RUN, "doctor", "--library", "accelerat3", status=2)
-    assert "there is no 'accelerat3'" in answer.stderr
+    assert "unknown name 'accelerat3'" in answer.stderr
 
 
 _LOADER = """

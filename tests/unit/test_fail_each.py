@@ -95,9 +95,9 @@ def test_wrong_ends_are_found(runner: Runner, script) -> None:
     once = "mem_alloc:1:INTERNAL"  # out of memory, it would be tried again
     for handling, what in {
         "x = torch.zeros(4)": "observation 1 is torch.float32 (4,) [0.0",
-        "sys.exit(0)": "0 results are observed, and 1 without",
+        "sys.exit(0)": "0 results are observed, but 1 without",
         "os.kill(os.getpid(), 11)": "was ended by the signal SIGSEGV",
-        "raise ValueError('of its own')": "ends in ValueError, which is no error of the device: of its own",
+        "raise ValueError('of its own')": "ends with ValueError, which is not a device error: of its own",
         "raise ValueError('of its own') from error": "",
         "os._exit(0)": "its output differs",
         "x = torch.ones(4); module.kept = torch.ones(9, device=device)": "bytes stay in use",
@@ -175,7 +175,7 @@ def test_the_command(tmp_path: Path, script) -> None:
     path, report = script("observe(torch.ones(2, device=device) + 1)"), tmp_path / "report.json"
     words = ["run", "--fail-each", "--runs=2", "--jobs=1", f"--json={report}", str(path)]
     answer = CliRunner().invoke(main, words)
-    assert answer.exit_code == 0 and "0 end otherwise" in answer.output, answer.output
+    assert answer.exit_code == 0 and "0 end in another way" in answer.output, answer.output
     told = json.loads(report.read_text())
     assert told["found"] is False and told["runs"] == 2 and told["left_out"] > 0 and told["calls"]["mem_alloc"] > 0
     # A script that hides a failure, which was written for CUDA.
@@ -205,8 +205,8 @@ def test_the_command(tmp_path: Path, script) -> None:
         (["--fail-each", "--driver=null"], "has no option 'fault'"),
         (["--fail-each", "--driver=nobody"], "no driver is called 'nobody'"),
         (["--fail-each", "--share=4/3"], "is not a share"),
-        (["--fail-each", "--status=FINE"], "unknown failure 'FINE'"),
-        (["--fail-each", "--option", "fault=mem_alloc:1:INTERNAL"], "chooses 'fault' itself"),
+        (["--fail-each", "--status=FINE"], "unknown status 'FINE'"),
+        (["--fail-each", "--option", "fault=mem_alloc:1:INTERNAL"], "sets 'fault' itself"),
         (["--fail-each", "--option", "nope=1"], "has no option 'nope'"),
         (["--fail-each", "--json=/no/such/folder/x"], "there is no folder"),
         (["--fail-each", "--runs=0"], "--runs"),

@@ -93,7 +93,7 @@ def test_missing_tools_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--dtypes", "float32,complex32"), "there is no 'complex32', only all, float32, "),
+        (("--dtypes", "float32,complex32"), "unknown name 'complex32'; choose from all, float32, "),
         (("--only", "("), "'(' is not a regular expression"),
         (("--option", "devices"), "'devices' has no '='"),
     ],

@@ -57,7 +57,7 @@ def test_plans_are_listed(folder: Path) -> None:
         "aten::sum.dim_IntList(float32[2, 3], [0, -1], True, torch.float64): 1 kernel",
     ]
     assert output[3].startswith("3 plans, ") and output[3].endswith(f" KiB, in {folder}")
-    assert output[4].startswith("built today: 3 plans, 0 programs; full to 0% with plans, to 0% with programs: ")
+    assert output[4].startswith("built today: 3 plans, 0 programs; full to 0% with plans and to 0% with programs ( ")
     assert run("list", "sum").output.splitlines()[0].startswith("aten::sum.dim_IntList(")
     assert run("list", "nothing").output.startswith("0 plans, ")
 
@@ -100,11 +100,14 @@ def test_other_versions_are_counted_and_cleared(folder: Path) -> None:
     programs.mkdir(exist_ok=True)
     (programs / ("0" * 64)).write_bytes(bytes(3000))
     assert "1 compiled programs, 3 KiB" in run("list").output
-    assert "; 1 other versions have left theirs" in run("list").output
+    assert ", beside those of 1 other versions" in run("list").output
     what = f"the plans of 2 versions, and 1 compiled programs, in {folder}"
-    assert run("clear", "--dry-run").output == f"would remove {what}\nleft {theirs}, which is none of them\n"
+    assert (
+        run("clear", "--dry-run").output
+        == f"would remove {what}\nleft {theirs}, which is neither a plan nor a program\n"
+    )
     assert other.exists() and any(programs.iterdir())
-    assert run("clear").output == f"removing {what}\nleft {theirs}, which is none of them\n"
+    assert run("clear").output == f"removing {what}\nleft {theirs}, which is neither a plan nor a program\n"
     assert sorted(folder.iterdir()) == [theirs, programs] and not any(programs.iterdir())
     assert run("list").output.startswith("0 plans, 0 KiB")
 
@@ -125,7 +128,7 @@ def test_only_what_is_ours_is_cleared(folder: Path, tmp_path_factory: pytest.Tem
     output = run("clear").output.splitlines()
     left = [folder / ("1" * 16), folder / ("2" * 16), folder / "programs", version / "00", version / "notes"]
     left += [inner / name for name in ("notes", "0" * 62 + ".refusal", "1" * 62 + ".refusal")]
-    assert sorted(output[1:]) == sorted(f"left {one}, which is none of them" for one in left)
+    assert sorted(output[1:]) == sorted(f"left {one}, which is neither a plan nor a program" for one in left)
     assert all(one.is_symlink() or one.exists() for one in left)
     assert [one.name for one in elsewhere.iterdir()] == ["0" * 64]
     assert sorted(one.name for one in inner.iterdir()) == ["0" * 62 + ".refusal", "1" * 62 + ".refusal", "notes"]
@@ -134,7 +137,7 @@ def test_only_what_is_ours_is_cleared(folder: Path, tmp_path_factory: pytest.Tem
 def test_without_a_folder_it_says_why(monkeypatch: Any) -> None:
     monkeypatch.setenv(VARIABLE, "")
     result = run("list")
-    assert result.exit_code == 1 and f"plans are kept nowhere: {VARIABLE} is empty" in result.output
+    assert result.exit_code == 1 and f"plans are not stored: {VARIABLE} is empty" in result.output
 
 
 def test_packs_are_listed(folder: Path, monkeypatch: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -180,7 +183,7 @@ def test_a_pack_is_for_nobody_s_settings(tmp_path: Path, monkeypatch: Any) -> No
 
 def test_dtypes_of_a_pack_are_known_ones(tmp_path: Path) -> None:
     result = run("pack", str(tmp_path / "pack"), "--driver", "opencl", "--dtypes", "float32,complex64")
-    assert result.exit_code == 2 and "there is no 'complex64', only float32, bfloat16" in result.output
+    assert result.exit_code == 2 and "unknown name 'complex64'; choose from float32, bfloat16" in result.output
 
 
 def test_a_script_warms_the_cache(run_compiler: RunPython, tmp_path: Path) -> None:
@@ -195,7 +198,11 @@ main(["kernels", "warm", "--driver", "examples.own_kernels:OwnKernelsDriver", {s
     env = {VARIABLE: str(tmp_path / "plans"), "OUTBOARD_FALLBACK": "error"}
     first, second = (run_compiler(code, env=env) for _ in range(2))
     assert first.stdout == second.stdout == "6.0 --flag\n"
-    assert "2 plans and 0 programs were built in" in first.stderr and " s and 0 plans were there" in first.stderr
-    assert "0 plans and 0 programs were built in" in second.stderr and " s and 2 plans were there" in second.stderr
+    assert (
+        "2 plans and 0 programs were built in" in first.stderr and " s and 0 plans were stored before" in first.stderr
+    )
+    assert (
+        "0 plans and 0 programs were built in" in second.stderr and " s and 2 plans were stored before" in second.stderr
+    )
     nowhere = run_compiler(code, env={**env, VARIABLE: ""}, status=1)
-    assert f"there is no cache to fill: {VARIABLE} is empty" in nowhere.stderr
+    assert f"plans are not stored: {VARIABLE} is empty" in nowhere.stderr

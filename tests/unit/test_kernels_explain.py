@@ -31,7 +31,7 @@ def places(output: str) -> list[tuple[str, int]]:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("indx_put",), "unknown operator aten::indx_put; do you mean aten::index_put"),
+        (("indx_put",), "unknown operator aten::indx_put; did you mean aten::index_put"),
         (("aten::xyzzy_of_nothing",), "unknown operator aten::xyzzy_of_nothing: write it as aten::add.Tensor"),
         (
             ("add",),

@@ -21,7 +21,7 @@ def run(*arguments: str) -> Result:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--dtypes", "float64"), "there is no 'float64', only float32, bfloat16, float16"),
+        (("--dtypes", "float64"), "unknown name 'float64'; choose from float32, bfloat16, float16"),
         (("--only", "("), "'(' is not a regular expression"),
         (("--size", "3"), "3 is not in the range x>=16"),
         ((), "Missing option '--driver'"),

@@ -45,7 +45,7 @@ ENTRY = Walk(
         ),
         Change(
             "torch_outboard/driver.py",
-            '    @_optional("no timing, unless event_timestamp is there")\n    def event_elapsed(',
+            '    @_optional("no timing, unless event_timestamp exists")\n    def event_elapsed(',
             '    @_optional("nothing is lost")\n    def event_made_up(self) -> None:\n        """Do."""\n\n',
         ),
         Change("drivers/null/null.c", "      .event_signal =", "      .event_made_up = event_made_up,\n"),

@@ -104,5 +104,5 @@ def test_the_page_tells_what_was_allocated_at_an_entry(tmp_path, width):
     path.write_text(page("a <title>", summarise(SNAPSHOT)), encoding="utf-8")
     value, chosen, charts = look(path, width, CLICK)
     assert value == "entry 2, oom of 953.7 MiB: 512 B allocated, 2.0 KiB reserved"
-    assert "Allocated then, since the history began: 1 blocks" in chosen and "</script><b>.py:3 f" in chosen
+    assert "Allocated at that time, since the history began: 1 blocks" in chosen and "</script><b>.py:3 f" in chosen
     assert charts == 1  # a device that was never used has none

@@ -382,7 +382,7 @@ for stream in (module.Stream(), module.Stream()):
     raised = run_python(code, env={"OUTBOARD_SANITIZER": "raise"}, status=1).stderr
     assert "StreamRaceError: a possible race" in raised
     wrong = run_python(code, env={"OUTBOARD_SANITIZER": "yes"}, status=1).stderr
-    assert "ValueError: OUTBOARD_SANITIZER is 0, 1 or raise, not 'yes'" in wrong
+    assert "ValueError: OUTBOARD_SANITIZER must be 0, 1 or raise, not 'yes'" in wrong
 
 
 def test_registered_memory_is_pinned_before_anything_else_is_done(run_python):

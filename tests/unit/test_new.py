@@ -227,7 +227,7 @@ def test_the_source_of_torch_outboard_is_known_by_its_repository(tmp_path, monke
 
 def test_a_template_has_its_language():
     status, output = invoke("new", "made_up", "--template", "other-process", "--language", "c")
-    assert status == 2 and "the template other-process is in python only; leave out --language c" in output
+    assert status == 2 and "the template other-process exists in python only; omit --language c" in output
 
 
 @pytest.mark.parametrize(
@@ -235,10 +235,10 @@ def test_a_template_has_its_language():
     [
         (
             ("--template", "other-process", "--kernels"),
-            "--template other-process and --kernels ask for different templates",
+            "--template other-process and --kernels select different templates",
         ),
-        (("--kernels", "--triton"), "--kernels and --triton ask for different templates"),
-        (("--triton", "--template", "host-memory"), "--template host-memory and --triton ask for different templates"),
+        (("--kernels", "--triton"), "--kernels and --triton select different templates"),
+        (("--triton", "--template", "host-memory"), "--template host-memory and --triton select different templates"),
         (("--kernels", "--template", "triton", "--triton"), "--template triton and --kernels and --triton ask for"),
     ],
 )
@@ -374,12 +374,12 @@ def test_names_that_are_taken_are_refused(tmp_path, monkeypatch):
     # A driver's name that is valid as a name; torch reserves others.
     name = next(name for name in drivers if invoke("new", name, "--folder", str(tmp_path / "x"))[1].count("installed"))
     _, output = invoke("new", name, "--folder", str(tmp_path / "project"))
-    assert f"a driver {name!r} is installed already, by torch-outboard" in output
+    assert f"a driver {name!r} is already installed, by torch-outboard" in output
     (tmp_path / "torch_taken").mkdir()
     (tmp_path / "torch_taken" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     status, output = invoke("new", "taken", "--folder", str(tmp_path / "project"))
-    assert status == 2 and "the project's package would be torch_taken" in output
+    assert status == 2 and "the project's package torch_taken would hide" in output
 
 
 def test_folders_with_something_in_them_are_left_alone(tmp_path):

@@ -231,8 +231,8 @@ def test_a_pack_is_built_in_parts(pack_ahead: Callable[..., str], ahead: Path, t
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--only", "^typo"), "'^typo' is in the name of no call, so there would be no pack"),
-        (("--only", "^add int64", "--dtypes", "float32"), "is in the name of no call of float32"),
+        (("--only", "^typo"), "'^typo' matches the name of no call, so the pack would be empty"),
+        (("--only", "^add int64", "--dtypes", "float32"), "matches the name of no call of float32"),
         (("--only", "("), "'(' is not a regular expression"),
     ],
 )

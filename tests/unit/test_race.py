@@ -136,7 +136,7 @@ def test_a_program_with_one_stream_has_nothing_to_find(runner: Runner, script) -
     [
         ("raise ValueError('of its own')", "exited with status 1 on the inline schedule.*ValueError: of its own"),
         ("sys.exit(7)", "exited with status 7"),
-        ("input()", "give a file by --stdin"),
+        ("input()", "pass a file with --stdin"),
         ("os.kill(os.getpid(), 11)", "signal SIGSEGV"),
         ("os._exit(3)", "exited with status 3"),
     ],
@@ -148,7 +148,7 @@ def test_a_program_that_fails_by_itself_is_told(runner: Runner, script, ending: 
 
 def test_a_program_that_never_ends(runner: Runner, script, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "limit", 5)
-    with pytest.raises(Failed, match="had not ended after .* Give a higher --time-limit"):
+    with pytest.raises(Failed, match="had not ended after .* Raise --time-limit"):
         find(runner, script(WAITS + "while True: pass"))
     # Under a schedule it is a difference.
     found = find(runner, script("wrong = late[0].item() != 3\nwhile wrong: pass"), 20)
@@ -177,7 +177,7 @@ for _ in range(2):
 def test_a_program_that_ends_its_process_or_forks_is_compared(runner: Runner, script) -> None:
     found = find(runner, script("print(late[0].item(), flush=True); os._exit(0)"), 20)
     assert found.by == ["schedule", "sanitizer"] and "line 1 of the output" in found.difference
-    assert "only what it has printed" in found.notes[0]
+    assert "only the sanitizer's printed reports" in found.notes[0]
 
 
 def test_each_run_has_its_folder_and_its_input(
@@ -229,7 +229,7 @@ def test_pytest_compares_tests(runner: Runner, tmp_path: Path) -> None:
     path = tmp_path / "test_program.py"
     path.write_text(TESTS, encoding="utf-8")
     found = find(runner, Program("pytest", "pytest", (str(path), "-q", "-p", "no:randomly")), 20)
-    assert "test_lacks_a_wait has failed, and passed on the inline schedule" in found.difference
+    assert "test_lacks_a_wait has failed, but passed on the inline schedule" in found.difference
     assert report.command_of(found).startswith("pytest --outboard-race --outboard-race-driver=sim")
     only = find(runner, Program("pytest", "pytest", (str(path), "-q", "-k", "waits or fails")))
     assert only.by == []

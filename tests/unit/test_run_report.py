@@ -22,16 +22,16 @@ def test_the_slowest_place_comes_first_and_the_busiest_operators_before_the_othe
         "3 calls on copies on the CPU, which is slow: aten::sort 3.",
         "9 calls by the CPU's kernels in the device's memory: aten::mm 9.",
         "99 calls by generated kernels: aten::add 99.",
-        "4 plans of kernels, 0 of them read, in 1.5 s.",
-        "torch.compile took 0.5 s; `outboard compile-report` says for what.",
-        "2.0 s in all.",
+        "4 plans of kernels, 0 of them loaded, in 1.5 s.",
+        "torch.compile took 0.5 s; `outboard compile-report` shows details.",
+        "2.0 s in total.",
     ]
 
 
 def test_long_lists_are_cut_and_names_are_printable():
     rows = [row(f"my::op{number}\x1b[31m", "fallback", 20 - number) for number in range(11)]
     [line, total] = _text({"seconds": 0.1, "operators": rows, "plans": PLANS, "compile_seconds": 0.0}).splitlines()
-    assert line.endswith("and 3 more.") and "\x1b" not in line and "\\x1b" in line and total == "0.1 s in all."
+    assert line.endswith("and 3 more.") and "\x1b" not in line and "\\x1b" in line and total == "0.1 s in total."
 
 
 def test_a_script_is_reported_in_text_json_and_a_page(run_python, tmp_path):

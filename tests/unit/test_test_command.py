@@ -164,5 +164,5 @@ def test_ctrl_c_ends_with_the_report_so_far(tmp_path):
         command, env=environment, capture_output=True, text=True, start_new_session=True, preexec_fn=reset
     )
     assert answer.returncode == 2, answer.stderr
-    assert "Interrupted: of 3 tests, the first ones have run." in answer.stdout
+    assert "Interrupted: only the first of 3 tests have run." in answer.stdout
     assert "Passed: 1 tests. Failed: 0." in answer.stdout and "Next: " in answer.stdout

@@ -23,7 +23,9 @@ _TEMPLATE = Path(__file__).with_name("compile_report.html")
 
 
 @click.command("compile-report", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--html", "output", metavar="FILE", type=click.Path(dir_okay=False), help="Write a page instead.")
+@click.option(
+    "--html", "output", metavar="FILE", type=click.Path(dir_okay=False), help="Write the report as a page instead."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

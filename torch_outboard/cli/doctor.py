@@ -22,11 +22,11 @@ _MARKS = {"right": "  ok  ", "unused": "  --  ", "wrong": " WRONG"}
 
 
 @click.command()
-@click.option("--driver", metavar="NAME", help="Look at this driver alone. [default: all]")
+@click.option("--driver", metavar="NAME", help="Check only this driver. [default: all]")
 @click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the driver.")
-@click.option("--use", is_flag=True, help="Ask the libraries behind use() of torch_outboard.integrations.")
-@click.option("--library", "libraries", multiple=True, metavar="NAME", help="Ask only this library. [default: all]")
-@click.option("--no-libraries", is_flag=True, help="Look at the machine and the drivers alone.")
+@click.option("--use", is_flag=True, help="Check the libraries with torch_outboard.integrations in use.")
+@click.option("--library", "libraries", multiple=True, metavar="NAME", help="Check only this library. [default: all]")
+@click.option("--no-libraries", is_flag=True, help="Check only the machine and the drivers.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(
     driver: str | None,
@@ -36,10 +36,10 @@ def doctor(
     no_libraries: bool,
     as_json: bool,
 ) -> None:
-    """Say what works here, what takes another device without a word, and what to write instead.
+    """Check this machine, its drivers and its libraries, and suggest a remedy for each problem.
 
-    Imports each library that is installed and asks it, in processes of their own: which device it takes, and whether
-    two processes are one group. Exits with 1 if anything is wrong. docs/integrations.md explains the answers.
+    Imports each installed library in a separate process, and checks which device it uses and whether two processes"
+    f"orm one group. Exits with 1 if anything is wrong. docs/integrations.md explains the answers.
     """
     from torch_outboard.doctor.libraries import ASKED
 
@@ -54,7 +54,7 @@ def doctor(
     if as_json:
         click.echo(json.dumps({"checks": [check._asdict() for check in found], "wrong": wrong}, indent=2))
     else:
-        click.echo(f"{len(found)} looked at, {wrong} wrong.")
+        click.echo(f"{len(found)} checks, {wrong} wrong.")
     sys.exit(1 if wrong else 0)
 
 

@@ -20,13 +20,15 @@ _MOST = 500  # runs
 
 # Those of `outboard run` that need --fail-each.
 OPTIONS = (
-    click.option("--fail-each", is_flag=True, help="Run the script once for each call of the driver, which fails."),
-    click.option("--runs", type=click.IntRange(1, 10_000_000), default=_MOST, show_default=True, help="The most runs."),
-    click.option("--share", metavar="K/N", default="1/1", help="The K-th of N parts of the calls."),
+    click.option("--fail-each", is_flag=True, help="Run the script once for each driver call, with that call failing."),
     click.option(
-        "--status", "statuses", multiple=True, help="What calls return. [default: OUT_OF_MEMORY and DEVICE_LOST]"
+        "--runs", type=click.IntRange(1, 10_000_000), default=_MOST, show_default=True, help="Maximum number of runs."
     ),
-    click.option("--rule", "rules", multiple=True, help="Let this fail alone, as a report names it."),
+    click.option("--share", metavar="K/N", default="1/1", help="Run the K-th of N parts of the calls."),
+    click.option(
+        "--status", "statuses", multiple=True, help="Status of failing calls. [default: OUT_OF_MEMORY and DEVICE_LOST]"
+    ),
+    click.option("--rule", "rules", multiple=True, help="Run only this failure, as a report names it."),
     click.option(
         "--jobs", "-j", type=click.IntRange(1, 256), help="Processes at a time. [default: the number of cores]"
     ),
@@ -36,9 +38,9 @@ OPTIONS = (
         default=_LIMIT,
         show_default=True,
         metavar="SECONDS",
-        help="Of one run.",
+        help="Time limit of one run.",
     ),
-    click.option("--own-folder", is_flag=True, help="Run each in its own temporary folder."),
+    click.option("--own-folder", is_flag=True, help="Run each process in its own temporary folder."),
     click.option(
         "--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JSON."
     ),
@@ -126,9 +128,9 @@ def _plan(
     if unknown := {*options} - {*found.options}:
         raise click.UsageError(f"the driver {driver!r} has no option {min(unknown)!r}")
     if taken := {*options} & {"fault", "fault_counts"}:
-        raise click.UsageError(f"--fail-each chooses {min(taken)!r} itself; --rule names the call that fails")
+        raise click.UsageError(f"--fail-each sets {min(taken)!r} itself; name the failing call with --rule")
     if wrong := {*statuses} - {one.name for one in Status if one.name not in ("OK", "NOT_READY")}:
-        raise click.UsageError(f"unknown failure {min(wrong)!r}; there are OUT_OF_MEMORY, INTERNAL, DEVICE_LOST …")
+        raise click.UsageError(f"unknown status {min(wrong)!r}; some are OUT_OF_MEMORY, INTERNAL, DEVICE_LOST")
     chosen = {name: value for name, value in (("schedule", "inline"), ("poison", "1")) if name in found.options}
     plan = FaultPlan(program, driver, {**chosen, **options}, statuses or STATUSES, runs, part, rules)
     return plan, found.name

@@ -25,7 +25,7 @@ __all__ = ["info", "parse_options"]
 @click.command()
 @click.option("--driver", metavar="NAME", help="Attach this driver, and show its devices and entries.")
 @click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="An option of the driver.")
-@click.option("--patches", is_flag=True, help="Show what is changed of torch's, and why, instead.")
+@click.option("--patches", is_flag=True, help="Show the changes to torch, and their reasons, instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(driver: str | None, options: tuple[str, ...], patches: bool, as_json: bool) -> None:
     """Show versions, drivers, devices, and the entries that each driver has or lacks.
@@ -79,10 +79,10 @@ def _show_patches(as_json: bool) -> None:
         return
     # No table: its columns break names and URLs.
     for row in rows:
-        state = "" if row["is_needed"] else " (left alone: this torch does not need it)"
+        state = "" if row["is_needed"] else " (not applied: this torch does not need it)"
         click.echo(f"{row['target']}{state}\n    changed to: {row['purpose']}")
         click.echo(f"    upstream: {row['upstream']}\n    ends when: {row['ends_when']}")
-    click.echo("Patches are made when a driver is attached, those of the compiler when that is imported.")
+    click.echo("Patches are applied when a driver is attached, patches of the compiler when it is imported.")
 
 
 def parse_options(options: tuple[str, ...]) -> dict[str, str]:
@@ -203,7 +203,7 @@ def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
     report["refused"] = [{"operator": op, "reason": reason} for op, reason in refused_operators()]
     report["devices"] = [_device(module, index, attached) for index in range(module.device_count())]
     if not report["devices"]:
-        reason = _C.probe_error() or "it counts none"
+        reason = _C.probe_error() or "the driver counts none"
         report["error"] = f"no device: {reason}"
     return report
 
@@ -271,9 +271,9 @@ def _cells(*values: object) -> list[str]:
 
 def _print_drivers(console: Any, drivers: list[dict[str, Any]], extension_error: str | None) -> None:
     if not drivers:
-        console.print("No driver is installed: none is found in the entry-point group torch_outboard.drivers.")
+        console.print("No driver is installed: the entry-point group torch_outboard.drivers is empty.")
         return
-    table = _table("driver", "device", "loads", "from, options, or why not", title="Drivers")
+    table = _table("driver", "device", "loads", "package and options, or error", title="Drivers")
     for driver in drivers:
         reason = driver["error"] or extension_error
         options = ", ".join(driver["options"])
@@ -312,7 +312,7 @@ def _print_attached(console: Any, attached: dict[str, Any]) -> None:
     if attached["refused"]:
         _print_refused(console, attached["refused"])
     if any(device["error"] is None for device in attached["devices"]):
-        console.print(*_cells(f"Next: outboard test {attached['name']}, which tries all of it."))
+        console.print(*_cells(f"Next: outboard test {attached['name']}, which tests all of this."))
 
 
 def _print_operators(console: Any, devices: list[dict[str, Any]]) -> None:
@@ -336,14 +336,14 @@ def _print_entries(console: Any, entries: dict[str, bool]) -> None:
     there = [name for name, is_there in entries.items() if is_there]
     console.print("Optional entries", style="italic")
     text = ", ".join(there) if there else "none"
-    console.print(Padding(f"{text}. One that is there may still answer that it is unsupported.", (0, 0, 0, 2)))
+    console.print(Padding(f"{text}. An entry may still report that it is unsupported.", (0, 0, 0, 2)))
     missing: dict[str, list[str]] = {}
     for name, is_there in entries.items():
         if not is_there:
             missing.setdefault(WITHOUT[name], []).append(name)
     if not missing:
         return
-    table = _table("missing", "so", title="")
+    table = _table("missing", "consequence", title="")
     for consequence, names in missing.items():
         table.add_row("\n".join(names), consequence)
     console.print(table)
@@ -354,7 +354,7 @@ def _print_waiting(console: Any, rows: list[dict[str, Any]]) -> None:
 
     A program sees its own if it attaches a driver, calls operators and then calls `main(["info"])`.
     """
-    table = _table("operator", "waits", "since its meta kernel does not tell the shape", title="Operators that wait")
+    table = _table("operator", "waits", "because its meta kernel returned another shape", title="Operators that wait")
     for row in rows:
         table.add_row(*_cells(row["operator"], row["waits"], row["difference"]))
     console.print(table)
@@ -362,7 +362,7 @@ def _print_waiting(console: Any, rows: list[dict[str, Any]]) -> None:
 
 def _print_refused(console: Any, rows: list[dict[str, Any]]) -> None:
     """Print the refusals that this process has found, as `_print_waiting` does."""
-    table = _table("operator", "got no kernels, since", title="Operators without generated kernels")
+    table = _table("operator", "reason", title="Operators without generated kernels")
     for row in rows:
         table.add_row(*_cells(row["operator"], row["reason"]))
     console.print(table)

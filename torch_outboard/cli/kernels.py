@@ -43,13 +43,13 @@ def _folder() -> Path:
 
     folder = default_folder()
     if folder is None:
-        raise click.ClickException(f"plans are kept nowhere: {VARIABLE} is empty, or there is no home folder")
+        raise click.ClickException(f"plans are not stored: {VARIABLE} is empty, or there is no home folder")
     return folder
 
 
 @kernels.command("list")
 @click.argument("operator", default="")
-@click.option("--source", is_flag=True, help="Print the plans, and the kernels' texts.")
+@click.option("--source", is_flag=True, help="Print the plans and the kernels' source.")
 @click.option("--pack", type=click.Path(path_type=Path), metavar="FILE", help="List the plans of a pack instead.")
 def show(operator: str, source: bool, pack: Path | None) -> None:
     """List the plans for calls, and the packs of installed drivers.
@@ -75,15 +75,15 @@ def show(operator: str, source: bool, pack: Path | None) -> None:
     folder = _folder()
     store = Store(folder)
     others = len(_versions(folder)) - (1 if store.is_usable else 0)
-    more = f"; {others} other versions have left theirs" if others > 0 else ""
+    more = f", beside those of {others} other versions" if others > 0 else ""
     entries = list(store.entries())
     _list(iter(entries), operator, source, f"in {printable(str(folder))}{more}")
     if programs := programs_in(folder):
         click.echo(f"{len(programs)} compiled programs, {sum(one.lstat().st_size for one in programs) / 1024:.0f} KiB")
     today = [_of_today([one.path for one in entries]), _of_today(programs)]
     click.echo(
-        f"built today: {today[0]} plans, {today[1]} programs; full to {len(entries) / MOST_FILES:.0%} with plans, to "
-        f"{len(programs) / MOST_FILES:.0%} with programs: the oldest of more than {MOST_FILES} are removed"
+        f"built today: {today[0]} plans, {today[1]} programs; full to {len(entries) / MOST_FILES:.0%} with plans and "
+        f"to {len(programs) / MOST_FILES:.0%} with programs (at most {MOST_FILES} each; the oldest are removed)"
     )
     if dropped := store.dropped():
         click.echo(printable(f"{len(dropped)} plans were dropped and built again, the last one {dropped[-1]}"))
@@ -159,7 +159,7 @@ def _versions(folder: Path) -> list[Path]:
 
 
 @kernels.command()
-@click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed, without removing it.")
 def clear(dry_run: bool) -> None:
     """Remove the plans of all versions, and the compiled programs.
 
@@ -180,7 +180,7 @@ def clear(dry_run: bool) -> None:
     except OSError as error:
         raise click.ClickException(printable(f"{error}")) from error
     for path in found.others:
-        click.echo(printable(f"left {path}, which is none of them"))
+        click.echo(printable(f"left {path}, which is neither a plan nor a program"))
 
 
 def _line(entry: Entry) -> str:

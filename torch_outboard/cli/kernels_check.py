@@ -25,25 +25,31 @@ _MOST_REASONS = 8
 
 
 @click.command()
-@click.option("--driver", required=True, metavar="NAME", help="Whose first device is checked.")
+@click.option("--driver", required=True, metavar="NAME", help="Check this driver's first device.")
 @click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="An option of the driver.")
-@click.option("--only", default="", metavar="REGEX", help="Only entries whose name, as 'nn.functional.gelu', it is in.")
 @click.option(
-    "--dtypes", default="float32,bfloat16,int64", show_default=True, metavar="LIST", help="Of the entries; or all."
+    "--only", default="", metavar="REGEX", help="Only entries whose name matches, such as 'nn.functional.gelu'."
+)
+@click.option(
+    "--dtypes",
+    default="float32,bfloat16,int64",
+    show_default=True,
+    metavar="LIST",
+    help="Dtypes of the entries, or all.",
 )
 @click.option("--gradients", is_flag=True, help="Check gradients too.")
-@click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True, help="Of each entry.")
+@click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True, help="Samples of each entry.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes that run entries.")
-@click.option("--entries/--no-entries", default=True, help="Whether to run the operator database.")
-@click.option("--figures/--no-figures", default=True, help="Whether to measure.")
+@click.option("--entries/--no-entries", default=True, help="Run the operator database, or skip it.")
+@click.option("--figures/--no-figures", default=True, help="Measure speeds, or skip that.")
 @click.option(
     "--side",
     type=click.IntRange(min=16),
     default=4096,
     show_default=True,
-    help="Rows and columns of what is measured. Three matrices of float32 must have room.",
+    help="Rows and columns of the measured matrices. Memory for three float32 matrices is needed.",
 )
-@click.option("--json", "target", type=click.Path(path_type=Path, dir_okay=False), help="A file for the details.")
+@click.option("--json", "target", type=click.Path(path_type=Path, dir_okay=False), help="Write the details to a file.")
 def check(
     driver: str,
     options: tuple[str, ...],
@@ -122,7 +128,7 @@ def _run_entries(
 
     todo = asked(dtypes, only, gradients)
     if not todo:
-        raise click.BadParameter(f"no entry's name contains {only!r}", param_hint="--only")
+        raise click.BadParameter(f"no entry's name matches {only!r}", param_hint="--only")
     found: list[Found] = []
     with progress("operator database", len(todo)) as step:
         try:
@@ -152,10 +158,10 @@ def _print_entries(found: Sequence[Found]) -> None:
         of = f"{one.asked.dtype}{', gradients' if one.asked.is_gradient else ''}"
         click.echo(printable(f"{one.state}: {one.asked.entry} ({of}): {one.gist}"))
     if len(bad) > _MOST_LINES:
-        click.echo(f"and {len(bad) - _MOST_LINES} more; --json FILE keeps all")
+        click.echo(f"and {len(bad) - _MOST_LINES} more; --json FILE lists all")
     reasons = Counter(one.gist for one in found if one.state == "refused")
     if reasons:
-        click.echo("\nNo kernels, most often since")
+        click.echo("\nMost frequent reasons for no kernels")
     for reason, count in reasons.most_common(_MOST_REASONS):
         click.echo(printable(f"{count:5} {reason}"))
     if reasons:
@@ -168,7 +174,7 @@ def _print_figures(measured: Sequence[Figure], failure: str) -> None:
         bar = "" if one.bar is None else f"{'≥' if one.is_least else '≤'} {_amount(one.bar, one.unit)}"
         reached = "" if one.bar is None else "yes" if one.is_reached else "no"
         rows.append((one.name, _amount(one.value, one.unit), bar, reached))
-    table("Figures", ("what", "measured", "to reach", "reached"), rows)
+    table("Figures", ("figure", "measured", "target", "reached"), rows)
     if failure:
         click.echo(printable(f"The rest could not be measured: {failure}"))
 

@@ -25,14 +25,18 @@ _DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16
 
 @click.command()
 @click.argument("operator")
-@click.option("--driver", metavar="NAME", help="Call it on this driver's first device, and show what ran.")
+@click.option("--driver", metavar="NAME", help="Call OPERATOR on this driver's first device, and show what ran.")
 @click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="An option of the driver.")
-@click.option("--dtype", default="float32", show_default=True, metavar="TYPE", help="Of the call's tensors.")
-@click.option("--shape", "shapes", multiple=True, metavar="SIZES", help="As 4,3; once for each tensor, or for all.")
-@click.option("--mask", is_flag=True, help="Index by a mask; a second shape is that of the values.")
-@click.option("--value", "values", multiple=True, metavar="NAME=JSON", help="Of an argument, as accumulate=true.")
-@click.option("--deterministic", is_flag=True, help="Under torch.use_deterministic_algorithms.")
-@click.option("--text", is_flag=True, help="Print plans, and the kernels' texts.")
+@click.option("--dtype", default="float32", show_default=True, metavar="TYPE", help="Dtype of the call's tensors.")
+@click.option(
+    "--shape", "shapes", multiple=True, metavar="SIZES", help="Sizes such as 4,3, once for each tensor or for all."
+)
+@click.option("--mask", is_flag=True, help="Index with a mask. A second --shape is that of the values.")
+@click.option(
+    "--value", "values", multiple=True, metavar="NAME=JSON", help="Value of an argument, such as accumulate=true."
+)
+@click.option("--deterministic", is_flag=True, help="Call under torch.use_deterministic_algorithms.")
+@click.option("--text", is_flag=True, help="Print plans and the kernels' source.")
 def explain(
     operator: str,
     driver: str | None,
@@ -44,7 +48,7 @@ def explain(
     deterministic: bool,
     text: bool,
 ) -> None:
-    """Explain what decides how OPERATOR, as aten::index_put or add.Tensor, is run: provider by provider, with places.
+    """Explain what decides how OPERATOR (aten::index_put or add.Tensor) runs, by provider, with files and lines.
 
     With a driver, the operator is called with arguments that suit its schema. The command then shows which operators
     ran, on which provider, what each plan was made of, and why an operator has no plan. Plans on disk are not used.
@@ -69,7 +73,7 @@ def explain(
     for note in notes_of(name):
         _print_note(note)
     if device is None:
-        click.echo("\nWith --driver NAME the operator is called, and its route through the chain is shown.")
+        click.echo("\nWith --driver NAME, the operator is called, and its route through the chain is shown.")
     else:
         _call(name, Wanted(getattr(torch, dtype), sizes, mask, given), deterministic, device, text)
 
@@ -89,7 +93,7 @@ def _value(given: str) -> tuple[str, Any]:
     try:
         return name, json.loads(text)
     except json.JSONDecodeError as error:
-        what = f'{given!r} is no NAME=JSON, as accumulate=true, dim=[0,1] or reduction="sum"'
+        what = f'{given!r} is not NAME=JSON, such as accumulate=true, dim=[0,1] or reduction="sum"'
         raise click.BadParameter(printable(what), param_hint="--value") from error
 
 
@@ -142,7 +146,7 @@ def _print_run(name: str, run: Run, text: bool) -> None:
                 _print_note(note, "    ")
     for route in run.routes:
         count = len(route.kernels)
-        made = f"The plan of {route.operator}, of {count} kernel{'' if count == 1 else 's'}, is made by"
+        made = f"The plan of {route.operator}, with {count} kernel{'' if count == 1 else 's'}, is built by"
         refused = f"No plan of {route.operator}: {explained(route.refusal)}"
         click.echo("\n" + printable(refused if route.refusal else made))
         _print_decisions(route)

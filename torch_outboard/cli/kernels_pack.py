@@ -21,24 +21,24 @@ __all__ = ["pack"]
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--driver", required=True, metavar="NAME", help="For whose devices the kernels are.")
+@click.option("--driver", required=True, metavar="NAME", help="The driver whose devices the kernels are for.")
 @click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="An option of the driver.")
-@click.option("--arch", default="", metavar="LIST", help="Compile for these, as sm_80,sm_90, and use no device.")
-@click.option("--only", default="", metavar="REGEX", help="Only calls whose name, as 'add float32', it is found in.")
-@click.option("--dtypes", default="", metavar="LIST", help="Only calls of these, as float32,int64.")
+@click.option("--arch", default="", metavar="LIST", help="Compile for these, such as sm_80,sm_90, without a device.")
+@click.option("--only", default="", metavar="REGEX", help="Only calls whose name matches, such as 'add float32'.")
+@click.option("--dtypes", default="", metavar="LIST", help="Only calls of these dtypes, such as float32,int64.")
 @click.option(
     "--calls",
     "lists",
     multiple=True,
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
-    help="Also the calls of this list, which scripts/record_calls records.",
+    help="Also use the calls of this list, from scripts/record_calls.",
 )
 @click.option(
     "--keep",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Keep what is made in this folder, so that a run that was stopped goes on there.",
+    help="Keep the results in this folder, so that an interrupted run can continue.",
 )
 def pack(
     file: Path,
@@ -69,7 +69,7 @@ def pack(
     except FileExistsError as error:
         raise click.ClickException(str(error)) from error
     if given := key.settings():
-        raise click.ClickException(f"plans would be for those alone who have set this too: {', '.join(given)}")
+        raise click.ClickException(f"the plans would only suit users who have set this too: {', '.join(given)}")
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         kept = Path(temporary) if keep is None else _private(keep)
@@ -159,8 +159,8 @@ def _calls(only: str, dtypes: str, lists: tuple[Path, ...]) -> Any:
         return calls
     of = f" of {dtypes}" if dtypes else ""
     raise click.BadParameter(
-        f"{only!r} is in the name of no call{of}, so there would be no pack. Names are as 'add float32'; "
-        "torch_outboard/kernels/disk/calls.py has them",
+        f"{only!r} matches the name of no call{of}, so the pack would be empty. Names are like 'add float32'; "
+        "torch_outboard/kernels/disk/calls.py lists them",
         param_hint="--only",
     )
 

@@ -20,20 +20,20 @@ __all__ = ["tune"]
 
 
 @click.command()
-@click.option("--driver", required=True, metavar="NAME", help="For whose first device it is.")
+@click.option("--driver", required=True, metavar="NAME", help="Tune for this driver's first device.")
 @click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="An option of the driver.")
-@click.option("--only", default="", metavar="REGEX", help="Only schedules in whose name, as 'attention', it is found.")
-@click.option("--dtypes", default="", metavar="LIST", help="Only of these, as float32,bfloat16.")
+@click.option("--only", default="", metavar="REGEX", help="Only schedules whose name matches, such as 'attention'.")
+@click.option("--dtypes", default="", metavar="LIST", help="Only these dtypes, such as float32,bfloat16.")
 @click.option(
     "--size",
     type=click.IntRange(min=16),
     default=1024,
     show_default=True,
-    help="Of what is measured: rows and columns of products, positions of attention, sixteen times those of images.",
+    help="Size of the calls: rows and columns of products, positions of attention, 16 times the side of images.",
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=9, show_default=True, help="Of each measurement.")
-@click.option("--reset", is_flag=True, help="Remove what was chosen before, and measure nothing.")
-@click.option("--json", "target", type=click.Path(path_type=Path, dir_okay=False), help="A file for the details.")
+@click.option("--rounds", type=click.IntRange(min=1), default=9, show_default=True, help="Rounds of each measurement.")
+@click.option("--reset", is_flag=True, help="Remove the stored schedules, and measure nothing.")
+@click.option("--json", "target", type=click.Path(path_type=Path, dir_okay=False), help="Write the details to a file.")
 def tune(
     driver: str,
     options: tuple[str, ...],
@@ -75,7 +75,7 @@ def tune(
         found: list[Choice] = []
         names = measuring.names_of(device, only, chosen)
         if not names:
-            raise click.BadParameter(f"no schedule's name contains {only!r}", param_hint="--only")
+            raise click.BadParameter(f"no schedule's name matches {only!r}", param_hint="--only")
         is_interrupted = False
         with progress("schedules", len(names), is_slow=True) as step:
             try:
@@ -87,13 +87,13 @@ def tune(
         _print(found)
         now = {choice.name: dict(choice.schedule) for choice in found if "" not in choice.refused}
         if not now:
-            raise click.ClickException("no schedule could be measured, and none is kept")
+            raise click.ClickException("no schedule could be measured, so none is stored")
         path = schedule_table.write(
             folder, device.index, {**schedule_table.read(folder, device.index).schedules, **now}
         )
     except (NotSupportedError, OSError, Refusal) as error:
         raise click.ClickException(str(error)) from error
-    click.echo(printable(f"{len(now)} schedules are kept in {path}"))
+    click.echo(printable(f"{len(now)} schedules are stored in {path}"))
     if target is not None:
         json_to(target, {"path": str(path), "schedules": [vars(choice) for choice in found]})
     if is_interrupted:
@@ -114,11 +114,11 @@ def _print(found: Sequence[Choice]) -> None:
             continue
         said = ", ".join(f"{name} {value}" for name, value in one.schedule.items())
         rows.append((f"{one.name}: {said}", _milliseconds(one.before), _milliseconds(one.seconds), _spared(one)))
-    table("Schedules", ("schedule", "untuned", "tuned", "spared"), rows)
+    table("Schedules", ("schedule", "untuned", "tuned", "saved"), rows)
     for one in found:
         for what, why in one.refused.items():
             if what:
-                click.echo(printable(f"{one.name}: {what} is out of the question, {why}"))
+                click.echo(printable(f"{one.name}: {what} is excluded, {why}"))
 
 
 def _milliseconds(seconds: float) -> str:

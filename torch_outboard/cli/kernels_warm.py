@@ -36,17 +36,17 @@ def warm(driver: str | None, options: tuple[str, ...], script: str, arguments: t
 
     folder = default_folder()
     if folder is None:
-        raise click.ClickException(f"there is no cache to fill: {VARIABLE} is empty, or there is no home folder")
+        raise click.ClickException(f"plans are not stored: {VARIABLE} is empty, or there is no home folder")
     if driver is not None:
         attach_for_plans(driver, options)
     elif options:
-        raise click.UsageError("--option belongs to --driver")
+        raise click.UsageError("--option needs --driver")
     begin, before = time.perf_counter(), len(programs_in(folder))
     status = run_script(script, arguments)
     if _C.is_attached():
         torch.accelerator.synchronize()  # the last programs are stored
     counts = plan_statistics()
     built = f"{counts['saved']} plans and {len(programs_in(folder)) - before} programs were built"
-    known = f"{counts['loaded'] + counts['packed']} plans were there"
+    known = f"{counts['loaded'] + counts['packed']} plans were stored before"
     click.echo(printable(f"{built} in {time.perf_counter() - begin:.0f} s and {known}, in {folder}"), err=True)
     sys.exit(status)

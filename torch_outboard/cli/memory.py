@@ -31,10 +31,10 @@ class _Unpickler(pickle.Unpickler):
     """
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}; a snapshot holds plain data only")
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}, but a snapshot holds plain data only")
 
     def persistent_load(self, pid: object) -> NoReturn:
-        raise pickle.UnpicklingError("it asks for objects outside the file; a snapshot holds plain data only")
+        raise pickle.UnpicklingError("it refers to objects outside the file, but a snapshot holds plain data only")
 
 
 def read_snapshot(path: str) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def _check(snapshot: Any) -> None:
 def _check_numbers(entry: dict[str, Any], *keys: str) -> None:
     for key in keys:
         if not isinstance(entry[key], int):
-            raise TypeError(f"{key!r} is no number")
+            raise TypeError(f"{key!r} is not a number")
 
 
 def _check_frames(entry: dict[str, Any]) -> None:

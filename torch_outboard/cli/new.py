@@ -39,17 +39,17 @@ LANGUAGES = ("c", "python")
 @click.option(
     "--template",
     type=click.Choice(tuple(TEMPLATES)),
-    help="What the device is at first. host-memory: work is done at once. device: the common chip, asynchronous, with "
-    "memory out of the host's reach and kernels generated in a language of its own. other-process: the same without "
-    "kernels. kernels: the same language, on host memory, at once. triton: a back end for Triton, by which "
-    "torch.compile makes kernels.  [default: host-memory]",
+    help="The device to start with. host-memory: work runs at once. device: a typical chip, asynchronous, with memory "
+    "that the host cannot reach and kernels generated in its own language. other-process: the same without kernels. "
+    "kernels: the same language, on host memory, at once. triton: a back end for Triton, with which torch.compile "
+    "builds kernels.  [default: host-memory]",
 )
 @click.option("--kernels", flag_value="kernels", help="The same as --template kernels.")
 @click.option("--triton", flag_value="triton", help="The same as --template triton.")
 @click.option(
-    "--language", type=click.Choice(LANGUAGES), help="Of the driver. [default: the first that the template is in]"
+    "--language", type=click.Choice(LANGUAGES), help="Language of the driver. [default: the first of the template]"
 )
-@click.option("--folder", type=click.Path(path_type=Path), help="Where to make the project; ./NAME if not given.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Folder of the project. [default: ./NAME]")
 def new(
     name: str,
     template: str | None,
@@ -67,7 +67,7 @@ def new(
     language = language or TEMPLATES[template][0]
     if language not in TEMPLATES[template]:
         raise click.UsageError(
-            f"the template {template} is in {' and '.join(TEMPLATES[template])} only; leave out --language {language}, "
+            f"the template {template} exists in {' and '.join(TEMPLATES[template])} only; omit --language {language}, "
             "or choose another template"
         )
     folder = folder or Path(name)
@@ -86,11 +86,11 @@ def new(
                 target.chmod(0o755)
     except OSError as error:
         raise click.ClickException(f"the project cannot be written: {error}") from error
-    click.echo(f"Made {folder}, {len(files)} files. Next:")
+    click.echo(f"Created {folder} with {len(files)} files. Next:")
     click.echo(f"  cd {folder}")
     click.echo("  pip install --no-build-isolation -e '.[test]'")
     click.echo(f"  outboard test {name}")
-    click.echo("Then README.md says where to go on.")
+    click.echo("Then continue with README.md.")
 
 
 def _chosen(options: dict[str, str | None]) -> str:
@@ -100,7 +100,7 @@ def _chosen(options: dict[str, str | None]) -> str:
     """
     given = {option: template for option, template in options.items() if template is not None}
     if len(set(given.values())) > 1:
-        raise click.UsageError(f"{' and '.join(given)} ask for different templates; use one of them")
+        raise click.UsageError(f"{' and '.join(given)} select different templates; use one of them")
     return next(iter(given.values()), "host-memory")
 
 
@@ -114,13 +114,12 @@ def _check(name: str) -> None:
         raise click.BadParameter(str(error), param_hint="NAME") from error
     if (found := found_drivers().get(name)) is not None:
         raise click.BadParameter(
-            f"a driver {name!r} is installed already, by {found.distribution}. Choose another name.", param_hint="NAME"
+            f"a driver {name!r} is already installed, by {found.distribution}. Choose another name.", param_hint="NAME"
         )
     package = _package(name)
     if (spec := importlib.util.find_spec(package)) is not None:
         raise click.BadParameter(
-            f"the project's package would be {package}, which {spec.origin or 'another package'} is already. "
-            "Choose another name.",
+            f"the project's package {package} would hide {spec.origin or 'another package'}. Choose another name.",
             param_hint="NAME",
         )
 

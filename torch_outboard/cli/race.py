@@ -22,13 +22,11 @@ USAGE = 2
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--driver", help="The driver whose devices the program uses. [default: the one that has schedules]")
-@click.option("--seeds", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Schedules to run.")
-@click.option("--depth", type=click.IntRange(1, 64), help="Depth of the races to look for. [default: by the seed]")
+@click.option("--driver", help="The driver whose devices the program uses. [default: the one with schedules]")
+@click.option("--seeds", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Number of schedules.")
+@click.option("--depth", type=click.IntRange(1, 64), help="Depth of the races to look for. [default: from the seed]")
 @click.option("--schedule", metavar="pct:SEED", help="Run this schedule only, as a report names it.")
-@click.option(
-    "--changes", type=click.IntRange(min=0), help="Of that schedule, only the first so many changes of ranks."
-)
+@click.option("--changes", type=click.IntRange(min=0), help="Limit the changes of ranks in that schedule.")
 @click.option("--jobs", "-j", type=click.IntRange(1, 256), help="Processes at a time. [default: the number of cores]")
 @click.option(
     "--time-limit",
@@ -36,11 +34,11 @@ USAGE = 2
     default=300,
     show_default=True,
     metavar="SECONDS",
-    help="Of one run.",
+    help="Time limit of one run.",
 )
-@click.option("--own-folder", is_flag=True, help="Run each in its own temporary folder, for programs that write files.")
+@click.option("--own-folder", is_flag=True, help="Run each process in its own temporary folder, if it writes files.")
 @click.option(
-    "--stdin", type=click.Path(exists=True, dir_okay=False), help="What the program reads; nothing by default."
+    "--stdin", type=click.Path(exists=True, dir_okay=False), help="Standard input of the program. [default: empty]"
 )
 @click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the report as JSON.")
 @click.option(
@@ -60,9 +58,9 @@ def race(
 ) -> None:
     """Run a program under the stream sanitizer and many schedules, and report the first difference.
 
-    The program runs twice in the order of its calls, once under the sanitizer, and then once for each seed, in orders
-    that a device may choose too. Its output, the tensors that it passes to torch_outboard.testing.observe, and its exit
-    status are compared. Stops at the first difference, and prints the two accesses and the missing line of code.
+    The program runs twice in the order of its calls, once under the sanitizer, and then once for each seed, in other
+    orders that a device may choose. Its output, the tensors that it passes to torch_outboard.testing.observe, and its
+    exit status are compared. Stops at the first difference, and prints the two accesses and the missing line of code.
 
     Exits with 0 if there is no difference and no report of the sanitizer, with 1 for a race, with 2 for wrong usage,
     and with 3 if the program fails in the order of its calls.
@@ -141,7 +139,7 @@ def _plan(
 def _seed(schedule: str) -> int:
     kind, _, seed = schedule.partition(":")
     if kind != "pct" or not seed.isdecimal():
-        raise click.UsageError(f"--schedule is pct:SEED, as pct:7, not {schedule!r}")
+        raise click.UsageError(f"--schedule must be pct:SEED, such as pct:7, not {schedule!r}")
     return int(seed)
 
 

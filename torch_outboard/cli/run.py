@@ -23,14 +23,14 @@ __all__ = ["CAPABILITY", "as_cuda_context", "for_cuda", "run"]
 
 CAPABILITY = (9, 0)
 _FOR_CUDA = (
-    click.option("--as-cuda", is_flag=True, help="Call the device cuda: for a script that was written for CUDA."),
+    click.option("--as-cuda", is_flag=True, help="Present the device as cuda, for scripts that were written for CUDA."),
     click.option(
         "--capability",
         type=(int, int),
         default=CAPABILITY,
         show_default=True,
         metavar="MAJOR MINOR",
-        help="With --as-cuda, the compute capability that torch.cuda answers.",
+        help="With --as-cuda, the compute capability that torch.cuda reports.",
     ),
 )
 
@@ -51,7 +51,9 @@ def _with_faults(command: Any) -> Any:
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--driver", metavar="NAME", help="The driver to attach. [default: the one that has schedules]")
+@click.option(
+    "--driver", metavar="NAME", help="The driver to attach. [default: the installed driver that has schedules]"
+)
 @click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of the driver.")
 @for_cuda
 @_with_faults
@@ -69,14 +71,14 @@ def run(
     arguments: tuple[str, ...],
     **faults: Any,
 ) -> None:
-    """Run SCRIPT with its ARGUMENTS, with a driver attached that the libraries it imports take.
+    """Run SCRIPT with its ARGUMENTS on an attached driver, which the libraries that it imports use too.
 
-    Ends with where its operators ran, worst first, what was built and how long that took, and exits with the script's
-    status. docs/integrations.md says which libraries, docs/as-cuda.md what --as-cuda changes.
+    Reports at the end where its operators ran, worst first, what was built and how long that took. Exits with the
+    script's status. docs/integrations.md lists the libraries, docs/as-cuda.md describes --as-cuda.
 
-    With --fail-each, the script runs once for each call that it makes of the driver, which fails. Then it exits with 0
-    if each run ends in an error of the device or with the right results, with 1 if one does not, with 2 for wrong
-    usage, and with 3 if the script fails by itself. docs/faults.md says more.
+    With --fail-each, the script runs once for each driver call, with that call failing. Then it exits with 0 if each
+    run ends with a device error or the right results, with 1 if one does not, with 2 for wrong usage, and with 3 if
+    the script fails by itself. docs/faults.md describes this.
     """
     import_torch()
     _check_faults(faults)

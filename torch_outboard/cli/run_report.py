@@ -35,7 +35,11 @@ def with_reports(command: Any) -> Any:
     """Give `outboard run` the options of its report. --json is that of --fail-each."""
     no_use = click.option("--no-use", is_flag=True, help="Let libraries choose their device by themselves.")
     page = click.option(
-        "--html", "html_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a page."
+        "--html",
+        "html_file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Write the report as a page.",
     )
     return page(no_use(command))
 
@@ -123,8 +127,8 @@ def _text(found: dict[str, Any]) -> str:
     plans = found["plans"]
     if plans["plans"] or plans["loaded"]:
         read = plans["loaded"] + plans["packed"]
-        lines.append(f"{plans['plans']} plans of kernels, {read} of them read, in {plans['seconds']:.1f} s.")
+        lines.append(f"{plans['plans']} plans of kernels, {read} of them loaded, in {plans['seconds']:.1f} s.")
     if found["compile_seconds"]:
-        lines.append(f"torch.compile took {found['compile_seconds']:.1f} s; `outboard compile-report` says for what.")
-    total = f"{found['seconds']:.1f} s in all."
+        lines.append(f"torch.compile took {found['compile_seconds']:.1f} s; `outboard compile-report` shows details.")
+    total = f"{found['seconds']:.1f} s in total."
     return "\n".join(printable(line) for line in [*(lines or ["No operator ran on the device."]), total])

@@ -87,7 +87,9 @@ def check_names(given: Iterable[str], known: Collection[str], option: str, also:
     """Raise click.BadParameter for the first unknown name; the message also lists the words of `also`."""
     for name in given:
         if name not in known:
-            raise click.BadParameter(f"there is no {name!r}, only {', '.join((*also, *known))}", param_hint=option)
+            raise click.BadParameter(
+                f"unknown name {name!r}; choose from {', '.join((*also, *known))}", param_hint=option
+            )
 
 
 def check_pattern(only: str) -> None:

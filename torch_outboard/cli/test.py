@@ -16,13 +16,13 @@ __all__ = ["test"]
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("driver")
 @click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="An option of the driver.")
-@click.option("--operators", is_flag=True, help="Run torch's database of operators instead: each against the CPU.")
-@click.option("--native", is_flag=True, help="Compile and run the program that tests the library below torch instead.")
+@click.option("--operators", is_flag=True, help="Run torch's operator database instead, and compare with the CPU.")
+@click.option("--native", is_flag=True, help="Compile and run a program that tests the library without torch.")
 @click.option(
     "--time-limit",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="Of one test. Beyond it the stacks of all threads are shown and the process ends; 0: no limit. [default: 300]",
+    help="Time limit of one test. After it, all stacks are printed and the process ends. 0: none. [default: 300]",
 )
 @click.argument("pytest_arguments", nargs=-1, type=click.UNPROCESSED)
 def test(

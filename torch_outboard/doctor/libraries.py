@@ -58,7 +58,7 @@ def check_libraries(asking: Asking, names: Iterable[str] | None = None) -> Itera
             yield from _judged(asking, answer)
         left = left[len(answers) :]
         if left:  # it ended the process, and the others are asked in another
-            yield Check(left.pop(0), "wrong", f"asking it ended the process: {end}")
+            yield Check(left.pop(0), "wrong", f"the process that asked it ended: {end}")
 
 
 def check_groups(asking: Asking, names: Iterable[str] | None = None) -> Iterator[Check]:
@@ -72,33 +72,33 @@ def _judged(asking: Asking, answer: dict[str, Any]) -> Iterator[Check]:
     library = f"{answer['library']} {answer['version']}".strip()
     remedy = ASKED[answer["library"]]
     if "error" in answer:
-        yield Check(library, "wrong", f"it can't be asked: {answer['error']}")
+        yield Check(library, "wrong", f"the question failed: {answer['error']}")
         return
     why = f" ({answer['why']})" if answer["why"] else ""
     if answer["device"] == asking.device:
-        yield Check(library, "right", f"takes {asking.device}{why}")
+        yield Check(library, "right", f"uses {asking.device}{why}")
     else:
         yield Check(library, "wrong", f"{_taken(answer['device'], asking.device)}{why}", remedy)
     for use, device in answer["others"].items():
         if device == asking.device:
-            yield Check(f"{library}, {use}", "right", f"takes {asking.device}")
+            yield Check(f"{library}, {use}", "right", f"uses {asking.device}")
         else:
             yield Check(f"{library}, {use}", "wrong", _taken(device, asking.device), remedy)
 
 
 def _taken(device: str, wanted: str) -> str:
     """Return the device that a library takes without a word, or how it refuses."""
-    return f"takes {device} without a word, not {wanted}" if device.isidentifier() else f"refuses {wanted}: {device}"
+    return f"silently uses {device}, not {wanted}" if device.isidentifier() else f"refuses {wanted}: {device}"
 
 
 def _judged_group(asking: Asking, library: str, ranks: Sequence[dict[str, Any]]) -> Check:
     subject = f"{library}, 2 processes"
     if errors := [rank["error"] for rank in ranks if "error" in rank]:
-        return Check(subject, "wrong", f"they can't start: {errors[0]}", ASKED[library])
+        return Check(subject, "wrong", f"they cannot start: {errors[0]}", ASKED[library])
     members = min(rank["members"] for rank in ranks)
     devices = sorted({f"{rank['device']}:{rank['index']}" for rank in ranks})
     if members == 1:
-        found = f"each is alone, on {', '.join(devices)}: they would train separate models"
+        found = f"each is alone, on {', '.join(devices)}, so they would train separate models"
     elif any(rank["device"] != asking.device for rank in ranks):
         found = f"one group, on {', '.join(devices)}, not on {asking.device}"
     else:

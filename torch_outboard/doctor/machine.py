@@ -33,7 +33,7 @@ def check_build() -> Check:
         return Check("torch", "wrong", str(error), rebuild_command())
     built = build_info()
     assert built is not None  # or check_built_for would have raised
-    return Check("torch", "right", f"torch {torch} and Python {built.python}, as the core was built for")
+    return Check("torch", "right", f"torch {torch} and Python {built.python}, which the core was built for")
 
 
 def check_autoload() -> Iterator[Check]:
@@ -45,12 +45,14 @@ def check_autoload() -> Iterator[Check]:
         found = f"OUTBOARD_DRIVER={named} has no effect: TORCH_DEVICE_BACKEND_AUTOLOAD=0 turns loading off"
         yield Check("loading", "wrong", found, "unset TORCH_DEVICE_BACKEND_AUTOLOAD")
     elif len(others) > 1 and not named:
-        found = f"{', '.join(map(_told, others))} load themselves with torch; a process has one such device type"
+        found = (
+            f"{', '.join(map(_told, others))} load themselves with torch, but a process has only one such device type"
+        )
         yield Check("loading", "wrong", found, "set OUTBOARD_DRIVER, or uninstall the others")
     elif named and named not in found_drivers() and ":" not in named:
         near = difflib.get_close_matches(named, found_drivers(), n=1)
         text = f"; {near[0]!r} is" if near else ""
-        yield Check("loading", "wrong", f"OUTBOARD_DRIVER={named} is no installed driver{text}", "outboard info")
+        yield Check("loading", "wrong", f"OUTBOARD_DRIVER={named} is not an installed driver{text}", "outboard info")
     else:
         what = f"OUTBOARD_DRIVER={named}" if named else ", ".join(map(_told, others))
         yield Check("loading", "right", f"`import torch` attaches {what or 'nothing'}")
@@ -109,13 +111,13 @@ def _cache() -> Check:
 
     folder = default_folder()
     if folder is None:
-        found = "kernels are not kept: OUTBOARD_KERNEL_CACHE_DIR is empty, or there is no home folder"
+        found = "kernels are not stored: OUTBOARD_KERNEL_CACHE_DIR is empty, or there is no home folder"
         return Check("cache", "unused", found, "set OUTBOARD_KERNEL_CACHE_DIR to a folder")
     remedy = "set OUTBOARD_KERNEL_CACHE_DIR to a folder that you alone can write; docs/security.md has the rules"
     try:
         make_private_folders(folder)
     except OSError as error:
-        return Check("cache", "wrong", f"kernels are not kept, each process builds its own: {error}", remedy)
+        return Check("cache", "wrong", f"kernels are not stored, so each process builds its own: {error}", remedy)
     free = shutil.disk_usage(folder).free / 2**30
     if free < 1:
         return Check("cache", "wrong", f"{folder} has {free:.1f} GiB left", remedy)
@@ -130,14 +132,14 @@ def _compiler_of_cpp() -> Check:
     found = next((path for one in candidates if (path := shutil.which(one))), None)
     if found is None:
         remedy = str(exc.InvalidCxxCompiler()).splitlines()[0]
-        text = f"none of {', '.join(candidates)}: torch.compile has none where its generator is C++"
+        text = f"none of {', '.join(candidates)}, which torch.compile needs if its generator is C++"
         return Check("C++ compiler", "unused", text, remedy)
     return Check("C++ compiler", "right", found)
 
 
 def _triton() -> Check:
     if find_spec("triton") is None:
-        return Check("Triton", "unused", "not installed: drivers that compile with it use their other generator")
+        return Check("Triton", "unused", "not installed, so drivers that use Triton use their other generator")
     try:
         import triton
     except Exception as error:  # noqa: BLE001 - its import may fail in any way; the cause is the answer

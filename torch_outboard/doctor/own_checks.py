@@ -24,7 +24,7 @@ def own_checks(name: str, options: Mapping[str, str]) -> list[Check]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
     except subprocess.TimeoutExpired:
-        return [Check(name, "wrong", f"its own checks did not end in {_SECONDS} s")]
+        return [Check(name, "wrong", f"its own checks did not end within {_SECONDS} s")]
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:]
         return [Check(name, "wrong", "; ".join([f"its own checks ended with status {done.returncode}", *last]))]

@@ -126,7 +126,7 @@ def _torchvision(name: str) -> Answer:
     import torchvision  # noqa: F401 - registers its operators
 
     if not hasattr(torch.ops.torchvision, "nms"):
-        return {"device": "its operators are not for this torch: its library does not load", "why": "", "others": {}}
+        return {"device": "its library does not load with this torch", "why": "", "others": {}}
     boxes, scores = torch.tensor([[0.0, 0.0, 1.0, 1.0]], device=name), torch.ones(1, device=name)
     return {
         "device": torch.ops.torchvision.nms(boxes, scores, 0.5).device.type,

@@ -28,21 +28,17 @@ class OpenCLDriver(Driver):
         "platform": Option(
             str,
             None,
-            "Part of a platform's name, in any case: only its devices are used. Else OUTBOARD_OPENCL_PLATFORM says it.",
+            "Part of a platform's name, in any case. Only its devices are used. Default: OUTBOARD_OPENCL_PLATFORM.",
             is_in_environment=False,
         ),
-        "device_type": Option(str, None, "Only such devices are used.", ("all", "gpu", "cpu", "accelerator")),
-        "library": Option(str, None, "The OpenCL loader; libOpenCL.so.1 if not given."),
-        "cache": Option(
-            bool, None, "Whether compiled programs are kept on disk; if not given, unless the runtime keeps them."
-        ),
-        "host_access": Option(
-            bool, None, "False takes the host's access to devices' memory away, as on a GPU; true if not given."
-        ),
+        "device_type": Option(str, None, "Use only devices of this type.", ("all", "gpu", "cpu", "accelerator")),
+        "library": Option(str, None, "The OpenCL loader (default: libOpenCL.so.1)."),
+        "cache": Option(bool, None, "Store compiled programs on disk (default: unless the runtime stores them)."),
+        "host_access": Option(bool, None, "False hides devices' memory from the host, as on a GPU (default: true)."),
         "matrix_units": Option(
             bool,
             None,
-            "Whether generated kernels use NVIDIA's matrix units, by inline PTX; from sm_80 on if not given.",
+            "Use NVIDIA's matrix units in generated kernels, through inline PTX (default: from sm_80 on).",
         ),
     }
 

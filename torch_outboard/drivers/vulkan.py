@@ -36,16 +36,16 @@ class VulkanDriver(Driver):
         "device": Option(
             str,
             None,
-            "A device's number, or part of its name in any case. Else OUTBOARD_VULKAN_DEVICE says it. If neither does, "
-            "all are used, but CPUs only if there is nothing else.",
+            "A device's number, or part of its name in any case. Default: OUTBOARD_VULKAN_DEVICE, else all devices, "
+            "but CPUs only if there are no others.",
             is_in_environment=False,
         ),
-        "library": Option(str, None, "The Vulkan loader; libvulkan.so.1 if not given."),
-        "slang": Option(str, None, "Slang's compiler, a file; of the package slangtorch or slangpy if not given."),
+        "library": Option(str, None, "The Vulkan loader (default: libvulkan.so.1)."),
+        "slang": Option(str, None, "The file of Slang's compiler (default: from the package slangtorch or slangpy)."),
         "host_access": Option(
             bool,
             None,
-            "False takes the host's access to devices' memory away, as on a discrete GPU; true if not given.",
+            "False hides devices' memory from the host, as on a discrete GPU (default: true).",
         ),
         "matrix_units": Option(
             bool,

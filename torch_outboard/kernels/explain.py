@@ -60,7 +60,7 @@ def chosen_operator(given: str) -> str:
     base = name.partition(".")[0]
     if base not in known:
         near = difflib.get_close_matches(base, known, n=5, cutoff=0.7)
-        also = f"; do you mean {', '.join(near)}?" if near else ": write it as aten::add.Tensor"
+        also = f"; did you mean {', '.join(near)}?" if near else ": write it as aten::add.Tensor"
         raise ValueError(f"unknown operator {base}{also}")
     if name in known[base]:
         return name
@@ -178,12 +178,12 @@ def _said_by(row: Operator) -> Iterator[tuple[str, str]]:
         yield f"runs for each tensor of its lists: {row.each.operator or row.each.reduction or 'by overload'}", ""
     flags = {
         f"{', '.join(row.guarded)}: symbols of plans, with guards": bool(row.guarded),
-        f"{', '.join(row.determined)}: read by no plan, since sizes determine them": bool(row.determined),
+        f"{', '.join(row.determined)}: not read by plans, because sizes determine them": bool(row.determined),
         f"{row.filled} is filled in, and must fit the tensor": bool(row.filled),
-        "of halves, a number is taken in float": row.takes_float,
-        "of halves, a number is rounded first": row.rounds_numbers,
-        "promotes as pointwise operators do": row.promotes,
-        "its numbers are written into kernels": row.has_written_numbers,
+        "for half types, numbers are converted to float": row.takes_float,
+        "for half types, numbers are rounded first": row.rounds_numbers,
+        "promotes like pointwise operators": row.promotes,
+        "its numbers become constants of kernels": row.has_written_numbers,
         "lists with some types or numbers are refused": row.refuses_list is not None,
     }
     yield from ((text, "") for text, holds in flags.items() if holds)
@@ -205,7 +205,7 @@ def _of_graph(functional: torch._ops.OpOverload) -> Iterator[Note]:
     elif functional in lowering.lowerings:
         yield Note("generated", f"is lowered by Inductor{also}", place_of(lowering.lowerings[functional]))
     elif row.computed is None and row.decomposition is None:
-        yield Note("generated", "neither the book nor Inductor defines it, unless PyTorch composes it of others")
+        yield Note("generated", "neither the book nor Inductor defines it, unless PyTorch composes it from others")
 
 
 def _name_of(overload: torch._ops.OpOverload) -> str:

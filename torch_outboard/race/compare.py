@@ -55,21 +55,21 @@ def difference(expected: Run, found: Run, noise: Noise) -> str:
     """Describe how a run differs from the inline schedule's run, or return "" if it does not."""
     is_pytest = bool(expected.answer.get("tests"))
     if (found.ended, found.status) != (expected.ended, expected.status) and not (is_pytest and found.ended == "exit"):
-        return f"the program {found.ending}, and {expected.ending} on the inline schedule.{_last_words(found)}"
+        return f"the program {found.ending}, but {expected.ending} on the inline schedule.{_last_words(found)}"
     if is_pytest:  # its output contains times
         return _different_test(expected, found, noise)
     for at, (one, other) in enumerate(zip(_results(expected), _results(found), strict=False)):
         if one[:2] != other[:2] and at not in noise.results:
-            return f"{other[0]} is {other[2]}, and {one[2]} on the inline schedule"
+            return f"{other[0]} is {other[2]}, but {one[2]} on the inline schedule"
     if len(_results(expected)) != len(_results(found)):
-        return f"{len(_results(found))} results are observed, and {len(_results(expected))} on the inline schedule"
+        return f"{len(_results(found))} results are observed, but {len(_results(expected))} on the inline schedule"
     if noise.is_output:
         return ""
     for at, (line, wanted) in enumerate(zip(found.lines, expected.lines, strict=False)):
         if line != wanted and at not in noise.lines:
-            return f"line {at + 1} of the output is {line!r}, and {wanted!r} on the inline schedule"
+            return f"line {at + 1} of the output is {line!r}, but {wanted!r} on the inline schedule"
     if len(found.lines) != len(expected.lines):
-        return f"the output has {len(found.lines)} lines, and {len(expected.lines)} on the inline schedule"
+        return f"the output has {len(found.lines)} lines, but {len(expected.lines)} on the inline schedule"
     return ""
 
 
@@ -83,11 +83,11 @@ def _different_test(expected: Run, found: Run, noise: Noise) -> str:
         if outcome != wanted:
             why = next((one["why"] for one in found.answer["tests"] if one["name"] == name), "")
             last = why.strip().splitlines()[-1:] or [""]
-            return f"the test {name} has {outcome}, and {wanted} on the inline schedule: {last[0]}"
+            return f"the test {name} has {outcome}, but {wanted} on the inline schedule: {last[0]}"
         for one, other in zip(wanted_seen, seen, strict=False):
             if one != other:
-                return f"in the test {name}, {other[0]} is {other[2]}, and {one[2]} on the inline schedule"
-        return f"the test {name} observes {len(seen)} results, and {len(wanted_seen)} on the inline schedule"
+                return f"in the test {name}, {other[0]} is {other[2]}, but {one[2]} on the inline schedule"
+        return f"the test {name} observes {len(seen)} results, but {len(wanted_seen)} on the inline schedule"
     return ""
 
 

@@ -30,14 +30,14 @@ def as_text(found: Sweep) -> str:
     """Return the report for a terminal."""
     outcomes = found.outcomes
     parts = [
-        f"{found.runs} runs, each with one failing call of {sum(found.calls.values())}, of {len(found.calls)} entries:"
+        f"{found.runs} runs, each with one failing call of {sum(found.calls.values())}, in {len(found.calls)} entries:"
     ]
     errors = ", ".join(f"{kind} {count}" for kind, count in found.errors.most_common())
-    parts.append(f"  {outcomes['error']} end in an error of the device{f' ({errors})' if errors else ''}")
+    parts.append(f"  {outcomes['error']} end with a device error{f' ({errors})' if errors else ''}")
     parts.append(f"  {outcomes['recovered']} end with the right results")
     if outcomes["not reached"]:
         parts.append(f"  {outcomes['not reached']} did not make the call")
-    parts.append(f"  {outcomes['problem']} end otherwise")
+    parts.append(f"  {outcomes['problem']} end in another way")
     if found.left_out:
         parts.append(f"{found.left_out} calls were left out: --runs {found.runs + found.left_out} lets each fail.")
     for problem in found.problems[:_MOST_SHOWN]:

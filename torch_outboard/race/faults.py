@@ -180,7 +180,7 @@ def _problem(rule: str, run: Run, expected: _Expected) -> str:
     # Lost data may make an operator fail before a wait reports the loss.
     is_told = rule.startswith("queued:") and bool(answer["after"] and answer["after"]["waits"])
     if error is not None and not error["is_named"] and not is_told:
-        return f"it ends in {error['type']}, which is no error of the device: {error['text']}"
+        return f"it ends with {error['type']}, which is not a device error: {error['text']}"
     if error is None and run.status != expected.run.status:
         return f"the program {run.ending} without an error"
     return _wrong_results(run, expected, is_whole=error is None) or _problem_behind(answer["after"], expected)
@@ -189,7 +189,7 @@ def _problem(rule: str, run: Run, expected: _Expected) -> str:
 def _problem_of_exit(run: Run, expected: _Expected) -> str:
     """Judge a program that ends its own process by its status and output."""
     if run.status == expected.run.status and run.output != expected.run.output:
-        return "its output differs, and it exits as if nothing had failed"
+        return "its output differs, but it exits as if nothing had failed"
     return ""
 
 
@@ -197,14 +197,14 @@ def _wrong_results(run: Run, expected: _Expected, is_whole: bool) -> str:
     observed, wanted = run.answer["observed"], expected.observed
     for at, (one, other) in enumerate(zip(observed, wanted, strict=False)):
         if one[:2] != other[:2] and at not in expected.noise.results:
-            return f"{one[0]} is {one[2]}, and {other[2]} without a failure"
+            return f"{one[0]} is {one[2]}, but {other[2]} without a failure"
     if len(observed) > len(wanted) or (is_whole and len(observed) < len(wanted)):
-        return f"{len(observed)} results are observed, and {len(wanted)} without a failure"
+        return f"{len(observed)} results are observed, but {len(wanted)} without a failure"
     if wanted or not is_whole or expected.noise.is_output:
         return ""
     for at, (line, right) in enumerate(zip(run.lines, expected.run.lines, strict=False)):
         if line != right and at not in expected.noise.lines:
-            return f"line {at + 1} of the output is {line!r}, and {right!r} without a failure"
+            return f"line {at + 1} of the output is {line!r}, but {right!r} without a failure"
     return ""
 
 
@@ -212,9 +212,9 @@ def _problem_behind(after: Mapping[str, Any] | None, expected: _Expected) -> str
     if after is None or after["computes"] == "lost":
         return ""
     if after["waits"][-1:] == ["never"]:
-        return f"waits fail again and again: {', '.join(after['waits'][:-1])}"
+        return f"waits keep failing: {', '.join(after['waits'][:-1])}"
     if after["computes"] != "right":
-        return f"the device computes no more: {after['computes']}"
+        return f"the device no longer computes: {after['computes']}"
     if after["memory"] > expected.left:
-        return f"{after['memory']} bytes stay in use, and {expected.left} without a failure"
+        return f"{after['memory']} bytes stay in use, but {expected.left} without a failure"
     return ""

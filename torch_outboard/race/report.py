@@ -56,7 +56,7 @@ def as_text(found: Finding) -> str:
             )
         parts.append(f"Repeat it: {command_of(found)}")
     else:
-        parts.append(f"No race: {found.runs} runs gave the same results, and the sanitizer has no report.")
+        parts.append(f"No race: {found.runs} runs had the same results, and the sanitizer has no report.")
     parts += [f"Note: {note}." for note in found.notes]
     return "\n\n".join(parts)
 

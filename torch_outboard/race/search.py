@@ -120,9 +120,7 @@ def _search(plan: Plan, runner: Runner, pool: ThreadPoolExecutor, common: Mappin
     noise = noise_of(first, second)
     found = Finding(plan, second, runs=2, notes=noise.describe())
     if not second.answer:
-        found.notes.append(
-            "the program ends its process itself, so of the sanitizer's reports there is only what it has printed"
-        )
+        found.notes.append("the program ends its own process, so only the sanitizer's printed reports are known")
     if _has_one_stream(second):
         found.notes.append("nothing to find: one stream")
     else:
@@ -146,15 +144,15 @@ def check_run(run: Run, where: str = "on the inline schedule") -> None:
         words = run.errors.strip() or run.output.strip()
         hint = ""
         if run.ended == "time":
-            hint = " Give a higher --time-limit, or a shorter program."
+            hint = " Raise --time-limit, or shorten the program."
         elif "EOFError" in words:
-            hint = " It reads its standard input: give a file by --stdin."
+            hint = " It reads its standard input: pass a file with --stdin."
         raise Failed(f"the program {run.ending} {where}.{hint}\n{_tail(words)}")
     asked, given = run.options["schedule"], run.answer.get("options", {}).get("schedule", "inline")
     if asked != given:
         raise Refused(
-            f"the program chooses the schedule itself: it attaches the driver with schedule={given}. Leave the option "
-            "out, since this command chooses it by the environment"
+            f"the program chooses the schedule itself: it attaches the driver with schedule={given}. Omit the "
+            "option, because this command sets it through the environment"
         )
 
 

@@ -20,7 +20,7 @@ _COSTS_NOTHING = {
     *("kernel_register", "graph_capture_begin", "graph_capture_end", "graph_instantiate", "graph_launch"),
     *("graph_destroy", "graph_executable_destroy", "activity_enable", "activity_correlate", "activity_read"),
 }
-_WITHOUT_A_KERNEL = "operators without a generated kernel run on the CPU, on copies, and are waited for"
+_WITHOUT_A_KERNEL = "operators without a generated kernel run on copies on the CPU, and callers wait for them"
 _CAPABILITY = "capability: "
 
 
@@ -34,7 +34,7 @@ class Conclusion:
         if terminal is not None:  # a worker of pytest-xdist has no terminal
             lines = _of_run(session.config.getoption("--driver"), terminal.stats)
             if lines and exitstatus == pytest.ExitCode.INTERRUPTED:
-                lines.insert(0, f"Interrupted: of {session.testscollected} tests, the first ones have run.")
+                lines.insert(0, f"Interrupted: only the first of {session.testscollected} tests have run.")
             for line in lines:
                 terminal.write_line(line)
 
@@ -124,11 +124,11 @@ def _missing(entries: Mapping[str, bool], generates: bool) -> dict[str, list[str
 def _next(name: str, driver: Driver, failed: Sequence[str], reaches_memory: bool, generates: bool) -> str:
     if failed:
         first = failed[0].rpartition("/")[2].partition("[")[0]
-        return f"repair the first that failed: outboard test {name} {first} -x"
+        return f"fix the first failure: outboard test {name} {first} -x"
     if generates:
         check = f"outboard kernels check --driver {name}"
-        return f"torch's operators against the CPU, and what kernels reach of the device: {check}"
+        return f"compare torch's operators with the CPU, and measure the kernels: {check}"
     if driver.kernel_generator is None and not reaches_memory:
-        what = "operators run on copies. Generate kernels (`kernel_generator`), or give `host_address`"
+        what = "operators run on copies. Generate kernels (`kernel_generator`), or implement `host_address`"
         return f"{what}: docs/writing-a-driver.md, steps 6 and 10"
-    return f"torch's database of operators, each against the CPU: outboard test {name} --operators"
+    return f"compare torch's operators with the CPU: outboard test {name} --operators"

@@ -35,14 +35,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--driver", metavar="NAME", help='attach this driver: a name, or "package.module:Class"')
     group.addoption("--driver-option", action="append", default=[], metavar="KEY=VALUE", help="an option of the driver")
     group.addoption(
-        "--conclude", action="store_true", help="end with what passed, what the driver lacks, and what to do next"
+        "--conclude",
+        action="store_true",
+        help="print at the end what passed, what the driver lacks, and what to do next",
     )
     group.addoption(
         "--time-limit",
         type=float,
         default=0,
         metavar="SECONDS",
-        help="end the process with the stacks of all its threads if a test takes longer; 0: no limit",
+        help="print all threads' stacks and end the process if a test takes longer; 0: no limit",
     )
 
 

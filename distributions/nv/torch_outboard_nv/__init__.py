@@ -27,26 +27,26 @@ class NvDriver(Driver):
     architectures = ARCHITECTURES
     kernel_packs = packs()
     options = {
-        "library": Option(str, None, "NVIDIA's driver library; libcuda.so.1 if not given."),
+        "library": Option(str, None, "NVIDIA's driver library (default: libcuda.so.1)."),
         "compiler": Option(
             str,
             None,
-            "Who generates kernels for torch.compile; Triton where it is installed and knows the GPU if not given.",
+            "The generator of kernels for torch.compile (default: Triton if it is installed and supports the GPU).",
             ("triton", "cuda_cpp"),
         ),
         "matrix_units": Option(
             bool,
             None,
-            "Whether generated products, convolutions and attention use matrix units; from sm_80 on if not given.",
+            "Use matrix units in generated products, convolutions and attention (default: from sm_80 on).",
         ),
         "nvrtc": Option(
             str,
             None,
-            "NVRTC, for programs in CUDA C++, several files with ':' between them; else as packages or by usual names.",
+            "NVRTC, for CUDA C++: files separated by ':' (default: found as packages or by their usual names).",
         ),
-        "cublaslt": Option(str, None, "cuBLASLt, for products; found by its usual names or as a package."),
-        "cudnn": Option(str, None, "cuDNN, for convolutions; found by its usual name or as a package."),
-        "nccl": Option(str, None, "NCCL, for collectives; found by its usual name or as a package."),
+        "cublaslt": Option(str, None, "cuBLASLt, for products (default: found by its usual names or as a package)."),
+        "cudnn": Option(str, None, "cuDNN, for convolutions (default: found by its usual name or as a package)."),
+        "nccl": Option(str, None, "NCCL, for collectives (default: found by its usual name or as a package)."),
     }
 
     def __init__(self, **options: object) -> None:

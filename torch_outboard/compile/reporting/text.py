@@ -33,7 +33,7 @@ def render(summary: str, regions: Sequence[Region]) -> Group:
 
 
 def _region(region: Region) -> Iterator[Any]:
-    place = f"{region.file}:{region.line}" if region.file else "a place that torch does not tell"
+    place = f"{region.file}:{region.line}" if region.file else "unknown place"
     operators = "1 operator" if region.operators == 1 else f"{region.operators} operators"
     yield Text(f"{region.compile_id} {region.function or '(unnamed)'}, {place}: {operators}", style="bold")
     phases = ", ".join(f"{PHASE_NAMES[phase]} {seconds:.2f}" for phase, seconds in region.seconds.items())
