@@ -261,7 +261,7 @@ def test_a_driver_that_builds_no_programs(device: torch.device) -> None:
         ("rwll", "1", "several arguments of local memory"),
         ("rw", "a1 2 mul", "reads a1, but its arguments 'rw' have no integer at that place"),
         ("rwi", "a7", "reads a7"),
-        ("rwi", "a2 2 pow", "the word 'pow', which is no number"),
+        ("rwi", "a2 2 pow", "the word 'pow', which is not a number"),
         ("rwi", "a2 mul", "too few values for 'mul'"),
         ("rwi", "a2 2", "gives 2 values"),
         ("rwi", "", "gives 0 values"),

@@ -49,7 +49,7 @@ def test_what_is_missing_and_what_it_costs():
     lines = told(entries=ALL | dict.fromkeys(("event_elapsed", "event_timestamp"), False))
     assert "  event_timestamp: no timestamps" in lines
     copies = ALL | dict.fromkeys(("host_address", "host_callback", "copy_nd_async"), False)
-    assert "  host_address, host_callback: operators without a generated kernel run on the CPU" in "\n".join(
+    assert "  host_address, host_callback: operators without a generated kernel run on copies on the CPU" in "\n".join(
         told(entries=copies, generates=True)
     )
     assert "operators go through copies" in "\n".join(told(entries=copies))

@@ -51,9 +51,9 @@ maximum = AllreduceOptions()
 maximum.reduceOp = Op.MAX
 with raises(ValueError, "MAX does not support"):
     backend.allreduce([torch.complex(x, x)], maximum)
-with raises(ValueError, "elements is not the 2 parts"):
+with raises(ValueError, "elements does not hold 2 parts"):
     dist.all_gather_into_tensor(torch.empty(9, device=device), x)
-with raises(ValueError, "elements is not the 2 parts"):
+with raises(ValueError, "elements does not hold 2 parts"):
     dist.reduce_scatter_tensor(torch.empty(3, device=device), x)
 with raises(ValueError, "one dtype"):
     backend._allgather_base(torch.empty(8, dtype=torch.int64, device=device), x, AllgatherOptions())
