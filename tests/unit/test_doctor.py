@@ -123,9 +123,9 @@ def test_two_vendors_that_load_themselves_are_told(monkeypatch):
 
 @pytest.mark.parametrize(("is_wanted", "state"), [(True, "wrong"), (False, "unused")])
 def test_a_driver_without_a_device_is_wrong_only_if_it_is_wanted(is_wanted, state):
-    report = {"attached": {"error": "no device: it counts none", "devices": []}}
+    report = {"attached": {"error": "no device: the driver counts none", "devices": []}}
     [check] = machine.check_driver("chip", is_wanted, report, "")
-    assert check.state == state and check.found == "no device: it counts none"
+    assert check.state == state and check.found == "no device: the driver counts none"
     [check] = machine.check_driver("chip", is_wanted, None, "status -11")
     assert check.state == "wrong" and "status -11" in check.found
 

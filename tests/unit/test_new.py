@@ -305,7 +305,7 @@ def test_kernels_are_a_template_of_their_own(tmp_path):
     assert "kernel_generator = MadeUpGenerator" in (package / "__init__.py").read_text()
     assert "test_operators_run_as_generated_kernels" in (tmp_path / "project" / "tests" / "test_driver.py").read_text()
     status, output = invoke("new", "made_up", "--kernels", "--language", "c", "--folder", str(tmp_path / "x"))
-    assert status == 2 and "the template kernels is in python only" in output
+    assert status == 2 and "the template kernels exists in python only" in output
 
 
 def test_what_a_device_needs_to_be_read_or_changed():
