@@ -123,7 +123,7 @@ def test_an_extension_for_another_torch(monkeypatch):
 
     monkeypatch.setattr(build, "build_info", lambda: BuildInfo(torch="2.0.1", python="3.11"))
     with pytest.raises(
-        ImportError, match=rf"built for torch 2.0.1, and torch {torch.__version__.split('+')[0]}.*Rebuild it: "
+        ImportError, match=rf"built for torch 2.0.1, but torch {torch.__version__.split('+')[0]}.*Rebuild it: "
     ):
         torch_outboard.attach(Toy)
 

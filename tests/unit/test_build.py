@@ -52,7 +52,7 @@ def test_supported(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["1.13.1", "2.10.2", "2.16.0", "3.0.0"])
 def test_unsupported_is_refused_with_the_range_and_a_command(version: str) -> None:
-    with pytest.raises(ImportError, match=rf"2\.11 to 2\.15, and torch {re.escape(version)} is .*pip install 'torch>="):
+    with pytest.raises(ImportError, match=rf"2\.11 to 2\.15, but torch {re.escape(version)} is .*pip install 'torch>="):
         _build.check_supported(version)
 
 
@@ -88,7 +88,7 @@ def test_another_minor_is_refused_with_both_versions_and_the_command(record: Pat
 
 def test_another_python_is_refused(record: Path) -> None:
     write(record, python="3.9")
-    with pytest.raises(ImportError, match=rf"Python 3\.9, and Python {PYTHON} runs.*Rebuild it: "):
+    with pytest.raises(ImportError, match=rf"Python 3\.9, but Python {PYTHON} is running.*Rebuild it: "):
         _build.check_torch_version()
 
 

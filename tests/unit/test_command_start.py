@@ -117,7 +117,7 @@ import torch_outboard_command, torch_outboard._build as build
 build.build_info = lambda: build.BuildInfo(torch="2.0.1", python="3.11")
 """
     report = json.loads(run_python(built + COMMAND, "info", "--json").stdout)
-    assert "was built for torch 2.0.1, and torch" in report["extension"]["error"]
+    assert "was built for torch 2.0.1, but torch" in report["extension"]["error"]
     missing = "import sys; sys.modules['torch_outboard._C'] = None\n"
     report = json.loads(run_python(missing + COMMAND, "info", "--json").stdout)
     assert "torch_outboard._C is not among" in report["extension"]["error"]

@@ -150,7 +150,7 @@ import torch_outboard._build as build
 build.build_info = lambda: build.BuildInfo(torch="2.0.1", python="3.11")
 """
     answer = run_python(broken + RUN, "info", env={"COLUMNS": "300"})
-    assert "The extension does not load: torch-outboard was built for torch 2.0.1, and torch" in answer.stdout
+    assert "The extension does not load: torch-outboard was built for torch 2.0.1, but torch" in answer.stdout
     missing = "import sys; sys.modules['torch_outboard._C'] = None\n"
     report = json.loads(run_python(missing + RUN, "info", "--json").stdout)
     assert "torch_outboard._C" in report["extension"]["error"]
