@@ -53,7 +53,7 @@ inline constexpr std::array kArgumentKinds{
     ArgumentKindInfo{ArgumentKind::Int8, "int8_t", "an integer of 8 bits", 1, false, false, true, false},
     ArgumentKindInfo{ArgumentKind::Float, "float", "a number of 32 bits", 4, false, false, true, true},
     ArgumentKindInfo{ArgumentKind::Double, "double", "a number of 64 bits", 8, false, false, true, true},
-    ArgumentKindInfo{ArgumentKind::Kept, "kept", "an integer for formulas alone", 0, false, true, true, false},
+    ArgumentKindInfo{ArgumentKind::Kept, "kept", "an integer for formulas only", 0, false, true, true, false},
     ArgumentKindInfo{ArgumentKind::Null, "zero", "an address of 0", 0, true, false, false, false},
     ArgumentKindInfo{ArgumentKind::Local, "local", "local memory", 0, false, false, false, false},
     ArgumentKindInfo{ArgumentKind::Record, "record", "the record of failures", 0, false, false, false, false},

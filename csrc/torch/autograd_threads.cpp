@@ -179,7 +179,7 @@ void drain_autograd_threads() noexcept {
       run_nothing_on_open_devices();
     } catch (const std::exception& error) {
       // The process continues to end: its devices must still be waited for.
-      TORCH_WARN("waiting for autograd's threads at exit: ", error.what());
+      TORCH_WARN("waiting for autograd's threads at exit failed: ", error.what());
     }
     done->set_value();
   };

@@ -149,7 +149,7 @@ ob_status Faults::count_call(Entry entry, ob_status* out_queued_status) {
     if (status != OB_OK || *out_queued_status != OB_OK) count.failures.fetch_add(1, std::memory_order_relaxed);
   }
   if (status == OB_OK) return OB_OK;
-  return fail(status, "injected fault: call %" PRIu64 " of %s gives %s", call, entry_name(entry),
+  return fail(status, "injected fault: call %" PRIu64 " of %s returns %s", call, entry_name(entry),
               status_name(status).c_str());
 }
 

@@ -93,7 +93,7 @@ void perform(const Task& task) {
   if (task.injected == OB_OK || task.work == Work::kCall) perform(task);
   if (task.injected != OB_OK) {
     char text[128];
-    std::snprintf(text, sizeof text, "injected fault: queued %s gives %s", what.name,
+    std::snprintf(text, sizeof text, "injected fault: queued %s fails with %s", what.name,
                   status_name(task.injected).c_str());
     stream.failure.add(task.injected, text);
   }

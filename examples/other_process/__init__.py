@@ -31,7 +31,7 @@ def known(table, handle, kind):
     try:
         return table[handle]
     except KeyError:
-        raise DriverError(f"{handle:#x} is no {kind}, or none any more", Status.INVALID_ARGUMENT) from None
+        raise DriverError(f"{handle:#x} is not a live {kind}", Status.INVALID_ARGUMENT) from None
 
 
 def is_within(sizes, address, bytes):
@@ -187,5 +187,5 @@ class OtherProcessDriver(Driver):
     def event_timestamp(self, device, event):
         mark = known(self.events, event, "event")
         if mark is None or not mark.is_there():
-            raise DriverError("the event was not recorded, or its mark is not reached", Status.FAILED_PRECONDITION)
+            raise DriverError("the event was not recorded, or is not complete", Status.FAILED_PRECONDITION)
         return mark.value

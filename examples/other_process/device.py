@@ -174,7 +174,7 @@ class Devices:
                 return mark.wait if mark is not None else lambda: None
             case Op.LAUNCH:
                 return lambda: self.launch(self.kernels[a], b, data)
-        raise ValueError(f"{op} is no Op")
+        raise ValueError(f"{op} is not an Op")
 
     def reach(self, number):
         self.answer(number, time.monotonic_ns())
@@ -202,7 +202,7 @@ class Devices:
         for base, (_, memory) in self.blocks.items():
             if base <= address and address + bytes <= base + len(memory):
                 return memory, address - base
-        raise ValueError(f"the {bytes} bytes at {address:#x} are no memory of a device")
+        raise ValueError(f"the {bytes} bytes at {address:#x} are not memory of a device")
 
     def write(self, address, data):
         self.view(address, len(data))[:] = data

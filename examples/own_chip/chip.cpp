@@ -169,7 +169,8 @@ struct chip {
   }
   void check_range(uint64_t address, uint64_t bytes) const {
     if (memory.has(address, bytes)) return;
-    throw Failure(CHIP_INVALID, "the " + std::to_string(bytes) + " bytes at " + hex(address) + " are no allocation's");
+    throw Failure(CHIP_INVALID,
+                  "the " + std::to_string(bytes) + " bytes at " + hex(address) + " are not inside an allocation");
   }
   void tell(uint64_t stream, Op op, uint64_t a = 0, uint64_t b = 0, uint64_t c = 0, const void* bytes = nullptr,
             size_t size = 0) {

@@ -25,7 +25,7 @@ def compiled(language, code, options):
 def items_of(name, grid, block, args, shared_memory):
     """Return the number of items of a launch; raise DriverError for a launch that the devices do not support."""
     if shared_memory or grid[1:] != (1, 1) or block[1:] != (1, 1) or any(kind == LOCAL for kind, _ in args):
-        raise DriverError(f"{name}: a launch has one dimension and no memory of groups", Status.INVALID_ARGUMENT)
+        raise DriverError(f"{name}: a launch has one dimension and no group memory", Status.INVALID_ARGUMENT)
     if block[0] > LIMIT:
         raise DriverError(f"{name}: a group has at most {LIMIT} items, not {block[0]}", Status.INVALID_ARGUMENT)
     return grid[0] * block[0]

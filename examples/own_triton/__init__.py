@@ -91,9 +91,9 @@ _TYPES |= {"i64": ctypes.c_int64, "f32": ctypes.c_float, "f64": ctypes.c_double}
 
 def _number(value, kind):
     if isinstance(value, int) != kind.startswith("!tt.ptr"):
-        raise DriverError(f"an argument is of type {kind}, and given is {value!r}", Status.INVALID_ARGUMENT)
+        raise DriverError(f"an argument has type {kind}, but {value!r} was given", Status.INVALID_ARGUMENT)
     if isinstance(value, int):
         return value
     if len(value) != ctypes.sizeof(_TYPES[kind]):
-        raise DriverError(f"an argument is of type {kind}, and given are {len(value)} bytes", Status.INVALID_ARGUMENT)
+        raise DriverError(f"an argument has type {kind}, but {len(value)} bytes were given", Status.INVALID_ARGUMENT)
     return _TYPES[kind].from_buffer_copy(value).value

@@ -230,7 +230,7 @@ TEST(failures_come_once) {
     const uint64_t b = driver.alloc(4096);
     uint64_t out = 0;
     CHECK_STATUS(driver->mem_alloc(driver.self(), 0, 4096, &out), OB_OUT_OF_MEMORY);
-    CHECK(driver.error_has("injected fault: call 3 of mem_alloc gives OUT_OF_MEMORY"));
+    CHECK(driver.error_has("injected fault: call 3 of mem_alloc returns OUT_OF_MEMORY"));
     CHECK_OK(driver->mem_free(driver.self(), 0, driver.alloc(4096)));
     for (int i = 0; i < 3; ++i) CHECK_OK(driver.copy(stream, a, 0, b, 0, 4096));
     CHECK_OK(driver.sync(other));

@@ -41,12 +41,12 @@ def test_the_devices_last_words_are_the_cause(run_python):
         START
         + """
 driver.link.tell(99, next(iter(driver.streams)))
-with pytest.raises(torch.AcceleratorError, match="has ended with status 1: ValueError: 99 is no Op"):
+with pytest.raises(torch.AcceleratorError, match="has ended with status 1: ValueError: 99 is not an Op"):
     torch.accelerator.synchronize()
 """,
         env=QUIET,
     )
-    assert "ValueError: 99 is no Op" in answer.stderr  # where the process itself writes
+    assert "ValueError: 99 is not an Op" in answer.stderr  # where the process itself writes
 
 
 def test_a_failure_of_queued_work_is_raised_once(run_python):
@@ -58,7 +58,7 @@ stream = next(iter(driver.streams))
 for _ in range(2):
     driver.link.tell(Op.FILL, stream, 12345, 1, data=b"x")  # which the driver itself would refuse
     x.zero_()
-    with pytest.raises(torch_outboard.DriverError, match="ValueError: the 1 bytes at 0x3039 are no memory"):
+    with pytest.raises(torch_outboard.DriverError, match="ValueError: the 1 bytes at 0x3039 are not memory"):
         torch.accelerator.synchronize()
     torch.accelerator.synchronize()
 assert x.tolist() == [0, 0, 0, 0]

@@ -74,7 +74,7 @@ fails(Status.INVALID_ARGUMENT, lambda: launch(x.data_ptr(), grid=(1, 2, 1)))
 fails(Status.INVALID_ARGUMENT, lambda: launch(x.data_ptr(), args=[(2, 64)]))
 fails(Status.INVALID_ARGUMENT, lambda: launch(x.data_ptr(), shared_memory=64))
 launch(12345)
-assert "0x3039 are no memory" in fails(Status.INTERNAL, torch.accelerator.synchronize)
+assert "0x3039 are not memory" in fails(Status.INTERNAL, torch.accelerator.synchronize)
 driver.program_destroy(0, program)
 fails(Status.INVALID_ARGUMENT, lambda: driver.program_destroy(0, program))
 assert x.tolist() == [1, 4]

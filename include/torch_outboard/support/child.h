@@ -78,7 +78,7 @@ bool ask_child(Work&& work, std::vector<std::string>* out_lines, std::string* ou
     out_lines->push_back(text.substr(begin, end - begin));
   }
   if (!is_read) {
-    *out_error = "gave no answer in " + std::to_string(kChildTime.count()) + " seconds";
+    *out_error = "returned no answer within " + std::to_string(kChildTime.count()) + " seconds";
     return false;
   }
   if (WIFSIGNALED(status)) {

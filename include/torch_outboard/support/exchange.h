@@ -41,7 +41,8 @@ class Exchange {
   // Join. Return null, with a sentence, if the system refuses.
   static std::unique_ptr<Exchange> open(const std::string& name, int rank, int size, std::string* out_error) {
     if (size < 1 || size > kMaxRanks || rank < 0 || rank >= size) {
-      *out_error = "there is no rank " + std::to_string(rank) + " of " + std::to_string(size) + "; at most 16 exchange";
+      *out_error = "rank " + std::to_string(rank) + " does not exist in a group of " + std::to_string(size) +
+                   ", or the group has more than 16 ranks";
       return nullptr;
     }
     std::unique_ptr<Exchange> made(new Exchange(name, rank, size));
