@@ -239,7 +239,7 @@ def test_a_template_has_its_language():
         ),
         (("--kernels", "--triton"), "--kernels and --triton select different templates"),
         (("--triton", "--template", "host-memory"), "--template host-memory and --triton select different templates"),
-        (("--kernels", "--template", "triton", "--triton"), "--template triton and --kernels and --triton ask for"),
+        (("--kernels", "--template", "triton", "--triton"), "--template triton and --kernels and --triton select"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options, wanted, tmp_path):
