@@ -57,7 +57,9 @@ def test_plans_are_listed(folder: Path) -> None:
         "aten::sum.dim_IntList(float32[2, 3], [0, -1], True, torch.float64): 1 kernel",
     ]
     assert output[3].startswith("3 plans, ") and output[3].endswith(f" KiB, in {folder}")
-    assert output[4].startswith("built today: 3 plans, 0 programs; full to 0% with plans and to 0% with programs (at most ")
+    assert output[4].startswith(
+        "built today: 3 plans, 0 programs; full to 0% with plans and to 0% with programs (at most "
+    )
     assert run("list", "sum").output.splitlines()[0].startswith("aten::sum.dim_IntList(")
     assert run("list", "nothing").output.startswith("0 plans, ")
 
