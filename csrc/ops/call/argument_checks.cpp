@@ -84,8 +84,9 @@ bool is_small(const c10::IValue& number) {
                              : !number.isComplexDouble();
 }
 
-// Return true if a dtype may not hold a number. Only complex dtypes hold complex numbers. Conversions
-// of real numbers to bool never overflow, although `may_overflow` compares them with 0 and 1.
+// Return true if a dtype may not hold a number. Only complex dtypes hold complex numbers.
+// Conversions of real numbers to bool never overflow, although `may_overflow` compares them with 0
+// and 1.
 bool may_exceed(const c10::Scalar& number, c10::ScalarType dtype) {
   if (!number.isComplex()) {
     return dtype != c10::kBool && may_overflow(number, dtype);
