@@ -167,7 +167,7 @@ class _Denoiser(nn.Module):
 
     def forward(self, images: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
         noise = torch.randn_like(images)
-        kept = torch.cos(times / 1000 * math.pi / 2)[:, None, None, None]
+        kept = torch.cos(times / 1000 * math.pi / 2)[:, None, None, None].to(images.dtype)
         noised = kept * images + (1 - kept.square()).clamp(min=1e-4).sqrt() * noise
         angles = times[:, None] * torch.exp(torch.arange(self.width // 2, device=times.device) * -0.3)
         time = self.time(torch.cat([angles.sin(), angles.cos()], 1).to(images.dtype))[:, :, None, None]
