@@ -130,6 +130,7 @@ def _run_without_device(
 ) -> None:
     from torch_outboard._attach import attach
 
+    torch.set_num_threads(max(1, torch.get_num_threads() // parts))  # samples are computed on the CPU
     attach(without_device(find_driver(driver), names, options))
     calls = [call for number, call in enumerate(find_calls()) if number // _TOGETHER % parts == part]
     kinds = {name: kind_of(index) for index, name in enumerate(names)}
