@@ -2,7 +2,8 @@
 """`models.py --plans`: how many plans and programs a training step needs, and how many the other models' steps leave.
 
 Each model's step runs twice in a process of its own: with an empty folder, and with the folder that the other models
-have left. What is built then was in no other model: a pack made of them would lack it.
+have left. What is built then was in no other model: a pack made of them would lack it. A call that builds its plan is
+counted as one that the others lack; further calls like it have the plan.
 """
 
 from __future__ import annotations
@@ -28,29 +29,31 @@ def count_plans(script: str, driver: str, names: Iterable[str]) -> dict[str, Any
     with tempfile.TemporaryDirectory() as root:
         for name in names:
             found = _step(script, driver, name, Path(root, name))
-            figures[name] = {"plans": found["saved"], "programs": len(_programs(Path(root, name)))}
-        print("| model | plans | programs | plans that the others have |")
-        print("|---|---:|---:|---:|")
+            programs = len(_programs(Path(root, name)))
+            figures[name] = {"calls": found["generated"], "plans": found["plans"]["saved"], "programs": programs}
+        print("| model | calls | plans | programs | plans that the others have | calls with such plans |")
+        print("|---|---:|---:|---:|---:|---:|")
         for name in names:
             others = Path(root, f"without {name}")
             for other in names:
                 if other != name:
                     shutil.copytree(Path(root, other), others, dirs_exist_ok=True)
-            built = _step(script, driver, name, others)["saved"]
+            built = _step(script, driver, name, others)["plans"]["saved"]
             shutil.rmtree(others)
             row = figures[name]
             row["known"] = row["plans"] - built
-            share = row["known"] / max(row["plans"], 1)
-            print(f"| {name} | {row['plans']} | {row['programs']} | {row['known']} ({share:.0%}) |", flush=True)
+            plans, calls = (1 - built / max(row[one], 1) for one in ("plans", "calls"))
+            cells = (name, row["calls"], row["plans"], row["programs"], f"{row['known']} ({plans:.0%})", f"{calls:.1%}")
+            print(f"| {' | '.join(map(str, cells))} |", flush=True)
     return figures
 
 
-def _step(script: str, driver: str, name: str, folder: Path) -> dict[str, int]:
+def _step(script: str, driver: str, name: str, folder: Path) -> dict[str, Any]:
     folder.mkdir(mode=0o700, exist_ok=True)
     os.environ[_FOLDER] = str(folder)
     try:
         with served(script, "--driver", driver, "--serve", name, "--tiny") as process:
-            found: dict[str, int] = process.step()["plans"]
+            found: dict[str, Any] = process.step()
             return found
     finally:
         del os.environ[_FOLDER]

@@ -71,6 +71,7 @@ class Training:
             "step_ms": (end - begin) * 1e3,
             "fallback": self._calls_on_the_cpu() if self._is_ours() else {},
             "plans": plan_statistics(),
+            "generated": sum(row.calls for row in torch_outboard.coverage() if row.provider == "generated"),
         }
 
     def _calls_on_the_cpu(self) -> dict[str, int]:
