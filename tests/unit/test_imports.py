@@ -126,7 +126,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     "kernels.book": _BOOK,
     "kernels": _OPERATORS,
     "kernels.disk": {*_DISK, "codegen.dialects"},
-    "kernels.packing": {*_DISK, "_attach", "_discovery", "_properties", "kernels.disk"},
+    "kernels.packing": {*_DISK, "_attach", "_discovery", "_properties", "kernels.book", "kernels.disk"},
     "kernels.tune": _TUNING,
     "kernels.plans": {*_TUNING, *_SHARED, "kernels.tune"},
     "kernels.builder": {*_TUNING, "_exit", "kernels.plans", "kernels.tune"},

@@ -12,7 +12,8 @@ import torch
 
 from torch_outboard.kernels.disk import recorded
 from torch_outboard.kernels.disk.calls import Samples
-from torch_outboard.kernels.disk.recorded import class_of, described, read_calls, write_calls
+from torch_outboard.kernels.disk.recorded import described, read_calls, write_calls
+from torch_outboard.kernels.packing.classes import class_of
 
 CPU = Samples(torch.device("cpu"), torch.float32, "cpu")
 

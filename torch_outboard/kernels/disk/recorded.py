@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from torch_outboard.kernels.book.table import by_value, guarded
 from torch_outboard.kernels.disk.calls import PackCall, Samples
 from torch_outboard.kernels.operators import overload_of
 
-__all__ = ["class_of", "described", "read_calls", "write_calls"]
+__all__ = ["TENSOR", "described", "read_calls", "write_calls"]
 
-_TENSOR = re.compile(r"(\w+)((?: \d+:\d+)*)( on the CPU)?")
+# The text of a tensor: its dtype, its sizes and strides, and whether it is on the CPU.
+TENSOR = re.compile(r"(\w+)((?: \d+:\d+)*)( on the CPU)?")
 
 
 def described(name: str, arguments: Sequence[Any]) -> str | None:
@@ -54,34 +54,9 @@ def _short(value: object) -> str:
     return str(value).removeprefix("torch.")
 
 
-def class_of(line: str) -> str:
-    """Return what a call's plans depend on besides sizes and strides, as text: `key_of` for a line, without a device.
-
-    Further calls of a class add plans only for sizes that the guards of its first plan exclude.
-    """
-    name, default, given = json.loads(line)
-    read = {*by_value(name), *guarded(name)}
-    arguments = [
-        _classified(one, place in read or str(declared.type) in ("Tensor", "Optional[Tensor]"))
-        for place, (one, declared) in enumerate(zip(given, overload_of(name)._schema.arguments, strict=True))
-    ]
-    return json.dumps([name, default, arguments])
-
-
-def _classified(given: Any, is_read: bool) -> Any:
-    match given:
-        case {"tensor": str(text)} if (found := _TENSOR.fullmatch(text)) is not None:
-            return ["tensor", found[1], len(found[2].split()), found[3]]
-        case bool() | int() | float() if is_read:
-            return ["read", type(given).__name__]
-        case list():
-            return [_classified(one, is_read) for one in given]
-    return given
-
-
 def _made(given: Any, device: torch.device) -> Any:
     match given:
-        case {"tensor": str(text)} if (found := _TENSOR.fullmatch(text)) is not None:
+        case {"tensor": str(text)} if (found := TENSOR.fullmatch(text)) is not None:
             dims = [tuple(map(int, one.split(":"))) for one in found[2].split()]
             where = torch.device("cpu") if found[3] else device
             sizes, strides = [one[0] for one in dims], [one[1] for one in dims]

@@ -94,7 +94,8 @@ def run_apart(
             process.start()
             theirs.close()
         while running:
-            for pipe in wait(list(running)):
+            for ready in wait(list(running)):
+                pipe: Any = ready
                 try:
                     what, given = pipe.recv()
                 except EOFError:

@@ -47,7 +47,7 @@ class Sizes(ShapeEnv):
     def __init__(self) -> None:
         super().__init__(duck_shape=False)
 
-    def _maybe_evaluate_static(self, expr: Any, **options: Any) -> Any:
+    def _maybe_evaluate_static(self, expr: Any, **options: Any) -> Any:  # type: ignore[override]
         if type(expr) in _RELATIONS and not any(options.values()) and self._is_open(expr):
             return None
         return ShapeEnv._maybe_evaluate_static(self, expr, **options)
@@ -65,7 +65,7 @@ class Sizes(ShapeEnv):
         if any(one in self.replacements or not isinstance(value, sympy.Integer) for one, value in given.items()):
             return False
         try:
-            now = _holds(condition, {one: int(value) for one, value in given.items()})
+            now = _holds(condition, {one: int(value) for one, value in given.items()})  # type: ignore[arg-type]
             if not any(_holds(condition, one) != now for one in self._samples(sorted(symbols, key=str))):
                 return False
         except _NoSample:

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The classes of recorded calls: further calls of a class add little to a pack."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from torch_outboard.kernels.book.table import by_value, guarded
+from torch_outboard.kernels.disk.recorded import TENSOR
+from torch_outboard.kernels.operators import overload_of
+
+__all__ = ["class_of"]
+
+
+def class_of(line: str) -> str:
+    """Return what a call's plans depend on besides sizes and strides, as text: `key_of` for a line, without a device.
+
+    Further calls of a class add plans only for sizes that the guards of its first plan exclude.
+    """
+    name, default, given = json.loads(line)
+    read = {*by_value(name), *guarded(name)}
+    arguments = [
+        _classified(one, place in read or str(declared.type) in ("Tensor", "Optional[Tensor]"))
+        for place, (one, declared) in enumerate(zip(given, overload_of(name)._schema.arguments, strict=True))
+    ]
+    return json.dumps([name, default, arguments])
+
+
+def _classified(given: Any, is_read: bool) -> Any:
+    match given:
+        case {"tensor": str(text)} if (found := TENSOR.fullmatch(text)) is not None:
+            return ["tensor", found[1], len(found[2].split()), found[3]]
+        case bool() | int() | float() if is_read:
+            return ["read", type(given).__name__]
+        case list():
+            return [_classified(one, is_read) for one in given]
+    return given
