@@ -353,11 +353,11 @@ class _Spectral(nn.Module):
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            given = self.first(x.float()).transpose(1, 2)
-            waves = torch.fft.rfft(given)[:, :, : self.modes]
-            turned = torch.einsum("bix,iox->box", waves, torch.view_as_complex(self.weight))
-            found = F.gelu(torch.fft.irfft(turned, n=given.shape[-1]) + self.point(given))
-            return F.mse_loss(self.last(found.transpose(1, 2)).squeeze(-1), y.float())
+            given = self.first(x).transpose(1, 2)
+            waves = torch.fft.rfft(given.float())[:, :, : self.modes]
+            turned = torch.einsum("bix,iox->box", waves, torch.view_as_complex(self.weight.float()))
+            found = F.gelu(torch.fft.irfft(turned, n=given.shape[-1]).to(given.dtype) + self.point(given))
+            return F.mse_loss(self.last(found.transpose(1, 2)).squeeze(-1), y)
 
 
 class _Mixer(nn.Module):
