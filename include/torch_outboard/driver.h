@@ -166,9 +166,7 @@ typedef struct ob_device_properties {
   int32_t addresses_host_memory;       /* 1: kernels use memory of host_alloc as their own */
   int32_t follows_addresses;           /* 1: kernels use addresses that they find in memory */
   int32_t shared_memory_per_multiprocessor; /* bytes */
-  /* The small matrices that an instruction multiplies and adds in float32, as element type and rows by columns by steps:
-     "float16 16x16x16, bfloat16 16x16x16", the preferred one first. */
-  char matrix_units[256];
+  char matrix_units[256];              /* "float16 16x16x16, ...": type, rows x columns x steps; sums in float32 */
 } ob_device_properties;
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
