@@ -59,7 +59,11 @@ def test_what_has_no_text_is_left_out() -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("", "no list of calls"), ("{}\n", "no list of calls"), ('{"programs": []}\n{}\n', "line 2 is no call")],
+    [
+        ("", "not a list of recorded calls"),
+        ("{}\n", "not a list of recorded calls"),
+        ('{"programs": []}\n{}\n', "line 2 is not a recorded call"),
+    ],
 )
 def test_other_files_are_no_lists(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "calls").write_text(text)

@@ -109,7 +109,7 @@ def _of_today(paths: list[Path]) -> int:
 
 
 def _packs() -> Iterator[str]:
-    """Yield a line for each pack of an installed driver, or for each pack that the variable names instead."""
+    """Yield a line for each pack of an installed driver, or only for packs in OUTBOARD_KERNEL_PACKS if it is set."""
     from torch_outboard._discovery import found_drivers
     from torch_outboard._errors import RegistrationError
     from torch_outboard.kernels.disk.packs import VARIABLE, packs_of, read_pack

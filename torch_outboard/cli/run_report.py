@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What `outboard run` ends with: where the script's operators ran, worst first, and what was built."""
+"""The report at the end of `outboard run`: where the script's operators ran, worst first, and what was built."""
 
 from __future__ import annotations
 

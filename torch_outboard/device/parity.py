@@ -11,7 +11,7 @@ __all__ = ["ABSENT", "OURS", "differences", "unexplained"]
 
 _LEGACY = "a type of torch's legacy tensors; torch.Tensor and torch.UntypedStorage have the device as any other"
 _CUDA = "CUDA's own; the driver contract has no counterpart"
-_CUDA_GRAPHS = "what CUDA's own graphs can be asked, from torch 2.15 on"
+_CUDA_GRAPHS = "reads CUDA's own graphs; in torch.cuda from torch 2.15 on"
 
 # Names of torch.cuda or torch.xpu that torch.<name> lacks, and why.
 ABSENT: dict[str, str] = {

@@ -60,7 +60,7 @@ def sample_call(name: str, wanted: Wanted, device: torch.device) -> tuple[list[A
     taken, error = _tried_apart(lambda: _accepted(name, wanted, candidates))
     if taken < 0:
         how = "other shapes, or another type" if wanted.shapes else "--shape, for each of its tensors"
-        raise NoSample(f"could not make up a call of {name}: {error}. Pass {how}")
+        raise NoSample(f"could not build a sample call of {name}: {error}. Pass {how}")
     positional, named = _arguments(name, wanted, candidates[taken])
     return [_moved(one, device) for one in positional], {key: _moved(one, device) for key, one in named.items()}
 

@@ -15,7 +15,7 @@ _SHOWN = 400  # characters shown of an error's text
 
 
 def describe_end(error: BaseException) -> dict[str, Any]:
-    """Describe the exception that ends a program. `is_named` is true if its type identifies the failure to programs.
+    """Describe the exception that ends a program. `is_named` is true if its type tells a program what failed.
 
     An exception raised from such an error, or an exit while handling one, is the program's own choice.
     """

@@ -206,8 +206,8 @@ at::Tensor times_power_of_two(const at::Tensor& self, const at::Tensor& other) {
 }
 
 void check_type_of_power(c10::ScalarType type) {
-  TORCH_CHECK(!c10::isIntegralType(type, /*includeBool=*/true), "ldexp can't be cast to the desired output type ",
-              type);
+  TORCH_CHECK(!c10::isIntegralType(type, /*includeBool=*/true),
+              "ldexp returns a floating-point result, which can't be cast to the desired output type ", type);
 }
 
 at::Tensor& times_power_of_two_out(const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {

@@ -138,8 +138,8 @@ ob_status check_arguments(const Kernel& kernel, const ob_launch& given) {
     }
     const size_t size = arg.kind == OB_ARG_POINTER ? sizeof arg.pointer : arg.size;
     if (kernel.has_parameters && size != kernel.parameters[i]) {
-      return fail(OB_INVALID_ARGUMENT, "kernel '%s', argument %zu has %zu bytes, not %zu", name, i,
-                  kernel.parameters[i], size);
+      return fail(OB_INVALID_ARGUMENT, "kernel '%s' takes %zu bytes as argument %zu, but the launch passes %zu", name,
+                  kernel.parameters[i], i, size);
     }
   }
   return OB_OK;

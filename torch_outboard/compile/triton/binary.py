@@ -173,8 +173,8 @@ def _compile(kernel: Any, config: Any, target: TritonTarget) -> Binary:
         made = triton.compile(text, target=GPUTarget(target.backend, target.arch, target.warp_size), options=options)
     if target.language not in made.asm:
         raise NotSupportedError(
-            f"Triton's back end {target.backend!r} makes {', '.join(made.asm)}, and the target says that its kernels "
-            f"are in {target.language!r}"
+            f"Triton's back end {target.backend!r} produces {', '.join(made.asm)}, but the target's language is "
+            f"{target.language!r}: set TritonTarget.language to one that it produces"
         )
     grid = grid_formulas(kernel.inductor_meta, config, _arguments(kernel, config)[0])
     found = made.metadata._asdict()

@@ -83,8 +83,8 @@ class OutboardTritonScheduling(TritonScheduling):
                 wrapper.define_tuned(Definition(name, entry, source, device, self.driver), comment)
             case _:
                 raise OutboardError(
-                    f"Inductor defines the kernel {name} by {body.partition('(')[0]!r} with other arguments than a "
-                    "name and a source: torch-outboard does not support this version of torch"
+                    f"cannot read Inductor's definition of the kernel {name}: {body.partition('(')[0]!r} is not called "
+                    "with a name and a source. torch-outboard does not support this version of torch"
                 )
 
 

@@ -134,7 +134,7 @@ class _Run:
 
 
 def _shapes(choice: Any) -> list[str]:
-    """Return the inputs, besides its code, on which a choice's times depend."""
+    """Return the dtypes, sizes and strides on which a choice's measured times depend, in addition to its code."""
     layouts = [*(node.get_layout() for node in choice.input_nodes), choice.layout]
     hint = V.graph.sizevars.optimization_hint
     return [f"{one.dtype} {[hint(number) for number in (*one.size, *one.stride)]}" for one in layouts]

@@ -42,8 +42,10 @@ _APPLICATION = 0x0B4A5C1D
 _SCHEMA = "CREATE TABLE rows (number INTEGER PRIMARY KEY, kind TEXT, seal BLOB, content BLOB)"
 # Many kernels begin with the same prelude. Each row is compressed on its own, after this text.
 _MOST_SHARED = 32 << 10
-# Programs share no text: LZMA makes them a quarter smaller than zlib. A reader allocates the dictionary.
+# Programs share no text: LZMA makes them a quarter smaller than zlib does. Its
+# dictionary is memory of the reader.
 _LZMA = [{"id": lzma.FILTER_LZMA1, "preset": 9, "dict_size": 1 << 20}]
+_EXPANDING = (zlib.error, lzma.LZMAError, EOFError)
 
 
 class Damaged(Exception):
@@ -161,7 +163,7 @@ def _damage(path: Path) -> Iterator[None]:
     """Raise `Damaged` for whatever a file that is not what was written makes of a read."""
     try:
         yield
-    except (sqlite3.Error, zlib.error, lzma.LZMAError, EOFError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (sqlite3.Error, *_EXPANDING, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damaged(f"{printable_path(path)} is damaged ({error})") from error
 
 

@@ -97,19 +97,19 @@ def write_calls(path: Path, programs: Iterable[str], lines: Iterable[str]) -> No
 def read_calls(path: Path, only: str) -> list[tuple[str, PackCall, torch.dtype]]:
     """Return the calls of a list whose labels match the pattern, as `chosen_calls` does.
 
-    Raises ValueError if the file is no list of calls.
+    Raises ValueError if the file is not a list of recorded calls.
     """
     found = []
     first, *lines = path.read_text().splitlines() or [""]
     if not first.startswith('{"programs": '):
-        raise ValueError(f"{path} is no list of calls, whose first line names the programs")
+        raise ValueError(f"{path} is not a list of recorded calls: its first line must name the programs")
     for number, line in enumerate(lines, 2):
         match json.loads(line):
             case [str(name), str(default), list(arguments)]:
                 if re.search(only, label := f"{name}, line {number}"):
                     found.append((label, PackCall(_runner(name, default, arguments), ()), torch.float32))
             case _:
-                raise ValueError(f"{path}, line {number} is no call")
+                raise ValueError(f"{path}, line {number} is not a recorded call")
     return found
 
 

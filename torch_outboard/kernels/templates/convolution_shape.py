@@ -73,7 +73,7 @@ class Shape:
         stride, padding, dilation = each("stride"), each("padding"), each("dilation")
         if min(stride) < 1 or min(dilation) < 1 or min(padding) < 0:
             raise CallRefusal(
-                f"stride {stride}, padding {padding} and dilation {dilation} don't go together [wrong-call]"
+                f"stride {stride} or dilation {dilation} is less than 1, or padding {padding} is negative [wrong-call]"
             )
         output_padding = each("output_padding")
         if given["transposed"] and any(map(ge, output_padding, map(max, stride, dilation))):
