@@ -401,7 +401,16 @@ class Side:
         if not self.has_chunks:
             return self._loop(f"{self.array.name}[{self._at()}] = {value};")
         store = self._loop(self._store_chunk(value))
-        return f"      if ({self.name}_is_wide) {{\n{store}      }}\n"
+        return store if self._keeps_all else f"      if ({self.name}_is_wide) {{\n{store}      }}\n"
+
+    @property
+    def _keeps_all(self) -> bool:
+        """Whether unaligned chunks wait in registers too, so that `begin` leaves the group's memory alone."""
+        return not self.copies and (self._is_plain or self.array.each > 1)
+
+    def _put_chunk(self, value: str) -> str:
+        """Return the statement that keeps or stores an unaligned chunk, given as four words."""
+        return f"{self.name}_next[load] = {value};" if self._keeps_all else self._store_chunk(value)
 
     def _store_chunk(self, value: str) -> str:
         """Return the statement that stores 16 bytes, given as four words."""
@@ -499,7 +508,7 @@ class Side:
             ob_u32 words[8] = {{{words}}};
             ob_shift_16(words, ahead, bytes);
             const {four} next = {{words[0], words[1], words[2], words[3]}};
-            {self._store_chunk("next")}
+            {self._put_chunk("next")}
           }}
         }}"""
 
@@ -511,6 +520,7 @@ class Side:
         four = self.dialect.four("ob_u32")
         parts = " ".join(f"next.{part} = words[{i}];" for i, part in enumerate("xyzw"))
         return f"""\
+        {"$UNROLL" if self._keeps_all else ""}
         for (int load = 0; load < {self.loads}; ++load) {{
           {self.place()}
           {self._fits()}{{
@@ -527,7 +537,7 @@ class Side:
             }}
             {four} next;
             {parts}
-            {self._store_chunk("next")}
+            {self._put_chunk("next")}
           }}
         }}"""
 
