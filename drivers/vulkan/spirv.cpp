@@ -15,6 +15,7 @@ constexpr uint32_t kVersion14 = 0x00010400;  // has the modes of floats in its c
 
 enum : uint32_t {
   kOpSource = 3,
+  kOpMemoryModel = 14,
   kOpEntryPoint = 15,
   kOpExecutionMode = 16,
   kOpCapability = 17,
@@ -30,6 +31,8 @@ enum : uint32_t {
   kOpSpecConstantOp = 52,
   kOpFunction = 54,
   kOpVariable = 59,
+  kOpLoad = 61,
+  kOpStore = 62,
   kOpDecorate = 71,
   kOpMemberDecorate = 72,
   kOpUConvert = 113,
@@ -41,7 +44,11 @@ enum : uint32_t {
   kOpFDiv = 136,
   kOpShiftRightArithmetic = 195,
   kOpShiftLeftLogical = 196,
+  kOpControlBarrier = 224,
+  kOpMemoryBarrier = 225,
   kOpExecutionModeId = 331,
+  kOpCooperativeMatrixLoad = 4457,
+  kOpCooperativeMatrixStore = 4458,
   kModelGlCompute = 5,
   kModeLocalSize = 17,
   kModeLocalSizeId = 38,
@@ -57,6 +64,13 @@ enum : uint32_t {
   kDecorationOffset = 35,
   kDecorationNoContraction = 42,
   kBuiltInWorkgroupSize = 25,
+  kMemoryModelVulkan = 3,
+  kNonPrivatePointer = 0x20,  // of an access
+  kAcquires = 0x2 | 0x8,      // of a barrier
+  kReleases = 0x4 | 0x8,
+  kMakeAvailable = 0x2000,
+  kMakeVisible = 0x4000,
+  kStorageWorkgroup = 4,
   kStoragePushConstant = 9,
   kStoragePhysical = 5349
 };
@@ -344,6 +358,64 @@ void widen_by_shifts(std::vector<uint32_t>* words) {
   words->insert(words->end(), body.begin(), body.end());
 }
 
+// Say of each access to memory that items share it, and of each barrier that it makes stores
+// available and visible: in the Vulkan memory model accesses are the item's own otherwise, and no
+// barrier orders them. Slang says neither.
+void share_memory(std::vector<uint32_t>* words) {
+  std::set<uint32_t> shared_types;
+  std::set<uint32_t> shared;  // pointers
+  std::map<uint32_t, std::pair<uint32_t, uint32_t>> constants;  // type and value
+  bool is_vulkan = false;
+  uint32_t bound = (*words)[3];
+  std::map<uint32_t, uint32_t> semantics;  // by the ones that a barrier had
+  std::vector<uint32_t> declared;          // before the functions
+  std::vector<uint32_t> body;
+  size_t functions_begin = 0;
+  for_each_instruction(*words, [&](uint32_t op, size_t at, Operands given) {
+    if (op == kOpMemoryModel && given.size() == 2) is_vulkan = given[1] == kMemoryModelVulkan;
+    if (op == kOpTypePointer && (given[1] == kStorageWorkgroup || given[1] == kStoragePhysical)) {
+      shared_types.insert(given[0]);
+    }
+    if (op == kOpConstant && given.size() == 3) constants[given[1]] = {given[0], given[2]};
+    if (op == kOpFunction && functions_begin == 0) functions_begin = at;
+    if (op >= kOpValueFirst && given.size() >= 2 && shared_types.count(given[0]) != 0) shared.insert(given[1]);
+    if (functions_begin == 0) return;
+    const size_t start = body.size();
+    body.push_back((*words)[at]);
+    body.insert(body.end(), given.begin(), given.end());
+    const bool is_load = op == kOpLoad || op == kOpCooperativeMatrixLoad;
+    const bool is_store = op == kOpStore || op == kOpCooperativeMatrixStore;
+    if ((is_load || is_store) && shared.count(given[is_load ? 2 : 0]) != 0) {
+      const bool is_matrix = op == kOpCooperativeMatrixLoad || op == kOpCooperativeMatrixStore;
+      const size_t mask = (is_load ? 3u : 2u) + (is_matrix ? 2 : 0);  // behind a matrix's layout and stride
+      if (given.size() > mask) {
+        body[start + 1 + mask] |= kNonPrivatePointer;
+      } else if (given.size() == mask) {
+        body.push_back(kNonPrivatePointer);
+        body[start] += 1u << 16;
+      }
+    }
+    if (op != kOpControlBarrier && op != kOpMemoryBarrier) return;
+    const auto found = constants.find(given.back());
+    if (found == constants.end()) return;
+    const auto [type, value] = found->second;
+    const uint32_t wanted =
+        value | ((value & kReleases) != 0 ? kMakeAvailable : 0) | ((value & kAcquires) != 0 ? kMakeVisible : 0);
+    if (wanted == value) return;
+    uint32_t& id = semantics[value];
+    if (id == 0) {
+      id = bound++;
+      declared.insert(declared.end(), {4u << 16 | kOpConstant, type, id, wanted});
+    }
+    body.back() = id;
+  });
+  if (!is_vulkan || functions_begin == 0) return;
+  words->resize(functions_begin);
+  (*words)[3] = bound;
+  words->insert(words->end(), declared.begin(), declared.end());
+  words->insert(words->end(), body.begin(), body.end());
+}
+
 }  // namespace
 
 bool prepare_module(const VkPhysicalDeviceVulkan12Properties& device, std::vector<uint32_t>* words,
@@ -402,6 +474,7 @@ bool prepare_module(const VkPhysicalDeviceVulkan12Properties& device, std::vecto
   add(decorations.begin(), decorations.end());
   add(at(module.types_begin), words->end());
   *words = std::move(result);
+  share_memory(words);
   if (device.driverID == VK_DRIVER_ID_MESA_LLVMPIPE) widen_by_shifts(words);
   return true;
 }
