@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import itertools
 import json
 import struct
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -64,6 +66,49 @@ def test_texts_with_units_compile(run_python: RunPython) -> None:
         code = compile_slang(text, options)
         words = struct.unpack(f"<{len(code) // 4}I", code)
         assert (2 << 16 | 17, _COOPERATIVE_MATRIX) in itertools.pairwise(words[:100])
+
+
+# Slang declares the Vulkan memory model for cooperative matrices, and here because it is asked to.
+_SHARED = """
+import torch, torch_outboard
+from tests.vulkan_drivers import SUMS
+
+torch_outboard.attach("vulkan")
+options = "-O0 -fvk-use-entrypoint-name -capability vk_mem_model"
+signature = "const float*, float*, int32, local"
+kernel = torch_outboard.build_kernel(SUMS, "sums", language="slang", options=options, signature=signature)
+"""
+
+
+@needs_compiler
+@pytest.mark.skipif(ctypes.util.find_library("vulkan") is None, reason="capability: a loader of Vulkan")
+def test_items_share_the_groups_memory_in_the_vulkan_memory_model(run_python: RunPython, tmp_path: Path) -> None:
+    run_python(_SHARED, env={"OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path)})
+    (stored,) = (tmp_path / "programs").iterdir()
+    held = stored.read_bytes()
+    code = held[held.index(struct.pack("<I", 0x07230203)) :]
+    words = struct.unpack(f"<{len(code) // 4}I", code[: len(code) // 4 * 4])
+    constants, types, pointers, accesses, barriers = {}, set(), set(), [], []
+    at = 5
+    while at < len(words) and words[at] >> 16:
+        op, given = words[at] & 0xFFFF, words[at + 1 : at + (words[at] >> 16)]
+        at += words[at] >> 16
+        if op == 14:  # OpMemoryModel
+            assert given[1] == 3
+        elif op == 43:  # OpConstant
+            constants[given[1]] = given[2]
+        elif op == 32 and given[1] == 4:  # OpTypePointer to the group's memory
+            types.add(given[0])
+        elif op in (59, 65, 66) and given[0] in types:  # OpVariable, OpAccessChain, OpInBoundsAccessChain
+            pointers.add(given[1])
+        elif op == 61 and given[2] in pointers:  # OpLoad
+            accesses.append(given[3:])
+        elif op == 62 and given[0] in pointers:  # OpStore
+            accesses.append(given[2:])
+        elif op == 224:  # OpControlBarrier
+            barriers.append(constants[given[2]])
+    assert len(accesses) >= 2 and all(mask and mask[0] & 0x20 for mask in accesses)  # NonPrivatePointer
+    assert barriers and all(one & 0x6000 == 0x6000 for one in barriers)  # MakeAvailable, MakeVisible
 
 
 def test_each_type_has_the_first_unit_that_tiles_can_have() -> None:
