@@ -50,8 +50,6 @@ torch.addmm(ones(77, dtype=torch.bfloat16), ones(65, 40, dtype=torch.bfloat16), 
 torch.mm(ones(512, 128)[:, ::2], ones(64, 512).t().contiguous().t()), torch.mm(ones(64, 9000), ones(9000, 64))
 back(F.conv2d(ones(2, 16, 9, 9), ones(16, 16, 3, 3), padding=1))
 back(F.scaled_dot_product_attention(*(ones(1, 2, 64, 40) for _ in range(3)), is_causal=True))
-with torch.no_grad():
-    F.scaled_dot_product_attention(*(ones(1, 2, 32, 64).transpose(2, 3) for _ in range(3)))
 print(json.dumps(list(texts.items())))
 """
 
@@ -61,7 +59,8 @@ def test_texts_with_units_compile(run_python: RunPython) -> None:
     answer = run_python(_CALLS, env={"OUTBOARD_FALLBACK": "error", "OUTBOARD_BUILD_THREADS": "0"})
     texts = json.loads(answer.stdout.splitlines()[-1])
     with_matrices = [(text, options) for text, options in texts if "linalg.coopMatMulAdd" in text]
-    assert len(with_matrices) >= 7
+    assert len(with_matrices) >= 6
+    assert not any("attention" in text for text, _ in with_matrices)
     for text, options in with_matrices:
         code = compile_slang(text, options)
         words = struct.unpack(f"<{len(code) // 4}I", code)

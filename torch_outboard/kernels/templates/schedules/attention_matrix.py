@@ -19,7 +19,6 @@ from torch_outboard.kernels.refusal import CallRefusal
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall
 from torch_outboard.kernels.templates.heads import Attention, Rows
 from torch_outboard.kernels.templates.product import Operand, ceil_div, filled
-from torch_outboard.kernels.templates.schedules import attention_tiles
 from torch_outboard.kernels.templates.schedules.attention_matrix_masks import differentiate
 from torch_outboard.kernels.templates.schedules.attention_rows import (
     by_columns,
@@ -31,7 +30,7 @@ from torch_outboard.kernels.templates.schedules.attention_rows import (
     scores,
 )
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
-from torch_outboard.kernels.templates.schedules.matrix_fragments import Array, dealt, fragments, multiplied, zeros
+from torch_outboard.kernels.templates.schedules.matrix_fragments import Array, fragments, multiplied
 from torch_outboard.kernels.templates.schedules.matrix_sides import Side, Tiling
 
 __all__ = ["attend", "differentiate"]
@@ -66,22 +65,17 @@ class _Sizes:
     value_head: int
 
     @staticmethod
-    def of(unit: MatrixUnit, head: int, value_head: int, most: int, memory: int) -> _Sizes:
-        """Return the sizes for a head, with `most` keys or fewer. Raises Refusal if the unit does not divide tiles.
-
-        `memory` is what a group may declare, if the unit's lanes hold matrices jointly.
-        """
+    def of(unit: MatrixUnit, head: int, value_head: int, most: int) -> _Sizes:
+        """Return the sizes for a head, with `most` keys or fewer. Raises Refusal if the unit does not divide tiles."""
         chunk = 16 // unit.dtype.itemsize
         across = unit.n * max([one.fragments for one in unit.load_right if one], default=1)
         head = _padded(head, math.lcm(unit.k, chunk))
         value_head = _padded(value_head, math.lcm(across, chunk))
         widest = max(head, value_head)
-        # Sums held jointly and their dealt copies take registers twice.
-        down = 2 if widest <= (64 if unit.sums else 128) else 1
+        down = 2 if widest <= 128 else 1
         if 64 < widest <= 128:
             most = min(most, 32)  # registers left by two matrices hold that many scores
         parts = min(_QUERIES // (unit.m * down), _GROUP // unit.lanes)
-        given = unit, down, parts
         keys = next(
             (
                 keys
@@ -89,7 +83,6 @@ class _Sizes:
                 if keys <= most
                 and keys * widest * unit.dtype.itemsize <= _SLOT_BYTES
                 and keys % unit.k == keys % across == 0
-                and (unit.sums is None or _Sizes(*given, keys, head, value_head).joint_bytes <= memory)
             ),
             0,
         )
@@ -98,7 +91,7 @@ class _Sizes:
                 f"the matrix unit {unit.name!r} of {unit.m} by {unit.n} by {unit.k} and {unit.lanes} lanes doesn't "
                 f"divide tiles of {_QUERIES} by {max(keys, 16)} [matrix-unit]"
             )
-        return _Sizes(*given, keys, head, value_head)
+        return _Sizes(unit, down, parts, keys, head, value_head)
 
     @property
     def rows(self) -> int:
@@ -113,26 +106,13 @@ class _Sizes:
     def tiling(self) -> Tiling:
         return Tiling(self.unit, self.queries, self.keys, self.head, self.parts * self.unit.lanes, self.rows, self.keys)
 
-    def array(self, rows: int, length: int) -> Array:
-        """Return a tile in a slot."""
-        chunk, is_plain = 16 // self.unit.dtype.itemsize, self.unit.sums is not None
-        return Array("", "", rows, length, chunk, is_plain, chunk if is_plain else 1)
-
-    def weights(self, kind: str) -> Array:
-        """Return the group's weights, if they are not in registers."""
-        chunk = 16 // self.unit.dtype.itemsize
-        return Array(kind, "weights", self.queries, self.keys, chunk, is_plain=self.unit.sums is not None)
-
     @property
     def slot(self) -> int:
-        """The number of entries in a slot."""
-        return max(self.array(self.keys, size).size for size in (self.head, self.value_head))
-
-    @property
-    def joint_bytes(self) -> int:
-        """The bytes of a group's memory with a unit whose lanes hold matrices jointly."""
-        weights = self.weights("").size * self.unit.dtype.itemsize
-        return _SLOTS * self.slot * 16 + weights + self.tiling().numbers * 4
+        """The number of elements in a slot."""
+        arrays = (
+            Array("", "", self.keys, size, 16 // self.unit.dtype.itemsize) for size in (self.head, self.value_head)
+        )
+        return max(one.size for one in arrays)
 
     @property
     def piece(self) -> int:
@@ -140,7 +120,7 @@ class _Sizes:
         chunk = 16 // self.unit.dtype.itemsize
         step = math.lcm(self.unit.k, chunk)
         pieces = (size for size in range(self.head, 0, -step) if self.head % size == 0)
-        return next(size for size in pieces if self.array(self.queries, size).size <= _SLOTS * self.slot)
+        return next(size for size in pieces if Array("", "", self.queries, size, chunk).size <= _SLOTS * self.slot)
 
 
 def _padded(size: int, unit: int) -> int:
@@ -151,11 +131,7 @@ def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) 
     """Write the launch of attention."""
     unit = unit_of(call.dialect.units, call.dtype)
     assert unit is not None  # else the way would not serve the call
-    if unit.sums and not all(one.is_dense_along("column") for one in (given.query, given.key, given.value)):
-        # Slots have entries of 16 bytes.
-        attention_tiles.attend(call, given, result, logsumexp)
-        return
-    sizes = _Sizes.of(unit, given.head, given.value_head, call.schedule("matrix")["keys"], call.room.memory)
+    sizes = _Sizes.of(unit, given.head, given.value_head, call.schedule("matrix")["keys"])
     tiling = sizes.tiling()
     kernel = Kernel("ob_attention_of_units", unit.header, group=tiling.group)
     words = given.declare(kernel, given.query, given.key, given.value, result, logsumexp)
@@ -173,7 +149,7 @@ def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) 
     value = side("value", by_columns(given.value), ("0", "$VALUE_HEAD"), sizes.value_head, sizes.keys, "$KEYS")
     key, value = key.counting(given.keys), value.counting()
     rows_of_lane, kind = unit.result.rows_of_lane(unit.lanes), key.kind
-    kernel.arrays = [LocalArray(key.array.kind, "slots", str(_SLOTS * sizes.slot), is_aligned=True)]
+    kernel.arrays = [LocalArray(kind, "slots", str(_SLOTS * sizes.slot), is_aligned=True)]
     words |= tiling.words() | _brought(query, key, value) | _sums(call, unit, sizes, given)
     words |= {
         "UNROLL": call.dialect.unroll,
@@ -206,9 +182,8 @@ def _memory(unit: MatrixUnit, tiling: Tiling, kind: str, sizes: _Sizes) -> list[
         count = tiling.group * sizes.down * unit.result.rows_of_lane(unit.lanes)
         arrays.append(LocalArray("float", "of_items", str(count)))
     if not in_registers(unit):
-        arrays.append(LocalArray(kind, "weights", str(sizes.weights(kind).size), is_aligned=True))
-    if unit.sums:
-        arrays.append(LocalArray("float", "dealt", str(tiling.numbers)))
+        array = Array(kind, "weights", sizes.queries, sizes.keys, tiling.chunk)
+        arrays.append(LocalArray(kind, "weights", str(array.size), is_aligned=True))
     return arrays
 
 
@@ -247,26 +222,15 @@ def _brought(query: Side, key: Side, value: Side) -> dict[str, str]:
 def _sums(call: TemplateCall, unit: MatrixUnit, sizes: _Sizes, given: Attention) -> dict[str, str]:
     """Return the placeholder texts of the products and of the weights between them."""
     across, wide = sizes.keys // unit.n, sizes.value_head // unit.n
-    words = scores(given, unit, "scores[place]")
-    weights = sizes.weights("")
+    words = scores(given, unit, "*score")
+    weights = Array("", "weights", sizes.queries, sizes.keys, 16 // unit.dtype.itemsize)
     dtype = given.value.tensor.dtype
     kept = in_registers(unit)
     return words | {
-        "SCORES": zeros(unit, "held" if unit.sums else "scores", "$DOWN * $ACROSS"),
         "MULTIPLY_SCORES": multiplied(
-            unit,
-            "held" if unit.sums else "scores",
-            sizes.down,
-            across,
-            left=f"query_part + at / {unit.k} * {sizes.down * unit.left.count}",
+            unit, "scores", sizes.down, across, left=f"query_part + at / {unit.k} * {sizes.down * unit.left.count}"
         ),
-        "DEAL_SCORES": "    float scores[$DOWN * $ACROSS * $RESULTS];\n"
-        + dealt(unit, "held", "scores", "$DOWN * $ACROSS")
-        if unit.sums
-        else "",
-        "SUMS": zeros(unit, "held_sums", "$DOWN * $VALUE_ACROSS") if unit.sums else "",
-        "MULTIPLY_SUMS": multiplied(unit, "held_sums" if unit.sums else "sums", sizes.down, wide),
-        "DEAL_SUMS": dealt(unit, "held_sums", "sums", "$DOWN * $VALUE_ACROSS", "+=") if unit.sums else "",
+        "MULTIPLY_SUMS": multiplied(unit, "sums", sizes.down, wide),
         "BASE": "greatest" if words["IS_SCALED"] == "1" else "greatest * $FACTOR",
         "GREATEST": combined(unit, "greatest_of", "$DOWN * $LINES", "OB_LIB(fmax)(own, other)"),
         "TOTAL": combined(unit, "total", "$DOWN * $LINES", "(own + other)"),
@@ -299,6 +263,9 @@ def _begins(given: Attention, result: Rows) -> str:
 
 
 _ATTEND = """\
+  OB_LOCAL_AT $KIND* query_tile = slots;
+  OB_LOCAL_AT $KIND* key_tile = slots;
+  OB_LOCAL_AT $KIND* value_tile = slots;
   const ob_u32 item = OB_ITEM_OF_GROUP;
   const ob_u32 lane = item % $LANES;
   const ob_u32 part_row = item / $LANES * $PART_ROWS;
@@ -359,7 +326,9 @@ $FINISH_VALUE
   int turn = 0, other = 2;
   for (ob_i64 first_key = 0; first_key < end; first_key += $KEY_TILE) {
     const ob_i64 next_key = first_key + $KEY_TILE;
-$SCORES
+    float scores[$DOWN * $ACROSS * $RESULTS];
+    $UNROLL
+    for (int i = 0; i < $DOWN * $ACROSS * $RESULTS; ++i) scores[i] = 0;
     $WAIT
     OB_BARRIER;
     if (next_key < end) {
@@ -377,7 +346,6 @@ $MULTIPLY_SCORES
     if (next_key < end) {
 $FINISH_KEY
     }
-$DEAL_SCORES
     turn = turn == 2 ? 0 : turn + 1;
     other = other == 2 ? 0 : other + 1;
     // Only tiles at the end of the keys or of their causal part have keys that take no part.
@@ -394,8 +362,8 @@ $DEAL_SCORES
           for (int j = 0; j < $ACROSS; ++j) {
             const int column = j * $UNIT_COLUMNS + ($RESULT_COLUMN);
             const ob_i64 key = first_key + column;
-            const int place = (i * $ACROSS + j) * $RESULTS + index;
-            scores[place] = column < count ? $SCORE : $NONE;
+            float* score = scores + (i * $ACROSS + j) * $RESULTS + index;
+            *score = column < count ? $SCORE : $NONE;
           }
         }
       }
@@ -434,9 +402,9 @@ $GREATEST
         for (int j = 0; j < $ACROSS; ++j) {
           $UNROLL
           for (int one = 0; one < $EACH; ++one) {
-            const int place = (i * $ACROSS + j) * $RESULTS + index * $EACH + one;
-            scores[place] = $WEIGHT;
-            sum += scores[place];
+            float* score = scores + (i * $ACROSS + j) * $RESULTS + index * $EACH + one;
+            *score = $WEIGHT;
+            sum += *score;
           }
         }
         total[line] = total[line] * factor + sum;
@@ -457,7 +425,6 @@ $PUT_WEIGHTS
 $BEGIN_VALUE
     }
     $COMMIT
-$SUMS
     $UNROLL
     for (int at = 0; at < $KEY_TILE; at += $UNIT_STEPS) {
       $LEFT_KIND left_part[$DOWN * $LEFT_COUNT];
@@ -469,7 +436,6 @@ $MULTIPLY_SUMS
     if (next_key < end) {
 $FINISH_VALUE
     }
-$DEAL_SUMS
     turn = turn == 2 ? 0 : turn + 1;
     other = other == 2 ? 0 : other + 1;
   }

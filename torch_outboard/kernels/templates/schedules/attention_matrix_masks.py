@@ -18,7 +18,6 @@ from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplifi
 from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.heads import Attention, Gradients, Rows
 from torch_outboard.kernels.templates.product import ceil_div, filled
-from torch_outboard.kernels.templates.schedules import attention_tiles
 from torch_outboard.kernels.templates.schedules.attention_matrix_gradients import (
     SideKernel,
     Sizes,
@@ -37,10 +36,6 @@ _MANY, _LEAST = 512, 8
 
 def differentiate(call: TemplateCall, given: Attention, gradients: Gradients) -> None:
     """Write the launches of the gradients."""
-    unit = unit_of(call.dialect.units, call.dtype)
-    if unit is not None and unit.sums:
-        attention_tiles.differentiate(call, given, gradients)
-        return
     differentiate_sides(call, given, gradients)
     if gradients.of_mask is not None:
         _launch(call, given, gradients, gradients.of_mask)

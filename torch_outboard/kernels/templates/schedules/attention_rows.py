@@ -77,8 +77,7 @@ def combined(unit: MatrixUnit, numbers: str, count: str, how: str) -> str:
         steps = "".join(
             f"""
       {{
-        const float own = {numbers}[number];
-        const float other = {filled(unit.exchange, {"VALUE": "own", "BIT": str(bit)})};
+        const float own = {numbers}[number], other = {filled(unit.exchange, {"VALUE": "own", "BIT": str(bit)})};
         {numbers}[number] = {how};
       }}"""
             for bit in bits
@@ -134,8 +133,7 @@ def dropped(given: Attention, query_and_key: str, then: str) -> str:
         for (int j = 0; j < $ACROSS; ++j) {{
           $UNROLL
           for (int line = 0; line < $LINES; ++line) {{
-            const int index = line * $EACH + one;
-            const int place = (i * $ACROSS + j) * $RESULTS + index;
+            const int index = line * $EACH + one, place = (i * $ACROSS + j) * $RESULTS + index;
             const int row = part_row + i * $UNIT_ROWS + ($RESULT_ROW);
             const int column = j * $UNIT_COLUMNS + ($RESULT_COLUMN);
             const ob_i64 {query_and_key};
@@ -210,7 +208,7 @@ class Kept:
 
 def in_registers(unit: MatrixUnit) -> Kept | None:
     """Return how a lane's results form left fragments, or None if they do not."""
-    if unit.left.is_joint or unit.k % unit.n:
+    if unit.m * unit.k * unit.n == 0 or unit.k % unit.n:
         return None
     places = []
     for element in range(unit.left.elements):

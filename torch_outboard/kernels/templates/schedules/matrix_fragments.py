@@ -209,7 +209,7 @@ def zeros(unit: MatrixUnit, sums: str, count: str) -> str:
 """
 
 
-def dealt(unit: MatrixUnit, sums: str, into: str, count: str, how: str = "=") -> str:
+def dealt(unit: MatrixUnit, sums: str, into: str, count: str) -> str:
     """Return the loop that deals sums, which the lanes hold jointly, to the array `into` of each lane.
 
     They pass through the group's array of floats `dealt`, which has room for a matrix of each unit.
@@ -225,6 +225,6 @@ def dealt(unit: MatrixUnit, sums: str, into: str, count: str, how: str = "=") ->
     {unit.sums.barrier}
     $UNROLL
     for (int index = 0; index < {size // unit.lanes}; ++index)
-      {into}[number * {size // unit.lanes} + index] {how} dealt[{part} + ($RESULT_ROW) * {unit.n} + ($RESULT_COLUMN)];
+      {into}[number * {size // unit.lanes} + index] = dealt[{part} + ($RESULT_ROW) * {unit.n} + ($RESULT_COLUMN)];
   }}
 """

@@ -147,7 +147,7 @@ class Side:
     until : str
         The step at which the group stops.
     slot : int
-        The entries of a slot, if other sides share the array of slots.
+        The elements of a slot, if other sides share the slots.
     counts : bool
         Whether an item keeps the position of its first load, and derives all others from it in bytes. Requires
         `can_count`, and an operand whose stride in bytes fits 32 bits.
@@ -203,8 +203,7 @@ class Side:
         # Entries of 16 bytes are aligned in every language.
         has_fours = is_plain and self.has_chunks
         kind, each = (self.dialect.four("ob_u32"), self.tiling.chunk) if has_fours else (self.kind, 1)
-        name = "slots" if self.slot else f"{self.name}_tile"
-        return Array(kind, name, rows, length, self.tiling.chunk, is_plain, each)
+        return Array(kind, f"{self.name}_tile", rows, length, self.tiling.chunk, is_plain, each)
 
     @property
     def bytes(self) -> int:
