@@ -50,8 +50,8 @@ class VulkanDriver(Driver):
         "matrix_units": Option(
             bool,
             None,
-            "Whether generated kernels use the devices' matrix units (cooperative matrices); if not given, where all "
-            "devices have the same.",
+            "Whether generated kernels use the devices' matrix units (cooperative matrices); false if not given, since "
+            "products by them were wrong on a device.",
         ),
     }
 
@@ -62,7 +62,7 @@ class VulkanDriver(Driver):
             self.option_values["slang"] = compiler
 
     def kernel_generator(self, devices: Sequence[DeviceProperties]) -> str:
-        """Return "slang" if all devices have float64, else "slang_floats", followed by their matrix units.
+        """Return "slang" if all devices have float64, else "slang_floats", followed by their matrix units if asked.
 
         Raises
         ------
@@ -84,7 +84,7 @@ class VulkanDriver(Driver):
                 "the option matrix_units is 1, and the devices don't all have the same matrix units and at least "
                 f"{_UNIT_MEMORY} bytes of group memory ({told}): leave the option out, or choose devices with `device`"
             )
-        if not has_units or self._uses_units is False:
+        if not has_units or not self._uses_units:
             return _language(devices)
         listed, lanes = units.pop()
         return f"{_language(devices)}: {lanes} lanes, {listed}"
