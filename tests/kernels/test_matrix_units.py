@@ -480,6 +480,8 @@ def test_gradients_of_masks(device: torch.device) -> None:
 
 @pytest.mark.filterwarnings(f"ignore:{UNUSED}")
 def test_gradients_of_masks_whose_kernels_do_not_compile(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    if any(unit.sums for unit in generators().eager().dialect.units):
+        pytest.skip("capability: attention by matrix units")
     made = builder._kernel
 
     def broken(name: str, *arguments: Any) -> Any:
