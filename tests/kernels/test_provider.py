@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import threading
@@ -391,6 +392,8 @@ def test_a_build_that_fails_names_the_operator_and_harms_nothing(
 
     monkeypatch.setattr(builder, "_kernel", broken)
     x = torch.rand(2, 3, 2, 3, 2, 3, 2)  # of a rank that no other test uses
+    with contextlib.suppress(ValueError):  # a process's first refusal may come after the call
+        torch.logaddexp(x.to(device), x.to(device)).cpu()
     torch_outboard.reset_coverage()
     result = torch.logaddexp2(x.to(device), x.to(device))
     torch.testing.assert_close(result.cpu(), torch.logaddexp2(x, x))

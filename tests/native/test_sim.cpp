@@ -235,7 +235,7 @@ TEST(failures_come_once) {
     for (int i = 0; i < 3; ++i) CHECK_OK(driver.copy(stream, a, 0, b, 0, 4096));
     CHECK_OK(driver.sync(other));
     CHECK_STATUS(driver.sync(stream), OB_DATA_LOSS);
-    CHECK(driver.error_has("queued copy_async gives DATA_LOSS"));
+    CHECK(driver.error_has("queued copy_async fails with DATA_LOSS"));
     CHECK_OK(driver.sync(stream));
     // A function is called whatever happens.
     bool is_called = false;

@@ -160,14 +160,14 @@ class LibraryDriver(Driver):
 
 def test_a_library_that_is_missing(tmp_path):
     driver = type("Missing", (LibraryDriver,), {"library": tmp_path / "no.so"})
-    with pytest.raises(RegistrationError, match="its library does not load: .*no.so"):
+    with pytest.raises(RegistrationError, match="its library does not load .*no.so"):
         torch_outboard.attach(driver)
 
 
 def test_a_library_that_is_none(tmp_path):
     path = tmp_path / "text.so"
     path.write_text("not a library")
-    with pytest.raises(RegistrationError, match="its library does not load: .*text.so"):
+    with pytest.raises(RegistrationError, match="its library does not load .*text.so"):
         torch_outboard.attach(type("Text", (LibraryDriver,), {"library": path}))
 
 
@@ -212,7 +212,7 @@ def compile_library(tmp_path_factory):
         ("return OB_ABORTED;", r"ob_driver_table failed with ABORTED \(10\)"),
         ("out_driver->abi_major = 7; return OB_OK;", "built for version 7 of the contract"),
         ("out_driver->abi_major = 1; out_driver->struct_size = 40; return OB_OK;", "struct_size is 40 bytes"),
-        ("out_driver->abi_major = 1; out_driver->struct_size *= 2; return OB_OK;", "more than the"),
+        ("out_driver->abi_major = 1; out_driver->struct_size *= 2; return OB_OK;", "but the core"),
         ("out_driver->abi_major = 1; return OB_OK;", "lacks required entries: device_count, device_properties"),
     ],
     ids=["reason", "status", "abi", "short struct", "long struct", "empty"],

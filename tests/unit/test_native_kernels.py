@@ -516,7 +516,7 @@ sizes[1] = 4096
 with pytest.raises(RuntimeError, match=r"(?s)requested 4096 bytes; .* requested 0 bytes.*aten::cos"):
     graph.replay()
 sizes[1], sizes[3] = 0, -1
-with pytest.raises(RuntimeError, match=r"(?s)4000 bytes .* memory 3 times.*aten::cos"):
+with pytest.raises(RuntimeError, match=r"(?s)4000 bytes.* memory 3 times.*aten::cos"):
     graph.replay()
 sizes[3] = -2
 graph.replay()
