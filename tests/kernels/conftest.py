@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 
 from torch_outboard import _C
+from torch_outboard.kernels import builder
 
 from .device_kernels import is_native
 
@@ -33,6 +37,32 @@ def own_plans() -> Iterator[Callable[[], None]]:
     renew()
     yield renew
     _C.set_plan_variant(0)
+
+
+@pytest.fixture
+def change_texts(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Callable[[str, bytes], bytes]], None]:
+    """Return a function after which the texts of all kernels are changed. The compiler's refusals come at the call.
+
+    A process waits for each build once a refusal has come late, so one is provoked first.
+    """
+    made = builder._kernel
+
+    def change(changed: Callable[[str, bytes], bytes]) -> None:
+        def kernel_of(name: str, *arguments: Any) -> Any:
+            kernel = made(name, *arguments)
+            return kernel._replace(code=changed(name, kernel.code))
+
+        monkeypatch.setattr(builder, "_kernel", kernel_of)
+        monkeypatch.setattr(builder, "_keeps", lambda: False)
+
+    change(lambda name, code: b"@")
+    x = torch.rand(2, 1, 2, 1, 2, 1, 2, 1).to(device)  # of a rank that no other test uses
+    with warnings.catch_warnings(), contextlib.suppress(ValueError):
+        warnings.simplefilter("ignore")
+        torch.hypot(x, x).cpu()
+    return change
 
 
 def _skip_native(operator: str, what: str) -> None:

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import torch_outboard
 from torch_outboard import _C, sanitizer
-from torch_outboard.kernels import builder, refused_operators
+from torch_outboard.kernels import refused_operators
 from torch_outboard.testing.database.calls import poison
 
 from .device_kernels import UNUSED
@@ -208,7 +208,7 @@ def test_a_maximum_of_whole_numbers(device: torch.device) -> None:
 
 
 @pytest.mark.filterwarnings(f"ignore:{UNUSED}")
-def test_what_is_refused_is_listed(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused_is_listed(device: torch.device, change_texts: Any) -> None:
     x = [torch.rand(5), torch.rand(3)]
     ours = [one.to(device) for one in x]
     for one, other in zip(torch._foreach_norm(ours, 3), torch._foreach_norm(x, 3), strict=True):
@@ -216,14 +216,7 @@ def test_what_is_refused_is_listed(device: torch.device, monkeypatch: pytest.Mon
     (reason,) = [reason for op, reason in refused_operators() if op == "aten::_foreach_norm.Scalar"]
     assert reason.startswith("its order is 3 [norm-order]. Use the order 0, 1, 2 or inf, or register a kernel"), reason
     # Nor do kernels that don't compile end a program.
-    made = builder._kernel
-
-    def broken(*arguments: Any) -> Any:
-        kernel = made(*arguments)
-        return kernel._replace(code=kernel.code.replace(b"xindex", b"nowhere", 1))
-
-    monkeypatch.setattr(builder, "_kernel", broken)
-    monkeypatch.setattr(builder, "_keeps", lambda: False)
+    change_texts(lambda name, code: code.replace(b"xindex", b"nowhere", 1))
     for one, other in zip(torch._foreach_pow(ours, 2.125), torch._foreach_pow(x, 2.125), strict=True):
         torch.testing.assert_close(one.cpu(), other)
     (reason,) = [reason for op, reason in refused_operators() if op == "aten::_foreach_pow.Scalar"]

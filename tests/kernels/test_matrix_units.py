@@ -479,17 +479,10 @@ def test_gradients_of_masks(device: torch.device) -> None:
 
 
 @pytest.mark.filterwarnings(f"ignore:{UNUSED}")
-def test_gradients_of_masks_whose_kernels_do_not_compile(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_of_masks_whose_kernels_do_not_compile(device: torch.device, change_texts: Any) -> None:
     if any(unit.sums for unit in generators().eager().dialect.units):
         pytest.skip("capability: attention by matrix units")
-    made = builder._kernel
-
-    def broken(name: str, *arguments: Any) -> Any:
-        kernel = made(name, *arguments)
-        return kernel._replace(code=kernel.code.replace(b"score", b"@")) if "attention" in name else kernel
-
-    monkeypatch.setattr(builder, "_kernel", broken)
-    monkeypatch.setattr(builder, "_keeps", lambda: False)
+    change_texts(lambda name, code: code.replace(b"score", b"@") if "attention" in name else code)
     dtype = served()[0]
     masks_gradient((2, 4, 2, 9, 11, 8), (1, 4, 9, 11), (dtype, torch.float32), device, is_whole=False)
     masks_gradient((2, 4, 4, 9, 11, 8), (9, 11), (dtype, dtype), device, is_whole=False)

@@ -3,9 +3,9 @@
 
 A group computes a tile of 64 by 64 results, or up to 128 by 128 if there are many. The lanes of a unit compute a part
 of the tile, and keep its sums in registers. The group's memory has three slots, each for some steps of both operands:
-one is multiplied while the others are filled. Two slots suffice if operands pass through registers. If a
-multiprocessor has enough memory, slots hold twice as many steps. If few tiles have long sums, several groups share the
-steps of a tile, and a second launch adds their sums, always in the same order.
+one is multiplied while the others are filled. If a multiprocessor has enough memory, slots hold twice as many steps. If
+few tiles have long sums, several groups share the steps of a tile, and a second launch adds their sums, always in the
+same order.
 """
 
 from __future__ import annotations
@@ -104,16 +104,12 @@ def multiply(call: TemplateCall, product: Product) -> None:
     call.free(part)
 
 
-def _slots(unit: MatrixUnit) -> int:
-    return _SLOTS if unit.copies else 2
-
-
 def _bytes(tiling: Tiling) -> int:
     """Return the bytes of a group's memory that a tiling needs, at most."""
     unit, chunks = tiling.unit, tiling.steps // tiling.chunk
     if unit.sums is None:
         return 0  # which has always fit
-    return _slots(unit) * (tiling.height + tiling.width) * (chunks | 1) * 16 + tiling.numbers * 4
+    return _SLOTS * (tiling.height + tiling.width) * (chunks | 1) * 16 + tiling.numbers * 4
 
 
 def _turned(product: Product) -> Product:
@@ -123,7 +119,7 @@ def _turned(product: Product) -> Product:
 def _kernel(
     call: TemplateCall, product: Product, end: End, tiling: Tiling, names: tuple[str, str], splits: Any = None
 ) -> Kernel:
-    unit, slots, count = tiling.unit, _slots(tiling.unit), "$DOWN * $ACROSS"
+    unit, count = tiling.unit, "$DOWN * $ACROSS"
     sums = "held" if unit.sums else "sums"
     kernel = Kernel(f"{product.name}_of_units", unit.header + product.before)
     sizes = product.sizes(kernel)
@@ -133,7 +129,7 @@ def _kernel(
 
     def side(name: str, operand: Operand, lines: tuple[str, str], is_left: bool) -> Side:
         tile = (tiling.height if is_left else tiling.width, tiling.steps)
-        shared = call.dialect, *tile, is_left, slots
+        shared = call.dialect, *tile, is_left, _SLOTS
         made = Side(name, operand, lines, tiling, *shared, until="until", shifts=True)
         return made.counting() if is_narrow else made
 
@@ -145,7 +141,7 @@ def _kernel(
         "INDEX": "ob_i32" if is_narrow else "ob_i64",
         "UNROLL": call.dialect.unroll,
         "BAND": str(_BAND),
-        "SLOTS": str(slots),
+        "SLOTS": str(_SLOTS),
         "ZEROS": zeros(unit, sums, count),
         "DEALT": f"  float sums[{count} * $RESULTS];\n{dealt(unit, sums, 'sums', count)}" if unit.sums else "",
         "FIND": "".join(one.declared() + one.find_first() + one.find() for one in (left, right)),
