@@ -101,7 +101,7 @@ def test_arguments_that_do_not_fit(kernel: Launcher, device: torch.device) -> No
         kernel(x, x, x, 1 << 31, 2.0, 0)
     with pytest.raises(TypeError, match="takes 6 arguments"):
         kernel(x, x, x, 1)
-    with pytest.raises(ValueError, match="scale_and_shift has -1 blocks in a dimension, by 'a3 16 ceildiv'"):
+    with pytest.raises(ValueError, match="scale_and_shift has -1 blocks in a dimension, computed by 'a3 16 ceildiv'"):
         kernel(x, x, x, -31, 2.0, 0)
 
 

@@ -221,7 +221,7 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
 def test_refused(name: str, device: torch.device) -> None:
     x = given_to(torch.complex64)[0].to(device)
     with pytest.raises(
-        torch_outboard.NotSupportedError, match=f"{name} has no kernel .* no formula of complex numbers"
+        torch_outboard.NotSupportedError, match=f"{name} has no kernel .* no formula for complex numbers"
     ):
         REFUSED[name](x)
     with pytest.raises(RuntimeError, match="not implemented for|not supported for complex"):
