@@ -46,17 +46,17 @@ class FirstSteps:
         self.found: dict[str, Any] = {}
 
     def measure(self, name: str) -> dict[str, Any]:
-        """Return the seconds of a model's first steps, and what the step with an empty cache built."""
+        """Return the seconds of a model's first steps, and the number of plans that the process built for them."""
         with tempfile.TemporaryDirectory() as folder:
             theirs, _ = self._first(self._against, name, Path(folder, "against"))
             row: dict[str, Any] = {"against_s": theirs}
             if "empty" in self._states:
                 row["empty_s"], after = self._first(self._driver, name, Path(folder, "kept"))
                 row["cached_s"], _ = self._first(self._driver, name, Path(folder, "kept"))
-                row |= {"plans": after["plans"]["plans"], "fallback": after["fallback"]}
+                row |= {"built": after["plans"]["saved"], "fallback": after["fallback"]}
             if "pack" in self._states:
                 row["pack_s"], after = self._first(self._driver, name, Path(folder, "packed"), str(self._pack))
-                row["not_in_pack"] = after["plans"]["plans"]
+                row["built_with_pack"] = after["plans"]["saved"]
         return row
 
     def _first(self, driver: str, name: str, folder: Path, pack: str = "") -> tuple[float, Step]:
@@ -87,13 +87,13 @@ def main() -> int:
     rows: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["models"] if path.exists() else {}
     steps = FirstSteps(options)
     names = options.only.split(",") if options.only else list(MODELS)
-    print(f"| model | {options.against}, s | empty cache, s | from the cache, s | pack, s | not in the pack |")
+    print(f"| model | {options.against}, s | empty cache, s | from the cache, s | pack, s | plans not in the pack |")
     print("|---|---:|---:|---:|---:|---:|")
     with ThreadPoolExecutor(AHEAD) as pool:
         for name, row in zip(names, pool.map(steps.measure, names), strict=True):
             rows[name] = rows.get(name, {}) | row
             seconds = (f"{row[key]:.2f}" if key in row else "" for key in KEYS)
-            print(f"| {name} | {' | '.join(seconds)} | {row.get('not_in_pack', '')} |", flush=True)
+            print(f"| {name} | {' | '.join(seconds)} | {row.get('built_with_pack', '')} |", flush=True)
             write(path, {"about": steps.found, "models": rows})
     for key in KEYS[1:]:
         if values := [rows[name][key] for name in names if key in rows[name]]:
