@@ -71,6 +71,9 @@ class PlanWriter:
         if env.deferred_runtime_asserts:
             raise NotAFormula("run-time assertions")
         for symbol, place in self._places.items():
+            # A condition that made a size another's replacement is true of the replacement.
+            if (value := env.replace(symbol)) != symbol:
+                yield f"a{place} {self.formula(value)} eq"
             bounds = env.var_to_range[symbol]
             # Bounds of sizes that torch derives from other sizes may exceed any possible size.
             if bounds.lower.is_Integer and bounds.lower > -LARGEST:
