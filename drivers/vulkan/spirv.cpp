@@ -399,8 +399,8 @@ void share_memory(std::vector<uint32_t>* words) {
     const auto found = constants.find(given.back());
     if (found == constants.end()) return;
     const auto [type, value] = found->second;
-    const uint32_t wanted =
-        value | ((value & kReleases) != 0 ? kMakeAvailable : 0) | ((value & kAcquires) != 0 ? kMakeVisible : 0);
+    const uint32_t wanted = value | ((value & kReleases) != 0 ? uint32_t{kMakeAvailable} : 0) |
+                            ((value & kAcquires) != 0 ? uint32_t{kMakeVisible} : 0);
     if (wanted == value) return;
     uint32_t& id = semantics[value];
     if (id == 0) {
