@@ -24,7 +24,13 @@ class Slow(OwnKernelsDriver):
     def __init__(self):
         super().__init__()
         self.waiting, self.failures, self.lock = [], [], threading.Condition()
-        self.is_held, self.refused = False, None
+        self.is_held, self.refused, self.allocates_after = False, None, 0
+
+    def mem_alloc(self, *given):
+        '''Wait for as many builds as a test has asked for.'''
+        while _C.count_builds()[2] < self.allocates_after:
+            time.sleep(0.001)
+        return super().mem_alloc(*given)
 
     def program_build(self, *given):
         with self.lock:
@@ -174,7 +180,10 @@ REFUSED = """
 def test_later_processes_wait_for_a_program_that_was_refused_late(run_compiler: RunPython, tmp_path: Path) -> None:
     env = {"OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path), "OUTBOARD_FALLBACK": "silent"}
     late = """
+    driver.hold()
     y = calls[0](x)
+    driver.wait_for(1)
+    driver.end(driver.release())
     with pytest.raises(ValueError, match="(?s)aten::leaky_relu.*line 3: what.*Later processes wait for this program"):
         y.cpu()
     same([calls[0](x)], [calls[0](cpu)])  # by the next provider
@@ -193,6 +202,24 @@ def test_later_processes_wait_for_a_program_that_was_refused_late(run_compiler: 
     same([y], [calls[1](cpu)])
     """
     run(run_compiler, REFUSED + known, **env)
+
+
+@pytest.mark.parametrize("call", ["F.leaky_relu(x, 0.125)", "torch._foreach_mul([x], 3.0)[0]"])
+def test_a_program_refused_before_its_launch_leaves_the_call_to_the_next_provider(
+    run_compiler: RunPython, call: str
+) -> None:
+    code = f"""
+    large = cpu.repeat(1 << 19, 1)
+    x = large.to(device)
+    driver.refused, driver.allocates_after = b"", _C.count_builds()[2] + 1
+    result = {call}  # the build has failed before the result is allocated
+    assert _C.count_builds()[2] == driver.allocates_after
+    driver.refused, driver.allocates_after = None, 0
+    torch.accelerator.synchronize()
+    x = large
+    same([result], [{call}])
+    """
+    run(run_compiler, code, OUTBOARD_FALLBACK="silent")
 
 
 def test_other_work_of_the_stream_comes_behind_what_waits(run_compiler: RunPython) -> None:

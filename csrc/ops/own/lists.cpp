@@ -329,10 +329,12 @@ bool ListOperator::run(torch::jit::Stack* stack) {
       call.launch();
       has_run = true;
     } catch (const std::exception& error) {
-      if (recipe->kept.empty() || !may_be_plans(error, device)) {
-        throw;
+      if (!was_refused_meanwhile(*recipe, error)) {
+        if (recipe->kept.empty() || !may_be_plans(error, device)) {
+          throw;
+        }
+        drop(*recipe, arguments, device, words_of(error));
       }
-      drop(*recipe, arguments, device, words_of(error));
       if (call.has_launched()) {
         throw;  // nothing is written twice
       }

@@ -75,18 +75,20 @@ bool is_usable(const std::shared_ptr<const PlannedCall>& planned) {
 
 enum class Outcome : uint8_t { Ran, Declined, Dropped };
 
-// Run a recipe. A recipe from disk that fails is dropped. The call is tried again,
-// unless it has changed what it reads.
+// Run a recipe. A recipe from disk that fails is dropped. The call is tried again, as is one whose
+// program was refused meanwhile, unless it has changed what it reads.
 Outcome run_or_drop(OperatorRecipes& known, const PlannedCall& planned, const Call& call, torch::jit::Stack* stack) {
   const Depth nested;
   RunFailure failure;
   try {
     return run_recipe(planned, call, stack, &failure) ? Outcome::Ran : Outcome::Declined;
   } catch (const std::exception& error) {
-    if (planned.recipe->kept.empty() || !failure.may_be_plans || !may_be_plans(error, call.device())) {
-      throw;
+    if (!was_refused_meanwhile(*planned.recipe, error)) {
+      if (planned.recipe->kept.empty() || !failure.may_be_plans || !may_be_plans(error, call.device())) {
+        throw;
+      }
+      known.drop(*planned.recipe, call, error);
     }
-    known.drop(*planned.recipe, call, error);
     if (failure.has_written) {
       throw;
     }

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -63,6 +64,14 @@ void build_programs(const std::shared_ptr<const Recipe>& recipe, c10::DeviceInde
     }
     kernels::note_built();
   }
+}
+
+// Return true if a call failed because the pool's build of a program was refused after the call
+// had begun. If the call is tried again, it waits for its programs, and is refused in time for the
+// next provider.
+inline bool was_refused_meanwhile(const RecipeState& recipe, const std::exception& error) {
+  return recipe.is_refused.load(std::memory_order_relaxed) &&
+         dynamic_cast<const kernels::ProgramRefused*>(&error) != nullptr;
 }
 
 // A class of calls that one set of recipes may serve.
