@@ -76,11 +76,11 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
     from torch_outboard.cli.race import run_for_pytest
 
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         name: config.getoption(f"{_OWN}-{name.replace('_', '-')}")
         for name in ("driver", "seeds", "depth", "schedule", "changes", "jobs", "time_limit", "json", "html")
     }
-    return run_for_pytest(_arguments(list(config.invocation_params.args)), given)
+    return run_for_pytest(_arguments(list(config.invocation_params.args)), options)
 
 
 def _arguments(arguments: list[str]) -> list[str]:

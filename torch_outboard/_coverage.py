@@ -45,7 +45,7 @@ class Coverage(Sequence[CoverageRow]):
     def __getitem__(self, index: int | slice) -> CoverageRow | Coverage:
         if not isinstance(index, slice):
             return self._rows[index]
-        return Coverage(self._rows[index], [(op, one) for op, reasons in self.reasons.items() for one in reasons])
+        return Coverage(self._rows[index], [(op, reason) for op, reasons in self.reasons.items() for reason in reasons])
 
     def __len__(self) -> int:
         return len(self._rows)

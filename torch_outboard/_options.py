@@ -94,7 +94,7 @@ def environment_name(driver: str, option: str) -> str:
 
 
 def resolve_options(
-    driver: str, declared: Mapping[str, Option], given: Mapping[str, object]
+    driver: str, declared: Mapping[str, Option], values: Mapping[str, object]
 ) -> dict[str, OptionValue | None]:
     """Return the value of each declared option: from attach, else from the environment, else the default.
 
@@ -103,18 +103,18 @@ def resolve_options(
     RegistrationError
         The driver does not declare an option, or a value has the wrong type.
     """
-    for name in given:
+    for name in values:
         if name not in declared:
             raise RegistrationError(
                 f"driver {driver!r} cannot be attached: it has no option {name!r}.{nearest(name, list(declared))}"
             )
-    return {name: _resolve(driver, name, option, given) for name, option in declared.items()}
+    return {name: _resolve(driver, name, option, values) for name, option in declared.items()}
 
 
-def _resolve(driver: str, name: str, option: Option, given: Mapping[str, object]) -> OptionValue | None:
+def _resolve(driver: str, name: str, option: Option, values: Mapping[str, object]) -> OptionValue | None:
     variable = environment_name(driver, name)
-    if given.get(name) is not None:
-        where, value = f"option {name!r}", given[name]
+    if values.get(name) is not None:
+        where, value = f"option {name!r}", values[name]
     elif option.is_in_environment and os.environ.get(variable):
         where, value = variable, os.environ[variable]
     else:

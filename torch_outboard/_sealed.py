@@ -178,7 +178,7 @@ def _lock(file: IO[str]) -> bool:
 def _remove_abandoned(folder: Path) -> None:
     """Remove unfinished files of killed writers, once per process."""
     with contextlib.suppress(OSError), os.scandir(folder) as listed:  # other processes remove them too
-        for one in listed:
-            is_file = _UNFINISHED.fullmatch(one.name) and one.is_file(follow_symlinks=False)
-            if is_file and time.time() - one.stat(follow_symlinks=False).st_mtime > _ABANDONED:
-                os.unlink(one.path)
+        for entry in listed:
+            is_file = _UNFINISHED.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+            if is_file and time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED:
+                os.unlink(entry.path)

@@ -495,7 +495,7 @@ def package_folders() -> list[Path]:
     found = [str(Path(torch.__file__).parent.parent), *site.getsitepackages(), paths["purelib"], paths["platlib"]]
     if site.ENABLE_USER_SITE:
         found.append(site.getusersitepackages())
-    return [Path(one) for one in dict.fromkeys(found) if os.path.isabs(one)]
+    return [Path(path) for path in dict.fromkeys(found) if os.path.isabs(path)]
 
 
 def driver_entries(driver: Driver) -> dict[str, Callable[..., Any] | int]:

@@ -98,7 +98,7 @@ class Access:
     @functools.cached_property
     def place(self) -> _Place | None:
         """File and line of the innermost frame outside torch and this package."""
-        own = next((one for one in self.frames if not one[0].co_filename.startswith(_skipped_folders())), None)
+        own = next((frame for frame in self.frames if not frame[0].co_filename.startswith(_skipped_folders())), None)
         found = own or (self.frames[0] if self.frames else None)
         return None if found is None else (found[0].co_filename, found[1])
 
@@ -286,7 +286,7 @@ class _Sanitizer:
             self.log.streams.add(stream)
             self.log.steps += 1
         # Writes first: an operand that is both read and written counts as written.
-        for device, storage, extent, is_write in sorted(touched, key=lambda one: not one[3]):
+        for device, storage, extent, is_write in sorted(touched, key=lambda touch: not touch[3]):
             memory = self.memory.get((device, storage)) or self.remember(device, storage, 1)
             now = Access(made.op, stream, is_write, made.tick, made.frames, made.number, extent, made.is_backward)
             yield from self.compare(memory, now, clock)
@@ -327,9 +327,9 @@ class _Sanitizer:
             # The allocator itself waits for recorded streams. Everything that the host waited for
             # is done.
             past += [
-                one
-                for one in (*old.past, *old.accesses)
-                if one.stream not in old.recorded and self.host.get(one.stream, 0) < one.tick
+                access
+                for access in (*old.past, *old.accesses)
+                if access.stream not in old.recorded and self.host.get(access.stream, 0) < access.tick
             ]
             del self.memory[device, addresses.pop(at)]
         made = self.remember(device, address, size)
@@ -342,7 +342,7 @@ class _Sanitizer:
 
     def on_poison(self, device: int, address: int, size: int, number: int) -> None:
         memory = self.memory.get((device, address))
-        last = max(memory.accesses, key=lambda one: one.number, default=None) if memory is not None else None
+        last = max(memory.accesses, key=lambda access: access.number, default=None) if memory is not None else None
         used = "" if last is None else f", last used by {last.op} at {_place_text(last)}"
         self.poisons[number] = f"{size} bytes at {address:#x} of device {device}{used}"
 
@@ -397,8 +397,8 @@ class _Sanitizer:
 
     def pending(self, extent: Extent) -> list[tuple[int, Access]]:
         """Return the copies of pinned memory that the host has not waited for and that overlap the extent."""
-        self.copies = [(at, one) for at, one in self.copies if self.host.get(one.stream, 0) < one.tick]
-        return [(at, one) for at, one in self.copies if one.extent.meets(extent)]
+        self.copies = [(at, copy) for at, copy in self.copies if self.host.get(copy.stream, 0) < copy.tick]
+        return [(at, copy) for at, copy in self.copies if copy.extent.meets(extent)]
 
     def note(self, race: Race) -> list[Race]:
         """Store a race, unless a race between the same two places in the code is known."""

@@ -52,7 +52,7 @@ def estimate_speeds(utils: ModuleType) -> None:
 
 def _nominal(of_torch: Callable[..., Any], nominal: int) -> Callable[..., Any]:
     @functools.wraps(of_torch)
-    def speed(*given: Any, **named: Any) -> Any:
-        return of_torch(*given, **named) if torch.cuda.is_available() else nominal
+    def speed(*args: Any, **named: Any) -> Any:
+        return of_torch(*args, **named) if torch.cuda.is_available() else nominal
 
     return speed

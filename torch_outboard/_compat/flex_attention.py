@@ -60,7 +60,7 @@ def attend(module: ModuleType, device: str, has_templates: Callable[[int], bool]
         if not torch.is_autocast_enabled(device):
             return operator(query, key, value, *others)
         # The operator has autocast rules for torch's own devices only.
-        query, key, value = (_autocast(one, device) for one in (query, key, value))
+        query, key, value = (_autocast(tensor, device) for tensor in (query, key, value))
         with torch.autocast(device, enabled=False):
             return operator(query, key, value, *others)
 
@@ -82,7 +82,7 @@ class _Indexed(torch.overrides.TorchFunctionMode):  # type: ignore[misc, no-any-
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
         if function is torch.Tensor.__getitem__:
             indices = arguments[1] if isinstance(arguments[1], (tuple, list)) else (arguments[1],)
-            if all(isinstance(one, torch.Tensor) for one in indices):
+            if all(isinstance(index, torch.Tensor) for index in indices):
                 return torch.ops.aten.index.Tensor(arguments[0], list(indices))
         return function(*arguments, **(named or {}))
 
@@ -99,7 +99,7 @@ def _by_operators(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the result and, per row, the base-2 logarithm of its sum and its largest score in base 2."""
     group = query.size(1) // key.size(1)
-    key, value = (one.repeat_interleave(group, 1).expand(query.size(0), -1, -1, -1) for one in (key, value))
+    key, value = (tensor.repeat_interleave(group, 1).expand(query.size(0), -1, -1, -1) for tensor in (key, value))
     dtype = torch.promote_types(query.dtype, torch.float32)
     scores = query.to(dtype) @ key.to(dtype).transpose(-2, -1) * scale
     places = [torch.arange(size, device=query.device) for size in scores.shape]

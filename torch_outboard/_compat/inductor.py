@@ -182,7 +182,7 @@ def combine_in_triton(device: str, is_in_triton: Callable[[int], bool]) -> None:
         def is_combined(where: torch.device | None) -> bool:
             return where is None or where.type != device or is_in_triton(where.index or 0)
 
-        return of_torch(cls, [one for one in nodes if is_combined(one.get_device())])
+        return of_torch(cls, [node for node in nodes if is_combined(node.get_device())])
 
     node.combinable_nodes = classmethod(combinable_nodes)
 
@@ -212,7 +212,7 @@ def capture_graphs(device: str, why_not: Callable[..., str | None], install: Cal
 
     @functools.wraps(of_check)
     def check(nodes: Any) -> str | None:
-        return why_not(nodes) if any(one.type == device for one in nodes) else of_check(nodes)
+        return why_not(nodes) if any(node.type == device for node in nodes) else of_check(nodes)
 
     @functools.wraps(of_graph)
     def post_compile(self: Any, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:

@@ -50,9 +50,9 @@ def attend_jagged(ops: ModuleType, device: str) -> None:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Any:
-        given = (query, key, value)
+        inputs = (query, key, value)
         # If the heads are ragged, torch attends to the values, which are ordinary tensors.
-        is_padded = all(getattr(one, "_ragged_idx", 0) == 2 and one.dim() == 4 for one in given)
+        is_padded = all(getattr(tensor, "_ragged_idx", 0) == 2 and tensor.dim() == 4 for tensor in inputs)
         if query.device.type != device or not is_padded:
             return of_torch(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         sdpa._validate_sdpa_input(query, key, value, attn_mask)
@@ -67,7 +67,7 @@ def _attend_padded(query: Any, key: Any, value: Any, dropout: float, is_causal: 
     from torch.nested._internal.nested_tensor import nested_from_padded
 
     longest, keys = query._get_max_seqlen(), key._get_max_seqlen()
-    padded = [_padded(one, size) for one, size in ((query, longest), (key, keys), (value, keys))]
+    padded = [_padded(tensor, size) for tensor, size in ((query, longest), (key, keys), (value, keys))]
     # In causal self-attention, no query sees the padding, which comes after it.
     mask = None
     if not is_causal or key.offsets() is not query.offsets():

@@ -47,11 +47,11 @@ def split_reductions(device: str, parts: Callable[[torch.device, int, int, bool]
     is_static = isinstance(inspect.getattr_static(InductorChoices, "reduction_split_factor"), staticmethod)
 
     @functools.wraps(of_torch)
-    def reduction_split_factor(*given: Any, **named: Any) -> int:
-        call = inspect.signature(of_torch).bind(*given, **named).arguments
+    def reduction_split_factor(*args: Any, **named: Any) -> int:
+        call = inspect.signature(of_torch).bind(*args, **named).arguments
         if call["device"].type == device:
             return parts(call["device"], call["reduction_numel_hint"], call["numel_hint"], call["inner_reduction"])
-        return of_torch(*given, **named)
+        return of_torch(*args, **named)
 
     changed = staticmethod(reduction_split_factor) if is_static else reduction_split_factor
     InductorChoices.reduction_split_factor = changed  # type: ignore[method-assign]
@@ -62,8 +62,8 @@ def _register_choices(choices: Any, ours: str, parts: Callable[[torch.device, in
         def reduction_split_factor(
             self, device: torch.device, reduction_numel_hint: int, numel_hint: int, inner_reduction: bool
         ) -> int:
-            given = (device, reduction_numel_hint, numel_hint, inner_reduction)
-            return parts(*given) if device.type == ours else int(super().reduction_split_factor(*given))
+            hints = (device, reduction_numel_hint, numel_hint, inner_reduction)
+            return parts(*hints) if device.type == ours else int(super().reduction_split_factor(*hints))
 
         def uuid(self) -> tuple[str, str]:
             """Return this class's part of the keys of torch's caches; the compiler's own code has another."""

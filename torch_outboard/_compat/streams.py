@@ -40,7 +40,7 @@ def order_streams(streams: ModuleType) -> None:
     @functools.wraps(of_torch)
     def wrap_sync_node(gm: Any, sync_node: Any, deps_before_sync: list[Any], visited: set[Any]) -> Any:
         is_backward = streams.is_bwd_node(sync_node)
-        of_pass = [one for one in deps_before_sync if streams.is_bwd_node(one) == is_backward]
+        of_pass = [dep for dep in deps_before_sync if streams.is_bwd_node(dep) == is_backward]
         wait, passed = of_torch(gm, sync_node, of_pass, visited)
         for node in (wait, *passed):
             node.meta["partitioner_tag"] = "must_be_in_backward" if is_backward else "must_be_in_forward"

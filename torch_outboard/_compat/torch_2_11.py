@@ -25,8 +25,8 @@ def register_attention_backward() -> None:
         return
 
     def shapes(grad_out: Any, query: Any, key: Any, value: Any, attn_bias: Any, *rest: Any, **named: Any) -> Any:
-        given = (query, key, value, attn_bias)
-        return tuple(None if one is None else torch.empty_like(one) for one in given)
+        inputs = (query, key, value, attn_bias)
+        return tuple(None if tensor is None else torch.empty_like(tensor) for tensor in inputs)
 
     library = torch.library.Library("aten", "IMPL", "Meta")  # type: ignore[no-untyped-call]
     library.impl(_ATTENTION_BACKWARD, shapes)  # type: ignore[no-untyped-call]

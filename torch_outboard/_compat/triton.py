@@ -128,7 +128,7 @@ def choose_driver(
             by_launch = getattr(chosen, "driver", None)
             if by_launch is not None:
                 return by_launch
-            if self._active is None and not any(one.driver.is_active() for one in backends.values()):
+            if self._active is None and not any(backend.driver.is_active() for backend in backends.values()):
                 self.set_active(stand_in())
             return super().active
 

@@ -33,13 +33,13 @@ class Names:
             if value.type == CUDA:
                 return torch.device(self.name) if value.index is None else torch.device(self.name, value.index)
         elif kind is tuple or kind is list:
-            changed = [self.inward(one) for one in value]
+            changed = [self.inward(item) for item in value]
             # Return the same object if nothing changes: functions may fill a given list.
             if any(new is not old for new, old in zip(changed, value, strict=True)):
                 return kind(changed)
         elif kind is dict:
-            changed_values = {key: self.inward(one) for key, one in value.items()}
-            if any(changed_values[key] is not one for key, one in value.items()):
+            changed_values = {key: self.inward(item) for key, item in value.items()}
+            if any(changed_values[key] is not item for key, item in value.items()):
                 return changed_values
         return value
 

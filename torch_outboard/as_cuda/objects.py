@@ -103,9 +103,9 @@ def make_snapshots(ours: ModuleType) -> tuple[Callable[..., Any], Callable[..., 
 def _without_own_frames(value: Any) -> Any:
     if isinstance(value, dict):
         return {
-            key: [frame for frame in one if not frame["filename"].startswith(_OWN_FOLDER)]
+            key: [frame for frame in item if not frame["filename"].startswith(_OWN_FOLDER)]
             if key == "frames"
-            else _without_own_frames(one)
-            for key, one in value.items()
+            else _without_own_frames(item)
+            for key, item in value.items()
         }
-    return [_without_own_frames(one) for one in value] if isinstance(value, list) else value
+    return [_without_own_frames(item) for item in value] if isinstance(value, list) else value

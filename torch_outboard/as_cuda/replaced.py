@@ -231,7 +231,7 @@ def _autocast(patching: Patching, names: Names) -> None:
     patching.set(
         torch,
         "set_autocast_enabled",
-        lambda *given: set_enabled(*(names.inward(given) if len(given) > 1 else (names.name, *given))),
+        lambda *args: set_enabled(*(names.inward(args) if len(args) > 1 else (names.name, *args))),
         reason,
     )
     available = names.wrapped(torch.amp.is_autocast_available)
@@ -298,12 +298,12 @@ def _distributed(patching: Patching, names: Names) -> None:
     def with_backend(function: Callable[..., Any], place: int) -> Callable[..., Any]:
         @functools.wraps(function)
         def for_cuda(*arguments: Any, **named: Any) -> Any:
-            given = list(names.inward(arguments))
-            if len(given) > place:
-                given[place] = backend_inward(given[place])
+            values = list(names.inward(arguments))
+            if len(values) > place:
+                values[place] = backend_inward(values[place])
             elif "backend" in named:
                 named["backend"] = backend_inward(named["backend"])
-            return function(*given, **names.inward(named))
+            return function(*values, **names.inward(named))
 
         return for_cuda
 

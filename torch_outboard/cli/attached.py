@@ -20,9 +20,9 @@ def attach_for_plans(driver: str, options: tuple[str, ...]) -> Any:
     from torch_outboard._attach import attach
     from torch_outboard._errors import RegistrationError
 
-    given = parse_options(options)
+    settings = parse_options(options)
     try:
-        module: Any = attach(driver, **given)
+        module: Any = attach(driver, **settings)
     except (ImportError, RegistrationError) as error:
         raise click.ClickException(str(error)) from error
     if module.device_count() == 0:

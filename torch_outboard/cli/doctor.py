@@ -44,9 +44,9 @@ def doctor(
     from torch_outboard.doctor.libraries import ASKED
 
     check_names(libraries, ASKED, "--library")
-    given = parse_options(options)
+    settings = parse_options(options)
     found = []
-    for check in _checks(driver, given, use, libraries, no_libraries):
+    for check in _checks(driver, settings, use, libraries, no_libraries):
         found.append(check)
         if not as_json:
             _print(check)

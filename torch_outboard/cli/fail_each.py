@@ -129,7 +129,7 @@ def _plan(
         raise click.UsageError(f"the driver {driver!r} has no option {min(unknown)!r}")
     if taken := {*options} & {"fault", "fault_counts"}:
         raise click.UsageError(f"--fail-each sets {min(taken)!r} itself; name the failing call with --rule")
-    if wrong := {*statuses} - {one.name for one in Status if one.name not in ("OK", "NOT_READY")}:
+    if wrong := {*statuses} - {status.name for status in Status if status.name not in ("OK", "NOT_READY")}:
         raise click.UsageError(f"unknown status {min(wrong)!r}; some are OUT_OF_MEMORY, INTERNAL, DEVICE_LOST")
     chosen = {name: value for name, value in (("schedule", "inline"), ("poison", "1")) if name in found.options}
     plan = FaultPlan(program, driver, {**chosen, **options}, statuses or STATUSES, runs, part, rules)

@@ -36,10 +36,10 @@ def info(driver: str | None, options: tuple[str, ...], patches: bool, as_json: b
     if patches:
         _show_patches(as_json)
         return
-    given = parse_options(options)
+    settings = parse_options(options)
     if _needs_fresh_process(driver):
-        sys.exit(_without_autoload(driver, given, as_json))
-    report = _report(driver, given)
+        sys.exit(_without_autoload(driver, settings, as_json))
+    report = _report(driver, settings)
     if as_json:
         click.echo(json.dumps(report, indent=2))
     else:
@@ -320,9 +320,9 @@ def _print_operators(console: Any, devices: list[dict[str, Any]]) -> None:
     places: dict[str, list[int]] = {}
     for device in devices:
         if device["error"] is None and device["operators"] is not None:
-            told = device["operators"]
-            compiled = told["compiler"] or "nothing: the driver names no code_generator"
-            text = "\n".join([*(f"  eager: {line}" for line in told["eager"]), f"  torch.compile: {compiled}"])
+            listed = device["operators"]
+            compiled = listed["compiler"] or "nothing: the driver names no code_generator"
+            text = "\n".join([*(f"  eager: {line}" for line in listed["eager"]), f"  torch.compile: {compiled}"])
             places.setdefault(text, []).append(device["index"])
     for text, indices in places.items():
         which = f" of devices {', '.join(map(str, indices))}" if len(places) > 1 else ""

@@ -79,8 +79,10 @@ def show(operator: str, source: bool, pack: Path | None) -> None:
     entries = list(store.entries())
     _list(iter(entries), operator, source, f"in {printable(str(folder))}{more}")
     if programs := programs_in(folder):
-        click.echo(f"{len(programs)} compiled programs, {sum(one.lstat().st_size for one in programs) / 1024:.0f} KiB")
-    today = [_of_today([one.path for one in entries]), _of_today(programs)]
+        click.echo(
+            f"{len(programs)} compiled programs, {sum(program.lstat().st_size for program in programs) / 1024:.0f} KiB"
+        )
+    today = [_of_today([entry.path for entry in entries]), _of_today(programs)]
     click.echo(
         f"built today: {today[0]} plans, {today[1]} programs; full to {len(entries) / MOST_FILES:.0%} with plans and "
         f"to {len(programs) / MOST_FILES:.0%} with programs (at most {MOST_FILES} each; the oldest are removed)"
@@ -105,7 +107,7 @@ def _list(entries: Iterator[Entry], operator: str, source: bool, where: str) -> 
 
 def _of_today(paths: list[Path]) -> int:
     midnight = datetime.datetime.combine(datetime.date.today(), datetime.time()).timestamp()
-    return sum(one.lstat().st_mtime >= midnight for one in paths)
+    return sum(path.lstat().st_mtime >= midnight for path in paths)
 
 
 def _packs() -> Iterator[str]:
@@ -129,10 +131,10 @@ def _tables(folder: Path) -> Iterator[str]:
     """Yield a line for each device with tuned schedules."""
     from torch_outboard.kernels.tune.schedule_table import tables_in
 
-    for one in tables_in(folder):
-        of = f" of {one.device['name']} ({one.device['machine']})" if one.device else ""
-        used = f"not used, {one.obstacle}" if one.obstacle else f"{len(one.schedules)} of them"
-        yield printable(f"tuned schedules{of}, in {one.path}: {used}")
+    for table in tables_in(folder):
+        of = f" of {table.device['name']} ({table.device['machine']})" if table.device else ""
+        used = f"not used, {table.obstacle}" if table.obstacle else f"{len(table.schedules)} of them"
+        yield printable(f"tuned schedules{of}, in {table.path}: {used}")
 
 
 def _of_pack(pack: Any) -> str:
@@ -143,9 +145,9 @@ def _of_pack(pack: Any) -> str:
 
 def _devices_of(about: Any) -> str:
     names: dict[str, list[str]] = {}
-    for one in about["devices"]:
-        of = names.setdefault(f"{one['kind']['generator']} on machines {one['kind']['machine']!r}", [])
-        of += filter(None, [one["architecture"]])
+    for device in about["devices"]:
+        of = names.setdefault(f"{device['kind']['generator']} on machines {device['kind']['machine']!r}", [])
+        of += filter(None, [device["architecture"]])
     return " and ".join(f"{of} of {', '.join(found)}" if found else of for of, found in names.items())
 
 
@@ -190,15 +192,15 @@ def _line(entry: Entry) -> str:
         return printable(entry.obstacle)
     made, refusal = entry.answer.kernels, entry.answer.refusal
     sizes = iter(entry.sizes)
-    arguments = ", ".join(_argument(one, sizes) for one in entry.key["arguments"])
+    arguments = ", ".join(_argument(argument, sizes) for argument in entry.key["arguments"])
     what = f"none, {explained(refusal)}" if refusal else f"{len(made)} kernel{'' if len(made) == 1 else 's'}"
     tuned = ", with tuned schedules" if "schedules" in entry.key else ""
     return printable(f"{entry.key['operator']}({arguments}): {what}{tuned}")
 
 
-def _argument(given: Any, sizes: Iterator[Any]) -> str:
+def _argument(argument: Any, sizes: Iterator[Any]) -> str:
     """Return an argument, as `key_of` described it, in readable form; tensors take the next of the sizes."""
-    match given:
+    match argument:
         case ["tensor", str(dtype), int(), str(place)]:
             return f"{dtype.removeprefix('torch.')}{next(sizes, ['[?]'])[0]}{' on the CPU' if place == 'cpu' else ''}"
         case ["read", kind]:
@@ -206,10 +208,10 @@ def _argument(given: Any, sizes: Iterator[Any]) -> str:
         case ["float", str(text)]:
             return repr(float.fromhex(text))
         case ["list", list(values)]:
-            return f"[{', '.join(_argument(one, sizes) for one in values)}]"
+            return f"[{', '.join(_argument(item, sizes) for item in values)}]"
         case [_, value]:
             return str(value)
-    return str(given)
+    return str(argument)
 
 
 def _print_source(entry: Entry) -> None:

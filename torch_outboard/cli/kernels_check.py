@@ -72,7 +72,7 @@ def check(
     from torch_outboard.cli.info import parse_options
     from torch_outboard.testing import check_installed
 
-    given = parse_options(options)
+    settings = parse_options(options)
     chosen = _chosen(dtypes)
     check_pattern(only)
     from torch_outboard.kernels.alone import attach_alone  # torch is imported by now
@@ -80,7 +80,7 @@ def check(
     try:
         if entries:
             check_installed("checks of the operator database", "numpy", "expecttest")
-        device = attach_alone(driver, given)
+        device = attach_alone(driver, settings)
     except (ModuleNotFoundError, NotSupportedError, RegistrationError) as error:
         raise click.ClickException(str(error)) from error
     found: list[Found] = []
@@ -88,7 +88,7 @@ def check(
     failure = ""
     is_whole = True
     if entries:
-        found, is_whole = _run_entries(driver, given, only, chosen, gradients, samples, jobs)
+        found, is_whole = _run_entries(driver, settings, only, chosen, gradients, samples, jobs)
         _print_entries(found)
     if figures and is_whole:
         from torch_outboard.kernels.bringup import figures as measure
@@ -102,7 +102,10 @@ def check(
             failure = f"{type(error).__name__}: {error}"
         _print_figures(measured, failure)
     is_good = (
-        is_whole and not any(one.is_bad for one in found) and all(one.is_reached for one in measured) and not failure
+        is_whole
+        and not any(entry.is_bad for entry in found)
+        and all(figure.is_reached for figure in measured)
+        and not failure
     )
     if target is not None:
         json_to(target, _report(device, found, measured, failure))
@@ -110,8 +113,8 @@ def check(
         raise SystemExit(1)
 
 
-def _chosen(given: str) -> list[Any]:
-    names = _DTYPES if given == "all" else given.split(",")
+def _chosen(text: str) -> list[Any]:
+    names = _DTYPES if text == "all" else text.split(",")
     check_names(names, _DTYPES, "--dtypes", also=("all",))
     import torch
 
@@ -132,34 +135,34 @@ def _run_entries(
     found: list[Found] = []
     with progress("operator database", len(todo)) as step:
         try:
-            for one in run(todo, driver, options, samples, jobs, HANG_SECONDS):
-                found.append(one)
-                step(one.asked.entry)
+            for entry in run(todo, driver, options, samples, jobs, HANG_SECONDS):
+                found.append(entry)
+                step(entry.asked.entry)
         except KeyboardInterrupt:  # a run takes long: what is known is reported
             click.echo(f"interrupted: {len(found)} of {len(todo)} entries were checked", err=True)
-    order = {one: place for place, one in enumerate(todo)}
-    return sorted(found, key=lambda one: order[one.asked]), len(found) == len(todo)
+    order = {name: place for place, name in enumerate(todo)}
+    return sorted(found, key=lambda entry: order[entry.asked]), len(found) == len(todo)
 
 
 def _print_entries(found: Sequence[Found]) -> None:
     groups: dict[str, list[Found]] = {}
-    for one in found:
-        groups.setdefault(f"{one.asked.dtype}{', gradients' if one.asked.is_gradient else ''}", []).append(one)
+    for entry in found:
+        groups.setdefault(f"{entry.asked.dtype}{', gradients' if entry.asked.is_gradient else ''}", []).append(entry)
     rows = []
     for name, ones in groups.items():
-        states = Counter(one.state for one in ones)
+        states = Counter(entry.state for entry in ones)
         failed = states["failed"] + states["crash"] + states["hang"]
         counts = (len(ones), states["right"], states["ran"], states["refused"], states["wrong"], failed)
         rows.append((name, *counts))
     heads = ("type", "entries", "right", "only run", "no kernels", "wrong", "failed")
     table("Operator database", heads, rows)
-    bad = [one for one in found if one.is_bad]
-    for one in bad[:_MOST_LINES]:
-        of = f"{one.asked.dtype}{', gradients' if one.asked.is_gradient else ''}"
-        click.echo(printable(f"{one.state}: {one.asked.entry} ({of}): {one.gist}"))
+    bad = [entry for entry in found if entry.is_bad]
+    for entry in bad[:_MOST_LINES]:
+        of = f"{entry.asked.dtype}{', gradients' if entry.asked.is_gradient else ''}"
+        click.echo(printable(f"{entry.state}: {entry.asked.entry} ({of}): {entry.gist}"))
     if len(bad) > _MOST_LINES:
         click.echo(f"and {len(bad) - _MOST_LINES} more; --json FILE lists all")
-    reasons = Counter(one.gist for one in found if one.state == "refused")
+    reasons = Counter(entry.gist for entry in found if entry.state == "refused")
     if reasons:
         click.echo("\nMost frequent reasons for no kernels")
     for reason, count in reasons.most_common(_MOST_REASONS):
@@ -170,10 +173,10 @@ def _print_entries(found: Sequence[Found]) -> None:
 
 def _print_figures(measured: Sequence[Figure], failure: str) -> None:
     rows = []
-    for one in measured:
-        bar = "" if one.bar is None else f"{'≥' if one.is_least else '≤'} {_amount(one.bar, one.unit)}"
-        reached = "" if one.bar is None else "yes" if one.is_reached else "no"
-        rows.append((one.name, _amount(one.value, one.unit), bar, reached))
+    for figure in measured:
+        bar = "" if figure.bar is None else f"{'≥' if figure.is_least else '≤'} {_amount(figure.bar, figure.unit)}"
+        reached = "" if figure.bar is None else "yes" if figure.is_reached else "no"
+        rows.append((figure.name, _amount(figure.value, figure.unit), bar, reached))
     table("Figures", ("figure", "measured", "target", "reached"), rows)
     if failure:
         click.echo(printable(f"The rest could not be measured: {failure}"))
@@ -192,10 +195,16 @@ def _report(device: Any, found: Sequence[Found], measured: Sequence[Figure], fai
         "outboard": __version__,
         "torch": str(torch.__version__),
         "device": _about(device),
-        "entries": [one.as_row() for one in found],
+        "entries": [entry.as_row() for entry in found],
         "figures": [
-            {"name": one.name, "value": one.value, "unit": one.unit, "bar": one.bar, "is_reached": one.is_reached}
-            for one in measured
+            {
+                "name": figure.name,
+                "value": figure.value,
+                "unit": figure.unit,
+                "bar": figure.bar,
+                "is_reached": figure.is_reached,
+            }
+            for figure in measured
         ],
         "failure": failure,
     }

@@ -54,8 +54,8 @@ def explain(
     ran, on which provider, what each plan was made of, and why an operator has no plan. Plans on disk are not used.
     """
     check_names([dtype], _DTYPES, "--dtype")
-    sizes = [_shape(one) for one in shapes]
-    given = dict(map(_value, values))
+    sizes = [_shape(shape) for shape in shapes]
+    named_values = dict(map(_value, values))
     import_torch()
     import torch
 
@@ -75,16 +75,16 @@ def explain(
     if device is None:
         click.echo("\nWith --driver NAME, the operator is called, and its route through the chain is shown.")
     else:
-        _call(name, Wanted(getattr(torch, dtype), sizes, mask, given), deterministic, device, text)
+        _call(name, Wanted(getattr(torch, dtype), sizes, mask, named_values), deterministic, device, text)
 
 
-def _shape(given: str) -> tuple[int, ...]:
+def _shape(text: str) -> tuple[int, ...]:
     try:
-        sizes = tuple(int(one) for one in given.split(",") if one != "")
+        sizes = tuple(int(size) for size in text.split(",") if size != "")
     except ValueError:
         sizes = (-1,)
     if any(size < 0 for size in sizes):
-        raise click.BadParameter(f"{given!r} is not a list of sizes such as 4,3", param_hint="--shape")
+        raise click.BadParameter(f"{text!r} is not a list of sizes such as 4,3", param_hint="--shape")
     return sizes
 
 
@@ -121,11 +121,11 @@ def _call(name: str, wanted: Wanted, deterministic: bool, device: Any, text: boo
         positional, named = sample_call(name, wanted, device)
     except NoSample as error:
         raise click.ClickException(printable(str(error))) from error
-    given = [*map(shown, positional), *(f"{key}={shown(value)}" for key, value in named.items())]
+    arguments = [*map(shown, positional), *(f"{key}={shown(value)}" for key, value in named.items())]
     torch.use_deterministic_algorithms(deterministic, warn_only=True)
     run = run_call(name, positional, named, device)
     mode = ", deterministic" if deterministic else ""
-    click.echo("\n" + printable(f"{name}({', '.join(given)}) on {device}{mode}"))
+    click.echo("\n" + printable(f"{name}({', '.join(arguments)}) on {device}{mode}"))
     _print_run(name, run, text)
 
 
@@ -152,9 +152,9 @@ def _print_run(name: str, run: Run, text: bool) -> None:
         _print_decisions(route)
         if text and not route.refusal:
             print_plan(route.text, route.kernels)
-    told = {route.operator for route in run.routes}
+    operators = {route.operator for route in run.routes}
     for operator, reason in run.refused.items():
-        if operator not in told:
+        if operator not in operators:
             click.echo("\n" + printable(f"No plan of {operator}: {explained(reason)}"))
     if run.error:
         click.echo("\n" + printable(f"The call raised {run.error}"))

@@ -68,8 +68,8 @@ def pack(
         packs.check_target(file)
     except FileExistsError as error:
         raise click.ClickException(str(error)) from error
-    if given := key.settings():
-        raise click.ClickException(f"the plans would only suit users who have set this too: {', '.join(given)}")
+    if settings := key.settings():
+        raise click.ClickException(f"the plans would only suit users who have set this too: {', '.join(settings)}")
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         kept = Path(temporary) if keep is None else _private(keep)
@@ -170,13 +170,13 @@ def _found_calls(only: str, dtypes: str, lists: tuple[Path, ...]) -> Any:
     from torch_outboard.kernels.disk.calls import chosen_calls
     from torch_outboard.kernels.disk.recorded import read_calls
 
-    return chosen_calls(only, _dtypes(dtypes)) + [one for path in lists for one in read_calls(path, only)]
+    return chosen_calls(only, _dtypes(dtypes)) + [call for path in lists for call in read_calls(path, only)]
 
 
-def _dtypes(given: str) -> Any:
+def _dtypes(text: str) -> Any:
     from torch_outboard.kernels.disk.calls import DTYPES
 
-    known = {str(one).removeprefix("torch."): one for one in DTYPES}
-    names = given.split(",") if given else list(known)
+    known = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
+    names = text.split(",") if text else list(known)
     check_names(names, known, "--dtypes")
     return [known[name] for name in names]

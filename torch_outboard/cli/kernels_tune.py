@@ -100,30 +100,32 @@ def tune(
         raise click.ClickException(f"interrupted: {len(found)} of {len(names)} schedules were measured")
 
 
-def _chosen(given: str) -> list[str]:
-    names = given.split(",") if given else list(DTYPES)
+def _chosen(text: str) -> list[str]:
+    names = text.split(",") if text else list(DTYPES)
     check_names(names, DTYPES, "--dtypes")
     return names
 
 
 def _print(found: Sequence[Choice]) -> None:
     rows = []
-    for one in found:
-        if "" in one.refused:
-            rows.append((f"{one.name}: not measured, {one.refused['']}", "", "", ""))
+    for choice in found:
+        if "" in choice.refused:
+            rows.append((f"{choice.name}: not measured, {choice.refused['']}", "", "", ""))
             continue
-        said = ", ".join(f"{name} {value}" for name, value in one.schedule.items())
-        rows.append((f"{one.name}: {said}", _milliseconds(one.before), _milliseconds(one.seconds), _spared(one)))
+        said = ", ".join(f"{name} {value}" for name, value in choice.schedule.items())
+        rows.append(
+            (f"{choice.name}: {said}", _milliseconds(choice.before), _milliseconds(choice.seconds), _spared(choice))
+        )
     table("Schedules", ("schedule", "untuned", "tuned", "saved"), rows)
-    for one in found:
-        for what, why in one.refused.items():
+    for choice in found:
+        for what, why in choice.refused.items():
             if what:
-                click.echo(printable(f"{one.name}: {what} is excluded, {why}"))
+                click.echo(printable(f"{choice.name}: {what} is excluded, {why}"))
 
 
 def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms"
 
 
-def _spared(one: Choice) -> str:
-    return f"{1 - one.seconds / one.before:.0%}" if one.seconds < one.before else ""
+def _spared(choice: Choice) -> str:
+    return f"{1 - choice.seconds / choice.before:.0%}" if choice.seconds < choice.before else ""

@@ -98,10 +98,10 @@ def _chosen(options: dict[str, str | None]) -> str:
 
     Raises click.UsageError if the options name several templates.
     """
-    given = {option: template for option, template in options.items() if template is not None}
-    if len(set(given.values())) > 1:
-        raise click.UsageError(f"{' and '.join(given)} select different templates; use one of them")
-    return next(iter(given.values()), "host-memory")
+    chosen = {option: template for option, template in options.items() if template is not None}
+    if len(set(chosen.values())) > 1:
+        raise click.UsageError(f"{' and '.join(chosen)} select different templates; use one of them")
+    return next(iter(chosen.values()), "host-memory")
 
 
 def _check(name: str) -> None:

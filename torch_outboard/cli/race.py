@@ -54,7 +54,7 @@ def race(
     capability: tuple[int, int],
     script: str,
     arguments: tuple[str, ...],
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Run a program under the stream sanitizer and many schedules, and report the first difference.
 
@@ -71,7 +71,7 @@ def race(
     if not is_module and not os.path.isfile(script):
         raise click.UsageError(f"there is no file {script!r}; to run a module, as with python -m, add -m")
     kind = "module" if is_module else "script"
-    sys.exit(run(Program(kind, script, arguments, capability if as_cuda else None), **given))
+    sys.exit(run(Program(kind, script, arguments, capability if as_cuda else None), **options))
 
 
 def run(

@@ -17,7 +17,7 @@ __all__ = ["check_names", "check_pattern", "json_to", "print_plan", "printable",
 
 def printable(text: str) -> str:
     """Return a line without control characters. Bytes of a path that are no text become \\xNN."""
-    return "".join(one if one.isprintable() or one == "\t" else f"\\x{_code_of(one):02x}" for one in text)
+    return "".join(char if char.isprintable() or char == "\t" else f"\\x{_code_of(char):02x}" for char in text)
 
 
 def _code_of(character: str) -> int:
@@ -43,7 +43,7 @@ def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) ->
     )
     made = Table(first, *rest, title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for row in rows:
-        made.add_row(*(escape(printable(str(one))) for one in row))
+        made.add_row(*(escape(printable(str(cell))) for cell in row))
     Console().print(made)
 
 
@@ -83,9 +83,9 @@ def progress(
         yield step
 
 
-def check_names(given: Iterable[str], known: Collection[str], option: str, also: Sequence[str] = ()) -> None:
+def check_names(names: Iterable[str], known: Collection[str], option: str, also: Sequence[str] = ()) -> None:
     """Raise click.BadParameter for the first unknown name; the message also lists the words of `also`."""
-    for name in given:
+    for name in names:
         if name not in known:
             raise click.BadParameter(
                 f"unknown name {name!r}; choose from {', '.join((*also, *known))}", param_hint=option

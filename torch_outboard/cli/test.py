@@ -48,12 +48,12 @@ def test(
         raise click.UsageError(f"expected a driver's name before {driver}: outboard test NAME {driver} …")
     if operators and native:
         raise click.UsageError("use either --operators or --native, not both")
-    given = parse_options(options)
+    settings = parse_options(options)
     if native:
         if time_limit is not None:
             raise click.UsageError("--time-limit limits the Python tests and has no effect with --native")
-        sys.exit(_native(driver, given, pytest_arguments))
-    sys.exit(_pytest(driver, given, pytest_arguments, operators, time_limit))
+        sys.exit(_native(driver, settings, pytest_arguments))
+    sys.exit(_pytest(driver, settings, pytest_arguments, operators, time_limit))
 
 
 def _pytest(

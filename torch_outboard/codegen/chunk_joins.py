@@ -61,8 +61,8 @@ class Join:
 
     def text(self) -> str:
         """Return the plan's line for this reduction, as csrc/kernels/chunk_plan.h defines it."""
-        kept, result = (str(one).removeprefix("torch.") for one in (self.kept, self.result))
-        return f"join {kept} {result} {'some' if self.needs_elements else 'any'}"
+        dtype, result = (str(dtype).removeprefix("torch.") for dtype in (self.kept, self.result))
+        return f"join {dtype} {result} {'some' if self.needs_elements else 'any'}"
 
 
 def loop(join: Join, dialect: Dialect, body: Sequence[str], index: str, items: int) -> list[str]:
@@ -131,7 +131,7 @@ def rows_program(join: Join, dialect: Dialect, width: int, first: int, items: in
     name = "ob_rows_of_chunks"
     parameters = [
         Parameter("ob_table", "ob_u64", is_pointer=True),
-        *(Parameter(one, "ob_i64") for one in ("ob_chunks", "ob_elements", "ob_rows")),
+        *(Parameter(name, "ob_i64") for name in ("ob_chunks", "ob_elements", "ob_rows")),
         Parameter("ob_joined", STORAGE_TYPES[join.kept], is_pointer=True, is_alone=True),
         Parameter("ob_results", STORAGE_TYPES[join.result], is_pointer=True, is_written=True),
     ]

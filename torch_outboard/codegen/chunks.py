@@ -134,7 +134,7 @@ class ChunkKernel(SimtKernel):
         if self.wanted.join is not None:
             line = self.wanted.join.joined("ob_parts[lane]", cast(value, self.wanted.join.kept))
             self.compute.writeline(DeferredLine(name, line))
-        elif any(one.is_flag for one in self._results(name)):
+        elif any(result.is_flag for result in self._results(name)):
             line = f"if ({cast(value, torch.bool)}) *{self.args.output(name)} = 1;"
             self.compute.writeline(DeferredLine(name, line))
         else:
@@ -166,7 +166,11 @@ class ChunkKernel(SimtKernel):
         before, body = _divided(self.body.getvalue().splitlines())
         index, items, join = self.index_dtype, self.items_of_group, self.wanted.join
         declared = self.dialect.declared
-        loop = [Parameter("ob_item", index), Parameter("xnumel", index), *(one.declared for one in plan.parameters)]
+        loop = [
+            Parameter("ob_item", index),
+            Parameter("xnumel", index),
+            *(parameter.declared for parameter in plan.parameters),
+        ]
         kind, whole = "void", ""
         turns = [
             f"for ({index} xindex = ob_item; xindex < xnumel; xindex += {items}) {{",
@@ -189,7 +193,7 @@ class ChunkKernel(SimtKernel):
             f"  {row} ob_row = ob_table + ob_chunks + (ob_i64)(ob_place >> 32) * {plan.width};",
             "  const ob_i64 ob_first = (ob_i64)(ob_u32)ob_place * ob_elements;",
             f"  const ob_i64 ob_rest = (ob_i64)ob_row[{plan.width - 1}] - ob_first;",
-            f"  {whole}ob_chunk({', '.join([*passed, *(one.passed for one in plan.parameters)])});",
+            f"  {whole}ob_chunk({', '.join([*passed, *(parameter.passed for parameter in plan.parameters)])});",
             *(f"  {line}" for line in (chunk_joins.store_of_chunk(join, items) if join is not None else [])),
         ]
         self.wanted.text, self.width = plan.text(), plan.width
@@ -214,7 +218,7 @@ class _Plan:
         self.first: list[str] = []  # declarations at the start of the loop's function
         names = list(V.graph.graph_input_names)
         self.inputs = {kernel.wanted.operands[names.index(name)]: name for name in kernel.args.input_buffers}
-        self.written = {one.argument for one in kernel.wanted.results}
+        self.written = {result.argument for result in kernel.wanted.results}
         shape = Operand("list", kernel.wanted.shaped_by)
         self._add_list(shape)
         for operand in self.inputs:
@@ -233,7 +237,10 @@ class _Plan:
         return len(self.columns) + 1
 
     def text(self) -> str:
-        lines = [*(f"column {one}" for one in self.columns), *(f"argument {one}" for one in self.arguments)]
+        lines = [
+            *(f"column {column}" for column in self.columns),
+            *(f"argument {argument}" for argument in self.arguments),
+        ]
         if self.kernel.wanted.join is not None:
             lines.append(self.kernel.wanted.join.text())
         return "\n".join(["chunks 1", *lines]) + "\n"
@@ -330,7 +337,7 @@ class _ChunkScheduling(SimtScheduling):
 
     def define_kernel(self, src_code: str, node_schedule: Any, kernel: Any) -> str:
         wanted: ChunkBody = kernel.wanted
-        if wanted.programs or any(isinstance(one, ir.ExternKernel) for one in V.graph.operations):
+        if wanted.programs or any(isinstance(operation, ir.ExternKernel) for operation in V.graph.operations):
             raise NotImplementedError("chunks of elements take exactly one kernel")
         name = "ob_chunks"
         dialect = kernel.dialect

@@ -31,8 +31,10 @@ def leave_to_providers(gm: torch.fx.GraphModule, device: str, dialect: Dialect) 
     for node in gm.graph.nodes:
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             continue
-        values = [node.meta.get("val"), *(one.meta.get("val") for one in node.all_input_nodes)]
-        tensors = [one for one in tree_leaves(values) if isinstance(one, torch.Tensor) and one.device.type == device]
+        values = [node.meta.get("val"), *(input_node.meta.get("val") for input_node in node.all_input_nodes)]
+        tensors = [
+            leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor) and leaf.device.type == device
+        ]
         if tensors and not node.target.is_view and (lack := lack_of(node, tensors, dialect)):
             node.meta["should_fallback"] = True
             node.meta[LACK] = lack
@@ -54,12 +56,12 @@ def lack_of(node: torch.fx.Node, tensors: list[torch.Tensor], dialect: Dialect) 
         return "integer division must report a division by zero, which needs `records` in the dialect [records]"
     if packet in ADDING and _adds(node) and SUFFIXES.get(dtype) not in dialect.atomics:
         return f"it adds {dtype} atomically, which needs the type in the dialect's `atomics` [atomics]"
-    for one in tensors:
+    for tensor in tensors:
         # Inductor generates no kernels for complex numbers anyway.
-        if not dialect.supports(one.dtype) and not one.is_complex():
+        if not dialect.supports(tensor.dtype) and not tensor.is_complex():
             name = dialect.name
             needs = "float64 needs has_double, other dtypes a kernel of the driver"
-            return f"the dialect {name!r} has no {one.dtype}: {needs} [element-type]"
+            return f"the dialect {name!r} has no {tensor.dtype}: {needs} [element-type]"
     return ""
 
 

@@ -56,7 +56,7 @@ class SimtScheduling(SIMDScheduling):
         text = src_code.replace("KERNEL_NAME", name)
         if kernel.dialect.runs_on_host:
             declared = kernel.dialect.declared
-            parameters = [(declared(one), one.name, letter) for one, letter, _ in kernel.parameters()]
+            parameters = [(declared(parameter), parameter.name, letter) for parameter, letter, _ in kernel.parameters()]
             wrapper.add_import_once("from torch_outboard.compile.runtime.simt_kernel import simt_kernel")
             arguments = f"{name!r}, {kernel.dialect.name!r}, {parameters!r}, {kernel.items()!r}"
             wrapper.define_kernel(name, f"simt_kernel({arguments}, r'''\n{text}''')", gpu=False)

@@ -25,7 +25,7 @@ def own_code(*more: Path) -> str:
     headers = Path(include_paths()[0]).glob("torch_outboard/compiled*.h")
     own = Path(__file__).parent
     folders = (own, own.parent / "codegen", *more)
-    for path in sorted([*(path for one in folders for path in _files(os.fspath(one))), *map(os.fspath, headers)]):
+    for path in sorted([*(path for folder in folders for path in _files(os.fspath(folder))), *map(os.fspath, headers)]):
         with open(path, "rb", buffering=0) as file:
             code.update(file.readall())
     code.update(repr(_C.kernel_traits()).encode())  # the book's traits; the book itself is above this package

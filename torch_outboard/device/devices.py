@@ -215,11 +215,11 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
     Raises:
         ValueError: `debug_mode` is none of these.
     """
-    given = _SYNC_DEBUG_MODES.index(debug_mode) if debug_mode in _SYNC_DEBUG_MODES else debug_mode
-    if isinstance(given, bool) or given not in range(len(_SYNC_DEBUG_MODES)):
+    level = _SYNC_DEBUG_MODES.index(debug_mode) if debug_mode in _SYNC_DEBUG_MODES else debug_mode
+    if isinstance(level, bool) or level not in range(len(_SYNC_DEBUG_MODES)):
         choices = ", ".join(f"{number} or {name!r}" for number, name in enumerate(_SYNC_DEBUG_MODES))
         raise ValueError(f"set_sync_debug_mode takes {choices}, got {debug_mode!r}")
-    _C.set_sync_debug_mode(int(given))
+    _C.set_sync_debug_mode(int(level))
 
 
 def get_sync_debug_mode() -> int:

@@ -304,15 +304,15 @@ class _Section:
         given = tuple(gradient for gradient in self.output_gradients if gradient is not None)
         with graph(self.backward, pool=pool):
             gradients = iter(self._gradients(wanted, given, allow_unused))
-        self.input_gradients = tuple(next(gradients) if one.requires_grad else None for one in self.inputs)
+        self.input_gradients = tuple(next(gradients) if tensor.requires_grad else None for tensor in self.inputs)
 
     def _gradients(
-        self, outputs: tuple[Tensor, ...], given: tuple[Tensor, ...], allow_unused: bool
+        self, outputs: tuple[Tensor, ...], gradients: tuple[Tensor, ...], allow_unused: bool
     ) -> tuple[Tensor | None, ...]:
-        inputs = tuple(one for one in self.inputs if one.requires_grad)
+        inputs = tuple(tensor for tensor in self.inputs if tensor.requires_grad)
         if not inputs:
             return ()
-        return torch.autograd.grad(outputs, inputs, grad_outputs=given, only_inputs=True, allow_unused=allow_unused)
+        return torch.autograd.grad(outputs, inputs, grad_outputs=gradients, only_inputs=True, allow_unused=allow_unused)
 
     def install(self) -> Callable[..., Any]:
         """Return the callable for the user: the module itself with a new forward, or a function."""
@@ -347,9 +347,9 @@ def _make_function(section: _Section) -> Callable[..., tuple[Tensor, ...]]:
     class Graphed(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
-            for static, given in zip(section.arguments, inputs[: len(section.arguments)], strict=True):
-                if static.data_ptr() != given.data_ptr():
-                    static.copy_(given)
+            for static, tensor in zip(section.arguments, inputs[: len(section.arguments)], strict=True):
+                if static.data_ptr() != tensor.data_ptr():
+                    static.copy_(tensor)
             section.forward.replay()
             # Mark the returned tensor objects themselves.
             results = tuple(output.detach() for output in section.outputs)
@@ -361,9 +361,9 @@ def _make_function(section: _Section) -> Callable[..., tuple[Tensor, ...]]:
         @staticmethod
         @torch.autograd.function.once_differentiable
         def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-            for static, given in zip(section.output_gradients, gradients, strict=True):
-                if static is not None and static.data_ptr() != given.data_ptr():
-                    static.copy_(given)
+            for static, gradient in zip(section.output_gradients, gradients, strict=True):
+                if static is not None and static.data_ptr() != gradient.data_ptr():
+                    static.copy_(gradient)
             section.backward.replay()
             # Return these tensors, not detached ones: `.grad` would take over the memory of a
             # tensor without other references, and the next replay would overwrite it.

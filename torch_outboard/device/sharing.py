@@ -151,10 +151,10 @@ def _new_file() -> tuple[int, str]:
 def _sweep(folder: str) -> None:
     """Remove the files of senders that ended without removing them."""
     with _lock, contextlib.suppress(OSError), os.scandir(folder) as found:
-        for one in found:
+        for file in found:
             # Opening and closing a file that this process uses would drop its locks.
-            if one.name.startswith(_PREFIX) and one.path not in _files:
-                _remove_if_left(one.path)
+            if file.name.startswith(_PREFIX) and file.path not in _files:
+                _remove_if_left(file.path)
 
 
 def _remove_if_left(path: str) -> None:

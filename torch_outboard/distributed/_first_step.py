@@ -53,13 +53,13 @@ def _trouble(device: str, optimizer: torch.optim.Optimizer) -> str:
     """Describe what is wrong with the first step, or return ""."""
     from torch_outboard import _C
 
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     ranks = f"rank {os.environ.get('RANK', '?')} of {os.environ['WORLD_SIZE']}"
-    if parameters and all(one.device.type == "cpu" for one in parameters):
+    if parameters and all(parameter.device.type == "cpu" for parameter in parameters):
         return f"The driver {device!r} is attached, and {ranks} trains on the CPU."
     if not torch.distributed.is_initialized():
         return f"There are several processes, and {ranks} trains without a group: each trains a model of its own."
-    own = [one for one in parameters if one.device.type == device]
+    own = [parameter for parameter in parameters if parameter.device.type == device]
     if own and not any(op.startswith("c10d::") for op, _, _ in _C.coverage()):
         return (
             f"{ranks.capitalize()} takes its first step without having exchanged anything with the others: each trains "

@@ -27,7 +27,7 @@ def register(device: str) -> None:
     register_ring_attention_when_imported()
 
 
-def create(options: Any, given: Any) -> Any:
+def create(options: Any, group_options: Any) -> Any:
     """Return the backend of a new group.
 
     Parameters
@@ -45,12 +45,12 @@ def create(options: Any, given: Any) -> Any:
     from torch_outboard import _C
 
     _C.add_distributed()
-    if given is not None and not isinstance(given, _C.DistributedOptions):
+    if group_options is not None and not isinstance(group_options, _C.DistributedOptions):
         raise TypeError(
             f"the backend {BACKEND!r} takes the options of another of its groups (copy.deepcopy) as pg_options, "
-            f"not {type(given).__name__}"
+            f"not {type(group_options).__name__}"
         )
-    own = _C.DistributedOptions(options.timeout) if given is None else copy.deepcopy(given)
+    own = _C.DistributedOptions(options.timeout) if group_options is None else copy.deepcopy(group_options)
     own._timeout = options.timeout
     own.group_name = options.group_id
     own.global_ranks_in_group = options.global_ranks_in_group

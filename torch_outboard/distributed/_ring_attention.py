@@ -56,22 +56,22 @@ def _bind(op: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
 
 
-def _local(op: Any, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _local(op: Any, arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return the mesh, and the arguments with each rank's part of the sequences."""
     from torch.distributed.tensor import DTensor, Shard
 
-    if given.pop("attn_mask") is not None:
+    if arguments.pop("attn_mask") is not None:
         raise NotSupportedError(f"context parallel supports no mask other than is_causal ({op})")
-    mesh = given["query"].device_mesh
-    for name, value in given.items():
+    mesh = arguments["query"].device_mesh
+    for name, value in arguments.items():
         if isinstance(value, DTensor):
             if value.device_mesh != mesh or mesh.ndim != 1 or tuple(value.placements) != (Shard(SEQUENCE),):
                 raise NotSupportedError(
                     f"context parallel takes sequences that are sharded along one dimension of a mesh; {name} of {op} "
                     f"is {value.placements} on {value.device_mesh}"
                 )
-            given[name] = value.to_local()
-    return mesh, given
+            arguments[name] = value.to_local()
+    return mesh, arguments
 
 
 def _shared(mesh: Any, tensors: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
@@ -83,13 +83,13 @@ def _shared(mesh: Any, tensors: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
 def _flash(op: Any, args: Any, kwargs: Any) -> Any:
     from torch.distributed.tensor.experimental._context_parallel import _attention
 
-    mesh, given = _local(op, _bind(op, args, kwargs))
-    return _shared(mesh, _attention._templated_ring_attention(mesh.get_group(), SEQUENCE, op, **given))
+    mesh, arguments = _local(op, _bind(op, args, kwargs))
+    return _shared(mesh, _attention._templated_ring_attention(mesh.get_group(), SEQUENCE, op, **arguments))
 
 
 def _flash_backward(op: Any, args: Any, kwargs: Any) -> Any:
     from torch.distributed.tensor.experimental._context_parallel import _attention
 
-    mesh, given = _local(op, _bind(op, args, kwargs))
+    mesh, arguments = _local(op, _bind(op, args, kwargs))
     ring = _attention._templated_ring_attention_backward
-    return _shared(mesh, ring(mesh.get_group(), SEQUENCE, op, grad_out_name="grad_out", **given))
+    return _shared(mesh, ring(mesh.get_group(), SEQUENCE, op, grad_out_name="grad_out", **arguments))

@@ -56,33 +56,33 @@ def _of_mask(mask: Any, place: Any) -> list[Any]:
     return [Shard(dim) if dim >= 0 and mask.shape[dim] != 1 else Replicate()]
 
 
-def _flash(*given: Any, attn_mask: Any = None, **named: Any) -> list[tuple[list[Any], list[Any]]]:
-    return [([one] * 2, [one] * 3 + _of_mask(attn_mask, one)) for one in _choices()]
+def _flash(*tensors: Any, attn_mask: Any = None, **named: Any) -> list[tuple[list[Any], list[Any]]]:
+    return [([placement] * 2, [placement] * 3 + _of_mask(attn_mask, placement)) for placement in _choices()]
 
 
-def _flash_backward(*given: Any, attn_mask: Any = None, **named: Any) -> list[tuple[list[Any], list[Any]]]:
-    return [([one] * 3, [one] * 6 + _of_mask(attn_mask, one)) for one in _choices()]
+def _flash_backward(*tensors: Any, attn_mask: Any = None, **named: Any) -> list[tuple[list[Any], list[Any]]]:
+    return [([placement] * 3, [placement] * 6 + _of_mask(attn_mask, placement)) for placement in _choices()]
 
 
 def _whole(
-    query: Any, key: Any, value: Any, attn_bias: Any = None, *given: Any, **named: Any
+    query: Any, key: Any, value: Any, attn_bias: Any = None, *others: Any, **named: Any
 ) -> list[tuple[list[Any], list[Any]]]:
     from torch.distributed.tensor import Replicate
 
     rest = [None, None, None, None, Replicate(), Replicate(), None]  # all shards share the state of dropout
-    return [([one] * 2 + rest, [one] * 3 + _of_mask(attn_bias, one)) for one in _choices()]
+    return [([placement] * 2 + rest, [placement] * 3 + _of_mask(attn_bias, placement)) for placement in _choices()]
 
 
 def _whole_backward(
-    gradient: Any, query: Any, key: Any, value: Any, attn_bias: Any, *given: Any, **named: Any
+    gradient: Any, query: Any, key: Any, value: Any, attn_bias: Any, *others: Any, **named: Any
 ) -> list[tuple[list[Any], list[Any]]]:
     from torch.distributed.tensor import Partial, Replicate, Shard
 
     choices = []
-    for one in _choices():
-        bias = _of_mask(attn_bias, one)
+    for placement in _choices():
+        bias = _of_mask(attn_bias, placement)
         # If several shards share a mask, its gradient is the sum of theirs.
-        is_shared = isinstance(one, Shard) and bias == [Replicate()]
+        is_shared = isinstance(placement, Shard) and bias == [Replicate()]
         of_bias = [Partial()] if is_shared else bias or [None]
-        choices.append(([one] * 3 + of_bias, [one] * 4 + bias + [one] * 2 + [Replicate()] * 2))
+        choices.append(([placement] * 3 + of_bias, [placement] * 4 + bias + [placement] * 2 + [Replicate()] * 2))
     return choices

@@ -51,7 +51,7 @@ class Asking(NamedTuple):
 
 def check_libraries(asking: Asking, names: Iterable[str] | None = None) -> Iterator[Check]:
     """Ask each installed library which device it takes, and yield what it says."""
-    left = [one for one in (ASKED if names is None else names) if find_spec(one) is not None]
+    left = [library for library in (ASKED if names is None else names) if find_spec(library) is not None]
     while left:
         answers, end = _asked(asking, left)
         for answer in answers:
@@ -63,7 +63,7 @@ def check_libraries(asking: Asking, names: Iterable[str] | None = None) -> Itera
 
 def check_groups(asking: Asking, names: Iterable[str] | None = None) -> Iterator[Check]:
     """Let two ranks of each library that makes a group start as torchrun does, and yield whether they meet."""
-    for library in WITH_GROUPS if names is None else [one for one in names if one in WITH_GROUPS]:
+    for library in WITH_GROUPS if names is None else [library for library in names if library in WITH_GROUPS]:
         if find_spec(library) is not None:
             yield _judged_group(asking, library, _two_ranks(asking, library))
 

@@ -128,8 +128,8 @@ def _compiler_of_cpp() -> Check:
     from torch._inductor import config, exc
 
     named = config.cpp.cxx
-    candidates = [one for one in (named if isinstance(named, list | tuple) else [named]) if one]
-    found = next((path for one in candidates if (path := shutil.which(one))), None)
+    candidates = [candidate for candidate in (named if isinstance(named, list | tuple) else [named]) if candidate]
+    found = next((path for candidate in candidates if (path := shutil.which(candidate))), None)
     if found is None:
         remedy = str(exc.InvalidCxxCompiler()).splitlines()[0]
         text = f"none of {', '.join(candidates)}, which torch.compile needs if its generator is C++"

@@ -28,7 +28,7 @@ def own_checks(name: str, options: Mapping[str, str]) -> list[Check]:
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:]
         return [Check(name, "wrong", "; ".join([f"its own checks ended with status {done.returncode}", *last]))]
-    return [Check(**one) for one in json.loads(done.stdout.splitlines()[-1])]
+    return [Check(**fields) for fields in json.loads(done.stdout.splitlines()[-1])]
 
 
 def _main(name: str, options: dict[str, object]) -> None:

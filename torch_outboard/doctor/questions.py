@@ -76,8 +76,8 @@ def _arguments(kind: Any, **options: Any) -> Any:
 def _trl(name: str) -> Answer:
     from trl import SFTConfig
 
-    told = _tried(lambda: _arguments(SFTConfig).device.type)
-    return {"device": told, "why": _place(SFTConfig.__post_init__), "others": {}}
+    device = _tried(lambda: _arguments(SFTConfig).device.type)
+    return {"device": device, "why": _place(SFTConfig.__post_init__), "others": {}}
 
 
 def _peft(name: str) -> Answer:
@@ -146,8 +146,8 @@ def _safetensors(name: str) -> Answer:
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "asked.safetensors")
         save_file({"weight": torch.ones(2)}, path)
-        told = _tried(lambda: load_file(path, device=name)["weight"].device.type)
-    return {"device": told, "why": _place(load_file), "others": {}}
+        device = _tried(lambda: load_file(path, device=name)["weight"].device.type)
+    return {"device": device, "why": _place(load_file), "others": {}}
 
 
 def _deepspeed(name: str) -> Answer:
@@ -218,7 +218,7 @@ def _tried(ask: Callable[[], str]) -> str:
 def _autocast_devices() -> str:
     """Return the types of devices that autocast is on for here, of the CPU, CUDA and the attached driver's."""
     own = torch._C._get_privateuse1_backend_name()
-    on = [one for one in (own, "cuda", "cpu") if torch.is_autocast_enabled(one)]
+    on = [device for device in (own, "cuda", "cpu") if torch.is_autocast_enabled(device)]
     return on[0] if on else "autocast is on for no device"
 
 

@@ -69,7 +69,9 @@ class OpenCLDriver(Driver):
         """
         uses_units = self._uses_units
         if uses_units is None:
-            uses_units = len(devices) > 0 and all(one.vendor.startswith("NVIDIA") and one.major >= 8 for one in devices)
+            uses_units = len(devices) > 0 and all(
+                device.vendor.startswith("NVIDIA") and device.major >= 8 for device in devices
+            )
         return "ptx_opencl_c" if uses_units else "opencl_c"
 
     def code_generator(self, device: int) -> str:

@@ -71,18 +71,19 @@ class VulkanDriver(Driver):
         """
         from torch_outboard._errors import RegistrationError
 
-        units = {(one.matrix_units, one.warp_size) for one in devices}
+        units = {(device.matrix_units, device.warp_size) for device in devices}
         has_units = len(units) == 1 and all(
-            one.matrix_units and one.shared_memory_per_block >= _UNIT_MEMORY for one in devices
+            device.matrix_units and device.shared_memory_per_block >= _UNIT_MEMORY for device in devices
         )
         if self._uses_units and devices and not has_units:
-            told = "; ".join(
-                f"{one.name}: {one.matrix_units or 'none'}, {one.shared_memory_per_block} bytes of group memory"
-                for one in devices
+            reasons = "; ".join(
+                f"{gpu.name}: {gpu.matrix_units or 'none'}, {gpu.shared_memory_per_block} bytes of group memory"
+                for gpu in devices
             )
             raise RegistrationError(
                 "the option matrix_units is 1, and the devices don't all have the same matrix units and at least "
-                f"{_UNIT_MEMORY} bytes of group memory ({told}): leave the option out, or choose devices with `device`"
+                f"{_UNIT_MEMORY} bytes of group memory ({reasons}). Leave the option out, or choose devices with "
+                "`device`"
             )
         if not has_units or not self._uses_units:
             return _language(devices)
@@ -129,7 +130,7 @@ def _language(devices: Sequence[DeviceProperties]) -> str:
     """Return "slang" if all devices have float64, else "slang_floats"."""
     import torch  # not at the top: `outboard info` loads the class without torch
 
-    return "slang" if all(torch.float64 in one.dtypes for one in devices) else "slang_floats"
+    return "slang" if all(torch.float64 in device.dtypes for device in devices) else "slang_floats"
 
 
 def _count_devices(loader: Any) -> tuple[int, int]:

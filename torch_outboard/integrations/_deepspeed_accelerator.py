@@ -35,8 +35,8 @@ def make_accelerator(name: str) -> DeepSpeedAccelerator:
 def _same(name: str) -> Callable[..., Any]:
     """Return a method that calls the function of that name of torch.<device>."""
 
-    def method(self: _Accelerator, *given: Any, **named: Any) -> Any:
-        return getattr(self._module, name)(*given, **named)
+    def method(self: _Accelerator, *args: Any, **named: Any) -> Any:
+        return getattr(self._module, name)(*args, **named)
 
     return method
 
@@ -155,7 +155,7 @@ class _Accelerator(DeepSpeedAccelerator):  # type: ignore[misc, no-any-unimporte
 
     def supported_dtypes(self) -> list[torch.dtype]:
         known = self._module.get_device_properties(self.current_device()).dtypes
-        return [one for one in (torch.float32, torch.float16, torch.bfloat16) if one in known]
+        return [dtype for dtype in (torch.float32, torch.float16, torch.bfloat16) if dtype in known]
 
     BFloat16Tensor = _maker(torch.bfloat16)
     ByteTensor = _maker(torch.uint8)

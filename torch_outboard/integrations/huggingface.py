@@ -139,7 +139,8 @@ def _allow(using: Using, function: Any, known: str, name: str, reason: str) -> N
     """Add a name to the tuples of vendors among a function's constants, by a copy of its code."""
     code: CodeType = function.__code__
     constants = tuple(
-        (*one, name) if isinstance(one, tuple) and known in one and name not in one else one for one in code.co_consts
+        (*constant, name) if isinstance(constant, tuple) and known in constant and name not in constant else constant
+        for constant in code.co_consts
     )
     if constants == code.co_consts:  # it has no such list any more
         return
@@ -171,18 +172,18 @@ def _patch_pipeline(using: Using, module: ModuleType, name: str) -> None:
     @functools.wraps(initialise)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         model = args[0] if args else kwargs["model"]
-        given = kwargs.get("device")
+        device = kwargs.get("device")
         if getattr(model, "hf_device_map", None) is None:
             # An integer is the index of a device; it has no type beside it.
-            index = torch.accelerator.current_device_index() if given is None else given
-            kwargs["device"] = torch.device(name, index) if _is_index(index) else given
+            index = torch.accelerator.current_device_index() if device is None else device
+            kwargs["device"] = torch.device(name, index) if _is_index(index) else device
         initialise(self, *args, **kwargs)
 
     using.set(module.Pipeline, "__init__", init, "let a pipeline without a device, or with an index, take the device")
 
 
-def _is_index(given: Any) -> bool:
-    return isinstance(given, int) and given >= 0
+def _is_index(device: Any) -> bool:
+    return isinstance(device, int) and device >= 0
 
 
 def _patch_peft(using: Using, module: ModuleType, name: str) -> None:

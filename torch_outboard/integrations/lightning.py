@@ -168,10 +168,10 @@ def _indices(name: str, devices: Any) -> list[int]:
     """Return the indices that Lightning's `devices` means: a number of devices, -1, a list, or text of either."""
     count = torch.accelerator.device_count()
     if isinstance(devices, str):
-        devices = [int(one) for one in devices.split(",") if one.strip()] if "," in devices else int(devices)
+        devices = [int(index) for index in devices.split(",") if index.strip()] if "," in devices else int(devices)
     if isinstance(devices, int):
         devices = list(range(count if devices == -1 else devices))
-    wrong = [one for one in devices if not 0 <= one < count]
+    wrong = [index for index in devices if not 0 <= index < count]
     if wrong:
         raise ValueError(f"there is no {name}:{wrong[0]}, only {count} devices")
     return list(devices)

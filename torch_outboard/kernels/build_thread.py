@@ -90,9 +90,9 @@ class BuildThread:
         # itself.
         _C.forbid_compiling()
         with contextlib.suppress(_Ended):
-            while (asked := self._waiting.get()) is not None:
-                future, function = asked
-                del asked
+            while (request := self._waiting.get()) is not None:
+                future, function = request
+                del request
                 self._is_busy = True
                 start = time.perf_counter()
                 try:

@@ -117,9 +117,9 @@ def build(
     `strides` are the results' strides, as far as the operator's meta kernel reports them. OSError and MemoryError are
     raised, because the next request for the same call may succeed.
     """
-    asked = _Asked(name, arguments, by_value, is_aliased, device, strides)
+    request = _Asked(name, arguments, by_value, is_aliased, device, strides)
     del arguments  # a failure keeps this frame alive, and the caller keeps the failure
-    return _answer_of(asked.build)
+    return _answer_of(request.build)
 
 
 def seconds() -> float:
@@ -143,9 +143,9 @@ def drop(
     name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, device: int, text: str, why: str
 ) -> None:
     """Forget a plan that `load` returned and that cannot be used."""
-    asked = _Asked(name, arguments, by_value, is_aliased, device)
+    request = _Asked(name, arguments, by_value, is_aliased, device)
     with contextlib.suppress(NoThread):  # the plan stays on disk until another process drops it
-        _THREAD.run(lambda: asked.drop(text, why))
+        _THREAD.run(lambda: request.drop(text, why))
 
 
 def drop_chunks(name: str, arguments: Sequence[Any], device: int, text: str, why: str) -> bool:
@@ -413,7 +413,7 @@ def _build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
         text, programs = lower_chunks(name, arguments, place, generator)
     finally:
         _forget_fakes()
-    return Answer(text, [_kernel(name, number, one) for number, one in enumerate(programs)])
+    return Answer(text, [_kernel(name, number, program) for number, program in enumerate(programs)])
 
 
 def _build_or_refuse(
@@ -435,15 +435,15 @@ def _build_or_refuse(
     real = generator.dialect.real  # type: ignore[attr-defined]
     unread = without_readers(name)
     call = OperatorCall(
-        name, held.pop(), [one for one in places if one not in unread], is_aliased, device, strides, symbols
+        name, held.pop(), [place for place in places if place not in unread], is_aliased, device, strides, symbols
     )
-    dimensions = next((one.dim() for one in tensors_in(call.arguments)), 0)
+    dimensions = next((tensor.dim() for tensor in tensors_in(call.arguments)), 0)
     failure: Exception | None = None
     try:
         for is_static in (False, True):
             try:
                 plan, programs = lower(call, trace(call, is_static, real), generator)
-                kernels = [_kernel(name, number, one, dimensions) for number, one in enumerate(programs)]
+                kernels = [_kernel(name, number, program, dimensions) for number, program in enumerate(programs)]
                 return Answer(plan.text(), kernels)
             except (Refusal, *_PASSING):
                 raise
@@ -475,5 +475,5 @@ def _forget_fakes() -> None:
 def _kernel(operator: str, number: int, program: DeviceProgram, dimensions: int = 0) -> KernelRecord:
     from torch_outboard.codegen.kernel.checks import of_operator
 
-    checks = tuple(of_operator(one, base_name(operator), dimensions) for one in program.checks)
+    checks = tuple(of_operator(check, base_name(operator), dimensions) for check in program.checks)
     return program.record()._replace(name=f"{operator}/{number}", checks=checks)

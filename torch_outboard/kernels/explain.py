@@ -46,12 +46,12 @@ class Run:
     error: str = ""
 
 
-def chosen_operator(given: str) -> str:
+def chosen_operator(text: str) -> str:
     """Return the dispatcher's name for an operator that a user wrote as "add.Tensor", "aten::relu" or "aten.relu".
 
     Raises ValueError, with suggestions, if no operator has the name or several overloads share it.
     """
-    name = given.strip().removeprefix("torch.ops.")
+    name = text.strip().removeprefix("torch.ops.")
     if "::" not in name:
         space, _, rest = name.partition(".")
         name = f"{space}::{rest}" if space in ("aten", "outboard", "prims") and rest else f"aten::{name}"
@@ -133,15 +133,15 @@ def _line_of(name: str, source: str) -> str:
 def notes_of(name: str) -> list[Note]:
     """Return the notes on an operator, in the order in which they decide."""
     known = [Note(of, text, _place_in_book(place)) for of, text, place in _C.describe_operator(name)]
-    before = [one for one in known if one.of in ("operator", "checks", "native", "generated")]
-    return [*before, *_of_book(name), *(one for one in known if one not in before)]
+    before = [provider for provider in known if provider.of in ("operator", "checks", "native", "generated")]
+    return [*before, *_of_book(name), *(provider for provider in known if provider not in before)]
 
 
 def _of_book(name: str) -> Iterator[Note]:
     functional = functional_of(name)
     names = [name, *([] if functional is None else [_name_of(functional)])]
-    for place, one in enumerate(dict.fromkeys(names)):
-        yield from _of_rows(one, is_functional=place > 0)
+    for place, key in enumerate(dict.fromkeys(names)):
+        yield from _of_rows(key, is_functional=place > 0)
     if functional is not None:
         yield from _of_graph(functional)
 
@@ -172,7 +172,7 @@ def _said_by(row: Operator) -> Iterator[tuple[str, str]]:
         kind = "a template" if text == row.template else "our own lowering"
         yield f"has {kind}, {text}", place_of(table.named_function(text))
     if row.refused is not None:
-        kinds = ", ".join(str(one).removeprefix("torch.") for one in row.refused.dtypes)
+        kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in row.refused.dtypes)
         yield f"is refused{f' for {kinds}' if kinds else ''}: {row.refused.reason}", ""
     if row.each is not None:
         yield f"runs for each tensor of its lists: {row.each.operator or row.each.reduction or 'by overload'}", ""

@@ -27,10 +27,12 @@ def author_of(error: BaseException) -> str | None:
     modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
     if not modules:
         return None
-    if _is_in(modules[-1], _PACKAGE) or any(_is_in(one, _TEMPLATES) for one in modules):
+    if _is_in(modules[-1], _PACKAGE) or any(_is_in(module, _TEMPLATES) for module in modules):
         return "torch-outboard"
     folder = modules[-1].rpartition(".")[0]
-    if any(one == modules[-1] or (folder and one.rpartition(".")[0] == folder) for one in _modules_of_driver()):
+    if any(
+        module == modules[-1] or (folder and module.rpartition(".")[0] == folder) for module in _modules_of_driver()
+    ):
         return f"The code generator of the driver {generators().driver.name!r}, in {modules[-1]},"
     return None
 
@@ -40,7 +42,7 @@ def _modules_of_driver() -> Iterator[str]:
     generator = generators().eager()
     for made in (generator, getattr(generator, "dialect", None)):
         modules = (kind.__module__ for kind in type(made).__mro__)
-        yield from (one for one in modules if not any(map(functools.partial(_is_in, one), _NOT_THE_DRIVERS)))
+        yield from (module for module in modules if not any(map(functools.partial(_is_in, module), _NOT_THE_DRIVERS)))
 
 
 def _is_in(module: str, package: str) -> bool:

@@ -54,7 +54,7 @@ def is_by_value(name: str, argument: torch.Argument) -> bool:
 def numbers_of_lists(name: str) -> int:
     """Return a bit mask of the arguments of a list operator whose numbers are passed by value."""
     arguments = overload_of(name)._schema.arguments
-    return sum(1 << place for place, one in enumerate(arguments) if is_by_value(name, one))
+    return sum(1 << place for place, argument in enumerate(arguments) if is_by_value(name, argument))
 
 
 def canonical(name: str, arguments: Sequence[Any]) -> list[Any]:

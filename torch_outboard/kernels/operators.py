@@ -25,16 +25,20 @@ def base_name(name: str) -> str:
 @functools.cache
 def functional_of(name: str) -> torch._ops.OpOverload | None:
     """Return the overload that computes the same result without writing an argument, or None if there is none."""
-    given = overload_of(name)
-    if not given._schema.is_mutable:
-        return given
+    operator = overload_of(name)
+    if not operator._schema.is_mutable:
+        return operator
     packet = getattr(torch.ops.aten, base_name(name).partition("::")[2], None)
     if packet is None:
         return None
-    wanted = [(one.name, str(one.type)) for one in given._schema.arguments if not (one.kwarg_only and one.is_out)]
+    wanted = [
+        (argument.name, str(argument.type))
+        for argument in operator._schema.arguments
+        if not (argument.kwarg_only and argument.is_out)
+    ]
     for overload in packet.overloads():
         found = getattr(packet, overload)
-        declared = [(one.name, str(one.type)) for one in found._schema.arguments]
+        declared = [(argument.name, str(argument.type)) for argument in found._schema.arguments]
         if declared == wanted and not found._schema.is_mutable:
             return found  # type: ignore[no-any-return]
     return None

@@ -17,11 +17,11 @@ __all__ = ["common_type", "is_tensor", "is_wide_number", "kinds_of", "number_typ
 
 def tensors_in(arguments: Sequence[Any]) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
-    for one in arguments:
-        if isinstance(one, torch.Tensor):
-            found.append(one)
-        elif isinstance(one, (list, tuple)):
-            found += [each for each in one if isinstance(each, torch.Tensor)]
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            found.append(argument)
+        elif isinstance(argument, (list, tuple)):
+            found += [each for each in argument if isinstance(each, torch.Tensor)]
     return found
 
 
@@ -53,10 +53,10 @@ def kinds_of(name: str, arguments: Sequence[Any]) -> list[torch.dtype]:
     schema = overload_of(name)._schema.arguments
     read = [value for value, declared in zip(arguments, schema, strict=True) if not declared.is_out]
     tensors = tensors_in(read)
-    return [one.dtype for one in tensors if one.dim() > 0] or [one.dtype for one in tensors]
+    return [tensor.dtype for tensor in tensors if tensor.dim() > 0] or [tensor.dtype for tensor in tensors]
 
 
-def number_type(name: str, arguments: Sequence[Any], given: torch.dtype) -> torch.dtype:
+def number_type(name: str, arguments: Sequence[Any], default: torch.dtype) -> torch.dtype:
     """Return the type to which an operator converts a number of type `given`.
 
     torch promotes by categories: a number changes the type of tensors only if its own category is higher. An operator
@@ -65,12 +65,12 @@ def number_type(name: str, arguments: Sequence[Any], given: torch.dtype) -> torc
     if torch.Tag.pointwise not in overload_of(name).tags and not operator_of(name).promotes:
         raise ClassRefusal("a number was passed for a tensor [number-for-tensor]")
     common = common_type(kinds_of(name, arguments))
-    if given.is_complex and not common.is_complex:
+    if default.is_complex and not common.is_complex:
         common = torch.result_type(torch.empty(1, dtype=common, device="meta"), 1j)
-    elif given.is_floating_point and not (common.is_floating_point or common.is_complex):
+    elif default.is_floating_point and not (common.is_floating_point or common.is_complex):
         common = torch.get_default_dtype()
-    elif common == torch.bool and given != torch.bool:
-        common = given
+    elif common == torch.bool and default != torch.bool:
+        common = default
     result = _result_type(name, arguments, common)
     return torch.promote_types(common, result) if result.is_floating_point else common
 
@@ -90,6 +90,8 @@ def _result_type(name: str, arguments: Sequence[Any], common: torch.dtype) -> to
             stand_ins.append(torch.empty((), dtype=common, device="meta"))
         else:
             stand_ins.append(value)
-    named = {one.name: stand_ins.pop() for one in reversed(functional._schema.arguments) if one.kwarg_only}
+    named = {
+        declared.name: stand_ins.pop() for declared in reversed(functional._schema.arguments) if declared.kwarg_only
+    }
     result: torch.Tensor = functional(*stand_ins, **named)
     return result.dtype

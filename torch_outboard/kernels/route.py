@@ -95,16 +95,16 @@ def decided(operator: Any, what: str, function: Callable[..., Any] | None = None
         _notes.routes[-1].decisions.append(decision)
 
 
-def run(operator: Any, what: str, function: Callable[..., Any], given: Any, named: Mapping[str, Any]) -> Any:
+def run(operator: Any, what: str, function: Callable[..., Any], args: Any, named: Mapping[str, Any]) -> Any:
     """Call a function that decomposes an operator, and note the call."""
     if _notes is None or not _notes.routes:
-        return function(*given, **named)
+        return function(*args, **named)
     decision = Decision(_named(operator), what, function, _notes.depth)
     decisions = _notes.routes[-1].decisions
     decisions.append(decision)
     _notes.depth += 1
     try:
-        result = function(*given, **named)
+        result = function(*args, **named)
     finally:
         _notes.depth -= 1
     decision.has_declined = result is NotImplemented
@@ -113,7 +113,7 @@ def run(operator: Any, what: str, function: Callable[..., Any], given: Any, name
 
 def noted(operator: Any, what: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function so that each call is noted."""
-    return lambda *given, **named: run(operator, what, function, given, named)
+    return lambda *args, **named: run(operator, what, function, args, named)
 
 
 def is_noting() -> bool:

@@ -62,11 +62,11 @@ def sample_call(name: str, wanted: Wanted, device: torch.device) -> tuple[list[A
         how = "other shapes, or another type" if wanted.shapes else "--shape, for each of its tensors"
         raise NoSample(f"could not build a sample call of {name}: {error}. Pass {how}")
     positional, named = _arguments(name, wanted, candidates[taken])
-    return [_moved(one, device) for one in positional], {key: _moved(one, device) for key, one in named.items()}
+    return [_moved(value, device) for value in positional], {key: _moved(value, device) for key, value in named.items()}
 
 
 def _check_values(name: str, values: Mapping[str, Any]) -> None:
-    taken = [one.name for one in overload_of(name)._schema.arguments if "Tensor" not in str(one.type)]
+    taken = [declared.name for declared in overload_of(name)._schema.arguments if "Tensor" not in str(declared.type)]
     for key in values:
         if key not in taken:
             which = f"its arguments other than tensors are {', '.join(taken)}" if taken else "it takes only tensors"
@@ -122,7 +122,7 @@ def _moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, torch.device):
         return device
     if isinstance(value, list):
-        return [_moved(one, device) for one in value]
+        return [_moved(item, device) for item in value]
     return value
 
 
@@ -165,23 +165,23 @@ class _Made:
         return self._constant(kind, declared)
 
     def _constant(self, kind: str, declared: torch.Argument) -> Any:
-        given = _NUMBERS.get(declared.name)
+        number = _NUMBERS.get(declared.name)
         if kind in ("List[int]", "List[float]", "List[bool]"):
             if declared.name in ("size", "input_size"):
                 return list(self.first)
             if declared.name == "normalized_shape":
                 return list(self.first[-1:])
             count = getattr(declared, "N", None) or max(len(self.first) - 2, 1)
-            return [True if kind == "List[bool]" else 0 if given is None else given] * count
+            return [True if kind == "List[bool]" else 0 if number is None else number] * count
         match kind:
             case "int":
-                return 1 if given is None else given
+                return 1 if number is None else number
             case "bool":
-                return bool(given)
+                return bool(number)
             case "float":
-                return 0.5 if given is None else given
+                return 0.5 if number is None else number
             case "number":
-                return given if given is not None else 0.5 if self.dtype.is_floating_point else 1
+                return number if number is not None else 0.5 if self.dtype.is_floating_point else 1
             case "str":
                 return "add" if self.name.startswith("aten::scatter.") else "sum"
             case "Device":

@@ -30,7 +30,7 @@ def describe_end(error: BaseException) -> dict[str, Any]:
     return {
         "type": kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}",
         "text": str(error)[:_SHOWN],
-        "is_named": any(isinstance(one, named) for one in chain),
+        "is_named": any(isinstance(error, named) for error in chain),
     }
 
 

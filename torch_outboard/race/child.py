@@ -32,7 +32,7 @@ def main(path: str) -> None:
     if request["stdin"]:
         with open(request["stdin"], "rb") as file:
             os.dup2(file.fileno(), 0)
-    sys.path[:] = [one for one in sys.path if one]  # "" is this process's folder, not the program's
+    sys.path[:] = [folder for folder in sys.path if folder]  # "" is this process's folder, not the program's
 
     import torch
 
@@ -62,7 +62,7 @@ def main(path: str) -> None:
     if log is not None:
         sanitizer.finish()  # before the wait below, which the program does not have
     answer = {
-        "observed": [[one.name, one.digest, one.shown] for one in observed.take()],
+        "observed": [[observation.name, observation.digest, observation.shown] for observation in observed.take()],
         "options": {name: str(value) for name, value in _options().items()},
         "tests": end.tests,
         **({} if log is None else _sanitized(sanitizer, log)),
@@ -173,7 +173,7 @@ class _Results:
         from torch_outboard.testing import observed
 
         if report.when == "call" or report.failed or (report.when == "setup" and report.skipped):
-            seen = [[one.name, one.digest, one.shown] for one in observed.take()]
+            seen = [[observation.name, observation.digest, observation.shown] for observation in observed.take()]
             why = report.longreprtext if report.failed else ""
             self.tests.append(
                 {"name": report.nodeid, "outcome": report.outcome, "when": report.when, "observed": seen, "why": why}
@@ -185,7 +185,7 @@ def _sanitized(sanitizer: Any, log: Any) -> dict[str, Any]:
     entries = list(log.entries)
     poisoned = list(sanitizer.poisoned().items())
     return {
-        "races": [_race(one) for one in found],
+        "races": [_race(race) for race in found],
         "streams": len(log.streams),
         "steps": log.steps,
         "has_host_copies": log.host_copies > 0,

@@ -42,10 +42,10 @@ class Noise:
 
 def noise_of(first: Run, second: Run) -> Noise:
     """Return the differences between two runs of the inline schedule."""
-    lines = {at for at, (one, other) in enumerate(zip(first.lines, second.lines, strict=False)) if one != other}
+    lines = {at for at, (line, other) in enumerate(zip(first.lines, second.lines, strict=False)) if line != other}
     is_output = len(first.lines) != len(second.lines)
     pairs = zip(_results(first), _results(second), strict=False)
-    results = {at for at, (one, other) in enumerate(pairs) if one[:2] != other[:2]}
+    results = {at for at, (result, other) in enumerate(pairs) if result[:2] != other[:2]}
     tests, others = _tests(first), _tests(second)
     different = {name for name in tests.keys() | others.keys() if tests.get(name) != others.get(name)}
     return Noise(frozenset(lines), frozenset(results), frozenset(different), is_output)
@@ -58,9 +58,9 @@ def difference(expected: Run, found: Run, noise: Noise) -> str:
         return f"the program {found.ending}, but {expected.ending} on the inline schedule.{_last_words(found)}"
     if is_pytest:  # its output contains times
         return _different_test(expected, found, noise)
-    for at, (one, other) in enumerate(zip(_results(expected), _results(found), strict=False)):
-        if one[:2] != other[:2] and at not in noise.results:
-            return f"{other[0]} is {other[2]}, but {one[2]} on the inline schedule"
+    for at, (result, other) in enumerate(zip(_results(expected), _results(found), strict=False)):
+        if result[:2] != other[:2] and at not in noise.results:
+            return f"{other[0]} is {other[2]}, but {result[2]} on the inline schedule"
     if len(_results(expected)) != len(_results(found)):
         return f"{len(_results(found))} results are observed, but {len(_results(expected))} on the inline schedule"
     if noise.is_output:
@@ -81,12 +81,12 @@ def _different_test(expected: Run, found: Run, noise: Noise) -> str:
         outcome, seen = others.get(name, ("missing", ()))
         wanted, wanted_seen = tests.get(name, ("missing", ()))
         if outcome != wanted:
-            why = next((one["why"] for one in found.answer["tests"] if one["name"] == name), "")
+            why = next((test["why"] for test in found.answer["tests"] if test["name"] == name), "")
             last = why.strip().splitlines()[-1:] or [""]
             return f"the test {name} has {outcome}, but {wanted} on the inline schedule: {last[0]}"
-        for one, other in zip(wanted_seen, seen, strict=False):
-            if one != other:
-                return f"in the test {name}, {other[0]} is {other[2]}, but {one[2]} on the inline schedule"
+        for observation, other in zip(wanted_seen, seen, strict=False):
+            if observation != other:
+                return f"in the test {name}, {other[0]} is {other[2]}, but {observation[2]} on the inline schedule"
         return f"the test {name} observes {len(seen)} results, but {len(wanted_seen)} on the inline schedule"
     return ""
 
@@ -97,8 +97,8 @@ def _results(run: Run) -> list[list[str]]:
 
 def _tests(run: Run) -> dict[str, tuple[str, tuple[tuple[str, ...], ...]]]:
     return {
-        one["name"]: (one["outcome"], tuple(tuple(seen) for seen in one["observed"]))
-        for one in run.answer.get("tests", ())
+        test["name"]: (test["outcome"], tuple(tuple(seen) for seen in test["observed"]))
+        for test in run.answer.get("tests", ())
     }
 
 

@@ -54,4 +54,4 @@ def chosen(groups: Sequence[Sequence[str]], most: int) -> list[str]:
         taken.append([group[at * (len(group) - 1) // max(share - 1, 1)] for at in range(share)])
     # Alternate between the groups, so that an interrupted sweep has covered every entry.
     rounds = itertools.zip_longest(*taken)
-    return [rule for one in rounds for rule in one if rule is not None]
+    return [rule for texts in rounds for rule in texts if rule is not None]

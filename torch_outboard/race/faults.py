@@ -107,7 +107,7 @@ def sweep(plan: FaultPlan, runner: Runner, jobs: int, starts: Callable[[int], St
     with tempfile.TemporaryDirectory(prefix="outboard-faults-") as folder, ThreadPoolExecutor(jobs) as pool:
         counts = [Path(folder, name) for name in ("first", "second")]
         runs = [pool.submit(_run, plan, runner, "", path) for path in counts]
-        first, second = (one.result() for one in runs)
+        first, second = (run.result() for run in runs)
         for run in (first, second):
             check_run(run, "without a failing call")
         noise = noise_of(first, second)
@@ -195,9 +195,9 @@ def _problem_of_exit(run: Run, expected: _Expected) -> str:
 
 def _wrong_results(run: Run, expected: _Expected, is_whole: bool) -> str:
     observed, wanted = run.answer["observed"], expected.observed
-    for at, (one, other) in enumerate(zip(observed, wanted, strict=False)):
-        if one[:2] != other[:2] and at not in expected.noise.results:
-            return f"{one[0]} is {one[2]}, but {other[2]} without a failure"
+    for at, (seen, other) in enumerate(zip(observed, wanted, strict=False)):
+        if seen[:2] != other[:2] and at not in expected.noise.results:
+            return f"{seen[0]} is {seen[2]}, but {other[2]} without a failure"
     if len(observed) > len(wanted) or (is_whole and len(observed) < len(wanted)):
         return f"{len(observed)} results are observed, but {len(wanted)} without a failure"
     if wanted or not is_whole or expected.noise.is_output:

@@ -64,7 +64,9 @@ def _code(value: str) -> str:
 
 def _accesses(race: dict[str, Any]) -> str:
     shown = race["accesses"][:1] if race["kind"] == "unwaited" else race["accesses"]
-    blocks = [f"<div><h2>{_text(one['text_head'])}</h2><pre>{_text(one['stack'])}</pre></div>" for one in shown]
+    blocks = [
+        f"<div><h2>{_text(access['text_head'])}</h2><pre>{_text(access['stack'])}</pre></div>" for access in shown
+    ]
     return f'<div class="accesses">{"".join(blocks)}</div>'
 
 
@@ -75,8 +77,10 @@ def _picture(found: Finding) -> str:
         return ""
     race = found.races[0] if found.races else None
     accesses = race["accesses"] if race is not None else []
-    lanes = {stream: at for at, stream in enumerate(sorted({tuple(one[2]) for one in entries if one[0] == "task"}))}
-    if any(tuple(one["stream"]) not in lanes for one in accesses):
+    lanes = {
+        stream: at for at, stream in enumerate(sorted({tuple(entry[2]) for entry in entries if entry[0] == "task"}))
+    }
+    if any(tuple(access["stream"]) not in lanes for access in accesses):
         lanes[-1, 0] = len(lanes)
     places: dict[int, float] = {}
     for at, entry in enumerate(entries):
@@ -84,7 +88,7 @@ def _picture(found: Finding) -> str:
     width, height = _LEFT + (len(entries) + 2) * (_TASK + _GAP), _TOP + len(lanes) * _LANE + 24
     drawn = [_lane(stream, at, width) for stream, at in lanes.items()]
     records: dict[tuple[int, ...], tuple[float, float]] = {}
-    marks = {one["number"]: name for one, name in zip(accesses, ("first", "second"), strict=False)}
+    marks = {access["number"]: name for access, name in zip(accesses, ("first", "second"), strict=False)}
     for entry in entries:
         stream = tuple(entry[2])
         if stream not in lanes:
@@ -137,10 +141,10 @@ def _missing(
     if race is None:
         return []
     ends = []
-    for one in accesses:
-        number = one["number"]
+    for access in accesses:
+        number = access["number"]
         near = min(places, key=lambda known: abs(known - number))  # host accesses are not in any lane's log
-        ends.append((places[near] + _TASK / 2, _y(lanes.get(tuple(one["stream"]), len(lanes) - 1))))
+        ends.append((places[near] + _TASK / 2, _y(lanes.get(tuple(access["stream"]), len(lanes) - 1))))
     (x1, y1), (x2, y2) = ends
     middle = (x1 + x2) / 2
     return [

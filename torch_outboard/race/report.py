@@ -63,7 +63,7 @@ def as_text(found: Finding) -> str:
 
 def _accesses(race: dict[str, Any]) -> str:
     shown = race["accesses"][:1] if race["kind"] == "unwaited" else race["accesses"]
-    return "\nand\n\n".join(f"{one['text_head']}\n{one['stack']}" for one in shown)
+    return "\nand\n\n".join(f"{access['text_head']}\n{access['stack']}" for access in shown)
 
 
 def as_json(found: Finding) -> dict[str, Any]:
@@ -82,8 +82,8 @@ def as_json(found: Finding) -> dict[str, Any]:
                 "kind": race["kind"],
                 "missing": race["remedy"],
                 "accesses": [
-                    {key: one[key] for key in ("op", "stream", "is_write", "place", "stack")}
-                    for one in race["accesses"]
+                    {key: access[key] for key in ("op", "stream", "is_write", "place", "stack")}
+                    for access in race["accesses"]
                 ],
             }
             for race in found.races

@@ -114,7 +114,7 @@ def search(plan: Plan, runner: Runner, jobs: int, step: Step) -> Finding:
 def _search(plan: Plan, runner: Runner, pool: ThreadPoolExecutor, common: Mapping[str, str], step: Step) -> Finding:
     inline = {**common, "schedule": "inline"}
     both = [pool.submit(runner.run, plan.program, inline, sanitizes) for sanitizes in (False, True)]
-    first, second = (_taken(one, step, "inline") for one in both)
+    first, second = (_taken(run, step, "inline") for run in both)
     for run in (first, second):
         check_run(run)
     noise = noise_of(first, second)
@@ -148,10 +148,10 @@ def check_run(run: Run, where: str = "on the inline schedule") -> None:
         elif "EOFError" in words:
             hint = " It reads its standard input: pass a file with --stdin."
         raise Failed(f"the program {run.ending} {where}.{hint}\n{_tail(words)}")
-    asked, given = run.options["schedule"], run.answer.get("options", {}).get("schedule", "inline")
-    if asked != given:
+    schedule, reported = run.options["schedule"], run.answer.get("options", {}).get("schedule", "inline")
+    if schedule != reported:
         raise Refused(
-            f"the program chooses the schedule itself: it attaches the driver with schedule={given}. Omit the "
+            f"the program chooses the schedule itself: it attaches the driver with schedule={reported}. Omit the "
             "option, because this command sets it through the environment"
         )
 

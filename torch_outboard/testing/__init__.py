@@ -164,10 +164,10 @@ def run_native_tests(driver: str, options: Mapping[str, str] | None = None, argu
     if not include.is_dir():
         include = _SOURCE / "include"
     environment = dict(os.environ)
-    given = [f"{key}={value}" for key, value in (options or {}).items()]
-    if unfit := [pair for pair in given if "," in pair or pair.count("=") > 1]:
+    settings = [f"{key}={value}" for key, value in (options or {}).items()]
+    if unfit := [pair for pair in settings if "," in pair or pair.count("=") > 1]:
         raise RegistrationError(f"the program below torch takes no option with a ',' or '=' in it: {unfit[0]!r}")
-    environment["OB_TEST_OPTIONS"] = ",".join(filter(None, [environment.get("OB_TEST_OPTIONS"), *given]))
+    environment["OB_TEST_OPTIONS"] = ",".join(filter(None, [environment.get("OB_TEST_OPTIONS"), *settings]))
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "test_driver")
         source = suite("native").folder / "test_driver.cpp"

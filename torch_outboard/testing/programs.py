@@ -69,7 +69,9 @@ def programs_of(driver: Driver) -> TestPrograms | None:
     found = Generators(driver)
     generators = [found.eager()] if found.has_eager else [] if found.is_by_device else [found.of(0)]
     dialects = [getattr(generator, "dialect", None) for generator in generators]
-    return next((_in_dialect(one) for one in dialects if one is not None and not one.runs_on_host), None)
+    return next(
+        (_in_dialect(dialect) for dialect in dialects if dialect is not None and not dialect.runs_on_host), None
+    )
 
 
 _SCALE = "const ob_i64 i = {item}; if (i < n) out[i] = a * x[i] + b[0] + (float)shift;"
@@ -112,8 +114,8 @@ def _in_dialect(dialect: Dialect) -> TestPrograms:
 
     def many(count: int) -> str:
         names = [f"x{i}" for i in range(count)]
-        body = " ".join(f"out[{i}] = *{one} + 1;" for i, one in enumerate(names))
-        return program("many", [out, *(Parameter(one, "float", is_pointer=True) for one in names)], body)
+        body = " ".join(f"out[{i}] = *{name} + 1;" for i, name in enumerate(names))
+        return program("many", [out, *(Parameter(name, "float", is_pointer=True) for name in names)], body)
 
     out = Parameter("out", "float", is_pointer=True, is_written=True)
     parameters = [*(Parameter(name, "float", is_pointer=True) for name in ("x", "b")), out]

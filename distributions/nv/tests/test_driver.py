@@ -32,7 +32,7 @@ def test_the_driver_tests_pass(fakes, every_gpu, monkeypatch):
     left_out = [suite().folder / f"test_{name}.py" for name in ("device_programs", "launch")]
     # A CUDA build of torch finds the fake too, and complains that it is old.
     warning = ["-W", "ignore:CUDA initialization:UserWarning"]
-    run_driver_tests("nv", arguments=["-q", *warning, "-k", "not inductor", *(f"--ignore={one}" for one in left_out)])
+    run_driver_tests("nv", arguments=["-q", *warning, "-k", "not inductor", *(f"--ignore={name}" for name in left_out)])
 
 
 def test_the_driver_tests_pass_on_a_gpu(run_python):

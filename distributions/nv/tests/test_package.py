@@ -81,14 +81,16 @@ def test_the_library_needs_nothing_of_torch_or_python() -> None:
     command = ["readelf", "--dynamic", str(NvDriver.library)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     needed = [line.split("[")[1].rstrip("]") for line in shown.splitlines() if "(NEEDED)" in line]
-    assert needed and not [one for one in needed if one.startswith(("libtorch", "libc10", "libpython"))], needed
+    assert needed and not [library for library in needed if library.startswith(("libtorch", "libc10", "libpython"))], (
+        needed
+    )
 
 
 def test_a_gpu_runs_older_code_of_its_generation_and_ptx() -> None:
     assert list(NvDriver().compatible_architectures("sm_89"))[:4] == ["sm_89", "sm_86", "sm_80", "compute_89"]
     assert list(NvDriver().compatible_architectures("sm_90"))[:2] == ["sm_90", "compute_90"]
     later = NvDriver().compatible_architectures("sm_130")
-    assert later[0] == "compute_121" and not [one for one in later if one.startswith("sm_")]
+    assert later[0] == "compute_121" and not [name for name in later if name.startswith("sm_")]
     assert "sm_80" not in NvDriver().compatible_architectures("sm_87"), "code for other chips does not run on Tegra"
     assert list(NvDriver().compatible_architectures("compute_90")) == ["compute_90"]
 
@@ -132,16 +134,18 @@ def private_uses(name: str, source: str) -> list[str]:
                 found += [alias.name for alias in node.names]
         allowed = ("torch_outboard.driver.", "torch_outboard_nv.")
         return [
-            one
-            for one in found
-            if one.startswith("torch_outboard")
-            and not one.startswith(allowed)
-            and one.removeprefix("torch_outboard.") not in torch_outboard.__all__
+            module
+            for module in found
+            if module.startswith("torch_outboard")
+            and not module.startswith(allowed)
+            and module.removeprefix("torch_outboard.") not in torch_outboard.__all__
         ]
     included = re.findall(r'^\s*#\s*include\s*["<]([^">]+)', source, re.MULTILINE)
     public = {"torch_outboard/driver.h", "torch_outboard/collectives.h"}
-    ours = [one for one in included if one.startswith(("torch", "c10/", "ATen/", "csrc/", "../../../", "Python.h"))]
-    return [one for one in ours if one not in public and not one.startswith("torch_outboard/support/")]
+    ours = [
+        header for header in included if header.startswith(("torch", "c10/", "ATen/", "csrc/", "../../../", "Python.h"))
+    ]
+    return [header for header in ours if header not in public and not header.startswith("torch_outboard/support/")]
 
 
 def test_the_driver_uses_what_a_vendor_may_use() -> None:

@@ -83,7 +83,7 @@ class NvDriver(Driver):
         """Return "ptx_cuda_cpp", with matrix units, if the option says so or all GPUs have them; else "cuda_cpp"."""
         uses_units = self._uses_units
         if uses_units is None:
-            uses_units = len(devices) > 0 and all((one.major, one.minor) >= (8, 0) for one in devices)
+            uses_units = len(devices) > 0 and all((device.major, device.minor) >= (8, 0) for device in devices)
         return "ptx_cuda_cpp" if uses_units else "cuda_cpp"
 
     def code_generator(self, device: int) -> str:

@@ -47,9 +47,9 @@ def runnable(architecture: str) -> Sequence[str]:
     kind, _, number = architecture.partition("_")
     if kind != "sm" or not number.isdecimal():
         return (architecture,)
-    older = [one for one in sorted(_SHARED, reverse=True) if one <= int(number)]
-    same = [one for one in older if one // 10 == int(number) // 10] if int(number) in _SHARED else []
-    return (*(f"sm_{one}" for one in same), *(f"compute_{one}" for one in older))
+    older = [version for version in sorted(_SHARED, reverse=True) if version <= int(number)]
+    same = [version for version in older if version // 10 == int(number) // 10] if int(number) in _SHARED else []
+    return (*(f"sm_{version}" for version in same), *(f"compute_{version}" for version in older))
 
 
 def packs() -> Sequence[Path]:
@@ -73,7 +73,7 @@ def compile_cuda(library: str, nvrtc: str, architecture: str, language: str, cod
     if language != "cuda":
         raise DriverError(f"NVRTC compiles 'cuda', not {language!r}", Status.INVALID_ARGUMENT)
     taken: list[bytes] = []
-    take = _TAKE(lambda _, given, size: taken.append(ctypes.string_at(given, size)))
+    take = _TAKE(lambda _, content, size: taken.append(ctypes.string_at(content, size)))
     words = (nvrtc.encode(), architecture.encode(), code, ctypes.c_size_t(len(code)), options.encode(), None, take)
     status = _compiler(library)(*words)
     if status != Status.OK:

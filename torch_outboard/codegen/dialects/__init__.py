@@ -11,7 +11,7 @@ from torch_outboard.codegen.dialects.slang import SLANG, SLANG_FLOATS
 
 __all__ = ["add_dialect", "find_dialect"]
 
-_dialects = {one.name: one for one in (CUDA_CPP, OPENCL_C, HOST_CPP, SLANG, SLANG_FLOATS)}
+_dialects = {dialect.name: dialect for dialect in (CUDA_CPP, OPENCL_C, HOST_CPP, SLANG, SLANG_FLOATS)}
 
 
 def add_dialect(dialect: Dialect) -> None:

@@ -199,11 +199,11 @@ class Dialect:
 
     def frame(self, name: str, parameters: Iterable[Parameter], body: str, arrays: Iterable[LocalArray] = ()) -> str:
         """Return a kernel: its head, the memory that its items share, and its body, which must end with a newline."""
-        head = self.kernel.format(name=name, parameters=", ".join(self.declared(one) for one in parameters))
+        head = self.kernel.format(name=name, parameters=", ".join(self.declared(parameter) for parameter in parameters))
         arrays = tuple(arrays)
-        lines = [f"{self.dynamic}\n"] if any(one.offset is not None for one in arrays) else []
-        lines += [self.local_array(one) for one in arrays]
-        return f"{head} {{\n{''.join(f'  {one}' for one in lines)}{body}}}\n"
+        lines = [f"{self.dynamic}\n"] if any(array.offset is not None for array in arrays) else []
+        lines += [self.local_array(array) for array in arrays]
+        return f"{head} {{\n{''.join(f'  {line}' for line in lines)}{body}}}\n"
 
     def declared(self, parameter: Parameter) -> str:
         """Return the declaration of a parameter."""
@@ -258,9 +258,9 @@ class Dialect:
 
     def described(self) -> str:
         """Return all fields as text. The text is the same in every process, so sets and mappings are sorted."""
-        given = {one.name: getattr(self, one.name) for one in fields(self)}
-        given["atomics"], given["functions"] = sorted(self.atomics), sorted(self.functions.items())
-        return repr(given)
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["atomics"], values["functions"] = sorted(self.atomics), sorted(self.functions.items())
+        return repr(values)
 
     @property
     def checks(self) -> bool:

@@ -62,7 +62,7 @@ class LocalArray:
         """The number of bytes that the kernel declares."""
         if self.offset is not None:
             return 0
-        return math.prod(int(one) for one in self.size.split("*")) * _BYTES[self.type]
+        return math.prod(int(factor) for factor in self.size.split("*")) * _BYTES[self.type]
 
 
 _BYTES = {

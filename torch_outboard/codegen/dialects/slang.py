@@ -116,13 +116,13 @@ class Slang(Dialect):
     """Slang, whose kernels take their parameters from a struct."""
 
     def frame(self, name: str, parameters: Iterable[Parameter], body: str, arrays: Iterable[LocalArray] = ()) -> str:
-        given = (_FIRST, *parameters)
-        fields = "".join(f"  {self._type(one)} {one.name};\n" for one in given)
+        all_parameters = (_FIRST, *parameters)
+        fields = "".join(f"  {self._type(parameter)} {parameter.name};\n" for parameter in all_parameters)
         structs, pushed, member = f"struct ob_arguments {{\n{fields}}};\n", "ob_arguments", "ob_given."
-        if struct_bytes(given) > _PUSHED:
+        if struct_bytes(all_parameters) > _PUSHED:
             structs += "struct ob_pushed {\n  ob_arguments* at;\n};\n"
             pushed, member = "ob_pushed", "ob_given.at->"
-        lines = "".join(f"  {self.declared(one)} = {member}{one.name};\n" for one in given)
+        lines = "".join(f"  {self.declared(parameter)} = {member}{parameter.name};\n" for parameter in all_parameters)
         # Arguments and group memory are declared in the program, which may have several kernels.
         shared = "".join(map(self.local_array, arrays))
         entry = f'[shader("compute")] [numthreads(ob_block, 1, 1)]\nvoid {name}()'
@@ -169,12 +169,12 @@ class Slang(Dialect):
 def struct_bytes(fields: Iterable[Parameter]) -> int:
     """Return the size of a struct with these fields, as C lays it out, without padding at the end."""
     end = 0
-    for one in fields:
-        end = -(-end // one.bytes) * one.bytes + one.bytes
+    for parameter in fields:
+        end = -(-end // parameter.bytes) * parameter.bytes + parameter.bytes
     return end
 
 
-def _dialect(name: str, **given: Any) -> Slang:
+def _dialect(name: str, **fields: Any) -> Slang:
     return Slang(
         name=name,
         language="slang",
@@ -190,7 +190,7 @@ def _dialect(name: str, **given: Any) -> Slang:
         unroll="[unroll]",
         library=("math",),
         suffixes=Suffixes(f32="f", f64="L", i64="LL", u64="ULL"),
-        **given,
+        **fields,
     )
 
 

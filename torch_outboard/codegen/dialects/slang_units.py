@@ -65,10 +65,10 @@ def units_of(said: str) -> tuple[MatrixUnit, ...]:
         raise ValueError(f"matrix units begin with {first!r}, not with a number of lanes such as '32 lanes'")
     lanes = int(count[1])
     units: dict[torch.dtype, MatrixUnit] = {}
-    for one in listed:
-        found = _LISTED.fullmatch(one)
+    for shape in listed:
+        found = _LISTED.fullmatch(shape)
         if found is None:
-            raise ValueError(f"matrix units have {one!r} where a type and sizes such as 'float16 16x16x16' belong")
+            raise ValueError(f"matrix units have {shape!r} where a type and sizes such as 'float16 16x16x16' belong")
         m, n, k = (int(size) for size in found.groups()[1:])
         dtype, kind = _TYPES.get(found[1], (None, ""))
         if dtype is None or dtype in units or not _is_usable(m, n, k, lanes):

@@ -277,7 +277,7 @@ class MatrixUnit:
             raise ValueError(
                 f"the unit {self.name!r} accumulates in {self.result.kind}; the result must be one float per register"
             )
-        are_joint = [one.is_joint for one in (self.left, self.right)]
+        are_joint = [side.is_joint for side in (self.left, self.right)]
         if are_joint != [self.sums is not None] * 2 or self.result.is_joint:
             raise ValueError(f"the unit {self.name!r}: lanes hold both operands and the sums jointly, or none of them")
         if self.sums and not all((*self.load_left, *self.load_right)):
@@ -311,7 +311,7 @@ class MatrixUnit:
 
 def unit_of(units: tuple[MatrixUnit, ...], dtype: torch.dtype) -> MatrixUnit | None:
     """Return the first unit for an element type, or None."""
-    return next((one for one in units if one.dtype == dtype), None)
+    return next((unit for unit in units if unit.dtype == dtype), None)
 
 
 # Synchronous copies: they test where a schedule copies to, but not when it waits.

@@ -36,11 +36,11 @@ class CheckingKernel(SIMDKernel[CSEVariable]):
     def check_bounds(self, expr: sympy.Expr, size: sympy.Expr, lower: bool, upper: bool) -> None:
         if not (lower or upper) or (isinstance(expr, ModularIndexing) and expr.args[2] == size):
             return
-        given = index_given(expr, self.cse.texts)
+        bounds = index_given(expr, self.cse.texts)
         index, bound = self.index_to_str(expr), self.index_to_str(self.rename_indexing(size))
         operator = operator_of(self.current_node)
         if not self._records():
-            say = f"ob_raise_index({_quoted(operator)}, {given or index}, {bound})"
+            say = f"ob_raise_index({_quoted(operator)}, {bounds or index}, {bound})"
             self.emit(f"if (!(0 <= {index} && {index} < {bound})) {say}")
             return
         arguments = self._record_arguments(f"index {operator}")
@@ -49,10 +49,10 @@ class CheckingKernel(SIMDKernel[CSEVariable]):
             # There is no valid index to continue with, or the index is computed in place.
             self.may_be_lost = self.mapping.is_guarded
             end = "ob_is_lost = 1;" if self.may_be_lost else self.mapping.leave
-            fail = f"{self._if_inside}ob_fail({arguments}, {given or index}, {bound}); {end}"
+            fail = f"{self._if_inside}ob_fail({arguments}, {bounds or index}, {bound}); {end}"
             self.emit(f"if (!(0 <= {index} && {index} < {bound})) {{ {fail} }}")
             return
-        text = f"ob_checked({arguments}, {index}, {bound}, {given or index})"
+        text = f"ob_checked({arguments}, {index}, {bound}, {bounds or index})"
         if self.mapping.is_guarded:
             text = f"ob_is_inside ? {text} : 0"
         self.bounded[str(expr)] = self.cse.generate(self.compute, text, dtype=torch.int64, shape=())

@@ -75,17 +75,17 @@ def is_never_zero(divisor: str, texts: Mapping[str, str]) -> bool:
     """
     text = texts.get(divisor, divisor)
     if match := _GREATER.match(text):
-        numbers = [_NUMBER.match(texts.get(one, one)) for one in match.groups()]
-        return any(one is not None and int(one[1]) > 0 for one in numbers)
+        numbers = [_NUMBER.match(texts.get(group, group)) for group in match.groups()]
+        return any(number is not None and int(number[1]) > 0 for number in numbers)
     match = _NUMBER.match(text)
     return match is not None and int(match[1]) != 0
 
 
 def operator_of(node: Any) -> str:
     """Return the operator responsible for a node's check. Of fused operators, return those that check something."""
-    origins = [one for one in node.node.get_origins() if one.op == "call_function"]
-    operators = [one.meta.get("original_aten") or one.target for one in origins]
-    names = sorted({one._schema.name for one in operators if isinstance(one, torch._ops.OpOverload)})
+    origins = [origin for origin in node.node.get_origins() if origin.op == "call_function"]
+    operators = [origin.meta.get("original_aten") or origin.target for origin in origins]
+    names = sorted({operator._schema.name for operator in operators if isinstance(operator, torch._ops.OpOverload)})
     checking = [name for name in names if name.partition("::")[2] in CHECKED]
     return ", ".join(checking or names) or "a compiled function"
 

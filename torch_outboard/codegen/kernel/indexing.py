@@ -153,6 +153,6 @@ class IndexPrinter(ExprPrinter):
 def _is_always_defined(expr: sympy.Expr) -> bool:
     """Return True if no divisor in the expression can be zero."""
     if expr.has(sympy.Function):
-        divisions = [one for one in sympy.preorder_traversal(expr) if type(one).__name__ in _DIVISIONS]
-        return all(divisor.is_positive for one in divisions for divisor in one.args[1:])
+        divisions = [division for division in sympy.preorder_traversal(expr) if type(division).__name__ in _DIVISIONS]
+        return all(divisor.is_positive for division in divisions for divisor in division.args[1:])
     return True

@@ -310,17 +310,17 @@ class SimtKernel(CheckingKernel):
     def parameters(self) -> Iterator[tuple[Parameter, str, Any]]:
         """Yield each parameter, its letter in a launch, and the wrapper's value."""
         arguments: tuple[Any, ...] = self.args.python_argdefs()
-        names, given, kinds, _ = arguments
+        names, types, kinds, _ = arguments
         written = {inner for inner in self.args.output_buffers.values() if isinstance(inner, str)}
-        written |= {one.inner_name for one in self.args.inplace_buffers.values() if hasattr(one, "inner_name")}
-        for argument, value, kind in zip(names, given, kinds, strict=True):
+        written |= {buffer.inner_name for buffer in self.args.inplace_buffers.values() if hasattr(buffer, "inner_name")}
+        for argument, value, kind in zip(names, types, kinds, strict=True):
             name = argument.name
             if hasattr(kind, "expr"):
                 yield Parameter(name, "ob_i64"), "i", value
                 continue
             is_written = name in written
             # A mutated buffer may also be an input, and then has two parameters.
-            is_alone = given.count(value) == 1
+            is_alone = types.count(value) == 1
             parameter = Parameter(name, STORAGE_TYPES[kind.dtype], True, is_written, is_alone)
             yield parameter, "w" if is_written else "r", value
         for tree in self.range_trees:
@@ -362,7 +362,7 @@ class SimtKernel(CheckingKernel):
         )  # the first dimension is contiguous in memory
         self.mapping.prepare(trees)
         code = IndentedBuffer()
-        parameters = [*(one for one, *_ in self.parameters()), *(RECORD if self.checks else ())]
+        parameters = [*(parameter for parameter, *_ in self.parameters()), *(RECORD if self.checks else ())]
         with code.indent():
             code.writelines([f"const ob_i64 {name} = {text};" for text, name in self.printer.named.items()])
             self._write_indices(code, trees)

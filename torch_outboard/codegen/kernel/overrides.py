@@ -163,8 +163,8 @@ class SimtOverrides(OpOverrides):
 
     @staticmethod
     def to_dtype_bitcast(x: Any, dtype: torch.dtype, src_dtype: torch.dtype) -> str:
-        for one in (dtype, src_dtype):
-            V.kernel.check_dtype(one)
+        for kind in (dtype, src_dtype):
+            V.kernel.check_dtype(kind)
         if src_dtype in NARROW:
             bits = f"ob_to_{SUFFIXES[src_dtype]}({x})"
         elif src_dtype.is_floating_point:

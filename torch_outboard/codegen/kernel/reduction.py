@@ -184,7 +184,7 @@ def _welford(kernel: RowBody, dtype: torch.dtype, source: torch.dtype, kind: str
             ]
         )
     else:
-        their_mean, their_square, their_weight = (cast(one, kept) for one in value)
+        their_mean, their_square, their_weight = (cast(part, kept) for part in value)
         kernel.compute.writelines(
             [
                 "{",
@@ -197,8 +197,8 @@ def _welford(kernel: RowBody, dtype: torch.dtype, source: torch.dtype, kind: str
                 "}",
             ]
         )
-    kernel.join_lanes([(one, kept) for one in (mean, square, weight)], _welford_join(number, mean, square, weight))
-    return tuple(kernel.result(dtype, one, kept) for one in (mean, square, weight))
+    kernel.join_lanes([(state, kept) for state in (mean, square, weight)], _welford_join(number, mean, square, weight))
+    return tuple(kernel.result(dtype, state, kept) for state in (mean, square, weight))
 
 
 _KINDS: dict[str, Callable[..., Any]] = {
@@ -223,17 +223,17 @@ def scan(kernel: RowBody, dtypes: tuple[torch.dtype, ...], combine: Callable[...
             kernel.cse.generate(kernel.compute, cast(value, kind), dtype=kind, shape=())
             for value, kind in zip(combine(tuple(kept), tuple(new)), kinds, strict=True)
         ]
-        for one, value in zip(kept, joined, strict=True):
-            kernel.compute.writeline(f"{one} = {value};")
-    first = " ".join(f"{one} = {value};" for one, value in zip(kept, new, strict=True))
+        for state, value in zip(kept, joined, strict=True):
+            kernel.compute.writeline(f"{state} = {value};")
+    first = " ".join(f"{state} = {value};" for state, value in zip(kept, new, strict=True))
     kernel.compute.writeline(f"if ({kernel.row_index()} == 0) {{ {first} }} else {{")
     with kernel.compute.indent():
         kernel.compute.splice(lines)
     kernel.compute.writeline("}")
     results = []
-    for one, kind in zip(kept, kinds, strict=True):
+    for state, kind in zip(kept, kinds, strict=True):
         result = kernel.cse.newvar(dtype=kind, shape=())
-        kernel.compute.writeline(f"const {COMPUTE_TYPES[kind]} {result} = {one};")
+        kernel.compute.writeline(f"const {COMPUTE_TYPES[kind]} {result} = {state};")
         results.append(result)
     return tuple(results)
 

@@ -45,14 +45,14 @@ def cast(x: Any, dtype: torch.dtype) -> str:
     x = plain(x)
     if isinstance(x, (bool, int, float)):
         return literal(x, dtype)
-    given = type_of(x)
-    if COMPUTE_TYPES[given] == COMPUTE_TYPES[dtype]:
+    source_type = type_of(x)
+    if COMPUTE_TYPES[source_type] == COMPUTE_TYPES[dtype]:
         return str(x)
     if dtype == torch.bool:
         return f"({x} != 0)"
     kind = COMPUTE_TYPES[dtype]
     # C leaves conversions of negative numbers to unsigned types, and of numbers too large for a
     # narrow type, undefined. This conversion matches c10::convert.
-    if given.is_floating_point and not dtype.is_floating_point and dtype not in (torch.int32, torch.int64):
+    if source_type.is_floating_point and not dtype.is_floating_point and dtype not in (torch.int32, torch.int64):
         return f"(({kind})(ob_i64){x})"
     return f"(({kind}){x})"

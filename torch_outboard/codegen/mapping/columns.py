@@ -27,7 +27,7 @@ def reads_columns(node: Any) -> bool:
     if not body.iter_vars or not body.reduce_vars:
         return False
     reads = [read for read in body.get_read_exprs() if read.free_symbols & set(body.reduce_vars)]
-    is_along_rows = any(read.coeff(one) == 1 for read in reads for one in body.reduce_vars)
+    is_along_rows = any(read.coeff(symbol) == 1 for read in reads for symbol in body.reduce_vars)
     return not is_along_rows and any(read.coeff(body.iter_vars[-1]) == 1 for read in reads)
 
 

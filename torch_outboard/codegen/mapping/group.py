@@ -76,7 +76,7 @@ class Group(Mapping):
         row, along = f"ob_item / {shape.along}", f"ob_item % {shape.along}"
         if shape.is_across_first:
             row, along = f"ob_item % {shape.across}", f"ob_item / {shape.across}"
-        (tree,) = (one for one in self.kernel.range_trees if one.is_reduction)
+        (tree,) = (range_tree for range_tree in self.kernel.range_trees if range_tree.is_reduction)
         return [
             "const int ob_item = OB_ITEM_OF_GROUP;",
             f"const int ob_row = {row}, ob_along = {along};",

@@ -106,7 +106,7 @@ class Run(Mapping):
         entries = [entry for entry in self._entries if isinstance(entry.expr, FloorDiv | ModularIndexing)]
         steps = [entry.length if entry.divisor == 1 else entry.divisor for entry in entries]
         for size in sorted(set(steps), key=lambda size: (_hint(size), str(size))):
-            if _is_worth_a_loop(size) and all(_times(one, size) is not None for one in steps):
+            if _is_worth_a_loop(size) and all(_times(step, size) is not None for step in steps):
                 return size
         return None
 

@@ -98,7 +98,7 @@ def _blocks(library: tuple[str, ...]) -> tuple[tuple[_Block, ...], Mapping[str, 
 
 def _names(text: str) -> list[str]:
     """Return the helpers that a text calls, in order."""
-    return [f"ob_lib_{one['function']}" if one["function"] else one[0] for one in _NAME.finditer(text)]
+    return [f"ob_lib_{match['function']}" if match["function"] else match[0] for match in _NAME.finditer(text)]
 
 
 def _read(text: str) -> _Block:
@@ -106,10 +106,10 @@ def _read(text: str) -> _Block:
     family = _FAMILY.search(text)
     texts = {"": text} if family is None else dict(_members(family, text))
     defines = {
-        suffix: frozenset(name for names in _DEFINITION.findall(one) for name in names if name)
-        for suffix, one in texts.items()
+        suffix: frozenset(name for names in _DEFINITION.findall(prelude) for name in names if name)
+        for suffix, prelude in texts.items()
     }
-    uses = {suffix: frozenset(_names(one)) - defines[suffix] for suffix, one in texts.items()}
+    uses = {suffix: frozenset(_names(prelude)) - defines[suffix] for suffix, prelude in texts.items()}
     return _Block(texts, defines, uses)
 
 

@@ -57,27 +57,27 @@ class Recording:
         self._users: set[torch.Stream] = set()  # streams on which the memory of the copied inputs is recorded
         # Do not create them in inference mode: they must be writable outside it.
         with torch.inference_mode(False), torch.no_grad():
-            given = [
+            sources = [
                 _buffer(value) if isinstance(value, Tensor) and index not in static else value
                 for index, value in enumerate(inputs)
             ]
         self._copied = [
             (index, value, _overlaps(value))
-            for index, value in enumerate(given)
+            for index, value in enumerate(sources)
             if isinstance(value, Tensor) and index not in static and value.numel() > 0
         ]
-        outputs = self._run(function, list(given))
+        outputs = self._run(function, list(sources))
         # Keep no reference to the static inputs: other captures count the references to their
         # memory.
         storages = {
-            value.untyped_storage()._cdata: index for index, value in enumerate(given) if isinstance(value, Tensor)
+            value.untyped_storage()._cdata: index for index, value in enumerate(sources) if isinstance(value, Tensor)
         }
         self._memory: list[Tensor] = []
-        self._outputs = [self._output(value, given, storages) for value in outputs]
+        self._outputs = [self._output(value, sources, storages) for value in outputs]
         # A saved tensor may be an input. Then it is this capture's copy, which the next replay
         # overwrites too.
         self._buffers = {index: buffer for index, buffer, _ in self._copied}
-        del given, outputs
+        del sources, outputs
         held = [memory.untyped_storage()._cdata for memory in (*self._memory, *self._buffers.values())]
         self._holders = [(storage, torch._C._storage_Use_Count(storage)) for storage in held]
 
@@ -97,19 +97,19 @@ class Recording:
         # Graphs of torch.fx return a single output without a list.
         return outputs if isinstance(outputs, (list, tuple)) else [outputs]
 
-    def _output(self, value: Any, given: list[Any], storages: dict[int, int]) -> _Output:
+    def _output(self, value: Any, inputs: list[Any], storages: dict[int, int]) -> _Output:
         if not isinstance(value, Tensor):
             return _Output(value)
-        for index, one in enumerate(given):
-            if value is one:
+        for index, tensor in enumerate(inputs):
+            if value is tensor:
                 return _Output(input_index=index)
         size, stride = tuple(value.size()), tuple(value.stride())
         storage = value.untyped_storage()._cdata
         if storage in storages:
             index = storages[storage]
-            if value.dtype != given[index].dtype:
+            if value.dtype != inputs[index].dtype:
                 raise CaptureError("an output is an input's memory with another dtype")
-            offset = int(value.storage_offset() - given[index].storage_offset())
+            offset = int(value.storage_offset() - inputs[index].storage_offset())
             return _Output(input_index=index, size=size, stride=stride, offset=offset)
         known = [memory.untyped_storage()._cdata for memory in self._memory]
         if storage not in known:
@@ -148,29 +148,29 @@ class Recording:
             copies: dict[int, Tensor] = {}
             first_saved = len(self._outputs) - saved
             results = [
-                self._saved(one, inputs) if number >= first_saved else self._kept(one, inputs, copies)
-                for number, one in enumerate(self._outputs)
+                self._saved(output, inputs) if number >= first_saved else self._kept(output, inputs, copies)
+                for number, output in enumerate(self._outputs)
             ]
         inputs.clear()
         return results
 
-    def _kept(self, one: _Output, inputs: list[Any], copies: dict[int, Tensor]) -> Any:
+    def _kept(self, output: _Output, inputs: list[Any], copies: dict[int, Tensor]) -> Any:
         """Return an output that the caller may keep: a view of `copies`, which share memory as the outputs do."""
-        if one.input_index >= 0:
-            return one.view(inputs[one.input_index])
-        if one.memory < 0:
-            return one.constant
-        if one.memory not in copies:
-            memory = self._memory[one.memory]
-            copies[one.memory] = torch.empty_like(memory).copy_(memory)
-        return one.view(copies[one.memory])
+        if output.input_index >= 0:
+            return output.view(inputs[output.input_index])
+        if output.memory < 0:
+            return output.constant
+        if output.memory not in copies:
+            memory = self._memory[output.memory]
+            copies[output.memory] = torch.empty_like(memory).copy_(memory)
+        return output.view(copies[output.memory])
 
-    def _saved(self, one: _Output, inputs: list[Any]) -> Any:
+    def _saved(self, output: _Output, inputs: list[Any]) -> Any:
         """Return an output that only the backward graph reads: a view of the capture's memory."""
-        if one.input_index >= 0:
-            buffer = self._buffers.get(one.input_index)
-            return one.view(inputs[one.input_index] if buffer is None else buffer.detach())
-        return one.constant if one.memory < 0 else one.view(self._memory[one.memory])
+        if output.input_index >= 0:
+            buffer = self._buffers.get(output.input_index)
+            return output.view(inputs[output.input_index] if buffer is None else buffer.detach())
+        return output.constant if output.memory < 0 else output.view(self._memory[output.memory])
 
 
 def _buffer(like: Tensor) -> Tensor:

@@ -59,13 +59,13 @@ class TunedKernels:
         if name not in self._programs:
             examples = raw or [None] * len(arguments)
             program, _ = self._programs[name] = self._tuned[name].program(
-                lambda: [self._example(one, of) for one, of in zip(arguments, examples, strict=True)]
+                lambda: [self._example(argument, of) for argument, of in zip(arguments, examples, strict=True)]
             )
             wrapper.define_program(program, V.graph.get_current_device_or_throw())
         program, scratch = self._programs[name]
         kinds = passed_types(program.types)
         wrapper.writeline("{")
-        texts = [self._text(one, kind) for one, kind in zip(arguments, kinds, strict=False)]
+        texts = [self._text(argument, kind) for argument, kind in zip(arguments, kinds, strict=False)]
         blocks = " * ".join(formula_in_cpp(formula, texts) for formula in program.geometry()[:3])
         index = wrapper.device_index(torch.device(_C.driver_name(), V.graph.scheduler.current_device.index))  # type: ignore[union-attr]
         for place, size in enumerate(scratch):
@@ -100,7 +100,7 @@ class TunedKernels:
             with _disable_current_modes():
                 return torch.zeros(hint(space.count), dtype=space.dtype, device=space.device)
         tensor: Any = raw if isinstance(raw, ir.IRNode) else V.graph.try_get_buffer(argument)
-        sizes, strides = ([hint(one) for one in given] for given in (tensor.get_size(), tensor.get_stride()))
+        sizes, strides = ([hint(number) for number in numbers] for numbers in (tensor.get_size(), tensor.get_stride()))
         with _disable_current_modes():
             return AlgorithmSelectorCache.generate_example_value(  # type: ignore[no-untyped-call]
                 sizes, strides, tensor.get_device(), tensor.get_dtype(), hint(tensor.get_layout().offset)

@@ -31,7 +31,7 @@ def cache_key() -> tuple[tuple[str, str], ...]:
         "driver": _C.driver_name(),
         "driver_version": ",".join(dict.fromkeys(versions)),
         "chip": ",".join(dict.fromkeys(chips)),
-        "generator": ",".join(one.name for one in used),
+        "generator": ",".join(dialect.name for dialect in used),
         "torch_outboard": f"{__version__}-{own_code()}",
         "library": _library(),
         # Compiled code refers to these headers, and an environment of the same version may be gone.
@@ -45,4 +45,4 @@ def cache_key() -> tuple[tuple[str, str], ...]:
 def _library() -> str:
     """Return a hash of the C++ library, which decides which form of attention is traced."""
     found = sorted(Path(_C.__file__).parent.glob("lib/libtorch_outboard.*"))
-    return hashlib.sha256(b"".join(one.read_bytes() for one in found)).hexdigest()[:16]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in found)).hexdigest()[:16]

@@ -139,8 +139,11 @@ def _repair_mean_of_nothing(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
 def _step_by_bits(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     source, target = node.args
     assert isinstance(source, torch.fx.Node) and isinstance(target, torch.fx.Node)
-    values = [one.meta["val"] for one in (source, target)]
-    if any(one.dtype not in (torch.float16, torch.bfloat16) for one in values) or values[0].dtype != values[1].dtype:
+    values = [node.meta["val"] for node in (source, target)]
+    if (
+        any(tensor.dtype not in (torch.float16, torch.bfloat16) for tensor in values)
+        or values[0].dtype != values[1].dtype
+    ):
         return
     with values[0].fake_mode:
         traced = make_fx(_next_half, select_decomp_table())(*values)

@@ -43,7 +43,7 @@ class _Worker:
         known = device_interface.caching_worker_device_properties
         if _NAME not in known:
             own = [devices.get_device_properties(index) for index in range(_C.device_count())]
-            known[_NAME] = [dataclasses.replace(one, multi_processor_count=_PROCESSORS) for one in own]
+            known[_NAME] = [dataclasses.replace(properties, multi_processor_count=_PROCESSORS) for properties in own]
         index = _Worker.current_device() if device is None else _index(device)
         return known[_NAME][index]
 

@@ -70,7 +70,11 @@ class Builder:
     def finish(self, ran: dict[str, list[str]]) -> list[Region]:
         # Frames without an operator compile to nothing. Omit them, unless a break or an error
         # stopped them.
-        regions = [one for one in self._regions.values() if one.graphs or one.operators or one.breaks or one.error]
+        regions = [
+            region
+            for region in self._regions.values()
+            if region.graphs or region.operators or region.breaks or region.error
+        ]
         for region in regions:
             for graph in region.graphs:
                 for extern in graph.externs:

@@ -90,7 +90,7 @@ def read_code(code: str) -> tuple[list[Kernel], list[Extern]]:
         above = [line for line in unread if line <= call.lineno]
         unread = unread[len(above) :]
         if above and isinstance(used, Kernel):
-            used.operators += [one for one in origins[above[-1]] if one not in used.operators]
+            used.operators += [operator for operator in origins[above[-1]] if operator not in used.operators]
     return list(kernels.values()), list(externs.values())
 
 
@@ -104,7 +104,7 @@ def _calls(module: ast.Module) -> Iterator[ast.Call]:
 def _origins(code: str) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(code.splitlines(), 1):
         if match := _ORIGINS.match(line):
-            yield number, [one.strip() for one in match[1].split(",") if one.strip()]
+            yield number, [name.strip() for name in match[1].split(",") if name.strip()]
 
 
 def _language(call: ast.Call) -> str:

@@ -40,9 +40,9 @@ def _region(region: Region) -> Iterator[Any]:
     yield _indented(f"{region.total_seconds:.2f} s: {phases}")
     for reason in region.recompile_reasons:
         yield _indented(f"recompiled: {reason}")
-    for one in region.breaks:
-        at = f" at {one.file}:{one.line}" if one.file else ""
-        yield _indented(f"graph break{at}: {one.reason}")
+    for graph_break in region.breaks:
+        at = f" at {graph_break.file}:{graph_break.line}" if graph_break.file else ""
+        yield _indented(f"graph break{at}: {graph_break.reason}")
     if region.error:
         yield _indented(f"failed: {region.error}")
     for graph in region.graphs:

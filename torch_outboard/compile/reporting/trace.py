@@ -113,23 +113,25 @@ class Listener(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         # Parse nothing here: an exception would escape into the user's compilation.
-        told: dict[str, Any] = getattr(record, "metadata", {})
-        name = next(iter(told), "")
-        data = told.get(name)
+        metadata: dict[str, Any] = getattr(record, "metadata", {})
+        name = next(iter(metadata), "")
+        data = metadata.get(name)
         if name == "artifact" and isinstance(data, dict):
             name = data.get("name", name)
         if name not in _WANTED:
             return
         payload = None if name in _WITHOUT_PAYLOAD else getattr(record, "payload", None)
         thread = record.thread or 0
-        self.records.append(Record(name, _compile_id(told), thread, data if isinstance(data, dict) else {}, payload))
+        self.records.append(
+            Record(name, _compile_id(metadata), thread, data if isinstance(data, dict) else {}, payload)
+        )
 
 
-def _compile_id(told: dict[str, Any]) -> str | None:
-    if "frame_id" not in told:
+def _compile_id(metadata: dict[str, Any]) -> str | None:
+    if "frame_id" not in metadata:
         return None
-    frame = f"{told['frame_id']}/{told.get('frame_compile_id', 0)}"
-    autograd = told.get("compiled_autograd_id")
+    frame = f"{metadata['frame_id']}/{metadata.get('frame_compile_id', 0)}"
+    autograd = metadata.get("compiled_autograd_id")
     return frame if autograd is None else f"!{autograd}/{frame}"
 
 
@@ -145,14 +147,14 @@ class Event:
 
 def read_event(record: Record) -> Event | None:
     """Return the event of a record named chromium_event, or None for an event without a duration."""
-    told = json.loads(record.payload or "{}")
-    if told.get("ph") not in ("B", "E"):
+    payload = json.loads(record.payload or "{}")
+    if payload.get("ph") not in ("B", "E"):
         return None
-    compile_id = (told.get("args") or {}).get("compile_id", "None")
+    compile_id = (payload.get("args") or {}).get("compile_id", "None")
     return Event(
-        told["name"],
-        told["ph"] == "B",
-        told["ts"] / 1e6,
+        payload["name"],
+        payload["ph"] == "B",
+        payload["ts"] / 1e6,
         record.compile_id if compile_id == "None" else compile_id,
     )
 
@@ -182,17 +184,17 @@ def read_break(text: str) -> tuple[str, str, int | None]:
 
 def read_capture(record: Record) -> tuple[str, str]:
     """Return the graph's kind and why it was not captured, or "", from a record named outboard_capture."""
-    told = json.loads(record.payload or "{}")
-    return told["kind"], told["reason"]
+    payload = json.loads(record.payload or "{}")
+    return payload["kind"], payload["reason"]
 
 
 def read_reasons(record: Record) -> list[str]:
     """Return the guards of earlier compilations that failed, from a record named recompile_reasons."""
     try:
-        told = json.loads(record.payload or "[]")
+        reasons = json.loads(record.payload or "[]")
     except json.JSONDecodeError:
-        told = record.payload  # torch writes a single reason as plain text
-    return [str(one) for one in told] if isinstance(told, list) else [str(told)]
+        reasons = record.payload  # torch writes a single reason as plain text
+    return [str(reason) for reason in reasons] if isinstance(reasons, list) else [str(reasons)]
 
 
 def _until(lines: list[str], end: str) -> Iterator[str]:

@@ -23,8 +23,8 @@ def in_cpp(function: Callable[[Any], Any], streams: Sequence[int] = ()) -> Calla
         return functools.partial(_C.call_compiled, function, ())
 
     def call(argument: Any) -> Any:
-        given = [get_external_object_by_index(number) for number in streams]
-        ids = tuple(part for stream in given for part in (stream.device_index, stream.stream_id))
+        external = [get_external_object_by_index(number) for number in streams]
+        ids = tuple(part for stream in external for part in (stream.device_index, stream.stream_id))
         return _C.call_compiled(function, ids, argument)
 
     return call

@@ -50,7 +50,7 @@ def host_source(name: str, dialect: str, parameters: Sequence[Parameter], items:
     arguments = "\n".join(
         f"  {declared} = {_word(letter, declared, place)};" for place, (declared, _, letter) in enumerate(parameters)
     )
-    names = ", ".join(given for _, given, _ in parameters)
+    names = ", ".join(parameter for _, parameter, _ in parameters)
     entry = (
         f'extern "C" void outboard_entry(const uint64_t* words) {{\n{arguments}\n'
         f"  const ob_i64 items = {items};\n"

@@ -195,11 +195,11 @@ def choose(driver: Driver, arguments: Iterable[Any]) -> tuple[DeviceDriver, dict
 
 
 def _device_of(arguments: Iterable[Any], name: str) -> int | None:
-    for one in map(_tensor, arguments):
-        if isinstance(one, tuple):
-            index = _device_of(one, name)
+    for tensor in map(_tensor, arguments):
+        if isinstance(tensor, tuple):
+            index = _device_of(tensor, name)
             if index is not None:
                 return index
-        elif isinstance(one, torch.Tensor) and one.device.type == name:
-            return one.device.index
+        elif isinstance(tensor, torch.Tensor) and tensor.device.type == name:
+            return tensor.device.index
     return None

@@ -205,7 +205,7 @@ def binary_of(
             f"the kernel {name} needs a cooperative launch, which is not supported: leave "
             "torch._inductor.config.triton.cooperative_reductions off"
         )
-    hidden = [one for one in target.hidden if f"{one}_size" in found]
+    hidden = [buffer for buffer in target.hidden if f"{buffer}_size" in found]
     return Binary(
         config=config,
         code=code if isinstance(code, bytes) else code.encode(),
@@ -213,7 +213,7 @@ def binary_of(
         grid=grid,
         threads=found["num_warps"] * found.get("warp_size", target.warp_size),
         shared=found["shared"],
-        scratch=tuple((int(found[f"{one}_size"] or 0), int(found.get(f"{one}_align") or 1)) for one in hidden),
+        scratch=tuple((int(found[f"{buffer}_size"] or 0), int(found.get(f"{buffer}_align") or 1)) for buffer in hidden),
     )
 
 

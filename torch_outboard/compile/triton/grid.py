@@ -51,7 +51,7 @@ def grid_formulas(meta: dict[str, Any], config: Any, arguments: Sequence[str]) -
     for line in grid.prefix:
         name, _, expression = line.partition(" = ")
         known[name] = formula_of(expression, known)
-    x, y, z = (formula_of(str(one), known) for one in (grid.x_grid, grid.y_grid, grid.z_grid))
+    x, y, z = (formula_of(str(formula), known) for formula in (grid.x_grid, grid.y_grid, grid.z_grid))
     return x, y, z
 
 
@@ -96,7 +96,7 @@ def _formula(node: ast.expr, known: Mapping[str, str]) -> str:
         case ast.Compare(left=left, ops=[operation], comparators=[right]) if type(operation) in _OPERATIONS:
             return f"{_formula(left, known)} {_formula(right, known)} {_OPERATIONS[type(operation)]}"
         case ast.Call(func=ast.Name(id="min" | "max" as name), args=[first, *others]):
-            parts = [_formula(one, known) for one in others]
+            parts = [_formula(formula, known) for formula in others]
             return functools.reduce(lambda left, right: f"{left} {right} {name}", parts, _formula(first, known))
         # Inductor guards against a divisor of 0 with a condition that returns 0. The formula
         # replaces the divisor with 1.

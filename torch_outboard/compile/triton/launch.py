@@ -130,7 +130,7 @@ def launcher_of(
 
 def _launch_with_scratch(launcher: Callable[..., None], variant: Binary, *arguments: Any) -> None:
     """Launch with memory for each block. The allocator reuses the memory once the stream has finished with it."""
-    where = next(one.device for one in arguments if isinstance(one, torch.Tensor))
+    where = next(argument.device for argument in arguments if isinstance(argument, torch.Tensor))
     blocks = math.prod(evaluate(formula, arguments) for formula in variant.grid)
     memory = [
         torch.empty(size * blocks, dtype=torch.uint8, device=where)  # the allocator's alignment is 512
@@ -201,18 +201,18 @@ class Tuning:
     def _known(self) -> Binary | None:
         variants = self.binaries.variants
         chosen = self._store.choice.read() if len(variants) > 1 else variants[0].config
-        return next((one for one in variants if one.config == chosen), None)
+        return next((variant for variant in variants if variant.config == chosen), None)
 
     def _measure(self, launcher: Callable[..., None], arguments: Sequence[Any]) -> float:
-        given = list(arguments)
+        copies = list(arguments)
         for place in {*self.binaries.changed, *self.binaries.zeroed}:
-            given[place] = _copy(given[place])
+            copies[place] = _copy(copies[place])
 
         def prepare() -> None:
             for place in self.binaries.zeroed:
-                given[place].zero_()
+                copies[place].zero_()
 
-        return milliseconds(lambda: launcher(*given), prepare, torch.device(_C.driver_name(), self._device))
+        return milliseconds(lambda: launcher(*copies), prepare, torch.device(_C.driver_name(), self._device))
 
 
 class _Untuned:

@@ -66,14 +66,14 @@ class OutboardTritonScheduling(TritonScheduling):
 
         return UserKernel
 
-    def launch_options(self, device: torch.device, given: dict[str, Any], arguments: Any) -> dict[str, Any]:
+    def launch_options(self, device: torch.device, options: dict[str, Any], arguments: Any) -> dict[str, Any]:
         """Return the keywords of a launch that are options for the back end."""
         from torch._inductor.runtime import triton_helpers
         from torch._inductor.runtime.triton_compat import GPUTarget
 
         target = self.driver.triton_target(device.index or 0)
         find: Any = triton_helpers.try_filter_backend_options_for_target  # type: ignore[attr-defined]
-        return find(GPUTarget(target.backend, target.arch, target.warp_size), given, arguments)  # type: ignore[no-any-return]
+        return find(GPUTarget(target.backend, target.arch, target.warp_size), options, arguments)  # type: ignore[no-any-return]
 
     def define_user_kernel(self, wrapper: Any, name: str, body: str, comment: str | None) -> None:
         call = ast.parse(body).body[0]

@@ -64,8 +64,8 @@ class Store:
 
     def keep_binaries(self, binaries: Binaries) -> None:
         content = dataclasses.asdict(binaries)
-        for one in content["variants"]:
-            one["code"] = base64.b64encode(one["code"]).decode()
+        for variant in content["variants"]:
+            variant["code"] = base64.b64encode(variant["code"]).decode()
         _write(self._binaries, content)
 
 
@@ -128,13 +128,13 @@ def _binaries_of(content: dict[str, Any]) -> Binaries:
     variants = tuple(
         Binary(
             **{
-                **one,
-                "code": base64.b64decode(one["code"]),
-                "grid": tuple(one["grid"]),
-                "scratch": tuple(tuple(pair) for pair in one["scratch"]),
+                **variant,
+                "code": base64.b64decode(variant["code"]),
+                "grid": tuple(variant["grid"]),
+                "scratch": tuple(tuple(pair) for pair in variant["scratch"]),
             }
         )
-        for one in content.pop("variants")
+        for variant in content.pop("variants")
     )
     return Binaries(**{name: tuple(value) for name, value in content.items()}, variants=variants)
 

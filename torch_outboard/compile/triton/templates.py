@@ -53,17 +53,17 @@ def _fastest(driver: Driver, choices: list[Any]) -> list[Any]:
     if not choices or choices[0].layout.device.type != driver.name:
         return choices
     # Other choices, such as graphs, would have to be compiled to be measured.
-    known = [one for one in choices if isinstance(one, TritonTemplateCaller | ExternKernelCaller)]
+    known = [choice for choice in choices if isinstance(choice, TritonTemplateCaller | ExternKernelCaller)]
     if len(known) < 2:
         return known
-    if any(word in one.name for one in known for word in _OF_VALUES):
+    if any(word in choice.name for choice in known for word in _OF_VALUES):
         return known[:1]
     from torch._inductor import config
 
     if config.deterministic:
         return known  # torch chooses without measuring
     index = choices[0].layout.device.index or 0
-    runs = [_Run(driver, one, index) for one in known]
+    runs = [_Run(driver, choice, index) for choice in known]
     kept = Choice([run.key for run in runs] + _shapes(known[0]), chip_of(index))
     best = next((run for run in runs if run.key == kept.read()), None)
     if best is None:
@@ -122,7 +122,7 @@ class _Run:
         kernel = triton_kernel(request.kernel_name, request.kernel_name, self._source, self._target, self._device)
         if isinstance(kernel, CodeCacheFuture):
             kernel = kernel.result()
-        more = [self._workspace(one, out) for one in request.extra_args]
+        more = [self._workspace(extra, out) for extra in request.extra_args]
         return lambda: kernel(*inputs, out, *more)
 
     def _workspace(self, argument: Any, out: torch.Tensor) -> Any:
@@ -137,4 +137,4 @@ def _shapes(choice: Any) -> list[str]:
     """Return the dtypes, sizes and strides on which a choice's measured times depend, in addition to its code."""
     layouts = [*(node.get_layout() for node in choice.input_nodes), choice.layout]
     hint = V.graph.sizevars.optimization_hint
-    return [f"{one.dtype} {[hint(number) for number in (*one.size, *one.stride)]}" for one in layouts]
+    return [f"{layout.dtype} {[hint(number) for number in (*layout.size, *layout.stride)]}" for layout in layouts]

@@ -87,8 +87,8 @@ class UserKernels:
             # From torch 2.15 on, the last argument has names that may be options of the back end.
             # Torch would look for these options by the device's name.
             *others, names = more
-            given = {name: kwargs[name] for name in names if name in kwargs}
-            options, more = backend.launch_options(device, given, kernel.arg_names), (*others, ())
+            arguments = {name: kwargs[name] for name in names if name in kwargs}
+            options, more = backend.launch_options(device, arguments, kernel.arg_names), (*others, ())
         self._user_kernels, self._user_kernel_info = backend, backend.user_kernel_info(_changed_by(kwargs), options)
         try:
             return super().define_user_defined_triton_kernel(kernel, configs, kwargs, *more)  # type: ignore[misc]

@@ -30,7 +30,7 @@ def _combine(*operands: Any, compute: Callable[..., torch.Tensor]) -> torch.Tens
 
     kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
     computed, result = elementwise_dtypes(*operands[:-1], type_promotion_kind=kind)
-    return compute(*(one.to(computed) for one in operands)).to(result)
+    return compute(*(operand.to(computed) for operand in operands)).to(result)
 
 
 def _factor(self: torch.Tensor, other: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
@@ -66,12 +66,12 @@ def _lerp(self: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.
 def _typed(self: torch.Tensor, *numbers: torch.Tensor | None) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
     """Convert a tensor and numbers to their common type, promoting by category."""
     common = self.dtype
-    for one in numbers:
-        if one is not None and one.dtype.is_floating_point and not common.is_floating_point:
+    for number in numbers:
+        if number is not None and number.dtype.is_floating_point and not common.is_floating_point:
             common = torch.get_default_dtype()
-        elif one is not None and common == torch.bool:
-            common = one.dtype
-    return self.to(common), [None if one is None else one.to(common) for one in numbers]
+        elif number is not None and common == torch.bool:
+            common = number.dtype
+    return self.to(common), [None if number is None else number.to(common) for number in numbers]
 
 
 def _clamp(self: torch.Tensor, low: torch.Tensor | None, high: torch.Tensor | None) -> torch.Tensor:
@@ -124,7 +124,7 @@ def _power_of_number(self: Any, exponent: torch.Tensor) -> Any:
 def _hardtanh(self: torch.Tensor, min_val: float = -1, max_val: float = 1) -> Any:
     if not self.is_floating_point():
         return NotImplemented
-    low, high = (torch.full((), one, dtype=self.dtype, device=self.device) for one in (min_val, max_val))
+    low, high = (torch.full((), limit, dtype=self.dtype, device=self.device) for limit in (min_val, max_val))
     return torch.minimum(high, torch.maximum(low, self))
 
 
@@ -184,7 +184,7 @@ def _prelu_backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute both gradients in the shape to which all three tensors are broadcast."""
     size = torch.broadcast_shapes(grad_output.shape, self.shape, weight.shape)  # type: ignore[no-untyped-call]
-    grad_output, self, weight = (one.expand(size) for one in (grad_output, self, weight))
+    grad_output, self, weight = (tensor.expand(size) for tensor in (grad_output, self, weight))
     is_positive = self > 0
     return torch.where(is_positive, grad_output, weight * grad_output), torch.where(is_positive, 0, self * grad_output)
 

@@ -13,13 +13,13 @@ from torch_outboard.kernels.book.row import Body, Operator
 __all__ = ["OPERATORS"]
 
 
-def _attention_backward(*given: Any) -> Any:
+def _attention_backward(*arguments: Any) -> Any:
     """Return only the requested gradients."""
-    *positional, scale = given
+    *positional, scale = arguments
     operator = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward.default
     wanted = positional[5]
     results = operator(*positional, scale=scale)
-    return [one if is_wanted else None for one, is_wanted in zip(results, wanted, strict=True)]
+    return [gradient if is_wanted else None for gradient, is_wanted in zip(results, wanted, strict=True)]
 
 
 OPERATORS = (

@@ -44,7 +44,7 @@ def _exponential(kind: torch.dtype, self: Pair) -> Pair:
 
 
 def _turned(size: torch.Tensor, angle: torch.Tensor) -> Pair:
-    re, im = (torch.where(size == 0, size, size * one) for one in (angle.cos(), angle.sin()))
+    re, im = (torch.where(size == 0, size, size * part) for part in (angle.cos(), angle.sin()))
     return Pair(re, torch.where(angle == 0, angle, im))
 
 
@@ -62,7 +62,7 @@ def _sigmoid(kind: torch.dtype, self: Pair) -> Pair:
     """Divide by a number of size at least 1, or nearly, so that no exponential overflows."""
     is_positive = self.re >= 0
     small = _turned((-self.re.abs()).exp(), torch.where(is_positive, -self.im, self.im))
-    above = Pair(*(torch.where(is_positive, one, part) for one, part in zip((1.0, 0.0), small, strict=True)))
+    above = Pair(*(torch.where(is_positive, limit, part) for limit, part in zip((1.0, 0.0), small, strict=True)))
     return divide(kind, above, Pair(1 + small.re, small.im))
 
 
@@ -83,7 +83,7 @@ def _log_of_size(re: torch.Tensor, im: torch.Tensor) -> torch.Tensor:
 
 def _logarithm_by(base: float) -> Function:
     def formula(kind: torch.dtype, self: Pair) -> Pair:
-        return Pair(*(one / math.log(base) for one in _logarithm(kind, self)))
+        return Pair(*(part / math.log(base) for part in _logarithm(kind, self)))
 
     return formula
 
@@ -135,7 +135,7 @@ def _power(kind: torch.dtype, self: Any, exponent: Any) -> Any:
     power = tensors_of(pair_of(exponent, kind), self)
     result = _exponential(kind, multiply(kind, power, _logarithm(kind, base)))
     is_zero = (base.re == 0) & (base.im == 0)
-    return Pair(*(torch.where(is_zero, 0, one) for one in result))
+    return Pair(*(torch.where(is_zero, 0, part) for part in result))
 
 
 # Circular and hyperbolic functions. Zero times an infinite factor is zero here.

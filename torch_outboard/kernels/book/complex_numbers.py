@@ -61,7 +61,7 @@ def _angle(kind: torch.dtype, self: Pair) -> torch.Tensor:
 
 def _sign(kind: torch.dtype, self: Pair) -> Pair:
     size = torch.hypot(self.re, self.im)
-    return Pair(*(torch.where(size == 0, 0, one / size) for one in self))
+    return Pair(*(torch.where(size == 0, 0, part / size) for part in self))
 
 
 def _variance(kind: torch.dtype, self: Pair, dim: Any = None, **named: Any) -> Any:
@@ -71,7 +71,7 @@ def _variance(kind: torch.dtype, self: Pair, dim: Any = None, **named: Any) -> A
 
 
 def _variance_and_mean(kind: torch.dtype, self: Pair, dim: Any = None, **named: Any) -> Any:
-    (first, re), (second, im) = (torch.ops.aten.var_mean.correction(one, dim, **named) for one in self)
+    (first, re), (second, im) = (torch.ops.aten.var_mean.correction(part, dim, **named) for part in self)
     return [first + second, Pair(re, im)]
 
 
@@ -96,8 +96,8 @@ def _is_zero(kind: torch.dtype, self: Pair) -> Any:
     return (self.re == 0) & (self.im == 0)
 
 
-def _any(kind: torch.dtype, self: Pair, *given: Any) -> Any:
-    return torch.any(_not_equal(kind, self, 0), *given)
+def _any(kind: torch.dtype, self: Pair, *args: Any) -> Any:
+    return torch.any(_not_equal(kind, self, 0), *args)
 
 
 def _logical(operator: Function) -> Function:
@@ -182,17 +182,17 @@ def _scalar(kind: torch.dtype, value: Any, **named: Any) -> Pair:
 
 
 def _empty(kind: torch.dtype, size: Any, **named: Any) -> Pair:
-    return _full(kind, size, 0, **{name: one for name, one in named.items() if name != "memory_format"})
+    return _full(kind, size, 0, **{name: value for name, value in named.items() if name != "memory_format"})
 
 
 def _fill(kind: torch.dtype, self: Pair, value: Any) -> Pair:
     filling = tensors_of(pair_of(value, kind), self)
-    return Pair(*(number.expand(one.shape).clone() for one, number in zip(self, filling, strict=True)))
+    return Pair(*(number.expand(part.shape).clone() for part, number in zip(self, filling, strict=True)))
 
 
 def _pad(kind: torch.dtype, self: Pair, pad: Any, value: Any = 0) -> Pair:
     parts = zip(self, pair_of(value, kind), strict=True)
-    return Pair(*(torch.ops.aten.constant_pad_nd.default(one, pad, number) for one, number in parts))
+    return Pair(*(torch.ops.aten.constant_pad_nd.default(part, pad, number) for part, number in parts))
 
 
 def _combine(kind: torch.dtype, base: Pair, rows: Any, order: Any, values: Pair, how: str, include_self: bool) -> Any:
@@ -205,7 +205,7 @@ def _combine(kind: torch.dtype, base: Pair, rows: Any, order: Any, values: Pair,
 
 def _masked_index(kind: torch.dtype, self: Pair, mask: Any, indices: Any, fill: Any) -> Pair:
     index = torch.ops.aten._unsafe_masked_index.default
-    return Pair(*(index(one, mask, indices, number) for one, number in zip(self, pair_of(fill, kind), strict=True)))
+    return Pair(*(index(part, mask, indices, number) for part, number in zip(self, pair_of(fill, kind), strict=True)))
 
 
 # Products over many numbers, in as many steps as their count can be halved.
@@ -213,30 +213,30 @@ def _masked_index(kind: torch.dtype, self: Pair, mask: Any, indices: Any, fill: 
 
 def _all_multiplied(kind: torch.dtype, self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Pair:
     parts = pair_of(self, kind)
-    left = Pair(*(one.reshape(-1) if dim is None or one.dim() == 0 else one.movedim(dim, -1) for one in parts))
+    left = Pair(*(part.reshape(-1) if dim is None or part.dim() == 0 else part.movedim(dim, -1) for part in parts))
     while (length := int(left.re.shape[-1])) > 1:
         half = length // 2
-        first, second, rest = zip(*(one.split((half, half, length - 2 * half), -1) for one in left), strict=True)
+        first, second, rest = zip(*(part.split((half, half, length - 2 * half), -1) for part in left), strict=True)
         product = multiply(kind, Pair(*first), Pair(*second))
         left = Pair(*(torch.cat(both, -1) for both in zip(product, rest, strict=True))) if length % 2 else product
     if int(left.re.shape[-1]) == 0:
         left = Pair(*(left.re.new_full((*left.re.shape[:-1], 1), number) for number in (1, 0)))
-    result = Pair(*(one.select(-1, 0) for one in left))
-    return Pair(*(one.unsqueeze(dim) for one in result)) if keepdim and parts.re.dim() > 0 else result
+    result = Pair(*(part.select(-1, 0) for part in left))
+    return Pair(*(part.unsqueeze(dim) for part in result)) if keepdim and parts.re.dim() > 0 else result
 
 
 def _multiplied_so_far(kind: torch.dtype, self: Any, dim: int, *, dtype: Any = None) -> Pair:
     parts = pair_of(self, kind)
     if parts.re.dim() == 0:
         return parts
-    so_far, step = Pair(*(one.movedim(dim, -1) for one in parts)), 1
+    so_far, step = Pair(*(part.movedim(dim, -1) for part in parts)), 1
     while step < int(so_far.re.shape[-1]):
-        late = Pair(*(one[..., step:] for one in so_far))
-        early = Pair(*(one[..., :-step] for one in so_far))
+        late = Pair(*(part[..., step:] for part in so_far))
+        early = Pair(*(part[..., :-step] for part in so_far))
         product = multiply(kind, late, early)
-        so_far = Pair(*(torch.cat((one[..., :step], new), -1) for one, new in zip(so_far, product, strict=True)))
+        so_far = Pair(*(torch.cat((part[..., :step], new), -1) for part, new in zip(so_far, product, strict=True)))
         step *= 2
-    return Pair(*(one.movedim(-1, dim) for one in so_far))
+    return Pair(*(part.movedim(-1, dim) for part in so_far))
 
 
 _FORMULAS: dict[str, Function] = {
@@ -316,7 +316,7 @@ def are_apart(operator: torch._ops.OpOverload) -> bool:
 
 def leave_to_formulas(table: Mapping[Any, Function]) -> dict[Any, Function]:
     """Return decompositions that decline complex numbers if the operator has a formula."""
-    return {operator: _declining(one) if _has_formula(operator) else one for operator, one in table.items()}
+    return {operator: _declining(body) if _has_formula(operator) else body for operator, body in table.items()}
 
 
 def _has_formula(operator: Any) -> bool:
@@ -324,9 +324,9 @@ def _has_formula(operator: Any) -> bool:
 
 
 def _declining(decomposition: Function) -> Function:
-    def decompose(*given: Any, **named: Any) -> Any:
-        if any(isinstance(one, torch.Tensor) and one.is_complex() for one in (*given, *named.values())):
+    def decompose(*args: Any, **named: Any) -> Any:
+        if any(isinstance(value, torch.Tensor) and value.is_complex() for value in (*args, *named.values())):
             return NotImplemented
-        return decomposition(*given, **named)
+        return decomposition(*args, **named)
 
     return decompose

@@ -18,15 +18,15 @@ _library.impl("in_memory", torch.clone, "Meta")  # type: ignore[no-untyped-call]
 in_memory = torch.ops.outboard.in_memory.default
 
 
-def dense(given: torch.Tensor) -> torch.Tensor:
+def dense(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy without gaps, with the last dimension fastest."""
-    return torch.empty(given.shape, dtype=given.dtype, device=given.device).copy_(given)
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
-def in_order_of(given: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+def in_order_of(tensor: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
     """Return a copy in the memory order of the image, as the CPU's kernels do and some meta kernels do not."""
     order = suggest_memory_format(image) if image.dim() in (4, 5) else torch.contiguous_format
-    return torch.empty(given.shape, dtype=given.dtype, device=given.device, memory_format=order).copy_(given)
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device, memory_format=order).copy_(tensor)
 
 
 OPERATORS = (Operator("outboard::in_memory.default", lowering="lowerings:in_memory"),)

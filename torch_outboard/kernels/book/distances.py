@@ -28,7 +28,7 @@ def _pdist_backward(grad: torch.Tensor, self: torch.Tensor, p: float, pdist: tor
     low, high = torch.minimum(number[:, None], number), torch.maximum(number[:, None], number)
     is_pair = low != high
     place = torch.where(is_pair, count * low - torch.div(low * (low + 1), 2, rounding_mode="floor") + high - low - 1, 0)
-    wholes = (torch.where(is_pair, one[place], 0) for one in (grad, pdist))
+    wholes = (torch.where(is_pair, tensor[place], 0) for tensor in (grad, pdist))
     return _slopes(self, self, p, *wholes)
 
 

@@ -48,10 +48,10 @@ def _bags_of(indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
     return torch.searchsorted(offsets.long(), number, right=True) - 1
 
 
-def _check_offsets(_: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor, *given: Any) -> None:
+def _check_offsets(_: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor, *others: Any) -> None:
     is_right = (offsets[:1] == 0).all() & (offsets[1:] >= offsets[:-1]).all() & (offsets <= indices.shape[0]).all()
     text = "embedding_bag: offsets must begin with 0, ascend, and be at most the number of indices"
-    if len(given) > _HAS_LAST and given[_HAS_LAST]:  # defaults at the end are left out
+    if len(others) > _HAS_LAST and others[_HAS_LAST]:  # defaults at the end are left out
         is_right = is_right & (offsets[-1:] == indices.shape[0]).all()
         text += "; include_last_offset makes the last of them the number of indices"
     torch.ops.aten._assert_async.msg(is_right, text)

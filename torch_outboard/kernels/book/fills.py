@@ -34,7 +34,7 @@ def _check(out: torch.Tensor, rank: int) -> None:
 def _range(real: torch.dtype, out: torch.Tensor, start: Any, end: Any, step: Any = 1) -> torch.Tensor:
     _check(out, 1)
     kind = real if out.dtype.is_floating_point else torch.int64
-    first, each = (_as(one, kind, out.device) for one in (start, step))
+    first, each = (_as(number, kind, out.device) for number in (start, step))
     return (first + _places(out.shape[0], out).to(kind) * each).to(out.dtype)
 
 
@@ -49,8 +49,8 @@ def _linear(real: torch.dtype, out: torch.Tensor, start: Any, end: Any, steps: A
         raise ClassRefusal("integers are computed in float64 [mixed-types]")
     is_wide = out.dtype == torch.float64 or not out.dtype.is_floating_point
     kind = torch.float64 if is_wide else torch.float32
-    given = out.dtype if not out.dtype.is_floating_point else kind
-    first, last = (_as(one, given, out.device).to(kind) for one in (start, end))
+    computed = out.dtype if not out.dtype.is_floating_point else kind
+    first, last = (_as(number, computed, out.device).to(kind) for number in (start, end))
     count = out.shape[0]
     if count == 1:
         return first.to(out.dtype).reshape(1)

@@ -41,7 +41,7 @@ def _real_to_complex(
     whole = _over(Pair(self.to(kind), None), dim, normalization, -1)
     if not onesided:
         return whole
-    return Pair(*(one.narrow(dim[-1], 0, self.shape[dim[-1]] // 2 + 1) for one in whole))
+    return Pair(*(part.narrow(dim[-1], 0, self.shape[dim[-1]] // 2 + 1) for part in whole))
 
 
 def _complex_to_real(kind: torch.dtype, self: Pair, dim: Sequence[int], normalization: int, last_dim_size: Any) -> Any:
@@ -51,25 +51,25 @@ def _complex_to_real(kind: torch.dtype, self: Pair, dim: Sequence[int], normaliz
     place = torch.arange(last_dim_size, device=half.re.device)
     is_given = 2 * place <= last_dim_size
     source = torch.where(is_given, place, last_dim_size - place)
-    re, im = (one.index_select(last, source).movedim(last, -1) for one in half)
+    re, im = (part.index_select(last, source).movedim(last, -1) for part in half)
     # Numbers that are their own conjugates are real.
     im = torch.where((place == 0) | (2 * place == last_dim_size), 0, torch.where(is_given, im, -im))
-    whole = _over(Pair(*(one.movedim(-1, last) for one in (re, im))), dim[-1:], 0, 1)
+    whole = _over(Pair(*(part.movedim(-1, last) for part in (re, im))), dim[-1:], 0, 1)
     return whole.re * _scale(whole.re, dim, normalization)
 
 
-def _over(given: Pair, dims: Sequence[int], normalization: int, sign: int) -> Pair:
+def _over(signal: Pair, dims: Sequence[int], normalization: int, sign: int) -> Pair:
     """Return the transform over some dimensions, scaled."""
     for dim in dims:
-        length = int(given.re.shape[dim])
+        length = int(signal.re.shape[dim])
         if max(_primes(length), default=1) > _LONGEST:
             raise CallRefusal(f"a transformed dimension's length has a prime factor above {_LONGEST} [fourier-length]")
-        parts = Pair(*(None if one is None else one.movedim(dim, -1) for one in given))
-        powers = _Powers(length, sign, given.re)
-        given = Pair(*(one.movedim(-1, dim) for one in _along(parts, length, powers)))
+        parts = Pair(*(None if part is None else part.movedim(dim, -1) for part in signal))
+        powers = _Powers(length, sign, signal.re)
+        signal = Pair(*(part.movedim(-1, dim) for part in _along(parts, length, powers)))
     if normalization == 0:
-        return given
-    return Pair(*(one * _scale(one, dims, normalization) for one in given))
+        return signal
+    return Pair(*(part * _scale(part, dims, normalization) for part in signal))
 
 
 def _scale(whole: torch.Tensor, dims: Sequence[int], normalization: int) -> float:
@@ -93,7 +93,7 @@ class _Powers:
         exponent = torch.remainder(exponent, self.count)
         if self._table is None:
             return self._computed(exponent)
-        return Pair(*(torch.ops.aten._unsafe_index.Tensor(one, [exponent]) for one in self._table))
+        return Pair(*(torch.ops.aten._unsafe_index.Tensor(part, [exponent]) for part in self._table))
 
     def _computed(self, exponent: torch.Tensor) -> Pair:
         # Use angles around 0, where floats are densest.
@@ -102,14 +102,14 @@ class _Powers:
         return Pair(angle.cos(), angle.sin())
 
 
-def _along(given: Pair, length: int, powers: _Powers) -> Pair:
+def _along(signal: Pair, length: int, powers: _Powers) -> Pair:
     """Return the transform along the last dimension, whose length divides `powers.count`."""
     radix = _radix(length)
     rest = length // radix
-    parts: Iterator[Any] = (None if one is None else one.reshape(*one.shape[:-1], 1, radix, rest) for one in given)
+    parts: Iterator[Any] = (None if part is None else part.reshape(*part.shape[:-1], 1, radix, rest) for part in signal)
     re, im = parts
     a, b, c = (
-        torch.arange(size, device=given.re.device).reshape(shape)
+        torch.arange(size, device=signal.re.device).reshape(shape)
         for size, shape in ((radix, (1, radix, 1)), (rest, (1, rest)), (radix, (radix, 1, 1)))
     )
     each = powers.count // length
@@ -122,7 +122,7 @@ def _along(given: Pair, length: int, powers: _Powers) -> Pair:
         turn = powers.of(each * (c.squeeze(-1) * b))
         turned = Pair(found.re * turn.re - found.im * turn.im, found.re * turn.im + found.im * turn.re)
         found = _along(Pair(*map(in_memory, turned)), rest, powers)
-    return Pair(*(one.transpose(-1, -2).reshape(given.re.shape) for one in found))
+    return Pair(*(part.transpose(-1, -2).reshape(signal.re.shape) for part in found))
 
 
 def _primes(length: int) -> list[int]:

@@ -53,7 +53,7 @@ def _grid_sampler(
     sampled = _sampled(input, grid, interpolation_mode, padding_mode, align_corners)
     if interpolation_mode == _CUBIC:  # compilers take minutes for a formula with all 16
         return _product(input, _stacked(sampled)).sum(0).to(input.dtype)
-    return functools.reduce(torch.add, (_product(input, one) for one in sampled)).to(input.dtype)
+    return functools.reduce(torch.add, (_product(input, sample) for sample in sampled)).to(input.dtype)
 
 
 def _product(input: torch.Tensor, found: _Sampled) -> torch.Tensor:
@@ -88,7 +88,7 @@ def _grid_sampler_backward(
         return of_input, torch.zeros(grid.shape, dtype=grid.dtype, device=grid.device)
     products = (_read(input, found) * grad).sum(2, keepdim=True)
     # The grid's last dimension lists the axes in reverse order.
-    of_grid = [(products * one).sum((0, 2)) for one in reversed(found.slopes)]
+    of_grid = [(products * slope).sum((0, 2)) for slope in reversed(found.slopes)]
     return of_input, torch.stack(of_grid, -1).to(grid.dtype)
 
 
@@ -112,29 +112,29 @@ def _sampled(
     ]
     for combination in itertools.product(*axes):
         is_inside = _all(
-            torch.logical_and(one.place >= 0, one.place < size) for one, size in zip(combination, sizes, strict=True)
+            torch.logical_and(axis.place >= 0, axis.place < size) for axis, size in zip(combination, sizes, strict=True)
         )
-        weight = math.prod((one.weight for one in combination[1:]), start=combination[0].weight)
+        weight = math.prod((axis.weight for axis in combination[1:]), start=combination[0].weight)
         slopes = []
         for one in combination:
             others = [other.weight for other in combination if other is not one]
             slopes.append(math.prod(others, start=one.slope))
         if len(sizes) == 3:  # in two dimensions alone, the CPU's kernel multiplies 0 by weights of outside pixels
-            weight, *slopes = (torch.where(is_inside, one, 0) for one in (weight, *slopes))
-        indices = [torch.where(is_inside, one.place, 0).to(torch.int64) for one in combination]
+            weight, *slopes = (torch.where(is_inside, factor, 0) for factor in (weight, *slopes))
+        indices = [torch.where(is_inside, axis.place, 0).to(torch.int64) for axis in combination]
         yield _Sampled(is_inside, indices, weight, slopes)
 
 
 def _stacked(sampled: Iterator[_Sampled]) -> _Sampled:
     is_inside, indices, weight, slopes = zip(*sampled, strict=True)
-    by_axis = ([torch.stack(one) for one in zip(*values, strict=True)] for values in (indices, slopes))
+    by_axis = ([torch.stack(tensors) for tensors in zip(*values, strict=True)] for values in (indices, slopes))
     return _Sampled(torch.stack(is_inside), next(by_axis), torch.stack(weight), next(by_axis))
 
 
 def _all(conditions: Iterator[torch.Tensor]) -> torch.Tensor:
     result = next(conditions)
-    for one in conditions:
-        result = torch.logical_and(result, one)
+    for condition in conditions:
+        result = torch.logical_and(result, condition)
     return result
 
 

@@ -22,10 +22,10 @@ __all__ = ["OPERATORS"]
 _IN_INTEGERS = Refused("the CPU kernel computes uint8 in integers [rounding]", (torch.uint8,))
 
 
-def _windows(self: torch.Tensor, *given: Any) -> torch.Tensor:
-    if min(given[2]) < 0:
+def _windows(self: torch.Tensor, *args: Any) -> torch.Tensor:
+    if min(args[2]) < 0:
         raise CallRefusal("the padding is negative [wrong-call]")
-    result: torch.Tensor = decomposition_table[torch.ops.aten.im2col.default](self, *given)
+    result: torch.Tensor = decomposition_table[torch.ops.aten.im2col.default](self, *args)
     return dense(result)
 
 
@@ -48,7 +48,9 @@ def _linear(self: torch.Tensor, output_size: Sequence[Any], align_corners: bool,
             place = ((place + 0.5) * (1 / scale if scale else size / count) - 0.5).clamp(min=0)
         low = place.to(torch.int64).clamp(max=size - 1)
         share = (place - low).clamp(max=1)
-        sides.append([one.view(-1, *[1] * (dims - 1 - dim)) for one in (low, (low + 1).clamp(max=size - 1), share)])
+        sides.append(
+            [places.view(-1, *[1] * (dims - 1 - dim)) for places in (low, (low + 1).clamp(max=size - 1), share)]
+        )
 
     def value(corner: list[torch.Tensor]) -> torch.Tensor:
         if len(corner) == dims:
@@ -68,8 +70,8 @@ def _used(scales: Sequence[float | None], sizes: Sequence[Any], counts: Sequence
 
 def _nearest_elements(name: str) -> Callable[..., torch.Tensor]:
     def body(self: torch.Tensor, output_size: Sequence[Any], *scales: float | None) -> torch.Tensor:
-        given = [*scales, *[None] * (self.dim() - 2 - len(scales))]
-        used = _used(given, self.shape[2:], output_size)
+        all_scales = [*scales, *[None] * (self.dim() - 2 - len(scales))]
+        used = _used(all_scales, self.shape[2:], output_size)
         return getattr(torch.ops.aten, name).default(self, output_size, *used)  # type: ignore[no-any-return]
 
     return body
@@ -77,8 +79,8 @@ def _nearest_elements(name: str) -> Callable[..., torch.Tensor]:
 
 def _nearest(kind: str) -> Callable[..., torch.Tensor]:
     def body(grad: torch.Tensor, output_size: Any, input_size: Sequence[Any], *scales: float | None) -> torch.Tensor:
-        given = [*scales, *[None] * (grad.dim() - 2 - len(scales))]
-        used = _used(given, input_size[2:], output_size) if kind == "nearest" else given
+        all_scales = [*scales, *[None] * (grad.dim() - 2 - len(scales))]
+        used = _used(all_scales, input_size[2:], output_size) if kind == "nearest" else all_scales
         return _gradient(grad, input_size, kind, False, used)
 
     return body
@@ -98,7 +100,7 @@ def _gradient(
 ) -> torch.Tensor:
     from torch_outboard.kernels.templates.upsampling import upsample_backward
 
-    known = [one or 0.0 for one in scales] + [0.0] * (grad.dim() - 2 - len(scales))  # a missing scale is None
+    known = [scale or 0.0 for scale in scales] + [0.0] * (grad.dim() - 2 - len(scales))  # a missing scale is None
     like = grad.new_empty(input_size)
     result: torch.Tensor = upsample_backward(grad, like, kind, align_corners, known)
     return result
@@ -125,13 +127,13 @@ _WEIGHTS = {"bilinear": (1.0, _triangle), "bicubic": (2.0, _cubic)}  # reach and
 class _Side:
     """One side of an image that is resized with antialiasing."""
 
-    def __init__(self, kind: str, length: int, count: int, align_corners: bool, given: float | None) -> None:
+    def __init__(self, kind: str, length: int, count: int, align_corners: bool, scale: float | None) -> None:
         self._reach, self._weight = _WEIGHTS[kind]
         self._length, self._count = length, count
         if align_corners:
             self._scale = (length - 1) / (count - 1) if count > 1 else 0.0
         else:
-            self._scale = 1 / given if given else length / count
+            self._scale = 1 / scale if scale else length / count
 
     def windows(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the indices that each result reads, their weights, and a mask of the entries in its window.
@@ -147,14 +149,14 @@ class _Side:
 
     def matrix(self, like: torch.Tensor) -> torch.Tensor:
         """Return the weight of each element in each result."""
-        begin, end, middle = (one[:, None] for one in self._bounds(like))
+        begin, end, middle = (bound[:, None] for bound in self._bounds(like))
         places = torch.arange(self._length, device=like.device)[None]
         return self._weighted(places, middle, (places >= begin) & (places < end))
 
     def _bounds(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         middle = (torch.arange(self._count, device=like.device).to(like.dtype) + 0.5) * self._scale
         reach = self._reach * max(self._scale, 1.0)
-        begin, end = ((middle + one + 0.5).to(torch.int64) for one in (-reach, reach))  # toward 0, as in ATen
+        begin, end = ((middle + offset + 0.5).to(torch.int64) for offset in (-reach, reach))  # toward 0, as in ATen
         return begin.clamp(min=0), end.clamp(max=self._length), middle
 
     def _weighted(self, places: torch.Tensor, middle: torch.Tensor, is_inside: torch.Tensor) -> torch.Tensor:

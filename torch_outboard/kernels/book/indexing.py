@@ -92,7 +92,7 @@ def _scatter(
         if number == dim:
             along = checked_index(index, self.shape[number], may_be_negative=False)
         else:
-            shape = [-1 if one == number else 1 for one in range(self.dim())]
+            shape = [-1 if axis == number else 1 for axis in range(self.dim())]
             along = torch.arange(index.shape[number], device=self.device).reshape(shape)
         place = place + along * step
         step = step * self.shape[number]
@@ -126,14 +126,14 @@ def _index_reduce(
 
 
 def _along(
-    operator: Any, self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *given: Any, **named: Any
+    operator: Any, self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *args: Any, **named: Any
 ) -> torch.Tensor:
     """Scatter slices, each to its index along the dimension."""
-    rows, source = (one.reshape(1) if one.dim() == 0 else one for one in (self, source))
+    rows, source = (tensor.reshape(1) if tensor.dim() == 0 else tensor for tensor in (self, source))
     shape = [1] * rows.dim()
     shape[dim] = -1
     where = index.reshape(shape).expand(source.shape)
-    result: torch.Tensor = operator(rows, dim, where, source, *given, **named)
+    result: torch.Tensor = operator(rows, dim, where, source, *args, **named)
     return result.reshape(self.shape)
 
 
@@ -178,14 +178,14 @@ def _index_put(
     kind = "sum" if accumulate else "set"
     if not _is_sorted(self, kind):
         return NotImplemented
-    given = [(number, one) for number, one in enumerate(indices) if one is not None]
-    if any(one.dtype == torch.bool for _, one in given):
+    given = [(number, index) for number, index in enumerate(indices) if index is not None]
+    if any(index.dtype == torch.bool for _, index in given):
         raise ClassRefusal("the index is a bool mask [mask-write]")
     if values.dtype != self.dtype:
         raise ClassRefusal("its tensors have different dtypes [mixed-types]")
     indexed = [number for number, _ in given]
     others = [number for number in range(self.dim()) if number not in indexed]
-    broadcast = torch.broadcast_tensors(*(one for _, one in given))  # type: ignore[no-untyped-call]
+    broadcast = torch.broadcast_tensors(*(index for _, index in given))  # type: ignore[no-untyped-call]
     shape, rest = broadcast[0].shape, [self.shape[number] for number in others]
 
     # Values have the shape that reading by the indices would return: the indexed dimensions come
@@ -218,7 +218,8 @@ def _masked_index_put(
 ) -> Any:
     """Add values by indices; elements that the mask excludes may have any index."""
     clamped = [
-        None if one is None else one.clamp(-size, size - 1) for one, size in zip(indices, self.shape, strict=False)
+        None if index is None else index.clamp(-size, size - 1)
+        for index, size in zip(indices, self.shape, strict=False)
     ]
     return _index_put(self, clamped, values.masked_fill(mask.logical_not(), 0), accumulate=True)
 
@@ -255,9 +256,9 @@ def _check_fits(value: torch.Tensor, dtype: torch.dtype) -> None:
     torch.ops.aten._assert_async.msg(fits, f"value cannot be converted to type {dtype} without overflow")
 
 
-def check_between(given: torch.Tensor, low: Any, high: Any, wrong: str) -> None:
+def check_between(tensor: torch.Tensor, low: Any, high: Any, wrong: str) -> None:
     """Assert that all elements are between two bounds, inclusive; a NaN fails."""
-    torch.ops.aten._assert_async.msg(torch.logical_and(given >= low, given <= high).all(), wrong)
+    torch.ops.aten._assert_async.msg(torch.logical_and(tensor >= low, tensor <= high).all(), wrong)
 
 
 def _assert_async(self: torch.Tensor) -> None:
@@ -289,7 +290,9 @@ def _nonzero_static(self: torch.Tensor, *, size: Any, fill_value: int = -1) -> t
         number = torch.arange(is_nonzero.shape[0], device=self.device)
         strides = [math.prod(self.shape[dim + 1 :]) for dim in range(self.dim())]
         pairs = zip(strides, self.shape, strict=True)
-        places = torch.stack([torch.div(number, one, rounding_mode="floor") % length for one, length in pairs], 1)
+        places = torch.stack(
+            [torch.div(number, divisor, rounding_mode="floor") % length for divisor, length in pairs], 1
+        )
         result = torch.ops.aten.index_put(result, [row], places)
     return result[:size].clone()
 

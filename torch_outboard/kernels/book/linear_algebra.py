@@ -19,14 +19,14 @@ __all__ = ["OPERATORS"]
 _Tensors = tuple[torch.Tensor, ...]
 
 
-def _as_batch(given: torch.Tensor, rank: int = 2) -> torch.Tensor:
+def _as_batch(tensor: torch.Tensor, rank: int = 2) -> torch.Tensor:
     """Return matrices, or vectors if `rank` is 1, with a single batch dimension."""
-    kept = given.shape[given.dim() - rank :]
-    return given.reshape((math.prod(given.shape[: given.dim() - rank]), *kept))
+    kept = tensor.shape[tensor.dim() - rank :]
+    return tensor.reshape((math.prod(tensor.shape[: tensor.dim() - rank]), *kept))
 
 
-def _of_batch(given: torch.Tensor, batch: Any) -> torch.Tensor:
-    return given.reshape((*batch, *given.shape[1:]))
+def _of_batch(tensor: torch.Tensor, batch: Any) -> torch.Tensor:
+    return tensor.reshape((*batch, *tensor.shape[1:]))
 
 
 def _broadcast(*shapes: Any) -> Any:
@@ -37,11 +37,11 @@ def _least(rows: Any, columns: Any) -> Any:
     return torch.sym_min(rows, columns)  # type: ignore[no-untyped-call]
 
 
-def _columns(given: torch.Tensor) -> torch.Tensor:
+def _columns(tensor: torch.Tensor) -> torch.Tensor:
     """Return matrices in column-major order, as torch does for most results."""
-    if any(size == 0 for size in given.shape):
-        return given.new_empty(given.shape)
-    return given.mT.contiguous().mT if given.dim() > 1 else given.contiguous()
+    if any(size == 0 for size in tensor.shape):
+        return tensor.new_empty(tensor.shape)
+    return tensor.mT.contiguous().mT if tensor.dim() > 1 else tensor.contiguous()
 
 
 def _refuse_checks(check_errors: bool) -> None:
@@ -54,7 +54,7 @@ def _factored(a: torch.Tensor) -> _Tensors:
     from torch_outboard.kernels.templates.factors import lu_factor
 
     factors, pivots, info = lu_factor(_as_batch(a))
-    return tuple(_of_batch(one, a.shape[:-2]) for one in (factors, pivots, info))
+    return tuple(_of_batch(tensor, a.shape[:-2]) for tensor in (factors, pivots, info))
 
 
 def _lu_factor_ex(a: torch.Tensor, *, pivot: bool = True, check_errors: bool = False) -> _Tensors:
@@ -68,7 +68,7 @@ def _cholesky_ex(a: torch.Tensor, *, upper: bool = False, check_errors: bool = F
     from torch_outboard.kernels.templates.factors import cholesky_factor
 
     _refuse_checks(check_errors)
-    factor, info = (_of_batch(one, a.shape[:-2]) for one in cholesky_factor(_as_batch(a.mT if upper else a)))
+    factor, info = (_of_batch(tensor, a.shape[:-2]) for tensor in cholesky_factor(_as_batch(a.mT if upper else a)))
     return _columns(factor.mT) if upper else factor, info
 
 
@@ -84,7 +84,7 @@ def _substituted(
     if not left:
         return _substituted(a.mT, b.mT, not upper, unitriangular=unitriangular).mT
     batch = _broadcast(a.shape[:-2], b.shape[:-2])
-    wide_a, wide_b = (_as_batch(one.expand(*batch, *one.shape[-2:])) for one in (a, b))
+    wide_a, wide_b = (_as_batch(tensor.expand(*batch, *tensor.shape[-2:])) for tensor in (a, b))
     return _of_batch(substitution(wide_a, wide_b, upper, unitriangular), batch)
 
 
@@ -112,8 +112,8 @@ def _cholesky_inverse(factor: torch.Tensor, upper: bool = False) -> torch.Tensor
 
 
 def _identity(like: torch.Tensor) -> torch.Tensor:
-    one = torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
-    return one.expand(*like.shape[:-2], *one.shape)
+    identity = torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
+    return identity.expand(*like.shape[:-2], *identity.shape)
 
 
 # LU.
@@ -243,7 +243,7 @@ def _slogdet(a: torch.Tensor) -> _Tensors:
 def _geqrf(a: torch.Tensor) -> _Tensors:
     from torch_outboard.kernels.templates.reflectors import reflections
 
-    return tuple(_of_batch(one, a.shape[:-2]) for one in reflections(_as_batch(a)))
+    return tuple(_of_batch(tensor, a.shape[:-2]) for tensor in reflections(_as_batch(a)))
 
 
 def _reflected(vectors: torch.Tensor, tau: torch.Tensor, c: torch.Tensor, *, transpose: bool = False) -> torch.Tensor:
@@ -255,8 +255,8 @@ def _reflected(vectors: torch.Tensor, tau: torch.Tensor, c: torch.Tensor, *, tra
 
 def _columns_of_one(like: torch.Tensor, rows: Any, columns: Any) -> torch.Tensor:
     """Return the leading columns of identity matrices."""
-    one = torch.eye(rows, columns, dtype=like.dtype, device=like.device)
-    return one.expand(*like.shape[:-2], *one.shape)
+    identity = torch.eye(rows, columns, dtype=like.dtype, device=like.device)
+    return identity.expand(*like.shape[:-2], *identity.shape)
 
 
 def _householder_product(vectors: torch.Tensor, tau: torch.Tensor) -> torch.Tensor:

@@ -40,8 +40,8 @@ def _power(self: torch.Tensor, exponent: torch.Tensor) -> list[torch.Tensor]:
     own: list[tuple[float, torch.Tensor]] = [(1, x), (-1, 1 / x), (2, x * x), (-2, 1 / (x * x)), (3, x * x * x)]
     if self.dtype != torch.float16:
         own += [(0.5, x.sqrt()), (-0.5, x.rsqrt())]
-    for one, value in own:
-        found = torch.where(exponent == one, value, found)
+    for constant, value in own:
+        found = torch.where(exponent == constant, value, found)
     return [found.to(self.dtype)]
 
 
@@ -58,8 +58,8 @@ def _clone(self: torch.Tensor) -> list[torch.Tensor]:
 
 
 OPERATORS = (
-    *(Operator(f"aten::_foreach_{one}", each=Each(f"aten::{one}")) for one in (*_UNARY, "addcdiv", "addcmul")),
-    *(Operator(f"aten::_foreach_{one.partition('.')[0]}", each=Each(f"aten::{one}")) for one in _BINARY),
+    *(Operator(f"aten::_foreach_{name}", each=Each(f"aten::{name}")) for name in (*_UNARY, "addcdiv", "addcmul")),
+    *(Operator(f"aten::_foreach_{name.partition('.')[0]}", each=Each(f"aten::{name}")) for name in _BINARY),
     Operator("aten::_foreach_clone", each=Each(_clone, count=1)),
     Operator("aten::_foreach_copy_.default", each=Each(_copy, count=2)),
     Operator("aten::_foreach_lerp", each=Each("aten::lerp.Scalar", {"List": "aten::lerp.Tensor"})),

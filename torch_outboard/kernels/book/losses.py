@@ -40,8 +40,8 @@ def _ctc_loss_backward(grad: torch.Tensor, log_probs: torch.Tensor, labels: torc
     return ctc_backward(grad, log_probs, _labels(log_probs, labels, rest[1]), *rest)
 
 
-def _check_probabilities(given: torch.Tensor, target: torch.Tensor, *_: Any) -> None:
-    tensors = {"input": given} | ({"target": target} if _checks_targets() else {})
+def _check_probabilities(probabilities: torch.Tensor, target: torch.Tensor, *_: Any) -> None:
+    tensors = {"input": probabilities} | ({"target": target} if _checks_targets() else {})
     for name, tensor in tensors.items():
         check_between(tensor, 0, 1, f"all elements of {name} should be between 0 and 1")
 
@@ -73,28 +73,28 @@ def _multi_margin_backward(
     weight: torch.Tensor | None = None,
     reduction: int = _MEAN,
 ) -> torch.Tensor:
-    given, classes = _by_sample(self), target.reshape(-1, 1)
-    is_class = torch.logical_and(classes >= 0, classes < given.shape[-1])
+    rows, classes = _by_sample(self), target.reshape(-1, 1)
+    is_class = torch.logical_and(classes >= 0, classes < rows.shape[-1])
     torch.ops.aten._assert_async.msg(is_class.all(), "target out of range")
-    is_target = torch.arange(given.shape[-1], device=self.device) == classes
-    distance = margin - given.gather(1, classes) + given
-    slope = torch.where(distance > 0, torch.ones_like(distance) if p == 1 else 2 * distance, 0) / given.shape[-1]
+    is_target = torch.arange(rows.shape[-1], device=self.device) == classes
+    distance = margin - rows.gather(1, classes) + rows
+    slope = torch.where(distance > 0, torch.ones_like(distance) if p == 1 else 2 * distance, 0) / rows.shape[-1]
     if weight is not None:
         slope = slope * weight[classes]
     slope = torch.where(is_target, 0, slope)
     slope = torch.where(is_target, -slope.sum(1, keepdim=True), slope)
-    return (slope * _of_sample(grad_output, given.shape[0], reduction)).reshape(self.shape)
+    return (slope * _of_sample(grad_output, rows.shape[0], reduction)).reshape(self.shape)
 
 
 def _multilabel_margin_forward(self: torch.Tensor, target: torch.Tensor, reduction: int) -> Any:
     """Ignore labels from the first -1 on; torch's decomposition counts them as class 0."""
-    given, classes = _by_sample(self), _by_sample(target)
+    rows, classes = _by_sample(self), _by_sample(target)
     is_there, classes = _labels_of(classes)
-    number = torch.arange(given.shape[1], device=self.device)
+    number = torch.arange(rows.shape[1], device=self.device)
     is_target = torch.logical_and(classes.unsqueeze(2) == number, is_there.unsqueeze(2)).any(1)
-    distance = 1 - given.gather(1, classes).unsqueeze(2) + given.unsqueeze(1)
+    distance = 1 - rows.gather(1, classes).unsqueeze(2) + rows.unsqueeze(1)
     is_close = torch.logical_and(torch.logical_and(distance > 0, ~is_target.unsqueeze(1)), is_there.unsqueeze(2))
-    losses = torch.where(is_close, distance, 0).sum((1, 2)) / given.shape[1]
+    losses = torch.where(is_close, distance, 0).sum((1, 2)) / rows.shape[1]
     if reduction == _NONE:
         losses = losses.reshape(self.shape[:-1])
     else:
@@ -111,18 +111,18 @@ def _labels_of(classes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def _multilabel_margin_backward(
     grad_output: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int, is_target: torch.Tensor
 ) -> torch.Tensor:
-    given, classes = _by_sample(self), _by_sample(target)
+    rows, classes = _by_sample(self), _by_sample(target)
     check_between(is_target, 0, 1, "argument #5 'is_target' is out of range")
     is_there, classes = _labels_of(classes)
-    is_close = 1 - given.gather(1, classes).unsqueeze(2) + given.unsqueeze(1) > 0
-    is_other = is_target.reshape(given.shape).unsqueeze(1) == 0
+    is_close = 1 - rows.gather(1, classes).unsqueeze(2) + rows.unsqueeze(1) > 0
+    is_other = is_target.reshape(rows.shape).unsqueeze(1) == 0
     pairs = torch.logical_and(torch.logical_and(is_close, is_other), is_there.unsqueeze(2)).to(self.dtype)
-    slope = torch.scatter_add(pairs.sum(1), 1, classes, -pairs.sum(2)) / given.shape[-1]
-    return (slope * _of_sample(grad_output, given.shape[0], reduction)).reshape(self.shape)
+    slope = torch.scatter_add(pairs.sum(1), 1, classes, -pairs.sum(2)) / rows.shape[-1]
+    return (slope * _of_sample(grad_output, rows.shape[0], reduction)).reshape(self.shape)
 
 
-def _by_sample(given: torch.Tensor) -> torch.Tensor:
-    return given.reshape(-1, given.shape[-1] if given.dim() > 0 else 1)
+def _by_sample(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1, tensor.shape[-1] if tensor.dim() > 0 else 1)
 
 
 def _of_sample(grad: torch.Tensor, samples: Any, reduction: int) -> torch.Tensor:

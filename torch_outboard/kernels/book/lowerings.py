@@ -69,7 +69,7 @@ def power(self: ir.TensorBox, exponent: ir.TensorBox) -> Any:
     common = torch.promote_types(self.get_dtype(), exponent.get_dtype())
     if common.is_floating_point or common == torch.bool:
         return lowering.lowerings[torch.ops.aten.pow.Tensor_Tensor](self, exponent)
-    converted = [lowering.to_dtype(one, common) for one in (self, exponent)]
+    converted = [lowering.to_dtype(operand, common) for operand in (self, exponent)]
     return lowering.make_pointwise(functools.partial(_integer_power, common))(*lowering.broadcast_tensors(*converted))
 
 

@@ -58,7 +58,7 @@ def _max_pool(
 ) -> tuple[ir.TensorBox, ir.TensorBox]:
     """Return the largest elements of windows and their indices. Large windows are pooled along one side at a time."""
     windows, strides, paddings, dilations = (
-        of_each(one, dims) for one in (kernel_size, stride or kernel_size, padding, dilation)
+        of_each(values, dims) for values in (kernel_size, stride or kernel_size, padding, dilation)
     )
     sizes, counts = self.get_size()[-dims:], _result_sizes()[-dims:]
     sides = {}
@@ -82,7 +82,7 @@ max_pool3d = functools.partial(_max_pool, 3)
 
 def _result_sizes() -> list[Any]:
     values, _ = V.graph.current_node.meta["val"]
-    return [expression_of(one) for one in values.shape]
+    return [expression_of(size) for size in values.shape]
 
 
 def _pooled(
@@ -126,8 +126,8 @@ def _pooled(
 def _elements(place: Sequence[Any], sides: Mapping[int, _Side]) -> Iterator[_Found]:
     """Yield the elements of one result's window, in the order of the CPU's kernels."""
 
-    def compared(one: Any, other: Any) -> Any:
-        return ops.lt(ops.index_expr(one, torch.int64), ops.index_expr(other, torch.int64))
+    def compared(first: Any, other: Any) -> Any:
+        return ops.lt(ops.index_expr(first, torch.int64), ops.index_expr(other, torch.int64))
 
     for offsets in itertools.product(*(range(side.window) for side in sides.values())):
         places, is_inside, is_first = list(place), [], []

@@ -49,8 +49,8 @@ def _layer_norm(input: torch.Tensor, shape: Any, weight: Any, bias: Any, eps: fl
     return _with_statistics(result, input, weight, bias)
 
 
-def _group_norm(input: torch.Tensor, weight: Any, bias: Any, *given: Any) -> Any:
-    result = decomposition_table[torch.ops.aten.native_group_norm.default](input, weight, bias, *given)
+def _group_norm(input: torch.Tensor, weight: Any, bias: Any, *args: Any) -> Any:
+    result = decomposition_table[torch.ops.aten.native_group_norm.default](input, weight, bias, *args)
     return _with_statistics(result, input, weight, bias)
 
 
@@ -59,7 +59,7 @@ def _with_statistics(result: Any, input: torch.Tensor, *parameters: torch.Tensor
 
     This is the input's type, or float32 if a parameter's type differs from it.
     """
-    is_mixed = any(one is not None and one.dtype != input.dtype for one in parameters)
+    is_mixed = any(parameter is not None and parameter.dtype != input.dtype for parameter in parameters)
     dtype = torch.float32 if is_mixed else input.dtype
     values, mean, rstd = result
     return values, mean.to(dtype), rstd.to(dtype)
@@ -101,9 +101,9 @@ def _rms_norm_backward(
 def _weight_norm_backward(
     grad: torch.Tensor, v: torch.Tensor, g: torch.Tensor, norms: torch.Tensor, dim: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    others = [one for one in range(v.dim()) if one != dim % v.dim()]
+    others = [axis for axis in range(v.dim()) if axis != dim % v.dim()]
     wide = torch.promote_types(v.dtype, torch.float32)
-    grad, v_wide, g_wide, norms = (one.to(wide) for one in (grad, v, g, norms))
+    grad, v_wide, g_wide, norms = (tensor.to(wide) for tensor in (grad, v, g, norms))
     along = (grad * v_wide).sum(others, keepdim=True)
     grad_v = g_wide / norms * (grad - v_wide * along / (norms * norms))
     return grad_v.to(v.dtype), (along / norms).to(g.dtype)

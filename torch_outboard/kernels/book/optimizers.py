@@ -26,16 +26,16 @@ Given = Any  # a tensor, None or a bool
 Values = dict[str, torch.Tensor]
 
 
-def _begun(given: dict[str, Given]) -> tuple[torch.Tensor, torch.Tensor, Values]:
+def _begun(arguments: dict[str, Given]) -> tuple[torch.Tensor, torch.Tensor, Values]:
     """Return the parameter, its gradient in the direction of the step, and the values written so far.
 
     With a scale, the unscaled gradient is one of the written values.
     """
     values: Values = {}
-    grad = widened(given["grads"])
-    if given["grad_scale"] is not None:
-        grad = values["grads"] = grad / given["grad_scale"].to(grad.dtype)
-    return widened(given["self"]), -grad if given["maximize"] else grad, values
+    grad = widened(arguments["grads"])
+    if arguments["grad_scale"] is not None:
+        grad = values["grads"] = grad / arguments["grad_scale"].to(grad.dtype)
+    return widened(arguments["self"]), -grad if arguments["maximize"] else grad, values
 
 
 def _decayed(grad: torch.Tensor, parameter: torch.Tensor, weight_decay: torch.Tensor) -> torch.Tensor:
@@ -43,76 +43,76 @@ def _decayed(grad: torch.Tensor, parameter: torch.Tensor, weight_decay: torch.Te
     return torch.where(weight_decay != 0, grad + parameter * weight_decay.to(grad.dtype), grad)
 
 
-def _written(values: Values, given: dict[str, Given]) -> Values:
+def _written(values: Values, arguments: dict[str, Given]) -> Values:
     """Return the values in their types, or the old values if found_inf is set."""
-    found_inf = given["found_inf"]
+    found_inf = arguments["found_inf"]
     result: Values = {}
     for name, value in values.items():
-        old = given[name]
+        old = arguments[name]
         value = value.to(old.dtype)
         result[name] = value if found_inf is None else torch.where(found_inf == 1, old, value)
     return result
 
 
-def _adam(given: dict[str, Given], is_decoupled: bool) -> Values:
-    parameter, grad, values = _begun(given)
+def _adam(arguments: dict[str, Given], is_decoupled: bool) -> Values:
+    parameter, grad, values = _begun(arguments)
     kind = parameter.dtype
-    beta1, beta2, decay = given["beta1"], given["beta2"], given["weight_decay"]
-    lr, step = given["lr"].to(beta1.dtype), given["state_steps"].to(beta1.dtype)
+    beta1, beta2, decay = arguments["beta1"], arguments["beta2"], arguments["weight_decay"]
+    lr, step = arguments["lr"].to(beta1.dtype), arguments["state_steps"].to(beta1.dtype)
     if is_decoupled:
         parameter = torch.where(decay != 0, parameter - (lr * decay).to(kind) * parameter, parameter)
     else:
         grad = _decayed(grad, parameter, decay)
-    mean, square = widened(given["exp_avgs"]), widened(given["exp_avg_sqs"])
+    mean, square = widened(arguments["exp_avgs"]), widened(arguments["exp_avg_sqs"])
     mean = mean + (1 - beta1).to(kind) * (grad - mean)
     square = beta2.to(kind) * square + (1 - beta2).to(kind) * grad * grad
     values.update(exp_avgs=mean, exp_avg_sqs=square)
-    if given["amsgrad"]:
-        square = values["max_exp_avg_sqs"] = torch.maximum(widened(given["max_exp_avg_sqs"]), square)
+    if arguments["amsgrad"]:
+        square = values["max_exp_avg_sqs"] = torch.maximum(widened(arguments["max_exp_avg_sqs"]), square)
     size = (lr / (1 - torch.pow(beta1, step))).to(kind)
     root = (1 - torch.pow(beta2, step)).sqrt().to(kind)
-    values["self"] = parameter - size * mean / (square.sqrt() / root + given["eps"].to(kind))
-    return _written(values, given)
+    values["self"] = parameter - size * mean / (square.sqrt() / root + arguments["eps"].to(kind))
+    return _written(values, arguments)
 
 
-def _adam_alone(given: dict[str, Given]) -> Values:
-    return _adam(given, is_decoupled=False)
+def _adam_alone(arguments: dict[str, Given]) -> Values:
+    return _adam(arguments, is_decoupled=False)
 
 
-def _adamw(given: dict[str, Given]) -> Values:
-    return _adam(given, is_decoupled=True)
+def _adamw(arguments: dict[str, Given]) -> Values:
+    return _adam(arguments, is_decoupled=True)
 
 
-def _sgd(given: dict[str, Given]) -> Values:
-    parameter, grad, values = _begun(given)
+def _sgd(arguments: dict[str, Given]) -> Values:
+    parameter, grad, values = _begun(arguments)
     kind = parameter.dtype
-    grad = _decayed(grad, parameter, given["weight_decay"])
-    buffer = given["momentum_buffer_list"]
+    grad = _decayed(grad, parameter, arguments["weight_decay"])
+    buffer = arguments["momentum_buffer_list"]
     if buffer is not None:
-        momentum = given["momentum"].to(kind)
-        old = momentum * widened(buffer) + (1 - given["dampening"]).to(kind) * grad
-        buffer = grad if given["is_first_step"] else old
+        momentum = arguments["momentum"].to(kind)
+        old = momentum * widened(buffer) + (1 - arguments["dampening"]).to(kind) * grad
+        buffer = grad if arguments["is_first_step"] else old
         values["momentum_buffer_list"] = buffer
-        grad = grad + momentum * buffer if given["nesterov"] else buffer
-    values["self"] = parameter - given["lr"].to(kind) * grad
-    return _written(values, given)
+        grad = grad + momentum * buffer if arguments["nesterov"] else buffer
+    values["self"] = parameter - arguments["lr"].to(kind) * grad
+    return _written(values, arguments)
 
 
-def _adagrad(given: dict[str, Given]) -> Values:
-    parameter, grad, values = _begun(given)
+def _adagrad(arguments: dict[str, Given]) -> Values:
+    parameter, grad, values = _begun(arguments)
     kind = parameter.dtype
-    grad = _decayed(grad, parameter, given["weight_decay"])
-    decay = given["lr_decay"]
-    rate = given["lr"].to(decay.dtype) / (1 + (given["state_steps"].to(decay.dtype) - 1) * decay)
-    total = values["state_sums"] = widened(given["state_sums"]) + grad * grad
-    values["self"] = parameter - rate.to(kind) * (grad / (total.sqrt() + given["eps"].to(kind)))
-    return _written(values, given)
+    grad = _decayed(grad, parameter, arguments["weight_decay"])
+    decay = arguments["lr_decay"]
+    rate = arguments["lr"].to(decay.dtype) / (1 + (arguments["state_steps"].to(decay.dtype) - 1) * decay)
+    total = values["state_sums"] = widened(arguments["state_sums"]) + grad * grad
+    values["self"] = parameter - rate.to(kind) * (grad / (total.sqrt() + arguments["eps"].to(kind)))
+    return _written(values, arguments)
 
 
-def _check_and_unscale(given: dict[str, Given]) -> Values:
-    scaled = widened(given["self"])
-    scale = given["inv_scale"].to(scaled.dtype)
-    value = torch.where(scale == 1, scaled, scaled * scale).to(given["self"].dtype)
+def _check_and_unscale(arguments: dict[str, Given]) -> Values:
+    scaled = widened(arguments["self"])
+    scale = arguments["inv_scale"].to(scaled.dtype)
+    value = torch.where(scale == 1, scaled, scaled * scale).to(arguments["self"].dtype)
     # Only finite values are less than infinity; comparisons with NaN are false.
     return {"self": value, "found_inf": ~(scaled.abs() < float("inf"))}
 
@@ -127,8 +127,10 @@ def _update_scale(
     interval: int,
 ) -> torch.Tensor:
     """Update the scale as CUDA's kernel does: in double if available, rounded once. The scale stays finite."""
-    given = (self, growth_tracker, found_inf)
-    if [one.dtype for one in given] != [torch.float32, torch.int32, torch.float32] or any(one.dim() for one in given):
+    states = (self, growth_tracker, found_inf)
+    if [tensor.dtype for tensor in states] != [torch.float32, torch.int32, torch.float32] or any(
+        tensor.dim() for tensor in states
+    ):
         raise ClassRefusal("scale and found_inf must be float32, and growth_tracker int32 [mixed-types]")
     wide = self.to(real)
     steps = growth_tracker + 1
@@ -142,8 +144,8 @@ def _update_scale(
 def run_update(update: Update, arguments: Mapping[str, Any]) -> None:
     """Write an optimizer's new values to the tensors of its lists, one tensor after the other."""
     for number in range(len(arguments["self"])):
-        given = {name: _element(value, number) for name, value in arguments.items()}
-        for name, value in update.formula(given).items():
+        elements = {name: _element(value, number) for name, value in arguments.items()}
+        for name, value in update.formula(elements).items():
             target = arguments[name]
             if isinstance(target, torch.Tensor):  # found_inf, shared by all elements
                 target.copy_(torch.where(value.any(), 1, target))

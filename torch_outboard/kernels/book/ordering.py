@@ -21,10 +21,10 @@ def _along_a_dimension(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function so that a tensor without dimensions is returned unchanged, with index 0."""
 
     @functools.wraps(function)
-    def body(self: torch.Tensor, *given: Any, **named: Any) -> Any:
+    def body(self: torch.Tensor, *args: Any, **named: Any) -> Any:
         if self.dim() == 0:
             return self.clone(), torch.zeros_like(self, dtype=torch.int64)
-        return function(self, *given, **named)
+        return function(self, *args, **named)
 
     return body
 
@@ -37,8 +37,8 @@ def _sort(self: torch.Tensor, *, stable: bool | None = None, dim: int = -1, desc
     rows = self.movedim(dim, -1)
     matrix = rows.reshape(-1, rows.shape[-1]).contiguous()
     return tuple(
-        _as_laid_out(one.reshape(rows.shape).movedim(-1, dim), self)
-        for one in _stable(matrix, stable=True, dim=1, descending=descending)
+        _as_laid_out(part.reshape(rows.shape).movedim(-1, dim), self)
+        for part in _stable(matrix, stable=True, dim=1, descending=descending)
     )
 
 
@@ -61,8 +61,8 @@ def _topk(self: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorte
 
 @_along_a_dimension
 def _kth(self: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
-    found = (one.narrow(dim, k - 1, 1).contiguous() for one in _stable(self, stable=True, dim=dim, descending=False))
-    return tuple(one if keepdim else one.squeeze(dim) for one in found)
+    found = (part.narrow(dim, k - 1, 1).contiguous() for part in _stable(self, stable=True, dim=dim, descending=False))
+    return tuple(part if keepdim else part.squeeze(dim) for part in found)
 
 
 @_along_a_dimension
@@ -71,13 +71,13 @@ def _mode(self: torch.Tensor, dim: int = -1, keepdim: bool = False) -> Any:
 
     For each element of the sorted row, count how many equal elements precede it.
     """
-    values, indices = (one.movedim(dim, -1).contiguous() for one in _stable(self, stable=True, dim=dim))
+    values, indices = (part.movedim(dim, -1).contiguous() for part in _stable(self, stable=True, dim=dim))
     place = torch.arange(values.shape[-1], device=self.device).expand(values.shape)
     is_other = torch.ne(values, torch.cat([values[..., :1], values[..., :-1]], -1))
     runs = torch.cummax(torch.where(is_other, place, 0), -1)[0]
     best = (place - runs).argmax(-1, keepdim=True)
-    found = (one.gather(-1, best).movedim(-1, dim) for one in (values, indices))
-    return tuple(one if keepdim else one.squeeze(dim) for one in found)
+    found = (part.gather(-1, best).movedim(-1, dim) for part in (values, indices))
+    return tuple(part if keepdim else part.squeeze(dim) for part in found)
 
 
 @_along_a_dimension

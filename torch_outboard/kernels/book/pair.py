@@ -25,19 +25,19 @@ def real_of(dtype: torch.dtype) -> torch.dtype:
 def pair_of(value: Any, kind: torch.dtype) -> Pair:
     """Return a tensor or a number, complex or real, as a pair in the given real type."""
     if isinstance(value, Pair):
-        return Pair(*(one.to(kind) for one in value))
+        return Pair(*(part.to(kind) for part in value))
     if isinstance(value, torch.Tensor):
         return Pair(value.to(kind), torch.zeros_like(value, dtype=kind))
     number = complex(value)
     return Pair(number.real, number.imag)
 
 
-def tensors_of(given: Pair, like: Any) -> Pair:
+def tensors_of(numbers: Pair, like: Any) -> Pair:
     """Convert a pair of numbers to a pair of tensors."""
-    if isinstance(given.re, torch.Tensor):
-        return given
+    if isinstance(numbers.re, torch.Tensor):
+        return numbers
     part = like.re if isinstance(like, Pair) else like
-    return Pair(*(torch.full((), one, dtype=part.dtype, device=part.device) for one in given))
+    return Pair(*(torch.full((), number, dtype=part.dtype, device=part.device) for number in numbers))
 
 
 def multiply(kind: torch.dtype, self: Any, other: Any) -> Pair:

@@ -19,9 +19,9 @@ from torch_outboard.kernels.refusal import other_sizes
 __all__ = ["OPERATORS", "of_each"]
 
 
-def of_each(given: Sequence[int], dims: int) -> list[int]:
+def of_each(values: Sequence[int], dims: int) -> list[int]:
     """Return a pooling argument for each dimension; a single number applies to all."""
-    return [*given] * dims if len(given) == 1 else [*given]
+    return [*values] * dims if len(values) == 1 else [*values]
 
 
 # Means.
@@ -98,8 +98,8 @@ _READ = 25
 def _mean_of_windows(dims: int) -> Any:
     """Return means over windows, computed as sums along one side after the other."""
 
-    def body(self: torch.Tensor, kernel_size: Sequence[int], *given: Any) -> Any:
-        windows = _Windows(dims, self, kernel_size, *given)
+    def body(self: torch.Tensor, kernel_size: Sequence[int], *args: Any) -> Any:
+        windows = _Windows(dims, self, kernel_size, *args)
         if math.prod(windows.sizes) <= _READ or windows.sizes == windows.strides:
             return NotImplemented
         sums = widened(self)
@@ -112,8 +112,8 @@ def _mean_of_windows(dims: int) -> Any:
 
 
 def _gradient_of_means(dims: int) -> Any:
-    def body(grad_output: torch.Tensor, self: torch.Tensor, kernel_size: Sequence[int], *given: Any) -> Any:
-        windows = _Windows(dims, self, kernel_size, *given)
+    def body(grad_output: torch.Tensor, self: torch.Tensor, kernel_size: Sequence[int], *args: Any) -> Any:
+        windows = _Windows(dims, self, kernel_size, *args)
         together = [(size - 1) // stride + 1 for size, stride in zip(windows.sizes, windows.strides, strict=True)]
         if math.prod(together) <= _READ:
             return NotImplemented
@@ -142,8 +142,8 @@ class _Windows:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> None:
-        given = (kernel_size, stride or kernel_size, padding)
-        self.sizes, self.strides, self.paddings = (of_each(one, dims) for one in given)
+        windows = (kernel_size, stride or kernel_size, padding)
+        self.sizes, self.strides, self.paddings = (of_each(values, dims) for values in windows)
         self.lengths = image.shape[-dims:]
         sides = zip(self.lengths, self.sizes, self.paddings, self.strides, strict=True)
         self.counts = [pooling_output_shape(*side, 1, ceil_mode) for side in sides]  # type: ignore[no-untyped-call]
@@ -173,8 +173,8 @@ class _Windows:
 def _of_largest(dims: int, place: int) -> Any:
     """Return the gradient of an operator whose `place`-th argument holds the indices of the maxima."""
 
-    def body(grad_output: torch.Tensor, self: torch.Tensor, *given: Any) -> torch.Tensor:
-        indices = given[place].flatten(0, -dims - 1).flatten(1)
+    def body(grad_output: torch.Tensor, self: torch.Tensor, *args: Any) -> torch.Tensor:
+        indices = args[place].flatten(0, -dims - 1).flatten(1)
         grad = grad_output.flatten(0, -dims - 1).flatten(1)
         sums = torch.zeros(grad.shape[0], math.prod(self.shape[-dims:]), dtype=grad.dtype, device=grad.device)
         return in_order_of(torch.scatter_add(sums, 1, indices, grad).reshape(self.shape), self)
@@ -212,18 +212,18 @@ def _fractional_max_pool3d(
     self: torch.Tensor, kernel_size: Sequence[int], output_size: Sequence[int], samples: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Find the maxima of boxes at random positions. Inductor's lowering reads the samples in reverse order."""
-    given = self if self.dim() == 5 else self.unsqueeze(0)
-    if samples.shape[0] < given.shape[0] or tuple(samples.shape[1:]) != (given.shape[1], 3):
+    batch = self if self.dim() == 5 else self.unsqueeze(0)
+    if samples.shape[0] < batch.shape[0] or tuple(samples.shape[1:]) != (batch.shape[1], 3):
         raise other_sizes()
     place = torch.zeros((), dtype=torch.int64, device=self.device)
     for dim in range(3):
-        starts = _starts(samples[: given.shape[0], :, dim], given.shape[2 + dim], kernel_size[dim], output_size[dim])
+        starts = _starts(samples[: batch.shape[0], :, dim], batch.shape[2 + dim], kernel_size[dim], output_size[dim])
         along = starts.unsqueeze(-1) + torch.arange(kernel_size[dim], device=self.device)
         shape = [*along.shape[:2], *(1,) * 6]
         shape[2 + dim], shape[5 + dim] = along.shape[2:]
-        place = place * given.shape[2 + dim] + along.reshape(shape)
+        place = place * batch.shape[2 + dim] + along.reshape(shape)
     place = place.flatten(5)
-    values = given.flatten(2).gather(2, place.flatten(2)).reshape(place.shape)
+    values = batch.flatten(2).gather(2, place.flatten(2)).reshape(place.shape)
     found, indices = values.amax(-1), place.gather(-1, values.argmax(-1, keepdim=True)).squeeze(-1)
     return (found, indices) if self.dim() == 5 else (found[0], indices[0])
 

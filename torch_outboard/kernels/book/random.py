@@ -103,7 +103,7 @@ def _normal_around(self: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) ->
     if self.is_complex():  # each part has half of the variance
         kind = self.dtype.to_real()
         parts = [_normal(self.shape, kind) * (std * math.sqrt(0.5)) + mean for _ in range(2)]
-        return torch.complex(*(one.to(kind) for one in parts))
+        return torch.complex(*(part.to(kind) for part in parts))
     _check_real(self)
     return (_normal(self.shape, self.dtype) * std + mean).to(self.dtype)
 

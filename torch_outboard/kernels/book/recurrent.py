@@ -62,10 +62,10 @@ def _lstm_cell_backward(
 def _gru_cell(
     input_gates: torch.Tensor, hidden_gates: torch.Tensor, hx: torch.Tensor, input_bias: _Optional, bias: _Optional
 ) -> tuple[torch.Tensor, ...]:
-    given = _parts(_with_bias(input_gates, input_bias), hx.shape[1], 3)
+    input_parts = _parts(_with_bias(input_gates, input_bias), hx.shape[1], 3)
     hidden = _parts(_with_bias(hidden_gates, bias), hx.shape[1], 3)
-    reset, update = (given[0] + hidden[0]).sigmoid(), (given[1] + hidden[1]).sigmoid()
-    fresh = (given[2] + hidden[2] * reset).tanh()
+    reset, update = (input_parts[0] + hidden[0]).sigmoid(), (input_parts[1] + hidden[1]).sigmoid()
+    fresh = (input_parts[2] + hidden[2] * reset).tanh()
     return (hx - fresh) * update + fresh, torch.cat([reset, update, fresh, hx, hidden[2]], 1)
 
 
@@ -102,24 +102,24 @@ def _check_fit(rows: torch.Tensor, kept: int, h0: torch.Tensor, weight: torch.Te
         raise CallRefusal("the shapes of input, states and weights don't match [recurrent-shapes]")
 
 
-def _recurrent(gates: torch.Tensor, h0: torch.Tensor, c0: _Optional, weight: torch.Tensor, *given: Any) -> Any:
+def _recurrent(gates: torch.Tensor, h0: torch.Tensor, c0: _Optional, weight: torch.Tensor, *args: Any) -> Any:
     from torch_outboard.kernels.templates.recurrent import recurrent_steps
     from torch_outboard.kernels.templates.recurrent_parts import LSTM
 
-    offsets, kind = given[3:5]
+    offsets, kind = args[3:5]
     _check_fit(gates, 0, h0, weight, offsets, kind)
     if (c0 is not None) != (kind == LSTM) or (c0 is not None and (c0.dim() != 2 or c0.shape[0] != h0.shape[0])):
         raise CallRefusal("the cell states don't match the layer's kind or its hidden states [recurrent-shapes]")
-    return recurrent_steps(gates, h0, c0, weight, *given)
+    return recurrent_steps(gates, h0, c0, weight, *args)
 
 
-def _recurrent_backward(*given: Any) -> Any:
+def _recurrent_backward(*args: Any) -> Any:
     from torch_outboard.kernels.templates.recurrent_backward import recurrent_gradients
     from torch_outboard.kernels.templates.recurrent_parts import GRU, LSTM
 
-    h0, kept, _, weight, _, offsets, kind = given[3:10]
+    h0, kept, _, weight, _, offsets, kind = args[3:10]
     _check_fit(kept, {LSTM: 5, GRU: 4}.get(kind, 1), h0, weight, offsets, kind)
-    return recurrent_gradients(*given)
+    return recurrent_gradients(*args)
 
 
 OPERATORS = (

@@ -20,11 +20,11 @@ def _as_row(op: torch._ops.OpOverload) -> Function:
     """Return a decomposition that reduces a whole tensor as one row, so that finding an element needs no division."""
     names = [argument.name for argument in op._schema.arguments[1:]]
 
-    def as_row(self: torch.Tensor, *given: Any, **named: Any) -> Any:
-        arguments = {**dict(zip(names, given, strict=False)), **named}
+    def as_row(self: torch.Tensor, *args: Any, **named: Any) -> Any:
+        arguments = {**dict(zip(names, args, strict=False)), **named}
         is_whole = not arguments.get("dim") and not arguments.get("keepdim")
         if is_whole and self.dim() > 1 and self.is_contiguous():
-            return op(self.view(-1), *given, **named)
+            return op(self.view(-1), *args, **named)
         return NotImplemented
 
     return as_row
@@ -52,7 +52,7 @@ def _steps_of(self: torch.Tensor, dims: Sequence[int] | None) -> tuple[list[int]
     if not kept or not self.dtype.is_floating_point or not self.is_contiguous():
         return None
     outer, inner = [dim for dim in reduced if dim < kept[-1]], [dim for dim in reduced if dim > kept[-1]]
-    rows, step = (math.prod(_hint(self.shape[dim]) for dim in given) for given in (kept, inner))
+    rows, step = (math.prod(_hint(self.shape[dim]) for dim in dims) for dims in (kept, inner))
     row = step * math.prod(_hint(self.shape[dim]) for dim in outer)
     is_split = 0 < rows <= _FEW_ROWS and row >= _LONG_ROW and _LONG_STEP <= step < row
     return (outer, inner) if is_split else None
@@ -86,10 +86,10 @@ def _deviation_in_steps(
     squares, means = torch.var_mean(widened(self), inner, correction=0, keepdim=True)
     mean = means.mean(outer, keepdim=True)
     square = (squares + (means - mean).square()).mean(outer, keepdim=True)
-    count = math.prod(self.shape[one] for one in (*outer, *inner))
+    count = math.prod(self.shape[axis] for axis in (*outer, *inner))
     lost = 1 if correction is None else correction
     square = square * (count / (count - lost)) if lost else square
-    return tuple((one if keepdim else one.squeeze([*outer, *inner])).to(self.dtype) for one in (square, mean))
+    return tuple((part if keepdim else part.squeeze([*outer, *inner])).to(self.dtype) for part in (square, mean))
 
 
 def _cumulative(function: Callable[..., Any]) -> Callable[..., None]:

@@ -93,7 +93,7 @@ class Refused:
     dtypes: Collection[torch.dtype] = ()
 
     def holds(self, tensors: Sequence[torch.Tensor]) -> bool:
-        return not self.dtypes or any(one.dtype in self.dtypes for one in tensors)
+        return not self.dtypes or any(tensor.dtype in self.dtypes for tensor in tensors)
 
 
 @dataclass(frozen=True)
@@ -165,5 +165,5 @@ class Operator:
 
     def over(self, general: Operator) -> Operator:
         """Return this row for one overload, with missing fields filled from the row for all."""
-        given = {one.name: getattr(self, one.name) or getattr(general, one.name) for one in fields(self)}
-        return Operator(**given)
+        values = {field.name: getattr(self, field.name) or getattr(general, field.name) for field in fields(self)}
+        return Operator(**values)

@@ -18,21 +18,21 @@ __all__ = ["OPERATORS"]
 
 def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
     """Convert to the common type first if types differ: empty rows are skipped, but take part in promotion."""
-    common = functools.reduce(torch.promote_types, (one.dtype for one in tensors))
-    if all(one.dtype == common for one in tensors):
+    common = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    if all(tensor.dtype == common for tensor in tensors):
         return NotImplemented
-    taken = [one.to(common) for one in tensors if one.dim() != 1 or one.shape[0] != 0]
-    return torch.ops.aten.cat.default(taken or [one.to(common) for one in tensors], dim)
+    taken = [tensor.to(common) for tensor in tensors if tensor.dim() != 1 or tensor.shape[0] != 0]
+    return torch.ops.aten.cat.default(taken or [tensor.to(common) for tensor in tensors], dim)
 
 
 def _copied(view: Any) -> Callable[..., Any]:
     """Return the decomposition of a view's copy. Inductor has no lowering for it, and would call the operator."""
 
-    def copy(*given: Any, **named: Any) -> Any:
-        found = view(*given, **named)
+    def copy(*args: Any, **named: Any) -> Any:
+        found = view(*args, **named)
         if isinstance(found, torch.Tensor):
             return found.clone(memory_format=torch.contiguous_format)
-        return [one.clone(memory_format=torch.contiguous_format) for one in found]
+        return [tensor.clone(memory_format=torch.contiguous_format) for tensor in found]
 
     return copy
 

@@ -103,7 +103,7 @@ def operator_of(name: str) -> Operator:
 
 
 def _places(name: str, names: Sequence[str]) -> tuple[int, ...]:
-    return tuple(place for place, one in enumerate(overload_of(name)._schema.arguments) if one.name in names)
+    return tuple(place for place, argument in enumerate(overload_of(name)._schema.arguments) if argument.name in names)
 
 
 def guarded(name: str) -> tuple[int, ...]:
@@ -128,7 +128,7 @@ def by_value(name: str) -> tuple[int, ...]:
             return _places(name, (*fill.read, *fill.ignored))
         case Update():
             arguments = overload_of(name)._schema.arguments
-            return tuple(place for place, one in enumerate(arguments) if str(one.type) == "float")
+            return tuple(place for place, argument in enumerate(arguments) if str(argument.type) == "float")
         case Draw() | Numbers() as known if not row.determined:
             return _read_by(known, name)
     return without_readers(name)
@@ -138,8 +138,12 @@ def _read_by(known: Draw | Numbers, name: str) -> tuple[int, ...]:
     arguments = overload_of(name)._schema.arguments
     # torch itself implements the overloads that take a number in place of a tensor with these
     # overloads.
-    tensors = [one for one in arguments if str(one.type) == "Tensor" and not one.kwarg_only]
-    places = [place for place, one in enumerate(arguments) if one.name in known.read and str(one.type) != "Tensor"]
+    tensors = [argument for argument in arguments if str(argument.type) == "Tensor" and not argument.kwarg_only]
+    places = [
+        place
+        for place, argument in enumerate(arguments)
+        if argument.name in known.read and str(argument.type) != "Tensor"
+    ]
     is_whole = len(tensors) + len(known.read) == known.formula.__code__.co_argcount
     return tuple(places) if is_whole and len(places) == len(known.read) else ()
 
@@ -166,7 +170,7 @@ def decompositions() -> dict[Any, Function]:
         if row.decomposition or row.check
     }
     lowered = {overload_of(name) for name, row in _book().items() if row.lowering}
-    return {op: one for op, one in {**of_inductor, **ours}.items() if op not in lowered or op in ours}
+    return {op: body for op, body in {**of_inductor, **ours}.items() if op not in lowered or op in ours}
 
 
 def noted_decompositions() -> Mapping[Any, Function]:
@@ -175,19 +179,19 @@ def noted_decompositions() -> Mapping[Any, Function]:
     if not route.is_noting():
         return table
     ours = {overload_of(name) for name, row in _book().items() if row.decomposition or row.check}
-    return {op: one if op in ours else route.noted(op, route.OF_INDUCTOR, one) for op, one in table.items()}
+    return {op: body if op in ours else route.noted(op, route.OF_INDUCTOR, body) for op, body in table.items()}
 
 
 def _decomposition(name: str, row: Operator, of_inductor: Function | None) -> Function:
     """Return a function that runs the check, then the first decomposition that does not decline."""
     candidates = (("decomposition", row.decomposition), (route.OF_INDUCTOR, of_inductor))
-    known = [(what, one) for what, one in candidates if one is not None]
+    known = [(what, body) for what, body in candidates if body is not None]
 
-    def decomposition(*given: Any, **named: Any) -> Any:
+    def decomposition(*args: Any, **named: Any) -> Any:
         if row.check is not None:
-            route.run(name, "check", row.check, given, named)
-        for what, one in known:
-            result = route.run(name, what, one, given, named)
+            route.run(name, "check", row.check, args, named)
+        for what, body in known:
+            result = route.run(name, what, body, args, named)
             if result is not NotImplemented:
                 return result
         return NotImplemented  # Inductor lowers the operator

@@ -79,7 +79,7 @@ def chosen_calls(only: str, dtypes: Sequence[torch.dtype]) -> list[tuple[str, Pa
         for dtype in call.dtypes
         if dtype in dtypes
     )
-    return [one for one in labelled if re.search(only, one[0])]
+    return [call for call in labelled if re.search(only, call[0])]
 
 
 def _call(name: str = "", dtypes: tuple[torch.dtype, ...] = _FLOATS) -> Callable[[Any], Any]:
@@ -94,7 +94,7 @@ def _train(function: Callable[..., Any], *arguments: torch.Tensor) -> None:
     """Call a function without gradients, and with them."""
     with torch.no_grad():
         function(*arguments)
-    leaves = [one.detach().requires_grad_(one.is_floating_point()) for one in arguments]
+    leaves = [tensor.detach().requires_grad_(tensor.is_floating_point()) for tensor in arguments]
     result = function(*leaves)
     result.backward(torch.ones(result.shape, dtype=result.dtype).to(result.device))
 
@@ -170,10 +170,21 @@ def _unary(samples: Samples) -> None:
 def _whole(samples: Samples) -> None:
     for shape in _SHAPES:
         x, y = samples(*shape), samples(*shape)
-        for one in (x.abs(), x.neg(), x // y, x % y, x // 3, x % 3, x.bitwise_and(y), x.cumsum(0), x.float(), x.bool()):
-            one.contiguous()
+        for result in (
+            x.abs(),
+            x.neg(),
+            x // y,
+            x % y,
+            x // 3,
+            x % 3,
+            x.bitwise_and(y),
+            x.cumsum(0),
+            x.float(),
+            x.bool(),
+        ):
+            result.contiguous()
         mask, other = samples.mask(*shape), samples.mask(*shape)
-        for one in (
+        for result in (
             mask & other,
             mask | other,
             ~mask,
@@ -184,7 +195,7 @@ def _whole(samples: Samples) -> None:
             mask.any(),
             mask.all(),
         ):
-            one.contiguous()
+            result.contiguous()
 
 
 @_call("activations")
@@ -227,8 +238,13 @@ def _fills(samples: Samples) -> None:
     where: dict[str, Any] = {"dtype": samples.dtype, "device": samples.device}
     for shape in _SHAPES:
         x = samples(*shape)
-        for one in (torch.zeros_like(x), torch.ones_like(x), torch.zeros(shape, **where), torch.ones(shape, **where)):
-            one.zero_()
+        for tensor in (
+            torch.zeros_like(x),
+            torch.ones_like(x),
+            torch.zeros(shape, **where),
+            torch.ones(shape, **where),
+        ):
+            tensor.zero_()
         torch.full(shape, 3, **where).fill_(2)
         x.masked_fill(samples.mask(*shape), 0)
         x.masked_fill_(samples.mask(*shape), 0)
@@ -344,11 +360,15 @@ def _norms(samples: Samples) -> None:
         _train(lambda x: F.normalize(x, dim=-1), x)
     x = samples(2, 6, 9, 14)
     _train(lambda x, weight, bias: F.group_norm(x, 3, weight, bias), x, samples(6), samples(6))
-    for kind, one in ((nn.BatchNorm1d, samples(5, 6)), (nn.BatchNorm2d, x), (nn.BatchNorm2d, samples(300, 6, 9, 14))):
+    for kind, sample in (
+        (nn.BatchNorm1d, samples(5, 6)),
+        (nn.BatchNorm2d, x),
+        (nn.BatchNorm2d, samples(300, 6, 9, 14)),
+    ):
         module = kind(6).to(samples.device)
         for state in (module, module.eval()):
-            _train(state, one)
-        _train(kind(6).to(samples.device), one)
+            _train(state, sample)
+        _train(kind(6).to(samples.device), sample)
     # Norms of gradients: matrices and filters of each order of magnitude, as one row.
     nn.utils.clip_grad_norm_(_with_gradients(samples), 1.0)
     for length in _LENGTHS:
@@ -463,8 +483,8 @@ def _drawn(samples: Samples) -> None:
 
 def _with_gradients(samples: Samples) -> list[nn.Parameter]:
     made = [nn.Parameter(samples(*shape)) for shape in ((7,), (5, 14), (10, 6, 3, 3))]
-    for one in made:
-        one.grad = samples(*one.shape)
+    for result in made:
+        result.grad = samples(*result.shape)
     return made
 
 
@@ -520,6 +540,6 @@ def _network(samples: Samples) -> None:
 def _recurrent(samples: Samples) -> None:
     lstm = nn.LSTM(10, 14, batch_first=True)
     gru = nn.GRU(10, 14, batch_first=True)
-    for one in (lstm, gru):
-        module: Any = one.to(samples.device)
+    for net in (lstm, gru):
+        module: Any = net.to(samples.device)
         module(samples(3, 5, 10))[0].sum().backward()

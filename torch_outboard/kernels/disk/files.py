@@ -79,7 +79,9 @@ def versions_in(folder: Path) -> list[Path]:
     """Return the folders of all versions that have left plans there. Links and other names are the user's."""
     try:
         with os.scandir(folder) as listed:
-            names = [one.name for one in listed if _VERSION.fullmatch(one.name) and one.is_dir(follow_symlinks=False)]
+            names = [
+                entry.name for entry in listed if _VERSION.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+            ]
     except FileNotFoundError:
         return []
     return [folder / name for name in sorted(names)]
@@ -91,7 +93,9 @@ def folders_in(folder: Path) -> list[Path]:
     Raises OSError if the folder cannot be read.
     """
     with os.scandir(folder) as listed:
-        names = [one.name for one in listed if _FOLDER.fullmatch(one.name) and one.is_dir(follow_symlinks=False)]
+        names = [
+            entry.name for entry in listed if _FOLDER.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+        ]
     return [folder / name for name in sorted(names)]
 
 
@@ -131,22 +135,22 @@ class Folder:
         start = self._path(key, "")
         try:
             with os.scandir(start.parent) as listed:
-                names = [one.name for one in listed if one.name.startswith(start.name)]
+                names = [entry.name for entry in listed if entry.name.startswith(start.name)]
         except FileNotFoundError:
             return []
         except OSError as error:
             self._on_unreadable(error)
             return []
         return [
-            start.parent / one
-            for one in sorted(names)
-            if is_name(one) and re.fullmatch("[0-9a-f]{32}", one.partition(".")[2])
+            start.parent / name
+            for name in sorted(names)
+            if is_name(name) and re.fullmatch("[0-9a-f]{32}", name.partition(".")[2])
         ]
 
     def names(self, key: str) -> list[str]:
         """Return the names of what is stored for a class: its plans, and its refusal."""
         refusal = self._path(key, _REFUSED)
-        return [one.name for one in (*self.files(key), refusal) if one != refusal or one.exists()]
+        return [file.name for file in (*self.files(key), refusal) if file != refusal or file.exists()]
 
     def turn_of(self, key: str) -> Path:
         """Return the file that stands for building a plan of a class, named as an unfinished file."""
@@ -257,19 +261,23 @@ def unlisted(found: Mapping[str, Any]) -> Answer | None:
 def _record(kernel: Any) -> KernelRecord:
     """Return a kernel as _C takes it. Raise TypeError or its like if the fields are others, or of other types."""
     record = KernelRecord(**kernel | {"code": _decoded(kernel["code"]), "binary": b""})
-    for one in (record.geometry, record.checks):
-        if not isinstance(one, list):
+    for value in (record.geometry, record.checks):
+        if not isinstance(value, list):
             raise TypeError("no list of texts")
-    texts = [one for name, one in record._asdict().items() if name not in ("code", "geometry", "checks", "binary")]
-    if not all(isinstance(one, str) for one in [*texts, *record.geometry, *record.checks]):
+    texts = [value for name, value in record._asdict().items() if name not in ("code", "geometry", "checks", "binary")]
+    if not all(isinstance(text, str) for text in [*texts, *record.geometry, *record.checks]):
         raise TypeError("no text")
     return record._replace(geometry=tuple(record.geometry), checks=tuple(record.checks))
 
 
 def _are_sizes(found: Any) -> bool:
     pairs = found if isinstance(found, list) else [None]
-    lists = [one for pair in pairs for one in (pair if isinstance(pair, list) and len(pair) == 2 else [None])]
-    return all(isinstance(one, list) and all(isinstance(number, int) for number in one) for one in lists)
+    lists = [
+        pair_or_part
+        for pair in pairs
+        for pair_or_part in (pair if isinstance(pair, list) and len(pair) == 2 else [None])
+    ]
+    return all(isinstance(numbers, list) and all(isinstance(number, int) for number in numbers) for numbers in lists)
 
 
 def _parsed_key(text: Any) -> Mapping[str, Any] | None:

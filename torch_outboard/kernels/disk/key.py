@@ -87,18 +87,18 @@ def tuned_key(key: str, digest: str) -> str:
 
 def call_key(key: str, arguments: Sequence[Any]) -> str:
     """Return what a refusal of a single call depends on: its class, the sizes and strides, and all its numbers."""
-    numbers = [None if isinstance(one, torch.Tensor) else _describe(one) for one in arguments]
+    numbers = [None if isinstance(argument, torch.Tensor) else _describe(argument) for argument in arguments]
     return json.dumps({**json.loads(key), "call": [sizes_of(arguments), numbers]})
 
 
 def sizes_of(arguments: Sequence[Any]) -> Sizes:
     """Return the sizes and strides of all tensors in order, which the class leaves out."""
     found: Sizes = []
-    for one in arguments:
-        if isinstance(one, torch.Tensor):
-            found.append([list(one.shape), list(one.stride())])
-        elif isinstance(one, (list, tuple)):
-            found += sizes_of(one)
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            found.append([list(argument.shape), list(argument.stride())])
+        elif isinstance(argument, (list, tuple)):
+            found += sizes_of(argument)
     return found
 
 
@@ -122,7 +122,7 @@ def _describe(value: Any, *, is_read: bool = False) -> Any:
         case complex():
             return ["complex", value.real.hex(), value.imag.hex()]
         case list() | tuple():
-            return ["list", [_describe(one, is_read=is_read) for one in value]]
+            return ["list", [_describe(item, is_read=is_read) for item in value]]
         case torch.dtype() | torch.layout() | torch.memory_format():
             return [type(value).__name__, str(value)]
         case torch.device():
@@ -173,7 +173,7 @@ def _files_of(generator: type) -> Iterator[Path]:
 
 def settings() -> list[str]:
     """Return the user's settings of Inductor: variables, and values that differ from the variables and the defaults."""
-    given = [
+    switches = [
         f"{name}={value}"
         for name, value in os.environ.items()
         if name.startswith("TORCHINDUCTOR_") and name != "TORCHINDUCTOR_CACHE_DIR"
@@ -184,5 +184,5 @@ def settings() -> list[str]:
         for name, value in config.get_config_copy().items():
             entry = entries[name]
             if entry.alias is None and value not in (entry.default, entry.env_value_default, entry.env_value_force):
-                given.append(f"{name} = {value!r}")
-    return sorted(given)
+                switches.append(f"{name} = {value!r}")
+    return sorted(switches)

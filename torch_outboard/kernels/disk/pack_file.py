@@ -55,7 +55,7 @@ class Damaged(Exception):
 def program_name(architecture: str, kernel: KernelRecord) -> str:
     """Return the name of the row of a kernel's program for an architecture."""
     parts = (architecture.encode(), kernel.language.encode(), kernel.options.encode(), kernel.code)
-    return hashlib.sha256(b"".join(b"%d:%b" % (len(one), one) for one in parts)).hexdigest()
+    return hashlib.sha256(b"".join(b"%d:%b" % (len(part), part) for part in parts)).hexdigest()
 
 
 def is_pack(path: Path) -> bool:
@@ -115,10 +115,10 @@ class PackFile:
         with _damage(self.path):
             rows = self._rows.execute("SELECT content FROM rows WHERE kind = 'class'").fetchall()
             classes = [json.loads(self._expanded("class", content)) for (content,) in rows]
-        for one in classes:
-            for name, sizes in one["answers"]:
+        for row in classes:
+            for name, sizes in row["answers"]:
                 size = len(self._row("answer", name) or b"")
-                yield Entry(self.path, size, json.loads(one["key"]), sizes, self._answer(name, ()))
+                yield Entry(self.path, size, json.loads(row["key"]), sizes, self._answer(name, ()))
 
     def _answer(self, name: str, architectures: Sequence[str]) -> Answer:
         found = self._json("answer", name)
@@ -128,8 +128,8 @@ class PackFile:
         return answer._replace(kernels=[self._with_binary(kernel, architectures) for kernel in answer.kernels])
 
     def _with_binary(self, kernel: KernelRecord, architectures: Sequence[str]) -> KernelRecord:
-        for one in architectures:
-            if (binary := self._row("program", program_name(one, kernel))) is not None:
+        for architecture in architectures:
+            if (binary := self._row("program", program_name(architecture, kernel))) is not None:
                 return kernel._replace(binary=binary)
         return kernel
 
@@ -219,7 +219,7 @@ def write_pack_file(
 
 def _shared_of(contents: Iterable[bytes]) -> bytes:
     """Return the text that most answers are like: the middle one by its length."""
-    ordered = sorted(contents, key=lambda one: (len(one), one))
+    ordered = sorted(contents, key=lambda row: (len(row), row))
     return ordered[len(ordered) // 2][:_MOST_SHARED] if ordered else b""
 
 

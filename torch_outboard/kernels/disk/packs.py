@@ -85,12 +85,12 @@ def packs_of(driver: type[Driver] | None) -> list[Path]:
     the process's folder when this package was imported. If a module has no file, its relative paths are reported and
     left out.
     """
-    if (given := os.environ.get(VARIABLE)) is not None:
-        return [absolute_path(one) for one in given.split(os.pathsep) if one]
+    if (paths := os.environ.get(VARIABLE)) is not None:
+        return [absolute_path(path) for path in paths.split(os.pathsep) if path]
     if driver is None:
         return []
     module = _module_file(driver)
-    found = [Path(one) if module is None else module.parent / one for one in driver.kernel_packs]
+    found = [Path(pack) if module is None else module.parent / pack for pack in driver.kernel_packs]
     for one in found:
         if not one.is_absolute():
             _log.warning(
@@ -99,7 +99,7 @@ def packs_of(driver: type[Driver] | None) -> list[Path]:
                 printable_path(one),
                 driver.__qualname__,
             )
-    return [one for one in found if one.is_absolute()]
+    return [path for path in found if path.is_absolute()]
 
 
 def owner_of(driver: type[Driver] | None) -> int:
@@ -110,7 +110,7 @@ def owner_of(driver: type[Driver] | None) -> int:
 
 def _module_file(driver: type[Driver]) -> Path | None:
     """Return the file of the module that names the driver's packs."""
-    owner = next(one for one in driver.__mro__ if "kernel_packs" in vars(one))
+    owner = next(base for base in driver.__mro__ if "kernel_packs" in vars(base))
     path = getattr(sys.modules.get(owner.__module__), "__file__", None)
     return absolute_path(path) if path else None
 
@@ -135,12 +135,14 @@ def read_pack(path: Path, kind: Mapping[str, str] | None = None, trusted: int = 
     try:
         file = PackFile(path, trusted)
         differing = [name for name, value in versions().items() if file.about[name] != value]
-        kinds = [one["kind"] for one in file.about["devices"]]
+        kinds = [device["kind"] for device in file.about["devices"]]
     except OSError as error:
         return Pack(path, None, f"it can't be read, {reason_of(error)}")
     except (Damaged, KeyError, TypeError) as error:
         return Pack(path, None, f"it can't be read, {error}")
-    if kind is not None and not any(all(one.get(name) == kind[name] for name in _OF_GENERATOR) for one in kinds):
+    if kind is not None and not any(
+        all(device_kind.get(name) == kind[name] for name in _OF_GENERATOR) for device_kind in kinds
+    ):
         differing.append("generator")
     obstacle = f"it was made for another {' and another '.join(differing)}" if differing else ""
     return Pack(path, file, obstacle)
@@ -172,7 +174,7 @@ class Packs:
         if not self._paths:
             return []
         architectures = self._architectures_of(device)
-        answers = self._ask(self._usable(device), lambda one: one.plans(key, architectures))
+        answers = self._ask(self._usable(device), lambda file: file.plans(key, architectures))
         found = [answer for of_pack in answers for answer in of_pack]
         kept = [answer for answer in found if (key, answer.text) not in self._dropped]
         self.loaded += len(kept)
@@ -181,7 +183,7 @@ class Packs:
     def drop(self, key: str, text: str, why: str) -> None:
         """Stop returning the plan of a class that has this text. It stays in its file, because packs are only read."""
         self._dropped.add((key, text))
-        having = self._ask(self._used or [], lambda one: one.path if one.has_plan(key, text) else None)
+        having = self._ask(self._used or [], lambda file: file.path if file.has_plan(key, text) else None)
         for path in filter(None, having):
             _log.warning("a plan of the pack %s can't be used (%s); it is built", printable_path(path), why)
 
@@ -208,16 +210,16 @@ class Packs:
     def _usable(self, device: int) -> list[PackFile]:
         if self._used is None:
             read = [read_pack(path, kind_of(device), self._trusted) for path in self._paths]
-            for one in read:
-                if one.obstacle:
-                    _log.warning("the pack of kernels in %s is not used: %s", printable_path(one.path), one.obstacle)
-                elif one.file is not None:
-                    self._tell_of_programs(one.file, device)
-            self._used = [one.file for one in read if one.file is not None and not one.obstacle]
+            for pack in read:
+                if pack.obstacle:
+                    _log.warning("the pack of kernels in %s is not used: %s", printable_path(pack.path), pack.obstacle)
+                elif pack.file is not None:
+                    self._tell_of_programs(pack.file, device)
+            self._used = [pack.file for pack in read if pack.file is not None and not pack.obstacle]
         return self._used
 
     def _tell_of_programs(self, file: PackFile, device: int) -> None:
-        having = [one["architecture"] for one in file.about["devices"] if one["architecture"]]
+        having = [device["architecture"] for device in file.about["devices"] if device["architecture"]]
         own = self._architectures_of(device)
         if having and not set(own) & set(having):
             _log.warning(

@@ -29,7 +29,7 @@ def described(name: str, arguments: Sequence[Any]) -> str | None:
     """Return a call as a line; None for an argument that has no text, such as a generator."""
     try:
         default = str(torch.get_default_dtype()).removeprefix("torch.")
-        return json.dumps([name, default, [_described(one) for one in arguments]])
+        return json.dumps([name, default, [_described(argument) for argument in arguments]])
     except TypeError:
         return None
 
@@ -42,7 +42,7 @@ def _described(value: Any) -> Any:
         case None | bool() | int() | float() | str():
             return value
         case list() | tuple():
-            return [_described(one) for one in value]
+            return [_described(item) for item in value]
         case torch.dtype() | torch.layout() | torch.memory_format():
             return {"of torch": _short(value)}
         case torch.device():
@@ -54,12 +54,12 @@ def _short(value: object) -> str:
     return str(value).removeprefix("torch.")
 
 
-def _made(given: Any, device: torch.device) -> Any:
-    match given:
+def _made(value: Any, device: torch.device) -> Any:
+    match value:
         case {"tensor": str(text)} if (found := TENSOR.fullmatch(text)) is not None:
-            dims = [tuple(map(int, one.split(":"))) for one in found[2].split()]
+            dims = [tuple(map(int, dim.split(":"))) for dim in found[2].split()]
             where = torch.device("cpu") if found[3] else device
-            sizes, strides = [one[0] for one in dims], [one[1] for one in dims]
+            sizes, strides = [dim[0] for dim in dims], [dim[1] for dim in dims]
             made = torch.empty_strided(sizes, strides, dtype=getattr(torch, found[1]), device=where)
             return made.zero_() if found[3] else made
         case {"of torch": str(name)}:
@@ -67,10 +67,10 @@ def _made(given: Any, device: torch.device) -> Any:
         case {"device": str(name)}:
             return torch.device("cpu") if name == "cpu" else device
         case list():
-            return [_made(one, device) for one in given]
+            return [_made(item, device) for item in value]
         case dict():
-            raise ValueError(f"{given} is no argument of a call")
-    return given
+            raise ValueError(f"{value} is no argument of a call")
+    return value
 
 
 def _run(name: str, default: str, arguments: Sequence[Any], samples: Samples) -> None:
@@ -78,7 +78,9 @@ def _run(name: str, default: str, arguments: Sequence[Any], samples: Samples) ->
     torch.set_default_dtype(getattr(torch, default))
     try:
         operator = overload_of(name)
-        given = zip(operator._schema.arguments, (_made(one, samples.device) for one in arguments), strict=True)
+        given = zip(
+            operator._schema.arguments, (_made(argument, samples.device) for argument in arguments), strict=True
+        )
         bound = [(declared, value) for declared, value in given]
         with torch.no_grad():
             operator(

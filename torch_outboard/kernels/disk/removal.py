@@ -33,7 +33,7 @@ def _entries(folder: Path, is_ours: Callable[[str], bool]) -> tuple[list[str], l
         if not stat.S_ISDIR(folder.lstat().st_mode):
             return [], []
         with os.scandir(folder) as listed:
-            found = [(one.name, is_ours(one.name) and one.is_file(follow_symlinks=False)) for one in listed]
+            found = [(entry.name, is_ours(entry.name) and entry.is_file(follow_symlinks=False)) for entry in listed]
     except FileNotFoundError:
         return [], []
     return sorted(name for name, ours in found if ours), sorted(name for name, ours in found if not ours)
@@ -66,7 +66,7 @@ def found_in(folder: Path) -> Found:
         inner = folders_in(version)
         names = _entries(version, _is_note)[1]
         others += [version / name for name in names if version / name not in inner]
-        others += [one / name for one in inner for name in _entries(one, is_name)[1]]
+        others += [folder_inside / name for folder_inside in inner for name in _entries(folder_inside, is_name)[1]]
     return Found(versions, programs_in(folder), sorted(others))
 
 
@@ -81,9 +81,9 @@ def clear_folder(folder: Path) -> Found:
 def remove_plans(folder: Path) -> int:
     """Remove the files of plans below a folder, and the folders that are empty then. Return the number of files."""
     count = 0
-    for one in folders_in(folder):
-        count += _remove_files(one, is_name)
-        _remove_if_empty(one)
+    for versioned in folders_in(folder):
+        count += _remove_files(versioned, is_name)
+        _remove_if_empty(versioned)
     return count
 
 

@@ -106,7 +106,7 @@ class Store:
         if folder is None:
             return []
         names = set(folder.names(key))
-        found = [one for one in folder.plans(key) if (key, one[0]) not in self._dropped]
+        found = [plan for plan in folder.plans(key) if (key, plan[0]) not in self._dropped]
         with self._lock:
             self._seen[key] = names
             self.loaded += len(found)
@@ -210,7 +210,7 @@ class Store:
         """
         self._dropped.add((key, text))
         folder = self._usable()
-        found = [] if folder is None else [one for one in folder.files(key) if (folder.text(one, key) == text)]
+        found = [] if folder is None else [file for file in folder.files(key) if (folder.text(file, key) == text)]
         for path in found:
             self._drop(path, f"{printable_path(path)} can't be used ({why})")
         return bool(found)
@@ -276,11 +276,11 @@ class Store:
         for other in versions_in(path.parent):
             if other != path and time.time() - other.stat().st_mtime > _KEPT_SECONDS:
                 remove_version(other)
-        files = [one for folder in folders_in(path) for one in folder.iterdir() if is_name(one.name)]
+        files = [file for folder in folders_in(path) for file in folder.iterdir() if is_name(file.name)]
         _remove_oldest(files, Store.most_files)
 
 
 def _remove_oldest(files: list[Path], most: int) -> None:
     if len(files) > most:
-        for path in sorted(files, key=lambda one: one.lstat().st_mtime)[: len(files) - most]:
+        for path in sorted(files, key=lambda file: file.lstat().st_mtime)[: len(files) - most]:
             path.unlink(missing_ok=True)

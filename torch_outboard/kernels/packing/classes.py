@@ -18,21 +18,21 @@ def class_of(line: str) -> str:
 
     Further calls of a class add plans only for sizes that the guards of its first plan exclude.
     """
-    name, default, given = json.loads(line)
+    name, default, values = json.loads(line)
     read = {*by_value(name), *guarded(name)}
     arguments = [
-        _classified(one, place in read or str(declared.type) in ("Tensor", "Optional[Tensor]"))
-        for place, (one, declared) in enumerate(zip(given, overload_of(name)._schema.arguments, strict=True))
+        _classified(value, place in read or str(declared.type) in ("Tensor", "Optional[Tensor]"))
+        for place, (value, declared) in enumerate(zip(values, overload_of(name)._schema.arguments, strict=True))
     ]
     return json.dumps([name, default, arguments])
 
 
-def _classified(given: Any, is_read: bool) -> Any:
-    match given:
+def _classified(value: Any, is_read: bool) -> Any:
+    match value:
         case {"tensor": str(text)} if (found := TENSOR.fullmatch(text)) is not None:
             return ["tensor", found[1], len(found[2].split()), found[3]]
         case bool() | int() | float() if is_read:
-            return ["read", type(given).__name__]
+            return ["read", type(value).__name__]
         case list():
-            return [_classified(one, is_read) for one in given]
-    return given
+            return [_classified(item, is_read) for item in value]
+    return value

@@ -168,7 +168,7 @@ class Programs:
         """Compile what the folder lacks, and yield the failed programs."""
         make_private_folders(self._folder)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            begun = {pool.submit(self._compile, driver, one): one for one in self.wanted}
+            begun = {pool.submit(self._compile, driver, name): name for name in self.wanted}
             try:
                 for done in as_completed(begun):
                     bar.update(1)

@@ -108,10 +108,10 @@ def _of_update(
             continue
         names.append(declared.name)
         operands.append(_operand(name, place, value))
-        one = value[0] if isinstance(value, list) else value
+        element = value[0] if isinstance(value, list) else value
         is_number = not isinstance(value, list) or declared.name in ELEMENTS
-        dtype = one.dtype if isinstance(one, torch.Tensor) and not is_wide_number(one, real) else real
-        tensors.append(torch.empty((), dtype=dtype, device="meta") if is_number else one)
+        dtype = element.dtype if isinstance(element, torch.Tensor) and not is_wide_number(element, real) else real
+        tensors.append(torch.empty((), dtype=dtype, device="meta") if is_number else element)
     _check_types(dict(zip(names, tensors, strict=True)))
     order: list[str] = []
 
@@ -122,16 +122,20 @@ def _of_update(
 
     traced = trace_function(function, tensors, device)
     places = {declared.name: place for place, declared in enumerate(schema)}
-    results = [Result(places[one], is_flag=isinstance(arguments[places[one]], torch.Tensor)) for one in order]
+    results = [Result(places[name], is_flag=isinstance(arguments[places[name]], torch.Tensor)) for name in order]
     return traced, ChunkBody(operands, results, _shaped_by(arguments))
 
 
-def _check_types(given: Mapping[str, torch.Tensor]) -> None:
+def _check_types(lists_by_name: Mapping[str, torch.Tensor]) -> None:
     """Refuse types that the CPU's kernels refuse, so that the CPU's kernels raise their error."""
-    lists = {one.dtype for one in given.values() if one.dim() > 0}
-    if len(lists) != 1 or not all(one.is_floating_point for one in lists):
+    lists = {tensor.dtype for tensor in lists_by_name.values() if tensor.dim() > 0}
+    if len(lists) != 1 or not all(dtype.is_floating_point for dtype in lists):
         raise ClassRefusal("the tensors in its lists don't share one floating-point dtype [mixed-types]")
-    if any(given[name].dtype != torch.float32 for name in ("found_inf", "grad_scale", "inv_scale") if name in given):
+    if any(
+        lists_by_name[name].dtype != torch.float32
+        for name in ("found_inf", "grad_scale", "inv_scale")
+        if name in lists_by_name
+    ):
         raise ClassRefusal("the scale and found_inf must be float32 [mixed-types]")
 
 
@@ -160,7 +164,7 @@ def _of_single(
     result = Result(shaped_by if schema[shaped_by].alias_info is not None else None)
     of_place = {at: _operand(name, place, arguments[place]) for at, place in enumerate(single.arguments)}
     if not isinstance(single.operator, str):
-        given = [one if isinstance(one, torch.Tensor) else _number(one, real) for one in values]
+        given = [value if isinstance(value, torch.Tensor) else _number(value, real) for value in values]
         traced = trace_function(single.operator, given, device)
         return traced, ChunkBody(
             [of_place[one.tensor] for one in traced.inputs if one.tensor is not None], [result], shaped_by, join
@@ -171,9 +175,11 @@ def _of_single(
         for place in by_value(single.operator)
         if place < len(values) and is_by_value(name, schema[single.arguments[place]])
     ]
-    call = OperatorCall(single.operator, [*values, *(one.default_value for one in declared_too)], read, False, device)
+    call = OperatorCall(
+        single.operator, [*values, *(declared.default_value for declared in declared_too)], read, False, device
+    )
     traced = trace(call, False, real)
-    if any(one.whole is not None for one in traced.inputs):
+    if any(traced_input.whole is not None for traced_input in traced.inputs):
         raise ClassRefusal("its tensors are complex, and no formula for complex numbers is known [complex-formula]")
     tensors = [
         at
@@ -182,8 +188,8 @@ def _of_single(
         and (isinstance(value, torch.Tensor) or str(declared.type) in ("Tensor", "Optional[Tensor]"))
     ]
     operands = [
-        of_place[tensors[one.tensor]] if one.tensor is not None else of_place[one.number]  # type: ignore[index]
-        for one in traced.inputs
+        of_place[tensors[traced_input.tensor]] if traced_input.tensor is not None else of_place[traced_input.number]  # type: ignore[index]
+        for traced_input in traced.inputs
     ]
     if traced.returns != [0]:
         raise CallRefusal("the per-tensor operator doesn't return exactly one tensor [no-definition]")

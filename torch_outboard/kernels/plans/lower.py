@@ -76,12 +76,12 @@ def lower_with(
     generator: CodeGenerator,
     device: torch.device,
     traced: Traced,
-    asked: Any,
+    request: Any,
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
     """Lower a graph and return the generator's wrapper. `asked` is set while code is generated."""
-    fakes = [one.fake for one in traced.inputs]
-    is_of_pairs = any(one.whole is not None for one in traced.inputs)
+    fakes = [traced_input.fake for traced_input in traced.inputs]
+    is_of_pairs = any(traced_input.whole is not None for traced_input in traced.inputs)
     with (
         lowering_with(generator),
         config.patch({**_SETTINGS, **settings}),
@@ -102,7 +102,7 @@ def lower_with(
             graph.add_device_info(device)  # assertions have no result that names it; torch 2.11 then uses the CPU's
             graph.init_wrapper_code()
             wrapper: Any = graph.wrapper_code
-            wrapper.asked = asked
+            wrapper.asked = request
             graph.init_wrapper_code = lambda *args, **kwargs: None  # type: ignore[method-assign]
             graph.codegen()
     return wrapper
@@ -119,20 +119,20 @@ def _check_outputs(traced: Traced, graph: GraphLowering) -> None:
             raise CallRefusal("Inductor's result has other strides [plan]")
 
 
-def _are_equal(traced: Traced, given: Sequence[Any], values: Sequence[Any]) -> bool:
+def _are_equal(traced: Traced, arguments: Sequence[Any], values: Sequence[Any]) -> bool:
     """Return True if numbers are equal for all sizes, or for this call's sizes, which adds a guard to the plan."""
     wanted = _expressions(values)
-    if len(given) != len(wanted):
+    if len(arguments) != len(wanted):
         return False
     known = V.graph.sizevars.statically_known_equals
     return all(
-        known(one, other) or bool(traced.shape_env.evaluate_expr(sympy.Eq(one, other)))
-        for one, other in zip(given, wanted, strict=True)
+        known(argument, other) or bool(traced.shape_env.evaluate_expr(sympy.Eq(argument, other)))
+        for argument, other in zip(arguments, wanted, strict=True)
     )
 
 
 def _expressions(values: Sequence[Any]) -> list[sympy.Expr]:
-    return [expression_of(one) for one in values]
+    return [expression_of(value) for value in values]
 
 
 class _Lowering(GraphLowering):
@@ -212,8 +212,8 @@ class _Steps(FxConverter):
     def write(self) -> tuple[PlanWriter, list[DeviceProgram]]:
         if V.graph.constants:
             raise CallRefusal("its decomposition contains constant tensors [no-definition]")
-        for name, given in zip(V.graph.graph_input_names, self.traced.inputs, strict=True):
-            self.names[name] = self._given(given)
+        for name, source in zip(V.graph.graph_input_names, self.traced.inputs, strict=True):
+            self.names[name] = self._given(source)
         for line in self.lines:
             if isinstance(line, WrapperLine):
                 line.codegen_fx(self)(line)
@@ -233,17 +233,17 @@ class _Steps(FxConverter):
                 self.plan.returned(returned, outputs)
         return self.plan, self.ordered
 
-    def _given(self, given: Input) -> str | None:
-        if given.symbol is not None:
+    def _given(self, source: Input) -> str | None:
+        if source.symbol is not None:
             return None  # formulas name it
-        if given.whole is not None:
-            return self._part(given, given.whole)
-        if given.tensor is not None:
-            return f"t{given.tensor}"
-        if given.number is None:
+        if source.whole is not None:
+            return self._part(source, source.whole)
+        if source.tensor is not None:
+            return f"t{source.tensor}"
+        if source.number is None:
             return self.plan.seed()
-        assert isinstance(given.fake, torch.Tensor)
-        return self.plan.number(given.number, given.fake.dtype)
+        assert isinstance(source.fake, torch.Tensor)
+        return self.plan.number(source.number, source.fake.dtype)
 
     def _part(self, given: Input, whole: torch.Tensor) -> str:
         """Return the real or imaginary part of a complex tensor of the call, a number or a result."""
@@ -313,7 +313,7 @@ class _Steps(FxConverter):
         if old.get_dtype() != new.get_dtype():
             raise CallRefusal("it reuses memory for another dtype [plan]")
         name = self._name(old)
-        layouts = [(list(one.get_size()), list(one.get_stride()), one.get_offset()) for one in (old, new)]
+        layouts = [(list(buffer.get_size()), list(buffer.get_stride()), buffer.get_offset()) for buffer in (old, new)]
         if layouts[0] != layouts[1]:
             name = self.plan.view(name, new.get_size(), new.get_stride(), new.get_offset())
         self.names[new.get_name()] = name
@@ -389,18 +389,18 @@ class _Steps(FxConverter):
         self._call_operator(kernel, self._reference(kernel.output_view or kernel))
 
     def _write_template(self, kernel: Any) -> list[str | None]:
-        tensors = [self._template_tensor(one) for one in kernel.inputs]
+        tensors = [self._template_tensor(node) for node in kernel.inputs]
         args, kwargs = kernel.unflatten_args(tensors, kernel.constant_args)
         kwargs = {**kernel.kwargs, **kwargs}
         schema = kernel.op_overload._schema.arguments
-        given = {one.name: kwargs.get(one.name, one.default_value) for one in schema}
-        given.update((one.name, value) for one, value in zip(schema, args, strict=False))
+        arguments = {declared.name: kwargs.get(declared.name, declared.default_value) for declared in schema}
+        arguments.update((declared.name, value) for declared, value in zip(schema, args, strict=False))
         # From torch 2.15 on, a call with a single result is itself the result.
         results = [kernel] if isinstance(kernel.layout, ir.Layout) else kernel.outputs
         call = TemplateCall(
             operator=kernel.op_overload,
-            arguments=given,
-            results=[_layout_of(one) if isinstance(one, ir.IRNode) else None for one in results],
+            arguments=arguments,
+            results=[_layout_of(result) if isinstance(result, ir.IRNode) else None for result in results],
             plan=self.plan,
             dialect=allowed(self.generator.dialect, family_of(kernel.op_overload._schema.name)),  # type: ignore[attr-defined]
             is_cpu=is_cpu(self.call.device),
@@ -422,10 +422,10 @@ class _Steps(FxConverter):
             raise CallRefusal("it needs code that is not an operator [no-definition]")
         base = operator._schema.name.removesuffix("_")
         if base == self.call.base:
-            if lacks := [one.meta[LACK] for one in kernel.origins if LACK in one.meta]:
+            if lacks := [origin.meta[LACK] for origin in kernel.origins if LACK in origin.meta]:
                 raise CallRefusal(str(lacks[0]))
             raise CallRefusal("Inductor has no lowering for this operator [no-definition]")
-        tensors = [self._reference(one) for one in kernel.inputs]
+        tensors = [self._reference(node) for node in kernel.inputs]
         if hasattr(kernel, "unflatten_args"):
             args, kwargs = kernel.unflatten_args(tensors, kernel.constant_args)
             kwargs = {**kernel.kwargs, **kwargs}

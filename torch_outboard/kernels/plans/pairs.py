@@ -46,7 +46,7 @@ def in_pairs(traced: Traced) -> Traced:
 
     Raises Refusal for an operator without a formula.
     """
-    inputs = [part for one in traced.inputs for part in _parts_of(one, traced)]
+    inputs = [part for traced_input in traced.inputs for part in _parts_of(traced_input, traced)]
     (output,) = (node for node in traced.graph.graph.nodes if node.op == "output")
     results: dict[int, torch.Tensor] = {
         number: node.meta["val"] for number, node in enumerate(output.args[0]) if _is_complex(node)
@@ -54,10 +54,10 @@ def in_pairs(traced: Traced) -> Traced:
     for number, whole in results.items():
         _check(whole.dtype)
         inputs += _parts_of(Input(whole, result=number), traced)
-    body = _Body(traced.graph.graph, [one.is_conjugated for one in traced.inputs], [*results])
+    body = _Body(traced.graph.graph, [traced_input.is_conjugated for traced_input in traced.inputs], [*results])
     with traced.fake_mode, enable_python_dispatcher(), torch.no_grad():
         graph = make_fx(body, decomposition_table=noted_decompositions(), tracing_mode="real")(
-            *(one.fake for one in inputs)
+            *(traced_input.fake for traced_input in inputs)
         )
     return replace(traced, graph=graph, inputs=inputs, complex_results=results)
 
@@ -67,17 +67,17 @@ def _check(dtype: torch.dtype) -> None:
         raise ClassRefusal(f"generated kernels don't support {dtype} [storage-type]")
 
 
-def _parts_of(given: Input, traced: Traced) -> Iterator[Input]:
+def _parts_of(source: Input, traced: Traced) -> Iterator[Input]:
     """Yield an input, or both parts of a complex input."""
-    whole = given.fake
+    whole = source.fake
     if not isinstance(whole, torch.Tensor) or not whole.is_complex():
-        yield given
+        yield source
         return
     for is_imaginary in (False, True):
         with traced.fake_mode:
             strides = [2 * stride for stride in whole.stride()]
             part = torch.empty_strided(whole.shape, strides, dtype=real_of(whole.dtype), device=whole.device)
-        yield replace(given, fake=part, whole=whole, is_imaginary=is_imaginary)
+        yield replace(source, fake=part, whole=whole, is_imaginary=is_imaginary)
 
 
 class _Body:
@@ -104,18 +104,18 @@ class _Body:
                     args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
                     values[node] = _computed(node, args, kwargs)
                 case "output":
-                    outputs = [values[one] for one in node.args[0]]
+                    outputs = [values[node_of_output] for node_of_output in node.args[0]]
                 case _:
                     raise CallRefusal("its decomposition contains constant tensors [no-definition]")
         for number in self._results:
             for value in outputs[number]:
                 next(remaining).copy_(value)
-        return tuple(one for one in outputs if not isinstance(one, Pair))
+        return tuple(output for output in outputs if not isinstance(output, Pair))
 
 
 def _computed(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
     target: Any = node.target
-    if not _is_complex(node) and not any(_is_complex(one) for one in (*node.args, *node.kwargs.values())):
+    if not _is_complex(node) and not any(_is_complex(argument) for argument in (*node.args, *node.kwargs.values())):
         return target(*args, **kwargs)
     if not isinstance(target, torch._ops.OpOverload):
         return target(*args, **kwargs)  # operator.getitem
@@ -138,9 +138,9 @@ def _kind_of(node: torch.fx.Node) -> torch.dtype:
     """Return the real type in which an operator computes."""
     values = [node.meta.get("val")]
     if not _is_complex(values[0]):
-        values = [one.meta["val"] if isinstance(one, torch.fx.Node) else one for one in node.args]
-    numbers = [one for one in values if isinstance(one, (torch.Tensor, int, float, complex))]
-    leaves = [one.dtype for one in torch.utils._pytree.tree_leaves(values) if isinstance(one, torch.Tensor)]
+        values = [argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument for argument in node.args]
+    numbers = [number for number in values if isinstance(number, (torch.Tensor, int, float, complex))]
+    leaves = [leaf.dtype for leaf in torch.utils._pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
     if len(numbers) < 2:
         return real_of(leaves[0])
     common: Any = functools.reduce(lambda a, b: torch.empty((), dtype=torch.result_type(a, b), device="meta"), numbers)
@@ -149,8 +149,8 @@ def _kind_of(node: torch.fx.Node) -> torch.dtype:
 
 def _copy(kind: torch.dtype, target: Any, value: Any) -> Any:
     if isinstance(target, Pair):
-        for part, one in zip(target, pair_of(value, kind), strict=True):
-            part.copy_(one)
+        for part, component in zip(target, pair_of(value, kind), strict=True):
+            part.copy_(component)
     else:
         target.copy_(value.re)
     return target
@@ -161,14 +161,14 @@ def _shaped(result: Any, wanted: Any) -> Any:
     if isinstance(result, list):
         return [_shaped(*both) for both in zip(result, wanted, strict=True)]
     if isinstance(result, Pair):
-        return Pair(*(_shaped(one, wanted) for one in result))
+        return Pair(*(_shaped(component, wanted) for component in result))
     return result.expand(wanted.shape).to(real_of(wanted.dtype))
 
 
 def _apart(target: torch._ops.OpOverload, kind: torch.dtype, args: Any, kwargs: Any) -> Any:
     def of(part: int) -> Any:
-        named = {name: _part(one, part, kind) for name, one in kwargs.items()}
-        return target(*(_part(one, part, kind) for one in args), **named)
+        named = {name: _part(value, part, kind) for name, value in kwargs.items()}
+        return target(*(_part(argument, part, kind) for argument in args), **named)
 
     re, im = of(0), of(1)
     if isinstance(re, (list, tuple)):
@@ -183,7 +183,7 @@ def _part(value: Any, part: int, kind: torch.dtype) -> Any:
     if isinstance(value, Pair) or (isinstance(value, torch.Tensor) and value.dtype.is_floating_point):
         return pair_of(value, kind)[part]
     if isinstance(value, (list, tuple)):
-        return [_part(one, part, kind) for one in value]
+        return [_part(item, part, kind) for item in value]
     return value
 
 
@@ -193,13 +193,13 @@ def fusing_pairs() -> Iterator[None]:
     from torch._inductor import config
     from torch._inductor.virtualized import V
 
-    def can_fuse(*given: Any) -> bool:
+    def can_fuse(*args: Any) -> bool:
         return True
 
-    given: Any = type(V.choices)
+    choices: Any = type(V.choices)
     found: Callable[[], Any] = type(
         "PairChoices",
-        (given,),
+        (choices,),
         {"can_fuse": staticmethod(can_fuse), "can_fuse_horizontal": staticmethod(can_fuse)},
     )
     with config.patch(aggressive_fusion=True), V.set_choices_handler(found()):

@@ -29,9 +29,9 @@ _RELATIONS = {
 _OPERATIONS: dict[type, Callable[[Sequence[int]], int]] = {
     sympy.Add: sum,
     sympy.Mul: math.prod,
-    FloorDiv: lambda given: given[0] // given[1],
-    Mod: lambda given: given[0] % given[1],
-    PythonMod: lambda given: given[0] % given[1],
+    FloorDiv: lambda args: args[0] // args[1],
+    Mod: lambda args: args[0] % args[1],
+    PythonMod: lambda args: args[0] % args[1],
     Max: max,
     Min: min,
 }
@@ -61,12 +61,12 @@ class Sizes(ShapeEnv):
         A condition that is a guard already is not open.
         """
         symbols = condition.free_symbols
-        given = {one: self.backed_var_to_val.get(one) for one in symbols}
-        if any(one in self.replacements or not isinstance(value, sympy.Integer) for one, value in given.items()):
+        hints = {symbol: self.backed_var_to_val.get(symbol) for symbol in symbols}
+        if any(symbol in self.replacements or not isinstance(value, sympy.Integer) for symbol, value in hints.items()):
             return False
         try:
-            now = _holds(condition, {one: int(value) for one, value in given.items()})  # type: ignore[arg-type]
-            if not any(_holds(condition, one) != now for one in self._samples(sorted(symbols, key=str))):
+            now = _holds(condition, {symbol: int(value) for symbol, value in hints.items()})  # type: ignore[arg-type]
+            if not any(_holds(condition, sample) != now for sample in self._samples(sorted(symbols, key=str))):
                 return False
         except _NoSample:
             return False
@@ -74,19 +74,19 @@ class Sizes(ShapeEnv):
 
     def _samples(self, symbols: Sequence[Any]) -> list[dict[Any, int]]:
         """Return sizes at the lower bounds and far beyond them, as far as their ranges have them."""
-        bounds = [self.var_to_range[one] for one in symbols]
-        if not all(one.lower.is_Integer for one in bounds):
+        bounds = [self.var_to_range[symbol] for symbol in symbols]
+        if not all(bound.lower.is_Integer for bound in bounds):
             return []
         found = []
         for beyond in (0, _BEYOND):
-            sizes = [int(one.lower) + beyond * _FACTOR**number for number, one in enumerate(bounds)]
-            if all(size <= one.upper for size, one in zip(sizes, bounds, strict=True)):
+            sizes = [int(bound.lower) + beyond * _FACTOR**number for number, bound in enumerate(bounds)]
+            if all(size <= bound.upper for size, bound in zip(sizes, bounds, strict=True)):
                 found.append(dict(zip(symbols, sizes, strict=True)))
         return found
 
 
 def _holds(condition: Any, sizes: dict[Any, int]) -> bool:
-    left, right = (_value(one, sizes) for one in condition.args)
+    left, right = (_value(side, sizes) for side in condition.args)
     return bool(_RELATIONS[type(condition)](left, right))
 
 
@@ -99,6 +99,6 @@ def _value(expression: Any, sizes: dict[Any, int]) -> int:
     if operation is None:
         raise _NoSample
     try:
-        return operation([_value(one, sizes) for one in expression.args])
+        return operation([_value(argument, sizes) for argument in expression.args])
     except ZeroDivisionError:
         raise _NoSample from None

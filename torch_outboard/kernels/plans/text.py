@@ -38,8 +38,8 @@ class PlanWriter:
 
     def text(self) -> str:
         """Return the whole text, including guards for everything lowered so far."""
-        values = [f"value {one}" for one in self._values]
-        guards = [f"guard {one}" for one in dict.fromkeys(self._guards())]
+        values = [f"value {value}" for value in self._values]
+        guards = [f"guard {guard}" for guard in dict.fromkeys(self._guards())]
         return "\n".join(["plan 1", *values, *guards, *self._steps, *self._returns]) + "\n"
 
     # Values and guards.
@@ -47,15 +47,15 @@ class PlanWriter:
     def _bind(self) -> None:
         """Name each size and stride of the call's tensors; a symbol is bound to the first that it equals."""
         places: list[tuple[str, Any]] = []
-        for one in self._traced.inputs:
-            if one.symbol is not None:
-                places.append((one.symbol, expression_of(one.fake)))
-            if one.tensor is None or one.is_imaginary:
+        for traced_input in self._traced.inputs:
+            if traced_input.symbol is not None:
+                places.append((traced_input.symbol, expression_of(traced_input.fake)))
+            if traced_input.tensor is None or traced_input.is_imaginary:
                 continue
-            whole = one.fake if one.whole is None else one.whole
+            whole = traced_input.fake if traced_input.whole is None else traced_input.whole
             for kind, numbers in (("size", whole.shape), ("stride", whole.stride())):
                 for dim, number in enumerate(numbers):
-                    places.append((f"{kind} {one.tensor} {dim}", expression_of(number)))
+                    places.append((f"{kind} {traced_input.tensor} {dim}", expression_of(number)))
         for text, expression in places:
             value = len(self._values)
             self._values.append(text)
@@ -96,7 +96,7 @@ class PlanWriter:
             raise NotAFormula(str(error)) from None
 
     def _formulas(self, expressions: Sequence[Any]) -> str:
-        return f"[{', '.join(self.formula(one) for one in expressions)}]"
+        return f"[{', '.join(self.formula(expression) for expression in expressions)}]"
 
     # Steps.
 
@@ -127,22 +127,22 @@ class PlanWriter:
     def call(self, operator: torch._ops.OpOverload, args: list[Any], kwargs: Mapping[str, Any]) -> list[str]:
         """Write an operator call, and return the names of its results; none with `out`."""
         schema = operator._schema
-        given: list[str] = []
-        for place, one in enumerate(schema.arguments):
+        arguments: list[str] = []
+        for place, declared in enumerate(schema.arguments):
             if place < len(args):
                 value = args[place]
-            elif one.name in kwargs:
-                value = kwargs[one.name]
-            elif one.has_default_value():
-                value = one.default_value
+            elif declared.name in kwargs:
+                value = kwargs[declared.name]
+            elif declared.has_default_value():
+                value = declared.default_value
             else:
-                raise CallRefusal(f"it calls {schema.name} without {one.name} [plan]")
-            given.append(self._argument(value, schema.name))
-        results = [one for one in schema.returns if one.alias_info is None]
-        if any(str(one.type) != "Tensor" for one in results):
+                raise CallRefusal(f"it calls {schema.name} without {declared.name} [plan]")
+            arguments.append(self._argument(value, schema.name))
+        results = [result for result in schema.returns if result.alias_info is None]
+        if any(str(result.type) != "Tensor" for result in results):
             raise CallRefusal(f"it calls {schema.name}, which doesn't return only tensors [plan]")
         overload = f".{schema.overload_name}" if schema.overload_name else ""
-        self.step(f"call {len(results)} {schema.name}{overload} [{', '.join(given)}]")
+        self.step(f"call {len(results)} {schema.name}{overload} [{', '.join(arguments)}]")
         self._buffers += len(results)
         return [f"b{number}" for number in range(self._buffers - len(results), self._buffers)]
 
@@ -160,10 +160,10 @@ class PlanWriter:
                 return self.formula(value)
             case torch.SymInt():
                 return self.formula(value.node.expr)
-            case list() | tuple() if value and all(isinstance(one, str) for one in value):
+            case list() | tuple() if value and all(isinstance(item, str) for item in value):
                 return f"tensors {'; '.join(value)}"
-            case list() | tuple() if all(isinstance(one, (int, torch.SymInt, sympy.Expr)) for one in value):
-                return f"numbers {'; '.join(self._argument(one, operator) for one in value)}"
+            case list() | tuple() if all(isinstance(item, (int, torch.SymInt, sympy.Expr)) for item in value):
+                return f"numbers {'; '.join(self._argument(item, operator) for item in value)}"
         raise CallRefusal(f"it passes a {type(value).__name__} to {operator} [plan]")
 
     def returned_number(self, value: Any) -> None:
@@ -173,8 +173,8 @@ class PlanWriter:
         if value is None:
             self._returns.append("return none")
         elif isinstance(value, list):
-            if any(one is None for one in value):
+            if any(item is None for item in value):
                 raise CallRefusal("it returns a list with undefined tensors [plan]")
-            self._returns.append(f"return [{', '.join(outputs[one] for one in value)}]")
+            self._returns.append(f"return [{', '.join(outputs[item] for item in value)}]")
         else:
             self._returns.append(f"return {outputs[value]}")

@@ -125,9 +125,9 @@ class _Inputs:
             return torch.tensor(value, dtype=torch.float64).to(self._kinds[0]).item()
         return _replace(value, self._tensor)
 
-    def _tensor(self, given: torch.Tensor) -> torch.Tensor:
-        fake = _fake(given, self.mode, self.call.device, self._tensors, self.is_static)
-        return self._add(fake, is_conjugated=given.is_conj())
+    def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        fake = _fake(tensor, self.mode, self.call.device, self._tensors, self.is_static)
+        return self._add(fake, is_conjugated=tensor.is_conj())
 
     def _add(self, fake: torch.Tensor, *, is_conjugated: bool = False) -> torch.Tensor:
         self.made.append(Input(fake, tensor=self._tensors, is_conjugated=is_conjugated))
@@ -137,25 +137,25 @@ class _Inputs:
     def _number_tensor(self, place: int, value: Any, name: str) -> _Cast:
         """Return the stand-in for a Python number in place of a tensor; torch passes a tensor without dimensions."""
         wide = {float: torch.float64, complex: torch.complex128}
-        given = torch.tensor(value, dtype=wide.get(type(value)))
-        dtype = number_type(self.call.name, self.call.arguments, given.dtype)
-        if is_wide_number(given, self.real):
+        number = torch.tensor(value, dtype=wide.get(type(value)))
+        dtype = number_type(self.call.name, self.call.arguments, number.dtype)
+        if is_wide_number(number, self.real):
             fake = self._narrowed(place)
         else:
             with self.mode:
-                fake = self._add(torch.empty((), dtype=given.dtype, device=self.call.device))
+                fake = self._add(torch.empty((), dtype=number.dtype, device=self.call.device))
         is_in_float = self.call.row.takes_float and name == "other"
         return _Cast(fake, dtype, is_rounded=dtype in HALVES and not is_in_float)
 
     def _narrowed(self, place: int) -> torch.Tensor:
         """Return a number that each call converts to the widest type in which kernels compute."""
-        common, given = common_type(self._kinds), self.call.arguments[place]
+        common, value = common_type(self._kinds), self.call.arguments[place]
         if common in (torch.float64, torch.complex128) or (
-            isinstance(given, torch.Tensor) and not (common.is_floating_point or common.is_complex)
+            isinstance(value, torch.Tensor) and not (common.is_floating_point or common.is_complex)
         ):
             raise ClassRefusal("it computes in float64, which needs has_double in the dialect [double]")
         self._tensors += 1
-        is_complex = given.is_complex() if isinstance(given, torch.Tensor) else isinstance(given, complex)
+        is_complex = value.is_complex() if isinstance(value, torch.Tensor) else isinstance(value, complex)
         return self._number(place, self.real.to_complex() if is_complex else self.real)
 
     def number(self, place: int) -> torch.Tensor:
@@ -176,7 +176,7 @@ class _Inputs:
         """Return the stand-in for an integer, or a list of integers, that the plan guards."""
         value = self.call.arguments[place]
         if isinstance(value, (list, tuple)):
-            return [self._symbol(one, f"element {place} {number}") for number, one in enumerate(value)]
+            return [self._symbol(item, f"element {place} {number}") for number, item in enumerate(value)]
         return self._symbol(value, f"number {place}")
 
     def _symbol(self, value: int, text: str) -> Any:
@@ -197,26 +197,26 @@ class _Inputs:
 
 
 def _fake(
-    given: torch.Tensor, mode: FakeTensorMode, device: torch.device, number: int, is_static: bool = False
+    tensor: torch.Tensor, mode: FakeTensorMode, device: torch.device, number: int, is_static: bool = False
 ) -> torch.Tensor:
-    if given.dtype not in SUFFIXES and given.dtype not in (torch.complex64, torch.complex128):
-        raise ClassRefusal(f"generated kernels don't support {given.dtype} [storage-type]")
-    sizes: Sequence[Any] = given.size()
-    strides: Sequence[Any] = given.stride()
+    if tensor.dtype not in SUFFIXES and tensor.dtype not in (torch.complex64, torch.complex128):
+        raise ClassRefusal(f"generated kernels don't support {tensor.dtype} [storage-type]")
+    sizes: Sequence[Any] = tensor.size()
+    strides: Sequence[Any] = tensor.stride()
     if not is_static:
         assert mode.shape_env is not None
-        meta = torch.empty_strided(sizes, strides, dtype=given.dtype, device="meta")
+        meta = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device="meta")
         source = ConstantSource(f"t{number}")
         sizes, strides, _ = mode.shape_env.create_symbolic_sizes_strides_storage_offset(meta, source)
     with mode:
-        return torch.empty_strided(sizes, strides, dtype=given.dtype, device=device)
+        return torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=device)
 
 
 def _replace(value: Any, replace: Callable[[torch.Tensor], Any]) -> Any:
     if isinstance(value, torch.Tensor):
         return replace(value)
-    if isinstance(value, (list, tuple)) and any(isinstance(one, torch.Tensor) for one in value):
-        return [replace(one) if isinstance(one, torch.Tensor) else one for one in value]
+    if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
+        return [replace(item) if isinstance(item, torch.Tensor) else item for item in value]
     return value
 
 
@@ -235,8 +235,8 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
         if place in call.by_value
         else inputs.symbols(place)
         if place in call.symbols
-        else inputs.argument(place, one, declared)
-        for place, (one, declared) in enumerate(zip(call.arguments, call.operator._schema.arguments, strict=True))
+        else inputs.argument(place, value, declared)
+        for place, (value, declared) in enumerate(zip(call.arguments, call.operator._schema.arguments, strict=True))
     ]
     if call.draws:
         inputs.seed()
@@ -255,7 +255,7 @@ def trace_function(function: Callable[..., Sequence[torch.Tensor]], given: Seque
     """Trace a function that takes tensors and returns a list of new tensors, as if they were on the device."""
     shape_env = Sizes()
     mode = _Mode(shape_env)
-    inputs = [Input(_fake(one, mode, device, number), tensor=number) for number, one in enumerate(given)]
+    inputs = [Input(_fake(tensor, mode, device, number), tensor=number) for number, tensor in enumerate(given)]
     results = 0
 
     def body(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -286,7 +286,7 @@ class _Mode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 
 def _graph_of(body: Callable[..., Any], inputs: list[Input], mode: FakeTensorMode) -> torch.fx.GraphModule:
-    fakes = [one.fake for one in inputs]
+    fakes = [traced_input.fake for traced_input in inputs]
     with mode, enable_python_dispatcher(), torch.no_grad():
         function = torch.func.functionalize(body, remove="mutations_and_views")
         return make_fx(function, decomposition_table=_table(), tracing_mode="real")(*fakes)
@@ -317,7 +317,9 @@ def _check_that_it_does_something(call: OperatorCall, traced: Traced) -> None:
 
 def _check_fill(call: OperatorCall) -> None:
     """Refuse to fill with a tensor of a higher category, because only its value shows whether it fits."""
-    named = {one.name: value for one, value in zip(call.operator._schema.arguments, call.arguments, strict=True)}
+    named = {
+        declared.name: value for declared, value in zip(call.operator._schema.arguments, call.arguments, strict=True)
+    }
     self, value = named["self"], named[call.row.filled]
     if isinstance(value, torch.Tensor) and not torch.can_cast(value.dtype, self.dtype):
         raise ClassRefusal("a number argument may not fit the tensor's dtype [wrong-call]")
@@ -332,19 +334,21 @@ class _Body:
         self.arguments = arguments
         self.returns: list[Any] = []
 
-    def __call__(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        remaining = iter(given)
+    def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        remaining = iter(tensors)
 
-        def take(one: Any) -> Any:
-            if isinstance(one, (torch.Tensor, _Symbol)):
+        def take(argument: Any) -> Any:
+            if isinstance(argument, (torch.Tensor, _Symbol)):
                 return next(remaining)
-            if isinstance(one, _Cast):
-                return one.convert(next(remaining))
-            if isinstance(one, (list, tuple)) and any(isinstance(each, (torch.Tensor, _Cast, _Symbol)) for each in one):
-                return [take(each) for each in one]
-            return one
+            if isinstance(argument, _Cast):
+                return argument.convert(next(remaining))
+            if isinstance(argument, (list, tuple)) and any(
+                isinstance(each, (torch.Tensor, _Cast, _Symbol)) for each in argument
+            ):
+                return [take(each) for each in argument]
+            return argument
 
-        arguments = [take(one) for one in self.arguments]
+        arguments = [take(argument) for argument in self.arguments]
         if self.call.draws:
             with drawing(next(remaining)):
                 result = self._run(arguments)
@@ -362,7 +366,7 @@ class _Body:
             if schema.alias_info is not None:
                 continue  # a written argument
             self.returns.append(_number_outputs(one, fresh))
-        return tuple(as_laid_out(one, place, self.call.strides) for place, one in enumerate(fresh))
+        return tuple(as_laid_out(tensor, place, self.call.strides) for place, tensor in enumerate(fresh))
 
     def _run(self, arguments: list[Any]) -> Any:
         call, schema = self.call, self.call.operator._schema
@@ -371,7 +375,7 @@ class _Body:
                 route.decided(call.name, "formula", update.formula)
                 if call.is_aliased:
                     raise CallRefusal("a tensor that it writes shares memory with another argument [layout]")
-                named = {one.name: value for value, one in zip(arguments, schema.arguments, strict=True)}
+                named = {declared.name: value for value, declared in zip(arguments, schema.arguments, strict=True)}
                 return run_update(update, named)
             case Body() as body:
                 route.decided(call.name, "body", body.function)
@@ -380,12 +384,18 @@ class _Body:
                 return self._run_formula(arguments)
             case Numbers() if call.by_value:
                 return self._run_formula(arguments)
-        positional = [value for value, one in zip(arguments, schema.arguments, strict=True) if not one.kwarg_only]
-        named = {one.name: value for value, one in zip(arguments, schema.arguments, strict=True) if one.kwarg_only}
+        positional = [
+            value for value, declared in zip(arguments, schema.arguments, strict=True) if not declared.kwarg_only
+        ]
+        named = {
+            declared.name: value
+            for value, declared in zip(arguments, schema.arguments, strict=True)
+            if declared.kwarg_only
+        }
         functional, out = functional_of(call.name), named.pop("out", None)
         if out is not None and named.get("dtype", out.dtype) is None and out.dtype != positional[0].dtype:
             named["dtype"] = out.dtype  # elements are converted before the reduction
-        is_of_halves = any(isinstance(one, torch.Tensor) and one.dtype in HALVES for one in positional)
+        is_of_halves = any(isinstance(value, torch.Tensor) and value.dtype in HALVES for value in positional)
         if out is None or functional is None or not is_of_halves or out.dtype in HALVES:
             return call.operator(*positional, **named, **({} if out is None else {"out": out}))
         # The result is rounded to its own type before the conversion to the written tensor's type.
@@ -396,8 +406,8 @@ class _Body:
         schema = self.call.operator._schema
         inputs = [
             value
-            for value, one in zip(arguments, schema.arguments, strict=True)
-            if one.name not in ("out", "generator")
+            for value, declared in zip(arguments, schema.arguments, strict=True)
+            if declared.name not in ("out", "generator")
         ]
         computed = self.call.row.computed
         assert isinstance(computed, (Draw, Fill, Numbers))
@@ -406,8 +416,8 @@ class _Body:
         result = computed.formula(*leading, *inputs)
         targets = [
             value
-            for value, one in zip(arguments, schema.arguments, strict=True)
-            if one.alias_info is not None and one.alias_info.is_write
+            for value, declared in zip(arguments, schema.arguments, strict=True)
+            if declared.alias_info is not None and declared.alias_info.is_write
         ]
         if not targets:
             return result
@@ -420,7 +430,7 @@ def _number_outputs(value: Any, fresh: list[torch.Tensor]) -> Any:
     if value is None:
         return None
     if isinstance(value, (list, tuple)):
-        return [_number_outputs(one, fresh) for one in value]
+        return [_number_outputs(output, fresh) for output in value]
     if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
         return Number(value)
     if not isinstance(value, torch.Tensor):

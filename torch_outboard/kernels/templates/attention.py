@@ -49,17 +49,19 @@ _MAX_HEAD = 256
 
 def forward(call: TemplateCall) -> list[str | None]:
     """Write the steps of aten::_scaled_dot_product_fused_attention_overrideable."""
-    result, logsumexp, seed, offset = (call.allocate(one) for one in call.results if one is not None)
-    given = _attention(call, seed)
+    result, logsumexp, seed, offset = (call.allocate(tensor) for tensor in call.results if tensor is not None)
+    attention = _attention(call, seed)
     schedule = ATTENTION.schedule_of(call)
-    schedule.attend(call, given, Rows("result", result, is_written=True), Rows("logsumexp", _column(logsumexp), True))
+    schedule.attend(
+        call, attention, Rows("result", result, is_written=True), Rows("logsumexp", _column(logsumexp), True)
+    )
     # Nothing reads the offset, or the seed of a call without dropout.
     return [result.name, logsumexp.name, None, None, None, None, seed.name, offset.name, None]
 
 
 def backward(call: TemplateCall) -> list[str | None]:
     """Write the steps of aten::_scaled_dot_product_fused_attention_overrideable_backward."""
-    given = _attention(call)
+    attention = _attention(call)
     wanted = call.arguments["grad_input_mask"]
     if wanted[3] and not differentiates_masks(Device.of(call)):
         raise CallRefusal("attention kernels compute no gradient of the mask [mask-gradient]")
@@ -72,14 +74,14 @@ def backward(call: TemplateCall) -> list[str | None]:
         for name, is_wanted, layout in zip(names, wanted, call.results, strict=False)
     ]
     grad = Rows("grad", call.tensor("grad_out"))
-    size = [given.batch, given.heads, given.queries]
-    strides = [given.heads * given.queries, given.queries, sympy.Integer(1)]
+    size = [attention.batch, attention.heads, attention.queries]
+    strides = [attention.heads * attention.queries, attention.queries, sympy.Integer(1)]
     delta = call.allocate(Layout(torch.float32, size, strides))
     gradients = Gradients(grad, Rows("logsumexp", _column(logsumexp)), Rows("delta", _column(delta)), *targets)
-    call.launch(_delta(call, given, gradients))
-    ATTENTION.schedule_of(call).differentiate(call, given, gradients)
+    call.launch(_delta(call, attention, gradients))
+    ATTENTION.schedule_of(call).differentiate(call, attention, gradients)
     call.free(delta)
-    return [None if one is None else one.tensor.name for one in targets]
+    return [None if target is None else target.tensor.name for target in targets]
 
 
 def differentiates_masks(device: Device) -> bool:
@@ -101,12 +103,12 @@ def _dropout(call: TemplateCall, result: Tensor | None) -> Dropout | None:
 
 def _attention(call: TemplateCall, seed: Tensor | None = None) -> Attention:
     query, key, value = (Rows(name, call.tensor(name)) for name in ("query", "key", "value"))
-    dtypes = {one.tensor.dtype for one in (query, key, value)}
+    dtypes = {rows.tensor.dtype for rows in (query, key, value)}
     if len(dtypes) > 1 or not dtypes <= {torch.float32, *HALVES}:
         raise CallRefusal(f"attention of {' and '.join(sorted(map(str, dtypes)))} isn't supported [products]")
-    if any(len(one.tensor.size) != 4 for one in (query, key, value)):
+    if any(len(rows.tensor.size) != 4 for rows in (query, key, value)):
         raise CallRefusal("the query has no batch and head dimensions [heads]")
-    head, value_head = (int(V.graph.sizevars.guard_int(one.tensor.size[3])) for one in (query, value))
+    head, value_head = (int(V.graph.sizevars.guard_int(rows.tensor.size[3])) for rows in (query, value))
     if not (0 < head <= _MAX_HEAD and 0 < value_head <= _MAX_HEAD):
         raise CallRefusal(f"head sizes {head} and {value_head} are not between 1 and {_MAX_HEAD} [heads]")
     scale = call.arguments["scale"]
@@ -128,25 +130,25 @@ def _column(tensor: Tensor) -> Tensor:
     return Tensor(tensor.dtype, [*tensor.size, sympy.Integer(1)], [*tensor.stride, sympy.Integer(1)], tensor.name)
 
 
-def _delta(call: TemplateCall, given: Attention, gradients: Gradients) -> Kernel:
+def _delta(call: TemplateCall, attention: Attention, gradients: Gradients) -> Kernel:
     result = Rows("result", call.tensor("out"))
     delta = Rows("delta", gradients.delta.tensor, is_written=True)
     kernel = Kernel("ob_attention_delta")
-    for one in (gradients.grad, result, delta):
-        one.declare(kernel)
+    for rows in (gradients.grad, result, delta):
+        rows.declare(kernel)
     words: dict[str, Any] = {
         "ITEM": call.dialect.item,
-        "ROWS": kernel.number("rows", given.batch * given.heads * given.queries),
-        "HEADS": kernel.number("heads", given.heads),
-        "QUERIES": kernel.number("queries", given.queries),
-        "VALUE_HEAD": str(given.value_head),
+        "ROWS": kernel.number("rows", attention.batch * attention.heads * attention.queries),
+        "HEADS": kernel.number("heads", attention.heads),
+        "QUERIES": kernel.number("queries", attention.queries),
+        "VALUE_HEAD": str(attention.value_head),
         "PRODUCT": f"{gradients.grad.load('grad_from', 'query', 'at')} * {result.load('result_from', 'query', 'at')}",
         "GRAD": gradients.grad.begin(),
         "RESULT": result.begin(),
         "STORE": delta.store(delta.begin(), "query", "0", "sum"),
     }
     kernel.text = filled(_DELTA, words)
-    kernel.spread(call, given.batch * given.heads * given.queries)
+    kernel.spread(call, attention.batch * attention.heads * attention.queries)
     return kernel
 
 

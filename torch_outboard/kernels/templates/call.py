@@ -89,14 +89,14 @@ class TemplateCall:
 
         Raises Refusal if the dialect lacks the tensor's type.
         """
-        given = self.arguments[name]
-        assert isinstance(given, Tensor)
-        if not self.dialect.supports(given.dtype):
+        tensor = self.arguments[name]
+        assert isinstance(tensor, Tensor)
+        if not self.dialect.supports(tensor.dtype):
             raise CallRefusal(
-                f"the dialect {self.dialect.name!r} has no {given.dtype}: float64 needs has_double, other dtypes "
+                f"the dialect {self.dialect.name!r} has no {tensor.dtype}: float64 needs has_double, other dtypes "
                 "a kernel of the driver [element-type]"
             )
-        return given
+        return tensor
 
     @property
     def family(self) -> str:
@@ -106,17 +106,17 @@ class TemplateCall:
     @property
     def dtype(self) -> torch.dtype:
         """The element type of the first tensor."""
-        return next(one.dtype for one in self.arguments.values() if isinstance(one, Tensor))
+        return next(argument.dtype for argument in self.arguments.values() if isinstance(argument, Tensor))
 
     def schedule(self, way: str) -> Schedule:
         """Return the parameters of the schedule `way` ("strips" or "tiles") for the operator and its element type."""
         name = tuned_name(self.family, way, self.dtype)
         chosen = self.schedule_of(name)
-        self.taken = f"{SCHEDULE}{name}: {', '.join(f'{one} {value}' for one, value in chosen.items())}\n"
+        self.taken = f"{SCHEDULE}{name}: {', '.join(f'{parameter} {value}' for parameter, value in chosen.items())}\n"
         return chosen
 
     def allocate(self, layout: Layout) -> Tensor:
-        sizes, strides = ([simplified(one) for one in numbers] for numbers in (layout.size, layout.stride))
+        sizes, strides = ([simplified(number) for number in numbers] for numbers in (layout.size, layout.stride))
         name = self.plan.allocate(layout.dtype, sizes, strides)
         return Tensor(layout.dtype, layout.size, layout.stride, name)
 
@@ -130,7 +130,7 @@ class TemplateCall:
         """
         for kernel in kernels:
             self._check_room(kernel)
-        texts = dict.fromkeys(one.written(self.dialect) for one in kernels)
+        texts = dict.fromkeys(kernel.written(self.dialect) for kernel in kernels)
         code = self.dialect.source(self.taken + "\n".join(texts))
         for kernel in kernels:
             program = DeviceProgram(
@@ -145,12 +145,12 @@ class TemplateCall:
                 options=self.dialect.options,
             )
             passed = [*kernel.passed, simplified(kernel.groups)]
-            arguments = [one if isinstance(one, str) else self.plan.formula(one) for one in passed]
+            arguments = [argument if isinstance(argument, str) else self.plan.formula(argument) for argument in passed]
             self.plan.step(f"launch {self.add_program(program)} [{', '.join(arguments)}]")
 
     def _check_room(self, kernel: Kernel) -> None:
         """Raise Refusal if a group of the device is too small for a kernel."""
-        memory = sum(one.bytes for one in kernel.arrays)
+        memory = sum(array.bytes for array in kernel.arrays)
         if kernel.group > self.room.items or memory > self.room.memory:
             raise CallRefusal(
                 f"a group of {kernel.name} needs {kernel.group} items and {memory} bytes of local memory, and the "

@@ -28,9 +28,11 @@ def holds(condition: Any) -> bool:
 def is_narrow(*tensors: Layout) -> bool:
     """Return whether 32 bits suffice to number the elements of tensors and their positions in memory."""
     return all(
-        holds(sympy.Le(prod(one.size, start=sympy.Integer(1)), NARROW))
-        and holds(sympy.Le(sum((size - 1) * stride for size, stride in zip(one.size, one.stride, strict=True)), NARROW))
-        for one in tensors
+        holds(sympy.Le(prod(tensor.size, start=sympy.Integer(1)), NARROW))
+        and holds(
+            sympy.Le(sum((size - 1) * stride for size, stride in zip(tensor.size, tensor.stride, strict=True)), NARROW)
+        )
+        for tensor in tensors
     )
 
 
@@ -117,7 +119,7 @@ def _copy(call: TemplateCall, tensor: Tensor, copy: Tensor, channels: Any, padde
         "INDEX": kind,
         "ITEM": call.dialect.item,
         "BATCHES": kernel.number("batches", tensor.size[0]),
-        "PIXELS": f"({' * '.join(one.text for one in grid) or '1'})",
+        "PIXELS": f"({' * '.join(size.text for size in grid) or '1'})",
         "ALL": kernel.number("all", copy.size[1]),
         "CHANNELS": kernel.number("channels", channels),
         "PADDED": kernel.number("padded", padded),

@@ -56,18 +56,18 @@ class Shape:
 
     @staticmethod
     def of(call: TemplateCall) -> Shape:
-        given = call.arguments
+        arguments = call.arguments
         weight = call.tensor("weight")
         rank = len(weight.size) - 2
-        tensors = [one for one in given.values() if isinstance(one, Tensor)]
-        dtypes = {one.dtype for one in tensors}
+        tensors = [argument for argument in arguments.values() if isinstance(argument, Tensor)]
+        dtypes = {tensor.dtype for tensor in tensors}
         if len(dtypes) > 1 or not next(iter(dtypes)).is_floating_point:
             raise CallRefusal(f"convolutions of {' and '.join(sorted(map(str, dtypes)))} aren't supported [products]")
         if len(call.tensor("input").size) != rank + 2:
             raise CallRefusal("the input has no batch dimension [batch]")
 
         def each(name: str) -> list[int]:
-            values = [int(one) for one in given[name]]
+            values = [int(number) for number in arguments[name]]
             return values * rank if len(values) == 1 else values
 
         stride, padding, dilation = each("stride"), each("padding"), each("dilation")
@@ -76,13 +76,13 @@ class Shape:
                 f"stride {stride} or dilation {dilation} is less than 1, or padding {padding} is negative [wrong-call]"
             )
         output_padding = each("output_padding")
-        if given["transposed"] and any(map(ge, output_padding, map(max, stride, dilation))):
+        if arguments["transposed"] and any(map(ge, output_padding, map(max, stride, dilation))):
             raise CallRefusal("output_padding must be smaller than the stride or the dilation [wrong-call]")
-        groups = given["groups"]
+        groups = arguments["groups"]
         way = PRODUCTS.way_of(call.family, Device.of(call))
         has_few = way != "strips" and groups > 1 and _has_few_channels(weight, groups)
         has_units = way == "matrix" and not has_few
-        of_results = [one for one in call.results if one is not None]
+        of_results = [result for result in call.results if result is not None]
         return Shape(
             rank,
             stride,
@@ -90,7 +90,7 @@ class Shape:
             dilation,
             output_padding,
             groups,
-            given["transposed"],
+            arguments["transposed"],
             SumType.of(dtypes.pop()),
             "ob_i32" if is_narrow(*tensors, *of_results) else "ob_i64",
             has_units,
@@ -100,20 +100,22 @@ class Shape:
 
     def check_gradient(self, call: TemplateCall) -> None:
         """Refuse a gradient whose shape does not match the sizes; torch's meta kernel does not check it."""
-        given, weight, grad = call.tensor("input"), call.tensor("weight"), call.tensor("grad_output")
+        image, weight, grad = call.tensor("input"), call.tensor("weight"), call.tensor("grad_output")
         of_input, of_grad = weight.size[1] * self.groups, weight.size[0]
         if self.is_transposed:
             of_input, of_grad = of_grad, of_input
-        expected = [given.size[0], of_grad]
+        expected = [image.size[0], of_grad]
         for i in range(self.rank):
-            size, reach = given.size[i + 2], self.dilation[i] * (weight.size[i + 2] - 1) + 1
+            size, reach = image.size[i + 2], self.dilation[i] * (weight.size[i + 2] - 1) + 1
             if self.is_transposed:
                 size = (size - 1) * self.stride[i] - 2 * self.padding[i] + reach + self.output_padding[i]
             else:
                 size = FloorDiv(size + 2 * self.padding[i] - reach, self.stride[i]) + 1
             expected.append(size)
-        pairs = [(given.size[1], of_input), *zip(grad.size, expected, strict=True)]
-        if not all(holds(sympy.Eq(*one)) for one in pairs) or not all(holds(sympy.Ge(one, 1)) for one in expected[2:]):
+        pairs = [(image.size[1], of_input), *zip(grad.size, expected, strict=True)]
+        if not all(holds(sympy.Eq(*pair)) for pair in pairs) or not all(
+            holds(sympy.Ge(size, 1)) for size in expected[2:]
+        ):
             raise other_sizes()
 
     def goes_by_channels(self, source: Tensor) -> bool:
@@ -137,10 +139,10 @@ class Shape:
     @staticmethod
     def free(call: TemplateCall, *tensors: Tensor) -> None:
         """Free those of the tensors that are copies."""
-        given = {one.name for one in call.arguments.values() if isinstance(one, Tensor)}
-        for one in tensors:
-            if one.name not in given:
-                call.free(one)
+        names = {argument.name for argument in call.arguments.values() if isinstance(argument, Tensor)}
+        for tensor in tensors:
+            if tensor.name not in names:
+                call.free(tensor)
 
     def multiply(self, call: TemplateCall, product: Product) -> None:
         if self.is_direct:
@@ -152,7 +154,7 @@ class Shape:
 def _has_few_channels(weight: Tensor, groups: int) -> bool:
     """Return whether a group has too few channels to fill a tile. The window's sizes then become constants."""
     of_group = (FloorDiv(weight.size[0], groups), weight.size[1])
-    if all(holds(sympy.Ge(one, _LEAST_CHANNELS)) for one in of_group):
+    if all(holds(sympy.Ge(size, _LEAST_CHANNELS)) for size in of_group):
         return False
     for one in (*of_group, *weight.size[2:]):
         V.graph.sizevars.guard_int(one)
@@ -211,7 +213,7 @@ class Named:
     def others(self, dim: int) -> tuple[str, ...]:
         """Return the strides of the dimensions other than `dim` that have more than one element."""
         sizes = enumerate(self.tensor.size)
-        return tuple(self.stride(one) for one, size in sizes if one != dim and simplified(size) != 1)
+        return tuple(self.stride(axis) for axis, size in sizes if axis != dim and simplified(size) != 1)
 
     def has(self, number: str, dim: int) -> str:
         """Return the condition that a number is in the range of a dimension. The number may be negative."""
@@ -253,10 +255,10 @@ class Named:
 
 def declares(*used: Named, numbers_of: Sequence[Named] = ()) -> Callable[[Kernel], None]:
     def declare(kernel: Kernel) -> None:
-        for one in used:
-            one.declare(kernel)
-        for one in numbers_of:
-            one.declare_numbers(kernel)
+        for tensor in used:
+            tensor.declare(kernel)
+        for tensor in numbers_of:
+            tensor.declare_numbers(kernel)
 
     return declare
 

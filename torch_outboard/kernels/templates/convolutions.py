@@ -44,11 +44,11 @@ def forward(call: TemplateCall) -> list[str | None]:
     assert layout is not None
     result = call.allocate(layout)
     bias = call.tensor("bias") if call.arguments["bias"] is not None else None
-    given = shape.placed(call, call.tensor("input"), shape.groups)
+    image = shape.placed(call, call.tensor("input"), shape.groups)
     weight = shape.placed_weight(call, call.tensor("weight"))
     run = _spread if shape.is_transposed else _windows
-    run(call, shape, given, weight, bias, result)
-    shape.free(call, given, weight)
+    run(call, shape, image, weight, bias, result)
+    shape.free(call, image, weight)
     return [result.name]
 
 
@@ -69,9 +69,9 @@ def backward(call: TemplateCall) -> list[str | None]:
         names[0] = result.name
     if of_weight is not None:
         result = call.allocate(of_weight)
-        given = shape.placed(call, call.tensor("input"), shape.groups)
-        _weights(call, shape, *((given, placed) if shape.is_transposed else (placed, given)), result)
-        shape.free(call, given)
+        image = shape.placed(call, call.tensor("input"), shape.groups)
+        _weights(call, shape, *((image, placed) if shape.is_transposed else (placed, image)), result)
+        shape.free(call, image)
         names[1] = result.name
     shape.free(call, placed)
     if of_bias is not None:
@@ -129,19 +129,19 @@ def _windows(
 
 
 def _spread(
-    call: TemplateCall, shape: Shape, given: Tensor, weight_given: Tensor, bias: Tensor | None, result: Tensor
+    call: TemplateCall, shape: Shape, image: Tensor, weight_given: Tensor, bias: Tensor | None, result: Tensor
 ) -> None:
     if has_phases(shape):
-        spread_by_phases(call, shape, given, weight_given, bias, result)
+        spread_by_phases(call, shape, image, weight_given, bias, result)
         return
     kind, divisions = shape.kind, Divisions(shape.kind)
-    grid, weight = Named("grid", given, divisions), Named("weight", weight_given, divisions)
+    grid, weight = Named("grid", image, divisions), Named("weight", weight_given, divisions)
     out = Named("result", result, divisions, True)
-    if depthwise.takes(call, shape, given, result, is_spread=True):
+    if depthwise.takes(call, shape, image, result, is_spread=True):
         depthwise.convolve(call, shape, grid, weight, out, bias, is_spread=True)
         return
-    per_group, channels = FloorDiv(result.size[1], shape.groups), FloorDiv(given.size[1], shape.groups)
-    of_group, by_channels = grid.sized(1, shape.groups), shape.goes_by_channels(given)
+    per_group, channels = FloorDiv(result.size[1], shape.groups), FloorDiv(image.size[1], shape.groups)
+    of_group, by_channels = grid.sized(1, shape.groups), shape.goes_by_channels(image)
     of_line = [
         *out.coordinates(divisions.rest("line", out.pixels()), "p"),
         *(("ob_i32", f"y{i}", f"p{i} + {shape.padding[i]}") for i in range(shape.rank)),
@@ -165,7 +165,7 @@ def _spread(
         of_line=tuple(of_line),
         of_step=_of_window(shape, weight, grid, of_group, by_channels, divisions),
         place=f"grid[grid_from + channel + {' + '.join(places)}]",
-        dtype=given.dtype,
+        dtype=image.dtype,
         condition=" && ".join(conditions),
         is_dense_along_steps=by_channels,
         multiples=(*grid.others(1), of_group.text),
@@ -180,7 +180,7 @@ def _weights(call: TemplateCall, shape: Shape, grid_given: Tensor, given: Tensor
     grid, image = Named("grid", grid_given, divisions), Named("image", given, divisions)
     out = Named("result", result, divisions, True)
     channels = FloorDiv(given.size[1], shape.groups)
-    of_image, rows = (one.sized(1, shape.groups) for one in (image, grid))
+    of_image, rows = (tensor.sized(1, shape.groups) for tensor in (image, grid))
     by_channels = shape.goes_by_channels(given)
     tap, channel = parts_of("line", out.pixels(), of_image, by_channels, divisions)
     pixels = grid.pixels()
@@ -260,11 +260,11 @@ def _end_of_weights(
 def _inside(image: Named) -> dict[str, Any]:
     """Return an operand's place, type and condition: the image at y + d, or 0 outside it."""
     at = [f"y{i} + d{i}" for i in range(len(image.grid))]
-    place = " + ".join(f"({one}) * {image.stride(i + 2)}" for i, one in enumerate(at))
+    place = " + ".join(f"({index}) * {image.stride(i + 2)}" for i, index in enumerate(at))
     return {
         "place": f"image[image_from + channel + {place}]",
         "dtype": image.tensor.dtype,
-        "condition": " && ".join(image.has(one, i + 2) for i, one in enumerate(at)),
+        "condition": " && ".join(image.has(index, i + 2) for i, index in enumerate(at)),
     }
 
 

@@ -88,16 +88,16 @@ def _begin(
         call.dialect.pointer(words["REAL"], is_written=is_written) for is_written in (False, True)
     )
     words["EXP"], words["LOG"] = call.dialect.function("exp"), call.dialect.function("log")
-    given = {"probs": probabilities, "labels": call.tensor("labels")}
+    inputs = {"probs": probabilities, "labels": call.tensor("labels")}
     lengths = {"input_lengths": call.tensor("input_lengths"), "target_lengths": call.tensor("target_lengths")}
-    for one, tensor in {**given, **lengths, **tensors}.items():
+    for one, tensor in {**inputs, **lengths, **tensors}.items():
         kernel.pointer(one, tensor, is_written=one in written)
         for number, stride in enumerate(tensor.stride):
             words[f"{one}_{'ABC'[number]}".upper()] = kernel.number(f"{one}_{'abc'[number]}", stride)
     words["STEPS"] = kernel.number("steps", probabilities.size[0])
     words["BATCH"] = kernel.number("batch", probabilities.size[1])
     words["CLASSES"] = kernel.number("classes", probabilities.size[2])
-    words["TARGETS"] = kernel.number("targets", given["labels"].size[1])
+    words["TARGETS"] = kernel.number("targets", inputs["labels"].size[1])
     words["BLANK"] = str(int(call.arguments["blank"]))
     words["LOG_SUM"], words["LABEL"], words["PROBABILITY"] = _LOG_SUM, _LABEL, _PROBABILITY
     return kernel, words

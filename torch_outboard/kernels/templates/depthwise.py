@@ -45,7 +45,7 @@ def takes(call: TemplateCall, shape: Shape, *images: Tensor, is_spread: bool = F
     With a stride of 1, a spread one also reads windows, with their positions in reverse order. With `has_groups`,
     groups of several channels are supported too.
     """
-    if not shape.is_direct or (is_spread and any(one != 1 for one in shape.stride)):
+    if not shape.is_direct or (is_spread and any(step != 1 for step in shape.stride)):
         return False
     weight, known, guarded = call.tensor("weight"), V.graph.sizevars.statically_known_equals, V.graph.sizevars.guard_int
     # The shape has already made these numbers constants, before it created the texts of sizes.
@@ -56,7 +56,7 @@ def takes(call: TemplateCall, shape: Shape, *images: Tensor, is_spread: bool = F
         and (of_group[0] == 1 or (has_groups and chunk % of_group[0] == 0))
         and weight.dtype.itemsize in (2, 4)
         and shape.groups * of_group[0] % chunk == 0
-        and all(known(one.stride[1], 1) for one in images)
+        and all(known(image.stride[1], 1) for image in images)
         and taps <= _MOST_TAPS
         and (taps - 1) * shape.dilation[-1] + (_PIXELS[0] - 1) * shape.stride[-1] < _MOST_PLACES
         and shape.kind == "ob_i32"
@@ -147,7 +147,7 @@ def _chunk(image: Named) -> int:
 
 def _window(weight: Named | Tensor) -> list[int]:
     tensor = weight.tensor if isinstance(weight, Named) else weight
-    return [int(V.graph.sizevars.guard_int(one)) for one in tensor.size[2:]]
+    return [int(V.graph.sizevars.guard_int(size)) for size in tensor.size[2:]]
 
 
 def _words(
@@ -171,7 +171,7 @@ def _words(
             for i in reversed(range(last))
         ),
         "WIDE": " && ".join(
-            wide(one, tuple(others) if i == 0 else (), chunk, _BYTES) for i, one in enumerate(pointers)
+            wide(pointer, tuple(others) if i == 0 else (), chunk, _BYTES) for i, pointer in enumerate(pointers)
         ),
         "BATCH_STRIDE": source.stride(0),
         "TAPS": str(window[last]),
@@ -190,7 +190,7 @@ def _words(
 def _pixels(out: Named, each: int) -> int:
     """Return the number of pixels per item."""
     pixels = out.tensor.size[0] * prod(out.grid, start=sympy.Integer(1)) * each
-    return next((one for one in _PIXELS if holds(sympy.Ge(pixels, one * _MANY))), 1)
+    return next((count for count in _PIXELS if holds(sympy.Ge(pixels, count * _MANY))), 1)
 
 
 def _begins(shape: Shape, window: list[int], is_spread: bool) -> list[str]:
@@ -246,7 +246,7 @@ class _Chunks:
                 "OF_WORD": loaded(element, self.dtype, self.sums),
                 "ELEMENT": loaded("from[one]", self.dtype, self.sums),
                 "KEEP": stored("kept[one]", "from[one]", self.dtype),
-                "PARTS": " ".join(f"four.{one} = {part};" for one, part in zip("xyzw", parts, strict=True)),
+                "PARTS": " ".join(f"four.{lane} = {part};" for lane, part in zip("xyzw", parts, strict=True)),
             },
         )
 

@@ -39,14 +39,14 @@ cholesky_factor = defined(
 
 
 def lu(call: TemplateCall) -> list[str | None]:
-    given = call.tensor("a")
-    check(call, given)
-    factors, pivots, info = (call.allocate(one) for one in call.results if one is not None)
-    batch, rows, columns = given.size
+    matrix = call.tensor("a")
+    check(call, matrix)
+    factors, pivots, info = (call.allocate(tensor) for tensor in call.results if tensor is not None)
+    batch, rows, columns = matrix.size
     text = of_group(
         call,
         "ob_lu",
-        {"given": given},
+        {"given": matrix},
         {"factors": factors, "pivots": pivots, "info": info},
         batch,
         {"most_of": "$REAL", "row_of": "int"},
@@ -60,11 +60,11 @@ def lu(call: TemplateCall) -> list[str | None]:
 
 
 def cholesky(call: TemplateCall) -> list[str | None]:
-    given = call.tensor("a")
-    check(call, given)
-    factor, info = (call.allocate(one) for one in call.results if one is not None)
-    text = of_group(call, "ob_cholesky", {"given": given}, {"factor": factor, "info": info}, given.size[0])
-    text.size("ROWS", given.size[1])
+    matrix = call.tensor("a")
+    check(call, matrix)
+    factor, info = (call.allocate(tensor) for tensor in call.results if tensor is not None)
+    text = of_group(call, "ob_cholesky", {"given": matrix}, {"factor": factor, "info": info}, matrix.size[0])
+    text.size("ROWS", matrix.size[1])
     call.launch(text.fill(_CHOLESKY))
     return [factor.name, info.name]
 

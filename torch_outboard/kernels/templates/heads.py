@@ -40,8 +40,8 @@ class Rows:
     @property
     def sizes(self) -> tuple[sympy.Expr, sympy.Expr]:
         """The numbers of batches and of heads."""
-        given = [sympy.Integer(1)] * (4 - len(self.tensor.size)) + list(self.tensor.size)
-        return given[0], given[1]
+        sizes = [sympy.Integer(1)] * (4 - len(self.tensor.size)) + list(self.tensor.size)
+        return sizes[0], sizes[1]
 
     def stride(self, which: str) -> str:
         return number_text(f"{self.name}_{which}_stride", self._strides[which])
@@ -60,7 +60,7 @@ class Rows:
             place=self.place(f"{self.name}_from", row, "column"),
             dtype=self.tensor.dtype,
             dense="column" if self.is_dense_along("column") else "",
-            multiples=tuple(self.stride(one) for one in ("batch", "head", "row")),
+            multiples=tuple(self.stride(axis) for axis in ("batch", "head", "row")),
             pointer=self.name,
         )
 
@@ -185,8 +185,8 @@ class Attention:
 
     def declare(self, kernel: Kernel, *others: Rows) -> dict[str, str]:
         """Declare the sizes, the mask and the given tensors, and return their placeholder texts."""
-        for one in (*others, *([self.mask] if self.mask else [])):
-            one.declare(kernel)
+        for rows in (*others, *([self.mask] if self.mask else [])):
+            rows.declare(kernel)
         if self.dropout is not None:
             self.dropout.declare(kernel)
         return {

@@ -53,7 +53,7 @@ def least(rows: Any, columns: Any) -> Any:
 
 def check(call: TemplateCall, *tensors: Tensor) -> None:
     """Raise Refusal if the matrices have a type without kernels, or are too large."""
-    if len({one.dtype for one in tensors}) > 1:
+    if len({tensor.dtype for tensor in tensors}) > 1:
         raise CallRefusal("its tensors have different dtypes [mixed-types]")
     for one in tensors:
         if one.dtype not in (torch.float32, torch.float64):
@@ -95,7 +95,7 @@ class Text:
 
 def _begun(call: TemplateCall, name: str, read: Mapping[str, Tensor], written: Mapping[str, Tensor]) -> Text:
     kernel = Kernel(name)
-    reals = (one.dtype for one in (*read.values(), *written.values()) if one.dtype.is_floating_point)
+    reals = (tensor.dtype for tensor in (*read.values(), *written.values()) if tensor.dtype.is_floating_point)
     dtype = next(reals, torch.float32)
     real = STORAGE_TYPES[dtype]
     words = {
@@ -147,8 +147,8 @@ def of_group(
     group = min(_GROUP, call.room.items_with(_BYTES_OF_ITEM)) if is_shared else 1
     begun.kernel.group, begun.kernel.groups = group, count
     if is_shared:
-        kinds = {one: filled(kind, begun.words) for one, kind in (arrays or {}).items()}
-        begun.kernel.arrays = [LocalArray(kind, one, str(group)) for one, kind in kinds.items()]
+        kinds = {name: filled(kind, begun.words) for name, kind in (arrays or {}).items()}
+        begun.kernel.arrays = [LocalArray(kind, name, str(group)) for name, kind in kinds.items()]
     begun.words |= {
         "BEGIN": f"const ob_i64 matrix = {'OB_GROUP_NUMBER' if is_shared else call.dialect.item};\n"
         f"  const ob_i64 me = {'OB_ITEM_OF_GROUP' if is_shared else '0'};",

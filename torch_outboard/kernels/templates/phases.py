@@ -38,7 +38,7 @@ class _Phases:
 
     def __init__(self, shape: Shape, weight: Named, out: Named, divisions: Divisions) -> None:
         self._shape, self._out, self._divisions = shape, out, divisions
-        self._window = [int(V.graph.sizevars.guard_int(one)) for one in weight.tensor.size[2:]]
+        self._window = [int(V.graph.sizevars.guard_int(size)) for size in weight.tensor.size[2:]]
         # The most window positions that a phase has in each dimension.
         self._most = [-(-size // stride) for size, stride in zip(self._window, shape.stride, strict=True)]
         self.group = "group" if shape.groups > 1 else "0"
@@ -97,8 +97,8 @@ class _Phases:
     def pixels(self) -> Size:
         """Return the number of pixels in a phase, including pixels that only other phases have."""
         each = [self._size(i) for i in range(self._shape.rank)]
-        text = " * ".join(one.text for one in each)
-        return Size(f"({text})", prod((one.value for one in each), start=sympy.Integer(1)))
+        text = " * ".join(factor.text for factor in each)
+        return Size(f"({text})", prod((factor.value for factor in each), start=sympy.Integer(1)))
 
     def _size(self, dim: int) -> Size:
         stride, size = self._shape.stride[dim], self._out.sized(dim + 2)
@@ -131,12 +131,12 @@ class _Phases:
 
     def condition(self, number: str) -> str:
         """Return the condition that a pixel exists in a phase. "": always."""
-        asked, shape = [], self._shape
+        conditions, shape = [], self._shape
         for i, pixel in enumerate(self._in_image(number)):
             size = self._out.size(i + 2)
             if shape.stride[i] > 1 and not (size.isdigit() and int(size) % shape.stride[i] == 0):
-                asked.append(f"{pixel} < {size}")
-        return " && ".join(asked)
+                conditions.append(f"{pixel} < {size}")
+        return " && ".join(conditions)
 
     def _in_image(self, number: str) -> list[str]:
         """Return a pixel's coordinates in its image."""
@@ -150,11 +150,11 @@ class _Phases:
 
 
 def spread_by_phases(
-    call: TemplateCall, shape: Shape, given: Tensor, weight_given: Tensor, bias: Tensor | None, result: Tensor
+    call: TemplateCall, shape: Shape, image: Tensor, weight_given: Tensor, bias: Tensor | None, result: Tensor
 ) -> None:
     """Write the launches of a transposed convolution with a stride above 1."""
     divisions = Divisions(shape.kind)
-    grid, weight = Named("grid", given, divisions), Named("weight", weight_given, divisions)
+    grid, weight = Named("grid", image, divisions), Named("weight", weight_given, divisions)
     out = Named("result", result, divisions, True)
     phases = _Phases(shape, weight, out, divisions)
     channels = grid.sized(1, shape.groups)
@@ -163,7 +163,7 @@ def spread_by_phases(
         batch=sympy.Integer(shape.groups * phases.count),
         rows=FloorDiv(result.size[1], shape.groups),
         columns=result.size[0] * phases.pixels().value,
-        depth=FloorDiv(given.size[1], shape.groups) * phases.most,
+        depth=FloorDiv(image.size[1], shape.groups) * phases.most,
         sums=shape.sums,
         left=_weight(shape, phases, weight, channels, divisions),
         right=_grid(shape, phases, grid, channels, declares(grid, numbers_of=(weight, out)), divisions),

@@ -124,16 +124,16 @@ def _end(call: TemplateCall, result: Tensor, added: Tensor | None, sums: SumType
     declares: Sequence[_Names] = [out]
     if reads:
         assert added is not None
-        given = _Names("added", dict(zip(("batch", "row", "column"), _strides(added, rank), strict=True)), added)
-        place = f"added[batch * {given['batch']} + row * {given['row']} + column * {given['column']}]"
+        names = _Names("added", dict(zip(("batch", "row", "column"), _strides(added, rank), strict=True)), added)
+        place = f"added[batch * {names['batch']} + row * {names['row']} + column * {names['column']}]"
         factor = "" if beta == 1 else f"{factor_text(beta, sums)} * "
         value = f"{value} + {factor}{loaded(place, added.dtype, sums)}"
-        declares = [out, given]
+        declares = [out, names]
 
     def declare(kernel: Kernel) -> None:
-        for one in declares:
-            one.declare(kernel, is_written=one is out)
+        for name in declares:
+            name.declare(kernel, is_written=name is out)
 
-    dense = next((one for one in ("column", "row") if strides[one] == 1), "")
-    multiples = tuple(out[one] for one in strides if one != dense)
+    dense = next((axis for axis in ("column", "row") if strides[axis] == 1), "")
+    multiples = tuple(out[axis] for axis in strides if axis != dense)
     return End(declare, value, f"result[{index}]", result.dtype, dense, multiples, "result")

@@ -26,8 +26,8 @@ _library.define(  # type: ignore[no-untyped-call]
 )
 
 
-def _shapes(gates: torch.Tensor, h0: torch.Tensor, c0: Any, weight: torch.Tensor, *given: Any) -> Any:
-    kind, _, keep = given[-3:]
+def _shapes(gates: torch.Tensor, h0: torch.Tensor, c0: Any, weight: torch.Tensor, *args: Any) -> Any:
+    kind, _, keep = args[-3:]
     states, cells = h0.shape[1], weight.shape[0] // GATES[kind]
     rows = gates.shape[:-1]
     kept = {LSTM: 5, GRU: 4}.get(kind)

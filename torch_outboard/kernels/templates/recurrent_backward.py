@@ -25,8 +25,8 @@ _library.define(  # type: ignore[no-untyped-call]
 )
 
 
-def _shapes(*given: Any) -> Any:
-    h0, kept, _, weight, projection, _, kind, _ = given[3:]
+def _shapes(*args: Any) -> Any:
+    h0, kept, _, weight, projection, _, kind, _ = args[3:]
     rows, width = kept.shape[:-1], weight.shape[0]
     return (
         kept.new_empty((*rows, width)),
@@ -79,9 +79,9 @@ class _Backward:
             matrix = packed(call, cells, self.projection, (self.cells, 0, 1), self.states)
             kernels.append(self._project(cells, matrix))
         call.repeat(self.steps.steps + 1, *kernels)
-        for one in (weight, carry, matrix):
-            if one is not None:
-                call.free(one)
+        for tensor in (weight, carry, matrix):
+            if tensor is not None:
+                call.free(tensor)
         self.given.free()
 
     def _frame(self, part: Part) -> dict[str, str]:

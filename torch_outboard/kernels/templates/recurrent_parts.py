@@ -90,18 +90,20 @@ class Part:
     def _in_registers(self, factor: str) -> str:
         """Return the loop that keeps all sums in registers. A step's weights for a strip are adjacent in memory."""
         vectors, rows = range(self.gates * self.vectors), range(self.rows)
-        lines = [f"    ob_vec_$SUFFIX s{row}_{one} = ob_vec_splat_$SUFFIX(0);" for row in rows for one in vectors]
+        lines = [f"    ob_vec_$SUFFIX s{row}_{vector} = ob_vec_splat_$SUFFIX(0);" for row in rows for vector in vectors]
         lines.append("    for (ob_i64 step = 0; step < $DEPTH; ++step) {")
         lines.append("      $WEIGHT from = $FROM + (item % strips * $DEPTH + step) * $GATES * $LANES;")
         lines += [f"      const $SUM f{row} = {_ROW.sub(str(row), factor)};" for row in rows]
         for one in vectors:
             lines.append(f"      const ob_vec_$SUFFIX w{one} = ob_read_weights(from + {one} * $VECTOR);")
             sums = [(f"f{row}, w{one}, s{row}_{one}", f"s{row}_{one}") for row in rows]
-            lines += [f"      {to} = ob_vec_add_product_$SUFFIX({given});" for given, to in sums]
+            lines += [f"      {to} = ob_vec_add_product_$SUFFIX({term});" for term, to in sums]
         lines.append("    }")
         place = "sums + ({} * $GATES * $LANES + {} * $VECTOR)"
         lines += [
-            f"    ob_vec_store_$SUFFIX(s{row}_{one}, {place.format(row, one)});" for row in rows for one in vectors
+            f"    ob_vec_store_$SUFFIX(s{row}_{vector}, {place.format(row, vector)});"
+            for row in rows
+            for vector in vectors
         ]
         return "\n".join([*lines, ""])
 
@@ -128,7 +130,7 @@ def packed(call: TemplateCall, like: Part, matrix: Tensor, strides: Sequence[Any
     kernel.pointer("matrix", matrix)
     kernel.pointer("result", result, is_written=True)
     along = dict(zip(("STEP", "GATE", "COLUMN"), strides, strict=True))
-    words = {f"ALONG_{name}": kernel.number(f"along_{name.lower()}", one) for name, one in along.items()}
+    words = {f"ALONG_{name}": kernel.number(f"along_{name.lower()}", stride) for name, stride in along.items()}
     place = "matrix[step * $ALONG_STEP + gate * $ALONG_GATE + column * $ALONG_COLUMN]"
     words |= {
         **like.words(),
@@ -165,8 +167,8 @@ class Given:
         return name in self.tensors
 
     def free(self) -> None:
-        for one in self.copies:
-            self.call.free(one)
+        for copy in self.copies:
+            self.call.free(copy)
 
     def _dense(self, tensor: Tensor) -> Tensor:
         strides = [math.prod(tensor.size[dim + 1 :], start=sympy.Integer(1)) for dim in range(len(tensor.size))]

@@ -28,14 +28,14 @@ reflected = defined(
 
 
 def factor(call: TemplateCall) -> list[str | None]:
-    given = call.tensor("a")
-    check(call, given)
-    factors, tau = (call.allocate(one) for one in call.results if one is not None)
-    batch, rows, columns = given.size
+    matrix = call.tensor("a")
+    check(call, matrix)
+    factors, tau = (call.allocate(tensor) for tensor in call.results if tensor is not None)
+    batch, rows, columns = matrix.size
     text = of_group(
         call,
         "ob_reflections",
-        {"given": given},
+        {"given": matrix},
         {"factors": factors, "tau": tau},
         batch,
         {"most_of": "$REAL", "part_of": "$REAL"},
@@ -49,13 +49,13 @@ def factor(call: TemplateCall) -> list[str | None]:
 
 
 def multiply(call: TemplateCall) -> list[str | None]:
-    vectors, tau, given = call.tensor("vectors"), call.tensor("tau"), call.tensor("c")
-    check(call, vectors, given)
+    vectors, tau, matrix = call.tensor("vectors"), call.tensor("tau"), call.tensor("c")
+    check(call, vectors, matrix)
     (layout,) = call.results
     assert layout is not None
     result = call.allocate(layout)
-    batch, rows, columns = given.size
-    read = {"vectors": vectors, "tau": tau, "given": given}
+    batch, rows, columns = matrix.size
+    read = {"vectors": vectors, "tau": tau, "given": matrix}
     text = of_items(call, "ob_reflected", read, {"result": result}, batch * columns)
     text.size("ROWS", rows)
     text.size("COLUMNS", columns)

@@ -35,16 +35,16 @@ orthogonal_columns = defined(
 
 
 def rotate(call: TemplateCall) -> list[str | None]:
-    given = call.tensor("a")
-    check(call, given)
-    rotated, values, right, failed = (call.allocate(one) for one in call.results if one is not None)
-    batch, rows, columns = given.size
+    matrix = call.tensor("a")
+    check(call, matrix)
+    rotated, values, right, failed = (call.allocate(tensor) for tensor in call.results if tensor is not None)
+    batch, rows, columns = matrix.size
     work, turned = call.allocate(rotated), call.allocate(right)
     lengths = call.allocate(values)
     text = of_group(
         call,
         "ob_rotate",
-        {"given": given},
+        {"given": matrix},
         {"work": work, "turned": turned, "failed": failed},
         batch,
         {"moved_of": "int"},

@@ -31,7 +31,7 @@ _PAIRS = 14  # for 2 ** 32 elements
 def sort(call: TemplateCall) -> list[str | None]:
     """Write the steps of a sort along the second dimension of a matrix with any strides."""
     given = call.tensor("self")
-    values, indices = (call.allocate(_known(one)) for one in call.results)
+    values, indices = (call.allocate(_known(result)) for result in call.results)
     rows, length = given.size
     kind, key = ("ob_u64", torch.int64) if given.dtype.itemsize == 8 else ("ob_u32", torch.int32)
     sorted_, spare = (
@@ -68,8 +68,8 @@ def sort(call: TemplateCall) -> list[str | None]:
     _finish(call, end, _VALUES, given, kind, values, indices)
 
     call.launch(begin, *merges, end)
-    for one in (*sorted_, *spare):
-        call.free(one)
+    for tensor in (*sorted_, *spare):
+        call.free(tensor)
     return [values.name, indices.name]
 
 
@@ -82,14 +82,14 @@ def _bits(dtype: torch.dtype) -> str:
     return f"ob_u{8 * dtype.itemsize}"
 
 
-def _finish(call: TemplateCall, kernel: Kernel, text: str, given: Tensor, kind: str, *results: Tensor) -> None:
+def _finish(call: TemplateCall, kernel: Kernel, text: str, source: Tensor, kind: str, *results: Tensor) -> None:
     """Declare what the text reads besides the kernel's own arrays, and fill in the text."""
     words = {"KIND": kind, "RUN": str(_RUN), "PART": str(_PART), "ITEM": call.dialect.item}
-    words["ROWS"] = kernel.number("rows", given.size[0])
-    words["LENGTH"] = kernel.number("length", given.size[1])
+    words["ROWS"] = kernel.number("rows", source.size[0])
+    words["LENGTH"] = kernel.number("length", source.size[1])
     if "given[" in text:
-        kernel.pointer("given", given, element=_bits(given.dtype))
-        words["ROW"], words["COLUMN"] = _strides(kernel, "given", given)
+        kernel.pointer("given", source, element=_bits(source.dtype))
+        words["ROW"], words["COLUMN"] = _strides(kernel, "given", source)
     for name, result in zip(("VALUES", "INDICES"), results, strict=False):
         words[f"{name}_ROW"], words[f"{name}_COLUMN"] = _strides(kernel, name.lower(), result)
     kernel.text = filled(text, words)

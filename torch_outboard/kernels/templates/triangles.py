@@ -59,9 +59,9 @@ def permutation(call: TemplateCall) -> list[str | None]:
 
 
 def permute(call: TemplateCall) -> list[str | None]:
-    given, rows, result = call.tensor("b"), call.tensor("rows"), _result(call)
-    batch, count, columns = given.size
-    text = of_items(call, "ob_permute", {"given": given, "rows": rows}, {"result": result}, batch * columns)
+    matrix, rows, result = call.tensor("b"), call.tensor("rows"), _result(call)
+    batch, count, columns = matrix.size
+    text = of_items(call, "ob_permute", {"given": matrix, "rows": rows}, {"result": result}, batch * columns)
     text.words["HEIGHT"] = text.kernel.number("height", count)
     text.size("COLUMNS", columns)
     call.launch(text.fill(_PERMUTE))

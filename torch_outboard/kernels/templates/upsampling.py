@@ -97,7 +97,7 @@ def _scale(kind: str, size: str, out: str, scale: float, is_aligned: bool) -> st
 def _place(kernel: Kernel, name: str, tensor: Tensor, items: Sequence[str], results: Sequence[str]) -> str:
     """Return an element's position: the item's coordinates, then a result's coordinates."""
     coordinates = [*items, *(f"{axis}_to" for axis in results)]
-    strides = [kernel.number(f"{name}_stride_{number}", one) for number, one in enumerate(tensor.stride)]
+    strides = [kernel.number(f"{name}_stride_{number}", stride) for number, stride in enumerate(tensor.stride)]
     return " + ".join(f"{at} * {stride}" for at, stride in zip(coordinates, strides, strict=True))
 
 

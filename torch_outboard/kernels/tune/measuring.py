@@ -131,7 +131,7 @@ def _choose(
                 choice.refused[f"{parameter} {value}"] = _said(error)
         taken = _fastest(tried, taken, device, rounds)
     seconds = rounds_of({"before": first, "now": taken}, device, rounds, _LEAST)
-    choice.before, now = (statistics.median(seconds[one]) for one in ("before", "now"))
+    choice.before, now = (statistics.median(seconds[variant]) for variant in ("before", "now"))
     # Measure again: a schedule that was fastest by chance will not be fastest twice.
     if median_ratio(seconds["now"], seconds["before"]) <= 1 - _WORTH and now < choice.before:
         choice.schedule, choice.seconds = taken.schedule, now
@@ -143,8 +143,8 @@ def _choose(
 def _fastest(tried: Mapping[int, _Tried], taken: _Tried, device: torch.device, rounds: int) -> _Tried:
     if len(tried) < 2:
         return taken
-    seconds = rounds_of({str(value): one for value, one in tried.items()}, device, rounds, _LEAST)
-    before = seconds[str(next(value for value, one in tried.items() if one is taken))]
+    seconds = rounds_of({str(value): trial for value, trial in tried.items()}, device, rounds, _LEAST)
+    before = seconds[str(next(value for value, trial in tried.items() if trial is taken))]
     ratios = {value: median_ratio(seconds[str(value)], before) for value in tried}
     best = min(ratios, key=ratios.__getitem__)
     return tried[best] if ratios[best] <= 1 - _WORTH else taken
@@ -161,7 +161,7 @@ class _Tried:
         with trying({name: schedule}):
             results = self._function(*self._arguments)
         torch.accelerator.synchronize(device)
-        self._results = [one.cpu() for one in (results if isinstance(results, tuple) else (results,))]
+        self._results = [result.cpu() for result in (results if isinstance(results, tuple) else (results,))]
 
     def __call__(self) -> None:
         _C.set_plan_variant(self._variant)
@@ -169,9 +169,9 @@ class _Tried:
 
     def check(self, other: _Tried) -> None:
         """Raise AssertionError if the results differ from another schedule's by more than rounding allows."""
-        for one, wanted in zip(self._results, other._results, strict=True):
-            relative, absolute = _BOUNDS[one.dtype]
-            torch.testing.assert_close(one, wanted, rtol=relative, atol=absolute)
+        for result, wanted in zip(self._results, other._results, strict=True):
+            relative, absolute = _BOUNDS[result.dtype]
+            torch.testing.assert_close(result, wanted, rtol=relative, atol=absolute)
 
 
 # Relative and absolute bounds for sums of normally distributed numbers in another order, far wider

@@ -69,7 +69,7 @@ class Tuned:
     @functools.cached_property
     def digest(self) -> str:
         """A hash of the tuned schedules, part of the keys of their plans; "" if all schedules are untuned."""
-        others = {name: one for name, one in self.schedules.items() if one != default_of(name)}
+        others = {name: schedule for name, schedule in self.schedules.items() if schedule != default_of(name)}
         return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()[:16] if others else ""
 
 
@@ -167,7 +167,7 @@ def _measured_with(device: int) -> dict[str, str]:
 def _is_table(found: Mapping[str, Any]) -> bool:
     """Return True if all parts are mappings, and the description of the device is text."""
     texts = found["device"] if isinstance(found["device"], dict) else {}
-    are_named = {"name", "machine"} <= texts.keys() and all(isinstance(one, str) for one in texts.values())
+    are_named = {"name", "machine"} <= texts.keys() and all(isinstance(text, str) for text in texts.values())
     return are_named and isinstance(found["with"], dict) and isinstance(found["schedules"], dict)
 
 
@@ -191,6 +191,6 @@ def _read(path: Path, measured_with: Mapping[str, str]) -> Tuned:
     if differing:
         obstacle = f"they were measured with another {' and another '.join(differing)}; {_ANEW}"
         return Tuned(path=path, obstacle=obstacle, device=device)
-    if not all(is_schedule(name, one) for name, one in schedules.items()):
+    if not all(is_schedule(name, schedule) for name, schedule in schedules.items()):
         return Tuned(path=path, obstacle=f"it has others than there are to choose from; {_ANEW}", device=device)
     return Tuned(schedules, path, device=device)

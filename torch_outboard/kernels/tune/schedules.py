@@ -83,12 +83,14 @@ def default_of(name: str) -> dict[str, int]:
     return {parameter: values[0] for parameter, values in PARAMETERS[name.partition(" ")[0]].items()}
 
 
-def is_schedule(name: str, given: object) -> bool:
+def is_schedule(name: str, value: object) -> bool:
     """Return True if a parsed schedule has the right parameters, each with one of its values."""
     parameters = PARAMETERS.get(name.partition(" ")[0])
     return (
         parameters is not None
-        and isinstance(given, dict)
-        and given.keys() == parameters.keys()
-        and all(type(given[one]) is int and given[one] in values for one, values in parameters.items())
+        and isinstance(value, dict)
+        and value.keys() == parameters.keys()
+        and all(
+            type(value[parameter]) is int and value[parameter] in values for parameter, values in parameters.items()
+        )
     )

@@ -83,8 +83,8 @@ def check(
     """
     threads = max(1, (os.cpu_count() or 1) // jobs)
     arguments = (driver, dict(options), samples, threads)
-    for one, result in run_in_children(_work, arguments, todo, jobs, hang_seconds):
-        yield Found(one, result.kind, result.message) if isinstance(result, Lost) else Found(one, *result)
+    for entry, result in run_in_children(_work, arguments, todo, jobs, hang_seconds):
+        yield Found(entry, result.kind, result.message) if isinstance(result, Lost) else Found(entry, *result)
 
 
 def _work(pipe: Connection, driver: str, options: dict[str, str], samples: int, threads: int) -> None:
@@ -93,19 +93,19 @@ def _work(pipe: Connection, driver: str, options: dict[str, str], samples: int, 
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")
     entries: dict[str, dict[str, Any]] = {}
-    while (one := pipe.recv()) is not None:
-        dtype = getattr(torch, one.dtype)
-        if one.dtype not in entries:
-            entries[one.dtype] = {info.full_name: info for info in entries_of(dtype)}
-        info = entries[one.dtype][one.entry]
+    while (entry := pipe.recv()) is not None:
+        dtype = getattr(torch, entry.dtype)
+        if entry.dtype not in entries:
+            entries[entry.dtype] = {info.full_name: info for info in entries_of(dtype)}
+        info = entries[entry.dtype][entry.entry]
         try:
-            state, reason = run_entry(info, dtype, samples, device, has_gradients=one.is_gradient)
+            state, reason = run_entry(info, dtype, samples, device, has_gradients=entry.is_gradient)
         except Exception as error:  # noqa: BLE001 - the comparison failed: results differ in number or kind
             state, reason = "failed", f"{type(error).__name__}: {error}"
         if state == "refused" and _UNUSABLE in reason:
             state = "failed"
         goes_on = state != "failed" or _works(device)
-        pipe.send((one, (state, reason), goes_on))
+        pipe.send((entry, (state, reason), goes_on))
         if not goes_on:
             return
 

@@ -52,8 +52,8 @@ def run_entry(
 
     With `has_gradients`, also check the gradients of all inputs, for fixed gradients of the results.
     """
-    given = itertools.islice(all_samples_of(info, dtype, has_gradients), samples)
-    states = [_run_sample(info, sample, number, device, has_gradients) for number, sample in enumerate(given)]
+    chosen = itertools.islice(all_samples_of(info, dtype, has_gradients), samples)
+    states = [_run_sample(info, sample, number, device, has_gradients) for number, sample in enumerate(chosen)]
     return min(states, key=lambda state: STATES.index(state[0]), default=("skipped", "no sample"))
 
 
@@ -93,15 +93,15 @@ def _results(call: Call, has_gradients: bool) -> list[Any]:
     if not has_gradients:
         return [*returned, *call.inputs]
     results = [
-        one
-        for one in tree_leaves(call.process(returned[0] if len(returned) == 1 else tuple(returned)))
-        if isinstance(one, torch.Tensor) and one.requires_grad and one.layout == torch.strided
+        leaf
+        for leaf in tree_leaves(call.process(returned[0] if len(returned) == 1 else tuple(returned)))
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.layout == torch.strided
     ]
-    inputs = [one for one in call.inputs if one.requires_grad]
+    inputs = [tensor for tensor in call.inputs if tensor.requires_grad]
     if not results or not inputs:
         return []
     generator = torch.Generator().manual_seed(7)
-    seeds = [torch.randn(one.shape, dtype=one.dtype, generator=generator).to(call.device) for one in results]
+    seeds = [torch.randn(tensor.shape, dtype=tensor.dtype, generator=generator).to(call.device) for tensor in results]
     return list(torch.autograd.grad(results, inputs, seeds, allow_unused=True))
 
 
@@ -113,18 +113,18 @@ def _has_no_values(info: Any) -> bool:
 _OF_EQUALS_ANY = {"argsort": 0, "kthvalue": 1, "mode": 1, "sort": 1, "topk": 1}
 
 
-def _as_pointed(got: torch.Tensor, want: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+def _as_pointed(got: torch.Tensor, want: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """Return the CPU's indices if both select the same values along some dimension, else the device's."""
     if got.dtype != torch.int64 or got.shape != want.shape or got.numel() == 0:
         return got
-    ours, is_whole = got.cpu(), got.dim() == given.dim()
-    for dim in range(given.dim()):
-        both = [one if is_whole else one.unsqueeze(dim) for one in (ours, want)]
-        others = [size for place, size in enumerate(given.shape) if place != dim]
+    ours, is_whole = got.cpu(), got.dim() == source.dim()
+    for dim in range(source.dim()):
+        both = [tensor if is_whole else tensor.unsqueeze(dim) for tensor in (ours, want)]
+        others = [size for place, size in enumerate(source.shape) if place != dim]
         fits = others == [size for place, size in enumerate(both[0].shape) if place != dim]
-        if fits and all(int(one.min()) >= 0 and int(one.max()) < given.shape[dim] for one in both):
-            pointed = [given.gather(dim, one) for one in both]
-            steps = [one.sort(dim).values.diff(dim=dim) != 0 for one in both]
+        if fits and all(int(tensor.min()) >= 0 and int(tensor.max()) < source.shape[dim] for tensor in both):
+            pointed = [source.gather(dim, tensor) for tensor in both]
+            steps = [tensor.sort(dim).values.diff(dim=dim) != 0 for tensor in both]
             if torch.equal(*pointed) and torch.equal(*steps):
                 return want
     return got
@@ -156,11 +156,11 @@ def _is_as_near(info: Any, sample: Any, results: list[Any], expected: list[Any],
     if not (has_gradients or (expected and _is_rounded(expected[0]))):
         return False
 
-    def widened(one: Any) -> Any:
-        if not _is_rounded(one):
-            return one
-        dtype = torch.complex128 if one.is_complex() else torch.float64
-        return one.detach().to(dtype).requires_grad_(one.requires_grad)
+    def widened(value: Any) -> Any:
+        if not _is_rounded(value):
+            return value
+        dtype = torch.complex128 if value.is_complex() else torch.float64
+        return value.detach().to(dtype).requires_grad_(value.requires_grad)
 
     times = _TIMES_AS_FAR.get(info.full_name, 2)
     wide = copy.copy(sample)
@@ -174,8 +174,8 @@ def _is_as_near(info: Any, sample: Any, results: list[Any], expected: list[Any],
     return True
 
 
-def _is_rounded(one: Any) -> bool:
-    return isinstance(one, torch.Tensor) and (one.is_floating_point() or one.is_complex())
+def _is_rounded(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def _are_near(got: torch.Tensor, want: torch.Tensor, exact: torch.Tensor, times: int) -> bool:

@@ -44,8 +44,8 @@ def attend(device: torch.device) -> None:
             if options.get("enable_gqa")
             else [(1, 2, 80, head)] * 3
         )
-        given = [torch.randn(size, dtype=dtype, device=device, requires_grad=True) for size in heads]
-        functional.scaled_dot_product_attention(*given, attn_mask=mask, **options).sum().backward()
+        operands = [torch.randn(size, dtype=dtype, device=device, requires_grad=True) for size in heads]
+        functional.scaled_dot_product_attention(*operands, attn_mask=mask, **options).sum().backward()
     rows = [row for row in torch_outboard.coverage() if "attention" in row.op]
     if len(rows) != 2 or any(row.provider != "generated" for row in rows):
         print(f"attention has no kernels: {rows}")

@@ -28,16 +28,16 @@ torch._inductor.config.test_configs.autotune_choice_desc_regex = ".*BLOCK_M=64"
 LAUNCHES = Path(os.environ["FAKE_CUDA_LAUNCHES"])
 
 
-def launch(function: Callable[..., torch.Tensor], *given: torch.Tensor, **options: object) -> list[str]:
+def launch(function: Callable[..., torch.Tensor], *arguments: torch.Tensor, **options: object) -> list[str]:
     """Return the words of the last launch: name, grid, block, shared memory, and sizes and values of parameters."""
     torch._dynamo.reset()
     compiled = torch.compile(function, fullgraph=True, **options)
-    compiled(*given)
+    compiled(*arguments)
     LAUNCHES.unlink()  # the launches of the measurements
-    result = compiled(*given)
+    result = compiled(*arguments)
     (line,) = LAUNCHES.read_text().splitlines()
     words = line.split()
-    addresses = [f"8:{one.data_ptr()}" for one in (*given, result)]
+    addresses = [f"8:{tensor.data_ptr()}" for tensor in (*arguments, result)]
     assert words[8 : 8 + len(addresses)] == addresses, (words, addresses)
     assert words[-2:] == ["8:0", "8:0"], "scratch that no kernel asks for"
     assert int(words[4]) % 32 == 0 and words[5:7] == ["1", "1"], words
@@ -64,7 +64,7 @@ def own_kernel(x: torch.Tensor) -> None:
     (line,) = LAUNCHES.read_text().splitlines()
     words = line.split()
     assert words[:8] == ["add", "508", "1", "1", "128", "1", "1", "0"], words
-    addresses = [f"8:{one.data_ptr()}" for one in (x, y)]
+    addresses = [f"8:{tensor.data_ptr()}" for tensor in (x, y)]
     assert words[8:] == [*addresses, "4:130000", f"4:{0x3FC00000}", "1:1", "8:0", "8:0"], words
     words = launch(added, x)
     assert words[:8] == ["add", "508", "1", "1", "128", "1", "1", "0"], words

@@ -25,7 +25,7 @@ for name in ("fakeCudnnSearches", "fakeCudnnEngine"):
 for groups in (1, 4):
     x = torch.randn(2, 8, 9, 9, requires_grad=True)
     weight = torch.randn(8, 8 // groups, 3, 3, requires_grad=True)
-    ours = [one.detach().to("nv:0").requires_grad_() for one in (x, weight)]
+    ours = [tensor.detach().to("nv:0").requires_grad_() for tensor in (x, weight)]
     results = []
     for inputs in ([x, weight], ours):
         y = torch.nn.functional.conv2d(*inputs, padding=1, groups=groups)

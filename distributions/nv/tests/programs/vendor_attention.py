@@ -106,8 +106,8 @@ def taken(op: str = WHOLE) -> int:
 
 def reference(case: Case, inputs: list[torch.Tensor], mask: torch.Tensor | None) -> torch.Tensor:
     """Compute attention in float64, with 0 for a query that sees no key."""
-    query, key, value = (one.double() for one in inputs)
-    key, value = (one.repeat_interleave(case.heads // case.key_heads, 1) for one in (key, value))
+    query, key, value = (tensor.double() for tensor in inputs)
+    key, value = (tensor.repeat_interleave(case.heads // case.key_heads, 1) for tensor in (key, value))
     scores = query @ key.transpose(-1, -2) * (case.scale or case.head**-0.5)
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask.double()
@@ -126,12 +126,12 @@ def run(
     case: Case, dtype: torch.dtype, what: object, move: Callable[[torch.Tensor], torch.Tensor], is_taken: bool = True
 ) -> None:
     inputs, mask = case.inputs(dtype), case.attn_mask(dtype)
-    exact = [one.double().requires_grad_() for one in inputs]
+    exact = [tensor.double().requires_grad_() for tensor in inputs]
     expected = reference(case, exact, mask)
     grad = torch.randn(expected.shape).to(dtype)
     expected.backward(grad.double())
     before = taken(), taken(WHOLE + "_backward")
-    ours = [move(one).detach().requires_grad_() for one in inputs]
+    ours = [move(tensor).detach().requires_grad_() for tensor in inputs]
     options: dict[str, Any] = {"is_causal": case.is_causal, "scale": case.scale}
     if case.heads != case.key_heads:
         options["enable_gqa"] = True
@@ -167,7 +167,7 @@ def dropped(dtype: torch.dtype) -> None:
     ones = torch.eye(size).expand(1, 2, size, size).to(dtype).contiguous()
     before = taken(), taken(WHOLE + "_backward")
     torch.manual_seed(7)
-    ours = [one.to("nv").requires_grad_() for one in (query, key, ones)]
+    ours = [tensor.to("nv").requires_grad_() for tensor in (query, key, ones)]
     weights = attention(*ours, dropout_p=0.25)
     other = attention(*ours, dropout_p=0.25)
     torch.manual_seed(7)
@@ -177,15 +177,15 @@ def dropped(dtype: torch.dtype) -> None:
         assert torch.equal(weights.cpu(), again.cpu()), "the same seed draws other weights"
     kept = (weights.detach().cpu() != 0).double()
     assert 0.7 < float(kept.mean()) < 0.8, float(kept.mean())
-    exact = [one.double().requires_grad_() for one in (query, key, ones)]
+    exact = [tensor.double().requires_grad_() for tensor in (query, key, ones)]
     scores = exact[0] @ exact[1].transpose(-1, -2) / size**0.5
     expected = (scores.softmax(-1) * kept / 0.75) @ exact[2]
     check(weights.detach(), expected.detach(), dtype, "dropout")
     grad = torch.randn(expected.shape).to(dtype)
     expected.backward(grad.double())
-    for one, other_grad in zip(torch.autograd.grad(weights, ours, grad.to("nv")), exact, strict=True):
+    for grad_of_weights, other_grad in zip(torch.autograd.grad(weights, ours, grad.to("nv")), exact, strict=True):
         assert other_grad.grad is not None
-        check(one, other_grad.grad, dtype, "gradients of dropout")
+        check(grad_of_weights, other_grad.grad, dtype, "gradients of dropout")
     assert (taken(), taken(WHOLE + "_backward")) == (before[0] + 3, before[1] + 1)
 
 
@@ -195,11 +195,11 @@ def repeated(dtype: torch.dtype) -> None:
     torch.use_deterministic_algorithms(True)
     try:
         run(case, dtype, "deterministic", on_device)
-        inputs = [on_device(one).requires_grad_() for one in case.inputs(dtype)]
+        inputs = [on_device(tensor).requires_grad_() for tensor in case.inputs(dtype)]
         grad = torch.randn(case.batch, case.heads, case.queries, case.value_head).to(dtype).to("nv")
         results = [torch.autograd.grad(attention(*inputs, is_causal=True), inputs, grad) for _ in range(3)]
-        for one in results[1:]:
-            assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(one, results[0], strict=True))
+        for repeated_result in results[1:]:
+            assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(repeated_result, results[0], strict=True))
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -210,13 +210,13 @@ def unseeing(dtype: torch.dtype) -> None:
     inputs, mask = case.inputs(dtype), case.attn_mask(dtype)
     assert mask is not None
     mask[5] = mask[60] = -torch.inf
-    ours = [one.to("nv").requires_grad_() for one in inputs]
+    ours = [tensor.to("nv").requires_grad_() for tensor in inputs]
     before = taken()
     result = attention(*ours, mask.to("nv"))
     check(result.detach(), reference(case, inputs, mask), dtype, "a query that sees no key")
     assert not result[:, :, [5, 60]].detach().cpu().any()
     grads = torch.autograd.grad(result, ours, torch.ones_like(result))
-    assert all(bool(one.isfinite().all()) for one in grads)
+    assert all(bool(grad.isfinite().all()) for grad in grads)
     assert not grads[0][:, :, [5, 60]].cpu().any()
     assert taken() == before + 1
 
@@ -247,13 +247,15 @@ def refused() -> None:
 def misaligned(dtype: torch.dtype) -> None:
     """Addresses and strides that cuDNN doesn't take are copied."""
     for what, move in {
-        "an odd address": lambda one: torch.cat([one.flatten()[:1], one.flatten()]).to("nv")[1:].view(one.shape),
-        "odd rows": lambda one: torch.cat([one, one[..., :1]], -1).to("nv")[..., :-1],
-        "columns apart": lambda one: one.transpose(-1, -2).contiguous().to("nv").transpose(-1, -2),
+        "an odd address": lambda tensor: (
+            torch.cat([tensor.flatten()[:1], tensor.flatten()]).to("nv")[1:].view(tensor.shape)
+        ),
+        "odd rows": lambda tensor: torch.cat([tensor, tensor[..., :1]], -1).to("nv")[..., :-1],
+        "columns apart": lambda tensor: tensor.transpose(-1, -2).contiguous().to("nv").transpose(-1, -2),
     }.items():
         run(Case(), dtype, what, move)
-    inputs = [one.to("nv").requires_grad_() for one in Case().inputs(dtype)]
-    exact = [one.detach().cpu().double().requires_grad_() for one in inputs]
+    inputs = [tensor.to("nv").requires_grad_() for tensor in Case().inputs(dtype)]
+    exact = [tensor.detach().cpu().double().requires_grad_() for tensor in inputs]
     attention(*inputs).sum().backward()
     reference(Case(), exact, None).sum().backward()
     assert inputs[2].grad is not None and exact[2].grad is not None
@@ -263,7 +265,7 @@ def misaligned(dtype: torch.dtype) -> None:
 def in_a_graph(dtype: torch.dtype) -> None:
     """Replay a graph of attention and its gradients with other numbers, and with new weights to drop."""
     case, module = Case(is_causal=True), torch.nv
-    inputs = [one.to("nv").requires_grad_() for one in case.inputs(dtype)]
+    inputs = [tensor.to("nv").requires_grad_() for tensor in case.inputs(dtype)]
 
     def call(dropout: float) -> tuple[torch.Tensor, ...]:
         result = attention(*inputs, is_causal=True, dropout_p=dropout)
@@ -276,18 +278,18 @@ def in_a_graph(dtype: torch.dtype) -> None:
     with module.graph(drops):
         dropped_results = call(0.5)
     for _ in range(2):
-        given = case.inputs(dtype)
+        operands = case.inputs(dtype)
         with torch.no_grad():
-            for one, number in zip(inputs, given, strict=True):
-                one.copy_(number)
+            for operand, number in zip(inputs, operands, strict=True):
+                operand.copy_(number)
         graph.replay()
-        exact = [one.double().requires_grad_() for one in given]
+        exact = [tensor.double().requires_grad_() for tensor in operands]
         expected = reference(case, exact, None)
         expected.backward(torch.ones_like(expected))
         check(results[0], expected.detach(), dtype, "a replay")
-        for one, other in zip(results[1:], exact, strict=True):
+        for operand, other in zip(results[1:], exact, strict=True):
             assert other.grad is not None
-            check(one, other.grad, dtype, "gradients of a replay")
+            check(operand, other.grad, dtype, "gradients of a replay")
     drawn = []
     for _ in range(2):
         drops.replay()
@@ -298,15 +300,15 @@ def in_a_graph(dtype: torch.dtype) -> None:
 def in_two_streams(dtype: torch.dtype) -> None:
     case = Case(is_causal=True)
     inputs = case.inputs(dtype)
-    ours = [one.to("nv") for one in inputs]
+    ours = [tensor.to("nv") for tensor in inputs]
     torch.accelerator.synchronize()
     results = []
     for _ in range(2):
         with torch.Stream("nv"):
             results += [attention(*ours, is_causal=True) for _ in range(5)]
     torch.accelerator.synchronize()
-    for one in results:
-        check(one, reference(case, inputs, None), dtype, "streams")
+    for result in results:
+        check(result, reference(case, inputs, None), dtype, "streams")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class Case:
 
     def arguments(self) -> tuple[object, ...]:
         rank = len(self.input) - 2
-        given: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "stride": 1,
             "padding": 0,
             "dilation": 1,
@@ -46,10 +46,10 @@ class Case:
             "groups": 1,
         } | self.options
         lists = [
-            [given[name]] * rank if isinstance(given[name], int) else given[name]
+            [settings[name]] * rank if isinstance(settings[name], int) else settings[name]
             for name in ("stride", "padding", "dilation", "output_padding")
         ]
-        return (*lists[:3], self.is_transposed, lists[3], given["groups"])
+        return (*lists[:3], self.is_transposed, lists[3], settings["groups"])
 
 
 CASES = {
@@ -120,13 +120,13 @@ def forward(name: str, case: Case, dtype: torch.dtype) -> None:
 
 
 def backward(name: str, case: Case, dtype: torch.dtype) -> None:
-    weight, given = whole(*case.weight, dtype=dtype), whole(*case.input, dtype=dtype)
-    out = torch.convolution(given.float(), weight.float(), None, *case.arguments())
+    weight, image = whole(*case.weight, dtype=dtype), whole(*case.input, dtype=dtype)
+    out = torch.convolution(image.float(), weight.float(), None, *case.arguments())
     gradient = whole(*out.shape, dtype=dtype)
     aten = torch.ops.aten
     masks = ([True, True, False], [True, False, False], [False, True, False], [False, True, True], [True, True, True])
     for mask in masks if HAS_KERNELS else masks[:3]:
-        for layout, x in layouts(given):
+        for layout, x in layouts(image):
             before = taken()
             arguments = ([out.shape[1]], *case.arguments(), mask)
             ours = aten.convolution_backward(gradient.to("nv"), copied(x), weight.to("nv"), *arguments)
@@ -140,8 +140,8 @@ def backward(name: str, case: Case, dtype: torch.dtype) -> None:
         return
     # The gradient of a sum, whose strides are 0.
     flat = gradient.flatten()[0].expand(gradient.shape)
-    ours = aten.convolution_backward(copied(flat), given.to("nv"), weight.to("nv"), *arguments)
-    expected = aten.convolution_backward(flat.float(), given.float(), weight.float(), *arguments)
+    ours = aten.convolution_backward(copied(flat), image.to("nv"), weight.to("nv"), *arguments)
+    expected = aten.convolution_backward(flat.float(), image.float(), weight.float(), *arguments)
     check(ours[1], expected[1], (name, dtype, "expanded"))
 
 
@@ -209,19 +209,19 @@ SWITCHES = {
 
 def switches() -> None:
     """Choose engines as torch's switches say."""
-    for asked, expected_engine in SWITCHES.items():
+    for setting, expected_engine in SWITCHES.items():
         for dtype in (torch.float32, torch.float64):
             x, weight = torch.full((2, 8, 9, 11), 1 + 2**-12, dtype=dtype), torch.ones(16, 8, 3, 3, dtype=dtype)
-            with switched(*asked):
+            with switched(*setting):
                 ours = torch.convolution(x.to("nv"), weight.to("nv"), None, *CASES["1x1"].arguments())
             exact = torch.full_like(ours.cpu(), 72 + 72 * 2**-12)
             rounded = torch.full_like(exact, 72)
-            if not asked[1] or dtype == torch.float64:
-                assert torch.equal(ours.cpu(), exact), (asked, dtype)
+            if not setting[1] or dtype == torch.float64:
+                assert torch.equal(ours.cpu(), exact), (setting, dtype)
             if not HAS_KERNELS:
                 # What rounds float32 rounds nothing else.
                 first = expected_engine if dtype == torch.float32 else min(expected_engine, 2)
-                assert engine() == first, (asked, dtype, engine())
+                assert engine() == first, (setting, dtype, engine())
                 assert torch.equal(ours.cpu(), rounded if (engine(), dtype) == (2, torch.float32) else exact)
 
 
@@ -244,8 +244,8 @@ def in_a_graph() -> None:
         x = whole(*case.input, dtype=torch.float32)
         ours.copy_(x)
         graph.replay()
-        for one, expected in zip(results, run(x, weight, bias), strict=True):
-            check(one, expected, "graph")
+        for result, expected in zip(results, run(x, weight, bias), strict=True):
+            check(result, expected, "graph")
 
 
 def in_two_streams() -> None:
@@ -258,8 +258,8 @@ def in_two_streams() -> None:
         with torch.Stream("nv"):
             results += [torch.convolution(ours, other, None, *CASES["2-d"].arguments()) for _ in range(5)]
     torch.accelerator.synchronize()
-    for one in results:
-        check(one, expected, "streams")
+    for result in results:
+        check(result, expected, "streams")
 
 
 if __name__ == "__main__":

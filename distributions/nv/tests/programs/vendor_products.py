@@ -131,8 +131,8 @@ def in_two_streams() -> None:
         with torch.Stream("nv"):
             results += [ours @ other for _ in range(5)]
     torch.accelerator.synchronize()
-    for one in results:
-        check(one, a @ b, "streams")
+    for result in results:
+        check(result, a @ b, "streams")
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ class Case:
         states = [torch.randn(rows, self.batch, self.projection or self.cells)]
         if mode == "LSTM":
             states.append(torch.randn(rows, self.batch, self.cells))
-        return [one.to(dtype) for one in (x, *states)]
+        return [tensor.to(dtype) for tensor in (x, *states)]
 
     def call(self, net: torch.nn.RNNBase, x: torch.Tensor, states: list[torch.Tensor]) -> list[torch.Tensor]:
         hx = tuple(states) if len(states) > 1 else states[0]
@@ -128,25 +128,25 @@ def check(ours: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, what: 
 
 def run(case: Case, mode: str, dtype: torch.dtype, what: object, is_taken: bool = True) -> None:
     """Compare the results, those without gradients, and the gradients."""
-    net, given = case.net(mode, dtype), case.given(mode, dtype)
+    net, inputs_of_case = case.net(mode, dtype), case.given(mode, dtype)
     exact = copy.deepcopy(net).double()
-    inputs = [one.double().requires_grad_() for one in given]
+    inputs = [tensor.double().requires_grad_() for tensor in inputs_of_case]
     expected = case.call(exact, inputs[0], inputs[1:])
-    signals = [torch.randn(one.shape).to(dtype) for one in expected]
+    signals = [torch.randn(output.shape).to(dtype) for output in expected]
     wanted = [*inputs, *exact.parameters()]
-    expected_grads = torch.autograd.grad(expected, wanted, [one.double() for one in signals])
-    ours, moved = net.to("nv"), [one.to("nv").requires_grad_() for one in given]
+    expected_grads = torch.autograd.grad(expected, wanted, [signal.double() for signal in signals])
+    ours, moved = net.to("nv"), [tensor.to("nv").requires_grad_() for tensor in inputs_of_case]
     before = taken(), taken(WHOLE + "_backward")
     with torch.no_grad():
-        for one, other in zip(case.call(ours, moved[0], moved[1:]), expected, strict=True):
-            check(one, other.detach(), dtype, (what, mode, "inference"))
+        for result, other in zip(case.call(ours, moved[0], moved[1:]), expected, strict=True):
+            check(result, other.detach(), dtype, (what, mode, "inference"))
     results = case.call(ours, moved[0], moved[1:])
-    for one, other in zip(results, expected, strict=True):
-        check(one.detach(), other.detach(), dtype, (what, mode, "forward"))
-    grads = torch.autograd.grad(results, [*moved, *ours.parameters()], [one.to("nv") for one in signals])
+    for result, other in zip(results, expected, strict=True):
+        check(result.detach(), other.detach(), dtype, (what, mode, "forward"))
+    grads = torch.autograd.grad(results, [*moved, *ours.parameters()], [signal.to("nv") for signal in signals])
     names = ["input", "h0", "c0"][: len(moved)] + [name for name, _ in ours.named_parameters()]
-    for name, one, other in zip(names, grads, expected_grads, strict=True):
-        check(one, other, dtype, (what, mode, name))
+    for name, result, other in zip(names, grads, expected_grads, strict=True):
+        check(result, other, dtype, (what, mode, name))
     after = taken(), taken(WHOLE + "_backward")
     assert after == ((before[0] + 2, before[1] + 1) if is_taken else before), (what, mode, dtype, before, after)
 
@@ -158,10 +158,10 @@ def output_alone() -> None:
     ours = copy.deepcopy(net).to("nv")
     for place in range(3):
         found = []
-        for one, device in ((net, "cpu"), (ours, "nv")):
+        for module, device in ((net, "cpu"), (ours, "nv")):
             rows = x.detach().to(device).requires_grad_()
-            result = case.call(one, rows, [state.to(device) for state in states])[place]
-            wanted = [rows, *one.parameters()]
+            result = case.call(module, rows, [state.to(device) for state in states])[place]
+            wanted = [rows, *module.parameters()]
             signal = torch.linspace(-1, 1, result.numel()).view(result.shape).to(device)
             found.append(torch.autograd.grad(result, wanted, signal, allow_unused=True))
         for one_grad, other in zip(found[1], found[0], strict=True):
@@ -208,11 +208,11 @@ def twice() -> None:
             if not HAS_KERNELS:  # they are by layers, whose tensors need copies
                 continue
             once_more = torch.autograd.grad(output, wanted, signal, create_graph=True)
-            for one, other in zip(once_more, first, strict=True):
-                check(one.detach(), other.cpu().double(), torch.float32, (mode, "gradients that have gradients"))
+            for result, other in zip(once_more, first, strict=True):
+                check(result.detach(), other.cpu().double(), torch.float32, (mode, "gradients that have gradients"))
             seconds.append(torch.autograd.grad([once_more[0]], wanted, [torch.ones(rows.shape).to(x.device)]))
-        for one, other in zip(*seconds[::-1], strict=True):
-            check(one, other.double(), torch.float32, (mode, "second derivatives"))
+        for result, other in zip(*seconds[::-1], strict=True):
+            check(result, other.double(), torch.float32, (mode, "second derivatives"))
 
 
 def rounded() -> None:
@@ -238,7 +238,7 @@ def autocast() -> None:
     assert output.dtype == h.dtype == c.dtype == torch.float16
     signal = torch.ones(output.shape, dtype=torch.float16).to("nv")
     grads = torch.autograd.grad(output, list(pair.ours.parameters()), signal)
-    assert all(one.dtype == torch.float32 for one in grads)
+    assert all(grad.dtype == torch.float32 for grad in grads)
     expected = pair.host(pair.x)[0]
     check(output.detach(), expected.detach().double(), torch.float16, "autocast")
     assert (taken(), taken(WHOLE + "_backward")) == (before[0] + 1, before[1] + 1)
@@ -257,8 +257,8 @@ def dropped() -> None:
     assert torch.equal(first[0].cpu(), again[0].cpu()) and torch.equal(first[1].cpu(), again[1].cpu())
     assert not torch.equal(ours(x.to("nv"))[0].cpu(), again[0].cpu())
     before = taken()
-    for one, other in zip(ours.eval()(x.to("nv")), net.eval()(x), strict=True):
-        check(one.detach(), other.detach().double(), torch.float32, "evaluation")
+    for result, other in zip(ours.eval()(x.to("nv")), net.eval()(x), strict=True):
+        check(result.detach(), other.detach().double(), torch.float32, "evaluation")
     assert taken() == before + 1
 
 
@@ -346,16 +346,16 @@ def in_a_graph() -> None:
     with module.graph(graph):
         results = call()
     for _ in range(3):
-        given = torch.randn(pair.x.shape)
+        images = torch.randn(pair.x.shape)
         with torch.no_grad():
-            x.copy_(given)
+            x.copy_(images)
         graph.replay()
-        host = given.clone().requires_grad_()
+        host = images.clone().requires_grad_()
         output = pair.host(host)[0]
         wanted = [host, *pair.host.parameters()]
         expected = [output.detach(), *torch.autograd.grad(output, wanted, torch.ones_like(output))]
-        for one, other in zip(results, expected, strict=True):
-            check(one, other.double(), torch.float32, "a replay")
+        for result, other in zip(results, expected, strict=True):
+            check(result, other.double(), torch.float32, "a replay")
 
 
 def in_two_streams() -> None:
@@ -367,8 +367,8 @@ def in_two_streams() -> None:
         with torch.Stream("nv"):
             results += [pair.ours(x)[0] for _ in range(5)]
     torch.accelerator.synchronize()
-    for one in results:
-        check(one.detach(), pair.host(pair.x)[0].detach().double(), torch.float32, "streams")
+    for result in results:
+        check(result.detach(), pair.host(pair.x)[0].detach().double(), torch.float32, "streams")
 
 
 def of_other_lengths() -> None:
@@ -377,11 +377,11 @@ def of_other_lengths() -> None:
     for lengths in ([3, 7, 1, 7, 2], [7, 6, 5, 4, 3], [1, 1, 7, 1, 1]):
         found = []
         packed = pack_padded_sequence(pair.x, torch.tensor(lengths), enforce_sorted=False)
-        for net, given in ((pair.host, packed), (pair.ours, packed.to("nv"))):
-            output, last = net(given)
+        for net, sequence in ((pair.host, packed), (pair.ours, packed.to("nv"))):
+            output, last = net(sequence)
             found.append([output.data.detach(), last.detach()])
-        for one, other in zip(found[1], found[0], strict=True):
-            check(one, other.double(), torch.float32, ("lengths", lengths))
+        for result, other in zip(found[1], found[0], strict=True):
+            check(result, other.double(), torch.float32, ("lengths", lengths))
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ class _Sizes:
     def of(unit: MatrixUnit, head: int, value_head: int, most: int) -> _Sizes:
         """Return the sizes for a head, with `most` keys or fewer. Raises Refusal if the unit does not divide tiles."""
         chunk = 16 // unit.dtype.itemsize
-        across = unit.n * max([one.fragments for one in unit.load_right if one], default=1)
+        across = unit.n * max([load.fragments for load in unit.load_right if load], default=1)
         head = _padded(head, math.lcm(unit.k, chunk))
         value_head = _padded(value_head, math.lcm(across, chunk))
         widest = max(head, value_head)
@@ -112,7 +112,7 @@ class _Sizes:
         arrays = (
             Array("", "", self.keys, size, 16 // self.unit.dtype.itemsize) for size in (self.head, self.value_head)
         )
-        return max(one.size for one in arrays)
+        return max(array.size for array in arrays)
 
     @property
     def piece(self) -> int:
@@ -127,14 +127,14 @@ def _padded(size: int, unit: int) -> int:
     return (size + unit - 1) // unit * unit
 
 
-def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) -> None:
+def attend(call: TemplateCall, attention: Attention, result: Rows, logsumexp: Rows) -> None:
     """Write the launch of attention."""
     unit = unit_of(call.dialect.units, call.dtype)
     assert unit is not None  # else the way would not serve the call
-    sizes = _Sizes.of(unit, given.head, given.value_head, call.schedule("matrix")["keys"])
+    sizes = _Sizes.of(unit, attention.head, attention.value_head, call.schedule("matrix")["keys"])
     tiling = sizes.tiling()
     kernel = Kernel("ob_attention_of_units", unit.header, group=tiling.group)
-    words = given.declare(kernel, given.query, given.key, given.value, result, logsumexp)
+    words = attention.declare(kernel, attention.query, attention.key, attention.value, result, logsumexp)
 
     def side(
         name: str, operand: Operand, lines: tuple[str, str], tile: int, steps: int, depth: str, slots: int = _SLOTS
@@ -143,14 +143,14 @@ def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) 
         return Side(name, operand, lines, tiling, call.dialect, tile, steps, is_left, slots, depth, depth, sizes.slot)
 
     query = side(
-        "query", by_rows(given.query), ("first_query", "$QUERIES"), sizes.queries, sizes.piece, "$HEAD", slots=1
+        "query", by_rows(attention.query), ("first_query", "$QUERIES"), sizes.queries, sizes.piece, "$HEAD", slots=1
     )
-    key = side("key", by_rows(given.key), ("next_key", "$KEYS"), sizes.keys, sizes.head, "$HEAD")
-    value = side("value", by_columns(given.value), ("0", "$VALUE_HEAD"), sizes.value_head, sizes.keys, "$KEYS")
-    key, value = key.counting(given.keys), value.counting()
+    key = side("key", by_rows(attention.key), ("next_key", "$KEYS"), sizes.keys, sizes.head, "$HEAD")
+    value = side("value", by_columns(attention.value), ("0", "$VALUE_HEAD"), sizes.value_head, sizes.keys, "$KEYS")
+    key, value = key.counting(attention.keys), value.counting()
     rows_of_lane, kind = unit.result.rows_of_lane(unit.lanes), key.kind
     kernel.arrays = [LocalArray(kind, "slots", str(_SLOTS * sizes.slot), is_aligned=True)]
-    words |= tiling.words() | _brought(query, key, value) | _sums(call, unit, sizes, given)
+    words |= tiling.words() | _brought(query, key, value) | _sums(call, unit, sizes, attention)
     words |= {
         "UNROLL": call.dialect.unroll,
         "KIND": kind,
@@ -163,7 +163,7 @@ def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) 
         "EACH": str(unit.result.count // rows_of_lane),
         "SHARED": str(unit.result.lanes_of_row(unit.lanes)),
         "VALUE_ACROSS": str(sizes.value_head // unit.n),
-        "BEGINS": _begins(given, result),
+        "BEGINS": _begins(attention, result),
         "STORE_LOGSUMEXP": logsumexp.store(
             logsumexp.begin(), "query", "0", f"(most[line] + OB_LIB(log2)(total[line])) * (float){math.log(2)!r}"
         ),
@@ -171,7 +171,7 @@ def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) 
     kernel.arrays += _memory(unit, tiling, kind, sizes)
     words |= _ends(unit, result, sizes.value_head // unit.n)
     kernel.text = filled(_ATTEND, words)
-    kernel.groups = given.batch * given.heads * ceil_div(given.queries, sizes.queries)
+    kernel.groups = attention.batch * attention.heads * ceil_div(attention.queries, sizes.queries)
     call.launch(kernel)
 
 
@@ -219,12 +219,12 @@ def _brought(query: Side, key: Side, value: Side) -> dict[str, str]:
     }
 
 
-def _sums(call: TemplateCall, unit: MatrixUnit, sizes: _Sizes, given: Attention) -> dict[str, str]:
+def _sums(call: TemplateCall, unit: MatrixUnit, sizes: _Sizes, attention: Attention) -> dict[str, str]:
     """Return the placeholder texts of the products and of the weights between them."""
     across, wide = sizes.keys // unit.n, sizes.value_head // unit.n
-    words = scores(given, unit, "*score")
+    words = scores(attention, unit, "*score")
     weights = Array("", "weights", sizes.queries, sizes.keys, 16 // unit.dtype.itemsize)
-    dtype = given.value.tensor.dtype
+    dtype = attention.value.tensor.dtype
     kept = in_registers(unit)
     return words | {
         "MULTIPLY_SCORES": multiplied(
@@ -236,7 +236,7 @@ def _sums(call: TemplateCall, unit: MatrixUnit, sizes: _Sizes, given: Attention)
         "TOTAL": combined(unit, "total", "$DOWN * $LINES", "(own + other)"),
         "RESCALED": filled(unit.power, {"VALUE": "most[line] - base"}),
         "DROP_WEIGHTS": dropped(
-            given, "query = first_query + row, key = first_key + column", "if (!is_kept) scores[place] = 0;"
+            attention, "query = first_query + row, key = first_key + column", "if (!is_kept) scores[place] = 0;"
         ),
         "PUT_WEIGHTS": "" if kept else put(unit, weights, dtype, "scores", across) + "    OB_BARRIER;\n",
         "LOAD_WEIGHTS": kept.text("scores", "left_part", across, dtype)
@@ -256,10 +256,10 @@ def _ends(unit: MatrixUnit, result: Rows, across: int) -> dict[str, str]:
     }
 
 
-def _begins(given: Attention, result: Rows) -> str:
+def _begins(attention: Attention, result: Rows) -> str:
     """Return the statements that compute where heads begin."""
-    heads = {given.query: "head", result: "head", given.key: "key_head", given.value: "key_head"}
-    return " ".join(f"const ob_i64 {one.name}_from = {one.begin(head)};" for one, head in heads.items())
+    heads = {attention.query: "head", result: "head", attention.key: "key_head", attention.value: "key_head"}
+    return " ".join(f"const ob_i64 {rows.name}_from = {rows.begin(head)};" for rows, head in heads.items())
 
 
 _ATTEND = """\

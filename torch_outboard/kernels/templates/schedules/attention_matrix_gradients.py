@@ -92,38 +92,43 @@ class Sizes:
     slots: int
 
     @staticmethod
-    def of(unit: MatrixUnit, given: Attention, memory: int, *, of_keys: bool) -> Sizes:
+    def of(unit: MatrixUnit, attention: Attention, memory: int, *, of_keys: bool) -> Sizes:
         """Return the sizes for a head. Raises Refusal if the unit does not divide tiles.
 
         `memory` is the dynamic memory per group if two groups share a multiprocessor. If the shares need so many items
         that registers suffice for only one group, that group gets the memory of both.
         """
-        shares = 1 if given.head + given.value_head <= _COLUMNS else 2
-        heads, size = (given.key_heads, given.keys) if of_keys else (given.heads, given.queries)
+        shares = 1 if attention.head + attention.value_head <= _COLUMNS else 2
+        heads, size = (attention.key_heads, attention.keys) if of_keys else (attention.heads, attention.queries)
         tiles = [(1, slots, rows, columns) for slots, rows, columns in _TILES]
         # Elements of a mask, and random words of dropout, also take registers.
-        may_be_large = unit.copies is not None and given.mask is None and given.dropout is None
-        if may_be_large and holds(sympy.Ge(given.batch * heads * FloorDiv(size, _LARGE_ROWS), _MANY)):
+        may_be_large = unit.copies is not None and attention.mask is None and attention.dropout is None
+        if may_be_large and holds(sympy.Ge(attention.batch * heads * FloorDiv(size, _LARGE_ROWS), _MANY)):
             tiles = [*_LARGE_TILES, *tiles]
-        return Sizes._first(unit, given, tiles, shares, shares * memory, of_keys)
+        return Sizes._first(unit, attention, tiles, shares, shares * memory, of_keys)
 
     @staticmethod
-    def of_mask(unit: MatrixUnit, given: Attention) -> Sizes:
+    def of_mask(unit: MatrixUnit, attention: Attention) -> Sizes:
         """Return the sizes for a mask's gradient, which shares no sums and has no second slot."""
-        tiles = [(1, 1, 64, 64), *[(1, *one) for one in _TILES if one[0] == 1]]
-        return Sizes._first(unit, given, tiles, 1, 0, of_keys=False)
+        tiles = [(1, 1, 64, 64), *[(1, *tile) for tile in _TILES if tile[0] == 1]]
+        return Sizes._first(unit, attention, tiles, 1, 0, of_keys=False)
 
     @staticmethod
     def _first(
-        unit: MatrixUnit, given: Attention, tiles: Sequence[tuple[int, ...]], shares: int, memory: int, of_keys: bool
+        unit: MatrixUnit,
+        attention: Attention,
+        tiles: Sequence[tuple[int, ...]],
+        shares: int,
+        memory: int,
+        of_keys: bool,
     ) -> Sizes:
         """Return the first tiles that the unit divides and that fit in the group's memory and a lane's registers."""
         chunk = 16 // unit.dtype.itemsize
-        across = unit.n * max([one.fragments for one in unit.load_right if one], default=1)
+        across = unit.n * max([load.fragments for load in unit.load_right if load], default=1)
         head, value_head = (
             (size + step - 1) // step * step
             for size, step in (
-                (size, math.lcm(unit.k, chunk, across * shares)) for size in (given.head, given.value_head)
+                (size, math.lcm(unit.k, chunk, across * shares)) for size in (attention.head, attention.value_head)
             )
         )
         sums = (head + value_head if of_keys else head) // shares
@@ -146,8 +151,8 @@ class Sizes:
         """The bytes of group memory for rows and tiles."""
         chunk = 16 // self.unit.dtype.itemsize
         counts = (self.rows, *[self.columns] * self.slots)
-        arrays = (Array("", "", one, wide, chunk) for one in counts for wide in (self.head, self.value_head))
-        return sum(one.size for one in arrays) * self.unit.dtype.itemsize
+        arrays = (Array("", "", count, wide, chunk) for count in counts for wide in (self.head, self.value_head))
+        return sum(array.size for array in arrays) * self.unit.dtype.itemsize
 
     @property
     def numbers(self) -> int:
@@ -160,37 +165,37 @@ class Sizes:
         return Tiling(self.unit, self.rows, self.columns, self.head, group, part, self.columns)
 
 
-def differentiate_sides(call: TemplateCall, given: Attention, gradients: Gradients) -> None:
+def differentiate_sides(call: TemplateCall, attention: Attention, gradients: Gradients) -> None:
     """Write the launches of the gradients of queries, and of keys and values."""
     unit = unit_of(call.dialect.units, call.dtype)
     assert unit is not None  # else the way would not serve the call
     call.schedule("matrix")
     if gradients.of_query is not None:
-        sizes = Sizes.of(unit, given, call.dynamic_memory, of_keys=False)
-        call.launch(SideKernel(call, given, gradients, sizes, of_keys=False).kernel())
+        sizes = Sizes.of(unit, attention, call.dynamic_memory, of_keys=False)
+        call.launch(SideKernel(call, attention, gradients, sizes, of_keys=False).kernel())
     if gradients.of_key is not None or gradients.of_value is not None:
-        sizes = Sizes.of(unit, given, call.dynamic_memory, of_keys=True)
-        _differentiate_keys(call, given, gradients, sizes)
+        sizes = Sizes.of(unit, attention, call.dynamic_memory, of_keys=True)
+        _differentiate_keys(call, attention, gradients, sizes)
 
 
-def _differentiate_keys(call: TemplateCall, given: Attention, gradients: Gradients, sizes: Sizes) -> None:
+def _differentiate_keys(call: TemplateCall, attention: Attention, gradients: Gradients, sizes: Sizes) -> None:
     """Write the launch for keys and values, or two launches if groups share the queries of a few key heads."""
-    groups = given.batch * given.key_heads * ceil_div(given.keys, sizes.rows)
-    if not (holds(sympy.Gt(given.heads, given.key_heads)) and holds(sympy.Le(groups, _FEW))):
-        call.launch(SideKernel(call, given, gradients, sizes, of_keys=True).kernel())
+    groups = attention.batch * attention.key_heads * ceil_div(attention.keys, sizes.rows)
+    if not (holds(sympy.Gt(attention.heads, attention.key_heads)) and holds(sympy.Le(groups, _FEW))):
+        call.launch(SideKernel(call, attention, gradients, sizes, of_keys=True).kernel())
         return
-    members = FloorDiv(given.heads, given.key_heads)
+    members = FloorDiv(attention.heads, attention.key_heads)
     one = sympy.Integer(1)
     splits = simplified(sympy.Max(one, sympy.Min(members, FloorDiv(2 * _FEW, sympy.Max(one, groups)))))
     sums, launches, parts = {}, [], []
-    for name, columns in (("of_key", given.head), ("of_value", given.value_head)):
+    for name, columns in (("of_key", attention.head), ("of_value", attention.value_head)):
         result = getattr(gradients, name)
         if result is not None:
-            size = given.keys, sympy.Integer(columns)
+            size = attention.keys, sympy.Integer(columns)
             sums[name] = part = parts_of(call, result, size, splits)
             parts.append(part)
             launches.append(sum_of_parts(call, f"ob_attention_{name}", result, size, part, splits))
-    kernel = SideKernel(call, given, replace(gradients, **sums), sizes, of_keys=True, splits=splits).kernel()
+    kernel = SideKernel(call, attention, replace(gradients, **sums), sizes, of_keys=True, splits=splits).kernel()
     call.launch(kernel, *launches)
     for part in parts:
         call.free(part.tensor)
@@ -208,34 +213,34 @@ class SideKernel:
     splits: Any = sympy.Integer(1)
 
     def kernel(self) -> Kernel:
-        given, gradients, sizes, unit = self.given, self.gradients, self.sizes, self.sizes.unit
+        attention, gradients, sizes, unit = self.given, self.gradients, self.sizes, self.sizes.unit
         tiling = sizes.tiling()
         kernel = Kernel(
             f"ob_attention_of_{'keys' if self.of_keys else 'queries'}_of_units", unit.header, group=tiling.group
         )
-        others = [gradients.grad, gradients.logsumexp, gradients.delta, *(one for one, *_ in self._results())]
-        words = given.declare(kernel, given.query, given.key, given.value, *others)
+        others = [gradients.grad, gradients.logsumexp, gradients.delta, *(rows for rows, *_ in self._results())]
+        words = attention.declare(kernel, attention.query, attention.key, attention.value, *others)
         kept, tiles = (self.keys(), self.queries()) if self.of_keys else (self.queries(), self.keys())
         lay_out(kernel, *kept, *tiles, numbers=sizes.numbers if self.of_keys else 0)
         arrays = [
             Array(kept[0].kind, name, sizes.rows, sizes.columns, tiling.chunk) for name in ("weights", "slopes_of")
         ]
         if not in_registers(unit):
-            kernel.arrays += [LocalArray(one.kind, one.name, str(one.size), is_aligned=True) for one in arrays]
+            kernel.arrays += [LocalArray(array.kind, array.name, str(array.size), is_aligned=True) for array in arrays]
         words |= self.words() | self.brought(kept, tiles) | self._sums(tiles, arrays)
         words |= {
             "GROUP_HEADS": "$HEADS / $GROUP" if self.of_keys else "$HEADS",
             "MEMBERS": "$GROUP" if self.of_keys else "1",
             "SHARES": str(sizes.shares),
             "RESULTS_BEGIN": " ".join(
-                f"const ob_i64 {one.name}_from = {one.begin('of_head')};" for one, *_ in self._results()
+                f"const ob_i64 {rows.name}_from = {rows.begin('of_head')};" for rows, *_ in self._results()
             ),
         }
         words["SPLITS"] = kernel.number("splits", self.splits)
-        words["BATCH"] = "1" if words["SPLITS"] == "1" else kernel.number("batches", given.batch)
+        words["BATCH"] = "1" if words["SPLITS"] == "1" else kernel.number("batches", attention.batch)
         kernel.text = filled(_TEXT, words)
-        heads, size = (given.key_heads, given.keys) if self.of_keys else (given.heads, given.queries)
-        kernel.groups = self.splits * given.batch * heads * ceil_div(size, sizes.rows)
+        heads, size = (attention.key_heads, attention.keys) if self.of_keys else (attention.heads, attention.queries)
+        kernel.groups = self.splits * attention.batch * heads * ceil_div(size, sizes.rows)
         return kernel
 
     def words(self) -> dict[str, str]:
@@ -279,11 +284,11 @@ class SideKernel:
 
     def queries(self) -> list[Side]:
         """Return the sides for queries and for the result's gradients."""
-        return [self._side(one, "$QUERIES", True) for one in (self.given.query, self.gradients.grad)]
+        return [self._side(rows, "$QUERIES", True) for rows in (self.given.query, self.gradients.grad)]
 
     def keys(self) -> list[Side]:
         """Return the sides for keys and values."""
-        return [self._side(one, "$KEYS", False) for one in (self.given.key, self.given.value)]
+        return [self._side(rows, "$KEYS", False) for rows in (self.given.key, self.given.value)]
 
     def _side(self, rows: Rows, size: str, of_queries: bool) -> Side:
         sizes, is_wide = self.sizes, rows.name in ("grad", "value")
@@ -316,16 +321,16 @@ class SideKernel:
     def brought(self, kept: list[Side], tiles: list[Side]) -> dict[str, str]:
         """Return the placeholder texts that load rows into the group's memory."""
         copies = self.sizes.unit.copies
-        places = [one.place_of_lane("part_row") for one in kept] + [one.place_of_lane("0") for one in tiles]
+        places = [side.place_of_lane("part_row") for side in kept] + [side.place_of_lane("0") for side in tiles]
         (_, left), (_, other_left), (_, right), (_, other_right) = places
         declare, bring, put = _NUMBERS if self.of_keys else ("", "", "")
         return {
-            "DECLARE": "".join(one.declared() + one.find_first("first_tile", "0") for one in (*kept, *tiles))
+            "DECLARE": "".join(side.declared() + side.find_first("first_tile", "0") for side in (*kept, *tiles))
             + "".join(place for place, _ in places)
             + declare,
-            "BRING_KEPT": "".join(one.find() + one.begin() + one.finish() for one in kept),
-            "BEGIN": "".join(one.find() + one.begin() + one.advance_lines() for one in tiles) + bring,
-            "FINISH": "".join(one.finish() for one in tiles) + put,
+            "BRING_KEPT": "".join(side.find() + side.begin() + side.finish() for side in kept),
+            "BEGIN": "".join(side.find() + side.begin() + side.advance_lines() for side in tiles) + bring,
+            "FINISH": "".join(side.finish() for side in tiles) + put,
             "COMMIT": copies.commit if copies else "",
             "WAIT": filled(copies.wait, {"LATER": "0"}) if copies else "",
             "LOOP": _TWO_SLOTS if self.sizes.slots == 2 else _ONE_SLOT,
@@ -375,7 +380,7 @@ class SideKernel:
         puts = ""
         if not held:
             puts = "".join(
-                put(unit, array, dtype, one, across) for array, one in zip(arrays, ("scores", "slopes"), strict=True)
+                put(unit, array, dtype, name, across) for array, name in zip(arrays, ("scores", "slopes"), strict=True)
             )
             puts = f"    OB_BARRIER;\n{puts}    OB_BARRIER;\n"
         return {
@@ -387,10 +392,15 @@ class SideKernel:
 
     def _begins(self) -> str:
         """Return the statements that compute where one turn's heads begin."""
-        given, gradients = self.given, self.gradients
-        heads = {given.query: "head", gradients.grad: "head", given.key: "key_head", given.value: "key_head"}
+        attention, gradients = self.given, self.gradients
+        heads = {
+            attention.query: "head",
+            gradients.grad: "head",
+            attention.key: "key_head",
+            attention.value: "key_head",
+        }
         heads |= {gradients.logsumexp: "head", gradients.delta: "head"}
-        return " ".join(f"const ob_i64 {one.name}_from = {one.begin(head)};" for one, head in heads.items())
+        return " ".join(f"const ob_i64 {rows.name}_from = {rows.begin(head)};" for rows, head in heads.items())
 
 
 def _stored(sizes: Sizes, rows: Rows, sums: str, factor: str, size: str, across: int) -> str:

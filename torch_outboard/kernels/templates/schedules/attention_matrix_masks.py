@@ -34,40 +34,40 @@ __all__ = ["differentiate"]
 _MANY, _LEAST = 512, 8
 
 
-def differentiate(call: TemplateCall, given: Attention, gradients: Gradients) -> None:
+def differentiate(call: TemplateCall, attention: Attention, gradients: Gradients) -> None:
     """Write the launches of the gradients."""
-    differentiate_sides(call, given, gradients)
+    differentiate_sides(call, attention, gradients)
     if gradients.of_mask is not None:
-        _launch(call, given, gradients, gradients.of_mask)
+        _launch(call, attention, gradients, gradients.of_mask)
 
 
-def _launch(call: TemplateCall, given: Attention, gradients: Gradients, result: Rows) -> None:
+def _launch(call: TemplateCall, attention: Attention, gradients: Gradients, result: Rows) -> None:
     unit = unit_of(call.dialect.units, call.dtype)
     assert unit is not None  # else the way would not serve the call
-    sizes = Sizes.of_mask(unit, given)
+    sizes = Sizes.of_mask(unit, attention)
     batches, heads = result.sizes
-    tiles = batches * heads * ceil_div(given.queries, sizes.rows) * ceil_div(given.keys, sizes.columns)
-    shared = FloorDiv(given.batch, batches) * FloorDiv(given.heads, heads)
+    tiles = batches * heads * ceil_div(attention.queries, sizes.rows) * ceil_div(attention.keys, sizes.columns)
+    shared = FloorDiv(attention.batch, batches) * FloorDiv(attention.heads, heads)
     if not (holds(sympy.Lt(tiles, _MANY // 2)) and holds(sympy.Ge(shared, 2 * _LEAST))):
-        call.launch(_kernel(call, given, gradients, sizes, result, result, sympy.Integer(1)))
+        call.launch(_kernel(call, attention, gradients, sizes, result, result, sympy.Integer(1)))
         return
     splits = simplified(sympy.Max(sympy.Integer(1), sympy.Min(FloorDiv(shared, _LEAST), FloorDiv(_MANY, tiles))))
-    size = (given.queries, given.keys)
+    size = (attention.queries, attention.keys)
     part = parts_of(call, result, size, splits)
-    kernel = _kernel(call, given, gradients, sizes, result, part, splits)
+    kernel = _kernel(call, attention, gradients, sizes, result, part, splits)
     call.launch(kernel, sum_of_parts(call, "ob_attention_of_mask", result, size, part, splits))
     call.free(part.tensor)
 
 
 def _kernel(
-    call: TemplateCall, given: Attention, gradients: Gradients, sizes: Sizes, mask: Rows, result: Rows, splits: Any
+    call: TemplateCall, attention: Attention, gradients: Gradients, sizes: Sizes, mask: Rows, result: Rows, splits: Any
 ) -> Kernel:
     """Return the launch that stores each group's sums."""
     unit = sizes.unit
-    sides, tiling = SideKernel(call, given, gradients, sizes, of_keys=False), sizes.tiling()
+    sides, tiling = SideKernel(call, attention, gradients, sizes, of_keys=False), sizes.tiling()
     kernel = Kernel("ob_attention_of_mask_of_units", unit.header, group=tiling.group)
-    rows = (given.query, given.key, given.value, gradients.grad, gradients.logsumexp, gradients.delta)
-    words = given.declare(kernel, *rows, result)
+    rows = (attention.query, attention.key, attention.value, gradients.grad, gradients.logsumexp, gradients.delta)
+    words = attention.declare(kernel, *rows, result)
     kept, tiles = sides.queries(), sides.keys()
     lay_out(kernel, *kept, *tiles)
     batches, heads = mask.sizes
@@ -80,8 +80,8 @@ def _kernel(
         "MASK_BATCHES": kernel.number("mask_batches", batches),
         "MASK_HEADS": kernel.number("mask_heads", heads),
         "SPLITS": kernel.number("splits", splits),
-        "SHARED_BATCHES": kernel.number("shared_batches", FloorDiv(given.batch, batches)),
-        "SHARED_HEADS": kernel.number("shared_heads", FloorDiv(given.heads, heads)),
+        "SHARED_BATCHES": kernel.number("shared_batches", FloorDiv(attention.batch, batches)),
+        "SHARED_HEADS": kernel.number("shared_heads", FloorDiv(attention.heads, heads)),
         "PUT": "",
         "PRODUCTS": _ADD,
         "RESULT": f"{result.name}_from",
@@ -92,7 +92,9 @@ def _kernel(
         "COLUMNS": "$KEYS",
     }
     kernel.text = filled(_TEXT, words)
-    kernel.groups = batches * heads * ceil_div(given.queries, sizes.rows) * ceil_div(given.keys, sizes.columns) * splits
+    kernel.groups = (
+        batches * heads * ceil_div(attention.queries, sizes.rows) * ceil_div(attention.keys, sizes.columns) * splits
+    )
     return kernel
 
 

@@ -42,7 +42,7 @@ def by_rows(rows: Rows) -> Operand:
         place=f"{name}[{name}_line + step * {rows.stride('column')}]",
         dtype=rows.tensor.dtype,
         is_dense_along_steps=rows.is_dense_along("column"),
-        multiples=tuple(rows.stride(one) for one in ("batch", "head", "row")),
+        multiples=tuple(rows.stride(axis) for axis in ("batch", "head", "row")),
         pointer=name,
         stride=rows.stride_and_text("row"),
     )
@@ -60,7 +60,7 @@ def by_columns(rows: Rows) -> Operand:
         dtype=rows.tensor.dtype,
         is_dense_along_steps=False,
         beside=f"{name}[{place} + lane]" if rows.is_dense_along("column") else "",
-        multiples=tuple(rows.stride(one) for one in ("batch", "head", "row")),
+        multiples=tuple(rows.stride(axis) for axis in ("batch", "head", "row")),
         pointer=name,
         stride=rows.stride_and_text("row"),
     )
@@ -95,16 +95,16 @@ def combined(unit: MatrixUnit, numbers: str, count: str, how: str) -> str:
 """
 
 
-def scores(given: Attention, unit: MatrixUnit, score: str) -> dict[str, str]:
+def scores(attention: Attention, unit: MatrixUnit, score: str) -> dict[str, str]:
     """Return the placeholder texts of scores and weights: `score` is the text of a product of a query and a key.
 
     `WEIGHT` is 2 to the power of the score minus `base`. If the scale is positive and finite and there is no mask,
     `WEIGHT` also applies the scale, because the greatest unscaled score then has the greatest weight. Otherwise `SCORE`
     applies it.
     """
-    has_mask, factor = given.mask is not None, f"({given.scale} * {TO_POWER})"
-    is_late = not has_mask and re.fullmatch(r"\(float\)(?!-)[0-9.e-]*[1-9][0-9.e-]*", given.scale) is not None
-    added = f" + {given.mask_at('query', 'key')} * {TO_POWER}" if has_mask else ""
+    has_mask, factor = attention.mask is not None, f"({attention.scale} * {TO_POWER})"
+    is_late = not has_mask and re.fullmatch(r"\(float\)(?!-)[0-9.e-]*[1-9][0-9.e-]*", attention.scale) is not None
+    added = f" + {attention.mask_at('query', 'key')} * {TO_POWER}" if has_mask else ""
     value = f"OB_LIB(fma)({score}, {factor}, -base)" if is_late else f"{score} - base"
     return {
         "HAS_MASK": "1" if has_mask else "0",
@@ -115,12 +115,12 @@ def scores(given: Attention, unit: MatrixUnit, score: str) -> dict[str, str]:
     }
 
 
-def dropped(given: Attention, query_and_key: str, then: str) -> str:
+def dropped(attention: Attention, query_and_key: str, then: str) -> str:
     """Return loops over a lane's weights that run the statement `then` for each; it may read `place` and `is_kept`.
 
     If a lane has several weights that share a Philox draw, they are adjacent.
     """
-    if given.dropout is None:
+    if attention.dropout is None:
         return ""
     return f"""\
     {{
@@ -151,16 +151,16 @@ def dropped(given: Attention, query_and_key: str, then: str) -> str:
 """
 
 
-def dropped_slopes(given: Attention, count: int) -> dict[str, str]:
+def dropped_slopes(attention: Attention, count: int) -> dict[str, str]:
     """Return the placeholder texts with which gradients drop a lane's `count` slopes, and then the weights."""
-    if given.dropout is None:
+    if attention.dropout is None:
         return {"DROP_SLOPES": "", "KEPT_WEIGHT": "weight"}
     zeros = ", ".join(["0"] * ((count + 31) // 32))
     then = (
         "slopes[place] = is_kept ? slopes[place] * $KEPT_SCALE : 0; kept[place / 32] |= (ob_u32)is_kept << place % 32;"
     )
     return {
-        "DROP_SLOPES": f"    ob_u32 kept[] = {{{zeros}}};\n{dropped(given, '$QUERY_AND_KEY', then)}",
+        "DROP_SLOPES": f"    ob_u32 kept[] = {{{zeros}}};\n{dropped(attention, '$QUERY_AND_KEY', then)}",
         "KEPT_WEIGHT": "((kept[place / 32] >> place % 32) & 1) ? weight : 0",
     }
 
@@ -188,7 +188,7 @@ class Kept:
             if self.unit.pair and len(values) == 2:
                 bits = filled(self.unit.pair, {"LOW": values[0], "HIGH": values[1]})
             else:
-                bits = " | ".join(self._bits(value, one, dtype) for one, value in enumerate(values))
+                bits = " | ".join(self._bits(value, lane, dtype) for lane, value in enumerate(values))
             stores.append(f"        {into}[i * {left.count} + {register}] = {bits};\n")
         return f"      $UNROLL\n      for (int i = 0; i < $DOWN; ++i) {{\n{''.join(stores)}      }}\n"
 
@@ -197,13 +197,13 @@ class Kept:
         block, element = self.places[number]
         return f"{results}[(i * {across} + ({first}) / {self.unit.n} + {block}) * {self.unit.result.count} + {element}]"
 
-    def _bits(self, value: str, one: int, dtype: torch.dtype) -> str:
+    def _bits(self, value: str, lane: int, dtype: torch.dtype) -> str:
         """Return the bits of a rounded result as element `one` of a register."""
         left = self.unit.left
         rounded = stored("const ob_u16 part", value, dtype) if dtype.itemsize == 2 else ""
         text = rounded.partition("=")[2].strip(" ;") if rounded else value
         bits = filled(self.unit.element, {"ELEMENT": f"({STORAGE_TYPES[dtype]})({text})"})
-        return f"({left.kind})({bits})" + (f" << {one * 32 // left.packed}" if one else "")
+        return f"({left.kind})({bits})" + (f" << {lane * 32 // left.packed}" if lane else "")
 
 
 def in_registers(unit: MatrixUnit) -> Kept | None:

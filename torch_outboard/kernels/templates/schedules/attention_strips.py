@@ -20,115 +20,121 @@ _LARGE = 128
 _LEAST_WIDTH = 32  # lanes of the widest panel
 
 
-def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) -> None:
+def attend(call: TemplateCall, attention: Attention, result: Rows, logsumexp: Rows) -> None:
     """Write the launches of attention."""
-    packs, packed = _packs(call, given, {"key": (given.key, "row"), "value": (given.value, "column")})
+    packs, packed = _packs(call, attention, {"key": (attention.key, "row"), "value": (attention.value, "column")})
     kernel = Kernel("ob_attention", tile(call.dialect, FLOAT))
-    words = _words(call, given, kernel, packed, given.query, result, logsumexp)
+    words = _words(call, attention, kernel, packed, attention.query, result, logsumexp)
     words |= {
-        "PACK_QUERY": _panel("query_part", given.query, "query_from", given.head, "QUERIES"),
-        "PRODUCT": _tiles("key_packed", "pair", given.head, "first_key", "query_part"),
-        "MASK": _mask(given, "first_key", "KEYS", "first_query", "QUERIES", is_lane_query=True),
-        "SUM": _sum("value_packed", "pair", given.value_head, "KEYS", "first_key", "scores", "sums"),
-        "QUERY_BEGIN": given.query.begin(),
+        "PACK_QUERY": _panel("query_part", attention.query, "query_from", attention.head, "QUERIES"),
+        "PRODUCT": _tiles("key_packed", "pair", attention.head, "first_key", "query_part"),
+        "MASK": _mask(attention, "first_key", "KEYS", "first_query", "QUERIES", is_lane_query=True),
+        "SUM": _sum("value_packed", "pair", attention.value_head, "KEYS", "first_key", "scores", "sums"),
+        "QUERY_BEGIN": attention.query.begin(),
         "RESULT_BEGIN": result.begin(),
-        "KEPT_WEIGHT": given.kept("weight", "first_query + panel * $PANEL + lane", "first_key + row"),
-        "STORE": result.store("result_from", "query", "at", f"{_summed('sums', given.value_head)} * share"),
+        "KEPT_WEIGHT": attention.kept("weight", "first_query + panel * $PANEL + lane", "first_key + row"),
+        "STORE": result.store("result_from", "query", "at", f"{_summed('sums', attention.value_head)} * share"),
         "STORE_LOGSUMEXP": logsumexp.store(logsumexp.begin(), "query", "0", "base + OB_LIB(log)(total[lane])"),
     }
     kernel.text = filled(_ATTEND, words)
-    kernel.groups = given.batch * given.heads * ceil_div(given.queries, int(words["WIDTH"]))
+    kernel.groups = attention.batch * attention.heads * ceil_div(attention.queries, int(words["WIDTH"]))
     call.launch(*packs, kernel)
     _free(call, packed)
 
 
-def differentiate(call: TemplateCall, given: Attention, gradients: Gradients) -> None:
+def differentiate(call: TemplateCall, attention: Attention, gradients: Gradients) -> None:
     """Write the launches of the gradients of queries, and of keys and values."""
     if gradients.of_query is not None:
-        _of_queries(call, given, gradients, gradients.of_query)
+        _of_queries(call, attention, gradients, gradients.of_query)
     if gradients.of_key is not None or gradients.of_value is not None:
-        _of_keys(call, given, gradients)
+        _of_keys(call, attention, gradients)
 
 
-def _of_queries(call: TemplateCall, given: Attention, gradients: Gradients, target: Rows) -> None:
+def _of_queries(call: TemplateCall, attention: Attention, gradients: Gradients, target: Rows) -> None:
     grad, logsumexp, delta = gradients.grad, gradients.logsumexp, gradients.delta
-    operands = {"key": (given.key, "row"), "key_columns": (given.key, "column"), "value": (given.value, "row")}
-    packs, packed = _packs(call, given, operands)
+    operands = {
+        "key": (attention.key, "row"),
+        "key_columns": (attention.key, "column"),
+        "value": (attention.value, "row"),
+    }
+    packs, packed = _packs(call, attention, operands)
     kernel = Kernel("ob_attention_of_queries", tile(call.dialect, FLOAT))
-    words = _words(call, given, kernel, packed, given.query, grad, logsumexp, delta, target)
+    words = _words(call, attention, kernel, packed, attention.query, grad, logsumexp, delta, target)
     words |= {
-        "PACK_QUERY": _panel("query_part", given.query, "query_from", given.head, "QUERIES"),
-        "PACK_GRAD": _panel("grad_part", grad, "grad_from", given.value_head, "QUERIES", is_scaled=False),
-        "PRODUCT": _tiles("key_packed", "pair", given.head, "first_key", "query_part"),
-        "GRAD_PRODUCT": _tiles("value_packed", "pair", given.value_head, "first_key", "grad_part", "slopes"),
-        "MASK": _mask(given, "first_key", "KEYS", "first_query", "QUERIES", is_lane_query=True),
-        "SUM": _sum("key_columns_packed", "pair", given.head, "KEYS", "first_key", "slopes", "sums"),
-        "QUERY_BEGIN": given.query.begin(),
+        "PACK_QUERY": _panel("query_part", attention.query, "query_from", attention.head, "QUERIES"),
+        "PACK_GRAD": _panel("grad_part", grad, "grad_from", attention.value_head, "QUERIES", is_scaled=False),
+        "PRODUCT": _tiles("key_packed", "pair", attention.head, "first_key", "query_part"),
+        "GRAD_PRODUCT": _tiles("value_packed", "pair", attention.value_head, "first_key", "grad_part", "slopes"),
+        "MASK": _mask(attention, "first_key", "KEYS", "first_query", "QUERIES", is_lane_query=True),
+        "SUM": _sum("key_columns_packed", "pair", attention.head, "KEYS", "first_key", "slopes", "sums"),
+        "QUERY_BEGIN": attention.query.begin(),
         "GRAD_BEGIN": grad.begin(),
-        "KEPT_SLOPE": given.kept(
+        "KEPT_SLOPE": attention.kept(
             "slopes[row * $PANEL + lane]", "first_query + panel * $PANEL + lane", "first_key + row", "$KEPT_SCALE"
         ),
         "LOGSUMEXP": logsumexp.load(logsumexp.begin(), "query"),
         "DELTA": delta.load(delta.begin(), "query"),
         "TARGET_BEGIN": target.begin(),
-        "STORE": target.store("target_from", "query", "at", f"{_summed('sums', given.head)} * $SCALE"),
+        "STORE": target.store("target_from", "query", "at", f"{_summed('sums', attention.head)} * $SCALE"),
     }
     kernel.text = filled(_OF_QUERIES, words)
-    kernel.groups = given.batch * given.heads * ceil_div(given.queries, int(words["WIDTH"]))
+    kernel.groups = attention.batch * attention.heads * ceil_div(attention.queries, int(words["WIDTH"]))
     call.launch(*packs, kernel)
     _free(call, packed)
 
 
-def _of_keys(call: TemplateCall, given: Attention, gradients: Gradients) -> None:
+def _of_keys(call: TemplateCall, attention: Attention, gradients: Gradients) -> None:
     grad, logsumexp, delta = gradients.grad, gradients.logsumexp, gradients.delta
     of_key, of_value = gradients.of_key, gradients.of_value
-    operands = {"query": (given.query, "row"), "grad": (grad, "row")}
-    operands |= {"query_columns": (given.query, "column")} if of_key else {}
+    operands = {"query": (attention.query, "row"), "grad": (grad, "row")}
+    operands |= {"query_columns": (attention.query, "column")} if of_key else {}
     operands |= {"grad_columns": (grad, "column")} if of_value else {}
-    packs, packed = _packs(call, given, operands)
+    packs, packed = _packs(call, attention, operands)
     kernel = Kernel("ob_attention_of_keys", tile(call.dialect, FLOAT))
-    targets = [one for one in (of_key, of_value) if one is not None]
-    words = _words(call, given, kernel, packed, given.key, given.value, logsumexp, delta, *targets)
-    sums = {"key_sums": (of_key, given.head), "value_sums": (of_value, given.value_head)}
+    targets = [target for target in (of_key, of_value) if target is not None]
+    words = _words(call, attention, kernel, packed, attention.key, attention.value, logsumexp, delta, *targets)
+    sums = {"key_sums": (of_key, attention.head), "value_sums": (of_value, attention.value_head)}
     words |= {
-        "PACK_KEY": _panel("key_part", given.key, "key_from", given.head, "KEYS"),
-        "PACK_VALUE": _panel("value_part", given.value, "value_from", given.value_head, "KEYS", is_scaled=False),
-        "PRODUCT": _tiles("query_packed", "outer", given.head, "first_query", "key_part"),
-        "GRAD_PRODUCT": _tiles("grad_packed", "outer", given.value_head, "first_query", "value_part", "slopes"),
-        "MASK": _mask(given, "first_query", "QUERIES", "first_key", "KEYS", is_lane_query=False),
-        "SUM_KEY": _sum("query_columns_packed", "outer", given.head, "QUERIES", "first_query", "slopes", "key_sums")
+        "PACK_KEY": _panel("key_part", attention.key, "key_from", attention.head, "KEYS"),
+        "PACK_VALUE": _panel(
+            "value_part", attention.value, "value_from", attention.value_head, "KEYS", is_scaled=False
+        ),
+        "PRODUCT": _tiles("query_packed", "outer", attention.head, "first_query", "key_part"),
+        "GRAD_PRODUCT": _tiles("grad_packed", "outer", attention.value_head, "first_query", "value_part", "slopes"),
+        "MASK": _mask(attention, "first_query", "QUERIES", "first_key", "KEYS", is_lane_query=False),
+        "SUM_KEY": _sum("query_columns_packed", "outer", attention.head, "QUERIES", "first_query", "slopes", "key_sums")
         if of_key
         else "",
         "SUM_VALUE": _sum(
-            "grad_columns_packed", "outer", given.value_head, "QUERIES", "first_query", "scores", "value_sums"
+            "grad_columns_packed", "outer", attention.value_head, "QUERIES", "first_query", "scores", "value_sums"
         )
         if of_value
         else "",
-        "KEY_BEGIN": given.key.begin("key_head"),
-        "VALUE_BEGIN": given.value.begin("key_head"),
-        "KEPT": given.kept("1", "first_query + row", "first_key + panel * $PANEL + lane", "$KEPT_SCALE"),
+        "KEY_BEGIN": attention.key.begin("key_head"),
+        "VALUE_BEGIN": attention.value.begin("key_head"),
+        "KEPT": attention.kept("1", "first_query + row", "first_key + panel * $PANEL + lane", "$KEPT_SCALE"),
         "LOGSUMEXP": logsumexp.load(logsumexp.begin(), "first_query + row"),
         "DELTA": delta.load(delta.begin(), "first_query + row"),
         "ARRAYS": " ".join(
-            f"float {name}[$WIDTH * {_rounded(head)}] OB_OF_VECTORS;" for name, (one, head) in sums.items() if one
+            f"float {name}[$WIDTH * {_rounded(head)}] OB_OF_VECTORS;" for name, (target, head) in sums.items() if target
         ),
         "CLEAR": " ".join(
             f"for (int i = 0; i < panels * {_rounded(head)} * {_PANEL}; ++i) {name}[i] = 0;"
-            for name, (one, head) in sums.items()
-            if one
+            for name, (target, head) in sums.items()
+            if target
         ),
         "STORE": "\n".join(
             f"    for (int at = 0; at < {head}; ++at) {{ "
-            + one.store(
-                one.begin("key_head"), "key", "at", _summed(name, head) + (" * $SCALE" if one is of_key else "")
+            + target.store(
+                target.begin("key_head"), "key", "at", _summed(name, head) + (" * $SCALE" if target is of_key else "")
             )
             + " }"
-            for name, (one, head) in sums.items()
-            if one
+            for name, (target, head) in sums.items()
+            if target
         ),
     }
     kernel.text = filled(_OF_KEYS, words)
-    kernel.groups = given.batch * given.key_heads * ceil_div(given.keys, int(words["WIDTH"]))
+    kernel.groups = attention.batch * attention.key_heads * ceil_div(attention.keys, int(words["WIDTH"]))
     call.launch(*packs, kernel)
     _free(call, packed)
 
@@ -137,7 +143,7 @@ def _of_keys(call: TemplateCall, given: Attention, gradients: Gradients) -> None
 
 
 def _packs(
-    call: TemplateCall, given: Attention, operands: dict[str, tuple[Rows, str]]
+    call: TemplateCall, attention: Attention, operands: dict[str, tuple[Rows, str]]
 ) -> tuple[list[Kernel], dict[str, Tensor]]:
     """Return kernels that pack operands by rows or by columns, and the packed tensors."""
     kernels: list[Kernel] = []
@@ -154,27 +160,27 @@ def _packs(
 
 
 def _free(call: TemplateCall, packed: dict[str, Tensor]) -> None:
-    for one in packed.values():
-        call.free(one)
+    for tensor in packed.values():
+        call.free(tensor)
 
 
 def _words(
-    call: TemplateCall, given: Attention, kernel: Kernel, packed: dict[str, Tensor], *others: Rows
+    call: TemplateCall, attention: Attention, kernel: Kernel, packed: dict[str, Tensor], *others: Rows
 ) -> dict[str, str]:
     for name, tensor in packed.items():
         kernel.pointer(name, tensor)
     schedule = call.schedule("strips")
-    width = schedule["width"] if max(given.head, given.value_head) <= _LARGE else schedule["width"] // 2
+    width = schedule["width"] if max(attention.head, attention.value_head) <= _LARGE else schedule["width"] // 2
     width = max(width, _LEAST_WIDTH)
-    return given.declare(kernel, *others) | {
+    return attention.declare(kernel, *others) | {
         "ITEM": call.dialect.item,
         "FIRST": "ob_number == 0",
         "PANEL": _PANEL,
         "WIDTH": str(width),
         "BLOCK": str(schedule["block"]),
         "STRIP": str(STRIP),
-        "HEAD_ROWS": str(_rounded(given.head)),
-        "VALUE_ROWS": str(_rounded(given.value_head)),
+        "HEAD_ROWS": str(_rounded(attention.head)),
+        "VALUE_ROWS": str(_rounded(attention.value_head)),
     }
 
 
@@ -214,10 +220,10 @@ def _summed(sums: str, head: int) -> str:
     return f"{sums}[(lane / $PANEL * {_rounded(head)} + at) * $PANEL + lane % $PANEL]"
 
 
-def _mask(given: Attention, row: str, rows: str, lane: str, lanes: str, *, is_lane_query: bool) -> str:
+def _mask(attention: Attention, row: str, rows: str, lane: str, lanes: str, *, is_lane_query: bool) -> str:
     """Return the loops that add the mask to a panel's scores, and exclude keys after the query if causal."""
     text = ""
-    if given.mask is not None:
+    if attention.mask is not None:
         line = f"({lane} + panel * $PANEL + lane < ${lanes} ? {lane} + panel * $PANEL + lane : ${lanes} - 1)"
         places = (line, f"{row} + row") if is_lane_query else (f"{row} + row", line)
         loops = ["for (int lane = 0; lane < $PANEL; ++lane)", "for (int row = 0; row < steps; ++row)"]
@@ -225,9 +231,9 @@ def _mask(given: Attention, row: str, rows: str, lane: str, lanes: str, *, is_la
         first, second = loops if is_lane_query else reversed(loops)
         text += f"""\
       {first}
-        {second} scores[row * $PANEL + lane] += {given.mask_at(*places)};
+        {second} scores[row * $PANEL + lane] += {attention.mask_at(*places)};
 """
-    if given.is_causal:
+    if attention.is_causal:
         last, at = f"{row} + steps - 1 > {lane} + panel * $PANEL", f"{row} + row > {lane} + panel * $PANEL + lane"
         if not is_lane_query:
             last, at = f"{row} < {lane} + panel * $PANEL + $PANEL - 1", f"{row} + row < {lane} + panel * $PANEL + lane"

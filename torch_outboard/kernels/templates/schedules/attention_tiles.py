@@ -39,7 +39,7 @@ class _Tile:
 
         def fits(tile: _Tile) -> bool:
             arrays = [*tile.arrays(head), *([tile.of_items] if has_items else [])]
-            return tile.group <= call.room.items and sum(one.bytes for one in arrays) <= call.room.memory
+            return tile.group <= call.room.items and sum(array.bytes for array in arrays) <= call.room.memory
 
         return next(filter(fits, tiles), tiles[-1])
 
@@ -74,99 +74,99 @@ class _Tile:
         return LocalArray("float", "of_items", f"{self.rows} * {self.side + 1}")
 
 
-def attend(call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) -> None:
+def attend(call: TemplateCall, attention: Attention, result: Rows, logsumexp: Rows) -> None:
     """Write the launch of attention."""
-    tile = _Tile.of(call, given.value_head, has_items=True)
+    tile = _Tile.of(call, attention.value_head, has_items=True)
     kernel = Kernel("ob_attention", group=tile.group)
-    tensors = (given.query, given.key, given.value, result, logsumexp)
-    words = _words(call, given, kernel, tile, given.value_head, *tensors)
+    tensors = (attention.query, attention.key, attention.value, result, logsumexp)
+    words = _words(call, attention, kernel, tile, attention.value_head, *tensors)
     kernel.arrays.append(tile.of_items)
     words |= {
-        "BEGINS": _begins(head=(given.query, result), key_head=(given.key, given.value)),
-        "PRODUCT": _product("scores", (given.query, "query"), (given.key, "key"), given.head),
-        "SCORE": _score(given, "down + i", "across + j"),
-        "SUMS": _cleared("sums", tile, given.value_head),
+        "BEGINS": _begins(head=(attention.query, result), key_head=(attention.key, attention.value)),
+        "PRODUCT": _product("scores", (attention.query, "query"), (attention.key, "key"), attention.head),
+        "SCORE": _score(attention, "down + i", "across + j"),
+        "SUMS": _cleared("sums", tile, attention.value_head),
         "PUT": _put("scores"),
-        "SUM": _sum(call.dialect, "sums", (given.value, "key"), tile, given.value_head),
-        "KEPT_WEIGHT": given.kept("scores[i * 4 + j]", "first_query + down + i", "first_key + across + j"),
-        "STORE": _store(result, "query", "sums", tile, given.value_head, "sum * shares[i]"),
+        "SUM": _sum(call.dialect, "sums", (attention.value, "key"), tile, attention.value_head),
+        "KEPT_WEIGHT": attention.kept("scores[i * 4 + j]", "first_query + down + i", "first_key + across + j"),
+        "STORE": _store(result, "query", "sums", tile, attention.value_head, "sum * shares[i]"),
         "STORE_LOGSUMEXP": logsumexp.store(logsumexp.begin(), "query", "0", "base + OB_LIB(log)(sum_of_weights)"),
     }
     kernel.text = filled(_ATTEND, words)
-    kernel.groups = given.batch * given.heads * ceil_div(given.queries, tile.rows)
+    kernel.groups = attention.batch * attention.heads * ceil_div(attention.queries, tile.rows)
     call.launch(kernel)
 
 
-def differentiate(call: TemplateCall, given: Attention, gradients: Gradients) -> None:
+def differentiate(call: TemplateCall, attention: Attention, gradients: Gradients) -> None:
     """Write the launches of the gradients of queries, and of keys and values."""
     kernels = []
     if gradients.of_query is not None:
-        kernels.append(_of_queries(call, given, gradients, gradients.of_query))
+        kernels.append(_of_queries(call, attention, gradients, gradients.of_query))
     if gradients.of_key is not None or gradients.of_value is not None:
-        kernels.append(_of_keys(call, given, gradients))
+        kernels.append(_of_keys(call, attention, gradients))
     if kernels:
         call.launch(*kernels)
 
 
-def _of_queries(call: TemplateCall, given: Attention, gradients: Gradients, target: Rows) -> Kernel:
+def _of_queries(call: TemplateCall, attention: Attention, gradients: Gradients, target: Rows) -> Kernel:
     grad, logsumexp, delta = gradients.grad, gradients.logsumexp, gradients.delta
-    tile = _Tile.of(call, given.head)
+    tile = _Tile.of(call, attention.head)
     kernel = Kernel("ob_attention_of_queries", group=tile.group)
-    tensors = (given.query, given.key, given.value, grad, logsumexp, delta, target)
-    words = _words(call, given, kernel, tile, given.head, *tensors)
+    tensors = (attention.query, attention.key, attention.value, grad, logsumexp, delta, target)
+    words = _words(call, attention, kernel, tile, attention.head, *tensors)
     words |= {
-        "BEGINS": _begins(head=(given.query, grad, target), key_head=(given.key, given.value)),
-        "PRODUCT": _product("scores", (given.query, "query"), (given.key, "key"), given.head),
-        "GRAD_PRODUCT": _product("slopes", (grad, "query"), (given.value, "key"), given.value_head),
-        "SCORE": _score(given, "down + i", "across + j"),
-        "SUMS": _cleared("sums", tile, given.head),
+        "BEGINS": _begins(head=(attention.query, grad, target), key_head=(attention.key, attention.value)),
+        "PRODUCT": _product("scores", (attention.query, "query"), (attention.key, "key"), attention.head),
+        "GRAD_PRODUCT": _product("slopes", (grad, "query"), (attention.value, "key"), attention.value_head),
+        "SCORE": _score(attention, "down + i", "across + j"),
+        "SUMS": _cleared("sums", tile, attention.head),
         "PUT": _put("slopes"),
-        "SUM": _sum(call.dialect, "sums", (given.key, "key"), tile, given.head),
-        "KEPT_SLOPE": given.kept("slopes[i * 4 + j]", "query", "key", "$KEPT_SCALE"),
+        "SUM": _sum(call.dialect, "sums", (attention.key, "key"), tile, attention.head),
+        "KEPT_SLOPE": attention.kept("slopes[i * 4 + j]", "query", "key", "$KEPT_SCALE"),
         "LOGSUMEXP": logsumexp.load(logsumexp.begin(), "query"),
         "DELTA": delta.load(delta.begin(), "query"),
-        "STORE": _store(target, "query", "sums", tile, given.head, "sum * $SCALE"),
+        "STORE": _store(target, "query", "sums", tile, attention.head, "sum * $SCALE"),
     }
     kernel.text = filled(_OF_QUERIES, words)
-    kernel.groups = given.batch * given.heads * ceil_div(given.queries, tile.rows)
+    kernel.groups = attention.batch * attention.heads * ceil_div(attention.queries, tile.rows)
     return kernel
 
 
-def _of_keys(call: TemplateCall, given: Attention, gradients: Gradients) -> Kernel:
+def _of_keys(call: TemplateCall, attention: Attention, gradients: Gradients) -> Kernel:
     grad, logsumexp, delta = gradients.grad, gradients.logsumexp, gradients.delta
     of_key, of_value = gradients.of_key, gradients.of_value
-    drops = given.dropout is not None
-    targets = [one for one in (of_key, of_value) if one is not None]
-    sums = {"key_sums": (of_key, given.head), "value_sums": (of_value, given.value_head)}
-    wanted = [(name, one, head) for name, (one, head) in sums.items() if one is not None]
+    drops = attention.dropout is not None
+    targets = [target for target in (of_key, of_value) if target is not None]
+    sums = {"key_sums": (of_key, attention.head), "value_sums": (of_value, attention.value_head)}
+    wanted = [(name, target, head) for name, (target, head) in sums.items() if target is not None]
     widest = max(head for _, _, head in wanted)
     tile = _Tile.of(call, widest)
     kernel = Kernel("ob_attention_of_keys", group=tile.group)
-    tensors = (given.query, given.key, given.value, grad, logsumexp, delta, *targets)
-    words = _words(call, given, kernel, tile, widest, *tensors)
+    tensors = (attention.query, attention.key, attention.value, grad, logsumexp, delta, *targets)
+    words = _words(call, attention, kernel, tile, widest, *tensors)
     words |= {
-        "BEGINS": _begins(key_head=(given.key, given.value, *targets)),
-        "OF_HEAD": _begins(head=(given.query, grad)),
+        "BEGINS": _begins(key_head=(attention.key, attention.value, *targets)),
+        "OF_HEAD": _begins(head=(attention.query, grad)),
         "SUMS": "\n".join(_cleared(name, tile, head) for name, _, head in wanted),
-        "PRODUCT": _product("scores", (given.key, "key"), (given.query, "query"), given.head),
-        "GRAD_PRODUCT": _product("slopes", (given.value, "key"), (grad, "query"), given.value_head),
-        "SCORE": _score(given, "across + j", "down + i"),
+        "PRODUCT": _product("scores", (attention.key, "key"), (attention.query, "query"), attention.head),
+        "GRAD_PRODUCT": _product("slopes", (attention.value, "key"), (grad, "query"), attention.value_head),
+        "SCORE": _score(attention, "across + j", "down + i"),
         "LOGSUMEXP": logsumexp.load(logsumexp.begin(), "query"),
         "DELTA": delta.load(delta.begin(), "query"),
-        "KEEP": f"kept[i * 4 + j] = {given.kept('1', 'query', 'key', '$KEPT_SCALE')};" if drops else "",
+        "KEEP": f"kept[i * 4 + j] = {attention.kept('1', 'query', 'key', '$KEPT_SCALE')};" if drops else "",
         "KEPT_DECLARED": "float kept[16];" if drops else "",
         "KEPT_SLOPE": "slopes[i] * kept[i]" if drops else "slopes[i]",
         "PUT_WEIGHTS": ((_KEEP + _put("weights_kept")) if drops else _put("scores")) if of_value else "",
-        "SUM_VALUE": _sum(call.dialect, "value_sums", (grad, "query"), tile, given.value_head) if of_value else "",
+        "SUM_VALUE": _sum(call.dialect, "value_sums", (grad, "query"), tile, attention.value_head) if of_value else "",
         "PUT_SLOPES": _put("slopes") if of_key else "",
-        "SUM_KEY": _sum(call.dialect, "key_sums", (given.query, "query"), tile, given.head) if of_key else "",
+        "SUM_KEY": _sum(call.dialect, "key_sums", (attention.query, "query"), tile, attention.head) if of_key else "",
         "STORE": "\n".join(
-            _store(one, "key", name, tile, head, "sum * $SCALE" if one is of_key else "sum")
-            for name, one, head in wanted
+            _store(target, "key", name, tile, head, "sum * $SCALE" if target is of_key else "sum")
+            for name, target, head in wanted
         ),
     }
     kernel.text = filled(_OF_KEYS, words)
-    kernel.groups = given.batch * given.key_heads * ceil_div(given.keys, tile.rows)
+    kernel.groups = attention.batch * attention.key_heads * ceil_div(attention.keys, tile.rows)
     return kernel
 
 
@@ -174,12 +174,12 @@ def _of_keys(call: TemplateCall, given: Attention, gradients: Gradients) -> Kern
 
 
 def _words(
-    call: TemplateCall, given: Attention, kernel: Kernel, tile: _Tile, head: int, *tensors: Rows
+    call: TemplateCall, attention: Attention, kernel: Kernel, tile: _Tile, head: int, *tensors: Rows
 ) -> dict[str, str]:
     """Declare the tensors and the group's memory, with room for a head's sums, and return the placeholder texts."""
     dialect = call.dialect
     kernel.arrays = tile.arrays(head)
-    return given.declare(kernel, *tensors) | {
+    return attention.declare(kernel, *tensors) | {
         "TILE": str(tile.rows),
         "SIDE": str(tile.side),
         "STEPS": str(tile.steps),
@@ -200,7 +200,7 @@ def _words(
 def _begins(**tensors: tuple[Rows, ...]) -> str:
     """Return the statements that compute where heads begin, by the name of the head's number."""
     return " ".join(
-        f"const ob_i64 {one.name}_from = {one.begin(head)};" for head, rows in tensors.items() for one in rows
+        f"const ob_i64 {tensor.name}_from = {tensor.begin(head)};" for head, rows in tensors.items() for tensor in rows
     )
 
 
@@ -283,10 +283,10 @@ def _outer(into: str, pitch: str, first: str) -> str:
     )
 
 
-def _score(given: Attention, query: str, key: str) -> str:
+def _score(attention: Attention, query: str, key: str) -> str:
     """Return the statements that compute a score of the tile: $NONE outside the tensor or the causal part."""
-    condition = "query < $QUERIES && key < $KEYS" + (" && key <= query" if given.is_causal else "")
-    mask = f" + {given.mask_at('query', 'key')}" if given.mask is not None else ""
+    condition = "query < $QUERIES && key < $KEYS" + (" && key <= query" if attention.is_causal else "")
+    mask = f" + {attention.mask_at('query', 'key')}" if attention.mask is not None else ""
     return f"""\
         const ob_i64 query = first_query + {query}, key = first_key + {key};
         const float score = {condition} ? scores[i * 4 + j] * $SCALE{mask} : $NONE;"""

@@ -42,8 +42,8 @@ def multiply(call: TemplateCall, product: Product, kind: str) -> None:
 def _kernel(call: TemplateCall, product: Product, end: End, kind: str, splits: Any = None) -> Kernel:
     kernel = Kernel(f"{product.name}_of_items", product.before)
     words = product.sizes(kernel)
-    for one in (product.left, product.right, end):
-        one.declare(kernel)
+    for side in (product.left, product.right, end):
+        side.declare(kernel)
     known = simplified(product.depth)
     is_unrolled = isinstance(known, sympy.Integer) and known <= _UNROLLED
     # Results of adjacent batches, such as channels, are adjacent in memory if results of adjacent

@@ -62,7 +62,7 @@ class _Choice:
     @staticmethod
     def of(product: Product, many: int, steps: int, largest: int) -> _Choice:
         sizes = (product.rows, product.columns)
-        rows, columns = (largest if holds(sympy.Gt(one, _SMALL)) else _SMALL for one in sizes)
+        rows, columns = (largest if holds(sympy.Gt(size, _SMALL)) else _SMALL for size in sizes)
         large, small = (rows, columns), (_SMALL, _SMALL)
         if holds(sympy.Ge(_tiles(product, large), many)):
             return _Choice(large, False)
@@ -125,7 +125,7 @@ def _kernel(
     sizes = product.sizes(kernel)
     for one in (product.left, product.right, end):
         one.declare(kernel)
-    is_narrow = all(holds(sympy.Le(one, NARROW)) for one in (product.rows, product.columns, product.depth))
+    is_narrow = all(holds(sympy.Le(size, NARROW)) for size in (product.rows, product.columns, product.depth))
 
     def side(name: str, operand: Operand, lines: tuple[str, str], is_left: bool) -> Side:
         tile = (tiling.height if is_left else tiling.width, tiling.steps)
@@ -144,7 +144,7 @@ def _kernel(
         "SLOTS": str(_SLOTS),
         "ZEROS": zeros(unit, sums, count),
         "DEALT": f"  float sums[{count} * $RESULTS];\n{dealt(unit, sums, 'sums', count)}" if unit.sums else "",
-        "FIND": "".join(one.declared() + one.find_first() + one.find() for one in (left, right)),
+        "FIND": "".join(side.declared() + side.find_first() + side.find() for side in (left, right)),
         "BEGIN": left.begin() + right.begin(),
         "FINISH": left.finish() + right.finish(),
         "ADVANCE": left.advance() + right.advance(),

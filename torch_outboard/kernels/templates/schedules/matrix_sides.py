@@ -65,7 +65,7 @@ class Tiling:
         steps = max(halves * 2 // unit.dtype.itemsize, chunk)
         steps = (steps + unit.k - 1) // unit.k * unit.k
         down, across = (
-            size * max(one.fragments for one in loads if one) if any(loads) else size
+            size * max(load.fragments for load in loads if load) if any(loads) else size
             for size, loads in ((unit.m, unit.load_left), (unit.n, unit.load_right))
         )
         found = []
@@ -120,11 +120,11 @@ class Tiling:
 
 def wide(pointer: str, multiples: tuple[str, ...], count: int, bytes_: int) -> str:
     """Return the condition that a pointer is aligned and numbers are multiples of `count`; "0" if it cannot hold."""
-    known = [one for one in multiples if one.isdigit()]
-    if any(int(one) % count for one in known):
+    known = [multiple for multiple in multiples if multiple.isdigit()]
+    if any(int(multiple) % count for multiple in known):
         return "0"
-    asked = [f"({one}) % {count} == 0" for one in dict.fromkeys(multiples) if not one.isdigit()]
-    return " && ".join([f"((size_t){pointer} & {bytes_ - 1}) == 0", *asked])
+    conditions = [f"({multiple}) % {count} == 0" for multiple in dict.fromkeys(multiples) if not multiple.isdigit()]
+    return " && ".join([f"((size_t){pointer} & {bytes_ - 1}) == 0", *conditions])
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ class Side:
         if not self.can_count or self.operand.stride is None:
             return self
         numbers = (*sizes, self.operand.stride[0] * self._size)
-        return replace(self, counts=all(holds(sympy.Le(one, NARROW)) for one in numbers))
+        return replace(self, counts=all(holds(sympy.Le(number, NARROW)) for number in numbers))
 
     def find_first(self, first: str = "", from_step: str = "from_step") -> str:
         """Return the statements that point to the item's first load and count the remaining lines.
@@ -488,7 +488,7 @@ class Side:
         """
         chunk, size, four = self.tiling.chunk, self._size, self.dialect.four("ob_u32")
         rest = f"step < {self.until} ? {self.size} - line : 0" if self.is_across else f"{self.until} - step"
-        words = ", ".join(f"{part}.{one}" for part in ("low", "high") for one in "xyzw")
+        words = ", ".join(f"{part}.{lane}" for part in ("low", "high") for lane in "xyzw")
         return f"""\
         $UNROLL
         for (int load = 0; load < {self.loads}; ++load) {{
@@ -558,7 +558,7 @@ class Side:
 
 def lay_out(kernel: Kernel, *sides: Side, numbers: int = 0) -> None:
     """Declare the memory of sides, and of a float array `numbers`. Memory beyond the declarable limit is dynamic."""
-    count = sum(one.bytes for one in sides)
+    count = sum(side.bytes for side in sides)
     is_dynamic = count + numbers * 4 > DECLARED
     for number, one in enumerate(sides):
         kernel.arrays.append(one.memory(sum(side.bytes for side in sides[:number]) if is_dynamic else None))

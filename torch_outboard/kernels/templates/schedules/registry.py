@@ -47,10 +47,10 @@ class ProductSchedule(Protocol):
 class AttentionSchedule(Protocol):
     """The launches of attention and of its gradients."""
 
-    def attend(self, call: TemplateCall, given: Attention, result: Rows, logsumexp: Rows) -> None:
+    def attend(self, call: TemplateCall, attention: Attention, result: Rows, logsumexp: Rows) -> None:
         """Write the launches of attention."""
 
-    def differentiate(self, call: TemplateCall, given: Attention, gradients: Gradients) -> None:
+    def differentiate(self, call: TemplateCall, attention: Attention, gradients: Gradients) -> None:
         """Write the launches of the gradients of queries, and of keys and values."""
 
 

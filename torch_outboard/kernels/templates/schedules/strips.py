@@ -283,7 +283,7 @@ def _tile(name: str, left: str, sums: SumType, strips: int) -> str:
     apart = " const ob_i64 apart," if strips > 1 else ""
     lines = [
         f"OB_WIDE_DEVICE void {name}({left} left,{apart} const {kind}* right, {kind}* sums, int steps) {{",
-        *(f"  OB_WIDE({suffix}) s{row}_{one} = OB_WIDE(splat_{suffix})(0);" for row, one in pairs),
+        *(f"  OB_WIDE({suffix}) s{row}_{column} = OB_WIDE(splat_{suffix})(0);" for row, column in pairs),
         "  for (int at = 0; at < steps; ++at) {",
         f"    {vector} r0 = OB_WIDE(load_{suffix})(right + at * {panel});",
         f"    {vector} r1 = OB_WIDE(load_{suffix})(right + at * {panel} + {panel} / 2);",
@@ -291,7 +291,7 @@ def _tile(name: str, left: str, sums: SumType, strips: int) -> str:
     for row in range(strips * STRIP):
         place = f"at * {STRIP} + {row % STRIP}" + (" + apart" if row >= STRIP else "")
         lines.append(f"    const {kind} l{row} = left[{place}];")
-        lines += [f"    s{row}_{one} = {added}(l{row}, r{one}, s{row}_{one});" for one in range(2)]
+        lines += [f"    s{row}_{column} = {added}(l{row}, r{column}, s{row}_{column});" for column in range(2)]
     lines.append("  }")
     for row, one in pairs:
         place = f"sums + {row * 2 + one} * ({panel} / 2)"

@@ -77,7 +77,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
 def _smallest(room: Room, sums: SumType, steps: int) -> _Tile:
     """Return the smallest tile of the largest group that fits the device; if none fits, one that `launch` refuses."""
     tiles = [_Tile(down, across, 4 * down, 4 * across, steps) for down, across in _ITEMS]
-    return next((one for one in tiles if one.group <= room.items and one.memory(sums) <= room.memory), tiles[-1])
+    return next((tile for tile in tiles if tile.group <= room.items and tile.memory(sums) <= room.memory), tiles[-1])
 
 
 def _tile_of(room: Room, product: Product, smallest: _Tile, many: int) -> _Tile:
