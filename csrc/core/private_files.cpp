@@ -64,7 +64,10 @@ std::string mistrust(const std::string& path, const struct stat& about, uid_t tr
            "): remove it, or name a folder that you own";
   }
   if ((about.st_mode & forbidden) != 0) {
-    return "others may write " + printable_path(path) + ": run `chmod go-w` on it, or name a folder that you own";
+    const bool is_shared = (about.st_mode & S_ISVTX) != 0;  // such as /tmp, whose mode must stay
+    return "others may write " + printable_path(path) +
+           (is_shared ? ": name a folder that only you may write"
+                      : ": run `chmod go-w` on it, or name a folder that you own");
   }
   return "";
 }

@@ -157,8 +157,11 @@ def test_a_pack_is_the_same_for_every_chip(make: Callable[..., str], package: Pa
 
 def test_failures_are_told_and_an_older_pack_goes(make: Callable[..., str], tmp_path: Path) -> None:
     write(tmp_path / "pack", {"code": "another"})
+    tmp_path.chmod(0o1777)  # as /tmp
     output = make(tmp_path / "pack", FIRST, "others", status=1)
     assert "others float32 failed: AttributeError: 'Tensor' object has no attribute 'nothing'" in output
+    assert f"Processes will not load it from this folder: others may write {tmp_path}: name a folder that" in output
+    tmp_path.chmod(0o700)
     assert PackFile(tmp_path / "pack").about["plans"] == 0
 
 

@@ -134,8 +134,15 @@ def _without_device(
 
 
 def _tell_written(file: Path, plans: int, programs: int) -> None:
+    from torch_outboard import _C
+    from torch_outboard._sealed import reason_of
+
     size = file.stat().st_size / 2**20
     click.echo(printable(f"{plans} plans and {programs} programs in {file}, {size:.1f} MiB"))
+    try:
+        _C.check_private(file.absolute(), -1)
+    except OSError as error:
+        click.echo(printable(f"Processes will not load it from this folder: {reason_of(error)}"), err=True)
 
 
 def _private(folder: Path) -> Path:
