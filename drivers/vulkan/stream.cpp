@@ -135,30 +135,36 @@ void submit(Device& device, Batch& batch) {
   timeline->submitted.store(value, std::memory_order_release);
 }
 
-// Destroy abandoned streams once they are idle. This does not happen on the submitter's thread,
-// which may still run while the process ends.
-void sweep(Device& device) {
-  std::vector<std::unique_ptr<Stream>> idle;
+// Return an abandoned stream that is idle, to be used again, or null. Streams are not destroyed
+// before their device: queues of Mesa 22.3 touch a semaphore for a moment after its counter has
+// told that the work is done.
+std::unique_ptr<Stream> take_idle(Device& device) {
+  std::unique_ptr<Stream> found;
   {
     const std::lock_guard lock(device.list_mutex);
-    for (std::unique_ptr<Stream>& stream : device.retired) {
-      const std::vector<Stream*>& taken = device.taken;
+    const std::vector<Stream*>& taken = device.taken;
+    const auto at = std::find_if(device.retired.begin(), device.retired.end(), [&](const auto& stream) {
       const bool is_used =
           stream->is_dirty.load() || std::find(taken.begin(), taken.end(), stream.get()) != taken.end();
-      if (!is_used && has_reached({stream->timeline, stream->closed})) idle.push_back(std::move(stream));
-    }
-    std::erase(device.retired, nullptr);
+      return !is_used && has_reached({stream->timeline, stream->closed});
+    });
+    if (at == device.retired.end()) return nullptr;
+    found = std::move(*at);
+    device.retired.erase(at);
   }
-  for (const std::unique_ptr<Stream>& stream : idle) destroy_stream(*stream);
+  const std::lock_guard lock(found->mutex);
+  recycle(*found);
+  found->failure = OB_OK;
+  return found;
 }
 
 ob_status stream_create(void* self, int32_t index, int32_t priority, uint64_t* out_stream) {
   return with_device<Driver>(self, index, "stream_create", [&](Driver& driver, Device* device) -> ob_status {
     if (priority != 0)
       return fail(OB_INVALID_ARGUMENT, "device %d: a stream's priority must be 0, not %d", index, priority);
-    sweep(*device);
-    std::unique_ptr<Stream> stream;
-    if (const ob_status status = make_stream(*device, &stream); status != OB_OK) return status;
+    std::unique_ptr<Stream> stream = take_idle(*device);
+    const ob_status status = stream == nullptr ? make_stream(*device, &stream) : OB_OK;
+    if (status != OB_OK) return status;
     *out_stream = driver.streams.make(std::move(stream));
     return OB_OK;
   });

@@ -39,6 +39,7 @@ OB_FAKE_REAL(VkResult, CreateDevice, (VkPhysicalDevice, const VkDeviceCreateInfo
 OB_FAKE_REAL(VkVoidFunction, GetDeviceProcAddr, (VkDevice, const char*))
 OB_FAKE_REAL(VkResult, QueueSubmit2, (VkQueue, uint32_t, const VkSubmitInfo2*, VkFence))
 OB_FAKE_REAL(VkResult, AllocateMemory, (VkDevice, const VkMemoryAllocateInfo*, const void*, VkDeviceMemory*))
+OB_FAKE_REAL(VkResult, CreateSemaphore, (VkDevice, const VkCreateInfo*, const void*, VkSemaphore*))
 OB_FAKE_REAL(VkResult, WaitSemaphores, (VkDevice, const VkSemaphoreWaitInfo*, uint64_t))
 OB_FAKE_REAL(VkResult, CreateComputePipelines,
              (VkDevice, VkPipelineCache, uint32_t, const VkComputePipelineCreateInfo*, const void*, VkPipeline*))
@@ -153,6 +154,12 @@ VkResult AllocateMemory(VkDevice device, const VkMemoryAllocateInfo* info, const
   return real_AllocateMemory(device, info, unused, memory);
 }
 
+VkResult CreateSemaphore(VkDevice device, const VkCreateInfo* info, const void* unused, VkSemaphore* semaphore) {
+  static std::atomic<int> made{0};
+  if (is_fault("few_semaphores") && made++ >= 8) return VK_ERROR_OUT_OF_HOST_MEMORY;
+  return real_CreateSemaphore(device, info, unused, semaphore);
+}
+
 VkResult WaitSemaphores(VkDevice device, const VkSemaphoreWaitInfo* info, uint64_t timeout) {
   if (is_fault("lost_in_wait")) return VK_ERROR_DEVICE_LOST;
   return real_WaitSemaphores(device, info, timeout);
@@ -180,6 +187,7 @@ VkVoidFunction GetDeviceProcAddr(VkDevice device, const char* name) {
   if (is_fault("no_clocks") && std::strcmp(name, "vkGetCalibratedTimestampsEXT") == 0) return nullptr;
   OB_FAKE_REPLACE(QueueSubmit2);
   OB_FAKE_REPLACE(AllocateMemory);
+  OB_FAKE_REPLACE(CreateSemaphore);
   OB_FAKE_REPLACE(WaitSemaphores);
   OB_FAKE_REPLACE(CreateComputePipelines);
   return found;

@@ -299,6 +299,28 @@ TEST(waits_go_round) {
   CHECK_OK(driver.sync(again));
 }
 
+// Abandoned streams, and their semaphores, are used again.
+TEST(streams_are_used_again) {
+  if (!has_faults("streams_are_used_again", "few_semaphores")) return;
+  const Library driver(path, {{"library", fake()}});
+  driver.open();
+  const uint64_t memory = driver.alloc(1 << 16);
+  std::vector<uint64_t> handles;
+  for (unsigned char round = 1; round < 40; ++round) {
+    const uint64_t stream = driver.stream();
+    CHECK(std::find(handles.begin(), handles.end(), stream) == handles.end());
+    handles.push_back(stream);
+    CHECK_OK(driver->fill_async(driver.self(), 0, stream, memory, &round, 1, 1 << 16));
+    CHECK_OK(driver->stream_destroy(driver.self(), 0, stream));
+    CHECK_STATUS(driver.sync(stream), OB_INVALID_ARGUMENT);
+    const uint64_t other = driver.stream();
+    int looks = 0;  // queued work completes
+    while (read(driver, other, memory, 1)[0] != round && ++looks < 5000) usleep(200);
+    CHECK(looks < 5000);
+    CHECK_OK(driver->stream_destroy(driver.self(), 0, other));
+  }
+}
+
 // Streams keep the work behind a host event, while all other streams continue in the same queue.
 TEST(streams_wait_for_the_host) {
   if (!has_faults("streams_wait_for_the_host", "twice")) return;
