@@ -77,7 +77,7 @@ ob_status queue_small(Stream& stream, VkBuffer dst, uint64_t dst_offset, const v
 
 // Copy between a buffer and ordinary host memory, through two pieces of pinned memory by turns.
 // Waits for all that it reads, and for all but the last two pieces of what it writes.
-ob_status copy_staged(Stream& stream, const Side& side, uint64_t host, uint64_t bytes, bool is_to_host) {
+ob_status copy_staged(Stream& stream, const Side& side, uint64_t host, uint64_t bytes, bool is_to_host, Work work) {
   const std::lock_guard lock(stream.staging_mutex);
   Device& device = *stream.device;
   uint64_t reached[2] = {};  // when a piece of staging memory is free again
@@ -106,9 +106,13 @@ ob_status copy_staged(Stream& stream, const Side& side, uint64_t host, uint64_t 
     }
     {
       const std::lock_guard held(stream.mutex);
-      const ob_status status = is_to_host
-                                   ? queue_copy(stream, chunk->buffer.buffer, 0, side.buffer, side.offset + at, size)
-                                   : queue_copy(stream, side.buffer, side.offset + at, chunk->buffer.buffer, 0, size);
+      work.bytes = size;
+      ob_status status = OB_OK;
+      {
+        const Timed timed(stream, work);
+        status = is_to_host ? queue_copy(stream, chunk->buffer.buffer, 0, side.buffer, side.offset + at, size)
+                            : queue_copy(stream, side.buffer, side.offset + at, chunk->buffer.buffer, 0, size);
+      }
       if (status != OB_OK) return status;
       chunk->used = reached[turn] = close(stream);
     }
@@ -122,9 +126,11 @@ ob_status copy_staged(Stream& stream, const Side& side, uint64_t host, uint64_t 
 
 // Copy to or from host memory that the device cannot reach, once earlier work is done, because that
 // work may write the memory.
-ob_status copy_host(Stream& stream, const Side& side, uint64_t host, uint64_t bytes, bool is_to_host) {
+ob_status copy_host(Stream& stream, const Side& side, uint64_t host, uint64_t bytes, bool is_to_host,
+                    const Work& work) {
   if (const ob_status status = drain(stream); status != OB_OK) return status;
-  if (side.memory->host == nullptr) return copy_staged(stream, side, host, bytes, is_to_host);
+  if (side.memory->host == nullptr) return copy_staged(stream, side, host, bytes, is_to_host, work);
+  const TimedByHost timed(stream, work);
   char* mapped = side.memory->host + side.offset;
   if (is_to_host) {
     std::memcpy(reinterpret_cast<void*>(host), mapped, bytes);
@@ -135,8 +141,9 @@ ob_status copy_host(Stream& stream, const Side& side, uint64_t host, uint64_t by
 }
 
 // Copy between two devices, through the host. Waits.
-ob_status copy_across(Driver& driver, Stream& stream, Side to, Side from, uint64_t bytes) {
+ob_status copy_across(Driver& driver, Stream& stream, Side to, Side from, uint64_t bytes, const Work& work) {
   if (const ob_status status = drain(stream); status != OB_OK) return status;
+  const TimedByHost timed(stream, work);
   Stream* ends[2] = {};
   for (int i = 0; i < 2; ++i) {
     const Device& device = i == 0 ? *from.device : *to.device;
@@ -150,8 +157,8 @@ ob_status copy_across(Driver& driver, Stream& stream, Side to, Side from, uint64
   const auto host = reinterpret_cast<uint64_t>(staging.get());
   for (uint64_t done = 0; done < bytes; done += kStagingBytes) {
     const uint64_t size = std::min(bytes - done, kStagingBytes);
-    if (const ob_status status = copy_host(*ends[0], from, host, size, true); status != OB_OK) return status;
-    if (const ob_status status = copy_host(*ends[1], to, host, size, false); status != OB_OK) return status;
+    if (const ob_status status = copy_host(*ends[0], from, host, size, true, {}); status != OB_OK) return status;
+    if (const ob_status status = copy_host(*ends[1], to, host, size, false, {}); status != OB_OK) return status;
     from.offset += size;
     to.offset += size;
   }
@@ -172,13 +179,15 @@ ob_status copy_async(void* self, int32_t index, uint64_t handle, const ob_copy* 
     ob_status status = find_side(driver, index, copy->dst_device, copy->dst, copy->bytes, &to);
     if (status == OB_OK) status = find_side(driver, index, copy->src_device, copy->src, copy->bytes, &from);
     if (status != OB_OK) return status;
+    const Work work = {OB_ACTIVITY_COPY, copy->bytes, copy->src_device, copy->dst_device};
     if (to.device != nullptr && from.device != nullptr && to.device != from.device) {
-      return copy_across(driver, *stream, to, from, copy->bytes);
+      return copy_across(driver, *stream, to, from, copy->bytes, work);
     }
-    if (to.buffer == nullptr) return copy_host(*stream, from, copy->dst, copy->bytes, true);
-    if (from.buffer == nullptr) return copy_host(*stream, to, copy->src, copy->bytes, false);
+    if (to.buffer == nullptr) return copy_host(*stream, from, copy->dst, copy->bytes, true, work);
+    if (from.buffer == nullptr) return copy_host(*stream, to, copy->src, copy->bytes, false, work);
     {
       const std::lock_guard lock(stream->mutex);
+      const Timed timed(*stream, work);
       status = queue_copy(*stream, to.buffer, to.offset, from.buffer, from.offset, copy->bytes);
     }
     if (status == OB_OK) notify(*stream);
@@ -231,6 +240,7 @@ ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, c
     ob_status status = OB_OK;
     {
       const std::lock_guard lock(stream->mutex);
+      const Timed timed(*stream, {OB_ACTIVITY_FILL, bytes});
       status = queue_fill(*stream, side, wide, bytes);
     }
     if (status == OB_OK) notify(*stream);
@@ -291,7 +301,8 @@ ob_kernel_arg pointer_arg(uint64_t address) {
   return {sizeof(ob_kernel_arg), OB_ARG_POINTER, 0, address, nullptr};
 }
 
-ob_status launch_copy(Driver& driver, Stream& stream, uint32_t element_size, const support::StridedLaunch& given) {
+ob_status launch_copy(Driver& driver, Stream& stream, uint32_t element_size, const support::StridedLaunch& given,
+                      const Work& work) {
   ob_launch launched = {};
   launched.struct_size = sizeof launched;
   const std::string name = given.kernel + std::to_string(element_size);
@@ -306,7 +317,7 @@ ob_status launch_copy(Driver& driver, Stream& stream, uint32_t element_size, con
   launched.arg_count = std::size(args);
   launched.arg_stride = sizeof args[0];
   launched.args = args;
-  return launch(driver, *stream.device, stream, launched);
+  return launch(driver, *stream.device, stream, launched, work);
 }
 
 ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_copy_nd* copy) {
@@ -329,12 +340,16 @@ ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_cop
     }
     if (status != OB_OK) return status;
     const bool has_rows = shape.ndim > 0 && shape.dst_strides[0] == 1 && shape.src_strides[0] == 1;
+    const Work work = {OB_ACTIVITY_COPY, shape.count * copy->element_size, index, index};
     const uint64_t rows = has_rows ? shape.count / static_cast<uint64_t>(shape.sizes[0]) : shape.count;
     if (rows > kFewRows) {
       StridedShape wide = shape;
       const uint32_t element_size = support::widen(&wide, copy->element_size, copy->dst, copy->src);
+      Work part = work;
       const auto run = [&](const support::StridedLaunch& given) {
-        return launch_copy(driver, *stream, element_size, given);
+        const ob_status launched = launch_copy(driver, *stream, element_size, given, part);
+        part.bytes = 0;  // of the whole copy, so the first launch has them all
+        return launched;
       };
       const uint32_t threads = std::min(256u, stream->device->found.properties.limits.maxComputeWorkGroupInvocations);
       status = support::for_each_launch(wide, element_size, copy->dst, copy->src, threads, run);
@@ -342,6 +357,7 @@ ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_cop
     }
     {
       const std::lock_guard lock(stream->mutex);
+      const Timed timed(*stream, work);
       status = queue_rows(*stream, shape, copy->element_size, to, from);
     }
     if (status == OB_OK) notify(*stream);

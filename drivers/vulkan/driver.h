@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "activity.h"
 #include "enumerate.h"
 #include "spirv.h"
 #include "torch_outboard/support/error.h"
@@ -58,11 +59,6 @@ struct Timeline {
   std::atomic<uint64_t> done{0};       // the highest value that was seen
 };
 
-struct Point {
-  std::shared_ptr<Timeline> timeline;
-  uint64_t value = 0;
-};
-
 // What an event's record stands for.
 struct Record {
   ~Record();
@@ -84,6 +80,7 @@ struct Batch {
 
 struct Stream {
   int32_t index = -1;  // of the device
+  uint64_t handle = 0;
   Device* device = nullptr;
   VkQueue queue = nullptr;
   VkCommandPool pool = nullptr;
@@ -148,6 +145,7 @@ struct Device {
   std::atomic<uint64_t> allocated{0};
   std::atomic<bool> is_lost{false};
   support::Ranges memory;  // owners are Buffers
+  Activities* activities = nullptr;  // the driver's
 
   std::mutex query_mutex;
   std::vector<VkQueryPool> query_pools;
@@ -194,6 +192,7 @@ struct Driver {
 
   Options options;
   Api api;
+  Activities activities;
   std::mutex mutex;  // guards what follows up to `devices`
   bool is_probed = false;
   int32_t probed_count = 0;
@@ -250,12 +249,23 @@ ob_status take_failure(Stream& stream);
 // Wait for all of a stream's work.
 ob_status drain(Stream& stream);
 
+// Write a timestamp behind what a batch has. Call it with the stream's mutex held.
+ob_status write_query(Stream& stream, Batch& batch, int64_t* out_query);
+// Read a timestamp that was written, in ticks of the device's clock.
+ob_status read_query(Device& device, int64_t query, uint64_t* out_ticks);
+// Return `to - from` in nanoseconds, across the wrap of a clock that has fewer than 64 bits.
+double nanoseconds(const Device& device, uint64_t from, uint64_t to);
+// Read the device's clock and the host's at one moment: by VK_KHR_calibrated_timestamps, else by a
+// timestamp that the host waits for, which may seem some 10 us late.
+ob_status compare_clocks(Driver& driver, Device& device, Clocks* out_clocks);
+
 // Build from Slang, or from SPIR-V. `is_binary`: from bytes of program_binary.
 enum class Language : uint8_t { kSlang, kSpirv, kBinary };
 ob_status program_build(Driver& driver, Device& device, const std::string& source, const std::string& given,
                         Language language, uint64_t* out_program);
 ob_status kernel_get(Driver& driver, int32_t device, uint64_t program, const char* name, uint64_t* out_kernel);
-ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch& given);
+// `work` is what a profile shows; the kernel's name stands for an empty one.
+ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch& given, Work work);
 void destroy_program(Driver& driver, Device& device, Program& program);
 
 void fill_device_entries(ob_driver* table);
@@ -264,5 +274,6 @@ void fill_stream_entries(ob_driver* table);
 void fill_event_entries(ob_driver* table);
 void fill_copy_entries(ob_driver* table);
 void fill_program_entries(ob_driver* table);
+void fill_activity_entries(ob_driver* table);
 
 }  // namespace vulkan

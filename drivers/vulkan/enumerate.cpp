@@ -31,10 +31,24 @@ void read_extensions(const Api& api, FoundDevice& found) {
     const char* name = extensions[i].extensionName;
     found.has_atomics |= std::strcmp(name, "VK_EXT_shader_atomic_float") == 0;
     found.has_budget |= std::strcmp(name, "VK_EXT_memory_budget") == 0;
-    found.has_clocks |= std::strcmp(name, "VK_EXT_calibrated_timestamps") == 0;
+    found.has_own_clocks |= std::strcmp(name, "VK_KHR_calibrated_timestamps") == 0;
+    found.has_other_clocks |= std::strcmp(name, "VK_EXT_calibrated_timestamps") == 0;
     found.has_matrices |= std::strcmp(name, "VK_KHR_cooperative_matrix") == 0;
     found.has_bfloats |= std::strcmp(name, "VK_KHR_shader_bfloat16") == 0;
   }
+}
+
+// Return whether the device's clock can be compared with CLOCK_MONOTONIC.
+bool has_clocks(const Api& api, const FoundDevice& found) {
+  const auto ask = found.has_own_clocks     ? api.GetPhysicalDeviceCalibrateableTimeDomainsKHR
+                   : found.has_other_clocks ? api.GetPhysicalDeviceCalibrateableTimeDomainsEXT
+                                            : nullptr;
+  uint32_t count = 0;
+  if (ask == nullptr || ask(found.device, &count, nullptr) != VK_SUCCESS) return false;
+  std::vector<int32_t> domains(count);
+  if (ask(found.device, &count, domains.data()) != VK_SUCCESS) return false;
+  return std::count(domains.begin(), domains.end(), VK_TIME_DOMAIN_DEVICE_EXT) > 0 &&
+         std::count(domains.begin(), domains.end(), VK_TIME_DOMAIN_CLOCK_MONOTONIC_EXT) > 0;
 }
 
 std::vector<VkCooperativeMatrixPropertiesKHR> products_of(const Api& api, const FoundDevice& found) {
@@ -102,6 +116,7 @@ FoundDevice read_device(const Api& api, VkPhysicalDevice device) {
   api.GetPhysicalDeviceProperties(device, &found.properties);
   if (found.properties.apiVersion < kVulkan13) return found;  // which may lack the other functions
   read_extensions(api, found);
+  found.has_clocks = has_clocks(api, found);
   choose_family(api, found);
   found.properties11.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES;
   found.properties12.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_PROPERTIES;

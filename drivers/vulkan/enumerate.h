@@ -39,7 +39,9 @@ struct FoundDevice {
   VkPhysicalDeviceMemoryProperties2 memory = {};
   bool has_atomics = false;               // VK_EXT_shader_atomic_float
   bool has_budget = false;                // VK_EXT_memory_budget
-  bool has_clocks = false;                // VK_EXT_calibrated_timestamps
+  bool has_own_clocks = false;            // VK_KHR_calibrated_timestamps
+  bool has_other_clocks = false;          // VK_EXT_calibrated_timestamps
+  bool has_clocks = false;                // one of them, with CLOCK_MONOTONIC
   bool has_matrices = false;              // VK_KHR_cooperative_matrix
   bool has_bfloats = false;               // VK_KHR_shader_bfloat16
   std::string matrix_units;               // as of ob_device_properties

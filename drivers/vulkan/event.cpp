@@ -13,6 +13,7 @@ using support::with_device;
 using support::with_event;
 
 constexpr int64_t kQueriesPerPool = 1024;
+constexpr int kComparisons = 3;  // of clocks
 
 // Find a query that no work under way writes.
 ob_status take_query(Device& device, int64_t* out_query) {
@@ -53,15 +54,38 @@ std::shared_ptr<Record> latest(Event& event) {
   return event.record;
 }
 
-// Write a timestamp behind the stream's work. Call it with the stream's mutex held.
+// Write the record's timestamp behind the stream's work. Call it with the stream's mutex held.
 ob_status write_timestamp(Stream& stream, Record& record) {
-  Device& device = *stream.device;
   Batch* batch = nullptr;
   if (const ob_status status = open_batch(stream, &batch); status != OB_OK) return status;
-  if (const ob_status status = take_query(device, &record.query); status != OB_OK) return status;
-  device.api.CmdWriteTimestamp2(batch->commands, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, pool_of(device, record.query),
-                                static_cast<uint32_t>(record.query % kQueriesPerPool));
+  if (const ob_status status = write_query(stream, *batch, &record.query); status != OB_OK) return status;
   ++batch->count;
+  return OB_OK;
+}
+
+// Let the host wait for a timestamp, a few times, and take the shortest wait. The timestamp is
+// written at the wait's end, however long the device was at work before.
+ob_status compare_by_wait(Driver& driver, Device& device, Clocks* out_clocks) {
+  Stream* own = nullptr;
+  if (const ob_status status = driver.find_stream(device.index, device.own_stream, &own); status != OB_OK) {
+    return status;
+  }
+  int64_t shortest = INT64_MAX;
+  for (int i = 0; i < kComparisons; ++i) {
+    Record record;
+    const int64_t start = monotonic_now();
+    {
+      const std::lock_guard lock(own->mutex);
+      if (const ob_status status = write_timestamp(*own, record); status != OB_OK) return status;
+      record.point = {own->timeline, close(*own)};
+    }
+    if (const ob_status status = wait_for(record.point); status != OB_OK) return status;
+    const int64_t end = monotonic_now();
+    if (end - start >= shortest) continue;
+    shortest = end - start;
+    out_clocks->monotonic = end;
+    if (const ob_status status = read_query(device, record.query, &out_clocks->ticks); status != OB_OK) return status;
+  }
   return OB_OK;
 }
 
@@ -179,18 +203,7 @@ ob_status reached(Driver& driver, int32_t index, uint64_t handle, uint64_t* out_
   if (!has_reached(record->point)) {
     return fail(OB_FAILED_PRECONDITION, "device %d: the event is not complete; synchronize it first", index);
   }
-  const VkResult code = device.api.GetQueryPoolResults(
-      device.device, pool_of(device, record->query), static_cast<uint32_t>(record->query % kQueriesPerPool), 1,
-      sizeof *out_ticks, out_ticks, sizeof *out_ticks, VK_QUERY_RESULT_64_BIT);
-  if (code == VK_NOT_READY) return fail(OB_INTERNAL, "%s: the event's work was not run", where(device).c_str());
-  return code == VK_SUCCESS ? OB_OK : vk_fail(code, "vkGetQueryPoolResults", where(device));
-}
-
-// Return `to - from` in nanoseconds, across the wrap of a clock that has fewer than 64 bits.
-double nanoseconds(const Device& device, uint64_t from, uint64_t to) {
-  const uint32_t unused = 64 - std::min(device.found.timestamp_bits, 64u);
-  const int64_t ticks = static_cast<int64_t>((to - from) << unused) >> unused;
-  return static_cast<double>(ticks) * static_cast<double>(device.found.properties.limits.timestampPeriod);
+  return read_query(device, record->query, out_ticks);
 }
 
 ob_status event_elapsed(void* self, int32_t index, uint64_t start, uint64_t end, double* out_milliseconds) {
@@ -213,24 +226,52 @@ ob_status event_timestamp(void* self, int32_t index, uint64_t handle, int64_t* o
     Device* device = nullptr;
     Driver& driver = *static_cast<Driver*>(self);
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
-    if (device->api.GetCalibratedTimestampsEXT == nullptr) {
-      return fail(OB_UNIMPLEMENTED, "%s: it has no VK_EXT_calibrated_timestamps", where(*device).c_str());
-    }
     if (const ob_status status = reached(driver, index, handle, &ticks); status != OB_OK) return status;
-    // The clocks drift, so they are compared each time, which takes microseconds.
-    const VkCalibratedTimestampInfoEXT clocks[] = {
-        {VK_STRUCTURE_TYPE_CALIBRATED_TIMESTAMP_INFO_EXT, nullptr, VK_TIME_DOMAIN_DEVICE_EXT},
-        {VK_STRUCTURE_TYPE_CALIBRATED_TIMESTAMP_INFO_EXT, nullptr, VK_TIME_DOMAIN_CLOCK_MONOTONIC_EXT}};
-    uint64_t now[2] = {};
-    uint64_t deviation = 0;
-    const VkResult code = device->api.GetCalibratedTimestampsEXT(device->device, 2, clocks, now, &deviation);
-    if (code != VK_SUCCESS) return vk_fail(code, "vkGetCalibratedTimestampsEXT", where(*device));
-    *out_nanoseconds = static_cast<int64_t>(now[1]) + static_cast<int64_t>(nanoseconds(*device, now[0], ticks));
+    Clocks now;  // the clocks drift, so they are compared each time
+    if (const ob_status status = compare_clocks(driver, *device, &now); status != OB_OK) return status;
+    *out_nanoseconds = now.monotonic + static_cast<int64_t>(nanoseconds(*device, now.ticks, ticks));
     return OB_OK;
   });
 }
 
 }  // namespace
+
+ob_status write_query(Stream& stream, Batch& batch, int64_t* out_query) {
+  Device& device = *stream.device;
+  if (const ob_status status = take_query(device, out_query); status != OB_OK) return status;
+  device.api.CmdWriteTimestamp2(batch.commands, VK_PIPELINE_STAGE_2_ALL_COMMANDS_BIT, pool_of(device, *out_query),
+                                static_cast<uint32_t>(*out_query % kQueriesPerPool));
+  return OB_OK;
+}
+
+ob_status read_query(Device& device, int64_t query, uint64_t* out_ticks) {
+  const VkResult code = device.api.GetQueryPoolResults(
+      device.device, pool_of(device, query), static_cast<uint32_t>(query % kQueriesPerPool), 1, sizeof *out_ticks,
+      out_ticks, sizeof *out_ticks, VK_QUERY_RESULT_64_BIT);
+  if (code == VK_NOT_READY) return fail(OB_INTERNAL, "%s: the event's work was not run", where(device).c_str());
+  return code == VK_SUCCESS ? OB_OK : vk_fail(code, "vkGetQueryPoolResults", where(device));
+}
+
+double nanoseconds(const Device& device, uint64_t from, uint64_t to) {
+  const uint32_t unused = 64 - std::min(device.found.timestamp_bits, 64u);
+  const int64_t ticks = static_cast<int64_t>((to - from) << unused) >> unused;
+  return static_cast<double>(ticks) * static_cast<double>(device.found.properties.limits.timestampPeriod);
+}
+
+ob_status compare_clocks(Driver& driver, Device& device, Clocks* out_clocks) {
+  const auto read = device.api.GetCalibratedTimestampsKHR != nullptr ? device.api.GetCalibratedTimestampsKHR
+                                                                     : device.api.GetCalibratedTimestampsEXT;
+  if (!device.found.has_clocks || read == nullptr) return compare_by_wait(driver, device, out_clocks);
+  const VkCalibratedTimestampInfoEXT clocks[] = {
+      {VK_STRUCTURE_TYPE_CALIBRATED_TIMESTAMP_INFO_EXT, nullptr, VK_TIME_DOMAIN_DEVICE_EXT},
+      {VK_STRUCTURE_TYPE_CALIBRATED_TIMESTAMP_INFO_EXT, nullptr, VK_TIME_DOMAIN_CLOCK_MONOTONIC_EXT}};
+  uint64_t now[2] = {};
+  uint64_t deviation = 0;
+  const VkResult code = read(device.device, 2, clocks, now, &deviation);
+  if (code != VK_SUCCESS) return vk_fail(code, "vkGetCalibratedTimestamps", where(device));
+  *out_clocks = {now[0], static_cast<int64_t>(now[1])};
+  return OB_OK;
+}
 
 Record::~Record() {
   if (query < 0) return;

@@ -100,7 +100,7 @@ ob_status kernel_launch(void* self, int32_t index, uint64_t handle, const ob_lau
     Stream* stream = nullptr;
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
     if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
-    return launch(driver, *device, *stream, *given);
+    return launch(driver, *device, *stream, *given, {OB_ACTIVITY_KERNEL});
   });
 }
 
@@ -334,7 +334,7 @@ ob_status kernel_get(Driver& driver, int32_t device, uint64_t handle, const char
   return OB_OK;
 }
 
-ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch& given) {
+ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch& given, Work work) {
   std::unique_ptr<Kernel>* found = driver.kernels.find(given.kernel);
   if (found == nullptr || (*found)->device != device.index) {
     return fail(OB_INVALID_ARGUMENT, "device %d has no kernel 0x%" PRIx64, device.index, given.kernel);
@@ -350,8 +350,10 @@ ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch
   }
   if (status == OB_OK) status = find_pipeline(device, kernel, arguments.specialized, &pipeline);
   if (status != OB_OK) return status;
+  if (*work.name == 0) work.name = kernel.name.c_str();
   {
     const std::lock_guard lock(stream.mutex);
+    const Timed timed(stream, work);
     status = record_launch(stream, kernel, given, arguments, pipeline);
   }
   if (status == OB_OK) notify(stream);

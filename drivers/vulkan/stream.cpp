@@ -165,7 +165,8 @@ ob_status stream_create(void* self, int32_t index, int32_t priority, uint64_t* o
     std::unique_ptr<Stream> stream = take_idle(*device);
     const ob_status status = stream == nullptr ? make_stream(*device, &stream) : OB_OK;
     if (status != OB_OK) return status;
-    *out_stream = driver.streams.make(std::move(stream));
+    Stream* made = stream.get();
+    *out_stream = made->handle = driver.streams.make(std::move(stream));
     return OB_OK;
   });
 }

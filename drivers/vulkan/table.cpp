@@ -109,7 +109,9 @@ ob_status make_device(const Api& api, Device& device) {
   std::vector<const char*> extensions;
   if (found.has_atomics) extensions.push_back("VK_EXT_shader_atomic_float");
   if (found.has_budget) extensions.push_back("VK_EXT_memory_budget");
-  if (found.has_clocks) extensions.push_back("VK_EXT_calibrated_timestamps");
+  if (found.has_clocks) {
+    extensions.push_back(found.has_own_clocks ? "VK_KHR_calibrated_timestamps" : "VK_EXT_calibrated_timestamps");
+  }
   if (found.has_matrices) extensions.push_back("VK_KHR_cooperative_matrix");
   if (found.has_bfloats) extensions.push_back("VK_KHR_shader_bfloat16");
   VkDeviceCreateInfo info = {};
@@ -176,6 +178,7 @@ void end_device(Driver& driver, Device& device) {
     pump(device);  // the last work of abandoned streams
   }
   if (device.device == nullptr) return;
+  driver.activities.forget(device);
   // A failure does not matter any more.
   if (device.api.DeviceWaitIdle != nullptr) static_cast<void>(device.api.DeviceWaitIdle(device.device));
   std::unique_ptr<Stream> own;
@@ -206,6 +209,7 @@ ob_status open_device(Driver& driver, int32_t index) {
     end_device(driver, *device);
     return status;
   }
+  device->activities = &driver.activities;
   device->own_stream = driver.streams.make(std::move(own));
   device->addresses_host_memory = driver.options.host_access && has_host_addresses(*device);
   device->submitter = std::thread(run_submitter, std::ref(*device));
@@ -313,6 +317,7 @@ extern "C" OB_EXPORT ob_status ob_driver_table(const ob_options* options, ob_dri
     vulkan::fill_event_entries(&table);
     vulkan::fill_copy_entries(&table);
     vulkan::fill_program_entries(&table);
+    vulkan::fill_activity_entries(&table);
     table.self = new vulkan::Driver(std::move(parsed));
   };
   return support::return_table(vulkan::parse_options, options, out_driver, error, error_size, fill);

@@ -603,6 +603,8 @@ struct VkComputePipelineCreateInfo {
 
 // What an extension of a device brings; null if no driver knows it.
 #define OB_VK_OPTIONAL_INSTANCE_FUNCTIONS(X)                     \
+  X(VkResult, GetPhysicalDeviceCalibrateableTimeDomainsEXT, (VkPhysicalDevice, uint32_t*, int32_t*)) \
+  X(VkResult, GetPhysicalDeviceCalibrateableTimeDomainsKHR, (VkPhysicalDevice, uint32_t*, int32_t*)) \
   X(VkResult, GetPhysicalDeviceCooperativeMatrixPropertiesKHR,   \
     (VkPhysicalDevice, uint32_t*, VkCooperativeMatrixPropertiesKHR*))
 
@@ -651,6 +653,8 @@ struct VkComputePipelineCreateInfo {
 // What an extension brings; null without it.
 #define OB_VK_OPTIONAL_FUNCTIONS(X)            \
   X(VkResult, GetCalibratedTimestampsEXT,      \
+    (VkDevice, uint32_t, const VkCalibratedTimestampInfoEXT*, uint64_t*, uint64_t*)) \
+  X(VkResult, GetCalibratedTimestampsKHR,      \
     (VkDevice, uint32_t, const VkCalibratedTimestampInfoEXT*, uint64_t*, uint64_t*))
 
 #define OB_VK_MEMBER(result, name, parameters) result(*name) parameters = nullptr;

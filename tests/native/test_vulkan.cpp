@@ -107,6 +107,12 @@ ob_device_properties properties_of(const Library& driver) {
   return properties;
 }
 
+int64_t now() {
+  timespec time = {};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
 TEST(a_small_device_says_so) {
   if (!has_faults("a_small_device_says_so", "small,no_float64,no_int16,gpu,no_clocks")) return;
   const Library driver(path, {{"library", fake()}});
@@ -119,9 +125,13 @@ TEST(a_small_device_says_so) {
   driver.open();
   const uint64_t event = driver.event(OB_EVENT_TIMING);
   int64_t time = 0;
+  const int64_t before = now();
   CHECK_OK(driver.record(driver.stream(), event));
   CHECK_OK(driver->event_synchronize(driver.self(), 0, event));
-  CHECK_STATUS(driver->event_timestamp(driver.self(), 0, event, &time), OB_UNIMPLEMENTED);
+  const int64_t after = now();
+  // The host compares the clocks by waiting.
+  CHECK_OK(driver->event_timestamp(driver.self(), 0, event, &time));
+  CHECK(time >= before && time <= after + 50'000'000);
   double milliseconds = -1;
   CHECK_OK(driver->event_elapsed(driver.self(), 0, event, event, &milliseconds));
   CHECK(milliseconds == 0);
@@ -270,6 +280,70 @@ TEST(copies_and_waits_cross_devices) {
     CHECK_OK(driver->host_free(driver.self(), host));
     CHECK_STATUS(driver->host_free(driver.self(), host), OB_INVALID_ARGUMENT);
     unsetenv("OUTBOARD_VULKAN_DEVICE");
+  }
+}
+
+// Records tell what ran when, whether or not the clocks can be compared directly.
+TEST(work_is_recorded) {
+  for (const char* faults : {"gpu", "gpu,no_clocks"}) {
+    if (!has_faults("work_is_recorded", faults)) return;
+    const Library driver(path, {{"library", fake()}, {"host_access", "0"}});
+    driver.open();
+    const uint64_t stream = driver.stream();
+    const uint64_t memory = driver.alloc(1 << 22);
+    std::vector<unsigned char> host(5 << 20);
+    const unsigned char value = 3;
+    const auto fill = [&] {
+      CHECK_OK(driver->fill_async(driver.self(), 0, stream, memory, &value, 1, 1 << 22));
+      CHECK_OK(driver.sync(stream));
+    };
+    std::vector<ob_activity> records(16);
+    size_t count = 0;
+    const auto read = [&](size_t capacity) {
+      for (ob_activity& record : records) record.struct_size = sizeof record;
+      CHECK_OK(driver->activity_read(driver.self(), capacity, sizeof(ob_activity), records.data(), &count));
+    };
+    fill();
+    read(16);
+    CHECK(count == 0);
+    CHECK_STATUS(driver->activity_enable(driver.self(), 1u << 20), OB_INVALID_ARGUMENT);
+    CHECK_OK(driver->activity_enable(driver.self(), OB_ACTIVITY_FILL | OB_ACTIVITY_COPY));
+    const int64_t start = now();
+    CHECK_OK(driver->activity_correlate(driver.self(), 7));
+    fill();
+    CHECK_OK(driver->activity_correlate(driver.self(), 8));
+    CHECK_OK(driver.copy(stream, memory + (1 << 21), 0, memory, 0, 1 << 21));
+    CHECK_OK(driver->activity_correlate(driver.self(), 9));
+    CHECK_OK(driver.copy(stream, address_of(host.data()), OB_HOST, memory, 0, 1 << 22));
+    CHECK_OK(driver.sync(stream));
+    const int64_t end = now();
+    read(2);
+    CHECK(count == 2);
+    CHECK(records[0].kind == OB_ACTIVITY_FILL && records[0].correlation == 7 && records[0].bytes == 1 << 22);
+    CHECK(records[1].kind == OB_ACTIVITY_COPY && records[1].correlation == 8 && records[1].bytes == 1 << 21);
+    CHECK(records[1].src_device == 0 && records[1].dst_device == 0 && records[1].stream == stream);
+    std::vector<ob_activity> all(records.begin(), records.begin() + 2);
+    read(16);
+    CHECK(count == 1 && records[0].correlation == 9 && records[0].dst_device == OB_HOST);
+    all.push_back(records[0]);
+    int64_t last = start;
+    for (const ob_activity& one : all) {
+      CHECK(one.start >= last - 1'000'000 && one.end >= one.start && one.end <= end + 50'000'000);
+      last = one.end;
+    }
+    read(16);
+    CHECK(count == 0);
+    // What is still there when a profile begins anew belongs to nobody.
+    fill();
+    CHECK_OK(driver->activity_enable(driver.self(), 0));
+    fill();
+    CHECK_OK(driver->activity_enable(driver.self(), OB_ACTIVITY_KERNEL));
+    fill();
+    read(16);
+    CHECK(count == 0);
+    CHECK_OK(driver->mem_free(driver.self(), 0, memory));
+    CHECK_OK(driver->stream_destroy(driver.self(), 0, stream));
+    CHECK_OK(driver->device_close(driver.self(), 0));
   }
 }
 
