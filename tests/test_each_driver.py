@@ -281,6 +281,14 @@ def test_products_by_the_units_of_warps(driver: str, request: pytest.FixtureRequ
         run_pytest(CONVOLUTIONS, f"--driver={driver}", "-k", "not_aligned", imports=DATABASES)
 
 
+@pytest.mark.parametrize("driver", ["tests.vulkan_drivers:Units"])
+def test_products_by_matrix_units_in_slang(driver: str, request: pytest.FixtureRequest) -> None:
+    """Units in plain Slang, on lavapipe: rows that begin anywhere, whose elements are shifted out of aligned ones."""
+    if request.config.getoption("--core"):
+        pytest.skip("the templates are the same on every torch")
+    run_pytest(MATRIX_UNITS, f"--driver={driver}", "-k", "begin_anywhere or any_way", imports=DATABASES)
+
+
 @pytest.mark.parametrize("driver", ["tests.simt_drivers:Floats"])
 def test_devices_without_doubles(driver: str, request: pytest.FixtureRequest) -> None:
     run_pytest(WITHOUT_DOUBLES, f"--driver={driver}", imports=DATABASES)

@@ -1,7 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A Vulkan driver with programs for the tests, for `pytest --driver=tests.vulkan_drivers:Programs`."""
+"""Vulkan drivers for the tests: with programs, for `pytest --driver=tests.vulkan_drivers:Programs`, and with units."""
+
+from dataclasses import replace
+
+import torch
 
 from torch_outboard._discovery import find_driver
+from torch_outboard.codegen.dialects.slang import SLANG
+from torch_outboard.codegen.dialects.units import Load, MatrixUnit, Sums, dealt, joint
+from torch_outboard.compile.simt.generator import SlangGenerator
 from torch_outboard.testing.programs import TestPrograms
 
 HEAD = "[vk::constant_id(0)] const int ob_block = 64;\n"
@@ -56,3 +63,84 @@ class Programs(find_driver("vulkan")):
         sums_by_argument=True,
         many=many,
     )
+
+
+# Each lane holds whole matrices, in plain numbers. Arrays have halves, or 16 bytes of them. Loops are
+# unrolled, because lavapipe ends those of an item after 65,535 turns.
+UNITS_HEADER = """\
+struct ob_left_matrix { float at[64]; };
+struct ob_right_matrix { float at[64]; };
+struct ob_sum_matrix { float at[64]; };
+ob_sum_matrix ob_zeros() {
+  ob_sum_matrix sums;
+  [ForceUnroll] for (int i = 0; i < 64; ++i) sums.at[i] = 0;
+  return sums;
+}
+void ob_add_product(inout ob_sum_matrix sums, ob_left_matrix left, ob_right_matrix right) {
+  [ForceUnroll] for (int i = 0; i < 64; ++i)
+    [ForceUnroll] for (int step = 0; step < 8; ++step)
+      sums.at[i] += left.at[i / 8 * 8 + step] * right.at[step * 8 + i % 8];
+}
+ob_u32 ob_held(uint4 entry) { return 8; }
+ob_u32 ob_held(ob_u16 entry) { return 1; }
+ob_u16 ob_half(uint4 entry, ob_u32 at) { return (ob_u16)(entry[at / 2] >> at % 2 * 16); }
+ob_u16 ob_half(ob_u16 entry, ob_u32 at) { return entry; }
+"""
+
+
+def load_of_units(line, step, converted):
+    element = "ob_half($ARRAY[place / ob_held($ARRAY[0])], place % ob_held($ARRAY[0]))"
+    return Load(
+        f"[ForceUnroll] for (int i = 0; i < 64; ++i) {{ const ob_u32 place = ((ob_u32)($AT) + {line} * $APART) "
+        f"* ob_held($ARRAY[0]) + {step}; $INTO.at[i] = {converted.replace('$ELEMENT', element)}; }}",
+        line="0",
+        step="0",
+    )
+
+
+def unit(dtype, converted):
+    """Return a unit of 8 by 8 by 8 whose lanes hold matrices jointly."""
+    loads = load_of_units("i / 8", "i % 8", converted), load_of_units("i % 8", "i / 8", converted)
+    return MatrixUnit(
+        name="reference_in_slang",
+        m=8,
+        n=8,
+        k=8,
+        dtype=dtype,
+        lanes=32,  # many: fewer sums at a time pass through the memory of lavapipe's groups, 32 KiB
+        left=joint("ob_left_matrix"),
+        right=joint("ob_right_matrix"),
+        result=dealt(8, 8, 32),
+        multiply="ob_add_product($SUMS, $LEFT, $RIGHT);",
+        header=UNITS_HEADER,
+        load_left=loads,
+        load_right=loads[::-1],
+        sums=Sums(
+            "ob_sum_matrix",
+            "ob_zeros()",
+            "if (lane == 0) [ForceUnroll] for (int i = 0; i < 64; ++i) $ARRAY[$AT + i] = $SUMS.at[i];",
+        ),
+    )
+
+
+class UnitsGenerator(SlangGenerator):
+    """A generator as for a GPU with matrix units, which are in plain Slang."""
+
+    dialect = replace(
+        SLANG,
+        name="slang_reference",
+        unroll="[loop]",  # lavapipe compiles long texts slowly
+        units=(unit(torch.bfloat16, "ob_from_bf16($ELEMENT)"), unit(torch.float16, "ob_from_f16($ELEMENT)")),
+    )
+
+
+class Units(find_driver("vulkan")):
+    """Vulkan devices with matrix units, for `pytest tests/kernels/test_matrix_units.py`."""
+
+    code_generator = UnitsGenerator
+
+    def __init__(self, **options):
+        super().__init__(**{"host_access": False, **options})
+
+    def kernel_generator(self, devices):
+        return UnitsGenerator

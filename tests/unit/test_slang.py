@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import ctypes.util
 import json
 import math
 import shutil
@@ -16,6 +17,7 @@ import torch
 
 from tests.slang import compile_slang, compiler_of_slang, refusal_of_spirv
 from torch_outboard.codegen.dialects.frame import LocalArray, Parameter
+from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
 from torch_outboard.codegen.dialects.slang import SLANG, SLANG_FLOATS, Slang, struct_bytes
 from torch_outboard.codegen.prelude import needed_by
 from torch_outboard.testing.plugin import RunPython
@@ -111,6 +113,35 @@ def test_kernels_of_a_program_have_their_own_memory() -> None:
     frames = [SLANG.frame(name, [result], body, [LocalArray("float", "tile", "64")]) for name in ("first", "second")]
     code = compile_slang(SLANG.source("".join(frames)), SLANG.options)
     assert b"first\0" in code and b"second\0" in code
+
+
+# A kernel that reads elements before its pointers, on a device.
+_BEFORE = """
+import torch, torch_outboard
+from torch_outboard.codegen.dialects.frame import Parameter
+from torch_outboard.codegen.dialects.slang import SLANG
+
+torch_outboard.attach("vulkan")
+given = [Parameter("x", "ob_u16", is_pointer=True), Parameter("y", "double", is_pointer=True)]
+given.append(Parameter("result", "double", is_pointer=True, is_written=True))
+body = ""
+for kind, name in (("ob_u16", "x"), ("double", "y")):
+    body += f"  {name} = {SLANG.before(kind, name, '(ob_u32)result[0] / 2')};\\n"
+text = SLANG.source(SLANG.frame("f", given, body + "  result[1] = x[0];\\n  result[2] = y[1];\\n"))
+signature = "const uint16*, const float64*, float64*"
+kernel = torch_outboard.build_kernel(text, "f", language="slang", options=SLANG.options, signature=signature)
+x, y = (torch.arange(100, device="vk").to(dtype) for dtype in (torch.uint16, torch.float64))
+result = torch.tensor([14.0, 0, 0], dtype=torch.float64).to("vk")
+torch_outboard.launch(kernel, (x[50:], y[60:], result), grid=1, block=1)
+assert result.tolist() == [14, 43, 54], result
+"""
+
+
+@needs_compiler
+@pytest.mark.skipif(ctypes.util.find_library("vulkan") is None, reason="capability: a loader of Vulkan")
+def test_elements_before_a_pointer(run_python: RunPython) -> None:
+    run_python(_BEFORE)
+    assert OPENCL_C.before("ob_u16", "x", "n / 2") == "x - n / 2"
 
 
 _UNARY = """

@@ -244,6 +244,10 @@ class Dialect:
         """Return 16 aligned bytes of device memory, starting at an element, as four "ob_u32"."""
         return f"*(OB_GLOBAL const {self.four('ob_u32')}*)(&{place})"
 
+    def before(self, kind: str, pointer: str, count: str) -> str:
+        """Return the pointer to the element of type `kind` in device memory that lies `count` before another."""
+        return f"{pointer} - {count}"
+
     def literal(self, value: Any, dtype: torch.dtype) -> str:
         """Return a number as a constant of a type."""
         return literal_text(value, dtype, COMPUTE_TYPES[dtype], self.suffixes)

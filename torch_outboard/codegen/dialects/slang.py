@@ -156,6 +156,10 @@ class Slang(Dialect):
     def load_16_bytes(self, place: str) -> str:
         return f"loadAligned<16>((uint4*)(&{place}))"
 
+    def before(self, kind: str, pointer: str, count: str) -> str:
+        # Slang cannot subtract from a pointer, and would add a negative number to it.
+        return f"({self.pointer(kind, is_written=True)})((ob_u64)({pointer}) - (ob_u64)({count}) * sizeof({kind}))"
+
     def written_by_call(self, name: str) -> str:
         return name
 

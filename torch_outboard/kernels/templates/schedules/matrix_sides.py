@@ -500,7 +500,7 @@ class Side:
             {self.operand.computed()}
             {self._pointer(self.kind)} from = &{self.operand.place};
             const ob_u32 ahead = (ob_u32)((size_t)from % {_BYTES});
-            from = from + -(ob_i64)(ahead / {size});
+            from = {self.dialect.before(self.kind, "from", f"ahead / {size}")};
             {four} low = {{0, 0, 0, 0}}, high = {{0, 0, 0, 0}};
             if (bytes > 0) low = {self.dialect.load_16_bytes("from[0]")};
             if (ahead + bytes > {_BYTES}) high = {self.dialect.load_16_bytes(f"from[{chunk}]")};
