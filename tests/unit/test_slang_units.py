@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes.util
 import itertools
 import json
+import re
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,8 @@ from torch_outboard.codegen.dialects.slang import SLANG
 from torch_outboard.codegen.dialects.slang_units import units_of, with_units
 from torch_outboard.codegen.dialects.units import Sums, joint, reference, reference_of_joint
 from torch_outboard.compile.generators import Generators
-from torch_outboard.drivers.vulkan import VulkanDriver
+from torch_outboard.drivers.vulkan import _UNIT_MEMORY, VulkanDriver
+from torch_outboard.kernels.templates.schedules.matrix import _bytes
 from torch_outboard.kernels.templates.schedules.matrix_fragments import Array
 from torch_outboard.kernels.templates.schedules.matrix_sides import Tiling
 from torch_outboard.testing.plugin import RunPython
@@ -29,11 +31,15 @@ _COOPERATIVE_MATRIX = 6022  # the capability of SPIR-V
 
 _CALLS = """
 import json, torch, torch_outboard
+from dataclasses import replace
 from tests.simt_drivers import Unbuilt
+from torch_outboard.drivers.vulkan import _UNIT_MEMORY
 
 texts = {}
 class Collecting(Unbuilt):
     kernel_generator = "slang: 32 lanes, float16 16x16x16, bfloat16 16x16x16"
+    def device_properties(self, device):  # with the least memory of a group that the driver accepts
+        return replace(super().device_properties(device), shared_memory_per_block=_UNIT_MEMORY)
     def program_build(self, device, language, code, options):
         texts[code.decode() if isinstance(code, bytes) else code] = options
         return next(self.handles)
@@ -61,6 +67,8 @@ def test_texts_with_units_compile(run_python: RunPython) -> None:
     with_matrices = [(text, options) for text, options in texts if "linalg.coopMatMulAdd" in text]
     assert len(with_matrices) >= 6
     assert not any("attention" in text for text, _ in with_matrices)
+    shifting = [text for text, _ in with_matrices if "from - " in text or "(from) - " in text]
+    assert shifting and not any(re.search(r"from [+-] -|from - ", text) for text in shifting)
     for text, options in with_matrices:
         code = compile_slang(text, options)
         words = struct.unpack(f"<{len(code) // 4}I", code)
@@ -130,9 +138,10 @@ def test_units_in_another_form_are_refused(said: str) -> None:
 
 @pytest.mark.parametrize("lanes", [8, 16, 32, 64])
 def test_each_lane_gets_as_many_sums(lanes: int) -> None:
-    (unit,) = units_of(f"{lanes} lanes, float16 16x16x16")
-    assert unit.result.has_pairs and unit.result.elements * lanes == 256
+    (unit,) = units_of(f"{lanes} lanes, float16 64x64x32, float16 16x16x16, float16 8x8x16")
+    assert unit.result.has_pairs and unit.result.elements * lanes == unit.m * unit.n <= 8 * lanes
     assert unit.result.rows_of_lane(lanes) > 0
+    assert all(_bytes(Tiling.of(unit, (64, 64), steps)) <= _UNIT_MEMORY for steps in (16, 32))
 
 
 def test_units_with_some_joint_matrices_are_refused() -> None:
@@ -159,7 +168,7 @@ def test_the_driver_takes_the_units_that_all_devices_have_if_asked() -> None:
     units = {"matrix_units": "float16 16x16x16", "warp_size": 32, "shared_memory_per_block": 48 << 10}
     has, other, small = (
         DeviceProperties(**{**units, **change})
-        for change in ({}, {"warp_size": 64}, {"shared_memory_per_block": 16 << 10})
+        for change in ({}, {"warp_size": 64}, {"shared_memory_per_block": 32 << 10})
     )
     driver = VulkanDriver(matrix_units=True)
     assert driver.kernel_generator([has, has]) == "slang: 32 lanes, float16 16x16x16"

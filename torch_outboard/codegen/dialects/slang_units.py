@@ -23,6 +23,8 @@ _LISTED = re.compile(r"(\w+) (\d+)x(\d+)x(\d+)")
 # Tiles have rows and columns in multiples of 64, and steps in multiples of 32.
 _MOST = 64
 _MOST_STEPS = 32
+# Sums of a lane: those of a group pass through its memory, beside the tiles.
+_MOST_SUMS = 8
 
 # An item's number follows the subgroups, whatever order a device numbers items in.
 _HEADER = """\
@@ -49,7 +51,7 @@ def _loads(kind: str, layouts: tuple[str, str]) -> tuple[Load, Load]:
 
 def _is_usable(m: int, n: int, k: int, lanes: int) -> bool:
     """Return whether tiles and the lanes of a subgroup can have such matrices."""
-    divides = min(m, n, k) >= 8 and _MOST % m == _MOST % n == _MOST_STEPS % k == 0
+    divides = min(m, n, k) >= 8 and _MOST % m == _MOST % n == _MOST_STEPS % k == 0 and m * n <= _MOST_SUMS * lanes
     return divides and lanes % (n // 2) == 0 and m % (lanes // (n // 2)) == 0
 
 
