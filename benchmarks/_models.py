@@ -6,6 +6,7 @@ Nothing is drawn in a step, so that losses can be compared: probabilities of dro
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,6 +22,16 @@ class Model(NamedTuple):
     """`make(is_tiny)` returns a model, a batch for it, and what computes the loss."""
 
     make: Callable[[bool], tuple[nn.Module, Batch, Loss]]
+
+
+def named_models(text: str) -> list[str]:
+    """Return the models of the option --only, a list with commas."""
+    names = text.split(",")
+    if unknown := set(names) - set(MODELS):
+        raise argparse.ArgumentTypeError(
+            f"there is no model {', '.join(sorted(unknown))}: choose of {', '.join(MODELS)}"
+        )
+    return names
 
 
 def made(name: str, is_tiny: bool) -> tuple[nn.Module, Batch, Loss]:

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from _models import MODELS
+from _models import MODELS, named_models
 from _results import results_of, write
 from _served import Step, parser_of, served
 
@@ -76,7 +76,7 @@ class FirstSteps:
 
 def main() -> int:
     parser = parser_of(__doc__)
-    parser.add_argument("--only", metavar="MODEL,...")
+    parser.add_argument("--only", metavar="MODEL,...", type=named_models)
     parser.add_argument("--pack", type=Path, help="a pack of kernels, for the state pack")
     parser.add_argument("--states", help="empty, which is followed by the cache it leaves, pack, or both")
     options = parser.parse_args()
@@ -86,7 +86,7 @@ def main() -> int:
     path = options.json or results_of(options.driver) / f"first-steps-{options.driver}.json"
     rows: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["models"] if path.exists() else {}
     steps = FirstSteps(options)
-    names = options.only.split(",") if options.only else list(MODELS)
+    names = options.only or list(MODELS)
     print(f"| model | {options.against}, s | empty cache, s | from the cache, s | pack, s | plans not in the pack |")
     print("|---|---:|---:|---:|---:|---:|")
     with ThreadPoolExecutor(AHEAD) as pool:

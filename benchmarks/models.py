@@ -29,7 +29,7 @@ os.environ.setdefault("OUTBOARD_FALLBACK", "silent")  # calls on the CPU are cou
 os.environ.setdefault("USE_TF", "0")
 
 import torch
-from _models import MODELS, made
+from _models import MODELS, made, named_models
 from _plans import count_plans
 
 import torch_outboard
@@ -123,7 +123,7 @@ def run(options: argparse.Namespace) -> int:
     wrong = []
     print("| model | ratio | at most | step, ms | CUDA, ms | host, ms | CUDA, ms | first, s | CUDA, s | losses |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
-    for name in options.only.split(",") if options.only else MODELS:
+    for name in options.only or MODELS:
         words = ["--serve", name, *(["--tiny"] if options.tiny else [])]
         nudged = ["--nudged"] if options.nudged else []
         with (
@@ -150,16 +150,13 @@ def run(options: argparse.Namespace) -> int:
 
 def main() -> int:
     parser = parser_of(__doc__)
-    parser.add_argument("--only", metavar="MODEL,...")
+    parser.add_argument("--only", metavar="MODEL,...", type=named_models)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--plans", action="store_true", help="count the plans of tiny models' steps; needs no GPU")
     parser.add_argument("--nudged", action="store_true", help="change half of the driver's weights by their last bit")
     options = parser.parse_args()
-    if unknown := set((options.only or "").split(",")) - {"", *MODELS}:
-        parser.error(f"there is no model {', '.join(sorted(unknown))}: choose of {', '.join(MODELS)}")
     if options.plans:
-        chosen = options.only.split(",") if options.only else MODELS
-        figures = count_plans(__file__, options.driver, chosen)
+        figures = count_plans(__file__, options.driver, options.only or MODELS)
         write(options.json or RESULTS / f"plans-{options.driver.rpartition(':')[2]}.json", {"models": figures})
         return 0
     return serve_or_run(options, lambda device: Training(device, options.serve, options.tiny, options.nudged).step, run)
