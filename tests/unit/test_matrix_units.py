@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
-from torch_outboard.codegen.dialects.units import Fragment, reference, unit_of
+from torch_outboard.codegen.dialects.units import Fragment, reference, reference_of_joint, unit_of
 from torch_outboard.kernels.refusal import Refusal
+from torch_outboard.kernels.templates.schedules import matrix
+from torch_outboard.kernels.templates.schedules.matrix_fragments import Array
 from torch_outboard.kernels.templates.schedules.matrix_sides import Tiling
 from torch_outboard.kernels.templates.schedules.registry import PRODUCTS, Device
 
@@ -91,6 +93,16 @@ def test_a_unit_that_does_not_divide_tiles_is_refused(unit):
     words = f"{unit.m} by 8 by {unit.k} and {unit.lanes} lanes doesn't divide tiles of 64 by 64"
     with pytest.raises(Refusal, match=words):
         Tiling.of(unit, (64, 64), 32)
+
+
+@pytest.mark.parametrize("unit", [UNIT, reference(torch.float32, m=8), reference_of_joint(torch.float16)])
+@pytest.mark.parametrize("size", [64, 128])
+def test_the_memory_of_a_tiling_is_that_of_its_arrays(unit, size):
+    for steps in (32, 64):
+        tiling = Tiling.of(unit, (size, size), steps)
+        array = Array("", "", size, tiling.steps, tiling.chunk, is_plain=unit.sums is not None)
+        sums = tiling.numbers * 4 if unit.sums else 0
+        assert matrix._bytes(tiling) == 2 * 3 * array.size * unit.dtype.itemsize + sums
 
 
 def test_the_unit_of_the_documentation_serves_products():

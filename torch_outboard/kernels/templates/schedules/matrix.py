@@ -84,15 +84,14 @@ def multiply(call: TemplateCall, product: Product) -> None:
     if product.end.dense == "row":  # then a lane's adjacent results are adjacent in memory
         product, names = _turned(product), ("column", "row")
     small, large = (Tiling.of(unit, (size, size), schedule["steps"]) for size in (_SMALL, _LARGE))
-    largest = _LARGE if _bytes(large) <= call.room.memory else _SMALL
+    largest = _LARGE if _bytes(large) <= max(call.room.memory, call.dynamic_memory) else _SMALL
     choice = _Choice.of(product, schedule["many"], small.steps, largest)
     tiling = Tiling.of(unit, choice.tile, schedule["steps"])
     twice = Tiling.of(unit, choice.tile, 2 * schedule["steps"])
-    needed = _SLOTS * sum(choice.tile) * twice.steps * unit.dtype.itemsize
     # Operands that are not copied asynchronously pass through registers, which have no room for
     # larger tiles.
     are_copied = unit.copies is not None and product.left.has_chunks and product.right.has_chunks
-    if needed <= call.dynamic_memory and are_copied:
+    if are_copied and _bytes(twice) <= call.dynamic_memory:
         tiling = twice
     if not choice.is_split:
         call.launch(_kernel(call, product, product.end, tiling, names))
@@ -107,9 +106,11 @@ def multiply(call: TemplateCall, product: Product) -> None:
 def _bytes(tiling: Tiling) -> int:
     """Return the bytes of a group's memory that a tiling needs, at most."""
     unit, chunks = tiling.unit, tiling.steps // tiling.chunk
+    lines = _SLOTS * (tiling.height + tiling.width)
     if unit.sums is None:
-        return 0  # which has always fit
-    return _SLOTS * (tiling.height + tiling.width) * (chunks | 1) * 16 + tiling.numbers * 4
+        return lines * chunks * 16
+    # The chunks of joint matrices are not permuted: rows have an odd number of them.
+    return lines * (chunks | 1) * 16 + tiling.numbers * 4
 
 
 def _turned(product: Product) -> Product:
