@@ -96,7 +96,7 @@ def _on_device(file: Path, kept: Path, driver: str, options: tuple[str, ...], ca
 
     device = module.current_device()
     failures = list(making.run_calls(device, calls, click.echo))
-    _tell_written(file, *making.write_pack(kept, file, {"": key.kind_of(device)}))
+    _tell_written(file, *making.write_pack(kept, file, {"": key.kind_with_memory(device)}))
     return failures
 
 

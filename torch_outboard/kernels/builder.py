@@ -28,7 +28,7 @@ from torch_outboard.kernels import lists, route
 from torch_outboard.kernels.book.table import by_value, check_refused, guarded, without_readers
 from torch_outboard.kernels.build_thread import BuildThread, NoThread
 from torch_outboard.kernels.disk.files import Answer
-from torch_outboard.kernels.disk.key import call_key, key_of, sizes_of, tuned_key
+from torch_outboard.kernels.disk.key import call_key, key_of, scheduled_key, sizes_of
 from torch_outboard.kernels.disk.packs import Packs, owner_of, packs_of
 from torch_outboard.kernels.disk.store import Store, default_folder
 from torch_outboard.kernels.faults import author_of
@@ -300,18 +300,21 @@ def _keeps() -> bool:
 
 def _kept(key: str, device: int) -> list[Answer]:
     """Return the stored plans of a class, or the refusal of the class."""
-    found = [*store().plans(key), *packs().plans(key, device)]
-    if digest := schedules_of(device).digest:
-        found = [answer for answer in found if not _has_schedule(answer)] + store().plans(tuned_key(key, digest))
+    found = _stored(key, device)
+    if (scheduled := scheduled_key(key, device, schedules_of(device).digest)) != key:
+        found = [answer for answer in found if not _has_schedule(answer)] + _stored(scheduled, device)
     return [answer for answer in found if not answer.refusal] or found[:1]
+
+
+def _stored(key: str, device: int) -> list[Answer]:
+    return [*store().plans(key), *packs().plans(key, device)]
 
 
 def _forget(key: str, device: int, text: str, why: str) -> None:
     reason = " ".join(why.split())[:300]
-    store().drop(key, text, reason)
-    if digest := schedules_of(device).digest:
-        store().drop(tuned_key(key, digest), text, reason)
-    packs().drop(key, text, reason)
+    for each in dict.fromkeys((key, scheduled_key(key, device, schedules_of(device).digest))):
+        store().drop(each, text, reason)
+        packs().drop(each, text, reason)
 
 
 def _made_and_kept(
@@ -331,9 +334,10 @@ def _made_and_kept(
     del arguments  # `make` frees them
     if needs_inductor and (kept := _kept(single, device)):
         return kept[0]._replace(is_of_class=False)
-    digest = schedules_of(device).digest
-    tuned = (tuned_key(key, digest),) if digest else ()
-    with store().turn(key, *tuned, prepare=_import_inductor if needs_inductor else None) as is_elsewhere:
+    scheduled = scheduled_key(key, device, schedules_of(device).digest)
+    with store().turn(
+        *dict.fromkeys((key, scheduled)), prepare=_import_inductor if needs_inductor else None
+    ) as is_elsewhere:
         if is_elsewhere:
             return ELSEWHERE
         if kept := _kept(single, device):
@@ -342,7 +346,7 @@ def _made_and_kept(
         if found.refusal and not (found.is_of_class or code_of(found.refusal) in _PASSING_CODES):
             store().save_single(single, sizes, found)
         else:
-            store().save(tuned[0] if tuned and _has_schedule(found) else key, sizes, found)
+            store().save(scheduled if _has_schedule(found) else key, sizes, found)
     return found
 
 
@@ -367,7 +371,7 @@ def _import_inductor() -> None:
 
 
 def _has_schedule(answer: Answer) -> bool:
-    """Return True if a kernel has a tunable schedule: tuned and untuned devices then have different plans."""
+    """Return True if a kernel has a tunable schedule, which the device's memory and its table of schedules decide."""
     return any(SCHEDULE.encode() in kernel.code for kernel in answer.kernels)
 
 

@@ -72,19 +72,31 @@ def test_generated_kernels_are_cuda(fakes, every_gpu, chip, share):
     assert int(count.split()[0]) > 400 / int(share)
 
 
+CALLS_OF_PACK = """{"programs": []}
+["aten::maximum", "float32", [{"tensor": "float32 31:57 57:1"}, {"tensor": "float32 31:57 57:1"}]]
+["aten::minimum", "float32", [{"tensor": "float32 31:57 57:1"}, {"tensor": "float32 31:57 57:1"}]]
+["aten::mm", "float32", [{"tensor": "bfloat16 4096:512 512:1"}, {"tensor": "bfloat16 512:4096 4096:1"}]]
+"""
+
+
 @pytest.mark.usefixtures("nvrtc", "every_gpu")
 def test_a_pack_replaces_the_compiler(fakes, tmp_path, monkeypatch):
-    """A process with a pack that was made without a GPU has every program, and no NVRTC and no Inductor."""
+    """A process with a pack that was made without a GPU has every program, and no NVRTC and no Inductor.
+
+    Chips with different memory share all plans but those of products, whose tiles depend on it.
+    """
     monkeypatch.delenv("TORCHINDUCTOR_VEC_ISA_OK", raising=False)  # tests may run with it, and a pack is not for it
-    pack = tmp_path / "pack"
-    command = [sys.executable, "-m", "torch_outboard", "kernels", "pack", pack, "--driver", "nv"]
+    pack, calls = tmp_path / "pack", tmp_path / "calls"
+    calls.write_text(CALLS_OF_PACK)
+    command = [sys.executable, "-m", "torch_outboard", "kernels", "pack", pack, "--driver", "nv", "--calls", calls]
     made = subprocess.run(
-        [*command, "--arch", "sm_90", "--only", "^maximum.* float32$"],
+        [*command, "--arch", "sm_90,sm_120", "--only", "^aten::m"],
         capture_output=True,
         text=True,
         env=python_env(),
     )
     assert made.returncode == 0, made.stdout + made.stderr
+    assert "4 plans and 6 programs in" in made.stdout
     files = {"OUTBOARD_KERNEL_PACKS": str(pack), "OUTBOARD_KERNEL_CACHE_DIR": ""}
     env = python_env(**files, FAKE_CUDA_LAUNCHES=str(tmp_path / "launches"), FAKE_CUDA_MAJOR="9")
     served = [sys.executable, PROGRAMS / "with_a_pack.py", fakes("fake_cuda", "libcuda.so.1"), tmp_path / "missing"]

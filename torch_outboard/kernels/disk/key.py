@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The key of a plan on disk: everything the plan depends on besides sizes and strides, which its guards check.
 
-Of the device, the key has the generator and the machine, with matrix units a
-multiprocessor's memory, and what a group can have if that is less than kernels use. The chip, its
-driver and the number of processors do not change what is generated, so a plan serves all devices of a kind. Each
-device's driver builds the programs.
+Of the device, the key has the generator and the machine, and what a group can have if that is less than kernels use.
+The chip, its driver and the number of processors do not change what is generated, so a plan serves all devices of a
+kind. Only plans with a schedule also depend on the memory of a multiprocessor and on the device's tuned schedules: they
+have a key of their own. Each device's driver builds the programs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,20 @@ from torch_outboard.device.devices import get_device_properties
 from torch_outboard.kernels.operators import overload_of
 from torch_outboard.kernels.switches import rounded
 
-__all__ = ["Sizes", "call_key", "code_hash", "key_of", "kind_of", "settings", "sizes_of", "tuned_key"]
+__all__ = [
+    "Sizes",
+    "call_key",
+    "code_hash",
+    "key_of",
+    "kind_of",
+    "kind_with_memory",
+    "scheduled_key",
+    "serves",
+    "settings",
+    "sizes_of",
+]
+
+_MEMORY = "local memory"
 
 # The sizes and the strides of each tensor.
 Sizes = list[list[list[int]]]
@@ -80,9 +93,13 @@ def key_of(
     )
 
 
-def tuned_key(key: str, digest: str) -> str:
-    """Return the class of a call whose plan has tuned schedules, from a table with this digest."""
-    return json.dumps({**json.loads(key), "schedules": digest})
+def scheduled_key(key: str, device: int, digest: str) -> str:
+    """Return the class of a call whose plan has a schedule: `key`, and the device's memory and table of schedules.
+
+    `digest` is that of the table, or "". Without memory that matters and without a table, it is `key` itself.
+    """
+    more = {**_memory_of(device), **({"schedules": digest} if digest else {})}
+    return json.dumps({**json.loads(key), **more}) if more else key
 
 
 def call_key(key: str, arguments: Sequence[Any]) -> str:
@@ -151,15 +168,32 @@ def kind_of(device: int) -> dict[str, str]:
     rounds = any(unit.is_rounded for unit in dialect.units)
     properties = get_device_properties(device)
     room = Room.of(dialect, properties)
-    memory = properties.shared_memory_per_multiprocessor if dialect.units and dialect.dynamic else 0
     return {
-        **({"local memory": str(memory)} if memory else {}),
         **({} if room.is_whole else {"group": f"{room.items} items, {room.memory} bytes"}),
         **({"rounds": "by torch's switches"} if rounds else {}),
         "generator": f"{type(generator).__module__}.{type(generator).__qualname__}",
         "generated_by": generated.hexdigest(),
         "machine": properties.machine,
     }
+
+
+@functools.cache
+def _memory_of(device: int) -> dict[str, str]:
+    """Return the memory of a multiprocessor if schedules ask for it: with matrix units and dynamic memory."""
+    dialect = type(generators().eager())(generators().driver).dialect  # type: ignore[attr-defined]
+    memory = get_device_properties(device).shared_memory_per_multiprocessor if dialect.units and dialect.dynamic else 0
+    return {_MEMORY: str(memory)} if memory else {}
+
+
+def kind_with_memory(device: int) -> dict[str, str]:
+    """Return what all plans for a device depend on, those with schedules too."""
+    return {**kind_of(device), **_memory_of(device)}
+
+
+def serves(key: Mapping[str, Any], kind: Mapping[str, str]) -> bool:
+    """Return True if a plan with this key suits devices of a kind, as `kind_with_memory` returns it."""
+    general = {name: value for name, value in kind.items() if name != _MEMORY}
+    return bool(key["kind"] == general and key.get(_MEMORY) in (None, kind.get(_MEMORY)))
 
 
 def _files_of(generator: type) -> Iterator[Path]:

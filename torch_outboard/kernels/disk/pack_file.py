@@ -218,7 +218,7 @@ def write_pack_file(
 
 
 def _shared_of(contents: Iterable[bytes]) -> bytes:
-    """Return the text that most answers are like: the middle one by its length."""
+    """Return a text to compress all answers against: the answer of median length."""
     ordered = sorted(contents, key=lambda row: (len(row), row))
     return ordered[len(ordered) // 2][:_MOST_SHARED] if ordered else b""
 

@@ -27,7 +27,7 @@ from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.driver import Driver
 from torch_outboard.kernels.disk.calls import PackCall, Samples
 from torch_outboard.kernels.disk.files import Entry
-from torch_outboard.kernels.disk.key import kind_of
+from torch_outboard.kernels.disk.key import kind_with_memory, serves
 from torch_outboard.kernels.disk.pack_file import program_name, write_pack_file
 from torch_outboard.kernels.disk.packs import versions
 from torch_outboard.kernels.disk.store import Store
@@ -134,7 +134,7 @@ def _run_without_device(
     torch.set_num_threads(max(1, torch.get_num_threads() // parts))  # samples are computed on the CPU
     attach(without_device(find_driver(driver), names, options))
     calls = [call for number, call in enumerate(find_calls()) if number // _TOGETHER % parts == part]
-    kinds = {name: kind_of(index) for index, name in enumerate(names)}
+    kinds = {name: kind_with_memory(index) for index, name in enumerate(names)}
     first = {json.dumps(kind): index for index, kind in reversed(list(enumerate(kinds.values())))}
     pipe.send(("kinds", (kinds, len(calls) * len(first))))
     for index in first.values():
@@ -147,12 +147,12 @@ def programs_of(
     entries: Iterable[Entry], kinds: Mapping[str, Mapping[str, str]]
 ) -> dict[str, tuple[str, KernelRecord]]:
     """Return the programs that plans need on the architectures of their kinds, by the names of `program_name`."""
-    plans = [(entry.key["kind"], entry.answer.kernels) for entry in entries if entry.answer is not None]
+    plans = [(entry.key, entry.answer.kernels) for entry in entries if entry.answer is not None]
     return {
         program_name(name, kernel): (name, kernel)
         for name, kind in kinds.items()
-        for made_for, kernels in plans
-        if made_for == kind
+        for key, kernels in plans
+        if serves(key, kind)
         for kernel in kernels
     }
 
@@ -204,7 +204,7 @@ def write_pack(
     plans = [
         (json.dumps(dict(entry.key)), entry.sizes, entry.answer)
         for entry in Store(kept).entries()
-        if entry.answer is not None and entry.key["kind"] in known
+        if entry.answer is not None and any(serves(entry.key, kind) for kind in known)
     ]
     made = sorted(programs)
     about = {

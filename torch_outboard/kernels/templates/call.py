@@ -67,7 +67,8 @@ class TemplateCall:
     taken : str
         The chosen schedule; kernels launched from now on name it.
     dynamic_memory : int
-        Bytes of dynamic local memory per group if two groups share a multiprocessor.
+        Bytes of dynamic local memory per group if two groups share a multiprocessor. Call `schedule` before: only plans
+        with a schedule are stored for the device's memory.
     room : Room
         The items and the local memory that a group can have.
     """
