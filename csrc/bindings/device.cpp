@@ -288,8 +288,8 @@ PyObject* py_has_autograd_begun(PyObject*, PyObject*) {
   return guarded([] { return PyBool_FromLong(has_autograd_begun()); });
 }
 
-PyObject* py_begin_autograd_threads(PyObject*, PyObject* given) {
-  const long devices = PyLong_AsLong(given);
+PyObject* py_begin_autograd_threads(PyObject*, PyObject* arguments) {
+  const long devices = PyLong_AsLong(arguments);
   if (devices == -1 && PyErr_Occurred()) {
     return nullptr;
   }

@@ -95,9 +95,9 @@ ob_driver load_table(const std::string& name, const std::string& path, const Lib
                         ". It is not a driver library, or it hides the symbol (see torch_outboard/driver.h).");
   }
   ob_driver table = empty_table();
-  const ob_options given = options.get();
+  const ob_options pairs = options.get();
   char reason[1024] = "";
-  const ob_status status = get_table(&given, &table, reason, sizeof(reason));
+  const ob_status status = get_table(&pairs, &table, reason, sizeof(reason));
   if (status != OB_OK) {
     refuse_table(name, OB_DRIVER_TABLE_SYMBOL, status, reason);
   }

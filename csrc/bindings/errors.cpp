@@ -116,10 +116,10 @@ Object copy_exception(PyObject* exception) {
 std::exception_ptr copy_python_error(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
-  } catch (const python_error& given) {
+  } catch (const python_error& error) {
     const WithGil gil;
-    python_error copied(given);
-    if (Object exception = copy_exception(given.value)) {
+    python_error copied(error);
+    if (Object exception = copy_exception(error.value)) {
       Py_XSETREF(copied.value, exception.release());
       Py_CLEAR(copied.traceback);
     }

@@ -94,14 +94,14 @@ py::object ask_about(const py::module_& builder, const char* function, const Ope
 
 template <typename... More>
 BuiltPlan ask_for_plan(BuiltPlan (*read)(PyObject*), const char* function, const Operator& op,
-                       c10::ArrayRef<c10::IValue> given, More... more) {
+                       c10::ArrayRef<c10::IValue> arguments, More... more) {
   if (python_is_gone()) {
     BuiltPlan gone;
     gone.refusal = "the interpreter is shutting down [no-thread]";
     return gone;
   }
   return with_builder(
-      [&](const py::module_& builder) { return read(ask_about(builder, function, op, given, more...).ptr()); });
+      [&](const py::module_& builder) { return read(ask_about(builder, function, op, arguments, more...).ptr()); });
 }
 
 c10::ArrayRef<c10::IValue> arguments_of(const Call& call) {
@@ -207,10 +207,10 @@ PyObject* py_built_plans(PyObject*, PyObject*) {
   return PyLong_FromUnsignedLongLong(built_plans());
 }
 
-PyObject* py_set_plan_variant(PyObject*, PyObject* given) {
+PyObject* py_set_plan_variant(PyObject*, PyObject* number) {
   return guarded([&]() -> PyObject* {
     int64_t value = 0;
-    if (!to_int64(given, &value)) {
+    if (!to_int64(number, &value)) {
       return nullptr;
     }
     set_plan_variant(static_cast<uint32_t>(value));
@@ -218,10 +218,10 @@ PyObject* py_set_plan_variant(PyObject*, PyObject* given) {
   });
 }
 
-PyObject* py_set_retry_interval(PyObject*, PyObject* given) {
+PyObject* py_set_retry_interval(PyObject*, PyObject* seconds) {
   return guarded([&]() -> PyObject* {
     int64_t milliseconds = 0;
-    if (!to_int64(given, &milliseconds)) {
+    if (!to_int64(seconds, &milliseconds)) {
       return nullptr;
     }
     set_retry_interval(std::chrono::milliseconds(milliseconds));
@@ -275,8 +275,8 @@ PyObject* py_kernel_traits(PyObject*, PyObject*) {
   });
 }
 
-PyObject* py_set_build_threads(PyObject*, PyObject* given) {
-  const long count = PyLong_AsLong(given);
+PyObject* py_set_build_threads(PyObject*, PyObject* number) {
+  const long count = PyLong_AsLong(number);
   if (count == -1 && PyErr_Occurred()) {
     return nullptr;
   }
@@ -286,10 +286,10 @@ PyObject* py_set_build_threads(PyObject*, PyObject* given) {
   });
 }
 
-PyObject* py_set_build_limit(PyObject*, PyObject* given) {
+PyObject* py_set_build_limit(PyObject*, PyObject* seconds) {
   return guarded([&]() -> PyObject* {
     int64_t milliseconds = 0;
-    if (!to_int64(given, &milliseconds)) {
+    if (!to_int64(seconds, &milliseconds)) {
       return nullptr;
     }
     kernels::set_build_limit(std::chrono::milliseconds(milliseconds));

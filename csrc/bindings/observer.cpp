@@ -102,11 +102,11 @@ class PythonObserver final : public Observer {
     with_python([&] {
       Object list(PyTuple_New(static_cast<Py_ssize_t>(count)));
       for (size_t i = 0; list && i < count; ++i) {
-        const ObservedAccess& one = accesses[i];
+        const ObservedAccess& access = accesses[i];
         PyObject* item = Py_BuildValue(
-            "(KKKKKO)", static_cast<unsigned long long>(one.storage), static_cast<unsigned long long>(one.begin),
-            static_cast<unsigned long long>(one.bytes), static_cast<unsigned long long>(one.width),
-            static_cast<unsigned long long>(one.pitch), one.is_write ? Py_True : Py_False);
+            "(KKKKKO)", static_cast<unsigned long long>(access.storage), static_cast<unsigned long long>(access.begin),
+            static_cast<unsigned long long>(access.bytes), static_cast<unsigned long long>(access.width),
+            static_cast<unsigned long long>(access.pitch), access.is_write ? Py_True : Py_False);
         if (!item) {
           return Object();
         }

@@ -78,11 +78,11 @@ PyObject* guarded(Body&& body) noexcept {
 }
 
 // Return true if the call has `expected` arguments, else set a TypeError.
-inline bool has_arguments(const char* function, Py_ssize_t given, Py_ssize_t expected) {
-  if (given == expected) {
+inline bool has_arguments(const char* function, Py_ssize_t count, Py_ssize_t expected) {
+  if (count == expected) {
     return true;
   }
-  PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments, but %zd were given", function, expected, given);
+  PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments, but %zd were given", function, expected, count);
   return false;
 }
 

@@ -80,17 +80,17 @@ std::vector<std::string> Record::texts(const char* name) const {
   return result;
 }
 
-void Record::refuse(const char* name, const char* wanted, PyObject* given) const {
-  TORCH_CHECK_TYPE(false, "the field '", name, "' of a ", kind_, " must be ", wanted, ", not ", type_of(given));
+void Record::refuse(const char* name, const char* wanted, PyObject* value) const {
+  TORCH_CHECK_TYPE(false, "the field '", name, "' of a ", kind_, " must be ", wanted, ", not ", type_of(value));
 }
 
 // Half of a surrogate pair, as JSON may hold it, is no text.
-std::string Record::text_of(const char* name, const char* wanted, PyObject* given) const {
-  if (!PyUnicode_Check(given)) {
-    refuse(name, wanted, given);
+std::string Record::text_of(const char* name, const char* wanted, PyObject* value) const {
+  if (!PyUnicode_Check(value)) {
+    refuse(name, wanted, value);
   }
   std::string result;
-  if (!to_text(given, name, &result)) {
+  if (!to_text(value, name, &result)) {
     PyErr_Clear();
     TORCH_CHECK_TYPE(false, "the field '", name, "' of a ", kind_, " has text that UTF-8 cannot encode");
   }

@@ -28,8 +28,8 @@ class Record {
   std::vector<std::string> texts(const char* name) const;
 
  private:
-  [[noreturn]] void refuse(const char* name, const char* wanted, PyObject* given) const;
-  std::string text_of(const char* name, const char* wanted, PyObject* given) const;
+  [[noreturn]] void refuse(const char* name, const char* wanted, PyObject* value) const;
+  std::string text_of(const char* name, const char* wanted, PyObject* value) const;
 
   PyObject* object_;
   const char* kind_;

@@ -100,8 +100,8 @@ PyObject* py_queue_sleep(PyObject*, PyObject* const* arguments, Py_ssize_t count
     ensure_open(device);
     Stream& stream = current_stream(device);
     auto length = std::make_unique<std::chrono::nanoseconds>(nanoseconds);
-    const auto sleep = [](void* given) {
-      const std::unique_ptr<std::chrono::nanoseconds> owned(static_cast<std::chrono::nanoseconds*>(given));
+    const auto sleep = [](void* context) {
+      const std::unique_ptr<std::chrono::nanoseconds> owned(static_cast<std::chrono::nanoseconds*>(context));
       std::this_thread::sleep_for(*owned);
     };
     const bool is_queued = queue_host_work(stream, sleep, length.get(), "sleep");

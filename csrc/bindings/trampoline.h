@@ -154,8 +154,8 @@ ob_status call(Entry entry, MakeArguments&& make_arguments, TakeResult&& take_re
   const PyGILState_STATE gil = begin_call();
   ob_status status = OB_INTERNAL;
   {
-    const Object given = make_arguments();
-    const Object result(given ? PyObject_CallObject(method_of(entry), given.get()) : nullptr);
+    const Object arguments_of_call = make_arguments();
+    const Object result(arguments_of_call ? PyObject_CallObject(method_of(entry), arguments_of_call.get()) : nullptr);
     if (result) {
       status = take_result(result.get());
     }

@@ -51,7 +51,7 @@ std::shared_ptr<GraphRecord> GraphRecord::make(c10::DeviceIndex device) {
   const std::shared_ptr<GraphRecord> made(new GraphRecord(device, slot));
   {
     const std::lock_guard lock(living().mutex);
-    std::erase_if(living().list, [](const std::weak_ptr<GraphRecord>& one) { return one.expired(); });
+    std::erase_if(living().list, [](const std::weak_ptr<GraphRecord>& record) { return record.expired(); });
     living().list.push_back(made);
   }
   detail::any_record.store(true);
@@ -115,9 +115,9 @@ void GraphRecord::read() {
     replays = replays_;
   }
   const std::exception_ptr error = detail::error_of(seen);
-  for (const Replays& one : replays) {
-    if (one.last >= one.stream->failures.done.load(std::memory_order_acquire)) {
-      report_failure({one.stream, one.first}, error);
+  for (const Replays& replay : replays) {
+    if (replay.last >= replay.stream->failures.done.load(std::memory_order_acquire)) {
+      report_failure({replay.stream, replay.first}, error);
     }
   }
   detail::erase_record(slot_.host);
@@ -170,8 +170,8 @@ void detail::read_graph_records() {
   Records records;
   {
     const std::lock_guard lock(living().mutex);
-    for (const std::weak_ptr<GraphRecord>& one : living().list) {
-      if (std::shared_ptr<GraphRecord> record = one.lock()) {
+    for (const std::weak_ptr<GraphRecord>& weak : living().list) {
+      if (std::shared_ptr<GraphRecord> record = weak.lock()) {
         records.push_back(std::move(record));
       }
     }

@@ -58,14 +58,14 @@ std::optional<c10::Warning> take(c10::DeviceIndex device) {
   const std::lock_guard lock(mutex);
   Shelf& kept = shelf();
   const auto it = std::find_if(kept.warnings.begin(), kept.warnings.end(),
-                               [device](const Kept& one) { return is_of(*one.stream, device); });
+                               [device](const Kept& warning) { return is_of(*warning.stream, device); });
   if (it != kept.warnings.end()) {
     c10::Warning warning = std::move(it->warning);
     kept.warnings.erase(it);
     return warning;
   }
   const auto lost = std::find_if(kept.dropped.begin(), kept.dropped.end(),
-                                 [device](const auto& one) { return is_of(*one.first, device); });
+                                 [device](const auto& entry) { return is_of(*entry.first, device); });
   if (lost != kept.dropped.end()) {
     const size_t count = lost->second;
     kept.dropped.erase(lost);
@@ -93,7 +93,7 @@ void KeepWarnings::process(const c10::Warning& warning) {
   const std::lock_guard lock(mutex);
   Shelf& kept = shelf();
   const auto of_stream = std::count_if(kept.warnings.begin(), kept.warnings.end(),
-                                       [this](const Kept& one) { return one.stream == &stream_; });
+                                       [this](const Kept& warning) { return warning.stream == &stream_; });
   if (static_cast<size_t>(of_stream) < kMaxKept) {
     kept.warnings.push_back(
         {&stream_, c10::Warning(warning.type(), warning.source_location(),

@@ -275,8 +275,8 @@ std::string absolute_path(const std::string& path) {
 }
 
 std::string kernel_cache_folder() {
-  const char* given = std::getenv("OUTBOARD_KERNEL_CACHE_DIR");
-  return given != nullptr ? absolute_path(given) : default_folder();
+  const char* folder = std::getenv("OUTBOARD_KERNEL_CACHE_DIR");
+  return folder != nullptr ? absolute_path(folder) : default_folder();
 }
 
 std::string printable_path(const std::string& path) {

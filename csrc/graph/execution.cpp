@@ -10,7 +10,7 @@
 namespace outboard::graph {
 
 BodyUse& Execution::use_of(Body& body, Stream& stream) {
-  const auto it = std::find_if(uses_.begin(), uses_.end(), [&](const BodyUse& one) { return one.stream == &stream; });
+  const auto it = std::find_if(uses_.begin(), uses_.end(), [&](const BodyUse& use) { return use.stream == &stream; });
   if (it != uses_.end()) {
     return *it;
   }
@@ -44,10 +44,10 @@ void Execution::enter(Body& body, Stream& stream) {
 }
 
 void Execution::end(Stream& stream) {
-  const auto last = std::find_if(uses_.begin(), uses_.end(), [&](const BodyUse& one) { return one.stream == &stream; });
+  const auto last = std::find_if(uses_.begin(), uses_.end(), [&](const BodyUse& use) { return use.stream == &stream; });
   last->event.record(stream);
   last->is_recorded = true;
-  std::erase_if(uses_, [&](const BodyUse& one) { return one.stream != &stream; });
+  std::erase_if(uses_, [&](const BodyUse& use) { return use.stream != &stream; });
 }
 
 bool Execution::wait(std::exception_ptr* out_error) noexcept {

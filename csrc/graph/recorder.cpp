@@ -194,8 +194,8 @@ std::unique_ptr<Body> Recorder::finish(std::string* out_cause, std::exception_pt
   std::unique_ptr<Body> body;
   {
     const Lock lock(mutex_);
-    for (const Participant& one : participants_) {
-      one.stream->capture.store(nullptr, std::memory_order_release);
+    for (const Participant& participant : participants_) {
+      participant.stream->capture.store(nullptr, std::memory_order_release);
     }
     participants_.clear();
     body = std::move(body_);
@@ -352,7 +352,7 @@ std::shared_ptr<GraphRecord> Recorder::record_of(Stream& stream) {
     Lock lock(mutex_);
     participant(lock, stream);
     const auto& records = body_->records;
-    const auto known = std::ranges::find(records, stream.device, [](const auto& one) { return one->device(); });
+    const auto known = std::ranges::find(records, stream.device, [](const auto& record) { return record->device(); });
     return known == records.end() ? nullptr : *known;
   };
   if (std::shared_ptr<GraphRecord> known = find_it()) {
@@ -416,8 +416,8 @@ void Recorder::join(Stream& stream, const CaptureMark& mark) {
       refuse("a wait of " + text_of(stream) + ", which takes part in another capture,");
     }
     participants_.push_back({&stream, 0, {}});
-    for (Participant& one : participants_) {
-      one.seen.resize(participants_.size());
+    for (Participant& participant : participants_) {
+      participant.seen.resize(participants_.size());
     }
     lock.unlock();
     use_pool_on(stream.device);
@@ -440,7 +440,7 @@ bool Recorder::forbids_wait_for(c10::DeviceIndex device) const noexcept {
     return false;
   }
   return std::any_of(participants_.begin(), participants_.end(),
-                     [&](const Participant& one) { return one.stream->device == device; });
+                     [&](const Participant& participant) { return participant.stream->device == device; });
 }
 
 void Recorder::refuse(const std::string& what) {

@@ -143,10 +143,10 @@ void* copy_to_host(AtenTensorHandle tensor) {
   return keeping_error([&]() -> void* {
     thread_local at::Tensor copy;
     const at::AutoDispatchBelowAutograd below_autograd;
-    const at::Tensor& given = tensor_of(tensor);
-    const auto bytes = static_cast<int64_t>(given.storage().nbytes());
-    at::Tensor memory = at::empty({0}, given.options().dtype(c10::kByte));
-    memory.set_(given.storage(), 0, {bytes}, {1});
+    const at::Tensor& input = tensor_of(tensor);
+    const auto bytes = static_cast<int64_t>(input.storage().nbytes());
+    at::Tensor memory = at::empty({0}, input.options().dtype(c10::kByte));
+    memory.set_(input.storage(), 0, {bytes}, {1});
     copy = memory.to(c10::kCPU);
     return copy.data_ptr();
   });
@@ -181,9 +181,9 @@ const void* exchange_stream(const void* stream) {
 
 void record_on_stream(AtenTensorHandle tensor, const void* stream) {
   keeping_error([&] {
-    const at::Tensor& given = tensor_of(tensor);
-    if (is_ours(*given.unsafeGetTensorImpl())) {
-      record_stream(given.storage().data_ptr(), stream_of(stream));
+    const at::Tensor& input = tensor_of(tensor);
+    if (is_ours(*input.unsafeGetTensorImpl())) {
+      record_stream(input.storage().data_ptr(), stream_of(stream));
     }
   });
 }

@@ -27,7 +27,7 @@ ArgumentKinds read_kinds(const std::string& kernel, std::string_view letters, bo
   ArgumentKinds kinds;
   for (const char letter : letters) {
     const auto* info = std::ranges::find_if(
-        kArgumentKinds, [letter](const ArgumentKindInfo& one) { return static_cast<char>(one.kind) == letter; });
+        kArgumentKinds, [letter](const ArgumentKindInfo& info) { return static_cast<char>(info.kind) == letter; });
     TORCH_CHECK_VALUE(info != kArgumentKinds.end() && (info->is_on_host || !is_on_host), "argument ", kinds.size(),
                       " of the kernel ", kernel, " has the unknown letter '", std::string(1, letter), "' in '",
                       std::string(letters), "'. The letters", is_on_host ? " of a kernel on the host" : "",

@@ -218,8 +218,8 @@ class PlanReader {
       }
     } else if (take(item, "tensors")) {
       argument.kind = PlanArgument::Kind::Tensors;
-      for (const std::string_view one : split(item, ';')) {
-        argument.tensors.push_back(tensor(one));
+      for (const std::string_view text : split(item, ';')) {
+        argument.tensors.push_back(tensor(text));
       }
     } else if (is_tensor(item)) {
       argument.kind = PlanArgument::Kind::Tensor;

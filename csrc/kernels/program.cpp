@@ -98,8 +98,8 @@ uint64_t build_binary(c10::DeviceIndex device, const ProgramText& text, std::str
 
 void keep(c10::DeviceIndex device, uint64_t program, const std::string& key, const std::string& name) {
   std::string bytes;
-  const auto take = [](void* context, const void* given, size_t size) {
-    static_cast<std::string*>(context)->assign(static_cast<const char*>(given), size);
+  const auto take = [](void* context, const void* bytes, size_t size) {
+    static_cast<std::string*>(context)->assign(static_cast<const char*>(bytes), size);
   };
   const ob_status status = driver().program_binary(driver().self, device, program, &bytes, take);
   if (is_final(status)) {

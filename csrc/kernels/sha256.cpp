@@ -73,8 +73,8 @@ std::string sha256(std::string_view data) {
 std::string hex(std::string_view bytes) {
   constexpr const char* kDigits = "0123456789abcdef";
   std::string text;
-  for (const char one : bytes) {
-    const auto byte = static_cast<unsigned char>(one);
+  for (const char character : bytes) {
+    const auto byte = static_cast<unsigned char>(character);
     text += kDigits[byte >> 4];
     text += kDigits[byte & 15];
   }

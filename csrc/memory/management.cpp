@@ -94,15 +94,15 @@ bool detach_out_of_memory_observer(uint64_t id) {
   return false;
 }
 
-void set_memory_reclaimer(MemoryReclaimer one) {
-  reclaimer.store(one);
+void set_memory_reclaimer(MemoryReclaimer function) {
+  reclaimer.store(function);
 }
 
 namespace memory {
 
 void reclaim_memory() {
-  if (const MemoryReclaimer one = reclaimer.load()) {
-    one();
+  if (const MemoryReclaimer function = reclaimer.load()) {
+    function();
   }
 }
 

@@ -79,7 +79,8 @@ using RouteId = uint64_t;
 OUTBOARD_API RouteId begin_allocate_to_pool(c10::DeviceIndex device, c10::MempoolId_t mempool,
                                             std::function<bool(Stream&)> filter);
 OUTBOARD_API void end_allocate_to_pool(c10::DeviceIndex device, RouteId route) noexcept;
-// Do the same for this thread's allocations. The end ends the thread's latest route to the pool.
+// Do the same for this thread's allocations. end_allocate_thread_to_pool ends the thread's latest
+// route to the pool.
 OUTBOARD_API void begin_allocate_thread_to_pool(c10::DeviceIndex device, c10::MempoolId_t mempool);
 OUTBOARD_API void end_allocate_thread_to_pool(c10::DeviceIndex device, c10::MempoolId_t mempool);
 

@@ -56,7 +56,8 @@ uint64_t DeviceHeap::begin_route(c10::MempoolId_t mempool, std::thread::id tag, 
 void DeviceHeap::end_route(uint64_t route) noexcept {
   std::function<bool(Stream&)> filter;  // destroyed after the lock is released
   const Lock lock(mutex_);
-  const auto it = std::find_if(routes_.begin(), routes_.end(), [&](const Route& one) { return one.id == route; });
+  const auto it =
+      std::find_if(routes_.begin(), routes_.end(), [&](const Route& known_route) { return known_route.id == route; });
   if (it != routes_.end()) {
     filter = std::move(it->filter);
     routes_.erase(it);

@@ -76,7 +76,8 @@ void StreamUses::leave() noexcept {
 }
 
 StreamUses::Queue& StreamUses::queue_of(Stream& stream) {
-  const auto it = std::find_if(queues_.begin(), queues_.end(), [&](const Queue& one) { return one.stream == &stream; });
+  const auto it =
+      std::find_if(queues_.begin(), queues_.end(), [&](const Queue& queue) { return queue.stream == &stream; });
   return it != queues_.end() ? *it : queues_.emplace_back(Queue{&stream});
 }
 

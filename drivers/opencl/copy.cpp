@@ -155,17 +155,17 @@ ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_cop
     }
     if (status != OB_OK) return status;
     const uint32_t element_size = support::widen(&shape, copy->element_size, copy->dst, copy->src);
-    const auto run = [&](const support::StridedLaunch& given) -> ob_status {
+    const auto run = [&](const support::StridedLaunch& strided) -> ob_status {
       ob_launch launched = {};
       launched.struct_size = sizeof launched;
-      const std::string name = given.kernel + std::to_string(element_size);
+      const std::string name = strided.kernel + std::to_string(element_size);
       if (const ob_status found = own_kernel(driver, *device, name, &launched.kernel); found != OB_OK) return found;
-      const ob_kernel_arg args[] = {pointer_arg(given.dst),
-                                    pointer_arg(given.src),
-                                    {sizeof(ob_kernel_arg), OB_ARG_VALUE, given.argument_size, 0, given.argument}};
-      launched.grid[0] = given.blocks;
-      launched.block[0] = given.columns;
-      launched.block[1] = given.rows;
+      const ob_kernel_arg args[] = {pointer_arg(strided.dst),
+                                    pointer_arg(strided.src),
+                                    {sizeof(ob_kernel_arg), OB_ARG_VALUE, strided.argument_size, 0, strided.argument}};
+      launched.grid[0] = strided.blocks;
+      launched.block[0] = strided.columns;
+      launched.block[1] = strided.rows;
       launched.grid[1] = launched.grid[2] = launched.block[2] = 1;
       launched.arg_count = std::size(args);
       launched.arg_stride = sizeof args[0];

@@ -91,7 +91,7 @@ struct HostBlock {
 };
 
 struct Driver {
-  explicit Driver(Options given) : options(std::move(given)) {}
+  explicit Driver(Options all_options) : options(std::move(all_options)) {}
   ~Driver();
 
   // Find the devices of this process, once; not before a device is to be opened.
@@ -129,12 +129,12 @@ inline void note_queued(Stream& stream) {
 }
 
 // Build from OpenCL C, or with `is_binary` from bytes of program_binary.
-ob_status program_build(Driver& driver, Device& device, const std::string& source, const std::string& given,
+ob_status program_build(Driver& driver, Device& device, const std::string& source, const std::string& source_options,
                         bool is_binary, uint64_t* out_program);
 ob_status kernel_get(Driver& driver, int32_t device, uint64_t program, const char* name, uint64_t* out_kernel);
 // Measure the device's clock again if the last measurement is old.
 ob_status follow_clock(Driver& driver, Device& device);
-ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch& given);
+ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch& request);
 
 void fill_device_entries(ob_driver* table);
 void fill_memory_entries(ob_driver* table);

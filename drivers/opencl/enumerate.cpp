@@ -94,11 +94,11 @@ std::string report(const Enumeration& found) {
 
 }  // namespace
 
-ob_status parse_options(const ob_options* given, Options* out_options, std::string* out_error) {
+ob_status parse_options(const ob_options* options, Options* out_options, std::string* out_error) {
   if (const char* platform = std::getenv("OUTBOARD_OPENCL_PLATFORM")) out_options->platform = platform;
-  for (size_t i = 0; given != nullptr && i < given->count; ++i) {
-    const std::string key = given->keys[i];
-    const std::string value = given->values[i];
+  for (size_t i = 0; options != nullptr && i < options->count; ++i) {
+    const std::string key = options->keys[i];
+    const std::string value = options->values[i];
     if (key == "platform") {
       out_options->platform = value;
     } else if (key == "library") {

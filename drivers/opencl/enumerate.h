@@ -21,7 +21,7 @@ struct Options {
 };
 
 // Return OB_INVALID_ARGUMENT and a sentence on failure.
-ob_status parse_options(const ob_options* given, Options* out_options, std::string* out_error);
+ob_status parse_options(const ob_options* options, Options* out_options, std::string* out_error);
 
 struct FoundDevice {
   cl_platform_id platform = nullptr;

@@ -79,10 +79,10 @@ std::string to_binary(const Api& api, cl_program program) {
 // Return the options for float32 division and square root rounded as on the CPU and on PyTorch's
 // other devices. By default OpenCL leaves them some bits short, and trunc(a / b) is then wrong
 // by one if a is a multiple of b.
-std::string precise_options(const Api& api, cl_device_id device, const std::string& given) {
+std::string precise_options(const Api& api, cl_device_id device, const std::string& options) {
   const auto known = device_info<cl_bitfield>(api, device, CL_DEVICE_SINGLE_FP_CONFIG);
-  if ((known & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT) == 0) return given;
-  return given + (given.empty() ? "" : " ") + "-cl-fp32-correctly-rounded-divide-sqrt";
+  if ((known & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT) == 0) return options;
+  return options + (options.empty() ? "" : " ") + "-cl-fp32-correctly-rounded-divide-sqrt";
 }
 
 // Return true if the compiler can build at all, tried with a text that no cache has. Runtimes
@@ -189,44 +189,44 @@ ob_status get_kernel(void* self, int32_t index, uint64_t program, const char* na
                  [&] { return kernel_get(*static_cast<Driver*>(self), index, program, name, out_kernel); });
 }
 
-ob_status kernel_launch(void* self, int32_t index, uint64_t handle, const ob_launch* given) {
+ob_status kernel_launch(void* self, int32_t index, uint64_t handle, const ob_launch* request) {
   return guarded("kernel_launch", [&]() -> ob_status {
     Driver& driver = *static_cast<Driver*>(self);
     Device* device = nullptr;
     Stream* stream = nullptr;
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
     if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
-    return launch(driver, *device, *stream, *given);
+    return launch(driver, *device, *stream, *request);
   });
 }
 
 // Refuse, with a message, a launch that this device cannot run.
-ob_status check_launch(const Device& device, const Kernel& kernel, const ob_launch& given) {
+ob_status check_launch(const Device& device, const Kernel& kernel, const ob_launch& request) {
   const char* name = kernel.name.c_str();
   uint64_t group = 1;
   for (int i = 0; i < 3; ++i) {
-    if (given.grid[i] == 0 || given.block[i] == 0) {
+    if (request.grid[i] == 0 || request.block[i] == 0) {
       return fail(OB_INVALID_ARGUMENT, "kernel '%s': dimension %d of the grid or of the block is 0", name, i);
     }
-    if (given.block[i] > device.max_items[i]) {
+    if (request.block[i] > device.max_items[i]) {
       return fail(OB_INVALID_ARGUMENT, "kernel '%s': a block may have %zu work-items in dimension %d, not %u", name,
-                  device.max_items[i], i, given.block[i]);
+                  device.max_items[i], i, request.block[i]);
     }
-    group *= given.block[i];
+    group *= request.block[i];
   }
   if (group > kernel.max_group) {
     return fail(OB_INVALID_ARGUMENT, "kernel '%s': a block may have %zu work-items on this device, not %" PRIu64, name,
                 kernel.max_group, group);
   }
-  if (given.shared_memory != 0) {
+  if (request.shared_memory != 0) {
     return fail(OB_INVALID_ARGUMENT, "kernel '%s': OpenCL takes local memory as an argument (OB_ARG_LOCAL)", name);
   }
-  if (given.is_cooperative != 0 || given.cluster[0] != 0 || given.cluster[1] != 0 || given.cluster[2] != 0) {
+  if (request.is_cooperative != 0 || request.cluster[0] != 0 || request.cluster[1] != 0 || request.cluster[2] != 0) {
     return fail(OB_UNIMPLEMENTED, "kernel '%s': OpenCL has neither cooperative launches nor clusters", name);
   }
-  if (given.arg_count != kernel.arg_count) {
+  if (request.arg_count != kernel.arg_count) {
     return fail(OB_INVALID_ARGUMENT, "kernel '%s' takes %u arguments, not %zu", name, kernel.arg_count,
-                given.arg_count);
+                request.arg_count);
   }
   return OB_OK;
 }
@@ -264,11 +264,11 @@ cl_int follow_addresses(const Api& api, const Device& device, Kernel& kernel) {
 
 }  // namespace
 
-ob_status program_build(Driver& driver, Device& device, const std::string& source, const std::string& given,
+ob_status program_build(Driver& driver, Device& device, const std::string& source, const std::string& source_options,
                         bool is_binary, uint64_t* out_program) {
   auto program = std::make_unique<Program>();
   program->device = device.index;
-  program->options = precise_options(driver.api, device.found.device, given);
+  program->options = precise_options(driver.api, device.found.device, source_options);
   const auto make = is_binary ? from_binary : from_source;
   const ob_status status = make(driver, device, source, program->options, &program->program);
   if (status == OB_OK) *out_program = driver.programs.make(std::move(program));
@@ -307,28 +307,28 @@ ob_status kernel_get(Driver& driver, int32_t device, uint64_t handle, const char
   return OB_OK;
 }
 
-ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch& given) {
-  std::unique_ptr<Kernel>* found = driver.kernels.find(given.kernel);
+ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch& request) {
+  std::unique_ptr<Kernel>* found = driver.kernels.find(request.kernel);
   if (found == nullptr || (*found)->device != device.index) {
-    return fail(OB_INVALID_ARGUMENT, "device %d has no kernel 0x%" PRIx64, device.index, given.kernel);
+    return fail(OB_INVALID_ARGUMENT, "device %d has no kernel 0x%" PRIx64, device.index, request.kernel);
   }
   Kernel& kernel = **found;
-  if (const ob_status status = check_launch(device, kernel, given); status != OB_OK) return status;
+  if (const ob_status status = check_launch(device, kernel, request); status != OB_OK) return status;
   size_t global[3];
   size_t local[3];
   for (int i = 0; i < 3; ++i) {
-    local[i] = given.block[i];
-    global[i] = local[i] * given.grid[i];
+    local[i] = request.block[i];
+    global[i] = local[i] * request.grid[i];
   }
   const std::lock_guard lock(kernel.mutex);
-  const char* at = reinterpret_cast<const char*>(given.args);
-  for (cl_uint i = 0; i < given.arg_count; ++i, at += given.arg_stride) {
+  const char* at = reinterpret_cast<const char*>(request.args);
+  for (cl_uint i = 0; i < request.arg_count; ++i, at += request.arg_stride) {
     const cl_int code = set_arg(driver.api, kernel.kernel, i, *reinterpret_cast<const ob_kernel_arg*>(at));
     if (code != CL_SUCCESS) {
       return cl_fail(code, "clSetKernelArg", "kernel '" + kernel.name + "', argument " + std::to_string(i));
     }
   }
-  if (given.follows_addresses != 0) {
+  if (request.follows_addresses != 0) {
     const cl_int code = follow_addresses(driver.api, device, kernel);
     if (code != CL_SUCCESS) return cl_fail(code, "clSetKernelExecInfo", "kernel '" + kernel.name + "'");
   }

@@ -309,8 +309,8 @@ ob_status host_callback(void* self, int32_t index, uint64_t handle, ob_host_fn f
     HostCall call = {fn, user};  // the runtime copies it
     const cl_int code = driver.api.EnqueueNativeKernel(
         stream->queue,
-        [](void* given) {
-          const HostCall& queued = *static_cast<HostCall*>(given);
+        [](void* context) {
+          const HostCall& queued = *static_cast<HostCall*>(context);
           queued.fn(queued.user);
         },
         &call, sizeof call, 0, nullptr, nullptr, 0, nullptr, nullptr);

@@ -194,7 +194,7 @@ class Comm {
 };
 
 struct Collectives {
-  explicit Collectives(Driver& given) : driver(given) {}
+  explicit Collectives(Driver& owner) : driver(owner) {}
   Driver& driver;
   support::Handles<std::unique_ptr<Comm>, 9> comms;
   // The parts of this thread's group.
@@ -231,9 +231,9 @@ ob_status make_id(void*, void* out_id) {
   return OB_OK;
 }
 
-ob_status comm_create(void* given, const ob_comm_config* config, uint64_t* out_comm) {
+ob_status comm_create(void* self_pointer, const ob_comm_config* config, uint64_t* out_comm) {
   return guarded("comm_create", [&]() -> ob_status {
-    auto& self = *static_cast<Collectives*>(given);
+    auto& self = *static_cast<Collectives*>(self_pointer);
     Device* device = nullptr;
     if (const ob_status status = self.driver.find_device(config->device, &device); status != OB_OK) return status;
     const char* id = static_cast<const char*>(config->id);
@@ -250,10 +250,10 @@ ob_status comm_create(void* given, const ob_comm_config* config, uint64_t* out_c
   });
 }
 
-ob_status comm_status(void* given, uint64_t handle) {
+ob_status comm_status(void* self_pointer, uint64_t handle) {
   return guarded("comm_status", [&]() -> ob_status {
     Comm* comm = nullptr;
-    const ob_status status = find(*static_cast<Collectives*>(given), handle, &comm);
+    const ob_status status = find(*static_cast<Collectives*>(self_pointer), handle, &comm);
     return status == OB_OK ? comm->status() : status;
   });
 }
@@ -302,9 +302,9 @@ ob_status submit(Driver& driver, Comm& comm, std::vector<Part> parts) {
   return OB_OK;
 }
 
-ob_status queue(void* given, uint64_t handle, uint64_t stream, const ob_collective* call) {
+ob_status queue(void* self_pointer, uint64_t handle, uint64_t stream, const ob_collective* call) {
   return guarded("queue", [&]() -> ob_status {
-    auto& self = *static_cast<Collectives*>(given);
+    auto& self = *static_cast<Collectives*>(self_pointer);
     Comm* comm = nullptr;
     ob_status status = find(self, handle, &comm);
     if (status != OB_OK) return status;
@@ -334,7 +334,7 @@ ob_status group_begin(void*) {
   return OB_OK;
 }
 
-ob_status group_end(void* given) {
+ob_status group_end(void* self_pointer) {
   return guarded("group_end", [&]() -> ob_status {
     Collectives::is_grouping = false;
     std::map<Comm*, std::vector<Part>> calls;
@@ -342,23 +342,23 @@ ob_status group_end(void* given) {
     Collectives::grouped.clear();
     ob_status status = OB_OK;
     for (auto& [comm, parts] : calls) {
-      const ob_status one = submit(static_cast<Collectives*>(given)->driver, *comm, std::move(parts));
-      status = status == OB_OK ? one : status;
+      const ob_status submitted = submit(static_cast<Collectives*>(self_pointer)->driver, *comm, std::move(parts));
+      status = status == OB_OK ? submitted : status;
     }
     return status;
   });
 }
 
-ob_status comm_abort(void* given, uint64_t handle) {
+ob_status comm_abort(void* self_pointer, uint64_t handle) {
   Comm* comm = nullptr;
-  const ob_status status = find(*static_cast<Collectives*>(given), handle, &comm);
+  const ob_status status = find(*static_cast<Collectives*>(self_pointer), handle, &comm);
   if (status == OB_OK) comm->abort();
   return status;
 }
 
-ob_status comm_destroy(void* given, uint64_t handle) {
+ob_status comm_destroy(void* self_pointer, uint64_t handle) {
   std::unique_ptr<Comm> comm;
-  if (static_cast<Collectives*>(given)->comms.take(handle, &comm)) return OB_OK;
+  if (static_cast<Collectives*>(self_pointer)->comms.take(handle, &comm)) return OB_OK;
   return fail(OB_INVALID_ARGUMENT, "there is no communicator 0x%" PRIx64, handle);
 }
 

@@ -26,11 +26,11 @@ std::unique_ptr<Scheduler> make_scheduler(Driver& driver) {
 
 }  // namespace
 
-Driver::Driver(const Options& given)
-    : options(given),
-      repeats(given.repeats()),
-      is_modelled(given.bandwidth != 0 || given.latency != 0),
-      devices(new Device[static_cast<size_t>(std::max(given.devices, 1))]),
+Driver::Driver(const Options& all_options)
+    : options(all_options),
+      repeats(all_options.repeats()),
+      is_modelled(all_options.bandwidth != 0 || all_options.latency != 0),
+      devices(new Device[static_cast<size_t>(std::max(all_options.devices, 1))]),
       scheduler(make_scheduler(*this)) {
   std::string problem;
   // parse_options has checked both.

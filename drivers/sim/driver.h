@@ -30,7 +30,7 @@ struct Device {
 };
 
 struct Driver {
-  explicit Driver(const Options& given);
+  explicit Driver(const Options& all_options);
   ~Driver();
 
   const Options options;

@@ -64,6 +64,6 @@ struct Options {
 
 // Read options and environment. On failure return OB_INVALID_ARGUMENT,
 // and a sentence in `out_error`.
-ob_status parse_options(const ob_options* given, Options* out_options, std::string* out_error);
+ob_status parse_options(const ob_options* options, Options* out_options, std::string* out_error);
 
 }  // namespace sim

@@ -32,11 +32,11 @@ std::string entry(const std::string& name, const std::string& parameters) {
   std::ostringstream values;
   std::istringstream rest(parameters);
   int place = 0;
-  for (std::string one; std::getline(rest, one, ','); ++place) {
-    const size_t last = one.find_last_not_of(" \n");
+  for (std::string option; std::getline(rest, option, ','); ++place) {
+    const size_t last = option.find_last_not_of(" \n");
     const size_t name_at =
-        one.find_last_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789", last);
-    values << (place == 0 ? "" : ", ") << "*(" << one.substr(0, name_at + 1) << "*)arguments[" << place << "]";
+        option.find_last_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789", last);
+    values << (place == 0 ? "" : ", ") << "*(" << option.substr(0, name_at + 1) << "*)arguments[" << place << "]";
   }
   return "\nvoid run_" + name + "(wide items, void* const* arguments) {\n" +
          "  for (number_of_this_item = 0; number_of_this_item < items; ++number_of_this_item) " + name + "(" +
@@ -67,7 +67,7 @@ bool compile(const std::string& folder, const std::string& text, std::string* ou
        {"-std=gnu11", "-O2", "-ftree-vectorize", "-ffp-contract=off", "-fPIC", "-shared", "-w", "-lm"})
     command.emplace_back(flag);
   std::vector<char*> arguments;
-  for (std::string& one : command) arguments.push_back(one.data());
+  for (std::string& word : command) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);

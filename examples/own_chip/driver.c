@@ -212,12 +212,12 @@ static ob_status kernel_launch(void* self, int32_t device, uint64_t stream, cons
   chip_argument arguments[ARGUMENTS];
   const char* at = (const char*)launch->args; /* a newer core has longer structs */
   for (size_t i = 0; i < launch->arg_count; ++i, at += launch->arg_stride) {
-    const ob_kernel_arg* given = (const ob_kernel_arg*)at;
-    if (given->kind == OB_ARG_LOCAL) return fail(OB_INVALID_ARGUMENT, "group memory is not supported");
-    const int is_address = given->kind == OB_ARG_POINTER;
+    const ob_kernel_arg* argument = (const ob_kernel_arg*)at;
+    if (argument->kind == OB_ARG_LOCAL) return fail(OB_INVALID_ARGUMENT, "group memory is not supported");
+    const int is_address = argument->kind == OB_ARG_POINTER;
     arguments[i].is_address = is_address;
-    arguments[i].value = is_address ? (const void*)&given->pointer : given->value;
-    arguments[i].size = is_address ? sizeof given->pointer : given->size;
+    arguments[i].value = is_address ? (const void*)&argument->pointer : argument->value;
+    arguments[i].size = is_address ? sizeof argument->pointer : argument->size;
   }
   return told(
       chip_launch(chip_of(self), stream, launch->kernel, (uint64_t)grid[0] * block[0], arguments, launch->arg_count));

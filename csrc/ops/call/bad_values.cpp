@@ -93,11 +93,11 @@ void check_factor(const Call& call) {
 // Refuse matrices for which the iteration would not end. Torch's own kernels fail in LAPACK or loop
 // forever.
 void check_ends(const Call& call) {
-  const at::Tensor* given = tensor_named(call, "A");
-  if (given == nullptr || given->dim() < 2) {
+  const at::Tensor* matrix = tensor_named(call, "A");
+  if (matrix == nullptr || matrix->dim() < 2) {
     return;
   }
-  at::Tensor self = given->is_complex() ? at::view_as_real(given->resolve_conj()).abs().amax(-1) : *given;
+  at::Tensor self = matrix->is_complex() ? at::view_as_real(matrix->resolve_conj()).abs().amax(-1) : *matrix;
   const bool is_of_values = call.op().handle.operator_name().name == "aten::_linalg_svd";
   if (!is_of_values) {  // one triangle is read
     const bool is_upper = std::toupper(static_cast<unsigned char>(call.arg(1).toStringRef()[0])) == 'U';
@@ -146,8 +146,8 @@ constexpr ValueRow kValueRows[] = {
 
 std::optional<BadValueRule> bad_value_rule(const Operator& op) {
   const std::string_view name = op.handle.operator_name().name;
-  const ValueRow* row = std::find_if(std::begin(kValueRows), std::end(kValueRows), [&](const ValueRow& one) {
-    return name == one.op || (name.ends_with('_') && name.substr(0, name.size() - 1) == one.op);
+  const ValueRow* row = std::find_if(std::begin(kValueRows), std::end(kValueRows), [&](const ValueRow& row_of_table) {
+    return name == row_of_table.op || (name.ends_with('_') && name.substr(0, name.size() - 1) == row_of_table.op);
   });
   return row == std::end(kValueRows) ? std::nullopt
                                      : std::optional(BadValueRule{row->check, row->is_left_to_kernels, row->op});

@@ -326,10 +326,11 @@ std::string difference_of(const Operator& op, const CallShape& shape, const torc
       if (next >= shape.outputs.size()) {
         return "the CPU kernel returned more results than the meta kernel";
       }
-      const OutputShape& told = shape.outputs[next++];
-      if (told.is_defined != result.defined() ||
-          (told.is_defined && (told.dtype != result.scalar_type() || result.sizes() != c10::IntArrayRef(told.sizes)))) {
-        return shape_difference(told.dtype, told.sizes, result);
+      const OutputShape& expected = shape.outputs[next++];
+      if (expected.is_defined != result.defined() ||
+          (expected.is_defined &&
+           (expected.dtype != result.scalar_type() || result.sizes() != c10::IntArrayRef(expected.sizes)))) {
+        return shape_difference(expected.dtype, expected.sizes, result);
       }
     }
   }

@@ -235,9 +235,9 @@ bool casts_results(const Call& call, const torch::jit::Stack& arguments) {
 }
 
 // Return true if the call fills its outputs from numbers alone (arange, eye), the
-// outputs are empty, and they grow if they are resized. Every kernel gives such an
-// output the meta kernel's size and strides. Some kernels leave an output unchanged if it already
-// has the result's number of elements (none), unless it has one dimension, like new outputs.
+// outputs are empty, and every kernel gives them the meta kernel's size and strides: they grow, or
+// have one dimension, as new outputs do. Some kernels leave another output unchanged if its number
+// of elements is already right.
 bool fills_empty_outputs(const Call& call, const CallShape& shape) {
   bool are_empty = true, are_new = true;
   for (size_t i = 0; i < call.op().args.size(); ++i) {
@@ -329,8 +329,8 @@ bool infers_shapes() {
   return is_in_meta;
 }
 
-void set_meta_failure_classifier(MetaFailureClassifier given) {
-  classifier.store(given, std::memory_order_release);
+void set_meta_failure_classifier(MetaFailureClassifier function) {
+  classifier.store(function, std::memory_order_release);
 }
 
 namespace {

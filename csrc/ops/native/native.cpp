@@ -223,9 +223,9 @@ void find_routes(const std::array<Operator*, 3>& group) {
     if (op == nullptr || kernel_of(called) != nullptr) {
       continue;  // its own kernel's route stays
     }
-    for (const Form given : kPrecedence) {
-      if (const NativeKernel* kernel = kernel_of(given)) {
-        store_route(*op, {kernel, group[static_cast<size_t>(given)], functional, called, given});
+    for (const Form form : kPrecedence) {
+      if (const NativeKernel* kernel = kernel_of(form)) {
+        store_route(*op, {kernel, group[static_cast<size_t>(form)], functional, called, form});
         break;
       }
     }

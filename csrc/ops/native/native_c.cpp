@@ -123,7 +123,7 @@ class DriverKernel {
 
   bool can_answer() const { return ask_ != nullptr; }
 
-  NativeAnswer answer(const Call& call, c10::ArrayRef<c10::IValue> given, uint64_t* out_kept) const {
+  NativeAnswer answer(const Call& call, c10::ArrayRef<c10::IValue> arguments, uint64_t* out_kept) const {
     if (ask_ == nullptr) {
       return NativeAnswer::Unknown;
     }
@@ -134,7 +134,7 @@ class DriverKernel {
     }
     DriverValues values(Memory::None, call.device());
     for (size_t i = 0; i < op.args.size(); ++i) {
-      values.add(op.args[i], given[i]);
+      values.add(op.args[i], arguments[i]);
     }
     if (!values.is_complete()) {
       return NativeAnswer::Declines;
@@ -286,9 +286,9 @@ bool can_ask_native(const Operator& op) {
   return kernel != nullptr && kernel->can_answer();
 }
 
-NativeAnswer ask_native(const Call& call, c10::ArrayRef<c10::IValue> given, uint64_t* out_kept) {
+NativeAnswer ask_native(const Call& call, c10::ArrayRef<c10::IValue> arguments, uint64_t* out_kept) {
   const DriverKernel* kernel = kernel_of(call.op());
-  return kernel == nullptr ? NativeAnswer::Unknown : kernel->answer(call, given, out_kept);
+  return kernel == nullptr ? NativeAnswer::Unknown : kernel->answer(call, arguments, out_kept);
 }
 
 std::vector<std::string> native_operators() {

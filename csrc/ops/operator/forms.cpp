@@ -49,24 +49,24 @@ bool makes_tensors(const c10::FunctionSchema& schema) {
 // Return true if `out` is `functional` with its returns turned into written arguments at the end.
 bool is_out_form(const c10::FunctionSchema& functional, const c10::FunctionSchema& out) {
   const auto& inputs = functional.arguments();
-  const auto& given = out.arguments();
-  const auto outputs = given.begin() + static_cast<std::ptrdiff_t>(std::min(inputs.size(), given.size()));
-  return makes_tensors(functional) && given.size() == inputs.size() + functional.returns().size() &&
+  const auto& arguments = out.arguments();
+  const auto outputs = arguments.begin() + static_cast<std::ptrdiff_t>(std::min(inputs.size(), arguments.size()));
+  return makes_tensors(functional) && arguments.size() == inputs.size() + functional.returns().size() &&
          out.returns().size() == functional.returns().size() &&
-         std::equal(inputs.begin(), inputs.end(), given.begin(), outputs, same_argument) &&
-         std::none_of(given.begin(), outputs, is_written) &&
-         std::all_of(outputs, given.end(), [](const c10::Argument& a) { return is_written(a) && is_tensor(a); });
+         std::equal(inputs.begin(), inputs.end(), arguments.begin(), outputs, same_argument) &&
+         std::none_of(arguments.begin(), outputs, is_written) &&
+         std::all_of(outputs, arguments.end(), [](const c10::Argument& a) { return is_written(a) && is_tensor(a); });
 }
 
 // Return true if `in_place` is `functional` with its first argument written to.
 bool is_in_place_form(const c10::FunctionSchema& functional, const c10::FunctionSchema& in_place) {
   const auto& inputs = functional.arguments();
-  const auto& given = in_place.arguments();
-  return makes_tensors(functional) && functional.returns().size() == 1 && !given.empty() &&
-         std::equal(inputs.begin(), inputs.end(), given.begin(), given.end(), same_argument) && is_written(given[0]) &&
-         is_tensor(given[0]) && std::none_of(given.begin() + 1, given.end(), is_written) &&
-         in_place.returns().size() == 1 && in_place.returns()[0].alias_info() &&
-         in_place.returns()[0].alias_info()->isWrite();
+  const auto& arguments = in_place.arguments();
+  return makes_tensors(functional) && functional.returns().size() == 1 && !arguments.empty() &&
+         std::equal(inputs.begin(), inputs.end(), arguments.begin(), arguments.end(), same_argument) &&
+         is_written(arguments[0]) && is_tensor(arguments[0]) &&
+         std::none_of(arguments.begin() + 1, arguments.end(), is_written) && in_place.returns().size() == 1 &&
+         in_place.returns()[0].alias_info() && in_place.returns()[0].alias_info()->isWrite();
 }
 
 std::vector<c10::OperatorHandle> handles_of(const std::string& base) {

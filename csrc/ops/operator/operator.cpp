@@ -181,11 +181,11 @@ WaitCounts& wait_counts() {
 
 }  // namespace
 
-Operator::Operator(const c10::OperatorHandle& given)
-    : handle(given),
-      name(toString(given.operator_name())),
-      is_torchs(is_torchs_own(given.operator_name())),
-      facts(facts_of(given.operator_name())) {
+Operator::Operator(const c10::OperatorHandle& operator_handle)
+    : handle(operator_handle),
+      name(toString(operator_handle.operator_name())),
+      is_torchs(is_torchs_own(operator_handle.operator_name())),
+      facts(facts_of(operator_handle.operator_name())) {
   const c10::FunctionSchema& schema = handle.schema();
   const MetaKernel meta = meta_kernel_of(handle.operator_name());
   meta_kernel = meta.kernel;

@@ -54,7 +54,7 @@ struct ProviderMemory {
 };
 
 struct Operator {
-  explicit Operator(const c10::OperatorHandle& given);
+  explicit Operator(const c10::OperatorHandle& operator_handle);
   ~Operator();
 
   c10::OperatorHandle handle;

@@ -41,9 +41,9 @@ void set_strides(OutputShape& output, c10::IntArrayRef strides) {
   }
 }
 
-void lay_out_like(const at::Tensor& given, OutputShape& output) {
-  if (given.sizes().equals(output.sizes)) {
-    set_strides(output, at::infer_dense_strides(given.sizes(), given.strides()));
+void lay_out_like(const at::Tensor& like, OutputShape& output) {
+  if (like.sizes().equals(output.sizes)) {
+    set_strides(output, at::infer_dense_strides(like.sizes(), like.strides()));
   }
 }
 

@@ -107,9 +107,9 @@ bool is_generated(const at::Tensor& query, double dropout, bool may_be_native) {
 NativeAnswer ask_driver(Operator& whole, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                         const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
                         std::optional<double> scale) {
-  torch::jit::Stack given{query, key, value, c10::IValue(), dropout, is_causal, false, scale};
-  const Call call(whole, given);
-  std::vector<c10::IValue> described(given.begin(), given.end());
+  torch::jit::Stack operands{query, key, value, c10::IValue(), dropout, is_causal, false, scale};
+  const Call call(whole, operands);
+  std::vector<c10::IValue> described(operands.begin(), operands.end());
   if (mask.has_value()) {
     described[3] = mask->scalar_type() == c10::kBool
                        ? at::empty(mask->sizes(), at::TensorOptions(query.scalar_type()).device(c10::kMeta))

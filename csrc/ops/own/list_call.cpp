@@ -57,10 +57,11 @@ bool ListCall::are_apart(std::vector<Extent>& extents) {
 
 bool ListCall::are_first_apart(const std::vector<Extent>& extents, size_t count) {
   for (size_t i = 0; i < count; ++i) {
-    const Extent& one = extents[i];
-    if (std::any_of(extents.begin() + static_cast<std::ptrdiff_t>(i) + 1, extents.end(), [&one](const Extent& other) {
-          return one.begin < other.end && other.begin < one.end && (one.is_written || other.is_written);
-        })) {
+    const Extent& extent = extents[i];
+    if (std::any_of(
+            extents.begin() + static_cast<std::ptrdiff_t>(i) + 1, extents.end(), [&extent](const Extent& other) {
+              return extent.begin < other.end && other.begin < extent.end && (extent.is_written || other.is_written);
+            })) {
       return false;
     }
   }
@@ -234,9 +235,10 @@ void ListCall::gather_results_of_rows(c10::ScalarType dtype, size_t rows) {
   c10::List<at::Tensor> list;
   list.reserve(rows);
   for (size_t row = 0; row < rows; ++row) {
-    at::Tensor one = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(all.storage()), all.key_set(), all.dtype());
-    one.unsafeGetTensorImpl()->set_sizes_and_strides(c10::IntArrayRef(), c10::IntArrayRef(), static_cast<int64_t>(row));
-    list.push_back(std::move(one));
+    at::Tensor part = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(all.storage()), all.key_set(), all.dtype());
+    part.unsafeGetTensorImpl()->set_sizes_and_strides(c10::IntArrayRef(), c10::IntArrayRef(),
+                                                      static_cast<int64_t>(row));
+    list.push_back(std::move(part));
   }
   uses_.note(all, true);
   results_.push_back(std::move(list));

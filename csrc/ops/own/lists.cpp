@@ -95,8 +95,8 @@ bool numbers_fit(c10::ArrayRef<c10::IValue> arguments) {
       return !may_overflow(value.toScalar(), dtype);
     }
     return !value.isList() || value.isTensorList() ||
-           std::ranges::all_of(value.toListRef(), [dtype](const c10::IValue& one) {
-             return !one.isScalar() || !may_overflow(one.toScalar(), dtype);
+           std::ranges::all_of(value.toListRef(), [dtype](const c10::IValue& element) {
+             return !element.isScalar() || !may_overflow(element.toScalar(), dtype);
            });
   });
 }
@@ -141,11 +141,11 @@ bool run_each(Operator& op, torch::jit::Stack* stack) {
         single.push_back(argument);
         continue;
       }
-      c10::List<at::Tensor> one;
+      c10::List<at::Tensor> list;
       if (const c10::List<at::Tensor> all = argument.toTensorList(); !all.empty()) {
-        one.push_back(all.get(i));
+        list.push_back(all.get(i));
       }
-      single.emplace_back(std::move(one));
+      single.emplace_back(std::move(list));
     }
     run_chain(op, &single);
   }
@@ -181,9 +181,9 @@ class ListKernel final : public c10::OperatorKernel {
 
 ListOperator::ListOperator(Operator& op, bool promotes) : op_(op), promotes_(promotes) {
   const std::string_view name = std::string_view(op.name).substr(std::min<size_t>(op.name.size(), 15));
-  for (const std::string_view one : {"addcdiv", "addcmul", "clamp_max", "clamp_min", "lerp", "maximum", "minimum",
-                                     "pow", "add.List", "add_.List", "sub.List", "sub_.List"}) {
-    converts_ |= op.name.starts_with("aten::_foreach_") && name.starts_with(one);
+  for (const std::string_view suffix : {"addcdiv", "addcmul", "clamp_max", "clamp_min", "lerp", "maximum", "minimum",
+                                        "pow", "add.List", "add_.List", "sub.List", "sub_.List"}) {
+    converts_ |= op.name.starts_with("aten::_foreach_") && name.starts_with(suffix);
   }
 }
 

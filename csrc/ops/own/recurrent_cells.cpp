@@ -64,10 +64,12 @@ class BoundSum : public torch::autograd::Function<BoundSum> {
 
 bool is_cell(const at::Tensor& input, const at::Tensor& hx, const at::Tensor& w_ih, const at::Tensor& w_hh,
              const OptionalTensor& b_ih, const OptionalTensor& b_hh) {
-  const auto is_matrix = [&](const at::Tensor& one) { return is_recurrent_tensor(one, input) && one.dim() == 2; };
-  const auto is_bias = [&](const OptionalTensor& one) {
-    return !one.has_value() || !one->defined() ||
-           (is_recurrent_tensor(*one, input) && one->sizes() == at::IntArrayRef({w_ih.size(0)}));
+  const auto is_matrix = [&](const at::Tensor& tensor) {
+    return is_recurrent_tensor(tensor, input) && tensor.dim() == 2;
+  };
+  const auto is_bias = [&](const OptionalTensor& bias) {
+    return !bias.has_value() || !bias->defined() ||
+           (is_recurrent_tensor(*bias, input) && bias->sizes() == at::IntArrayRef({w_ih.size(0)}));
   };
   return is_matrix(input) && is_matrix(hx) && is_matrix(w_ih) && is_matrix(w_hh) && w_hh.size(0) == w_hh.size(1) &&
          w_ih.size(0) == w_hh.size(0) && w_ih.size(1) == input.size(1) && hx.size(0) == input.size(0) &&

@@ -171,9 +171,9 @@ std::vector<at::Tensor> differentiable_gradients(at::TensorList results, at::Ten
 
 std::vector<at::Tensor> run_layer(const RecurrentLayer& layer) {
   const std::array<at::Tensor, 8> inputs = inputs_of(layer);
-  const bool is_needed = at::GradMode::is_enabled() && std::any_of(inputs.begin(), inputs.end(), [](const auto& one) {
-                           return one.defined() && one.requires_grad();
-                         });
+  const bool is_needed = at::GradMode::is_enabled() &&
+                         std::any_of(inputs.begin(), inputs.end(),
+                                     [](const auto& tensor) { return tensor.defined() && tensor.requires_grad(); });
   if (!is_needed) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return states_of(results_of(layer, /*keeps=*/false));

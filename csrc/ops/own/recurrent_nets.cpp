@@ -106,7 +106,7 @@ bool is_covered(const RecurrentNet& net, const OptionalTensor& batch_sizes, bool
     tensors.push_back(net.cx);
   }
   if (!std::all_of(tensors.begin(), tensors.end(),
-                   [&](const at::Tensor& one) { return is_recurrent_tensor(one, net.input); })) {
+                   [&](const at::Tensor& tensor) { return is_recurrent_tensor(tensor, net.input); })) {
     return false;
   }
   const bool is_packed = batch_sizes.has_value();

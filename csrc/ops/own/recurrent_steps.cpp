@@ -186,9 +186,9 @@ FiveTensors steps_on_cpu(const at::Tensor& gates, const at::Tensor& h0, const Op
                          bool keep) {
   check_steps(gates, weight.dim() == 0 ? 0 : weight.size(0), h0, weight, offsets, kind);
   check_cells(c0, h0, kind);
-  const RecurrentSteps given{
+  const RecurrentSteps steps_of_call{
       gates, h0, c0, weight, input_bias, hidden_bias, projection, offsets, static_cast<Recurrence>(kind), reverse};
-  RecurrentResults made = composed_steps(given, first_rows_of(gates, offsets), keep);
+  RecurrentResults made = composed_steps(steps_of_call, first_rows_of(gates, offsets), keep);
   // Results have their own memory, even those of a single step.
   return {made.output, made.hy.clone(), is_given(c0) ? made.cy.clone() : at::Tensor(), made.previous, made.kept};
 }
@@ -282,45 +282,49 @@ int64_t gates_of(Recurrence kind) {
   return kind == Recurrence::Lstm ? 4 : kind == Recurrence::Gru ? 3 : 1;
 }
 
-RecurrentResults composed_steps(const RecurrentSteps& given, at::IntArrayRef first, bool keeps) {
+RecurrentResults composed_steps(const RecurrentSteps& steps_of_call, at::IntArrayRef first, bool keeps) {
   const auto steps = static_cast<int64_t>(first.size()) - 1;
-  const at::Tensor gates = step_rows(given.gates), back = given.weight.t();
-  at::Tensor h = given.h0, c = is_given(given.c0) ? *given.c0 : at::Tensor();
+  const at::Tensor gates = step_rows(steps_of_call.gates), back = steps_of_call.weight.t();
+  at::Tensor h = steps_of_call.h0, c = is_given(steps_of_call.c0) ? *steps_of_call.c0 : at::Tensor();
   std::vector<at::Tensor> outputs(steps), previous(steps), kept(steps);
   for (int64_t turn = 0; turn < steps; ++turn) {
-    const int64_t step = given.is_reversed ? steps - 1 - turn : turn;
+    const int64_t step = steps_of_call.is_reversed ? steps - 1 - turn : turn;
     const int64_t rows = first[step + 1] - first[step];
     const at::Tensor before = h.narrow(0, 0, rows);
-    const at::Tensor in = biased(gates.narrow(0, first[step], rows), given.input_bias);
-    const at::Tensor hidden = biased(at::mm(before, back), given.hidden_bias);
-    const Cells cells = cells_of(given.kind, in, hidden, before, c.defined() ? c.narrow(0, 0, rows) : c, keeps);
-    outputs[step] = is_given(given.projection) ? at::mm(cells.h, given.projection->t()) : cells.h;
+    const at::Tensor in = biased(gates.narrow(0, first[step], rows), steps_of_call.input_bias);
+    const at::Tensor hidden = biased(at::mm(before, back), steps_of_call.hidden_bias);
+    const Cells cells = cells_of(steps_of_call.kind, in, hidden, before, c.defined() ? c.narrow(0, 0, rows) : c, keeps);
+    outputs[step] = is_given(steps_of_call.projection) ? at::mm(cells.h, steps_of_call.projection->t()) : cells.h;
     previous[step] = before;
     kept[step] = cells.kept;
     h = replaced(h, outputs[step]);
     c = c.defined() ? replaced(c, cells.c) : c;
   }
-  const auto joined = [&](const std::vector<at::Tensor>& parts) { return shaped_as(at::cat(parts), given.gates); };
+  const auto joined = [&](const std::vector<at::Tensor>& parts) {
+    return shaped_as(at::cat(parts), steps_of_call.gates);
+  };
   return {joined(outputs), h, c, keeps ? joined(previous) : at::Tensor(),
           keeps && kept[0].defined() ? joined(kept) : at::Tensor()};
 }
 
-RecurrentResults run_steps(const RecurrentSteps& given, bool keeps) {
+RecurrentResults run_steps(const RecurrentSteps& steps_of_call, bool keeps) {
   static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("outboard::recurrent", "").typed<Steps>();
   auto [output, hy, cy, previous, kept] =
-      op.call(given.gates, given.h0, given.c0, given.weight, given.input_bias, given.hidden_bias, given.projection,
-              given.offsets, static_cast<int64_t>(given.kind), given.is_reversed, keeps);
+      op.call(steps_of_call.gates, steps_of_call.h0, steps_of_call.c0, steps_of_call.weight, steps_of_call.input_bias,
+              steps_of_call.hidden_bias, steps_of_call.projection, steps_of_call.offsets,
+              static_cast<int64_t>(steps_of_call.kind), steps_of_call.is_reversed, keeps);
   return {std::move(output), std::move(hy), std::move(cy), std::move(previous), std::move(kept)};
 }
 
 RecurrentGradients run_steps_backward(const OptionalTensor& grad_output, const OptionalTensor& grad_hy,
-                                      const OptionalTensor& grad_cy, const RecurrentSteps& given,
+                                      const OptionalTensor& grad_cy, const RecurrentSteps& steps_of_call,
                                       const RecurrentResults& results) {
   static const auto op =
       c10::Dispatcher::singleton().findSchemaOrThrow("outboard::recurrent_backward", "").typed<StepsBackward>();
-  auto [gates, hidden, h0, c0, projected] = op.call(
-      grad_output, grad_hy, grad_cy, given.h0, results.kept.defined() ? results.kept : results.output, results.previous,
-      given.weight, given.projection, given.offsets, static_cast<int64_t>(given.kind), given.is_reversed);
+  auto [gates, hidden, h0, c0, projected] =
+      op.call(grad_output, grad_hy, grad_cy, steps_of_call.h0, results.kept.defined() ? results.kept : results.output,
+              results.previous, steps_of_call.weight, steps_of_call.projection, steps_of_call.offsets,
+              static_cast<int64_t>(steps_of_call.kind), steps_of_call.is_reversed);
   return {std::move(gates), std::move(hidden), std::move(h0), std::move(c0), std::move(projected)};
 }
 

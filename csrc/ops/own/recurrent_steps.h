@@ -72,12 +72,12 @@ std::vector<int64_t> first_rows_of_steps(int64_t steps, int64_t batch);
 
 // Return the states as compositions of differentiable operators.
 // `first_rows` are the offsets as numbers.
-RecurrentResults composed_steps(const RecurrentSteps& given, at::IntArrayRef first_rows, bool keeps);
+RecurrentResults composed_steps(const RecurrentSteps& steps_of_call, at::IntArrayRef first_rows, bool keeps);
 
 // Call the operators.
-RecurrentResults run_steps(const RecurrentSteps& given, bool keeps);
+RecurrentResults run_steps(const RecurrentSteps& steps_of_call, bool keeps);
 RecurrentGradients run_steps_backward(const OptionalTensor& grad_output, const OptionalTensor& grad_hy,
-                                      const OptionalTensor& grad_cy, const RecurrentSteps& given,
+                                      const OptionalTensor& grad_cy, const RecurrentSteps& steps_of_call,
                                       const RecurrentResults& results);
 
 // Return true for a nonempty tensor with the device and type of `like` that no transformation

@@ -173,19 +173,19 @@ std::optional<int64_t> bytes_kept(Operator& op, const RecurrentNet& net, bool ke
     count += param.numel();
   }
   const c10::IValue kept = keeps ? c10::IValue(int64_t{0}) : c10::IValue();
-  const torch::jit::Stack given{net.input,
-                                net.params.front().as_strided({count}, {0}),
-                                net.hx,
-                                or_none(net.cx),
-                                net.batch_sizes,
-                                static_cast<int64_t>(net.kind),
-                                net.directions == 2,
-                                net.has_biases,
-                                kept};
-  std::vector<c10::IValue> described(given.begin(), given.end());
+  const torch::jit::Stack operands{net.input,
+                                   net.params.front().as_strided({count}, {0}),
+                                   net.hx,
+                                   or_none(net.cx),
+                                   net.batch_sizes,
+                                   static_cast<int64_t>(net.kind),
+                                   net.directions == 2,
+                                   net.has_biases,
+                                   kept};
+  std::vector<c10::IValue> described(operands.begin(), operands.end());
   described[1] = at::empty({count}, at::TensorOptions(net.input.scalar_type()).device(c10::kMeta));
   uint64_t bytes = 0;
-  if (ask_native(Call(op, given), described, keeps ? &bytes : nullptr) != NativeAnswer::Takes) {
+  if (ask_native(Call(op, operands), described, keeps ? &bytes : nullptr) != NativeAnswer::Takes) {
     return std::nullopt;
   }
   return static_cast<int64_t>(bytes);
@@ -204,8 +204,8 @@ variable_list gradients_of_net(const RecurrentNet& net, const at::Tensor& weight
                                const at::Tensor& kept, const variable_list& grads) {
   static const auto op =
       c10::Dispatcher::singleton().findSchemaOrThrow("outboard::recurrent_net_backward", "").typed<NetBackward>();
-  const bool needs_weights =
-      std::any_of(net.params.begin(), net.params.end(), [](const at::Tensor& one) { return one.requires_grad(); });
+  const bool needs_weights = std::any_of(net.params.begin(), net.params.end(),
+                                         [](const at::Tensor& tensor) { return tensor.requires_grad(); });
   // The driver may write to what it kept, and another pass through the graph needs it again.
   const bool is_last = !torch::autograd::get_current_graph_task_keep_graph();
   auto [input, hx, cx, of_weights] =
@@ -274,7 +274,7 @@ class NetFunction : public torch::autograd::Function<NetFunction> {
 };
 
 bool needs_gradients(const RecurrentNet& net) {
-  const auto needs = [](const at::Tensor& one) { return one.defined() && one.requires_grad(); };
+  const auto needs = [](const at::Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); };
   return at::GradMode::is_enabled() && (needs(net.input) || needs(net.hx) || needs(net.cx) ||
                                         std::any_of(net.params.begin(), net.params.end(), needs));
 }
@@ -290,11 +290,11 @@ bool may_run_whole() {
   return has_native(whole_operator()) && allows_native() && can_ask_native(whole_operator());
 }
 
-std::optional<NetResults> run_whole(const RecurrentNet& given) {
-  RecurrentNet net = given;
-  net.input = given.input.contiguous();
-  net.hx = given.hx.contiguous();
-  net.cx = or_dense(given.cx);
+std::optional<NetResults> run_whole(const RecurrentNet& whole) {
+  RecurrentNet net = whole;
+  net.input = whole.input.contiguous();
+  net.hx = whole.hx.contiguous();
+  net.cx = or_dense(whole.cx);
   const bool keeps = needs_gradients(net);
   const std::optional<int64_t> kept = bytes_kept(whole_operator(), net, keeps);
   if (!kept.has_value()) {

@@ -107,8 +107,8 @@ bool bincount(const Call& call, torch::jit::Stack& results) {
   const int64_t count = std::max(least, ends[1].item<int64_t>() + 1);
   at::Tensor added = at::ones({}, places.options()).expand(self.sizes());
   if (weights.isTensor()) {
-    const at::Tensor& given = weights.toTensor();
-    added = given.scalar_type() == c10::kFloat ? given : given.to(c10::kDouble);
+    const at::Tensor& tensor = weights.toTensor();
+    added = tensor.scalar_type() == c10::kFloat ? tensor : tensor.to(c10::kDouble);
   }
   results.emplace_back(at::zeros({count}, added.options()).index_add_(0, places, added));
   return true;
@@ -153,8 +153,8 @@ bool index_by_masks(const Call& call, torch::jit::Stack& results) {
   if (!has_mask(call)) {
     return false;
   }
-  const auto given = call.arg(1).to<Indices>();
-  const auto indices = without_masks(self, given);
+  const auto all_indices = call.arg(1).to<Indices>();
+  const auto indices = without_masks(self, all_indices);
   if (indices) {
     call.op().warns(call);
     results.emplace_back(at::index(self, *indices));
@@ -167,8 +167,8 @@ bool put_by_masks(const Call& call, torch::jit::Stack& results) {
   if (!has_mask(call)) {
     return false;
   }
-  const auto given = call.arg(1).to<Indices>();
-  const auto indices = without_masks(self, given);
+  const auto all_indices = call.arg(1).to<Indices>();
+  const auto indices = without_masks(self, all_indices);
   if (indices) {
     call.op().warns(call);
     self.index_put_(*indices, call.arg(2).toTensor(), call.arg(3).toBool());
@@ -368,8 +368,8 @@ bool cat_of_many(const Call& call, torch::jit::Stack& results) {
     return false;
   }
   int64_t dim = call.arg(1).toInt();
-  const std::vector<at::Tensor> given = list.vec();
-  const std::vector<at::Tensor> tensors = joined(given, &dim);
+  const std::vector<at::Tensor> all_tensors = list.vec();
+  const std::vector<at::Tensor> tensors = joined(all_tensors, &dim);
   if (tensors.empty()) {
     return false;  // the operator itself raises or promotes
   }
@@ -392,10 +392,11 @@ bool cat_of_many(const Call& call, torch::jit::Stack& results) {
     const auto count = static_cast<int64_t>(tensors.size());
     const at::Tensor rows = joined_flat(tensors, {count, outside, first.numel() / outside});
     results.emplace_back(rows.transpose(0, 1).contiguous().view(sizes));
-  } else if (given.size() > kMany) {
+  } else if (all_tensors.size() > kMany) {
     std::vector<at::Tensor> parts;
-    for (size_t begin = 0; begin < given.size(); begin += kMany) {
-      parts.push_back(at::cat(at::TensorList(given).slice(begin, std::min(kMany, given.size() - begin)), dim));
+    for (size_t begin = 0; begin < all_tensors.size(); begin += kMany) {
+      parts.push_back(
+          at::cat(at::TensorList(all_tensors).slice(begin, std::min(kMany, all_tensors.size() - begin)), dim));
     }
     results.emplace_back(at::cat(parts, dim));
   } else {

@@ -50,7 +50,7 @@ constexpr double kNormOfFloats = 3.010066362817634, kNormOfDoubles = 1.090863719
 at::Tensor exponential_of_small(const at::Tensor& matrix) {
   const at::Tensor second = at::matmul(matrix, matrix), third = at::matmul(second, matrix);
   const at::Tensor fourth = at::matmul(second, second);
-  const at::Tensor one = at::eye(matrix.size(-1), matrix.options());
+  const at::Tensor identity = at::eye(matrix.size(-1), matrix.options());
   std::vector<double> inverse{1};  // of factorials
   for (int64_t i = 1; i <= kDegree; ++i) {
     inverse.push_back(inverse.back() / static_cast<double>(i));
@@ -58,7 +58,7 @@ at::Tensor exponential_of_small(const at::Tensor& matrix) {
   at::Tensor result = fourth.mul(inverse.back());
   for (int64_t first = kDegree - 4; first >= 0; first -= 4) {
     const double* factor = &inverse[static_cast<size_t>(first)];
-    result = result.add(one, factor[0]).add(matrix, factor[1]).add(second, factor[2]).add(third, factor[3]);
+    result = result.add(identity, factor[0]).add(matrix, factor[1]).add(second, factor[2]).add(third, factor[3]);
     if (first > 0) {
       result = at::matmul(result, fourth);
     }
@@ -104,9 +104,9 @@ bool checked_factors(const Call& call, torch::jit::Stack& results) {
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     stack.emplace_back(i == static_cast<size_t>(*place) ? c10::IValue(false) : call.arg(i));
   }
-  const at::Tensor given = self;
+  const at::Tensor target = self;
   call.op().handle.callBoxed(stack);
-  at::_linalg_check_errors(stack.back().toTensor(), api_name(call.op().name), is_matrix(given));
+  at::_linalg_check_errors(stack.back().toTensor(), api_name(call.op().name), is_matrix(target));
   results = std::move(stack);
   return true;
 }
@@ -171,10 +171,10 @@ bool least_squares(const Call& call, torch::jit::Stack& results) {
   }
   result = is_vector ? result.squeeze(-1) : result;
   size_t place = 4;
-  for (const at::Tensor& one : {result, residuals, rank, values}) {
+  for (const at::Tensor& output : {result, residuals, rank, values}) {
     at::Tensor target = call.arg(place++).toTensor();
-    at::native::resize_output(target, one.sizes());
-    target.copy_(one);
+    at::native::resize_output(target, output.sizes());
+    target.copy_(output);
     results.emplace_back(std::move(target));
   }
   return true;

@@ -395,14 +395,14 @@ class Run {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::DeviceGuard guard(c10::Device(kDeviceType, call_.device()));
     op.callBoxed(&stack);
-    size_t given = 0;
+    size_t count = 0;
     for (const c10::IValue& result : stack) {
-      if (given < step.index && result.isTensor()) {
+      if (count < step.index && result.isTensor()) {
         buffers_.push_back(result.toTensor());
-        ++given;
+        ++count;
       }
     }
-    TORCH_CHECK_VALUE(given == step.index, "a plan of ", call_.op().name, " expects ", step.index, " tensors of ",
+    TORCH_CHECK_VALUE(count == step.index, "a plan of ", call_.op().name, " expects ", step.index, " tensors of ",
                       step.op);
   }
 
@@ -445,8 +445,8 @@ class Run {
         return c10::IValue(take(argument.numbers));
       default: {
         c10::List<at::Tensor> list;
-        for (const PlanTensor& one : argument.tensors) {
-          list.push_back(tensor(one));
+        for (const PlanTensor& part : argument.tensors) {
+          list.push_back(tensor(part));
         }
         return list;
       }
@@ -461,8 +461,8 @@ class Run {
       return returned.buffers.empty() ? at::Tensor() : tensor(returned.buffers[0]);
     }
     c10::List<at::Tensor> list;
-    for (const PlanTensor& one : returned.buffers) {
-      list.push_back(tensor(one));
+    for (const PlanTensor& buffer : returned.buffers) {
+      list.push_back(tensor(buffer));
     }
     return list;
   }
@@ -488,9 +488,9 @@ void check_tensors(const kernels::Plan& plan, const Call& call, const Tensors& t
       TORCH_CHECK_VALUE(number.defined() && number.is_cpu() && number.dim() == 0, "argument ", step.index,
                         " is not a CPU tensor without dimensions");
     }
-    for (const std::optional<PlanTensor>& one : {step.target, step.source}) {
-      if (one) {
-        check(*one);
+    for (const std::optional<PlanTensor>& tensor : {step.target, step.source}) {
+      if (tensor) {
+        check(*tensor);
       }
     }
     for (const PlanArgument& argument : step.arguments) {
@@ -520,8 +520,8 @@ Recipe::Recipe(kernels::Plan made, BuiltPlan& built, const Operator& op)
   }
 }
 
-std::shared_ptr<PlannedCall> instantiate(const std::shared_ptr<const Recipe>& given, const Call& call) {
-  const Recipe& recipe = *given;
+std::shared_ptr<PlannedCall> instantiate(const std::shared_ptr<const Recipe>& shared, const Call& call) {
+  const Recipe& recipe = *shared;
   const Tensors tensors = tensors_of(call);
   c10::SmallVector<int64_t, 16> values;
   for (const PlanValue& value : recipe.plan.values()) {
@@ -532,7 +532,7 @@ std::shared_ptr<PlannedCall> instantiate(const std::shared_ptr<const Recipe>& gi
   }
   check_tensors(recipe.plan, call, tensors);
   auto planned = std::make_shared<PlannedCall>();
-  planned->recipe = given;
+  planned->recipe = shared;
   planned->is_aliased = is_aliased(call);
   planned->numbers = recipe.plan.numbers(values);
   const std::vector<BufferShape> buffers = buffer_shapes(recipe.plan, planned->numbers, tensors);

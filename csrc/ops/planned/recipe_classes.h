@@ -38,8 +38,9 @@ struct RecipeState {
 template <typename Recipe>
 void build_programs(const std::shared_ptr<const Recipe>& recipe, c10::DeviceIndex device) {
   const auto& all = recipe->kernels;
-  const bool is_behind = kernels::may_build_behind(current_stream(device)) && !recipe->is_refused.load() &&
-                         std::ranges::none_of(all, [device](const auto& one) { return one->was_refused(device); });
+  const bool is_behind =
+      kernels::may_build_behind(current_stream(device)) && !recipe->is_refused.load() &&
+      std::ranges::none_of(all, [device](const auto& kernel) { return kernel->was_refused(device); });
   bool are_begun = true;
   if (is_behind || all.size() > 1) {
     const auto on_refusal = [known = std::weak_ptr<const Recipe>(recipe)] {
@@ -158,8 +159,8 @@ class RecipeClasses {
     std::vector<std::shared_ptr<const Recipe>> evicted;
     const std::lock_guard lock(mutex_);
     while (group.recipes.size() >= kMaxRecipes) {
-      auto unused = std::ranges::find_if(group.recipes, [](const std::shared_ptr<const Recipe>& one) {
-        return !one->was_used.exchange(false, std::memory_order_relaxed);
+      auto unused = std::ranges::find_if(group.recipes, [](const std::shared_ptr<const Recipe>& recipe) {
+        return !recipe->was_used.exchange(false, std::memory_order_relaxed);
       });
       unused = unused == group.recipes.end() ? group.recipes.begin() : unused;
       evicted.push_back(std::move(*unused));
@@ -215,7 +216,7 @@ class RecipeClasses {
 
   size_t count(bool are_refused) const {
     return static_cast<size_t>(std::ranges::count_if(
-        classes_, [are_refused](const auto& one) { return one.second->refusal.empty() != are_refused; }));
+        classes_, [are_refused](const auto& entry) { return entry.second->refusal.empty() != are_refused; }));
   }
 
   std::shared_ptr<Class> evict(bool is_refused) {

@@ -44,8 +44,9 @@ bool has_own_formula(const Call& call, const c10::IValue& exponent) {
 }
 
 bool is_default(const c10::IValue& value, const c10::Argument& declared) {
-  const auto& given = declared.default_value();
-  return given.has_value() && value.isInt() && given->isInt() && value.toInt() == given->toInt();
+  const auto& default_value = declared.default_value();
+  return default_value.has_value() && value.isInt() && default_value->isInt() &&
+         value.toInt() == default_value->toInt();
 }
 
 // The bits of PlanBuilder::abilities, as builder.py sets them.
@@ -190,8 +191,8 @@ bool may_be_plans(const std::exception& error, c10::DeviceIndex device) {
          dynamic_cast<const kernels::ProgramHangs*>(&error) == nullptr;
 }
 
-void set_plan_builder(const PlanBuilder* given) {
-  builder.store(given);
+void set_plan_builder(const PlanBuilder* asked) {
+  builder.store(asked);
 }
 
 const PlanBuilder* plan_builder() {
@@ -219,8 +220,8 @@ bool has_generated_mask_gradients(c10::ScalarType dtype) {
   }
 }
 
-void set_plan_variant(uint32_t given) {
-  variant.store(given, std::memory_order_relaxed);
+void set_plan_variant(uint32_t number) {
+  variant.store(number, std::memory_order_relaxed);
 }
 
 uint64_t built_plans() {

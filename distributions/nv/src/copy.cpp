@@ -129,11 +129,11 @@ ob_status copy_nd(Driver& driver, Device& device, CUstream stream, const ob_copy
   }
   if (status != OB_OK) return status;
   const uint32_t element_size = support::widen(&shape, copy.element_size, copy.dst, copy.src);
-  const auto run = [&](const support::StridedLaunch& given) {
-    const std::vector args = {pointer_arg(given.dst), pointer_arg(given.src),
-                              value_arg(given.argument, given.argument_size)};
-    return run_own(driver, device, stream, given.kernel, std::to_string(element_size), given.blocks, given.columns,
-                   given.rows, args);
+  const auto run = [&](const support::StridedLaunch& strided) {
+    const std::vector args = {pointer_arg(strided.dst), pointer_arg(strided.src),
+                              value_arg(strided.argument, strided.argument_size)};
+    return run_own(driver, device, stream, strided.kernel, std::to_string(element_size), strided.blocks,
+                   strided.columns, strided.rows, args);
   };
   return support::for_each_launch(shape, element_size, copy.dst, copy.src, kThreads, run);
 }

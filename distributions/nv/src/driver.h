@@ -105,7 +105,7 @@ struct Options {
 };
 
 struct Driver {
-  explicit Driver(Options given) : options(std::move(given)) {}
+  explicit Driver(Options all_options) : options(std::move(all_options)) {}
 
   // Initialize CUDA in this process.
   ob_status start();
@@ -202,7 +202,7 @@ inline ob_status check_query(const Driver& driver, const Device& device, CUresul
 ob_status build_image(Driver& driver, Device& device, const void* image, const char* source, uint64_t* out_program);
 CUresult unload(Driver& driver, const Module& module);  // and forget its kernels
 ob_status kernel_get(Driver& driver, Device& device, uint64_t program, const char* name, uint64_t* out_kernel);
-ob_status launch(Driver& driver, Device& device, CUstream stream, const ob_launch& given);
+ob_status launch(Driver& driver, Device& device, CUstream stream, const ob_launch& request);
 ob_status copy_nd(Driver& driver, Device& device, CUstream stream, const ob_copy_nd& copy);
 
 void fill_device_entries(ob_driver* table);

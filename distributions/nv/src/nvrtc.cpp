@@ -81,7 +81,7 @@ const std::vector<Nvrtc>& all_nvrtcs(const std::string& paths, std::string* out_
 
 // A program that is destroyed at the end of the scope.
 struct Program {
-  explicit Program(const Nvrtc& given) : nvrtc(given) {}
+  explicit Program(const Nvrtc& compiler) : nvrtc(compiler) {}
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
   ~Program() {

@@ -74,18 +74,19 @@ ob_status load_own(Driver& driver, Device& device, const std::string& type) {
 
 ob_status run_own(Driver& driver, Device& device, CUstream stream, const std::string& kernel, const std::string& type,
                   uint32_t blocks, uint32_t columns, uint32_t rows, const std::vector<ob_kernel_arg>& args) {
-  ob_launch given = {};
-  given.struct_size = sizeof given;
-  if (const ob_status status = own_kernel(driver, device, kernel, type, &given.kernel); status != OB_OK) return status;
-  given.grid[0] = blocks;
-  given.grid[1] = given.grid[2] = 1;
-  given.block[0] = columns;
-  given.block[1] = rows;
-  given.block[2] = 1;
-  given.arg_count = args.size();
-  given.arg_stride = sizeof(ob_kernel_arg);
-  given.args = args.data();
-  return launch(driver, device, stream, given);
+  ob_launch request = {};
+  request.struct_size = sizeof request;
+  if (const ob_status status = own_kernel(driver, device, kernel, type, &request.kernel); status != OB_OK)
+    return status;
+  request.grid[0] = blocks;
+  request.grid[1] = request.grid[2] = 1;
+  request.block[0] = columns;
+  request.block[1] = rows;
+  request.block[2] = 1;
+  request.arg_count = args.size();
+  request.arg_stride = sizeof(ob_kernel_arg);
+  request.args = args.data();
+  return launch(driver, device, stream, request);
 }
 
 }  // namespace nv

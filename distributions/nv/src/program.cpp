@@ -82,53 +82,53 @@ ob_status get_kernel(void* self, int32_t index, uint64_t program, const char* na
   });
 }
 
-ob_status kernel_launch(void* self, int32_t index, uint64_t stream, const ob_launch* given) {
+ob_status kernel_launch(void* self, int32_t index, uint64_t stream, const ob_launch* request) {
   return on_device(self, index, "kernel_launch", [&](Driver& driver, Device& device) -> ob_status {
     if (const ob_status status = driver.check_stream(index, stream); status != OB_OK) return status;
-    return launch(driver, device, to_stream(stream), *given);
+    return launch(driver, device, to_stream(stream), *request);
   });
 }
 
 // Refuse, with a message, a launch that this device cannot run.
-ob_status check_sizes(const Device& device, const Kernel& kernel, const ob_launch& given) {
+ob_status check_sizes(const Device& device, const Kernel& kernel, const ob_launch& request) {
   const char* name = kernel.name.c_str();
   uint64_t threads = 1;
   for (int i = 0; i < 3; ++i) {
-    if (given.grid[i] == 0 || given.block[i] == 0) {
+    if (request.grid[i] == 0 || request.block[i] == 0) {
       return fail(OB_INVALID_ARGUMENT, "kernel '%s': dimension %d of the grid or of the block is 0", name, i);
     }
-    if (given.grid[i] > device.max_grid[i] || given.block[i] > device.max_block[i]) {
+    if (request.grid[i] > device.max_grid[i] || request.block[i] > device.max_block[i]) {
       return fail(OB_INVALID_ARGUMENT,
                   "kernel '%s': dimension %d may have %u blocks of %u threads on this device, not %u of %u", name, i,
-                  device.max_grid[i], device.max_block[i], given.grid[i], given.block[i]);
+                  device.max_grid[i], device.max_block[i], request.grid[i], request.block[i]);
     }
-    threads *= given.block[i];
+    threads *= request.block[i];
   }
   if (threads > kernel.max_threads) {
     return fail(OB_INVALID_ARGUMENT, "kernel '%s': a block may have %u threads on this device, not %" PRIu64, name,
                 kernel.max_threads, threads);
   }
-  if (given.shared_memory > device.max_shared || given.shared_memory + kernel.static_shared > device.max_shared) {
+  if (request.shared_memory > device.max_shared || request.shared_memory + kernel.static_shared > device.max_shared) {
     return fail(OB_INVALID_ARGUMENT,
                 "kernel '%s': a block may have %u bytes of shared memory, of which the kernel already uses %u; it "
                 "cannot have %" PRIu64 " more",
-                name, device.max_shared, kernel.static_shared, given.shared_memory);
+                name, device.max_shared, kernel.static_shared, request.shared_memory);
   }
   return OB_OK;
 }
 
-ob_status check_arguments(const Kernel& kernel, const ob_launch& given) {
+ob_status check_arguments(const Kernel& kernel, const ob_launch& request) {
   const char* name = kernel.name.c_str();
-  if (given.arg_count > kMostArguments) {
+  if (request.arg_count > kMostArguments) {
     return fail(OB_INVALID_ARGUMENT, "kernel '%s': a launch has %zu arguments at most, not %zu", name, kMostArguments,
-                given.arg_count);
+                request.arg_count);
   }
-  if (kernel.has_parameters && given.arg_count != kernel.parameters.size()) {
+  if (kernel.has_parameters && request.arg_count != kernel.parameters.size()) {
     return fail(OB_INVALID_ARGUMENT, "kernel '%s' takes %zu arguments, not %zu", name, kernel.parameters.size(),
-                given.arg_count);
+                request.arg_count);
   }
-  const char* at = reinterpret_cast<const char*>(given.args);
-  for (size_t i = 0; i < given.arg_count; ++i, at += given.arg_stride) {
+  const char* at = reinterpret_cast<const char*>(request.args);
+  for (size_t i = 0; i < request.arg_count; ++i, at += request.arg_stride) {
     const auto& arg = *reinterpret_cast<const ob_kernel_arg*>(at);
     if (arg.kind != OB_ARG_POINTER && arg.kind != OB_ARG_VALUE) {
       return fail(OB_INVALID_ARGUMENT,
@@ -155,24 +155,24 @@ CUresult allow_shared(const Api& api, Kernel& kernel, uint64_t bytes) {
   return code;
 }
 
-CUresult launch_with_attributes(const Api& api, const Kernel& kernel, CUstream stream, const ob_launch& given,
+CUresult launch_with_attributes(const Api& api, const Kernel& kernel, CUstream stream, const ob_launch& request,
                                 void** arguments) {
   CUlaunchAttribute attributes[2] = {};
   CUlaunchConfig config = {};
-  std::copy_n(given.grid, 3, config.grid);
-  std::copy_n(given.block, 3, config.block);
-  config.shared_memory = static_cast<uint32_t>(given.shared_memory);
+  std::copy_n(request.grid, 3, config.grid);
+  std::copy_n(request.block, 3, config.block);
+  config.shared_memory = static_cast<uint32_t>(request.shared_memory);
   config.stream = stream;
   config.attributes = attributes;
-  if (given.is_cooperative != 0) {
+  if (request.is_cooperative != 0) {
     CUlaunchAttribute& attribute = attributes[config.attribute_count++];
     attribute.id = kLaunchCooperative;
     attribute.value.cooperative = 1;
   }
-  if (given.cluster[0] != 0) {
+  if (request.cluster[0] != 0) {
     CUlaunchAttribute& attribute = attributes[config.attribute_count++];
     attribute.id = kLaunchCluster;
-    for (int i = 0; i < 3; ++i) attribute.value.cluster[i] = std::max(given.cluster[i], 1u);
+    for (int i = 0; i < 3; ++i) attribute.value.cluster[i] = std::max(request.cluster[i], 1u);
   }
   return api.LaunchKernelEx(&config, kernel.function, arguments, nullptr);
 }
@@ -253,31 +253,31 @@ ob_status kernel_get(Driver& driver, Device& device, uint64_t handle, const char
   return OB_OK;
 }
 
-ob_status launch(Driver& driver, Device& device, CUstream stream, const ob_launch& given) {
-  std::unique_ptr<Kernel>* found = driver.kernels.find(given.kernel);
+ob_status launch(Driver& driver, Device& device, CUstream stream, const ob_launch& request) {
+  std::unique_ptr<Kernel>* found = driver.kernels.find(request.kernel);
   if (found == nullptr || (*found)->device != device.index) {
-    return fail(OB_INVALID_ARGUMENT, "device %d has no kernel 0x%" PRIx64, device.index, given.kernel);
+    return fail(OB_INVALID_ARGUMENT, "device %d has no kernel 0x%" PRIx64, device.index, request.kernel);
   }
   Kernel& kernel = **found;
-  if (const ob_status status = check_sizes(device, kernel, given); status != OB_OK) return status;
-  if (const ob_status status = check_arguments(kernel, given); status != OB_OK) return status;
+  if (const ob_status status = check_sizes(device, kernel, request); status != OB_OK) return status;
+  if (const ob_status status = check_arguments(kernel, request); status != OB_OK) return status;
   void* arguments[kMostArguments];
-  const char* at = reinterpret_cast<const char*>(given.args);
-  for (size_t i = 0; i < given.arg_count; ++i, at += given.arg_stride) {
+  const char* at = reinterpret_cast<const char*>(request.args);
+  for (size_t i = 0; i < request.arg_count; ++i, at += request.arg_stride) {
     const auto& arg = *reinterpret_cast<const ob_kernel_arg*>(at);
     arguments[i] = arg.kind == OB_ARG_POINTER ? const_cast<uint64_t*>(&arg.pointer) : const_cast<void*>(arg.value);
   }
-  CUresult code = allow_shared(driver.api, kernel, given.shared_memory);
+  CUresult code = allow_shared(driver.api, kernel, request.shared_memory);
   if (code != CUDA_SUCCESS) return cuda_fail(driver.api, code, "cuFuncSetAttribute", "kernel '" + kernel.name + "'");
-  if (given.is_cooperative == 0 && given.cluster[0] == 0) [[likely]] {
-    code = driver.api.LaunchKernel(kernel.function, given.grid[0], given.grid[1], given.grid[2], given.block[0],
-                                   given.block[1], given.block[2], static_cast<uint32_t>(given.shared_memory), stream,
-                                   arguments, nullptr);
+  if (request.is_cooperative == 0 && request.cluster[0] == 0) [[likely]] {
+    code = driver.api.LaunchKernel(kernel.function, request.grid[0], request.grid[1], request.grid[2], request.block[0],
+                                   request.block[1], request.block[2], static_cast<uint32_t>(request.shared_memory),
+                                   stream, arguments, nullptr);
   } else if (driver.api.LaunchKernelEx == nullptr) {
     return fail(OB_UNIMPLEMENTED, "kernel '%s': cooperative launches and clusters need a driver of CUDA 11.8 or later",
                 kernel.name.c_str());
   } else {
-    code = launch_with_attributes(driver.api, kernel, stream, given, arguments);
+    code = launch_with_attributes(driver.api, kernel, stream, request, arguments);
   }
   return code == CUDA_SUCCESS ? OB_OK : cuda_fail(driver.api, code, "cuLaunchKernel", "kernel '" + kernel.name + "'");
 }

@@ -198,19 +198,19 @@ void destroy(void* self) {
   delete static_cast<Driver*>(self);
 }
 
-ob_status parse_options(const ob_options* given, Options* out_options, std::string* out_error) {
-  for (size_t i = 0; given != nullptr && i < given->count; ++i) {
-    const std::string key = given->keys[i];
+ob_status parse_options(const ob_options* options, Options* out_options, std::string* out_error) {
+  for (size_t i = 0; options != nullptr && i < options->count; ++i) {
+    const std::string key = options->keys[i];
     if (key == "library") {
-      out_options->library = given->values[i];
+      out_options->library = options->values[i];
     } else if (key == "nvrtc") {
-      out_options->nvrtc = given->values[i];
+      out_options->nvrtc = options->values[i];
     } else if (key == "cublaslt") {
-      out_options->cublaslt = given->values[i];
+      out_options->cublaslt = options->values[i];
     } else if (key == "cudnn") {
-      out_options->cudnn = given->values[i];
+      out_options->cudnn = options->values[i];
     } else if (key == "nccl") {
-      out_options->nccl = given->values[i];
+      out_options->nccl = options->values[i];
     } else {
       *out_error = "unknown option '" + key + "'; the options are library, nvrtc, cublaslt, cudnn and nccl";
       return OB_INVALID_ARGUMENT;

@@ -47,9 +47,9 @@ struct Operand {
 };
 
 struct Call {
-  Call(const ob_kernel_call& call, bool asks) : given(call), is_question(asks) {}
+  Call(const ob_kernel_call& call, bool asks) : request(call), is_question(asks) {}
 
-  const ob_kernel_call& given;
+  const ob_kernel_call& request;
   const bool is_question;  // only the answer is wanted
   int type = cudnn::kHalf;
   Problem problem{};
@@ -63,7 +63,7 @@ struct Call {
   }
   const Operand& find(Place place) const {
     return *std::find_if(operands.begin(), operands.end(),
-                         [&](const Operand& one) { return one.tensor.place == place; });
+                         [&](const Operand& operand) { return operand.tensor.place == place; });
   }
   const Sizes& sizes_of(Place place) const { return find(place).tensor.sizes; }
 };
@@ -80,36 +80,36 @@ bool is_taken(const Sizes& sizes, const Sizes& strides, int64_t least) {
 
 // Add a tensor with four dimensions.
 Operand* add(Place place, const ob_tensor& tensor, Call* call) {
-  Operand one;
-  one.tensor = {place, call->type, {}, {}};
-  one.source = one.data = tensor.data;
+  Operand operand;
+  operand.tensor = {place, call->type, {}, {}};
+  operand.source = operand.data = tensor.data;
   if (tensor.ndim != 4) call->refuse("tensors must have four dimensions");
   if (half_of(tensor.dtype) != call->type) call->refuse("tensors must have one dtype");
-  if (tensor.device != call->given.device) call->refuse("tensors must be on one device");
+  if (tensor.device != call->request.device) call->refuse("tensors must be on one device");
   int64_t count = 1;
   for (size_t dim = 0; dim < 4 && call->refusal == nullptr; ++dim) {
-    one.tensor.sizes[dim] = tensor.sizes[dim];
-    one.given[dim] = tensor.strides[dim];
+    operand.tensor.sizes[dim] = tensor.sizes[dim];
+    operand.given[dim] = tensor.strides[dim];
     if (tensor.sizes[dim] == 0) call->refuse("empty tensors are not supported");
     if (tensor.strides[dim] < 0) call->refuse("negative strides are not supported");
     if (__builtin_mul_overflow(count, tensor.sizes[dim], &count) || count > kMost) call->refuse("too many elements");
   }
   // The strides of dimensions of size 1 mean nothing.
-  const Sizes dense = dense_strides(one.tensor.sizes);
+  const Sizes dense = dense_strides(operand.tensor.sizes);
   for (size_t dim = 0; dim < 4; ++dim) {
-    if (one.tensor.sizes[dim] == 1) one.given[dim] = dense[dim];
+    if (operand.tensor.sizes[dim] == 1) operand.given[dim] = dense[dim];
   }
-  one.is_copied = !is_taken(one.tensor.sizes, one.given, 1) || tensor.data % 16 != 0;
-  one.tensor.strides = one.is_copied ? dense : one.given;
-  call->operands.push_back(one);
+  operand.is_copied = !is_taken(operand.tensor.sizes, operand.given, 1) || tensor.data % 16 != 0;
+  operand.tensor.strides = operand.is_copied ? dense : operand.given;
+  call->operands.push_back(operand);
   return &call->operands.back();
 }
 
 // Add memory for the call alone, dense.
 void add_memory(Place place, const Sizes& sizes, int type, Call* call) {
-  Operand one;
-  one.tensor = {place, type, sizes, dense_strides(sizes)};
-  call->operands.push_back(one);
+  Operand operand;
+  operand.tensor = {place, type, sizes, dense_strides(sizes)};
+  call->operands.push_back(operand);
 }
 
 // Add a tensor that the call writes. If it is not wanted, cuDNN writes to memory of the call.
@@ -120,68 +120,68 @@ void add_written(Place place, const ob_tensor& tensor, const Sizes& sizes, Call*
 
 // Add a float for each query.
 void add_rows(Place place, const ob_tensor& tensor, const Sizes& query, Call* call) {
-  Operand one;
-  one.tensor = {place, cudnn::kFloat, {query[0], query[1], query[2], 1}, {}};
-  one.tensor.strides = one.given = dense_strides(one.tensor.sizes);
-  one.source = one.data = tensor.data;
-  one.is_copied = tensor.data % 16 != 0;
-  bool is_right = tensor.ndim == 3 && tensor.dtype == OB_FLOAT32 && tensor.device == call->given.device;
+  Operand operand;
+  operand.tensor = {place, cudnn::kFloat, {query[0], query[1], query[2], 1}, {}};
+  operand.tensor.strides = operand.given = dense_strides(operand.tensor.sizes);
+  operand.source = operand.data = tensor.data;
+  operand.is_copied = tensor.data % 16 != 0;
+  bool is_right = tensor.ndim == 3 && tensor.dtype == OB_FLOAT32 && tensor.device == call->request.device;
   for (size_t dim = 0; dim < 3 && is_right; ++dim) {
-    is_right = tensor.sizes[dim] == query[dim] && (query[dim] == 1 || tensor.strides[dim] == one.given[dim]);
+    is_right = tensor.sizes[dim] == query[dim] && (query[dim] == 1 || tensor.strides[dim] == operand.given[dim]);
   }
   if (!is_right) call->refuse("logsumexp must be a dense float32 tensor with a number for each query");
-  call->operands.push_back(one);
+  call->operands.push_back(operand);
 }
 
 // Add a seed or an offset of dropout.
 void add_draw(Place place, const ob_tensor& tensor, Call* call) {
-  Operand one;
-  one.tensor = {place, cudnn::kInt64, {1, 1, 1, 1}, {1, 1, 1, 1}};
-  one.source = one.data = tensor.data;
-  if (tensor.dtype != OB_INT64 || tensor.ndim != 0 || tensor.device != call->given.device) {
+  Operand operand;
+  operand.tensor = {place, cudnn::kInt64, {1, 1, 1, 1}, {1, 1, 1, 1}};
+  operand.source = operand.data = tensor.data;
+  if (tensor.dtype != OB_INT64 || tensor.ndim != 0 || tensor.device != call->request.device) {
     call->refuse("the seed and the offset must be int64 scalars on the device");
   }
-  call->operands.push_back(one);
+  call->operands.push_back(operand);
 }
 
 // Add the mask, which has two to four dimensions and repeats along those of size 1.
 void add_mask(const ob_tensor& tensor, const Sizes& scores, Call* call) {
   if (half_of(tensor.dtype) != call->type) return call->refuse("the mask must have the dtype of the query");
-  if (tensor.device != call->given.device) return call->refuse("tensors must be on one device");
+  if (tensor.device != call->request.device) return call->refuse("tensors must be on one device");
   if (tensor.ndim < 2 || tensor.ndim > 4) return call->refuse("the mask must have two to four dimensions");
-  Operand one;
+  Operand operand;
   // Batches and heads may share a matrix, so it is kept whole.
-  one.tensor = {kMask, call->type, {1, 1, scores[2], scores[3]}, {}};
-  one.source = one.data = tensor.data;
+  operand.tensor = {kMask, call->type, {1, 1, scores[2], scores[3]}, {}};
+  operand.source = operand.data = tensor.data;
   const size_t missing = 4 - static_cast<size_t>(tensor.ndim);
   for (size_t dim = 0; dim < 4 - missing; ++dim) {
     const int64_t size = tensor.sizes[dim];
     if (size != 1 && size != scores[dim + missing]) return call->refuse("the mask does not broadcast to the scores");
     if (tensor.strides[dim] < 0) return call->refuse("negative strides are not supported");
     if (size == 1) continue;
-    one.tensor.sizes[dim + missing] = size;
-    one.given[dim + missing] = tensor.strides[dim];
+    operand.tensor.sizes[dim + missing] = size;
+    operand.given[dim + missing] = tensor.strides[dim];
   }
-  const Sizes& sizes = one.tensor.sizes;
+  const Sizes& sizes = operand.tensor.sizes;
   const int64_t row = (scores[3] + kGranule - 1) / kGranule * kGranule;
   const Sizes padded = dense_strides({sizes[0], sizes[1], sizes[2], row});
   if (static_cast<double>(sizes[0]) * static_cast<double>(padded[0]) > static_cast<double>(kMost)) {
     return call->refuse("too many elements");
   }
   for (size_t dim = 0; dim < 2; ++dim) {
-    if (sizes[dim] == 1) one.given[dim] = padded[dim];
+    if (sizes[dim] == 1) operand.given[dim] = padded[dim];
   }
-  if (scores[3] == 1) one.given[3] = 1;
-  one.is_copied = !is_taken(sizes, one.given, 0) || tensor.data % 16 != 0;
-  one.tensor.strides = one.is_copied ? padded : one.given;
-  call->operands.push_back(one);
+  if (scores[3] == 1) operand.given[3] = 1;
+  operand.is_copied = !is_taken(sizes, operand.given, 0) || tensor.data % 16 != 0;
+  operand.tensor.strides = operand.is_copied ? padded : operand.given;
+  call->operands.push_back(operand);
 }
 
 // Add query, key, value and mask, which stand in this order from the argument `first` on.
 void add_inputs(size_t first, Call* call) {
-  const Sizes query = add(kQuery, *value_at(call->given, first).tensors, call)->tensor.sizes;
-  const Sizes key = add(kKey, *value_at(call->given, first + 1).tensors, call)->tensor.sizes;
-  const Sizes value = add(kValue, *value_at(call->given, first + 2).tensors, call)->tensor.sizes;
+  const Sizes query = add(kQuery, *value_at(call->request, first).tensors, call)->tensor.sizes;
+  const Sizes key = add(kKey, *value_at(call->request, first + 1).tensors, call)->tensor.sizes;
+  const Sizes value = add(kValue, *value_at(call->request, first + 2).tensors, call)->tensor.sizes;
   if (call->refusal != nullptr) return;
   if (key[0] != query[0] || value[0] != query[0] || key[3] != query[3] || value[2] != key[2] || value[1] != key[1] ||
       query[1] % key[1] != 0) {
@@ -190,7 +190,7 @@ void add_inputs(size_t first, Call* call) {
   for (const int64_t head : {query[3], value[3]}) {
     if (head % kGranule != 0 || head > kMaxHead) return call->refuse("unsupported head size");
   }
-  const ob_value& mask = value_at(call->given, first + 3);
+  const ob_value& mask = value_at(call->request, first + 3);
   if (mask.kind == OB_VALUE_TENSOR && mask.tensors->is_defined != 0) {
     add_mask(*mask.tensors, {query[0], query[1], query[2], key[2]}, call);
   }
@@ -198,9 +198,9 @@ void add_inputs(size_t first, Call* call) {
 
 // Read the numbers of a call.
 void read_numbers(size_t dropout, size_t causal, size_t scale, Call* call) {
-  call->problem.dropout = value_at(call->given, dropout).doubles[0];
-  call->problem.is_causal = value_at(call->given, causal).ints[0] != 0;
-  const ob_value& factor = value_at(call->given, scale);
+  call->problem.dropout = value_at(call->request, dropout).doubles[0];
+  call->problem.is_causal = value_at(call->request, causal).ints[0] != 0;
+  const ob_value& factor = value_at(call->request, scale);
   const auto head = static_cast<double>(call->sizes_of(kQuery)[3]);
   call->scale = static_cast<float>(factor.kind == OB_VALUE_NONE ? 1 / std::sqrt(head) : factor.doubles[0]);
   if (call->problem.dropout < 0 || call->problem.dropout >= 1)
@@ -223,26 +223,26 @@ void check_versions(const Device& device, const cudnn::Library& library, Call* c
 }
 
 // Queue the copy of a tensor into memory that cuDNN takes, or of a result from it.
-ob_status copy(Driver& driver, Device& device, const Call& call, const Operand& one) {
+ob_status copy(Driver& driver, Device& device, const Call& call, const Operand& operand) {
   ob_copy_nd nd = {};
   nd.struct_size = sizeof nd;
-  nd.dst = one.is_written ? one.source : one.data;
-  nd.src = one.is_written ? one.data : one.source;
+  nd.dst = operand.is_written ? operand.source : operand.data;
+  nd.src = operand.is_written ? operand.data : operand.source;
   nd.dst_device = nd.src_device = device.index;
-  nd.element_size = static_cast<uint32_t>(one.element_bytes());
+  nd.element_size = static_cast<uint32_t>(operand.element_bytes());
   nd.ndim = 4;
-  nd.sizes = one.tensor.sizes.data();
-  nd.dst_strides = (one.is_written ? one.given : one.tensor.strides).data();
-  nd.src_strides = (one.is_written ? one.tensor.strides : one.given).data();
-  return copy_nd(driver, device, to_stream(call.given.stream), nd);
+  nd.sizes = operand.tensor.sizes.data();
+  nd.dst_strides = (operand.is_written ? operand.given : operand.tensor.strides).data();
+  nd.src_strides = (operand.is_written ? operand.tensor.strides : operand.given).data();
+  return copy_nd(driver, device, to_stream(call.request.stream), nd);
 }
 
 // Take all memory for the call. Only this plan can reproduce the weights that dropout keeps.
 ob_status take(const cudnn::Plan& plan, Call* call) {
-  ob_status status = take_scratch(call->given, static_cast<uint64_t>(plan.workspace), &call->workspace);
-  for (Operand& one : call->operands) {
-    if (status != OB_OK || (!one.is_copied && one.data != 0)) continue;
-    status = take_scratch(call->given, one.bytes(), &one.data);
+  ob_status status = take_scratch(call->request, static_cast<uint64_t>(plan.workspace), &call->workspace);
+  for (Operand& operand : call->operands) {
+    if (status != OB_OK || (!operand.is_copied && operand.data != 0)) continue;
+    status = take_scratch(call->request, operand.bytes(), &operand.data);
   }
   return status == OB_UNIMPLEMENTED && call->problem.dropout > 0 ? OB_OUT_OF_MEMORY : status;
 }
@@ -250,14 +250,14 @@ ob_status take(const cudnn::Plan& plan, Call* call) {
 // Take all memory before anything is queued, then queue the copies and the draw of a seed.
 ob_status prepare(Driver& driver, Device& device, const cudnn::Plan& plan, Call* call) {
   if (const ob_status status = take(plan, call); status != OB_OK) return status;
-  for (const Operand& one : call->operands) {
-    if (!one.is_copied || one.is_written) continue;
-    if (const ob_status status = copy(driver, device, *call, one); status != OB_OK) return status;
+  for (const Operand& operand : call->operands) {
+    if (!operand.is_copied || operand.is_written) continue;
+    if (const ob_status status = copy(driver, device, *call, operand); status != OB_OK) return status;
   }
   if (call->problem.dropout == 0 || call->problem.is_backward) return OB_OK;
-  const ob_status drawn = call->given.draw(call->given.scratch_context, call->find(kSeed).data);
+  const ob_status drawn = call->request.draw(call->request.scratch_context, call->find(kSeed).data);
   if (drawn != OB_OK) return drawn;
-  const CUstream stream = to_stream(call->given.stream);
+  const CUstream stream = to_stream(call->request.stream);
   return check(driver, device, driver.api.MemsetD32Async(call->find(kOffset).data, 0, 2, stream), "cuMemsetD32Async");
 }
 
@@ -267,15 +267,15 @@ ob_status queue(Driver& driver, Device& device, cudnn::Session& session, const c
   if (call.problem.is_causal) bindings.push_back({kNothing, address(call.nothing)});
   if (call.problem.is_backward) bindings.push_back({kKeptInverse, address(call.kept_inverse)});
   if (call.problem.dropout > 0) bindings.push_back({kKept, address(call.kept)});
-  for (const Operand& one : call.operands) bindings.push_back({one.tensor.place, one.data});
-  const int status = session.execute(plan, bindings, call.workspace, to_stream(call.given.stream));
+  for (const Operand& operand : call.operands) bindings.push_back({operand.tensor.place, operand.data});
+  const int status = session.execute(plan, bindings, call.workspace, to_stream(call.request.stream));
   if (status != 0) {
     return fail(OB_INTERNAL, "%s: cudnnBackendExecute returned %s", device.where.c_str(),
                 session.library.describe(status).c_str());
   }
-  for (const Operand& one : call.operands) {
-    if (!one.is_copied || !one.is_written) continue;
-    if (const ob_status copied = copy(driver, device, call, one); copied != OB_OK) return copied;
+  for (const Operand& operand : call.operands) {
+    if (!operand.is_copied || !operand.is_written) continue;
+    if (const ob_status copied = copy(driver, device, call, operand); copied != OB_OK) return copied;
   }
   return OB_OK;
 }
@@ -285,7 +285,7 @@ ob_status queue(Driver& driver, Device& device, cudnn::Session& session, const c
 ob_status find_gradients(cudnn::Session& session, const Call& call) {
   Problem problem = call.problem;
   problem.is_backward = true;
-  problem.repeats = has_flags(call.given, OB_CALL_REPEATS);
+  problem.repeats = has_flags(call.request, OB_CALL_REPEATS);
   const auto add_like = [&](Place place, Place like, int type) {
     const Sizes& sizes = call.sizes_of(like);
     problem.tensors.push_back({place, type, sizes, dense_strides(sizes)});
@@ -305,7 +305,7 @@ ob_status run(Driver& driver, Device& device, Call* call) {
   if (const ob_status status = session_of(driver, device, &session); status != OB_OK) return status;
   check_versions(device, session->library, call);
   if (call->refusal != nullptr) return decline_cudnn(call->refusal);
-  for (const Operand& one : call->operands) call->problem.tensors.push_back(one.tensor);
+  for (const Operand& operand : call->operands) call->problem.tensors.push_back(operand.tensor);
   std::shared_ptr<const cudnn::Plan> plan;
   if (const ob_status status = find_plan(*session, call->problem, &plan); status != OB_OK) return status;
   if (call->problem.dropout > 0 && !call->problem.is_backward) {
@@ -320,26 +320,26 @@ ob_status run(Driver& driver, Device& device, Call* call) {
 
 ob_status check_and_run(void* self, Call* call) {
   if (call->refusal != nullptr) return decline_cudnn(call->refusal);
-  return on_device(self, call->given.device, call->given.op,
+  return on_device(self, call->request.device, call->request.op,
                    [&](Driver& driver, Device& device) { return run(driver, device, call); });
 }
 
 // (query, key, value, attn_bias, dropout_p, is_causal, return_debug_mask, scale)
-ob_status forward_of(void* self, const ob_kernel_call* given, bool is_question) {
-  Call call(*given, is_question);
-  const std::optional<int> type = half_of(value_at(*given, 0).tensors->dtype);
+ob_status forward_of(void* self, const ob_kernel_call* request, bool is_question) {
+  Call call(*request, is_question);
+  const std::optional<int> type = half_of(value_at(*request, 0).tensors->dtype);
   if (!type.has_value()) return decline_cudnn("unsupported dtype");
   call.type = *type;
   add_inputs(0, &call);
-  if (value_at(*given, 6).ints[0] != 0) call.refuse("attention weights cannot be returned");
+  if (value_at(*request, 6).ints[0] != 0) call.refuse("attention weights cannot be returned");
   if (call.refusal == nullptr) {
     const Sizes query = call.sizes_of(kQuery);
     read_numbers(4, 5, 7, &call);
-    add_written(kResult, output_at(*given, 0), query, &call);
-    add_rows(kLogSumExp, output_at(*given, 1), query, &call);
+    add_written(kResult, output_at(*request, 0), query, &call);
+    add_rows(kLogSumExp, output_at(*request, 1), query, &call);
     if (call.problem.dropout > 0) {
-      add_draw(kSeed, output_at(*given, 6), &call);
-      add_draw(kOffset, output_at(*given, 7), &call);
+      add_draw(kSeed, output_at(*request, 6), &call);
+      add_draw(kOffset, output_at(*request, 7), &call);
     }
   }
   return check_and_run(self, &call);
@@ -347,49 +347,49 @@ ob_status forward_of(void* self, const ob_kernel_call* given, bool is_question) 
 
 // (grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k,
 // max_q, max_k, dropout_p, is_causal, philox_seed, philox_offset, scale)
-ob_status backward_of(void* self, const ob_kernel_call* given, bool is_question) {
-  Call call(*given, is_question);
-  const std::optional<int> type = half_of(value_at(*given, 1).tensors->dtype);
+ob_status backward_of(void* self, const ob_kernel_call* request, bool is_question) {
+  Call call(*request, is_question);
+  const std::optional<int> type = half_of(value_at(*request, 1).tensors->dtype);
   if (!type.has_value()) return decline_cudnn("unsupported dtype");
   call.type = *type;
   call.problem.is_backward = true;
   add_inputs(1, &call);
-  if (value_at(*given, 5).ints[3] != 0) call.refuse("gradients of the mask are not supported");
+  if (value_at(*request, 5).ints[3] != 0) call.refuse("gradients of the mask are not supported");
   if (call.refusal == nullptr) {
     const Sizes query = call.sizes_of(kQuery), key = call.sizes_of(kKey), value = call.sizes_of(kValue);
     if (query[2] == 1 && key[2] == 1) call.refuse("gradients of one query and one key are not supported");
     read_numbers(12, 13, 16, &call);
-    add(kGrad, *value_at(*given, 0).tensors, &call);
-    add(kResult, *value_at(*given, 6).tensors, &call);
-    add_rows(kLogSumExp, *value_at(*given, 7).tensors, query, &call);
-    add_written(kGradQuery, output_at(*given, 0), query, &call);
-    add_written(kGradKey, output_at(*given, 1), key, &call);
-    add_written(kGradValue, output_at(*given, 2), value, &call);
+    add(kGrad, *value_at(*request, 0).tensors, &call);
+    add(kResult, *value_at(*request, 6).tensors, &call);
+    add_rows(kLogSumExp, *value_at(*request, 7).tensors, query, &call);
+    add_written(kGradQuery, output_at(*request, 0), query, &call);
+    add_written(kGradKey, output_at(*request, 1), key, &call);
+    add_written(kGradValue, output_at(*request, 2), value, &call);
     add_memory(kDelta, {query[0], query[1], query[2], 1}, cudnn::kFloat, &call);
-    call.problem.repeats = has_flags(*given, OB_CALL_REPEATS);
+    call.problem.repeats = has_flags(*request, OB_CALL_REPEATS);
     if (!call.problem.repeats) add_memory(kQuerySums, query, cudnn::kFloat, &call);
     if (call.problem.dropout > 0) {
-      add_draw(kSeed, *value_at(*given, 14).tensors, &call);
-      add_draw(kOffset, *value_at(*given, 15).tensors, &call);
+      add_draw(kSeed, *value_at(*request, 14).tensors, &call);
+      add_draw(kOffset, *value_at(*request, 15).tensors, &call);
     }
   }
   return check_and_run(self, &call);
 }
 
-ob_status forward(void* self, const ob_kernel_call* given) {
-  return forward_of(self, given, false);
+ob_status forward(void* self, const ob_kernel_call* request) {
+  return forward_of(self, request, false);
 }
 
-ob_status ask_forward(void* self, const ob_kernel_call* given) {
-  return forward_of(self, given, true);
+ob_status ask_forward(void* self, const ob_kernel_call* request) {
+  return forward_of(self, request, true);
 }
 
-ob_status backward(void* self, const ob_kernel_call* given) {
-  return backward_of(self, given, false);
+ob_status backward(void* self, const ob_kernel_call* request) {
+  return backward_of(self, request, false);
 }
 
-ob_status ask_backward(void* self, const ob_kernel_call* given) {
-  return backward_of(self, given, true);
+ob_status ask_backward(void* self, const ob_kernel_call* request) {
+  return backward_of(self, request, true);
 }
 
 }  // namespace

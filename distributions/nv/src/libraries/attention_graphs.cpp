@@ -40,10 +40,10 @@ class Graph {
   Value tensor(Place place, bool is_swapped = false) {
     const auto found = known_.find(place);
     if (found != known_.end()) return found->second;
-    const Tensor& given = *problem_.find(place);
-    const Sizes sizes = is_swapped ? swapped(given.sizes) : given.sizes;
-    const Sizes strides = is_swapped ? swapped(given.strides) : given.strides;
-    return known_[place] = describe(place, given.type, sizes, strides, Kind::kMemory);
+    const Tensor& tensor = *problem_.find(place);
+    const Sizes sizes = is_swapped ? swapped(tensor.sizes) : tensor.sizes;
+    const Sizes strides = is_swapped ? swapped(tensor.strides) : tensor.strides;
+    return known_[place] = describe(place, tensor.type, sizes, strides, Kind::kMemory);
   }
 
   // Return a number that is passed by value.

@@ -34,26 +34,26 @@ uint64_t Biased::scratch_bytes() const {
   return uint64_t{splits()} * channels * sum_bytes;
 }
 
-ob_status add_bias(Driver& driver, Device& device, CUstream stream, const Biased& given) {
-  const BiasArgument argument = {given.count, given.channels, given.inner, 1};
-  const uint32_t each = kThreads * (16 / given.element_bytes);
-  const std::vector args = {pointer_arg(given.data), pointer_arg(given.bias), value_arg(&argument, sizeof argument)};
-  return run_own(driver, device, stream, "add_bias_", given.type, (given.count + each - 1) / each, kThreads, 1, args);
+ob_status add_bias(Driver& driver, Device& device, CUstream stream, const Biased& biased) {
+  const BiasArgument argument = {biased.count, biased.channels, biased.inner, 1};
+  const uint32_t each = kThreads * (16 / biased.element_bytes);
+  const std::vector args = {pointer_arg(biased.data), pointer_arg(biased.bias), value_arg(&argument, sizeof argument)};
+  return run_own(driver, device, stream, "add_bias_", biased.type, (biased.count + each - 1) / each, kThreads, 1, args);
 }
 
-ob_status sum_to_bias(Driver& driver, Device& device, CUstream stream, const Biased& given, uint64_t scratch) {
-  const bool is_last = given.inner == 1;
-  const uint32_t splits = given.splits(), tiles = tiles_of(given.channels);
-  const BiasArgument argument = {given.count, given.channels, given.inner, splits};
-  const std::vector args = {pointer_arg(scratch), pointer_arg(given.data), value_arg(&argument, sizeof argument)};
+ob_status sum_to_bias(Driver& driver, Device& device, CUstream stream, const Biased& biased, uint64_t scratch) {
+  const bool is_last = biased.inner == 1;
+  const uint32_t splits = biased.splits(), tiles = tiles_of(biased.channels);
+  const BiasArgument argument = {biased.count, biased.channels, biased.inner, splits};
+  const std::vector args = {pointer_arg(scratch), pointer_arg(biased.data), value_arg(&argument, sizeof argument)};
   const char* kernel = is_last ? "sum_rows_" : "sum_grids_";
   const ob_status status =
-      run_own(driver, device, stream, kernel, given.type, splits * (is_last ? tiles : given.channels),
+      run_own(driver, device, stream, kernel, biased.type, splits * (is_last ? tiles : biased.channels),
               is_last ? kColumns : kThreads, is_last ? kRows : 1, args);
   if (status != OB_OK) return status;
-  const BiasArgument rest = {splits * given.channels, given.channels, 1, 1};
-  const std::vector last = {pointer_arg(given.bias), pointer_arg(scratch), value_arg(&rest, sizeof rest)};
-  return run_own(driver, device, stream, "sum_splits_", given.type, tiles, kColumns, kRows, last);
+  const BiasArgument rest = {splits * biased.channels, biased.channels, 1, 1};
+  const std::vector last = {pointer_arg(biased.bias), pointer_arg(scratch), value_arg(&rest, sizeof rest)};
+  return run_own(driver, device, stream, "sum_splits_", biased.type, tiles, kColumns, kRows, last);
 }
 
 }  // namespace nv

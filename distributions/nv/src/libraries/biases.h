@@ -23,9 +23,9 @@ struct Biased {
 };
 
 // Add the bias to the tensor.
-ob_status add_bias(Driver& driver, Device& device, CUstream stream, const Biased& given);
+ob_status add_bias(Driver& driver, Device& device, CUstream stream, const Biased& biased);
 
 // Write the sums of the tensor's channels to the bias, in the same order in each call.
-ob_status sum_to_bias(Driver& driver, Device& device, CUstream stream, const Biased& given, uint64_t scratch);
+ob_status sum_to_bias(Driver& driver, Device& device, CUstream stream, const Biased& biased, uint64_t scratch);
 
 }  // namespace nv

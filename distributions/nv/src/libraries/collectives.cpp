@@ -37,7 +37,7 @@ namespace collectives {
 namespace {
 
 struct Collectives {
-  explicit Collectives(Driver* given) : driver(given) {}
+  explicit Collectives(Driver* owner) : driver(owner) {}
   Driver* const driver;
   std::mutex mutex;  // guards loading
   bool is_loaded = false;
@@ -73,9 +73,9 @@ ob_status find(Collectives& self, uint64_t handle, Communicator** out_comm) {
   return OB_OK;
 }
 
-ob_status make_id(void* given, void* out_id) {
+ob_status make_id(void* self_pointer, void* out_id) {
   return support::guarded("make_id", [&]() -> ob_status {
-    auto& self = *static_cast<Collectives*>(given);
+    auto& self = *static_cast<Collectives*>(self_pointer);
     if (const ob_status status = load(self); status != OB_OK) return status;
     ncclId id = {};
     static_assert(sizeof id == OB_COMM_ID_BYTES);
@@ -86,8 +86,8 @@ ob_status make_id(void* given, void* out_id) {
   });
 }
 
-ob_status comm_create(void* given, const ob_comm_config* config, uint64_t* out_comm) {
-  auto& self = *static_cast<Collectives*>(given);
+ob_status comm_create(void* self_pointer, const ob_comm_config* config, uint64_t* out_comm) {
+  auto& self = *static_cast<Collectives*>(self_pointer);
   return on_device(self.driver, config->device, "comm_create", [&](Driver&, Device&) -> ob_status {
     if (config->size < 1 || config->rank < 0 || config->rank >= config->size) {
       return fail(OB_INVALID_ARGUMENT, "rank %d does not exist in a group of %d", config->rank, config->size);
@@ -102,15 +102,15 @@ ob_status comm_create(void* given, const ob_comm_config* config, uint64_t* out_c
 
 // Find a communicator and run the body with its device's context, which NCCL needs.
 template <class Body>
-ob_status on_comm(void* given, uint64_t handle, const char* entry, Body&& body) {
-  auto& self = *static_cast<Collectives*>(given);
+ob_status on_comm(void* self_pointer, uint64_t handle, const char* entry, Body&& body) {
+  auto& self = *static_cast<Collectives*>(self_pointer);
   Communicator* comm = nullptr;
   if (const ob_status status = find(self, handle, &comm); status != OB_OK) return status;
   return on_device(self.driver, comm->device, entry, [&](Driver&, Device&) { return body(self, *comm); });
 }
 
-ob_status comm_status(void* given, uint64_t handle) {
-  return on_comm(given, handle, "comm_status", [](Collectives&, Communicator& comm) { return comm.status(); });
+ob_status comm_status(void* self_pointer, uint64_t handle) {
+  return on_comm(self_pointer, handle, "comm_status", [](Collectives&, Communicator& comm) { return comm.status(); });
 }
 
 // Return NCCL's number of a type, -1 for one that it lacks.
@@ -269,15 +269,16 @@ ob_status check_call(const Communicator& comm, const ob_collective& call, int ty
   return OB_OK;
 }
 
-ob_status queue(void* given, uint64_t handle, uint64_t stream, const ob_collective* call) {
-  return on_comm(given, handle, "queue", [&](Collectives& self, Communicator& comm) -> ob_status {
+ob_status queue(void* self_pointer, uint64_t handle, uint64_t stream, const ob_collective* call) {
+  return on_comm(self_pointer, handle, "queue", [&](Collectives& self, Communicator& comm) -> ob_status {
     if (const ob_status status = self.driver->check_stream(comm.device, stream); status != OB_OK) return status;
     const int type = type_of(call->dtype);
     char scale[8] = {};
     bool is_scaled = false;
     if (const ob_status status = check_call(comm, *call, type, scale, &is_scaled); status != OB_OK) return status;
     std::vector<Collectives::Grouped>& grouped = Collectives::grouped;
-    const bool is_locked = std::any_of(grouped.begin(), grouped.end(), [&](auto& one) { return one.comm == &comm; });
+    const bool is_locked =
+        std::any_of(grouped.begin(), grouped.end(), [&](auto& entry) { return entry.comm == &comm; });
     std::unique_lock lock(comm.mutex(), std::defer_lock);
     if (!is_locked) lock.lock();
     if (const ob_status status = comm.check(); status != OB_OK) return status;
@@ -292,34 +293,34 @@ ob_status queue(void* given, uint64_t handle, uint64_t stream, const ob_collecti
   });
 }
 
-ob_status group_begin(void* given) {
-  auto& self = *static_cast<Collectives*>(given);
+ob_status group_begin(void* self_pointer) {
+  auto& self = *static_cast<Collectives*>(self_pointer);
   const ncclResult code = self.nccl.GroupStart();
   if (code != NCCL_SUCCESS) return nccl_fail(self.nccl, nullptr, code, "ncclGroupStart");
   Collectives::is_grouping = true;
   return OB_OK;
 }
 
-ob_status group_end(void* given) {
-  auto& self = *static_cast<Collectives*>(given);
+ob_status group_end(void* self_pointer) {
+  auto& self = *static_cast<Collectives*>(self_pointer);
   Collectives::is_grouping = false;
   const std::vector<Collectives::Grouped> grouped = std::exchange(Collectives::grouped, {});
   const ncclResult code = self.nccl.GroupEnd();
   if (code != NCCL_SUCCESS && code != NCCL_IN_PROGRESS) return nccl_fail(self.nccl, nullptr, code, "ncclGroupEnd");
   ob_status status = OB_OK;
-  for (const Collectives::Grouped& one : grouped) {
-    const ob_status its = one.comm->outcome(code, "ncclGroupEnd");
+  for (const Collectives::Grouped& entry : grouped) {
+    const ob_status its = entry.comm->outcome(code, "ncclGroupEnd");
     status = status == OB_OK || (status == OB_NOT_READY && its != OB_OK) ? its : status;
   }
   return status;
 }
 
-ob_status comm_abort(void* given, uint64_t handle) {
-  return on_comm(given, handle, "comm_abort", [](Collectives&, Communicator& comm) { return comm.abort(); });
+ob_status comm_abort(void* self_pointer, uint64_t handle) {
+  return on_comm(self_pointer, handle, "comm_abort", [](Collectives&, Communicator& comm) { return comm.abort(); });
 }
 
-ob_status comm_destroy(void* given, uint64_t handle) {
-  auto& self = *static_cast<Collectives*>(given);
+ob_status comm_destroy(void* self_pointer, uint64_t handle) {
+  auto& self = *static_cast<Collectives*>(self_pointer);
   std::unique_ptr<Communicator> comm;
   if (!self.comms.take(handle, &comm)) return fail(OB_INVALID_ARGUMENT, "there is no communicator 0x%" PRIx64, handle);
   return on_device(self.driver, comm->device, "comm_destroy", [&](Driver&, Device&) { return comm->destroy(); });

@@ -23,9 +23,9 @@ ob_status nccl_fail(const Nccl& nccl, ncclComm comm, ncclResult code, const char
               detail != nullptr ? detail : "");
 }
 
-ob_status Communicator::join(const void* given) {
+ob_status Communicator::join(const void* id_bytes) {
   ncclId id;
-  std::memcpy(&id, given, sizeof id);
+  std::memcpy(&id, id_bytes, sizeof id);
   ncclConfig options;
   options.splitShare = 1;  // one flag for aborts
   const std::lock_guard lock(join_mutex_);
@@ -131,8 +131,8 @@ ob_status Communicator::destroy() {
   ob_status status = OB_OK;
   for (ncclComm* const comm : {&calls_, &joined_}) {
     if (*comm == nullptr) continue;
-    const ob_status one = end(std::exchange(*comm, nullptr));
-    status = status == OB_OK ? one : status;
+    const ob_status ended = end(std::exchange(*comm, nullptr));
+    status = status == OB_OK ? ended : status;
   }
   return status;
 }

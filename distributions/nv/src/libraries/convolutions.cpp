@@ -296,16 +296,16 @@ ob_status check_and_run(void* self, Call* call) {
 }
 
 // (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
-ob_status forward(void* self, const ob_kernel_call* given) {
-  Call call{*given};
-  const size_t input = call.add(*value_at(*given, 0).tensors);
-  const size_t weight = call.add(*value_at(*given, 1).tensors);
-  const size_t output = call.add(output_at(*given, 0));
+ob_status forward(void* self, const ob_kernel_call* request) {
+  Call call{*request};
+  const size_t input = call.add(*value_at(*request, 0).tensors);
+  const size_t weight = call.add(*value_at(*request, 1).tensors);
+  const size_t output = call.add(output_at(*request, 0));
   if (!read_window(3, call.grids[input].tensor->ndim - 2, &call))
     return decline_cudnn("unsupported stride, padding or dilation");
-  const ob_value& bias = value_at(*given, 2);
+  const ob_value& bias = value_at(*request, 2);
   if (bias.kind == OB_VALUE_TENSOR && bias.tensors->is_defined != 0) call.bias = bias.tensors;
-  if (value_at(*given, 6).ints[0] != 0) {
+  if (value_at(*request, 6).ints[0] != 0) {
     call.works.push_back({Direction::kImage, output, weight, input});
   } else {
     call.works.push_back({Direction::kResponse, input, weight, output});
@@ -315,16 +315,16 @@ ob_status forward(void* self, const ob_kernel_call* given) {
 
 // (grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed,
 // output_padding, groups, output_mask)
-ob_status backward(void* self, const ob_kernel_call* given) {
-  Call call{*given};
-  const size_t input = call.add(*value_at(*given, 1).tensors);
-  const size_t gradient = call.add(*value_at(*given, 0).tensors);
-  const size_t weight = call.add(*value_at(*given, 2).tensors);
+ob_status backward(void* self, const ob_kernel_call* request) {
+  Call call{*request};
+  const size_t input = call.add(*value_at(*request, 1).tensors);
+  const size_t gradient = call.add(*value_at(*request, 0).tensors);
+  const size_t weight = call.add(*value_at(*request, 2).tensors);
   if (!read_window(4, call.grids[input].tensor->ndim - 2, &call))
     return decline_cudnn("unsupported stride, padding or dilation");
-  const bool is_transposed = value_at(*given, 7).ints[0] != 0;
+  const bool is_transposed = value_at(*request, 7).ints[0] != 0;
   const size_t image = is_transposed ? gradient : input, response = is_transposed ? input : gradient;
-  if (const ob_tensor& of_input = output_at(*given, 0); of_input.is_defined != 0) {
+  if (const ob_tensor& of_input = output_at(*request, 0); of_input.is_defined != 0) {
     const size_t written = call.add(of_input);
     if (is_transposed) {
       call.works.push_back({Direction::kResponse, gradient, weight, written});
@@ -332,10 +332,10 @@ ob_status backward(void* self, const ob_kernel_call* given) {
       call.works.push_back({Direction::kImage, written, weight, gradient});
     }
   }
-  if (const ob_tensor& of_weight = output_at(*given, 1); of_weight.is_defined != 0) {
+  if (const ob_tensor& of_weight = output_at(*request, 1); of_weight.is_defined != 0) {
     call.works.push_back({Direction::kFilter, image, call.add(of_weight), response});
   }
-  if (const ob_tensor& of_bias = output_at(*given, 2); of_bias.is_defined != 0) {
+  if (const ob_tensor& of_bias = output_at(*request, 2); of_bias.is_defined != 0) {
     call.bias_gradient = &of_bias;
     call.summed = gradient;
   }

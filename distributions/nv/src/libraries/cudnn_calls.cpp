@@ -37,9 +37,9 @@ ob_status session_of(Driver& driver, Device& device, cudnn::Session** out_sessio
   return OB_OK;
 }
 
-ob_status take_scratch(const ob_kernel_call& given, uint64_t bytes, uint64_t* out_address) {
+ob_status take_scratch(const ob_kernel_call& request, uint64_t bytes, uint64_t* out_address) {
   if (bytes == 0) return OB_OK;
-  const ob_status status = given.scratch(given.scratch_context, bytes, out_address);
+  const ob_status status = request.scratch(request.scratch_context, bytes, out_address);
   return status == OB_OUT_OF_MEMORY ? decline_cudnn("not enough memory for its workspace") : status;
 }
 

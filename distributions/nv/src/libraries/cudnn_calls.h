@@ -23,6 +23,6 @@ ob_status decline_cudnn(const char* reason);
 ob_status session_of(Driver& driver, Device& device, cudnn::Session** out_session);
 
 // Take memory for the call. Decline without enough of it: another way may do with less.
-ob_status take_scratch(const ob_kernel_call& given, uint64_t bytes, uint64_t* out_address);
+ob_status take_scratch(const ob_kernel_call& request, uint64_t bytes, uint64_t* out_address);
 
 }  // namespace nv

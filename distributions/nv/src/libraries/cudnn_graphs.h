@@ -94,7 +94,7 @@ class Session {
   const Library& library;
 
  private:
-  Session(const Library& given, const Store& store, Handle made) : library(given), store_(store), handle_(made) {}
+  Session(const Library& cudnn, const Store& store, Handle made) : library(cudnn), store_(store), handle_(made) {}
   std::string kept_key(const PlanKey& key) const;
   bool recall(const std::string& key, Plan* out_plan) const;
   void keep(const std::string& key, const Plan& plan) const;

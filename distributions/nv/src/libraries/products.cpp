@@ -120,7 +120,7 @@ struct Product {
 
 template <class Handle, int (*Library::*Destroy)(Handle)>
 struct Owned {
-  explicit Owned(const Library& given) : library(given) {}
+  explicit Owned(const Library& cublaslt) : library(cublaslt) {}
   Owned(const Owned&) = delete;
   Owned& operator=(const Owned&) = delete;
   ~Owned() {
@@ -284,8 +284,8 @@ ob_status run(Driver& driver, Device& device, const ob_kernel_call& call, const 
   int status = product.bias != 0 ? describe(product, &own) : 0;
   uint64_t workspace = 0;
   if (plan->workspace > 0) {
-    if (const ob_status given = call.scratch(call.scratch_context, plan->workspace, &workspace); given != OB_OK) {
-      return given;
+    if (const ob_status status = call.scratch(call.scratch_context, plan->workspace, &workspace); status != OB_OK) {
+      return status;
     }
   }
   const float alpha = static_cast<float>(product.alpha), beta = static_cast<float>(product.beta);
@@ -320,16 +320,16 @@ bool add(const Addend& addend, const ob_tensor& out, Product* product) {
   product->alpha = addend.alpha;
   product->c = product->out;
   if (addend.tensor == nullptr || addend.beta == 0) return true;
-  const ob_tensor& given = *addend.tensor;
-  if (given.dtype != out.dtype || given.device != out.device) return false;
-  const bool is_row = given.ndim == 1 && given.sizes[0] == out.sizes[out.ndim - 1] && given.strides[0] == 1;
+  const ob_tensor& tensor = *addend.tensor;
+  if (tensor.dtype != out.dtype || tensor.device != out.device) return false;
+  const bool is_row = tensor.ndim == 1 && tensor.sizes[0] == out.sizes[out.ndim - 1] && tensor.strides[0] == 1;
   // One number for each column of a row-major matrix: for each row of its transpose.
   if (is_row && addend.beta == 1 && product->out.is_by_rows && product->batch == 1 && product->type.data != kReal64) {
-    product->bias = given.data;
+    product->bias = tensor.data;
     return true;
   }
-  if (given.ndim != out.ndim || !std::equal(given.sizes, given.sizes + given.ndim, out.sizes)) return false;
-  const auto matrix = matrix_of(given, product->out.is_by_rows ? Order::kByRows : Order::kByColumns);
+  if (tensor.ndim != out.ndim || !std::equal(tensor.sizes, tensor.sizes + tensor.ndim, out.sizes)) return false;
+  const auto matrix = matrix_of(tensor, product->out.is_by_rows ? Order::kByRows : Order::kByColumns);
   if (!matrix.has_value()) return false;
   product->c = *matrix;
   product->beta = addend.beta;

@@ -166,31 +166,31 @@ ob_status check_kept(const Plan& plan, const ob_tensor& kept) {
 }
 
 // (input, weights, hx, cx, batch_sizes, kind, bidirectional, biases, kept)
-ob_status forward_of(void* self, const ob_kernel_call* given, bool is_question) {
-  const Call call(*given, 0, 4);
-  const bool is_trained = value_at(*given, 8).kind == OB_VALUE_INT;
+ob_status forward_of(void* self, const ob_kernel_call* request, bool is_question) {
+  const Call call(*request, 0, 4);
+  const bool is_trained = value_at(*request, 8).kind == OB_VALUE_INT;
   // cuBLAS, which it uses, chooses kernels by the memory that happens to be free.
-  if (has_flags(*given, OB_CALL_REPEATS)) return decline_cudnn("deterministic results are not supported");
-  return on_device(self, given->device, given->op, [&](Driver& driver, Device& device) -> ob_status {
+  if (has_flags(*request, OB_CALL_REPEATS)) return decline_cudnn("deterministic results are not supported");
+  return on_device(self, request->device, request->op, [&](Driver& driver, Device& device) -> ob_status {
     cudnn::Session* session = nullptr;
     std::shared_ptr<const Plan> plan;
     ob_status status = find_plan(driver, device, call, is_trained, &session, &plan);
     if (status != OB_OK) return status;
     uint64_t workspace = 0;
     if (is_question) {
-      return is_trained ? given->scratch(given->scratch_context, plan->reserve, &workspace) : OB_OK;
+      return is_trained ? request->scratch(request->scratch_context, plan->reserve, &workspace) : OB_OK;
     }
-    const ob_tensor& kept = output_at(*given, 3);
+    const ob_tensor& kept = output_at(*request, 3);
     if (is_trained) status = check_kept(*plan, kept);
     if (status == OB_OK) status = take_workspace(call, *plan, &workspace);
     if (status != OB_OK) return status;
-    const ob_tensor* cell = call.cx == nullptr ? nullptr : &output_at(*given, 2);
-    const int code = session->use(to_stream(given->stream), [&](cudnn::Handle handle) {
+    const ob_tensor* cell = call.cx == nullptr ? nullptr : &output_at(*request, 2);
+    const int code = session->use(to_stream(request->stream), [&](cudnn::Handle handle) {
       return session->library.RNNForward(
           handle, plan->net, is_trained ? cudnn::kTraining : cudnn::kInference, nullptr, plan->input,
-          address_of(&call.input), plan->output, address_of(&output_at(*given, 0)), plan->hidden, address_of(&call.hx),
-          address_of(&output_at(*given, 1)), plan->cell, address_of(call.cx), address_of(cell), plan->weights,
-          address_of(&call.weights), plan->workspace, address(workspace), is_trained ? plan->reserve : 0,
+          address_of(&call.input), plan->output, address_of(&output_at(*request, 0)), plan->hidden,
+          address_of(&call.hx), address_of(&output_at(*request, 1)), plan->cell, address_of(call.cx), address_of(cell),
+          plan->weights, address_of(&call.weights), plan->workspace, address(workspace), is_trained ? plan->reserve : 0,
           is_trained ? address_of(&kept) : nullptr);
     });
     return check_library(device, *session, code, "cudnnRNNForward");
@@ -235,15 +235,15 @@ ob_status queue_gradients(Driver& driver, Device& device, cudnn::Session& sessio
 
 // (grad_output, grad_hy, grad_cy, input, weights, hx, cx, output, kept, batch_sizes, kind,
 // bidirectional, biases, needs_weights)
-ob_status backward(void* self, const ob_kernel_call* given) {
-  const Call call(*given, 3, 9);
-  const Gradients tensors{*value_at(*given, 7).tensors, *value_at(*given, 8).tensors, call.given_tensor(0),
+ob_status backward(void* self, const ob_kernel_call* request) {
+  const Call call(*request, 3, 9);
+  const Gradients tensors{*value_at(*request, 7).tensors, *value_at(*request, 8).tensors, call.given_tensor(0),
                           call.given_tensor(1), call.given_tensor(2)};
   for (const ob_tensor* tensor : {&tensors.output, tensors.of_output, tensors.of_hy, tensors.of_cy}) {
     if (tensor == nullptr) continue;
     if (const char* refusal = refusal_of(call, *tensor, tensor->ndim)) return decline_cudnn(refusal);
   }
-  return on_device(self, given->device, given->op, [&](Driver& driver, Device& device) -> ob_status {
+  return on_device(self, request->device, request->op, [&](Driver& driver, Device& device) -> ob_status {
     cudnn::Session* session = nullptr;
     std::shared_ptr<const Plan> plan;
     ob_status status = find_plan(driver, device, call, true, &session, &plan);
@@ -255,12 +255,12 @@ ob_status backward(void* self, const ob_kernel_call* given) {
   });
 }
 
-ob_status forward(void* self, const ob_kernel_call* given) {
-  return forward_of(self, given, false);
+ob_status forward(void* self, const ob_kernel_call* request) {
+  return forward_of(self, request, false);
 }
 
-ob_status ask(void* self, const ob_kernel_call* given) {
-  return forward_of(self, given, true);
+ob_status ask(void* self, const ob_kernel_call* request) {
+  return forward_of(self, request, true);
 }
 
 }  // namespace
