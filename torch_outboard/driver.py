@@ -159,6 +159,13 @@ class Driver:
         """
         return ()
 
+    def report(self) -> Mapping[str, Any] | None:
+        """Return what `outboard doctor --report` prints for the driver's developers, as JSON has it; None: nothing.
+
+        Called as `checks` is. It says what the machine has, how the driver uses it, and whether values are right.
+        """
+        return None
+
     # -- Required
     # ------------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ What the installed libraries answer is in tests/ecosystem.
 
 from __future__ import annotations
 
+import ctypes.util
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ import subprocess
 import pytest
 
 from torch_outboard._check import Check
-from torch_outboard.doctor import libraries, machine
+from torch_outboard.doctor import libraries, machine, report
 from torch_outboard.doctor.libraries import Asking
 
 RUN = """
@@ -26,6 +27,58 @@ ASKING = Asking("sim", {}, "sim")
 
 def judged(**answer):
     return list(libraries._judged(ASKING, {"library": "accelerate", "version": "9", "why": "", "others": {}, **answer}))
+
+
+def test_a_report_is_told_in_lines():
+    told = {"name": "a chip", "sizes": [1, 2], "devices": [{"memory": {"heaps": ["4 GiB"]}}], "kinds": list("abcdef")}
+    assert list(report.lines_of(told))[:7] == [
+        "name: a chip",
+        "sizes: 1, 2",
+        "devices:",
+        "  -",
+        "    memory:",
+        "      heaps: 4 GiB",
+        "kinds:",
+    ]
+    assert list(report.lines_of(told))[7:9] == ["  - a", "  - b"]
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "words"),
+    [
+        ([], 2, "--report needs --driver"),
+        (["--driver=null"], 1, "the driver 'null' has no report"),
+        (["--driver=nobody"], 1, "the report's process ended with status"),
+    ],
+)
+def test_only_drivers_with_a_report_have_one(run_python, given, status, words):
+    answer = run_python(RUN, "doctor", "--report", *given, status=status)
+    assert words in answer.stdout + answer.stderr
+
+
+def test_vulkan_reports_what_is_missing():
+    from torch_outboard.drivers.vulkan import VulkanDriver
+
+    told = VulkanDriver(library="/nowhere/libvulkan.so.1").report()
+    assert "/nowhere" in told["loader"]["error"] and "devices" not in told["loader"]
+    assert "there is no Vulkan" in told["computations"]["error"]
+    assert told["machine"]["options"]["library"] == "/nowhere/libvulkan.so.1"
+
+
+@pytest.mark.skipif(ctypes.util.find_library("vulkan") is None, reason="capability: a loader of Vulkan")
+def test_vulkan_reports_its_devices(run_python):
+    answer = run_python(RUN, "doctor", "--report", "--driver=vulkan", "--json")
+    told = json.loads(answer.stdout)
+    assert told["loader"]["api"].startswith("1.") and told["drivers of devices"]
+    for device in told["loader"]["devices"]:
+        assert device["needed features"] == "all", device
+        assert device["limits"]["maxComputeWorkGroupInvocations"] >= 128
+        assert device["limits"]["maxPushConstantsSize"] >= 128 and device["limits"]["timestampPeriod"] > 0
+        assert device["subgroups"]["least"] <= device["subgroups"]["size"] <= device["subgroups"]["most"]
+        assert device["memory"]["heaps"] and device["queues"]
+    for device in told["computations"]["devices"]:
+        assert {one["state"] for one in device["results"].values()} == {"right"}, device["results"]
+        assert device["properties"]["shared_memory_per_block"] >= 16 << 10
 
 
 def test_the_device_is_right_and_any_other_is_told_with_the_line_to_write():

@@ -27,6 +27,7 @@ _MARKS = {"right": "  ok  ", "unused": "  --  ", "wrong": " WRONG"}
 @click.option("--use", is_flag=True, help="Check the libraries with torch_outboard.integrations in use.")
 @click.option("--library", "libraries", multiple=True, metavar="NAME", help="Check only this library. [default: all]")
 @click.option("--no-libraries", is_flag=True, help="Check only the machine and the drivers.")
+@click.option("--report", is_flag=True, help="Print what the developers of --driver ask of a machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(
     driver: str | None,
@@ -34,6 +35,7 @@ def doctor(
     use: bool,
     libraries: tuple[str, ...],
     no_libraries: bool,
+    report: bool,
     as_json: bool,
 ) -> None:
     """Check this machine, its drivers and its libraries, and suggest a remedy for each problem.
@@ -45,6 +47,9 @@ def doctor(
 
     check_names(libraries, ASKED, "--library")
     settings = parse_options(options)
+    if report:
+        _report(driver, settings, as_json)
+        return
     found = []
     for check in _checks(driver, settings, use, libraries, no_libraries):
         found.append(check)
@@ -56,6 +61,23 @@ def doctor(
     else:
         click.echo(f"{len(found)} checks, {wrong} wrong.")
     sys.exit(1 if wrong else 0)
+
+
+def _report(driver: str | None, options: dict[str, str], as_json: bool) -> None:
+    from torch_outboard.doctor.report import lines_of, report_of
+
+    if driver is None:
+        raise click.UsageError("--report needs --driver: it is the driver's own report")
+    told = report_of(driver, options)
+    if told is None:
+        raise click.ClickException(f"the driver {driver!r} has no report; leave --report out")
+    if as_json:
+        click.echo(json.dumps(told, indent=2))
+    else:
+        for line in lines_of(told):
+            click.echo(printable(line))
+    if "error" in told:
+        sys.exit(1)
 
 
 def _checks(

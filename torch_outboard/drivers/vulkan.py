@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_outboard.driver import Check, Driver, Option, package_folders
@@ -124,6 +124,12 @@ class VulkanDriver(Driver):
                 "Slang, for kernels", "unused", "neither slangtorch nor slangpy is installed", "pip install slangtorch"
             ),
         ]
+
+    def report(self) -> Mapping[str, Any]:
+        """Return what the loader and the devices say of themselves, and whether values are right on each device."""
+        from torch_outboard.drivers.vulkan_report import report
+
+        return report({**self.option_values, "matrix_units": self._uses_units or None})
 
 
 def _language(devices: Sequence[DeviceProperties]) -> str:

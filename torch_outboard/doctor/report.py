@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A driver's report for its developers, in a process of its own: opening a vendor's libraries may end it.
+
+python -m torch_outboard.doctor.report DRIVER OPTIONS prints it, as JSON in the last line.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+__all__ = ["lines_of", "report_of"]
+
+
+def report_of(name: str, options: Mapping[str, str]) -> Mapping[str, Any] | None:
+    """Return `Driver.report()` of a driver, or what ended the process, under "error"."""
+    command = [sys.executable, "-m", __name__, name, json.dumps(dict(options))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    if done.returncode != 0 or not lines:
+        output = [*lines, *done.stderr.strip().splitlines()]
+        return {"error": f"the report's process ended with status {done.returncode}", "output": output[-20:]}
+    told: Mapping[str, Any] | None = json.loads(lines[-1])
+    return told
+
+
+def lines_of(told: Any, indent: int = 0) -> Iterator[str]:
+    """Yield a report as lines of text: names and values, indented."""
+    pairs = told.items() if isinstance(told, Mapping) else [("-", one) for one in told]
+    for name, value in pairs:
+        head = f"{'  ' * indent}{name}{'' if name == '-' else ':'}"
+        if isinstance(value, list) and not any(isinstance(one, Mapping | list) for one in value) and len(value) < 6:
+            yield f"{head} {', '.join(map(str, value))}".rstrip()
+        elif isinstance(value, Mapping | list):
+            yield head
+            yield from lines_of(value, indent + 1)
+        else:
+            yield f"{head} {value}"
+
+
+def _main(name: str, options: dict[str, object]) -> None:
+    import torch  # noqa: F401 - as Driver.report says
+
+    from torch_outboard._discovery import find_driver
+
+    print(json.dumps(find_driver(name)(**options).report()))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], json.loads(sys.argv[2]))
