@@ -201,9 +201,9 @@ def test_driver(driver: str, request: pytest.FixtureRequest) -> None:
     run_pytest(str(TESTS / "driver"), f"--driver={driver}")
 
 
-@pytest.mark.parametrize("driver", ["tests.vulkan_drivers:Programs"])
+@pytest.mark.parametrize("driver", [f"tests.vulkan_drivers:{name}" for name in ("Programs", "Least", "Wide")])
 def test_vulkan_devices_whose_memory_the_host_cannot_reach(driver: str, request: pytest.FixtureRequest) -> None:
-    """Discrete GPUs, on a CPU: copies through mapped memory, and programs."""
+    """Discrete GPUs, on a CPU: copies through mapped memory, and programs; with less than lavapipe has."""
     if request.config.getoption("--core"):
         pytest.skip("what lies between a driver and torch is the same for all of them on every torch")
     files = [str(TESTS / "driver" / f"test_{name}.py") for name in ("copies", "launch", "memory", "streams")]

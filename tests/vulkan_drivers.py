@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Vulkan drivers for the tests: with programs, for `pytest --driver=tests.vulkan_drivers:Programs`, and with units."""
+"""Vulkan drivers for the tests, for `pytest --driver=tests.vulkan_drivers:Programs`: with programs, on devices that
+lack what a loader with faults takes away, with matrix units.
+"""
 
+import os
+import tempfile
+import zlib
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -9,6 +15,7 @@ from torch_outboard._discovery import find_driver
 from torch_outboard.codegen.dialects.slang import SLANG
 from torch_outboard.codegen.dialects.units import Load, MatrixUnit, Sums, dealt, joint
 from torch_outboard.compile.simt.generator import SlangGenerator
+from torch_outboard.testing.compiling import compile_once
 from torch_outboard.testing.programs import TestPrograms
 
 HEAD = "[vk::constant_id(0)] const int ob_block = 64;\n"
@@ -63,6 +70,40 @@ class Programs(find_driver("vulkan")):
         sums_by_argument=True,
         many=many,
     )
+
+
+class Lacking(Programs):
+    """A discrete GPU that lacks what `faults` names; tests/native/fake_vulkan.cpp has them all."""
+
+    faults = ""
+
+    def __init__(self, **options):
+        os.environ["FAKE_VULKAN"] = f"gpu,two_memories,{self.faults}"
+        native = Path(__file__).parent / "native"
+        folder = Path(tempfile.gettempdir()) / f"outboard-fake-vulkan-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        flags = ["-O1", "-fPIC", "-shared", f"-I{native.parents[1] / 'include'}"]
+        source = native / "fake_vulkan.cpp"
+        fake = compile_once(folder / f"{zlib.crc32(source.read_bytes()):08x}.so", *flags, source)
+        super().__init__(**{"library": str(fake), **options})
+
+
+class Least(Lacking):
+    """No more than Vulkan promises: groups of 128 items with 16 KiB, no types that are optional."""
+
+    faults = "small,no_float64,no_int16,no_storage16,no_clocks"
+
+
+class Wide(Lacking):
+    """Subgroups of 64 items, and times that cannot be had."""
+
+    faults = "subgroups_of_64,no_timestamps"
+
+
+class NoDoubles(Lacking):
+    """As many GPUs of Intel and of telephones."""
+
+    faults = "no_float64,no_clocks"
 
 
 # Each lane holds whole matrices, in plain numbers. Arrays have halves, or 16 bytes of them. Loops are

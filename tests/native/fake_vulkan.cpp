@@ -32,13 +32,17 @@ GetInstanceProc real_loader() {
 #define OB_FAKE_REAL(result, name, parameters) result(*real_##name) parameters = nullptr;
 OB_FAKE_REAL(VkResult, EnumeratePhysicalDevices, (VkInstance, uint32_t*, VkPhysicalDevice*))
 OB_FAKE_REAL(void, GetPhysicalDeviceProperties, (VkPhysicalDevice, VkPhysicalDeviceProperties*))
+OB_FAKE_REAL(void, GetPhysicalDeviceProperties2, (VkPhysicalDevice, VkPhysicalDeviceProperties2*))
 OB_FAKE_REAL(void, GetPhysicalDeviceFeatures2, (VkPhysicalDevice, VkPhysicalDeviceFeatures2*))
+OB_FAKE_REAL(void, GetPhysicalDeviceMemoryProperties2, (VkPhysicalDevice, VkPhysicalDeviceMemoryProperties2*))
+OB_FAKE_REAL(void, GetPhysicalDeviceQueueFamilyProperties2, (VkPhysicalDevice, uint32_t*, VkQueueFamilyProperties2*))
 OB_FAKE_REAL(VkResult, EnumerateDeviceExtensionProperties,
              (VkPhysicalDevice, const char*, uint32_t*, VkExtensionProperties*))
 OB_FAKE_REAL(VkResult, CreateDevice, (VkPhysicalDevice, const VkDeviceCreateInfo*, const void*, VkDevice*))
 OB_FAKE_REAL(VkVoidFunction, GetDeviceProcAddr, (VkDevice, const char*))
 OB_FAKE_REAL(VkResult, QueueSubmit2, (VkQueue, uint32_t, const VkSubmitInfo2*, VkFence))
 OB_FAKE_REAL(VkResult, AllocateMemory, (VkDevice, const VkMemoryAllocateInfo*, const void*, VkDeviceMemory*))
+OB_FAKE_REAL(void, GetBufferMemoryRequirements, (VkDevice, VkBuffer, VkMemoryRequirements*))
 OB_FAKE_REAL(VkResult, CreateSemaphore, (VkDevice, const VkCreateInfo*, const void*, VkSemaphore*))
 OB_FAKE_REAL(VkResult, WaitSemaphores, (VkDevice, const VkSemaphoreWaitInfo*, uint64_t))
 OB_FAKE_REAL(VkResult, CreateComputePipelines,
@@ -71,8 +75,41 @@ void GetPhysicalDeviceProperties(VkPhysicalDevice device, VkPhysicalDeviceProper
   if (is_fault("few_groups")) properties->limits.maxComputeWorkGroupCount[0] = 3;
 }
 
+// Let subgroups have 64 items, as on AMD's older GPUs, and allocations be as small as is allowed.
+void GetPhysicalDeviceProperties2(VkPhysicalDevice device, VkPhysicalDeviceProperties2* properties) {
+  real_GetPhysicalDeviceProperties2(device, properties);
+  for (auto* next = static_cast<VkPhysicalDeviceProperties2*>(properties->pNext); next != nullptr;
+       next = static_cast<VkPhysicalDeviceProperties2*>(next->pNext)) {
+    if (next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES) {
+      auto* found = reinterpret_cast<VkPhysicalDeviceVulkan11Properties*>(next);
+      if (is_fault("subgroups_of_64")) found->subgroupSize = 64;
+      if (is_fault("small")) found->maxMemoryAllocationSize = 1 << 30;
+    }
+  }
+}
+
+// Two kinds of memory, of which the host sees one.
+void GetPhysicalDeviceMemoryProperties2(VkPhysicalDevice device, VkPhysicalDeviceMemoryProperties2* memory) {
+  real_GetPhysicalDeviceMemoryProperties2(device, memory);
+  if (!is_fault("two_memories")) return;
+  memory->memoryHeapCount = memory->memoryTypeCount = 2;
+  memory->memoryHeaps[1] = {memory->memoryHeaps[0].size, 0};
+  memory->memoryTypes[0] = {VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0};
+  memory->memoryTypes[1] = {VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, 1};
+}
+
+void GetPhysicalDeviceQueueFamilyProperties2(VkPhysicalDevice device, uint32_t* count, VkQueueFamilyProperties2* all) {
+  real_GetPhysicalDeviceQueueFamilyProperties2(device, count, all);
+  for (uint32_t i = 0; all != nullptr && is_fault("no_timestamps") && i < *count; ++i) all[i].timestampValidBits = 0;
+}
+
 void GetPhysicalDeviceFeatures2(VkPhysicalDevice device, VkPhysicalDeviceFeatures2* features) {
   real_GetPhysicalDeviceFeatures2(device, features);
+  for (auto* next = static_cast<VkPhysicalDeviceFeatures2*>(features->pNext); next != nullptr;
+       next = static_cast<VkPhysicalDeviceFeatures2*>(next->pNext)) {
+    const bool is_11 = next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES;
+    if (is_11 && is_fault("no_storage16")) next->has[kStorageBuffer16BitAccess11] = 0;
+  }
   if (is_fault("no_int64")) features->has[kShaderInt64] = 0;
   if (is_fault("no_float64")) features->has[kShaderFloat64] = 0;
   if (is_fault("no_int16")) features->has[kShaderInt16] = 0;
@@ -151,7 +188,14 @@ VkResult QueueSubmit2(VkQueue queue, uint32_t count, const VkSubmitInfo2* infos,
 
 VkResult AllocateMemory(VkDevice device, const VkMemoryAllocateInfo* info, const void* unused, VkDeviceMemory* memory) {
   if (is_fault("full")) return VK_ERROR_OUT_OF_DEVICE_MEMORY;
-  return real_AllocateMemory(device, info, unused, memory);
+  VkMemoryAllocateInfo own = *info;
+  if (is_fault("two_memories")) own.memoryTypeIndex = 0;
+  return real_AllocateMemory(device, &own, unused, memory);
+}
+
+void GetBufferMemoryRequirements(VkDevice device, VkBuffer buffer, VkMemoryRequirements* needed) {
+  real_GetBufferMemoryRequirements(device, buffer, needed);
+  if (is_fault("two_memories")) needed->memoryTypeBits = 3;
 }
 
 VkResult CreateSemaphore(VkDevice device, const VkCreateInfo* info, const void* unused, VkSemaphore* semaphore) {
@@ -187,6 +231,7 @@ VkVoidFunction GetDeviceProcAddr(VkDevice device, const char* name) {
   if (is_fault("no_clocks") && std::strncmp(name, "vkGetCalibratedTimestamps", 25) == 0) return nullptr;
   OB_FAKE_REPLACE(QueueSubmit2);
   OB_FAKE_REPLACE(AllocateMemory);
+  OB_FAKE_REPLACE(GetBufferMemoryRequirements);
   OB_FAKE_REPLACE(CreateSemaphore);
   OB_FAKE_REPLACE(WaitSemaphores);
   OB_FAKE_REPLACE(CreateComputePipelines);
@@ -205,7 +250,10 @@ extern "C" __attribute__((visibility("default"))) VkVoidFunction vkGetInstancePr
   if (found == nullptr) return nullptr;
   OB_FAKE_REPLACE(EnumeratePhysicalDevices);
   OB_FAKE_REPLACE(GetPhysicalDeviceProperties);
+  OB_FAKE_REPLACE(GetPhysicalDeviceProperties2);
   OB_FAKE_REPLACE(GetPhysicalDeviceFeatures2);
+  OB_FAKE_REPLACE(GetPhysicalDeviceMemoryProperties2);
+  OB_FAKE_REPLACE(GetPhysicalDeviceQueueFamilyProperties2);
   OB_FAKE_REPLACE(EnumerateDeviceExtensionProperties);
   OB_FAKE_REPLACE(CreateDevice);
   OB_FAKE_REPLACE(GetDeviceProcAddr);

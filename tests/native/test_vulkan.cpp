@@ -137,6 +137,25 @@ TEST(a_small_device_says_so) {
   CHECK(milliseconds == 0);
 }
 
+// As on a discrete GPU: device memory that the host does not see, and host memory without a cache.
+TEST(memory_of_two_kinds) {
+  if (!has_faults("memory_of_two_kinds", "two_memories,gpu,subgroups_of_64,no_storage16,no_timestamps")) return;
+  const Library driver(path, {{"library", fake()}});
+  const ob_device_properties properties = properties_of(driver);
+  CHECK(properties.warp_size == 64 && properties.is_integrated == 0);
+  CHECK((properties.dtypes >> OB_FLOAT16 & 1) == 0 && (properties.dtypes >> OB_FLOAT64 & 1) == 1);
+  driver.open();
+  const uint64_t memory = driver.alloc(1 << 20);
+  uint64_t host = 1;
+  CHECK_OK(driver->host_address(driver.self(), 0, memory, 16, &host));
+  CHECK(host == 0);
+  check_fills(driver);
+  uint64_t event = 0;
+  CHECK_STATUS(driver->event_create(driver.self(), 0, OB_EVENT_TIMING, &event), OB_UNIMPLEMENTED);
+  CHECK_STATUS(driver->activity_enable(driver.self(), OB_ACTIVITY_COPY), OB_UNIMPLEMENTED);
+  CHECK(driver.error_has("no timestamps"));
+}
+
 TEST(matrix_units_are_listed) {
   const std::pair<const char*, const char*> known[] = {
       {"matrices", "float16 16x16x16, bfloat16 16x16x16, float16 16x8x8"},
