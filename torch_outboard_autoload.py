@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The entry points that torch calls: at the end of `import torch`, and for a backend that nobody has registered.
 
-This module imports nothing, so that it costs nothing while OUTBOARD_DRIVER is not set.
+vLLM calls another, when it chooses its platform. This module imports nothing, so that it costs nothing while neither
+OUTBOARD_DRIVER nor OUTBOARD_VLLM is set.
 """
 
 import os
@@ -28,3 +29,13 @@ def attach_for_backend() -> None:
     from torch_outboard._autoload import attach_for_backend
 
     attach_for_backend()
+
+
+def vllm_platform() -> str | None:
+    """Return the class of vLLM's platform if OUTBOARD_VLLM names a driver, else None: vLLM takes its own.
+
+    The class's module attaches the driver. vLLM ignores exceptions of this function, and raises those of the module.
+    """
+    if not os.environ.get("OUTBOARD_VLLM"):
+        return None
+    return "torch_outboard.integrations._vllm_platform.OutboardPlatform"

@@ -32,7 +32,7 @@ ASKED: Mapping[str, str] = {
     "lightning": "torch_outboard.integrations.lightning.use()",
     "pytorch_lightning": "torch_outboard.integrations.lightning.use()",
     "deepspeed": "torch_outboard.integrations.deepspeed.use(), before `import deepspeed`",
-    "vllm": "no remedy: its runner names CUDA",
+    "vllm": "torch_outboard.integrations.vllm.use(), before `import vllm`",
 }
 # Those whose group is asked for too.
 WITH_GROUPS = ("accelerate", "lightning")

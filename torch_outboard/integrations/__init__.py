@@ -29,6 +29,7 @@ _SERVED = {
     "lightning": ("lightning", "pytorch_lightning"),
     "safetensors": ("safetensors",),
     "deepspeed": ("deepspeed",),
+    "vllm": ("vllm",),
 }
 
 

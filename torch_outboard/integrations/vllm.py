@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""vLLM on the attached driver's devices, by vLLM's own interface of platforms.
+
+vLLM chooses its platform when it is first needed, asks the entry points of the group `vllm.platform_plugins`, and takes
+any plug-in before its own platforms. This package's plug-in therefore stays out of the way unless the variable
+OUTBOARD_VLLM names a driver, which `use()` sets for this process.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version
+from importlib.util import find_spec
+from types import ModuleType
+
+from torch_outboard._attach import attach_by, attached_driver, is_attached_as
+from torch_outboard._errors import RegistrationError
+from torch_outboard.integrations._patched import Using, attached_name, running
+
+__all__ = ["use"]
+
+VARIABLE = "OUTBOARD_VLLM"
+PLATFORM = "torch_outboard.integrations._vllm_platform.OutboardPlatform"
+# The first version whose interfaces of platforms, of attention and of Triton kernels' replacements are those used here.
+_OLDEST = (0, 32)
+
+
+def use() -> Using:
+    """Let vLLM take the attached driver's devices, in this process; return what undoes it.
+
+    Call it before `import vllm`. Raises RegistrationError if no driver is attached, if vLLM is missing, or if
+    OUTBOARD_VLLM names another driver. If vLLM is older than 0.32, or has chosen its platform before, `use` raises it
+    too, or `import vllm` does.
+    """
+    return running("vllm", _start)
+
+
+def _start() -> Using:
+    name = attached_name("vllm.use()")
+    if find_spec("vllm") is None:
+        raise RegistrationError("vLLM is not installed: docs/integrations.md says how to install it")
+    chosen = os.environ.get(VARIABLE)
+    if chosen and not is_attached_as(chosen):
+        raise RegistrationError(f"{VARIABLE} is {chosen!r}, and use() would take {name!r}: unset the variable")
+    using = Using()
+    try:
+        using.when_imported("vllm.platforms", _check)
+        using.set_variable(VARIABLE, chosen or name, "vLLM's plug-in offers its platform only if the variable is set")
+        if "VLLM_ENABLE_V1_MULTIPROCESSING" not in os.environ:
+            using.set_variable("VLLM_ENABLE_V1_MULTIPROCESSING", "0", "run the engine in the process with the driver")
+    except BaseException:  # raised again, with nothing half done
+        using.close()
+        raise
+    return using
+
+
+def _check(platforms: ModuleType) -> None:
+    check_version()
+    chosen = vars(platforms).get("_current_platform")
+    if chosen is not None and type(chosen).__name__ != PLATFORM.rpartition(".")[2]:
+        raise RegistrationError(
+            f"vLLM has chosen {type(chosen).__name__} already: call use() before `import vllm`, in a new process"
+        )
+
+
+def check_version() -> None:
+    """Raise RegistrationError if the installed vLLM is too old."""
+    installed = version("vllm")
+    numbers = tuple(int(part) for part in installed.partition("+")[0].split(".")[:2])
+    if numbers < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        raise RegistrationError(f"vLLM {installed} is too old: torch-outboard's platform needs {oldest} or later")
+
+
+def attach_for_platform() -> str:
+    """Attach the driver that OUTBOARD_VLLM names, unless it is attached, and return the name of its devices.
+
+    Processes that vLLM starts know the driver by the variable alone. Raises RegistrationError if another driver is
+    attached, and any error from attaching.
+    """
+    check_version()
+    named = os.environ[VARIABLE]
+    if not is_attached_as(named):
+        attach_by(named, {}, f"by {VARIABLE}={named}")
+    driver = attached_driver()
+    assert driver is not None
+    return driver.name
