@@ -58,8 +58,15 @@ ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_add
   return with_device<Driver>(self, index, "mem_alloc", [&](Driver& driver, Device* device) -> ob_status {
     if (bytes == 0) return fail(OB_INVALID_ARGUMENT, "device %d: mem_alloc of 0 bytes", index);
     if (bytes > device->max_allocation) {
-      return fail(OB_OUT_OF_MEMORY, "%s: %" PRIu64 " bytes exceed the limit of one allocation, %" PRIu64,
-                  where(*device).c_str(), bytes, device->max_allocation);
+      const FoundDevice& found = device->found;
+      const char* limit = device->max_allocation == found.properties11.maxMemoryAllocationSize
+                              ? "maxMemoryAllocationSize"
+                          : device->max_allocation == found.properties13.maxBufferSize ? "maxBufferSize"
+                                                                                       : "the size of its heap";
+      return fail(OB_OUT_OF_MEMORY,
+                  "%s: an allocation of %" PRIu64 " bytes exceeds the limit %s of its Vulkan driver, %" PRIu64
+                  " bytes. Divide the tensor",
+                  where(*device).c_str(), bytes, limit, device->max_allocation);
     }
     // CPU drivers allocate more memory than exists, and the system kills the process when it is
     // used.

@@ -118,11 +118,15 @@ TEST(a_small_device_says_so) {
   const Library driver(path, {{"library", fake()}});
   const ob_device_properties properties = properties_of(driver);
   CHECK(properties.max_threads_per_block == 128 && properties.shared_memory_per_block == 16 << 10);
+  CHECK(properties.max_allocation == 1 << 30);
   CHECK(properties.machine == OB_MACHINE_GPU);
   const auto has = [&](int dtype) { return (properties.dtypes >> dtype & 1) != 0; };
   CHECK(has(OB_FLOAT32) && has(OB_INT64) && has(OB_BOOL) && has(OB_COMPLEX64));
   CHECK(!has(OB_FLOAT64) && !has(OB_COMPLEX128) && !has(OB_FLOAT16) && !has(OB_BFLOAT16) && !has(OB_INT16));
   driver.open();
+  uint64_t memory = 0;
+  CHECK_STATUS(driver->mem_alloc(driver.self(), 0, (1 << 30) + 1, &memory), OB_OUT_OF_MEMORY);
+  CHECK(driver.error_has("maxMemoryAllocationSize") && driver.error_has("1073741824"));
   const uint64_t event = driver.event(OB_EVENT_TIMING);
   int64_t time = 0;
   const int64_t before = now();
@@ -231,7 +235,7 @@ TEST(memory_runs_out) {
   uint64_t address = 0;
   const ob_device_properties properties = properties_of(driver);
   CHECK_STATUS(driver->mem_alloc(driver.self(), 0, properties.max_allocation + 1, &address), OB_OUT_OF_MEMORY);
-  CHECK(driver.error_has("exceed the limit of one allocation"));
+  CHECK(driver.error_has("exceeds the limit max"));
   uint64_t free_before = 0, free_after = 0, total = 0;
   CHECK_OK(driver->mem_info(driver.self(), 0, &free_before, &total));
   CHECK(free_before <= total && total == properties.total_memory);
