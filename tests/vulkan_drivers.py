@@ -106,8 +106,8 @@ class NoDoubles(Lacking):
     faults = "no_float64,no_clocks"
 
 
-# Each lane holds whole matrices, in plain numbers. Arrays have halves, or 16 bytes of them. Loops are
-# unrolled, because lavapipe ends those of an item after 65,535 turns.
+# Each lane holds whole matrices, in plain numbers. Arrays have halves, or 16 bytes of them. Loops
+# are unrolled, because lavapipe ends an item's loops after 65,535 iterations.
 UNITS_HEADER = """\
 struct ob_left_matrix { float at[64]; };
 struct ob_right_matrix { float at[64]; };

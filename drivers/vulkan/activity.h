@@ -61,7 +61,7 @@ struct Work {
 };
 
 // Records the commands that are added to a stream's batch while this object lives, if a profile
-// runs. It is made and destroyed with the stream's mutex held, and the batch is not closed meanwhile.
+// runs. Construct and destroy it with the stream's mutex held; the batch must stay open meanwhile.
 class Timed {
  public:
   Timed(Stream& stream, const Work& work);

@@ -2,8 +2,6 @@
 """What the Vulkan driver finds on a machine, for `outboard doctor --driver vulkan --report`.
 
 It reads Vulkan's structs by their layout, so it needs no SDK, and works where the driver itself leaves a device out.
-python -m torch_outboard.drivers.vulkan_report OPTIONS computes on the devices and prints the results, as JSON in the
-last line: a driver of a device may end that process.
 """
 
 from __future__ import annotations
@@ -15,11 +13,11 @@ import platform
 import struct
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from torch_outboard._version import __version__
 
 __all__ = ["report"]
 
@@ -111,13 +109,11 @@ def report(options: Mapping[str, Any]) -> dict[str, Any]:
 def _machine(options: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     import torch
 
-    import torch_outboard
-
     yield "system", platform.platform()
     yield "processor", f"{platform.machine()}, {os.cpu_count()} cores"
     yield "python", platform.python_version()
     yield "torch", torch.__version__
-    yield "torch_outboard", torch_outboard.__version__
+    yield "torch_outboard", __version__
     yield "options", {key: str(value) for key, value in options.items()}
 
 
@@ -363,7 +359,8 @@ def _matrices(vulkan: _Vulkan, device: ctypes.c_void_p) -> list[str]:
 
 def _computations(options: Mapping[str, Any]) -> dict[str, Any]:
     """Let a process compute on each device, and return what it says and how it ended."""
-    command = [sys.executable, "-m", __name__, json.dumps({key: str(value) for key, value in options.items()})]
+    settings = {"host_access": "0", **{key: str(value) for key, value in options.items()}}  # as for a discrete GPU
+    command = [sys.executable, "-m", "torch_outboard.doctor.computed", "vulkan", json.dumps(settings)]
     environment = {**os.environ, "OUTBOARD_FALLBACK": "error"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, env=environment)
@@ -375,76 +372,3 @@ def _computations(options: Mapping[str, Any]) -> dict[str, Any]:
     if done.returncode != 0 or not lines:
         return {"error": f"the process ended with status {done.returncode}", "output": [*lines, *messages][-20:]}
     return {**json.loads(lines[-1]), "messages": messages[-20:]}
-
-
-def _compute(options: dict[str, Any]) -> dict[str, Any]:
-    """Attach the driver as for a discrete GPU, and compare what each device computes with the CPU."""
-    import torch
-
-    import torch_outboard
-    from torch_outboard import _C
-
-    module = torch_outboard.attach("vulkan", **{"host_access": False, **options})
-    if not module.device_count():
-        return {"error": _C.probe_error() or "the driver finds no device"}
-    devices = []
-    for index in range(module.device_count()):
-        device = torch.device(module.__name__.rpartition(".")[2], index)
-        properties = module.get_device_properties(index)
-        told = {one.name: getattr(properties, one.name) for one in fields(properties)}
-        told["dtypes"] = sorted(str(one).removeprefix("torch.") for one in properties.dtypes)
-        results = {}
-        for name, dtype, compute, bound in _questions(properties.dtypes):
-            print(f"{device}: {name}", flush=True)
-            results[name] = _judged(torch.device(device), dtype, compute, bound)
-        devices.append({"properties": {key: _plain(value) for key, value in told.items()}, "results": results})
-    return {"devices": devices}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.hex()
-    return value if isinstance(value, bool | int | float | str | list) else str(value)
-
-
-_Computes = Callable[..., Any]
-
-
-def _questions(dtypes: Iterable[Any]) -> Iterator[tuple[str, Any, _Computes, float]]:
-    """Yield what to compute of two matrices, and how far relative to the largest value the result may be off."""
-    import torch
-
-    known = set(dtypes)
-    for dtype, bound in ((torch.float32, 1e-5), (torch.float64, 1e-12), (torch.float16, 2e-3), (torch.bfloat16, 1e-2)):
-        if dtype not in known:
-            continue
-        name = str(dtype).removeprefix("torch.")
-        yield f"sum of rows, {name}", dtype, lambda x, y: (x + y).sum(1), bound
-        yield f"product, {name}", dtype, lambda x, y: x @ y.t(), bound
-    yield "exponentials, float32", torch.float32, lambda x, y: torch.exp(x) * torch.sin(y), 1e-5
-    yield "transposed copy, float32", torch.float32, lambda x, y: x.t().contiguous(), 0
-    yield "sorted rows, int64", torch.int64, lambda x, y: (x * 1000 + y).sort(1).values, 0
-    yield "quotients, int32", torch.int32, lambda x, y: x // (y.abs() + 1), 0
-
-
-def _judged(device: Any, dtype: Any, compute: _Computes, bound: float) -> dict[str, Any]:
-    """Return whether a device computes what the CPU does in double precision."""
-    import torch
-
-    torch.manual_seed(0)
-    given = [torch.randn(130, 150) if dtype.is_floating_point else torch.randint(-99, 99, (130, 150)) for _ in range(2)]
-    given = [one.to(dtype) for one in given]
-    start = time.perf_counter()
-    try:
-        found = compute(*(one.to(device) for one in given)).cpu()
-    except Exception as error:  # noqa: BLE001 - the report tells whatever stops a device
-        return {"state": "failed", "found": f"{type(error).__name__}: {error}"[:2000]}
-    seconds = round(time.perf_counter() - start, 3)
-    wanted = compute(*(one.double() if dtype.is_floating_point else one for one in given)).double()
-    off = float((found.double() - wanted).abs().max() / wanted.abs().max())
-    state = "right" if off <= bound else "wrong"  # NaN is wrong
-    return {"state": state, "found": f"at most {off:.2g} off, of {bound:.2g}", "seconds": seconds}
-
-
-if __name__ == "__main__":
-    print(json.dumps(_compute(json.loads(sys.argv[1]))))

@@ -21,7 +21,7 @@ __all__ = ["use"]
 
 VARIABLE = "OUTBOARD_VLLM"
 PLATFORM = "torch_outboard.integrations._vllm_platform.OutboardPlatform"
-# The first version whose interfaces of platforms, of attention and of Triton kernels' replacements are those used here.
+# The first version with these interfaces of platforms, attention and replaced Triton kernels.
 _OLDEST = (0, 32)
 
 

@@ -24,8 +24,8 @@ enum class NativeAnswer : uint8_t {
 // Return true if the driver's own kernel for an operator answers queries.
 bool can_ask_native(const Operator& op);
 
-// Query the driver's own kernel for an operator about a call of this form. `arguments` represents the
-// call's arguments; its tensors may have no memory. If `out_kept` is given, the driver may say how
+// Query the driver's own kernel for an operator about a call of this form. The tensors of
+// `arguments` may have no memory. If `out_kept` is given, the driver may say how
 // many bytes the call keeps for its gradients.
 NativeAnswer ask_native(const Call& call, c10::ArrayRef<c10::IValue> arguments, uint64_t* out_kept = nullptr);
 
