@@ -76,6 +76,7 @@ def test_vulkan_reports_its_devices(run_python):
         assert device["limits"]["maxPushConstantsSize"] >= 128 and device["limits"]["timestampPeriod"] > 0
         assert device["subgroups"]["least"] <= device["subgroups"]["size"] <= device["subgroups"]["most"]
         assert device["memory"]["heaps"] and device["queues"]
+        assert "VK_EXT_calibrated_timestamps" not in device["extensions"] or "device" in device["clocks"]
     for device in told["computations"]["devices"]:
         assert {one["state"] for one in device["results"].values()} == {"right"}, device["results"]
         assert device["properties"]["shared_memory_per_block"] >= 16 << 10

@@ -90,6 +90,7 @@ _QUEUES = {1: "graphics", 2: "compute", 4: "transfer", 8: "sparse"}
 _MEMORY = {1: "local", 2: "visible", 4: "coherent", 8: "cached", 16: "lazy", 64: "coherent for devices"}
 _TYPES = {0: "float16", 1: "float32", 2: "float64", 3: "int8", 4: "int16", 5: "int32", 6: "int64", 7: "uint8"}
 _TYPES |= {8: "uint16", 9: "uint32", 10: "uint64", 1000141000: "bfloat16"}
+_CLOCKS = {0: "device", 1: "CLOCK_MONOTONIC", 2: "CLOCK_MONOTONIC_RAW"}
 _SCOPES = {1: "device", 2: "workgroup", 3: "subgroup", 5: "queue family"}
 
 
@@ -239,6 +240,7 @@ def _device(vulkan: _Vulkan, device: ctypes.c_void_p) -> dict[str, Any]:
     found |= _properties(vulkan, device)
     found |= _features(vulkan, device, extensions)
     found["queues"] = _queues(vulkan, device)
+    found["clocks"] = _clocks(vulkan, device, extensions)
     found["memory"] = _memory(vulkan, device)
     if "VK_KHR_cooperative_matrix" in extensions:
         found["matrices"] = _matrices(vulkan, device)
@@ -325,6 +327,20 @@ def _queues(vulkan: _Vulkan, device: ctypes.c_void_p) -> list[str]:
     return [
         f"{number} of {', '.join(_words(flags, _QUEUES))}; timestamps of {bits} bits" for flags, number, bits in told
     ]
+
+
+def _clocks(vulkan: _Vulkan, device: ctypes.c_void_p, extensions: set[str]) -> list[str]:
+    """Return the clocks that can be compared; the driver needs the device's and CLOCK_MONOTONIC."""
+    for suffix in ("KHR", "EXT"):
+        name = f"vkGetPhysicalDeviceCalibrateableTimeDomains{suffix}"
+        if f"VK_{suffix}_calibrated_timestamps" not in extensions or not vulkan.has(name):
+            continue
+        count = ctypes.c_uint()
+        vulkan.call(name, device, ctypes.byref(count), None)
+        domains = (ctypes.c_int * count.value)()
+        vulkan.call(name, device, ctypes.byref(count), domains)
+        return [_CLOCKS.get(one, str(one)) for one in domains]
+    return []
 
 
 def _memory(vulkan: _Vulkan, device: ctypes.c_void_p) -> dict[str, list[str]]:
