@@ -3,8 +3,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <exception>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -12,12 +10,11 @@
 #include "core/capture.h"
 #include "core/device.h"
 #include "core/driver.h"
-#include "core/late_warnings.h"
 #include "core/queue.h"
 #include "core/stream.h"
 #include "kernels/program.h"
 #include "ops/call/call_context.h"
-#include "ops/call/run_error.h"
+#include "ops/call/host_work.h"
 #include "ops/host/copy.h"
 #include "ops/tensors/shell.h"
 #include "ops/tensors/tensor_utils.h"
@@ -43,29 +40,20 @@ Stream& ours(c10::Stream stream) {
 using Tensors = std::vector<at::Tensor>;
 
 // One launch: shells, which own no device memory, and the body that uses them.
-class HostLaunch final : public outboard::HostCommand {
+class HostLaunch final : public outboard::HostWork {
  public:
-  HostLaunch(const char* name, Body body, Tensors outputs, Tensors inputs)
-      : name_(name),
+  HostLaunch(Stream& stream, const char* name, Body body, Tensors outputs, Tensors inputs)
+      : HostWork(stream),
+        name_(name),
         body_(std::move(body)),
         outputs_(std::move(outputs)),
-        inputs_(std::move(inputs)),
-        context_(outboard::CallContext::capture()) {}
-
-  void run(const outboard::WorkPlace& place) noexcept override {
-    try {
-      const outboard::CallContext::Scope in_context(context_);
-      const outboard::KeepWarnings keep_warnings(*place.stream, name_);
-      const c10::impl::ForceDispatchKeyGuard below_autograd(outboard::below_autograd_keys());
-      // Each run has its own shells: the body may change their sizes.
-      body_(copies_of(outputs_), copies_of(inputs_));
-    } catch (...) {
-      outboard::report_failure(place, outboard::with_name_of(name_));
-    }
-  }
-  std::string describe() const override { return name_; }
+        inputs_(std::move(inputs)) {}
 
  private:
+  const std::string& name() const noexcept override { return name_; }
+  // Each run has its own shells: the body may change their sizes.
+  void compute() override { body_(copies_of(outputs_), copies_of(inputs_)); }
+
   static Tensors copies_of(const Tensors& shells) {
     Tensors copies;
     for (const at::Tensor& shell : shells) {
@@ -78,18 +66,7 @@ class HostLaunch final : public outboard::HostCommand {
   Body body_;
   Tensors outputs_;
   Tensors inputs_;
-  outboard::CallContext context_;
 };
-
-struct OneRun {
-  std::unique_ptr<HostLaunch> launch;
-  outboard::WorkPlace place;
-};
-
-void run_once(void* user) {
-  const std::unique_ptr<OneRun> run(static_cast<OneRun*>(user));
-  run->launch->run(run->place);
-}
 
 c10::DeviceIndex device_of(const char* name, at::TensorList outputs, at::TensorList inputs) {
   TORCH_CHECK_VALUE(!outputs.empty() || !inputs.empty(), name,
@@ -192,17 +169,10 @@ void launch(const char* name, at::TensorList outputs, at::TensorList inputs, Bod
     run_on_copies(name, stream, outputs, inputs, body);
     return;
   }
-  auto work = std::make_unique<HostLaunch>(name, std::move(body), std::move(output_shells), std::move(input_shells));
-  if (outboard::Capture* capture = outboard::capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
-    capture->add(stream, std::move(work));
-    return;
-  }
-  auto run = std::make_unique<OneRun>(OneRun{std::move(work), outboard::next_place(stream)});
+  outboard::HostWork::Owned<HostLaunch> work(
+      new HostLaunch(stream, name, std::move(body), std::move(output_shells), std::move(input_shells)));
   const char* const known_name = outboard::is_recording_activities() ? outboard::intern_name(name) : nullptr;
-  // If this raises, the body is not called.
-  const bool is_queued = outboard::queue_host_work(stream, run_once, run.get(), known_name);
-  static_cast<void>(run.release());
-  outboard::finish_call(stream, is_queued);
+  outboard::HostWork::queue(std::move(work), known_name);
 }
 
 uint64_t build_kernel(c10::DeviceIndex device, const ob_program_source& source, const char* name) {

@@ -9,14 +9,11 @@
 #include <string>
 #include <utility>
 
-#include "core/capture.h"
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
-#include "core/queue.h"
 #include "core/stream.h"
-#include "ops/call/call_context.h"
-#include "ops/call/run_error.h"
+#include "ops/call/host_work.h"
 #include "ops/planned/kernel_launch.h"
 #include "ops/tensors/launch_uses.h"
 #include "ops/tensors/tensor_utils.h"
@@ -35,40 +32,24 @@ struct Scalar {
   alignas(kScalarBytes) std::byte data[kScalarBytes];
 };
 
-struct Launch {
-  const CompiledKernel* kernel = nullptr;
-  WorkPlace place;
-  CallContext context;
+class Launch final : public HostWork {
+ public:
+  Launch(const CompiledKernel& launched, Stream& stream) : HostWork(stream), kernel(launched) {}
+
+  const CompiledKernel& kernel;
   c10::SmallVector<uint64_t, kInlineWords> words;
   std::unique_ptr<Scalar[]> scalars;
-};
 
-void run_launch(const Launch& launch, const WorkPlace& place) {
-  try {
-    const CallContext::Scope in_context(launch.context);
+ private:
+  const std::string& name() const noexcept override { return kernel.name; }
+  const char* kind() const noexcept override { return "the compiled kernel "; }
+  void compute() override {
     try {
-      launch.kernel->entry(launch.words.data());
+      kernel.entry(words.data());
     } catch (const std::out_of_range& error) {  // of an index, for which operators raise another type
       C10_THROW_ERROR(IndexError, error.what());
     }
-  } catch (...) {
-    report_failure(place, with_name_of("the compiled kernel " + launch.kernel->name));
   }
-}
-
-void run_queued_launch(void* user) {
-  const std::unique_ptr<Launch> launch(static_cast<Launch*>(user));
-  run_launch(*launch, launch->place);
-}
-
-class CapturedLaunch final : public HostCommand {
- public:
-  explicit CapturedLaunch(std::unique_ptr<Launch> launch) : launch_(std::move(launch)) {}
-  void run(const WorkPlace& place) noexcept override { run_launch(*launch_, place); }
-  std::string describe() const override { return launch_->kernel->name; }
-
- private:
-  std::unique_ptr<Launch> launch_;
 };
 
 c10::DeviceIndex device_of(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments) {
@@ -100,7 +81,7 @@ uint64_t host_word(const CompiledKernel& kernel, const at::Tensor& tensor) {
 }
 
 void fill_words(Launch& launch, c10::ArrayRef<CompiledArgument> arguments, LaunchUses& uses) {
-  const CompiledKernel& kernel = *launch.kernel;
+  const CompiledKernel& kernel = launch.kernel;
   size_t scalars = 0;
   launch.words.reserve(arguments.size());
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -122,26 +103,13 @@ void fill_words(Launch& launch, c10::ArrayRef<CompiledArgument> arguments, Launc
 }
 
 void launch_on_host(const CompiledKernel& kernel, Stream& stream, c10::ArrayRef<CompiledArgument> arguments) {
-  auto launch = std::make_unique<Launch>();
-  launch->kernel = &kernel;
-  launch->place = next_place(stream);
-  launch->context = CallContext::capture();
+  HostWork::Owned<Launch> launch(new Launch(kernel, stream));
   LaunchUses uses(stream);
   fill_words(*launch, arguments, uses);
-  if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {
-    capture->add(stream, std::make_unique<CapturedLaunch>(std::move(launch)));
-    return;
+  if (C10_LIKELY(launch->capture() == nullptr)) {
+    uses.report(kernel.name.c_str());
   }
-  uses.report(kernel.name.c_str());
-  Launch* raw = launch.release();
-  bool is_queued = false;
-  try {
-    is_queued = queue_host_work(stream, run_queued_launch, raw, kernel.name.c_str());
-  } catch (...) {
-    delete raw;  // it never ran, and never will
-    throw;
-  }
-  finish_call(stream, is_queued);
+  HostWork::queue(std::move(launch), kernel.name.c_str());
 }
 
 void check_kinds(const CompiledKernel& kernel, c10::ArrayRef<CompiledArgument> arguments) {
