@@ -4,6 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <torch_outboard/support/differing_calls.h>
+
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -39,9 +41,8 @@ std::string_view text_of(const char* header) {
 void check_texts(const char* headers, int size) {
   for (int rank = 1; rank < size; ++rank) {
     const char* const header = headers + rank * kHeaderBytes;
-    TORCH_CHECK(std::memcmp(headers, header, kHeaderBytes) == 0, "the ranks' calls differ: rank 0 calls ",
-                text_of(headers), ", and rank ", rank, " calls ", text_of(header),
-                ". Every rank has to make the same calls in the same order.");
+    TORCH_CHECK(std::memcmp(headers, header, kHeaderBytes) == 0,
+                support::differing_calls(0, text_of(headers), rank, text_of(header)), ".");
   }
 }
 

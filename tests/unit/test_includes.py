@@ -52,7 +52,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     "csrc/ops/register": _OPS,
     "csrc/inductor": {*_CHAIN, _PUBLIC},
     "csrc/api": _API,
-    "csrc/distributed": {*_API, "csrc/api"},
+    "csrc/distributed": {*_API, "csrc/api", _SUPPORT},
     "csrc/bindings": {*_API, "csrc/api", "csrc/distributed"},
     "drivers/null": {_CONTRACT, _SUPPORT},
     "drivers/opencl": {_CONTRACT, _SUPPORT},

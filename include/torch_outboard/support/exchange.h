@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "torch_outboard/support/differing_calls.h"
+
 namespace support {
 
 // A part of an exchange: bytes that go to a rank, or come from one. `call` says in words what both
@@ -169,9 +171,7 @@ class Exchange {
     if (transfer.is_send) {
       std::snprintf(through.call, kCallBytes, "%s", transfer.call.c_str());
     } else if (transfer.call.compare(0, kCallBytes - 1, through.call) != 0) {
-      *out_error = "the ranks' calls differ: rank " + std::to_string(transfer.peer) + " calls " + through.call +
-                   ", and rank " + std::to_string(rank_) + " calls " + transfer.call +
-                   ". Every rank has to make the same calls in the same order";
+      *out_error = differing_calls(transfer.peer, through.call, rank_, transfer.call);
       return false;
     }
     const uint64_t left = transfer.bytes - transfer.done;
