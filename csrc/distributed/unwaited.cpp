@@ -26,7 +26,8 @@ void Unwaited::wait_for(const Tensors& read, Place place) {
       for (const Range& range : ranges_) {
         const bool is_ordered = range.place == place && place != Place::Staged;  // by one thread, or one stream
         if (!is_ordered && range.storage._unsafe_get_target() == tensor.storage().unsafeGetStorageImpl() &&
-            offset_bytes(*tensor.unsafeGetTensorImpl()) < range.end && range.begin < end_of(tensor)) {
+            offset_bytes(*tensor.unsafeGetTensorImpl()) < range.end && range.begin < end_of(tensor) &&
+            std::ranges::find(found, range.done, &Range::done) == found.end()) {
           found.push_back(range);
         }
       }

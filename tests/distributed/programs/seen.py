@@ -82,6 +82,23 @@ rows = {row.op: row for row in torch_outboard.coverage() if row.op.startswith("c
 assert {row.provider for row in rows.values()} == {provider}, rows
 assert rows["c10d::allreduce_"].calls == 2 and rows["c10d::send"].calls == 2, rows
 
+# ---- A wait for earlier results ----
+
+
+def waits(halves: int) -> int:
+    """Return how often streams wait in a call that reads halves of a tensor, which an earlier call writes."""
+    both = torch.empty(16, device=device)
+    works = [dist.all_gather(list(both.chunk(2)), x[:8], async_op=True)]
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]) as result:
+        works.append(dist.all_reduce(both[: 8 * halves], async_op=True))
+    for work in works:
+        work.wait()
+    torch.accelerator.synchronize()
+    return sum(event.name == "stream_wait_event" for event in result.events())
+
+
+assert waits(1) == waits(2) > 0
+
 # ---- The stream sanitizer ----
 
 side = torch.Stream(device)
