@@ -31,15 +31,10 @@ std::atomic<FallbackMode> fallback_mode{FallbackMode::Warn};
 std::atomic<bool> has_warned{false};
 
 void report(const Operator& op) {
-  std::string text =
+  const std::string text =
       "operator " + op.name + " has no kernel for '" + driver_name() + "' and the host cannot " +
-      (allows_host() ? "reach the device's memory" : "run it, because OUTBOARD_PROVIDERS excludes 'host'");
-  if (std::string refusal = last_refusal(op); !refusal.empty()) {
-    if (refusal.ends_with('.')) {
-      refusal.pop_back();
-    }
-    text += ". None was generated: " + refusal;
-  }
+      (allows_host() ? "reach the device's memory" : "run it, because OUTBOARD_PROVIDERS excludes 'host'") +
+      none_generated(op);
   switch (fallback_mode.load(std::memory_order_relaxed)) {
     case FallbackMode::Error:
       raise(ErrorKind::NotSupported, OB_UNIMPLEMENTED,

@@ -102,10 +102,9 @@ void check_drops_none(const Call& call, size_t place) {
   if (call.arg(place).toDouble() == 0) {
     return;
   }
-  const std::string refusal = last_refusal(call.op());
   raise(ErrorKind::NotSupported, OB_UNIMPLEMENTED,
         call.op().name + " uses dropout, and no kernel for this call can reproduce its mask" +
-            (refusal.empty() ? std::string() : " (" + refusal + ")") +
+            none_generated(call.op()) +
             ". Disable dropout, or select the composite form with torch.nn.attention.sdpa_kernel(SDPBackend.MATH).");
 }
 

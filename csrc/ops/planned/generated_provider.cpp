@@ -171,12 +171,16 @@ std::string why_unasked(const Call& call) {
 
 }  // namespace
 
-std::string last_refusal(const Operator& op) {
-  if (refused_op != &op || refused_call == nullptr) {
+std::string none_generated(const Operator& op) {
+  if (refused_op != &op || refused_call == nullptr || refused_call->refusal.empty()) {
     return {};
   }
   const PlanBuilder* ask = plan_builder();
-  return ask != nullptr ? ask->explained(refused_call->refusal) : refused_call->refusal;
+  std::string refusal = ask != nullptr ? ask->explained(refused_call->refusal) : refused_call->refusal;
+  if (refusal.ends_with('.')) {
+    refusal.pop_back();
+  }
+  return ". None was generated: " + refusal;
 }
 
 void forbid_compiling() {

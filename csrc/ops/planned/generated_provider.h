@@ -85,9 +85,9 @@ bool may_generate(c10::DeviceIndex device);
 // been resized.
 bool run_generated(const Call& call, torch::jit::Stack* stack);
 
-// Return why the last call of the operator on this thread was refused,
-// with advice; "" if it was not.
-std::string last_refusal(const Operator& op);
+// Return the sentence why the last call of the operator on this thread has no plan, with advice: to
+// be appended to a sentence, without its full stop. "" if it was not refused.
+std::string none_generated(const Operator& op);
 
 // Return the refused operators and the reasons.
 OUTBOARD_API std::vector<std::pair<std::string, std::string>> refused_operators();
