@@ -289,15 +289,11 @@ def _graph_of(body: Callable[..., Any], inputs: list[Input], mode: FakeTensorMod
     fakes = [traced_input.fake for traced_input in inputs]
     with mode, enable_python_dispatcher(), torch.no_grad():
         function = torch.func.functionalize(body, remove="mutations_and_views")
-        return make_fx(function, decomposition_table=_table(), tracing_mode="real")(*fakes)
-
-
-def _table() -> dict[Any, Any]:
-    return leave_to_formulas(noted_decompositions()) if route.is_noting() else _usual_table()
+        return make_fx(function, decomposition_table=_table(route.is_noting()), tracing_mode="real")(*fakes)
 
 
 @functools.cache
-def _usual_table() -> dict[Any, Any]:
+def _table(is_noting: bool) -> dict[Any, Any]:  # of which there are two
     return leave_to_formulas(noted_decompositions())
 
 
