@@ -160,7 +160,7 @@ LANGUAGE = Walk(
         ),
         Change(
             "torch_outboard/compile/generators.py",
-            '    "opencl_c": _opencl_c,',
+            '    "opencl_c": partial(',
             '    "made_up": lambda: import_module("torch_outboard.compile.simt.generator").MadeUpGenerator,\n',
         ),
         Change("torch_outboard/compile/generators.py", "from collections.abc", "from importlib import import_module\n"),

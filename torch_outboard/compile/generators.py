@@ -9,6 +9,7 @@ of devices.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,40 +53,17 @@ def _cpp() -> type[CodeGenerator]:
     return CppGenerator
 
 
-def _opencl_c() -> type[CodeGenerator]:
-    from torch_outboard.compile.simt.generator import OpenCLGenerator
+def _triton() -> type[CodeGenerator]:
+    from torch_outboard.compile.triton.generator import TritonGenerator
 
-    return OpenCLGenerator
-
-
-def _cuda_cpp() -> type[CodeGenerator]:
-    from torch_outboard.compile.simt.generator import CudaGenerator
-
-    return CudaGenerator
+    return TritonGenerator
 
 
-def _ptx_opencl_c() -> type[CodeGenerator]:
-    from torch_outboard.compile.simt.generator import OpenCLUnitsGenerator
+def _of_items(kind: str) -> type[CodeGenerator]:
+    from torch_outboard.compile.simt import generator
 
-    return OpenCLUnitsGenerator
-
-
-def _ptx_cuda_cpp() -> type[CodeGenerator]:
-    from torch_outboard.compile.simt.generator import CudaUnitsGenerator
-
-    return CudaUnitsGenerator
-
-
-def _slang() -> type[CodeGenerator]:
-    from torch_outboard.compile.simt.generator import SlangGenerator
-
-    return SlangGenerator
-
-
-def _slang_floats() -> type[CodeGenerator]:
-    from torch_outboard.compile.simt.generator import SlangFloatsGenerator
-
-    return SlangFloatsGenerator
+    found: type[CodeGenerator] = getattr(generator, kind)
+    return found
 
 
 def _slang_with_units(name: str, units: str) -> type[CodeGenerator]:
@@ -94,36 +72,21 @@ def _slang_with_units(name: str, units: str) -> type[CodeGenerator]:
     return slang_with_units(units, has_double=name == "slang")
 
 
-def _host_cpp() -> type[CodeGenerator]:
-    from torch_outboard.compile.simt.generator import HostGenerator
-
-    return HostGenerator
-
-
-def _triton() -> type[CodeGenerator]:
-    from torch_outboard.compile.triton.generator import TritonGenerator
-
-    return TritonGenerator
-
-
 _LANGUAGES: Mapping[str, Callable[[], type[CodeGenerator]]] = {
     "cpp": _cpp,
-    "opencl_c": _opencl_c,
-    "ptx_opencl_c": _ptx_opencl_c,
-    "cuda_cpp": _cuda_cpp,
-    "ptx_cuda_cpp": _ptx_cuda_cpp,
-    "slang": _slang,
-    "slang_floats": _slang_floats,
-    "host_cpp": _host_cpp,
+    "opencl_c": partial(_of_items, "OpenCLGenerator"),
+    "ptx_opencl_c": partial(_of_items, "OpenCLUnitsGenerator"),
+    "cuda_cpp": partial(_of_items, "CudaGenerator"),
+    "ptx_cuda_cpp": partial(_of_items, "CudaUnitsGenerator"),
+    "slang": partial(_of_items, "SlangGenerator"),
+    "slang_floats": partial(_of_items, "SlangFloatsGenerator"),
+    "host_cpp": partial(_of_items, "HostGenerator"),
     "triton": _triton,
 }
 
 # Generators whose names may be followed by the matrix units of the devices:
 # "slang: 32 lanes, float16 16x16x16".
-_WITH_UNITS: Mapping[str, Callable[[str, str], type[CodeGenerator]]] = {
-    "slang": _slang_with_units,
-    "slang_floats": _slang_with_units,
-}
+_WITH_UNITS = ("slang", "slang_floats")
 
 
 class Generators:
@@ -222,7 +185,7 @@ def _find(named: Any, refusal: str, what: str) -> type[CodeGenerator]:
     if isinstance(named, str):
         name, has_units, units = named.partition(": ")
         if has_units and name in _WITH_UNITS:
-            return _WITH_UNITS[name](name, units)
+            return _slang_with_units(name, units)
         if named not in _LANGUAGES:
             raise RegistrationError(
                 f"{refusal}: unknown code generator {named!r}; there are {', '.join(_LANGUAGES)}."
