@@ -111,20 +111,11 @@ class _DeviceGuard:
         self.idx = _maybe_exchange_device(self.prev_idx)
 
 
-class device:
+class device(_DeviceGuard):
     """A scope that selects a device; None and a negative index change nothing."""
 
     def __init__(self, device: _Device) -> None:
-        self.idx = -1 if device is None else device_index(device)
-        self.prev_idx = -1
-
-    def __enter__(self) -> None:
-        self.prev_idx = _exchange_device(self.idx)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.idx = _maybe_exchange_device(self.prev_idx)
+        super().__init__(-1 if device is None else device_index(device))
 
 
 class device_of(device):
