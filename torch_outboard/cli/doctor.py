@@ -40,8 +40,8 @@ def doctor(
 ) -> None:
     """Check this machine, its drivers and its libraries, and suggest a remedy for each problem.
 
-    Imports each installed library in a separate process, and checks which device it uses and whether two processes"
-    f"orm one group. Exits with 1 if anything is wrong. docs/integrations.md explains the answers.
+    Imports each installed library in a separate process, and checks which device it uses and whether two processes
+    form one group. Exits with 1 if anything is wrong. docs/integrations.md explains the answers.
     """
     from torch_outboard.doctor.libraries import ASKED
 

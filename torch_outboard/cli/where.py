@@ -34,7 +34,8 @@ def where_operators_run(driver: Driver, index: int) -> dict[str, Any]:
     elif generator is not None:
         why = f"`providers` are {', '.join(named)}" if named is not None else "the host reaches the device's memory"
         eager.append(
-            f"not by kernels generated in {generator}, because {why}; OUTBOARD_PROVIDERS=native,generated,hostuses them"
+            f"not by kernels generated in {generator}, because {why}; OUTBOARD_PROVIDERS=native,generated,host uses "
+            "them"
         )
     others = "the rest" if registered or generates else "all"
     if can_reach and (named is None or "host" in named):
