@@ -58,8 +58,8 @@ class CoalescedWork final : public c10d::Work {
   Tensors result() override {
     Tensors all;
     for (const WorkPtr& work : works_) {
-      const Tensors one = work->result();
-      all.insert(all.end(), one.begin(), one.end());
+      const Tensors result = work->result();
+      all.insert(all.end(), result.begin(), result.end());
     }
     return all;
   }
@@ -333,8 +333,8 @@ WorkPtr DistributedBackend::submit(Call call, NativePost native) {
 }
 
 const std::shared_ptr<Group>& DistributedBackend::group_of(const Call& call) const {
-  const Tensors& given = call.read.empty() ? call.written : call.read;
-  return !given.empty() && given.front().defined() && given.front().is_cpu() ? cpu_group_ : group_;
+  const Tensors& tensors = call.read.empty() ? call.written : call.read;
+  return !tensors.empty() && tensors.front().defined() && tensors.front().is_cpu() ? cpu_group_ : group_;
 }
 
 // Return true if the driver's own collectives are asked first.
@@ -415,7 +415,7 @@ WorkPtr DistributedBackend::defer(Communicator& communicator, Call& call, c10::D
 // and so may the root's list of a gather or a scatter.
 Claim DistributedBackend::claim_of(const Call& call) {
   const bool is_written = call.read.empty() || call.kind.type == c10d::OpType::SCATTER;
-  const Tensors& given = is_written ? call.written : call.read;
+  const Tensors& tensors = is_written ? call.written : call.read;
   std::ostringstream text;
   text << call.kind.name;
   if (*call.reduction != '\0') {
@@ -424,8 +424,8 @@ Claim DistributedBackend::claim_of(const Call& call) {
   if (call.root >= 0) {
     text << " (root " << call.root << ')';
   }
-  for (const at::Tensor& tensor : given) {
-    text << (&tensor == given.data() ? " of " : ", ");
+  for (const at::Tensor& tensor : tensors) {
+    text << (&tensor == tensors.data() ? " of " : ", ");
     if (call.part_bytes.empty()) {
       text << tensor.numel() << ' ';
     }

@@ -124,8 +124,8 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
   WorkPtr reduce_in_place(const Kind& kind, const Tensors& tensors, const c10d::AllreduceOptions& options);
   WorkPtr receive(const Kind& kind, Tensors& tensors, int rank, int tag);
 
-  std::chrono::milliseconds timeout_of(std::chrono::milliseconds given) const {
-    return given == c10d::kUnsetTimeout ? options_->timeout : given;
+  std::chrono::milliseconds timeout_of(std::chrono::milliseconds timeout) const {
+    return timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
   }
   template <class Options>
   Options with_timeout(Options options) const {

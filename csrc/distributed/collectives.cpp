@@ -50,42 +50,42 @@ int gloo_tag(const char* name, int tag, size_t bytes) {
 
 }  // namespace
 
-WorkPtr DistributedBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& given) {
+WorkPtr DistributedBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& requested) {
   const Kind& kind = kinds::broadcast;
   check_one(kind.name, "the tensor", tensors);
-  check_rank(kind.name, "the source", given.rootRank, getSize());
+  check_rank(kind.name, "the source", requested.rootRank, getSize());
   Call call{kind,
             tensors,
             {},
             true,
-            given.asyncOp,
+            requested.asyncOp,
             tensors,
-            [options = with_timeout(given)](c10d::Backend& gloo, Tensors& in, Tensors&) -> Works {
+            [options = with_timeout(requested)](c10d::Backend& gloo, Tensors& in, Tensors&) -> Works {
               Tensors bytes = bytes_of(in);
               return {gloo.broadcast(bytes, options)};
             }};
-  call.root = static_cast<int>(given.rootRank);
-  return submit(std::move(call), native::broadcast(given.rootRank));
+  call.root = static_cast<int>(requested.rootRank);
+  return submit(std::move(call), native::broadcast(requested.rootRank));
 }
 
 WorkPtr DistributedBackend::reduce_in_place(const Kind& kind, const Tensors& tensors,
-                                            const c10d::AllreduceOptions& given) {
+                                            const c10d::AllreduceOptions& requested) {
   check_tensors(kind.name, tensors);
   check_same_dtype(kind.name, tensors, {});
-  const Reduction reduction(given.reduceOp, tensors.front().scalar_type(), getSize(), kind.name);
-  c10d::AllreduceOptions options = with_timeout(given);
+  const Reduction reduction(requested.reduceOp, tensors.front().scalar_type(), getSize(), kind.name);
+  c10d::AllreduceOptions options = with_timeout(requested);
   options.reduceOp = reduction.op();
   Call call{kind,
             tensors,
             {},
             true,
-            given.asyncOp,
+            requested.asyncOp,
             tensors,
             [options, reduction](c10d::Backend& gloo, Tensors& in, Tensors&) {
               Works works;
               for (const at::Tensor& tensor : in) {
-                Tensors one{reduction.view(tensor)};
-                works.push_back(gloo.allreduce(one, options));
+                Tensors viewed{reduction.view(tensor)};
+                works.push_back(gloo.allreduce(viewed, options));
               }
               return works;
             }};
@@ -109,39 +109,39 @@ WorkPtr DistributedBackend::allreduce_coalesced(Tensors& tensors, const c10d::Al
   return reduce_in_place(kinds::all_reduce_coalesced, tensors, options);
 }
 
-WorkPtr DistributedBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& given) {
+WorkPtr DistributedBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& requested) {
   const Kind& kind = kinds::reduce;
   check_one(kind.name, "the tensor", tensors);
   check_tensors(kind.name, tensors);
-  check_rank(kind.name, "the destination", given.rootRank, getSize());
-  const Reduction reduction(given.reduceOp, tensors.front().scalar_type(), getSize(), kind.name);
-  c10d::ReduceOptions options = with_timeout(given);
+  check_rank(kind.name, "the destination", requested.rootRank, getSize());
+  const Reduction reduction(requested.reduceOp, tensors.front().scalar_type(), getSize(), kind.name);
+  c10d::ReduceOptions options = with_timeout(requested);
   options.reduceOp = reduction.op();
-  const bool is_root = getRank() == given.rootRank;
+  const bool is_root = getRank() == requested.rootRank;
   // Gloo uses the other ranks' tensors for partial sums, which those ranks must not see.
   const auto post = [options, reduction, is_root](c10d::Backend& gloo, Tensors& in, Tensors&) -> Works {
-    Tensors one{reduction.view(is_root ? in[0] : in[0].clone())};
-    return {gloo.reduce(one, options)};
+    Tensors viewed{reduction.view(is_root ? in[0] : in[0].clone())};
+    return {gloo.reduce(viewed, options)};
   };
   const auto adjust = [reduction](Tensors& out) {
     if (!out.empty()) {
       reduction.adjust(out[0]);
     }
   };
-  Call call{kind, tensors, {}, is_root, given.asyncOp, tensors, post, adjust};
-  call.root = static_cast<int>(given.rootRank);
+  Call call{kind, tensors, {}, is_root, requested.asyncOp, tensors, post, adjust};
+  call.root = static_cast<int>(requested.rootRank);
   call.reduction = reduction.name();
-  return submit(std::move(call), native::reduce(reduction.native(), reduction.scale(), given.rootRank));
+  return submit(std::move(call), native::reduce(reduction.native(), reduction.scale(), requested.rootRank));
 }
 
 WorkPtr DistributedBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                      const c10d::AllgatherOptions& given) {
+                                      const c10d::AllgatherOptions& requested) {
   const Kind& kind = kinds::all_gather;
   check_one(kind.name, "the input", inputs);
   TORCH_CHECK_VALUE(outputs.size() == 1, kind.name, " takes one list of outputs, got ", outputs.size());
   check_list(kind.name, "the list of outputs", outputs[0], inputs[0], getSize());
-  return submit({kind, inputs, outputs[0], false, given.asyncOp, outputs[0],
-                 [options = with_timeout(given)](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
+  return submit({kind, inputs, outputs[0], false, requested.asyncOp, outputs[0],
+                 [options = with_timeout(requested)](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
                    Tensors from = bytes_of(in);
                    std::vector<Tensors> to = nested(bytes_of(out));
                    return {gloo.allgather(to, from, options)};
@@ -150,14 +150,14 @@ WorkPtr DistributedBackend::allgather(std::vector<Tensors>& outputs, Tensors& in
 }
 
 WorkPtr DistributedBackend::all_gather_parts(const Kind& kind, const Tensors& outputs, const Tensors& inputs,
-                                             const c10d::AllgatherOptions& given) {
+                                             const c10d::AllgatherOptions& requested) {
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), kind.name, " takes as many outputs as inputs, got ",
                     outputs.size(), " and ", inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_parts(kind.name, outputs[i], inputs[i], getSize());
   }
-  return submit({kind, inputs, outputs, false, given.asyncOp, outputs,
-                 [options = with_timeout(given)](c10d::Backend& gloo, Tensors& in, Tensors& out) {
+  return submit({kind, inputs, outputs, false, requested.asyncOp, outputs,
+                 [options = with_timeout(requested)](c10d::Backend& gloo, Tensors& in, Tensors& out) {
                    Works works;
                    for (size_t i = 0; i < in.size(); ++i) {
                      at::Tensor to = as_bytes(out[i]), from = as_bytes(in[i]);
@@ -179,7 +179,7 @@ WorkPtr DistributedBackend::allgather_into_tensor_coalesced(Tensors& outputs, Te
 }
 
 WorkPtr DistributedBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
-                                                const c10d::AllgatherOptions& given) {
+                                                const c10d::AllgatherOptions& requested) {
   const Kind& kind = kinds::all_gather_lists;
   TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(getSize()), kind.name, " takes a list for each of the ",
                     getSize(), " ranks, got ", outputs.size());
@@ -192,8 +192,8 @@ WorkPtr DistributedBackend::allgather_coalesced(std::vector<Tensors>& outputs, T
     }
     flat.insert(flat.end(), list.begin(), list.end());
   }
-  return submit({kind, inputs, flat, false, given.asyncOp, flat,
-                 [options = with_timeout(given)](c10d::Backend& gloo, Tensors& in, Tensors& out) {
+  return submit({kind, inputs, flat, false, requested.asyncOp, flat,
+                 [options = with_timeout(requested)](c10d::Backend& gloo, Tensors& in, Tensors& out) {
                    Works works;
                    for (size_t i = 0; i < in.size(); ++i) {
                      Tensors from{as_bytes(in[i])}, to;
@@ -208,26 +208,27 @@ WorkPtr DistributedBackend::allgather_coalesced(std::vector<Tensors>& outputs, T
                 native::all_gather_lists());
 }
 
-WorkPtr DistributedBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& given) {
+WorkPtr DistributedBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                   const c10d::GatherOptions& requested) {
   const Kind& kind = kinds::gather;
   check_one(kind.name, "the input", inputs);
-  check_rank(kind.name, "the destination", given.rootRank, getSize());
-  const bool is_root = getRank() == given.rootRank;
+  check_rank(kind.name, "the destination", requested.rootRank, getSize());
+  const bool is_root = getRank() == requested.rootRank;
   const Tensors flat =
       check_list_of_root(kind.name, "the list of outputs", "the destination", outputs, inputs, is_root, getSize());
   Call call{kind,
             inputs,
             flat,
             false,
-            given.asyncOp,
+            requested.asyncOp,
             flat,
-            [options = with_timeout(given), is_root](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
+            [options = with_timeout(requested), is_root](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
               Tensors from = bytes_of(in);
               std::vector<Tensors> to = is_root ? nested(bytes_of(out)) : std::vector<Tensors>();
               return {gloo.gather(to, from, options)};
             }};
-  call.root = static_cast<int>(given.rootRank);
-  return submit(std::move(call), native::gather(given.rootRank));
+  call.root = static_cast<int>(requested.rootRank);
+  return submit(std::move(call), native::gather(requested.rootRank));
 }
 
 WorkPtr DistributedBackend::gather_single(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& options) {
@@ -244,36 +245,37 @@ WorkPtr DistributedBackend::gather_single(at::Tensor& output, at::Tensor& input,
   return gather(outputs, inputs, options);
 }
 
-WorkPtr DistributedBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& given) {
+WorkPtr DistributedBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                    const c10d::ScatterOptions& requested) {
   const Kind& kind = kinds::scatter;
   check_one(kind.name, "the output", outputs);
-  check_rank(kind.name, "the source", given.rootRank, getSize());
-  const bool is_root = getRank() == given.rootRank;
+  check_rank(kind.name, "the source", requested.rootRank, getSize());
+  const bool is_root = getRank() == requested.rootRank;
   const Tensors flat =
       check_list_of_root(kind.name, "the list of inputs", "the source", inputs, outputs, is_root, getSize());
   Call call{kind,
             flat,
             outputs,
             false,
-            given.asyncOp,
+            requested.asyncOp,
             outputs,
-            [options = with_timeout(given), is_root](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
+            [options = with_timeout(requested), is_root](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
               Tensors to = bytes_of(out);
               std::vector<Tensors> from = is_root ? nested(bytes_of(in)) : std::vector<Tensors>();
               return {gloo.scatter(to, from, options)};
             }};
-  call.root = static_cast<int>(given.rootRank);
-  return submit(std::move(call), native::scatter(given.rootRank));
+  call.root = static_cast<int>(requested.rootRank);
+  return submit(std::move(call), native::scatter(requested.rootRank));
 }
 
 WorkPtr DistributedBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                           const c10d::ReduceScatterOptions& given) {
+                                           const c10d::ReduceScatterOptions& requested) {
   const Kind& kind = kinds::reduce_scatter;
   check_one(kind.name, "the output", outputs);
   TORCH_CHECK_VALUE(inputs.size() == 1, kind.name, " takes one list of inputs, got ", inputs.size());
   check_list(kind.name, "the list of inputs", inputs[0], outputs[0], getSize());
-  const Reduction reduction(given.reduceOp, outputs[0].scalar_type(), getSize(), kind.name);
-  c10d::ReduceScatterOptions options = with_timeout(given);
+  const Reduction reduction(requested.reduceOp, outputs[0].scalar_type(), getSize(), kind.name);
+  c10d::ReduceScatterOptions options = with_timeout(requested);
   options.reduceOp = reduction.op();
   const auto post = [options, reduction](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
     Tensors flat;
@@ -284,21 +286,21 @@ WorkPtr DistributedBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors
     return {gloo._reduce_scatter_base(to, from, options)};
   };
   const auto adjust = [reduction](Tensors& out) { reduction.adjust(out[0]); };
-  Call call{kind, inputs[0], outputs, false, given.asyncOp, outputs, post, adjust};
+  Call call{kind, inputs[0], outputs, false, requested.asyncOp, outputs, post, adjust};
   call.reduction = reduction.name();
   return submit(std::move(call), native::reduce_scatter_list(reduction.native(), reduction.scale()));
 }
 
 WorkPtr DistributedBackend::reduce_scatter_single(const Kind& kind, const Tensors& outputs, const Tensors& inputs,
-                                                  const c10d::ReduceScatterOptions& given) {
+                                                  const c10d::ReduceScatterOptions& requested) {
   TORCH_CHECK_VALUE(outputs.size() == inputs.size() && !outputs.empty(), kind.name,
                     " takes as many outputs as inputs, got ", outputs.size(), " and ", inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     check_parts(kind.name, inputs[i], outputs[i], getSize());
   }
   check_same_dtype(kind.name, inputs, outputs);
-  const Reduction reduction(given.reduceOp, outputs[0].scalar_type(), getSize(), kind.name);
-  c10d::ReduceScatterOptions options = with_timeout(given);
+  const Reduction reduction(requested.reduceOp, outputs[0].scalar_type(), getSize(), kind.name);
+  c10d::ReduceScatterOptions options = with_timeout(requested);
   options.reduceOp = reduction.op();
   const auto post = [options, reduction](c10d::Backend& gloo, Tensors& in, Tensors& out) {
     Works works;
@@ -313,7 +315,7 @@ WorkPtr DistributedBackend::reduce_scatter_single(const Kind& kind, const Tensor
       reduction.adjust(tensor);
     }
   };
-  Call call{kind, inputs, outputs, false, given.asyncOp, outputs, post, adjust};
+  Call call{kind, inputs, outputs, false, requested.asyncOp, outputs, post, adjust};
   call.reduction = reduction.name();
   return submit(std::move(call), native::reduce_scatter(reduction.native(), reduction.scale()));
 }
@@ -329,7 +331,7 @@ WorkPtr DistributedBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Te
 }
 
 WorkPtr DistributedBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
-                                          std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& given) {
+                                          std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& requested) {
   const Kind& kind = kinds::all_to_all_base;
   check_same_dtype(kind.name, {input}, {output});
   const std::vector<int64_t> to_sizes = split_bytes(kind.name, "the output", output, output_splits, getSize());
@@ -338,9 +340,9 @@ WorkPtr DistributedBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
             {input},
             {output},
             false,
-            given.asyncOp,
+            requested.asyncOp,
             {output},
-            [=, options = with_timeout(given)](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
+            [=, options = with_timeout(requested)](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
               at::Tensor to = as_bytes(out[0]), from = as_bytes(in[0]);
               std::vector<int64_t> to_splits = to_sizes, from_splits = from_sizes;
               return {gloo.alltoall_base(to, from, to_splits, from_splits, options)};
@@ -351,7 +353,7 @@ WorkPtr DistributedBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
   return submit(std::move(call), native::all_to_all_splits(to_sizes, from_sizes));
 }
 
-WorkPtr DistributedBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& given) {
+WorkPtr DistributedBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& requested) {
   const Kind& kind = kinds::all_to_all;
   for (const Tensors* list : {&outputs, &inputs}) {
     TORCH_CHECK_VALUE(list->size() == static_cast<size_t>(getSize()), kind.name, " takes a tensor for each of the ",
@@ -365,7 +367,7 @@ WorkPtr DistributedBackend::alltoall(Tensors& outputs, Tensors& inputs, const c1
   }
   // Gloo exchanges parts of one tensor. The tensor that it fills is split after the exchange.
   auto received = std::make_shared<at::Tensor>();
-  const auto post = [=, options = with_timeout(given)](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
+  const auto post = [=, options = with_timeout(requested)](c10d::Backend& gloo, Tensors& in, Tensors& out) -> Works {
     at::Tensor from = at::cat(bytes_of(in));
     at::Tensor to = at::empty({std::accumulate(to_sizes.begin(), to_sizes.end(), int64_t{0})}, from.options());
     std::vector<int64_t> to_splits = to_sizes, from_splits = from_sizes;
@@ -380,7 +382,7 @@ WorkPtr DistributedBackend::alltoall(Tensors& outputs, Tensors& inputs, const c1
     }
     *received = at::Tensor();
   };
-  Call call{kind, inputs, outputs, false, given.asyncOp, outputs, post, adjust};
+  Call call{kind, inputs, outputs, false, requested.asyncOp, outputs, post, adjust};
   call.part_bytes = joined(from_sizes, to_sizes);
   return submit(std::move(call), native::all_to_all());
 }
@@ -430,14 +432,17 @@ WorkPtr DistributedBackend::recvAnysource(Tensors& tensors, int tag) {
   return receive(kinds::recv_any_source, tensors, -1, tag);
 }
 
-WorkPtr DistributedBackend::barrier(const c10d::BarrierOptions& given) {
-  c10d::BarrierOptions options = with_timeout(given);
+WorkPtr DistributedBackend::barrier(const c10d::BarrierOptions& requested) {
+  c10d::BarrierOptions options = with_timeout(requested);
   options.device_ids.clear();
   options.device.reset();
-  return submit(
-      {kinds::barrier, {}, {}, true, given.asyncOp, {}, [options](c10d::Backend& gloo, Tensors&, Tensors&) -> Works {
-         return {gloo.barrier(options)};
-       }});
+  return submit({kinds::barrier,
+                 {},
+                 {},
+                 true,
+                 requested.asyncOp,
+                 {},
+                 [options](c10d::Backend& gloo, Tensors&, Tensors&) -> Works { return {gloo.barrier(options)}; }});
 }
 
 }  // namespace outboard

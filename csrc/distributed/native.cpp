@@ -353,8 +353,8 @@ void NativeGroup::abort() noexcept {
     changed_.notify_all();
   }
   // The failure is known before a stream goes on.
-  for (const Pending& one : pending) {
-    one.work->complete(failure_.ended(one.work->kind().name, one.work->getSequencenumber()));
+  for (const Pending& pending_work : pending) {
+    pending_work.work->complete(failure_.ended(pending_work.work->kind().name, pending_work.work->getSequencenumber()));
   }
   if (driver_is_gone()) {
     return;

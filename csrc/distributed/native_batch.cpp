@@ -21,11 +21,12 @@ class ActivityScopes {
       scopes_.pop_back();
     }
   }
-  void add(const NativeDeferred& one) {
-    Stream* const stream = one.staging->out_stream();
+  void add(const NativeDeferred& deferred) {
+    Stream* const stream = deferred.staging->out_stream();
     if (is_recording_activities() && streams_.insert(stream).second) {
       scopes_.push_back(std::make_unique<ActivityScope>(
-          *stream, ActivityInfo{ActivityKind::Kernel, "group_end", one.work->kind().title, one.staging->bytes()}));
+          *stream,
+          ActivityInfo{ActivityKind::Kernel, "group_end", deferred.work->kind().title, deferred.staging->bytes()}));
     }
   }
   void finish() {
@@ -51,8 +52,8 @@ void NativeGroup::post_together(const std::vector<NativeDeferred>& all, std::chr
   const ob_collectives& table = *collectives();
   const Kind& kind = all.front().work->kind();
   std::set<Communicator*> communicators;  // in one order, which is every thread's
-  for (const NativeDeferred& one : all) {
-    communicators.insert(one.communicator);
+  for (const NativeDeferred& deferred : all) {
+    communicators.insert(deferred.communicator);
   }
   std::vector<std::unique_lock<std::mutex>> queueing;
   for (Communicator* const communicator : communicators) {
@@ -65,17 +66,18 @@ void NativeGroup::post_together(const std::vector<NativeDeferred>& all, std::chr
     const auto check_patience = patience(kind, timeout);
     std::exception_ptr error;
     ActivityScopes activities;
-    for (const NativeDeferred& one : all) {
-      activities.add(one);
+    for (const NativeDeferred& deferred : all) {
+      activities.add(deferred);
     }
-    const auto info_of = [&](const NativeDeferred& one) {
-      return NativeCallInfo{one.work->kind(), one.work->getSequencenumber(), timeout, one.staging->bytes()};
+    const auto info_of = [&](const NativeDeferred& deferred) {
+      return NativeCallInfo{deferred.work->kind(), deferred.work->getSequencenumber(), timeout,
+                            deferred.staging->bytes()};
     };
-    for (const NativeDeferred& one : all) {
+    for (const NativeDeferred& deferred : all) {
       try {
-        NativeCall call(*one.communicator, *one.staging->out_stream(), info_of(one), check_patience,
+        NativeCall call(*deferred.communicator, *deferred.staging->out_stream(), info_of(deferred), check_patience,
                         /*is_grouped=*/true);
-        static_cast<void>(one.post(call, one.staging->in(), one.staging->out()));
+        static_cast<void>(deferred.post(call, deferred.staging->in(), deferred.staging->out()));
       } catch (...) {
         error = error ? error : std::current_exception();
       }
@@ -84,18 +86,18 @@ void NativeGroup::post_together(const std::vector<NativeDeferred>& all, std::chr
     if (error) {
       std::rethrow_exception(error);
     }
-    for (const NativeDeferred& one : all) {
-      NativeCall(*one.communicator, *one.staging->out_stream(), info_of(one), check_patience)
+    for (const NativeDeferred& deferred : all) {
+      NativeCall(*deferred.communicator, *deferred.staging->out_stream(), info_of(deferred), check_patience)
           .settle(status, "group_end");
       status = status == OB_OK ? OB_OK : OB_NOT_READY;  // the next one is asked for
     }
     activities.finish();
-    for (const NativeDeferred& one : all) {
-      one.staging->queue_results(one.work->kind().title);
+    for (const NativeDeferred& deferred : all) {
+      deferred.staging->queue_results(deferred.work->kind().title);
     }
   });
-  for (const NativeDeferred& one : all) {
-    watch(one.work, one.staging, timeout);
+  for (const NativeDeferred& deferred : all) {
+    watch(deferred.work, deferred.staging, timeout);
   }
 }
 

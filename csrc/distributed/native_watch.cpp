@@ -81,10 +81,10 @@ std::string NativeGroup::trouble() {
 std::string NativeGroup::end_overdue_queueing() {
   const Clock::time_point now = Clock::now();
   std::string first;
-  for (Queueing& one : queueing_) {
-    if (now > one.deadline && !one.error) {
-      const std::string why = c10::str("it was not queued within ", one.timeout.count(), " ms");
-      one.error = failure_.fail(one.kind->name, one.sequence, make_group_error(why));
+  for (Queueing& entry : queueing_) {
+    if (now > entry.deadline && !entry.error) {
+      const std::string why = c10::str("it was not queued within ", entry.timeout.count(), " ms");
+      entry.error = failure_.fail(entry.kind->name, entry.sequence, make_group_error(why));
       first = first.empty() ? why : first;
     }
   }
@@ -126,7 +126,7 @@ void NativeGroup::look(std::unique_lock<std::mutex>& lock) {
   }
   lock.lock();
   std::erase_if(pending_, [&](const Pending& pending) {
-    return std::any_of(over.begin(), over.end(), [&](const Pending& one) { return one.work == pending.work; });
+    return std::any_of(over.begin(), over.end(), [&](const Pending& other) { return other.work == pending.work; });
   });
   changed_.notify_all();
   lock.unlock();

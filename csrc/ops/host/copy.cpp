@@ -121,16 +121,16 @@ at::Tensor staging_like(const at::Tensor& like, c10::DeviceIndex device, c10::Sc
   return staging;
 }
 
-void host_to_device(const at::Tensor& given, const at::Tensor& dst, bool non_blocking) {
+void host_to_device(const at::Tensor& source, const at::Tensor& dst, bool non_blocking) {
   const c10::DeviceIndex device = dst.device().index();
   Stream& stream = current_stream(device);
-  const bool is_async = non_blocking && is_pinned(given.const_data_ptr());
-  const at::Tensor wide = expanded(given, dst);
+  const bool is_async = non_blocking && is_pinned(source.const_data_ptr());
+  const at::Tensor wide = expanded(source, dst);
   const bool converts = !is_linear(wide, dst);
-  if (is_async && converts && is_dense(*given.unsafeGetTensorImpl())) {
+  if (is_async && converts && is_dense(*source.unsafeGetTensorImpl())) {
     // Queued work may yet write the pinned memory, so the device converts, as CUDA does.
-    const at::Tensor staging = staging_like(given, device, given.scalar_type());
-    linear_to_device(given, staging, non_blocking);
+    const at::Tensor staging = staging_like(source, device, source.scalar_type());
+    linear_to_device(source, staging, non_blocking);
     if (try_within_device(expanded(staging, dst), dst)) {
       return;
     }
@@ -150,34 +150,34 @@ void host_to_device(const at::Tensor& given, const at::Tensor& dst, bool non_blo
   linear_to_device(src, dst, non_blocking);
 }
 
-void device_to_host(const at::Tensor& given, const at::Tensor& dst, bool non_blocking) {
-  Stream& stream = current_stream(given.device().index());
+void device_to_host(const at::Tensor& source, const at::Tensor& dst, bool non_blocking) {
+  Stream& stream = current_stream(source.device().index());
   const bool waits = !non_blocking || !is_pinned(dst.const_data_ptr());
   if (waits) {
     refuse_waiting_copy(stream);
   }
-  if (!is_linear(given, dst)) {
+  if (!is_linear(source, dst)) {
     if (!waits && is_dense(*dst.unsafeGetTensorImpl())) {  // as CUDA does
-      const at::Tensor staging = staging_like(dst, given.device().index(), dst.scalar_type());
-      if (try_within_device(given, staging)) {
+      const at::Tensor staging = staging_like(dst, source.device().index(), dst.scalar_type());
+      if (try_within_device(source, staging)) {
         device_to_host(staging, dst, non_blocking);
         return;
       }
     }
     refuse_waiting_copy(stream);
-    if (is_dense(*given.unsafeGetTensorImpl())) {
-      const at::Tensor staging = at::detail::empty_strided_cpu(given.sizes(), given.strides(), given.scalar_type());
-      copy_bits(given, staging);
-      device_to_host(given, staging, false);
+    if (is_dense(*source.unsafeGetTensorImpl())) {
+      const at::Tensor staging = at::detail::empty_strided_cpu(source.sizes(), source.strides(), source.scalar_type());
+      copy_bits(source, staging);
+      device_to_host(source, staging, false);
       dst.copy_(staging);
       return;
     }
     // A dense copy on the device moves only what is needed; if none can be made, move the span.
-    const at::Tensor dense = staging_like(given, given.device().index(), given.scalar_type());
-    if (copy_on_host(given, dense) || copy_strided_by_driver(given, dense, stream)) {
+    const at::Tensor dense = staging_like(source, source.device().index(), source.scalar_type());
+    if (copy_on_host(source, dense) || copy_strided_by_driver(source, dense, stream)) {
       device_to_host(dense, dst, non_blocking);
     } else {
-      dst.copy_(span_to_cpu(given, stream));
+      dst.copy_(span_to_cpu(source, stream));
     }
     return;
   }
@@ -187,7 +187,7 @@ void device_to_host(const at::Tensor& given, const at::Tensor& dst, bool non_blo
     keep_pinned(dst, stream);
     observe_host(dst, stream, /*is_write=*/true);
   }
-  copy_bytes(stream, dst.data_ptr(), dst.device(), given.const_data_ptr(), given.device(), given.nbytes());
+  copy_bytes(stream, dst.data_ptr(), dst.device(), source.const_data_ptr(), source.device(), source.nbytes());
   if (waits) {
     wait_for_copy(stream, dst);
   }
@@ -202,7 +202,7 @@ at::Tensor plain(const at::Tensor& tensor) {
 // Copy from or to lazily conjugated or negated numbers, with the kernels generated for
 // conj_physical and neg: plans read memory as it is. Return false if there is none.
 bool copy_lazy(const at::Tensor& src, const at::Tensor& dst) {
-  const auto is_lazy = [](const at::Tensor& one) { return one.is_conj() || one.is_neg(); };
+  const auto is_lazy = [](const at::Tensor& tensor) { return tensor.is_conj() || tensor.is_neg(); };
   if (!(is_lazy(src) || is_lazy(dst)) || src.scalar_type() == c10::kBool || dst.scalar_type() == c10::kBool ||
       !may_generate(src.device().index())) {
     return false;
@@ -267,13 +267,13 @@ void within_device(const at::Tensor& src, const at::Tensor& dst) {
 
 // Copy as CUDA does: on the source's stream, after the work queued on the destination's stream,
 // which then waits for the copy.
-void between_devices(const at::Tensor& given, const at::Tensor& dst) {
-  const c10::DeviceIndex src_device = given.device().index();
+void between_devices(const at::Tensor& source, const at::Tensor& dst) {
+  const c10::DeviceIndex src_device = source.device().index();
   const c10::DeviceIndex dst_device = dst.device().index();
-  at::Tensor src = given;
+  at::Tensor src = source;
   if (!is_linear(src, dst)) {
     src = staging_like(dst, src_device, dst.scalar_type());
-    within_device(given, src);
+    within_device(source, src);
     if (!is_linear(src, dst)) {
       const at::Tensor staging = staging_like(dst, dst_device, dst.scalar_type());
       between_devices(src, staging);
@@ -295,12 +295,12 @@ void between_devices(const at::Tensor& given, const at::Tensor& dst) {
 
 }  // namespace
 
-at::Tensor copy_from(const at::Tensor& given, const at::Tensor& dst, bool non_blocking) {
-  check_copy(given, dst);
-  if (dst.numel() == 0 && given.numel() <= 1) {
+at::Tensor copy_from(const at::Tensor& source, const at::Tensor& dst, bool non_blocking) {
+  check_copy(source, dst);
+  if (dst.numel() == 0 && source.numel() <= 1) {
     return dst;
   }
-  const at::Tensor src = expanded(given, dst);
+  const at::Tensor src = expanded(source, dst);
   if (src.numel() == 0) {
     return dst;
   }
@@ -324,7 +324,7 @@ at::Tensor copy_from(const at::Tensor& given, const at::Tensor& dst, bool non_bl
       between_devices(src, dst);
     }
   } else if (to_our_device) {
-    host_to_device(given, dst, non_blocking);
+    host_to_device(source, dst, non_blocking);
   } else {
     device_to_host(src, dst, non_blocking);
   }

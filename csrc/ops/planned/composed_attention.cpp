@@ -31,14 +31,14 @@ at::Tensor as_float(const at::Tensor& tensor) {
 
 // Repeat heads, one for each query head, if a key head serves several.
 at::Tensor for_heads(const at::Tensor& tensor, int64_t heads) {
-  const int64_t given = tensor.size(1);
-  if (given == heads) {
+  const int64_t key_heads = tensor.size(1);
+  if (key_heads == heads) {
     return as_float(tensor);
   }
   const int64_t rows = tensor.size(2), columns = tensor.size(3);
   return as_float(tensor)
       .unsqueeze(2)
-      .expand({tensor.size(0), given, heads / given, rows, columns})
+      .expand({tensor.size(0), key_heads, heads / key_heads, rows, columns})
       .reshape({tensor.size(0), heads, rows, columns});
 }
 
@@ -50,27 +50,28 @@ at::Tensor of_heads(const at::Tensor& tensor, int64_t heads) {
   return tensor.reshape({tensor.size(0), heads, tensor.size(1) / heads, tensor.size(2), tensor.size(3)}).sum(2);
 }
 
-struct Given {
+struct Attention {
   at::Tensor query, key, value;  // in float, with equal numbers of heads
   at::Tensor scores;
   double scale;
 };
 
-Given scores_of(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const c10::IValue& mask,
-                bool is_causal, const c10::IValue& scale) {
-  Given given{as_float(query), for_heads(key, query.size(1)), for_heads(value, query.size(1)), {}, 0};
-  given.scale = scale.isNone() ? 1 / std::sqrt(static_cast<double>(query.size(3))) : scale.toDouble();
-  given.scores = at::matmul(given.query, given.key.transpose(-2, -1)).mul(given.scale);
+Attention scores_of(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const c10::IValue& mask,
+                    bool is_causal, const c10::IValue& scale) {
+  Attention attention{as_float(query), for_heads(key, query.size(1)), for_heads(value, query.size(1)), {}, 0};
+  attention.scale = scale.isNone() ? 1 / std::sqrt(static_cast<double>(query.size(3))) : scale.toDouble();
+  attention.scores = at::matmul(attention.query, attention.key.transpose(-2, -1)).mul(attention.scale);
   const double none = -std::numeric_limits<double>::infinity();
   if (mask.isTensor() && mask.toTensor().defined()) {
     const at::Tensor& added = mask.toTensor();
-    given.scores = added.scalar_type() == c10::kBool ? at::where(added, given.scores, none) : given.scores.add(added);
+    attention.scores =
+        added.scalar_type() == c10::kBool ? at::where(added, attention.scores, none) : attention.scores.add(added);
   }
   if (is_causal) {
     const at::TensorOptions flags = query.options().dtype(c10::kBool);
-    given.scores = at::where(at::ones({query.size(2), key.size(2)}, flags).tril(), given.scores, none);
+    attention.scores = at::where(at::ones({query.size(2), key.size(2)}, flags).tril(), attention.scores, none);
   }
-  return given;
+  return attention;
 }
 
 // A query with no remaining key has weights of 0.
@@ -118,17 +119,17 @@ bool compose_attention(const Call& call, torch::jit::Stack& results) {
   if (query.dim() != 4) {
     return false;
   }
-  const Given given = scores_of(query, key, value, call.arg(3), call.arg(5).toBool(), call.arg(7));
-  const at::Tensor logsumexp = at::logsumexp(given.scores, {-1});
+  const Attention attention = scores_of(query, key, value, call.arg(3), call.arg(5).toBool(), call.arg(7));
+  const at::Tensor logsumexp = at::logsumexp(attention.scores, {-1});
   at::Tensor result = empty_result(query, value.size(3));
-  result.copy_(at::matmul(weights_of(given.scores, logsumexp), given.value));
+  result.copy_(at::matmul(weights_of(attention.scores, logsumexp), attention.value));
   // No caller reads a seed.
   const at::TensorOptions of_seed = query.options().dtype(c10::kLong);
-  for (const c10::IValue& one :
+  for (const c10::IValue& output :
        {c10::IValue(result), c10::IValue(logsumexp), c10::IValue(at::Tensor()), c10::IValue(at::Tensor()),
         c10::IValue(query.size(2)), c10::IValue(key.size(2)), c10::IValue(at::empty({}, of_seed)),
         c10::IValue(at::empty({}, of_seed)), c10::IValue(at::Tensor())}) {
-    results.push_back(one);
+    results.push_back(output);
   }
   return true;
 }
@@ -140,11 +141,11 @@ bool compose_attention_gradients(const Call& call, torch::jit::Stack& results) {
   const at::Tensor& key = call.arg(2).toTensor();
   const at::Tensor& value = call.arg(3).toTensor();
   const at::Tensor grad = as_float(call.arg(0).toTensor());
-  const Given given = scores_of(query, key, value, call.arg(4), call.arg(13).toBool(), call.arg(16));
-  const at::Tensor weights = weights_of(given.scores, call.arg(7).toTensor());
+  const Attention attention = scores_of(query, key, value, call.arg(4), call.arg(13).toBool(), call.arg(16));
+  const at::Tensor weights = weights_of(attention.scores, call.arg(7).toTensor());
   const at::Tensor delta = grad.mul(as_float(call.arg(6).toTensor())).sum(-1, /*keepdim=*/true);
-  const at::Tensor slopes = weights.mul(at::matmul(grad, given.value.transpose(-2, -1)).sub(delta));
-  const at::Tensor scaled = slopes.mul(given.scale);
+  const at::Tensor slopes = weights.mul(at::matmul(grad, attention.value.transpose(-2, -1)).sub(delta));
+  const at::Tensor scaled = slopes.mul(attention.scale);
   const int64_t heads = key.size(1);
   const std::array<at::Tensor, 3> like{query, key, value};
   for (size_t i = 0; i < 3; ++i) {
@@ -152,8 +153,8 @@ bool compose_attention_gradients(const Call& call, torch::jit::Stack& results) {
       results.emplace_back(at::Tensor());
       continue;
     }
-    const at::Tensor found = i == 0   ? at::matmul(scaled, given.key)
-                             : i == 1 ? of_heads(at::matmul(scaled.transpose(-2, -1), given.query), heads)
+    const at::Tensor found = i == 0   ? at::matmul(scaled, attention.key)
+                             : i == 1 ? of_heads(at::matmul(scaled.transpose(-2, -1), attention.query), heads)
                                       : of_heads(at::matmul(weights.transpose(-2, -1), grad), heads);
     at::Tensor result = at::empty_like(like[i]);
     result.copy_(found);
