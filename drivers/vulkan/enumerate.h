@@ -2,6 +2,7 @@
 // The Vulkan devices: which are used, and why the others are not.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,9 @@ struct Options {
   // a number, or part of a name in any case; "": all but CPUs, if there are others
   std::string device;
   std::string slang;        // the compiler's library; "": the usual names
-  bool host_access = true;  // false: the host cannot reach devices' memory, as on a discrete GPU
+  // Whether the host reaches devices' memory where it can; not said: only that of CPUs, so that
+  // integrated GPUs compute themselves.
+  std::optional<bool> host_access;
 };
 
 // Return OB_INVALID_ARGUMENT and a sentence on failure.

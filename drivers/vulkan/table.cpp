@@ -18,6 +18,8 @@ using support::guarded;
 using support::with_device;
 
 constexpr uint32_t kMostQueues = 8;
+// Memory that needs features which are not switched on, or that the device reaches past its caches.
+constexpr VkFlags kUnusable = VK_MEMORY_PROPERTY_PROTECTED_BIT | VK_MEMORY_PROPERTY_DEVICE_COHERENT_BIT_AMD;
 
 Driver& driver_of(void* self) {
   return *static_cast<Driver*>(self);
@@ -53,13 +55,15 @@ uint64_t kernel_dtypes(const FoundDevice& found) {
   const auto add = [&](std::initializer_list<int> dtypes) {
     for (const int dtype : dtypes) bits |= uint64_t{1} << dtype;
   };
+  // Sums by atomics of float64 need those of int64.
+  const bool has_float64 = found.features.has[kShaderFloat64] != 0 && found.features12.has[kBufferInt64Atomics12] != 0;
   add({OB_UINT8, OB_INT8, OB_INT32, OB_INT64, OB_FLOAT32, OB_COMPLEX64, OB_BOOL, OB_FLOAT8_E5M2, OB_FLOAT8_E4M3FN,
        OB_UINT32, OB_UINT64});
   // Halves are loaded as 16 bits and computed in float.
   if (found.features.has[kShaderInt16] != 0 && found.features11.has[kStorageBuffer16BitAccess11] != 0) {
     add({OB_INT16, OB_UINT16, OB_FLOAT16, OB_BFLOAT16, OB_COMPLEX32});
   }
-  if (found.features.has[kShaderFloat64] != 0) add({OB_FLOAT64, OB_COMPLEX128});
+  if (has_float64) add({OB_FLOAT64, OB_COMPLEX128});
   return bits;
 }
 
@@ -77,7 +81,7 @@ void choose_local_memory(Device& device, uint32_t allowed, bool host_access) {
     const bool is_seen = host_access && (flags & kSeen) == kSeen;
     // The largest heap first, then memory that the host reaches. Memory types are ordered by speed.
     const bool is_better = size > best || (size == best && is_seen && !device.is_mapped);
-    if ((allowed >> i & 1) == 0 || !is_local || !is_better) continue;
+    if ((allowed >> i & 1) == 0 || !is_local || !is_better || (flags & kUnusable) != 0) continue;
     best = size;
     device.local_type = i;
     device.is_mapped = is_seen;
@@ -91,7 +95,7 @@ bool choose_host_memory(Device& device, uint32_t allowed) {
   const VkPhysicalDeviceMemoryProperties2& memory = device.found.memory;
   for (const VkFlags wanted : {kNeeded | VK_MEMORY_PROPERTY_HOST_CACHED_BIT, kNeeded}) {
     for (uint32_t i = 0; i < memory.memoryTypeCount; ++i) {
-      const bool is_wanted = (memory.memoryTypes[i].propertyFlags & wanted) == wanted;
+      const bool is_wanted = (memory.memoryTypes[i].propertyFlags & (wanted | kUnusable)) == wanted;
       if ((allowed >> i & 1) == 0 || !is_wanted) continue;
       device.host_type = i;
       return true;
@@ -202,7 +206,8 @@ ob_status open_device(Driver& driver, int32_t index) {
   device->index = index;
   device->found = *found;
   ob_status status = make_device(driver.api, *device);
-  if (status == OB_OK) status = choose_memory(*device, driver.options.host_access);
+  const bool host_access = driver.options.host_access.value_or(found->is_cpu());
+  if (status == OB_OK) status = choose_memory(*device, host_access);
   std::unique_ptr<Stream> own;
   if (status == OB_OK) status = make_stream(*device, &own);
   if (status != OB_OK) {
@@ -211,7 +216,7 @@ ob_status open_device(Driver& driver, int32_t index) {
   }
   device->activities = &driver.activities;
   device->own_stream = driver.streams.make(std::move(own));
-  device->addresses_host_memory = driver.options.host_access && has_host_addresses(*device);
+  device->addresses_host_memory = host_access && has_host_addresses(*device);
   device->submitter = std::thread(run_submitter, std::ref(*device));
   const std::lock_guard lock(driver.mutex);
   driver.devices[index].store(device.get(), std::memory_order_release);

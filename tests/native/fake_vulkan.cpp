@@ -67,6 +67,7 @@ void GetPhysicalDeviceProperties(VkPhysicalDevice device, VkPhysicalDeviceProper
   real_GetPhysicalDeviceProperties(device, properties);
   if (is_fault("old") || (is_fault("one_old") && asked++ % 2 == 0)) properties->apiVersion = 1u << 22 | 2u << 12;
   if (is_fault("gpu")) properties->deviceType = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
+  if (is_fault("integrated")) properties->deviceType = VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
   if (is_fault("small")) {  // what the standard promises at least
     properties->limits.maxComputeSharedMemorySize = 16 << 10;
     properties->limits.maxComputeWorkGroupInvocations = 128;
@@ -108,7 +109,9 @@ void GetPhysicalDeviceFeatures2(VkPhysicalDevice device, VkPhysicalDeviceFeature
   for (auto* next = static_cast<VkPhysicalDeviceFeatures2*>(features->pNext); next != nullptr;
        next = static_cast<VkPhysicalDeviceFeatures2*>(next->pNext)) {
     const bool is_11 = next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES;
+    const bool is_12 = next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES;
     if (is_11 && is_fault("no_storage16")) next->has[kStorageBuffer16BitAccess11] = 0;
+    if (is_12 && is_fault("no_int64_atomics")) next->has[kBufferInt64Atomics12] = 0;
   }
   if (is_fault("no_int64")) features->has[kShaderInt64] = 0;
   if (is_fault("no_float64")) features->has[kShaderFloat64] = 0;

@@ -141,6 +141,24 @@ TEST(a_small_device_says_so) {
   CHECK(milliseconds == 0);
 }
 
+// Operators of an integrated GPU shall run on it, although the host could reach its memory.
+TEST(the_host_uses_memory_of_cpus_alone) {
+  if (!has_faults("the_host_uses_memory_of_cpus_alone", "integrated,no_int64_atomics")) return;
+  for (const char* access : {"", "0", "1"}) {
+    const OptionList none = {{"library", fake()}};
+    const OptionList given = {{"library", fake()}, {"host_access", access}};
+    const Library driver(path, *access == 0 ? none : given);
+    const ob_device_properties properties = properties_of(driver);
+    CHECK(properties.is_integrated == 1 && (properties.dtypes >> OB_FLOAT64 & 1) == 0);
+    driver.open();
+    const uint64_t memory = driver.alloc(4096);
+    uint64_t host = 1;
+    CHECK_OK(driver->host_address(driver.self(), 0, memory, 16, &host));
+    CHECK((host != 0) == (*access == '1'));
+    check_fills(driver);
+  }
+}
+
 // As on a discrete GPU: device memory that the host does not see, and host memory without a cache.
 TEST(memory_of_two_kinds) {
   if (!has_faults("memory_of_two_kinds", "two_memories,gpu,subgroups_of_64,no_storage16,no_timestamps")) return;

@@ -45,7 +45,8 @@ class VulkanDriver(Driver):
         "host_access": Option(
             bool,
             None,
-            "False hides devices' memory from the host, as on a discrete GPU (default: true).",
+            "Whether the host uses devices' memory where it can, so that operators run on the CPU (default: of CPUs "
+            "alone).",
         ),
         "matrix_units": Option(
             bool,
