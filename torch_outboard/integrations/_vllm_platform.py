@@ -25,8 +25,8 @@ _HERE = "torch_outboard.integrations"
 _logger = init_logger("vllm.platforms.outboard")  # below vLLM's, whose handlers it then has
 _NAME = attach_for_platform()
 
-# vLLM reads the devices' properties for its configuration. A process that it forked afterwards could
-# not use them.
+# vLLM reads the devices' properties while it makes its configuration. A process that it forks
+# afterwards could not use them.
 os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
 # The other one, V2, consists of Triton kernels.
 os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
@@ -40,8 +40,8 @@ class OutboardPlatform(Platform):  # type: ignore[misc]
     device_type = _NAME
     dispatch_key = "PrivateUse1"
     dist_backend = BACKEND
-    # For vLLM's small functions. "inductor" needs a driver with a code generator, and would compile
-    # during the first request.
+    # For vLLM's small functions. "inductor" needs a driver with a code generator, and compiles
+    # during a request.
     simple_compile_backend = "eager"
 
     @property

@@ -39,8 +39,7 @@ class OutboardWorker(Worker):  # type: ignore[misc]
         self._init_workspace_and_model_runner()
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
-        # vLLM tunes and captures kernels of CUDA here. The device's kernels were built by the run
-        # that measured the memory.
+        # vLLM would tune and capture CUDA's kernels here.
         set_random_seed(self.model_config.seed)
         return CompilationTimes(language_model=0.0, encoder=0.0)
 

@@ -20,17 +20,17 @@ from torch_outboard.integrations._patched import Using, attached_name, running
 __all__ = ["use"]
 
 VARIABLE = "OUTBOARD_VLLM"
-PLATFORM = "torch_outboard.integrations._vllm_platform.OutboardPlatform"
-# The first version with these interfaces of platforms, attention and replaced Triton kernels.
+_PLUGIN = "outboard"  # the name of the entry point
+# The first version that was tried. Its replacements of Triton's kernels are recent.
 _OLDEST = (0, 32)
 
 
 def use() -> Using:
     """Let vLLM take the attached driver's devices, in this process; return what undoes it.
 
-    Call it before `import vllm`. Raises RegistrationError if no driver is attached, if vLLM is missing, or if
-    OUTBOARD_VLLM names another driver. If vLLM is older than 0.32, or has chosen its platform before, `use` raises it
-    too, or `import vllm` does.
+    Call it before `import vllm`. Raises RegistrationError if no driver is attached, if vLLM is missing, or if an
+    environment variable names another driver or platform. If vLLM is older than 0.32, or has chosen its platform
+    before, `use` raises it too, or `import vllm` does.
     """
     return running("vllm", _start)
 
@@ -39,13 +39,12 @@ def _start() -> Using:
     name = attached_name("vllm.use()")
     if find_spec("vllm") is None:
         raise RegistrationError("vLLM is not installed: docs/integrations.md says how to install it")
-    chosen = os.environ.get(VARIABLE)
-    if chosen and not is_attached_as(chosen):
-        raise RegistrationError(f"{VARIABLE} is {chosen!r}, and use() would take {name!r}: unset the variable")
+    _check_variables(name)
     using = Using()
     try:
         using.when_imported("vllm.platforms", _check)
-        using.set_variable(VARIABLE, chosen or name, "vLLM's plug-in offers its platform only if the variable is set")
+        if VARIABLE not in os.environ:
+            using.set_variable(VARIABLE, name, "the plug-in offers its platform only if the variable is set")
         if "VLLM_ENABLE_V1_MULTIPROCESSING" not in os.environ:
             using.set_variable("VLLM_ENABLE_V1_MULTIPROCESSING", "0", "run the engine in the process with the driver")
     except BaseException:  # raised again, with nothing half done
@@ -54,10 +53,24 @@ def _start() -> Using:
     return using
 
 
+def _check_variables(name: str) -> None:
+    """Raise RegistrationError if a variable names another driver, or keeps vLLM from asking the plug-in."""
+    driver, plugins = os.environ.get(VARIABLE), os.environ.get("VLLM_PLUGINS")
+    wrong = {
+        VARIABLE: driver is not None and not is_attached_as(driver),
+        "VLLM_TARGET_DEVICE": os.environ.get("VLLM_TARGET_DEVICE") == "cpu",
+        "VLLM_PLUGINS": plugins is not None and _PLUGIN not in plugins.split(","),
+    }
+    for variable in (one for one, is_wrong in wrong.items() if is_wrong):
+        raise RegistrationError(
+            f"{variable} is {os.environ[variable]!r}, and use() would take {name!r}: unset the variable"
+        )
+
+
 def _check(platforms: ModuleType) -> None:
     check_version()
     chosen = vars(platforms).get("_current_platform")
-    if chosen is not None and type(chosen).__name__ != PLATFORM.rpartition(".")[2]:
+    if chosen is not None and type(chosen).__name__ != "OutboardPlatform":
         raise RegistrationError(
             f"vLLM has chosen {type(chosen).__name__} already: call use() before `import vllm`, in a new process"
         )
