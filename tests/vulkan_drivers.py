@@ -95,9 +95,9 @@ class Least(Lacking):
 
 
 class Wide(Lacking):
-    """Subgroups of 64 items, and times that cannot be had."""
+    """Subgroups of 64 items."""
 
-    faults = "subgroups_of_64,no_timestamps"
+    faults = "subgroups_of_64"
 
 
 class NoDoubles(Lacking):
