@@ -8,6 +8,7 @@ plans.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -39,11 +40,12 @@ _ROWS_ON_GPU = tuple(
 
 @dataclass(frozen=True)
 class Samples:
-    """Creates contiguous arguments of a dtype on a device."""
+    """Creates contiguous arguments of a dtype on a device. Without hardware, a device has no memory for values."""
 
     device: torch.device
     dtype: torch.dtype
     machine: str
+    has_memory: bool = True
 
     def __call__(self, *sizes: int) -> torch.Tensor:
         if self.dtype.is_floating_point:
@@ -478,7 +480,11 @@ def _drawn(samples: Samples) -> None:
         for rate in (0.1, 0.2, 0.5):
             _train(functools.partial(F.dropout, p=rate), samples(*shape))
     torch.randperm(9, device=samples.device)
-    samples(5, 9).softmax(1).multinomial(1)
+    weights, module = samples(5, 9).softmax(1), torch.get_device_module(samples.device)
+    with (
+        contextlib.nullcontext() if samples.has_memory else module.graph(module.Graph())
+    ):  # where no call reads weights
+        weights.multinomial(1)
 
 
 def _with_gradients(samples: Samples) -> list[nn.Parameter]:

@@ -8,6 +8,7 @@ first was stopped.
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -42,7 +43,7 @@ _Tell = Callable[[str], None]
 _TOGETHER = 8
 
 
-def run_calls(index: int, calls: Sequence[_Call], tell: _Tell) -> Iterator[tuple[str, str]]:
+def run_calls(index: int, calls: Sequence[_Call], tell: _Tell, has_memory: bool = True) -> Iterator[tuple[str, str]]:
     """Run calls that `chosen_calls` returned, and yield the failed ones. `tell` gets each label before its call."""
     from torch_outboard import _C
     from torch_outboard.device.devices import get_device_properties
@@ -53,7 +54,7 @@ def run_calls(index: int, calls: Sequence[_Call], tell: _Tell) -> Iterator[tuple
     for label, call, dtype in calls:
         tell(label)
         try:
-            call.run(Samples(device, dtype, machine))
+            call.run(Samples(device, dtype, machine, has_memory))
             torch.accelerator.synchronize(device)
         except Exception as error:  # noqa: BLE001 - the caller reports it
             yield label, f"{type(error).__name__}: {error}"
@@ -138,7 +139,7 @@ def _run_without_device(
     first = {json.dumps(kind): index for index, kind in reversed(list(enumerate(kinds.values())))}
     pipe.send(("kinds", (kinds, len(calls) * len(first))))
     for index in first.values():
-        for failure in run_calls(index, calls, lambda label: pipe.send(("call", label))):
+        for failure in run_calls(index, calls, lambda label: pipe.send(("call", label)), has_memory=False):
             pipe.send(("failure", failure))
     pipe.close()
 
@@ -147,18 +148,22 @@ def programs_of(
     entries: Iterable[Entry], kinds: Mapping[str, Mapping[str, str]]
 ) -> dict[str, tuple[str, KernelRecord]]:
     """Return the programs that plans need on the architectures of their kinds, by the names of `program_name`."""
-    plans = [(entry.key, entry.answer.kernels) for entry in entries if entry.answer is not None]
-    return {
-        program_name(name, kernel): (name, kernel)
-        for name, kind in kinds.items()
-        for key, kernels in plans
-        if serves(key, kind)
-        for kernel in kernels
-    }
+    found: dict[str, tuple[str, KernelRecord]] = {}
+    for entry in entries:
+        names = [name for name, kind in kinds.items() if serves(entry.key, kind)]
+        for name, kernel in itertools.product(names, entry.answer.kernels if entry.answer is not None else ()):
+            program = program_name(name, kernel)
+            # Plans may share a program: the first by its kernel's name stands for it, in whatever order they come.
+            if program not in found or kernel.name < found[program][1].name:
+                found[program] = name, kernel
+    return found
 
 
 class Programs:
-    """Programs that are wanted, by their names, and a folder that has or gets them. It yields those that it has."""
+    """Programs that are wanted, by their names, and a folder that has or gets them.
+
+    It yields those that it has, with the programs of an operator for an architecture one after the other.
+    """
 
     def __init__(self, folder: Path, wanted: Mapping[str, tuple[str, KernelRecord]]) -> None:
         self.wanted = wanted
@@ -184,11 +189,15 @@ class Programs:
             made = driver.compile_program(architecture, kernel.language, kernel.code, kernel.options)
             write_whole(self._folder / name, sealed(made))
 
+    def _place(self, name: str) -> tuple[str, str, bytes, str]:
+        architecture, kernel = self.wanted[name]
+        return architecture, kernel.name, kernel.code, name
+
     def _read(self, name: str) -> bytes | None:
         return unsealed(read_private(self._folder / name) or b"")
 
     def __iter__(self) -> Iterator[tuple[str, bytes]]:
-        for name in sorted(self.wanted):
+        for name in sorted(self.wanted, key=self._place):
             if (content := self._read(name)) is not None:
                 yield name, content
 
@@ -206,7 +215,7 @@ def write_pack(
         for entry in Store(kept).entries()
         if entry.answer is not None and any(serves(entry.key, kind) for kind in known)
     ]
-    made = sorted(programs)
+    made = list(programs)
     about = {
         **versions(),
         "devices": [{"architecture": name, "kind": dict(kind)} for name, kind in devices.items()],

@@ -21,6 +21,7 @@ __all__ = ["check_architectures", "without_device"]
 _HOST = -1
 _MEMORY = 64 << 30
 _UNIT = 2 << 20  # of addresses
+_ALIGNMENT = 64
 
 
 def check_architectures(driver: type[Driver], names: Sequence[str]) -> None:
@@ -60,6 +61,7 @@ class _WithoutDevice(Driver):
         super().__init__(**options)
         self._handles = itertools.count(1)
         self._addresses: Iterator[int] = itertools.count(1 << 45, _UNIT)
+        self._pinned: dict[int, Any] = {}
 
     def device_count(self) -> int:
         return len(self._names)
@@ -79,6 +81,15 @@ class _WithoutDevice(Driver):
 
     def mem_info(self, device: int) -> tuple[int, int]:
         return _MEMORY, _MEMORY
+
+    def host_alloc(self, bytes: int) -> int:
+        memory = ctypes.create_string_buffer(bytes + _ALIGNMENT)
+        pointer = -(-ctypes.addressof(memory) // _ALIGNMENT) * _ALIGNMENT
+        self._pinned[pointer] = memory
+        return pointer
+
+    def host_free(self, pointer: int) -> None:
+        del self._pinned[pointer]
 
     def copy_async(
         self, device: int, stream: int, dst: int, src: int, bytes: int, dst_device: int, src_device: int
