@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import sqlite3
 import stat
 import sys
@@ -291,6 +292,18 @@ def test_plans_are_found_by_key(pack: Path) -> None:
     found = Packs([pack], Chip())
     assert found.plans(KEY, 0) == [with_binary(b"one" * 999)] and found.plans("b", 0) == []
     assert found.loaded == 1 and found and not Packs([])
+
+
+def test_programs_share_blocks_and_are_found_alone(pack: Path) -> None:
+    kernels = [ANSWER.kernels[0]._replace(code=f"text {number}".encode()) for number in range(40)]
+    programs = [(program_name("one", kernel), os.urandom(number * 7)) for number, kernel in enumerate(kernels)]
+    plans = [(KEY + kernel.code.decode(), SIZES, ANSWER._replace(kernels=[kernel])) for kernel in kernels]
+    devices = [{"architecture": "one", "kind": KIND}]
+    write_pack_file(pack, {**packs.versions(), "devices": devices}, plans, programs)
+    found = Packs([pack], Chip())
+    for place in random.sample(range(40), 40):
+        (answer,) = found.plans(plans[place][0], 0)
+        assert answer.kernels == [kernels[place]._replace(binary=programs[place][1])]
 
 
 def test_a_chip_gets_the_first_program_that_it_runs(pack: Path, monkeypatch: Any, caplog: Any) -> None:

@@ -5,12 +5,13 @@ It is a database of SQLite: a row is found without reading the others, where zip
 open. SQLite reads the file and does not map it: a file that is cut while it is in use is an error, and no SIGBUS.
 
 A row has a name, and a seal, which is the hash of its name and content: the rows in use are checked, and not the whole
-file at open. Its number is the beginning of the hash of its name. There are four kinds:
+file at open. Its number is the beginning of the hash of its name. There are five kinds:
 
     about                             the versions that the pack was made for, and what it has
     class, its key                    the key, and the hashes of the class's answers with the sizes of their calls
     answer, the hash of its content   a plan with its kernels' texts, or a refusal
-    program, architecture and text    what the compiler made of the text for the architecture
+    program, architecture and text    where the program lies: a block's number, the first byte, and the size
+    block, its number                 programs of several kernels, one after the other
 """
 
 from __future__ import annotations
@@ -36,14 +37,16 @@ from torch_outboard.kernels.disk.key import Sizes
 
 __all__ = ["Damaged", "PackFile", "is_pack", "program_name", "write_pack_file"]
 
-_FORMAT = 1
+_FORMAT = 2
 # In the file's header, by which a pack is told from other databases.
 _APPLICATION = 0x0B4A5C1D
 _SCHEMA = "CREATE TABLE rows (number INTEGER PRIMARY KEY, kind TEXT, seal BLOB, content BLOB)"
 # Many kernels begin with the same prelude. Each row is compressed on its own, after this text.
 _MOST_SHARED = 32 << 10
-# Programs share no text: LZMA makes them a quarter smaller than zlib does. Its
-# dictionary is memory of the reader.
+# Programs of one operator are alike: compressed together, sixteen take a third of what they take
+# alone, and a reader expands them in a millisecond or two. LZMA's dictionary is memory of the
+# reader.
+_PER_BLOCK = 16
 _LZMA = [{"id": lzma.FILTER_LZMA1, "preset": 9, "dict_size": 1 << 20}]
 _EXPANDING = (zlib.error, lzma.LZMAError, EOFError)
 
@@ -95,6 +98,7 @@ class PackFile:
             self._rows = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
             self._rows.execute("PRAGMA trusted_schema = OFF")
         self._shared = b""
+        self._block: tuple[str, bytes] = ("", b"")  # the last one that was read
         about = self._json("about", "")
         if about is None or about.get("format") != _FORMAT:
             raise Damaged(f"{printable_path(path)} is a pack of another format")
@@ -129,9 +133,17 @@ class PackFile:
 
     def _with_binary(self, kernel: KernelRecord, architectures: Sequence[str]) -> KernelRecord:
         for architecture in architectures:
-            if (binary := self._row("program", program_name(architecture, kernel))) is not None:
-                return kernel._replace(binary=binary)
+            if (place := self._row("program", program_name(architecture, kernel))) is not None:
+                return kernel._replace(binary=self._program(*place.decode().split()))
         return kernel
+
+    def _program(self, block: str, first: str, size: str) -> bytes:
+        if block != self._block[0]:
+            self._block = block, self._row("block", block) or b""
+        end = int(first) + int(size)
+        if end > len(self._block[1]):
+            raise Damaged(f"{printable_path(self.path)} lacks a program")
+        return self._block[1][int(first) : end]
 
     def _json(self, kind: str, name: str) -> Any:
         content = self._row(kind, name)
@@ -153,6 +165,8 @@ class PackFile:
 
     def _expanded(self, kind: str, content: bytes) -> bytes:
         if kind == "program":
+            return content
+        if kind == "block":
             return lzma.decompress(content, lzma.FORMAT_RAW, filters=_LZMA)
         expander = zlib.decompressobj(zdict=self._shared)
         return expander.decompress(content) + expander.flush()
@@ -194,7 +208,7 @@ def write_pack_file(
     plans: Iterable[tuple[str, Sizes, Answer]],
     programs: Iterable[tuple[str, bytes]],
 ) -> None:
-    """Write a pack of plans by their keys, and of programs by the names of `program_name`.
+    """Write a pack of plans by their keys, and of programs by the names of `program_name`, similar ones together.
 
     The file appears whole and replaces an older pack. Whatever the owner's umask is, others may read it and not write
     it: else it would not be used. Equal content is an equal file.
@@ -211,10 +225,19 @@ def write_pack_file(
     rows += [
         ("class", key, json.dumps({"key": key, "answers": sorted(found)}).encode()) for key, found in classes.items()
     ]
-    rows += [("program", name, content) for name, content in programs]
+    rows += _rows_of_programs(list(programs))
     written = {**about, "format": _FORMAT, "shared": shared.decode()}
     rows.append(("about", "", json.dumps(written).encode()))
     _write_rows(path, rows, lambda kind: b"" if kind == "about" else shared)
+
+
+def _rows_of_programs(programs: Sequence[tuple[str, bytes]]) -> Iterator[tuple[str, str, bytes]]:
+    for number, start in enumerate(range(0, len(programs), _PER_BLOCK)):
+        together, first = programs[start : start + _PER_BLOCK], 0
+        yield "block", str(number), b"".join(content for _, content in together)
+        for name, content in together:
+            yield "program", name, f"{number} {first} {len(content)}".encode()
+            first += len(content)
 
 
 def _shared_of(contents: Iterable[bytes]) -> bytes:
@@ -249,6 +272,8 @@ def _write_rows(path: Path, rows: Iterable[tuple[str, str, bytes]], shared_of: C
 
 def _compressed(kind: str, content: bytes, shared: bytes) -> bytes:
     if kind == "program":
+        return content
+    if kind == "block":
         return lzma.compress(content, lzma.FORMAT_RAW, filters=_LZMA)
     compressor = zlib.compressobj(9, zdict=shared)
     return compressor.compress(content) + compressor.flush()
