@@ -481,9 +481,8 @@ def _drawn(samples: Samples) -> None:
             _train(functools.partial(F.dropout, p=rate), samples(*shape))
     torch.randperm(9, device=samples.device)
     weights, module = samples(5, 9).softmax(1), torch.get_device_module(samples.device)
-    with (
-        contextlib.nullcontext() if samples.has_memory else module.graph(module.Graph())
-    ):  # where no call reads weights
+    # The call reads its weights, except in a capture.
+    with contextlib.nullcontext() if samples.has_memory else module.graph(module.Graph()):
         weights.multinomial(1)
 
 
