@@ -216,8 +216,13 @@ class Kernel:
         self._declare(parameter, f"{'' if is_written else 'const '}{kind}*", tensor.name)
 
     def number(self, name: str, value: Any) -> str:
-        """Return the text of a number, and declare a parameter if the text names one."""
+        """Return the text of a number, and declare a parameter if the text names one.
+
+        A size of 0 is a parameter: compilers refuse texts that divide by 0, also where nothing runs.
+        """
         text = number_text(name, value)
+        if text == "0":
+            text = name
         if text == name:
             self.parameter(name, value)
         return text
