@@ -197,29 +197,24 @@ Block* DeviceHeap::make_free(Block* block) noexcept {
   const size_t type = pool.stat_type();
   int64_t inactive = 0;
   int64_t inactive_bytes = 0;
-  if (Block* next = block->next; next && next->state() == BlockState::Free) {
-    pool.index.erase(next);
+  // Join two blocks into the first. One of them is free, and in the index.
+  const auto join = [&](Block* first, Block* second, Block* free) {
+    pool.index.erase(free);
     --inactive;
-    inactive_bytes -= static_cast<int64_t>(next->size());
-    block->set_size(block->size() + next->size());
-    block->next = next->next;
-    if (block->next) {
-      block->next->prev = block;
+    inactive_bytes -= static_cast<int64_t>(free->size());
+    first->set_size(first->size() + second->size());
+    first->next = second->next;
+    if (first->next) {
+      first->next->prev = first;
     }
-    next->set_state(BlockState::Unused);
-    blocks_.give(next);
+    second->set_state(BlockState::Unused);
+    blocks_.give(second);
+  };
+  if (Block* next = block->next; next && next->state() == BlockState::Free) {
+    join(block, next, next);
   }
   if (Block* prev = block->prev; prev && prev->state() == BlockState::Free) {
-    pool.index.erase(prev);
-    --inactive;
-    inactive_bytes -= static_cast<int64_t>(prev->size());
-    prev->set_size(prev->size() + block->size());
-    prev->next = block->next;
-    if (prev->next) {
-      prev->next->prev = prev;
-    }
-    block->set_state(BlockState::Unused);
-    blocks_.give(block);
+    join(prev, block, prev);
     block = prev;
   }
   block->set_state(BlockState::Free);
