@@ -11,8 +11,8 @@
 namespace opencl {
 namespace {
 
-using support::guarded;
 using support::StridedShape;
+using support::with_stream;
 
 constexpr uint64_t kStagingBytes = 16 << 20;
 constexpr uint32_t kWidestPattern = 16;  // the API allows 128, which is 14 times slower with NVIDIA's runtime
@@ -47,16 +47,10 @@ ob_status copy_staged(Driver& driver, Stream& stream, Device& to, Device& from, 
 }
 
 ob_status copy_async(void* self, int32_t index, uint64_t handle, const ob_copy* copy) {
-  return guarded("copy_async", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Stream* stream = nullptr;
+  return with_stream<Driver>(self, index, handle, "copy_async", [&](Driver& driver, Stream* stream) -> ob_status {
     Device* to = nullptr;
     Device* from = nullptr;
-    if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
-    if (copy->dst_device != index && copy->src_device != index) {
-      return fail(OB_INVALID_ARGUMENT, "device %d cannot copy from device %d to device %d", index, copy->src_device,
-                  copy->dst_device);
-    }
+    if (const ob_status status = support::check_copy(index, *copy); status != OB_OK) return status;
     if (const ob_status status = check_side(driver, copy->dst_device, copy->dst, copy->bytes, &to); status != OB_OK) {
       return status;
     }
@@ -77,18 +71,10 @@ ob_status copy_async(void* self, int32_t index, uint64_t handle, const ob_copy* 
 
 ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, const void* pattern,
                      uint32_t pattern_size, uint64_t count) {
-  return guarded("fill_async", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
+  return with_stream<Driver>(self, index, handle, "fill_async", [&](Driver& driver, Stream* stream) -> ob_status {
     Device* device = nullptr;
-    Stream* stream = nullptr;
-    if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
-    const bool is_size =
-        pattern_size == 1 || pattern_size == 2 || pattern_size == 4 || pattern_size == 8 || pattern_size == 16;
-    if (!is_size || dst % pattern_size != 0 || count > UINT64_MAX / pattern_size) {
-      return fail(OB_INVALID_ARGUMENT, "device %d: invalid fill of %" PRIu64 " times %u bytes at 0x%" PRIx64, index,
-                  count, pattern_size, dst);
-    }
+    if (const ob_status status = support::check_fill(index, dst, pattern_size, count); status != OB_OK) return status;
     if (count == 0) return OB_OK;
     const uint64_t bytes = count * pattern_size;
     if (const ob_status status = device->memory.check(index, dst, bytes); status != OB_OK) return status;
@@ -133,11 +119,8 @@ ob_kernel_arg pointer_arg(uint64_t address) {
 }
 
 ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_copy_nd* copy) {
-  return guarded("copy_nd_async", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
+  return with_stream<Driver>(self, index, handle, "copy_nd_async", [&](Driver& driver, Stream* stream) -> ob_status {
     Device* device = nullptr;
-    Stream* stream = nullptr;
-    if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
     if (!support::is_well_formed(*copy)) return fail(OB_INVALID_ARGUMENT, "device %d: ill-formed copy_nd", index);
     if (copy->dst_device != index || copy->src_device != index) {

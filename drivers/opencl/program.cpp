@@ -14,6 +14,7 @@ namespace {
 
 using support::guarded;
 using support::with_device;
+using support::with_stream;
 
 std::string build_log(const Api& api, cl_program program, cl_device_id device) {
   size_t size = 0;
@@ -149,11 +150,8 @@ ob_status build(void* self, int32_t index, const ob_program_source* source, uint
 }
 
 ob_status program_binary(void* self, int32_t index, uint64_t handle, void* context, ob_take_fn take) {
-  return guarded("program_binary", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Device* device = nullptr;
+  return with_device<Driver>(self, index, "program_binary", [&](Driver& driver, Device* device) -> ob_status {
     Program* program = nullptr;
-    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
     if (const ob_status status = find_program(driver, index, handle, &program); status != OB_OK) return status;
     if (!driver.options.cache.value_or(!keeps_programs(driver.api, device->found))) {
       return fail(OB_UNIMPLEMENTED,
@@ -190,12 +188,9 @@ ob_status get_kernel(void* self, int32_t index, uint64_t program, const char* na
 }
 
 ob_status kernel_launch(void* self, int32_t index, uint64_t handle, const ob_launch* request) {
-  return guarded("kernel_launch", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
+  return with_stream<Driver>(self, index, handle, "kernel_launch", [&](Driver& driver, Stream* stream) -> ob_status {
     Device* device = nullptr;
-    Stream* stream = nullptr;
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
-    if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
     return launch(driver, *device, *stream, *request);
   });
 }

@@ -39,10 +39,7 @@ ob_status stream_create(void* self, int32_t index, int32_t priority, uint64_t* o
 }
 
 ob_status stream_destroy(void* self, int32_t index, uint64_t handle) {
-  return guarded("stream_destroy", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Stream* found = nullptr;
-    if (const ob_status status = driver.find_stream(index, handle, &found); status != OB_OK) return status;
+  return with_stream<Driver>(self, index, handle, "stream_destroy", [&](Driver& driver, Stream*) -> ob_status {
     std::unique_ptr<Stream> stream;
     if (!driver.streams.take(handle, &stream))
       return fail(OB_INVALID_ARGUMENT, "two threads are destroying the same stream");
@@ -133,10 +130,7 @@ ob_status event_signal(void* self, int32_t index, uint64_t handle) {
 }
 
 ob_status event_destroy(void* self, int32_t index, uint64_t handle) {
-  return guarded("event_destroy", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Event* found = nullptr;
-    if (const ob_status status = driver.find_event(index, handle, &found); status != OB_OK) return status;
+  return with_event<Driver>(self, index, handle, "event_destroy", [&](Driver& driver, Event*) -> ob_status {
     std::unique_ptr<Event> event;
     if (!driver.events.take(handle, &event))
       return fail(OB_INVALID_ARGUMENT, "two threads are destroying the same event");
@@ -148,29 +142,27 @@ ob_status event_destroy(void* self, int32_t index, uint64_t handle) {
 }
 
 ob_status event_record(void* self, int32_t index, uint64_t stream_handle, uint64_t handle) {
-  return guarded("event_record", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Stream* stream = nullptr;
-    Event* event = nullptr;
-    if (const ob_status status = driver.find_stream(index, stream_handle, &stream); status != OB_OK) return status;
-    if (const ob_status status = driver.find_event(index, handle, &event); status != OB_OK) return status;
-    if (event->is_host) {
-      return fail(OB_INVALID_ARGUMENT, "device %d: an event for event_signal (OB_EVENT_HOST) cannot be recorded",
-                  index);
-    }
-    cl_event marker = nullptr;
-    cl_int code = driver.api.EnqueueMarkerWithWaitList(stream->queue, 0, nullptr, &marker);
-    if (code != CL_SUCCESS) return cl_fail(code, "clEnqueueMarkerWithWaitList", where(driver, index));
-    note_queued(*stream);
-    // A waiting queue or a querying host does not make this queue start.
-    code = driver.api.Flush(stream->queue);
-    {
-      const std::lock_guard lock(event->mutex);
-      std::swap(event->marker, marker);
-    }
-    if (marker != nullptr) driver.api.ReleaseEvent(marker);
-    return code == CL_SUCCESS ? OB_OK : cl_fail(code, "clFlush", where(driver, index));
-  });
+  return with_stream<Driver>(
+      self, index, stream_handle, "event_record", [&](Driver& driver, Stream* stream) -> ob_status {
+        Event* event = nullptr;
+        if (const ob_status status = driver.find_event(index, handle, &event); status != OB_OK) return status;
+        if (event->is_host) {
+          return fail(OB_INVALID_ARGUMENT, "device %d: an event for event_signal (OB_EVENT_HOST) cannot be recorded",
+                      index);
+        }
+        cl_event marker = nullptr;
+        cl_int code = driver.api.EnqueueMarkerWithWaitList(stream->queue, 0, nullptr, &marker);
+        if (code != CL_SUCCESS) return cl_fail(code, "clEnqueueMarkerWithWaitList", where(driver, index));
+        note_queued(*stream);
+        // A waiting queue or a querying host does not make this queue start.
+        code = driver.api.Flush(stream->queue);
+        {
+          const std::lock_guard lock(event->mutex);
+          std::swap(event->marker, marker);
+        }
+        if (marker != nullptr) driver.api.ReleaseEvent(marker);
+        return code == CL_SUCCESS ? OB_OK : cl_fail(code, "clFlush", where(driver, index));
+      });
 }
 
 // Return the marker of the latest record, which the caller releases; null if there was none.
@@ -228,29 +220,27 @@ ob_status make_bridge(Driver& driver, Device& device, cl_event marker, cl_event*
 }
 
 ob_status stream_wait_event(void* self, int32_t index, uint64_t stream_handle, int32_t event_device, uint64_t handle) {
-  return guarded("stream_wait_event", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
-    Stream* stream = nullptr;
-    Event* event = nullptr;
-    if (const ob_status status = driver.find_stream(index, stream_handle, &stream); status != OB_OK) return status;
-    if (const ob_status status = driver.find_event(event_device, handle, &event); status != OB_OK) return status;
-    cl_event marker = latest(driver, *event);
-    if (marker == nullptr) return OB_OK;
-    if (event_device != index) {
-      Device* device = nullptr;
-      cl_event bridge = nullptr;
-      ob_status status = driver.find_open(index, &device);
-      if (status == OB_OK) status = make_bridge(driver, *device, marker, &bridge);
-      driver.api.ReleaseEvent(marker);
-      if (status != OB_OK) return status;
-      marker = bridge;
-    }
-    const cl_int code = driver.api.EnqueueBarrierWithWaitList(stream->queue, 1, &marker, nullptr);
-    driver.api.ReleaseEvent(marker);
-    if (code != CL_SUCCESS) return cl_fail(code, "clEnqueueBarrierWithWaitList", where(driver, index));
-    note_queued(*stream);
-    return OB_OK;
-  });
+  return with_stream<Driver>(
+      self, index, stream_handle, "stream_wait_event", [&](Driver& driver, Stream* stream) -> ob_status {
+        Event* event = nullptr;
+        if (const ob_status status = driver.find_event(event_device, handle, &event); status != OB_OK) return status;
+        cl_event marker = latest(driver, *event);
+        if (marker == nullptr) return OB_OK;
+        if (event_device != index) {
+          Device* device = nullptr;
+          cl_event bridge = nullptr;
+          ob_status status = driver.find_open(index, &device);
+          if (status == OB_OK) status = make_bridge(driver, *device, marker, &bridge);
+          driver.api.ReleaseEvent(marker);
+          if (status != OB_OK) return status;
+          marker = bridge;
+        }
+        const cl_int code = driver.api.EnqueueBarrierWithWaitList(stream->queue, 1, &marker, nullptr);
+        driver.api.ReleaseEvent(marker);
+        if (code != CL_SUCCESS) return cl_fail(code, "clEnqueueBarrierWithWaitList", where(driver, index));
+        note_queued(*stream);
+        return OB_OK;
+      });
 }
 
 // Return when the latest record was reached, on the device's clock.
@@ -278,11 +268,8 @@ ob_status event_elapsed(void* self, int32_t index, uint64_t start, uint64_t end,
 }
 
 ob_status event_timestamp(void* self, int32_t index, uint64_t handle, int64_t* out_nanoseconds) {
-  return guarded("event_timestamp", [&]() -> ob_status {
+  return with_device<Driver>(self, index, "event_timestamp", [&](Driver& driver, Device* device) -> ob_status {
     cl_ulong time = 0;
-    Device* device = nullptr;
-    Driver& driver = *static_cast<Driver*>(self);
-    if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
     if (const ob_status status = reached(driver, index, handle, &time); status != OB_OK) return status;
     if (const ob_status status = follow_clock(driver, *device); status != OB_OK) return status;
     *out_nanoseconds = static_cast<int64_t>(time) + device->clock_offset.load();
@@ -296,12 +283,9 @@ struct HostCall {
 };
 
 ob_status host_callback(void* self, int32_t index, uint64_t handle, ob_host_fn fn, void* user) {
-  return guarded("host_callback", [&]() -> ob_status {
-    Driver& driver = *static_cast<Driver*>(self);
+  return with_stream<Driver>(self, index, handle, "host_callback", [&](Driver& driver, Stream* stream) -> ob_status {
     Device* device = nullptr;
-    Stream* stream = nullptr;
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
-    if (const ob_status status = driver.find_stream(index, handle, &stream); status != OB_OK) return status;
     if (!device->has_native_kernels) {
       return fail(OB_UNIMPLEMENTED, "%s has no native kernels, which host_callback needs",
                   where(driver, index).c_str());

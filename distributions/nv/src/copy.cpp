@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Copies and fills.
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "driver.h"
@@ -25,10 +24,7 @@ ob_status copy_async(void* self, int32_t index, uint64_t stream, const ob_copy* 
     Device* to = nullptr;
     Device* from = nullptr;
     if (const ob_status status = driver.check_stream(index, stream); status != OB_OK) return status;
-    if (copy->dst_device != index && copy->src_device != index) {
-      return fail(OB_INVALID_ARGUMENT, "device %d cannot copy from device %d to device %d", index, copy->src_device,
-                  copy->dst_device);
-    }
+    if (const ob_status status = support::check_copy(index, *copy); status != OB_OK) return status;
     if (const ob_status status = check_side(driver, copy->dst_device, copy->dst, copy->bytes, &to); status != OB_OK) {
       return status;
     }
@@ -64,11 +60,7 @@ ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, c
                      uint32_t pattern_size, uint64_t count) {
   return on_device(self, index, "fill_async", [&](Driver& driver, Device& device) -> ob_status {
     if (const ob_status status = driver.check_stream(index, handle); status != OB_OK) return status;
-    const bool is_size = pattern_size <= 16 && std::has_single_bit(pattern_size);
-    if (!is_size || dst % pattern_size != 0 || count > UINT64_MAX / pattern_size) {
-      return fail(OB_INVALID_ARGUMENT, "device %d: invalid fill of %" PRIu64 " times %u bytes at 0x%" PRIx64, index,
-                  count, pattern_size, dst);
-    }
+    if (const ob_status status = support::check_fill(index, dst, pattern_size, count); status != OB_OK) return status;
     if (count == 0) return OB_OK;
     const uint64_t bytes = count * pattern_size;
     if (const ob_status status = device.memory.check(index, dst, bytes); status != OB_OK) return status;

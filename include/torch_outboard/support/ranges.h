@@ -3,6 +3,7 @@
 // it is an error and not a crash.
 #pragma once
 
+#include <bit>
 #include <cinttypes>
 #include <map>
 #include <mutex>
@@ -93,5 +94,21 @@ class Ranges {
   std::map<uint64_t, Range> ranges_;
   uint64_t changes_ = 1;
 };
+
+// Refuse a copy on a stream of a device that is on neither side.
+inline ob_status check_copy(int32_t index, const ob_copy& copy) {
+  if (copy.dst_device == index || copy.src_device == index) return OB_OK;
+  return fail(OB_INVALID_ARGUMENT, "device %d cannot copy from device %d to device %d", index, copy.src_device,
+              copy.dst_device);
+}
+
+// Refuse a fill that is unaligned, too long for 64 bits, or whose pattern has not 1, 2, 4, 8 or 16
+// bytes.
+inline ob_status check_fill(int32_t index, uint64_t dst, uint32_t pattern_size, uint64_t count) {
+  const bool is_size = pattern_size <= 16 && std::has_single_bit(pattern_size);
+  if (is_size && dst % pattern_size == 0 && count <= UINT64_MAX / pattern_size) return OB_OK;
+  return fail(OB_INVALID_ARGUMENT, "device %d: invalid fill of %" PRIu64 " times %u bytes at 0x%" PRIx64, index, count,
+              pattern_size, dst);
+}
 
 }  // namespace support
