@@ -271,7 +271,7 @@ class _Sanitizer:
         return Access(op, stream, False, tick, frames or _backward_frames(), self.number, is_backward=is_backward)
 
     def on_access(
-        self, op: str, device: int, stream_id: int, accesses: tuple[tuple[int, int, int, int, int, bool], ...]
+        self, op: str, device: int, stream_id: int, accesses: list[tuple[int, int, int, int, int, bool]]
     ) -> Iterator[Race]:
         stream = (device, stream_id)
         touched = [(device, storage, Extent(*extent), is_write) for storage, *extent, is_write in accesses]
@@ -347,7 +347,7 @@ class _Sanitizer:
         self.poisons[number] = f"{size} bytes at {address:#x} of device {device}{used}"
 
     def on_capture(
-        self, op: str, device: int, stream_id: int, accesses: tuple[tuple[int, int, int, int, int, bool], ...]
+        self, op: str, device: int, stream_id: int, accesses: list[tuple[int, int, int, int, int, bool]]
     ) -> None:
         self.captured += [(device, storage, Extent(*extent), is_write) for storage, *extent, is_write in accesses]
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/method.h"
 #include "bindings/records.h"
 #include "bindings/tensors.h"
 #include "core/device.h"
@@ -92,17 +93,14 @@ PyObject* launch(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
         return nullptr;
       }
     }
-    {
-      // A driver may run the kernel before it returns, or wait for room in its queue.
-      const WithoutGil without_gil;
-      launch_compiled(*kernel, values);
-    }
+    // A driver may run the kernel before it returns, or wait for room in its queue.
+    unlocked_call([&] { launch_compiled(*kernel, values); });
     return none();
   });
 }
 
 PyMethodDef launch_method =
-    OUTBOARD_FASTCALL("compiled_kernel", launch, "Queue the kernel on the current stream of its tensors' device.");
+    bound_method("compiled_kernel", launch, "Queue the kernel on the current stream of its tensors' device.");
 
 PyObject* to_launcher(std::unique_ptr<CompiledKernel> kernel) {
   const Object capsule(PyCapsule_New(kernel.get(), kCapsule, nullptr));
@@ -113,46 +111,25 @@ PyObject* to_launcher(std::unique_ptr<CompiledKernel> kernel) {
   return PyCFunction_NewEx(&launch_method, capsule.get(), nullptr);
 }
 
-PyObject* py_compiled_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  return guarded([&]() -> PyObject* {
-    std::string name;
-    std::string letters;
-    uint64_t address = 0;
-    if (!has_arguments("compiled_kernel", count, 3) || !to_text(arguments[0], "the kernel's name", &name) ||
-        !to_uint64(arguments[1], &address) || !to_text(arguments[2], "the arguments", &letters)) {
-      return nullptr;
-    }
-    TORCH_CHECK_VALUE(address != 0, "the entry of the kernel ", name, " has the address 0");
-    return to_launcher(make_compiled(name, reinterpret_cast<CompiledEntry>(address), letters));
-  });
+PyObject* new_compiled_kernel(const std::string& name, uint64_t address, const std::string& letters) {
+  TORCH_CHECK_VALUE(address != 0, "the entry of the kernel ", name, " has the address 0");
+  return to_launcher(make_compiled(name, reinterpret_cast<CompiledEntry>(address), letters));
 }
 
-PyObject* py_device_kernel(PyObject*, PyObject* record) {
-  return guarded([&]() -> PyObject* { return to_launcher(make_compiled(device_kernel_of(record))); });
+PyObject* new_device_kernel(PyObject* record) {
+  return to_launcher(make_compiled(device_kernel_of(record)));
 }
 
 // Build the program of a launcher for a device.
-PyObject* py_build_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  return guarded([&]() -> PyObject* {
-    c10::DeviceIndex device = 0;
-    if (!has_arguments("build_kernel", count, 2) || !to_device(arguments[1], &device)) {
-      return nullptr;
-    }
-    PyObject* const self = PyCFunction_Check(arguments[0]) ? PyCFunction_GetSelf(arguments[0]) : nullptr;
-    const auto* kernel = self == nullptr || !PyCapsule_IsValid(self, kCapsule)
-                             ? nullptr
-                             : static_cast<const CompiledKernel*>(PyCapsule_GetPointer(self, kCapsule));
-    if (kernel == nullptr || kernel->program == nullptr) {
-      PyErr_SetString(PyExc_TypeError, "build_kernel takes a launcher from device_kernel");
-      return nullptr;
-    }
-    {
-      const WithoutGil without_gil;
-      check_device_index(device);
-      kernel->program->build(device);
-    }
-    return none();
-  });
+PyObject* build_device_kernel(PyObject* launcher, c10::DeviceIndex device) {
+  const auto* kernel = static_cast<const CompiledKernel*>(self_of(launcher, kCapsule));
+  if (kernel == nullptr || kernel->program == nullptr) {
+    PyErr_SetString(PyExc_TypeError, "build_kernel takes a launcher from device_kernel");
+    return nullptr;
+  }
+  check_device_index(device);
+  unlocked_call([&] { kernel->program->build(device); });
+  return none();
 }
 
 bool to_sizes(PyObject* object, c10::SmallVectorImpl<int64_t>* out) {
@@ -170,27 +147,19 @@ bool to_sizes(PyObject* object, c10::SmallVectorImpl<int64_t>* out) {
   return true;
 }
 
-PyObject* py_empty_strided(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  return guarded([&]() -> PyObject* {
-    c10::SmallVector<int64_t, 8> sizes;
-    c10::SmallVector<int64_t, 8> strides;
-    c10::DeviceIndex device = 0;
-    if (!has_arguments("empty_strided", count, 4) || !to_sizes(arguments[0], &sizes) ||
-        !to_sizes(arguments[1], &strides) || !to_device(arguments[3], &device)) {
-      return nullptr;
-    }
-    at::ScalarType dtype = at::ScalarType::Undefined;
-    if (!to_dtype(arguments[2], &dtype)) {
-      PyErr_SetString(PyExc_TypeError, "empty_strided takes a torch.dtype as its third argument");
-      return nullptr;
-    }
-    at::Tensor tensor;
-    {
-      const WithoutGil without_gil;
-      tensor = empty_compiled(device, dtype, sizes, strides);
-    }
-    return from_tensor(std::move(tensor));
-  });
+PyObject* new_empty_strided(PyObject* given_sizes, PyObject* given_strides, PyObject* given_dtype,
+                            c10::DeviceIndex device) {
+  c10::SmallVector<int64_t, 8> sizes;
+  c10::SmallVector<int64_t, 8> strides;
+  if (!to_sizes(given_sizes, &sizes) || !to_sizes(given_strides, &strides)) {
+    return nullptr;
+  }
+  at::ScalarType dtype = at::ScalarType::Undefined;
+  if (!to_dtype(given_dtype, &dtype)) {
+    PyErr_SetString(PyExc_TypeError, "empty_strided takes a torch.dtype as its third argument");
+    return nullptr;
+  }
+  return from_tensor(unlocked_call([&] { return empty_compiled(device, dtype, sizes, strides); }));
 }
 
 // Read pairs of a device's index and a stream's id.
@@ -225,66 +194,45 @@ void secure_python_error() {
 
 // Call generated code, which turns its exceptions into a RuntimeError. An error
 // of ours gets its own type again.
-PyObject* py_call_compiled(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  return guarded([&]() -> PyObject* {
-    std::vector<Stream*> given;
-    if (!has_arguments("call_compiled", count, 3) || !to_streams(arguments[1], &given)) {
-      return nullptr;
-    }
-    const CompiledStreams streams(std::move(given));
-    const CompiledErrors errors(secure_python_error);
-    PyObject* result = PyObject_CallOneArg(arguments[0], arguments[2]);
-    if (result == nullptr && errors.first() != nullptr) {
-      PyErr_Clear();
-      std::rethrow_exception(errors.first());
-    }
-    return result;
-  });
+PyObject* call_compiled(PyObject* function, PyObject* streams_given, PyObject* argument) {
+  std::vector<Stream*> given;
+  if (!to_streams(streams_given, &given)) {
+    return nullptr;
+  }
+  const CompiledStreams streams(std::move(given));
+  const CompiledErrors errors(secure_python_error);
+  PyObject* result = PyObject_CallOneArg(function, argument);
+  if (result == nullptr && errors.first() != nullptr) {
+    PyErr_Clear();
+    std::rethrow_exception(errors.first());
+  }
+  return result;
 }
 
-PyObject* py_reaches_memory(PyObject*, PyObject* argument) {
-  return guarded([&]() -> PyObject* {
-    c10::DeviceIndex device = 0;
-    if (!to_device(argument, &device)) {
+PyObject* describe_argument_kinds() {
+  Object list(PyList_New(0));
+  for (const kernels::ArgumentKindInfo& info : kernels::kArgumentKinds) {
+    const Object row(Py_BuildValue("{s:N,s:s,s:s,s:N,s:N}", "letter", from_text({static_cast<char>(info.kind)}), "type",
+                                   info.type, "meaning", info.meaning, "is_passed", PyBool_FromLong(info.is_passed),
+                                   "is_on_host", PyBool_FromLong(info.is_on_host)));
+    if (!list || !row || PyList_Append(list.get(), row.get()) < 0) {
       return nullptr;
     }
-    bool is_reached = false;
-    {
-      const WithoutGil without_gil;
-      is_reached = reaches_memory(device);
-    }
-    return Py_NewRef(is_reached ? Py_True : Py_False);
-  });
-}
-
-PyObject* py_argument_kinds(PyObject*, PyObject*) {
-  return guarded([]() -> PyObject* {
-    Object list(PyList_New(0));
-    for (const kernels::ArgumentKindInfo& info : kernels::kArgumentKinds) {
-      const Object row(Py_BuildValue("{s:N,s:s,s:s,s:N,s:N}", "letter", from_text({static_cast<char>(info.kind)}),
-                                     "type", info.type, "meaning", info.meaning, "is_passed",
-                                     PyBool_FromLong(info.is_passed), "is_on_host", PyBool_FromLong(info.is_on_host)));
-      if (!list || !row || PyList_Append(list.get(), row.get()) < 0) {
-        return nullptr;
-      }
-    }
-    return list.release();
-  });
+  }
+  return list.release();
 }
 
 }  // namespace
 
 PyMethodDef compile_methods[] = {
-    OUTBOARD_FASTCALL("compiled_kernel", py_compiled_kernel,
-                      "Return a launcher: (name, address of its entry, arguments)."),
-    {"device_kernel", py_device_kernel, METH_O, PyDoc_STR("Return a launcher for a KernelRecord.")},
-    OUTBOARD_FASTCALL("build_kernel", py_build_kernel, "Build a launcher from device_kernel: (launcher, device)."),
-    OUTBOARD_FASTCALL("empty_strided", py_empty_strided, "Return a new tensor: (sizes, strides, dtype, device)."),
-    OUTBOARD_FASTCALL("call_compiled", py_call_compiled, "Call generated C++: (function, streams, argument)."),
-    {"argument_kinds", py_argument_kinds, METH_NOARGS,
-     PyDoc_STR("Return the kinds of kernel arguments as dictionaries (csrc/kernels/argument_kind.h).")},
-    {"reaches_memory", py_reaches_memory, METH_O,
-     PyDoc_STR("Return whether the host reaches a device's memory; open the device.")},
+    method<"compiled_kernel", new_compiled_kernel>("Return a launcher: (name, address of its entry, arguments)."),
+    method<"device_kernel", new_device_kernel>("Return a launcher for a KernelRecord."),
+    method<"build_kernel", build_device_kernel>("Build a launcher from device_kernel: (launcher, device)."),
+    method<"empty_strided", new_empty_strided>("Return a new tensor: (sizes, strides, dtype, device)."),
+    method<"call_compiled", call_compiled>("Call generated C++: (function, streams, argument)."),
+    method<"argument_kinds", describe_argument_kinds>(
+        "Return the kinds of kernel arguments as dictionaries (csrc/kernels/argument_kind.h)."),
+    unlocked<"reaches_memory", reaches_memory>("Return whether the host reaches a device's memory; open the device."),
     {nullptr, nullptr, 0, nullptr},
 };
 

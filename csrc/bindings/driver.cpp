@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bindings/entries.h"
+#include "bindings/method.h"
 #include "core/capture.h"
 #include "core/device.h"
 #include "core/error.h"
@@ -135,122 +136,83 @@ bool parse_dict(PyObject* object, const char* what) {
   return true;
 }
 
-// attach_library(path, name, options, entries)
-PyObject* py_attach_library(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  return guarded([&]() -> PyObject* {
-    std::string path;
-    std::string name;
-    Options options;
-    if (!has_arguments("attach_library", count, 4) || !to_text(arguments[0], "the path", &path) ||
-        !to_text(arguments[1], "the name", &name) || !parse_dict(arguments[2], "the options") ||
-        !parse_dict(arguments[3], "the entries") || !options.fill(arguments[2])) {
+PyObject* attach_library(const std::string& path, const std::string& name, PyObject* given, PyObject* methods) {
+  Options options;
+  if (!parse_dict(given, "the options") || !parse_dict(methods, "the entries") || !options.fill(given)) {
+    return nullptr;
+  }
+  Library library(path.c_str());
+  // The library's collectives may keep its address, and call the entries that methods replace.
+  auto table = std::make_unique<ob_driver>(load_table(name, path, library, options));
+  Rebinding rebinding;
+  if (PyDict_Size(methods) > 0) {
+    // A method may add entries beyond the end of the library's own table.
+    table->struct_size = sizeof(*table);
+    if (!bind_entries(name.c_str(), methods, table.get())) {
       return nullptr;
     }
-    Library library(path.c_str());
-    // The library's collectives may keep its address, and call the entries that methods replace.
-    auto table = std::make_unique<ob_driver>(load_table(name, path, library, options));
-    Rebinding rebinding;
-    if (PyDict_Size(arguments[3]) > 0) {
-      // A method may add entries beyond the end of the library's own table.
-      table->struct_size = sizeof(*table);
-      if (!bind_entries(name.c_str(), arguments[3], table.get())) {
-        return nullptr;
-      }
-    }
-    const ob_collectives collectives = load_collectives(name, library, *table);
-    install_driver(name, *table);
-    install_collectives(collectives);
-    rebinding.keep();
-    library.keep();
-    static_cast<void>(table.release());  // lives as long as the process, as the library does
-    return none();
-  });
+  }
+  const ob_collectives collectives = load_collectives(name, library, *table);
+  install_driver(name, *table);
+  install_collectives(collectives);
+  rebinding.keep();
+  library.keep();
+  static_cast<void>(table.release());  // lives as long as the process, as the library does
+  return none();
 }
 
-// attach_entries(name, entries, self, abi_major, abi_minor, flags)
-PyObject* py_attach_entries(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  return guarded([&]() -> PyObject* {
-    std::string name;
-    uint64_t self = 0;
-    int64_t major = 0;
-    int64_t minor = 0;
-    ob_driver table = empty_table();
-    Rebinding rebinding;
-    if (!has_arguments("attach_entries", count, 6) || !to_text(arguments[0], "the name", &name) ||
-        !parse_dict(arguments[1], "the entries") || !to_uint64(arguments[2], &self) ||
-        !to_int64(arguments[3], &major) || !to_int64(arguments[4], &minor) || !to_uint64(arguments[5], &table.flags) ||
-        !bind_entries(name.c_str(), arguments[1], &table)) {
+PyObject* attach_entries(const std::string& name, PyObject* methods, uint64_t self, int64_t major, int64_t minor,
+                         uint64_t flags) {
+  ob_driver table = empty_table();
+  table.flags = flags;
+  Rebinding rebinding;
+  if (!parse_dict(methods, "the entries") || !bind_entries(name.c_str(), methods, &table)) {
+    return nullptr;
+  }
+  table.self = reinterpret_cast<void*>(self);
+  table.abi_major = static_cast<uint32_t>(major);
+  table.abi_minor = static_cast<uint32_t>(minor);
+  install_driver(name, table);
+  install_collectives({});
+  rebinding.keep();
+  return none();
+}
+
+PyObject* implemented_entries() {
+  Object dict(PyDict_New());
+  for (size_t i = 0; i < entry_count; ++i) {
+    if (!dict || !set_item(dict.get(), entries[i].name, to_python(has_entry(driver(), entries[i])))) {
       return nullptr;
     }
-    table.self = reinterpret_cast<void*>(self);
-    table.abi_major = static_cast<uint32_t>(major);
-    table.abi_minor = static_cast<uint32_t>(minor);
-    install_driver(name, table);
-    install_collectives({});
-    rebinding.keep();
-    return none();
-  });
+  }
+  return dict.release();
 }
 
-PyObject* py_is_attached(PyObject*, PyObject*) {
-  return PyBool_FromLong(is_attached());
-}
-
-PyObject* py_is_any_device_touched(PyObject*, PyObject*) {
-  return PyBool_FromLong(is_any_device_touched());
-}
-
-PyObject* py_driver_name(PyObject*, PyObject*) {
-  return guarded([] { return from_text(driver_name()); });
-}
-
-PyObject* py_entries(PyObject*, PyObject*) {
-  return guarded([]() -> PyObject* {
-    Object dict(PyDict_New());
-    for (size_t i = 0; i < entry_count; ++i) {
-      PyObject* is_there = has_entry(driver(), entries[i]) ? Py_True : Py_False;
-      if (!dict || PyDict_SetItemString(dict.get(), entries[i].name, is_there) < 0) {
-        return nullptr;
-      }
-    }
-    return dict.release();
-  });
-}
-
-// (entry, device, handle of a stream): for a caller other than the core or the driver
-// that calls the driver's method.
-PyObject* py_refuse_in_capture(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  return guarded([&]() -> PyObject* {
-    std::string entry;
-    c10::DeviceIndex device = 0;
-    uint64_t handle = 0;
-    if (!has_arguments("refuse_in_capture", count, 3) || !to_text(arguments[0], "the entry", &entry) ||
-        !to_device(arguments[1], &device) || !to_uint64(arguments[2], &handle)) {
-      return nullptr;
-    }
-    if (!is_in_entry()) {
-      const std::string what =
-          "a call of the driver's " + entry +
-          " that bypasses torch-outboard (queue the work with torch_outboard.launch or torch's operators)";
-      check_device_index(device);
-      refuse_handle_in_capture(device, handle, what.c_str());
-    }
-    return none();
-  });
+// For a caller other than the core or the driver that calls the driver's method.
+void refuse_outside_call(const std::string& entry, c10::DeviceIndex device, uint64_t handle) {
+  if (!is_in_entry()) {
+    const std::string what =
+        "a call of the driver's " + entry +
+        " that bypasses torch-outboard (queue the work with torch_outboard.launch or torch's operators)";
+    check_device_index(device);
+    refuse_handle_in_capture(device, handle, what.c_str());
+  }
 }
 
 }  // namespace
 
 PyMethodDef driver_methods[] = {
-    OUTBOARD_FASTCALL("attach_library", py_attach_library, "Load a driver library and install its table."),
-    OUTBOARD_FASTCALL("attach_entries", py_attach_entries, "Install a table of methods and addresses."),
-    {"is_any_device_touched", py_is_any_device_touched, METH_NOARGS,
-     PyDoc_STR("Return whether the driver has opened a device, or may have.")},
-    {"is_attached", py_is_attached, METH_NOARGS, PyDoc_STR("Return whether a driver is installed.")},
-    {"driver_name", py_driver_name, METH_NOARGS, PyDoc_STR("Return the installed driver's name, or ''.")},
-    OUTBOARD_FASTCALL("refuse_in_capture", py_refuse_in_capture,
-                      "Raise CaptureError for work that a capture would miss: (entry, device, handle of a stream)."),
-    {"entries", py_entries, METH_NOARGS, PyDoc_STR("Return the entries of ob_driver that the driver implements.")},
+    method<"attach_library", attach_library>(
+        "Load a driver library and install its table: (path, name, options, entries)."),
+    method<"attach_entries", attach_entries>(
+        "Install a table of methods and addresses: (name, entries, self, ABI's major, minor, flags)."),
+    method<"is_any_device_touched", is_any_device_touched>(
+        "Return whether the driver has opened a device, or may have."),
+    method<"is_attached", is_attached>("Return whether a driver is installed."),
+    method<"driver_name", driver_name>("Return the installed driver's name, or ''."),
+    method<"refuse_in_capture", refuse_outside_call>(
+        "Raise CaptureError for work that a capture would miss: (entry, device, handle of a stream)."),
+    method<"entries", implemented_entries>("Return the entries of ob_driver that the driver implements."),
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -68,10 +68,7 @@ PyObject* run(PyObject* self, PyObject*) {
     PyErr_SetString(PyExc_RuntimeError, "host work can run only once: it has already run, or host_callback raised");
     return nullptr;
   }
-  {
-    const WithoutGil without_gil;
-    work->fn(work->user);
-  }
+  unlocked_call([&] { work->fn(work->user); });
   return none();
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The provider 'generated' in Python: which providers run, and
 // torch_outboard.kernels.builder, which builds its plans.
-#include "bindings/python.h"
+#include "bindings/method.h"
 
 #include <torch/csrc/utils/pybind.h>
 
@@ -169,181 +169,72 @@ std::string ask_explained(const std::string& refusal) {
 constexpr PlanBuilder kBuilder{ask_numbers,   ask_load, ask_build,       ask_numbers_of_lists, ask_build_chunks,
                                ask_abilities, ask_drop, ask_drop_chunks, ask_explained};
 
-// native, generated, host: each 0 or 1; generated 2 for devices whose memory the host cannot reach.
-PyObject* py_set_providers(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  return guarded([&]() -> PyObject* {
-    int64_t values[3] = {};
-    if (!has_arguments("set_providers", count, 3)) {
-      return nullptr;
-    }
-    for (Py_ssize_t i = 0; i < 3; ++i) {
-      if (!to_int64(arguments[i], &values[i])) {
-        return nullptr;
-      }
-    }
-    set_providers({values[0] != 0,
-                   values[1] == 0   ? GeneratedMode::Off
-                   : values[1] == 1 ? GeneratedMode::On
-                                    : GeneratedMode::WhereUnreachable,
-                   values[2] != 0});
-    return none();
-  });
+void choose_providers(int64_t native, int64_t generated, int64_t host) {
+  set_providers({native != 0,
+                 generated == 0   ? GeneratedMode::Off
+                 : generated == 1 ? GeneratedMode::On
+                                  : GeneratedMode::WhereUnreachable,
+                 host != 0});
 }
 
-PyObject* py_refused_operators(PyObject*, PyObject*) {
-  return guarded([]() -> PyObject* {
-    Object list(PyList_New(0));
-    for (const auto& [op, reason] : refused_operators()) {
-      const Object row(Py_BuildValue("(NN)", from_text(op), from_text(reason)));
-      if (!list || !row || PyList_Append(list.get(), row.get()) < 0) {
-        return nullptr;
-      }
-    }
-    return list.release();
-  });
-}
-
-PyObject* py_built_plans(PyObject*, PyObject*) {
-  return PyLong_FromUnsignedLongLong(built_plans());
-}
-
-PyObject* py_set_plan_variant(PyObject*, PyObject* number) {
-  return guarded([&]() -> PyObject* {
-    int64_t value = 0;
-    if (!to_int64(number, &value)) {
-      return nullptr;
-    }
-    set_plan_variant(static_cast<uint32_t>(value));
-    return none();
-  });
-}
-
-PyObject* py_set_retry_interval(PyObject*, PyObject* seconds) {
-  return guarded([&]() -> PyObject* {
-    int64_t milliseconds = 0;
-    if (!to_int64(seconds, &milliseconds)) {
-      return nullptr;
-    }
-    set_retry_interval(std::chrono::milliseconds(milliseconds));
-    return none();
-  });
-}
-
-PyObject* py_forbid_compiling(PyObject*, PyObject*) {
-  forbid_compiling();
-  return none();
-}
-
-// (text, letters of each kernel): raise the errors of a plan.
-PyObject* py_check_plan(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  return guarded([&]() -> PyObject* {
-    std::string text;
-    if (!has_arguments("check_plan", count, 2) || !to_text(arguments[0], "the plan", &text)) {
-      return nullptr;
-    }
-    const auto letters = py::reinterpret_borrow<py::object>(arguments[1]).cast<std::vector<std::string>>();
-    std::vector<kernels::ArgumentKinds> kinds;
-    for (size_t i = 0; i < letters.size(); ++i) {
-      kinds.push_back(kernels::read_kinds(std::to_string(i), letters[i]));
-    }
-    const kernels::Plan plan(text, kinds);
-    return PyLong_FromSize_t(plan.steps().size());
-  });
-}
-
-PyObject* py_describe_operator(PyObject*, PyObject* given) {
-  return guarded([&]() -> PyObject* {
-    std::string name;
-    if (!to_text(given, "the operator", &name)) {
-      return nullptr;
-    }
-    py::list rows;
-    for (const OperatorNote& note : describe_operator(name)) {
-      rows.append(py::make_tuple(note.of, note.text, note.place));
-    }
-    return rows.release().ptr();
-  });
-}
-
-PyObject* py_kernel_traits(PyObject*, PyObject*) {
-  return guarded([] {
-    py::list rows;
-    for (const auto& [trait, row] : kernel_traits()) {
-      rows.append(py::make_tuple(std::string(trait), std::string(row)));
-    }
-    return rows.release().ptr();
-  });
-}
-
-PyObject* py_set_build_threads(PyObject*, PyObject* number) {
-  const long count = PyLong_AsLong(number);
-  if (count == -1 && PyErr_Occurred()) {
-    return nullptr;
+// Raise the errors of a plan.
+size_t count_steps(const std::string& text, PyObject* given) {
+  const auto letters = py::reinterpret_borrow<py::object>(given).cast<std::vector<std::string>>();
+  std::vector<kernels::ArgumentKinds> kinds;
+  for (size_t i = 0; i < letters.size(); ++i) {
+    kinds.push_back(kernels::read_kinds(std::to_string(i), letters[i]));
   }
-  return guarded([&] {
-    kernels::set_build_threads(static_cast<int>(std::clamp(count, 0L, 1024L)));
-    return none();
-  });
+  return kernels::Plan(text, kinds).steps().size();
 }
 
-PyObject* py_set_build_limit(PyObject*, PyObject* seconds) {
-  return guarded([&]() -> PyObject* {
-    int64_t milliseconds = 0;
-    if (!to_int64(seconds, &milliseconds)) {
-      return nullptr;
-    }
-    kernels::set_build_limit(std::chrono::milliseconds(milliseconds));
-    return none();
-  });
+PyObject* notes_of_operator(const std::string& name) {
+  py::list rows;
+  for (const OperatorNote& note : describe_operator(name)) {
+    rows.append(py::make_tuple(note.of, note.text, note.place));
+  }
+  return rows.release().ptr();
 }
 
-PyObject* py_show_builds(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  return guarded([&]() -> PyObject* {
-    std::string before;
-    std::string behind;
-    if (!has_arguments("show_builds", count, 2) || !to_text(arguments[0], "the line's begin", &before) ||
-        !to_text(arguments[1], "the line's end", &behind)) {
-      return nullptr;
-    }
-    kernels::show_builds(before, behind);
-    return none();
-  });
+PyObject* list_kernel_traits() {
+  py::list rows;
+  for (const auto& [trait, row] : kernel_traits()) {
+    rows.append(py::make_tuple(std::string(trait), std::string(row)));
+  }
+  return rows.release().ptr();
 }
 
-PyObject* py_count_builds(PyObject*, PyObject*) {
+std::tuple<size_t, size_t, size_t, double> counts_of_builds() {
   const kernels::BuildCounts counts = kernels::count_builds();
-  return Py_BuildValue("(nnnd)", static_cast<Py_ssize_t>(counts.waiting), static_cast<Py_ssize_t>(counts.running),
-                       static_cast<Py_ssize_t>(counts.built), counts.seconds);
+  return {counts.waiting, counts.running, counts.built, counts.seconds};
 }
 
 }  // namespace
 
 PyMethodDef kernels_methods[] = {
-    OUTBOARD_FASTCALL("set_providers", py_set_providers,
-                      "Set the providers, each 0 or 1, generated also 2: (native, generated, host)."),
-    {"refused_operators", py_refused_operators, METH_NOARGS,
-     PyDoc_STR("Return (operator, reason) for each operator whose plan was refused.")},
-    {"describe_operator", py_describe_operator, METH_O,
-     PyDoc_STR("Return (part, text, place) for each fact that decides how an operator runs.")},
-    {"kernel_traits", py_kernel_traits, METH_NOARGS,
-     PyDoc_STR("Return (trait, row) from the book's rows of generated kernels, as the core was built.")},
-    {"built_plans", py_built_plans, METH_NOARGS, PyDoc_STR("Return how many plans were built since the start.")},
-    {"set_plan_variant", py_set_plan_variant, METH_O,
-     PyDoc_STR("Set the variant; calls have separate plans for each variant.")},
-    {"set_retry_interval", py_set_retry_interval, METH_O,
-     PyDoc_STR("Set how many milliseconds pass before a failed build is tried again (default: 1000).")},
-    {"set_build_threads", py_set_build_threads, METH_O,
-     PyDoc_STR("Set the number of threads that build programs in the background; 0 for none.")},
-    {"set_build_limit", py_set_build_limit, METH_O,
-     PyDoc_STR("Set after how many milliseconds a program's build is abandoned (default: 300,000).")},
-    OUTBOARD_FASTCALL("show_builds", py_show_builds,
-                      "Set the text around the count that a terminal shows during builds: (before, behind)."),
-    {"count_builds", py_count_builds, METH_NOARGS,
-     PyDoc_STR("Return (waiting, running, built, seconds) of the threads that build programs.")},
-    {"forbid_compiling", py_forbid_compiling, METH_NOARGS,
-     PyDoc_STR("Forbid generated kernels in this thread's calls from now on.")},
-    OUTBOARD_FASTCALL("check_plan", py_check_plan,
-                      "Return the number of steps of a plan: (text, letters of its kernels)."),
+    method<"set_providers", choose_providers>(
+        "Set the providers, each 0 or 1: (native, generated, host). Generated 2: if the host cannot reach the memory."),
+    method<"refused_operators", refused_operators>(
+        "Return (operator, reason) for each operator whose plan was refused."),
+    method<"describe_operator", notes_of_operator>(
+        "Return (part, text, place) for each fact that decides how an operator runs."),
+    method<"kernel_traits", list_kernel_traits>(
+        "Return (trait, row) from the book's rows of generated kernels, as the core was built."),
+    method<"built_plans", built_plans>("Return how many plans were built since the start."),
+    method<"set_plan_variant", +[](int64_t variant) { set_plan_variant(static_cast<uint32_t>(variant)); }>(
+        "Set the variant; calls have separate plans for each variant."),
+    method<"set_retry_interval", +[](int64_t count) { set_retry_interval(std::chrono::milliseconds(count)); }>(
+        "Set how many milliseconds pass before a failed build is tried again (default: 1000)."),
+    method<"set_build_threads",
+           +[](int64_t count) { kernels::set_build_threads(static_cast<int>(std::clamp<int64_t>(count, 0, 1024))); }>(
+        "Set the number of threads that build programs in the background; 0 for none."),
+    method<"set_build_limit", +[](int64_t count) { kernels::set_build_limit(std::chrono::milliseconds(count)); }>(
+        "Set after how many milliseconds a program's build is abandoned (default: 300,000)."),
+    method<"show_builds", kernels::show_builds>(
+        "Set the text around the count that a terminal shows during builds: (before, behind)."),
+    method<"count_builds", counts_of_builds>(
+        "Return (waiting, running, built, seconds) of the threads that build programs."),
+    method<"forbid_compiling", forbid_compiling>("Forbid generated kernels in this thread's calls from now on."),
+    method<"check_plan", count_steps>("Return the number of steps of a plan: (text, letters of its kernels)."),
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "api/typed_kernel.h"
+#include "bindings/method.h"
 #include "bindings/records.h"
 #include "bindings/tensors.h"
 #include "core/device.h"
@@ -213,16 +214,13 @@ PyObject* launch_typed(PyObject* self, PyObject* const* arguments, Py_ssize_t co
         return nullptr;
       }
     }
-    {
-      // A driver may run the kernel before it returns, or wait for room in its queue.
-      const WithoutGil without_gil;
-      launch_typed(*kernel, values, options);
-    }
+    // A driver may run the kernel before it returns, or wait for room in its queue.
+    unlocked_call([&] { launch_typed(*kernel, values, options); });
     return none();
   });
 }
 
-PyMethodDef typed_launch_method = OUTBOARD_FASTCALL(
+PyMethodDef typed_launch_method = bound_method(
     "launch", launch_typed,
     "Queue a launch: (arguments, grid, block, cluster, bytes of shared memory, whether it is cooperative, whether it"
     " follows addresses, device of a stream or -1, id of the stream).");
@@ -254,51 +252,37 @@ void destroy_typed_kernel(PyObject* capsule) {
   delete static_cast<TypedKernel*>(PyCapsule_GetPointer(capsule, kTypedKernelCapsule));
 }
 
-PyObject* py_typed_kernel(PyObject*, PyObject* object) {
-  return guarded([&]() -> PyObject* {
-    const Record record(object, "TypedKernelRecord");
-    std::vector<KernelParameter> parameters;
-    for (const Object& parameter : record.items("parameters")) {
-      parameters.push_back(parameter_of(parameter.get()));
-    }
-    auto kernel = std::make_unique<TypedKernel>(record.text("name"), program_text_of(record), std::move(parameters));
-    const Object capsule(PyCapsule_New(kernel.get(), kTypedKernelCapsule, destroy_typed_kernel));
-    if (!capsule) {
-      return nullptr;
-    }
-    static_cast<void>(kernel.release());
-    return PyCFunction_NewEx(&typed_launch_method, capsule.get(), nullptr);
-  });
+PyObject* new_typed_kernel(PyObject* object) {
+  const Record record(object, "TypedKernelRecord");
+  std::vector<KernelParameter> parameters;
+  for (const Object& parameter : record.items("parameters")) {
+    parameters.push_back(parameter_of(parameter.get()));
+  }
+  auto kernel = std::make_unique<TypedKernel>(record.text("name"), program_text_of(record), std::move(parameters));
+  const Object capsule(PyCapsule_New(kernel.get(), kTypedKernelCapsule, destroy_typed_kernel));
+  if (!capsule) {
+    return nullptr;
+  }
+  static_cast<void>(kernel.release());
+  return PyCFunction_NewEx(&typed_launch_method, capsule.get(), nullptr);
 }
 
-// Build the program of typed_kernel's result for a device.
-PyObject* py_build_typed_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  return guarded([&]() -> PyObject* {
-    c10::DeviceIndex device = 0;
-    if (!has_arguments("build_typed_kernel", count, 2) || !to_device(arguments[1], &device)) {
-      return nullptr;
-    }
-    PyObject* const self = PyCFunction_Check(arguments[0]) ? PyCFunction_GetSelf(arguments[0]) : nullptr;
-    if (self == nullptr || !PyCapsule_IsValid(self, kTypedKernelCapsule)) {
-      PyErr_SetString(PyExc_TypeError, "build_typed_kernel takes a launcher from typed_kernel");
-      return nullptr;
-    }
-    const auto* kernel = static_cast<const TypedKernel*>(PyCapsule_GetPointer(self, kTypedKernelCapsule));
-    {
-      const WithoutGil without_gil;
-      check_device_index(device);
-      static_cast<void>(kernel->program.handle(device));
-    }
-    return none();
-  });
+PyObject* build_typed_kernel(PyObject* launcher, c10::DeviceIndex device) {
+  const auto* kernel = static_cast<const TypedKernel*>(self_of(launcher, kTypedKernelCapsule));
+  if (kernel == nullptr) {
+    PyErr_SetString(PyExc_TypeError, "build_typed_kernel takes a launcher from typed_kernel");
+    return nullptr;
+  }
+  check_device_index(device);
+  unlocked_call([&] { kernel->program.handle(device); });
+  return none();
 }
 
 }  // namespace
 
 PyMethodDef launch_methods[] = {
-    {"typed_kernel", py_typed_kernel, METH_O, PyDoc_STR("Return a launcher for a TypedKernelRecord.")},
-    OUTBOARD_FASTCALL("build_typed_kernel", py_build_typed_kernel,
-                      "Build a launcher from typed_kernel: (launcher, device)."),
+    method<"typed_kernel", new_typed_kernel>("Return a launcher for a TypedKernelRecord."),
+    method<"build_typed_kernel", build_typed_kernel>("Build a launcher from typed_kernel: (launcher, device)."),
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "bindings/python.h"
+#include "bindings/method.h"
 #include "core/device.h"
 #include "core/stream.h"
 
@@ -27,30 +27,10 @@ std::shared_ptr<c10::GatheredContext> gather_all() {
   return python_is_gone() ? nullptr : torch::CapturedTraceback::gather(true, true, true);
 }
 
-// (is_on, is_traced, when, with C++, max_entries, skipped, is_cleared)
-PyObject* py_record_memory_history(PyObject*, PyObject* arguments) {
-  return guarded([&]() -> PyObject* {
-    HistorySettings settings;
-    int is_on = 0, is_traced = 0, when = 0, with_cpp = 0, is_cleared = 0;
-    unsigned long long max_entries = 0;
-    unsigned int skipped = 0;
-    if (!PyArg_ParseTuple(arguments, "ppipKIp", &is_on, &is_traced, &when, &with_cpp, &max_entries, &skipped,
-                          &is_cleared)) {
-      return nullptr;
-    }
-    settings = {is_on != 0,
-                is_traced != 0,
-                static_cast<RecordContext>(when),
-                with_cpp ? gather_all : gather_python,
-                static_cast<size_t>(max_entries),
-                skipped,
-                is_cleared != 0};
-    {
-      const WithoutGil without_gil;
-      record_memory_history(settings);
-    }
-    return none();
-  });
+void record_history(bool is_on, bool is_traced, int64_t when, bool with_cpp, uint64_t max_entries, uint64_t skipped,
+                    bool is_cleared) {
+  record_memory_history({is_on, is_traced, static_cast<RecordContext>(when), with_cpp ? gather_all : gather_python,
+                         static_cast<size_t>(max_entries), static_cast<uint32_t>(skipped), is_cleared});
 }
 
 // Stacks are only noted here. They are symbolized together at the end,
@@ -168,51 +148,42 @@ py::dict to_dict(const TraceEntry& entry, Stacks& stacks) {
 }
 
 // {"segments": […], "device_traces": [[…], …]}; without traces if the argument is false.
-PyObject* py_memory_snapshot(PyObject*, PyObject* argument) {
-  return guarded([&]() -> PyObject* {
-    const int with_traces = PyObject_IsTrue(argument);
-    if (with_traces < 0) {
-      return nullptr;
+PyObject* take_snapshot(bool with_traces) {
+  std::vector<MemorySnapshot> snapshots;
+  unlocked_call([&] {
+    for (int i = 0; i < device_count(); ++i) {
+      snapshots.push_back(memory_history_snapshot(static_cast<c10::DeviceIndex>(i), with_traces));
     }
-    std::vector<MemorySnapshot> snapshots;
-    {
-      const WithoutGil without_gil;
-      for (int i = 0; i < device_count(); ++i) {
-        snapshots.push_back(memory_history_snapshot(static_cast<c10::DeviceIndex>(i), with_traces != 0));
-      }
-    }
-    Stacks stacks;
-    py::list segments;
-    py::list traces;
-    for (const MemorySnapshot& snapshot : snapshots) {
-      for (const SegmentInfo& segment : snapshot.segments) {
-        segments.append(to_dict(segment, stacks));
-      }
-      py::list trace;
-      for (const TraceEntry& entry : snapshot.trace) {
-        trace.append(to_dict(entry, stacks));
-      }
-      traces.append(trace);
-    }
-    stacks.fill();
-    py::dict result;
-    result["segments"] = segments;
-    result["device_traces"] = traces;
-    py::dict settings;
-    settings["PYTORCH_ALLOC_CONF"] = c10::CachingAllocator::getAllocatorSettings();
-    result["allocator_settings"] = settings;
-    return result.release().ptr();
   });
+  Stacks stacks;
+  py::list segments;
+  py::list traces;
+  for (const MemorySnapshot& snapshot : snapshots) {
+    for (const SegmentInfo& segment : snapshot.segments) {
+      segments.append(to_dict(segment, stacks));
+    }
+    py::list trace;
+    for (const TraceEntry& entry : snapshot.trace) {
+      trace.append(to_dict(entry, stacks));
+    }
+    traces.append(trace);
+  }
+  stacks.fill();
+  py::dict result;
+  result["segments"] = segments;
+  result["device_traces"] = traces;
+  py::dict settings;
+  settings["PYTORCH_ALLOC_CONF"] = c10::CachingAllocator::getAllocatorSettings();
+  result["allocator_settings"] = settings;
+  return result.release().ptr();
 }
 
 }  // namespace
 
 PyMethodDef memory_history_methods[] = {
-    {"record_memory_history", py_record_memory_history, METH_VARARGS,
-     PyDoc_STR(
-         "Start or stop recording: (is_on, is_traced, when, with_cpp, max_entries, skipped actions, is_cleared).")},
-    {"memory_snapshot", py_memory_snapshot, METH_O,
-     PyDoc_STR("Return the segments and, if the argument is True, the recorded history.")},
+    unlocked<"record_memory_history", record_history>(
+        "Start or stop recording: (is_on, is_traced, when, with_cpp, max_entries, skipped actions, is_cleared)."),
+    method<"memory_snapshot", take_snapshot>("Return the segments and, if the argument is True, the recorded history."),
     {nullptr, nullptr, 0, nullptr},
 };
 

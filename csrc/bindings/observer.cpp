@@ -2,7 +2,9 @@
 // A Python function as the observer of streams.
 #include "core/observer.h"
 
-#include "bindings/python.h"
+#include <c10/util/ArrayRef.h>
+
+#include "bindings/method.h"
 #include "torch/host_operators.h"
 
 namespace outboard::bindings {
@@ -36,91 +38,49 @@ class PythonObserver final : public Observer {
   }
 
   void graph(bool is_replay, const Stream& stream, uint64_t graph) override {
-    with_python([&] {
-      return Object(Py_BuildValue("(siLK)", is_replay ? "replay" : "graph", static_cast<int>(stream.device),
-                                  static_cast<long long>(stream.id), static_cast<unsigned long long>(graph)));
-    });
+    tell(is_replay ? "replay" : "graph", stream.device, stream.id, graph);
   }
 
   void record(c10::DeviceIndex device, uint64_t address, c10::StreamId stream) override {
-    with_python([&] {
-      return Object(Py_BuildValue("(siKL)", "record", static_cast<int>(device),
-                                  static_cast<unsigned long long>(address), static_cast<long long>(stream)));
-    });
+    tell("record", device, address, stream);
   }
 
   void poison(c10::DeviceIndex device, uint64_t address, size_t bytes, uint64_t number) override {
-    with_python([&] {
-      return Object(Py_BuildValue("(siKKK)", "poison", static_cast<int>(device),
-                                  static_cast<unsigned long long>(address), static_cast<unsigned long long>(bytes),
-                                  static_cast<unsigned long long>(number)));
-    });
+    tell("poison", device, address, bytes, number);
   }
 
   void host_copy(const char* op, const Stream& stream, uint64_t address, size_t bytes, bool is_write) override {
-    with_python([&] {
-      return Object(Py_BuildValue("(ssiLKKO)", "host_copy", op, static_cast<int>(stream.device),
-                                  static_cast<long long>(stream.id), static_cast<unsigned long long>(address),
-                                  static_cast<unsigned long long>(bytes), is_write ? Py_True : Py_False));
-    });
+    tell("host_copy", op, stream.device, stream.id, address, bytes, is_write);
   }
 
   void host_access(const char* op, uint64_t address, size_t bytes, bool is_write) override {
-    with_python([&] {
-      return Object(Py_BuildValue("(ssKKO)", "host_access", op, static_cast<unsigned long long>(address),
-                                  static_cast<unsigned long long>(bytes), is_write ? Py_True : Py_False));
-    });
+    tell("host_access", op, address, bytes, is_write);
   }
 
-  void host_allocate(uint64_t address, size_t bytes) override {
-    with_python([&] {
-      return Object(Py_BuildValue("(sKK)", "host_allocate", static_cast<unsigned long long>(address),
-                                  static_cast<unsigned long long>(bytes)));
-    });
-  }
+  void host_allocate(uint64_t address, size_t bytes) override { tell("host_allocate", address, bytes); }
 
   void order(ObservedOrder kind, c10::DeviceIndex device, c10::StreamId stream, c10::DeviceIndex event_device,
              uint64_t event) override {
-    with_python([&] {
-      return Object(Py_BuildValue("(siiLiK)", "order", static_cast<int>(kind), static_cast<int>(device),
-                                  static_cast<long long>(stream), static_cast<int>(event_device),
-                                  static_cast<unsigned long long>(event)));
-    });
+    tell("order", static_cast<int>(kind), device, stream, event_device, event);
   }
 
   void allocate(c10::DeviceIndex device, uint64_t address, size_t bytes, c10::StreamId stream) override {
-    with_python([&] {
-      return Object(Py_BuildValue("(siKKL)", "allocate", static_cast<int>(device),
-                                  static_cast<unsigned long long>(address), static_cast<unsigned long long>(bytes),
-                                  static_cast<long long>(stream)));
-    });
+    tell("allocate", device, address, bytes, stream);
   }
 
  private:
   void tell_accesses(const char* kind, const char* op, const Stream& stream, const ObservedAccess* accesses,
                      size_t count) {
-    with_python([&] {
-      Object list(PyTuple_New(static_cast<Py_ssize_t>(count)));
-      for (size_t i = 0; list && i < count; ++i) {
-        const ObservedAccess& access = accesses[i];
-        PyObject* item = Py_BuildValue(
-            "(KKKKKO)", static_cast<unsigned long long>(access.storage), static_cast<unsigned long long>(access.begin),
-            static_cast<unsigned long long>(access.bytes), static_cast<unsigned long long>(access.width),
-            static_cast<unsigned long long>(access.pitch), access.is_write ? Py_True : Py_False);
-        if (!item) {
-          return Object();
-        }
-        PyTuple_SetItem(list.get(), static_cast<Py_ssize_t>(i), item);
-      }
-      return list ? Object(Py_BuildValue("(ssiLO)", kind, op, static_cast<int>(stream.device),
-                                         static_cast<long long>(stream.id), list.get()))
-                  : Object();
-    });
+    std::vector<std::tuple<uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, bool>> rows;
+    for (const ObservedAccess& one : c10::ArrayRef(accesses, count)) {
+      rows.emplace_back(one.storage, one.begin, one.bytes, one.width, one.pitch, one.is_write);
+    }
+    tell(kind, op, stream.device, stream.id, rows);
   }
 
-  // Call the function with the result of `make`, whose first item is the name of the call.
-  template <class Make>
-  void with_python(Make make) {
+  // Call the function with these arguments; the first is the name of the call.
+  template <class... Values>
+  void tell(const Values&... values) {
     if (python_is_gone()) {
       return;
     }
@@ -128,7 +88,7 @@ class PythonObserver final : public Observer {
     // An observed call may run while an exception propagates: when a `with` block is left, for
     // example.
     const KeptError kept;
-    const Object arguments = make();
+    const Object arguments(to_python(std::tuple<const Values&...>(values...)));
     const Object result(arguments ? PyObject_CallObject(callback_.get(), arguments.get()) : nullptr);
     if (!result) {
       throw_python_error();
@@ -138,20 +98,17 @@ class PythonObserver final : public Observer {
   Object callback_;
 };
 
-PyObject* py_set_observer(PyObject*, PyObject* callback) {
-  return guarded([&] {
-    // Never freed: another thread may be about to call it.
-    set_observer(callback == Py_None ? nullptr : new PythonObserver(Object(Py_NewRef(callback))));
-    watch_host_operators(callback != Py_None);
-    return none();
-  });
+void observe_by(PyObject* callback) {
+  // Never freed: another thread may be about to call it.
+  set_observer(callback == Py_None ? nullptr : new PythonObserver(Object(Py_NewRef(callback))));
+  watch_host_operators(callback != Py_None);
 }
 
 }  // namespace
 
 PyMethodDef observer_methods[] = {
-    {"set_observer", py_set_observer, METH_O,
-     PyDoc_STR("Set a function to call for memory accesses and for events that order them, or None.")},
+    method<"set_observer", observe_by>(
+        "Set a function to call for memory accesses and for events that order them, or None."),
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -11,7 +11,7 @@
 
 #include "api/register.h"
 #include "bindings/kernel_arguments.h"
-#include "bindings/python.h"
+#include "bindings/method.h"
 #include "core/capture.h"
 #include "ops/call/acceptance.h"
 #include "ops/call/call.h"
@@ -22,119 +22,65 @@ namespace outboard::bindings {
 
 namespace {
 
-PyObject* py_coverage(PyObject*, PyObject*) {
-  return guarded([]() -> PyObject* {
-    Object list(PyList_New(0));
-    const auto add = [&list](const std::string& op, const char* provider, uint64_t calls) {
-      const Object row(Py_BuildValue("(NsK)", from_text(op), provider, static_cast<unsigned long long>(calls)));
-      return row && PyList_Append(list.get(), row.get()) == 0;
-    };
-    if (!list) {
+using CallRow = std::tuple<std::string, const char*, uint64_t>;
+
+std::vector<CallRow> all_coverage() {
+  std::vector<CallRow> rows;
+  for (const CoverageRow& row : coverage()) {
+    rows.emplace_back(row.op, provider_name(row.provider), row.calls);
+  }
+  for (const CollectiveRow& row : collective_coverage()) {
+    rows.emplace_back(row.op, row.provider, row.calls);
+  }
+  return rows;
+}
+
+void reset_all_coverage() {
+  reset_coverage();
+  reset_collective_coverage();
+}
+
+std::pair<uint64_t, uint64_t> count_host_calls() {
+  const HostCounters counters = host_counters();
+  return {counters.queued, counters.waited};
+}
+
+PyObject* waits_by_operator() {
+  Object dict(PyDict_New());
+  for (const auto& [op, calls] : waited_operators()) {
+    if (!dict || !set_item(dict.get(), op.c_str(), to_python(calls))) {
       return nullptr;
     }
-    for (const CoverageRow& row : coverage()) {
-      if (!add(row.op, provider_name(row.provider), row.calls)) {
-        return nullptr;
-      }
-    }
-    for (const CollectiveRow& row : collective_coverage()) {
-      if (!add(row.op, row.provider, row.calls)) {
-        return nullptr;
-      }
-    }
-    return list.release();
-  });
+  }
+  return dict.release();
 }
 
-PyObject* py_reset_coverage(PyObject*, PyObject*) {
-  return guarded([] {
-    reset_coverage();
-    reset_collective_coverage();
-    return none();
-  });
+std::vector<std::tuple<std::string, std::string, uint64_t>> list_disagreements() {
+  std::vector<std::tuple<std::string, std::string, uint64_t>> rows;
+  for (const ShapeDisagreement& found : shape_disagreements()) {
+    rows.emplace_back(found.op, found.difference, found.waits);
+  }
+  return rows;
 }
 
-PyObject* py_host_counters(PyObject*, PyObject*) {
-  return guarded([] {
-    const HostCounters counters = host_counters();
-    return Py_BuildValue("(KK)", static_cast<unsigned long long>(counters.queued),
-                         static_cast<unsigned long long>(counters.waited));
-  });
+// known, fresh: bytes of calls whose class is known, and of first calls.
+std::pair<uint64_t, uint64_t> exchange_limits(uint64_t known, uint64_t fresh) {
+  const AskedBytes before = limit_asked_calls({known, fresh});
+  return {before.known, before.fresh};
 }
 
-PyObject* py_waited_operators(PyObject*, PyObject*) {
-  return guarded([]() -> PyObject* {
-    Object dict(PyDict_New());
-    for (const auto& [op, calls] : waited_operators()) {
-      const Object count(PyLong_FromUnsignedLongLong(calls));
-      if (!dict || !count || PyDict_SetItemString(dict.get(), op.c_str(), count.get()) < 0) {
-        return nullptr;
-      }
-    }
-    return dict.release();
-  });
-}
-
-PyObject* py_shape_disagreements(PyObject*, PyObject*) {
-  return guarded([]() -> PyObject* {
-    Object list(PyList_New(0));
-    for (const ShapeDisagreement& found : shape_disagreements()) {
-      const Object row(Py_BuildValue("(NNK)", from_text(found.op), from_text(found.difference),
-                                     static_cast<unsigned long long>(found.waits)));
-      if (!list || !row || PyList_Append(list.get(), row.get()) < 0) {
-        return nullptr;
-      }
-    }
-    return list.release();
-  });
-}
-
-// known, fresh: bytes of calls whose class is known, and of first calls. Returns the previous
-// limits.
-PyObject* py_limit_asked_calls(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  return guarded([&]() -> PyObject* {
-    uint64_t known = 0, fresh = 0;
-    if (!has_arguments("limit_asked_calls", count, 2) || !to_uint64(arguments[0], &known) ||
-        !to_uint64(arguments[1], &fresh)) {
-      return nullptr;
-    }
-    const AskedBytes before = limit_asked_calls({known, fresh});
-    return Py_BuildValue("(KK)", static_cast<unsigned long long>(before.known),
-                         static_cast<unsigned long long>(before.fresh));
-  });
-}
-
-PyObject* py_native_operators(PyObject*, PyObject*) {
-  return guarded([]() -> PyObject* {
-    Object list(PyList_New(0));
-    for (const std::string& op : native_operators()) {
-      const Object name(from_text(op));
-      if (!list || !name || PyList_Append(list.get(), name.get()) < 0) {
-        return nullptr;
-      }
-    }
-    return list.release();
-  });
-}
-
-PyObject* py_set_fallback_mode(PyObject*, PyObject* argument) {
-  return guarded([&]() -> PyObject* {
-    std::string mode;
-    if (!to_text(argument, "the fallback mode", &mode)) {
-      return nullptr;
-    }
-    if (mode == "warn") {
-      set_fallback_mode(FallbackMode::Warn);
-    } else if (mode == "error") {
-      set_fallback_mode(FallbackMode::Error);
-    } else if (mode == "silent") {
-      set_fallback_mode(FallbackMode::Silent);
-    } else {
-      PyErr_Format(PyExc_ValueError, "the fallback mode must be 'warn', 'error' or 'silent', not '%s'", mode.c_str());
-      return nullptr;
-    }
-    return none();
-  });
+PyObject* choose_fallback(const std::string& mode) {
+  if (mode == "warn") {
+    set_fallback_mode(FallbackMode::Warn);
+  } else if (mode == "error") {
+    set_fallback_mode(FallbackMode::Error);
+  } else if (mode == "silent") {
+    set_fallback_mode(FallbackMode::Silent);
+  } else {
+    PyErr_Format(PyExc_ValueError, "the fallback mode must be 'warn', 'error' or 'silent', not '%s'", mode.c_str());
+    return nullptr;
+  }
+  return none();
 }
 
 // Return the argument that a return stands for: the one with the same alias
@@ -280,61 +226,33 @@ class PythonKernel {
   PyObject* callable_;
 };
 
-PyObject* py_register_native_kernel(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  return guarded([&]() -> PyObject* {
-    std::string op;
-    if (!has_arguments("register_native_kernel", count, 2) || !to_text(arguments[0], "the operator", &op)) {
-      return nullptr;
-    }
-    if (!PyCallable_Check(arguments[1])) {
-      PyErr_Format(PyExc_TypeError, "the kernel for %s must be callable", op.c_str());
-      return nullptr;
-    }
-    register_native_kernel(op, PythonKernel(arguments[1]));
-    return none();
-  });
-}
-
-PyObject* py_inferred_shapes(PyObject*, PyObject*) {
-  return PyLong_FromUnsignedLongLong(inferred_shapes());
-}
-
-PyObject* py_infers_shapes(PyObject*, PyObject*) {
-  return PyBool_FromLong(infers_shapes() ? 1 : 0);
-}
-
-PyObject* py_register_with_torch(PyObject*, PyObject*) {
-  return guarded([] {
-    register_with_torch();
-    return none();
-  });
+PyObject* register_python_kernel(const std::string& op, PyObject* callable) {
+  if (!PyCallable_Check(callable)) {
+    PyErr_Format(PyExc_TypeError, "the kernel for %s must be callable", op.c_str());
+    return nullptr;
+  }
+  register_native_kernel(op, PythonKernel(callable));
+  return none();
 }
 
 }  // namespace
 
 PyMethodDef ops_methods[] = {
-    {"coverage", py_coverage, METH_NOARGS, PyDoc_STR("Return rows of operator, provider and number of calls.")},
-    {"reset_coverage", py_reset_coverage, METH_NOARGS, PyDoc_STR("Reset all counters to 0.")},
-    {"host_counters", py_host_counters, METH_NOARGS,
-     PyDoc_STR("Return the numbers of host calls that were queued and that waited.")},
-    {"shape_disagreements", py_shape_disagreements, METH_NOARGS,
-     PyDoc_STR(
-         "Return (operator, difference, calls that waited) for each class of calls whose meta kernel was wrong.")},
-    OUTBOARD_FASTCALL("limit_asked_calls", py_limit_asked_calls,
-                      "Set the bytes up to which the CPU is asked, and return the previous limits: (known, fresh)."),
-    {"waited_operators", py_waited_operators, METH_NOARGS, PyDoc_STR("Return the calls that waited, by operator.")},
-    {"native_operators", py_native_operators, METH_NOARGS,
-     PyDoc_STR("Return the operators that have a kernel from the driver.")},
-    {"set_fallback_mode", py_set_fallback_mode, METH_O,
-     PyDoc_STR("Set the fallback mode: 'warn', 'error' or 'silent'.")},
-    OUTBOARD_FASTCALL("register_native_kernel", py_register_native_kernel,
-                      "Register a callable as an operator's kernel."),
-    {"inferred_shapes", py_inferred_shapes, METH_NOARGS,
-     PyDoc_STR("Return how often a meta kernel was asked for the shapes of a call's results.")},
-    {"infers_shapes", py_infers_shapes, METH_NOARGS,
-     PyDoc_STR("Return whether a meta kernel is running for a call in this thread.")},
-    {"register_with_torch", py_register_with_torch, METH_NOARGS,
-     PyDoc_STR("Register with all of torch's interfaces, once.")},
+    method<"coverage", all_coverage>("Return rows of operator, provider and number of calls."),
+    method<"reset_coverage", reset_all_coverage>("Reset all counters to 0."),
+    method<"host_counters", count_host_calls>("Return the numbers of host calls that were queued and that waited."),
+    method<"shape_disagreements", list_disagreements>(
+        "Return (operator, difference, calls that waited) for each class of calls whose meta kernel was wrong."),
+    method<"limit_asked_calls", exchange_limits>(
+        "Set the bytes up to which the CPU is asked, and return the previous limits: (known, fresh)."),
+    method<"waited_operators", waits_by_operator>("Return the calls that waited, by operator."),
+    method<"native_operators", native_operators>("Return the operators that have a kernel from the driver."),
+    method<"set_fallback_mode", choose_fallback>("Set the fallback mode: 'warn', 'error' or 'silent'."),
+    method<"register_native_kernel", register_python_kernel>("Register a callable as an operator's kernel."),
+    method<"inferred_shapes", inferred_shapes>(
+        "Return how often a meta kernel was asked for the shapes of a call's results."),
+    method<"infers_shapes", infers_shapes>("Return whether a meta kernel is running for a call in this thread."),
+    method<"register_with_torch", register_with_torch>("Register with all of torch's interfaces, once."),
     {nullptr, nullptr, 0, nullptr},
 };
 

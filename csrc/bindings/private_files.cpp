@@ -6,7 +6,7 @@
 
 #include <cerrno>
 
-#include "bindings/python.h"
+#include "bindings/method.h"
 
 namespace outboard::bindings {
 
@@ -41,75 +41,47 @@ PyObject* raise_os_error(int number, const std::string& message) {
   return nullptr;
 }
 
-PyObject* ask_about(const char* name, PrivateFile (*ask)(const std::string&, uid_t), PyObject* const* arguments,
-                    Py_ssize_t count) {
-  return guarded([&]() -> PyObject* {
-    std::string path;
-    int64_t trusted = 0;
-    if (!has_arguments(name, count, 2) || !to_path(arguments[0], &path) || !to_int64(arguments[1], &trusted)) {
-      return nullptr;
-    }
-    PrivateFile file;
-    {
-      const WithoutGil without_gil;
-      file = ask(path, trusted < 0 ? geteuid() : static_cast<uid_t>(trusted));
-    }
-    if (!file.obstacle.empty()) {
-      return raise_os_error(file.error, file.obstacle);
-    }
-    return file.content ? PyBytes_FromStringAndSize(file.content->data(), static_cast<Py_ssize_t>(file.content->size()))
-                        : none();
-  });
+template <PrivateFile (*ask)(const std::string&, uid_t)>
+PyObject* ask_about(PyObject* object, int64_t trusted) {
+  std::string path;
+  if (!to_path(object, &path)) {
+    return nullptr;
+  }
+  const PrivateFile file =
+      unlocked_call([&] { return ask(path, trusted < 0 ? geteuid() : static_cast<uid_t>(trusted)); });
+  if (!file.obstacle.empty()) {
+    return raise_os_error(file.error, file.obstacle);
+  }
+  return file.content ? PyBytes_FromStringAndSize(file.content->data(), static_cast<Py_ssize_t>(file.content->size()))
+                      : none();
 }
 
-PyObject* py_read_private(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  return ask_about("read_private", read_private, arguments, count);
+PyObject* make_folder(PyObject* object) {
+  std::string path;
+  if (!to_path(object, &path)) {
+    return nullptr;
+  }
+  const std::string why = unlocked_call([&] { return make_private_folder(path); });
+  return why.empty() ? none() : raise_os_error(EPERM, why);
 }
 
-PyObject* py_check_private(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  return ask_about("check_private", check_private, arguments, count);
-}
-
-PyObject* py_make_private_folder(PyObject*, PyObject* argument) {
-  return guarded([&]() -> PyObject* {
-    std::string path;
-    if (!to_path(argument, &path)) {
-      return nullptr;
-    }
-    std::string why;
-    {
-      const WithoutGil without_gil;
-      why = make_private_folder(path);
-    }
-    return why.empty() ? none() : raise_os_error(EPERM, why);
-  });
-}
-
-PyObject* py_kernel_cache_folder(PyObject*, PyObject*) {
-  return guarded([] { return from_path(kernel_cache_folder()); });
-}
-
-PyObject* py_absolute_path(PyObject*, PyObject* argument) {
-  return guarded([&]() -> PyObject* {
-    std::string path;
-    return to_path(argument, &path) ? from_path(absolute_path(path)) : nullptr;
-  });
+PyObject* make_absolute(PyObject* object) {
+  std::string path;
+  return to_path(object, &path) ? from_path(absolute_path(path)) : nullptr;
 }
 
 }  // namespace
 
 PyMethodDef private_file_methods[] = {
-    OUTBOARD_FASTCALL("read_private", py_read_private,
-                      "Return a file's bytes, or None without a file: (path, trusted user or -1)."),
-    OUTBOARD_FASTCALL(
-        "check_private", py_check_private,
+    method<"read_private", ask_about<read_private>>(
+        "Return a file's bytes, or None without a file: (path, trusted user or -1)."),
+    method<"check_private", ask_about<check_private>>(
         "Return b'' if read_private would read the file, None without a file: (path, trusted user or -1)."),
-    {"make_private_folder", py_make_private_folder, METH_O,
-     PyDoc_STR("Create a folder that only its user may write, or return why it cannot be used.")},
-    {"kernel_cache_folder", py_kernel_cache_folder, METH_NOARGS,
-     PyDoc_STR("Return the folder of stored plans, programs and schedules, or ''.")},
-    {"absolute_path", py_absolute_path, METH_O,
-     PyDoc_STR("Return a path as absolute, from the working directory at load time.")},
+    method<"make_private_folder", make_folder>(
+        "Create a folder that only its user may write, or return why it cannot be used."),
+    method<"kernel_cache_folder", +[] { return from_path(kernel_cache_folder()); }>(
+        "Return the folder of stored plans, programs and schedules, or ''."),
+    method<"absolute_path", make_absolute>("Return a path as absolute, from the working directory at load time."),
     {nullptr, nullptr, 0, nullptr},
 };
 

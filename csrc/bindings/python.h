@@ -48,6 +48,13 @@ class WithoutGil {
   PyThreadState* state_;
 };
 
+// Call a function without the interpreter lock.
+template <class Body>
+decltype(auto) unlocked_call(Body&& body) {
+  const WithoutGil without_gil;
+  return body();
+}
+
 // Take the interpreter lock for a scope, in any thread, whether or not it holds the lock.
 class WithGil {
  public:
@@ -98,7 +105,6 @@ inline bool to_uint64(PyObject* object, uint64_t* out) {
 // Convert any device index. The core checks whether the device exists.
 bool to_device(PyObject* object, c10::DeviceIndex* out);
 bool to_mempool(PyObject* object, c10::MempoolId_t* out);
-PyObject* from_mempool(c10::MempoolId_t id);
 bool to_text(PyObject* object, const char* what, std::string* out);
 
 inline PyObject* none() {
@@ -106,6 +112,12 @@ inline PyObject* none() {
 }
 inline PyObject* from_text(const std::string& text) {
   return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+}
+
+// Set an item of a dict. Return false with a Python error set, also if `owned` is null.
+inline bool set_item(PyObject* dict, const char* key, PyObject* owned) {
+  const Object value(owned);
+  return value && PyDict_SetItemString(dict, key, value.get()) == 0;
 }
 
 // Return true once Python code must not be called any more, because
@@ -142,7 +154,3 @@ bool install_blocking_hooks();  // gil.cpp; false with a Python error
 Object take_trampoline_exception();
 
 }  // namespace outboard::bindings
-
-// A METH_FASTCALL entry of a method table.
-#define OUTBOARD_FASTCALL(name, function, doc) \
-  {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)), METH_FASTCALL, PyDoc_STR(doc)}

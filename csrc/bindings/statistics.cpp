@@ -15,35 +15,27 @@ using c10::CachingAllocator::DurationStat;
 using c10::CachingAllocator::Stat;
 
 // Each adds a value to the dict, and returns false with a Python error set.
-bool add(PyObject* dict, const char* key, PyObject* owned) {
-  const Object value(owned);
-  return value && PyDict_SetItemString(dict, key, value.get()) == 0;
-}
 bool add(PyObject* dict, const char* key, int64_t value) {
-  return add(dict, key, PyLong_FromLongLong(value));
+  return set_item(dict, key, PyLong_FromLongLong(value));
 }
 bool add(PyObject* dict, const char* key, const Stat& stat) {
   Object entry(PyDict_New());
   return entry && add(entry.get(), "current", stat.current) && add(entry.get(), "peak", stat.peak) &&
          add(entry.get(), "allocated", stat.allocated) && add(entry.get(), "freed", stat.freed) &&
-         add(dict, key, entry.release());
+         set_item(dict, key, entry.release());
 }
 bool add(PyObject* dict, const char* key, const DurationStat& stat) {
   Object entry(PyDict_New());
   const double average = stat.count == 0 ? 0 : static_cast<double>(stat.total) / static_cast<double>(stat.count);
   return entry && add(entry.get(), "total", stat.total) && add(entry.get(), "max", stat.max) &&
          add(entry.get(), "min", stat.min) && add(entry.get(), "count", stat.count) &&
-         add(entry.get(), "avg", PyFloat_FromDouble(average)) && add(dict, key, entry.release());
+         set_item(entry.get(), "avg", PyFloat_FromDouble(average)) && set_item(dict, key, entry.release());
 }
 
 }  // namespace
 
 PyObject* host_statistics() {
-  at::HostStats stats;
-  {
-    const WithoutGil without_gil;
-    stats = host_allocator().get_stats();
-  }
+  const at::HostStats stats = unlocked_call([] { return host_allocator().get_stats(); });
   Object result(PyDict_New());
   PyObject* dict = result.get();
   const bool is_whole =
@@ -55,7 +47,6 @@ PyObject* host_statistics() {
 }
 
 void reset_host_statistics(bool is_peak) {
-  const WithoutGil without_gil;
   is_peak ? host_allocator().reset_peak_stats() : host_allocator().reset_accumulated_stats();
 }
 

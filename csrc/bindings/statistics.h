@@ -9,7 +9,7 @@ namespace outboard::bindings {
 
 // Return a nested dict of the pinned allocator's statistics; null with a Python error set.
 PyObject* host_statistics();
-void reset_host_statistics(bool is_peak);
+void reset_host_statistics(bool is_peak);  // may wait
 
 // Return an observer that calls the Python function with the interpreter lock
 // held. Its exceptions pass through.

@@ -15,7 +15,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "bindings/python.h"
+#include "bindings/method.h"
 
 namespace outboard::bindings::trampoline {
 
@@ -60,13 +60,10 @@ Object take_exception();
 
 // ---- Arguments ----
 
-PyObject* to_python(int32_t value);
-PyObject* to_python(uint32_t value);
-PyObject* to_python(int64_t value);
-PyObject* to_python(uint64_t value);
-PyObject* to_python(const char* value);
-PyObject* to_python(const void* pointer);
-PyObject* to_python(Object value);
+using bindings::to_python;
+inline PyObject* to_python(const void* pointer) {
+  return to_python(reinterpret_cast<uintptr_t>(pointer));
+}
 Object to_bytes(const void* data, size_t size);
 
 template <class Value>

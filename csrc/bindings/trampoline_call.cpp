@@ -85,28 +85,6 @@ Object take_exception() {
                                                              : Object();
 }
 
-PyObject* to_python(int32_t value) {
-  return PyLong_FromLong(value);
-}
-PyObject* to_python(uint32_t value) {
-  return PyLong_FromUnsignedLong(value);
-}
-PyObject* to_python(int64_t value) {
-  return PyLong_FromLongLong(value);
-}
-PyObject* to_python(uint64_t value) {
-  return PyLong_FromUnsignedLongLong(value);
-}
-PyObject* to_python(const char* value) {
-  return from_text(value);
-}
-PyObject* to_python(const void* pointer) {
-  return PyLong_FromUnsignedLongLong(reinterpret_cast<uintptr_t>(pointer));
-}
-PyObject* to_python(Object value) {
-  return value.release();
-}
-
 Object to_bytes(const void* data, size_t size) {
   return Object(PyBytes_FromStringAndSize(static_cast<const char*>(data), static_cast<Py_ssize_t>(size)));
 }
