@@ -31,7 +31,7 @@ namespace {
 constexpr size_t kScalarSlots = 8;
 constexpr size_t kScalarBytes = 16;  // of a complex double, the largest element
 
-// The CPU kernel of one call, with its arguments. A waited call's results are adopted by its caller.
+// The CPU kernel of one call, with its arguments. A caller that waits adopts the results.
 class KernelWork final : public HostWork {
  public:
   static Owned<KernelWork> make(const Call& call, Stream& stream);

@@ -153,7 +153,7 @@ def programs_of(
         names = [name for name, kind in kinds.items() if serves(entry.key, kind)]
         for name, kernel in itertools.product(names, entry.answer.kernels if entry.answer is not None else ()):
             program = program_name(name, kernel)
-            # Plans may share a program: the first by its kernel's name stands for it, in whatever order they come.
+            # Plans may share a program: the first by its kernel's name stands for it, in any order.
             if program not in found or kernel.name < found[program][1].name:
                 found[program] = name, kernel
     return found
