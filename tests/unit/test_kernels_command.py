@@ -169,9 +169,11 @@ def test_a_pack_has_a_file_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_pack_without_a_device_says_what_is_missing(tmp_path: Path, monkeypatch: Any) -> None:
+    before = os.environ.get("OUTBOARD_PROVIDERS")
     monkeypatch.delenv("TORCHINDUCTOR_VEC_ISA_OK", raising=False)  # tests may run with it
     result = run("pack", str(tmp_path / "pack"), "--driver", "opencl", "--arch", "one")
     assert result.exit_code == 1 and "the driver 'ocl' cannot build programs without a device" in result.output
+    assert os.environ.get("OUTBOARD_PROVIDERS") == before
     result = run("pack", str(tmp_path / "pack"), "--driver", "tests.simt_drivers:Ahead", "--arch", "one,tow")
     assert result.exit_code == 1 and "has no architecture 'tow', only one, two. Did you mean" in result.output
     assert not any(tmp_path.iterdir())

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
 
 from torch_outboard.cli.info import parse_options
 
-__all__ = ["attach_for_plans", "driver_with_schedules"]
+__all__ = ["attach_for_plans", "driver_with_schedules", "set_variables"]
 
 
 def attach_for_plans(driver: str, options: tuple[str, ...]) -> Any:
@@ -28,6 +31,26 @@ def attach_for_plans(driver: str, options: tuple[str, ...]) -> Any:
     if module.device_count() == 0:
         raise click.ClickException(f"the driver {driver!r} has no device here")
     return module
+
+
+def set_variables(variables: Mapping[str, str], **defaults: str) -> None:
+    """Set environment variables until the running command ends; a default does not replace the user's value."""
+    unset = {name: value for name, value in defaults.items() if name not in os.environ}
+    click.get_current_context().with_resource(_changed({**unset, **variables}))
+
+
+@contextlib.contextmanager
+def _changed(variables: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def driver_with_schedules() -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torch_outboard.cli.attached import attach_for_plans
+from torch_outboard.cli.attached import attach_for_plans, set_variables
 from torch_outboard.cli.shown import check_names, print_plan, printable
 from torch_outboard.cli.torch_first import import_torch
 
@@ -98,15 +98,12 @@ def _value(given: str) -> tuple[str, Any]:
 
 
 def _attached(driver: str, options: tuple[str, ...]) -> Any:
-    import os
-
     import torch
 
     from torch_outboard.kernels.disk import packs, store
 
     # Every plan is built here, so that its route is seen. None is stored.
-    os.environ.update({store.VARIABLE: "", packs.VARIABLE: ""})
-    os.environ.setdefault("OUTBOARD_FALLBACK", "silent")
+    set_variables({store.VARIABLE: "", packs.VARIABLE: ""}, OUTBOARD_FALLBACK="silent")
     module = attach_for_plans(driver, options)
     return torch.device(module.__name__.rpartition(".")[2], 0)
 

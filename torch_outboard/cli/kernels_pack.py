@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import functools
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import click
 
-from torch_outboard.cli.attached import attach_for_plans
+from torch_outboard.cli.attached import attach_for_plans, set_variables
 from torch_outboard.cli.info import parse_options
 from torch_outboard.cli.shown import check_names, check_pattern, printable
 from torch_outboard.cli.torch_first import import_torch
@@ -73,11 +72,12 @@ def pack(
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         kept = Path(temporary) if keep is None else _private(keep)
-        # This process does nothing else. The user's plans and other
-        # packs must not pass for new ones.
-        os.environ.update({store.VARIABLE: str(kept), packs.VARIABLE: ""})
-        os.environ.setdefault("OUTBOARD_PROVIDERS", "native,generated")
-        os.environ.setdefault("OUTBOARD_FALLBACK", "silent")
+        # The user's plans and other packs must not pass for new ones.
+        set_variables(
+            {store.VARIABLE: str(kept), packs.VARIABLE: ""},
+            OUTBOARD_PROVIDERS="native,generated",
+            OUTBOARD_FALLBACK="silent",
+        )
         if names:
             calls = functools.partial(_found_calls, only, dtypes, lists)
             failures = _without_device(file, kept, driver, parse_options(options), names, calls)
