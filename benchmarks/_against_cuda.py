@@ -78,7 +78,7 @@ def compare(
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--driver", choices=("nv", "opencl"), default="nv")
+    parser.add_argument("--driver", choices=("nv", "opencl", "vulkan"), default="nv")
     parser.add_argument("--generated", action="store_true", help="generated kernels, no libraries")
     parser.add_argument("--units", action="store_true", help="generated kernels with matrix units")
     parser.add_argument("--only", default="", help="cases whose name matches this regular expression")
