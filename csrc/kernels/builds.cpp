@@ -129,6 +129,7 @@ struct Pool {
   std::mutex mutex;  // never held during a build
   std::condition_variable added;
   std::deque<std::shared_ptr<PoolBuild>> waiting;
+  std::deque<std::function<void()>> tasks;  // each begins when no build waits
   int limit = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMostUnasked);
   int threads = 0;
   int idle = 0;
@@ -169,8 +170,18 @@ void work() {
   std::unique_lock lock(all.mutex);
   for (;;) {
     ++all.idle;
-    all.added.wait(lock, [&all] { return !all.waiting.empty() && !all.is_ended; });
+    all.added.wait(lock, [&all] { return !(all.waiting.empty() && all.tasks.empty()) && !all.is_ended; });
     --all.idle;
+    if (all.waiting.empty()) {
+      const std::function<void()> task = std::move(all.tasks.front());
+      all.tasks.pop_front();
+      detail::begin_own_call();
+      lock.unlock();
+      task();
+      detail::end_own_call();
+      lock.lock();
+      continue;
+    }
     std::shared_ptr<PoolBuild> build = std::move(all.waiting.front());
     all.waiting.pop_front();
     ++all.counts.running;
@@ -187,6 +198,18 @@ void work() {
   }
 }
 
+// Start a thread if all have work and the limit allows. Return false if there is none. Call with the lock held.
+bool has_thread(Pool& all) {
+  if (all.limit == 0 || all.is_ended) {
+    return false;
+  }
+  if (all.idle <= static_cast<int>(all.waiting.size() + all.tasks.size()) && all.threads < all.limit &&
+      detail::start_thread(work)) {
+    ++all.threads;
+  }
+  return all.threads > 0;
+}
+
 }  // namespace
 
 void set_build_threads(int count) {
@@ -201,6 +224,7 @@ void end_builds() noexcept {
     const std::lock_guard lock(pool().mutex);
     pool().is_ended = true;
     std::swap(left, pool().waiting);
+    pool().tasks.clear();
   }
   for (const auto& build : left) {
     build->cancel();
@@ -219,6 +243,17 @@ bool note_refused(c10::DeviceIndex device, const ProgramText& program) {
   return store_refusal(device, program);
 }
 
+bool start_task(std::function<void()> task) {
+  Pool& all = pool();
+  const std::lock_guard lock(all.mutex);
+  if (!has_thread(all)) {
+    return false;
+  }
+  all.tasks.push_back(std::move(task));
+  all.added.notify_one();
+  return true;
+}
+
 bool may_build_behind(const Stream& stream) noexcept {
   return has_built.load(std::memory_order_relaxed) && !has_refused.load(std::memory_order_relaxed) &&
          may_fall_behind(stream);
@@ -229,17 +264,10 @@ std::shared_ptr<const BegunBuild> start_build(c10::DeviceIndex device, const Pro
                                               std::function<void()> on_refusal) {
   Pool& all = pool();
   const std::lock_guard lock(all.mutex);
-  if (all.limit == 0 || all.is_ended) {
+  if (!has_thread(all)) {
     return nullptr;
   }
   auto build = std::make_shared<PoolBuild>(device, program, entry, name, std::move(on_refusal));
-  if (all.idle <= static_cast<int>(all.waiting.size()) && all.threads < all.limit) {
-    if (detail::start_thread(work)) {
-      ++all.threads;
-    } else if (all.threads == 0) {
-      return nullptr;
-    }
-  }
   all.waiting.push_back(build);
   all.added.notify_one();
   return build;

@@ -9,6 +9,7 @@
 
 #include "core/driver.h"
 #include "core/error.h"
+#include "kernels/builds.h"
 #include "kernels/program_store.h"
 #include "ops/boxed.h"
 #include "ops/native/native.h"
@@ -78,6 +79,14 @@ ob_status recall(int32_t device, const void* key, size_t key_size, void* context
   return OB_OK;
 }
 
+ob_status build_behind(ob_host_fn fn, void* user) {
+  try {
+    return kernels::start_task([fn, user] { fn(user); }) ? OB_OK : OB_UNAVAILABLE;
+  } catch (const std::exception&) {  // no memory for the queue
+    return OB_UNAVAILABLE;
+  }
+}
+
 }  // namespace
 
 void register_native_kernel(const std::string& op, NativeKernel kernel) {
@@ -96,6 +105,7 @@ void register_driver_kernels() {
   registrar.add_asked = add_asked;
   registrar.keep = keep;
   registrar.recall = recall;
+  registrar.build_behind = build_behind;
   const ob_status status = driver().kernel_register(driver().self, &registrar);
   if (status != OB_OK && !is_unimplemented(status) && !registration.error.empty()) {
     raise(ErrorKind::Registration, status, "kernel_register of driver '" + driver_name() + "': " + registration.error);
