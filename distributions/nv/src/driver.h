@@ -116,9 +116,10 @@ struct Driver {
 
   Options options;
   Api api;
-  // The core's store of bytes for later processes, from kernel_register on.
+  // The core's store of bytes for later processes, and its threads, from kernel_register on.
   decltype(ob_registrar::keep) keep = nullptr;
   decltype(ob_registrar::recall) recall = nullptr;
+  decltype(ob_registrar::build_behind) build_behind = nullptr;
   std::mutex mutex;  // guards what follows up to `devices`
   bool is_started = false;
   pid_t owner = 0;  // the process that started CUDA
@@ -197,6 +198,17 @@ inline ob_status check(const Driver& driver, const Device& device, CUresult code
 // Do the same for a queue's state, whose "not yet" is not an error.
 inline ob_status check_query(const Driver& driver, const Device& device, CUresult code, const char* function) {
   return code == CUDA_ERROR_NOT_READY ? OB_NOT_READY : check(driver, device, code, function);
+}
+
+// Return whether a graph is recorded from the stream.
+inline ob_status is_capturing(const Driver& driver, const Device& device, CUstream stream, bool* out_is_capturing) {
+  int answer = 0;
+  if (driver.captures.load() > 0) {
+    const CUresult code = driver.api.StreamIsCapturing(stream, &answer);
+    if (code != CUDA_SUCCESS) return cuda_fail(driver.api, code, "cuStreamIsCapturing", device.where);
+  }
+  *out_is_capturing = answer != 0;
+  return OB_OK;
 }
 
 ob_status build_image(Driver& driver, Device& device, const void* image, const char* source, uint64_t* out_program);

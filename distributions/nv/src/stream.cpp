@@ -167,17 +167,17 @@ void run_host_call(CUstream, CUresult, void* user) {
 ob_status host_callback(void* self, int32_t index, uint64_t stream, ob_host_fn fn, void* user) {
   return on_device(self, index, "host_callback", [&](Driver& driver, Device& device) -> ob_status {
     if (const ob_status status = driver.check_stream(index, stream); status != OB_OK) return status;
-    int is_capturing = 0;
-    CUresult code = CUDA_SUCCESS;
-    if (driver.captures.load() > 0) code = driver.api.StreamIsCapturing(to_stream(stream), &is_capturing);
-    if (code != CUDA_SUCCESS) return cuda_fail(driver.api, code, "cuStreamIsCapturing", device.where);
-    if (is_capturing != 0) {
+    bool is_captured = false;
+    if (const ob_status status = is_capturing(driver, device, to_stream(stream), &is_captured); status != OB_OK) {
+      return status;
+    }
+    if (is_captured) {
       return check(driver, device, driver.api.LaunchHostFunc(to_stream(stream), fn, user), "cuLaunchHostFunc");
     }
     // cuLaunchHostFunc would not call `fn` on a stream with a failure, but a caller may wait for
     // `fn`.
     auto call = std::make_unique<HostCall>(HostCall{fn, user});
-    code = driver.api.StreamAddCallback(to_stream(stream), run_host_call, call.get(), 0);
+    const CUresult code = driver.api.StreamAddCallback(to_stream(stream), run_host_call, call.get(), 0);
     if (code != CUDA_SUCCESS) return cuda_fail(driver.api, code, "cuStreamAddCallback", device.where);
     static_cast<void>(call.release());
     return OB_OK;

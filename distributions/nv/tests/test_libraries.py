@@ -39,6 +39,22 @@ def test_plans_of_the_vendors_library_are_kept(run_program, fakes, tmp_path):
     assert searches() == 6
 
 
+@pytest.mark.parametrize(
+    ("case", "variables"),
+    [
+        ("swaps", {"OB_FAKE_CUDNN_COMPILES": "0"}),
+        ("captures", {"OB_FAKE_CUDNN_COMPILES": "0"}),
+        ("waits", {"OB_FAKE_CUDNN_COMPILES": "2"}),
+        ("waits", {"OB_FAKE_CUDNN_COMPILES": "0", "OUTBOARD_BUILD_THREADS": "0"}),
+        ("ends", {"OB_FAKE_CUDNN_COMPILES": "0", "OUTBOARD_BUILD_THREADS": "1"}),
+    ],
+    ids=["swaps", "captures", "repeats", "no_threads", "ends"],
+)
+def test_another_engine_runs_while_one_compiles(run_program, fakes, tmp_path, case, variables):
+    libraries = [fakes("fake_cuda", "libcuda.so.1"), fakes("fake_cudnn", "libcudnn.so.9")]
+    run_program("interim_engines.py", *libraries, case, OUTBOARD_KERNEL_CACHE_DIR=str(tmp_path), **variables)
+
+
 @pytest.mark.usefixtures("nvrtc")
 def test_attention_by_the_vendors_library(run_program, fakes):
     libraries = [fakes("fake_cuda", "libcuda.so.1"), fakes("fake_cudnn", "libcudnn.so.9")]

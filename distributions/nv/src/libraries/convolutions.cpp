@@ -275,6 +275,12 @@ ob_status queue(Driver& driver, Device& device, cudnn::Session& session, const C
 ob_status run(Driver& driver, Device& device, Call* call) {
   cudnn::Session* session = nullptr;
   if (const ob_status status = session_of(driver, device, &session); status != OB_OK) return status;
+  bool is_captured = false;  // a graph would keep the interim engine
+  if (const ob_status status = is_capturing(driver, device, to_stream(call->given.stream), &is_captured);
+      status != OB_OK) {
+    return status;
+  }
+  call->problem.rules.is_awaited = call->problem.rules.repeats || is_captured;
   if (const ob_status status = plan(*session, call); status != OB_OK) return status;
   if (const ob_status status = load_kernels(driver, device, *call); status != OB_OK) return status;
   if (const ob_status status = prepare(driver, device, call); status != OB_OK) return status;

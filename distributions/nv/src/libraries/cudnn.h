@@ -106,6 +106,7 @@ enum : int {
   kTypePointwiseMode = 14,
   kTypeDescriptor = 15,
   kTypeReduction = 18,
+  kTypeBehaviorNote = 19,
   kTypeChar = 24,
   kTypeDistribution = 29,
   // Kinds of descriptors.
@@ -169,6 +170,7 @@ enum : int {
   kPackPointers = 1001,
   kPackWorkspace = 1003,
   kEngineNumericalNotes = 1303,
+  kEngineBehaviorNotes = 1305,
   kProductCompute = 1500,
   kProductA = 1520,  // and b, c and the description after it
   kProductDescription = 1523,
@@ -190,6 +192,7 @@ enum : int {
   kNoteTensorCore = 0,
   kNoteDownConvertInputs = 1,
   kNoteNondeterministic = 4,
+  kNoteCompiles = 0,  // of behavior
   kAdd = 0,  // of pointwise operations
   kMultiply = 1,
   kDivide = 6,

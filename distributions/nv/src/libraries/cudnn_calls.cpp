@@ -28,10 +28,13 @@ ob_status session_of(Driver& driver, Device& device, cudnn::Session** out_sessio
     std::string error;
     const cudnn::Library* library = cudnn::load(driver.options.cudnn, &error);
     if (library == nullptr) return decline_cudnn(error.c_str());
-    if (const ob_status status =
-            cudnn::Session::make(*library, {device.index, driver.keep, driver.recall}, &device.cudnn);
-        status != OB_OK)
+    if (const ob_status status = cudnn::Session::make(
+            *library, {device.index, driver.keep, driver.recall, driver.build_behind},
+            [&api = driver.api, context = device.context] { return api.CtxSetCurrent(context) == CUDA_SUCCESS; },
+            &device.cudnn);
+        status != OB_OK) {
       return status;
+    }
   }
   *out_session = device.cudnn.get();
   return OB_OK;

@@ -2,6 +2,8 @@
 #include "cudnn_graphs.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "torch_outboard/support/error.h"
 
@@ -45,22 +47,46 @@ Descriptor Descriptors::graph_of(Handle handle, const std::vector<Descriptor>& o
 
 namespace {
 
-// Return true if the engine of a configuration keeps the rules.
-bool is_allowed(const Library& library, Descriptor config, const Rules& rules) {
-  Descriptors own(library);
-  Descriptor engine = own.make(kEngine);
-  int64_t count = 0;
-  int notes[kMaxNotes];
-  int status = own.status;
-  if (status == 0) status = library.BackendGetAttribute(config, kConfigEngine, kTypeDescriptor, 1, &count, &engine);
-  if (status == 0) {
-    status = library.BackendGetAttribute(engine, kEngineNumericalNotes, kTypeNumericalNote, kMaxNotes, &count, notes);
+// What a configuration's engine says of itself.
+class Engine {
+ public:
+  Engine(const Library& library, Descriptor config) : library_(library), own_(library), engine_(own_.make(kEngine)) {
+    int64_t count = 0;
+    if (own_.status == 0) {
+      own_.status = library.BackendGetAttribute(config, kConfigEngine, kTypeDescriptor, 1, &count, &engine_);
+    }
   }
-  return status == 0 && std::none_of(notes, notes + std::min(count, kMaxNotes), [&](int note) {
-           return (rules.repeats && note == kNoteNondeterministic) ||
-                  (rules.keeps_precision && (note == kNoteTensorCore || note == kNoteDownConvertInputs));
-         });
-}
+
+  bool keeps(const Rules& rules) const {
+    const auto notes = read(kEngineNumericalNotes, kTypeNumericalNote);
+    return notes.has_value() && std::none_of(notes->begin(), notes->end(), [&](int note) {
+             return (rules.repeats && note == kNoteNondeterministic) ||
+                    (rules.keeps_precision && (note == kNoteTensorCore || note == kNoteDownConvertInputs));
+           });
+  }
+
+  // Return true too if it does not say.
+  bool may_compile() const {
+    const auto notes = read(kEngineBehaviorNotes, kTypeBehaviorNote);
+    return !notes.has_value() || std::find(notes->begin(), notes->end(), kNoteCompiles) != notes->end();
+  }
+
+ private:
+  std::optional<std::vector<int>> read(int attribute, int type) const {
+    int64_t count = 0;
+    std::vector<int> notes(kMaxNotes);
+    if (own_.status != 0 ||
+        library_.BackendGetAttribute(engine_, attribute, type, kMaxNotes, &count, notes.data()) != 0) {
+      return std::nullopt;
+    }
+    notes.resize(static_cast<size_t>(std::clamp(count, int64_t{0}, kMaxNotes)));
+    return notes;
+  }
+
+  const Library& library_;
+  Descriptors own_;
+  Descriptor engine_;
+};
 
 // Make the plan that an attribute describes. Return false if it can't run.
 bool finish(const Library& library, Handle handle, int attribute, int type, const void* values, int64_t count_of_values,
@@ -82,9 +108,10 @@ bool finish(const Library& library, Handle handle, int attribute, int type, cons
   return true;
 }
 
-// Choose the first configuration, in the order of one of cuDNN's
-// heuristics, that this driver can use.
-void choose(const Library& library, Handle handle, Descriptor graph, int mode, const Rules& rules, Plan* out_plan) {
+// Choose the first configuration, in the order of one of cuDNN's heuristics, that this driver can
+// use. Unless the rules say to wait, omit engines that may compile, and set `out_omits` if there are any.
+void choose_config(const Library& library, Handle handle, Descriptor graph, int mode, const Rules& rules,
+                   Plan* out_plan, bool* out_omits) {
   Descriptors& own = out_plan->graph;
   const Descriptor heuristics = own.make(kHeuristics);
   own.set(heuristics, kHeuristicsGraph, kTypeDescriptor, &graph);
@@ -104,8 +131,11 @@ void choose(const Library& library, Handle handle, Descriptor graph, int mode, c
   own.status = 0;  // another heuristic may find one
   for (int64_t i = 0; i < count; ++i) {
     const Descriptor config = configs[static_cast<size_t>(i)];
-    if (is_allowed(library, config, rules) &&
-        finish(library, handle, kPlanConfig, kTypeDescriptor, &config, 1, out_plan)) {
+    const Engine engine(library, config);
+    if (!engine.keeps(rules)) continue;
+    if (!rules.is_awaited && engine.may_compile()) {
+      *out_omits = true;
+    } else if (finish(library, handle, kPlanConfig, kTypeDescriptor, &config, 1, out_plan)) {
       return;
     }
   }
@@ -113,18 +143,29 @@ void choose(const Library& library, Handle handle, Descriptor graph, int mode, c
 
 }  // namespace
 
-ob_status Session::make(const Library& library, const Store& store, std::unique_ptr<Session>* out_session) {
+Session::Session(const Library& cudnn, const Core& core, std::function<bool()> enter, Handle made)
+    : library(cudnn), core_(core), enter_(std::move(enter)), handle_(made) {
+  link_->session = this;
+}
+
+ob_status Session::make(const Library& library, const Core& core, std::function<bool()> enter,
+                        std::unique_ptr<Session>* out_session) {
   Handle handle = nullptr;
   if (const int status = library.Create(&handle); status != 0) {
     return support::fail(OB_INTERNAL, "cudnnCreate returned %s", library.describe(status).c_str());
   }
-  out_session->reset(new Session(library, store, handle));
+  out_session->reset(new Session(library, core, std::move(enter), handle));
   return OB_OK;
 }
 
 Session::~Session() {
+  {
+    const std::unique_lock lock(link_->mutex);  // waits for running builds
+    link_->session = nullptr;
+  }
   plans_.clear();
-  static_cast<void>(library.Destroy(handle_));
+  handles_.push_back(handle_);
+  for (const Handle handle : handles_) static_cast<void>(library.Destroy(handle));
 }
 
 std::string Session::kept_key(const PlanKey& key) const {
@@ -135,55 +176,129 @@ std::string Session::kept_key(const PlanKey& key) const {
 // Make the plan that an earlier process stored. Return false if there is none, or if cuDNN rejects
 // it for any reason, so that a plan is chosen anew.
 bool Session::recall(const std::string& key, Plan* out_plan) const {
-  if (store_.recall == nullptr) return false;
+  if (core_.recall == nullptr) return false;
   std::string text;
   const auto take = [](void* context, const void* bytes, size_t size) {
     static_cast<std::string*>(context)->assign(static_cast<const char*>(bytes), size);
   };
-  return store_.recall(store_.device, key.data(), key.size(), &text, take) == OB_OK &&
+  return core_.recall(core_.device, key.data(), key.size(), &text, take) == OB_OK &&
          finish(library, handle_, kPlanText, kTypeChar, text.data(), static_cast<int64_t>(text.size()), out_plan);
 }
 
 // cuDNN's text of a plan holds the kernels that its engine compiled. Some engines have none.
 void Session::keep(const std::string& key, const Plan& plan) const {
-  if (store_.keep == nullptr || plan.plan == nullptr) return;
+  if (core_.keep == nullptr || plan.plan == nullptr) return;
   int64_t size = 0;
   if (library.BackendGetAttribute(plan.plan, kPlanText, kTypeChar, 0, &size, nullptr) != 0 || size < 1) return;
   std::string text(static_cast<size_t>(size), '\0');
   if (library.BackendGetAttribute(plan.plan, kPlanText, kTypeChar, size, &size, text.data()) == 0) {
-    store_.keep(store_.device, key.data(), key.size(), text.data(), text.size());
+    core_.keep(core_.device, key.data(), key.size(), text.data(), text.size());
   }
 }
 
-ob_status Session::find(const PlanKey& key, const Rules& rules,
-                        const std::function<Descriptor(Handle, Descriptors*)>& describe,
+// Choose a plan. It is an interim one if an engine that cuDNN would rather take was omitted, because
+// it may compile.
+ob_status Session::choose(Handle handle, const Build& wanted, Plan* out_plan, bool* out_is_interim) const {
+  const Descriptor graph = wanted.describe(handle, &out_plan->graph);
+  if (out_plan->graph.status != 0 && !is_refusal(out_plan->graph.status)) {
+    return support::fail(OB_INTERNAL, "cuDNN can't describe an operation: %s",
+                         library.describe(out_plan->graph.status).c_str());
+  }
+  if (out_plan->graph.status != 0) return OB_OK;
+  Rules rules = wanted.rules;
+  bool omits = false;
+  for (const bool is_awaited : {false, true}) {
+    if (wanted.rules.is_awaited && !is_awaited) continue;
+    rules.is_awaited = is_awaited;
+    for (const int mode : {kHeuristicsA, kHeuristicsFallback}) {
+      if (out_plan->plan == nullptr) choose_config(library, handle, graph, mode, rules, out_plan, &omits);
+    }
+    if (out_plan->plan != nullptr || !omits) break;
+  }
+  *out_is_interim = omits && !rules.is_awaited;
+  return OB_OK;
+}
+
+ob_status Session::find(const PlanKey& key, const Rules& rules, const Describe& describe,
                         std::shared_ptr<const Plan>* out_plan) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  if (rules.is_awaited) built_.wait(lock, [&] { return pending_.count(key) == 0; });
   auto found = plans_.find(key);
   if (found == plans_.end()) {
     auto plan = std::make_shared<Plan>(library);
     const std::string kept = kept_key(key);
     if (!recall(kept, plan.get())) {
-      const Descriptor graph = describe(handle_, &plan->graph);
-      if (plan->graph.status != 0 && !is_refusal(plan->graph.status)) {
-        return support::fail(OB_INTERNAL, "cuDNN can't describe an operation: %s",
-                             library.describe(plan->graph.status).c_str());
+      Build build{key, rules, describe};
+      build.rules.is_awaited = rules.is_awaited || core_.build_behind == nullptr;
+      bool is_interim = false;
+      if (const ob_status status = choose(handle_, build, plan.get(), &is_interim); status != OB_OK) return status;
+      const bool is_behind = is_interim && build_behind(build);
+      if (is_interim && !is_behind) {  // no thread builds
+        build.rules.is_awaited = true;
+        plan = std::make_shared<Plan>(library);
+        if (const ob_status status = choose(handle_, build, plan.get(), &is_interim); status != OB_OK) return status;
       }
-      for (const int mode : {kHeuristicsA, kHeuristicsFallback}) {
-        if (plan->graph.status == 0 && plan->plan == nullptr) {
-          choose(library, handle_, graph, mode, rules, plan.get());
-        }
-      }
-      keep(kept, *plan);
+      if (!is_behind) keep(kept, *plan);
     }
     if (plans_.size() >= kMaxPlans) plans_.clear();  // the callers that run a plan hold it
-    found = plans_.emplace(key, std::move(plan)).first;
+    found = plans_.insert_or_assign(key, std::move(plan)).first;
   }
   if (found->second->plan == nullptr) {
     return support::fail(OB_UNIMPLEMENTED, "cuDNN: no engine for these sizes, strides and types");
   }
   *out_plan = found->second;
   return OB_OK;
+}
+
+// Start the build of a plan for which another one runs meanwhile. Return false if no thread builds.
+// Call it with the mutex held.
+bool Session::build_behind(const Build& build) {
+  struct Task {
+    std::shared_ptr<Link> link;
+    Build build;
+  };
+  auto task = std::make_unique<Task>(Task{link_, build});
+  const auto run_task = [](void* user) {
+    const std::unique_ptr<Task> owned(static_cast<Task*>(user));
+    const std::shared_lock lock(owned->link->mutex);
+    if (Session* const session = owned->link->session; session != nullptr) session->run(owned->build);
+  };
+  pending_.insert(build.key);
+  if (core_.build_behind(run_task, task.get()) == OB_OK) {
+    static_cast<void>(task.release());
+    return true;
+  }
+  pending_.erase(build.key);
+  return false;
+}
+
+// On a thread of the core. Without memory the process ends.
+void Session::run(const Build& build) noexcept {
+  auto plan = std::make_shared<Plan>(library);
+  const Handle handle = enter_() ? take_handle() : nullptr;
+  Build awaited = build;
+  awaited.rules.is_awaited = true;
+  bool is_interim = false;
+  if (handle != nullptr && choose(handle, awaited, plan.get(), &is_interim) == OB_OK) keep(kept_key(build.key), *plan);
+  const std::lock_guard lock(mutex_);
+  if (handle != nullptr) handles_.push_back(handle);
+  if (plan->plan != nullptr) plans_.insert_or_assign(build.key, std::move(plan));
+  pending_.erase(build.key);
+  built_.notify_all();
+}
+
+// Return a handle that no other thread uses, or null if the library refuses.
+Handle Session::take_handle() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!handles_.empty()) {
+      const Handle handle = handles_.back();
+      handles_.pop_back();
+      return handle;
+    }
+  }
+  Handle handle = nullptr;
+  return library.Create(&handle) == 0 ? handle : nullptr;
 }
 
 int Session::execute(const Plan& plan, const std::vector<Binding>& bindings, uint64_t workspace, CUstream stream) {

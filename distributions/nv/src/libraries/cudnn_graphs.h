@@ -2,11 +2,14 @@
 // cuDNN's graphs: descriptors, the choice of an engine, plans by what they depend on.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <shared_mutex>
 #include <string>
 #include <vector>
 
@@ -49,6 +52,9 @@ struct Plan {
 struct Rules {
   bool repeats = true;           // its results must be the same in each run
   bool keeps_precision = false;  // it must not round its inputs
+  // False: until its kernel is compiled, another engine may run that compiles nothing. Not part of
+  // what a plan depends on.
+  bool is_awaited = true;
 };
 
 // What a plan depends on. The first word tells kinds of problems apart.
@@ -60,28 +66,32 @@ struct Binding {
   uint64_t address;
 };
 
-// Where plans are kept for later processes: to choose one takes milliseconds, and an engine that
-// compiles its kernel takes a quarter of a second.
-struct Store {
+// What the core offers for plans, whose kernels take a quarter of a second each to compile.
+struct Core {
   int32_t device;
-  decltype(ob_registrar::keep) keep;
+  decltype(ob_registrar::keep) keep;  // for later processes
   decltype(ob_registrar::recall) recall;
+  decltype(ob_registrar::build_behind) build_behind;  // compiles while another engine runs
 };
+
+// Describes the graph of a problem.
+using Describe = std::function<Descriptor(Handle, Descriptors*)>;
 
 // A device's handle and its plans. Thread-safe.
 class Session {
  public:
-  // Return OB_INTERNAL, with the reason, if the library refuses. The
-  // device's context must be current.
-  static ob_status make(const Library& library, const Store& store, std::unique_ptr<Session>* out_session);
+  // Return OB_INTERNAL, with the reason, if the library refuses. The device's context must be
+  // current; `enter` makes it current on another thread.
+  static ob_status make(const Library& library, const Core& core, std::function<bool()> enter,
+                        std::unique_ptr<Session>* out_session);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Return the plan of a key. `describe` makes its graph if the key is new. Return OB_UNIMPLEMENTED
-  // if cuDNN has no engine for it; that is remembered too.
-  ob_status find(const PlanKey& key, const Rules& rules,
-                 const std::function<Descriptor(Handle, Descriptors*)>& describe,
+  // Return the plan of a key. `describe` makes its graph if the key is new, later and on another
+  // thread too if the rules don't await the plan. Return OB_UNIMPLEMENTED if cuDNN has no engine for
+  // it; that is remembered too.
+  ob_status find(const PlanKey& key, const Rules& rules, const Describe& describe,
                  std::shared_ptr<const Plan>* out_plan);
 
   // Call `body` with the handle, which no other thread uses meanwhile. Work that it queues goes to
@@ -94,16 +104,37 @@ class Session {
   const Library& library;
 
  private:
-  Session(const Library& cudnn, const Store& store, Handle made) : library(cudnn), store_(store), handle_(made) {}
+  // A plan whose kernel is compiled while another runs.
+  struct Build {
+    PlanKey key;
+    Rules rules;
+    Describe describe;
+  };
+  // Connects builds with their session, which they may outlive.
+  struct Link {
+    std::shared_mutex mutex;  // shared by running builds
+    Session* session = nullptr;  // null: it has ended
+  };
+
+  Session(const Library& cudnn, const Core& core, std::function<bool()> enter, Handle made);
   std::string kept_key(const PlanKey& key) const;
+  ob_status choose(Handle handle, const Build& wanted, Plan* out_plan, bool* out_is_interim) const;
+  bool build_behind(const Build& build);
+  void run(const Build& build) noexcept;
+  Handle take_handle();
   bool recall(const std::string& key, Plan* out_plan) const;
   void keep(const std::string& key, const Plan& plan) const;
 
-  const Store store_;
+  const Core core_;
+  const std::function<bool()> enter_;
   std::mutex handle_mutex_;  // a stream is set for the next call
   const Handle handle_;
-  std::mutex mutex_;
+  const std::shared_ptr<Link> link_ = std::make_shared<Link>();
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable built_;
   std::map<PlanKey, std::shared_ptr<const Plan>> plans_;
+  std::set<PlanKey> pending_;    // whose kernels are being compiled while other plans run
+  std::vector<Handle> handles_;  // of builds: no two threads may use one
 };
 
 }  // namespace nv::cudnn

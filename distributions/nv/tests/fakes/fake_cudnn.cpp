@@ -5,16 +5,20 @@
 // workspace or stream. Its first configuration does not repeat its results, its second can't be
 // finalized, its third rounds float32 to TF32. fakeCudnnEngine() returns the last one that ran,
 // fakeCudnnSearches() how often configurations were requested. A convolution's plan has a text,
-// from which another process makes it again. Convolutions of 7 channels (of the image) in groups
+// from which another process makes it again. The engine named by OB_FAKE_CUDNN_COMPILES, which is
+// none by default, compiles a kernel for each plan of a configuration, and ends when
+// fakeCudnnCompile() has allowed as many. Convolutions of 7 channels (of the image) in groups
 // have no engine. Graphs of other operations are attention's: fake_cudnn_graphs.h. Recurrent nets
 // are in fake_cudnn_recurrent.h, unless it is built without.
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <vector>
 
 #include "fake_cudnn_graphs.h"
@@ -207,6 +211,20 @@ bool read_operation(const Descriptor& operation, Convolution* out) {
 }
 
 std::atomic<int64_t> last_engine{-1}, searches{0};
+std::mutex compiler_mutex;
+std::condition_variable allowed_more;
+int64_t allowed = 0;
+
+bool compiles(int64_t engine) {
+  const char* named = std::getenv("OB_FAKE_CUDNN_COMPILES");
+  return named != nullptr && engine == std::atoll(named);
+}
+
+void compile() {
+  std::unique_lock lock(compiler_mutex);
+  allowed_more.wait(lock, [] { return allowed > 0; });
+  --allowed;
+}
 
 const std::map<int, std::vector<int>> kNeeded = {
     {1, {100, 101, 102, 103, 104, 105, 106}}, {4, {200, 201}}, {5, {400}}, {15, {800, 801}}, {16, {1000, 1001, 1003}},
@@ -328,6 +346,7 @@ int cudnnBackendFinalize(Descriptor* descriptor) {
     if (config == nullptr && text.size() != kTextNumbers) return kBadParameter;
     descriptor->engine = config != nullptr ? config->engine : text[0];
     if (descriptor->engine == 1) return kNotSupported;
+    if (config != nullptr && compiles(descriptor->engine)) compile();
   }
   descriptor->is_final = true;
   return 0;
@@ -352,6 +371,9 @@ int cudnnBackendGetAttribute(Descriptor* descriptor, int attribute, int, int64_t
                                                                      : std::vector<int>{};
     *out_count = static_cast<int64_t>(notes.size());
     for (size_t i = 0; i < notes.size() && static_cast<int64_t>(i) < asked; ++i) static_cast<int*>(out)[i] = notes[i];
+  } else if (attribute == 1305) {  // of behavior
+    *out_count = compiles(descriptor->engine) ? 1 : 0;
+    if (*out_count == 1 && asked > 0) *static_cast<int*>(out) = 0;
   } else if (attribute == 405) {  // a plan's text
     if (!is_convolution_plan(*descriptor)) return kNotSupported;
     const std::vector<int64_t> numbers = numbers_of(descriptor->engine, convolution_of(*descriptor));
@@ -368,6 +390,11 @@ int cudnnBackendGetAttribute(Descriptor* descriptor, int attribute, int, int64_t
 
 int64_t fakeCudnnEngine() {
   return last_engine;
+}
+void fakeCudnnCompile(int64_t count) {
+  const std::lock_guard lock(compiler_mutex);
+  allowed += count;
+  allowed_more.notify_all();
 }
 int64_t fakeCudnnSearches() {
   return searches;

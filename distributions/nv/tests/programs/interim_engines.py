@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Convolve while cuDNN compiles a kernel: python interim_engines.py LIBCUDA LIBCUDNN CASE
+
+Without a GPU, with fake_cuda.cpp and fake_cudnn.cpp, whose engine OB_FAKE_CUDNN_COMPILES compiles as often as
+fakeCudnnCompile() allows. Engine 0 is cuDNN's first choice, engine 2 its next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import sys
+import threading
+import time
+
+import torch
+
+os.environ["OUTBOARD_PROVIDERS"] = "native,host"
+
+import torch_outboard
+
+module = torch_outboard.attach("nv", library=sys.argv[1], cudnn=sys.argv[2])
+library = ctypes.CDLL(sys.argv[2])
+library.fakeCudnnEngine.restype = ctypes.c_int64
+library.fakeCudnnCompile.argtypes = [ctypes.c_int64]
+
+
+def engine_of_convolution(size: int = 9) -> int:
+    """Return the engine that ran a convolution, whose result is compared with the CPU's."""
+    x, weight = torch.randn(2, 4, size, size), torch.randn(4, 4, 3, 3)
+    result = torch.conv2d(x.to("nv:0"), weight.to("nv:0")).cpu()
+    torch.testing.assert_close(result, torch.conv2d(x, weight), atol=2e-2, rtol=2e-2)
+    return int(library.fakeCudnnEngine())
+
+
+def until(engine: int, size: int = 9) -> None:
+    end = time.monotonic() + 60
+    while engine_of_convolution(size) != engine:
+        assert time.monotonic() < end, f"engine {engine} does not run"
+
+
+def allow_soon(count: int) -> None:
+    def allow() -> None:
+        time.sleep(0.3)
+        library.fakeCudnnCompile(count)
+
+    threading.Thread(target=allow, daemon=True).start()
+
+
+def swaps() -> None:
+    """Run another engine until the kernel is compiled, for each size."""
+    for size in (9, 10):
+        assert [engine_of_convolution(size) for _ in range(3)] == [2, 2, 2]
+    library.fakeCudnnCompile(2)
+    until(0, 9)
+    until(0, 10)
+    assert [engine_of_convolution(size) for size in (9, 10)] == [0, 0]
+
+
+def captures() -> None:
+    """Capture graphs, which wait for the engine that they will keep, known or new."""
+    x, weight = torch.randn(2, 4, 9, 9, device="nv:0"), torch.randn(4, 4, 3, 3, device="nv:0")
+    wide = torch.randn(2, 4, 12, 12, device="nv:0")
+    assert engine_of_convolution(9) == 2
+    for value in (x, wide):
+        allow_soon(1)
+        # The fake CUDA records a graph, and instantiates none.
+        with contextlib.suppress(torch_outboard.NotSupportedError), module.graph(module.Graph()):
+            torch.conv2d(value, weight)
+        assert library.fakeCudnnEngine() == 0
+
+
+def waits() -> None:
+    """Await the engine: results repeat, or no thread builds."""
+    torch.backends.cudnn.deterministic = os.environ["OB_FAKE_CUDNN_COMPILES"] == "2"
+    allow_soon(1)
+    assert engine_of_convolution() == int(os.environ["OB_FAKE_CUDNN_COMPILES"])
+
+
+def ends() -> None:
+    """End the process while one kernel is being compiled and two others are to be."""
+    assert [engine_of_convolution(size) for size in (9, 10, 11)] == [2, 2, 2]
+    allow_soon(1)
+
+
+{case.__name__: case for case in (swaps, captures, waits, ends)}[sys.argv[3]]()
