@@ -128,7 +128,7 @@ def _without_device(
     kinds = {name: kinds[name] for name in names}
     programs = making.Programs(kept / "packed", making.programs_of(Store(kept).entries(), kinds))
     with click.progressbar(length=len(programs.wanted), label="Programs", show_pos=True) as bar:
-        failures += programs.compile(made, bar)
+        failures += programs.compile(driver, options, bar)
     _tell_written(file, *making.write_pack(kept, file, kinds, programs))
     return failures
 

@@ -14,7 +14,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -159,6 +159,19 @@ def programs_of(
     return found
 
 
+_compiler: Driver | None = None  # of a process that compiles programs
+
+
+def _make_driver(driver: str, options: Mapping[str, Any]) -> None:
+    global _compiler
+    _compiler = find_driver(driver)(**options)
+
+
+def _compile_to(path: Path, architecture: str, kernel: KernelRecord) -> None:
+    assert _compiler is not None
+    write_whole(path, sealed(_compiler.compile_program(architecture, kernel.language, kernel.code, kernel.options)))
+
+
 class Programs:
     """Programs that are wanted, by their names, and a folder that has or gets them.
 
@@ -169,11 +182,17 @@ class Programs:
         self.wanted = wanted
         self._folder = folder
 
-    def compile(self, driver: Driver, bar: Any) -> Iterator[tuple[str, str]]:
-        """Compile what the folder lacks, and yield the failed programs."""
+    def compile(self, driver: str, options: Mapping[str, Any], bar: Any) -> Iterator[tuple[str, str]]:
+        """Compile what the folder lacks, in a process for each core, and yield the failed programs.
+
+        Compilers such as NVRTC compile one program at a time in a process.
+        """
         make_private_folders(self._folder)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            begun = {pool.submit(self._compile, driver, name): name for name in self.wanted}
+        lacking = [name for name in self.wanted if self._read(name) is None]
+        bar.update(len(self.wanted) - len(lacking))
+        context = multiprocessing.get_context("spawn")  # torch may have threads here, whose locks a fork would keep
+        with ProcessPoolExecutor(os.cpu_count(), context, _make_driver, (driver, options)) as pool:
+            begun = {pool.submit(_compile_to, self._folder / name, *self.wanted[name]): name for name in lacking}
             try:
                 for done in as_completed(begun):
                     bar.update(1)
@@ -182,12 +201,6 @@ class Programs:
                         yield f"{kernel.name} for {name}", f"{type(error).__name__}: {error}"
             finally:
                 pool.shutdown(cancel_futures=True)
-
-    def _compile(self, driver: Driver, name: str) -> None:
-        if self._read(name) is None:
-            architecture, kernel = self.wanted[name]
-            made = driver.compile_program(architecture, kernel.language, kernel.code, kernel.options)
-            write_whole(self._folder / name, sealed(made))
 
     def _place(self, name: str) -> tuple[str, str, bytes, str]:
         architecture, kernel = self.wanted[name]
