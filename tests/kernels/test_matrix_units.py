@@ -289,6 +289,12 @@ def test_long_sums_are_split(device: torch.device) -> None:
     check_convolution(x, weight, whole(8, dtype=torch.bfloat16), [[2, 2], [1, 1], [1, 1], True, [0, 0], 1], device)
 
 
+def skip_joint_sums() -> None:
+    """Skip a test of attention by units, or of the places of a lane's sums, where lanes hold sums jointly."""
+    if any(unit.sums for unit in generators().eager().dialect.units):
+        pytest.skip("capability: a matrix unit whose lanes know their own sums")
+
+
 def skip_long_compilations() -> None:
     """Skip a test whose kernels take a minute to compile where lanes exchange nothing. `make stress` has it."""
     if not has_exchange() and os.environ.get("OUTBOARD_TEST_LONG") != "1":
@@ -323,6 +329,7 @@ def attend(
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_attention(dtype: torch.dtype, device: torch.device) -> None:
+    skip_joint_sums()
     assert "attention.matrix" in measuring.names_of(device, "^attention", [str(dtype).removeprefix("torch.")])[0]
     skip_long_compilations()
     for queries, keys in ((70, 130), (3, 65)) if has_exchange() else ((70, 130),):
@@ -360,6 +367,7 @@ def differentiate(*given: torch.Tensor, device: torch.device, **options: Any) ->
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_gradients_of_attention(dtype: torch.dtype, device: torch.device) -> None:
+    skip_joint_sums()
     name = str(dtype).removeprefix("torch.")
     assert "attention_gradients.matrix" in measuring.names_of(device, "^attention_gradients", [name])[0]
     skip_long_compilations()
@@ -465,6 +473,7 @@ def masks_gradient(
 
 def test_gradients_of_masks(device: torch.device) -> None:
     """Of masks that all batches or all heads share, of as many queries and keys."""
+    skip_joint_sums()
     if not has_exchange():
         pytest.skip("capability: time. Where lanes exchange nothing, its kernels take long to compile")
     dtype = served()[0]
@@ -480,8 +489,7 @@ def test_gradients_of_masks(device: torch.device) -> None:
 
 @pytest.mark.filterwarnings(f"ignore:{UNUSED}")
 def test_gradients_of_masks_whose_kernels_do_not_compile(device: torch.device, change_texts: Any) -> None:
-    if any(unit.sums for unit in generators().eager().dialect.units):
-        pytest.skip("capability: attention by matrix units")
+    skip_joint_sums()
     change_texts(lambda name, code: code.replace(b"score", b"@") if "attention" in name else code)
     dtype = served()[0]
     masks_gradient((2, 4, 2, 9, 11, 8), (1, 4, 9, 11), (dtype, torch.float32), device, is_whole=False)
@@ -548,7 +556,7 @@ def test_a_unit_that_does_not_divide_tiles_is_refused(device: torch.device, monk
     monkeypatch.setattr(builder, "_keeps", lambda: False)
     monkeypatch.setattr(matrix, "_SMALL", 24)  # as if units were of 16 rows where tiles have 24
     x = r(5, 5).bfloat16().to(device)
-    words = r"the matrix unit '\w+' of 16 by 8 by \d+ and \d+ lanes doesn't divide tiles of 24 by 24"
+    words = r"the matrix unit '\w+' of \d+ by \d+ by \d+ and \d+ lanes doesn't divide tiles of 24 by 24"
     with pytest.raises(NotSupportedError, match=words):
         torch.mm(x, x)
 
@@ -557,6 +565,7 @@ def test_a_wrong_unit_is_found_by_the_figures(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, own_plans: Callable[[], None]
 ) -> None:
     """A unit whose text multiplies in another way than its places say."""
+    skip_joint_sums()
     monkeypatch.setattr(builder, "_keeps", lambda: False)
     generator = type(generators().eager())
     (unit,) = (one for one in generator.dialect.units if one.dtype == torch.bfloat16)

@@ -140,6 +140,7 @@ def _kernel(
         **sizes,
         **tiling.words(),
         "INDEX": "ob_i32" if is_narrow else "ob_i64",
+        "TURNS": "ob_u32" if is_narrow else "ob_i64",
         "UNROLL": call.dialect.unroll,
         "BAND": str(_BAND),
         "SLOTS": str(_SLOTS),
@@ -202,11 +203,14 @@ def _tiles(product: Product, tile: tuple[int, int]) -> Any:
     return product.batch * ceil_div(product.rows, tile[0]) * ceil_div(product.columns, tile[1])
 
 
+# In 32 bits where they suffice: of `split + 1` in 64 bits, NVIDIA's compiler of SPIR-V (580.159) makes the number of
+# another group.
 _RANGE = """\
-const ob_i64 split = OB_GROUP_NUMBER / (tiles * $BATCH);
-  const ob_i64 turns = ($ALL_STEPS + $STEPS - 1) / $STEPS;
-  const $INDEX begin = ($INDEX)(turns * split / $SPLITS * $STEPS);
-  const $INDEX end = ($INDEX)(turns * (split + 1) / $SPLITS * $STEPS);
+const ob_u32 split = (ob_u32)(OB_GROUP_NUMBER / (tiles * $BATCH)), next_split = split + 1;
+  const $TURNS turns = ($TURNS)(($ALL_STEPS + $STEPS - 1) / $STEPS), each = turns / ($TURNS)$SPLITS;
+  const $TURNS longer = turns - each * ($TURNS)$SPLITS;
+  const $INDEX begin = ($INDEX)((each * split + (split < longer ? split : longer)) * $STEPS);
+  const $INDEX end = ($INDEX)((each * next_split + (next_split < longer ? next_split : longer)) * $STEPS);
   const $INDEX until = end < $ALL_STEPS ? end : $ALL_STEPS;"""
 
 _TEXT = """\
