@@ -198,7 +198,8 @@ void work() {
   }
 }
 
-// Start a thread if all have work and the limit allows. Return false if there is none. Call with the lock held.
+// Start a thread if all have work and the limit allows. Return false if there is none. Call with
+// the lock held.
 bool has_thread(Pool& all) {
   if (all.limit == 0 || all.is_ended) {
     return false;

@@ -48,8 +48,9 @@ OUTBOARD_API std::shared_ptr<const BegunBuild> start_build(c10::DeviceIndex devi
                                                            const std::string& entry, const std::string& name,
                                                            std::function<void()> on_refusal);
 
-// Call `task` once on a thread of the pool, when no build waits. Return false if there is no pool, or no thread can be
-// started. Nothing waits for the task, and at the end of the process it may not be called.
+// Call `task` once on a thread of the pool, when no build waits. Return false if there is no pool,
+// or no thread can be started. Nothing waits for the task, and at the end of the process it may not
+// be called.
 OUTBOARD_API bool start_task(std::function<void()> task);
 
 // Counts of the pool's finished and pending builds.

@@ -109,7 +109,8 @@ bool finish(const Library& library, Handle handle, int attribute, int type, cons
 }
 
 // Choose the first configuration, in the order of one of cuDNN's heuristics, that this driver can
-// use. Unless the rules say to wait, omit engines that may compile, and set `out_omits` if there are any.
+// use. Unless the rules say to wait, omit engines that may compile, and set `out_omits` if there
+// are any.
 void choose_config(const Library& library, Handle handle, Descriptor graph, int mode, const Rules& rules,
                    Plan* out_plan, bool* out_omits) {
   Descriptors& own = out_plan->graph;
@@ -196,8 +197,8 @@ void Session::keep(const std::string& key, const Plan& plan) const {
   }
 }
 
-// Choose a plan. It is an interim one if an engine that cuDNN would rather take was omitted, because
-// it may compile.
+// Choose a plan. It is an interim one if an engine that cuDNN would rather take was omitted,
+// because it may compile.
 ob_status Session::choose(Handle handle, const Build& wanted, Plan* out_plan, bool* out_is_interim) const {
   const Descriptor graph = wanted.describe(handle, &out_plan->graph);
   if (out_plan->graph.status != 0 && !is_refusal(out_plan->graph.status)) {

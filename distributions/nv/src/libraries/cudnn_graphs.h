@@ -89,8 +89,8 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   // Return the plan of a key. `describe` makes its graph if the key is new, later and on another
-  // thread too if the rules don't await the plan. Return OB_UNIMPLEMENTED if cuDNN has no engine for
-  // it; that is remembered too.
+  // thread too if the rules don't await the plan. Return OB_UNIMPLEMENTED if cuDNN has no engine
+  // for it; that is remembered too.
   ob_status find(const PlanKey& key, const Rules& rules, const Describe& describe,
                  std::shared_ptr<const Plan>* out_plan);
 

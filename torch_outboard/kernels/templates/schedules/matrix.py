@@ -203,8 +203,8 @@ def _tiles(product: Product, tile: tuple[int, int]) -> Any:
     return product.batch * ceil_div(product.rows, tile[0]) * ceil_div(product.columns, tile[1])
 
 
-# In 32 bits where they suffice: of `split + 1` in 64 bits, NVIDIA's compiler of SPIR-V (580.159) makes the number of
-# another group.
+# In 32 bits where they suffice: of `split + 1` in 64 bits, NVIDIA's compiler of SPIR-V (580.159)
+# makes the number of another group.
 _RANGE = """\
 const ob_u32 split = (ob_u32)(OB_GROUP_NUMBER / (tiles * $BATCH)), next_split = split + 1;
   const $TURNS turns = ($TURNS)(($ALL_STEPS + $STEPS - 1) / $STEPS), each = turns / ($TURNS)$SPLITS;
