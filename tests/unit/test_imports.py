@@ -16,7 +16,7 @@ import torch_outboard
 PACKAGE = Path(torch_outboard.__file__).parent
 
 # What may be imported everywhere: they know nothing of devices.
-_BASE = {"_build", "_check", "_errors", "_extension", "_options", "_sealed", "_triton", "_version"}
+_BASE = {"_build", "_check", "_child", "_errors", "_extension", "_options", "_sealed", "_triton", "_version"}
 _COMPAT = {*_BASE, "_compat", "device", "driver"}
 # The rooms of the code generator.
 _CODEGEN = {"codegen.prelude", "codegen.dialects", "codegen.mapping", "codegen.kernel", "codegen"}
@@ -63,6 +63,7 @@ _TUNING = {*_TEMPLATES, *_OPERATORS, *_DISK, "kernels.disk"}
 # languages than C++ are rooms of their own.
 ROOMS: Mapping[str, Collection[str]] = {
     "_check": (),
+    "_child": (),
     "_errors": (),
     "_version": (),
     "_build": (),

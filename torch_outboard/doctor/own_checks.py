@@ -7,11 +7,11 @@ python -m torch_outboard.doctor.own_checks DRIVER OPTIONS prints it, as JSON in 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 
 from torch_outboard._check import Check
+from torch_outboard._child import ask_module
 
 __all__ = ["own_checks"]
 
@@ -20,15 +20,10 @@ _SECONDS = 120
 
 def own_checks(name: str, options: Mapping[str, str]) -> list[Check]:
     """Return `Driver.checks()` of a driver, or how the process ended."""
-    command = [sys.executable, "-m", __name__, name, json.dumps(dict(options))]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
-    except subprocess.TimeoutExpired:
-        return [Check(name, "wrong", f"its own checks did not end within {_SECONDS} s")]
-    if done.returncode != 0:
-        last = done.stderr.strip().splitlines()[-1:]
-        return [Check(name, "wrong", "; ".join([f"its own checks ended with status {done.returncode}", *last]))]
-    return [Check(**fields) for fields in json.loads(done.stdout.splitlines()[-1])]
+    answer = ask_module(__name__, name, json.dumps(dict(options)), seconds=_SECONDS)
+    if answer.failure:
+        return [Check(name, "wrong", "; ".join([f"its own checks {answer.failure}", *answer.output[-1:]]))]
+    return [Check(**fields) for fields in answer.value]
 
 
 def _main(name: str, options: dict[str, object]) -> None:

@@ -7,23 +7,21 @@ python -m torch_outboard.doctor.report DRIVER OPTIONS prints it, as JSON in the 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from torch_outboard._child import ask_module
 
 __all__ = ["lines_of", "report_of"]
 
 
 def report_of(name: str, options: Mapping[str, str]) -> Mapping[str, Any] | None:
     """Return `Driver.report()` of a driver, or what ended the process, under "error"."""
-    command = [sys.executable, "-m", __name__, name, json.dumps(dict(options))]
-    done = subprocess.run(command, capture_output=True, text=True)
-    lines = done.stdout.splitlines()
-    if done.returncode != 0 or not lines:
-        output = [*lines, *done.stderr.strip().splitlines()]
-        return {"error": f"the report's process ended with status {done.returncode}", "output": output[-20:]}
-    told: Mapping[str, Any] | None = json.loads(lines[-1])
+    answer = ask_module(__name__, name, json.dumps(dict(options)))
+    if answer.failure:
+        return {"error": f"the report's process {answer.failure}", "output": answer.output}
+    told: Mapping[str, Any] | None = answer.value
     return told
 
 

@@ -11,12 +11,11 @@ import json
 import os
 import platform
 import struct
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch_outboard._child import ask_module
 from torch_outboard._version import __version__
 
 __all__ = ["report"]
@@ -376,15 +375,9 @@ def _matrices(vulkan: _Vulkan, device: ctypes.c_void_p) -> list[str]:
 def _computations(options: Mapping[str, Any]) -> dict[str, Any]:
     """Let a process compute on each device, and return what it says and how it ended."""
     settings = {"host_access": "0", **{key: str(value) for key, value in options.items()}}  # as for a discrete GPU
-    command = [sys.executable, "-m", "torch_outboard.doctor.computed", "vulkan", json.dumps(settings)]
-    environment = {**os.environ, "OUTBOARD_FALLBACK": "error"}
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, env=environment)
-    except subprocess.TimeoutExpired as error:
-        told = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else error.stdout or ""
-        return {"error": f"not done within {_SECONDS} s", "output": told.splitlines()[-5:]}
-    lines = done.stdout.splitlines()
-    messages = done.stderr.strip().splitlines()
-    if done.returncode != 0 or not lines:
-        return {"error": f"the process ended with status {done.returncode}", "output": [*lines, *messages][-20:]}
-    return {**json.loads(lines[-1]), "messages": messages[-20:]}
+    computed = "torch_outboard.doctor.computed"
+    variables = {"OUTBOARD_FALLBACK": "error"}
+    answer = ask_module(computed, "vulkan", json.dumps(settings), seconds=_SECONDS, variables=variables)
+    if answer.failure:
+        return {"error": f"the process {answer.failure}", "output": answer.output}
+    return {**answer.value, "messages": answer.output}
