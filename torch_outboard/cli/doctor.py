@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 
 import click
 
@@ -15,6 +17,9 @@ from torch_outboard.cli.attached import driver_with_schedules
 from torch_outboard.cli.info import parse_options
 from torch_outboard.cli.shown import check_names, printable
 from torch_outboard.cli.torch_first import import_torch
+from torch_outboard.doctor import machine
+from torch_outboard.doctor.libraries import ASKED, Asking, check_groups, check_libraries
+from torch_outboard.doctor.own_checks import own_checks
 
 __all__ = ["doctor"]
 
@@ -43,8 +48,6 @@ def doctor(
     Imports each installed library in a separate process, and checks which device it uses and whether two processes
     form one group. Exits with 1 if anything is wrong. docs/integrations.md explains the answers.
     """
-    from torch_outboard.doctor.libraries import ASKED
-
     check_names(libraries, ASKED, "--library")
     settings = parse_options(options)
     if report:
@@ -83,8 +86,6 @@ def _report(driver: str | None, options: dict[str, str], as_json: bool) -> None:
 def _checks(
     driver: str | None, options: dict[str, str], use: bool, libraries: tuple[str, ...], no_libraries: bool
 ) -> Iterator[Check]:
-    from torch_outboard.doctor import machine
-
     build = machine.check_build()
     yield build
     yield from machine.check_autoload()
@@ -92,15 +93,32 @@ def _checks(
         return
     import_torch()
     wanted = driver or _wanted()
-    yield from machine.check_environment()
-    device = yield from _drivers(wanted, options, is_alone=driver is not None)
-    if device is None or no_libraries:
-        return
-    from torch_outboard.doctor.libraries import Asking, check_groups, check_libraries
+    settings = {name: options if name == wanted else {} for name in _names(wanted, is_alone=driver is not None)}
+    with _processes() as pool:
+        reports = {name: pool.submit(machine.info_of, name, given) for name, given in settings.items()}
+        own = {name: pool.submit(_own_checks, name, given, reports[name]) for name, given in settings.items()}
+        yield from machine.check_environment()
+        answers = []
+        told, _ = reports[wanted].result()
+        if told is not None and told["attached"]["devices"] and not no_libraries:
+            answers = _answers(pool, Asking(wanted, options, told["attached"]["device"], use), libraries)
+        for name, report in reports.items():
+            yield from machine.check_driver(name, name == wanted, *report.result())
+            for check in own[name].result():
+                # What is broken for a driver that nobody asked for stops nobody.
+                yield check if name == wanted or check.state != "wrong" else check._replace(state="unused")
+        for answer in answers:
+            yield from answer.result()
 
-    asking = Asking(wanted, options, device, use)
-    yield from check_libraries(asking, libraries or None)
-    yield from check_groups(asking, libraries or None)
+
+@contextmanager
+def _processes() -> Iterator[Executor]:
+    """Return what starts processes, several at once: each imports torch, and some import large libraries."""
+    pool = ThreadPoolExecutor(min(max(os.cpu_count() or 1, 2), 8))
+    try:
+        yield pool
+    finally:  # those that have not started, after Ctrl-C
+        pool.shutdown(cancel_futures=True)
 
 
 def _wanted() -> str:
@@ -111,22 +129,12 @@ def _wanted() -> str:
     return driver_with_schedules() if attached is None else attached.name
 
 
-def _drivers(wanted: str, options: dict[str, str], is_alone: bool) -> Generator[Check, None, str | None]:
-    """Attach each driver in a process of its own; return the device's name of the wanted one, None without a device."""
+def _names(wanted: str, is_alone: bool) -> list[str]:
+    """Return the drivers to attach, each in a process of its own: the wanted one first."""
     from torch_outboard._discovery import found_drivers
-    from torch_outboard.doctor.machine import check_driver, info_of
 
     others = [] if is_alone else found_drivers()
-    names = [wanted, *(name for name in others if name != wanted and not _is_of(name, wanted))]
-    device = None
-    with ThreadPoolExecutor(2) as pool:
-        reports = pool.map(lambda name: info_of(name, options if name == wanted else {}), names)
-        for name, (report, trouble) in zip(names, reports, strict=True):
-            yield from check_driver(name, name == wanted, report, trouble)
-            yield from _own_checks(name, name == wanted, options)
-            if name == wanted and report is not None and report["attached"]["devices"]:
-                device = report["attached"]["device"]
-    return device
+    return [wanted, *(name for name in others if name != wanted and not _is_of(name, wanted))]
 
 
 def _is_of(name: str, wanted: str) -> bool:
@@ -140,13 +148,28 @@ def _is_of(name: str, wanted: str) -> bool:
         return False
 
 
-def _own_checks(name: str, is_wanted: bool, options: dict[str, str]) -> Iterable[Check]:
-    """Yield what the driver itself says, in a process of its own."""
-    from torch_outboard.doctor.own_checks import own_checks
+def _own_checks(name: str, options: dict[str, str], report: Future[machine.Report]) -> list[Check]:
+    """Return what the driver itself says, in a process of its own if it says anything."""
+    from torch_outboard._discovery import find_driver
+    from torch_outboard._errors import RegistrationError
+    from torch_outboard.driver import Driver
 
-    for check in own_checks(name, options if is_wanted else {}):
-        # What is broken for a driver that nobody asked for stops nobody.
-        yield check if is_wanted or check.state != "wrong" else check._replace(state="unused")
+    told, _ = report.result()
+    if told is not None:  # so importing the driver does not end the process
+        with suppress(RegistrationError):
+            if find_driver(name).checks is Driver.checks:
+                return []
+    return own_checks(name, options)
+
+
+def _answers(pool: Executor, asking: Asking, libraries: tuple[str, ...]) -> list[Future[list[Check]]]:
+    """Ask the libraries in one process, and the groups of each library in two."""
+
+    def listed(check: Callable[[Asking, Iterable[str]], Iterator[Check]], names: Iterable[str]) -> list[Check]:
+        return list(check(asking, names))
+
+    names = libraries or tuple(ASKED)
+    return [pool.submit(listed, check_libraries, names), *(pool.submit(listed, check_groups, [name]) for name in names)]
 
 
 def _print(check: Check) -> None:

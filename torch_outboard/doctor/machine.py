@@ -13,13 +13,16 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch_outboard._build import build_info, check_built_for, installed_torch, rebuild_command
 from torch_outboard._check import Check, State
 from torch_outboard._discovery import AUTOLOAD_GROUP, AUTOLOAD_MODULE, found_drivers
 
-__all__ = ["check_autoload", "check_build", "check_driver", "check_environment", "info_of"]
+__all__ = ["Report", "check_autoload", "check_build", "check_driver", "check_environment", "info_of"]
+
+# What `outboard info` says of a driver, or None and how its process ended.
+Report: TypeAlias = tuple[dict[str, Any] | None, str]
 
 _SECONDS = 300  # for attaching one driver, on a slow disk
 
@@ -83,7 +86,7 @@ def check_driver(name: str, is_wanted: bool, report: Mapping[str, Any] | None, t
         yield Check(subject, "right", f"{device['name']}: {eager}; torch.compile: {compiler}")
 
 
-def info_of(name: str, options: Mapping[str, str]) -> tuple[dict[str, Any] | None, str]:
+def info_of(name: str, options: Mapping[str, str]) -> Report:
     """Attach a driver in a process of its own, and return the report of `outboard info`, or how the process ended."""
     command = [sys.executable, "-m", "torch_outboard", "info", "--json", f"--driver={name}"]
     command += [f"--option={key}={value}" for key, value in options.items()]
