@@ -5,19 +5,11 @@ from __future__ import annotations
 
 import pytest
 
+from .snippets import ATTACH, REFUSED
 from .test_libraries import DEVICE, TORCHRUN, on_cpu, run
 
 ONE = (*TORCHRUN[:-1], "--nproc-per-node=1")
-ATTACH = "import torch, torch_outboard\ntorch_outboard.attach('sim')\n"
 USE = ATTACH + "from torch_outboard.integrations import deepspeed as ours\n"
-REFUSED = """
-try:
-    ours.use()
-except torch_outboard.RegistrationError as error:
-    print(error)
-else:
-    raise AssertionError("it was not refused")
-"""
 
 
 def test_one_rank():

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-ATTACH = "import torch, torch_outboard\ntorch_outboard.attach('sim')\n"
+from .snippets import ATTACH
+
 USE = ATTACH + "from torch_outboard.integrations import {0}\nused = {0}.use()\n"
 
 

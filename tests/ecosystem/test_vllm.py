@@ -15,22 +15,15 @@ from pathlib import Path
 
 import pytest
 
+from .snippets import ATTACH, REFUSED
+
 PROGRAM = Path(__file__).parent / "programs" / "serves.py"
 needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="capability: vLLM, which is not installed")
 
-ATTACH = "import sys\nimport torch, torch_outboard\ntorch_outboard.attach('sim')\n"
 USE = ATTACH + "from torch_outboard.integrations import vllm as ours\n"
-REFUSED = """
-try:
-    ours.use()
-except torch_outboard.RegistrationError as error:
-    print(error)
-else:
-    raise AssertionError("it was not refused")
-"""
 # Stands for a vLLM that need not be installed.
 PRETEND = """
-import importlib.machinery, types
+import importlib.machinery, sys, types
 import importlib.metadata as metadata
 for name in ("vllm", "vllm.platforms"):
     sys.modules[name] = types.ModuleType(name)
@@ -148,7 +141,7 @@ def test_what_the_platform_cannot_do_is_refused_by_name(run_python, tmp_path):
 @pytest.mark.parametrize(
     ("before", "variables", "expected"),
     [
-        ("sys.modules['vllm'] = None\n", {}, "vLLM is not installed"),
+        ("import sys\nsys.modules['vllm'] = None\n", {}, "vLLM is not installed"),
         (PRETEND.format("0.31.1+cpu"), {}, "vLLM 0.31.1+cpu is too old: torch-outboard's platform needs 0.32 or later"),
         (PRETEND.format("0.32.0"), {"OUTBOARD_VLLM": "null"}, "OUTBOARD_VLLM is 'null', and use() would take 'sim'"),
         (PRETEND.format("0.32.0"), {"VLLM_PLUGINS": "ascend,lora"}, "VLLM_PLUGINS is 'ascend,lora'"),
