@@ -12,6 +12,9 @@ from collections.abc import Iterator
 import click
 import pytest
 
+from torch_outboard._discovery import found_drivers
+from torch_outboard._options import environment_name
+from torch_outboard._variables import VARIABLES
 from torch_outboard.cli import main
 from torch_outboard.cli.new import project_files
 from torch_outboard.kernels.reasons import REMEDIES, code_of
@@ -255,6 +258,28 @@ def test_a_command_or_option_that_does_not_exist_would_be_seen():
         "--dtypes of no command here",
         "outboard new mychip --tempalte device  # a comment: --tempalte",
     ]
+
+
+VARIABLE = re.compile(r"\bOUTBOARD_[A-Z0-9_]*[A-Z0-9]\b(?!_)")
+
+
+def unknown_variables(text: str) -> list[str]:
+    """Return the environment variables of a page that neither the package nor a driver reads."""
+    known = set(VARIABLES)
+    for driver in (found.load() for found in found_drivers().values()):
+        known |= {environment_name(driver.name, option) for option in driver.options}
+        known |= {name for option in driver.options.values() for name in VARIABLE.findall(option.doc)}
+    return [name for name in VARIABLE.findall(text) if name not in known]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_variables_are_read_by_somebody(page):
+    assert unknown_variables(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_variable_of_nobody_would_be_seen():
+    text = "`OUTBOARD_OCL_HOST_ACCESS`, `OUTBOARD_<DRIVER>_<OPTION>` and `OUTBOARD_OPENCL_HOST_ACCESS=0`"
+    assert unknown_variables(text) == ["OUTBOARD_OPENCL_HOST_ACCESS"]
 
 
 SITE = ROOT / "docs" / "index.md"
