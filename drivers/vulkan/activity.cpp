@@ -18,7 +18,7 @@ using support::guarded;
 
 thread_local uint64_t thread_correlation = 0;
 
-constexpr uint32_t kKinds = OB_ACTIVITY_KERNEL | OB_ACTIVITY_COPY | OB_ACTIVITY_FILL;
+constexpr uint32_t kKinds = OB_ACTIVITY_KERNEL | OB_ACTIVITY_COPY | OB_ACTIVITY_FILL | OB_ACTIVITY_HOST;
 
 // Free the queries of records that nobody reads any more, once they are written.
 void drop(Activity& activity) {
@@ -42,7 +42,7 @@ std::optional<ob_activity> finish(const Activity& activity, const Clocks& clocks
 
 ob_status activity_enable(void* self, uint32_t kinds) {
   return guarded("activity_enable", [&]() -> ob_status {
-    if ((kinds & ~(kKinds | OB_ACTIVITY_HOST)) != 0) {
+    if ((kinds & ~kKinds) != 0) {
       return fail(OB_INVALID_ARGUMENT, "activity_enable: unknown kinds 0x%x", kinds);
     }
     Driver& driver = *static_cast<Driver*>(self);

@@ -45,8 +45,9 @@ struct Chunk {
   uint64_t used = 0;
 };
 
-// A stream's counter on the device, which a batch of its work raises by one. Or, without a
-// semaphore, an event of the host, which raises it to 1.
+// A stream's counter on the device, which a batch of its work raises by one. The device does not
+// see values of batches that the host does: they are done before they count as submitted. Or,
+// without a semaphore, an event of the host, which raises it to 1.
 struct Timeline {
   explicit Timeline(Device& owner) : device(owner) {}
   ~Timeline();
@@ -66,13 +67,21 @@ struct Record {
   int64_t query = -1;  // of the device's queries, whose timestamp is the record's; -1: none
 };
 
-// Commands of one stream that are submitted together. The stream owns it until the device is
-// through.
+// A call of host_callback.
+struct HostCall {
+  ob_host_fn fn = nullptr;
+  void* user = nullptr;
+  std::unique_ptr<ob_activity> record;  // for a profile; null: none
+};
+
+// Commands of one stream that are submitted together, or calls that the host makes together. The
+// stream owns it until the device, or the host, is through.
 struct Batch {
   Stream* stream = nullptr;
   uint64_t value = 0;  // of the stream's timeline, once it is done
   VkCommandBuffer commands = nullptr;
-  uint32_t count = 0;  // of commands
+  std::vector<HostCall> calls;  // none if there are commands
+  uint32_t count = 0;           // of commands or calls
   VkPipeline bound = nullptr;
   std::vector<Point> waits;
   std::vector<std::unique_ptr<Chunk>> chunks;
@@ -97,6 +106,12 @@ struct Stream {
   std::vector<std::unique_ptr<Chunk>> free_chunks;
   ob_status failure = OB_OK;  // of a submission, until a wait tells it
   std::string failure_text;
+
+  std::mutex call_mutex;  // guards what follows; nothing is taken while it is held
+  std::condition_variable call_changed;
+  std::deque<Batch*> handed;  // whose calls are to be made, in their order
+  bool is_ending = false;
+  std::thread caller;  // makes the calls; started by the first
 };
 
 struct Event {
@@ -156,6 +171,7 @@ struct Device {
   // closing.
   std::mutex list_mutex;  // guards what follows; nothing is taken while it is held
   std::condition_variable list_changed;
+  std::condition_variable progressed;  // something was submitted, or done by the host
   std::vector<Stream*> dirty;
   std::vector<Stream*> taken;  // by the submitter, which changes it alone
   std::vector<Batch*> closed;
@@ -221,12 +237,14 @@ ob_status make_buffer(Device& device, uint64_t bytes, uint32_t type, bool is_map
 void free_buffer(Device& device, Buffer& buffer);
 
 // Batches: what follows up to `close` is called with the stream's mutex held.
-// Return the batch that takes the next command.
+// Return the batch that takes the next command. It is not the one before if that has calls.
 ob_status open_batch(Stream& stream, Batch** out_batch);
 // Count a command, and let all later ones wait for it.
 void end_command(Stream& stream, Batch& batch);
 // Find memory for the batch that the host sees.
 ob_status reserve(Stream& stream, Batch& batch, uint64_t bytes, Chunk** out_chunk, uint64_t* out_offset);
+// Add a call of the host. It is made when the work before it is done, and the work after it waits.
+void add_call(Stream& stream, ob_host_fn fn, void* user);
 // Hand the open batch to the submitter. Return the value that the stream's timeline then reaches.
 uint64_t close(Stream& stream);
 // Tell the submitter of an open batch. Call it without the mutex.
@@ -236,7 +254,7 @@ ob_status make_stream(Device& device, std::unique_ptr<Stream>* out_stream);
 void destroy_stream(Stream& stream);
 // Let the submitter submit what was closed.
 void wake(Device& device);
-// Let it look again at what waits for the host.
+// Let it, and all who wait, look again at what waits for the host.
 void wake_held(Device& device);
 // Submit what can be submitted, in this thread.
 void pump(Device& device);

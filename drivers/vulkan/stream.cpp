@@ -19,6 +19,8 @@ constexpr size_t kFreeChunks = 64;
 constexpr uint64_t kSecond = 1'000'000'000;
 // The pause between two looks at another device's progress, which is never announced.
 constexpr std::chrono::microseconds kPause{50};
+// After that time a wait for the host looks whether the device was lost meanwhile.
+constexpr std::chrono::milliseconds kLook{100};
 
 void raise_to(std::atomic<uint64_t>& value, uint64_t floor) {
   uint64_t seen = value.load(std::memory_order_relaxed);
@@ -83,12 +85,18 @@ bool is_foreign(const Device& device, const Point& point) {
 }
 
 // Return true if all work that a batch waits for is submitted, or done if it is not the device's. A
-// queue must never wait for later work, since other streams share the queue.
+// queue must never wait for later work, since other streams share the queue. Commands wait for the
+// host's calls before them in their stream; calls find them in the list of the same thread.
 bool can_submit(const Device& device, Batch& batch) {
-  std::erase_if(batch.waits, [&](const Point& point) { return is_foreign(device, point) && has_reached(point); });
-  return std::all_of(batch.waits.begin(), batch.waits.end(), [&](const Point& point) {
-    return !is_foreign(device, point) && point.timeline->submitted.load() >= point.value;
+  if (batch.calls.empty() && batch.stream->timeline->submitted.load() + 1 < batch.value) return false;
+  bool can = true;
+  std::erase_if(batch.waits, [&](const Point& point) {
+    if (is_foreign(device, point) && has_reached(point)) return true;
+    const bool is_submitted = !is_foreign(device, point) && point.timeline->submitted.load() >= point.value;
+    can = can && is_submitted;
+    return is_submitted && point.timeline->done.load() >= point.value;  // the device may not know that value
   });
+  return can;
 }
 
 // Return true if a batch waits for another device, whose progress is never announced.
@@ -133,6 +141,45 @@ void submit(Device& device, Batch& batch) {
     }
   }
   timeline->submitted.store(value, std::memory_order_release);
+}
+
+// Let a stream's thread make the calls of a batch.
+void hand_over(Batch& batch) {
+  Stream& stream = *batch.stream;
+  const std::lock_guard lock(stream.call_mutex);
+  stream.handed.push_back(&batch);
+  stream.call_changed.notify_one();
+}
+
+// Make calls, once the work before them is done. They are made on a lost device too.
+void make_calls(Batch& batch) {
+  const std::shared_ptr<Timeline> timeline = batch.stream->timeline;
+  const uint64_t value = batch.value;
+  for (const Point& point : batch.waits) static_cast<void>(wait_for(point));
+  static_cast<void>(wait_for({timeline, value - 1}));
+  for (HostCall& call : batch.calls) {
+    if (call.record != nullptr) call.record->start = monotonic_now();
+    call.fn(call.user);
+    if (call.record == nullptr) continue;
+    call.record->end = monotonic_now();
+    timeline->device.activities->add({*call.record, {}, {}});
+  }
+  raise_to(timeline->done, value);  // from here on the batch may be gone
+  timeline->submitted.store(value, std::memory_order_release);
+}
+
+void run_caller(Stream& stream) {
+  std::unique_lock lock(stream.call_mutex);
+  for (;;) {
+    stream.call_changed.wait(lock, [&] { return stream.is_ending || !stream.handed.empty(); });
+    if (stream.handed.empty()) return;
+    Batch& batch = *stream.handed.front();
+    stream.handed.pop_front();
+    lock.unlock();
+    make_calls(batch);
+    pump(*stream.device);
+    lock.lock();
+  }
 }
 
 // Return an abandoned stream that is idle, to be used again, or null. Streams are not destroyed
@@ -212,6 +259,17 @@ ob_status stream_query(void* self, int32_t index, uint64_t handle) {
   });
 }
 
+ob_status host_callback(void* self, int32_t index, uint64_t handle, ob_host_fn fn, void* user) {
+  return with_stream<Driver>(self, index, handle, "host_callback", [&](Driver& driver, Stream* stream) -> ob_status {
+    {
+      const std::lock_guard lock(stream->mutex);
+      add_call(*stream, fn, user);
+    }
+    notify(*stream);
+    return OB_OK;
+  });
+}
+
 ob_status stream_wait_event(void* self, int32_t index, uint64_t stream_handle, int32_t event_device, uint64_t handle) {
   return guarded("stream_wait_event", [&]() -> ob_status {
     Driver& driver = *static_cast<Driver*>(self);
@@ -263,6 +321,14 @@ ob_status make_stream(Device& device, std::unique_ptr<Stream>* out_stream) {
 
 void destroy_stream(Stream& stream) {
   Device& device = *stream.device;
+  if (stream.caller.joinable()) {
+    {
+      const std::lock_guard lock(stream.call_mutex);
+      stream.is_ending = true;
+      stream.call_changed.notify_one();
+    }
+    stream.caller.join();
+  }
   for (const std::unique_ptr<Batch>& batch : stream.behind) {
     for (const std::unique_ptr<Chunk>& chunk : batch->chunks) free_buffer(device, chunk->buffer);
   }
@@ -274,6 +340,7 @@ void destroy_stream(Stream& stream) {
 }
 
 ob_status open_batch(Stream& stream, Batch** out_batch) {
+  if (stream.open != nullptr && !stream.open->calls.empty()) close(stream);
   Batch& batch = waiting_batch(stream);
   *out_batch = &batch;
   if (batch.commands != nullptr) return OB_OK;
@@ -293,6 +360,16 @@ ob_status open_batch(Stream& stream, Batch** out_batch) {
   batch.commands = stream.free_commands.back();
   stream.free_commands.pop_back();
   return OB_OK;
+}
+
+void add_call(Stream& stream, ob_host_fn fn, void* user) {
+  if (!stream.caller.joinable()) stream.caller = std::thread(run_caller, std::ref(stream));
+  if (stream.open != nullptr && stream.open->commands != nullptr) close(stream);
+  Batch& batch = waiting_batch(stream);
+  const Work work = {OB_ACTIVITY_HOST, 0, stream.index, stream.index, "host_callback"};
+  const bool is_recorded = work.is_recorded(stream);
+  batch.calls.push_back({fn, user, is_recorded ? std::make_unique<ob_activity>(work.record(stream)) : nullptr});
+  ++batch.count;
 }
 
 void end_command(Stream& stream, Batch& batch) {
@@ -364,6 +441,7 @@ void wake_held(Device& device) {
   const std::lock_guard lock(device.list_mutex);
   device.is_signalled = true;
   device.list_changed.notify_one();
+  device.progressed.notify_all();
 }
 
 // Batches are in the order in which they were closed, and each waits only for earlier ones, so one
@@ -385,10 +463,15 @@ void pump(Device& device) {
       ++at;
       continue;
     }
-    submit(device, batch);
+    if (batch.calls.empty()) {
+      submit(device, batch);
+    } else {
+      hand_over(batch);
+    }
     at = device.pending.erase(at);
   }
   const std::lock_guard lock(device.list_mutex);
+  device.progressed.notify_all();
   device.is_held = is_held;
   if (is_held && device.is_asleep) device.list_changed.notify_one();
 }
@@ -421,8 +504,9 @@ void run_submitter(Device& device) {
 
 bool has_reached(const Point& point) {
   Timeline& timeline = *point.timeline;
+  const bool is_submitted = timeline.submitted.load(std::memory_order_acquire) >= point.value;
   if (timeline.done.load(std::memory_order_acquire) >= point.value) return true;
-  if (timeline.submitted.load(std::memory_order_acquire) < point.value) return false;
+  if (!is_submitted) return false;
   if (timeline.device.is_lost.load()) return true;  // nothing is under way any more
   uint64_t value = 0;
   const VkResult code =
@@ -439,11 +523,18 @@ bool has_reached(const Point& point) {
 ob_status wait_for(const Point& point) {
   Timeline& timeline = *point.timeline;
   Device& device = timeline.device;
-  while (timeline.done.load(std::memory_order_acquire) < point.value) {
+  const auto is_submitted = [&] { return timeline.submitted.load(std::memory_order_acquire) >= point.value; };
+  for (;;) {
+    // What the host did on a lost device is done, but not what lies before it.
     if (device.is_lost.load()) return fail(OB_DEVICE_LOST, "%s is lost", where(device).c_str());
-    if (timeline.submitted.load(std::memory_order_acquire) < point.value) {
+    const bool can_wait = is_submitted();  // read before `done`, which the host raises first
+    if (timeline.done.load(std::memory_order_acquire) >= point.value) return OB_OK;
+    if (!can_wait) {
       pump(device);
-      if (timeline.submitted.load(std::memory_order_acquire) < point.value) std::this_thread::sleep_for(kPause);
+      std::unique_lock lock(device.list_mutex);
+      device.progressed.wait_for(lock, kLook, [&] {
+        return is_submitted() || timeline.done.load(std::memory_order_acquire) >= point.value || device.is_lost.load();
+      });
       continue;
     }
     VkSemaphoreWaitInfo info = {};
@@ -459,7 +550,6 @@ ob_status wait_for(const Point& point) {
       return vk_fail(code, "vkWaitSemaphores", where(device));
     }
   }
-  return OB_OK;
 }
 
 ob_status take_failure(Stream& stream) {
@@ -485,6 +575,7 @@ void fill_stream_entries(ob_driver* table) {
   table->stream_synchronize = stream_synchronize;
   table->stream_query = stream_query;
   table->stream_wait_event = stream_wait_event;
+  table->host_callback = host_callback;
 }
 
 }  // namespace vulkan

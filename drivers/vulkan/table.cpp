@@ -179,11 +179,14 @@ void end_device(Driver& driver, Device& device) {
       device.list_changed.notify_one();
     }
     device.submitter.join();
-    pump(device);  // the last work of abandoned streams
+    // The last work of abandoned streams. A failure does not matter any more.
+    pump(device);
+    for (const std::unique_ptr<Stream>& stream : device.retired) {
+      static_cast<void>(wait_for({stream->timeline, stream->closed}));
+    }
   }
   if (device.device == nullptr) return;
   driver.activities.forget(device);
-  // A failure does not matter any more.
   if (device.api.DeviceWaitIdle != nullptr) static_cast<void>(device.api.DeviceWaitIdle(device.device));
   std::unique_ptr<Stream> own;
   if (driver.streams.take(device.own_stream, &own)) device.retired.push_back(std::move(own));

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "apart.h"
+#include "gate.h"
 
 namespace {
 
@@ -475,6 +476,127 @@ TEST(streams_wait_for_the_host) {
     signaller.join();
     CHECK_OK(driver->event_destroy(driver.self(), 0, host));
   }
+}
+
+// Calls of the host lie between a stream's commands, on its own thread: other streams go on.
+TEST(calls_lie_between_commands) {
+  for (const char* access : {"0", "1"}) {
+    const Library driver(path, {{"host_access", access}});
+    driver.open();
+    const uint64_t stream = driver.stream();
+    const uint64_t second = driver.stream();
+    const uint64_t other = driver.stream();
+    const uint64_t mark = driver.event();
+    const uint64_t memory = driver.alloc(1 << 20);
+    void* pinned = nullptr;
+    CHECK_OK(driver->host_alloc(driver.self(), 4096, &pinned));
+    auto* const byte = static_cast<volatile unsigned char*>(pinned);
+    Gate gate;
+    int seen = 0;
+    auto look = [&] {
+      seen = *byte;
+      *byte = 5;
+    };
+    for (unsigned char round = 1; round < 30; ++round) {
+      CHECK_OK(driver->fill_async(driver.self(), 0, stream, memory, &round, 1, 1 << 20));
+      CHECK_OK(driver.copy(stream, address_of(pinned), OB_HOST, memory + 4096, 0, 1));
+      CHECK_OK(driver.call(stream, &look));
+      CHECK_OK(driver.copy(stream, memory, 0, address_of(pinned), OB_HOST, 1));
+      CHECK_OK(driver.record(stream, mark));
+      CHECK_OK(driver.wait(second, mark));
+      CHECK_OK(driver.copy(second, memory + 8192, 0, memory, 0, 1));
+      if (round % 2 == 0) CHECK_OK(driver.sync(stream));
+      CHECK(read(driver, second, memory + 8192, 1)[0] == 5);
+      CHECK(seen == round);
+    }
+    CHECK_OK(driver.call(stream, &gate));
+    CHECK_OK(driver.call(stream, &look));
+    CHECK_OK(driver.record(stream, mark));
+    CHECK_OK(driver.wait(second, mark));
+    CHECK_OK(driver.call(second, &look));
+    *byte = 77;
+    for (int i = 0; i < 20; ++i) CHECK_OK(driver.call(other, &look));
+    CHECK_OK(driver.copy(other, memory, 0, memory + 4096, 0, 64));
+    CHECK_OK(driver.sync(other));
+    CHECK(seen == 5);
+    *byte = 78;
+    CHECK_STATUS(driver->stream_query(driver.self(), 0, stream), OB_NOT_READY);
+    CHECK_STATUS(driver->stream_query(driver.self(), 0, second), OB_NOT_READY);
+    CHECK_STATUS(driver->event_query(driver.self(), 0, mark), OB_NOT_READY);
+    std::thread opener([&] { gate.open(); });
+    CHECK_OK(driver->event_synchronize(driver.self(), 0, mark));
+    CHECK_OK(driver.sync(second));
+    CHECK_OK(driver->event_query(driver.self(), 0, mark));
+    opener.join();
+    CHECK_OK(driver->host_free(driver.self(), pinned));
+  }
+}
+
+// Also on a stream with a failure, on a lost device, and on abandoned streams of a closed one.
+TEST(each_call_is_made_once) {
+  for (const char* fault : {"refuse_commands", "lost", "lost_in_wait"}) {
+    if (!has_faults("each_call_is_made_once", "")) return;
+    const Library driver(path, {{"library", fake()}});
+    driver.open();
+    const uint64_t stream = driver.stream();
+    const uint64_t memory = driver.alloc(1 << 20);
+    std::atomic<int> calls{0};
+    auto count = [&] { calls.fetch_add(1); };
+    CHECK_OK(driver.sync(stream));
+    setenv("FAKE_VULKAN", fault, 1);
+    for (int i = 0; i < 10; ++i) {
+      CHECK_OK(driver.call(stream, &count));
+      CHECK_OK(driver.copy(stream, memory, 0, memory + 4096, 0, 64));
+      CHECK_OK(driver.call(stream, &count));
+    }
+    CHECK(driver.sync(stream) != OB_OK);
+    int looks = 0;
+    while (calls < 20 && ++looks < 5000) usleep(200);
+    CHECK(calls == 20);
+    unsetenv("FAKE_VULKAN");
+  }
+  const Library driver(path);
+  std::atomic<int> calls{0};
+  auto count = [&] { calls.fetch_add(1); };
+  for (int round = 1; round < 4; ++round) {
+    driver.open();
+    for (int i = 0; i < 8; ++i) {
+      const uint64_t stream = driver.stream();
+      const uint64_t event = driver.event(OB_EVENT_TIMING);
+      CHECK_OK(driver.call(stream, &count));
+      CHECK_OK(driver.record(stream, event));
+      CHECK_OK(driver.call(stream, &count));
+      CHECK_OK(driver->event_destroy(driver.self(), 0, event));
+      CHECK_OK(driver->stream_destroy(driver.self(), 0, stream));
+    }
+    CHECK_OK(driver->device_close(driver.self(), 0));
+    CHECK(calls == 16 * round);
+  }
+}
+
+TEST(calls_are_recorded) {
+  const Library driver(path);
+  driver.open();
+  const uint64_t stream = driver.stream();
+  auto work = [] { usleep(2000); };
+  CHECK_OK(driver->activity_enable(driver.self(), OB_ACTIVITY_HOST));
+  CHECK_OK(driver->activity_correlate(driver.self(), 5));
+  const int64_t start = now();
+  for (int i = 0; i < 3; ++i) CHECK_OK(driver.call(stream, &work));
+  CHECK_OK(driver.sync(stream));
+  std::vector<ob_activity> records(16);
+  for (ob_activity& record : records) record.struct_size = sizeof record;
+  size_t count = 0;
+  CHECK_OK(driver->activity_read(driver.self(), 16, sizeof(ob_activity), records.data(), &count));
+  CHECK(count == 3);
+  int64_t last = start;
+  for (size_t i = 0; i < count; ++i) {
+    const ob_activity& one = records[i];
+    CHECK(one.kind == OB_ACTIVITY_HOST && one.correlation == 5 && one.stream == stream && one.device == 0);
+    CHECK(one.start >= last && one.end - one.start >= 1'500'000);
+    last = one.end;
+  }
+  CHECK_OK(driver->activity_enable(driver.self(), 0));
 }
 
 TEST(a_device_is_closed) {
