@@ -14,6 +14,9 @@ using support::with_device;
 
 constexpr uint64_t kAlignment = 512;
 constexpr size_t kHostAlignment = 64;
+// What is as small is no segment of tensors, but records that kernels write and the host reads. It
+// lies where both see it, also on GPUs whose own memory the host does not see.
+constexpr uint64_t kSeenBytes = 64 << 10;
 
 ob_status try_bare_buffer(Device& device, uint64_t bytes, Buffer& buffer, VkMemoryRequirements* out_needed) {
   VkBufferCreateInfo info = {};
@@ -76,12 +79,14 @@ ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_add
                   bytes, device->total_memory);
     }
     auto buffer = std::make_unique<Buffer>();
-    ob_status status = make_buffer(*device, bytes, device->local_type, device->is_mapped, buffer.get());
+    const bool is_seen = device->is_mapped || bytes <= kSeenBytes;
+    const uint32_t type = device->is_mapped || !is_seen ? device->local_type : device->host_type;
+    ob_status status = make_buffer(*device, bytes, type, is_seen, buffer.get());
     // Memory begins on pages in practice, and so do buffers, but the specification does not
     // guarantee it.
     if (status == OB_OK && buffer->address % kAlignment != 0) {
       free_buffer(*device, *buffer);
-      status = make_buffer(*device, bytes + kAlignment, device->local_type, device->is_mapped, buffer.get());
+      status = make_buffer(*device, bytes + kAlignment, type, is_seen, buffer.get());
     }
     if (status != OB_OK) {
       device->allocated.fetch_sub(bytes);
@@ -130,9 +135,8 @@ ob_status host_address(void* self, int32_t index, uint64_t address, uint64_t byt
   return with_device<Driver>(self, index, "host_address", [&](Driver& driver, Device* device) -> ob_status {
     if (const ob_status status = device->memory.check(index, address, bytes); status != OB_OK) return status;
     *out_address = 0;
-    if (!device->is_mapped) return OB_OK;
     const auto* buffer = reinterpret_cast<const Buffer*>(device->memory.owner_of(address, bytes));
-    if (buffer == nullptr) return OB_OK;  // the range spans two allocations
+    if (buffer == nullptr || buffer->host == nullptr) return OB_OK;  // the range spans two allocations, or is unseen
     *out_address = reinterpret_cast<uint64_t>(buffer->host) + (address - buffer->address);
     return OB_OK;
   });

@@ -152,10 +152,19 @@ TEST(the_host_uses_memory_of_cpus_alone) {
     const ob_device_properties properties = properties_of(driver);
     CHECK(properties.is_integrated == 1 && (properties.dtypes >> OB_FLOAT64 & 1) == 0);
     driver.open();
-    const uint64_t memory = driver.alloc(4096);
+    const uint64_t memory = driver.alloc(1 << 20);
     uint64_t host = 1;
     CHECK_OK(driver->host_address(driver.self(), 0, memory, 16, &host));
     CHECK((host != 0) == (*access == '1'));
+    // Records of kernels are small. The host reads them.
+    const uint64_t record = driver.alloc(1 << 16);
+    CHECK_OK(driver->host_address(driver.self(), 0, record, 1 << 16, &host));
+    CHECK(host != 0);
+    const unsigned char seven = 7;
+    const uint64_t stream = driver.stream();
+    CHECK_OK(driver->fill_async(driver.self(), 0, stream, record, &seven, 1, 1 << 16));
+    CHECK_OK(driver.sync(stream));
+    CHECK(*reinterpret_cast<unsigned char*>(host) == 7 && reinterpret_cast<unsigned char*>(host)[65535] == 7);
     check_fills(driver);
   }
 }
