@@ -161,7 +161,7 @@ ob_activity Work::record(const Stream& stream) const {
 }
 
 Timed::Timed(Stream& stream, const Work& work) : stream_(stream) {
-  if (stream.device->found.timestamp_bits == 0 || !work.is_recorded(stream)) return;
+  if (stream.graph != nullptr || stream.device->found.timestamp_bits == 0 || !work.is_recorded(stream)) return;
   if (open_batch(stream, &batch_) != OB_OK || write_query(stream, *batch_, &activity_.queries[0]) != OB_OK) {
     batch_ = nullptr;  // the commands themselves will fail
     return;

@@ -186,7 +186,7 @@ ob_status copy_async(void* self, int32_t index, uint64_t handle, const ob_copy* 
     if (to.buffer == nullptr) return copy_host(*stream, from, copy->dst, copy->bytes, true, work);
     if (from.buffer == nullptr) return copy_host(*stream, to, copy->src, copy->bytes, false, work);
     {
-      const std::lock_guard lock(stream->mutex);
+      const Held lock(*stream);
       const Timed timed(*stream, work);
       status = queue_copy(*stream, to.buffer, to.offset, from.buffer, from.offset, copy->bytes);
     }
@@ -239,7 +239,7 @@ ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, c
     for (uint32_t at = 0; at < sizeof wide; at += pattern_size) std::memcpy(wide + at, pattern, pattern_size);
     ob_status status = OB_OK;
     {
-      const std::lock_guard lock(stream->mutex);
+      const Held lock(*stream);
       const Timed timed(*stream, {OB_ACTIVITY_FILL, bytes});
       status = queue_fill(*stream, side, wide, bytes);
     }
@@ -356,7 +356,7 @@ ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_cop
       if (status == OB_OK || !stream->device->has_own_failed) return status;
     }
     {
-      const std::lock_guard lock(stream->mutex);
+      const Held lock(*stream);
       const Timed timed(*stream, work);
       status = queue_rows(*stream, shape, copy->element_size, to, from);
     }

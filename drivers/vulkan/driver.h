@@ -27,6 +27,7 @@ namespace vulkan {
 using support::fail;
 
 struct Device;
+struct Graph;
 struct Stream;
 
 // A buffer with memory and an address of its own.
@@ -64,6 +65,8 @@ struct Timeline {
 struct Record {
   ~Record();
   Point point;
+  bool is_captured = false;      // it has neither a point nor a time
+  std::weak_ptr<Graph> capture;  // that the stream took part in
   int64_t query = -1;  // of the device's queries, whose timestamp is the record's; -1: none
 };
 
@@ -85,24 +88,49 @@ struct Batch {
   VkPipeline bound = nullptr;
   std::vector<Point> waits;
   std::vector<std::unique_ptr<Chunk>> chunks;
+  std::vector<std::shared_ptr<const Graph>> graphs;  // whose commands these execute
 };
 
-struct Stream {
+// Where calls record: in a stream, or in the graph that it captures.
+struct Recorder {
+  VkCommandPool pool = nullptr;
+  std::unique_ptr<Batch> open;
+  std::vector<VkCommandBuffer> free_commands;
+};
+
+// What a stream captures, and then an executable graph too. Its batches are never submitted:
+// a launch executes their commands from a batch of its stream, and queues their calls. Streams that
+// join the capture add to the same list, which runs from one end to the other.
+struct Graph : Recorder {
+  Graph(Device& owner, const Stream& stream) : device(owner), origin(stream) {}
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  Device& device;
+  const Stream& origin;  // compared only
+  std::mutex mutex;      // guards what follows, and the recorder; taken after a stream's
+  std::vector<Stream*> streams;
+  bool is_ended = false;  // from here on it does not change
+  std::vector<std::unique_ptr<Batch>> steps;
+  ob_status failure = OB_OK;
+  std::string failure_text;
+};
+
+struct Stream : Recorder {
   int32_t index = -1;  // of the device
   uint64_t handle = 0;
   Device* device = nullptr;
   VkQueue queue = nullptr;
-  VkCommandPool pool = nullptr;
   std::shared_ptr<Timeline> timeline;
   std::mutex staging_mutex;  // held over a copy with ordinary host memory; taken before `mutex`
   std::unique_ptr<Chunk> staging[2];
 
   std::atomic<bool> is_dirty{false};  // the submitter was told of the open batch
-  std::mutex mutex;                   // guards what follows
+  std::mutex mutex;                   // guards what follows, and the recorder
+  std::shared_ptr<Graph> graph;       // that it captures, or null
   uint64_t closed = 0;  // the value of the last batch that was closed
-  std::unique_ptr<Batch> open;
   std::deque<std::unique_ptr<Batch>> behind;  // closed batches, until they are done
-  std::vector<VkCommandBuffer> free_commands;
   std::vector<std::unique_ptr<Chunk>> free_chunks;
   ob_status failure = OB_OK;  // of a submission, until a wait tells it
   std::string failure_text;
@@ -112,6 +140,18 @@ struct Stream {
   std::deque<Batch*> handed;  // whose calls are to be made, in their order
   bool is_ending = false;
   std::thread caller;  // makes the calls; started by the first
+};
+
+// Holds the mutexes of a stream, and of the graph that it captures.
+class Held {
+ public:
+  explicit Held(Stream& stream) : of_stream_(stream.mutex) {
+    if (stream.graph != nullptr) of_graph_ = std::unique_lock(stream.graph->mutex);
+  }
+
+ private:
+  std::unique_lock<std::mutex> of_stream_;
+  std::unique_lock<std::mutex> of_graph_;
 };
 
 struct Event {
@@ -225,6 +265,8 @@ struct Driver {
   support::Handles<std::unique_ptr<Event>, 2> events;
   support::Handles<std::unique_ptr<Program>, 3> programs;
   support::Handles<std::unique_ptr<Kernel>, 4> kernels;
+  support::Handles<std::shared_ptr<Graph>, 5> graphs;
+  support::Handles<std::shared_ptr<Graph>, 6> executables;
 };
 
 // "device 0 (NVIDIA H200)"
@@ -236,7 +278,8 @@ ob_status find_memory_types(Device& device, uint32_t* out_types);
 ob_status make_buffer(Device& device, uint64_t bytes, uint32_t type, bool is_mapped, Buffer* out_buffer);
 void free_buffer(Device& device, Buffer& buffer);
 
-// Batches: what follows up to `close` is called with the stream's mutex held.
+// Batches: what follows up to `close` is called with the stream held. In a capture, `open_batch` and
+// `add_call` return and fill batches of the graph.
 // Return the batch that takes the next command. It is not the one before if that has calls.
 ob_status open_batch(Stream& stream, Batch** out_batch);
 // Count a command, and let all later ones wait for it.
@@ -244,9 +287,15 @@ void end_command(Stream& stream, Batch& batch);
 // Find memory for the batch that the host sees.
 ob_status reserve(Stream& stream, Batch& batch, uint64_t bytes, Chunk** out_chunk, uint64_t* out_offset);
 // Add a call of the host. It is made when the work before it is done, and the work after it waits.
-void add_call(Stream& stream, ob_host_fn fn, void* user);
+ob_status add_call(Stream& stream, ob_host_fn fn, void* user);
 // Hand the open batch to the submitter. Return the value that the stream's timeline then reaches.
 uint64_t close(Stream& stream);
+// Say that nobody can wait for a stream, if it captures.
+ob_status refuse_in_capture(const Stream& stream);
+// End the graph's open batch. Call it with the graph's mutex held.
+void end_step(Graph& graph);
+// Make a stream take part in the capture of a record that it waits for.
+ob_status join(Stream& stream, const Record& record);
 // Tell the submitter of an open batch. Call it without the mutex.
 void notify(Stream& stream);
 
@@ -293,5 +342,6 @@ void fill_event_entries(ob_driver* table);
 void fill_copy_entries(ob_driver* table);
 void fill_program_entries(ob_driver* table);
 void fill_activity_entries(ob_driver* table);
+void fill_graph_entries(ob_driver* table);
 
 }  // namespace vulkan

@@ -49,9 +49,14 @@ VkQueryPool pool_of(Device& device, int64_t query) {
   return device.query_pools[static_cast<size_t>(query / kQueriesPerPool)];
 }
 
-std::shared_ptr<Record> latest(Event& event) {
+// Return the latest record, null if there is none. The host sees nothing of a graph's.
+ob_status find_record(Event& event, std::shared_ptr<Record>* out_record) {
   const std::lock_guard lock(event.mutex);
-  return event.record;
+  *out_record = event.record;
+  if (event.record == nullptr || !event.record->is_captured) return OB_OK;
+  return fail(OB_FAILED_PRECONDITION,
+              "device %d: the event's latest record was captured in a graph: record it again outside of it",
+              event.device);
 }
 
 // Write the record's timestamp behind the stream's work. Call it with the stream's mutex held.
@@ -155,13 +160,18 @@ ob_status event_record(void* self, int32_t index, uint64_t stream_handle, uint64
                   index);
     }
     auto record = std::make_shared<Record>();
-    record->point.timeline = stream->timeline;
     {
       const std::lock_guard lock(stream->mutex);
-      if (event->is_timing) {
-        if (const ob_status status = write_timestamp(*stream, *record); status != OB_OK) return status;
+      record->is_captured = stream->graph != nullptr;
+      if (record->is_captured) {
+        record->capture = stream->graph;
+      } else {
+        record->point.timeline = stream->timeline;
+        if (event->is_timing) {
+          if (const ob_status status = write_timestamp(*stream, *record); status != OB_OK) return status;
+        }
+        record->point.value = close(*stream);
       }
-      record->point.value = close(*stream);
     }
     {
       const std::lock_guard lock(event->mutex);
@@ -175,7 +185,8 @@ ob_status event_record(void* self, int32_t index, uint64_t stream_handle, uint64
 
 ob_status event_query(void* self, int32_t index, uint64_t handle) {
   return with_event<Driver>(self, index, handle, "event_query", [&](Driver& driver, Event* event) -> ob_status {
-    const std::shared_ptr<Record> record = latest(*event);
+    std::shared_ptr<Record> record;
+    if (const ob_status status = find_record(*event, &record); status != OB_OK) return status;
     if (record == nullptr) return OB_OK;
     const Device& device = record->point.timeline->device;
     if (device.is_lost.load()) return fail(OB_DEVICE_LOST, "%s is lost", where(device).c_str());
@@ -185,7 +196,8 @@ ob_status event_query(void* self, int32_t index, uint64_t handle) {
 
 ob_status event_synchronize(void* self, int32_t index, uint64_t handle) {
   return with_event<Driver>(self, index, handle, "event_synchronize", [&](Driver& driver, Event* event) -> ob_status {
-    const std::shared_ptr<Record> record = latest(*event);
+    std::shared_ptr<Record> record;
+    if (const ob_status status = find_record(*event, &record); status != OB_OK) return status;
     return record == nullptr ? OB_OK : wait_for(record->point);
   });
 }
@@ -194,7 +206,8 @@ ob_status event_synchronize(void* self, int32_t index, uint64_t handle) {
 ob_status reached(Driver& driver, int32_t index, uint64_t handle, uint64_t* out_ticks) {
   Event* event = nullptr;
   if (const ob_status status = driver.find_event(index, handle, &event); status != OB_OK) return status;
-  const std::shared_ptr<Record> record = latest(*event);
+  std::shared_ptr<Record> record;
+  if (const ob_status status = find_record(*event, &record); status != OB_OK) return status;
   if (record == nullptr || record->query < 0) {
     return fail(OB_FAILED_PRECONDITION,
                 "device %d: the event was never recorded, or was created without OB_EVENT_TIMING", index);

@@ -352,7 +352,7 @@ ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch
   if (status != OB_OK) return status;
   if (*work.name == 0) work.name = kernel.name.c_str();
   {
-    const std::lock_guard lock(stream.mutex);
+    const Held lock(stream);
     const Timed timed(stream, work);
     status = record_launch(stream, kernel, given, arguments, pipeline);
   }

@@ -72,6 +72,25 @@ Batch& waiting_batch(Stream& stream) {
   return *stream.open;
 }
 
+// Return the batch that takes commands, or calls of the host: a new one if the open one has the
+// others.
+ob_status find_batch(Stream& stream, bool is_for_calls, Batch** out_batch) {
+  const auto has_others = [&](const std::unique_ptr<Batch>& batch) {
+    return batch != nullptr && (is_for_calls ? batch->commands != nullptr : !batch->calls.empty());
+  };
+  if (stream.graph == nullptr) {
+    if (has_others(stream.open)) close(stream);
+    *out_batch = &waiting_batch(stream);
+    return OB_OK;
+  }
+  Graph& graph = *stream.graph;
+  if (graph.is_ended) return fail(OB_FAILED_PRECONDITION, "device %d: the stream's capture is ending", stream.index);
+  if (has_others(graph.open)) end_step(graph);
+  if (graph.open == nullptr) graph.open = std::make_unique<Batch>();
+  *out_batch = graph.open.get();
+  return OB_OK;
+}
+
 void note_failure(Stream& stream, ob_status status) {
   const std::lock_guard lock(stream.mutex);
   if (stream.failure != OB_OK) return;
@@ -223,6 +242,10 @@ ob_status stream_destroy(void* self, int32_t index, uint64_t handle) {
     Driver& driver = *static_cast<Driver*>(self);
     Stream* found = nullptr;
     if (const ob_status status = driver.find_stream(index, handle, &found); status != OB_OK) return status;
+    {
+      const std::lock_guard lock(found->mutex);
+      if (found->graph != nullptr) return refuse_in_capture(*found);
+    }
     std::unique_ptr<Stream> stream;
     if (!driver.streams.take(handle, &stream))
       return fail(OB_INVALID_ARGUMENT, "two threads are destroying the same stream");
@@ -250,6 +273,7 @@ ob_status stream_query(void* self, int32_t index, uint64_t handle) {
     uint64_t value = 0;
     {
       const std::lock_guard lock(stream->mutex);
+      if (stream->graph != nullptr) return refuse_in_capture(*stream);
       value = close(*stream);
     }
     if (stream->device->is_lost.load()) return fail(OB_DEVICE_LOST, "%s is lost", where(*stream->device).c_str());
@@ -261,12 +285,13 @@ ob_status stream_query(void* self, int32_t index, uint64_t handle) {
 
 ob_status host_callback(void* self, int32_t index, uint64_t handle, ob_host_fn fn, void* user) {
   return with_stream<Driver>(self, index, handle, "host_callback", [&](Driver& driver, Stream* stream) -> ob_status {
+    ob_status status = OB_OK;
     {
-      const std::lock_guard lock(stream->mutex);
-      add_call(*stream, fn, user);
+      const Held lock(*stream);
+      status = add_call(*stream, fn, user);
     }
-    notify(*stream);
-    return OB_OK;
+    if (status == OB_OK) notify(*stream);
+    return status;
   });
 }
 
@@ -282,9 +307,15 @@ ob_status stream_wait_event(void* self, int32_t index, uint64_t stream_handle, i
       const std::lock_guard lock(event->mutex);
       record = event->record;
     }
-    if (record == nullptr || record->point.timeline == stream->timeline) return OB_OK;
+    if (record == nullptr) return OB_OK;
+    if (record->is_captured) return join(*stream, *record);
     {
       const std::lock_guard lock(stream->mutex);
+      if (stream->graph != nullptr) {
+        return fail(event->is_host ? OB_UNIMPLEMENTED : OB_FAILED_PRECONDITION,
+                    "device %d: a stream that captures a graph waits for events of the capture alone", index);
+      }
+      if (record->point.timeline == stream->timeline) return OB_OK;
       // A wait applies to a whole batch.
       if (stream->open != nullptr && stream->open->count > 0) close(*stream);
       waiting_batch(*stream).waits.push_back(record->point);
@@ -340,36 +371,46 @@ void destroy_stream(Stream& stream) {
 }
 
 ob_status open_batch(Stream& stream, Batch** out_batch) {
-  if (stream.open != nullptr && !stream.open->calls.empty()) close(stream);
-  Batch& batch = waiting_batch(stream);
-  *out_batch = &batch;
+  if (const ob_status status = find_batch(stream, /*is_for_calls=*/false, out_batch); status != OB_OK) return status;
+  Batch& batch = **out_batch;
   if (batch.commands != nullptr) return OB_OK;
   const DeviceApi& api = stream.device->api;
-  if (stream.free_commands.empty()) {
-    const VkCommandBufferAllocateInfo info = {VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, nullptr, stream.pool, 0,
-                                              1};
+  const bool is_captured = stream.graph != nullptr;
+  Recorder& recorder = is_captured ? static_cast<Recorder&>(*stream.graph) : stream;
+  if (recorder.free_commands.empty()) {
+    const VkCommandBufferAllocateInfo info = {
+        VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, nullptr, recorder.pool,
+        is_captured ? VK_COMMAND_BUFFER_LEVEL_SECONDARY : VK_COMMAND_BUFFER_LEVEL_PRIMARY, 1};
     VkCommandBuffer commands = nullptr;
     const VkResult code = api.AllocateCommandBuffers(stream.device->device, &info, &commands);
     if (code != VK_SUCCESS) return vk_fail(code, "vkAllocateCommandBuffers", where(*stream.device));
-    stream.free_commands.push_back(commands);
+    recorder.free_commands.push_back(commands);
   }
-  const VkCommandBufferBeginInfo info = {VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO, nullptr,
-                                         VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT, nullptr};
-  const VkResult code = api.BeginCommandBuffer(stream.free_commands.back(), &info);
+  VkCommandBufferInheritanceInfo inherited = {};
+  inherited.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_INHERITANCE_INFO;
+  // Launches of a graph may be under way at once.
+  const VkCommandBufferBeginInfo info = {
+      VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO, nullptr,
+      is_captured ? VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT : VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT,
+      is_captured ? &inherited : nullptr};
+  const VkResult code = api.BeginCommandBuffer(recorder.free_commands.back(), &info);
   if (code != VK_SUCCESS) return vk_fail(code, "vkBeginCommandBuffer", where(*stream.device));
-  batch.commands = stream.free_commands.back();
-  stream.free_commands.pop_back();
+  batch.commands = recorder.free_commands.back();
+  recorder.free_commands.pop_back();
   return OB_OK;
 }
 
-void add_call(Stream& stream, ob_host_fn fn, void* user) {
-  if (!stream.caller.joinable()) stream.caller = std::thread(run_caller, std::ref(stream));
-  if (stream.open != nullptr && stream.open->commands != nullptr) close(stream);
-  Batch& batch = waiting_batch(stream);
+ob_status add_call(Stream& stream, ob_host_fn fn, void* user) {
+  if (stream.graph == nullptr && !stream.caller.joinable()) {
+    stream.caller = std::thread(run_caller, std::ref(stream));
+  }
+  Batch* batch = nullptr;
+  if (const ob_status status = find_batch(stream, /*is_for_calls=*/true, &batch); status != OB_OK) return status;
   const Work work = {OB_ACTIVITY_HOST, 0, stream.index, stream.index, "host_callback"};
-  const bool is_recorded = work.is_recorded(stream);
-  batch.calls.push_back({fn, user, is_recorded ? std::make_unique<ob_activity>(work.record(stream)) : nullptr});
-  ++batch.count;
+  const bool is_recorded = stream.graph == nullptr && work.is_recorded(stream);
+  batch->calls.push_back({fn, user, is_recorded ? std::make_unique<ob_activity>(work.record(stream)) : nullptr});
+  ++batch->count;
+  return OB_OK;
 }
 
 void end_command(Stream& stream, Batch& batch) {
@@ -562,6 +603,7 @@ ob_status drain(Stream& stream) {
   uint64_t value = 0;
   {
     const std::lock_guard lock(stream.mutex);
+    if (stream.graph != nullptr) return refuse_in_capture(stream);
     value = close(stream);
   }
   const ob_status status = wait_for({stream.timeline, value});

@@ -326,6 +326,7 @@ extern "C" OB_EXPORT ob_status ob_driver_table(const ob_options* options, ob_dri
     vulkan::fill_copy_entries(&table);
     vulkan::fill_program_entries(&table);
     vulkan::fill_activity_entries(&table);
+    vulkan::fill_graph_entries(&table);
     table.self = new vulkan::Driver(std::move(parsed));
   };
   return support::return_table(vulkan::parse_options, options, out_driver, error, error_size, fill);

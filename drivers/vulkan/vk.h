@@ -69,6 +69,7 @@ enum : VkStructureType {
   VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO = 30,
   VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO = 39,
   VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO = 40,
+  VK_STRUCTURE_TYPE_COMMAND_BUFFER_INHERITANCE_INFO = 41,
   VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO = 42,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES = 49,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES = 50,
@@ -113,6 +114,7 @@ enum : VkFlags {
   VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT = 0x20000,
   VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT = 2,
   VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT = 1,
+  VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT = 4,
   VK_SHADER_STAGE_COMPUTE_BIT = 0x20,
   VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT = 2,
   VK_QUERY_RESULT_64_BIT = 1
@@ -131,6 +133,8 @@ enum : int32_t {
   VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU = 2,
   VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU = 3,
   VK_PHYSICAL_DEVICE_TYPE_CPU = 4,
+  VK_COMMAND_BUFFER_LEVEL_PRIMARY = 0,
+  VK_COMMAND_BUFFER_LEVEL_SECONDARY = 1,
   VK_PIPELINE_BIND_POINT_COMPUTE = 1,
   VK_SEMAPHORE_TYPE_TIMELINE = 1,
   VK_QUERY_TYPE_TIMESTAMP = 2,
@@ -480,6 +484,18 @@ struct VkCommandBufferBeginInfo {
   const void* pInheritanceInfo;
 };
 
+// Of commands outside render passes.
+struct VkCommandBufferInheritanceInfo {
+  VkStructureType sType;
+  const void* pNext;
+  void* renderPass;
+  uint32_t subpass;
+  void* framebuffer;
+  VkBool32 occlusionQueryEnable;
+  VkFlags queryFlags;
+  VkFlags pipelineStatistics;
+};
+
 struct VkMemoryBarrier2 {
   VkStructureType sType;
   const void* pNext;
@@ -638,6 +654,7 @@ struct VkComputePipelineCreateInfo {
   X(void, CmdBindPipeline, (VkCommandBuffer, int32_t, VkPipeline))                                                \
   X(void, CmdPushConstants, (VkCommandBuffer, VkPipelineLayout, VkFlags, uint32_t, uint32_t, const void*))        \
   X(void, CmdDispatch, (VkCommandBuffer, uint32_t, uint32_t, uint32_t))                                           \
+  X(void, CmdExecuteCommands, (VkCommandBuffer, uint32_t, const VkCommandBuffer*))                                \
   X(void, CmdWriteTimestamp2, (VkCommandBuffer, VkFlags64, VkQueryPool, uint32_t))                                \
   X(VkResult, CreateQueryPool, (VkDevice, const VkQueryPoolCreateInfo*, const void*, VkQueryPool*))               \
   X(void, DestroyQueryPool, (VkDevice, VkQueryPool, const void*))                                                 \

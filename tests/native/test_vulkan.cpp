@@ -583,6 +583,181 @@ TEST(each_call_is_made_once) {
   }
 }
 
+constexpr const char* kProgram = R"(
+[vk::constant_id(0)] const int ob_block = 64;
+[vk::constant_id(1)] const int ob_local_1 = 64;
+struct Arguments { int64_t ob_first_group; float* x; float factor; };
+[[vk::push_constant]] Arguments given;
+groupshared float scratch[ob_local_1 / 4];
+[shader("compute")] [numthreads(ob_block, 1, 1)]
+void scale(uint3 group : SV_GroupID, uint3 item : SV_GroupThreadID) {
+  const int64_t i = (given.ob_first_group + group.x) * ob_block + item.x;
+  scratch[item.x] = given.x[i];
+  GroupMemoryBarrierWithGroupSync();
+  given.x[i] = given.factor * scratch[item.x];
+}
+)";
+
+struct Captured {
+  explicit Captured(const Library& given) : driver(given) {}
+  void begin(uint64_t stream) const { CHECK_OK(driver->graph_capture_begin(driver.self(), 0, stream)); }
+  // Return an executable, of which the graph is destroyed.
+  uint64_t end(uint64_t stream) const {
+    uint64_t graph = 0, executable = 0;
+    CHECK_OK(driver->graph_capture_end(driver.self(), 0, stream, &graph));
+    CHECK_OK(driver->graph_instantiate(driver.self(), 0, graph, &executable));
+    CHECK_OK(driver->graph_destroy(driver.self(), 0, graph));
+    CHECK_STATUS(driver->graph_destroy(driver.self(), 0, graph), OB_INVALID_ARGUMENT);
+    return executable;
+  }
+  ob_status launch(uint64_t stream, uint64_t executable) const {
+    return driver->graph_launch(driver.self(), 0, stream, executable);
+  }
+  const Library& driver;
+};
+
+// Fills, copies and calls run in their order at each launch, on any stream, while others are under
+// way.
+TEST(graphs_are_launched) {
+  for (const char* access : {"0", "1"}) {
+    const Library driver(path, {{"host_access", access}});
+    driver.open();
+    const Captured capture(driver);
+    const uint64_t stream = driver.stream();
+    const uint64_t side = driver.stream();
+    const uint64_t joined = driver.event(), done = driver.event();
+    const uint64_t memory = driver.alloc(1 << 20);
+    void* pinned = nullptr;
+    CHECK_OK(driver->host_alloc(driver.self(), 4096, &pinned));
+    auto* const bytes = static_cast<volatile unsigned char*>(pinned);
+    const unsigned char three = 3, pattern[16] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+    std::vector<int> seen;
+    auto look = [&] { seen.push_back(bytes[0] * 100 + bytes[1]); };
+    bytes[0] = 50;
+    bytes[1] = 0;
+    capture.begin(stream);
+    CHECK_OK(driver->fill_async(driver.self(), 0, stream, memory, &three, 1, 1 << 20));
+    CHECK_OK(driver->fill_async(driver.self(), 0, stream, memory + 64, pattern, 16, 3));
+    CHECK_OK(driver.record(stream, joined));
+    CHECK_OK(driver.wait(side, joined));
+    CHECK_OK(driver.copy(side, memory + 1, 0, address_of(pinned), OB_HOST, 1));
+    CHECK_OK(driver.copy(side, address_of(pinned) + 1, OB_HOST, memory + 66, 0, 1));
+    CHECK_OK(driver.call(side, &look));
+    CHECK_OK(driver.record(side, done));
+    CHECK_OK(driver.wait(stream, done));
+    CHECK_OK(driver.copy(stream, memory + 4096, 0, memory, 0, 100));
+    CHECK_OK(driver.call(stream, &look));
+    const uint64_t executable = capture.end(stream);
+    CHECK_OK(driver.sync(stream));
+    CHECK_OK(driver.sync(side));
+    CHECK(seen.empty() && bytes[1] == 0);
+    for (unsigned char round = 1; round < 6; ++round) {
+      bytes[0] = round;
+      CHECK_OK(capture.launch(round % 2 == 0 ? stream : side, executable));
+      CHECK_OK(driver.sync(round % 2 == 0 ? stream : side));
+      const auto got = read(driver, side, memory + 4096, 100);
+      CHECK(got[0] == 3 && got[1] == round && got[64] == 1 && got[79] == 16 && got[99] == 4);
+      CHECK(seen.size() == 2u * round && seen.back() == round * 100 + 3);
+    }
+    for (int i = 0; i < 50; ++i) CHECK_OK(capture.launch(stream, executable));
+    CHECK_OK(driver->graph_executable_destroy(driver.self(), 0, executable));  // launches are under way
+    CHECK_STATUS(capture.launch(stream, executable), OB_INVALID_ARGUMENT);
+    CHECK_STATUS(driver->graph_executable_destroy(driver.self(), 0, executable), OB_INVALID_ARGUMENT);
+    CHECK_OK(driver.sync(stream));
+    CHECK(seen.size() == 110);
+    capture.begin(stream);  // without work
+    CHECK_OK(capture.launch(side, capture.end(stream)));
+    CHECK_OK(driver.sync(side));
+    CHECK_OK(driver->host_free(driver.self(), pinned));
+  }
+}
+
+TEST(launches_of_kernels_are_captured) {
+  const char* compiler = slang("launches_of_kernels_are_captured");
+  if (compiler == nullptr) return;
+  const Library driver(path, {{"slang", compiler}});
+  driver.open();
+  const Captured capture(driver);
+  uint64_t program = 0, kernel = 0;
+  if (!CHECK_OK(build(driver, "slang", kProgram, &program))) return;
+  CHECK_OK(driver->kernel_get(driver.self(), 0, program, "scale", &kernel));
+  const uint64_t stream = driver.stream();
+  const uint64_t memory = driver.alloc(4096);
+  const float two = 2, one = 1;
+  const std::vector<ob_kernel_arg> args = {pointer_arg(memory), value_arg(two), local_arg(256)};
+  const ob_launch given = launch_of(kernel, 16, 64, args);
+  capture.begin(stream);
+  CHECK_OK(driver->fill_async(driver.self(), 0, stream, memory, &one, 4, 1024));
+  for (int i = 0; i < 10; ++i) CHECK_OK(driver->kernel_launch(driver.self(), 0, stream, &given));
+  const uint64_t executable = capture.end(stream);
+  for (int round = 0; round < 3; ++round) {
+    CHECK_OK(capture.launch(stream, executable));
+    CHECK_OK(driver->kernel_launch(driver.self(), 0, stream, &given));  // the pipeline is bound anew
+    const auto got = read(driver, stream, memory, 4096);
+    for (size_t i = 0; i < 1024; ++i) {
+      if (!CHECK(reinterpret_cast<const float*>(got.data())[i] == 2048)) return;
+    }
+  }
+}
+
+TEST(captures_are_refused) {
+  if (!has_faults("captures_are_refused", "twice")) return;
+  const Library driver(path, {{"library", fake()}, {"host_access", "0"}});
+  driver.open();
+  const Captured capture(driver);
+  const uint64_t stream = driver.stream(), other = driver.stream(), side = driver.stream();
+  const uint64_t before = driver.event(), inside = driver.event(OB_EVENT_TIMING), host = driver.event(OB_EVENT_HOST);
+  const uint64_t memory = driver.alloc(1 << 20);
+  std::vector<char> ordinary(4096);
+  uint64_t graph = 0;
+  CHECK_STATUS(driver->graph_capture_end(driver.self(), 0, stream, &graph), OB_FAILED_PRECONDITION);
+  CHECK_OK(driver.record(stream, before));
+  capture.begin(stream);
+  for (const ob_status status : {
+           driver->graph_capture_begin(driver.self(), 0, stream),
+           driver.sync(stream),
+           driver->stream_query(driver.self(), 0, stream),
+           driver->stream_destroy(driver.self(), 0, stream),
+           driver.wait(stream, before),
+           driver->graph_capture_end(driver.self(), 0, other, &graph),
+           driver.copy(stream, memory, 0, address_of(ordinary.data()), OB_HOST, 4096),
+       }) {
+    CHECK_STATUS(status, OB_FAILED_PRECONDITION);
+  }
+  CHECK(driver.error_has("not pinned"));
+  CHECK_STATUS(driver.wait(stream, host), OB_UNIMPLEMENTED);
+  CHECK_OK(driver.record(stream, inside));
+  double milliseconds = 0;
+  CHECK_STATUS(driver->event_query(driver.self(), 0, inside), OB_FAILED_PRECONDITION);
+  CHECK_STATUS(driver->event_synchronize(driver.self(), 0, inside), OB_FAILED_PRECONDITION);
+  CHECK_STATUS(driver->event_elapsed(driver.self(), 0, inside, inside, &milliseconds), OB_FAILED_PRECONDITION);
+  CHECK(driver.error_has("captured in a graph"));
+  CHECK_OK(driver.wait(side, inside));
+  CHECK_OK(driver.wait(side, inside));
+  CHECK_STATUS(driver.sync(side), OB_FAILED_PRECONDITION);
+  CHECK_STATUS(driver->graph_capture_end(driver.self(), 0, side, &graph), OB_FAILED_PRECONDITION);
+  // Other streams go on; another capture does not mix with this one.
+  CHECK(read(driver, other, memory, 16).size() == 16);
+  capture.begin(other);
+  CHECK_STATUS(driver.wait(other, inside), OB_FAILED_PRECONDITION);
+  const uint64_t empty = capture.end(other);
+  const uint64_t executable = capture.end(stream);
+  CHECK_STATUS(driver.wait(stream, inside), OB_FAILED_PRECONDITION);
+  CHECK_OK(driver.record(stream, inside));
+  CHECK_OK(driver.wait(other, inside));
+  capture.begin(stream);
+  CHECK_STATUS(capture.launch(stream, empty), OB_UNIMPLEMENTED);
+  const uint64_t last = capture.end(stream);
+  for (const uint64_t one : {empty, executable, last}) CHECK_OK(capture.launch(side, one));
+  CHECK_STATUS(capture.launch(side, 12345), OB_INVALID_ARGUMENT);
+  CHECK_STATUS(driver->graph_instantiate(driver.self(), 0, empty, &graph), OB_INVALID_ARGUMENT);
+  CHECK_OK(driver.sync(side));
+  // With two devices the core captures.
+  driver.open(1);
+  CHECK_STATUS(driver->graph_capture_begin(driver.self(), 0, stream), OB_UNIMPLEMENTED);
+  CHECK_STATUS(driver->graph_launch(driver.self(), 1, driver.stream(1), executable), OB_INVALID_ARGUMENT);
+}
+
 TEST(calls_are_recorded) {
   const Library driver(path);
   driver.open();
@@ -627,21 +802,6 @@ TEST(a_device_is_closed) {
     CHECK_STATUS(driver->stream_create(driver.self(), 0, 0, &none), OB_INVALID_ARGUMENT);
   }
 }
-
-constexpr const char* kProgram = R"(
-[vk::constant_id(0)] const int ob_block = 64;
-[vk::constant_id(1)] const int ob_local_1 = 64;
-struct Arguments { int64_t ob_first_group; float* x; float factor; };
-[[vk::push_constant]] Arguments given;
-groupshared float scratch[ob_local_1 / 4];
-[shader("compute")] [numthreads(ob_block, 1, 1)]
-void scale(uint3 group : SV_GroupID, uint3 item : SV_GroupThreadID) {
-  const int64_t i = (given.ob_first_group + group.x) * ob_block + item.x;
-  scratch[item.x] = given.x[i];
-  GroupMemoryBarrierWithGroupSync();
-  given.x[i] = given.factor * scratch[item.x];
-}
-)";
 
 TEST(no_compiler) {
   const Library driver(path, {{"slang", "/nowhere/libslang-compiler.so"}});
