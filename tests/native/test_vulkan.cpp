@@ -758,6 +758,51 @@ TEST(captures_are_refused) {
   CHECK_STATUS(driver->graph_launch(driver.self(), 1, driver.stream(1), executable), OB_INVALID_ARGUMENT);
 }
 
+// Threads queue commands, calls and launches of one graph, each on its own stream, and wait for the
+// work of their neighbours.
+TEST(calls_and_graphs_of_many_threads) {
+  constexpr size_t kThreads = 4;
+  constexpr int kRounds = 100;
+  const Library driver(path);
+  driver.open();
+  const Captured capture(driver);
+  const uint64_t memory = driver.alloc(1 << 20);
+  std::atomic<int> calls{0};
+  auto count = [&] { calls.fetch_add(1); };
+  std::vector<uint64_t> streams, events;
+  for (size_t i = 0; i < kThreads; ++i) {
+    streams.push_back(driver.stream());
+    events.push_back(driver.event());
+  }
+  capture.begin(streams[0]);
+  CHECK_OK(driver.call(streams[0], &count));
+  CHECK_OK(driver.copy(streams[0], memory, 0, memory + 4096, 0, 64));
+  CHECK_OK(driver.call(streams[0], &count));
+  const uint64_t executable = capture.end(streams[0]);
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      const uint64_t stream = streams[t];
+      int seen = 0;
+      auto own = [&] { ++seen; };
+      for (int i = 0; i < kRounds; ++i) {
+        CHECK_OK(driver.call(stream, &own));
+        CHECK_OK(driver.copy(stream, memory + 8192 * (t + 1), 0, memory + 4096, 0, 64));
+        CHECK_OK(capture.launch(stream, executable));
+        CHECK_OK(driver.record(stream, events[t]));
+        CHECK_OK(driver.wait(stream, events[(t + 1) % kThreads]));
+        CHECK_OK(driver.call(stream, &own));
+        if (i % 10 == 0) CHECK(driver->stream_query(driver.self(), 0, stream) != OB_INTERNAL);
+        if (i % 25 == 0) CHECK_OK(driver.sync(stream));
+      }
+      CHECK_OK(driver.sync(stream));
+      CHECK(seen == 2 * kRounds);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(calls == 2 * kRounds * static_cast<int>(kThreads));
+}
+
 TEST(calls_are_recorded) {
   const Library driver(path);
   driver.open();
