@@ -278,8 +278,8 @@ ob_status find_memory_types(Device& device, uint32_t* out_types);
 ob_status make_buffer(Device& device, uint64_t bytes, uint32_t type, bool is_mapped, Buffer* out_buffer);
 void free_buffer(Device& device, Buffer& buffer);
 
-// Batches: what follows up to `close` is called with the stream held. In a capture, `open_batch` and
-// `add_call` return and fill batches of the graph.
+// Batches: what follows up to `close` is called with the stream held. In a capture, `open_batch`
+// and `add_call` return and fill batches of the graph.
 // Return the batch that takes the next command. It is not the one before if that has calls.
 ob_status open_batch(Stream& stream, Batch** out_batch);
 // Count a command, and let all later ones wait for it.
@@ -308,6 +308,8 @@ void wake_held(Device& device);
 // Submit what can be submitted, in this thread.
 void pump(Device& device);
 void run_submitter(Device& device);
+// Make a stream's calls of the host, until the stream ends.
+void run_caller(Stream& stream);
 // Return whether a timeline has reached a value.
 bool has_reached(const Point& point);
 ob_status wait_for(const Point& point);

@@ -152,10 +152,11 @@ Graph::~Graph() {
 }
 
 ob_status refuse_in_capture(const Stream& stream) {
-  return fail(OB_FAILED_PRECONDITION,
-              "%s: the stream captures a graph, so nothing can wait for it: no query, no second capture, no copy with "
-              "host memory that is not pinned, and none to another device",
-              where(*stream.device).c_str());
+  return fail(
+      OB_FAILED_PRECONDITION,
+      "%s: the stream captures a graph. Until that ends, it cannot be waited for, queried or destroyed, take part "
+      "in another capture, or copy with another device or host memory that is not pinned",
+      where(*stream.device).c_str());
 }
 
 void end_step(Graph& graph) {

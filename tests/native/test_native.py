@@ -111,6 +111,7 @@ def test_the_vulkan_driver(programs, fakes, vulkan):
     env = {"OB_FAKE": str(fake)} | ({} if compiler is None else {"OB_SLANG": str(compiler)})
     run(programs("test_driver"), vulkan)
     run(programs("test_vulkan"), vulkan, env=env)
+    run(programs("test_vulkan_calls"), vulkan, env=env)
     run(programs("test_host_events"), vulkan)
 
 
