@@ -114,6 +114,19 @@ def test_dtypes_of_factorizations_are_refused_at_the_call(device: torch.device) 
         torch.accelerator.synchronize(device)
 
 
+def test_indices_of_a_compressed_layout_are_checked_by_their_values(device: torch.device) -> None:
+    """The CPU's kernel refuses zeros in their place."""
+
+    def check(*rows: int) -> None:
+        given = (torch.tensor(rows, device=device), torch.tensor([2, 0, 2], device=device))
+        torch.ops.aten._validate_sparse_csr_tensor_args(*given, torch.ones(3, device=device), [2, 3])
+        torch.accelerator.synchronize(device)
+
+    check(0, 1, 3)
+    with pytest.raises(RuntimeError, match=r"`crow_indices\[..., -1\] == nnz` is not satisfied"):
+        check(0, 1, 2)
+
+
 def test_a_result_in_the_memory_of_an_argument(device: torch.device) -> None:
     """If there is nothing to do, the CPU's kernel returns its argument, which the schema does not declare."""
     assert torch.channel_shuffle(torch.ones(1, 0, 3, 3, device=device), 2).shape == (1, 0, 3, 3)

@@ -10,8 +10,9 @@ __all__ = ["OPERATORS"]
 
 OPERATORS = (
     Operator(
-        "aten::_functional_assert_async aten::_validate_sparse_bsc_tensor_args "
-        "aten::_validate_sparse_bsr_tensor_args aten::_validate_sparse_compressed_tensor_args "
+        "aten::_functional_assert_async aten::_validate_compressed_sparse_indices "
+        "aten::_validate_sparse_bsc_tensor_args aten::_validate_sparse_bsr_tensor_args "
+        "aten::_validate_sparse_compressed_tensor_args "
         "aten::_validate_sparse_csc_tensor_args aten::_validate_sparse_csr_tensor_args",
         facts=Facts(judges="values"),
     ),
