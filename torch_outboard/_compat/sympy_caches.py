@@ -3,7 +3,8 @@
 
 Each function of sympy remembers its last 1000 calls, fewer than a plan makes of some functions: the next plan, whose
 symbols have the same names, computes most of its expressions anew, and all that sympy has found out about their signs.
-sympy reads its only setting, the variable SYMPY_CACHE_SIZE, when it is imported, which a program's own libraries do.
+Comparisons have no cache at all, although a plan asks for each one about ten times. sympy reads its only setting, the
+variable SYMPY_CACHE_SIZE, when it is imported, which a program's own libraries do.
 """
 
 from __future__ import annotations
@@ -15,14 +16,19 @@ from typing import Any
 __all__ = ["widen_caches"]
 
 _ENTRIES = 1 << 15  # for each function; forty plans of convolutions fill half of the fullest
+_COMPARISONS = ("is_eq", "is_ge")  # of sympy.core.relational, which has the other comparisons call these
 
 
 def widen_caches() -> None:
     """Give sympy's functions larger caches, once, unless the user has chosen their size or switched them off."""
     if "SYMPY_CACHE_SIZE" in os.environ or "SYMPY_USE_CACHE" in os.environ:
         return
-    from sympy.core.cache import CACHE  # type: ignore[import-untyped]
+    from sympy.core import relational  # type: ignore[import-untyped]
+    from sympy.core.cache import CACHE, cacheit  # type: ignore[import-untyped]
 
+    for name in _COMPARISONS:
+        if not hasattr(compare := getattr(relational, name), "cache_info"):
+            setattr(relational, name, cacheit(compare))
     for wrapper in CACHE:
         _widen(wrapper)
 
