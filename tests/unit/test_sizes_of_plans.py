@@ -21,6 +21,12 @@ def symbols_of(env: ShapeEnv, sizes: tuple[int, ...] = (6, 10, 14)) -> list[symp
 
 CONDITIONS = {
     "product": lambda a, b, c: sympy.Le(a * b * c, 1 << 30),
+    "long product": lambda a, b, c: sympy.Gt(8 * a * b, 100),
+    "product with a sum": lambda a, b, c: sympy.Le(a * (b + 1), 1 << 30),
+    "known product": lambda a, b, c: sympy.Eq(a * b, 60),
+    "product and zero": lambda a, b, c: sympy.Ne((a - 2) * (b - 2), 0),
+    "multiple": lambda a, b, c: sympy.Le(8 * a, 4096),
+    "square": lambda a, b, c: sympy.Le(a * a, 1 << 20),
     "always": lambda a, b, c: sympy.Ge(a * b, 4),
     "never": lambda a, b, c: sympy.Lt(a + b, 4),
     "equal": lambda a, b, c: sympy.Eq(a + 4, b),
@@ -42,6 +48,16 @@ def test_answers_and_guards_are_torchs(condition):
         env.evaluate_expr(asked)
     assert [str(one.expr) for one in ours.guards] == [str(one.expr) for one in torchs.guards]
     assert ours.var_to_range == torchs.var_to_range
+
+
+def test_the_bound_of_a_product_with_a_known_size_is_refined_as_by_torch():
+    ranges = []
+    for env in (Sizes(), ShapeEnv(duck_shape=False)):
+        a, b, _ = symbols_of(env)
+        env.evaluate_expr(sympy.Eq(a, 6))
+        env._refine_ranges(sympy.Le(a * b, 600))
+        ranges.append(dict(env.var_to_range))
+    assert ranges[0] == ranges[1] and ranges[0][b].upper == 100
 
 
 def test_torch_asks_it(monkeypatch):

@@ -55,6 +55,10 @@ class Sizes(ShapeEnv):
     # torch forgets its answers by this name when a range changes.
     _maybe_evaluate_static.cache_clear = ShapeEnv._maybe_evaluate_static.cache_clear  # type: ignore[attr-defined]
 
+    def _refine_ranges(self, expr: Any) -> None:
+        if not _bounds_product(expr) or any(symbol in self.replacements for symbol in expr.free_symbols):
+            super()._refine_ranges(expr)
+
     def _is_open(self, condition: Any) -> bool:
         """Return True if a condition holds for some sizes within their ranges and not for others.
 
@@ -83,6 +87,18 @@ class Sizes(ShapeEnv):
             if all(size <= bound.upper for size, bound in zip(sizes, bounds, strict=True)):
                 found.append(dict(zip(symbols, sizes, strict=True)))
         return found
+
+
+def _bounds_product(condition: Any) -> bool:
+    """Return True for a bound of a product of sizes, which bounds none of them: torch finds that out last, by dividing.
+
+    A quotient of the bound by other sizes is no integer, and torch refines ranges by integers only.
+    """
+    if type(condition) not in _RELATIONS or not condition.rhs.is_Integer or condition.rhs.is_zero:
+        return False
+    factors = condition.lhs.args if condition.lhs.is_Mul else ()
+    symbols = [factor for factor in factors if not factor.is_Integer]
+    return len(symbols) > 1 and all(factor.is_Symbol for factor in symbols)
 
 
 def _holds(condition: Any, sizes: dict[Any, int]) -> bool:
