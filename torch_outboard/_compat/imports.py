@@ -18,6 +18,7 @@ from types import ModuleType
 
 import torch
 
+from torch_outboard._compat.rules import keep_rules
 from torch_outboard._compat.sympy_caches import widen_caches
 
 __all__ = ["asks_for_backend", "import_inductor", "when_imported"]
@@ -37,6 +38,7 @@ def import_inductor() -> None:
     from torch._inductor.codegen import common
 
     widen_caches()
+    keep_rules()
     common.init_backend_registration()
 
 

@@ -140,6 +140,13 @@ PATCHES: tuple[Patch, ...] = (
         "splits.needs_split_reductions",
     ),
     Patch(
+        "torch._inductor.dtype_propagation.DtypePropagationOpsHandler.__init__",
+        "make the rules for the types of operations once, not at each operation",
+        "done in torch 2.15",
+        "torch 2.14 is no longer supported",
+        "rules.needs_keep_rules",
+    ),
+    Patch(
         "torch._inductor.scheduler.ForeachKernelSchedulerNode.combinable_nodes",
         "keep kernels that are not in Triton out of combo_kernels",
         "its list of devices, torch/_inductor/scheduler.py",

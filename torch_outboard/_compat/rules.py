@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Torch 2.11 to 2.14: Inductor makes the rules for the types of its operations again at each operation."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torch_outboard._compat.source import mentions
+
+__all__ = ["keep_rules", "needs_keep_rules"]
+
+
+def needs_keep_rules() -> bool:
+    """Return True if each use of the single object that has the rules makes them anew."""
+    from torch._inductor.dtype_propagation import DtypePropagationOpsHandler
+
+    made = DtypePropagationOpsHandler.__init__
+    return mentions(made, "op_dtype_propagation_rules") and not mentions(made, "_rules_key")
+
+
+def keep_rules() -> None:
+    """Make the rules anew only if lowerings have registered others.
+
+    A kernel has some twenty operations, and making two hundred rules takes longer than using one. Torch 2.15 does the
+    same.
+    """
+    from torch._inductor import utils
+    from torch._inductor.dtype_propagation import DtypePropagationOpsHandler
+
+    of_torch = DtypePropagationOpsHandler.__init__
+    if not needs_keep_rules() or hasattr(of_torch, "__wrapped__"):
+        return
+    known: Any = None
+
+    @functools.wraps(of_torch)
+    def __init__(self: Any) -> None:
+        nonlocal known
+        if known != utils.op_dtype_propagation_rules:
+            of_torch(self)
+            known = dict(utils.op_dtype_propagation_rules)
+
+    DtypePropagationOpsHandler.__init__ = __init__  # type: ignore[method-assign]
