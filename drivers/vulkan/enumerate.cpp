@@ -64,15 +64,22 @@ std::vector<VkCooperativeMatrixPropertiesKHR> products_of(const Api& api, const 
   return products;
 }
 
+void read_subgroups(FoundDevice& found) {
+  const VkBool32* has = found.features13.has;
+  const VkPhysicalDeviceVulkan11Properties& properties = found.properties11;
+  found.fixes_subgroups = has[kSubgroupSizeControl13] != 0 && has[kComputeFullSubgroups13] != 0 &&
+                          (found.properties13.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
+  found.has_shuffles = found.fixes_subgroups &&
+                       (properties.subgroupSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0 &&
+                       (properties.subgroupSupportedOperations & VK_SUBGROUP_FEATURE_SHUFFLE_BIT) != 0;
+}
+
 // Return the products of small matrices that kernels use, as ob_device_properties.matrix_units says
 // them: of halves, by all lanes of a subgroup, with sums in float32. The largest comes first.
 std::string read_matrix_units(const Api& api, const FoundDevice& found) {
   if (!found.has_matrices || found.matrices.has[kCooperativeMatrix] == 0) return "";
   const VkBool32* has12 = found.features12.has;
-  const VkBool32* has13 = found.features13.has;
-  const bool fixes_subgroups = has13[kSubgroupSizeControl13] != 0 && has13[kComputeFullSubgroups13] != 0 &&
-                               (found.properties13.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
-  if (!fixes_subgroups || has12[kVulkanMemoryModel12] == 0) return "";
+  if (!found.fixes_subgroups || has12[kVulkanMemoryModel12] == 0) return "";
   std::vector<VkCooperativeMatrixPropertiesKHR> products = products_of(api, found);
   const auto size = [](const auto& one) { return uint64_t{one.MSize} * one.NSize * one.KSize; };
   std::stable_sort(products.begin(), products.end(), [&](const auto& a, const auto& b) { return size(a) > size(b); });
@@ -128,6 +135,7 @@ FoundDevice read_device(const Api& api, VkPhysicalDevice device) {
   properties.pNext = &found.properties11;
   api.GetPhysicalDeviceProperties2(device, &properties);
   api.GetPhysicalDeviceFeatures2(device, link_features(found));
+  read_subgroups(found);
   found.matrix_units = read_matrix_units(api, found);
   found.memory.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2;
   api.GetPhysicalDeviceMemoryProperties2(device, &found.memory);

@@ -47,6 +47,8 @@ struct FoundDevice {
   bool has_clocks = false;                // one of them, with CLOCK_MONOTONIC
   bool has_matrices = false;              // VK_KHR_cooperative_matrix
   bool has_bfloats = false;               // VK_KHR_shader_bfloat16
+  bool fixes_subgroups = false;           // kernels can ask for full subgroups of the device's size
+  bool has_shuffles = false;              // and their items read each other's values
   std::string matrix_units;               // as of ob_device_properties
   uint32_t family = UINT32_MAX;           // of queues that compute
   uint32_t queue_count = 0;

@@ -134,6 +134,12 @@ ob_status check_launch(const Device& device, const Kernel& kernel, const ob_laun
                 "block must have whole subgroups of %u items, not %u items",
                 name, lanes, given.block[0]);
   }
+  if (kernel.entry.has_shuffles && !device.found.has_shuffles) {
+    return fail(OB_INVALID_ARGUMENT,
+                "kernel '%s' may read values of its subgroup's items: the device must have shuffles in compute, and "
+                "subgroups of a size that kernels choose",
+                name);
+  }
   if (given.shared_memory != 0) {
     return fail(OB_INVALID_ARGUMENT, "kernel '%s': Vulkan takes local memory as an argument (OB_ARG_LOCAL)", name);
   }
@@ -215,8 +221,11 @@ ob_status find_pipeline(Device& device, Kernel& kernel, const std::vector<uint32
   info.stage.pSpecializationInfo = &values;
   VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroups = {};
   subgroups.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
-  subgroups.requiredSubgroupSize = device.found.properties11.subgroupSize;
-  if (kernel.entry.has_matrices) {
+  const uint32_t lanes = subgroups.requiredSubgroupSize = device.found.properties11.subgroupSize;
+  const uint32_t most = lanes * device.found.properties13.maxComputeWorkgroupSubgroups;
+  // Another kernel of the module may have groups of any size.
+  const bool is_whole = specialized[0] % lanes == 0 && specialized[0] <= most;
+  if (kernel.entry.has_matrices || (kernel.entry.has_shuffles && is_whole)) {
     info.stage.pNext = &subgroups;
     info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
   }

@@ -58,6 +58,7 @@ enum : uint32_t {
   kCapabilityDenormPreserve = 4464,
   kCapabilitySignedZeroInfNanPreserve = 4466,
   kCapabilityRoundingRte = 4467,
+  kCapabilityGroupNonUniformShuffle = 65,
   kCapabilityCooperativeMatrix = 6022,
   kDecorationSpecId = 1,
   kDecorationBuiltIn = 11,
@@ -427,6 +428,7 @@ bool prepare_module(const VkPhysicalDeviceVulkan12Properties& device, std::vecto
     find_arguments(module, point, entry);
     find_group(module, point, entry);
     entry.has_matrices = module.capabilities.count(kCapabilityCooperativeMatrix) != 0;
+    entry.has_shuffles = module.capabilities.count(kCapabilityGroupNonUniformShuffle) != 0;
     (*out_entries)[point.name] = std::move(entry);
   }
   const FloatMode modes[] = {

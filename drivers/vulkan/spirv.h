@@ -19,6 +19,7 @@ struct Entry {
   bool has_group_constant = false;  // constant 0 is a group's size in x
   // It multiplies matrices that a subgroup holds, whose size must then be the device's.
   bool has_matrices = false;
+  bool has_shuffles = false;        // it, or another kernel of the module, reads values of a subgroup's items
   uint32_t group[3] = {1, 1, 1};    // what the module says; x is a default if there is the constant
 };
 

@@ -117,6 +117,7 @@ enum : VkFlags {
   VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT = 4,
   VK_SHADER_STAGE_COMPUTE_BIT = 0x20,
   VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT = 2,
+  VK_SUBGROUP_FEATURE_SHUFFLE_BIT = 0x10,
   VK_QUERY_RESULT_64_BIT = 1
 };
 
@@ -219,7 +220,9 @@ struct VkPhysicalDeviceVulkan11Properties {
   uint32_t deviceNodeMask;
   VkBool32 deviceLUIDValid;
   uint32_t subgroupSize;
-  uint32_t before_allocation[8];
+  VkFlags subgroupSupportedStages;
+  VkFlags subgroupSupportedOperations;
+  uint32_t before_allocation[6];
   VkDeviceSize maxMemoryAllocationSize;
 };
 

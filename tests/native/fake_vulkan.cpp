@@ -84,6 +84,7 @@ void GetPhysicalDeviceProperties2(VkPhysicalDevice device, VkPhysicalDevicePrope
     if (next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_PROPERTIES) {
       auto* found = reinterpret_cast<VkPhysicalDeviceVulkan11Properties*>(next);
       if (is_fault("subgroups_of_64")) found->subgroupSize = 64;
+      if (is_fault("no_shuffles")) found->subgroupSupportedOperations &= ~VkFlags{VK_SUBGROUP_FEATURE_SHUFFLE_BIT};
       if (is_fault("small")) found->maxMemoryAllocationSize = 1 << 30;
     }
   }
@@ -110,8 +111,10 @@ void GetPhysicalDeviceFeatures2(VkPhysicalDevice device, VkPhysicalDeviceFeature
        next = static_cast<VkPhysicalDeviceFeatures2*>(next->pNext)) {
     const bool is_11 = next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES;
     const bool is_12 = next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES;
+    const bool is_13 = next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES;
     if (is_11 && is_fault("no_storage16")) next->has[kStorageBuffer16BitAccess11] = 0;
     if (is_12 && is_fault("no_int64_atomics")) next->has[kBufferInt64Atomics12] = 0;
+    if (is_13 && is_fault("no_subgroup_size")) next->has[kSubgroupSizeControl13] = 0;
   }
   if (is_fault("no_int64")) features->has[kShaderInt64] = 0;
   if (is_fault("no_float64")) features->has[kShaderFloat64] = 0;

@@ -176,6 +176,58 @@ TEST(matrix_units_are_listed) {
   }
 }
 
+constexpr const char* kShuffles = R"(
+[vk::constant_id(0)] const int ob_block = 64;
+struct Arguments { int64_t ob_first_group; int* x; };
+[[vk::push_constant]] Arguments given;
+[shader("compute")] [numthreads(ob_block, 1, 1)]
+void turn(uint3 group : SV_GroupID, uint3 item : SV_GroupThreadID) {
+  const int64_t i = (given.ob_first_group + group.x) * ob_block + item.x;
+  given.x[i] = WaveReadLaneAt(given.x[i], WaveGetLaneCount() - 1 - WaveGetLaneIndex());
+}
+[shader("compute")] [numthreads(ob_block, 1, 1)]
+void alone(uint3 group : SV_GroupID, uint3 item : SV_GroupThreadID) {
+  given.x[(given.ob_first_group + group.x) * ob_block + item.x] = 5;
+}
+)";
+
+// Kernels whose items read each other's values have full subgroups of the device's size; others of
+// the same program have groups of any size.
+TEST(items_read_values_of_their_subgroup) {
+  const char* compiler = slang("items_read_values_of_their_subgroup");
+  for (const char* faults : {"", "no_shuffles", "no_subgroup_size"}) {
+    if (compiler == nullptr || !has_faults("items_read_values_of_their_subgroup", faults)) return;
+    const Library driver(path, {{"library", fake()}, {"slang", compiler}});
+    const auto lanes = static_cast<size_t>(properties_of(driver).warp_size);
+    driver.open();
+    uint64_t program = 0, kernel = 0, other = 0;
+    if (!CHECK_OK(build(driver, "slang", kShuffles, &program))) return;
+    CHECK_OK(driver->kernel_get(driver.self(), 0, program, "turn", &kernel));
+    CHECK_OK(driver->kernel_get(driver.self(), 0, program, "alone", &other));
+    const uint64_t stream = driver.stream();
+    const uint64_t memory = driver.alloc(4096);
+    std::vector<int> values(256);
+    std::iota(values.begin(), values.end(), 0);
+    CHECK_OK(driver.copy(stream, memory, 0, address_of(values.data()), OB_HOST, 1024));
+    const std::vector<ob_kernel_arg> args = {pointer_arg(memory)};
+    const ob_launch given = launch_of(kernel, 4, 64, args);
+    if (*faults != 0) {
+      CHECK_STATUS(driver->kernel_launch(driver.self(), 0, stream, &given), OB_INVALID_ARGUMENT);
+      CHECK(driver.error_has("'turn' may read values of its subgroup's items"));
+      continue;
+    }
+    CHECK_OK(driver->kernel_launch(driver.self(), 0, stream, &given));
+    const auto got = read(driver, stream, memory, 1024);
+    for (size_t i = 0; i < 256; ++i) {
+      const size_t wanted = i - i % lanes + lanes - 1 - i % lanes;
+      if (!CHECK(reinterpret_cast<const int*>(got.data())[i] == static_cast<int>(wanted))) return;
+    }
+    const ob_launch odd = launch_of(other, 1, 5, args);
+    CHECK_OK(driver->kernel_launch(driver.self(), 0, stream, &odd));
+    CHECK(reinterpret_cast<const int*>(read(driver, stream, memory, 1024).data())[4] == 5);
+  }
+}
+
 TEST(a_crash_while_counting_is_told) {
   if (!has_faults("a_crash_while_counting_is_told", "crash")) return;
   const Library driver(path, {{"library", fake()}});

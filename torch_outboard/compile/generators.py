@@ -84,8 +84,8 @@ _LANGUAGES: Mapping[str, Callable[[], type[CodeGenerator]]] = {
     "triton": _triton,
 }
 
-# Generators whose names may be followed by the matrix units of the devices:
-# "slang: 32 lanes, float16 16x16x16".
+# Generators whose names may be followed by the subgroups or the matrix units of the devices:
+# "slang: subgroups of 8", "slang: 32 lanes, float16 16x16x16".
 _WITH_UNITS = ("slang", "slang_floats")
 
 

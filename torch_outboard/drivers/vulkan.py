@@ -20,6 +20,9 @@ _COMPILERS = ("slangtorch/bin/libslang-compiler.so*", "slangpy/libslang-compiler
 # Bytes of a group's memory without which kernels with matrix units have no room for their tiles.
 _UNIT_MEMORY = 40 << 10
 
+# The vendor of the devices on which subgroups were tried: lavapipe is Mesa's own.
+_TRIED = "Mesa"
+
 _DRIVERS_ENTRY = "vk_icdGetInstanceProcAddr"  # what a vendor's driver exports, and the loader does not
 
 
@@ -54,16 +57,24 @@ class VulkanDriver(Driver):
             "Whether generated kernels use the devices' matrix units (cooperative matrices); false if not given, since "
             "products by them were wrong on a device.",
         ),
+        "subgroups": Option(
+            bool,
+            None,
+            "Whether items of a subgroup read each other's values in generated reductions (default: on Mesa's CPUs "
+            "alone, on which that was tried; not with matrix_units).",
+        ),
     }
 
     def __init__(self, **options: object) -> None:
         super().__init__(**options)
-        self._uses_units = self.option_values.pop("matrix_units")  # the library has no such option
+        # The library has no such options.
+        self._uses_units = self.option_values.pop("matrix_units")
+        self._uses_subgroups = self.option_values.pop("subgroups")
         if self.option_values["slang"] is None and (compiler := _packaged_compiler()) is not None:
             self.option_values["slang"] = compiler
 
     def kernel_generator(self, devices: Sequence[DeviceProperties]) -> str:
-        """Return "slang" if all devices have float64, else "slang_floats", followed by their matrix units if asked.
+        """Return "slang" if all devices have float64, else "slang_floats", followed by their matrix units or subgroups.
 
         Raises
         ------
@@ -87,9 +98,17 @@ class VulkanDriver(Driver):
                 "`device`"
             )
         if not has_units or not self._uses_units:
-            return _language(devices)
+            return _language(devices) + self._subgroups(devices)
         listed, lanes = units.pop()
         return f"{_language(devices)}: {lanes} lanes, {listed}"
+
+    def _subgroups(self, devices: Sequence[DeviceProperties]) -> str:
+        """Return ": subgroups of 8" if generated reductions use subgroups, else an empty string."""
+        sizes = {device.warp_size for device in devices}
+        is_used = self._uses_subgroups
+        if is_used is None:
+            is_used = all(device.vendor == _TRIED for device in devices)
+        return f": subgroups of {sizes.pop()}" if is_used and len(sizes) == 1 and min(sizes) > 1 else ""
 
     def code_generator(self, device: int) -> str:
         """Return "cpp" if the host can reach the device's memory, as for CPUs; else the device's own language."""
@@ -130,7 +149,9 @@ class VulkanDriver(Driver):
         """Return what the loader and the devices say of themselves, and whether values are right on each device."""
         from torch_outboard.drivers.vulkan_report import report
 
-        return report({**self.option_values, "matrix_units": self._uses_units or None})
+        return report(
+            {**self.option_values, "matrix_units": self._uses_units or None, "subgroups": self._uses_subgroups}
+        )
 
 
 def _language(devices: Sequence[DeviceProperties]) -> str:

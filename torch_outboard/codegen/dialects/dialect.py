@@ -154,6 +154,10 @@ class Dialect:
         has vectors `float4` and `uint4` with members x, y, z and w. Without groups and these vectors, matrix products
         have no kernels. OB_BARRIER need not order more than the group's memory. After OB_BARRIER_ALL, the items of a
         group also see each other's stores to device memory. A header without it states that OB_BARRIER does this too.
+    subgroup : int
+        Items with neighbouring numbers that read each other's values, a power of two, with `has_groups`. The header
+        then has OB_ITEM_OF_SUBGROUPS, the number of an item of which `subgroup` each are such neighbours, and
+        OB_OF_ITEM(value, item), the value that another item of them has. 0: reductions use the group's memory alone.
     units : tuple of MatrixUnit
         The matrix units of the devices, with `has_groups`. Products of the units' types use them.
     dynamic : str
@@ -185,6 +189,7 @@ class Dialect:
     atomics: frozenset[str] = frozenset()
     vectors: str = ""
     has_groups: bool = False
+    subgroup: int = 0
     units: tuple[MatrixUnit, ...] = ()
     dynamic: str = ""
     unroll: str = "#pragma unroll"

@@ -9,7 +9,7 @@ the groups per dispatch, so a launch may take several dispatches.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ import torch
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.frame import LocalArray, Parameter, Suffixes
 
-__all__ = ["SLANG", "SLANG_FLOATS", "Slang"]
+__all__ = ["SLANG", "SLANG_FLOATS", "Slang", "with_subgroups"]
 
 # Bytes of push constants that every device supports.
 _PUSHED = 128
@@ -106,6 +106,37 @@ void ob_atomic_add_f64(double* place, double value) {
     if (before == seen) return;
     seen = before;
   }
+}
+#endif
+"""
+
+
+# An item's number follows the subgroups, whatever order a device numbers items in. Devices may read
+# values of 32 bits alone.
+_SUBGROUPS = """\
+ob_i32 ob_item_of_subgroups() {
+  let number = spirv_asm { OpCapability GroupNonUniform; result:$$uint = OpLoad builtin(SubgroupId:uint) };
+  let lane = spirv_asm { result:$$uint = OpLoad builtin(SubgroupLocalInvocationId:uint) };
+  return (ob_i32)(number * $LANES + lane);
+}
+#define OB_ITEM_OF_SUBGROUPS ob_item_of_subgroups()
+#define OB_OF_ITEM(value, item) ob_of_item(value, (ob_u32)(item) % $LANES)
+ob_u32 ob_of_item(ob_u32 value, ob_u32 lane) { return WaveReadLaneAt(value, lane); }
+ob_i32 ob_of_item(ob_i32 value, ob_u32 lane) { return (ob_i32)ob_of_item((ob_u32)value, lane); }
+float ob_of_item(float value, ob_u32 lane) { return asfloat(ob_of_item(asuint(value), lane)); }
+bool ob_of_item(bool value, ob_u32 lane) { return ob_of_item((ob_u32)value, lane) != 0; }
+#define OB_NARROW(T) T ob_of_item(T value, ob_u32 lane) { return (T)ob_of_item((ob_i32)value, lane); }
+OB_NARROW(ob_i8)
+OB_NARROW(ob_u8)
+OB_NARROW(ob_i16)
+OB_NARROW(ob_u16)
+ob_u64 ob_of_item(ob_u64 value, ob_u32 lane) {
+  return (ob_u64)ob_of_item((ob_u32)(value >> 32), lane) << 32 | ob_of_item((ob_u32)value, lane);
+}
+ob_i64 ob_of_item(ob_i64 value, ob_u32 lane) { return (ob_i64)ob_of_item((ob_u64)value, lane); }
+#ifdef OB_HAS_DOUBLE
+double ob_of_item(double value, ob_u32 lane) {
+  return bit_cast<double>(ob_of_item(bit_cast<ob_u64>(value), lane));
 }
 #endif
 """
@@ -200,3 +231,9 @@ def _dialect(name: str, **fields: Any) -> Slang:
 
 SLANG = _dialect("slang", atomics=frozenset({"f16", "bf16", "f32", "f64", "i32", "i64"}))
 SLANG_FLOATS = _dialect("slang_floats", atomics=frozenset({"f16", "bf16", "f32", "i32"}), has_double=False)
+
+
+def with_subgroups(dialect: Slang, lanes: int) -> Slang:
+    """Return the dialect for devices whose subgroups have `lanes` items, which read each other's values."""
+    header = dialect.header + _SUBGROUPS.replace("$LANES", str(lanes))
+    return replace(dialect, name=f"{dialect.name}_subgroups", header=header, subgroup=lanes)

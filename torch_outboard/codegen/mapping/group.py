@@ -78,7 +78,7 @@ class Group(Mapping):
             row, along = f"ob_item % {shape.across}", f"ob_item / {shape.across}"
         (tree,) = (range_tree for range_tree in self.kernel.range_trees if range_tree.is_reduction)
         return [
-            "const int ob_item = OB_ITEM_OF_GROUP;",
+            f"const int ob_item = {'OB_ITEM_OF_SUBGROUPS' if self._neighbours > 1 else 'OB_ITEM_OF_GROUP'};",
             f"const int ob_row = {row}, ob_along = {along};",
             f"const ob_i64 ob_rows = {total};",
             f"const ob_i64 ob_wanted = OB_GROUP_NUMBER * {shape.across} + ob_row;",
@@ -155,33 +155,53 @@ class Group(Mapping):
     def join_lanes(self, arrays: Iterable[tuple[str, torch.dtype]], lines: Callable[[str, str], list[str]]) -> None:
         """Combine the accumulators after the loop. Each item then has the row's result in the first lane.
 
-        A few items combine the accumulators of all items; then every item combines the results of these few.
+        Neighbours that read each other's values combine theirs into the first one's. A few items combine the
+        accumulators of all, or of the first ones; then every item combines the results of these few.
         """
-        shape, after = self.shape, self.kernel.after
+        shape, after, arrays = self.shape, self.kernel.after, list(arrays)
         lanes = shape.lanes
         while lanes > 1:
             lanes //= 2
             for lane in range(lanes):
                 after.writelines(lines(str(lane), str(lane + lanes)))
+        width = distance = self._neighbours
+        while distance > 1:
+            distance //= 2
+            after.writeline(" ".join(f"{name}[1] = OB_OF_ITEM({name}[0], ob_item + {distance});" for name, _ in arrays))
+            after.writelines(lines("0", "1"))
+        if width == shape.along:
+            after.writeline(" ".join(f"{name}[0] = OB_OF_ITEM({name}[0], ob_item - ob_along);" for name, _ in arrays))
+            return
         shared = [(name, self._memory(dtype, number)) for number, (name, dtype) in enumerate(arrays)]
-        few = shape.along if shape.along <= 16 else 1 << (shape.along.bit_length() // 2)
+        parts, step = shape.along // width, shape.step * width
+        few = parts if parts <= 16 else 1 << (parts.bit_length() // 2)
         write = " ".join(f"{place}[ob_item] = {name}[0];" for name, place in shared)
+        is_first = "" if width == 1 else f"ob_along % {width} == 0"
 
         def join_from(place: str) -> None:
             after.writeline("  " + " ".join(f"{name}[1] = {memory}[{place}];" for name, memory in shared))
             after.writelines(["  " + line for line in lines("0", "1")])
 
-        after.writelines(["OB_BARRIER;", write, "OB_BARRIER;"])
-        if few < shape.along:
-            after.writeline(f"if (ob_along < {few}) {{")
-            after.writeline(f"  for (int other = {few}; other < {shape.along}; other += {few}) {{")
-            join_from(f"ob_item + other * {shape.step}")
+        after.writelines(["OB_BARRIER;", f"if ({is_first}) {{ {write} }}" if is_first else write, "OB_BARRIER;"])
+        if few < parts:
+            after.writeline(f"if (ob_along < {few * width}{is_first and f' && {is_first}'}) {{")
+            after.writeline(f"  for (int other = {few}; other < {parts}; other += {few}) {{")
+            join_from(f"ob_item + other * {step}")
             after.writelines(["  }", f"  {write}", "}", "OB_BARRIER;"])
         first = f"ob_item - ob_along * {shape.step}"
         after.writeline(" ".join(f"{name}[0] = {place}[{first}];" for name, place in shared))
         after.writeline(f"for (int other = 1; other < {few}; ++other) {{")
-        join_from(f"{first} + other * {shape.step}")
+        join_from(f"{first} + other * {step}")
         after.writeline("}")
+
+    @property
+    def _neighbours(self) -> int:
+        """The items of a row that read each other's values, 1 if there are none."""
+        shape, subgroup = self.shape, self.kernel.dialect.subgroup
+        is_power = shape.along & (shape.along - 1) == 0
+        if subgroup == 0 or shape.is_across_first or not is_power or shape.items % subgroup != 0:
+            return 1
+        return min(subgroup, shape.along)
 
     def _memory(self, dtype: torch.dtype, number: int) -> str:
         """Return the name of the group memory with one element per item; each type and number has its own."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any, ClassVar
 
 from torch_outboard._extension import header_path
@@ -12,7 +13,7 @@ from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.host_cpp import HOST_CPP
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
 from torch_outboard.codegen.dialects.ptx_units import PTX_CUDA_CPP, PTX_OPENCL_C
-from torch_outboard.codegen.dialects.slang import SLANG, SLANG_FLOATS
+from torch_outboard.codegen.dialects.slang import SLANG, SLANG_FLOATS, with_subgroups
 from torch_outboard.codegen.dialects.slang_units import with_units
 from torch_outboard.codegen.prelude import prelude
 from torch_outboard.compile.generator import CodeGenerator
@@ -28,6 +29,9 @@ __all__ = [
     "SlangGenerator",
     "slang_with_units",
 ]
+
+
+_SUBGROUPS = re.compile(r"subgroups of ([1-9]\d*)")
 
 
 class SimtGenerator(CodeGenerator):
@@ -112,16 +116,21 @@ class SlangFloatsGenerator(SimtGenerator):
 
 @functools.cache
 def slang_with_units(units: str, *, has_double: bool) -> type[SimtGenerator]:
-    """Return the generator of kernels in Slang for devices with matrix units, such as "32 lanes, float16 16x16x16".
+    """Return the generator of kernels in Slang for devices with what is said.
+
+    That is a size of subgroups, such as "subgroups of 32", or matrix units, such as "32 lanes, float16 16x16x16".
 
     Raises
     ------
     ValueError
-        If the units are said in another form.
+        If it is said in another form.
     """
     kind: type[SimtGenerator] = SlangGenerator if has_double else SlangFloatsGenerator
-    dialect = with_units(SLANG if has_double else SLANG_FLOATS, units)
-    return type(f"{kind.__name__}WithUnits", (kind,), {"dialect": dialect, "__module__": __name__})
+    dialect = SLANG if has_double else SLANG_FLOATS
+    subgroups = _SUBGROUPS.fullmatch(units)
+    named = "WithSubgroups" if subgroups else "WithUnits"
+    dialect = with_subgroups(dialect, int(subgroups[1])) if subgroups else with_units(dialect, units)
+    return type(f"{kind.__name__}{named}", (kind,), {"dialect": dialect, "__module__": __name__})
 
 
 class HostGenerator(SimtGenerator):
