@@ -444,3 +444,18 @@ def test_calls_make_sense(dtype: torch.dtype) -> None:
     for name in names:
         CALLS[name].run(Samples(torch.device("cpu"), dtype, "cpu"))
     assert len(names) >= 10
+
+
+def test_calls_run_on_the_current_device(run_python: Any) -> None:
+    """A call may capture a graph, which is the current device's."""
+    run_python("""
+import torch, torch_outboard
+module = torch_outboard.attach("sim", devices=2)
+from torch_outboard.kernels.disk.calls import PackCall
+from torch_outboard.kernels.packing.making import run_calls
+
+seen = []
+call = PackCall(lambda samples: seen.append((samples.device.index, module.current_device())), (torch.float32,))
+assert list(run_calls(1, [("a call", call, torch.float32)], print)) == []
+assert seen == [(1, 1)] and module.current_device() == 0
+""")

@@ -51,13 +51,14 @@ def run_calls(index: int, calls: Sequence[_Call], tell: _Tell, has_memory: bool 
     Store.most_files = sys.maxsize  # plans of all kinds of devices are in one folder, and none may go
     device = torch.device(_C.driver_name(), index)
     machine = get_device_properties(index).machine
-    for label, call, dtype in calls:
-        tell(label)
-        try:
-            call.run(Samples(device, dtype, machine, has_memory))
-            torch.accelerator.synchronize(device)
-        except Exception as error:  # noqa: BLE001 - the caller reports it
-            yield label, f"{type(error).__name__}: {error}"
+    with torch.get_device_module(device).device(device):  # a graph is captured on the current device
+        for label, call, dtype in calls:
+            tell(label)
+            try:
+                call.run(Samples(device, dtype, machine, has_memory))
+                torch.accelerator.synchronize(device)
+            except Exception as error:  # noqa: BLE001 - the caller reports it
+                yield label, f"{type(error).__name__}: {error}"
 
 
 def groups_of(driver: Driver, names: Sequence[str]) -> list[list[str]]:
