@@ -309,8 +309,10 @@ ob_status find_plan(cudnn::Session& session, const Problem& problem, std::shared
   const cudnn::Rules rules{.repeats = problem.repeats};
   return session.find(
       problem.key(), rules,
-      [&](cudnn::Handle handle, Descriptors* out) {
-        return problem.is_backward ? describe_backward(problem, handle, out) : describe_forward(problem, handle, out);
+      [&]() -> cudnn::Describe {
+        return [problem](cudnn::Handle handle, Descriptors* out) {
+          return problem.is_backward ? describe_backward(problem, handle, out) : describe_forward(problem, handle, out);
+        };
       },
       out_plan);
 }

@@ -97,7 +97,10 @@ Descriptor describe_graph(const Problem& problem, Handle handle, Descriptors* ou
 ob_status find_plan(Session& session, const Problem& problem, std::shared_ptr<const Plan>* out_plan) {
   return session.find(
       problem.key(), problem.rules,
-      [problem](Handle handle, Descriptors* out) { return describe_graph(problem, handle, out); }, out_plan);
+      [&]() -> Describe {
+        return [problem](Handle handle, Descriptors* out) { return describe_graph(problem, handle, out); };
+      },
+      out_plan);
 }
 
 }  // namespace nv::convolutions

@@ -220,7 +220,7 @@ ob_status Session::choose(Handle handle, const Build& wanted, Plan* out_plan, bo
   return OB_OK;
 }
 
-ob_status Session::find(const PlanKey& key, const Rules& rules, const Describe& describe,
+ob_status Session::find(const PlanKey& key, const Rules& rules, const std::function<Describe()>& describe,
                         std::shared_ptr<const Plan>* out_plan) {
   std::unique_lock lock(mutex_);
   if (rules.is_awaited) built_.wait(lock, [&] { return pending_.count(key) == 0; });
@@ -229,7 +229,7 @@ ob_status Session::find(const PlanKey& key, const Rules& rules, const Describe& 
     auto plan = std::make_shared<Plan>(library);
     const std::string kept = kept_key(key);
     if (!recall(kept, plan.get())) {
-      Build build{key, rules, describe};
+      Build build{key, rules, describe()};
       build.rules.is_awaited = rules.is_awaited || core_.build_behind == nullptr;
       bool is_interim = false;
       if (const ob_status status = choose(handle_, build, plan.get(), &is_interim); status != OB_OK) return status;

@@ -88,10 +88,10 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Return the plan of a key. `describe` makes its graph if the key is new, later and on another
-  // thread too if the rules don't await the plan. Return OB_UNIMPLEMENTED if cuDNN has no engine
-  // for it; that is remembered too.
-  ob_status find(const PlanKey& key, const Rules& rules, const Describe& describe,
+  // Return the plan of a key. If the key is new, `describe` returns what makes its graph, which is
+  // kept if the rules don't await the plan, and called on another thread. Return OB_UNIMPLEMENTED
+  // if cuDNN has no engine for it; that is remembered too.
+  ob_status find(const PlanKey& key, const Rules& rules, const std::function<Describe()>& describe,
                  std::shared_ptr<const Plan>* out_plan);
 
   // Call `body` with the handle, which no other thread uses meanwhile. Work that it queues goes to
