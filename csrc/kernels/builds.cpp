@@ -165,6 +165,16 @@ double seconds_left(const BuildCounts& counts, int threads) {
   return each * static_cast<double>(counts.waiting + counts.running) / std::max(threads, 1);
 }
 
+// Run `body` without the lock. The end of the process waits for it, or it does not begin.
+template <class Body>
+void run_unlocked(std::unique_lock<std::mutex>& lock, const Body& body) {
+  detail::begin_own_call();
+  lock.unlock();
+  body();
+  detail::end_own_call();
+  lock.lock();
+}
+
 void work() {
   Pool& all = pool();
   std::unique_lock lock(all.mutex);
@@ -175,23 +185,17 @@ void work() {
     if (all.waiting.empty()) {
       const std::function<void()> task = std::move(all.tasks.front());
       all.tasks.pop_front();
-      detail::begin_own_call();
-      lock.unlock();
-      task();
-      detail::end_own_call();
-      lock.lock();
+      run_unlocked(lock, task);
       continue;
     }
     std::shared_ptr<PoolBuild> build = std::move(all.waiting.front());
     all.waiting.pop_front();
     ++all.counts.running;
-    detail::begin_own_call();  // with the lock held: the end of the process waits for it, or it does not begin
-    lock.unlock();
     const auto begin = std::chrono::steady_clock::now();
-    build->run();
-    build.reset();
-    detail::end_own_call();
-    lock.lock();
+    run_unlocked(lock, [&build] {
+      build->run();
+      build.reset();
+    });
     --all.counts.running;
     ++all.counts.built;
     all.counts.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
