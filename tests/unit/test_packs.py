@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -30,6 +31,7 @@ from torch_outboard.kernels.disk.calls import CALLS, Samples
 from torch_outboard.kernels.disk.files import Answer
 from torch_outboard.kernels.disk.pack_file import PackFile, program_name, write_pack_file
 from torch_outboard.kernels.disk.packs import Packs, packs_of
+from torch_outboard.kernels.packing.making import run_apart
 from torch_outboard.kernels.refusal import OperatorRefusal
 from torch_outboard.testing.plugin import RunPython
 
@@ -230,6 +232,11 @@ def test_a_pack_is_built_in_parts(pack_ahead: Callable[..., str], ahead: Path, t
     pack_ahead(tmp_path / "pack", "--arch", "one,two", "--only", "^add float32$", "--keep", kept)
     assert (tmp_path / "pack").read_bytes() == (ahead / "pack").read_bytes()
     assert {path: path.stat().st_mtime_ns for path in kept.rglob("*") if path.is_file()} == before
+
+
+def test_a_process_that_ends_while_it_runs_calls_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="a process that runs the calls for one, two has ended early"):
+        run_apart("tests.simt_drivers:Ahead", {}, ["one", "two"], functools.partial(os._exit, 3), bar=None)
 
 
 @pytest.mark.parametrize(

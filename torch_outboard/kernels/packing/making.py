@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing.connection import wait
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,7 @@ __all__ = ["Programs", "groups_of", "programs_of", "run_apart", "run_calls", "wr
 _Call = tuple[str, PackCall, torch.dtype]
 _Tell = Callable[[str], None]
 
-# Neighbours in a list often have one class, for which two processes would wait for each other.
-_TOGETHER = 8
+_TOGETHER = 8  # recorded calls
 
 
 def run_calls(index: int, calls: Sequence[_Call], tell: _Tell, has_memory: bool = True) -> Iterator[tuple[str, str]]:
@@ -85,64 +84,55 @@ def run_apart(
     context = multiprocessing.get_context("spawn")  # torch may have threads here, whose locks a fork would keep
     parts = os.cpu_count() or 1
     failures: list[tuple[str, str]] = []
-    kinds: dict[str, dict[str, str]] = {}
-    bar.length = 0
-    running: dict[Any, Any] = {}
-    try:
-        for part in range(parts):
-            ours, theirs = context.Pipe(duplex=False)
-            arguments = (theirs, driver, options, names, calls, part, parts)
-            running[ours] = process = context.Process(target=_run_without_device, args=arguments, daemon=True)
-            process.start()
-            theirs.close()
-        while running:
-            for ready in wait(list(running)):
-                pipe: Any = ready
-                try:
-                    what, given = pipe.recv()
-                except EOFError:
-                    process = running.pop(pipe)
-                    process.join()
-                    if process.exitcode != 0:
-                        raise RuntimeError(
-                            f"a process that runs the calls for {', '.join(names)} ended with {process.exitcode}"
-                        ) from None
-                    continue
-                if what == "call":
-                    bar.update(1)
-                elif what == "failure":
-                    failures.append(given)
-                else:
-                    kinds, count = given
-                    bar.length += count
-    finally:
-        for process in running.values():
-            process.terminate()
-            process.join()
+    with ProcessPoolExecutor(
+        parts, context, _attach_without_device, (driver, options, names, calls, torch.get_num_threads() // parts)
+    ) as pool:
+        try:
+            kinds = pool.submit(_kinds_of_devices, names).result()
+            first = {json.dumps(kind): index for index, kind in reversed(list(enumerate(kinds.values())))}
+            groups = _together(calls())
+            bar.length = len(first) * sum(map(len, groups))
+            begun = {pool.submit(_run_some, index, group): len(group) for index in first.values() for group in groups}
+            for done in as_completed(begun):
+                failures += done.result()
+                bar.update(begun[done])
+        except BrokenProcessPool as error:
+            raise RuntimeError(f"a process that runs the calls for {', '.join(names)} has ended early") from error
+        finally:
+            pool.shutdown(cancel_futures=True)
     return kinds, failures
 
 
-def _run_without_device(
-    pipe: Any,
-    driver: str,
-    options: Mapping[str, Any],
-    names: Sequence[str],
-    find_calls: Callable[[], list[_Call]],
-    part: int,
-    parts: int,
+def _together(calls: Sequence[_Call]) -> list[list[int]]:
+    """Return the numbers of calls in groups, which a process runs one after the other.
+
+    Neighbours in a list of recorded calls often have one class, for which two processes would wait for each other. A
+    call of kernels/disk/calls.py is many, up to minutes of them, so those are alone, and come first.
+    """
+    alone = [[number] for number, (_, call, _) in enumerate(calls) if call.dtypes]
+    recorded = [number for number, (_, call, _) in enumerate(calls) if not call.dtypes]
+    return alone + [recorded[at : at + _TOGETHER] for at in range(0, len(recorded), _TOGETHER)]
+
+
+_found: list[_Call] = []  # of a process that runs calls
+
+
+def _attach_without_device(
+    driver: str, options: Mapping[str, Any], names: Sequence[str], find_calls: Callable[[], list[_Call]], threads: int
 ) -> None:
     from torch_outboard._attach import attach
 
-    torch.set_num_threads(max(1, torch.get_num_threads() // parts))  # samples are computed on the CPU
+    torch.set_num_threads(max(1, threads))  # samples are computed on the CPU
     attach(without_device(find_driver(driver), names, options))
-    calls = [call for number, call in enumerate(find_calls()) if number // _TOGETHER % parts == part]
-    kinds = {name: kind_with_memory(index) for index, name in enumerate(names)}
-    first = {json.dumps(kind): index for index, kind in reversed(list(enumerate(kinds.values())))}
-    pipe.send(("kinds", (kinds, len(calls) * len(first))))
-    for index in first.values():
-        for failure in run_calls(index, calls, lambda label: pipe.send(("call", label)), has_memory=False):
-            pipe.send(("failure", failure))
-    pipe.close()
+    _found[:] = find_calls()
+
+
+def _kinds_of_devices(names: Sequence[str]) -> dict[str, dict[str, str]]:
+    return {name: kind_with_memory(index) for index, name in enumerate(names)}
+
+
+def _run_some(index: int, numbers: Sequence[int]) -> list[tuple[str, str]]:
+    return list(run_calls(index, [_found[number] for number in numbers], lambda label: None, has_memory=False))
 
 
 def programs_of(
