@@ -360,3 +360,24 @@ def test_convolutions_give_the_strides_of_the_cpu(device, convolve, groups, inpu
     for expected, result in zip(*outcomes, strict=True):
         assert_same(result, expected, device, 0.0)
         assert result.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(4, 2048, 1000), (64, 4100, 64), (1, 30000, 3)])
+def test_long_sums_of_few_results(device, rows, depth, columns, dtype):
+    """Generated kernels share such a sum among groups. Sums of -1, 0 and 1 are exact in any order."""
+    left, right = (torch.randint(-1, 2, size).to(dtype) for size in ((rows, depth), (depth, columns)))
+    assert_same(left.to(device) @ right.to(device), left @ right, device)
+
+
+def test_the_weight_of_a_convolution_of_large_images(device):
+    image, weight, grad = (
+        torch.randint(-1, 2, size).float() for size in ((4, 16, 56, 56), (16, 16, 3, 3), (4, 16, 56, 56))
+    )
+
+    def gradient(place):
+        leaf = weight.to(place).requires_grad_()
+        torch.nn.functional.conv2d(image.to(place), leaf, padding=1).backward(grad.to(place))
+        return leaf.grad
+
+    assert_same(gradient(device), gradient("cpu"), device)

@@ -25,7 +25,7 @@ from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.convolution_shape import Named, Shape, biased, declares
 from torch_outboard.kernels.templates.product import Product, SumType, ceil_div, filled, loaded, stored
 from torch_outboard.kernels.templates.schedules.matrix_sides import wide
-from torch_outboard.kernels.templates.schedules.parts import allocate_parts, sum_of_parts
+from torch_outboard.kernels.templates.schedules.parts import allocate_parts, range_of_split, sum_of_parts
 
 __all__ = ["convolve", "takes", "weights"]
 
@@ -124,6 +124,7 @@ def weights(call: TemplateCall, shape: Shape, grid: Named, image: Named, product
         from_.append(f"({at}) * {image.stride(2 + i)}")
     words = _words(call, shape, window, _PIXELS[0], image, grid, grid) | {
         "SPLITS": kernel.number("splits", splits),
+        "OF_SPLIT": range_of_split("$BATCHES * ($ROWS)"),
         "OUTER": str(outer),
         "OF_OUTER": "\n  ".join(made),
         "INSIDE": " && ".join(inside),
@@ -370,7 +371,8 @@ _WEIGHTS = """\
   const ob_i64 number = $ITEM;
   if (number >= $SPLITS * $OUTER * $EACH) return;
   const ob_i32 first = (ob_i32)number % $EACH * $CHUNK, outer = (ob_i32)number / $EACH % $OUTER;
-  const ob_i64 split = number / $EACH / $OUTER, rows = $BATCHES * ($ROWS);
+  const ob_i64 split = number / $EACH / $OUTER;
+  $OF_SPLIT
   $OF_OUTER
   const bool is_wide = $WIDE;
   float sums[$TAPS][$CHUNK];
@@ -379,8 +381,7 @@ _WEIGHTS = """\
     $UNROLL
     for (int one = 0; one < $CHUNK; ++one) sums[tap][one] = 0;
   }
-  const ob_i32 end = (ob_i32)(rows * (split + 1) / $SPLITS);
-  for (ob_i32 of_all = (ob_i32)(rows * split / $SPLITS); of_all < end; ++of_all) {
+  for (ob_i32 of_all = (ob_i32)from_count; of_all < (ob_i32)to_count; ++of_all) {
     ob_i32 row = of_all;
     $OF_ROW
     const ob_i32 batch = row;

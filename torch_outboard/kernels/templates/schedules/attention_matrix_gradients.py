@@ -46,6 +46,7 @@ from torch_outboard.kernels.templates.schedules.attention_rows import (
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
 from torch_outboard.kernels.templates.schedules.matrix_fragments import Array, fragments, multiplied, place_of_lane
 from torch_outboard.kernels.templates.schedules.matrix_sides import DECLARED, Side, Tiling, lay_out
+from torch_outboard.kernels.templates.schedules.parts import range_of_split
 
 __all__ = ["SideKernel", "Sizes", "differentiate_sides"]
 
@@ -230,7 +231,7 @@ class SideKernel:
         words |= self.words() | self.brought(kept, tiles) | self._sums(tiles, arrays)
         words |= {
             "GROUP_HEADS": "$HEADS / $GROUP" if self.of_keys else "$HEADS",
-            "MEMBERS": "$GROUP" if self.of_keys else "1",
+            "OF_SPLIT": range_of_split("$GROUP" if self.of_keys else "1"),
             "SHARES": str(sizes.shares),
             "RESULTS_BEGIN": " ".join(
                 f"const ob_i64 {rows.name}_from = {rows.begin('of_head')};" for rows, *_ in self._results()
@@ -585,8 +586,8 @@ _TEXT = """\
   const ob_i64 last = first_kept + $KEPT_TILE;
   const ob_i64 end = !$OF_KEYS && $IS_CAUSAL && last < $OTHERS ? last : $OTHERS;
 $SUMS_DECLARED
-  const ob_i64 end_of_members = $MEMBERS * (split + 1) / $SPLITS;
-  for (ob_i64 member = $MEMBERS * split / $SPLITS; member < end_of_members; ++member) {
+  $OF_SPLIT
+  for (ob_i64 member = from_count; member < to_count; ++member) {
     const ob_i64 batch = of_batch - split * $BATCH;
     const ob_i64 head = $OF_KEYS ? of_head * $GROUP + member : of_head;
     const ob_i64 key_head = $OF_KEYS ? of_head : of_head / $GROUP;

@@ -26,6 +26,7 @@ from torch_outboard.kernels.templates.schedules.attention_matrix_gradients impor
 from torch_outboard.kernels.templates.schedules.attention_matrix_parts import parts_of, sum_of_parts
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
 from torch_outboard.kernels.templates.schedules.matrix_sides import lay_out
+from torch_outboard.kernels.templates.schedules.parts import range_of_split
 
 __all__ = ["differentiate"]
 
@@ -80,6 +81,7 @@ def _kernel(
         "MASK_BATCHES": kernel.number("mask_batches", batches),
         "MASK_HEADS": kernel.number("mask_heads", heads),
         "SPLITS": kernel.number("splits", splits),
+        "OF_SPLIT": range_of_split("is_left_out ? 0 : $SHARED_BATCHES * $SHARED_HEADS"),
         "SHARED_BATCHES": kernel.number("shared_batches", FloorDiv(attention.batch, batches)),
         "SHARED_HEADS": kernel.number("shared_heads", FloorDiv(attention.heads, heads)),
         "PUT": "",
@@ -116,11 +118,11 @@ _TEXT = """\
   const ob_i64 first_batch = of_head / $MASK_HEADS * $SHARED_BATCHES;
   const ob_i64 first_head = of_head % $MASK_HEADS * $SHARED_HEADS;
   const bool is_left_out = $IS_CAUSAL && first_other >= first_kept + $KEPT_TILE;
-  const ob_i64 members = is_left_out ? 0 : $SHARED_BATCHES * $SHARED_HEADS, last = members * (split + 1) / $SPLITS;
+  $OF_SPLIT
   float sums[$ACROSS * $RESULTS];
   $UNROLL
   for (int i = 0; i < $ACROSS * $RESULTS; ++i) sums[i] = 0;
-  for (ob_i64 member = members * split / $SPLITS; member < last; ++member) {
+  for (ob_i64 member = from_count; member < to_count; ++member) {
     const ob_i64 batch = first_batch + member / $SHARED_HEADS, head = first_head + member % $SHARED_HEADS;
     const ob_i64 key_head = head / $GROUP;
     $BEGINS

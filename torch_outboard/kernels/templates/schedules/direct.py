@@ -16,7 +16,7 @@ from torch.utils._sympy.functions import FloorDiv
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
 from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.product import End, Operand, Product, filled, statements
-from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end_of_parts, sum_of_parts
+from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end_of_parts, range_of_split, sum_of_parts
 
 __all__ = ["multiply"]
 
@@ -61,8 +61,7 @@ def _kernel(call: TemplateCall, product: Product, end: End, kind: str, splits: A
         "RIGHT_STEP": product.right.of_step,
         "RIGHT": product.right.element(product.sums),
         "SPLITS": kernel.number("splits", splits) if splits is not None else "1",
-        "FIRST": "(ob_i64)$DEPTH * split / $SPLITS" if splits is not None else "0",
-        "LAST": "(ob_i64)$DEPTH * (split + 1) / $SPLITS" if splits is not None else "$DEPTH",
+        "RANGE": range_of_split("$DEPTH", kind) if splits is not None else _WHOLE,
         "END": end.store,
     }
     kernel.text = filled(_TEXT, words)
@@ -85,15 +84,17 @@ const ob_i64 column = ($INDEX)number % ($INDEX)$COLUMNS, others = ($INDEX)number
   const ob_i64 row = ($INDEX)others % ($INDEX)$ROWS, batch = ($INDEX)others / ($INDEX)$ROWS % ($INDEX)$BATCH;
   const ob_i64 split = ($INDEX)others / ($INDEX)$ROWS / ($INDEX)$BATCH;"""
 
+_WHOLE = "const $INDEX from_count = 0, to_count = ($INDEX)$DEPTH;"
+
 _TEXT = """\
   const ob_i64 number = $ITEM;
   if (number >= $BATCH * $ROWS * $COLUMNS * $SPLITS) return;
   $PLACES
   $LINES
-  const $INDEX last = ($INDEX)($LAST);
+  $RANGE
   $SUM value = 0;
   $UNROLL
-  for ($INDEX step = ($INDEX)($FIRST); step < last; ++step) {
+  for ($INDEX step = from_count; step < to_count; ++step) {
     $SUM left_element, right_element;
     {
       $LEFT_STEP

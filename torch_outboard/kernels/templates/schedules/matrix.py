@@ -24,7 +24,7 @@ from torch_outboard.kernels.templates.product import End, Operand, Product, ceil
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
 from torch_outboard.kernels.templates.schedules.matrix_fragments import dealt, multiplied, zeros
 from torch_outboard.kernels.templates.schedules.matrix_sides import Side, Tiling, lay_out
-from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end_of_parts, sum_of_parts
+from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end_of_parts, range_of_split, sum_of_parts
 
 __all__ = ["multiply"]
 
@@ -140,7 +140,6 @@ def _kernel(
         **sizes,
         **tiling.words(),
         "INDEX": "ob_i32" if is_narrow else "ob_i64",
-        "TURNS": "ob_u32" if is_narrow else "ob_i64",
         "UNROLL": call.dialect.unroll,
         "BAND": str(_BAND),
         "SLOTS": str(_SLOTS),
@@ -165,7 +164,8 @@ def _kernel(
         words |= _wide_words(unit, left, right)
     kernel.groups = _tiles(product, (tiling.height, tiling.width))
     if splits is not None:
-        words |= {"SPLITS": kernel.number("splits", splits), "RANGE": _RANGE}
+        turns = range_of_split("($ALL_STEPS + $STEPS - 1) / $STEPS", "ob_u32" if is_narrow else "ob_i64")
+        words |= {"SPLITS": kernel.number("splits", splits), "RANGE": _RANGE, "OF_SPLIT": turns}
         kernel.groups *= splits
     words |= stores(end, unit, names, tiling.columns // unit.n)
     lay_out(kernel, left, right)
@@ -203,14 +203,10 @@ def _tiles(product: Product, tile: tuple[int, int]) -> Any:
     return product.batch * ceil_div(product.rows, tile[0]) * ceil_div(product.columns, tile[1])
 
 
-# In 32 bits where they suffice: of `split + 1` in 64 bits, NVIDIA's compiler of SPIR-V (580.159)
-# makes the number of another group.
 _RANGE = """\
-const ob_u32 split = (ob_u32)(OB_GROUP_NUMBER / (tiles * $BATCH)), next_split = split + 1;
-  const $TURNS turns = ($TURNS)(($ALL_STEPS + $STEPS - 1) / $STEPS), each = turns / ($TURNS)$SPLITS;
-  const $TURNS longer = turns - each * ($TURNS)$SPLITS;
-  const $INDEX begin = ($INDEX)((each * split + (split < longer ? split : longer)) * $STEPS);
-  const $INDEX end = ($INDEX)((each * next_split + (next_split < longer ? next_split : longer)) * $STEPS);
+const ob_i64 split = OB_GROUP_NUMBER / (tiles * $BATCH);
+  $OF_SPLIT
+  const $INDEX begin = ($INDEX)(from_count * $STEPS), end = ($INDEX)(to_count * $STEPS);
   const $INDEX until = end < $ALL_STEPS ? end : $ALL_STEPS;"""
 
 _TEXT = """\

@@ -9,11 +9,20 @@ import sympy  # type: ignore[import-untyped]
 import torch
 
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor
-from torch_outboard.kernels.templates.product import End, Product, filled
+from torch_outboard.kernels.templates.product import End, Product, filled, partly_filled
 
-__all__ = ["add_parts", "allocate_parts", "end_of_parts", "sum_of_parts"]
+__all__ = ["add_parts", "allocate_parts", "end_of_parts", "range_of_split", "sum_of_parts"]
 
 _NAMES = ("row", "column")
+
+
+def range_of_split(count: str, kind: str = "ob_i64") -> str:
+    """Return the statements that declare `from_count` and `to_count`, the split's range of `count` things.
+
+    The count, such as "$DEPTH", may be an expression; `kind` is the type of the results. The first splits have one
+    more each if the count is no multiple. The text must declare `split`, and replace $SPLITS.
+    """
+    return partly_filled(_RANGE, {"COUNT": f"({kind})({count})", "KIND": kind})
 
 
 def allocate_parts(call: TemplateCall, product: Product, splits: Any) -> Tensor:
@@ -58,6 +67,14 @@ def add_parts(call: TemplateCall, kernel: Kernel, part: Tensor, count: Any, spli
     kernel.text = filled(_SUM, words)
     kernel.spread(call, count, call.dialect.group)
 
+
+# The next split is counted in 32 bits: if `split` is computed from the group's number, NVIDIA's
+# compiler of SPIR-V (580.159) makes the number of another group of a 64-bit `split + 1`.
+_RANGE = """\
+const ob_u32 this_split = (ob_u32)split, next_split = this_split + 1;
+  const $KIND of_split = $COUNT / ($KIND)$SPLITS, longer = $COUNT - of_split * ($KIND)$SPLITS;
+  const $KIND from_count = of_split * this_split + (this_split < longer ? this_split : longer);
+  const $KIND to_count = of_split * next_split + (next_split < longer ? next_split : longer);"""
 
 _SUM = """\
   const ob_i64 number = $ITEM, count = $OUTERS * $ROWS * $COLUMNS;

@@ -24,7 +24,7 @@ from torch_outboard.codegen.dialects.room import Room
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
 from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.product import End, Operand, Product, SumType, ceil_div, filled
-from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end_of_parts, sum_of_parts
+from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end_of_parts, range_of_split, sum_of_parts
 
 __all__ = ["multiply"]
 
@@ -139,6 +139,7 @@ def _kernel(call: TemplateCall, product: Product, end: End, tile: _Tile, splits:
         "UNROLL": call.dialect.unroll,
         "END": end.store,
         "RANGE": "const ob_i64 begin = 0, until = $DEPTH;" if splits is None else _RANGE,
+        "OF_SPLIT": range_of_split("($DEPTH + $STEPS - 1) / $STEPS"),
         "SPLITS": "1" if splits is None else kernel.number("splits", splits),
         # An explicit fma is one instruction on devices with groups of items, and dialects fuse
         # nothing on their own.
@@ -229,8 +230,8 @@ def _read(dialect: Dialect, into: str, tile: str, first: str, side: int, items: 
 
 _RANGE = """\
 const ob_i64 split = number / tiles_down / tiles_across / $BATCH;
-  const ob_i64 turns = ($DEPTH + $STEPS - 1) / $STEPS;
-  const ob_i64 begin = turns * split / $SPLITS * $STEPS, end = turns * (split + 1) / $SPLITS * $STEPS;
+  $OF_SPLIT
+  const ob_i64 begin = from_count * $STEPS, end = to_count * $STEPS;
   const ob_i64 until = end < $DEPTH ? end : $DEPTH;"""
 
 # An item has four adjacent lines, which are read at once, and four in each further block of the
