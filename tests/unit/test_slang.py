@@ -70,6 +70,8 @@ with torch.no_grad():
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2fnuz):
         ones(9).to(dtype).float()
     torch.cholesky_inverse(ones(3, 0, 0))  # no text divides by 0
+    truth = ones(9, dtype=torch.bool)
+    truth < truth, truth >= truth, torch.maximum(truth, truth), truth + truth, truth.sort()
 print(json.dumps(list(texts.items())))
 """
 
@@ -80,8 +82,8 @@ def test_texts_of_all_kinds_compile(run_python: RunPython, tmp_path: Path) -> No
     texts = json.loads(answer.stdout.splitlines()[-1])
     assert len(texts) > 30
     for text, options in texts:
-        compile_slang(text, options)
-    assert shutil.which("spirv-val") is None or refusal_of_spirv(compile_slang(*texts[0]), tmp_path) == ""
+        code = compile_slang(text, options)
+        assert shutil.which("spirv-val") is None or refusal_of_spirv(code, tmp_path) == "", text
 
 
 @needs_compiler
