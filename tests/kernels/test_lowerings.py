@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -80,6 +81,25 @@ def test_what_an_earlier_loop_stored_is_read_under_a_mask(device: torch.device) 
 
 
 @pytest.mark.usefixtures("nothing_on_the_cpu")
+def test_a_plan_with_quotients_of_sizes_logs_no_warning(device: torch.device) -> None:
+    """Torch 2.11 and 2.12 warn about bounds that they don't have."""
+    messages: list[str] = []
+
+    class Taker(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record.getMessage())
+
+    log, taker = logging.getLogger("torch.utils._sympy.interp"), Taker(logging.WARNING)
+    log.addHandler(taker)
+    try:
+        image = torch.randn(2, 3, 14, 14, 3).to(device).requires_grad_()
+        F.max_pool2d(image[..., 0], 3, 2, 1).sum().backward()
+        F.max_pool2d(torch.randn(4, 64, 14, 14).to(device).requires_grad_(), 3, 2, 1).sum().backward()
+    finally:
+        log.removeHandler(taker)
+    assert messages == []
+
+
 def test_what_has_no_tensors_runs_by_kernels(device: torch.device) -> None:
     """A plan needs no tensor of the call."""
     if not generators().eager().dialect.has_double:

@@ -8,9 +8,12 @@ answers show it at once.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
 import operator
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
@@ -41,6 +44,24 @@ class _NoSample(Exception):
     """An expression has other operations, or a division by zero."""
 
 
+@contextlib.contextmanager
+def _without_warnings_about_bounds() -> Iterator[None]:
+    """Let torch find out quietly, in this thread, that it has no bounds of a quotient.
+
+    Torch 2.11 and 2.12 ask for them when Inductor chooses tiles, log a warning, and go on without.
+    """
+    here, log = threading.get_ident(), logging.getLogger("torch.utils._sympy.interp")
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return record.thread != here or "pow_by_natural" not in map(str, record.args or ())
+
+    log.addFilter(is_of_others)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_of_others)
+
+
 class Sizes(ShapeEnv):
     """An environment in which sizes that are equal by chance do not define a class."""
 
@@ -50,6 +71,9 @@ class Sizes(ShapeEnv):
     def _maybe_evaluate_static(self, expr: Any, **options: Any) -> Any:  # type: ignore[override]
         if type(expr) in _RELATIONS and not any(options.values()) and self._is_open(expr):
             return None
+        if type(expr) is sympy.Eq and any(power.exp.is_negative for power in expr.atoms(sympy.Pow)):
+            with _without_warnings_about_bounds():
+                return ShapeEnv._maybe_evaluate_static(self, expr, **options)
         return ShapeEnv._maybe_evaluate_static(self, expr, **options)
 
     # torch forgets its answers by this name when a range changes.
