@@ -148,6 +148,8 @@ class Dialect:
         fused multiply-add if the device has one. Pointers are to an item's own memory. For CPUs with wider registers,
         the text may also define OB_WIDE_BYTES (64), OB_WIDE(name), such as `ob_wide_##name`, for the same names with
         wider vectors, and OB_WIDE_DEVICE, which precedes helpers that use them.
+    has_restrict : bool
+        True if OB_RESTRICT says that nothing else points to a pointer's memory, so that loads may move ahead of stores.
     has_groups : bool
         True if items of a group share memory. The header then has OB_LOCAL before declarations in that memory,
         OB_LOCAL_AT before the target of a pointer into it, OB_BARRIER, OB_ITEM_OF_GROUP and OB_GROUP_NUMBER. It also
@@ -189,6 +191,7 @@ class Dialect:
     atomics: frozenset[str] = frozenset()
     vectors: str = ""
     has_groups: bool = False
+    has_restrict: bool = True
     subgroup: int = 0
     units: tuple[MatrixUnit, ...] = ()
     dynamic: str = ""

@@ -222,6 +222,7 @@ def _dialect(name: str, **fields: Any) -> Slang:
         options="-O0 -fvk-use-entrypoint-name -fp-mode precise",
         records=True,
         has_groups=True,
+        has_restrict=False,
         unroll="[unroll]",
         library=("math",),
         suffixes=Suffixes(f32="f", f64="L", i64="LL", u64="ULL"),

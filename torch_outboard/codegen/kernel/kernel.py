@@ -30,7 +30,7 @@ from torch_outboard.codegen.kernel.indexing import IndexPrinter
 from torch_outboard.codegen.kernel.overrides import SimtOverrides
 from torch_outboard.codegen.kernel.values import cast, literal
 from torch_outboard.codegen.mapping.choice import choose_mapping
-from torch_outboard.codegen.mapping.mapping import Mapping
+from torch_outboard.codegen.mapping.mapping import Element, Mapping
 
 __all__ = ["SimtKernel", "TypedCSE"]
 
@@ -162,10 +162,13 @@ class SimtKernel(CheckingKernel):
             line = f"ob_atomic_add_{SUFFIXES[dtype]}({variable} + ({place}), {text});"
         elif mode is not None:
             raise NotImplementedError(f"the code generator 'simt' has no store mode {mode!r}")
-        elif dtype in NARROW:
-            line = f"{variable}[{place}] = ob_to_{SUFFIXES[dtype]}({text});"
         else:
-            line = f"{variable}[{place}] = {text};"
+            helper = f"ob_to_{SUFFIXES[dtype]}" if dtype in NARROW else ""
+            element = Element(variable, place, text, COMPUTE_TYPES[dtype], helper)
+            if not self.may_be_lost:
+                self.mapping.store_element(name, element, is_of_row=not self.inside_reduction)
+                return
+            line = element.store()
         if self.may_be_lost:
             line = f"if (!ob_is_lost) {line}"
         self.mapping.store(name, line, is_of_row=not self.inside_reduction)

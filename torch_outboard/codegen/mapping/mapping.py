@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch._inductor.codegen.common import DeferredLine
@@ -21,7 +21,21 @@ from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.codegen.mapping.machine import is_cpu, is_long
 
-__all__ = ["Body", "Mapping"]
+__all__ = ["Body", "Element", "Mapping"]
+
+
+class Element(NamedTuple):
+    """An element of a buffer and its value, as texts. The value's type is `kind`; a helper, if named, converts it."""
+
+    pointer: str
+    place: str
+    value: str
+    kind: str
+    helper: str
+
+    def store(self) -> str:
+        value = f"{self.helper}({self.value})" if self.helper else self.value
+        return f"{self.pointer}[{self.place}] = {value};"
 
 
 class Body(Protocol):
@@ -154,6 +168,10 @@ class Mapping(ABC):
     def store(self, name: str, line: str, *, is_of_row: bool) -> None:
         """Write a store to a buffer; `is_of_row` is true if the value has one element per row."""
         self.kernel.compute.writeline(DeferredLine(name, line))
+
+    def store_element(self, name: str, element: Element, *, is_of_row: bool) -> None:
+        """Write the store of an element; `is_of_row` as in `store`."""
+        self.store(name, element.store(), is_of_row=is_of_row)
 
     def write_part(self, loops: list[Any]) -> None:
         """Write the collected statements: a loop over rows and the code after it, or no loop."""

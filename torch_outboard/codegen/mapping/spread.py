@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from torch._inductor.codegen.common import DeferredLine
 from torch._inductor.utils import IndentedBuffer
 
 from torch_outboard.codegen.mapping.machine import is_long
-from torch_outboard.codegen.mapping.mapping import Body, Mapping
+from torch_outboard.codegen.mapping.mapping import Body, Element, Mapping
 
 __all__ = ["Spread"]
 
@@ -17,13 +18,19 @@ _PARTS = 4
 
 
 class Spread(Mapping):
-    """Several distant elements per item, for kernels without reductions."""
+    """Several distant elements per item, for kernels without reductions.
+
+    If the language can't say that pointers point to different memory, no load may move ahead of a store. An item's
+    stores then all come after its loads: through Vulkan, an H200 adds 256 MiB in 0.19 ms instead of 0.23 to 0.62.
+    """
 
     is_guarded: ClassVar[bool] = True
 
     def __init__(self, kernel: Body, is_parallel: bool, items: int) -> None:
         super().__init__(kernel, is_parallel)
         self._parts, self._items = _PARTS, items
+        self._kept: list[str] = []  # declarations of what late stores need
+        self._late = IndentedBuffer()
 
     def launch(self) -> tuple[int, int]:
         return self._items * self._parts, self._items
@@ -42,15 +49,41 @@ class Spread(Mapping):
         return [
             f"const {kind} ob_elements = ({kind})({total});",
             f"const {kind} ob_first = {first};",
-            self.kernel.dialect.unroll,
-            f"for (int ob_part = 0; ob_part < {self._parts}; ++ob_part) {{",
-            f"const {kind} ob_wanted = ob_first + ({kind})(ob_part * {self._items});",
+            *(f"{name}[{self._parts}];" for name in self._kept),
+            *self._loop(),
             "const bool ob_is_inside = ob_wanted < ob_elements;",
             f"const {index} ob_number = ({index})(ob_is_inside ? ob_wanted : ob_elements - 1);",
         ]
+
+    def _loop(self) -> list[str]:
+        kind = self.kernel.index_dtype.replace("ob_i", "ob_u")
+        return [
+            self.kernel.dialect.unroll,
+            f"for (int ob_part = 0; ob_part < {self._parts}; ++ob_part) {{",
+            f"const {kind} ob_wanted = ob_first + ({kind})(ob_part * {self._items});",
+        ]
+
+    def store_element(self, name: str, element: Element, *, is_of_row: bool) -> None:
+        if self.kernel.dialect.has_restrict:
+            super().store_element(name, element, is_of_row=is_of_row)
+            return
+        index, number = self.kernel.index_dtype, len(self._kept) // 2
+        place, value = f"ob_place_{number}", f"ob_value_{number}"
+        self._kept += [f"{index} {place}", f"{element.kind} {value}"]
+        keep = f"{place}[ob_part] = ({index})({element.place}); {value}[ob_part] = {element.value};"
+        self.kernel.compute.writeline(DeferredLine(name, keep))
+        late = element._replace(place=f"{place}[ob_part]", value=f"{value}[ob_part]")
+        self._late.writeline(DeferredLine(name, late.store()))
 
     def store(self, name: str, line: str, *, is_of_row: bool) -> None:
         super().store(name, f"if (ob_is_inside) {line}", is_of_row=is_of_row)
 
     def write_end(self, code: IndentedBuffer) -> None:
         code.writeline("}")
+        if self._kept:
+            code.writelines(self._loop())
+            with code.indent():
+                code.writeline("if (ob_wanted < ob_elements) {")
+                code.splice(self._late)
+                code.writeline("}")
+            code.writeline("}")
