@@ -18,6 +18,7 @@ namespace outboard::kernels {
 enum class ArgumentKind : char {
   Read = 'r',
   Written = 'w',
+  Scalar = 's',
   Table = 't',  // only for devices whose properties have `follows_addresses`
   Int64 = 'i',
   Int32 = 'j',
@@ -45,6 +46,8 @@ struct ArgumentKindInfo {
 inline constexpr std::array kArgumentKinds{
     ArgumentKindInfo{ArgumentKind::Read, "const *", "the address of a tensor that is read", 0, true, false, true, true},
     ArgumentKindInfo{ArgumentKind::Written, "*", "the address of a tensor that is written", 0, true, false, true, true},
+    ArgumentKindInfo{ArgumentKind::Scalar, "scalar*", "the bits of a CPU tensor's one element, at most 8 bytes",
+                     8, false, false, true, false},
     ArgumentKindInfo{ArgumentKind::Table, "table", "the address of a table of addresses that the kernel uses too", 0,
                      true, false, true, false},
     ArgumentKindInfo{ArgumentKind::Int64, "int64_t", "an integer of 64 bits", 8, false, true, true, true},
@@ -75,7 +78,7 @@ constexpr const ArgumentKindInfo& info_of(ArgumentKind kind) {
 
 // Return true if calls pass a tensor.
 constexpr bool takes_tensor(ArgumentKind kind) {
-  return kind == ArgumentKind::Read || kind == ArgumentKind::Written;
+  return kind == ArgumentKind::Read || kind == ArgumentKind::Written || kind == ArgumentKind::Scalar;
 }
 
 using ArgumentKinds = std::vector<ArgumentKind>;

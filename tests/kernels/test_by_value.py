@@ -50,6 +50,22 @@ def test_a_new_number_is_no_new_plan(name: str, device: torch.device) -> None:
     assert _C.built_plans() == before
 
 
+def test_a_number_needs_no_memory(device: torch.device) -> None:
+    """A launch passes a number or a CPU tensor without dimensions by value, without a fill of its own."""
+    x = MATRIX.to(device)
+    module = torch.get_device_module(device)
+    calls = [lambda n: x.add_(n), lambda n: x.mul_(n * 0.5), lambda n: x.sub_(torch.tensor(n, dtype=torch.int16))]
+    for call in calls:
+        call(3)
+    before = module.memory_stats(device)["allocation.all.allocated"]
+    for call in calls:
+        call(7)
+    assert module.memory_stats(device)["allocation.all.allocated"] == before
+    expected = MATRIX + 3
+    expected = ((expected * 1.5 - 3 + 7) * 3.5) - 7
+    torch.testing.assert_close(x.cpu(), expected)
+
+
 def test_numbers_with_a_case_of_their_own(device: torch.device) -> None:
     x = MATRIX.to(device)
     for n in (0, 1, 2, 33, 40, -1, -40):

@@ -55,9 +55,9 @@ def passed_types(types: tuple[str, ...]) -> list[str]:
 
 
 def _letter(name: str, type_name: str, letters: Mapping[str, str]) -> str:
-    if type_name.endswith("*"):
-        return letters["const *" if "const" in type_name.split() else "*"]
     letter = letters.get(type_name.removeprefix("const "))
+    if letter is None and type_name.endswith("*"):
+        return letters["const *" if "const" in type_name.split() else "*"]
     if letter is None:
         raise TypeError(f"the kernel {name} has an argument of type {type_name!r}, which a launch can't pass")
     return letter

@@ -14,16 +14,22 @@ namespace outboard {
 using kernels::ArgumentKind;
 
 void copy_scalar(const std::string& kernel, ArgumentKind kind, const at::Tensor& tensor, void* out_scalar) {
-  const bool is_read = kind == ArgumentKind::Read;
-  TORCH_CHECK_VALUE(tensor.is_cpu() && tensor.numel() == 1 && is_read, "the compiled kernel ", kernel, " ",
-                    is_read ? "reads" : "writes", " a tensor on ", tensor.device(), " of ", tensor.numel(),
+  const bool is_written = kind == ArgumentKind::Written;
+  TORCH_CHECK_VALUE(tensor.is_cpu() && tensor.numel() == 1 && !is_written, "the compiled kernel ", kernel, " ",
+                    is_written ? "writes" : "reads", " a tensor on ", tensor.device(), " of ", tensor.numel(),
                     " elements: it takes tensors of '", driver_name(), "', and CPU tensors of one element to read");
   std::memcpy(out_scalar, tensor.const_data_ptr(), tensor.itemsize());
 }
 
 void KernelLaunch::add(const at::Tensor& tensor) {
   const ArgumentKind kind = kernel_.passed()[words_.size()];
-  if (C10_LIKELY(is_ours(*tensor.unsafeGetTensorImpl()))) {
+  if (kind == ArgumentKind::Scalar) {
+    uint64_t bits = 0;
+    TORCH_CHECK_VALUE(tensor.itemsize() <= sizeof bits, "the compiled kernel ", kernel_.name(), " takes an element of ",
+                      tensor.itemsize(), " bytes by value: it takes at most ", sizeof bits);
+    copy_scalar(kernel_.name(), kind, tensor, &bits);
+    words_.push_back(bits);
+  } else if (C10_LIKELY(is_ours(*tensor.unsafeGetTensorImpl()))) {
     words_.push_back(device_address(tensor));
     uses_.add(tensor, kind == ArgumentKind::Written);
   } else {

@@ -15,6 +15,7 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
+from torch._inductor import ir
 from torch._inductor.codegen.common import CSE, CSEVariable, PythonPrinter
 from torch._inductor.utils import IndentedBuffer
 from torch._inductor.virtualized import V
@@ -36,6 +37,31 @@ __all__ = ["SimtKernel", "TypedCSE"]
 
 # Statements that must not run for an item whose mask is false.
 _BRANCHES = re.compile(r"\bif\b|\bfor\b|\bob_fail\b|\bob_checked\b")
+
+
+def _is_by_value(name: str) -> bool:
+    """Return True if launches pass the value of a graph's input, which is one element on the CPU."""
+    given = V.graph.graph_inputs.get(name)
+    if not isinstance(given, ir.TensorBox) or given.get_dtype().itemsize > _BITS // 8:
+        return False
+    is_scalar = given.get_numel() == 1 and given.get_device() == torch.device("cpu")
+    return name in getattr(V.graph, "scalars", ()) or is_scalar
+
+
+_BITS = 64  # of the argument for such a value
+
+
+def _from_bits(variable: str, dtype: torch.dtype) -> str:
+    """Return the value of a dtype whose bits an integer begins with."""
+    if dtype in NARROW:
+        return f"ob_from_{SUFFIXES[dtype]}(({STORAGE_TYPES[dtype]}){variable})"
+    if dtype.is_floating_point:
+        return f"OB_AS_{SUFFIXES[dtype].upper()}({'(ob_u32)' if dtype == torch.float32 else ''}{variable})"
+    return f"(({STORAGE_TYPES[dtype]}){variable}{' != 0' if dtype == torch.bool else ''})"
+
+
+def _computed(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in NARROW else dtype
 
 
 class TypedCSE(CSE[Any, Any]):
@@ -129,6 +155,9 @@ class SimtKernel(CheckingKernel):
     def load(self, name: str, index: sympy.Expr) -> Any:
         variable = self.args.input(name)
         dtype = V.graph.get_dtype(name)
+        if not self.dialect.runs_on_host and _is_by_value(name):
+            self.check_dtype(dtype)
+            return self.cse.generate(self.compute, _from_bits(variable, dtype), dtype=_computed(dtype), shape=())
         place = self.index_to_str(self.prepare_indexing(index))
         if self._mask:
             if sympy.sympify(V.graph.get_numel(name)).is_positive:
@@ -136,7 +165,7 @@ class SimtKernel(CheckingKernel):
             else:
                 self._needs_branch = True
         text = self.loaded(variable, place, dtype)
-        return self.cse.generate(self.compute, text, dtype=torch.float32 if dtype in NARROW else dtype, shape=())
+        return self.cse.generate(self.compute, text, dtype=_computed(dtype), shape=())
 
     def loaded(self, variable: str, index: str, dtype: torch.dtype) -> str:
         """Return an element of memory as a value."""
@@ -322,6 +351,9 @@ class SimtKernel(CheckingKernel):
                 yield Parameter(name, "ob_i64"), "i", value
                 continue
             is_written = name in written
+            if not is_written and not self.dialect.runs_on_host and _is_by_value(value):
+                yield Parameter(name, "ob_i64"), "s", value
+                continue
             # A mutated buffer may also be an input, and then has two parameters.
             is_alone = types.count(value) == 1
             parameter = Parameter(name, STORAGE_TYPES[kind.dtype], True, is_written, is_alone)
@@ -332,7 +364,7 @@ class SimtKernel(CheckingKernel):
 
     def types(self) -> tuple[str, ...]:
         """Return the types of the parameters that calls pass."""
-        kinds = {"i": "int64_t", "r": "const void*", "w": "void*"}
+        kinds = {"i": "int64_t", "s": "const scalar*", "r": "const void*", "w": "void*"}
         return tuple(kinds[letter] for _, letter, _ in self.parameters())
 
     def items(self) -> str:

@@ -97,6 +97,8 @@ def lower_with(
         with V.set_graph_handler(graph), V.set_extern_kernel_nodes([]):
             graph.freeze_runtime_asserts()
             graph.run(*fakes)
+            inputs = zip(graph.graph_input_names, traced.inputs, strict=True)
+            graph.scalars = {name for name, traced_input in inputs if traced_input.is_scalar}
             _check_outputs(traced, graph)
             keep_magnitudes(graph, generator.dialect, device)  # type: ignore[attr-defined]
             graph.add_device_info(device)  # assertions have no result that names it; torch 2.11 then uses the CPU's

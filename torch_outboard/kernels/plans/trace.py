@@ -127,10 +127,11 @@ class _Inputs:
 
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         fake = _fake(tensor, self.mode, self.call.device, self._tensors, self.is_static)
-        return self._add(fake, is_conjugated=tensor.is_conj())
+        is_scalar = tensor.device.type == "cpu" and tensor.dim() == 0
+        return self._add(fake, is_conjugated=tensor.is_conj(), is_scalar=is_scalar)
 
-    def _add(self, fake: torch.Tensor, *, is_conjugated: bool = False) -> torch.Tensor:
-        self.made.append(Input(fake, tensor=self._tensors, is_conjugated=is_conjugated))
+    def _add(self, fake: torch.Tensor, *, is_conjugated: bool = False, is_scalar: bool) -> torch.Tensor:
+        self.made.append(Input(fake, tensor=self._tensors, is_conjugated=is_conjugated, is_scalar=is_scalar))
         self._tensors += 1
         return fake
 
@@ -143,7 +144,7 @@ class _Inputs:
             fake = self._narrowed(place)
         else:
             with self.mode:
-                fake = self._add(torch.empty((), dtype=number.dtype, device=self.call.device))
+                fake = self._add(torch.empty((), dtype=number.dtype, device=self.call.device), is_scalar=True)
         is_in_float = self.call.row.takes_float and name == "other"
         return _Cast(fake, dtype, is_rounded=dtype in HALVES and not is_in_float)
 
@@ -169,7 +170,7 @@ class _Inputs:
     def _number(self, place: int, dtype: torch.dtype) -> torch.Tensor:
         with self.mode:
             fake = torch.empty((), dtype=dtype, device=self.call.device)
-        self.made.append(Input(fake, number=place))
+        self.made.append(Input(fake, number=place, is_scalar=True))
         return fake
 
     def symbols(self, place: int) -> Any:

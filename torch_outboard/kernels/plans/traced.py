@@ -21,6 +21,7 @@ class Input:
     its source, the name that formulas use in the plan). A complex result is also a placeholder, which the graph writes
     (by the number of the output). A complex input is two placeholders, the real and imaginary parts of `whole`; for a
     conjugated view, these are the parts in memory. If all four sources are None, the placeholder is the seed for draws.
+    `is_scalar` is true for one element on the CPU, whose value launches pass.
     """
 
     fake: torch.Tensor | torch.SymInt
@@ -31,6 +32,7 @@ class Input:
     whole: torch.Tensor | None = None
     is_imaginary: bool = False
     is_conjugated: bool = False
+    is_scalar: bool = False
 
 
 @dataclass(frozen=True)
