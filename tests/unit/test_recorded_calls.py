@@ -13,7 +13,6 @@ import torch
 from torch_outboard.kernels.disk import recorded
 from torch_outboard.kernels.disk.calls import Samples
 from torch_outboard.kernels.disk.recorded import described, read_calls, write_calls
-from torch_outboard.kernels.packing.classes import class_of
 
 CPU = Samples(torch.device("cpu"), torch.float32, "cpu")
 
@@ -75,27 +74,3 @@ def test_an_argument_of_another_form_is_refused() -> None:
     for given in ({"tensor": "float32 3"}, {"tensor": "float32 3:1;"}, {"what": 1}):
         with pytest.raises(ValueError, match="is no argument of a call"):
             recorded._made(given, torch.device("cpu"))
-
-
-def of(name: str, *arguments: Any) -> str:
-    line = described(name, arguments)
-    assert line is not None
-    return class_of(line)
-
-
-def test_sizes_and_numbers_that_calls_read_are_not_in_a_class() -> None:
-    x = torch.ones(3, 4)
-    assert of("aten::mul.Tensor", x, 2.0) == of("aten::mul.Tensor", torch.ones(5, 6).t(), 3.0)
-    assert of("aten::cat", [x, x], 1) == of("aten::cat", [x, torch.ones(1, 9)], 1)
-    assert of("aten::tril", x, 0) == of("aten::tril", x, 7)
-
-
-def test_all_else_is() -> None:
-    x = torch.ones(3, 4)
-    others = {
-        *(of("aten::mul.Tensor", x, 2.0), of("aten::mul.Tensor", x, 2), of("aten::mul.Tensor", x.half(), 2)),
-        *(of("aten::mul.Tensor", x[0], 2), of("aten::mul_.Tensor", x, 2), of("aten::cat", [x, x], 0)),
-        *(of("aten::cat", [x, x, x], 0), of("aten::cat", [x, x], 1), of("aten::leaky_relu", x, 0.1)),
-        *(of("aten::leaky_relu", x, 0.2), of("aten::_softmax", x, 1, False), of("aten::_softmax", x, 1, True)),
-    }
-    assert len(others) == 12
