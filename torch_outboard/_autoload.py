@@ -56,7 +56,7 @@ def autoload(name: str) -> None:
         _warn_once(
             name,
             f"torch-outboard does not load driver {name!r}: {first.name!r} is attached, {attached_by()}, and a process "
-            f"has one. Choose by {VARIABLE}={name}.",
+            f"can use only one. To choose this one, set {VARIABLE}={name}.",
         )
         return
     module = sys._getframe(1).f_globals.get("__name__", "")

@@ -92,7 +92,7 @@ def described(driver: str | type[Driver] | Driver, options: dict[str, object]) -
         return driver
     found = find_driver(driver) if isinstance(driver, str) else driver
     if not (isinstance(found, type) and issubclass(found, Driver)):
-        raise TypeError(f"a driver is a name or a subclass of torch_outboard.Driver, not {found!r}")
+        raise TypeError(f"a driver must be a name or a subclass of torch_outboard.Driver, not {found!r}")
     return found(**options)
 
 

@@ -85,7 +85,7 @@ def nearest(name: str, known: list[str]) -> str:
     matches = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     if matches:
         return f" Did you mean {' or '.join(repr(match) for match in matches)}?"
-    return f" There are: {', '.join(sorted(known))}." if known else " There are none."
+    return f" Choose from: {', '.join(sorted(known))}." if known else " None exist."
 
 
 def environment_name(driver: str, option: str) -> str:

@@ -41,7 +41,7 @@ def warn_of_unknown_variables(driver: str, declared: Mapping[str, Option]) -> No
             continue
         known = own if variable.startswith(environment_name(driver, "")) else _meant(variable, driver, own)
         if known:
-            text = f"the environment variable {variable} is read by nobody.{nearest(variable, known)}"
+            text = f"unknown environment variable {variable}.{nearest(variable, known)}"
             warnings.warn(text, UserWarning, stacklevel=2)
 
 

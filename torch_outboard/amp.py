@@ -27,11 +27,11 @@ POLICIES = {
     "lower_precision_fp": "inputs are cast to the dtype of the autocast region",
     "fp32": "inputs are cast to float32",
     "fp32_set_opt_dtype": "the optional dtype argument becomes float32 unless it is given",
-    "fp32_append_dtype": "the overload with a dtype is called, with float32; only where torch's lists say so",
+    "fp32_append_dtype": "calls the overload with a dtype argument, with float32; only operators on torch's list",
     "fp32_cast_back": "inputs are cast to float32, and results to the dtype of the first input",
     "promote": "inputs are cast to the widest of their dtypes",
     "banned": "raises",
-    "fallthrough": "runs as it is; operators that it is made of keep their policies",
+    "fallthrough": "runs unchanged; the operators that it calls keep their policies",
 }
 _DTYPES = (torch.float16, torch.bfloat16)
 
@@ -86,7 +86,9 @@ def check_description(driver: Driver) -> dict[str, str]:
     """Return the driver's changes to torch's lists. Raise ValueError if its `autocast` is invalid."""
     try:
         if driver.autocast_dtype is not None and driver.autocast_dtype not in _DTYPES:
-            raise ValueError(f"`autocast_dtype` is {' or '.join(map(str, _DTYPES))}, not {driver.autocast_dtype!r}")
+            raise ValueError(
+                f"`autocast_dtype` must be {' or '.join(map(str, _DTYPES))}, not {driver.autocast_dtype!r}"
+            )
         if driver.autocast is None or driver.autocast == "default":
             return {}
         if isinstance(driver.autocast, str) or not hasattr(driver.autocast, "items"):
@@ -115,7 +117,7 @@ def _overloads_for(op: Any, policy: str) -> list[str]:
     from torch_outboard import _C
 
     if not isinstance(policy, str):
-        raise TypeError(f"a policy is a str, not {type(policy).__name__}")
+        raise TypeError(f"a policy must be a str, not {type(policy).__name__}")
     if policy != "default" and policy not in POLICIES:
         raise ValueError(f"there is no cast policy {policy!r}.{nearest(policy, [*POLICIES, 'default'])}")
     names = _names_of(op)
@@ -141,7 +143,7 @@ def _names_of(op: Any) -> list[str]:
     elif isinstance(op, torch._library.custom_ops.CustomOpDef):
         op = op._qualname
     if not isinstance(op, str):
-        raise TypeError(f"an operator is a str or one of torch.ops, not {type(op).__name__}")
+        raise TypeError(f"an operator must be a str or one of torch.ops, not {type(op).__name__}")
     known: list[str] = torch._C._dispatch_get_all_op_names()
     if "." in op.rpartition("::")[2]:
         name = op.removesuffix(".default")

@@ -131,8 +131,8 @@ class Driver:
     def triton_target(self, device: int) -> TritonTarget:
         """Return Triton's target for a device's kernels; called only with `code_generator = "triton"`."""
         raise NotSupportedError(
-            f"the driver {self.name!r} names the code generator 'triton' and has no `triton_target`, which says what "
-            "Triton compiles for"
+            f"the driver {self.name!r} names the code generator 'triton' but has no `triton_target`: implement it to "
+            "return the target that Triton compiles for"
         )
 
     def compile_program(self, architecture: str, language: str, code: bytes, options: str) -> bytes:
@@ -479,7 +479,7 @@ class Driver:
 
 
 REQUIRED_ENTRIES = tuple(_REQUIRED)
-WITHOUT |= {"last_error": "messages say the status only", "kernel_register": "no kernels in C"}
+WITHOUT |= {"last_error": "messages contain only the status", "kernel_register": "no kernels in C"}
 OPTIONAL_ENTRIES = tuple(WITHOUT)
 
 # Otherwise a typo in a subclass would silently remove an entry.

@@ -205,7 +205,7 @@ def _open_folder(path: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (_damage, "the file is damaged; outboard kernels tune makes it anew"),
+        (_damage, "the file is damaged; `outboard kernels tune` rebuilds it"),
         (_open_to_others, "others may write"),
         (_open_folder, "others may write"),
     ],
@@ -263,7 +263,7 @@ def test_schedules_that_there_are_not_are_refused(
 ) -> None:
     schedule_table.write(tmp_path, device.index, schedules)
     found = schedule_table.read(tmp_path, device.index)
-    assert "others than there are to choose from" in found.obstacle and not found.schedules
+    assert "it contains unknown schedules" in found.obstacle and not found.schedules
 
 
 def test_an_own_folder_that_others_may_write_is_closed_to_them(device: torch.device, tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_a_default_dtype_that_makes_no_sense(run_python):
 class Wrong(Driver):
     autocast = "default"
     autocast_dtype = torch.float32
-with pytest.raises(ValueError, match="`autocast_dtype` is torch.float16 or torch.bfloat16, not torch.float32"):
+with pytest.raises(ValueError, match="`autocast_dtype` must be torch.float16 or torch.bfloat16, not torch.float32"):
     torch_outboard.attach(Wrong)
 """
     )

@@ -97,7 +97,7 @@ def test_a_target_that_is_no_driver(target, why):
 
 
 def test_other_things_are_no_drivers():
-    with pytest.raises(TypeError, match="a driver is a name or a subclass"):
+    with pytest.raises(TypeError, match="a driver must be a name or a subclass"):
         torch_outboard.attach(3)
     with pytest.raises(RegistrationError, match="options are given to the class"):
         torch_outboard.attach(Toy(), devices=1)

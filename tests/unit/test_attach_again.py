@@ -133,7 +133,7 @@ DECLARED = {"devices": Option(int, 1, ""), "schedule": Option(str, "", "")}
 )
 def test_a_misspelt_variable_is_told_with_the_nearest(monkeypatch, variable, nearest):
     monkeypatch.setenv(variable, "1")
-    with pytest.warns(UserWarning, match=f"{variable} is read by nobody. Did you mean '{nearest}'"):
+    with pytest.warns(UserWarning, match=f"unknown environment variable {variable}. Did you mean '{nearest}'"):
         warn_of_unknown_variables("chip", DECLARED)
 
 
@@ -148,4 +148,7 @@ def test_other_variables_are_left_alone(monkeypatch, variable):
 def test_attach_tells_once(run_python):
     code = "import torch_outboard; torch_outboard.attach('unit.toys:Toy'); torch_outboard.attach('unit.toys:Toy')"
     answer = run_python(code, env={"OUTBOARD_TOY_DEVICS": "3"})
-    assert answer.stderr.count("OUTBOARD_TOY_DEVICS is read by nobody. Did you mean 'OUTBOARD_TOY_DEVICES'?") == 1
+    assert (
+        answer.stderr.count("unknown environment variable OUTBOARD_TOY_DEVICS. Did you mean 'OUTBOARD_TOY_DEVICES'?")
+        == 1
+    )

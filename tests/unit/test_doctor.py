@@ -96,7 +96,7 @@ def test_a_refusal_is_told_in_the_librarys_words():
 
 def test_a_library_that_cannot_be_asked_is_wrong():
     assert judged(error="ImportError: no psutil") == [
-        Check("accelerate 9", "wrong", "the question failed: ImportError: no psutil")
+        Check("accelerate 9", "wrong", "the check failed: ImportError: no psutil")
     ]
 
 
@@ -177,9 +177,9 @@ def test_two_vendors_that_load_themselves_are_told(monkeypatch):
 
 @pytest.mark.parametrize(("is_wanted", "state"), [(True, "wrong"), (False, "unused")])
 def test_a_driver_without_a_device_is_wrong_only_if_it_is_wanted(is_wanted, state):
-    report = {"attached": {"error": "no device: the driver counts none", "devices": []}}
+    report = {"attached": {"error": "no device: the driver reports none", "devices": []}}
     [check] = machine.check_driver("chip", is_wanted, report, "")
-    assert check.state == state and check.found == "no device: the driver counts none"
+    assert check.state == state and check.found == "no device: the driver reports none"
     [check] = machine.check_driver("chip", is_wanted, None, "status -11")
     assert check.state == "wrong" and "status -11" in check.found
 
@@ -235,7 +235,7 @@ void vkDestroyInstance(void* instance, const void* allocator) {}
         (_LOADER.replace("STATUS", "0").replace("DEVICES", "0"), "unused", "finds no device (0)"),
         (_LOADER.replace("STATUS", "-9").replace("DEVICES", "0"), "unused", "finds no device (-9)"),
         ("int vk_icdGetInstanceProcAddr;", "unused", "is a device's driver without the loader"),
-        ("int nothing;", "unused", "is no Vulkan library"),
+        ("int nothing;", "unused", "is not a Vulkan library"),
         (None, "unused", "cannot open shared object file"),
     ],
 )

@@ -139,7 +139,7 @@ def test_options_come_from_the_environment_unless_given(monkeypatch):
     "given, message",
     [
         ({"cuont": 1}, "no option 'cuont'. Did you mean 'count'"),
-        ({"zzz": 1}, "no option 'zzz'. There are: count, mode, on, ratio"),
+        ({"zzz": 1}, "no option 'zzz'. Choose from: count, mode, on, ratio"),
         ({"count": "many"}, "option 'count' must be int, not 'many'. A number."),
         ({"count": 1.5}, "option 'count' must be a whole number, not 1.5"),
         ({"count": True}, "option 'count' must be int, not bool"),

@@ -48,7 +48,7 @@ def test_the_line_to_add_is_that_of_the_library(run_python, library, module):
 
 
 def test_a_rank_without_a_group_is_told(run_python):
-    run_python(TRAIN + "[told] = train('sim')\nassert 'trains without a group' in told, told", env=RANKS)
+    run_python(TRAIN + "[told] = train('sim')\nassert 'has no process group' in told, told", env=RANKS)
 
 
 def test_a_group_that_is_not_used_is_told(run_python):

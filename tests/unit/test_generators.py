@@ -84,7 +84,7 @@ torch_outboard.attach(driver)
 with pytest.raises(Exception, match="programs:3: unknown code generator 'ccp'; there are cpp, .*Did you mean 'cpp'"):
     check("programs:3")
 driver.answers = {**Mixed.answers, 3: 7}
-with pytest.raises(Exception, match="code_generator.3. of its driver is a name or a subclass of .*, not 7"):
+with pytest.raises(Exception, match="code_generator.3. of its driver must be a name or a subclass of .*, not 7"):
     check("programs:3")
 """
 

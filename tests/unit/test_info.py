@@ -134,7 +134,7 @@ def test_it_says_why_a_driver_is_not_usable(run_python):
     answer = run_python(RUN, "info", "--driver", "nothing", env={"COLUMNS": "300"}, status=1)
     assert "no driver is called 'nothing'" in answer.stdout
     answer = run_python(RUN, "info", "--driver", "unit.toys:Toy", "-o", "devices=0", status=1)
-    assert "Driver unit.toys:Toy: no device: the driver counts none" in answer.stdout
+    assert "Driver unit.toys:Toy: no device: the driver reports none" in answer.stdout
     answer = run_python(RUN, "info", "-o", "devices", status=2)
     assert "write KEY=VALUE" in answer.stderr
 

@@ -164,7 +164,7 @@ def test_a_pack_has_a_file_of_its_own(tmp_path: Path) -> None:
     thesis.write_text("words")
     for path in (thesis, tmp_path):
         result = run("pack", str(path), "--driver", "opencl")
-        assert result.exit_code == 1 and f"{path} is no pack: name another file" in result.output
+        assert result.exit_code == 1 and f"{path} is not a pack: name another file" in result.output
     assert thesis.read_text() == "words"
 
 

@@ -353,9 +353,9 @@ def _as_folder(path: Path) -> None:
 FOREIGN: dict[str, Callable[[Path], object]] = {
     "does not exist": Path.unlink,
     "is not a regular file": _as_folder,
-    "is no pack of kernels": lambda path: path.write_bytes(b"PK\3\4"),
-    "has no content, and is no pack of kernels": lambda path: path.write_bytes(b""),
-    "is another database, and is no pack of kernels": _other_database,
+    "is not a pack of kernels": lambda path: path.write_bytes(b"PK\3\4"),
+    "has no content, and is not a pack of kernels": lambda path: path.write_bytes(b""),
+    "is another database, and is not a pack of kernels": _other_database,
 }
 
 

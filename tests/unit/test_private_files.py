@@ -262,7 +262,7 @@ def test_only_a_pack_is_overwritten(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "link").symlink_to(path)
     (tmp_path / "thesis.tex").write_text("")
     for other in (tmp_path, tmp_path / "link", tmp_path / "thesis.tex"):
-        with pytest.raises(FileExistsError, match="is no pack: name another file"):
+        with pytest.raises(FileExistsError, match="is not a pack: name another file"):
             packs.check_target(other)
 
 

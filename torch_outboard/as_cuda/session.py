@@ -82,10 +82,10 @@ def start(
     """
     global _running
     if _running is not None:
-        raise NotSupportedError("torch_outboard.as_cuda() has been started: close it before you start it again")
+        raise NotSupportedError("torch_outboard.as_cuda() is already active: close it before you start it again")
     if torch.version.cuda is not None and torch.cuda.is_available() and not beside_cuda:
         raise NotSupportedError(
-            'this torch has CUDA devices, which "cuda" would no longer mean: as_cuda(beside_cuda=True) hides them'
+            "this torch has CUDA devices, and as_cuda() would hide them: pass beside_cuda=True to accept this"
         )
     if driver is not None:
         attach(driver, **options)  # refuses another driver than the attached one, and other options
@@ -94,7 +94,7 @@ def start(
         raise RegistrationError("no driver is attached: name one, as in torch_outboard.as_cuda(NAME)")
     if driver is None and options:
         raise RegistrationError(
-            f"the driver {attached.name!r} is attached: options are for as_cuda() that attaches one"
+            f"the driver {attached.name!r} is already attached, so as_cuda() takes no options: pass them to attach()"
         )
     _running = AsCuda(Names(attached.name), capability)
     return _running

@@ -203,7 +203,7 @@ def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
     report["refused"] = [{"operator": op, "reason": reason} for op, reason in refused_operators()]
     report["devices"] = [_device(module, index, attached) for index in range(module.device_count())]
     if not report["devices"]:
-        reason = _C.probe_error() or "the driver counts none"
+        reason = _C.probe_error() or "the driver reports none"
         report["error"] = f"no device: {reason}"
     return report
 

@@ -31,7 +31,7 @@ _DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16
 @click.option(
     "--shape", "shapes", multiple=True, metavar="SIZES", help="Sizes such as 4,3, once for each tensor or for all."
 )
-@click.option("--mask", is_flag=True, help="Index with a mask. A second --shape is that of the values.")
+@click.option("--mask", is_flag=True, help="Index with a mask. A second --shape sets the shape of the values.")
 @click.option(
     "--value", "values", multiple=True, metavar="NAME=JSON", help="Value of an argument, such as accumulate=true."
 )

@@ -195,7 +195,7 @@ def _find(named: Any, refusal: str, what: str) -> type[CodeGenerator]:
     if isinstance(named, type) and issubclass(named, CodeGenerator):
         return named
     raise RegistrationError(
-        f"{refusal}: {what} is a name or a subclass of torch_outboard.compile.CodeGenerator, not {named!r}"
+        f"{refusal}: {what} must be a name or a subclass of torch_outboard.compile.CodeGenerator, not {named!r}"
     )
 
 
@@ -231,6 +231,6 @@ def generators() -> Generators:
 def torch_has_changed(error: BaseException | None) -> OutboardError:
     """Return the error to raise if this torch's compiler does not accept the device, with `error` as its cause."""
     return OutboardError(
-        f"torch.compile does not work for {generators().driver.name!r}: telling torch {torch.__version__} of the "
-        f"device failed with {type(error).__name__}: {error}"
+        f"torch.compile does not work for {generators().driver.name!r}: registering the device with "
+        f"torch {torch.__version__} failed with {type(error).__name__}: {error}"
     )

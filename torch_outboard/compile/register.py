@@ -33,7 +33,7 @@ def register(driver: Driver) -> None:
     if _is_compile_worker():
         from torch_outboard import _C  # not at the top: `outboard info` works without the extension
 
-        _C.forbid_opening("this is a worker of torch's compiler, which compiles for devices and uses none")
+        _C.forbid_opening("this is a worker of torch's compiler, which compiles for devices but does not use them")
     when_imported("torch._decomp.decompositions", _kept(_register_sequences))
     when_imported("torch._dynamo.device_interface", _kept(_register_interface))
     when_imported("torch._dynamo.variables.ctx_manager", _kept(_register_context))
@@ -110,7 +110,7 @@ def _register_refusal() -> None:
         common.register_backend_for_device(name, _Refusal, _Refusal, _Refusal, _Refusal)  # type: ignore[arg-type]
     except TypeError:  # this torch's function takes other arguments
         # Inductor then reports that it does not know the device.
-        logging.getLogger("torch_outboard").warning("torch.compile does not know the device", exc_info=_failure)
+        logging.getLogger("torch_outboard").warning("torch.compile cannot use the device", exc_info=_failure)
 
 
 def _is_compile_worker() -> bool:

@@ -47,7 +47,7 @@ def device_index(device: torch.device | int | str | None, *, is_optional: bool =
         if device.index is not None:
             return device.index
     elif device is not None:
-        raise TypeError(f"a device is an int, a str or a torch.device, not {type(device).__name__}")
+        raise TypeError(f"a device must be an int, a str or a torch.device, not {type(device).__name__}")
     if not is_optional:
         raise ValueError(f"expected a device with an index, got {device}")
     return torch.accelerator.current_device_index()

@@ -36,7 +36,7 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
     """
     if not _C.has_autocast():
         return _NoDtypes(
-            f'The driver {_context.name!r} has no autocast policies (its `autocast` is None, which "default" changes)'
+            f'The driver {_context.name!r} has no autocast policies (its `autocast` is None; set it to "default")'
         )
     if not devices.is_available():
         return _NoDtypes(f"There is no {_context.name} device")

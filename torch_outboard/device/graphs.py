@@ -58,7 +58,7 @@ class Graph:
             The current stream is the default stream, or a capture is under way on it.
         """
         if capture_error_mode not in _MODES:
-            raise ValueError(f"capture_error_mode is one of {', '.join(_MODES)}, not {capture_error_mode!r}")
+            raise ValueError(f"capture_error_mode must be one of {', '.join(_MODES)}, not {capture_error_mode!r}")
         _check_optimizers()
         _C.graph_capture_begin(self._graph, _pool_id(pool), _MODES[capture_error_mode])
 
@@ -231,7 +231,7 @@ def make_graphed_callables(
     else:
         many, samples = tuple(callables), tuple(tuple(args) for args in sample_args)
     if len(samples) != len(many):
-        raise ValueError(f"there are {len(many)} callables, and sample_args is for {len(samples)}")
+        raise ValueError(f"there are {len(many)} callables, but sample_args has arguments for {len(samples)}")
     for function in many:
         _check_callable(function)
     sections = [_Section(function, args) for function, args in zip(many, samples, strict=True)]

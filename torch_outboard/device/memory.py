@@ -209,7 +209,7 @@ def caching_allocator_alloc(size: int, device: _Device = None, stream: torch.Str
     """
     index = device_index(device)
     if size < 0:
-        raise ValueError(f"the size of an allocation is at least 0, not {size}")
+        raise ValueError(f"the size of an allocation must be at least 0, not {size}")
     if stream is None:
         stream = _C.current_stream(index)
     elif isinstance(stream, torch.Stream):

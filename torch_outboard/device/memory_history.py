@@ -66,19 +66,19 @@ def _record_memory_history(
         Kinds of entries that are not recorded, such as "free_completed".
     """
     if enabled not in (None, "state", "all"):
-        raise ValueError(f"enabled is 'all', 'state' or None, not {enabled!r}")
+        raise ValueError(f"enabled must be 'all', 'state' or None, not {enabled!r}")
     if context not in _CONTEXTS:
-        raise ValueError(f"context is 'all', 'alloc', 'state' or None, not {context!r}")
+        raise ValueError(f"context must be 'all', 'alloc', 'state' or None, not {context!r}")
     if stacks not in ("python", "all"):
-        raise ValueError(f"stacks is 'all' or 'python', not {stacks!r}")
+        raise ValueError(f"stacks must be 'all' or 'python', not {stacks!r}")
     if max_entries < 0:
-        raise ValueError(f"max_entries is at least 0, not {max_entries}")
+        raise ValueError(f"max_entries must be at least 0, not {max_entries}")
     if device is not None:
         device_index(device)
     skipped = 0
     for action in skip_actions or ():
         if action not in _ACTIONS:
-            raise ValueError(f"{action!r} is not a kind of entry; there are {', '.join(_ACTIONS)}")
+            raise ValueError(f"{action!r} is not a kind of entry; choose from {', '.join(_ACTIONS)}")
         skipped |= 1 << _ACTIONS.index(action)
     _C.record_memory_history(
         enabled is not None,

@@ -35,7 +35,7 @@ ABSENT: dict[str, str] = {
     "current_blas_handle": _CUDA,
     "current_solver_handle": _CUDA,
     "get_allocator_backend": "there is one allocator; torch.<name>.memory.change_current_allocator replaces it",
-    "has_half": "deprecated; is_bf16_supported and get_device_properties().dtypes tell",
+    "has_half": "deprecated; call is_bf16_supported, or read get_device_properties().dtypes",
     "has_magma": _CUDA,
     "jiterator": _CUDA,
     "nccl": _CUDA,
@@ -74,8 +74,8 @@ def differences(module: ModuleType) -> tuple[set[str], set[str]]:
 def unexplained(module: ModuleType) -> list[str]:
     """Return, as sentences, unexplained differences, and explanations without a difference."""
     absent, ours = differences(module)
-    found = [f"{name} is of torch.cuda or torch.xpu, and not in ABSENT" for name in absent if name not in ABSENT]
-    found += [f"{name} is of torch.<name> only, and not in OURS" for name in ours if name not in OURS]
-    found += [f"{name} is in ABSENT, and torch.<name> has it" for name in ABSENT if name in module.__all__]
-    found += [f"{name} is in OURS, and torch.<name> has it not" for name in OURS if name not in module.__all__]
+    found = [f"torch.cuda or torch.xpu has {name}, which is not in ABSENT" for name in absent if name not in ABSENT]
+    found += [f"only torch.<name> has {name}, which is not in OURS" for name in ours if name not in OURS]
+    found += [f"{name} is in ABSENT, but torch.<name> has it" for name in ABSENT if name in module.__all__]
+    found += [f"{name} is in OURS, but torch.<name> lacks it" for name in OURS if name not in module.__all__]
     return sorted(found)

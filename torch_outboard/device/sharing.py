@@ -387,5 +387,5 @@ def host_unregister(tensor: torch.Tensor) -> None:
 
 def _host_storage(tensor: torch.Tensor) -> torch.UntypedStorage:
     if tensor.device.type != "cpu":
-        raise ValueError(f"host memory is a CPU tensor's, and this one is on {tensor.device}")
+        raise ValueError(f"expected a CPU tensor, got one on {tensor.device}")
     return tensor.untyped_storage()

@@ -58,12 +58,12 @@ def _trouble(device: str, optimizer: torch.optim.Optimizer) -> str:
     if parameters and all(parameter.device.type == "cpu" for parameter in parameters):
         return f"The driver {device!r} is attached, and {ranks} trains on the CPU."
     if not torch.distributed.is_initialized():
-        return f"There are several processes, and {ranks} trains without a group: each trains a model of its own."
+        return f"There are several processes, but {ranks} has no process group: each process trains its own model."
     own = [parameter for parameter in parameters if parameter.device.type == device]
     if own and not any(op.startswith("c10d::") for op, _, _ in _C.coverage()):
         return (
-            f"{ranks.capitalize()} takes its first step without having exchanged anything with the others: each trains "
-            "a model of its own."
+            f"{ranks.capitalize()} takes its first step without having exchanged anything with the other ranks: each "
+            "trains its own model."
         )
     return ""
 
@@ -82,7 +82,7 @@ def _remedy(device: str) -> str:
     """Return the line to add to the program, for the library that is imported."""
     for module, packages in (("huggingface", ("accelerate",)), ("lightning", ("lightning", "pytorch_lightning"))):
         if any(package in sys.modules for package in packages):
-            return f"Add behind attach: from torch_outboard.integrations import {module}; {module}.use()."
+            return f"After attach(), add: from torch_outboard.integrations import {module}; {module}.use()."
     return (
         f"Move the model to {device!r}, call torch.distributed.init_process_group(), and wrap the model in "
         "DistributedDataParallel."

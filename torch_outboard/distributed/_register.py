@@ -47,7 +47,7 @@ def create(options: Any, group_options: Any) -> Any:
     _C.add_distributed()
     if group_options is not None and not isinstance(group_options, _C.DistributedOptions):
         raise TypeError(
-            f"the backend {BACKEND!r} takes the options of another of its groups (copy.deepcopy) as pg_options, "
+            f"pg_options of the backend {BACKEND!r} must be a copy (copy.deepcopy) of another group's options, "
             f"not {type(group_options).__name__}"
         )
     own = _C.DistributedOptions(options.timeout) if group_options is None else copy.deepcopy(group_options)

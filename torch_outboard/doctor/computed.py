@@ -76,7 +76,7 @@ def _judged(device: Any, dtype: Any, compute: _Computes, bound: float) -> dict[s
     wanted = compute(*(one.double() if dtype.is_floating_point else one for one in given)).double()
     off = float((found.double() - wanted).abs().max() / wanted.abs().max())
     state = "right" if off <= bound else "wrong"  # NaN is wrong
-    return {"state": state, "found": f"at most {off:.2g} off, of {bound:.2g}", "seconds": seconds}
+    return {"state": state, "found": f"largest error {off:.2g}, allowed {bound:.2g}", "seconds": seconds}
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def check_libraries(asking: Asking, names: Iterable[str] | None = None) -> Itera
             yield from _judged(asking, answer)
         left = left[len(answers) :]
         if left:  # it ended the process, and the others are asked in another
-            yield Check(left.pop(0), "wrong", f"the process that asked it ended: {end}")
+            yield Check(left.pop(0), "wrong", f"the process that checked it ended: {end}")
 
 
 def check_groups(asking: Asking, names: Iterable[str] | None = None) -> Iterator[Check]:
@@ -72,7 +72,7 @@ def _judged(asking: Asking, answer: dict[str, Any]) -> Iterator[Check]:
     library = f"{answer['library']} {answer['version']}".strip()
     remedy = ASKED[answer["library"]]
     if "error" in answer:
-        yield Check(library, "wrong", f"the question failed: {answer['error']}")
+        yield Check(library, "wrong", f"the check failed: {answer['error']}")
         return
     why = f" ({answer['why']})" if answer["why"] else ""
     if answer["device"] == asking.device:
@@ -138,7 +138,7 @@ def _two_ranks(asking: Asking, library: str) -> list[dict[str, Any]]:
         found = []
         for process, answers in started:
             end = _ended(process)
-            found += _read(answers) or [{"error": f"asking ended the process: {end}"}]
+            found += _read(answers) or [{"error": f"the process ended: {end}"}]
     return found
 
 

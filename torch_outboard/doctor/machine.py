@@ -69,7 +69,7 @@ def check_driver(name: str, is_wanted: bool, report: Mapping[str, Any] | None, t
     """Judge what `outboard info` says of a driver; only of the wanted one a missing device is wrong."""
     wrong: State = "wrong" if is_wanted else "unused"
     if report is None:
-        yield Check(name, "wrong", f"attaching it ended the process: {trouble}", f"outboard info --driver {name}")
+        yield Check(name, "wrong", f"the process ended while attaching it: {trouble}", f"outboard info --driver {name}")
         return
     attached = report["attached"]
     if attached["error"]:

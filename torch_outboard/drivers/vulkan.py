@@ -48,20 +48,20 @@ class VulkanDriver(Driver):
         "host_access": Option(
             bool,
             None,
-            "Whether the host uses devices' memory where it can, so that operators run on the CPU (default: of CPUs "
-            "alone).",
+            "Whether the host accesses devices' memory if it can, so that operators run on the CPU (default: only for "
+            "CPUs).",
         ),
         "matrix_units": Option(
             bool,
             None,
-            "Whether generated kernels use the devices' matrix units (cooperative matrices); false if not given, since "
-            "products by them were wrong on a device.",
+            "Whether generated kernels use the devices' matrix units, cooperative matrices (default: false, because "
+            "their products were wrong on one device).",
         ),
         "subgroups": Option(
             bool,
             None,
-            "Whether items of a subgroup read each other's values in generated reductions (default: on Mesa's CPUs "
-            "alone, on which that was tried; not with matrix_units).",
+            "Whether items of a subgroup read each other's values in generated reductions (default: only on Mesa's "
+            "CPU devices, where this is tested; not with matrix_units).",
         ),
     }
 
@@ -129,7 +129,9 @@ class VulkanDriver(Driver):
             return [Check("Vulkan's loader", "unused", str(error), f"apt-get install libvulkan1; {install}")]
         if not hasattr(loader, "vkCreateInstance"):
             what = (
-                "is a device's driver without the loader" if hasattr(loader, _DRIVERS_ENTRY) else "is no Vulkan library"
+                "is a device's driver without the loader"
+                if hasattr(loader, _DRIVERS_ENTRY)
+                else "is not a Vulkan library"
             )
             return [Check("Vulkan's loader", "unused", f"{name} {what}: devices are not counted", install)]
         status, count = _count_devices(loader)

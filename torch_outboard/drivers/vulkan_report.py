@@ -155,7 +155,7 @@ class _Vulkan:
         library = ctypes.CDLL(name)
         entry = getattr(library, "vkGetInstanceProcAddr", None) or getattr(library, "vk_icdGetInstanceProcAddr", None)
         if entry is None:
-            raise OSError(f"{name} is no Vulkan library")
+            raise OSError(f"{name} is not a Vulkan library")
         self._find = entry
         self._find.restype = ctypes.c_void_p
         self._find.argtypes = [ctypes.c_void_p, ctypes.c_char_p]

@@ -229,7 +229,7 @@ class _Accelerator(DeepSpeedAccelerator):  # type: ignore[misc, no-any-unimporte
     def set_compile_backend(self, backend: str) -> None:
         known = torch._dynamo.list_backends(exclude_tags=())
         if backend not in known:
-            raise ValueError(f"{backend!r} is no backend of torch.compile: {', '.join(known)}")
+            raise ValueError(f"{backend!r} is not a backend of torch.compile; choose from {', '.join(known)}")
         self._compile_backend = backend
 
 

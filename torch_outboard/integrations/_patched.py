@@ -54,7 +54,7 @@ class Using:
             where = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
             raise RegistrationError(
                 f"the installed {where.partition('.')[0]} has no {where}.{name}, which use() replaces: install "
-                "the version that docs/integrations.md names, or see `outboard doctor --library` for what works without"
+                "the version that docs/integrations.md names, or let `outboard doctor --library` show what works now"
             )
         return vars(owner)[name]
 

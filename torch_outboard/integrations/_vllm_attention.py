@@ -132,7 +132,7 @@ class _Impl(AttentionImpl[Any]):  # type: ignore[misc]
         kv_sharing_target_layer_name: str | None = None,
         **others: Any,
     ) -> None:
-        asked = {"ALiBi": alibi_slopes, "a cap of logits": logits_soft_cap or None, **others}
+        asked = {"ALiBi": alibi_slopes, "a logits soft cap": logits_soft_cap or None, **others}
         if wrong := [name for name, value in asked.items() if value is not None]:
             raise NotSupportedError(f"attention with {', '.join(wrong)} is not supported by torch-outboard's platform")
         self.num_heads, self.head_size, self.scale = num_heads, head_size, scale

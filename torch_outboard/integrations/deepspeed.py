@@ -63,4 +63,4 @@ def _choose(using: Using, module: ModuleType, name: str) -> None:
     # Only now: the base class is DeepSpeed's.
     from torch_outboard.integrations._deepspeed_accelerator import make_accelerator
 
-    using.set(module, "ds_accelerator", make_accelerator(name), "take the device, not a vendor of its list, or the CPU")
+    using.set(module, "ds_accelerator", make_accelerator(name), "use the device, not a listed vendor or the CPU")

@@ -106,9 +106,7 @@ def _patch_accelerate(using: Using, name: str) -> None:
         return backend or BACKEND, accelerate.state.DistributedType.MULTI_GPU
 
     using.set(state, "_prepare_backend", prepare_backend, "make one group of several ranks")
-    using.set(
-        state, "default_device", property(lambda self: device), "take the device, not one of the vendors in its list"
-    )
+    using.set(state, "default_device", property(lambda self: device), "use the device, not a listed vendor's")
 
     @functools.wraps(using.found(modeling, "get_grad_scaler"))
     def get_grad_scaler(distributed_type: Any = None, **kwargs: Any) -> Any:
@@ -152,7 +150,7 @@ def _patch_training(using: Using, module: ModuleType, name: str) -> None:
     def is_torch_bf16_gpu_available() -> bool:
         return bool(torch.get_device_module(name).is_bf16_supported())
 
-    using.replace(module, "is_torch_bf16_gpu_available", is_torch_bf16_gpu_available, "let Trainer take bf16=True")
+    using.replace(module, "is_torch_bf16_gpu_available", is_torch_bf16_gpu_available, "let Trainer accept bf16=True")
 
 
 def _add_backend(using: Using, module: ModuleType, name: str) -> None:

@@ -105,7 +105,7 @@ def _patch_connector(using: Using, name: str, connector: type, package: str) -> 
 
     auto = staticmethod(lambda: name)
     using.set(connector, "_choose_auto_accelerator", auto, 'let accelerator="auto" choose the device')
-    using.set(connector, "_choose_strategy", choose_strategy, "let one device be the device, not the CPU")
+    using.set(connector, "_choose_strategy", choose_strategy, "run a single device on this device, not the CPU")
     using.set(connector, "_check_and_init_precision", init_precision, "let mixed precision be autocast on the device")
 
 
@@ -114,14 +114,14 @@ def _is_own(connector: Any, name: str) -> bool:
 
 
 def _without_device_ids(using: Using, name: str, strategy: type, method: str) -> None:
-    """DDP of Lightning makes a stream of CUDA beside device ids; without them, DDP takes the module's device."""
+    """Pass no device ids to DDP: Lightning creates a CUDA stream with them. DDP then uses the module's device."""
     before = using.found(strategy, method)
 
     @functools.wraps(before)
     def device_ids(self: Any) -> Any:
         return None if self.root_device.type == name else before(self)
 
-    using.set(strategy, method, device_ids, "make no stream of CUDA beside DDP")
+    using.set(strategy, method, device_ids, "create no CUDA stream for DDP")
 
 
 def _accelerator_class(name: str, base: type) -> type:

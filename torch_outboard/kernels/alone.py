@@ -42,7 +42,9 @@ def attach_alone(driver: str, options: Mapping[str, str]) -> torch.device:
             "name such as 'opencl_c', or to a SimtGenerator with your own dialect"
         )
     if module.device_count() == 0:
-        raise NotSupportedError(f"the driver {driver!r} found no device here: {_C.probe_error() or 'it counts none'}")
+        raise NotSupportedError(
+            f"the driver {driver!r} found no device here: {_C.probe_error() or 'the driver reports none'}"
+        )
     _C.set_providers(0, 1, 0)
     _C.set_build_threads(0)  # a call whose program is refused raises that itself
     _C.set_fallback_mode("error")

@@ -103,7 +103,7 @@ def _tried_apart(run: Callable[[], tuple[int, str]]) -> tuple[int, str]:
     with os.fdopen(reads) as answer:
         text = answer.read()
     os.waitpid(child, 0)
-    place, error = json.loads(text) if text else (-1, "the CPU's kernel dies of the arguments that were made for it")
+    place, error = json.loads(text) if text else (-1, "the CPU's kernel crashes on the sample arguments")
     return place, error
 
 

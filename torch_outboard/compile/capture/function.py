@@ -66,9 +66,9 @@ class CapturedFunction:
         if self._has_given_up:
             return self._function(inputs)
         if torch._C._len_torch_dispatch_stack() > 0:
-            return self._generated(inputs, "a dispatch mode wants to see operators")
+            return self._generated(inputs, "a dispatch mode is active")
         if _C.is_stream_capturing(self._device.index):
-            return self._generated(inputs, "it is captured in another graph")
+            return self._generated(inputs, "it is being captured in another graph")
         if not self._lock.acquire(blocking=False):
             return self._generated(inputs, "another thread calls it, or it calls itself")
         try:
@@ -78,7 +78,7 @@ class CapturedFunction:
                 return self._function(inputs)
             if capture.is_held():
                 counters["outboard"]["graph_busy"] += 1
-                return self._generated(inputs, "what it has saved for a backward pass is in use")
+                return self._generated(inputs, "the tensors that it saved for a backward pass are in use")
             counters["outboard"]["graph_replays"] += 1
             # Hooks receive the saved tensors, and may read them on any stream.
             hooks = self.saved > 0 and torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
@@ -88,7 +88,7 @@ class CapturedFunction:
 
     def _generated(self, inputs: list[Any], why: str) -> Sequence[Any]:
         """Run the generated code this once, without a replay, and log why."""
-        cudagraphs_log.debug("the %s graph %s runs as generated: %s", self._kind, self._compile_id, why)
+        cudagraphs_log.debug("the %s graph %s runs without replay: %s", self._kind, self._compile_id, why)
         return self._function(inputs)
 
     def note_reader(self, stream: torch.Stream) -> None:
@@ -145,7 +145,7 @@ class CapturedFunction:
         if len(self._captures) >= _MOST_CAPTURES:
             self._is_full = True
             cudagraphs_log.warning(
-                "the %s graph %s has %d captures for different sizes or addresses, and takes no more",
+                "the %s graph %s has %d captures for different sizes or addresses, which is the limit",
                 *(self._kind, self._compile_id, _MOST_CAPTURES),
             )
             return None

@@ -47,9 +47,8 @@ class HostScheduling(CppScheduling):
         device = node.get_device()
         if not _C.reaches_memory(device.index):
             raise NotSupportedError(
-                f"the code generator 'cpp' generates kernels for memory that the host can reach, and the memory of "
-                f"{device} is out of its reach (the driver's host_address returns no address): compile with "
-                "backend='aot_eager', or run eagerly"
+                f"kernels of the code generator 'cpp' run on the host, which cannot reach the memory of {device} (the "
+                "driver's host_address returns no address): compile with backend='aot_eager', or run eagerly"
             )
         return _as_cpp(super().codegen_node, node)
 

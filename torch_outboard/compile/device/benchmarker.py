@@ -38,7 +38,7 @@ def benchmark(
         case "median":
             return statistics.median(times)
         case mode:
-            raise ValueError(f"return_mode is all, min, mean or median, not {mode!r}")
+            raise ValueError(f"return_mode must be all, min, mean or median, not {mode!r}")
 
 
 def _run(call: Callable[[], Any], milliseconds: float) -> list[float]:

@@ -142,7 +142,7 @@ def _same(values: Any, what: str) -> Any:
     first, *others = values
     if any(other != first for other in others):
         raise NotSupportedError(
-            f"a graph is on devices of {_C.driver_name()!r} whose code generators have different {what}: compile the "
+            f"a graph uses devices of {_C.driver_name()!r} whose code generators have different {what}: compile the "
             "part for each device separately"
         )
     return first

@@ -99,7 +99,7 @@ def read_graph(kind: str, code: str) -> Graph:
     except SyntaxError as error:
         graph.note = f"the generated code cannot be read: {error}"
     if "cpp_wrapper_src" in code and not graph.kernels:
-        graph.note = "generated as C++ (cpp_wrapper), in which kernels and operators are not told apart here"
+        graph.note = "generated as C++ (cpp_wrapper), where this report cannot distinguish kernels from operators"
     return graph
 
 

@@ -79,8 +79,8 @@ class UserKernels:
         backend: Any = V.graph.scheduler.get_backend(device)
         if not hasattr(backend, "define_user_kernel"):
             raise NotSupportedError(
-                f"the kernel {kernel.__name__} is in Triton, and the code generator of {device} writes none: name "
-                "'triton' as code_generator of a driver that has a back end for it, or call an operator instead"
+                f"the kernel {kernel.__name__} is written in Triton, which the code generator of {device} does not "
+                "support: set the driver's code_generator to 'triton' if it has a Triton back end, or call an operator"
             )
         options: dict[str, Any] = {}
         if len(more) > _WITHOUT_OPTIONS:

@@ -263,7 +263,7 @@ def _record(kernel: Any) -> KernelRecord:
     record = KernelRecord(**kernel | {"code": _decoded(kernel["code"]), "binary": b""})
     for value in (record.geometry, record.checks):
         if not isinstance(value, list):
-            raise TypeError("no list of texts")
+            raise TypeError("not a list of strings")
     texts = [value for name, value in record._asdict().items() if name not in ("code", "geometry", "checks", "binary")]
     if not all(isinstance(text, str) for text in [*texts, *record.geometry, *record.checks]):
         raise TypeError("no text")

@@ -92,7 +92,7 @@ class PackFile:
         if _C.check_private(path, trusted) is None:
             raise FileNotFoundError(f"{printable_path(path)} does not exist")
         if not is_pack(path):
-            raise Damaged(f"{printable_path(path)} is no pack of kernels")
+            raise Damaged(f"{printable_path(path)} is not a pack of kernels")
         with _damage(path):
             # Nobody writes the file, so there is no lock to take and no journal to look for.
             self._rows = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
@@ -101,7 +101,7 @@ class PackFile:
         self._block: tuple[str, bytes] = ("", b"")  # the last one that was read
         about = self._json("about", "")
         if about is None or about.get("format") != _FORMAT:
-            raise Damaged(f"{printable_path(path)} is a pack of another format")
+            raise Damaged(f"{printable_path(path)} is a pack in another format")
         self.about: Mapping[str, Any] = about
         self._shared = str(about["shared"]).encode()
 
@@ -160,7 +160,7 @@ class PackFile:
                 return None
             content = self._expanded(kind, found[1])
             if found[0] != _seal(kind, name, content):
-                raise ValueError("a hash is another")
+                raise ValueError("a hash differs")
             return content
 
     def _expanded(self, kind: str, content: bytes) -> bytes:

@@ -61,11 +61,11 @@ class Pack:
 
 
 def check_target(path: Path) -> None:
-    """Raise FileExistsError for a file or a folder that is no pack."""
+    """Raise FileExistsError for an existing file or folder that is not a pack."""
     from torch_outboard.kernels.disk.pack_file import is_pack
 
     if (path.exists() or path.is_symlink()) and not is_pack(path):
-        raise FileExistsError(f"{printable_path(path)} is no pack: name another file")
+        raise FileExistsError(f"{printable_path(path)} is not a pack: name another file")
 
 
 def versions() -> dict[str, str]:
@@ -94,8 +94,8 @@ def packs_of(driver: type[Driver] | None) -> list[Path]:
     for one in found:
         if not one.is_absolute():
             _log.warning(
-                "the pack of kernels in %s is not used: the module of %s has no file beside which it could lie; "
-                "name an absolute path",
+                "the pack of kernels in %s is not used: the module of %s has no file, so a relative path has no base; "
+                "use an absolute path",
                 printable_path(one),
                 driver.__qualname__,
             )

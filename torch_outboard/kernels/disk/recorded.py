@@ -69,7 +69,7 @@ def _made(value: Any, device: torch.device) -> Any:
         case list():
             return [_made(item, device) for item in value]
         case dict():
-            raise ValueError(f"{value} is no argument of a call")
+            raise ValueError(f"{value} cannot be an argument of a call")
     return value
 
 

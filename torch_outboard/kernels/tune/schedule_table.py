@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 _FOLDER = "schedules"
 _NAMES = ("device", "with", "schedules")
 _CODE = "code of this package"
-_ANEW = "outboard kernels tune makes it anew"
+_ANEW = "`outboard kernels tune` rebuilds it"
 
 
 @dataclass(frozen=True)
@@ -192,5 +192,5 @@ def _read(path: Path, measured_with: Mapping[str, str]) -> Tuned:
         obstacle = f"they were measured with another {' and another '.join(differing)}; {_ANEW}"
         return Tuned(path=path, obstacle=obstacle, device=device)
     if not all(is_schedule(name, schedule) for name, schedule in schedules.items()):
-        return Tuned(path=path, obstacle=f"it has others than there are to choose from; {_ANEW}", device=device)
+        return Tuned(path=path, obstacle=f"it contains unknown schedules; {_ANEW}", device=device)
     return Tuned(schedules, path, device=device)
