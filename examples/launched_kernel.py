@@ -30,8 +30,8 @@ extern "C" __global__ void swish(const float* x, float* out, float beta, long lo
 }
 THREADS = 64
 
-# What torch is told of the operator: its schema, what it computes on
-# the CPU, its shape, its gradient.
+# Register the operator with torch: its schema, its CPU kernel, its
+# meta function, its gradient.
 library = torch.library.Library("outboard_examples", "FRAGMENT")
 library.define("swish(Tensor x, float beta) -> Tensor")
 library.impl("swish", lambda x, beta: x * torch.sigmoid(beta * x), "CPU")
