@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Attaching during `import torch`, where nothing may raise: that would break `import torch`. Also for a backend."""
+"""Attach a driver during `import torch`, which an exception would break, or for the backend "outboard"."""
 
 from __future__ import annotations
 

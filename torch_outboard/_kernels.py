@@ -17,8 +17,9 @@ def register_kernel(op: str, kernel: Callable[..., Any]) -> None:
 
     The kernel is called below autograd, on the operator's device, with all arguments of the operator's schema.
     Keyword-only arguments are passed as keywords (`out` among them, of the result's size), the others by position. The
-    kernel queues its work on the current stream by torch's operators or `torch_outboard.launch`, which a graph records.
-    In a capture, a kernel that queues nothing, or asks for the driver's handle of the stream, raises CaptureError.
+    kernel queues its work on the current stream with torch's operators or `torch_outboard.launch`, which a graph
+    records. In a capture, a kernel that queues nothing, or asks for the driver's handle of the stream, raises
+    CaptureError.
 
     A kernel of one form serves the others: a kernel for `aten::add.Tensor`, `aten::add.out` or `aten::add_.Tensor` is
     called for `x + y`, `torch.add(x, y, out=z)` and `x.add_(y)`. If several are registered, the called form's own

@@ -85,8 +85,8 @@ def build_kernel(
     signature : str
         A type for each parameter, separated by commas: "const float32*, float32*, int32". With `T*` the kernel gets the
         address of a tensor of the dtype T (`void*`: of any dtype). `const` declares that the kernel only reads, which
-        the stream sanitizer relies on. A tensor is contiguous; `strided T*` takes any strides. `T` is a number by
-        value. `local` is local (shared) memory, whose size in bytes the launch passes.
+        the stream sanitizer relies on. A tensor must be contiguous; `strided T*` accepts any strides. `T` is a number
+        by value. `local` is local (shared) memory, whose size in bytes the launch passes.
     options : str
         Options of the driver's compiler.
     device : torch.device, str or int, optional
@@ -164,7 +164,7 @@ def launch(
     NotSupportedError
         The driver launches no kernels, or the device does not follow addresses.
     CaptureError
-        The stream's capture has failed before.
+        The stream's capture has already failed.
     """
     if not isinstance(kernel, Kernel):
         raise TypeError(f"launch takes a kernel from build_kernel, not {type(kernel).__name__}")

@@ -10,7 +10,7 @@ __all__ = ["TritonTarget"]
 
 @dataclass(frozen=True)
 class TritonTarget:
-    """The target that Triton compiles for, and what Triton's launcher would know of it.
+    """The target that Triton compiles for, and the facts that Triton's launcher would know.
 
     A vendor with `code_generator = "triton"` describes nothing else.
 

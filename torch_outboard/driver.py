@@ -4,15 +4,15 @@
 An entry is written in one of three ways. Each entry may move from the first way to the last one on its own:
 
 1. a method of the subclass, with the arguments below. A failure is an exception: `DriverError(message, code)` chooses
-   the status, MemoryError and NotImplementedError have theirs, any other exception is `Status.INTERNAL`;
+   the status, MemoryError and NotImplementedError have their own, any other exception is `Status.INTERNAL`;
 2. the address of a C function with the signature of driver.h, as an int or a ctypes function, assigned to the entry's
    name. The function gets `self_address` as its `self`;
 3. nothing, if `library` names a shared library that exports `ob_driver_table`. A method or an address beside it
    replaces the library's own entry.
 
-include/torch_outboard/driver.h says for each entry what it must do, who owns what, which threads call it and whether it
-may wait. This file lists only the arguments and the results. An entry that a subclass does not define (or sets to None)
-is missing. Methods are called from any thread. torch-outboard holds no lock during a call, but the thread holds
+include/torch_outboard/driver.h states for each entry what it must do, who owns what, which threads call it and whether
+it may wait. This file lists only the arguments and the results. An entry that a subclass does not define (or sets to
+None) is missing. Methods are called from any thread. torch-outboard holds no lock during a call, but the thread holds
 Python's interpreter lock: a method that waits must release it meanwhile.
 """
 
@@ -48,7 +48,7 @@ def _required(method: _Entry) -> _Entry:
 
 
 def _optional(without: str) -> Callable[[_Entry], _Entry]:
-    """Mark an entry as optional, with what users get without it."""
+    """Mark an entry as optional, and state the effect of a missing entry."""
 
     def mark(method: _Entry) -> _Entry:
         WITHOUT[method.__name__] = without
@@ -91,12 +91,13 @@ class Driver:
         Files that `outboard kernels pack` wrote, with kernels for operators of eager code that then need not be
         generated. A relative path starts at the folder of the module that defines the class.
     architectures : mapping of str to mapping of str
-        The architectures that `compile_program` compiles for, each with the fields of `device_properties` that decide
-        about kernels for it: `machine`, `major`, `minor`, `max_threads_per_block`, `shared_memory_per_block` and so on.
-        `outboard kernels pack --arch` then needs no device.
+        The architectures that `compile_program` compiles for, each with the fields of `device_properties` that
+        determine its kernels: `machine`, `major`, `minor`, `max_threads_per_block`, `shared_memory_per_block` and so
+        on. `outboard kernels pack --arch` then needs no device.
     providers : sequence of str or None
         The chain of providers that operators ask: some of "native", "generated" and "host", in this order;
-        OUTBOARD_PROVIDERS wins. None means all of them, "generated" only on devices whose memory the host cannot reach.
+        OUTBOARD_PROVIDERS takes precedence. None means all of them, "generated" only on devices whose memory the host
+        cannot reach.
     test_programs : torch_outboard.testing.programs.TestPrograms or None
         Texts in the driver's language that `outboard test` builds. A driver whose generator has a dialect needs none.
     autocast : None, "default" or mapping of str to str
@@ -136,15 +137,15 @@ class Driver:
         )
 
     def compile_program(self, architecture: str, language: str, code: bytes, options: str) -> bytes:
-        """Return what `program_build` takes in the language "binary" on devices of one of `architectures`.
+        """Return the program that `program_build` accepts as language "binary" on devices of one of `architectures`.
 
-        It opens no device, and is called from several threads at a time. A failure is an exception, as of
+        The method opens no device, and is called from several threads at a time. It raises on failure, like
         `program_build`.
         """
         raise NotSupportedError(f"the driver {self.name!r} has no `compile_program`")
 
     def compatible_architectures(self, architecture: str) -> Sequence[str]:
-        """Return the architectures whose binaries a device of this architecture runs, the best first."""
+        """Return the architectures whose binaries a device of this architecture runs, best first."""
         return (architecture,)
 
     def libraries(self) -> Mapping[str, str]:
@@ -152,17 +153,18 @@ class Driver:
         return {}
 
     def checks(self) -> Sequence[Check]:
-        """Return what `outboard doctor` says of the vendor's libraries on this machine.
+        """Return the checks of the vendor's libraries on this machine, for `outboard doctor`.
 
-        Called in a process that has imported torch, maybe before the driver is attached. It must open no device that
-        the process keeps, and report what is missing instead of raising.
+        Called in a process that has imported torch, maybe before the driver is attached. The method must open no device
+        that the process keeps, and report missing things instead of raising.
         """
         return ()
 
     def report(self) -> Mapping[str, Any] | None:
-        """Return what `outboard doctor --report` prints for the driver's developers, as JSON has it; None: nothing.
+        """Return the report that `outboard doctor --report` prints for the driver's developers, as JSON data, or None.
 
-        Called as `checks` is. It says what the machine has, how the driver uses it, and whether values are right.
+        Called like `checks`. The report states what the machine has, how the driver uses it, and whether values are
+        right.
         """
         return None
 
@@ -326,7 +328,7 @@ class Driver:
 
     @_optional("collectives block the thread that waits for them, not only a stream")
     def event_signal(self, device: int, event: int) -> None:
-        """Complete an event made with the flag 8 (OB_EVENT_HOST), once: streams that wait for it go on. Never block."""
+        """Complete an event made with flag 8 (OB_EVENT_HOST), once; streams that wait for it continue. Never block."""
         raise NotImplementedError
 
     @_optional("no timing, unless event_timestamp exists")
@@ -490,8 +492,8 @@ _PREFIXES = tuple({name.split("_")[0] + "_" for name in _KNOWN if "_" in name})
 def package_folders() -> list[Path]:
     """Return the folders that packages are installed into: torch's first, because vendors' packages come with torch.
 
-    A driver searches them for its vendor's libraries, which no loader finds there. `sys.path` is not searched: it may
-    name the process's current folder, and a library that lies there must not be loaded.
+    A driver searches them for its vendor's libraries, which the loader does not find there. `sys.path` is not searched:
+    it may name the process's current folder, and a library that lies there must not be loaded.
     """
     import site
     import sysconfig

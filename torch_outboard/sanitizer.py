@@ -91,7 +91,7 @@ class Access:
 
     @functools.cached_property
     def stack(self) -> traceback.StackSummary:
-        """The Python stack of the call, outermost frame first; for a backward pass, that of the call to backward."""
+        """The Python stack of the call, outermost frame first; for a backward pass, the stack of calling backward."""
         frames = [traceback.FrameSummary(code.co_filename, line, code.co_name) for code, line in reversed(self.frames)]
         return traceback.StackSummary.from_list(frames)
 

@@ -54,7 +54,7 @@ PyObject* with_graph(PyObject* object, Values... values) {
   return none();
 }
 
-// Return what a member says of the graph.
+// Return the result of a member of the graph.
 template <auto member>
 PyObject* said_of_graph(PyObject* object) {
   const Graph* graph = to_graph(object);

@@ -84,7 +84,7 @@ void Record::refuse(const char* name, const char* wanted, PyObject* value) const
   TORCH_CHECK_TYPE(false, "the field '", name, "' of a ", kind_, " must be ", wanted, ", not ", type_of(value));
 }
 
-// Half of a surrogate pair, as JSON may hold it, is no text.
+// Half of a surrogate pair, which JSON may contain, is not valid text.
 std::string Record::text_of(const char* name, const char* wanted, PyObject* value) const {
   if (!PyUnicode_Check(value)) {
     refuse(name, wanted, value);

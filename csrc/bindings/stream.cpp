@@ -19,7 +19,7 @@ Stream& current(c10::DeviceIndex device) {
   return current_stream(device);
 }
 
-// Keeps the current stream busy, for tests of what is asynchronous.
+// Keeps the current stream busy, for tests of asynchronous behaviour.
 void queue_sleep(c10::DeviceIndex device, int64_t nanoseconds) {
   Stream& stream = current(device);
   ensure_open(device);

@@ -19,7 +19,7 @@ namespace {
 
 // Bounds the memory of the list. A training step has some thousand launches.
 constexpr size_t kMostBehind = 8192;
-constexpr std::chrono::milliseconds kPause{100};  // between looks at signals, in a wait for a program
+constexpr std::chrono::milliseconds kPause{100};  // between checks for signals, in a wait for a program
 
 }  // namespace
 

@@ -127,7 +127,7 @@ void probe() {
   }
 }
 
-// Refuse another number of devices: a caller may have sized something by the first.
+// Refuse another number of devices: a caller may have sized something by the first number.
 void check_count(const std::string& name, const ob_driver& table) {
   if (!is_probed.load(std::memory_order_acquire)) {
     return;

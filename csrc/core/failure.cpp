@@ -41,7 +41,7 @@ Failure* first_untold(const Dependency& on) {
   return nullptr;
 }
 
-// Take that failure. Later failures that nobody could have seen yet go with it.
+// Take that failure, together with later failures that no wait could have seen yet.
 std::exception_ptr take(Dependency& on) {
   std::exception_ptr first;
   uint64_t last = on.told;

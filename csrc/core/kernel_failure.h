@@ -33,7 +33,7 @@ struct StreamState;
 
 // A failure record as kernels see it. codegen/prelude/failure.h declares the same in C.
 struct alignas(64) KernelRecord {
-  uint32_t taken;  // who increments it from `erased`, by an atomic, writes the record
+  uint32_t taken;  // the kernel that atomically increments it from `erased` writes the record
   uint32_t check;  // number of the kernel's check
   uint64_t ticket;  // ticket of the launch
   int64_t index;

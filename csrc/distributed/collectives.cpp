@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What each collective checks, and how it calls Gloo. Collectives that only move elements move
+// The checks of each collective, and its calls of Gloo. Collectives that only move elements move
 // bytes, so they accept any dtype.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>

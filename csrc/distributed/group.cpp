@@ -67,8 +67,8 @@ void Lane::end(Ending ending) {
     state_->changed.notify_all();
     thread = std::move(thread_);
     if (ending == Ending::LeaveAtExit) {
-      // An exchange whose peers have come ends soon. A thread that is left would end with the
-      // interpreter, in the midst of a destructor.
+      // An exchange whose peers have joined ends soon. A thread that is left behind would end with
+      // the interpreter, in the middle of a destructor.
       state_->changed.wait_for(lock, kPatienceAtExit, [&] { return !state_->is_busy; });
     }
     is_busy = state_->is_busy;

@@ -352,7 +352,7 @@ void NativeGroup::abort() noexcept {
     }
     changed_.notify_all();
   }
-  // The failure is known before a stream goes on.
+  // The failure is set before a stream continues.
   for (const Pending& pending_work : pending) {
     pending_work.work->complete(failure_.ended(pending_work.work->kind().name, pending_work.work->getSequencenumber()));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What each collective queues with the driver. Tensors are contiguous and of the device. Those
-// that are only moved move as bytes.
+// The calls that each collective queues with the driver. Tensors are contiguous and on the device.
+// Collectives that only move elements move bytes.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
@@ -36,8 +36,8 @@ bool has_groups() {
   return collectives()->group_begin != nullptr;
 }
 
-// Exchange a part with each rank: in[r] goes to rank r, and out[r] comes from
-// there. Undefined tensors do not.
+// Exchange a part with each rank: in[r] goes to rank r, and out[r] comes from rank r. Undefined
+// tensors are skipped.
 bool exchange(NativeCall& call, const Tensors& in, const Tensors& out) {
   if (!has_groups()) {
     return false;

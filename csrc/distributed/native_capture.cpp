@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Native calls in graphs. A call is captured as commands that queue its parts with the driver in
-// each replay, where the group's watcher looks at them as at any call.
+// each replay, where the group's watcher polls them like any call.
 #include <c10/util/Exception.h>
 
 #include "core/capture.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The watcher of a group's native calls: a thread that looks at them from time to time.
+// The watcher of a group's native calls: a thread that polls them.
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace outboard {
 
 namespace {
-constexpr std::chrono::milliseconds kLook{5};  // between two looks at the calls under way
+constexpr std::chrono::milliseconds kLook{5};  // between two polls of the calls under way
 }  // namespace
 
 std::string describe_entry(const char* entry, ob_status status) {
@@ -33,7 +33,7 @@ void NativeGroup::watch(c10::intrusive_ptr<DistributedWork> work, std::shared_pt
   wake_watcher();
 }
 
-// Make the watcher look. mutex_ is held.
+// Wake the watcher. mutex_ is held.
 void NativeGroup::wake_watcher() {
   if (!watcher_.joinable()) {
     watcher_ = start_group_thread("outboard-watch", [this] { loop(); });
@@ -57,7 +57,7 @@ void NativeGroup::loop() {
   }
 }
 
-// Return what a communicator says is wrong; "" if nothing is.
+// Return a communicator's error; "" if it has none.
 std::string NativeGroup::trouble() {
   const ob_collectives& table = *collectives();
   std::vector<uint64_t> handles;

@@ -14,7 +14,7 @@ class Reduction {
   Reduction(const c10d::ReduceOp& op, c10::ScalarType dtype, int size, const char* name);
 
   const c10d::ReduceOp& op() const noexcept { return op_; }
-  const char* name() const noexcept { return name_; }  // of the reduction that was asked for: "AVG"
+  const char* name() const noexcept { return name_; }  // of the requested reduction: "AVG"
   // Return the same memory as a dtype that Gloo reduces.
   at::Tensor view(const at::Tensor& tensor) const;
   // Compute the result from a sum, in place: AVG divides, PREMUL_SUM multiplies.

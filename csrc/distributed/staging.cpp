@@ -235,7 +235,7 @@ void Staging::tell() {
 void Staging::join() {
   const std::lock_guard lock(mutex_);
   if (!is_in_place_) {
-    read_.clear();  // not on the group's thread, which may outlive what is needed to free a tensor
+    read_.clear();  // not on the group's thread, which may outlive the objects needed to free a tensor
   }
   if (done_->event.is_recorded()) {
     Stream& current = current_stream(streams_.current->device);

@@ -35,7 +35,7 @@ void Unwaited::wait_for(const Tensors& read, Place place) {
   }
   for (const Range& range : found) {
     if (!range.is_streamed) {
-      // A thread queues the results once they have come.
+      // A thread queues the results once they have arrived.
       if (const auto work = range.work.lock()) {
         work->wait(kNoTimeout);
         continue;

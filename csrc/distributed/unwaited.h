@@ -20,7 +20,7 @@ class Unwaited {
   // Make the current stream wait for earlier results in the memory of these tensors, which a call
   // at `place` is about to read. Thread-safe.
   void wait_for(const Tensors& read, Place place);
-  // Remember what an asynchronous collective writes.
+  // Record the memory that an asynchronous collective writes.
   void add(const Tensors& written, const c10::intrusive_ptr<DistributedWork>& work,
            const std::shared_ptr<Staging>& staging);
 

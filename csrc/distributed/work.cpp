@@ -79,7 +79,7 @@ bool DistributedWork::wait(std::chrono::milliseconds timeout) {
   }
   if (error) {
     if (staging_->is_streamed()) {
-      staging_->tell();  // what is raised here is not raised again by a wait for the stream
+      staging_->tell();  // a wait for the stream does not raise this failure again
     }
     raise_copy(error);
   }
@@ -153,9 +153,9 @@ void DistributedWork::complete(std::exception_ptr error) {
   if (is_ending_.exchange(true)) {
     return;
   }
-  end_recording();  // before anyone goes on, who may end the profile
+  end_recording();  // before a waiting caller, who may end the profile, continues
   if (staging_->is_streamed()) {
-    // Whoever has seen the failure in the stream finds it here too.
+    // A caller that has seen the failure in the stream finds it here too.
     const std::lock_guard lock(mutex_);
     exception_ = error;
   }

@@ -25,7 +25,7 @@ std::string text_of(const Stream& stream) {
          std::to_string(static_cast<int>(stream.device));
 }
 
-// Host work in a driver's graph, which the driver calls once each launch.
+// Host work in a driver's graph, which the driver calls once per launch.
 struct NativeHostWork final : HostCommand {
   NativeHostWork(std::unique_ptr<HostCommand> work, Body& of) : command(std::move(work)), body(of) {}
   void run(const WorkPlace& on) noexcept override { command->run(on); }

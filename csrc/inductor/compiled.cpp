@@ -130,7 +130,8 @@ void make_constant(const void* data, int64_t dim, const int64_t* sizes, const in
     const int64_t elements = span == 0 ? 0 : offset + static_cast<int64_t>(span);
     const at::Tensor memory = empty_compiled(static_cast<c10::DeviceIndex>(device_index), type, {elements}, {1});
     if (elements > 0) {
-      // Clone what the model's library owns: if this fails it is closed, and a copy may still read.
+      // Clone tensors that the model's library owns: after a failure the library is closed, and a
+      // copy may still read them.
       memory.copy_(at::from_blob(const_cast<void*>(data), {elements}, type).clone());
       // A model runs on any stream, and none waits for this one.
       synchronize_stream(current_stream(memory.device().index()));

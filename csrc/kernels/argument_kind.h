@@ -34,7 +34,7 @@ enum class ArgumentKind : char {
 
 struct ArgumentKindInfo {
   ArgumentKind kind;
-  const char* type;  // type name in Python's programs (codegen/program.py); pointer types end alike
+  const char* type;  // type name in codegen/program.py; for pointer types, its ending
   const char* meaning;
   uint8_t bytes;  // of a number that the kernel takes by value, else 0
   bool is_pointer;

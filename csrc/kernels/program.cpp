@@ -233,7 +233,7 @@ Found acquire(c10::DeviceIndex device, const ProgramText& text, const std::strin
   std::unique_lock lock(all.mutex);
   for (;;) {
     if (own && own->is_over && own->failure) {
-      // Move it out, or its last use may be on the building thread, which holds `own`.
+      // Move it out. Otherwise the building thread, which holds `own`, may drop the last reference.
       const std::exception_ptr failure = std::move(own->failure);
       lock.unlock();
       std::rethrow_exception(failure);

@@ -16,7 +16,7 @@ enum class CastPolicy : uint8_t {
   LowerPrecisionFp,  // inputs are cast to the region's dtype
   Fp32,  // inputs are cast to float32
   Fp32SetOptDtype,  // the optional dtype argument becomes float32 unless it is given
-  Fp32AppendDtype,  // the overload with a dtype is called, with float32
+  Fp32AppendDtype,  // calls the overload with a dtype argument, with float32
   Fp32CastBack,  // inputs are cast to float32, and results to the dtype of the first input
   Promote,  // inputs are cast to the widest of their dtypes
   Banned,  // raises

@@ -49,7 +49,7 @@ def autocast(
 ) -> torch.amp.autocast:
     """Return torch.autocast for the device, a context manager and a decorator.
 
-    Without a dtype it takes the thread's default, or a dtype that the device supports if it lacks the default.
+    Without a dtype, the thread's default applies, or a dtype that the device supports if it lacks the default.
     """
     name = _context.name
     if dtype is None:

@@ -193,9 +193,9 @@ _SYNC_DEBUG_MODES = ("default", "warn", "error")
 
 
 def set_sync_debug_mode(debug_mode: int | str) -> None:
-    """Set what an operation does for which the host waits for the device, as torch.cuda.set_sync_debug_mode does.
+    """Set the reaction to operations that make the host wait for the device, like torch.cuda.set_sync_debug_mode.
 
-    Such are item(), copies to the host, copies from memory that is not pinned or without non_blocking=True, operators
+    These are item(), copies to the host, copies from memory that is not pinned or without non_blocking=True, operators
     whose result's size depends on values, such as nonzero(), operators that run on the CPU, and synchronize() of a
     stream. The waits for a device or an event are not reported, nor are small copies to the device, which are staged.
 
@@ -214,5 +214,5 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
 
 
 def get_sync_debug_mode() -> int:
-    """Return what set_sync_debug_mode set, as a number."""
+    """Return the mode of set_sync_debug_mode, as a number."""
     return _C.get_sync_debug_mode()

@@ -49,8 +49,8 @@ class Graph:
 
         `pool` is the id of a memory pool, or a graph to share one with; the captured work allocates from this pool.
 
-        `capture_error_mode` says who may wait for the whole device meanwhile: with "global" no thread, with
-        "thread_local" no call of this thread, with "relaxed" any thread.
+        `capture_error_mode` determines which threads may wait for the whole device meanwhile: with "global" none, with
+        "thread_local" all except this thread, with "relaxed" all.
 
         Raises
         ------
@@ -104,7 +104,7 @@ class graph:
     Parameters
     ----------
     cuda_graph : Graph
-        The graph to capture into; the name is that of `torch.cuda.graph`'s parameter.
+        The graph to capture into, named like the parameter of `torch.cuda.graph`.
     pool : tuple[int, int] or Graph, optional
         A memory pool to share, from `graph_pool_handle`, `Graph.pool` or a graph.
     stream : torch.Stream, optional

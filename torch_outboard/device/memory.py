@@ -110,12 +110,12 @@ def max_memory_reserved(device: _Device = None) -> int:
 
 
 def memory_cached(device: _Device = None) -> int:
-    """Return `memory_reserved`, whose old name this is."""
+    """Return `memory_reserved`; this is its old name."""
     return memory_reserved(device)
 
 
 def max_memory_cached(device: _Device = None) -> int:
-    """Return `max_memory_reserved`, whose old name this is."""
+    """Return `max_memory_reserved`; this is its old name."""
     return max_memory_reserved(device)
 
 
@@ -130,12 +130,12 @@ def reset_accumulated_memory_stats(device: _Device = None) -> None:
 
 
 def reset_max_memory_allocated(device: _Device = None) -> None:
-    """Reset all peaks, as `reset_peak_memory_stats`, whose old name this is."""
+    """Reset all peaks, like `reset_peak_memory_stats`; this is an old name."""
     reset_peak_memory_stats(device)
 
 
 def reset_max_memory_cached(device: _Device = None) -> None:
-    """Reset all peaks, as `reset_peak_memory_stats`, whose old name this is."""
+    """Reset all peaks, like `reset_peak_memory_stats`; this is an old name."""
     reset_peak_memory_stats(device)
 
 
@@ -165,7 +165,7 @@ def set_per_process_memory_fraction(fraction: float, device: _Device = None) -> 
     Raises
     ------
     TypeError
-        The fraction is no float, as torch.cuda demands.
+        The fraction is not a float, as for torch.cuda.
     ValueError
         The fraction is outside 0 to 1, or the driver does not report the total memory.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The differences of torch.<name> from torch.cuda and torch.xpu, by name; the source of docs/api.md."""
+"""The names in which torch.<name> differs from torch.cuda and torch.xpu; the source of docs/api.md."""
 
 from __future__ import annotations
 

@@ -361,7 +361,7 @@ _registered: dict[int, torch.UntypedStorage] = {}
 
 
 def host_register(tensor: torch.Tensor) -> None:
-    """Pin the memory of a CPU tensor in place: all of its storage, for views too.
+    """Pin the memory of a CPU tensor in place: its whole storage, even for a view.
 
     Afterwards the memory serves like memory of `pin_memory`: `is_pinned` is true, and non-blocking copies do not wait.
     The storage is kept until `host_unregister`, and must not be resized before.

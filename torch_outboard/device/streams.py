@@ -157,7 +157,7 @@ def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> No
 
 
 def _sleep(cycles: int) -> None:
-    """Keep the current stream busy for that many nanoseconds, the cycles of a clock of 1 GHz. For tests.
+    """Keep the current stream busy for a number of nanoseconds, the cycles of a 1 GHz clock. For tests.
 
     Returns at once, unless the driver has no queue for work of the host.
     """

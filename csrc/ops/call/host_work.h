@@ -53,7 +53,7 @@ class HostWork : public HostCommand {
 
   virtual const std::string& name() const noexcept = 0;
   virtual const char* kind() const noexcept { return ""; }  // precedes the name in errors: "operator "
-  // Compute on the device's memory; what it raises is the work's failure.
+  // Compute on the device's memory; an exception becomes the work's failure.
   virtual void compute() = 0;
   // Do the same in a replay. Called several times, perhaps on several threads at once.
   virtual void replay() { compute(); }

@@ -26,8 +26,8 @@ class MetaArguments {
 
   torch::jit::Stack& stack() { return stack_; }
 
-  // Return the view that `result` describes, of the memory that argument `index` shows;
-  // undefined if it shows none of it.
+  // Return the view of argument `index`'s memory that `result` describes; undefined if `result` is
+  // not in that memory.
   at::Tensor find_view(int8_t index, const at::Tensor& result) const {
     for (const Entry& entry : entries_) {
       if (static_cast<int8_t>(entry.index) == index && result.defined() && entry.meta.is_alias_of(result)) {

@@ -34,8 +34,8 @@ namespace outboard {
 
 namespace {
 
-// Raise what torch's own copies refuse, in its words. Anything that only a look at
-// each element could reveal passes.
+// Raise torch's error for a copy that torch refuses. Errors that only a look at each element could
+// reveal are not checked.
 void check_copy(const at::Tensor& src, const at::Tensor& dst) {
   at::assert_no_internal_overlap(dst);
   if (src.is_alias_of(dst)) {
@@ -249,8 +249,8 @@ void within_device(const at::Tensor& src, const at::Tensor& dst) {
   if (try_within_device(src, dst)) {
     return;
   }
-  // The device cannot do it: copy through the host, and keep what lies between
-  // the elements of a dst with gaps.
+  // The device cannot do it: copy through the host, and preserve the memory between the elements of
+  // a dst with gaps.
   Stream& stream = current_stream(src.device().index());
   refuse_waiting_copy(stream);
   report_fallback(operator_named("aten::copy_"));

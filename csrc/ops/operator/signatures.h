@@ -25,7 +25,7 @@ struct OutputShape {
   size_t nbytes = 0;
   c10::SmallVector<int64_t, 5> sizes;
   c10::SmallVector<int64_t, 5> strides;
-  std::optional<int64_t> number;  // the result is no tensor
+  std::optional<int64_t> number;  // the result is not a tensor
 };
 
 // What is known about a call's shapes before it runs.

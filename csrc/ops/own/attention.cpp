@@ -28,7 +28,7 @@ namespace {
 // (torch_outboard/kernels/templates/attention.py).
 constexpr int64_t kMaxHead = 256;
 
-// True if a kernel for the whole was registered with torch before the device was attached.
+// True if a fused kernel was registered with torch before the device was attached.
 bool has_registered_whole = false;
 
 bool is_on_host(const at::Tensor& tensor) {
@@ -68,8 +68,8 @@ bool is_fitting_mask(const at::Tensor& mask, const at::Tensor& query, const c10:
   return true;
 }
 
-// Return true if the tensors suit a kernel for the whole: batches of heads, of a size that kernels
-// support. The tensors may be fake, with symbolic sizes.
+// Return true if the tensors suit a fused kernel: batches of heads, of a size that kernels support.
+// The tensors may be fake, with symbolic sizes.
 bool fits(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
           const std::optional<at::Tensor>& mask, bool enable_gqa, bool gives_gradient = false) {
   const c10::ScalarType dtype = query.scalar_type();
@@ -118,8 +118,7 @@ NativeAnswer ask_driver(Operator& whole, const at::Tensor& query, const at::Tens
   return ask_native(call, described);
 }
 
-// Return true if the driver's own kernel for the whole takes a call. Assume so if it cannot be
-// asked.
+// Return true if the driver's own fused kernel takes a call. Assume so if it cannot be asked.
 bool is_native(Operator& whole, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                const std::optional<at::Tensor>& mask, double dropout, bool is_causal, std::optional<double> scale,
                bool enable_gqa) {
@@ -139,11 +138,12 @@ bool is_native(Operator& whole, const at::Tensor& query, const at::Tensor& key, 
              : ask_driver(whole, query, key, value, mask, dropout, is_causal, scale) == NativeAnswer::Takes;
 }
 
-// Choose in this order. First, the driver's own kernel for the whole, or one that a vendor
-// registered with torch. Second, generated kernels, even if the driver has kernels for the parts:
-// on an H100, products by its vendor's library took four times as long as generated attention.
-// Products also make a matrix of all queries by all keys. Third, the CPU's fused kernel, if the CPU
-// would take it and would run the parts as well. Last, the parts, in operators.
+// Choose in this order. First, the driver's own fused kernel, or a fused kernel that a vendor
+// registered with torch. Second, generated kernels, even if the driver has its own kernels for
+// products: on an H100, products by its vendor's library took four times as long as generated
+// attention. Products also make a matrix of all queries by all keys. Third, the CPU's fused kernel,
+// if the CPU would take it and would also run the composite form. Last, the composite form, in
+// operators.
 int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
                          std::optional<double> scale, bool enable_gqa) {
@@ -157,7 +157,7 @@ int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const a
     return static_cast<int64_t>(sdp::SDPBackend::overrideable);
   }
   if (!has_native(fused)) {
-    // A driver's own kernel for the whole would come first again when the operator is called.
+    // A driver's own fused kernel would come first again when the operator is called.
     const bool may_be_native = has_native(whole) && allows_native();
     if (is_enabled && is_generated(query, dropout, may_be_native)) {
       const bool gives_gradient = !may_be_native && has_generated_mask_gradients(query.scalar_type());

@@ -47,7 +47,7 @@ uint64_t word_of(const at::Tensor& tensor, bool is_element_of_list) {
          (is_element_of_list ? 0 : static_cast<uint64_t>(tensor.dim()) << 24);
 }
 
-// Return what decides which kernel may serve a call.
+// Return the key of the kernels that may serve a call.
 std::vector<uint64_t> class_of(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device, uint64_t numbers) {
   std::vector<uint64_t> words{static_cast<uint64_t>(device),
                               static_cast<uint64_t>(c10::get_default_dtype_as_scalartype())};
@@ -69,8 +69,8 @@ std::vector<uint64_t> class_of(c10::ArrayRef<c10::IValue> arguments, c10::Device
   return words;
 }
 
-// Return what also decides whether the builder refuses a single call: the sizes
-// of the tensors beside the lists.
+// Return that key with the sizes of the tensors beside the lists, which also decide whether the
+// builder refuses a single call.
 std::pair<uint64_t, SignatureWords> signature_of(c10::ArrayRef<c10::IValue> arguments, c10::DeviceIndex device,
                                                  uint64_t numbers) {
   const std::vector<uint64_t> of_class = class_of(arguments, device, numbers);

@@ -59,7 +59,7 @@ at::Tensor step_rows(const at::Tensor& rows) {
   return rows.flatten(0, -2);
 }
 
-// Return rows in the shape of those of `like`, which has another last dimension.
+// Return rows in the shape of the rows of `like`, except for the last dimension.
 at::Tensor shaped_as(const at::Tensor& rows, const at::Tensor& like) {
   std::vector<int64_t> sizes(like.sizes().begin(), like.sizes().end());
   sizes.back() = rows.size(-1);
@@ -138,7 +138,7 @@ Cells cells_of(Recurrence kind, const at::Tensor& gates, const at::Tensor& hidde
 struct CellGradients {
   at::Tensor gates;
   at::Tensor hidden_gates;
-  at::Tensor h;  // besides that through the gates
+  at::Tensor h;  // besides the gradient through the gates
   at::Tensor c;
 };
 

@@ -151,7 +151,7 @@ at::Tensor joined_weights(const RecurrentNet& net) {
   return at::cat(parts);
 }
 
-// Return the gradients of the parameters that need one, as views of those of the weights.
+// Return the gradients of the parameters that need one, as views of the weights' gradient.
 variable_list parted_weights(const RecurrentNet& net, const at::Tensor& weights) {
   variable_list parts(net.params.size());
   int64_t first = 0;
@@ -265,7 +265,7 @@ class NetFunction : public torch::autograd::Function<NetFunction> {
     const c10::DeviceGuard guard(net.input.device());
     variable_list gradients = at::GradMode::is_enabled() ? gradients_by_layers(net, grads)
                                                          : gradients_of_net(net, saved[3], saved[4], saved[5], grads);
-    gradients.resize(gradients.size() + 2);  // of what is no tensor
+    gradients.resize(gradients.size() + 2);  // for arguments that are not tensors
     return gradients;
   }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// RMS norms. Torch's own devices have one kernel for a norm, _fused_rms_norm, and kernels for its
-// gradients, so autograd uses torch's formulas for the whole. Elsewhere torch composes the norm
-// from parts, which autograd differentiates.
+// RMS norms. Torch's own devices have a fused kernel for a norm, _fused_rms_norm, and kernels for
+// its gradients, so autograd uses torch's formula for the fused operator. Elsewhere torch composes
+// the norm from other operators, which autograd differentiates.
 //
-// A device runs the whole if kernels are generated for it, or if its driver has a kernel for the
-// whole. Other devices run the parts, whose gradients equal the CPU's to the last bit.
+// A device runs the fused operator if kernels are generated for it, or if its driver has a fused
+// kernel. Other devices run the composite form, whose gradients equal the CPU's to the last bit.
+
 #include <ATen/OpMathType.h>
 #include <ATen/native/layer_norm.h>
 #include <ATen/ops/_fused_rms_norm_compositeimplicitautograd_dispatch.h>
@@ -36,7 +37,7 @@ constexpr auto kRmsNormGradients =
     "rms_norm_backward(Tensor grad_out, Tensor input, int[] normalized_shape, Tensor rstd, Tensor? weight,"
     " bool[2] output_mask) -> (Tensor, Tensor)";
 
-// True if a kernel of the whole was registered with torch before the device was attached.
+// True if a fused kernel was registered with torch before the device was attached.
 bool has_registered_norm = false;
 
 // Return the gradients of the input and of the weight. Half types are computed in float.
@@ -65,7 +66,7 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_gradients(const at::Tensor& grad_out
   return {std::move(of_input), std::move(of_weight)};
 }
 
-// Return true if the device has kernels of the whole. The input may be fake.
+// Return true if the device has fused kernels. The input may be fake.
 bool has_whole_norm(const at::Tensor& input) {
   // Looked up once: this runs in every call.
   static const Operator& whole = operator_named("aten::_fused_rms_norm");
@@ -85,7 +86,7 @@ at::Tensor rms_norm(const at::Tensor& input, c10::SymIntArrayRef normalized_shap
     return at::compositeimplicitautograd::rms_norm_symint(input, normalized_shape, weight, eps);
   }
   at::native::_check_rms_norm_inputs_symint(input, normalized_shape, has_weight ? *weight : at::Tensor());
-  const std::vector<int64_t> as_many(normalized_shape.size());  // the parts read only how many there are
+  const std::vector<int64_t> as_many(normalized_shape.size());  // the composite form reads only their number
   return std::get<0>(at::compositeimplicitautograd::_fused_rms_norm(input, as_many, weight, eps));
 }
 

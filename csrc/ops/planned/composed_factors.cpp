@@ -40,9 +40,9 @@ std::string api_name(std::string_view op) {
   return (is_of_torch ? "torch.linalg." : "linalg.") + std::string(op.substr(kPrefix.size()));
 }
 
-// The degree of Taylor's polynomial, a multiple of four, and norms of matrices up to which its
-// error is below the type's: those of degree 18 in Bader, Blanes and Casas, "Computing the matrix
-// exponential with an optimized Taylor polynomial approximation", 2019, table 1.
+// The degree of Taylor's polynomial, a multiple of four, and the matrix norms up to which its error
+// is below the type's precision: the values for degree 18 in Bader, Blanes and Casas, "Computing
+// the matrix exponential with an optimized Taylor polynomial approximation", 2019, table 1.
 constexpr int64_t kDegree = 20;
 constexpr double kNormOfFloats = 3.010066362817634, kNormOfDoubles = 1.090863719290036;
 

@@ -85,8 +85,8 @@ bool may_generate(c10::DeviceIndex device);
 // been resized.
 bool run_generated(const Call& call, torch::jit::Stack* stack);
 
-// Return the sentence why the last call of the operator on this thread has no plan, with advice: to
-// be appended to a sentence, without its full stop. "" if it was not refused.
+// Return the sentence that explains why the last call of the operator on this thread has no plan,
+// with advice: to be appended to a sentence, without its full stop. "" if it was not refused.
 std::string none_generated(const Operator& op);
 
 // Return the refused operators and the reasons.

@@ -52,7 +52,7 @@ void build_programs(const std::shared_ptr<const Recipe>& recipe, c10::DeviceInde
       are_begun = kernel->start(device, on_refusal) && are_begun;
     }
   }
-  if (!is_behind || !are_begun) {  // a caller that waits is the one whom another provider can serve
+  if (!is_behind || !are_begun) {  // another provider can serve only a caller that waits
     for (const auto& kernel : all) {
       try {
         kernel->build(device);

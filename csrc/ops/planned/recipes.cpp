@@ -71,8 +71,8 @@ uint32_t abilities() {
   return static_cast<uint32_t>(answer);
 }
 
-// Return the switches of torch that decide what is generated. The precision of float32 matters only
-// to matrix units that round.
+// Return torch's switches that affect generated kernels. The precision of float32 matters only to
+// matrix units that round.
 uint64_t switches() {
   uint64_t found = is_deterministic() ? 1 : 0;
   if ((abilities() & kRounds) != 0) {
@@ -85,8 +85,8 @@ uint64_t switches() {
   return found;
 }
 
-// Return what decides which recipes may serve a call: everything except
-// sizes, strides and numbers by value.
+// Return the key of the recipes that may serve a call. It covers everything except sizes, strides
+// and numbers by value.
 std::vector<uint64_t> class_of(const Call& call, uint64_t numbers, bool is_aliased) {
   std::vector<uint64_t> words{
       static_cast<uint64_t>(call.device()) | uint64_t{variant.load(std::memory_order_relaxed)} << 32,

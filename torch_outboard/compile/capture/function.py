@@ -32,7 +32,7 @@ class CapturedFunction:
     """A compiled graph that is captured at its second call, and replayed from then on.
 
     Like Inductor's functions, it takes a list of inputs and empties the list. Any thread may call it; concurrent calls
-    run as generated. Replays on different streams wait for each other.
+    run without replay. Replays on different streams wait for each other.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class CapturedFunction:
             capture.readers.add(stream)
 
     def give_up(self, reason: str) -> None:
-        """Run as generated from now on, and log why. Raise RuntimeError if triton.cudagraph_or_error is set."""
+        """Run without capture from now on, and log why. Raise RuntimeError if triton.cudagraph_or_error is set."""
         self._has_given_up = True
         self._captures.clear()
         self.tell(reason)

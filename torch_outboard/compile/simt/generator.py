@@ -116,14 +116,14 @@ class SlangFloatsGenerator(SimtGenerator):
 
 @functools.cache
 def slang_with_units(units: str, *, has_double: bool) -> type[SimtGenerator]:
-    """Return the generator of kernels in Slang for devices with what is said.
+    """Return the generator of kernels in Slang for devices with these subgroups or matrix units.
 
-    That is a size of subgroups, such as "subgroups of 32", or matrix units, such as "32 lanes, float16 16x16x16".
+    The text is a size of subgroups, such as "subgroups of 32", or matrix units, such as "32 lanes, float16 16x16x16".
 
     Raises
     ------
     ValueError
-        If it is said in another form.
+        If the text has another form.
     """
     kind: type[SimtGenerator] = SlangGenerator if has_double else SlangFloatsGenerator
     dialect = SLANG if has_double else SLANG_FLOATS
