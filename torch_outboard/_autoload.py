@@ -41,8 +41,8 @@ def attach_for_backend() -> None:
 def autoload(name: str) -> None:
     """Attach a driver for its vendor's entry point of the group `torch.backends`.
 
-    OUTBOARD_DRIVER wins over every vendor; otherwise the first vendor wins. The other vendors warn once. Nothing is
-    raised.
+    OUTBOARD_DRIVER takes precedence over every vendor; otherwise the first vendor's driver is attached. The other
+    vendors warn once. Nothing is raised.
     """
     wanted = os.environ.get(VARIABLE)
     if wanted and wanted != name:

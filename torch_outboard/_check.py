@@ -18,11 +18,11 @@ class Check(NamedTuple):
     Attributes
     ----------
     subject : str
-        What was looked at, in one to three words.
+        The thing that was checked, in one to three words.
     state : "right", "unused" or "wrong"
         Whether programs work with it.
     found : str
-        What is the case, and why: a sentence.
+        The finding and its cause: a sentence.
     remedy : str
         What to do about it: a command or a line of code. "" if nothing needs to be done.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Modules that answer in JSON, each in a process of its own: a vendor's library may end it."""
+"""Modules that answer in JSON, each in a separate process, which a vendor's library may end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LINES = 20  # of what a process has printed
 
 
 class Answer(NamedTuple):
-    """What a module has answered: JSON, or how its process failed, with the last lines that it printed."""
+    """A module's answer: JSON, or how its process failed, with the last lines that it printed."""
 
     value: Any
     failure: str  # such as "ended with status 1", or "" if it has answered
@@ -42,5 +42,5 @@ def ask_module(
 
 
 def _lines(*texts: bytes | None) -> list[str]:
-    """Return the last lines of texts, in whatever encoding."""
+    """Return the last lines of texts in any encoding."""
     return [line for text in texts for line in (text or b"").decode(errors="replace").strip().splitlines()][-_LINES:]

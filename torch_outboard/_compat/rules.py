@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Torch 2.11 to 2.14: Inductor makes the rules for the types of its operations again at each operation."""
+"""Torch 2.11 to 2.14: Inductor rebuilds the dtype rules of its operations at each operation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["keep_rules", "needs_keep_rules"]
 
 
 def needs_keep_rules() -> bool:
-    """Return True if each use of the single object that has the rules makes them anew."""
+    """Return True if each use of the single object that has the rules rebuilds them."""
     from torch._inductor.dtype_propagation import DtypePropagationOpsHandler
 
     made = DtypePropagationOpsHandler.__init__
@@ -20,9 +20,9 @@ def needs_keep_rules() -> bool:
 
 
 def keep_rules() -> None:
-    """Make the rules anew only if lowerings have registered others.
+    """Rebuild the rules only if lowerings have registered others.
 
-    A kernel has some twenty operations, and making two hundred rules takes longer than using one. Torch 2.15 does the
+    A kernel has some twenty operations, and building two hundred rules takes longer than using one. Torch 2.15 does the
     same.
     """
     from torch._inductor import utils

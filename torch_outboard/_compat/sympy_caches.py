@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The caches of sympy, in which torch computes with sizes. Not a change to torch.
 
-Each function of sympy remembers its last 1000 calls, fewer than a plan makes of some functions: the next plan, whose
-symbols have the same names, computes most of its expressions anew, and all that sympy has found out about their signs.
-Comparisons have no cache at all, although a plan asks for each one about ten times. sympy reads its only setting, the
-variable SYMPY_CACHE_SIZE, when it is imported, which a program's own libraries do.
+Each function of sympy remembers its last 1000 calls, fewer than a plan makes for some functions. The next plan, whose
+symbols have the same names, therefore recomputes most of its expressions, and everything that sympy has deduced about
+their signs. Comparisons have no cache at all, although a plan asks for each one about ten times. sympy reads its only
+setting, the variable SYMPY_CACHE_SIZE, when it is imported, which a program's own libraries do.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@
     with torch_outboard.as_cuda():
         model = Model().to("cuda")
 
-`torch_outboard.as_cuda()` is the function `start` of this module. docs/as-cuda.md says what works and what does not. It
-works by patching torch: `patches()` lists the patches, `close` undoes them, and nothing else in the package depends on
-them.
+`torch_outboard.as_cuda()` is the function `start` of this module. docs/as-cuda.md lists what works and what does not.
+It works by patching torch: `patches()` lists the patches, `close` undoes them, and nothing else in the package depends
+on them.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ _Around = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def replace_all(patching: Patching, names: Names, capability: tuple[int, int], around: _Around) -> None:
-    """Replace what the function mode does not see. `around` wraps a function in the mode."""
+    """Replace the functions that the function mode does not see. `around` wraps a function in the mode."""
     _functions_of_cuda(patching, names, capability)
     _types_of_tensors(patching, names)
     _ranges(patching)

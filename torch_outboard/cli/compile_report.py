@@ -32,9 +32,9 @@ _TEMPLATE = Path(__file__).with_name("compile_report.html")
 def compile_report(output: str | None, as_json: bool, script: str, arguments: tuple[str, ...]) -> None:
     """Run SCRIPT with its ARGUMENTS and report what torch.compile compiled.
 
-    For each region, the report lists graph breaks with reasons and places, and kernels with what they fuse. It also
-    lists operators without a kernel, with their provider, and seconds. The script runs as python would run it. If the
-    script fails, the report covers what was compiled until then. Exits with the script's status.
+    For each region, the report lists graph breaks with reasons and places, and kernels with the operators that they
+    fuse. It also lists operators without a kernel, with their provider, and times. The script runs as python would run
+    it. If the script fails, the report covers everything compiled before the failure. Exits with the script's status.
     """
     import_torch()
     from torch_outboard.compile.reporting.report import report
@@ -57,7 +57,7 @@ def compile_report(output: str | None, as_json: bool, script: str, arguments: tu
 
 
 def page(title: str, result: CompileReport, ran: dict[str, Any] | None = None) -> str:
-    """Return the report as one self-contained HTML page, with where operators ran if that is given."""
+    """Return the report as one self-contained HTML page, with the places where operators ran if those are passed."""
     # "</script>" in a name must not end the script.
     data = json.dumps(result.to_dict() | ({} if ran is None else {"ran": ran})).replace("<", "\\u003c")
     return _TEMPLATE.read_text(encoding="utf-8").replace("{{title}}", html.escape(title)).replace("{{data}}", data)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`outboard doctor`: what on this machine keeps programs, and the libraries they use, from a driver's device."""
+"""`outboard doctor`: finds what keeps programs on this machine, and the libraries they use, from a driver's device."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _checks(
         for name, report in reports.items():
             yield from machine.check_driver(name, name == wanted, *report.result())
             for check in own[name].result():
-                # What is broken for a driver that nobody asked for stops nobody.
+                # A problem of a driver that was not requested is not a failure.
                 yield check if name == wanted or check.state != "wrong" else check._replace(state="unused")
         for answer in answers:
             yield from answer.result()
@@ -113,7 +113,7 @@ def _checks(
 
 @contextmanager
 def _processes() -> Iterator[Executor]:
-    """Return what starts processes, several at once: each imports torch, and some import large libraries."""
+    """Return an executor that starts several processes at once: each imports torch, and some import large libraries."""
     pool = ThreadPoolExecutor(min(max(os.cpu_count() or 1, 2), 8))
     try:
         yield pool
@@ -122,7 +122,7 @@ def _processes() -> Iterator[Executor]:
 
 
 def _wanted() -> str:
-    """Return the driver that a program here gets: the attached one, else the one with schedules."""
+    """Return the driver that a program would use here: the attached driver, else the driver with schedules."""
     from torch_outboard._attach import attached_driver
 
     attached = attached_driver()
@@ -130,7 +130,7 @@ def _wanted() -> str:
 
 
 def _names(wanted: str, is_alone: bool) -> list[str]:
-    """Return the drivers to attach, each in a process of its own: the wanted one first."""
+    """Return the drivers to attach, each in a separate process: the wanted driver first."""
     from torch_outboard._discovery import found_drivers
 
     others = [] if is_alone else found_drivers()
@@ -149,7 +149,7 @@ def _is_of(name: str, wanted: str) -> bool:
 
 
 def _own_checks(name: str, options: dict[str, str], report: Future[machine.Report]) -> list[Check]:
-    """Return what the driver itself says, in a process of its own if it says anything."""
+    """Return the driver's own checks, made in a separate process if it has any."""
     from torch_outboard._discovery import find_driver
     from torch_outboard._errors import RegistrationError
     from torch_outboard.driver import Driver

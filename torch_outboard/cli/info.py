@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`outboard info`: what is installed, what works, and why the rest does not."""
+"""`outboard info`: shows what is installed, what works, and why the rest does not work."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _report(driver: str | None, options: dict[str, str]) -> dict[str, Any]:
 
 
 def _extension() -> dict[str, Any]:
-    """Report what the extension was built for, and why it does not load.
+    """Report the versions that the extension was built for, and why it does not load.
 
     Loading the extension imports torch, which takes a second. Without a driver to attach, only its files are checked.
     """

@@ -56,8 +56,8 @@ def show(operator: str, source: bool, pack: Path | None) -> None:
 
     OPERATOR restricts the list to operators whose name contains this text.
 
-    The plans are those of the installed PyTorch and of this package's code; plans of other versions are counted. The
-    sizes are those of the call that a plan was made for. A plan's guards state the calls that it is valid for.
+    The list covers plans of the installed PyTorch and of this package's code; plans of other versions are only counted.
+    The sizes belong to the call that a plan was made for. A plan's guards state the calls that it is valid for.
     """
     import_torch()
     from torch_outboard.kernels.disk.pack_file import Damaged

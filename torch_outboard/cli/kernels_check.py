@@ -124,7 +124,7 @@ def _chosen(text: str) -> list[Any]:
 def _run_entries(
     driver: str, options: dict[str, str], only: str, dtypes: Sequence[Any], gradients: bool, samples: int, jobs: int
 ) -> tuple[list[Found], bool]:
-    """Return what was found, and whether all entries were checked."""
+    """Return the results, and whether all entries were checked."""
     from torch_outboard.testing.children import HANG_SECONDS
     from torch_outboard.testing.database.check import asked
     from torch_outboard.testing.database.check import check as run

@@ -158,7 +158,7 @@ def _print_run(name: str, run: Run, text: bool) -> None:
 
 
 def _print_decisions(route: Route) -> None:
-    """Print what decided; Inductor's lowerings in one line a file, without those of numbers."""
+    """Print the decisions; Inductor's lowerings in one line per file, without lowerings of numbers."""
     from torch_outboard.kernels.explain import name_of, place_of
     from torch_outboard.kernels.route import LOWERING, OF_INDUCTOR
 

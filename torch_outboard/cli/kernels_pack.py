@@ -52,8 +52,8 @@ def pack(
     """Build a pack, FILE: kernels for operators of common models, so that a driver's users needn't generate them.
 
     With --arch the pack has compiled programs for each of these architectures, and no device is opened: the driver's
-    compiler runs alone. Drivers that can't do this say what they lack. Without --arch the calls run on the driver's
-    first device, and the pack has plans alone, whose programs each user's device compiles.
+    compiler runs alone. Drivers that can't do this report what is missing. Without --arch the calls run on the driver's
+    first device, and the pack has only plans, and each user's device compiles their programs.
 
     A driver names the file as `kernel_packs`. The pack replaces an older pack of this name. Exits with 1, after all
     calls, if a call or a program failed. Exits with 2, before the first call, if no call matches.

@@ -21,7 +21,7 @@ _TEMPLATE = Path(__file__).with_name("memory.html")
 
 
 class SnapshotError(Exception):
-    """The file is no snapshot; the message names it."""
+    """The file is not a snapshot; the message names it."""
 
 
 class _Unpickler(pickle.Unpickler):
@@ -40,7 +40,7 @@ class _Unpickler(pickle.Unpickler):
 def read_snapshot(path: str) -> dict[str, Any]:
     """Read what `_dump_snapshot` wrote, without running anything that the file names.
 
-    Raises SnapshotError if the file cannot be read or is no snapshot.
+    Raises SnapshotError if the file cannot be read or is not a snapshot.
     """
     try:
         data = Path(path).read_bytes()
@@ -93,7 +93,7 @@ def _stack(entry: dict[str, Any]) -> list[str]:
 
 
 def summarise(snapshot: dict[str, Any]) -> dict[str, Any]:
-    """Return what the page shows: segments, the largest live blocks, a timeline for each device."""
+    """Return the page's content: segments, the largest live blocks, a timeline for each device."""
     segments = []
     blocks = []
     stacks: dict[tuple[str, ...], int] = {}

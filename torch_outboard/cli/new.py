@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`outboard new`: makes the project of a driver."""
+"""`outboard new`: creates a driver project."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def new(
     language: str | None,
     folder: Path | None,
 ) -> None:
-    """Make a driver project that builds, attaches and passes the driver tests.
+    """Create a driver project that builds, attaches and passes the driver tests.
 
     NAME is the device's name in torch: torch.device("NAME"), torch.NAME. The folder must be empty or must not exist.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`outboard run`: runs a script with a driver attached, also one that was written for CUDA."""
+"""`outboard run`: runs a script with a driver attached, including scripts written for CUDA."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _FOR_CUDA = (
 
 
 def for_cuda(command: Any) -> Any:
-    """Give a command the options of programs that were written for CUDA."""
+    """Add the options for programs that were written for CUDA to a command."""
     return _with(command, _FOR_CUDA)
 
 
@@ -73,11 +73,11 @@ def run(
 ) -> None:
     """Run SCRIPT with its ARGUMENTS on an attached driver, which the libraries that it imports use too.
 
-    Reports at the end where its operators ran, worst first, what was built and how long that took. Exits with the
-    script's status. docs/integrations.md lists the libraries, docs/as-cuda.md describes --as-cuda.
+    Reports at the end where its operators ran, slowest place first, what was built, and how long builds took. Exits
+    with the script's status. docs/integrations.md lists the libraries, docs/as-cuda.md describes --as-cuda.
 
     With --fail-each, the script runs once for each driver call, with that call failing. Then it exits with 0 if each
-    run ends with a device error or the right results, with 1 if one does not, with 2 for wrong usage, and with 3 if
+    run ends with a device error or the right results, with 1 if a run does not, with 2 for wrong usage, and with 3 if
     the script fails by itself. docs/faults.md describes this.
     """
     import_torch()
@@ -118,9 +118,9 @@ def _check_faults(faults: dict[str, Any]) -> None:
 
 
 def as_cuda_context(driver: str | None, capability: tuple[int, int] = CAPABILITY) -> Any:
-    """Start as_cuda() with a driver, by default the attached one, else the one that has schedules.
+    """Start as_cuda() with a driver; by default the attached driver, else the driver that has schedules.
 
-    The processes that this one starts afresh do the same.
+    New Python processes that this process starts do the same.
     """
     from torch_outboard._attach import attached_driver
     from torch_outboard.as_cuda import start

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The report at the end of `outboard run`: where the script's operators ran, worst first, and what was built."""
+"""The report at the end of `outboard run`: where the script's operators ran, slowest first, and what was built."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WHERE = {
 
 
 def with_reports(command: Any) -> Any:
-    """Give `outboard run` the options of its report. --json is that of --fail-each."""
+    """Add the options of the report to `outboard run`. --fail-each has the same --json."""
     no_use = click.option("--no-use", is_flag=True, help="Let libraries choose their device by themselves.")
     page = click.option(
         "--html",
@@ -45,9 +45,9 @@ def with_reports(command: Any) -> Any:
 
 
 class Watching:
-    """Watches a script in a `with`; `tell` then prints what it has seen, and writes the files.
+    """Watches a script in a `with`; `tell` then prints the report, and writes the files.
 
-    torch.compile's own report slows compilation down, and is part of the files alone.
+    torch.compile's own report slows compilation down, so only the files contain it.
     """
 
     def __init__(self, title: str, html_file: Path | None, json_file: Path | None) -> None:
@@ -74,7 +74,7 @@ class Watching:
         self._stack.close()
 
     def tell(self) -> None:
-        """Print the report to the standard error, and write the files that were asked for."""
+        """Print the report to standard error, and write the requested files."""
         found = _found(self._seconds)
         click.echo(_text(found), err=True)
         if self._compiled is None:
@@ -91,7 +91,7 @@ class Watching:
 
 
 def _found(seconds: float) -> dict[str, Any]:
-    """Return where operators ran, the worst first, and what was built in which time."""
+    """Return where operators ran, slowest first, and what was built, with times."""
     from torch_outboard._coverage import coverage
     from torch_outboard.kernels import build_seconds, plan_statistics
 
@@ -107,7 +107,7 @@ def _found(seconds: float) -> dict[str, Any]:
 
 
 def _compile_seconds() -> float:
-    """Return how long torch.compile compiled, without importing it."""
+    """Return the seconds that torch.compile spent compiling, without importing it."""
     if "torch._dynamo.utils" not in sys.modules:
         return 0.0
     from torch._dynamo.utils import calculate_time_spent
@@ -116,7 +116,7 @@ def _compile_seconds() -> float:
 
 
 def _text(found: dict[str, Any]) -> str:
-    """Return a line for each provider with its operators, the worst first, and a line for each thing that was built."""
+    """Return a line for each provider with its operators, slowest first, and a line for each kind of build."""
     lines = []
     for provider in _WORST_FIRST:
         rows = [row for row in found["operators"] if row["provider"] == provider]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What `outboard race` and `outboard run --fail-each` share: how a search over many runs ends."""
+"""The end of a search over many runs, shared by `outboard race` and `outboard run --fail-each`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FAILS, INTERRUPTED = 3, 130  # exit statuses
 
 
 def check_folders(*files: Path | None) -> None:
-    """Refuse, before anything runs, a report in a folder that is not there."""
+    """Refuse, before anything runs, to write a report to a folder that does not exist."""
     for file in files:
         if file is not None and not file.absolute().parent.is_dir():
             raise click.UsageError(f"there is no folder {str(file.absolute().parent)!r} for the report")
 
 
 def searched(runner: Any, search: Callable[[], Any]) -> Any:
-    """Search, close the runner, and return what was found, or the exit status of a search that found out nothing."""
+    """Search, close the runner, and return the findings, or the exit status of a search that failed."""
     from torch_outboard.race.search import Failed, Refused
 
     try:

@@ -16,7 +16,7 @@ __all__ = ["check_names", "check_pattern", "json_to", "print_plan", "printable",
 
 
 def printable(text: str) -> str:
-    """Return a line without control characters. Bytes of a path that are no text become \\xNN."""
+    """Return a line without control characters. Bytes of a path that are not text become \\xNN."""
     return "".join(char if char.isprintable() or char == "\t" else f"\\x{_code_of(char):02x}" for char in text)
 
 
@@ -54,7 +54,7 @@ def progress(
     """Show a progress bar on a terminal while the block runs.
 
     Yields a function that takes a step's name and advances the bar by one step, or by `advance`. If steps take minutes
-    (`is_slow`), elsewhere than on a terminal it writes a line to the standard error. `shows_left` adds the time left.
+    (`is_slow`), and the output is not a terminal, it writes a line to standard error. `shows_left` adds the time left.
     """
     from rich.console import Console
     from rich.markup import escape

@@ -39,8 +39,8 @@ def test(
     pytest, like everything after "--": outboard test NAME -x -k streams, outboard test NAME test_streams.py, outboard
     test NAME -- -o log_cli=1. With --native, names of tests follow. Exits with the status of pytest, or of the program.
 
-    The last lines say what passed, which missing capabilities skipped tests, what the driver lacks and what that costs
-    users, and what to do next.
+    The last lines report what passed, which missing capabilities caused skips, what the driver lacks and what that
+    costs users, and what to do next.
     """
     from torch_outboard.cli.info import parse_options
 

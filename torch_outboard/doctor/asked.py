@@ -2,8 +2,8 @@
 """A process that answers `outboard doctor`: python -m torch_outboard.doctor.asked REQUEST ANSWERS, two files.
 
 REQUEST is JSON: the driver and its options, whether integrations are used, and the libraries to ask, or the one whose
-group this process joins as a rank. Each answer is a line of ANSWERS as soon as it is known, since a library may end
-the process.
+group this process joins as a rank. Each answer is written as a line of ANSWERS at once, since a library may end the
+process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["main"]
 
 
 def main(request: dict[str, Any], answers: Path) -> None:
-    """Ask each library of the request in turn, and write the answers, a line each."""
+    """Ask each library of the request in turn, and write the answers, one per line."""
     import torch_outboard
     from torch_outboard.doctor.questions import QUESTIONS, group_of_processes
 

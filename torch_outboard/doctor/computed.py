@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whether a driver's devices compute what the CPU does: python -m torch_outboard.doctor.computed DRIVER OPTIONS.
+"""Check that a driver's devices compute the CPU's results: python -m torch_outboard.doctor.computed DRIVER OPTIONS.
 
 OPTIONS are JSON. The last line of the output is JSON too. Run it as a process: a vendor's driver may end it.
 """
@@ -20,7 +20,7 @@ from torch_outboard import _C
 
 
 def _compute(driver: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Attach a driver, and compare what each of its devices computes with the CPU."""
+    """Attach a driver, and compare the results of each of its devices with the CPU's."""
     module = torch_outboard.attach(driver, **options)
     if not module.device_count():
         return {"error": _C.probe_error() or "the driver finds no device"}
@@ -48,7 +48,7 @@ _Computes = Callable[..., Any]
 
 
 def _questions(dtypes: Iterable[Any]) -> Iterator[tuple[str, Any, _Computes, float]]:
-    """Yield what to compute of two matrices, and how far relative to the largest value the result may be off."""
+    """Yield functions of two matrices, and the allowed error relative to the largest value."""
     known = set(dtypes)
     for dtype, bound in ((torch.float32, 1e-5), (torch.float64, 1e-12), (torch.float16, 2e-3), (torch.bfloat16, 1e-2)):
         if dtype not in known:
@@ -63,7 +63,7 @@ def _questions(dtypes: Iterable[Any]) -> Iterator[tuple[str, Any, _Computes, flo
 
 
 def _judged(device: Any, dtype: Any, compute: _Computes, bound: float) -> dict[str, Any]:
-    """Return whether a device computes what the CPU does in double precision."""
+    """Return whether a device's result equals the CPU's result in double precision, within the bound."""
     torch.manual_seed(0)
     given = [torch.randn(130, 150) if dtype.is_floating_point else torch.randint(-99, 99, (130, 150)) for _ in range(2)]
     given = [one.to(dtype) for one in given]

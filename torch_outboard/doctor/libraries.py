@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The libraries' answers, as checks: what they take by themselves, and what to write so that they take the device."""
+"""The libraries' answers, as checks: the device that each uses by itself, and what to write to make it use ours."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LINES = 3  # of what a process that died has printed
 
 
 class Asking(NamedTuple):
-    """What every question is asked with: the driver and its options, and whether integrations are used."""
+    """The context of every question: the driver and its options, and whether integrations are used."""
 
     driver: str
     options: Mapping[str, str]
@@ -50,7 +50,7 @@ class Asking(NamedTuple):
 
 
 def check_libraries(asking: Asking, names: Iterable[str] | None = None) -> Iterator[Check]:
-    """Ask each installed library which device it takes, and yield what it says."""
+    """Ask each installed library which device it uses, and yield its answer."""
     left = [library for library in (ASKED if names is None else names) if find_spec(library) is not None]
     while left:
         answers, end = _asked(asking, left)
@@ -62,7 +62,7 @@ def check_libraries(asking: Asking, names: Iterable[str] | None = None) -> Itera
 
 
 def check_groups(asking: Asking, names: Iterable[str] | None = None) -> Iterator[Check]:
-    """Let two ranks of each library that makes a group start as torchrun does, and yield whether they meet."""
+    """Start two ranks, as torchrun does, for each library with a group, and yield whether they form one group."""
     for library in WITH_GROUPS if names is None else [library for library in names if library in WITH_GROUPS]:
         if find_spec(library) is not None:
             yield _judged_group(asking, library, _two_ranks(asking, library))
@@ -87,7 +87,7 @@ def _judged(asking: Asking, answer: dict[str, Any]) -> Iterator[Check]:
 
 
 def _taken(device: str, wanted: str) -> str:
-    """Return the device that a library takes without a word, or how it refuses."""
+    """Return the device that a library silently uses, or its refusal."""
     return f"silently uses {device}, not {wanted}" if device.isidentifier() else f"refuses {wanted}: {device}"
 
 

@@ -21,7 +21,7 @@ from torch_outboard._discovery import AUTOLOAD_GROUP, AUTOLOAD_MODULE, found_dri
 
 __all__ = ["Report", "check_autoload", "check_build", "check_driver", "check_environment", "info_of"]
 
-# What `outboard info` says of a driver, or None and how its process ended.
+# The report of `outboard info` about a driver, or None and how its process ended.
 Report: TypeAlias = tuple[dict[str, Any] | None, str]
 
 _SECONDS = 300  # for attaching one driver, on a slow disk
@@ -40,7 +40,7 @@ def check_build() -> Check:
 
 
 def check_autoload() -> Iterator[Check]:
-    """Return what `import torch` attaches, and whether several packages want torch's only free device type."""
+    """Return which driver `import torch` attaches, and whether several packages want torch's only free device type."""
     named = os.environ.get("OUTBOARD_DRIVER")
     is_off = os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0"
     others = [entry for entry in entry_points(group=AUTOLOAD_GROUP) if entry.module != AUTOLOAD_MODULE]
@@ -66,7 +66,7 @@ def _told(entry: EntryPoint) -> str:
 
 
 def check_driver(name: str, is_wanted: bool, report: Mapping[str, Any] | None, trouble: str) -> Iterator[Check]:
-    """Judge what `outboard info` says of a driver; only of the wanted one a missing device is wrong."""
+    """Judge the report of `outboard info` about a driver; a missing device is wrong only for the wanted driver."""
     wrong: State = "wrong" if is_wanted else "unused"
     if report is None:
         yield Check(name, "wrong", f"the process ended while attaching it: {trouble}", f"outboard info --driver {name}")
@@ -87,7 +87,7 @@ def check_driver(name: str, is_wanted: bool, report: Mapping[str, Any] | None, t
 
 
 def info_of(name: str, options: Mapping[str, str]) -> Report:
-    """Attach a driver in a process of its own, and return the report of `outboard info`, or how the process ended."""
+    """Attach a driver in a separate process, and return the report of `outboard info`, or how the process ended."""
     command = [sys.executable, "-m", "torch_outboard", "info", "--json", f"--driver={name}"]
     command += [f"--option={key}={value}" for key, value in options.items()]
     try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a driver says of its vendor's libraries, in a process of its own: opening them may end it.
+"""A driver's checks of its vendor's libraries, in a separate process: opening them may end it.
 
-python -m torch_outboard.doctor.own_checks DRIVER OPTIONS prints it, as JSON in the last line.
+python -m torch_outboard.doctor.own_checks DRIVER OPTIONS prints them, as JSON in the last line.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One question for each library: which device it takes, and whether several processes make one group.
+"""One question for each library: which device it uses, and whether several processes form one group.
 
 A question imports its library and asks it as a program does. It returns an answer: `device`, the device's type; `why`,
-the function of the library that decided; `others`, more uses of the library, each with its device or its refusal.
+the function of the library that decided; `others`, further uses of the library, each with its device or its refusal.
 """
 
 from __future__ import annotations
@@ -216,14 +216,14 @@ def _tried(ask: Callable[[], str]) -> str:
 
 
 def _autocast_devices() -> str:
-    """Return the types of devices that autocast is on for here, of the CPU, CUDA and the attached driver's."""
+    """Return the device types for which autocast is on, among the CPU, CUDA and the attached driver's device."""
     own = torch._C._get_privateuse1_backend_name()
     on = [device for device in (own, "cuda", "cpu") if torch.is_autocast_enabled(device)]
     return on[0] if on else "autocast is on for no device"
 
 
 def _place(function: Any) -> str:
-    """Return where a function of a library is, as "accelerate/state.py:738, PartialState.default_device"."""
+    """Return the place of a library's function, such as "accelerate/state.py:738, PartialState.default_device"."""
     function = getattr(function, "fget", None) or getattr(function, "func", None) or function
     function = inspect.unwrap(function)
     code = getattr(function, "__code__", None)

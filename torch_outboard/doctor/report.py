@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A driver's report for its developers, in a process of its own: opening a vendor's libraries may end it.
+"""A driver's report for its developers, in a separate process: opening a vendor's libraries may end it.
 
 python -m torch_outboard.doctor.report DRIVER OPTIONS prints it, as JSON in the last line.
 """
@@ -17,7 +17,7 @@ __all__ = ["lines_of", "report_of"]
 
 
 def report_of(name: str, options: Mapping[str, str]) -> Mapping[str, Any] | None:
-    """Return `Driver.report()` of a driver, or what ended the process, under "error"."""
+    """Return `Driver.report()` of a driver, or how the process ended, under "error"."""
     answer = ask_module(__name__, name, json.dumps(dict(options)))
     if answer.failure:
         return {"error": f"the report's process {answer.failure}", "output": answer.output}

@@ -65,7 +65,7 @@ class OpenCLDriver(Driver):
     def kernel_generator(self, devices: Sequence[DeviceProperties]) -> str:
         """Return "ptx_opencl_c", with matrix units, if the option says so or all devices have them; else "opencl_c".
 
-        The major number of a device is that of its OpenCL, but with NVIDIA's runtime that of its compute capability.
+        A device's major number is its OpenCL version's, but with NVIDIA's runtime its compute capability's.
         """
         uses_units = self._uses_units
         if uses_units is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""GPUs of any vendor by Vulkan 1.3."""
+"""GPUs of any vendor, through Vulkan 1.3."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNIT_MEMORY = 40 << 10
 # The vendor of the devices on which subgroups were tried: lavapipe is Mesa's own.
 _TRIED = "Mesa"
 
-_DRIVERS_ENTRY = "vk_icdGetInstanceProcAddr"  # what a vendor's driver exports, and the loader does not
+_DRIVERS_ENTRY = "vk_icdGetInstanceProcAddr"  # exported by a vendor's driver, but not by the loader
 
 
 class VulkanDriver(Driver):
@@ -79,7 +79,7 @@ class VulkanDriver(Driver):
         Raises
         ------
         RegistrationError
-            If the option asks for matrix units, and a device has none, or others.
+            If the option requests matrix units, and a device has none, or different ones.
         """
         from torch_outboard._errors import RegistrationError
 
@@ -148,7 +148,7 @@ class VulkanDriver(Driver):
         ]
 
     def report(self) -> Mapping[str, Any]:
-        """Return what the loader and the devices say of themselves, and whether values are right on each device."""
+        """Return the properties of the loader and the devices, and whether values are right on each device."""
         from torch_outboard.drivers.vulkan_report import report
 
         return report(

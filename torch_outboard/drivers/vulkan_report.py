@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the Vulkan driver finds on a machine, for `outboard doctor --driver vulkan --report`.
+"""A report of Vulkan on a machine, for `outboard doctor --driver vulkan --report`.
 
 It reads Vulkan's structs by their layout, so it needs no SDK, and works where the driver itself leaves a device out.
 """
@@ -94,7 +94,7 @@ _SCOPES = {1: "device", 2: "workgroup", 3: "subgroup", 5: "queue family"}
 
 
 def report(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is found, as JSON has it; `options` are the driver's, those without a value left out."""
+    """Return the report as JSON data; `options` are the driver's options that have a value."""
     given = {key: value for key, value in options.items() if value is not None}
     library = str(given.get("library", "libvulkan.so.1"))
     return {
@@ -118,7 +118,7 @@ def _machine(options: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 
 
 def _files(kind: str) -> Iterator[dict[str, str]]:
-    """Yield the .json files that tell the loader which drivers of devices there are."""
+    """Yield the .json files from which the loader finds the device drivers."""
     named = os.environ.get("VK_DRIVER_FILES") or os.environ.get("VK_ICD_FILENAMES")
     if named:
         places: Iterable[Path] = map(Path, named.split(os.pathsep))
@@ -373,7 +373,7 @@ def _matrices(vulkan: _Vulkan, device: ctypes.c_void_p) -> list[str]:
 
 
 def _computations(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Let a process compute on each device, and return what it says and how it ended."""
+    """Let a process compute on each device, and return its output and how it ended."""
     settings = {"host_access": "0", **{key: str(value) for key, value in options.items()}}  # as for a discrete GPU
     computed = "torch_outboard.doctor.computed"
     variables = {"OUTBOARD_FALLBACK": "error"}

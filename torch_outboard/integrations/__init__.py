@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Libraries that choose their device from a list of vendors, made to choose the attached driver's.
+"""Patches that make libraries with a list of vendors choose the attached driver's device.
 
 Each module here serves one library, or one family, and is imported on request only. Attach a driver, then call the
 module's `use()` before the library's first use:

@@ -33,7 +33,7 @@ def make_accelerator(name: str) -> DeepSpeedAccelerator:
 
 
 def _same(name: str) -> Callable[..., Any]:
-    """Return a method that calls the function of that name of torch.<device>."""
+    """Return a method that calls the function of the same name in torch.<device>."""
 
     def method(self: _Accelerator, *args: Any, **named: Any) -> Any:
         return getattr(self._module, name)(*args, **named)
@@ -42,7 +42,7 @@ def _same(name: str) -> Callable[..., Any]:
 
 
 def _maker(dtype: torch.dtype) -> property:
-    """Return a property like torch.cuda.FloatTensor: it makes tensors of a type on the device."""
+    """Return a property like torch.cuda.FloatTensor: it creates tensors of a type on the device."""
     return property(lambda self: functools.partial(torch.tensor, dtype=dtype, device=self._name))
 
 
@@ -195,7 +195,7 @@ class _Accelerator(DeepSpeedAccelerator):  # type: ignore[misc, no-any-unimporte
         return []
 
     def set_visible_devices_envs(self, current_env: dict[str, str], local_accelerator_ids: list[int]) -> None:
-        """Do nothing: each rank takes the device of its LOCAL_RANK."""
+        """Do nothing: each rank uses the device of its LOCAL_RANK."""
 
     # Extensions, and compilation.
 

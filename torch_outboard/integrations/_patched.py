@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What each integration's `use()` starts: patches of a library's modules, each made once the module is imported."""
+"""The patches that an integration's `use()` makes in a library's modules, each once the module is imported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _running: dict[str, Using] = {}
 
 
 def running(name: str, start: Callable[[], Using]) -> Using:
-    """Return what an integration's `use()` has started and nobody has closed, else start it."""
+    """Return the running integration that `use()` started and nobody has closed, or start one."""
     using = _running.get(name)
     if using is None or not using.is_open:
         using = _running[name] = start()
@@ -38,14 +38,14 @@ def running(name: str, start: Callable[[], Using]) -> Using:
 
 
 class Using:
-    """A library that takes the attached driver's devices. `close`, or the end of a `with`, undoes it."""
+    """A library that uses the attached driver's devices. `close`, or the end of a `with`, undoes this."""
 
     def __init__(self) -> None:
         self._patching = Patching()
         self.is_open = True
 
     def when_imported(self, module: str, patch: Callable[[ModuleType], None]) -> None:
-        """Patch a module once it is imported, now if it is already, and never after `close`."""
+        """Patch a module once it is imported, now if it is already imported, and never after `close`."""
         when_imported(module, lambda imported: patch(imported) if self.is_open else None)
 
     def found(self, owner: Any, name: str) -> Any:
@@ -80,12 +80,12 @@ class Using:
         self._patching.done(what, reason, undo)
 
     def close(self) -> None:
-        """Undo all patches. What the library has made meanwhile, such as a model, stays on its device."""
+        """Undo all patches. Objects that the library has created meanwhile, such as a model, stay on their device."""
         self.is_open = False
         self._patching.undo()
 
     def patches(self) -> dict[str, str]:
-        """Return what is patched so far, and why, by its name in the library."""
+        """Return the patches so far, with their reasons, by their names in the library."""
         return dict(self._patching.reasons)
 
     def __enter__(self) -> Using:

@@ -3,7 +3,7 @@
 
 The cache of a layer is [blocks, heads, tokens of a block, keys and values], in any order of strides. The requests of a
 batch that add one token each come first, and are one call, padded to the longest of them. Each other request, a prompt
-or a chunk of it, is a call of its own.
+or a chunk of it, is a separate call.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class _Impl(AttentionImpl[Any]):  # type: ignore[misc]
     def _attention(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return the attention of queries that see what the mask says, without one each its own and earlier tokens."""
+        """Return the attention of queries under a mask; without a mask, each query sees its own and earlier tokens."""
         is_grouped = self.num_heads != self.num_kv_heads
         return scaled_dot_product_attention(
             query, keys, values, mask, is_causal=mask is None, scale=self.scale, enable_gqa=is_grouped

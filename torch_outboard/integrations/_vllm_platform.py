@@ -33,7 +33,7 @@ os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
 
 
 class OutboardPlatform(Platform):  # type: ignore[misc]
-    """One device, eager operators, and attention by scaled_dot_product_attention over vLLM's paged cache."""
+    """One device, eager operators, and attention with scaled_dot_product_attention over vLLM's paged cache."""
 
     _enum = PlatformEnum.OOT
     device_name = _NAME
@@ -123,7 +123,7 @@ class OutboardPlatform(Platform):  # type: ignore[misc]
 
 
 def _end_engines_first(module: ModuleType) -> None:
-    """End an engine of this process, which frees memory as it ends, before the process ends its devices."""
+    """Stop an engine of this process, which frees memory as it stops, before the process closes its devices."""
     client = module.InprocClient
     init = _patches.found(client, "__init__")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""vLLM's worker for GPUs on the attached driver's device, and the one Triton kernel that its runner needs, by torch."""
+"""vLLM's GPU worker on the attached driver's device, and torch's version of the one Triton kernel that it needs."""
 
 from __future__ import annotations
 

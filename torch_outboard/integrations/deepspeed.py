@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""DeepSpeed on the attached driver's devices, by DeepSpeed's own interface of accelerators.
+"""DeepSpeed on the attached driver's devices, through DeepSpeed's own accelerator interface.
 
-DeepSpeed chooses its accelerator while it is imported, from a list of vendors, and takes the CPU if it finds none.
+DeepSpeed chooses its accelerator while it is imported, from a list of vendors, and uses the CPU if it finds none.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _MODULE = "deepspeed.accelerator.real_accelerator"
 
 
 def use() -> Using:
-    """Let DeepSpeed take the attached driver's devices, and the backend "outboard"; return what undoes it.
+    """Make DeepSpeed use the attached driver's devices, and the backend "outboard"; return an object that undoes this.
 
     Call it before `import deepspeed`. Raises RegistrationError if no driver is attached, if DeepSpeed is missing or has
-    chosen its accelerator before, if DS_ACCELERATOR names another, or if the installed DeepSpeed asks an accelerator
-    for more than is known here.
+    already chosen its accelerator, if DS_ACCELERATOR names another, or if the installed DeepSpeed asks an accelerator
+    for methods that this one lacks.
     """
     return running("deepspeed", _start)
 
 
 def accelerator() -> Any:
-    """Return the attached driver's accelerator, which DeepSpeed uses from now on; raises as `use` does."""
+    """Return the attached driver's accelerator, which DeepSpeed uses from now on; raises the same errors as `use`."""
     use()
     from deepspeed.accelerator import get_accelerator
 

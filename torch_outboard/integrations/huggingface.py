@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Accelerate, Trainer, TRL, PEFT and pipelines on the attached driver's devices.
 
-Accelerate chooses a device, a distributed backend and an implementation of each by a list of vendors; libraries above
-it ask Accelerate or have a list of their own. docs/upstream/accelerate.md is what would make this module unneeded.
+Accelerate chooses a device, a distributed backend and an implementation of each from a list of vendors; libraries above
+it ask Accelerate or have their own lists. docs/upstream describes the changes that would make this module unneeded.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _VARIABLE = "ACCELERATE_TORCH_DEVICE"
 
 
 def use() -> Using:
-    """Let Hugging Face's libraries take the attached driver's devices; return what undoes it.
+    """Make Hugging Face's libraries use the attached driver's devices; return an object that undoes this.
 
-    In a process that torchrun or `accelerate launch` has started, the rank takes the device of its LOCAL_RANK, and
-    Accelerate makes one group of all ranks, with DDP or FSDP as it is asked to.
+    In a process that torchrun or `accelerate launch` has started, the rank uses the device of its LOCAL_RANK, and
+    Accelerate forms one group of all ranks, with DDP or FSDP as requested.
 
-    Raises RegistrationError if no driver is attached, if Accelerate has chosen a device before, or if
+    Raises RegistrationError if no driver is attached, if Accelerate has already chosen a device, or if
     ACCELERATE_TORCH_DEVICE names another device.
     """
     return running("huggingface", _start)
@@ -76,7 +76,7 @@ def _check_variable(name: str, device: torch.device | None = None) -> None:
 
 
 def _check_unused(device: torch.device) -> None:
-    """Raise RegistrationError if Accelerate has chosen another device before."""
+    """Raise RegistrationError if Accelerate has already chosen another device."""
     shared = sys.modules["accelerate.state"].PartialState._shared_state
     if shared and shared["device"] != device:
         raise RegistrationError(
@@ -134,7 +134,7 @@ def _max_memory(before: Any) -> Any:
 
 
 def _allow(using: Using, function: Any, known: str, name: str, reason: str) -> None:
-    """Add a name to the tuples of vendors among a function's constants, by a copy of its code."""
+    """Add a name to the tuples of vendors among a function's constants, in a copy of its code."""
     code: CodeType = function.__code__
     constants = tuple(
         (*constant, name) if isinstance(constant, tuple) and known in constant and name not in constant else constant

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Lightning's Trainer and Fabric on the attached driver's devices: accelerator="auto", or the device's name.
 
-Works with the packages `lightning` and `pytorch_lightning`. docs/upstream/lightning.md is what would make this module
-unneeded.
+Works with the packages `lightning` and `pytorch_lightning`. docs/upstream describes the changes that would make this
+module unneeded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PACKAGES = (("lightning.pytorch", "lightning.fabric"), ("pytorch_lightning", "l
 
 
 def use() -> Using:
-    """Register the attached driver's devices with Lightning, and let "auto" choose them; return what undoes it.
+    """Register the attached driver's devices with Lightning, and let "auto" choose them; return an object to undo this.
 
     One device, DDP, FSDP and model-parallel strategies work, and "bf16-mixed" and "16-mixed" are autocast on the
     device. Raises RegistrationError if no driver is attached.
@@ -83,7 +83,7 @@ def _register(using: Using, name: str, registry: Any, kind: type) -> None:
 
 
 def _patch_connector(using: Using, name: str, connector: type, package: str) -> None:
-    """Let a connector choose our devices by itself, one of them as such, and give mixed precision our device."""
+    """Let a connector choose our devices by itself, use a single one as such, and run mixed precision on it."""
     strategies = import_module(f"{package}.strategies")
     precision = import_module(f"{package}.plugins.precision")
     choose: Callable[[Any], Any] = using.found(connector, "_choose_strategy")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Safetensors files, loaded to the attached driver's devices: safetensors knows devices by a list of names."""
+"""Safetensors files, loaded to the attached driver's devices: safetensors has a list of device names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["load_file", "use"]
 
 
 def use() -> Using:
-    """Let `safetensors.torch.load_file` take the attached driver's devices by name; return what undoes it.
+    """Make `safetensors.torch.load_file` accept the attached driver's devices by name; return an object to undo this.
 
     Raises RegistrationError if no driver is attached.
     """
@@ -44,7 +44,7 @@ def _patch(using: Using, module: ModuleType, name: str) -> None:
 def load_file(path: str | os.PathLike[str], device: str | int | torch.device | None = None) -> dict[str, torch.Tensor]:
     """Return the tensors of a file on a device, by default the attached driver's current one.
 
-    Each tensor is copied from the mapped file by itself, so that the host never holds two copies of a model.
+    Each tensor is copied from the mapped file separately, so that the host never holds two copies of a model.
     """
     from safetensors import safe_open
 

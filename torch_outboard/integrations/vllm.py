@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""vLLM on the attached driver's devices, by vLLM's own interface of platforms.
+"""vLLM on the attached driver's devices, through vLLM's own platform interface.
 
-vLLM chooses its platform when it is first needed, asks the entry points of the group `vllm.platform_plugins`, and takes
-any plug-in before its own platforms. This package's plug-in therefore stays out of the way unless the variable
-OUTBOARD_VLLM names a driver, which `use()` sets for this process.
+vLLM chooses its platform when it is first needed, asks the entry points of the group `vllm.platform_plugins`, and
+prefers any plug-in to its own platforms. This package's plug-in therefore stays inactive unless the variable
+OUTBOARD_VLLM names a driver; `use()` sets it for this process.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _OLDEST = (0, 32)
 
 
 def use() -> Using:
-    """Let vLLM take the attached driver's devices, in this process; return what undoes it.
+    """Make vLLM use the attached driver's devices, in this process; return an object that undoes this.
 
     Call it before `import vllm`. Raises RegistrationError if no driver is attached, if vLLM is missing, or if an
-    environment variable names another driver or platform. If vLLM is older than 0.32, or has chosen its platform
-    before, `use` raises it too, or `import vllm` does.
+    environment variable names another driver or platform. If vLLM is older than 0.32, or has already chosen its
+    platform, `use` or `import vllm` raises it too.
     """
     return running("vllm", _start)
 
@@ -88,7 +88,7 @@ def check_version() -> None:
 def attach_for_platform() -> str:
     """Attach the driver that OUTBOARD_VLLM names, unless it is attached, and return the name of its devices.
 
-    Processes that vLLM starts know the driver by the variable alone. Raises RegistrationError if another driver is
+    Processes that vLLM starts know the driver only from the variable. Raises RegistrationError if another driver is
     attached, and any error from attaching.
     """
     check_version()

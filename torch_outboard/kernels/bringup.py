@@ -29,8 +29,9 @@ _BURST = 50
 class Figure:
     """A measured figure, and the bar that it must reach.
 
-    With `is_least`, the value must be at least `bar`, else at most `bar`. `bar` is None for figures that others refer
-    to. Bandwidth bars are for matrices of SIDE rows and columns; smaller matrices have lower bars: see `bar_of_side`.
+    With `is_least`, the value must be at least `bar`, else at most `bar`. `bar` is None for figures to which other
+    figures refer. Bandwidth bars are for matrices of SIDE rows and columns; smaller matrices have lower bars: see
+    `bar_of_side`.
 
     `unit` is "GB/s", "TFLOP/s", "elements", "µs" or "ms", or "" for a ratio.
     """

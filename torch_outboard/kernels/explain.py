@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How an operator is run, and why: `outboard kernels explain`."""
+"""How an operator runs, and why: `outboard kernels explain`."""
 
 from __future__ import annotations
 

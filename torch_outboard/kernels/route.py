@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A record of what decided how calls were computed, for `outboard kernels explain`. Off otherwise."""
+"""A record of the decisions that determined how calls were computed, for `outboard kernels explain`. Off otherwise."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _LISTED = re.compile(r"(\w+) (\d+)x(\d+)x(\d+)")
 # Tiles have rows and columns in multiples of 64, and steps in multiples of 32.
 _MOST = 64
 _MOST_STEPS = 32
-# Sums of a lane: those of a group pass through its memory, beside the tiles.
+# Sums per lane: the sums of a group pass through its memory, beside the tiles.
 _MOST_SUMS = 8
 
 # An item's number follows the subgroups, whatever order a device numbers items in.

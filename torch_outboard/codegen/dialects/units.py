@@ -219,8 +219,8 @@ class MatrixUnit:
         The parts of the m by k, k by n and m by n matrices that a lane holds. The result's registers are floats. Each
         element of the result is held by one lane; an element of an operand may be held by several.
     sums : Sums or None
-        Set if the lanes hold sums, and then also both operands, jointly. `result` says which sums a lane gets once
-        they have passed through the group's memory, in any arrangement that stores well.
+        Set if the lanes hold sums, and then also both operands, jointly. `result` describes the sums that a lane gets
+        once they have passed through the group's memory, in any arrangement that stores well.
     multiply : str
         The statement that adds the product to `$SUMS`; `$LEFT`, `$RIGHT` and `$SUMS` point to a lane's registers, or
         are variables that the lanes hold jointly. All lanes of a group run the statement together.

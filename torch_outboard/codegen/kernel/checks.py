@@ -82,7 +82,7 @@ def is_never_zero(divisor: str, texts: Mapping[str, str]) -> bool:
 
 
 def operator_of(node: Any) -> str:
-    """Return the operator responsible for a node's check. Of fused operators, return those that check something."""
+    """Return the operator responsible for a node's check. For fused operators, return all with checks."""
     origins = [origin for origin in node.node.get_origins() if origin.op == "call_function"]
     operators = [origin.meta.get("original_aten") or origin.target for origin in origins]
     names = sorted({operator._schema.name for operator in operators if isinstance(operator, torch._ops.OpOverload)})

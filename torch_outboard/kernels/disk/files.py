@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Answer(NamedTuple):
-    """What the builder answers: a plan and its kernels, or why there is none. csrc/bindings/kernels.cpp reads it."""
+    """The builder's answer: a plan and its kernels, or why there is none. csrc/bindings/kernels.cpp reads it."""
 
     text: str
     kernels: list[KernelRecord]
@@ -148,7 +148,7 @@ class Folder:
         ]
 
     def names(self, key: str) -> list[str]:
-        """Return the names of what is stored for a class: its plans, and its refusal."""
+        """Return the names of the files stored for a class: its plans, and its refusal."""
         refusal = self._path(key, _REFUSED)
         return [file.name for file in (*self.files(key), refusal) if file != refusal or file.exists()]
 
@@ -221,7 +221,7 @@ def written(key: str, sizes: Sizes, answer: Answer) -> bytes:
 
 
 def listed(answer: Answer) -> dict[str, Any]:
-    """Return an answer as JSON has it, without the binaries of its kernels."""
+    """Return an answer as JSON data, without the binaries of its kernels."""
     return {"plan": answer.text, "kernels": _listed(answer.kernels), "refusal": answer.refusal}
 
 
@@ -235,7 +235,7 @@ def _listed(kernels: list[KernelRecord]) -> list[Any]:
 
 
 def _encoded(code: bytes) -> Any:
-    """Return text as it is, so that a reader can read it; return a binary in base64."""
+    """Return text unchanged, so that people can read it; return a binary in base64."""
     try:
         return code.decode()
     except UnicodeDecodeError:
@@ -247,7 +247,7 @@ def _decoded(code: Any) -> bytes:
 
 
 def unlisted(found: Mapping[str, Any]) -> Answer | None:
-    """Return the answer that `listed` described; None if the structure is another."""
+    """Return the answer that `listed` described; None if the structure differs."""
     text, refusal = found["plan"], found["refusal"]
     if not isinstance(text, str) or not isinstance(refusal, str) or not isinstance(found["kernels"], list):
         return None
@@ -259,7 +259,7 @@ def unlisted(found: Mapping[str, Any]) -> Answer | None:
 
 
 def _record(kernel: Any) -> KernelRecord:
-    """Return a kernel as _C takes it. Raise TypeError or its like if the fields are others, or of other types."""
+    """Return a kernel in the form that _C takes. Raise TypeError or a similar error for other fields or types."""
     record = KernelRecord(**kernel | {"code": _decoded(kernel["code"]), "binary": b""})
     for value in (record.geometry, record.checks):
         if not isinstance(value, list):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The key of a plan on disk: everything the plan depends on besides sizes and strides, which its guards check.
 
-Of the device, the key has the generator and the machine, and what a group can have if that is less than kernels use.
-The chip, its driver and the number of processors do not change what is generated, so a plan serves all devices of a
-kind. Only plans with a schedule also depend on the memory of a multiprocessor and on the device's tuned schedules: they
-have a key of their own. Each device's driver builds the programs.
+For the device, the key has the generator and the machine, and a group's limits if they are lower than kernels use. The
+chip, its driver and the number of processors do not affect generated kernels, so a plan serves all devices of a kind.
+Only plans with a schedule also depend on the memory of a multiprocessor and on the device's tuned schedules: they have
+a separate key. Each device's driver builds the programs.
 """
 
 from __future__ import annotations
@@ -96,14 +96,14 @@ def key_of(
 def scheduled_key(key: str, device: int, digest: str) -> str:
     """Return the class of a call whose plan has a schedule: `key`, and the device's memory and table of schedules.
 
-    `digest` is that of the table, or "". Without memory that matters and without a table, it is `key` itself.
+    `digest` is the table's digest, or "". Without memory that matters and without a table, return `key` itself.
     """
     more = {**_memory_of(device), **({"schedules": digest} if digest else {})}
     return json.dumps({**json.loads(key), **more}) if more else key
 
 
 def call_key(key: str, arguments: Sequence[Any]) -> str:
-    """Return what a refusal of a single call depends on: its class, the sizes and strides, and all its numbers."""
+    """Return the key of a single call's refusal: its class, the sizes and strides, and all its numbers."""
     numbers = [None if isinstance(argument, torch.Tensor) else _describe(argument) for argument in arguments]
     return json.dumps({**json.loads(key), "call": [sizes_of(arguments), numbers]})
 
@@ -121,7 +121,7 @@ def sizes_of(arguments: Sequence[Any]) -> Sizes:
 
 @functools.cache
 def code_hash() -> str:
-    """Return a hash of this package's code that decides what is generated."""
+    """Return a hash of this package's code that affects generated kernels."""
     return own_code(Path(__file__).parents[1])
 
 
@@ -159,7 +159,7 @@ def _place(device: torch.device) -> str:
 
 @functools.cache
 def kind_of(device: int) -> dict[str, str]:
-    """Return what plans depend on for a device: its generator, the generator's settings and code, and the machine."""
+    """Return the part of keys that describes a device: its generator, with settings and code, and the machine."""
     generator = type(generators().eager())(generators().driver)
     generated = hashlib.sha256(json.dumps(sorted(generator.cache_key().items())).encode())
     for path in _files_of(type(generator)):
@@ -186,7 +186,7 @@ def _memory_of(device: int) -> dict[str, str]:
 
 
 def kind_with_memory(device: int) -> dict[str, str]:
-    """Return what all plans for a device depend on, those with schedules too."""
+    """Return the part of keys that describes a device for all plans, including plans with schedules."""
     return {**kind_of(device), **_memory_of(device)}
 
 

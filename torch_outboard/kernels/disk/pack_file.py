@@ -2,12 +2,13 @@
 """The file of a pack: plans once, and programs for each architecture; compressed, sealed, and never written again.
 
 It is a database of SQLite: a row is found without reading the others, where zipfile parses the names of all entries at
-open. SQLite reads the file and does not map it: a file that is cut while it is in use is an error, and no SIGBUS.
+open. SQLite reads the file and does not map it: a file that is truncated while it is in use causes an error, not
+SIGBUS.
 
 A row has a name, and a seal, which is the hash of its name and content: the rows in use are checked, and not the whole
 file at open. Its number is the beginning of the hash of its name. There are five kinds:
 
-    about                             the versions that the pack was made for, and what it has
+    about                             the versions that the pack was made for, and its content
     class, its key                    the key, and the hashes of the class's answers with the sizes of their calls
     answer, the hash of its content   a plan with its kernels' texts, or a refusal
     program, architecture and text    where the program lies: a block's number, the first byte, and the size
@@ -38,7 +39,7 @@ from torch_outboard.kernels.disk.key import Sizes
 __all__ = ["Damaged", "PackFile", "is_pack", "program_name", "write_pack_file"]
 
 _FORMAT = 2
-# In the file's header, by which a pack is told from other databases.
+# In the file's header, to distinguish a pack from other databases.
 _APPLICATION = 0x0B4A5C1D
 _SCHEMA = "CREATE TABLE rows (number INTEGER PRIMARY KEY, kind TEXT, seal BLOB, content BLOB)"
 # Many kernels begin with the same prelude. Each row is compressed on its own, after this text.
@@ -52,7 +53,7 @@ _EXPANDING = (zlib.error, lzma.LZMAError, EOFError)
 
 
 class Damaged(Exception):
-    """The file is no pack, or is not what was written."""
+    """The file is not a pack, or its content has changed."""
 
 
 def program_name(architecture: str, kernel: KernelRecord) -> str:
@@ -62,7 +63,7 @@ def program_name(architecture: str, kernel: KernelRecord) -> str:
 
 
 def is_pack(path: Path) -> bool:
-    """Return True if a file is a pack, of whatever version; False for a link and for what can't be read."""
+    """Return True if a file is a pack of any version; False for a link and for a file that can't be read."""
     try:
         with path.open("rb") as file:
             head = file.read(100)
@@ -76,10 +77,10 @@ def _mark() -> bytes:
 
 
 class PackFile:
-    """A pack that is read. For one thread.
+    """A pack that is open for reading. For one thread.
 
     Raises OSError if there is no such file, or another user may have written it, and `Damaged`. So do the methods.
-    The files of one more user may be `trusted`; -1 for none.
+    The files of one more user may be `trusted`; -1 means none.
 
     Attributes
     ----------
@@ -174,7 +175,7 @@ class PackFile:
 
 @contextlib.contextmanager
 def _damage(path: Path) -> Iterator[None]:
-    """Raise `Damaged` for whatever a file that is not what was written makes of a read."""
+    """Raise `Damaged` for any error that a changed file causes in a read."""
     try:
         yield
     except (sqlite3.Error, *_EXPANDING, ValueError, KeyError, TypeError, RecursionError) as error:

@@ -4,7 +4,7 @@
 A pack records the versions of torch and of this package's code that it was made for, and the generators of its plans.
 For other versions it is stale. A pack that is stale or damaged, or that others may have written, is not used, and the
 log reports it once. Its plans are for the kinds of machines that their keys name. Its programs are for architectures,
-whichever the chip is.
+whatever the chip.
 
 Its owner must be the user, root, or the owner of the module that names it, and others may not write it.
 """
@@ -49,7 +49,7 @@ _OF_GENERATOR = ("generator", "generated_by")
 
 @dataclass(frozen=True)
 class Pack:
-    """A pack, and why it isn't used; "" if it is used. The file is None if it can't be read."""
+    """A pack, and the reason why it isn't used; "" if it is used. The file is None if it can't be read."""
 
     path: Path
     file: PackFile | None
@@ -79,7 +79,7 @@ def versions() -> dict[str, str]:
 
 
 def packs_of(driver: type[Driver] | None) -> list[Path]:
-    """Return the files of packs: those that the variable names, else the driver's.
+    """Return the files of packs: the files that the variable names, else the driver's.
 
     A driver's relative path starts at the folder of the module that names it. A relative path of the variable starts at
     the process's folder when this package was imported. If a module has no file, its relative paths are reported and
@@ -116,7 +116,7 @@ def _module_file(driver: type[Driver]) -> Path | None:
 
 
 def _runnable(driver: Driver | None, device: int) -> tuple[str, ...]:
-    """Return the architectures whose programs a device runs, the best first."""
+    """Return the architectures whose programs a device runs, best first."""
     from torch_outboard.device.devices import get_device_properties
 
     own = get_device_properties(device).architecture
@@ -149,7 +149,7 @@ def read_pack(path: Path, kind: Mapping[str, str] | None = None, trusted: int = 
 
 
 class Packs:
-    """Some packs, which are opened when the first plan is asked for. For one thread.
+    """Some packs, which are opened at the first request for a plan. For one thread.
 
     Attributes
     ----------

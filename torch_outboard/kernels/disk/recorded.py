@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Lists of calls that programs have made, as text: what packs are built from besides kernels/disk/calls.py.
+"""Lists of calls that programs have made, as text. Packs are built from them and from kernels/disk/calls.py.
 
 A line is a call for which a plan was built: the operator, the default dtype, and the arguments. A tensor is its dtype,
 sizes and strides; no value is kept, and none is needed for a plan. Calls over lists of tensors are left out, because
-one of them stands for all, and so are calls whose arguments share memory with a written one.
+one such call stands for all, and so are calls whose arguments share memory with a written argument.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TENSOR = re.compile(r"(\w+)((?: \d+:\d+)*)( on the CPU)?")
 
 
 def described(name: str, arguments: Sequence[Any]) -> str | None:
-    """Return a call as a line; None for an argument that has no text, such as a generator."""
+    """Return a call as a line; None if an argument has no text, such as a generator."""
     try:
         default = str(torch.get_default_dtype()).removeprefix("torch.")
         return json.dumps([name, default, [_described(argument) for argument in arguments]])

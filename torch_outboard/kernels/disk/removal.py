@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Removal of what this package has written, and nothing else: by the names of its files, and never through links."""
+"""Removal of this package's own files, and nothing else: by their names, and never through links."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def found_in(folder: Path) -> Found:
 
 
 def clear_folder(folder: Path) -> Found:
-    """Remove the plans and the programs of a folder, and return what is left."""
+    """Remove the plans and the programs of a folder, and return the remaining content."""
     for version in versions_in(folder):
         remove_version(version)
     _remove_files(folder / "programs", _is_program)
@@ -79,7 +79,7 @@ def clear_folder(folder: Path) -> Found:
 
 
 def remove_plans(folder: Path) -> int:
-    """Remove the files of plans below a folder, and the folders that are empty then. Return the number of files."""
+    """Remove the files of plans below a folder, and folders that become empty. Return the number of files."""
     count = 0
     for versioned in folders_in(folder):
         count += _remove_files(versioned, is_name)
@@ -88,7 +88,7 @@ def remove_plans(folder: Path) -> int:
 
 
 def remove_version(folder: Path) -> None:
-    """Remove the plans of a version, and its folder if it is empty then."""
+    """Remove the plans of a version, and its folder if it becomes empty."""
     remove_plans(folder)
     _remove_files(folder, _is_note)
     _remove_if_empty(folder)

@@ -5,7 +5,7 @@ Only the user, or root, may write the folder: its files are passed to the driver
 damaged, if others may have written it, or if it can't be read. The log reports that once, and the plan is built again.
 
 Processes may share a folder. A file appears whole, and each plan of a class is its own file. A process that writes a
-file for the second time replaces it by the same content.
+file for the second time replaces it with the same content.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ def _version() -> str:
 
 
 def default_folder() -> Path | None:
-    """Return where plans are stored: the variable's folder, else one in the user's cache; None for nowhere.
+    """Return the folder of plans: the variable's folder, else a folder in the user's cache; None if there is none.
 
-    A relative path starts at the process's folder when this package was imported, wherever the process goes later.
+    A relative path starts at the process's working directory at the import of this package, even if it changes later.
     """
     found = _C.kernel_cache_folder()
     return Path(found) if found else None
 
 
 class Store:
-    """The plans of a folder, or of none. Threads may share it.
+    """The plans of a folder, or no plans without a folder. Threads may share it.
 
     Attributes
     ----------
@@ -149,8 +149,8 @@ class Store:
     ) -> None:
         """Call `prepare`, which imports for seconds, unless another process builds the plan or has built it.
 
-        Nobody waits for a process that prepares. As many prepare at a time as there are processors: for what is common,
-        a few of many processes suffice.
+        Nobody waits for a process that prepares. As many processes prepare at a time as there are processors: for
+        common plans, a few of many processes suffice.
         """
         places = [folder / f"preparing.{number}.part" for number in range(os.cpu_count() or 1)]
         for look in range(MOST_PAUSES):
@@ -216,7 +216,7 @@ class Store:
         return bool(found)
 
     def dropped(self) -> list[str]:
-        """Return why plans were dropped since the folder was made or cleared, a line for each."""
+        """Return the reasons why plans were dropped since the folder was created or cleared, one line each."""
         folder = self._usable()
         try:
             content = None if folder is None else read_private(folder.path / DROPPED)
@@ -241,7 +241,7 @@ class Store:
         return self._folder
 
     def _tell(self, text: str, cause: str | None = None) -> None:
-        """Report a text in the log, once for each cause; the default cause is the text itself."""
+        """Log a text, once for each cause; the default cause is the text itself."""
         with self._lock:
             is_new = (cause or text) not in self._told
             self._told.add(cause or text)
@@ -270,7 +270,7 @@ class Store:
             os.close(file)
 
     def _prune(self, path: Path) -> None:
-        """Remove files beyond the bounds: the oldest of this version, and versions that nobody uses."""
+        """Remove files beyond the limits: the oldest of this version, and versions that nobody uses."""
         from torch_outboard.kernels.disk.removal import remove_version
 
         for other in versions_in(path.parent):

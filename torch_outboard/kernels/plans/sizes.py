@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The sizes of a traced call: torch's symbols, with a faster test of what they leave open.
+"""The sizes of a traced call: torch's symbols, with a faster test of conditions on them.
 
-Most conditions that lowerings and templates ask for hold for some sizes and not for others, and become guards. torch
-finds that out last, after expanding the condition and asking sympy for signs. Two samples of the sizes with different
+Most conditions that lowerings and templates check hold for some sizes and not for others, and become guards. torch
+finds this out last, after expanding the condition and asking sympy for signs. Two samples of the sizes with different
 answers show it at once.
 """
 
@@ -41,7 +41,7 @@ _OPERATIONS: dict[type, Callable[[Sequence[int]], int]] = {
 
 
 class _NoSample(Exception):
-    """An expression has other operations, or a division by zero."""
+    """An expression has unsupported operations, or a division by zero."""
 
 
 @contextlib.contextmanager
@@ -63,7 +63,7 @@ def _without_warnings_about_bounds() -> Iterator[None]:
 
 
 class Sizes(ShapeEnv):
-    """An environment in which sizes that are equal by chance do not define a class."""
+    """An environment in which sizes that are equal by chance do not define a separate class."""
 
     def __init__(self) -> None:
         super().__init__(duck_shape=False)
@@ -86,7 +86,7 @@ class Sizes(ShapeEnv):
     def _is_open(self, condition: Any) -> bool:
         """Return True if a condition holds for some sizes within their ranges and not for others.
 
-        A condition that is a guard already is not open.
+        A condition that is already a guard is not open.
         """
         symbols = condition.free_symbols
         hints = {symbol: self.backed_var_to_val.get(symbol) for symbol in symbols}
@@ -101,7 +101,7 @@ class Sizes(ShapeEnv):
         return canonicalize_bool_expr(self.simplify(condition)) not in self.axioms
 
     def _samples(self, symbols: Sequence[Any]) -> list[dict[Any, int]]:
-        """Return sizes at the lower bounds and far beyond them, as far as their ranges have them."""
+        """Return sizes at the lower bounds and far beyond them, as far as their ranges allow."""
         bounds = [self.var_to_range[symbol] for symbol in symbols]
         if not all(bound.lower.is_Integer for bound in bounds):
             return []
@@ -114,9 +114,9 @@ class Sizes(ShapeEnv):
 
 
 def _bounds_product(condition: Any) -> bool:
-    """Return True for a bound of a product of sizes, which bounds none of them: torch finds that out last, by dividing.
+    """Return True for a bound of a product of sizes, which bounds no single size: torch finds this out last.
 
-    A quotient of the bound by other sizes is no integer, and torch refines ranges by integers only.
+    A quotient of the bound by other sizes is not an integer, and torch refines ranges only with integers.
     """
     if type(condition) not in _RELATIONS or not condition.rhs.is_Integer or condition.rhs.is_zero:
         return False

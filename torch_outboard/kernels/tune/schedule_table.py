@@ -116,7 +116,7 @@ def tables_in(folder: Path) -> list[Tuned]:
 
 
 def told(device: int) -> str | None:
-    """Return where a device's table is, and why it is not used if so; None if there is no table."""
+    """Return the place of a device's table, or why it is not used; None if there is no table."""
     if not generators().has_eager:
         return None
     found = schedules_of(device)
