@@ -144,4 +144,4 @@ register._register_refusal()
 
 
 def test_only_another_signature_is_passed_over_when_a_refusal_is_registered(run_python):
-    assert "torch.compile does not know the device" in run_python(REFUSAL, fresh=True).stderr
+    assert "torch.compile cannot use the device" in run_python(REFUSAL, fresh=True).stderr
