@@ -134,9 +134,9 @@ def numbers_of_lists(name: str) -> int:
 
 def build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
     """Return the plan of a call over lists of tensors, as one or two launches, or the refusal. See `build`."""
-    held = [arguments]
+    holder = [arguments]
     del arguments
-    return _answer_of(lambda: _find_chunks(name, held.pop(), device))
+    return _answer_of(lambda: _find_chunks(name, holder.pop(), device))
 
 
 def drop(
@@ -285,13 +285,13 @@ def _find_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
         return refused(refusal)
     del arguments
     key = key_of(name, stand_ins, (), False, device, form="chunks") if _keeps() else None
-    found = ELSEWHERE
-    while found is ELSEWHERE:
+    answer = ELSEWHERE
+    while answer is ELSEWHERE:
         if key is not None and (kept := _kept(key, device)):
             _kept_chunks.add((key, kept[0].text))
             return kept[0]
-        found = _made_and_kept(key, stand_ins, name, device, lambda: _build_chunks(name, stand_ins, device))
-    return found
+        answer = _made_and_kept(key, stand_ins, name, device, lambda: _build_chunks(name, stand_ins, device))
+    return answer
 
 
 def _keeps() -> bool:
@@ -300,10 +300,10 @@ def _keeps() -> bool:
 
 def _kept(key: str, device: int) -> list[Answer]:
     """Return the stored plans of a class, or the refusal of the class."""
-    found = _stored(key, device)
+    stored = _stored(key, device)
     if (scheduled := scheduled_key(key, device, schedules_of(device).digest)) != key:
-        found = [answer for answer in found if not _has_schedule(answer)] + _stored(scheduled, device)
-    return [answer for answer in found if not answer.refusal] or found[:1]
+        stored = [answer for answer in stored if not _has_schedule(answer)] + _stored(scheduled, device)
+    return [answer for answer in stored if not answer.refusal] or stored[:1]
 
 
 def _stored(key: str, device: int) -> list[Answer]:
@@ -312,9 +312,9 @@ def _stored(key: str, device: int) -> list[Answer]:
 
 def _forget(key: str, device: int, text: str, why: str) -> None:
     reason = " ".join(why.split())[:300]
-    for each in dict.fromkeys((key, scheduled_key(key, device, schedules_of(device).digest))):
-        store().drop(each, text, reason)
-        packs().drop(each, text, reason)
+    for stored_key in dict.fromkeys((key, scheduled_key(key, device, schedules_of(device).digest))):
+        store().drop(stored_key, text, reason)
+        packs().drop(stored_key, text, reason)
 
 
 def _made_and_kept(
@@ -342,12 +342,12 @@ def _made_and_kept(
             return ELSEWHERE
         if kept := _kept(single, device):
             return kept[0]._replace(is_of_class=False)
-        found = _made(name, make)
-        if found.refusal and not (found.is_of_class or code_of(found.refusal) in _PASSING_CODES):
-            store().save_single(single, sizes, found)
+        answer = _made(name, make)
+        if answer.refusal and not (answer.is_of_class or code_of(answer.refusal) in _PASSING_CODES):
+            store().save_single(single, sizes, answer)
         else:
-            store().save(scheduled if _has_schedule(found) else key, sizes, found)
-    return found
+            store().save(scheduled if _has_schedule(answer) else key, sizes, answer)
+    return answer
 
 
 def _refusal_of(name: str, arguments: Sequence[Any]) -> Refusal | None:
@@ -422,7 +422,7 @@ def _build_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
 
 def _build_or_refuse(
     name: str,
-    held: list[Sequence[Any]],
+    holder: list[Sequence[Any]],
     places: list[int],
     is_aliased: bool,
     device: Any,
@@ -439,7 +439,7 @@ def _build_or_refuse(
     real = generator.dialect.real  # type: ignore[attr-defined]
     unread = without_readers(name)
     call = OperatorCall(
-        name, held.pop(), [place for place in places if place not in unread], is_aliased, device, strides, symbols
+        name, holder.pop(), [place for place in places if place not in unread], is_aliased, device, strides, symbols
     )
     dimensions = next((tensor.dim() for tensor in tensors_in(call.arguments)), 0)
     failure: Exception | None = None

@@ -72,13 +72,13 @@ def chosen_operator(text: str) -> str:
 
 @functools.cache
 def _overloads() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    overloads: dict[str, list[str]] = {}
     for schema in torch._C._jit_get_all_schemas():
         name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
         # Functions of the interpreter itself are not in the dispatcher.
         if torch._C._dispatch_has_kernel(name):
-            found.setdefault(schema.name, []).append(name)
-    return {base: sorted(set(names)) for base, names in found.items()}
+            overloads.setdefault(schema.name, []).append(name)
+    return {base: sorted(set(names)) for base, names in overloads.items()}
 
 
 # Places in files.
@@ -117,14 +117,14 @@ def _row_named(name: str) -> tuple[Operator, str] | None:
 
 def _place_in_book(place: str) -> str:
     """Return the file and line of a row that the core names; other places are returned unchanged."""
-    found = _row_named(place) if "::" in place else None
-    return place if found is None else found[1]
+    located = _row_named(place) if "::" in place else None
+    return place if located is None else located[1]
 
 
 def _line_of(name: str, source: str) -> str:
     lines = source.splitlines()
-    found = [number for number, line in enumerate(lines, 1) if re.search(rf'["\s]{re.escape(name)}["\s]', line)]
-    return f":{found[-1]}" if found else ""
+    numbers = [number for number, line in enumerate(lines, 1) if re.search(rf'["\s]{re.escape(name)}["\s]', line)]
+    return f":{numbers[-1]}" if numbers else ""
 
 
 # Known before a call.
@@ -150,8 +150,8 @@ def _of_rows(name: str, is_functional: bool) -> Iterator[Note]:
     """Yield notes from the rows of an operator, or of its functional form, which replaces it in graphs."""
     keys = [name if "." in name else f"{name}.default", *([] if is_functional else [base_name(name)])]
     for key in keys:
-        if found := _row_named(key):
-            row, place = found
+        if located := _row_named(key):
+            row, place = located
             yield from (Note("generated", text, where or place) for text, where in _said_by(row))
 
 
@@ -161,10 +161,10 @@ def _said_by(row: Operator) -> Iterator[tuple[str, str]]:
     if computed is not None:
         function = computed.function if hasattr(computed, "function") else computed.formula
         kind = type(computed).__name__.lower()
-        what = f"is traced as {name_of(function)} ({kind})"
+        how = f"is traced as {name_of(function)} ({kind})"
         if isinstance(computed, (Draw, Fill, Numbers)) and computed.read:
-            what += f", with {', '.join(computed.read)} by value"
-        yield what, place_of(function)
+            how += f", with {', '.join(computed.read)} by value"
+        yield how, place_of(function)
     for text, function in (("values are checked by", row.check), ("is decomposed by", row.decomposition)):
         if function is not None:
             yield f"{text} {name_of(function)}", place_of(function)

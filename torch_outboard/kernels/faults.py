@@ -40,8 +40,8 @@ def author_of(error: BaseException) -> str | None:
 def _modules_of_driver() -> Iterator[str]:
     """Yield the modules of the driver's generator and dialect classes, except this package's and torch's."""
     generator = generators().eager()
-    for made in (generator, getattr(generator, "dialect", None)):
-        modules = (kind.__module__ for kind in type(made).__mro__)
+    for instance in (generator, getattr(generator, "dialect", None)):
+        modules = (kind.__module__ for kind in type(instance).__mro__)
         yield from (module for module in modules if not any(map(functools.partial(_is_in, module), _NOT_THE_DRIVERS)))
 
 

@@ -66,7 +66,7 @@ def _known(number: int | torch.SymInt) -> int:
 
 
 def _are_alike(sizes: Sequence[int], first: Sequence[int], second: Sequence[int]) -> bool:
-    is_alike = all(size == 1 or stride == other for size, stride, other in zip(sizes, first, second, strict=True))
+    is_alike = all(size == 1 or stride == wanted for size, stride, wanted in zip(sizes, first, second, strict=True))
     return is_alike or 0 in sizes
 
 

@@ -37,8 +37,8 @@ def functional_of(name: str) -> torch._ops.OpOverload | None:
         if not (argument.kwarg_only and argument.is_out)
     ]
     for overload in packet.overloads():
-        found = getattr(packet, overload)
-        declared = [(argument.name, str(argument.type)) for argument in found._schema.arguments]
-        if declared == wanted and not found._schema.is_mutable:
-            return found  # type: ignore[no-any-return]
+        candidate = getattr(packet, overload)
+        declared = [(argument.name, str(argument.type)) for argument in candidate._schema.arguments]
+        if declared == wanted and not candidate._schema.is_mutable:
+            return candidate  # type: ignore[no-any-return]
     return None

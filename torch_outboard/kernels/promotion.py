@@ -16,13 +16,13 @@ __all__ = ["common_type", "is_tensor", "is_wide_number", "kinds_of", "number_typ
 
 
 def tensors_in(arguments: Sequence[Any]) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
-            found.append(argument)
+            tensors.append(argument)
         elif isinstance(argument, (list, tuple)):
-            found += [each for each in argument if isinstance(each, torch.Tensor)]
-    return found
+            tensors += [item for item in argument if isinstance(item, torch.Tensor)]
+    return tensors
 
 
 def is_tensor(declared: torch.Argument) -> bool:

@@ -57,20 +57,20 @@ def sample_call(name: str, wanted: Wanted, device: torch.device) -> tuple[list[A
     """
     _check_values(name, wanted.values)
     candidates = [wanted.shapes] if wanted.shapes else _SHAPES
-    taken, error = _tried_apart(lambda: _accepted(name, wanted, candidates))
-    if taken < 0:
+    index, error = _tried_apart(lambda: _accepted(name, wanted, candidates))
+    if index < 0:
         how = "other shapes, or another type" if wanted.shapes else "--shape, for each of its tensors"
         raise NoSample(f"could not build a sample call of {name}: {error}. Pass {how}")
-    positional, named = _arguments(name, wanted, candidates[taken])
+    positional, named = _arguments(name, wanted, candidates[index])
     return [_moved(value, device) for value in positional], {key: _moved(value, device) for key, value in named.items()}
 
 
 def _check_values(name: str, values: Mapping[str, Any]) -> None:
-    taken = [declared.name for declared in overload_of(name)._schema.arguments if "Tensor" not in str(declared.type)]
+    names = [declared.name for declared in overload_of(name)._schema.arguments if "Tensor" not in str(declared.type)]
     for key in values:
-        if key not in taken:
-            which = f"its arguments other than tensors are {', '.join(taken)}" if taken else "it takes only tensors"
-            raise NoSample(f"{name} has no argument {key} to set: {which}")
+        if key not in names:
+            hint = f"its arguments other than tensors are {', '.join(names)}" if names else "it takes only tensors"
+            raise NoSample(f"{name} has no argument {key} to set: {hint}")
 
 
 def _accepted(name: str, wanted: Wanted, candidates: Sequence[Shapes]) -> tuple[int, str]:
@@ -127,14 +127,14 @@ def _moved(value: Any, device: torch.device) -> Any:
 
 
 def _arguments(name: str, wanted: Wanted, shapes: Shapes) -> tuple[list[Any], dict[str, Any]]:
-    made = _Made(name, wanted, shapes)
+    sampler = _Made(name, wanted, shapes)
     positional, named = [], {}
     for argument in overload_of(name)._schema.arguments:
         if argument.kwarg_only:
             if argument.is_out or argument.name in wanted.values or not argument.has_default_value():
-                named[argument.name] = made.argument(argument)
+                named[argument.name] = sampler.argument(argument)
         else:
-            positional.append(made.argument(argument))
+            positional.append(sampler.argument(argument))
     return positional, named
 
 

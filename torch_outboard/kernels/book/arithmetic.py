@@ -168,8 +168,8 @@ def _of_inputs_type(name: str) -> Callable[..., torch.Tensor]:
 
     def gradient(grad_output: torch.Tensor, self: torch.Tensor, *rest: Any) -> torch.Tensor:
         operator = getattr(torch.ops.aten, name).default
-        found: torch.Tensor = torch._decomp.decomposition_table[operator](grad_output, self, *rest)
-        return found.to(self.dtype)
+        result: torch.Tensor = torch._decomp.decomposition_table[operator](grad_output, self, *rest)
+        return result.to(self.dtype)
 
     return gradient
 

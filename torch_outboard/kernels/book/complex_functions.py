@@ -104,10 +104,10 @@ def _logarithm_of_1_more(kind: torch.dtype, self: Pair) -> Pair:
 def _square_root(kind: torch.dtype, self: Pair) -> Pair:
     re, im = self
     half = (torch.hypot(re, im) / 2 + re.abs() / 2).sqrt()
-    other = torch.where(half == 0, im.abs(), im.abs() / (2 * half))
+    quotient = torch.where(half == 0, im.abs(), im.abs() / (2 * half))
     is_infinite = im.isinf()
     is_right = re >= 0
-    root, rest = torch.where(is_right, half, other), torch.where(is_right, other, half)
+    root, rest = torch.where(is_right, half, quotient), torch.where(is_right, quotient, half)
     return Pair(torch.where(is_infinite, math.inf, root), torch.copysign(torch.where(is_infinite, math.inf, rest), im))
 
 

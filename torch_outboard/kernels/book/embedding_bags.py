@@ -151,9 +151,9 @@ def _largest(
     behind = places.shape[0]
     first = torch.where(is_largest, number[:, None], behind)
     base = torch.full_like(output, behind, dtype=torch.int64)
-    found = combined(base, bags, number, first, "amin", False)
-    is_there = found < behind
-    return torch.where(is_there, places[torch.where(is_there, found, 0)], 0)
+    lowest = combined(base, bags, number, first, "amin", False)
+    is_there = lowest < behind
+    return torch.where(is_there, places[torch.where(is_there, lowest, 0)], 0)
 
 
 def _dense_backward(

@@ -34,8 +34,8 @@ def _check(out: torch.Tensor, rank: int) -> None:
 def _range(real: torch.dtype, out: torch.Tensor, start: Any, end: Any, step: Any = 1) -> torch.Tensor:
     _check(out, 1)
     kind = real if out.dtype.is_floating_point else torch.int64
-    first, each = (_as(number, kind, out.device) for number in (start, step))
-    return (first + _places(out.shape[0], out).to(kind) * each).to(out.dtype)
+    first, increment = (_as(number, kind, out.device) for number in (start, step))
+    return (first + _places(out.shape[0], out).to(kind) * increment).to(out.dtype)
 
 
 def _range_to(real: torch.dtype, out: torch.Tensor, end: Any) -> torch.Tensor:

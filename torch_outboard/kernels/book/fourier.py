@@ -112,24 +112,24 @@ def _along(signal: Pair, length: int, powers: _Powers) -> Pair:
         torch.arange(size, device=signal.re.device).reshape(shape)
         for size, shape in ((radix, (1, radix, 1)), (rest, (1, rest)), (radix, (radix, 1, 1)))
     )
-    each = powers.count // length
-    root = powers.of(each * rest * (c * a))
+    step = powers.count // length
+    root = powers.of(step * rest * (c * a))
     if im is None:
-        found = Pair((re * root.re).sum(-2), (re * root.im).sum(-2))
+        spectrum = Pair((re * root.re).sum(-2), (re * root.im).sum(-2))
     else:
-        found = Pair((re * root.re - im * root.im).sum(-2), (re * root.im + im * root.re).sum(-2))
+        spectrum = Pair((re * root.re - im * root.im).sum(-2), (re * root.im + im * root.re).sum(-2))
     if rest > 1:
-        turn = powers.of(each * (c.squeeze(-1) * b))
-        turned = Pair(found.re * turn.re - found.im * turn.im, found.re * turn.im + found.im * turn.re)
-        found = _along(Pair(*map(in_memory, turned)), rest, powers)
-    return Pair(*(part.transpose(-1, -2).reshape(signal.re.shape) for part in found))
+        turn = powers.of(step * (c.squeeze(-1) * b))
+        turned = Pair(spectrum.re * turn.re - spectrum.im * turn.im, spectrum.re * turn.im + spectrum.im * turn.re)
+        spectrum = _along(Pair(*map(in_memory, turned)), rest, powers)
+    return Pair(*(part.transpose(-1, -2).reshape(signal.re.shape) for part in spectrum))
 
 
 def _primes(length: int) -> list[int]:
     import sympy  # type: ignore[import-untyped]  # not where plans are read from disk
 
-    found: list[int] = sympy.primefactors(length)
-    return found
+    primes: list[int] = sympy.primefactors(length)
+    return primes
 
 
 def _radix(length: int) -> int:

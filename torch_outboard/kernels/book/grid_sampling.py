@@ -56,16 +56,16 @@ def _grid_sampler(
     return functools.reduce(torch.add, (_product(input, sample) for sample in sampled)).to(input.dtype)
 
 
-def _product(input: torch.Tensor, found: _Sampled) -> torch.Tensor:
+def _product(input: torch.Tensor, sampled: _Sampled) -> torch.Tensor:
     """Return each combination's share of a sample. Outside the image it is 0 times the weight, so a NaN remains."""
-    return _read(input, found) * found.weight
+    return _read(input, sampled) * sampled.weight
 
 
-def _read(input: torch.Tensor, found: _Sampled) -> torch.Tensor:
+def _read(input: torch.Tensor, sampled: _Sampled) -> torch.Tensor:
     """Return the image's values, and 0 outside. Outside, read the first pixel, so that no index needs a check."""
-    places = list(_places(input, found.indices))
+    places = list(_places(input, sampled.indices))
     values: torch.Tensor = torch.ops.aten._unsafe_index.Tensor(input, places)
-    return torch.where(found.is_inside, values.to(found.weight.dtype), 0)
+    return torch.where(sampled.is_inside, values.to(sampled.weight.dtype), 0)
 
 
 def _grid_sampler_backward(
@@ -77,18 +77,18 @@ def _grid_sampler_backward(
     align_corners: bool,
     output_mask: Sequence[bool],
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
-    found = _stacked(_sampled(input, grid, interpolation_mode, padding_mode, align_corners))
-    grad = grad_output.to(found.weight.dtype)
+    sampled = _stacked(_sampled(input, grid, interpolation_mode, padding_mode, align_corners))
+    grad = grad_output.to(sampled.weight.dtype)
     of_input = None
     if output_mask[0]:
         sums = torch.zeros(input.shape, dtype=grad.dtype, device=input.device)
-        places, parts = _places(input, found.indices), torch.where(found.is_inside, grad * found.weight, 0)
+        places, parts = _places(input, sampled.indices), torch.where(sampled.is_inside, grad * sampled.weight, 0)
         of_input = torch.ops.aten.index_put(sums, list(places), parts, True).to(input.dtype)
     if interpolation_mode == _NEAREST:
         return of_input, torch.zeros(grid.shape, dtype=grid.dtype, device=grid.device)
-    products = (_read(input, found) * grad).sum(2, keepdim=True)
+    products = (_read(input, sampled) * grad).sum(2, keepdim=True)
     # The grid's last dimension lists the axes in reverse order.
-    of_grid = [(products * slope).sum((0, 2)) for slope in reversed(found.slopes)]
+    of_grid = [(products * slope).sum((0, 2)) for slope in reversed(sampled.slopes)]
     return of_input, torch.stack(of_grid, -1).to(grid.dtype)
 
 
@@ -116,9 +116,9 @@ def _sampled(
         )
         weight = math.prod((axis.weight for axis in combination[1:]), start=combination[0].weight)
         slopes = []
-        for one in combination:
-            others = [other.weight for other in combination if other is not one]
-            slopes.append(math.prod(others, start=one.slope))
+        for axis in combination:
+            others = [other_axis.weight for other_axis in combination if other_axis is not axis]
+            slopes.append(math.prod(others, start=axis.slope))
         if len(sizes) == 3:  # in two dimensions alone, the CPU's kernel multiplies 0 by weights of outside pixels
             weight, *slopes = (torch.where(is_inside, factor, 0) for factor in (weight, *slopes))
         indices = [torch.where(is_inside, axis.place, 0).to(torch.int64) for axis in combination]

@@ -54,8 +54,8 @@ def _linear(self: torch.Tensor, output_size: Sequence[Any], align_corners: bool,
 
     def value(corner: list[torch.Tensor]) -> torch.Tensor:
         if len(corner) == dims:
-            found: torch.Tensor = torch.ops.aten._unsafe_index.Tensor(image, [None, None, *corner])
-            return found
+            pixels: torch.Tensor = torch.ops.aten._unsafe_index.Tensor(image, [None, None, *corner])
+            return pixels
         low, high, share = sides[len(corner)]
         return value([*corner, low]) * (1 - share) + value([*corner, high]) * share
 

@@ -178,14 +178,14 @@ def _index_put(
     kind = "sum" if accumulate else "set"
     if not _is_sorted(self, kind):
         return NotImplemented
-    given = [(number, index) for number, index in enumerate(indices) if index is not None]
-    if any(index.dtype == torch.bool for _, index in given):
+    numbered = [(number, index) for number, index in enumerate(indices) if index is not None]
+    if any(index.dtype == torch.bool for _, index in numbered):
         raise ClassRefusal("the index is a bool mask [mask-write]")
     if values.dtype != self.dtype:
         raise ClassRefusal("its tensors have different dtypes [mixed-types]")
-    indexed = [number for number, _ in given]
+    indexed = [number for number, _ in numbered]
     others = [number for number in range(self.dim()) if number not in indexed]
-    broadcast = torch.broadcast_tensors(*(index for _, index in given))  # type: ignore[no-untyped-call]
+    broadcast = torch.broadcast_tensors(*(index for _, index in numbered))  # type: ignore[no-untyped-call]
     shape, rest = broadcast[0].shape, [self.shape[number] for number in others]
 
     # Values have the shape that reading by the indices would return: the indexed dimensions come
@@ -276,8 +276,8 @@ def _masked_scatter(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor
     self, mask = torch.broadcast_tensors(self, mask)  # type: ignore[no-untyped-call]
     flags = mask.flatten()
     before = flags.to(torch.int64).cumsum(0) - 1
-    taken = torch.ops.aten._unsafe_masked_index.default(source.flatten(), flags, [before], 0)
-    return torch.where(flags, taken, self.flatten()).view(self.shape)
+    values = torch.ops.aten._unsafe_masked_index.default(source.flatten(), flags, [before], 0)
+    return torch.where(flags, values, self.flatten()).view(self.shape)
 
 
 def _nonzero_static(self: torch.Tensor, *, size: Any, fill_value: int = -1) -> torch.Tensor:

@@ -36,13 +36,13 @@ def _power(self: torch.Tensor, exponent: torch.Tensor) -> list[torch.Tensor]:
     if self.dtype in HALVES:
         exponent = rounded(exponent.to(self.dtype))
     x = self.to(torch.promote_types(self.dtype, torch.float32))
-    found = torch.pow(x, exponent.to(x.dtype))
+    result = torch.pow(x, exponent.to(x.dtype))
     own: list[tuple[float, torch.Tensor]] = [(1, x), (-1, 1 / x), (2, x * x), (-2, 1 / (x * x)), (3, x * x * x)]
     if self.dtype != torch.float16:
         own += [(0.5, x.sqrt()), (-0.5, x.rsqrt())]
     for constant, value in own:
-        found = torch.where(exponent == constant, value, found)
-    return [found.to(self.dtype)]
+        result = torch.where(exponent == constant, value, result)
+    return [result.to(self.dtype)]
 
 
 def _copy(self: torch.Tensor, source: torch.Tensor) -> list[torch.Tensor]:

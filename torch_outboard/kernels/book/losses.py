@@ -24,8 +24,8 @@ def _labels(log_probs: torch.Tensor, labels: torch.Tensor, lengths: torch.Tensor
     """Return labels with 0 after the end of a target, read through a table so that an invalid class is an error."""
     classes = torch.arange(log_probs.shape[2], device=labels.device)
     is_label = torch.arange(labels.shape[1], device=labels.device) < lengths.unsqueeze(1)
-    taken = classes.gather(0, torch.where(is_label, labels, 0).flatten())
-    return taken.reshape(labels.shape).contiguous()
+    checked = classes.gather(0, torch.where(is_label, labels, 0).flatten())
+    return checked.reshape(labels.shape).contiguous()
 
 
 def _ctc_loss(log_probs: torch.Tensor, labels: torch.Tensor, *rest: Any) -> Any:
@@ -154,9 +154,9 @@ def _nll_backward(name: str) -> Callable[..., torch.Tensor]:
         total_weight: torch.Tensor,
     ) -> torch.Tensor:
         decomposed = torch._decomp.decomposition_table[getattr(torch.ops.aten, name).default]
-        found = decomposed(grad_output, self, target, weight, reduction, ignore_index, total_weight)
+        result = decomposed(grad_output, self, target, weight, reduction, ignore_index, total_weight)
         is_target = decomposed(self.new_ones(()), self, target, None, _SUM, ignore_index, total_weight) != 0
-        return torch.where(is_target, found, 0)
+        return torch.where(is_target, result, 0)
 
     return gradient
 

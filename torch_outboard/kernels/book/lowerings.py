@@ -56,8 +56,8 @@ def gather(self: ir.TensorBox, dim: int, index: ir.TensorBox, sparse_grad: bool 
     load, load_index = self.make_loader(), index.make_loader()
 
     def element(place: Sequence[Any]) -> Any:
-        found = ops.indirect_indexing(load_index(place), size, wrap_neg=False)
-        return load([*place[:dim], found, *place[dim + 1 :]] if sizes else [])
+        position = ops.indirect_indexing(load_index(place), size, wrap_neg=False)
+        return load([*place[:dim], position, *place[dim + 1 :]] if sizes else [])
 
     return ir.Pointwise.create(
         device=self.get_device_or_error(), dtype=self.get_dtype(), inner_fn=element, ranges=index.get_size()

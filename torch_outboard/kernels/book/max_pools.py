@@ -98,17 +98,17 @@ def _pooled(
 
     def largest(place: Sequence[Any]) -> tuple[Any, Any]:
         best, index = ops.constant(least, dtype), ops.constant(0, torch.int64)
-        for found in _elements(place, sides):
-            at = sum((found.places[number] * side.step for number, side in sides.items()), start=sympy.S.Zero)
-            value = _read(load, found, least)
+        for element in _elements(place, sides):
+            at = sum((element.places[number] * side.step for number, side in sides.items()), start=sympy.S.Zero)
+            value = _read(load, element, least)
             here = ops.index_expr(at, torch.int64)
             if load_index is not None:
-                here = ops.add(here, _read(load_index, found, 0))
+                here = ops.add(here, _read(load_index, element, 0))
             is_taken = ops.gt(value, best)
             if dtype.is_floating_point:
                 is_taken = ops.logical_or(is_taken, ops.isnan(value))
-            if found.is_first is not None:
-                is_first = _all([*found.is_inside, *found.is_first])
+            if element.is_first is not None:
+                is_first = _all([*element.is_inside, *element.is_first])
                 is_taken = ops.logical_or(is_taken, is_first) if is_first is not None else is_first
             if is_taken is None:
                 best, index = value, here
@@ -126,8 +126,8 @@ def _pooled(
 def _elements(place: Sequence[Any], sides: Mapping[int, _Side]) -> Iterator[_Found]:
     """Yield the elements of one result's window, in the order of the CPU's kernels."""
 
-    def compared(first: Any, other: Any) -> Any:
-        return ops.lt(ops.index_expr(first, torch.int64), ops.index_expr(other, torch.int64))
+    def compared(first: Any, second: Any) -> Any:
+        return ops.lt(ops.index_expr(first, torch.int64), ops.index_expr(second, torch.int64))
 
     for offsets in itertools.product(*(range(side.window) for side in sides.values())):
         places, is_inside, is_first = list(place), [], []
@@ -145,9 +145,9 @@ def _elements(place: Sequence[Any], sides: Mapping[int, _Side]) -> Iterator[_Fou
         yield _Found(places, is_inside, is_first if may_be_first else None)
 
 
-def _read(load: Any, found: _Found, outside: Any) -> Any:
-    is_inside = _all(found.is_inside)
-    return load(found.places) if is_inside is None else ops.masked(is_inside, lambda: load(found.places), outside)
+def _read(load: Any, element: _Found, outside: Any) -> Any:
+    is_inside = _all(element.is_inside)
+    return load(element.places) if is_inside is None else ops.masked(is_inside, lambda: load(element.places), outside)
 
 
 def _all(conditions: Sequence[Any]) -> Any:

@@ -16,32 +16,32 @@ from torch_outboard.kernels.refusal import ClassRefusal
 __all__ = ["OPERATORS"]
 
 
-def _batch_norm(given: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *numbers: Any) -> Any:
+def _batch_norm(input: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *numbers: Any) -> Any:
     """Normalise with the overload whose schema declares that it writes the running statistics."""
     if len(numbers) != 2 or (mean is None) != (var is None):
         raise ClassRefusal("only the functional form has a kernel [no-definition]")
     legit = torch.ops.aten._native_batch_norm_legit
     if mean is None:
-        return _with_statistics(legit.no_stats(given, weight, bias, training, *numbers), given, weight, bias)
-    result = legit.default(given, weight, bias, mean, var, training, *numbers)
+        return _with_statistics(legit.no_stats(input, weight, bias, training, *numbers), input, weight, bias)
+    result = legit.default(input, weight, bias, mean, var, training, *numbers)
     if training:
-        return _with_statistics(result, given, weight, bias, mean, var)
+        return _with_statistics(result, input, weight, bias, mean, var)
     # In evaluation mode, the CPU's kernel saves no statistics, as its meta kernel reports. The
     # decomposition copies the running ones.
-    return (result[0], *((given if weight is None else weight).new_zeros(0) for _ in range(2)))
+    return (result[0], *((input if weight is None else weight).new_zeros(0) for _ in range(2)))
 
 
-def _batch_norm_in_place(given: Any, weight: Any, bias: Any, *rest: Any) -> Any:
+def _batch_norm_in_place(input: Any, weight: Any, bias: Any, *rest: Any) -> Any:
     """Normalise with the overloads whose schemas declare their writes, with or without running statistics."""
     if len(rest) == 3:
         training, *numbers = rest
-        return _batch_norm(given, weight, bias, None, None, training, *numbers)
-    return _batch_norm(given, weight, bias, *rest)
+        return _batch_norm(input, weight, bias, None, None, training, *numbers)
+    return _batch_norm(input, weight, bias, *rest)
 
 
-def _batch_norm_with_update(given: Any, weight: Any, bias: Any, mean: Any, var: Any, *numbers: Any) -> Any:
+def _batch_norm_with_update(input: Any, weight: Any, bias: Any, mean: Any, var: Any, *numbers: Any) -> Any:
     """Normalise in training mode; the last result is cuDNN's reserve space, which is empty here."""
-    return (*_batch_norm(given, weight, bias, mean, var, True, *numbers), given.new_zeros(0, dtype=torch.uint8))
+    return (*_batch_norm(input, weight, bias, mean, var, True, *numbers), input.new_zeros(0, dtype=torch.uint8))
 
 
 def _layer_norm(input: torch.Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Any:

@@ -61,8 +61,8 @@ def _topk(self: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorte
 
 @_along_a_dimension
 def _kth(self: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
-    found = (part.narrow(dim, k - 1, 1).contiguous() for part in _stable(self, stable=True, dim=dim, descending=False))
-    return tuple(part if keepdim else part.squeeze(dim) for part in found)
+    parts = (part.narrow(dim, k - 1, 1).contiguous() for part in _stable(self, stable=True, dim=dim, descending=False))
+    return tuple(part if keepdim else part.squeeze(dim) for part in parts)
 
 
 @_along_a_dimension
@@ -76,8 +76,8 @@ def _mode(self: torch.Tensor, dim: int = -1, keepdim: bool = False) -> Any:
     is_other = torch.ne(values, torch.cat([values[..., :1], values[..., :-1]], -1))
     runs = torch.cummax(torch.where(is_other, place, 0), -1)[0]
     best = (place - runs).argmax(-1, keepdim=True)
-    found = (part.gather(-1, best).movedim(-1, dim) for part in (values, indices))
-    return tuple(part if keepdim else part.squeeze(dim) for part in found)
+    parts = (part.gather(-1, best).movedim(-1, dim) for part in (values, indices))
+    return tuple(part if keepdim else part.squeeze(dim) for part in parts)
 
 
 @_along_a_dimension

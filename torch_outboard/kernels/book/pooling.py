@@ -224,8 +224,8 @@ def _fractional_max_pool3d(
         place = place * batch.shape[2 + dim] + along.reshape(shape)
     place = place.flatten(5)
     values = batch.flatten(2).gather(2, place.flatten(2)).reshape(place.shape)
-    found, indices = values.amax(-1), place.gather(-1, values.argmax(-1, keepdim=True)).squeeze(-1)
-    return (found, indices) if self.dim() == 5 else (found[0], indices[0])
+    largest, indices = values.amax(-1), place.gather(-1, values.argmax(-1, keepdim=True)).squeeze(-1)
+    return (largest, indices) if self.dim() == 5 else (largest[0], indices[0])
 
 
 def _starts(sample: torch.Tensor, length: Any, size: int, count: int) -> torch.Tensor:

@@ -71,8 +71,8 @@ def _sum_in_steps(
     if steps is None or dtype not in (None, self.dtype):
         return _as_row(torch.ops.aten.sum.dim_IntList)(self, dim, keepdim, dtype=dtype)
     outer, inner = steps
-    found = widened(self).sum(inner, keepdim=True)
-    return found.sum([*outer, *inner], keepdim=keepdim).to(self.dtype)
+    partial = widened(self).sum(inner, keepdim=True)
+    return partial.sum([*outer, *inner], keepdim=keepdim).to(self.dtype)
 
 
 def _deviation_in_steps(
@@ -94,9 +94,9 @@ def _deviation_in_steps(
 
 def _cumulative(function: Callable[..., Any]) -> Callable[..., None]:
     def body(self: torch.Tensor, values: torch.Tensor, indices: torch.Tensor, dim: int) -> None:
-        found = function(self, dim)
-        values.copy_(found[0])
-        indices.copy_(found[1])
+        results = function(self, dim)
+        values.copy_(results[0])
+        indices.copy_(results[1])
 
     return body
 
@@ -122,10 +122,10 @@ def _isin(
     cannot express as a formula.
     """
     rank = test_elements.dim()
-    found = elements.reshape([*elements.shape, *[1] * rank]) == test_elements
+    is_member = elements.reshape([*elements.shape, *[1] * rank]) == test_elements
     if rank > 0:
-        found = found.any(tuple(range(-rank, 0)))
-    return found.logical_not() if invert else found
+        is_member = is_member.any(tuple(range(-rank, 0)))
+    return is_member.logical_not() if invert else is_member
 
 
 def _norm(difference: torch.Tensor, p: float) -> torch.Tensor:

@@ -21,18 +21,18 @@ def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
     common = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
     if all(tensor.dtype == common for tensor in tensors):
         return NotImplemented
-    taken = [tensor.to(common) for tensor in tensors if tensor.dim() != 1 or tensor.shape[0] != 0]
-    return torch.ops.aten.cat.default(taken or [tensor.to(common) for tensor in tensors], dim)
+    non_empty = [tensor.to(common) for tensor in tensors if tensor.dim() != 1 or tensor.shape[0] != 0]
+    return torch.ops.aten.cat.default(non_empty or [tensor.to(common) for tensor in tensors], dim)
 
 
 def _copied(view: Any) -> Callable[..., Any]:
     """Return the decomposition of a view's copy. Inductor has no lowering for it, and would call the operator."""
 
     def copy(*args: Any, **named: Any) -> Any:
-        found = view(*args, **named)
-        if isinstance(found, torch.Tensor):
-            return found.clone(memory_format=torch.contiguous_format)
-        return [tensor.clone(memory_format=torch.contiguous_format) for tensor in found]
+        result = view(*args, **named)
+        if isinstance(result, torch.Tensor):
+            return result.clone(memory_format=torch.contiguous_format)
+        return [tensor.clone(memory_format=torch.contiguous_format) for tensor in result]
 
     return copy
 

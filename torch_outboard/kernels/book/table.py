@@ -212,9 +212,9 @@ def lowerings() -> Mapping[Any, Function]:
 
 
 def _named(field: Callable[[Operator], str]) -> dict[Any, Function]:
-    found = {name: field(row) for name, row in _book().items() if field(row)}
+    texts = {name: field(row) for name, row in _book().items() if field(row)}
     # Import the functions first: their modules define operators.
-    functions = {name: named_function(text) for name, text in found.items()}
+    functions = {name: named_function(text) for name, text in texts.items()}
     return {overload_of(name): function for name, function in functions.items()}
 
 

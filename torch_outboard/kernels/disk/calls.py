@@ -185,12 +185,12 @@ def _whole(samples: Samples) -> None:
             x.bool(),
         ):
             result.contiguous()
-        mask, other = samples.mask(*shape), samples.mask(*shape)
+        mask, second_mask = samples.mask(*shape), samples.mask(*shape)
         for result in (
-            mask & other,
-            mask | other,
+            mask & second_mask,
+            mask | second_mask,
             ~mask,
-            mask ^ other,
+            mask ^ second_mask,
             mask.float(),
             mask.long(),
             mask.sum(),
@@ -487,10 +487,10 @@ def _drawn(samples: Samples) -> None:
 
 
 def _with_gradients(samples: Samples) -> list[nn.Parameter]:
-    made = [nn.Parameter(samples(*shape)) for shape in ((7,), (5, 14), (10, 6, 3, 3))]
-    for result in made:
+    parameters = [nn.Parameter(samples(*shape)) for shape in ((7,), (5, 14), (10, 6, 3, 3))]
+    for result in parameters:
         result.grad = samples(*result.shape)
-    return made
+    return parameters
 
 
 @_call("optimizers")

@@ -125,10 +125,10 @@ class Folder:
     def plans(self, key: str) -> list[Answer]:
         """Return the plans of a class; if there are none, its refusal."""
         read = [self._read(path, key) for path in self.files(key)]
-        found = [answer for answer in read if answer is not None]
-        if not found and (refusal := self._read(self._path(key, _REFUSED), key)) is not None:
-            found.append(refusal)
-        return found
+        answers = [answer for answer in read if answer is not None]
+        if not answers and (refusal := self._read(self._path(key, _REFUSED), key)) is not None:
+            answers.append(refusal)
+        return answers
 
     def files(self, key: str) -> list[Path]:
         """Return the files of a class's plans, by name."""
@@ -185,12 +185,12 @@ class Folder:
             content = read_private(path)
         except OSError as error:
             return Entry(path, 0, {}, [], None, reason_of(error))
-        found = parsed(content or b"", _NAMES)
-        answer = None if found is None or not _are_sizes(found["sizes"]) else unlisted(found)
-        key = None if answer is None else _parsed_key(found["key"])  # type: ignore[index]
-        if found is None or answer is None or key is None:
+        fields = parsed(content or b"", _NAMES)
+        answer = None if fields is None or not _are_sizes(fields["sizes"]) else unlisted(fields)
+        key = None if answer is None else _parsed_key(fields["key"])  # type: ignore[index]
+        if fields is None or answer is None or key is None:
             return Entry(path, len(content or b""), {}, [], None, f"{printable_path(path)} is damaged")
-        return Entry(path, len(content or b""), key, found["sizes"], answer)
+        return Entry(path, len(content or b""), key, fields["sizes"], answer)
 
     def _path(self, key: str, name: str) -> Path:
         digest = hashlib.sha256(key.encode()).hexdigest()
@@ -207,9 +207,9 @@ class Folder:
             return None
         if content is None:
             return None
-        found = parsed(content, _NAMES)
-        is_right = found is not None and found["key"] == key and _are_sizes(found["sizes"])
-        answer = unlisted(found) if is_right else None  # type: ignore[arg-type]
+        fields = parsed(content, _NAMES)
+        is_right = fields is not None and fields["key"] == key and _are_sizes(fields["sizes"])
+        answer = unlisted(fields) if is_right else None  # type: ignore[arg-type]
         if answer is None:
             self._on_refused(path, f"{printable_path(path)} is damaged")
         return answer
@@ -246,14 +246,14 @@ def _decoded(code: Any) -> bytes:
     return base64.b64decode(code["base64"]) if isinstance(code, dict) else code.encode()
 
 
-def unlisted(found: Mapping[str, Any]) -> Answer | None:
+def unlisted(fields: Mapping[str, Any]) -> Answer | None:
     """Return the answer that `listed` described; None if the structure differs."""
-    text, refusal = found["plan"], found["refusal"]
-    if not isinstance(text, str) or not isinstance(refusal, str) or not isinstance(found["kernels"], list):
+    text, refusal = fields["plan"], fields["refusal"]
+    if not isinstance(text, str) or not isinstance(refusal, str) or not isinstance(fields["kernels"], list):
         return None
     try:
         _ = (text + refusal).encode()  # half a pair of UTF-16 is no text
-        return Answer(text, [_record(kernel) for kernel in found["kernels"]], refusal, bool(refusal))
+        return Answer(text, [_record(kernel) for kernel in fields["kernels"]], refusal, bool(refusal))
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
@@ -270,8 +270,8 @@ def _record(kernel: Any) -> KernelRecord:
     return record._replace(geometry=tuple(record.geometry), checks=tuple(record.checks))
 
 
-def _are_sizes(found: Any) -> bool:
-    pairs = found if isinstance(found, list) else [None]
+def _are_sizes(sizes: Any) -> bool:
+    pairs = sizes if isinstance(sizes, list) else [None]
     lists = [
         pair_or_part
         for pair in pairs

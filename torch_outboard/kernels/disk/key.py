@@ -110,13 +110,13 @@ def call_key(key: str, arguments: Sequence[Any]) -> str:
 
 def sizes_of(arguments: Sequence[Any]) -> Sizes:
     """Return the sizes and strides of all tensors in order, which the class leaves out."""
-    found: Sizes = []
+    sizes: Sizes = []
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
-            found.append([list(argument.shape), list(argument.stride())])
+            sizes.append([list(argument.shape), list(argument.stride())])
         elif isinstance(argument, (list, tuple)):
-            found += sizes_of(argument)
-    return found
+            sizes += sizes_of(argument)
+    return sizes
 
 
 @functools.cache

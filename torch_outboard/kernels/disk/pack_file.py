@@ -108,8 +108,8 @@ class PackFile:
 
     def plans(self, key: str, architectures: Sequence[str]) -> list[Answer]:
         """Return the plans of a class, or its refusal, with the first program that there is for these architectures."""
-        found = self._json("class", key)
-        return [] if found is None else [self._answer(name, architectures) for name, _ in found["answers"]]
+        row = self._json("class", key)
+        return [] if row is None else [self._answer(name, architectures) for name, _ in row["answers"]]
 
     def has_plan(self, key: str, text: str) -> bool:
         """Return True if a class has a plan of this text."""
@@ -126,8 +126,8 @@ class PackFile:
                 yield Entry(self.path, size, json.loads(row["key"]), sizes, self._answer(name, ()))
 
     def _answer(self, name: str, architectures: Sequence[str]) -> Answer:
-        found = self._json("answer", name)
-        answer = None if found is None else unlisted(found)
+        row = self._json("answer", name)
+        answer = None if row is None else unlisted(row)
         if answer is None:
             raise Damaged(f"{printable_path(self.path)} lacks a plan")
         return answer._replace(kernels=[self._with_binary(kernel, architectures) for kernel in answer.kernels])
@@ -154,13 +154,13 @@ class PackFile:
     def _row(self, kind: str, name: str) -> bytes | None:
         """Return the content of a row, or None if there is no such row."""
         with _damage(self.path):
-            found = self._rows.execute(
+            row = self._rows.execute(
                 "SELECT seal, content FROM rows WHERE number = ?", (_number(kind, name),)
             ).fetchone()
-            if found is None:
+            if row is None:
                 return None
-            content = self._expanded(kind, found[1])
-            if found[0] != _seal(kind, name, content):
+            content = self._expanded(kind, row[1])
+            if row[0] != _seal(kind, name, content):
                 raise ValueError("a hash differs")
             return content
 
@@ -188,9 +188,9 @@ def _kind_hash(kind: str) -> Any:
 
 
 def _name_hash(kind: str, name: str) -> Any:
-    found = _kind_hash(kind).copy()
-    found.update(hashlib.sha256(name.encode()).digest())
-    return found
+    hasher = _kind_hash(kind).copy()
+    hasher.update(hashlib.sha256(name.encode()).digest())
+    return hasher
 
 
 def _number(kind: str, name: str) -> int:
@@ -198,9 +198,9 @@ def _number(kind: str, name: str) -> int:
 
 
 def _seal(kind: str, name: str, content: bytes) -> bytes:
-    found = _name_hash(kind, name)
-    found.update(content)
-    return found.digest()  # type: ignore[no-any-return]
+    hasher = _name_hash(kind, name)
+    hasher.update(content)
+    return hasher.digest()  # type: ignore[no-any-return]
 
 
 def write_pack_file(
@@ -224,7 +224,7 @@ def write_pack_file(
     shared = _shared_of(answers.values())
     rows = [("answer", name, content) for name, content in answers.items()]
     rows += [
-        ("class", key, json.dumps({"key": key, "answers": sorted(found)}).encode()) for key, found in classes.items()
+        ("class", key, json.dumps({"key": key, "answers": sorted(texts)}).encode()) for key, texts in classes.items()
     ]
     rows += _rows_of_programs(list(programs))
     written = {**about, "format": _FORMAT, "shared": shared.decode()}

@@ -90,16 +90,16 @@ def packs_of(driver: type[Driver] | None) -> list[Path]:
     if driver is None:
         return []
     module = _module_file(driver)
-    found = [Path(pack) if module is None else module.parent / pack for pack in driver.kernel_packs]
-    for one in found:
-        if not one.is_absolute():
+    pack_paths = [Path(pack) if module is None else module.parent / pack for pack in driver.kernel_packs]
+    for path in pack_paths:
+        if not path.is_absolute():
             _log.warning(
                 "the pack of kernels in %s is not used: the module of %s has no file, so a relative path has no base; "
                 "use an absolute path",
-                printable_path(one),
+                printable_path(path),
                 driver.__qualname__,
             )
-    return [path for path in found if path.is_absolute()]
+    return [path for path in pack_paths if path.is_absolute()]
 
 
 def owner_of(driver: type[Driver] | None) -> int:
@@ -175,8 +175,8 @@ class Packs:
             return []
         architectures = self._architectures_of(device)
         answers = self._ask(self._usable(device), lambda file: file.plans(key, architectures))
-        found = [answer for of_pack in answers for answer in of_pack]
-        kept = [answer for answer in found if (key, answer.text) not in self._dropped]
+        all_answers = [answer for of_pack in answers for answer in of_pack]
+        kept = [answer for answer in all_answers if (key, answer.text) not in self._dropped]
         self.loaded += len(kept)
         return kept
 
@@ -198,14 +198,14 @@ class Packs:
             return []
         from torch_outboard.kernels.disk.pack_file import Damaged
 
-        found = []
+        results = []
         for file in list(files):
             try:
-                found.append(ask(file))
+                results.append(ask(file))
             except Damaged as error:
                 files.remove(file)
                 _log.warning("the pack of kernels in %s is not used any more: %s", printable_path(file.path), error)
-        return found
+        return results
 
     def _usable(self, device: int) -> list[PackFile]:
         if self._used is None:

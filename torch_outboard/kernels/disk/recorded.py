@@ -56,12 +56,12 @@ def _short(value: object) -> str:
 
 def _made(value: Any, device: torch.device) -> Any:
     match value:
-        case {"tensor": str(text)} if (found := TENSOR.fullmatch(text)) is not None:
-            dims = [tuple(map(int, dim.split(":"))) for dim in found[2].split()]
-            where = torch.device("cpu") if found[3] else device
+        case {"tensor": str(text)} if (match := TENSOR.fullmatch(text)) is not None:
+            dims = [tuple(map(int, dim.split(":"))) for dim in match[2].split()]
+            where = torch.device("cpu") if match[3] else device
             sizes, strides = [dim[0] for dim in dims], [dim[1] for dim in dims]
-            made = torch.empty_strided(sizes, strides, dtype=getattr(torch, found[1]), device=where)
-            return made.zero_() if found[3] else made
+            tensor = torch.empty_strided(sizes, strides, dtype=getattr(torch, match[1]), device=where)
+            return tensor.zero_() if match[3] else tensor
         case {"of torch": str(name)}:
             return getattr(torch, name)
         case {"device": str(name)}:
@@ -78,10 +78,10 @@ def _run(name: str, default: str, arguments: Sequence[Any], samples: Samples) ->
     torch.set_default_dtype(getattr(torch, default))
     try:
         operator = overload_of(name)
-        given = zip(
+        pairs = zip(
             operator._schema.arguments, (_made(argument, samples.device) for argument in arguments), strict=True
         )
-        bound = [(declared, value) for declared, value in given]
+        bound = [(declared, value) for declared, value in pairs]
         with torch.no_grad():
             operator(
                 *(value for declared, value in bound if not declared.kwarg_only),
@@ -101,7 +101,7 @@ def read_calls(path: Path, only: str) -> list[tuple[str, PackCall, torch.dtype]]
 
     Raises ValueError if the file is not a list of recorded calls.
     """
-    found = []
+    calls = []
     first, *lines = path.read_text().splitlines() or [""]
     if not first.startswith('{"programs": '):
         raise ValueError(f"{path} is not a list of recorded calls: its first line must name the programs")
@@ -109,10 +109,10 @@ def read_calls(path: Path, only: str) -> list[tuple[str, PackCall, torch.dtype]]
         match json.loads(line):
             case [str(name), str(default), list(arguments)]:
                 if re.search(only, label := f"{name}, line {number}"):
-                    found.append((label, PackCall(_runner(name, default, arguments), ()), torch.float32))
+                    calls.append((label, PackCall(_runner(name, default, arguments), ()), torch.float32))
             case _:
                 raise ValueError(f"{path}, line {number} is not a recorded call")
-    return found
+    return calls
 
 
 def _runner(name: str, default: str, arguments: Sequence[Any]) -> Callable[[Samples], object]:

@@ -33,10 +33,10 @@ def _entries(folder: Path, is_ours: Callable[[str], bool]) -> tuple[list[str], l
         if not stat.S_ISDIR(folder.lstat().st_mode):
             return [], []
         with os.scandir(folder) as listed:
-            found = [(entry.name, is_ours(entry.name) and entry.is_file(follow_symlinks=False)) for entry in listed]
+            named = [(entry.name, is_ours(entry.name) and entry.is_file(follow_symlinks=False)) for entry in listed]
     except FileNotFoundError:
         return [], []
-    return sorted(name for name, ours in found if ours), sorted(name for name, ours in found if not ours)
+    return sorted(name for name, ours in named if ours), sorted(name for name, ours in named if not ours)
 
 
 @dataclass(frozen=True)

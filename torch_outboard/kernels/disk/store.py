@@ -68,8 +68,8 @@ def default_folder() -> Path | None:
 
     A relative path starts at the process's working directory at the import of this package, even if it changes later.
     """
-    found = _C.kernel_cache_folder()
-    return Path(found) if found else None
+    folder = _C.kernel_cache_folder()
+    return Path(folder) if folder else None
 
 
 class Store:
@@ -106,11 +106,11 @@ class Store:
         if folder is None:
             return []
         names = set(folder.names(key))
-        found = [plan for plan in folder.plans(key) if (key, plan[0]) not in self._dropped]
+        plans = [plan for plan in folder.plans(key) if (key, plan[0]) not in self._dropped]
         with self._lock:
             self._seen[key] = names
-            self.loaded += len(found)
-        return found
+            self.loaded += len(plans)
+        return plans
 
     @contextlib.contextmanager
     def turn(self, *keys: str, prepare: Callable[[], None] | None) -> Iterator[bool]:
@@ -210,10 +210,10 @@ class Store:
         """
         self._dropped.add((key, text))
         folder = self._usable()
-        found = [] if folder is None else [file for file in folder.files(key) if (folder.text(file, key) == text)]
-        for path in found:
+        paths = [] if folder is None else [file for file in folder.files(key) if (folder.text(file, key) == text)]
+        for path in paths:
             self._drop(path, f"{printable_path(path)} can't be used ({why})")
-        return bool(found)
+        return bool(paths)
 
     def dropped(self) -> list[str]:
         """Return the reasons why plans were dropped since the folder was created or cleared, one line each."""
@@ -273,9 +273,9 @@ class Store:
         """Remove files beyond the limits: the oldest of this version, and versions that nobody uses."""
         from torch_outboard.kernels.disk.removal import remove_version
 
-        for other in versions_in(path.parent):
-            if other != path and time.time() - other.stat().st_mtime > _KEPT_SECONDS:
-                remove_version(other)
+        for version_folder in versions_in(path.parent):
+            if version_folder != path and time.time() - version_folder.stat().st_mtime > _KEPT_SECONDS:
+                remove_version(version_folder)
         files = [file for folder in folders_in(path) for file in folder.iterdir() if is_name(file.name)]
         _remove_oldest(files, Store.most_files)
 

@@ -36,8 +36,8 @@ def chunk_generator(kind: type[CodeGenerator], driver: Any) -> CodeGenerator:
     def scheduling(self: Any) -> type[Any]:
         return chunk_scheduling(self.dialect)
 
-    made = type("ChunkGenerator", (kind,), {"fx_wrapper": lambda self: _NoWrapper, "scheduling": scheduling})
-    return made(driver)  # type: ignore[no-any-return]
+    chunk_kind = type("ChunkGenerator", (kind,), {"fx_wrapper": lambda self: _NoWrapper, "scheduling": scheduling})
+    return chunk_kind(driver)  # type: ignore[no-any-return]
 
 
 class _NoWrapper(OutboardFxWrapper):
@@ -98,13 +98,13 @@ def _of_update(
     assert isinstance(update, Update)
     route.decided(name, "formula", update.formula)
     schema = overload_of(name)._schema.arguments
-    given: dict[str, Any] = {}
+    named_values: dict[str, Any] = {}
     names: list[str] = []
     tensors: list[torch.Tensor] = []
     operands: list[Operand] = []
     for place, (value, declared) in enumerate(zip(arguments, schema, strict=True)):
-        given[declared.name] = None if isinstance(value, list) and not value else value
-        if given[declared.name] is None or isinstance(value, bool):
+        named_values[declared.name] = None if isinstance(value, list) and not value else value
+        if named_values[declared.name] is None or isinstance(value, bool):
             continue
         names.append(declared.name)
         operands.append(_operand(name, place, value))
@@ -116,7 +116,7 @@ def _of_update(
     order: list[str] = []
 
     def function(*inputs: torch.Tensor) -> list[torch.Tensor]:
-        values = update.formula({**given, **dict(zip(names, inputs, strict=True))})
+        values = update.formula({**named_values, **dict(zip(names, inputs, strict=True))})
         order[:] = values
         return list(values.values())
 
@@ -164,10 +164,10 @@ def _of_single(
     result = Result(shaped_by if schema[shaped_by].alias_info is not None else None)
     of_place = {at: _operand(name, place, arguments[place]) for at, place in enumerate(single.arguments)}
     if not isinstance(single.operator, str):
-        given = [value if isinstance(value, torch.Tensor) else _number(value, real) for value in values]
-        traced = trace_function(single.operator, given, device)
+        inputs = [value if isinstance(value, torch.Tensor) else _number(value, real) for value in values]
+        traced = trace_function(single.operator, inputs, device)
         return traced, ChunkBody(
-            [of_place[one.tensor] for one in traced.inputs if one.tensor is not None], [result], shaped_by, join
+            [of_place[arg.tensor] for arg in traced.inputs if arg.tensor is not None], [result], shaped_by, join
         )
     declared_too = overload_of(single.operator)._schema.arguments[len(values) :]
     read = [

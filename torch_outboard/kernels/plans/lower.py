@@ -59,8 +59,8 @@ _SETTINGS = {
 
 def eager_generator(kind: type[CodeGenerator], driver: Any) -> CodeGenerator:
     """Return a generator that writes plans instead of graph code."""
-    made = type("EagerGenerator", (kind,), {"fx_wrapper": lambda self: _PlanWrapper})
-    return made(driver)  # type: ignore[no-any-return]
+    plan_kind = type("EagerGenerator", (kind,), {"fx_wrapper": lambda self: _PlanWrapper})
+    return plan_kind(driver)  # type: ignore[no-any-return]
 
 
 def lower(call: OperatorCall, traced: Traced, generator: CodeGenerator) -> tuple[PlanWriter, list[DeviceProgram]]:
@@ -128,8 +128,8 @@ def _are_equal(traced: Traced, arguments: Sequence[Any], values: Sequence[Any]) 
         return False
     known = V.graph.sizevars.statically_known_equals
     return all(
-        known(argument, other) or bool(traced.shape_env.evaluate_expr(sympy.Eq(argument, other)))
-        for argument, other in zip(arguments, wanted, strict=True)
+        known(argument, expected) or bool(traced.shape_env.evaluate_expr(sympy.Eq(argument, expected)))
+        for argument, expected in zip(arguments, wanted, strict=True)
     )
 
 
@@ -247,21 +247,21 @@ class _Steps(FxConverter):
         assert isinstance(source.fake, torch.Tensor)
         return self.plan.number(source.number, source.fake.dtype)
 
-    def _part(self, given: Input, whole: torch.Tensor) -> str:
+    def _part(self, input: Input, whole: torch.Tensor) -> str:
         """Return the real or imaginary part of a complex tensor of the call, a number or a result."""
-        source = (given.tensor, given.number, given.result)
+        source = (input.tensor, input.number, input.result)
         if source not in self.wholes:
-            if given.tensor is not None:
-                self.wholes[source] = f"t{given.tensor}"
-            elif given.number is not None:
-                self.wholes[source] = self.plan.number(given.number, whole.dtype)
+            if input.tensor is not None:
+                self.wholes[source] = f"t{input.tensor}"
+            elif input.number is not None:
+                self.wholes[source] = self.plan.number(input.number, whole.dtype)
             else:
                 layout = _expressions(whole.shape), _expressions(whole.stride())
                 self.wholes[source] = self.plan.allocate(whole.dtype, *layout)
-        part = given.fake
+        part = input.fake
         assert isinstance(part, torch.Tensor)
         layout = _expressions(part.shape), _expressions(part.stride())
-        return self.plan.view(self.wholes[source], *layout, int(given.is_imaginary), part.dtype)
+        return self.plan.view(self.wholes[source], *layout, int(input.is_imaginary), part.dtype)
 
     def _refuse_line(self, line: WrapperLine) -> None:
         raise CallRefusal(f"a plan has no step for Inductor's {type(line).__name__} [plan]")
@@ -411,8 +411,8 @@ class _Steps(FxConverter):
             dynamic_memory=dynamic_memory(self.generator.dialect, self.call.device),  # type: ignore[attr-defined]
             room=room_of(self.generator.dialect, self.call.device),  # type: ignore[attr-defined]
         )
-        made: list[str | None] = templates()[kernel.op_overload](call)
-        return made
+        names: list[str | None] = templates()[kernel.op_overload](call)
+        return names
 
     def _template_tensor(self, value: Any) -> Tensor:
         layout = _layout_of(value)

@@ -88,8 +88,8 @@ class _Body:
         self._are_conjugated = are_conjugated  # by placeholder
         self._results = results
 
-    def __call__(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        remaining, are_conjugated = iter(given), iter(self._are_conjugated)
+    def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        remaining, are_conjugated = iter(tensors), iter(self._are_conjugated)
         values: dict[torch.fx.Node, Any] = {}
         for node in self._graph.nodes:
             match node.op:
@@ -197,10 +197,10 @@ def fusing_pairs() -> Iterator[None]:
         return True
 
     choices: Any = type(V.choices)
-    found: Callable[[], Any] = type(
+    choices_class: Callable[[], Any] = type(
         "PairChoices",
         (choices,),
         {"can_fuse": staticmethod(can_fuse), "can_fuse_horizontal": staticmethod(can_fuse)},
     )
-    with config.patch(aggressive_fusion=True), V.set_choices_handler(found()):
+    with config.patch(aggressive_fusion=True), V.set_choices_handler(choices_class()):
         yield

@@ -105,12 +105,12 @@ class Sizes(ShapeEnv):
         bounds = [self.var_to_range[symbol] for symbol in symbols]
         if not all(bound.lower.is_Integer for bound in bounds):
             return []
-        found = []
+        samples = []
         for beyond in (0, _BEYOND):
             sizes = [int(bound.lower) + beyond * _FACTOR**number for number, bound in enumerate(bounds)]
             if all(size <= bound.upper for size, bound in zip(sizes, bounds, strict=True)):
-                found.append(dict(zip(symbols, sizes, strict=True)))
-        return found
+                samples.append(dict(zip(symbols, sizes, strict=True)))
+        return samples
 
 
 def _bounds_product(condition: Any) -> bool:

@@ -252,18 +252,18 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
     return traced
 
 
-def trace_function(function: Callable[..., Sequence[torch.Tensor]], given: Sequence[Any], device: Any) -> Traced:
+def trace_function(function: Callable[..., Sequence[torch.Tensor]], arguments: Sequence[Any], device: Any) -> Traced:
     """Trace a function that takes tensors and returns a list of new tensors, as if they were on the device."""
     shape_env = Sizes()
     mode = _Mode(shape_env)
-    inputs = [Input(_fake(tensor, mode, device, number), tensor=number) for number, tensor in enumerate(given)]
+    inputs = [Input(_fake(tensor, mode, device, number), tensor=number) for number, tensor in enumerate(arguments)]
     results = 0
 
     def body(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         nonlocal results
-        made = tuple(function(*tensors))
-        results = len(made)
-        return made
+        outputs = tuple(function(*tensors))
+        results = len(outputs)
+        return outputs
 
     graph = _graph_of(body, inputs, mode)
     if has_complex(graph):
@@ -340,9 +340,9 @@ class _Body:
             if isinstance(argument, _Cast):
                 return argument.convert(next(remaining))
             if isinstance(argument, (list, tuple)) and any(
-                isinstance(each, (torch.Tensor, _Cast, _Symbol)) for each in argument
+                isinstance(item, (torch.Tensor, _Cast, _Symbol)) for item in argument
             ):
-                return [take(each) for each in argument]
+                return [take(item) for item in argument]
             return argument
 
         arguments = [take(argument) for argument in self.arguments]
@@ -359,10 +359,10 @@ class _Body:
             results = []
         fresh: list[torch.Tensor] = []
         self.returns = []
-        for one, schema in zip(results, declared, strict=True):
+        for output, schema in zip(results, declared, strict=True):
             if schema.alias_info is not None:
                 continue  # a written argument
-            self.returns.append(_number_outputs(one, fresh))
+            self.returns.append(_number_outputs(output, fresh))
         return tuple(as_laid_out(tensor, place, self.call.strides) for place, tensor in enumerate(fresh))
 
     def _run(self, arguments: list[Any]) -> Any:

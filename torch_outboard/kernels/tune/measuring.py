@@ -68,8 +68,8 @@ def names_of(device: torch.device, only: str, dtypes: Sequence[str]) -> list[str
     dialect = generators().eager().dialect  # type: ignore[attr-defined]
     names = []
     for dtype, family in itertools.product(dtypes, _CASES):
-        given = Device(allowed(dialect, family), is_cpu(device), getattr(torch, dtype), room_of(dialect, device))
-        names.append(tuned_name(family, way_of(family, given), dtype))
+        target = Device(allowed(dialect, family), is_cpu(device), getattr(torch, dtype), room_of(dialect, device))
+        names.append(tuned_name(family, way_of(family, target), dtype))
     return [name for name in names if re.search(only, name)]
 
 
@@ -116,38 +116,38 @@ def _choose(
     except Exception as error:  # noqa: BLE001 - on any failure the schedule stays untuned
         choice.refused[""] = _said(error)
         return choice
-    taken = first
+    best = first
     for parameter, values in PARAMETERS[name.partition(" ")[0]].items():
-        tried = {taken.schedule[parameter]: taken}
+        tried = {best.schedule[parameter]: best}
         for value in values:
             if value in tried:
                 continue
             say(f"{name}, {parameter} {value}")
             try:
-                tried[value] = one = _Tried(name, {**taken.schedule, parameter: value}, case, next(variants), device)
-                one.check(first)
+                tried[value] = trial = _Tried(name, {**best.schedule, parameter: value}, case, next(variants), device)
+                trial.check(first)
             except Exception as error:  # noqa: BLE001 - the value is skipped, and the reason is reported
                 tried.pop(value, None)
                 choice.refused[f"{parameter} {value}"] = _said(error)
-        taken = _fastest(tried, taken, device, rounds)
-    seconds = rounds_of({"before": first, "now": taken}, device, rounds, _LEAST)
+        best = _fastest(tried, best, device, rounds)
+    seconds = rounds_of({"before": first, "now": best}, device, rounds, _LEAST)
     choice.before, now = (statistics.median(seconds[variant]) for variant in ("before", "now"))
     # Measure again: a schedule that was fastest by chance will not be fastest twice.
     if median_ratio(seconds["now"], seconds["before"]) <= 1 - _WORTH and now < choice.before:
-        choice.schedule, choice.seconds = taken.schedule, now
+        choice.schedule, choice.seconds = best.schedule, now
     else:
         choice.seconds = choice.before
     return choice
 
 
-def _fastest(tried: Mapping[int, _Tried], taken: _Tried, device: torch.device, rounds: int) -> _Tried:
+def _fastest(tried: Mapping[int, _Tried], current: _Tried, device: torch.device, rounds: int) -> _Tried:
     if len(tried) < 2:
-        return taken
+        return current
     seconds = rounds_of({str(value): trial for value, trial in tried.items()}, device, rounds, _LEAST)
-    before = seconds[str(next(value for value, trial in tried.items() if trial is taken))]
+    before = seconds[str(next(value for value, trial in tried.items() if trial is current))]
     ratios = {value: median_ratio(seconds[str(value)], before) for value in tried}
     best = min(ratios, key=ratios.__getitem__)
-    return tried[best] if ratios[best] <= 1 - _WORTH else taken
+    return tried[best] if ratios[best] <= 1 - _WORTH else current
 
 
 class _Tried:
@@ -167,9 +167,9 @@ class _Tried:
         _C.set_plan_variant(self._variant)
         self._function(*self._arguments)
 
-    def check(self, other: _Tried) -> None:
+    def check(self, reference: _Tried) -> None:
         """Raise AssertionError if the results differ from another schedule's by more than rounding allows."""
-        for result, wanted in zip(self._results, other._results, strict=True):
+        for result, wanted in zip(self._results, reference._results, strict=True):
             relative, absolute = _BOUNDS[result.dtype]
             torch.testing.assert_close(result, wanted, rtol=relative, atol=absolute)
 
@@ -210,11 +210,11 @@ def _convolution_gradients(device: torch.device, dtype: torch.dtype, size: int) 
     images, weight = _images(device, dtype, size)
 
     def gradients(grad: torch.Tensor, images: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        one, none = [1, 1], [0, 0]
-        found = torch.ops.aten.convolution_backward(
-            grad, images, weight, None, one, one, one, False, none, 1, [True, True, False]
+        ones, none = [1, 1], [0, 0]
+        grads = torch.ops.aten.convolution_backward(
+            grad, images, weight, None, ones, ones, ones, False, none, 1, [True, True, False]
         )
-        return tuple(found[:2])
+        return tuple(grads[:2])
 
     return gradients, [*_random(device, dtype, images.shape), images, weight]
 
@@ -239,8 +239,8 @@ def _attention_gradients(device: torch.device, dtype: torch.dtype, size: int) ->
 
     def gradients(grad: torch.Tensor, *heads: torch.Tensor) -> tuple[torch.Tensor, ...]:
         wanted, none = [True, True, True, False], None
-        found = backward(grad, *heads, none, wanted, result, logsumexp, none, none, size, size, 0.0, True, seed, offset)
-        return tuple(found[:3])
+        grads = backward(grad, *heads, none, wanted, result, logsumexp, none, none, size, size, 0.0, True, seed, offset)
+        return tuple(grads[:3])
 
     return gradients, [*_random(device, dtype, result.shape), *heads]
 

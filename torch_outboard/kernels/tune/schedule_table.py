@@ -99,10 +99,10 @@ def _kept(device: int) -> Tuned:
     folder = default_folder()
     if folder is None:
         return _NONE
-    found = read(folder, device)
-    if found.obstacle:
-        _log.warning("the tuned schedules in %s are not used: %s", found.path, found.obstacle)
-    return found
+    tuned = read(folder, device)
+    if tuned.obstacle:
+        _log.warning("the tuned schedules in %s are not used: %s", tuned.path, tuned.obstacle)
+    return tuned
 
 
 def read(folder: Path, device: int) -> Tuned:
@@ -119,10 +119,10 @@ def told(device: int) -> str | None:
     """Return the place of a device's table, or why it is not used; None if there is no table."""
     if not generators().has_eager:
         return None
-    found = schedules_of(device)
-    if found.path is None:
+    tuned = schedules_of(device)
+    if tuned.path is None:
         return None
-    return f"not those in {found.path}: {found.obstacle}" if found.obstacle else str(found.path)
+    return f"not those in {tuned.path}: {tuned.obstacle}" if tuned.obstacle else str(tuned.path)
 
 
 def write(folder: Path, device: int, schedules: Mapping[str, Schedule]) -> Path:
@@ -164,11 +164,11 @@ def _measured_with(device: int) -> dict[str, str]:
     }
 
 
-def _is_table(found: Mapping[str, Any]) -> bool:
+def _is_table(table: Mapping[str, Any]) -> bool:
     """Return True if all parts are mappings, and the description of the device is text."""
-    texts = found["device"] if isinstance(found["device"], dict) else {}
+    texts = table["device"] if isinstance(table["device"], dict) else {}
     are_named = {"name", "machine"} <= texts.keys() and all(isinstance(text, str) for text in texts.values())
-    return are_named and isinstance(found["with"], dict) and isinstance(found["schedules"], dict)
+    return are_named and isinstance(table["with"], dict) and isinstance(table["schedules"], dict)
 
 
 def _path(folder: Path, device: int) -> Path:
@@ -183,11 +183,11 @@ def _read(path: Path, measured_with: Mapping[str, str]) -> Tuned:
         return Tuned(path=path, obstacle=reason_of(error))
     if content is None:
         return _NONE
-    found = parsed(content, _NAMES)
-    if found is None or not _is_table(found):
+    table = parsed(content, _NAMES)
+    if table is None or not _is_table(table):
         return Tuned(path=path, obstacle=f"the file is damaged; {_ANEW}")
-    device, schedules = found["device"], found["schedules"]
-    differing = [name for name, value in measured_with.items() if found["with"].get(name) != value]
+    device, schedules = table["device"], table["schedules"]
+    differing = [name for name, value in measured_with.items() if table["with"].get(name) != value]
     if differing:
         obstacle = f"they were measured with another {' and another '.join(differing)}; {_ANEW}"
         return Tuned(path=path, obstacle=obstacle, device=device)

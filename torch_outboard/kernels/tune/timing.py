@@ -41,7 +41,7 @@ def rounds_of(
 
 def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """Return the median over rounds of the ratio `ours` / `theirs`."""
-    return statistics.median(ours_s / other for ours_s, other in zip(ours, theirs, strict=True))
+    return statistics.median(ours_s / theirs_s for ours_s, theirs_s in zip(ours, theirs, strict=True))
 
 
 def _count(seconds: float, least: float) -> int:
