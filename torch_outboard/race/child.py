@@ -181,23 +181,23 @@ class _Results:
 
 
 def _sanitized(sanitizer: Any, log: Any) -> dict[str, Any]:
-    found = sanitizer.races()
+    races = sanitizer.races()
     entries = list(log.entries)
     poisoned = list(sanitizer.poisoned().items())
     return {
-        "races": [_race(race) for race in found],
+        "races": [_race(race) for race in races],
         "streams": len(log.streams),
         "steps": log.steps,
         "has_host_copies": log.host_copies > 0,
         "poisoned": {str(number): text for number, text in poisoned[-_MOST_POISONED:]},
-        "log": _around(entries, found),
+        "log": _around(entries, races),
     }
 
 
-def _around(entries: list[Any], found: list[Any]) -> list[Any]:
+def _around(entries: list[Any], races: list[Any]) -> list[Any]:
     """Return the entries to show in a picture: around the first race, or else the first entries."""
-    if len(entries) > _MOST_TASKS and found:
-        first, last = found[0].first.number, found[0].second.number
+    if len(entries) > _MOST_TASKS and races:
+        first, last = races[0].first.number, races[0].second.number
         near = [
             entry for entry in entries if first - 40 <= entry[1] <= first + 150 or last - 150 <= entry[1] <= last + 40
         ]

@@ -103,7 +103,7 @@ def sweep(plan: FaultPlan, runner: Runner, jobs: int, starts: Callable[[int], St
         The program chooses its schedule itself.
     """
     start = time.monotonic()
-    found = Sweep(plan)
+    result = Sweep(plan)
     with tempfile.TemporaryDirectory(prefix="outboard-faults-") as folder, ThreadPoolExecutor(jobs) as pool:
         counts = [Path(folder, name) for name in ("first", "second")]
         runs = [pool.submit(_run, plan, runner, "", path) for path in counts]
@@ -112,30 +112,30 @@ def sweep(plan: FaultPlan, runner: Runner, jobs: int, starts: Callable[[int], St
             check_run(run, "without a failing call")
         noise = noise_of(first, second)
         expected = _Expected(first, noise)
-        found.notes += noise.describe()
+        result.notes += noise.describe()
         for path in counts:
             for entry, count in read_counts(path)[0].items():
-                found.calls[entry] = max(count, found.calls.get(entry, 0))
-        rules = list(plan.rules) or _rules(plan, found)
+                result.calls[entry] = max(count, result.calls.get(entry, 0))
+        rules = list(plan.rules) or _rules(plan, result)
         step = starts(len(rules))
         try:
             futures = {pool.submit(_try, plan, runner, rule, folder, expected): rule for rule in rules}
             for future in as_completed(futures):
-                _note(found, futures[future], future.result())
+                _note(result, futures[future], future.result())
                 step(futures[future])
         except KeyboardInterrupt:  # otherwise the pool would wait for its runs
             pool.shutdown(wait=False, cancel_futures=True)
             runner.cancel()
             raise
-    found.problems.sort(key=lambda problem: rules.index(problem.rule))
-    found.seconds = time.monotonic() - start
-    return found
+    result.problems.sort(key=lambda problem: rules.index(problem.rule))
+    result.seconds = time.monotonic() - start
+    return result
 
 
-def _rules(plan: FaultPlan, found: Sweep) -> list[str]:
-    groups = [[rule for rule in group if plan.share.has(rule)] for group in rules_of(found.calls, plan.statuses)]
+def _rules(plan: FaultPlan, result: Sweep) -> list[str]:
+    groups = [[rule for rule in group if plan.share.has(rule)] for group in rules_of(result.calls, plan.statuses)]
     rules = chosen(groups, plan.most)
-    found.left_out = sum(map(len, groups)) - len(rules)
+    result.left_out = sum(map(len, groups)) - len(rules)
     return rules
 
 
@@ -157,14 +157,14 @@ def _try(plan: FaultPlan, runner: Runner, rule: str, folder: str, expected: _Exp
     return _Outcome("error" if run.answer and run.answer["error"] else "recovered", run)
 
 
-def _note(found: Sweep, rule: str, outcome: _Outcome) -> None:
-    found.outcomes[outcome.kind] += 1
+def _note(result: Sweep, rule: str, outcome: _Outcome) -> None:
+    result.outcomes[outcome.kind] += 1
     run = outcome.run
     if outcome.kind == "error":
-        found.errors[run.answer["error"]["type"]] += 1
+        result.errors[run.answer["error"]["type"]] += 1
     elif outcome.kind == "problem":
         words = (run.errors or run.output).strip().splitlines()[-12:]
-        found.problems.append(Problem(rule, outcome.what, "\n".join(words)))
+        result.problems.append(Problem(rule, outcome.what, "\n".join(words)))
 
 
 def _problem(rule: str, run: Run, expected: _Expected) -> str:
@@ -195,9 +195,9 @@ def _problem_of_exit(run: Run, expected: _Expected) -> str:
 
 def _wrong_results(run: Run, expected: _Expected, is_whole: bool) -> str:
     observed, wanted = run.answer["observed"], expected.observed
-    for at, (seen, other) in enumerate(zip(observed, wanted, strict=False)):
-        if seen[:2] != other[:2] and at not in expected.noise.results:
-            return f"{seen[0]} is {seen[2]}, but {other[2]} without a failure"
+    for at, (seen, wanted_result) in enumerate(zip(observed, wanted, strict=False)):
+        if seen[:2] != wanted_result[:2] and at not in expected.noise.results:
+            return f"{seen[0]} is {seen[2]}, but {wanted_result[2]} without a failure"
     if len(observed) > len(wanted) or (is_whole and len(observed) < len(wanted)):
         return f"{len(observed)} results are observed, but {len(wanted)} without a failure"
     if wanted or not is_whole or expected.noise.is_output:

@@ -29,21 +29,21 @@ text { font: 12px system-ui, sans-serif; fill: currentColor; } .lane { stroke: #
 """
 
 
-def page(found: Finding) -> str:
+def page(finding: Finding) -> str:
     """Return the page. Every text of the program is escaped."""
-    title = f"Races of {' '.join(found.plan.program.words)}"
+    title = f"Races of {' '.join(finding.plan.program.words)}"
     parts = [f"<h1>{_text(title)}</h1>"]
-    if found.shown is not None:
-        options = ", ".join(f"{name}={value}" for name, value in found.shown.items())
-        parts.append(f"<p>A race shows under <code>{_text(options)}</code>:</p><pre>{_text(found.difference)}</pre>")
-    elif not found.by:
-        parts.append(f"<p>No race in {found.runs} runs.</p>")
-    for race in found.races[:1]:
+    if finding.shown is not None:
+        options = ", ".join(f"{name}={value}" for name, value in finding.shown.items())
+        parts.append(f"<p>A race shows under <code>{_text(options)}</code>:</p><pre>{_text(finding.difference)}</pre>")
+    elif not finding.by:
+        parts.append(f"<p>No race in {finding.runs} runs.</p>")
+    for race in finding.races[:1]:
         parts += [f"<h2>Missing</h2><p>{_code(race['remedy'])}</p>", _accesses(race)]
-    parts.append(_picture(found))
-    if found.by:
-        parts.append(f"<h2>Repeat it</h2><pre>{_text(command_of(found))}</pre>")
-    parts += [f"<p>{_text(note)}</p>" for note in found.notes]
+    parts.append(_picture(finding))
+    if finding.by:
+        parts.append(f"<h2>Repeat it</h2><pre>{_text(command_of(finding))}</pre>")
+    parts += [f"<p>{_text(note)}</p>" for note in finding.notes]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -70,12 +70,12 @@ def _accesses(race: dict[str, Any]) -> str:
     return f'<div class="accesses">{"".join(blocks)}</div>'
 
 
-def _picture(found: Finding) -> str:
+def _picture(finding: Finding) -> str:
     """Return the tasks in the order in which they were queued, with a lane per stream, as SVG."""
-    entries = found.expected.answer.get("log", ())
+    entries = finding.expected.answer.get("log", ())
     if not entries:
         return ""
-    race = found.races[0] if found.races else None
+    race = finding.races[0] if finding.races else None
     accesses = race["accesses"] if race is not None else []
     lanes = {
         stream: at for at, stream in enumerate(sorted({tuple(entry[2]) for entry in entries if entry[0] == "task"}))

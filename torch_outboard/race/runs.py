@@ -106,8 +106,8 @@ class Runner:
         server = self._idle.get()
         try:
             with tempfile.TemporaryDirectory(dir=self._scratch.name) as folder:
-                asked = {"sanitizes": sanitizes, "is_faulted": is_faulted}
-                return self._run(server, Path(folder), program, options, asked)
+                switches = {"sanitizes": sanitizes, "is_faulted": is_faulted}
+                return self._run(server, Path(folder), program, options, switches)
         finally:
             self._idle.put(server)
 
@@ -132,7 +132,7 @@ class Runner:
         folder: Path,
         program: Program,
         options: Mapping[str, str],
-        asked: Mapping[str, bool],
+        switches: Mapping[str, bool],
     ) -> Run:
         answer, process, request = folder / "answer.json", folder / "process", folder / "request.json"
         own = folder / "run"
@@ -144,7 +144,7 @@ class Runner:
             "target": os.path.abspath(program.target) if program.kind == "script" else program.target,
             "arguments": program.arguments,
             "as_cuda": program.as_cuda,
-            **asked,
+            **switches,
             "answer": str(answer),
             "process": str(process),
             "folder": str(own if self.owns_folder else Path.cwd()),

@@ -103,12 +103,12 @@ def search(plan: Plan, runner: Runner, jobs: int, step: Step) -> Finding:
     common = {"poison": "1"} if "poison" in plan.options else {}
     with ThreadPoolExecutor(jobs) as pool:
         try:
-            found = _search(plan, runner, pool, common, step)
+            finding = _search(plan, runner, pool, common, step)
         except KeyboardInterrupt:  # otherwise the pool would wait for its runs
             runner.cancel()
             raise
-    found.seconds = time.monotonic() - start
-    return found
+    finding.seconds = time.monotonic() - start
+    return finding
 
 
 def _search(plan: Plan, runner: Runner, pool: ThreadPoolExecutor, common: Mapping[str, str], step: Step) -> Finding:
@@ -118,17 +118,17 @@ def _search(plan: Plan, runner: Runner, pool: ThreadPoolExecutor, common: Mappin
     for run in (first, second):
         check_run(run)
     noise = noise_of(first, second)
-    found = Finding(plan, second, runs=2, notes=noise.describe())
+    finding = Finding(plan, second, runs=2, notes=noise.describe())
     if not second.answer:
-        found.notes.append("the program ends its own process, so only the sanitizer's printed reports are known")
+        finding.notes.append("the program ends its own process, so only the sanitizer's printed reports are known")
     if _has_one_stream(second):
-        found.notes.append("nothing to find: one stream")
+        finding.notes.append("nothing to find: one stream")
     else:
-        _try_seeds(found, first, noise, runner, pool, common, step)
+        _try_seeds(finding, first, noise, runner, pool, common, step)
         # A run that does not end takes the whole time limit.
-        if found.shown is not None and found.ended != "time" and plan.changes is None and "changes" in plan.options:
-            _shorten(found, first, noise, runner, pool, step)
-    return found
+        if finding.shown is not None and finding.ended != "time" and plan.changes is None and "changes" in plan.options:
+            _shorten(finding, first, noise, runner, pool, step)
+    return finding
 
 
 def _taken(future: Future[Run], step: Step, name: str) -> Run:
@@ -166,12 +166,12 @@ def _has_one_stream(run: Run) -> bool:
     return bool(answer) and answer["streams"] <= 1 and not answer["has_host_copies"]
 
 
-def _options_for(found: Finding, common: Mapping[str, str], seed: int) -> dict[str, str]:
-    plan = found.plan
+def _options_for(finding: Finding, common: Mapping[str, str], seed: int) -> dict[str, str]:
+    plan = finding.plan
     options = {**common, "schedule": f"pct:{seed}"}
     if plan.depth is not None and "depth" in plan.options:
         options["depth"] = str(plan.depth)
-    if "steps" in plan.options and (steps := found.expected.answer.get("steps")):
+    if "steps" in plan.options and (steps := finding.expected.answer.get("steps")):
         options["steps"] = str(steps)
     if plan.changes is not None:
         options["changes"] = str(plan.changes)
@@ -179,7 +179,7 @@ def _options_for(found: Finding, common: Mapping[str, str], seed: int) -> dict[s
 
 
 def _try_seeds(
-    found: Finding,
+    finding: Finding,
     expected: Run,
     noise: Noise,
     runner: Runner,
@@ -188,37 +188,39 @@ def _try_seeds(
     step: Step,
 ) -> None:
     """Run the seeds until one of them shows a difference."""
-    todo = list(found.plan.seeds)
+    todo = list(finding.plan.seeds)
     running: dict[Future[Run], int] = {}
     while todo or running:
         while todo and len(running) < pool._max_workers:
             seed = todo.pop(0)
-            running[pool.submit(runner.run, found.plan.program, _options_for(found, common, seed))] = seed
+            running[pool.submit(runner.run, finding.plan.program, _options_for(finding, common, seed))] = seed
         done, _ = wait(running, return_when=FIRST_COMPLETED)
         for future in sorted(done, key=running.__getitem__):
             seed = running.pop(future)
             run = _taken(future, step, f"pct:{seed}")
-            found.runs += 1
+            finding.runs += 1
             text = difference(expected, run, noise)
-            if text and found.shown is None:
-                found.shown, found.difference, found.ended = run.options, text, run.ended
+            if text and finding.shown is None:
+                finding.shown, finding.difference, finding.ended = run.options, text, run.ended
                 todo.clear()
 
 
-def _shorten(found: Finding, expected: Run, noise: Noise, runner: Runner, pool: ThreadPoolExecutor, step: Step) -> None:
+def _shorten(
+    finding: Finding, expected: Run, noise: Noise, runner: Runner, pool: ThreadPoolExecutor, step: Step
+) -> None:
     """Find the shortest prefix of the rank changes that still shows a difference.
 
     Prefixes of up to eight changes are tried one by one; longer ones by bisection.
     """
 
     def shows(changes: int) -> bool:
-        assert found.shown is not None
-        options = {**found.shown, "changes": str(changes)}
-        run = _taken(pool.submit(runner.run, found.plan.program, options), step, f"changes {changes}")
-        found.runs += 1
+        assert finding.shown is not None
+        options = {**finding.shown, "changes": str(changes)}
+        run = _taken(pool.submit(runner.run, finding.plan.program, options), step, f"changes {changes}")
+        finding.runs += 1
         text = difference(expected, run, noise)
         if text:
-            found.shown, found.difference = options, text
+            finding.shown, finding.difference = options, text
         return bool(text)
 
     tried = -1
@@ -229,7 +231,7 @@ def _shorten(found: Finding, expected: Run, noise: Noise, runner: Runner, pool: 
             break
         tried = changes
     else:
-        found.notes.append("the difference needs the whole run: no prefix of its changes shows it")
+        finding.notes.append("the difference needs the whole run: no prefix of its changes shows it")
         return
     low, high = tried, changes  # low does not show the difference, or nothing is lower
     while high - low > 1:
