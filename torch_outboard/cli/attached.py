@@ -59,9 +59,9 @@ def driver_with_schedules() -> str:
     from torch_outboard._errors import RegistrationError
 
     having = []
-    for name, found in found_drivers().items():
+    for name, driver in found_drivers().items():
         try:
-            options = found.load().options
+            options = driver.load().options
         except RegistrationError:  # it is not for this machine, and `outboard info` says why
             continue
         if "schedule" in options:

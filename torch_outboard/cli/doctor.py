@@ -53,16 +53,16 @@ def doctor(
     if report:
         _report(driver, settings, as_json)
         return
-    found = []
+    checks = []
     for check in _checks(driver, settings, use, libraries, no_libraries):
-        found.append(check)
+        checks.append(check)
         if not as_json:
             _print(check)
-    wrong = sum(check.state == "wrong" for check in found)
+    wrong = sum(check.state == "wrong" for check in checks)
     if as_json:
-        click.echo(json.dumps({"checks": [check._asdict() for check in found], "wrong": wrong}, indent=2))
+        click.echo(json.dumps({"checks": [check._asdict() for check in checks], "wrong": wrong}, indent=2))
     else:
-        click.echo(f"{len(found)} checks, {wrong} wrong.")
+        click.echo(f"{len(checks)} checks, {wrong} wrong.")
     sys.exit(1 if wrong else 0)
 
 
@@ -71,15 +71,15 @@ def _report(driver: str | None, options: dict[str, str], as_json: bool) -> None:
 
     if driver is None:
         raise click.UsageError("--report needs --driver: it is the driver's own report")
-    told = report_of(driver, options)
-    if told is None:
+    report = report_of(driver, options)
+    if report is None:
         raise click.ClickException(f"the driver {driver!r} has no report; leave --report out")
     if as_json:
-        click.echo(json.dumps(told, indent=2))
+        click.echo(json.dumps(report, indent=2))
     else:
-        for line in lines_of(told):
+        for line in lines_of(report):
             click.echo(printable(line))
-    if "error" in told:
+    if "error" in report:
         sys.exit(1)
 
 
@@ -99,9 +99,9 @@ def _checks(
         own = {name: pool.submit(_own_checks, name, given, reports[name]) for name, given in settings.items()}
         yield from machine.check_environment()
         answers = []
-        told, _ = reports[wanted].result()
-        if told is not None and told["attached"]["devices"] and not no_libraries:
-            answers = _answers(pool, Asking(wanted, options, told["attached"]["device"], use), libraries)
+        info, _ = reports[wanted].result()
+        if info is not None and info["attached"]["devices"] and not no_libraries:
+            answers = _answers(pool, Asking(wanted, options, info["attached"]["device"], use), libraries)
         for name, report in reports.items():
             yield from machine.check_driver(name, name == wanted, *report.result())
             for check in own[name].result():
@@ -154,8 +154,8 @@ def _own_checks(name: str, options: dict[str, str], report: Future[machine.Repor
     from torch_outboard._errors import RegistrationError
     from torch_outboard.driver import Driver
 
-    told, _ = report.result()
-    if told is not None:  # so importing the driver does not end the process
+    info, _ = report.result()
+    if info is not None:  # so importing the driver does not end the process
         with suppress(RegistrationError):
             if find_driver(name).checks is Driver.checks:
                 return []

@@ -74,16 +74,16 @@ def fail_each(
         with _Bar() as bar:
             return sweep(plan, runner, count, bar.start)
 
-    found = searched(runner, with_bar)
-    if isinstance(found, int):
-        return found
-    click.echo(printable_lines(fault_report.as_text(found)))
+    outcome = searched(runner, with_bar)
+    if isinstance(outcome, int):
+        return outcome
+    click.echo(printable_lines(fault_report.as_text(outcome)))
     try:
         if json_file is not None:
-            json_to(json_file, fault_report.as_json(found))
+            json_to(json_file, fault_report.as_json(outcome))
     except click.ClickException as error:  # whose own status is that of a problem
         raise click.UsageError(str(error)) from error
-    return fault_report.status_of(found)
+    return fault_report.status_of(outcome)
 
 
 class _Bar:
@@ -119,18 +119,18 @@ def _plan(
     from torch_outboard.testing.share import Share
 
     try:
-        found = find_driver(driver)
+        driver_class = find_driver(driver)
         part = Share.parse(share)
     except (RegistrationError, ImportError, ValueError) as error:
         raise click.UsageError(str(error)) from error
-    if missing := {"fault", "fault_counts"} - {*found.options}:
+    if missing := {"fault", "fault_counts"} - {*driver_class.options}:
         raise click.UsageError(f"the driver {driver!r} has no option {min(missing)!r}, which makes its calls fail")
-    if unknown := {*options} - {*found.options}:
+    if unknown := {*options} - {*driver_class.options}:
         raise click.UsageError(f"the driver {driver!r} has no option {min(unknown)!r}")
-    if taken := {*options} & {"fault", "fault_counts"}:
-        raise click.UsageError(f"--fail-each sets {min(taken)!r} itself; name the failing call with --rule")
+    if reserved := {*options} & {"fault", "fault_counts"}:
+        raise click.UsageError(f"--fail-each sets {min(reserved)!r} itself; name the failing call with --rule")
     if wrong := {*statuses} - {status.name for status in Status if status.name not in ("OK", "NOT_READY")}:
         raise click.UsageError(f"unknown status {min(wrong)!r}; some are OUT_OF_MEMORY, INTERNAL, DEVICE_LOST")
-    chosen = {name: value for name, value in (("schedule", "inline"), ("poison", "1")) if name in found.options}
+    chosen = {name: value for name, value in (("schedule", "inline"), ("poison", "1")) if name in driver_class.options}
     plan = FaultPlan(program, driver, {**chosen, **options}, statuses or STATUSES, runs, part, rules)
-    return plan, found.name
+    return plan, driver_class.name

@@ -112,7 +112,7 @@ def _report(driver: str | None, options: dict[str, str]) -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "extension": _extension(),
-        "drivers": [_driver(found) for found in found_drivers().values()],
+        "drivers": [_driver(installed) for installed in found_drivers().values()],
         "attached": None if driver is None else _attached(driver, options),
     }
 
@@ -141,17 +141,17 @@ def _extension() -> dict[str, Any]:
     return report
 
 
-def _driver(found: FoundDriver) -> dict[str, Any]:
+def _driver(installed: FoundDriver) -> dict[str, Any]:
     report: dict[str, Any] = {
-        "name": found.name,
+        "name": installed.name,
         "device": None,
-        "target": found.target,
-        "distribution": found.distribution,
+        "target": installed.target,
+        "distribution": installed.distribution,
         "options": {},
         "error": None,
     }
     try:
-        driver = found.load()
+        driver = installed.load()
     except Exception as error:  # noqa: BLE001 - a foreign module may fail in any way; the cause is the answer
         report["error"] = f"{type(error).__name__}: {error}"
         return report
@@ -325,8 +325,8 @@ def _print_operators(console: Any, devices: list[dict[str, Any]]) -> None:
             text = "\n".join([*(f"  eager: {line}" for line in listed["eager"]), f"  torch.compile: {compiled}"])
             places.setdefault(text, []).append(device["index"])
     for text, indices in places.items():
-        which = f" of devices {', '.join(map(str, indices))}" if len(places) > 1 else ""
-        console.print(f"Operators{which}", style="italic")
+        of_devices = f" of devices {', '.join(map(str, indices))}" if len(places) > 1 else ""
+        console.print(f"Operators{of_devices}", style="italic")
         console.print(*_cells(text))
 
 

@@ -66,9 +66,9 @@ def show(operator: str, source: bool, pack: Path | None) -> None:
     from torch_outboard.kernels.disk.store import MOST_FILES, Store
 
     if pack is not None:
-        found = read_pack(pack)
+        opened = read_pack(pack)
         try:
-            _list(found.file.entries() if found.file else iter(()), operator, source, _of_pack(found))
+            _list(opened.file.entries() if opened.file else iter(()), operator, source, _of_pack(opened))
         except Damaged as error:
             raise click.ClickException(str(error)) from error
         return
@@ -139,8 +139,8 @@ def _tables(folder: Path) -> Iterator[str]:
 
 def _of_pack(pack: Any) -> str:
     about = pack.about
-    made = f" for {_devices_of(about)}, {about['plans']} plans, {about['programs']} programs" if about else ""
-    return printable(f"in {pack.path}{made}{f': not used, {pack.obstacle}' if pack.obstacle else ''}")
+    details = f" for {_devices_of(about)}, {about['plans']} plans, {about['programs']} programs" if about else ""
+    return printable(f"in {pack.path}{details}{f': not used, {pack.obstacle}' if pack.obstacle else ''}")
 
 
 def _devices_of(about: Any) -> str:
@@ -148,7 +148,7 @@ def _devices_of(about: Any) -> str:
     for device in about["devices"]:
         of = names.setdefault(f"{device['kind']['generator']} on machines {device['kind']['machine']!r}", [])
         of += filter(None, [device["architecture"]])
-    return " and ".join(f"{of} of {', '.join(found)}" if found else of for of, found in names.items())
+    return " and ".join(f"{of} of {', '.join(archs)}" if archs else of for of, archs in names.items())
 
 
 def _versions(folder: Path) -> list[Path]:
@@ -171,17 +171,17 @@ def clear(dry_run: bool) -> None:
 
     folder = _folder()
     try:
-        found = found_in(folder)
+        contents = found_in(folder)
         where = printable(str(folder))
-        what = f"the plans of {len(found.versions)} versions, and {len(found.programs)} compiled programs"
+        what = f"the plans of {len(contents.versions)} versions, and {len(contents.programs)} compiled programs"
         if dry_run:
             click.echo(f"would remove {what}, in {where}")
         else:
             click.echo(f"removing {what}, in {where}")
-            found = clear_folder(folder)
+            contents = clear_folder(folder)
     except OSError as error:
         raise click.ClickException(printable(f"{error}")) from error
-    for path in found.others:
+    for path in contents.others:
         click.echo(printable(f"left {path}, which is neither a plan nor a program"))
 
 
@@ -190,12 +190,12 @@ def _line(entry: Entry) -> str:
 
     if entry.answer is None:
         return printable(entry.obstacle)
-    made, refusal = entry.answer.kernels, entry.answer.refusal
+    kernels, refusal = entry.answer.kernels, entry.answer.refusal
     sizes = iter(entry.sizes)
     arguments = ", ".join(_argument(argument, sizes) for argument in entry.key["arguments"])
-    what = f"none, {explained(refusal)}" if refusal else f"{len(made)} kernel{'' if len(made) == 1 else 's'}"
+    result = f"none, {explained(refusal)}" if refusal else f"{len(kernels)} kernel{'' if len(kernels) == 1 else 's'}"
     tuned = ", with tuned schedules" if "schedules" in entry.key else ""
-    return printable(f"{entry.key['operator']}({arguments}): {what}{tuned}")
+    return printable(f"{entry.key['operator']}({arguments}): {result}{tuned}")
 
 
 def _argument(argument: Any, sizes: Iterator[Any]) -> str:

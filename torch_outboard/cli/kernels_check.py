@@ -83,13 +83,13 @@ def check(
         device = attach_alone(driver, settings)
     except (ModuleNotFoundError, NotSupportedError, RegistrationError) as error:
         raise click.ClickException(str(error)) from error
-    found: list[Found] = []
+    checked: list[Found] = []
     measured: list[Figure] = []
     failure = ""
     is_whole = True
     if entries:
-        found, is_whole = _run_entries(driver, settings, only, chosen, gradients, samples, jobs)
-        _print_entries(found)
+        checked, is_whole = _run_entries(driver, settings, only, chosen, gradients, samples, jobs)
+        _print_entries(checked)
     if figures and is_whole:
         from torch_outboard.kernels.bringup import figures as measure
 
@@ -103,12 +103,12 @@ def check(
         _print_figures(measured, failure)
     is_good = (
         is_whole
-        and not any(entry.is_bad for entry in found)
+        and not any(entry.is_bad for entry in checked)
         and all(figure.is_reached for figure in measured)
         and not failure
     )
     if target is not None:
-        json_to(target, _report(device, found, measured, failure))
+        json_to(target, _report(device, checked, measured, failure))
     if not is_good:
         raise SystemExit(1)
 
@@ -132,21 +132,21 @@ def _run_entries(
     todo = asked(dtypes, only, gradients)
     if not todo:
         raise click.BadParameter(f"no entry's name matches {only!r}", param_hint="--only")
-    found: list[Found] = []
+    entries: list[Found] = []
     with progress("operator database", len(todo)) as step:
         try:
             for entry in run(todo, driver, options, samples, jobs, HANG_SECONDS):
-                found.append(entry)
+                entries.append(entry)
                 step(entry.asked.entry)
         except KeyboardInterrupt:  # a run takes long: what is known is reported
-            click.echo(f"interrupted: {len(found)} of {len(todo)} entries were checked", err=True)
+            click.echo(f"interrupted: {len(entries)} of {len(todo)} entries were checked", err=True)
     order = {name: place for place, name in enumerate(todo)}
-    return sorted(found, key=lambda entry: order[entry.asked]), len(found) == len(todo)
+    return sorted(entries, key=lambda entry: order[entry.asked]), len(entries) == len(todo)
 
 
-def _print_entries(found: Sequence[Found]) -> None:
+def _print_entries(entries: Sequence[Found]) -> None:
     groups: dict[str, list[Found]] = {}
-    for entry in found:
+    for entry in entries:
         groups.setdefault(f"{entry.asked.dtype}{', gradients' if entry.asked.is_gradient else ''}", []).append(entry)
     rows = []
     for name, ones in groups.items():
@@ -156,13 +156,13 @@ def _print_entries(found: Sequence[Found]) -> None:
         rows.append((name, *counts))
     heads = ("type", "entries", "right", "only run", "no kernels", "wrong", "failed")
     table("Operator database", heads, rows)
-    bad = [entry for entry in found if entry.is_bad]
+    bad = [entry for entry in entries if entry.is_bad]
     for entry in bad[:_MOST_LINES]:
         of = f"{entry.asked.dtype}{', gradients' if entry.asked.is_gradient else ''}"
         click.echo(printable(f"{entry.state}: {entry.asked.entry} ({of}): {entry.gist}"))
     if len(bad) > _MOST_LINES:
         click.echo(f"and {len(bad) - _MOST_LINES} more; --json FILE lists all")
-    reasons = Counter(entry.gist for entry in found if entry.state == "refused")
+    reasons = Counter(entry.gist for entry in entries if entry.state == "refused")
     if reasons:
         click.echo("\nMost frequent reasons for no kernels")
     for reason, count in reasons.most_common(_MOST_REASONS):
@@ -186,7 +186,7 @@ def _amount(value: float, unit: str) -> str:
     return f"{value:.0%}" if unit == "" else f"{value:.3g} {unit}"
 
 
-def _report(device: Any, found: Sequence[Found], measured: Sequence[Figure], failure: str) -> dict[str, Any]:
+def _report(device: Any, entries: Sequence[Found], measured: Sequence[Figure], failure: str) -> dict[str, Any]:
     import torch
 
     from torch_outboard._version import __version__
@@ -195,7 +195,7 @@ def _report(device: Any, found: Sequence[Found], measured: Sequence[Figure], fai
         "outboard": __version__,
         "torch": str(torch.__version__),
         "device": _about(device),
-        "entries": [entry.as_row() for entry in found],
+        "entries": [entry.as_row() for entry in entries],
         "figures": [
             {
                 "name": figure.name,

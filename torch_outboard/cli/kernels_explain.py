@@ -88,13 +88,13 @@ def _shape(text: str) -> tuple[int, ...]:
     return sizes
 
 
-def _value(given: str) -> tuple[str, Any]:
-    name, _, text = given.partition("=")
+def _value(setting: str) -> tuple[str, Any]:
+    name, _, text = setting.partition("=")
     try:
         return name, json.loads(text)
     except json.JSONDecodeError as error:
-        what = f'{given!r} is not NAME=JSON, such as accumulate=true, dim=[0,1] or reduction="sum"'
-        raise click.BadParameter(printable(what), param_hint="--value") from error
+        message = f'{setting!r} is not NAME=JSON, such as accumulate=true, dim=[0,1] or reduction="sum"'
+        raise click.BadParameter(printable(message), param_hint="--value") from error
 
 
 def _attached(driver: str, options: tuple[str, ...]) -> Any:
@@ -143,9 +143,9 @@ def _print_run(name: str, run: Run, text: bool) -> None:
                 _print_note(note, "    ")
     for route in run.routes:
         count = len(route.kernels)
-        made = f"The plan of {route.operator}, with {count} kernel{'' if count == 1 else 's'}, is built by"
+        built = f"The plan of {route.operator}, with {count} kernel{'' if count == 1 else 's'}, is built by"
         refused = f"No plan of {route.operator}: {explained(route.refusal)}"
-        click.echo("\n" + printable(refused if route.refusal else made))
+        click.echo("\n" + printable(refused if route.refusal else built))
         _print_decisions(route)
         if text and not route.refusal:
             print_plan(route.text, route.kernels)

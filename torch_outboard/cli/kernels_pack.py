@@ -112,18 +112,18 @@ def _without_device(
     try:
         kind = find_driver(driver)
         check_architectures(kind, names)
-        made = kind(**options)
+        instance = kind(**options)
     except (ImportError, RegistrationError) as error:
         raise click.ClickException(str(error)) from error
     kinds: dict[str, dict[str, str]] = {}
     failures: list[tuple[str, str]] = []
-    for group in making.groups_of(made, names):
+    for group in making.groups_of(instance, names):
         with click.progressbar(length=1, label=f"Calls for {', '.join(group)}", show_pos=True) as bar:
             try:
-                found, failed = making.run_apart(driver, options, group, calls, bar)
+                new_kinds, failed = making.run_apart(driver, options, group, calls, bar)
             except RuntimeError as error:
                 raise click.ClickException(str(error)) from error
-        kinds |= found
+        kinds |= new_kinds
         failures += failed
     kinds = {name: kinds[name] for name in names}
     programs = making.Programs(kept / "packed", making.programs_of(Store(kept).entries(), kinds))

@@ -72,7 +72,7 @@ def tune(
             is_there = schedule_table.remove(folder, device.index)
             click.echo("removed the tuned schedules" if is_there else "there were no tuned schedules")
             return
-        found: list[Choice] = []
+        choices: list[Choice] = []
         names = measuring.names_of(device, only, chosen)
         if not names:
             raise click.BadParameter(f"no schedule's name matches {only!r}", param_hint="--only")
@@ -80,12 +80,12 @@ def tune(
         with progress("schedules", len(names), is_slow=True) as step:
             try:
                 for choice in measuring.tune(device, names, size, rounds, lambda what: step(what, advance=0)):
-                    found.append(choice)
+                    choices.append(choice)
                     step(choice.name)
             except KeyboardInterrupt:
                 is_interrupted = True
-        _print(found)
-        now = {choice.name: dict(choice.schedule) for choice in found if "" not in choice.refused}
+        _print(choices)
+        now = {choice.name: dict(choice.schedule) for choice in choices if "" not in choice.refused}
         if not now:
             raise click.ClickException("no schedule could be measured, so none is stored")
         path = schedule_table.write(
@@ -95,9 +95,9 @@ def tune(
         raise click.ClickException(str(error)) from error
     click.echo(printable(f"{len(now)} schedules are stored in {path}"))
     if target is not None:
-        json_to(target, {"path": str(path), "schedules": [vars(choice) for choice in found]})
+        json_to(target, {"path": str(path), "schedules": [vars(choice) for choice in choices]})
     if is_interrupted:
-        raise click.ClickException(f"interrupted: {len(found)} of {len(names)} schedules were measured")
+        raise click.ClickException(f"interrupted: {len(choices)} of {len(names)} schedules were measured")
 
 
 def _chosen(text: str) -> list[str]:
@@ -106,21 +106,21 @@ def _chosen(text: str) -> list[str]:
     return names
 
 
-def _print(found: Sequence[Choice]) -> None:
+def _print(choices: Sequence[Choice]) -> None:
     rows = []
-    for choice in found:
+    for choice in choices:
         if "" in choice.refused:
             rows.append((f"{choice.name}: not measured, {choice.refused['']}", "", "", ""))
             continue
-        said = ", ".join(f"{name} {value}" for name, value in choice.schedule.items())
+        schedule = ", ".join(f"{name} {value}" for name, value in choice.schedule.items())
         rows.append(
-            (f"{choice.name}: {said}", _milliseconds(choice.before), _milliseconds(choice.seconds), _spared(choice))
+            (f"{choice.name}: {schedule}", _milliseconds(choice.before), _milliseconds(choice.seconds), _spared(choice))
         )
     table("Schedules", ("schedule", "untuned", "tuned", "saved"), rows)
-    for choice in found:
-        for what, why in choice.refused.items():
-            if what:
-                click.echo(printable(f"{choice.name}: {what} is excluded, {why}"))
+    for choice in choices:
+        for variant, why in choice.refused.items():
+            if variant:
+                click.echo(printable(f"{choice.name}: {variant} is excluded, {why}"))
 
 
 def _milliseconds(seconds: float) -> str:

@@ -156,13 +156,13 @@ def _timeline(
         entries.append([action, hex(entry.get("addr", 0)), size, stack])
     ours = [segment for segment in snapshot["segments"] if segment.get("device", 0) == device]
     # The bytes from before the history began.
-    held = sum(
+    allocated_now = sum(
         block.get("requested_size", block["size"])
         for segment in ours
         for block in segment["blocks"]
         if block["state"] != "inactive"
     )
-    base = [held - allocated, sum(segment["total_size"] for segment in ours) - reserved]
+    base = [allocated_now - allocated, sum(segment["total_size"] for segment in ours) - reserved]
     return {
         "device": device,
         "points": [[max(0, a + base[0]), max(0, r + base[1])] for a, r in points],

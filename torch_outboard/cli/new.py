@@ -112,9 +112,9 @@ def _check(name: str) -> None:
         check_name(name)
     except RegistrationError as error:
         raise click.BadParameter(str(error), param_hint="NAME") from error
-    if (found := found_drivers().get(name)) is not None:
+    if (driver := found_drivers().get(name)) is not None:
         raise click.BadParameter(
-            f"a driver {name!r} is already installed, by {found.distribution}. Choose another name.", param_hint="NAME"
+            f"a driver {name!r} is already installed, by {driver.distribution}. Choose another name.", param_hint="NAME"
         )
     package = _package(name)
     if (spec := importlib.util.find_spec(package)) is not None:
@@ -141,8 +141,8 @@ def _outboard_source() -> str:
     except importlib.metadata.PackageNotFoundError:
         text = None
     # Without that record, the package may lie in a checkout on PYTHONPATH.
-    found: dict[str, Any] = json.loads(text) if text else {"url": Path(__file__).parents[2].as_uri()}
-    url, commit = found.get("url", ""), found.get("vcs_info", {}).get("commit_id")
+    origin: dict[str, Any] = json.loads(text) if text else {"url": Path(__file__).parents[2].as_uri()}
+    url, commit = origin.get("url", ""), origin.get("vcs_info", {}).get("commit_id")
     if url.startswith("file://"):
         url, commit = _repository(url2pathname(urlsplit(url).path))
     is_public = re.fullmatch(r"https://[\w./-]+", url)  # one with a password is not written down

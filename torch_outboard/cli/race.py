@@ -102,18 +102,18 @@ def run(
         with progress("runs", len(plan.seeds) + 2, shows_left=True) as step:
             return search(plan, runner, count, step)
 
-    found = searched(runner, with_progress)
-    if isinstance(found, int):
-        return found
-    click.echo(printable_lines(report.as_text(found)))
+    finding = searched(runner, with_progress)
+    if isinstance(finding, int):
+        return finding
+    click.echo(printable_lines(report.as_text(finding)))
     try:
         if json_file is not None:
-            json_to(json_file, report.as_json(found))
+            json_to(json_file, report.as_json(finding))
         if html_file is not None:
-            html_file.write_text(page.page(found), encoding="utf-8")
+            html_file.write_text(page.page(finding), encoding="utf-8")
     except (OSError, click.ClickException) as error:  # whose own status is that of a race
         raise click.UsageError(f"the report can't be written: {error}") from error
-    return report.status_of(found)
+    return report.status_of(finding)
 
 
 def _plan(
@@ -127,13 +127,13 @@ def _plan(
         raise click.UsageError("--changes shortens one schedule: name it with --schedule")
     try:
         name = driver or driver_with_schedules()
-        found = find_driver(name)
+        driver_class = find_driver(name)
     except (RegistrationError, ImportError) as error:
         raise click.UsageError(str(error)) from error
-    if "schedule" not in found.options:
+    if "schedule" not in driver_class.options:
         raise click.UsageError(f"the driver {name!r} has no option 'schedule', so work has only one order")
     chosen = tuple(range(seeds)) if schedule is None else (_seed(schedule),)
-    return Plan(program, name, found.name, frozenset(found.options), chosen, depth, changes)
+    return Plan(program, name, driver_class.name, frozenset(driver_class.options), chosen, depth, changes)
 
 
 def _seed(schedule: str) -> int:
@@ -143,12 +143,12 @@ def _seed(schedule: str) -> int:
     return int(seed)
 
 
-def run_for_pytest(arguments: list[str], given: dict[str, Any]) -> int:
+def run_for_pytest(arguments: list[str], named_options: dict[str, Any]) -> int:
     """Do the same for the tests that these arguments of pytest name, and return the exit status."""
     from torch_outboard.race.runs import Program
 
-    files = {f"{name}_file": Path(file) if (file := given.pop(name)) else None for name in ("json", "html")}
-    options: dict[str, Any] = {**given, **files, "own_folder": False, "stdin": None}
+    files = {f"{name}_file": Path(file) if (file := named_options.pop(name)) else None for name in ("json", "html")}
+    options: dict[str, Any] = {**named_options, **files, "own_folder": False, "stdin": None}
     try:
         return run(Program("pytest", "pytest", tuple(arguments)), **options)
     except click.ClickException as error:

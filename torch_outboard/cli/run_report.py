@@ -75,17 +75,17 @@ class Watching:
 
     def tell(self) -> None:
         """Print the report to standard error, and write the requested files."""
-        found = _found(self._seconds)
-        click.echo(_text(found), err=True)
+        report = _found(self._seconds)
+        click.echo(_text(report), err=True)
         if self._compiled is None:
             return
         if self._json is not None:
-            json_to(self._json, {**found, "compiled": self._compiled.to_dict()})
+            json_to(self._json, {**report, "compiled": self._compiled.to_dict()})
         if self._html is not None:
             from torch_outboard.cli.compile_report import page
 
             try:
-                self._html.write_text(page(self._title, self._compiled, found), encoding="utf-8")
+                self._html.write_text(page(self._title, self._compiled, report), encoding="utf-8")
             except OSError as error:
                 raise click.ClickException(f"{self._html}: {error.strerror}") from error
 
@@ -115,20 +115,20 @@ def _compile_seconds() -> float:
     return float(calculate_time_spent().get("total_wall_time", 0.0))
 
 
-def _text(found: dict[str, Any]) -> str:
+def _text(report: dict[str, Any]) -> str:
     """Return a line for each provider with its operators, slowest first, and a line for each kind of build."""
     lines = []
     for provider in _WORST_FIRST:
-        rows = [row for row in found["operators"] if row["provider"] == provider]
+        rows = [row for row in report["operators"] if row["provider"] == provider]
         if rows:
             shown = ", ".join(f"{row['op']} {row['calls']}" for row in rows[:_MOST_SHOWN])
             more = f", and {len(rows) - _MOST_SHOWN} more" if len(rows) > _MOST_SHOWN else ""
             lines.append(f"{sum(row['calls'] for row in rows)} calls {_WHERE[provider]}: {shown}{more}.")
-    plans = found["plans"]
+    plans = report["plans"]
     if plans["plans"] or plans["loaded"]:
         read = plans["loaded"] + plans["packed"]
         lines.append(f"{plans['plans']} plans of kernels, {read} of them loaded, in {plans['seconds']:.1f} s.")
-    if found["compile_seconds"]:
-        lines.append(f"torch.compile took {found['compile_seconds']:.1f} s; `outboard compile-report` shows details.")
-    total = f"{found['seconds']:.1f} s in total."
+    if report["compile_seconds"]:
+        lines.append(f"torch.compile took {report['compile_seconds']:.1f} s; `outboard compile-report` shows details.")
+    total = f"{report['seconds']:.1f} s in total."
     return "\n".join(printable(line) for line in [*(lines or ["No operator ran on the device."]), total])

@@ -41,10 +41,10 @@ def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) ->
         Column(head, no_wrap=place > 0, overflow="fold", justify="right" if number else "left")
         for place, (head, number) in enumerate(zip(heads, is_number, strict=True))
     )
-    made = Table(first, *rest, title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    grid = Table(first, *rest, title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for row in rows:
-        made.add_row(*(escape(printable(str(cell))) for cell in row))
-    Console().print(made)
+        grid.add_row(*(escape(printable(str(cell))) for cell in row))
+    Console().print(grid)
 
 
 @contextlib.contextmanager

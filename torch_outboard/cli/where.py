@@ -21,9 +21,9 @@ def where_operators_run(driver: Driver, index: int) -> dict[str, Any]:
     from torch_outboard.compile.generators import generators
 
     named = providers_of(driver)
-    found = generators()
-    generator = _described(found.eager()) if found.has_eager else None
-    compiler = found.of(index)
+    kernel_generators = generators()
+    generator = _described(kernel_generators.eager()) if kernel_generators.has_eager else None
+    compiler = kernel_generators.of(index)
     can_reach = _C.reaches_memory(index)
     generates = generates_kernels(driver, index)
     eager = []

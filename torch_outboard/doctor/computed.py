@@ -28,13 +28,13 @@ def _compute(driver: str, options: dict[str, Any]) -> dict[str, Any]:
     for index in range(module.device_count()):
         device = torch.device(module.__name__.rpartition(".")[2], index)
         properties = module.get_device_properties(index)
-        told = {one.name: getattr(properties, one.name) for one in fields(properties)}
-        told["dtypes"] = sorted(str(one).removeprefix("torch.") for one in properties.dtypes)
+        report = {field.name: getattr(properties, field.name) for field in fields(properties)}
+        report["dtypes"] = sorted(str(dtype).removeprefix("torch.") for dtype in properties.dtypes)
         results = {}
         for name, dtype, compute, bound in _questions(properties.dtypes):
             print(f"{device}: {name}", flush=True)
             results[name] = _judged(torch.device(device), dtype, compute, bound)
-        devices.append({"properties": {key: _plain(value) for key, value in told.items()}, "results": results})
+        devices.append({"properties": {key: _plain(value) for key, value in report.items()}, "results": results})
     return {"devices": devices}
 
 
@@ -65,16 +65,16 @@ def _questions(dtypes: Iterable[Any]) -> Iterator[tuple[str, Any, _Computes, flo
 def _judged(device: Any, dtype: Any, compute: _Computes, bound: float) -> dict[str, Any]:
     """Return whether a device's result equals the CPU's result in double precision, within the bound."""
     torch.manual_seed(0)
-    given = [torch.randn(130, 150) if dtype.is_floating_point else torch.randint(-99, 99, (130, 150)) for _ in range(2)]
-    given = [one.to(dtype) for one in given]
+    pair = [torch.randn(130, 150) if dtype.is_floating_point else torch.randint(-99, 99, (130, 150)) for _ in range(2)]
+    pair = [tensor.to(dtype) for tensor in pair]
     start = time.perf_counter()
     try:
-        found = compute(*(one.to(device) for one in given)).cpu()
+        result = compute(*(tensor.to(device) for tensor in pair)).cpu()
     except Exception as error:  # noqa: BLE001 - the report tells whatever stops a device
         return {"state": "failed", "found": f"{type(error).__name__}: {error}"[:2000]}
     seconds = round(time.perf_counter() - start, 3)
-    wanted = compute(*(one.double() if dtype.is_floating_point else one for one in given)).double()
-    off = float((found.double() - wanted).abs().max() / wanted.abs().max())
+    wanted = compute(*(tensor.double() if dtype.is_floating_point else tensor for tensor in pair)).double()
+    off = float((result.double() - wanted).abs().max() / wanted.abs().max())
     state = "right" if off <= bound else "wrong"  # NaN is wrong
     return {"state": state, "found": f"largest error {off:.2g}, allowed {bound:.2g}", "seconds": seconds}
 

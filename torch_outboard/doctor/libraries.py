@@ -98,12 +98,12 @@ def _judged_group(asking: Asking, library: str, ranks: Sequence[dict[str, Any]])
     members = min(rank["members"] for rank in ranks)
     devices = sorted({f"{rank['device']}:{rank['index']}" for rank in ranks})
     if members == 1:
-        found = f"each is alone, on {', '.join(devices)}, so they would train separate models"
+        problem = f"each is alone, on {', '.join(devices)}, so they would train separate models"
     elif any(rank["device"] != asking.device for rank in ranks):
-        found = f"one group, on {', '.join(devices)}, not on {asking.device}"
+        problem = f"one group, on {', '.join(devices)}, not on {asking.device}"
     else:
         return Check(subject, "right", f"one group of {members}, on {', '.join(devices)}")
-    return Check(subject, "wrong", found, ASKED[library])
+    return Check(subject, "wrong", problem, ASKED[library])
 
 
 def _asked(asking: Asking, libraries: Sequence[str]) -> tuple[list[dict[str, Any]], str]:
@@ -135,11 +135,11 @@ def _two_ranks(asking: Asking, library: str) -> list[dict[str, Any]]:
             own.mkdir()
             variables = {**together, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             started.append((_started(asking, [library], own, variables, is_group=True), own / "answers"))
-        found = []
+        reports = []
         for process, answers in started:
             end = _ended(process)
-            found += _read(answers) or [{"error": f"the process ended: {end}"}]
-    return found
+            reports += _read(answers) or [{"error": f"the process ended: {end}"}]
+    return reports
 
 
 def _started(

@@ -45,13 +45,13 @@ def check_autoload() -> Iterator[Check]:
     is_off = os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0"
     others = [entry for entry in entry_points(group=AUTOLOAD_GROUP) if entry.module != AUTOLOAD_MODULE]
     if named and is_off:
-        found = f"OUTBOARD_DRIVER={named} has no effect: TORCH_DEVICE_BACKEND_AUTOLOAD=0 turns loading off"
-        yield Check("loading", "wrong", found, "unset TORCH_DEVICE_BACKEND_AUTOLOAD")
+        problem = f"OUTBOARD_DRIVER={named} has no effect: TORCH_DEVICE_BACKEND_AUTOLOAD=0 turns loading off"
+        yield Check("loading", "wrong", problem, "unset TORCH_DEVICE_BACKEND_AUTOLOAD")
     elif len(others) > 1 and not named:
-        found = (
+        problem = (
             f"{', '.join(map(_told, others))} load themselves with torch, but a process has only one such device type"
         )
-        yield Check("loading", "wrong", found, "set OUTBOARD_DRIVER, or uninstall the others")
+        yield Check("loading", "wrong", problem, "set OUTBOARD_DRIVER, or uninstall the others")
     elif named and named not in found_drivers() and ":" not in named:
         near = difflib.get_close_matches(named, found_drivers(), n=1)
         text = f"; {near[0]!r} is" if near else ""
@@ -114,8 +114,8 @@ def _cache() -> Check:
 
     folder = default_folder()
     if folder is None:
-        found = "kernels are not stored: OUTBOARD_KERNEL_CACHE_DIR is empty, or there is no home folder"
-        return Check("cache", "unused", found, "set OUTBOARD_KERNEL_CACHE_DIR to a folder")
+        problem = "kernels are not stored: OUTBOARD_KERNEL_CACHE_DIR is empty, or there is no home folder"
+        return Check("cache", "unused", problem, "set OUTBOARD_KERNEL_CACHE_DIR to a folder")
     remedy = "set OUTBOARD_KERNEL_CACHE_DIR to a folder that you alone can write; docs/security.md has the rules"
     try:
         make_private_folders(folder)
@@ -132,12 +132,12 @@ def _compiler_of_cpp() -> Check:
 
     named = config.cpp.cxx
     candidates = [candidate for candidate in (named if isinstance(named, list | tuple) else [named]) if candidate]
-    found = next((path for candidate in candidates if (path := shutil.which(candidate))), None)
-    if found is None:
+    compiler = next((path for candidate in candidates if (path := shutil.which(candidate))), None)
+    if compiler is None:
         remedy = str(exc.InvalidCxxCompiler()).splitlines()[0]
         text = f"none of {', '.join(candidates)}, which torch.compile needs if its generator is C++"
         return Check("C++ compiler", "unused", text, remedy)
-    return Check("C++ compiler", "right", found)
+    return Check("C++ compiler", "right", compiler)
 
 
 def _triton() -> Check:

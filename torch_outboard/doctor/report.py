@@ -21,16 +21,16 @@ def report_of(name: str, options: Mapping[str, str]) -> Mapping[str, Any] | None
     answer = ask_module(__name__, name, json.dumps(dict(options)))
     if answer.failure:
         return {"error": f"the report's process {answer.failure}", "output": answer.output}
-    told: Mapping[str, Any] | None = answer.value
-    return told
+    report: Mapping[str, Any] | None = answer.value
+    return report
 
 
-def lines_of(told: Any, indent: int = 0) -> Iterator[str]:
+def lines_of(report: Any, indent: int = 0) -> Iterator[str]:
     """Yield a report as lines of text: names and values, indented."""
-    pairs = told.items() if isinstance(told, Mapping) else [("-", one) for one in told]
+    pairs = report.items() if isinstance(report, Mapping) else [("-", item) for item in report]
     for name, value in pairs:
         head = f"{'  ' * indent}{name}{'' if name == '-' else ':'}"
-        if isinstance(value, list) and not any(isinstance(one, Mapping | list) for one in value) and len(value) < 6:
+        if isinstance(value, list) and not any(isinstance(item, Mapping | list) for item in value) and len(value) < 6:
             yield f"{head} {', '.join(map(str, value))}".rstrip()
         elif isinstance(value, Mapping | list):
             yield head
