@@ -70,19 +70,19 @@ def loop(join: Join, dialect: Dialect, body: Sequence[str], index: str, items: i
     is_shared = items > 1
     lanes = _LANES_OF_GROUP if is_shared else dialect.lanes
     unroll = [dialect.unroll] * is_shared
-    each = f"for (int lane = 0; lane < {lanes}; ++lane)"
+    lane_loop = f"for (int lane = 0; lane < {lanes}; ++lane)"
     return [
         f"{join.type} ob_parts[{lanes}];",
-        f"{each} ob_parts[lane] = {join.start(dialect)};",
+        f"{lane_loop} ob_parts[lane] = {join.start(dialect)};",
         f"const {index} ob_whole = xnumel - xnumel % {lanes * items};",
         f"for ({index} ob_base = ob_item; ob_base < ob_whole; ob_base += {lanes * items})",
         *unroll,
-        f"  {each} {{",
+        f"  {lane_loop} {{",
         f"    const {index} xindex = ob_base + lane * {items};",
         *(f"    {line}" for line in body),
         "  }",
         *unroll,
-        f"{each} {{",
+        f"{lane_loop} {{",
         f"  const {index} xindex = ob_whole + lane * {items} + ob_item;",
         "  if (xindex < xnumel) {",
         *(f"    {line}" for line in body),
@@ -135,8 +135,8 @@ def rows_program(join: Join, dialect: Dialect, width: int, first: int, items: in
         Parameter("ob_joined", STORAGE_TYPES[join.kept], is_pointer=True, is_alone=True),
         Parameter("ob_results", STORAGE_TYPES[join.result], is_pointer=True, is_written=True),
     ]
-    found = f"{dialect.function('sqrt')}(ob_part)" if join.has_root else "ob_part"
-    stored = {torch.bool: f"{found} != 0"}.get(join.result, f"({COMPUTE_TYPES[join.result]}){found}")
+    value = f"{dialect.function('sqrt')}(ob_part)" if join.has_root else "ob_part"
+    stored = {torch.bool: f"{value} != 0"}.get(join.result, f"({COMPUTE_TYPES[join.result]}){value}")
     if join.result in NARROW:
         stored = f"ob_to_{SUFFIXES[join.result]}({stored})"
     lines = [

@@ -298,9 +298,9 @@ class _Plan:
         dtype = V.graph.get_dtype(name)
         target = Operand("list", -1 if result.argument is None else result.argument)
         if result.is_flag:
-            given = f"ob_given{len(self.given)}"
-            self._argument(f"tensor {result.argument} w", Parameter(given, "float", True, True), "void*")
-            self.parameters.append(_Parameter(Parameter(inner, "float", True, True), given))
+            parameter = f"ob_given{len(self.given)}"
+            self._argument(f"tensor {result.argument} w", Parameter(parameter, "float", True, True), "void*")
+            self.parameters.append(_Parameter(Parameter(inner, "float", True, True), parameter))
         elif result.argument is None:
             word = self._column(f"fresh {str(dtype).removeprefix('torch.')}")
             self._pointer(inner, dtype, f"{word} + ob_first", True)

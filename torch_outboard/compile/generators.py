@@ -62,8 +62,8 @@ def _triton() -> type[CodeGenerator]:
 def _of_items(kind: str) -> type[CodeGenerator]:
     from torch_outboard.compile.simt import generator
 
-    found: type[CodeGenerator] = getattr(generator, kind)
-    return found
+    generator_class: type[CodeGenerator] = getattr(generator, kind)
+    return generator_class
 
 
 def _slang_with_units(name: str, units: str) -> type[CodeGenerator]:

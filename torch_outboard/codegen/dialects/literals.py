@@ -32,7 +32,7 @@ def integer_text(value: int, suffixes: Suffixes) -> str:
 
 def with_suffix(text: str, suffix: str) -> str:
     """Return a text in which each floating-point constant without a suffix gets one."""
-    return _DOUBLE.sub(lambda found: found[0] + ("" if found[0].startswith('"') else suffix), text)
+    return _DOUBLE.sub(lambda match: match[0] + ("" if match[0].startswith('"') else suffix), text)
 
 
 def _real_text(number: float, kind: str, suffixes: Suffixes) -> str:

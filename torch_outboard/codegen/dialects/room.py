@@ -42,9 +42,9 @@ class Room:
     items: int = _MOST_ITEMS
     memory: int = _MOST_MEMORY
 
-    def items_with(self, each: int) -> int:
+    def items_with(self, bytes_each: int) -> int:
         """Return the most items in a group if each item needs `each` bytes of the group's memory."""
-        return min(self.items, _power_of_two_below(self.memory // each))
+        return min(self.items, _power_of_two_below(self.memory // bytes_each))
 
     @staticmethod
     def of(dialect: Dialect, properties: _Properties) -> Room:

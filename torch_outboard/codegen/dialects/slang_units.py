@@ -55,31 +55,31 @@ def _is_usable(m: int, n: int, k: int, lanes: int) -> bool:
     return divides and lanes % (n // 2) == 0 and m % (lanes // (n // 2)) == 0
 
 
-def units_of(said: str) -> tuple[MatrixUnit, ...]:
+def units_of(listing: str) -> tuple[MatrixUnit, ...]:
     """Return the units of a device, for each type the first listed one that tiles can have.
 
     `said` has the size of a subgroup, and then the property `matrix_units`: "32 lanes, float16 16x16x16". Raises
     ValueError for anything else.
     """
-    first, *listed = said.split(", ")
+    first, *listed = listing.split(", ")
     count = _LANES.fullmatch(first)
     if count is None:
         raise ValueError(f"matrix units begin with {first!r}, not with a number of lanes such as '32 lanes'")
     lanes = int(count[1])
     units: dict[torch.dtype, MatrixUnit] = {}
     for shape in listed:
-        found = _LISTED.fullmatch(shape)
-        if found is None:
+        match = _LISTED.fullmatch(shape)
+        if match is None:
             raise ValueError(f"matrix units have {shape!r} where a type and sizes such as 'float16 16x16x16' belong")
-        m, n, k = (int(size) for size in found.groups()[1:])
-        dtype, kind = _TYPES.get(found[1], (None, ""))
+        m, n, k = (int(size) for size in match.groups()[1:])
+        dtype, kind = _TYPES.get(match[1], (None, ""))
         if dtype is None or dtype in units or not _is_usable(m, n, k, lanes):
             continue
         header = _HEADER
         for word, text in (("KIND", kind), ("M", m), ("N", n), ("K", k), ("LANES", lanes)):
             header = re.sub(rf"(?<!\$)\${word}\b", str(text), header)
         units[dtype] = MatrixUnit(
-            name=f"cooperative_{m}_{n}_{k}_{found[1]}",
+            name=f"cooperative_{m}_{n}_{k}_{match[1]}",
             m=m,
             n=n,
             k=k,
@@ -103,7 +103,7 @@ def units_of(said: str) -> tuple[MatrixUnit, ...]:
     return tuple(units.values())
 
 
-def with_units(dialect: Slang, said: str) -> Slang:
+def with_units(dialect: Slang, text: str) -> Slang:
     """Return the dialect with the units of a device, or the same one if there are none that tiles can have."""
-    units = units_of(said)
+    units = units_of(text)
     return replace(dialect, name=f"{dialect.name}_units", units=units) if units else dialect

@@ -76,15 +76,16 @@ class Fragment:
         """Whether a lane's elements 2 * i and 2 * i + 1 are adjacent in a row, starting at an even column."""
         places = [(self.place(lane, i), self.place(lane, i + 1)) for lane in (0, 1) for i in range(0, self.elements, 2)]
         return self.elements % 2 == 0 and all(
-            row == other_row and column % 2 == 0 and other == column + 1 for (row, column), (other_row, other) in places
+            row == other_row and column % 2 == 0 and next_column == column + 1
+            for (row, column), (other_row, next_column) in places
         )
 
     def rows_of_lane(self, lanes: int) -> int:
         """Return how many rows a lane holds, each with equally many adjacent elements; 0 for other arrangements."""
         for rows in range(1, self.elements + 1):
-            each = self.elements // rows
-            if rows * each == self.elements and all(
-                self.place(lane, index)[0] == self.place(lane, index // each * each)[0]
+            per_row = self.elements // rows
+            if rows * per_row == self.elements and all(
+                self.place(lane, index)[0] == self.place(lane, index // per_row * per_row)[0]
                 for lane in range(lanes)
                 for index in range(self.elements)
             ):
@@ -282,28 +283,28 @@ class MatrixUnit:
             raise ValueError(f"the unit {self.name!r}: lanes hold both operands and the sums jointly, or none of them")
         if self.sums and not all((*self.load_left, *self.load_right)):
             raise ValueError(f"the unit {self.name!r}: only its own instructions load operands that lanes hold jointly")
-        for what, fragment, rows, columns in (
+        for matrix, fragment, rows, columns in (
             ("left", self.left, self.m, self.k),
             ("right", self.right, self.k, self.n),
             ("result", self.result, self.m, self.n),
         ):
             if fragment.is_joint:
                 continue
-            held = list(self._held(what, fragment, rows, columns))
-            missing = {(row, column) for row in range(rows) for column in range(columns)} - set(held)
+            places = list(self._held(matrix, fragment, rows, columns))
+            missing = {(row, column) for row in range(rows) for column in range(columns)} - set(places)
             if missing:
-                raise ValueError(f"the unit {self.name!r}: no lane holds element {min(missing)} of its {what}")
-            if what == "result" and len(held) > rows * columns:
+                raise ValueError(f"the unit {self.name!r}: no lane holds element {min(missing)} of its {matrix}")
+            if matrix == "result" and len(places) > rows * columns:
                 raise ValueError(f"the unit {self.name!r}: several lanes hold the same element of its result")
 
-    def _held(self, what: str, fragment: Fragment, rows: int, columns: int) -> Iterator[tuple[int, int]]:
+    def _held(self, matrix: str, fragment: Fragment, rows: int, columns: int) -> Iterator[tuple[int, int]]:
         """Yield the positions of the elements that the lanes hold."""
         for lane in range(self.lanes):
             for index in range(fragment.elements):
                 row, column = fragment.place(lane, index)
                 if not (0 <= row < rows and 0 <= column < columns):
                     raise ValueError(
-                        f"the unit {self.name!r}: lane {lane} holds element {(row, column)} of its {what}, which "
+                        f"the unit {self.name!r}: lane {lane} holds element {(row, column)} of its {matrix}, which "
                         f"has {rows} by {columns}"
                     )
                 yield row, column

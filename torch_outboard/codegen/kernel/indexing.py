@@ -83,8 +83,8 @@ class IndexPrinter(ExprPrinter):
 
     def _fold(self, function: str, expr: sympy.Expr) -> str:
         first, *others = (str(self._print(argument)) for argument in expr.args)
-        for other in others:
-            first = f"ob_{function}_i64({first}, {other})"
+        for operand in others:
+            first = f"ob_{function}_i64({first}, {operand})"
         return first
 
     def _print_Min(self, expr: sympy.Expr) -> str:

@@ -382,8 +382,8 @@ class SimtKernel(CheckingKernel):
 
     def geometry(self) -> tuple[str, str]:
         """Return the number of groups, as a launch formula, and the number of items per group."""
-        taken, items = self.mapping.launch()
-        return f"{self.items_formula()} {taken} ceildiv", str(items)
+        covered, items = self.mapping.launch()
+        return f"{self.items_formula()} {covered} ceildiv", str(items)
 
     def _sizes(self) -> Iterator[tuple[Any, str]]:
         for tree in self._trees(False):

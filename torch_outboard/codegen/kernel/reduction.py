@@ -253,10 +253,10 @@ def sort(kernel: RowBody, dtypes: tuple[torch.dtype, ...], values: Any, descendi
         kernel.compute.writeline(f"{name}[{index}] = {cast(value, kind)};")
         arrays.append(name)
     keys = arrays[0]
-    new, other = f"{keys}_new", f"{keys}[place - 1]"
-    before = f"{new} {'>' if descending else '<'} {other}"
+    new, previous = f"{keys}_new", f"{keys}[place - 1]"
+    before = f"{new} {'>' if descending else '<'} {previous}"
     if kinds[0].is_floating_point:
-        first, last = (new, other) if descending else (other, new)
+        first, last = (new, previous) if descending else (previous, new)
         before = f"({before} || ({first} != {first} && {last} == {last}))"
     kernel.after.writeline(f"for (int next = 1; next < {size}; ++next) {{")
     for name, kind in zip(arrays, kinds, strict=True):

@@ -119,5 +119,5 @@ def _members(family: re.Match[str], text: str) -> Iterator[tuple[str, str]]:
     words = family["words"].split(", ")
     pattern = re.compile(rf"\b(?:{'|'.join(words)})\b|(?<=_)S\b")
     for member in family["members"].replace("//", "").split(";"):
-        taken = dict(zip(words, (word.strip() for word in member.split(",")), strict=True))
-        yield taken["S"], pattern.sub(lambda found, taken=taken: taken[found[0]], body)  # type: ignore[misc]
+        substitutes = dict(zip(words, (word.strip() for word in member.split(",")), strict=True))
+        yield substitutes["S"], pattern.sub(lambda match, substitutes=substitutes: substitutes[match[0]], body)  # type: ignore[misc]

@@ -78,8 +78,8 @@ class Recording:
         # overwrites too.
         self._buffers = {index: buffer for index, buffer, _ in self._copied}
         del sources, outputs
-        held = [memory.untyped_storage()._cdata for memory in (*self._memory, *self._buffers.values())]
-        self._holders = [(storage, torch._C._storage_Use_Count(storage)) for storage in held]
+        referenced = [memory.untyped_storage()._cdata for memory in (*self._memory, *self._buffers.values())]
+        self._holders = [(storage, torch._C._storage_Use_Count(storage)) for storage in referenced]
 
     def _run(self, function: Callable[[list[Any]], Sequence[Any]], inputs: list[Any]) -> Sequence[Any]:
         """Capture a call. The capture does not wait, because other captures may need the caller's thread."""

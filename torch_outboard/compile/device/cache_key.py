@@ -37,12 +37,12 @@ def cache_key() -> tuple[tuple[str, str], ...]:
         # Compiled code refers to these headers, and an environment of the same version may be gone.
         "headers": str(header_path("compiled.h").parent),
     }
-    for one in used:
-        key.update(one.cache_key())
+    for dialect in used:
+        key.update(dialect.cache_key())
     return tuple(sorted(key.items()))
 
 
 def _library() -> str:
     """Return a hash of the C++ library, which decides which form of attention is traced."""
-    found = sorted(Path(_C.__file__).parent.glob("lib/libtorch_outboard.*"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in found)).hexdigest()[:16]
+    libraries = sorted(Path(_C.__file__).parent.glob("lib/libtorch_outboard.*"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in libraries)).hexdigest()[:16]

@@ -96,18 +96,18 @@ class WrapperChoice:
         return _same(values, f"wrappers ({self._kind})")
 
     def _wrappers(self) -> list[type[Any]]:
-        found: list[type[Any]] = []
+        wrappers: list[type[Any]] = []
         lack: NotSupportedError | None = None
         for generator in _of_graph():
             try:
-                found.append(getattr(generator, self._kind)())
+                wrappers.append(getattr(generator, self._kind)())
             except NotSupportedError as error:
                 lack = error
         # Before a graph exists, Inductor reads only common attributes, so a generator may still
         # lack this wrapper.
-        if lack is not None and (not found or _devices_of_graph()):
+        if lack is not None and (not wrappers or _devices_of_graph()):
             raise lack
-        return found
+        return wrappers
 
 
 def _of(device: torch.device) -> CodeGenerator:
@@ -140,7 +140,7 @@ def _devices_of_graph() -> list[int]:
 
 def _same(values: Any, what: str) -> Any:
     first, *others = values
-    if any(other != first for other in others):
+    if any(value != first for value in others):
         raise NotSupportedError(
             f"a graph uses devices of {_C.driver_name()!r} whose code generators have different {what}: compile the "
             "part for each device separately"

@@ -109,7 +109,7 @@ def _provider(name: str, ran: dict[str, list[str]]) -> str:
     exact = ran.get(f"{base}.{overload}" if overload else base, [])
     bases = {base, f"{base}_overrideable"}
     providers: Iterable[str] = exact or (
-        provider for op, found in ran.items() if op.partition(".")[0] in bases for provider in found
+        provider for op, op_providers in ran.items() if op.partition(".")[0] in bases for provider in op_providers
     )
     return ", ".join(sorted(set(providers)))
 

@@ -91,12 +91,12 @@ def _compile(source: str, library: Path) -> None:
     text = library.with_suffix(".cpp")
     write_whole(text, source.encode())
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        made = Path(folder, library.name)
+        built = Path(folder, library.name)
         done = subprocess.run(
-            [os.environ.get("CXX", "c++"), *FLAGS, str(text), "-o", str(made)], capture_output=True, text=True
+            [os.environ.get("CXX", "c++"), *FLAGS, str(text), "-o", str(built)], capture_output=True, text=True
         )
         if done.returncode != 0:
             raise OutboardError(f"a kernel does not compile, {text}:\n{done.stderr}")
-        made.chmod(0o700)
-        write_whole(hash_file(library), hashlib.sha256(made.read_bytes()).hexdigest().encode())
-        made.replace(library)
+        built.chmod(0o700)
+        write_whole(hash_file(library), hashlib.sha256(built.read_bytes()).hexdigest().encode())
+        built.replace(library)

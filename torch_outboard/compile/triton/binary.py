@@ -170,21 +170,21 @@ def _compile(kernel: Any, config: Any, target: TritonTarget) -> Binary:
     knobs = triton.knobs.compilation
     with knobs.scope():
         knobs.always_compile = True
-        made = triton.compile(text, target=GPUTarget(target.backend, target.arch, target.warp_size), options=options)
-    if target.language not in made.asm:
+        binary = triton.compile(text, target=GPUTarget(target.backend, target.arch, target.warp_size), options=options)
+    if target.language not in binary.asm:
         raise NotSupportedError(
-            f"Triton's back end {target.backend!r} produces {', '.join(made.asm)}, but the target's language is "
+            f"Triton's back end {target.backend!r} produces {', '.join(binary.asm)}, but the target's language is "
             f"{target.language!r}: set TritonTarget.language to one that it produces"
         )
     grid = grid_formulas(kernel.inductor_meta, config, _arguments(kernel, config)[0])
-    found = made.metadata._asdict()
-    return binary_of(kernel.fn.__name__, str(config), found, made.asm[target.language], grid, target)
+    facts = binary.metadata._asdict()
+    return binary_of(kernel.fn.__name__, str(config), facts, binary.asm[target.language], grid, target)
 
 
 def binary_of(
     name: str,
     config: str,
-    found: Mapping[str, Any],
+    facts: Mapping[str, Any],
     code: str | bytes,
     grid: tuple[str, str, str],
     target: TritonTarget,
@@ -196,24 +196,24 @@ def binary_of(
     NotSupportedError
         If the kernel needs clusters or a cooperative launch.
     """
-    if found.get("num_ctas", 1) != 1:
+    if facts.get("num_ctas", 1) != 1:
         raise NotSupportedError(
-            f"the kernel {name} has clusters of {found['num_ctas']} blocks, which launches do not support"
+            f"the kernel {name} has clusters of {facts['num_ctas']} blocks, which launches do not support"
         )
-    if found.get("launch_cooperative_grid"):
+    if facts.get("launch_cooperative_grid"):
         raise NotSupportedError(
             f"the kernel {name} needs a cooperative launch, which is not supported: leave "
             "torch._inductor.config.triton.cooperative_reductions off"
         )
-    hidden = [buffer for buffer in target.hidden if f"{buffer}_size" in found]
+    hidden = [buffer for buffer in target.hidden if f"{buffer}_size" in facts]
     return Binary(
         config=config,
         code=code if isinstance(code, bytes) else code.encode(),
-        entry=found["name"],
+        entry=facts["name"],
         grid=grid,
-        threads=found["num_warps"] * found.get("warp_size", target.warp_size),
-        shared=found["shared"],
-        scratch=tuple((int(found[f"{buffer}_size"] or 0), int(found.get(f"{buffer}_align") or 1)) for buffer in hidden),
+        threads=facts["num_warps"] * facts.get("warp_size", target.warp_size),
+        shared=facts["shared"],
+        scratch=tuple((int(facts[f"{buffer}_size"] or 0), int(facts.get(f"{buffer}_align") or 1)) for buffer in hidden),
     )
 
 

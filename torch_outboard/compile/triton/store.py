@@ -147,10 +147,10 @@ def _read(path: Path, names: Sequence[str]) -> dict[str, Any] | None:
     except OSError as error:
         _log.warning("a compiled kernel can't be used (%s) and is rebuilt", reason_of(error))
         return None
-    found = None if content is None else parsed(content, names)
-    if content is not None and found is None:
+    fields = None if content is None else parsed(content, names)
+    if content is not None and fields is None:
         _tell_damaged(path)
-    return found
+    return fields
 
 
 def _tell_damaged(path: Path) -> None:
