@@ -89,9 +89,9 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name in _HOME_OF:
-        found = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-        globals()[name] = found
-        return found
+        value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+        globals()[name] = value
+        return value
     if name == "_C":
         import torch  # noqa: F401 - the extension is linked against libraries that torch loads
 

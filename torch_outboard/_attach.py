@@ -87,11 +87,11 @@ def attach_by(driver: str | type[Driver] | Driver, options: dict[str, object], b
     """Do what `attach` does, and record `by` as the caller, for the error message of a second attach."""
     global _attachment
     with _lock:
-        found = described(driver, options)
+        instance = described(driver, options)
         if _attachment is None:
-            _attachment = _begin(found, driver if isinstance(driver, str) else found.name, by)
-        elif not _attachment.is_same(found):
-            _take_options(_attachment, found, by)
+            _attachment = _begin(instance, driver if isinstance(driver, str) else instance.name, by)
+        elif not _attachment.is_same(instance):
+            _take_options(_attachment, instance, by)
         return _finish(_attachment)
 
 

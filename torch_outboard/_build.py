@@ -68,11 +68,11 @@ def _cores() -> dict[tuple[int, int], Path]:
     """Return the core folders of a released wheel, by torch's minor version; {} for a build from source."""
     if (_PACKAGE / "_build_info.json").is_file():
         return {}
-    found = {}
+    folders = {}
     for folder in (_PACKAGE / "lib").glob("torch_*_*"):
         if (match := re.fullmatch(r"torch_(\d+)_(\d+)", folder.name)) is not None:
-            found[int(match[1]), int(match[2])] = folder
-    return dict(sorted(found.items()))
+            folders[int(match[1]), int(match[2])] = folder
+    return dict(sorted(folders.items()))
 
 
 def core_folder() -> Path:
@@ -125,8 +125,8 @@ def installed_torch() -> str:
     spec = importlib.util.find_spec("torch") if "torch" not in sys.modules else None
     if spec is not None and spec.origin is not None:
         text = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
-        if (found := re.search(r"^__version__ = ['\"](.+)['\"]$", text, re.MULTILINE)) is not None:
-            return found[1]
+        if (match := re.search(r"^__version__ = ['\"](.+)['\"]$", text, re.MULTILINE)) is not None:
+            return match[1]
     import torch
 
     return str(torch.__version__)

@@ -15,17 +15,17 @@ __all__ = ["check_free", "check_name"]
 
 def check_free(name: str) -> None:
     """Raise RegistrationError unless torch's only spare device type is unused and may have the name."""
-    taken = torch._C._get_privateuse1_backend_name()
-    if taken != "privateuseone":
-        if taken == _earlier_driver():
+    owner = torch._C._get_privateuse1_backend_name()
+    if owner != "privateuseone":
+        if owner == _earlier_driver():
             raise RegistrationError(
-                f"driver {name!r} cannot be attached: torch_outboard has attached {taken!r} in this process already, "
+                f"driver {name!r} cannot be attached: torch_outboard has attached {owner!r} in this process already, "
                 "and its modules were removed from sys.modules and imported again since. Keep the first import, or "
                 "start another process"
             )
         raise RegistrationError(
             f"driver {name!r} cannot be attached: another package has taken PyTorch's only free device type, as "
-            f"{taken!r}. Uninstall it, or keep it from loading itself with TORCH_DEVICE_BACKEND_AUTOLOAD=0 and attach "
+            f"{owner!r}. Uninstall it, or keep it from loading itself with TORCH_DEVICE_BACKEND_AUTOLOAD=0 and attach "
             "by torch_outboard.attach."
         )
     check_name(name)

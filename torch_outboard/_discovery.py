@@ -40,11 +40,11 @@ def found_drivers() -> dict[str, FoundDriver]:
     """Return the drivers of installed distributions by name, without importing them."""
     from importlib.metadata import entry_points
 
-    found: dict[str, FoundDriver] = {}
+    drivers: dict[str, FoundDriver] = {}
     for entry in sorted(entry_points(group=GROUP)):
         distribution = entry.dist.name if entry.dist is not None else "unknown"
-        found.setdefault(entry.name, FoundDriver(entry.name, entry.value, distribution))
-    return found
+        drivers.setdefault(entry.name, FoundDriver(entry.name, entry.value, distribution))
+    return drivers
 
 
 def attaches_itself() -> bool:
@@ -63,15 +63,15 @@ def find_driver(name: str) -> type[Driver]:
     """
     if ":" in name:
         return _load(name, name)
-    found = found_drivers()
-    if name in found:
-        return found[name].load()
-    if (of_device := _by_device(name, found.values())) is not None:
+    drivers = found_drivers()
+    if name in drivers:
+        return drivers[name].load()
+    if (of_device := _by_device(name, drivers.values())) is not None:
         return of_device
     if (distribution := _distribution_of(name)) is not None:
         raise RegistrationError(f"driver {name!r} is not installed: pip install {distribution}")
     raise RegistrationError(
-        f"no driver is called {name!r}.{nearest(name, list(found))} Drivers are found through the entry-point "
+        f"no driver is called {name!r}.{nearest(name, list(drivers))} Drivers are found through the entry-point "
         f"group {GROUP!r}; `outboard info` lists them."
     )
 
@@ -90,17 +90,17 @@ def described(driver: str | type[Driver] | Driver, options: dict[str, object]) -
                 "super().__init__(**options)"
             )
         return driver
-    found = find_driver(driver) if isinstance(driver, str) else driver
-    if not (isinstance(found, type) and issubclass(found, Driver)):
-        raise TypeError(f"a driver must be a name or a subclass of torch_outboard.Driver, not {found!r}")
-    return found(**options)
+    driver_class = find_driver(driver) if isinstance(driver, str) else driver
+    if not (isinstance(driver_class, type) and issubclass(driver_class, Driver)):
+        raise TypeError(f"a driver must be a name or a subclass of torch_outboard.Driver, not {driver_class!r}")
+    return driver_class(**options)
 
 
-def _by_device(name: str, found: Iterable[FoundDriver]) -> type[Driver] | None:
+def _by_device(name: str, drivers: Iterable[FoundDriver]) -> type[Driver] | None:
     """Return the driver whose devices have this name, or None; skip drivers that cannot be loaded."""
-    for one in found:
+    for candidate in drivers:
         with contextlib.suppress(RegistrationError):
-            driver = one.load()
+            driver = candidate.load()
             if driver.name == name:
                 return driver
     return None
@@ -113,8 +113,8 @@ def _distribution_of(name: str) -> str | None:
     with contextlib.suppress(PackageNotFoundError):  # an unbuilt checkout
         for requirement in requires("torch-outboard") or ():
             pattern = rf"""(torch-outboard-[\w-]+)\s*;\s*extra == (['"]){re.escape(name)}\2"""
-            if (found := re.fullmatch(pattern, requirement)) is not None:
-                return found[1]
+            if (match := re.fullmatch(pattern, requirement)) is not None:
+                return match[1]
     return None
 
 

@@ -90,10 +90,10 @@ def parsed(content: bytes, names: Iterable[str]) -> dict[str, Any] | None:
     """Return the JSON object that was sealed, or None if it is damaged or its keys are not `names`."""
     rest = unsealed(content)
     try:
-        found = None if rest is None else json.loads(rest)
+        fields = None if rest is None else json.loads(rest)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and found.keys() == set(names) else None
+    return fields if isinstance(fields, dict) and fields.keys() == set(names) else None
 
 
 def write_whole(path: Path, content: bytes) -> None:

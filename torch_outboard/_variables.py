@@ -52,6 +52,6 @@ def _meant(variable: str, driver: str, own: list[str]) -> list[str]:
     near = difflib.get_close_matches(variable, VARIABLES, n=1, cutoff=0.85)
     name = variable.removeprefix(_PREFIX)[: len(driver)].lower()
     is_misspelt = difflib.SequenceMatcher(None, name, driver).ratio() > 0.6
-    if is_misspelt and not any(variable.startswith(environment_name(other, "")) for other in found_drivers()):
+    if is_misspelt and not any(variable.startswith(environment_name(installed, "")) for installed in found_drivers()):
         near += difflib.get_close_matches(variable, own, n=1, cutoff=0.8)
     return near

@@ -501,10 +501,10 @@ def package_folders() -> list[Path]:
     import torch  # not at the top: `outboard info` loads drivers without torch
 
     paths = sysconfig.get_paths()
-    found = [str(Path(torch.__file__).parent.parent), *site.getsitepackages(), paths["purelib"], paths["platlib"]]
+    folders = [str(Path(torch.__file__).parent.parent), *site.getsitepackages(), paths["purelib"], paths["platlib"]]
     if site.ENABLE_USER_SITE:
-        found.append(site.getusersitepackages())
-    return [Path(path) for path in dict.fromkeys(found) if os.path.isabs(path)]
+        folders.append(site.getusersitepackages())
+    return [Path(path) for path in dict.fromkeys(folders) if os.path.isabs(path)]
 
 
 def driver_entries(driver: Driver) -> dict[str, Callable[..., Any] | int]:

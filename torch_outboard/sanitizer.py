@@ -99,8 +99,8 @@ class Access:
     def place(self) -> _Place | None:
         """File and line of the innermost frame outside torch and this package."""
         own = next((frame for frame in self.frames if not frame[0].co_filename.startswith(_skipped_folders())), None)
-        found = own or (self.frames[0] if self.frames else None)
-        return None if found is None else (found[0].co_filename, found[1])
+        innermost = own or (self.frames[0] if self.frames else None)
+        return None if innermost is None else (innermost[0].co_filename, innermost[1])
 
     @property
     def what(self) -> str:
@@ -174,16 +174,16 @@ def _stream_text(stream: _Stream) -> str:
 def _place_text(access: Access) -> str:
     if access.place is None:
         return access.op
-    what = "the backward pass of " if access.is_backward else ""
-    return f"{what}{os.path.basename(access.place[0])}:{access.place[1]}"
+    prefix = "the backward pass of " if access.is_backward else ""
+    return f"{prefix}{os.path.basename(access.place[0])}:{access.place[1]}"
 
 
 def _frames_of(frame: FrameType | None) -> _Frames:
-    found: list[tuple[CodeType, int]] = []
-    while frame is not None and len(found) < _DEEPEST:
-        found.append((frame.f_code, frame.f_lineno))
+    frames: list[tuple[CodeType, int]] = []
+    while frame is not None and len(frames) < _DEEPEST:
+        frames.append((frame.f_code, frame.f_lineno))
         frame = frame.f_back
-    return tuple(found)
+    return tuple(frames)
 
 
 def _backward_frames() -> _Frames:
@@ -249,8 +249,8 @@ class _Sanitizer:
 
     def __call__(self, kind: str, *arguments: object) -> None:
         with self.lock:
-            found = list(getattr(self, f"on_{kind}")(*arguments) or ())
-        for race in found:
+            races = list(getattr(self, f"on_{kind}")(*arguments) or ())
+        for race in races:
             if self.is_raising:
                 raise StreamRaceError(str(race))
             print(f"OUTBOARD_SANITIZER: {race}", file=sys.stderr, flush=True)
@@ -280,40 +280,40 @@ class _Sanitizer:
     def touch(self, op: str, stream: _Stream, touched: Iterable[tuple[int, int, Extent, bool]]) -> Iterator[Race]:
         clock = self.clock_of(stream)
         clock[stream] += 1
-        made = self.make(op, stream, clock[stream])
+        task = self.make(op, stream, clock[stream])
         if self.log is not None:
-            self.log.entries.append(("task", made.number, stream, made.op, made.place))
+            self.log.entries.append(("task", task.number, stream, task.op, task.place))
             self.log.streams.add(stream)
             self.log.steps += 1
         # Writes first: an operand that is both read and written counts as written.
         for device, storage, extent, is_write in sorted(touched, key=lambda touch: not touch[3]):
             memory = self.memory.get((device, storage)) or self.remember(device, storage, 1)
-            now = Access(made.op, stream, is_write, made.tick, made.frames, made.number, extent, made.is_backward)
+            now = Access(task.op, stream, is_write, task.tick, task.frames, task.number, extent, task.is_backward)
             yield from self.compare(memory, now, clock)
 
     def compare(self, memory: _Memory, now: Access, clock: _Clock) -> Iterator[Race]:
         kept = []
         for kind, others in (("reuse", memory.past), ("order", memory.accesses)):
-            for other in others:
-                meets = (now.is_write or other.is_write) and (kind == "reuse" or now.extent.meets(other.extent))
-                if meets and clock.get(other.stream, 0) < other.tick:
+            for earlier in others:
+                meets = (now.is_write or earlier.is_write) and (kind == "reuse" or now.extent.meets(earlier.extent))
+                if meets and clock.get(earlier.stream, 0) < earlier.tick:
                     # Memory is not recorded on the stream whose pool it comes from.
-                    is_own = other.stream == memory.pool
-                    yield from self.note(Race(memory.address, other, now, "order" if is_own else kind))
+                    is_own = earlier.stream == memory.pool
+                    yield from self.note(Race(memory.address, earlier, now, "order" if is_own else kind))
                     # Report one missing wait once: it would have covered everything queued before
                     # it.
-                    _merge(clock, self.clocks[other.stream])
-                is_covered = now.is_write or (not other.is_write and other.stream == now.stream)
-                if kind == "order" and not (is_covered and now.extent.covers(other.extent)):
-                    kept.append(other)
+                    _merge(clock, self.clocks[earlier.stream])
+                is_covered = now.is_write or (not earlier.is_write and earlier.stream == now.stream)
+                if kind == "order" and not (is_covered and now.extent.covers(earlier.extent)):
+                    kept.append(earlier)
         if now.is_write:
             memory.past.clear()
         memory.accesses = [*kept, now]
 
     def remember(self, device: int, address: int, size: int) -> _Memory:
-        made = self.memory[device, address] = _Memory(address, size)
+        memory = self.memory[device, address] = _Memory(address, size)
         bisect.insort(self.addresses.setdefault(device, []), address)
-        return made
+        return memory
 
     def on_allocate(self, device: int, address: int, size: int, stream_id: int) -> None:
         past: list[Access] = []
@@ -332,9 +332,9 @@ class _Sanitizer:
                 if access.stream not in old.recorded and self.host.get(access.stream, 0) < access.tick
             ]
             del self.memory[device, addresses.pop(at)]
-        made = self.remember(device, address, size)
-        made.past = past
-        made.pool = (device, stream_id)
+        memory = self.remember(device, address, size)
+        memory.past = past
+        memory.pool = (device, stream_id)
 
     def on_record(self, device: int, address: int, stream_id: int) -> None:
         if memory := self.memory.get((device, address)):
@@ -367,24 +367,24 @@ class _Sanitizer:
     ) -> Iterator[Race]:
         stream = (device, stream_id)
         clock = self.clock_of(stream)
-        made = self.make(op, stream, clock[stream])
+        task = self.make(op, stream, clock[stream])
         now = Access(
-            made.op, stream, is_write, made.tick, made.frames, made.number, Extent(address, size), made.is_backward
+            task.op, stream, is_write, task.tick, task.frames, task.number, Extent(address, size), task.is_backward
         )
-        for place, other in self.pending(now.extent):
-            if (is_write or other.is_write) and clock.get(other.stream, 0) < other.tick:
-                yield from self.note(Race(place, other, now))
+        for place, earlier in self.pending(now.extent):
+            if (is_write or earlier.is_write) and clock.get(earlier.stream, 0) < earlier.tick:
+                yield from self.note(Race(place, earlier, now))
         self.copies.append((address, now))
         if self.log is not None:
             self.log.host_copies += 1
 
     def on_host_access(self, op: str, address: int, size: int, is_write: bool) -> Iterator[Race]:
-        for place, other in self.pending(Extent(address, size)):
-            if is_write or other.is_write:
-                made = self.make(op, _HOST, 0)
-                now = Access(made.op, _HOST, is_write, 0, made.frames, made.number, Extent(address, size))
-                yield from self.note(Race(place, other, now, "host"))
-                _merge(self.host, {other.stream: other.tick})
+        for place, earlier in self.pending(Extent(address, size)):
+            if is_write or earlier.is_write:
+                task = self.make(op, _HOST, 0)
+                now = Access(task.op, _HOST, is_write, 0, task.frames, task.number, Extent(address, size))
+                yield from self.note(Race(place, earlier, now, "host"))
+                _merge(self.host, {earlier.stream: earlier.tick})
 
     def on_host_allocate(self, address: int, size: int) -> Iterator[Race]:
         return self.unwaited(Extent(address, size))
@@ -420,9 +420,9 @@ class _Sanitizer:
         elif kind == _STREAM_SYNC:
             _merge(self.host, self.clock_of(stream))
         elif kind == _DEVICE_SYNC:
-            for other in list(self.clocks):
-                if other[0] == device:
-                    _merge(self.host, self.clock_of(other))
+            for device_stream in list(self.clocks):
+                if device_stream[0] == device:
+                    _merge(self.host, self.clock_of(device_stream))
         self.number += 1
         if self.log is not None:
             self.log.entries.append(("order", self.number, stream, kind, event))

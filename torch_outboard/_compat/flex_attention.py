@@ -37,12 +37,12 @@ def attend(module: ModuleType, device: str, has_templates: Callable[[int], bool]
     if not needs_attend():
         return
 
-    def asked(index: int) -> bool:
+    def index_has_templates(index: int) -> bool:
         return has_templates(index)
 
     # torch.compiler.assume_constant_result sets this too, but it imports Dynamo, whose import may
     # be in progress.
-    asked._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    index_has_templates._dynamo_marked_constant = True  # type: ignore[attr-defined]
     check_of_torch = module._validate_device
     operator = module.flex_attention_hop
 
@@ -55,7 +55,7 @@ def attend(module: ModuleType, device: str, has_templates: Callable[[int], bool]
     def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any) -> Any:
         if query.device.type != device:
             return operator(query, key, value, *others)
-        if not asked(query.device.index or 0):
+        if not index_has_templates(query.device.index or 0):
             return _by_operators(module._vmap_for_bhqkv, query, key, value, *others)
         if not torch.is_autocast_enabled(device):
             return operator(query, key, value, *others)

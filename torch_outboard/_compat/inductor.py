@@ -73,8 +73,8 @@ def needs_lay_out_as_on_cpu() -> bool:
     """Return True if the strides of a convolution's fake result depend on the back end of the device's type."""
     from torch._subclasses import fake_impls
 
-    made = fake_impls.op_implementations_dict[torch.ops.aten.convolution.default]
-    return mentions(made, "_select_conv_backend")
+    implementation = fake_impls.op_implementations_dict[torch.ops.aten.convolution.default]
+    return mentions(implementation, "_select_conv_backend")
 
 
 def lay_out_as_on_cpu(is_as_cpu: Callable[[torch.device], bool]) -> None:

@@ -15,8 +15,8 @@ def needs_keep_rules() -> bool:
     """Return True if each use of the single object that has the rules rebuilds them."""
     from torch._inductor.dtype_propagation import DtypePropagationOpsHandler
 
-    made = DtypePropagationOpsHandler.__init__
-    return mentions(made, "op_dtype_propagation_rules") and not mentions(made, "_rules_key")
+    initializer = DtypePropagationOpsHandler.__init__
+    return mentions(initializer, "op_dtype_propagation_rules") and not mentions(initializer, "_rules_key")
 
 
 def keep_rules() -> None:

@@ -137,10 +137,10 @@ def choose_driver(
     def with_choice(run: Callable[..., Any], takes_options: bool) -> Callable[..., Any]:
         @functools.wraps(run)
         def run_there(self: Any, *args: Any, **kwargs: Any) -> Any:
-            found = choose((*args, *kwargs.values()))
-            if found is None:
+            choice = choose((*args, *kwargs.values()))
+            if choice is None:
                 return run(self, *args, **kwargs)
-            driver, options = found
+            driver, options = choice
             before = getattr(chosen, "driver", None)
             chosen.driver = driver
             try:

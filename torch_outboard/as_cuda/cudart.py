@@ -26,9 +26,9 @@ class _Error(enum.IntEnum):
     def _missing_(cls, value: object) -> _Error | None:
         if not isinstance(value, int):
             return None
-        made = int.__new__(cls, value)
-        made._name_, made._value_ = "unrecognized_error_code", value
-        return made
+        error = int.__new__(cls, value)
+        error._name_, error._value_ = "unrecognized_error_code", value
+        return error
 
 
 class Cudart:

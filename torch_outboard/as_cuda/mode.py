@@ -57,8 +57,8 @@ class CudaMode(TorchFunctionMode):
     def _make_device(self, *arguments: Any, **named: Any) -> Any:
         # A bare index means a device of the accelerator.
         is_index = isinstance(arguments[0] if arguments else named.get("device"), int)
-        made = torch.device(*arguments, **named)
-        return self._names.outward(made) if is_index else made
+        device = torch.device(*arguments, **named)
+        return self._names.outward(device) if is_index else device
 
     def _device(self, tensor: torch.Tensor, *_: object) -> Any:
         return self._names.outward(tensor.device)

@@ -92,9 +92,9 @@ class Names:
                 return super().__subclasscheck__(other) or (stands is not None and issubclass(other, stands))
 
         def shown(attribute: str) -> property:
-            return property(lambda self: names.outward(getattr(super(made, self), attribute)))
+            return property(lambda self: names.outward(getattr(super(stand_in, self), attribute)))
 
-        made: Any = Meta(
+        stand_in: Any = Meta(
             original.__name__,
             (original,),
             {
@@ -104,4 +104,4 @@ class Names:
                 **{attribute: shown(attribute) for attribute in outward},
             },
         )
-        return made  # type: ignore[no-any-return]
+        return stand_in  # type: ignore[no-any-return]

@@ -42,20 +42,20 @@ def make_stream_class(base: Any, ours: type) -> Any:
     return _as_torchs_own(CudaStream, ours.__name__, ours)
 
 
-def as_cuda_stream(made: Any, stream: Any) -> Any:
+def as_cuda_stream(stream_class: Any, stream: Any) -> Any:
     """Convert one of torch's own streams to the class that `make_stream_class` returned."""
-    return stream if type(stream) is made else made(**_ids_of(stream))
+    return stream if type(stream) is stream_class else stream_class(**_ids_of(stream))
 
 
 def _ids_of(stream: Any) -> dict[str, int]:
     return {"stream_id": stream.stream_id, "device_index": stream.device_index, "device_type": stream.device_type}
 
 
-def _as_torchs_own(made: Any, name: str, ours: type) -> Any:
-    made.__name__ = made.__qualname__ = name
-    made.__module__ = "torch.cuda"
-    made.__doc__ = ours.__doc__
-    return made
+def _as_torchs_own(kind: Any, name: str, ours: type) -> Any:
+    kind.__name__ = kind.__qualname__ = name
+    kind.__module__ = "torch.cuda"
+    kind.__doc__ = ours.__doc__
+    return kind
 
 
 def make_graph_class(ours: type) -> Any:
@@ -79,10 +79,10 @@ def make_properties(ours: ModuleType, capability: tuple[int, int]) -> Any:
     """Return torch.cuda's get_device_properties: with the chosen capability, and a UUID object instead of bytes."""
 
     def get_device_properties(device: Any = None) -> Any:
-        found = ours.get_device_properties(device)
+        properties = ours.get_device_properties(device)
         # torch's own type also has `bytes`.
-        as_uuid: Any = uuid.UUID(bytes=found.uuid)
-        return dataclasses.replace(found, major=capability[0], minor=capability[1], uuid=as_uuid)
+        as_uuid: Any = uuid.UUID(bytes=properties.uuid)
+        return dataclasses.replace(properties, major=capability[0], minor=capability[1], uuid=as_uuid)
 
     return get_device_properties
 

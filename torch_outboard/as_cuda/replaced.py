@@ -93,8 +93,8 @@ def _functions_of_cuda(patching: Patching, names: Names, capability: tuple[int, 
             value = getattr(our_room, name)
             is_ours = (getattr(value, "__module__", None) or "").startswith("torch_outboard")
             if is_ours and (not name.startswith("_") or name in _PRIVATE):
-                made = own.get(name) or snapshots.get(name) or _for_cuda(names, value)
-                patching.set(their_room, name, made, reason)
+                replacement = own.get(name) or snapshots.get(name) or _for_cuda(names, value)
+                patching.set(their_room, name, replacement, reason)
     for name, value in own.items():
         patching.set(theirs, name, value, reason)
     patching.set(theirs.graphs, "CUDAGraph", own["CUDAGraph"], reason)
@@ -113,8 +113,8 @@ def _constructors(patching: Patching, names: Names) -> None:
         # Methods of streams and events accept only torch's own events, not objects of a derived
         # class.
         is_event = name == "Event"
-        made = names.standing_for(getattr(torch, name), () if is_event else ("device",), equals=is_event)
-        patching.set(torch, name, made, "constructors take a device")
+        stand_in = names.standing_for(getattr(torch, name), () if is_event else ("device",), equals=is_event)
+        patching.set(torch, name, stand_in, "constructors take a device")
     make_storage = torch.UntypedStorage.__new__
 
     def make_storage_for_cuda(cls: type, *arguments: Any, **named: Any) -> Any:
@@ -170,8 +170,8 @@ def _missing(name: str, why: str) -> Callable[..., None]:
 def _types_of_tensors(patching: Patching, names: Names) -> None:
     for prefix, dtype in _DTYPES.items():
         name = f"{prefix}Tensor"
-        made = _tensor_type(names, name, dtype)
-        patching.set(torch.cuda, name, made, "isinstance and constructors of torch's legacy types")
+        tensor_type = _tensor_type(names, name, dtype)
+        patching.set(torch.cuda, name, tensor_type, "isinstance and constructors of torch's legacy types")
     meta = torch.storage._LegacyStorageMeta
     is_instance: Callable[..., Any] = meta.__instancecheck__
 

@@ -301,9 +301,9 @@ class _Section:
         self.input_gradients: tuple[Tensor | None, ...] = tuple(None for _ in self.inputs)
         if not wanted:
             return
-        given = tuple(gradient for gradient in self.output_gradients if gradient is not None)
+        given_gradients = tuple(gradient for gradient in self.output_gradients if gradient is not None)
         with graph(self.backward, pool=pool):
-            gradients = iter(self._gradients(wanted, given, allow_unused))
+            gradients = iter(self._gradients(wanted, given_gradients, allow_unused))
         self.input_gradients = tuple(next(gradients) if tensor.requires_grad else None for tensor in self.inputs)
 
     def _gradients(

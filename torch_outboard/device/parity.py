@@ -66,7 +66,7 @@ def _in_tree() -> list[ModuleType]:
 
 def differences(module: ModuleType) -> tuple[set[str], set[str]]:
     """Return the names that torch.cuda or torch.xpu have but the module lacks, and vice versa."""
-    theirs = {name for other in _in_tree() for name in other.__all__}
+    theirs = {name for other_module in _in_tree() for name in other_module.__all__}
     ours = set(module.__all__)
     return theirs - ours, ours - theirs
 
@@ -74,8 +74,8 @@ def differences(module: ModuleType) -> tuple[set[str], set[str]]:
 def unexplained(module: ModuleType) -> list[str]:
     """Return, as sentences, unexplained differences, and explanations without a difference."""
     absent, ours = differences(module)
-    found = [f"torch.cuda or torch.xpu has {name}, which is not in ABSENT" for name in absent if name not in ABSENT]
-    found += [f"only torch.<name> has {name}, which is not in OURS" for name in ours if name not in OURS]
-    found += [f"{name} is in ABSENT, but torch.<name> has it" for name in ABSENT if name in module.__all__]
-    found += [f"{name} is in OURS, but torch.<name> lacks it" for name in OURS if name not in module.__all__]
-    return sorted(found)
+    sentences = [f"torch.cuda or torch.xpu has {name}, which is not in ABSENT" for name in absent if name not in ABSENT]
+    sentences += [f"only torch.<name> has {name}, which is not in OURS" for name in ours if name not in OURS]
+    sentences += [f"{name} is in ABSENT, but torch.<name> has it" for name in ABSENT if name in module.__all__]
+    sentences += [f"{name} is in OURS, but torch.<name> lacks it" for name in OURS if name not in module.__all__]
+    return sorted(sentences)

@@ -150,8 +150,8 @@ def _new_file() -> tuple[int, str]:
 
 def _sweep(folder: str) -> None:
     """Remove the files of senders that ended without removing them."""
-    with _lock, contextlib.suppress(OSError), os.scandir(folder) as found:
-        for file in found:
+    with _lock, contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for file in entries:
             # Opening and closing a file that this process uses would drop its locks.
             if file.name.startswith(_PREFIX) and file.path not in _files:
                 _remove_if_left(file.path)

@@ -187,6 +187,6 @@ def _packaged_compiler() -> str | None:
     """Return the compiler's library of an installed package, which is not imported."""
     for pattern in _COMPILERS:
         for folder in package_folders():
-            if found := sorted(folder.glob(pattern)):
-                return str(found[-1])
+            if libraries := sorted(folder.glob(pattern)):
+                return str(libraries[-1])
     return None

@@ -95,14 +95,14 @@ _SCOPES = {1: "device", 2: "workgroup", 3: "subgroup", 5: "queue family"}
 
 def report(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the report as JSON data; `options` are the driver's options that have a value."""
-    given = {key: value for key, value in options.items() if value is not None}
-    library = str(given.get("library", "libvulkan.so.1"))
+    settings = {key: value for key, value in options.items() if value is not None}
+    library = str(settings.get("library", "libvulkan.so.1"))
     return {
-        "machine": dict(_machine(given)),
+        "machine": dict(_machine(settings)),
         "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_ENVIRONMENT)},
         "drivers of devices": list(_files("icd.d")),
         "loader": _loader(library),
-        "computations": _computations(given),
+        "computations": _computations(settings),
     }
 
 
@@ -127,8 +127,8 @@ def _files(kind: str) -> Iterator[dict[str, str]]:
         places = [file for folder in folders for file in sorted((folder / "vulkan" / kind).glob("*.json"))]
     for place in places:
         try:
-            told = json.loads(place.read_text())["ICD"]
-            yield {"file": str(place), "library": told["library_path"], "api": told.get("api_version", "?")}
+            driver = json.loads(place.read_text())["ICD"]
+            yield {"file": str(place), "library": driver["library_path"], "api": driver.get("api_version", "?")}
         except (OSError, ValueError, KeyError, TypeError) as error:
             yield {"file": str(place), "error": f"{type(error).__name__}: {error}"}
 
@@ -138,12 +138,12 @@ def _loader(name: str) -> dict[str, Any]:
         vulkan = _Vulkan(name)
     except OSError as error:
         return {"library": name, "error": str(error)}
-    found: dict[str, Any] = {"library": name, "api": vulkan.version()}
+    loader: dict[str, Any] = {"library": name, "api": vulkan.version()}
     status = vulkan.open()
     if status != 0:
-        return {**found, "error": f"vkCreateInstance returned {status}"}
+        return {**loader, "error": f"vkCreateInstance returned {status}"}
     try:
-        return {**found, "devices": [_device(vulkan, one) for one in vulkan.devices()]}
+        return {**loader, "devices": [_device(vulkan, device) for device in vulkan.devices()]}
     finally:
         vulkan.call("vkDestroyInstance", vulkan.instance, None)
 
@@ -164,11 +164,11 @@ class _Vulkan:
     def has(self, name: str) -> bool:
         return bool(self._find(self.instance, name.encode()))
 
-    def call(self, name: str, *given: Any) -> int:
+    def call(self, name: str, *arguments: Any) -> int:
         place = self._find(self.instance, name.encode())
         if not place:
             raise OSError(f"there is no {name}")
-        return int(ctypes.CFUNCTYPE(ctypes.c_int)(place)(*given))
+        return int(ctypes.CFUNCTYPE(ctypes.c_int)(place)(*arguments))
 
     def version(self) -> str:
         """Return the loader's version of the API."""
@@ -190,7 +190,7 @@ class _Vulkan:
         self.call("vkEnumeratePhysicalDevices", self.instance, ctypes.byref(count), None)
         handles = (ctypes.c_void_p * count.value)()
         self.call("vkEnumeratePhysicalDevices", self.instance, ctypes.byref(count), handles)
-        return [ctypes.c_void_p(one) for one in handles[: count.value]]
+        return [ctypes.c_void_p(handle) for handle in handles[: count.value]]
 
 
 class _Struct:
@@ -200,13 +200,13 @@ class _Struct:
         self.bytes = ctypes.create_string_buffer(size)
         struct.pack_into("=i", self.bytes, 0, kind)
 
-    def before(self, other: _Struct) -> _Struct:
-        struct.pack_into("=Q", self.bytes, 8, ctypes.addressof(other.bytes))
+    def before(self, following: _Struct) -> _Struct:
+        struct.pack_into("=Q", self.bytes, 8, ctypes.addressof(following.bytes))
         return self
 
     def get(self, form: str, at: int) -> Any:
-        found = struct.unpack_from(f"={form}", self.bytes, at)
-        return found[0] if len(found) == 1 else list(found)
+        values = struct.unpack_from(f"={form}", self.bytes, at)
+        return values[0] if len(values) == 1 else list(values)
 
     def text(self, at: int) -> str:
         return self.bytes.raw[at : at + 256].split(b"\0")[0].decode(errors="replace")
@@ -224,7 +224,7 @@ def _device(vulkan: _Vulkan, device: ctypes.c_void_p) -> dict[str, Any]:
     first = _Struct(0)
     vulkan.call("vkGetPhysicalDeviceProperties", device, first.bytes)
     api, driver, vendor, number, kind = first.get("IIIII", 0)
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "name": first.text(20),
         "kind": _KINDS.get(kind, f"kind {kind}"),
         "vendor": f"{vendor:#06x}",
@@ -233,17 +233,17 @@ def _device(vulkan: _Vulkan, device: ctypes.c_void_p) -> dict[str, Any]:
         "driver version": f"{driver:#x}",
     }
     if api < _VULKAN_13:
-        return {**found, "error": "it is older than Vulkan 1.3"}
+        return {**facts, "error": "it is older than Vulkan 1.3"}
     extensions = _extensions(vulkan, device)
-    found["extensions"] = [name for name in _EXTENSIONS if name in extensions]
-    found |= _properties(vulkan, device)
-    found |= _features(vulkan, device, extensions)
-    found["queues"] = _queues(vulkan, device)
-    found["clocks"] = _clocks(vulkan, device, extensions)
-    found["memory"] = _memory(vulkan, device)
+    facts["extensions"] = [name for name in _EXTENSIONS if name in extensions]
+    facts |= _properties(vulkan, device)
+    facts |= _features(vulkan, device, extensions)
+    facts["queues"] = _queues(vulkan, device)
+    facts["clocks"] = _clocks(vulkan, device, extensions)
+    facts["memory"] = _memory(vulkan, device)
     if "VK_KHR_cooperative_matrix" in extensions:
-        found["matrices"] = _matrices(vulkan, device)
-    return found
+        facts["matrices"] = _matrices(vulkan, device)
+    return facts
 
 
 def _extensions(vulkan: _Vulkan, device: ctypes.c_void_p) -> set[str]:
@@ -294,14 +294,14 @@ def _features(vulkan: _Vulkan, device: ctypes.c_void_p, extensions: set[str]) ->
     brought = {_OF_EXTENSION[name] for name in extensions if name in _OF_EXTENSION}
     structs = {name: _Struct(kind) for name, (kind, _) in _FEATURES.items() if name in brought or name[0] == "1"}
     chain = list(structs.values())
-    for one, following in zip(chain, chain[1:], strict=False):
-        one.before(following)
+    for preceding, following in zip(chain, chain[1:], strict=False):
+        preceding.before(following)
     vulkan.call("vkGetPhysicalDeviceFeatures2", device, chain[0].bytes)
 
-    def switches(asked: Mapping[str, Mapping[int, str]]) -> dict[str, bool]:
+    def switches(wanted: Mapping[str, Mapping[int, str]]) -> dict[str, bool]:
         return {
             name: kind in structs and bool(structs[kind].get("I", 16 + 4 * place))
-            for kind, places in asked.items()
+            for kind, places in wanted.items()
             for place, name in places.items()
         }
 
@@ -322,9 +322,9 @@ def _queues(vulkan: _Vulkan, device: ctypes.c_void_p) -> list[str]:
     for place in range(count.value):
         struct.pack_into("=i", families, size * place, 1000059005)
     vulkan.call("vkGetPhysicalDeviceQueueFamilyProperties2", device, ctypes.byref(count), families)
-    told = [struct.unpack_from("=III", families, size * place + 16) for place in range(count.value)]
+    groups = [struct.unpack_from("=III", families, size * place + 16) for place in range(count.value)]
     return [
-        f"{number} of {', '.join(_words(flags, _QUEUES))}; timestamps of {bits} bits" for flags, number, bits in told
+        f"{number} of {', '.join(_words(flags, _QUEUES))}; timestamps of {bits} bits" for flags, number, bits in groups
     ]
 
 
@@ -338,15 +338,15 @@ def _clocks(vulkan: _Vulkan, device: ctypes.c_void_p, extensions: set[str]) -> l
         vulkan.call(name, device, ctypes.byref(count), None)
         domains = (ctypes.c_int * count.value)()
         vulkan.call(name, device, ctypes.byref(count), domains)
-        return [_CLOCKS.get(one, str(one)) for one in domains]
+        return [_CLOCKS.get(domain, str(domain)) for domain in domains]
     return []
 
 
 def _memory(vulkan: _Vulkan, device: ctypes.c_void_p) -> dict[str, list[str]]:
-    found = _Struct(1000059006)
-    vulkan.call("vkGetPhysicalDeviceMemoryProperties2", device, found.bytes)
-    kinds = [found.get("II", 20 + 8 * place) for place in range(found.get("I", 16))]
-    heaps = [found.get("QI", 280 + 16 * place) for place in range(found.get("I", 276))]
+    properties = _Struct(1000059006)
+    vulkan.call("vkGetPhysicalDeviceMemoryProperties2", device, properties.bytes)
+    kinds = [properties.get("II", 20 + 8 * place) for place in range(properties.get("I", 16))]
+    heaps = [properties.get("QI", 280 + 16 * place) for place in range(properties.get("I", 276))]
     return {
         "heaps": [f"{size / 2**30:.2f} GiB{', local' if flags & 1 else ''}" for size, flags in heaps],
         "types": [f"heap {heap}: {', '.join(_words(flags, _MEMORY)) or 'nothing'}" for flags, heap in kinds],
@@ -366,7 +366,7 @@ def _matrices(vulkan: _Vulkan, device: ctypes.c_void_p) -> list[str]:
     lines = []
     for place in range(count.value):
         m, n, k, *kinds, saturates, scope = struct.unpack_from("=IIIiiiiIi", listed, size * place + 16)
-        a, b, c, result = (_TYPES.get(one, str(one)) for one in kinds)
+        a, b, c, result = (_TYPES.get(kind, str(kind)) for kind in kinds)
         more = ", saturates" if saturates else ""
         lines.append(f"{m}x{n}x{k} {a} by {b} + {c} = {result}, {_SCOPES.get(scope, scope)}{more}")
     return lines

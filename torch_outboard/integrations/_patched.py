@@ -67,9 +67,9 @@ class Using:
         """Replace a function of a module, also in the library's modules that have imported it by name."""
         before = self.found(module, name)
         self.set(module, name, value, reason)
-        for other in list(sys.modules.values()):
-            if isinstance(other, ModuleType) and other is not module and vars(other).get(name) is before:
-                self._patching.set(other, name, value, reason)
+        for importer in list(sys.modules.values()):
+            if isinstance(importer, ModuleType) and importer is not module and vars(importer).get(name) is before:
+                self._patching.set(importer, name, value, reason)
 
     def set_variable(self, name: str, value: str, reason: str) -> None:
         """Set an environment variable that the library reads."""

@@ -132,8 +132,8 @@ class _Impl(AttentionImpl[Any]):  # type: ignore[misc]
         kv_sharing_target_layer_name: str | None = None,
         **others: Any,
     ) -> None:
-        asked = {"ALiBi": alibi_slopes, "a logits soft cap": logits_soft_cap or None, **others}
-        if wrong := [name for name, value in asked.items() if value is not None]:
+        features = {"ALiBi": alibi_slopes, "a logits soft cap": logits_soft_cap or None, **others}
+        if wrong := [name for name, value in features.items() if value is not None]:
             raise NotSupportedError(f"attention with {', '.join(wrong)} is not supported by torch-outboard's platform")
         self.num_heads, self.head_size, self.scale = num_heads, head_size, scale
         self.num_kv_heads = num_kv_heads or num_heads

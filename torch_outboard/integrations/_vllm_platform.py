@@ -47,7 +47,7 @@ class OutboardPlatform(Platform):  # type: ignore[misc]
     @property
     def supported_dtypes(self) -> list[torch.dtype]:
         known = _properties().dtypes
-        return [one for one in (torch.bfloat16, torch.float16, torch.float32) if one in known]
+        return [dtype for dtype in (torch.bfloat16, torch.float16, torch.float32) if dtype in known]
 
     @classmethod
     def check_if_supports_dtype(cls, dtype: torch.dtype) -> None:
@@ -92,8 +92,8 @@ class OutboardPlatform(Platform):  # type: ignore[misc]
     ) -> str:
         from torch_outboard.integrations._vllm_attention import OutboardAttention
 
-        asked = attn_selector_config._asdict()
-        wrong = OutboardAttention.validate_configuration(device_capability=None, **asked)
+        settings = attn_selector_config._asdict()
+        wrong = OutboardAttention.validate_configuration(device_capability=None, **settings)
         if wrong:
             raise NotSupportedError(f"attention on {_NAME} cannot serve this model: {', '.join(wrong)}")
         return f"{_HERE}._vllm_attention.OutboardAttention"
@@ -145,6 +145,6 @@ def _properties() -> Any:
 
 
 def _refuse(*questions: tuple[bool, str]) -> None:
-    asked = [what for is_asked, what in questions if is_asked]
-    if asked:
-        raise NotSupportedError(f"vLLM on {_NAME} does not support {', '.join(asked)}")
+    unsupported = [what for is_asked, what in questions if is_asked]
+    if unsupported:
+        raise NotSupportedError(f"vLLM on {_NAME} does not support {', '.join(unsupported)}")

@@ -61,7 +61,7 @@ def _check_variables(name: str) -> None:
         "VLLM_TARGET_DEVICE": os.environ.get("VLLM_TARGET_DEVICE") == "cpu",
         "VLLM_PLUGINS": plugins is not None and _PLUGIN not in plugins.split(","),
     }
-    for variable in (one for one, is_wrong in wrong.items() if is_wrong):
+    for variable in (key for key, is_wrong in wrong.items() if is_wrong):
         raise RegistrationError(
             f"{variable} is {os.environ[variable]!r}, and use() would take {name!r}: unset the variable"
         )

@@ -178,7 +178,7 @@ def run_native_tests(driver: str, options: Mapping[str, str] | None = None, argu
 
 def _compiler() -> str:
     names = [os.environ.get("CXX"), "c++", "g++", "clang++"]
-    found = next(filter(None, (shutil.which(name) for name in names if name)), None)
-    if found is None:
+    compiler = next(filter(None, (shutil.which(name) for name in names if name)), None)
+    if compiler is None:
         raise FileNotFoundError("the program below torch needs a C++20 compiler; set CXX or install g++ or clang++")
-    return found
+    return compiler

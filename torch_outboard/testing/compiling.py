@@ -26,9 +26,9 @@ def run(*command: str | Path, timeout: float = 300, env: dict[str, str] | None =
 
 def find_compiler(name: str) -> str:
     """Return the path of a compiler; fail if there is none."""
-    found = shutil.which(name)
-    assert found, f"{name} is needed to compile the native tests"
-    return found
+    path = shutil.which(name)
+    assert path, f"{name} is needed to compile the native tests"
+    return path
 
 
 def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:

@@ -63,10 +63,10 @@ def record() -> None:
 def take() -> list[Observation]:
     """Return the observations since the last call or since `record`, and continue recording."""
     global _recorded
-    taken = _recorded or []
+    observations = _recorded or []
     if _recorded is not None:
         _recorded = []
-    return taken
+    return observations
 
 
 def poison_number(content: bytes) -> int | None:

@@ -66,8 +66,8 @@ def programs_of(driver: Driver) -> TestPrograms | None:
         return own
     from torch_outboard.compile.generators import Generators
 
-    found = Generators(driver)
-    generators = [found.eager()] if found.has_eager else [] if found.is_by_device else [found.of(0)]
+    kinds = Generators(driver)
+    generators = [kinds.eager()] if kinds.has_eager else [] if kinds.is_by_device else [kinds.of(0)]
     dialects = [getattr(generator, "dialect", None) for generator in generators]
     return next(
         (_in_dialect(dialect) for dialect in dialects if dialect is not None and not dialect.runs_on_host), None

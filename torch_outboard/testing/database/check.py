@@ -50,10 +50,10 @@ class Found:
     @property
     def gist(self) -> str:
         """The reason in one line; for a refusal, the operator without kernels, and why."""
-        if found := re.search(_REFUSAL, self.reason, re.DOTALL):
-            return f"{found[1]}: {found[2]}".partition("\n")[0][:200]
-        if found := re.search(r"operator (\S+) has no kernel", self.reason):
-            return f"{found[1]}: not asked"
+        if match := re.search(_REFUSAL, self.reason, re.DOTALL):
+            return f"{match[1]}: {match[2]}".partition("\n")[0][:200]
+        if match := re.search(r"operator (\S+) has no kernel", self.reason):
+            return f"{match[1]}: not asked"
         return self.reason.partition("\n")[0][:200]
 
     def as_row(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Found:
 
 def asked(dtypes: Sequence[torch.dtype], only: str, has_gradients: bool) -> list[Asked]:
     """Return the checks of all entries whose name matches the regular expression."""
-    found = [
+    checks = [
         Asked(info.full_name, str(dtype).removeprefix("torch."), is_gradient)
         for dtype in dtypes
         for is_gradient in (
@@ -71,7 +71,7 @@ def asked(dtypes: Sequence[torch.dtype], only: str, has_gradients: bool) -> list
         for info in entries_of(dtype)
         if (info.supports_autograd or not is_gradient) and re.search(only, info.full_name)
     ]
-    return found
+    return checks
 
 
 def check(

@@ -84,18 +84,18 @@ def sharing(tensors: Iterable[torch.Tensor]) -> list[str]:
     """
     objects: dict[int, int] = {}
     storages: dict[int, str] = {}
-    said = []
+    sentences = []
     for index, tensor in enumerate(tensors):
         if id(tensor) in objects:
-            said.append(f"{index} is {objects[id(tensor)]}")
+            sentences.append(f"{index} is {objects[id(tensor)]}")
             continue
         objects[id(tensor)] = index
         for number, part in enumerate(parts(tensor)):
             place = f"{index}.{number}"
             first = storages.setdefault(part.untyped_storage()._cdata, place)
             if first != place:
-                said.append(f"{place} shares with {first}")
-    return said
+                sentences.append(f"{place} shares with {first}")
+    return sentences
 
 
 def value_difference(ours: torch.Tensor, theirs: torch.Tensor, bounds: Bounds | None) -> str | None:
