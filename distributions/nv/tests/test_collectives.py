@@ -22,8 +22,8 @@ def nccl(request: pytest.FixtureRequest, fakes) -> dict[str, str]:
         if subprocess.run([sys.executable, "-c", code], env=environment(), cwd=TESTS.parent).returncode:
             pytest.skip("capability: two GPUs of NVIDIA's")
         return {}
-    made = (("library", "fake_cuda", "libcuda.so.1"), ("nccl", "fake_nccl", "libnccl.so.2"))
-    return {option: str(fakes(name, file)) for option, name, file in made}
+    libraries = (("library", "fake_cuda", "libcuda.so.1"), ("nccl", "fake_nccl", "libnccl.so.2"))
+    return {option: str(fakes(name, file)) for option, name, file in libraries}
 
 
 def without_kernels(nccl: dict[str, str]) -> dict[str, str]:

@@ -89,14 +89,14 @@ def test_a_pack_replaces_the_compiler(fakes, tmp_path, monkeypatch):
     pack, calls = tmp_path / "pack", tmp_path / "calls"
     calls.write_text(CALLS_OF_PACK)
     command = [sys.executable, "-m", "torch_outboard", "kernels", "pack", pack, "--driver", "nv", "--calls", calls]
-    made = subprocess.run(
+    process = subprocess.run(
         [*command, "--arch", "sm_90,sm_120", "--only", "^aten::m"],
         capture_output=True,
         text=True,
         env=python_env(),
     )
-    assert made.returncode == 0, made.stdout + made.stderr
-    assert "4 plans and 6 programs in" in made.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "4 plans and 6 programs in" in process.stdout
     files = {"OUTBOARD_KERNEL_PACKS": str(pack), "OUTBOARD_KERNEL_CACHE_DIR": ""}
     env = python_env(**files, FAKE_CUDA_LAUNCHES=str(tmp_path / "launches"), FAKE_CUDA_MAJOR="9")
     served = [sys.executable, PROGRAMS / "with_a_pack.py", fakes("fake_cuda", "libcuda.so.1"), tmp_path / "missing"]

@@ -22,9 +22,9 @@ def test_plans_of_the_vendors_library_are_kept(run_program, fakes, tmp_path):
     variables = {"OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path / "cache")}
 
     def searches(**more: str) -> int:
-        found, engine = run_program("kept_plans.py", *libraries, **variables, **more).stdout.split()
+        count, engine = run_program("kept_plans.py", *libraries, **variables, **more).stdout.split()
         assert engine == "0"
-        return int(found)
+        return int(count)
 
     assert searches() == 6
     assert searches() == 0

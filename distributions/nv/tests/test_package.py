@@ -39,9 +39,9 @@ def test_a_library_that_lies_about_is_not_taken(tmp_path: Path, monkeypatch: Any
 
 
 def test_all_versions_are_found_the_newest_first(tmp_path: Path, monkeypatch: Any) -> None:
-    found = [_install(tmp_path, *each) for each in (("a", "9"), ("cu13", "13"), ("z", "12"), ("cu13", "13.10"))]
+    files = [_install(tmp_path, *each) for each in (("a", "9"), ("cu13", "13"), ("z", "12"), ("cu13", "13.10"))]
     monkeypatch.setattr(site, "getsitepackages", lambda: [str(tmp_path)])
-    assert torch_outboard_nv._packaged("libmade_up") == [str(found[place]) for place in (3, 1, 2, 0)]
+    assert torch_outboard_nv._packaged("libmade_up") == [str(files[place]) for place in (3, 1, 2, 0)]
 
 
 def test_matrix_units_where_all_devices_have_them() -> None:
@@ -126,16 +126,16 @@ def test_it_is_released_with_the_core() -> None:
 def private_uses(name: str, source: str) -> list[str]:
     """Return what a file of the driver uses of torch-outboard, and a vendor may not."""
     if name.endswith(".py"):
-        found = []
+        modules = []
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.ImportFrom):
-                found += [f"{node.module}.{alias.name}" for alias in node.names]
+                modules += [f"{node.module}.{alias.name}" for alias in node.names]
             elif isinstance(node, ast.Import):
-                found += [alias.name for alias in node.names]
+                modules += [alias.name for alias in node.names]
         allowed = ("torch_outboard.driver.", "torch_outboard_nv.")
         return [
             module
-            for module in found
+            for module in modules
             if module.startswith("torch_outboard")
             and not module.startswith(allowed)
             and module.removeprefix("torch_outboard.") not in torch_outboard.__all__
@@ -152,7 +152,7 @@ def test_the_driver_uses_what_a_vendor_may_use() -> None:
     files = [path for folder in ("torch_outboard_nv", "src") for path in (PROJECT / folder).rglob("*")]
     texts = {path.name: path.read_text(encoding="utf-8") for path in files if path.suffix in {".py", ".h", ".cpp"}}
     assert len(texts) > 40
-    assert {name: found for name, text in texts.items() if (found := private_uses(name, text))} == {}
+    assert {name: uses for name, text in texts.items() if (uses := private_uses(name, text))} == {}
 
 
 def test_a_private_use_would_be_seen() -> None:

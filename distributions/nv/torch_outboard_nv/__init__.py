@@ -58,19 +58,19 @@ class NvDriver(Driver):
             self.code_generator = compiler  # type: ignore[method-assign, assignment]
         self._uses_units = self.option_values.pop("matrix_units")
         for option, file in _PACKAGED.items():
-            if self.option_values[option] is None and (found := _packaged(file)):
+            if self.option_values[option] is None and (files := _packaged(file)):
                 # Of NVRTC all: which one compiles for a GPU is known once the GPU is.
-                self.option_values[option] = os.pathsep.join(found) if option == "nvrtc" else found[0]
+                self.option_values[option] = os.pathsep.join(files) if option == "nvrtc" else files[0]
 
     def libraries(self) -> dict[str, str]:
         """Return the files of NVIDIA's libraries, or what is searched for at their first use."""
-        found: dict[str, str] = {}
+        files: dict[str, str] = {}
         for option, library in _PACKAGED.items():
             usual = (
                 f"none among the installed packages; the loader's, if it finds one; else install {_PACKAGES[option]}"
             )
-            found[library] = str(self.option_values[option] or usual)
-        return found
+            files[library] = str(self.option_values[option] or usual)
+        return files
 
     def checks(self) -> Sequence[Check]:
         """Return whether NVIDIA's libraries open, and whether NVRTC compiles for the GPUs."""
@@ -136,8 +136,8 @@ def _packaged(library: str) -> list[str]:
 
     `sys.path` may name the process's current folder. A library in that folder is not loaded.
     """
-    found = [path for folder in package_folders() for path in _versions(folder, library)]
-    return list(dict.fromkeys(map(str, found)))
+    paths = [path for folder in package_folders() for path in _versions(folder, library)]
+    return list(dict.fromkeys(map(str, paths)))
 
 
 def _versions(folder: Path, library: str) -> list[Path]:

@@ -54,8 +54,8 @@ def runnable(architecture: str) -> Sequence[str]:
 
 def packs() -> Sequence[Path]:
     """Return the pack of the package torch-outboard-nv-kernels, if it is installed."""
-    found = find_spec("torch_outboard_nv_kernels")
-    return [] if found is None or found.origin is None else [Path(found.origin).parent / "kernels.pack"]
+    package = find_spec("torch_outboard_nv_kernels")
+    return [] if package is None or package.origin is None else [Path(package.origin).parent / "kernels.pack"]
 
 
 @functools.cache
@@ -72,10 +72,10 @@ def compile_cuda(library: str, nvrtc: str, architecture: str, language: str, cod
     """Compile CUDA C++ by NVRTC; `nvrtc` names its files. Raise DriverError with its log."""
     if language != "cuda":
         raise DriverError(f"NVRTC compiles 'cuda', not {language!r}", Status.INVALID_ARGUMENT)
-    taken: list[bytes] = []
-    take = _TAKE(lambda _, content, size: taken.append(ctypes.string_at(content, size)))
+    outputs: list[bytes] = []
+    take = _TAKE(lambda _, content, size: outputs.append(ctypes.string_at(content, size)))
     words = (nvrtc.encode(), architecture.encode(), code, ctypes.c_size_t(len(code)), options.encode(), None, take)
     status = _compiler(library)(*words)
     if status != Status.OK:
-        raise DriverError(taken[0].decode(errors="replace").rstrip("\0"), status)
-    return taken[0]
+        raise DriverError(outputs[0].decode(errors="replace").rstrip("\0"), status)
+    return outputs[0]

@@ -28,10 +28,10 @@ _LIBRARIES = {
 def checks(driver_library: str, libraries: dict[str, str | None]) -> Sequence[Check]:
     """Return the checks of the driver library, of NVRTC and of each other library; the files that options name."""
     capabilities, trouble = _capabilities(driver_library)
-    found = [_of_driver(driver_library, capabilities, trouble), _of_nvrtc(libraries["nvrtc"], capabilities)]
+    found_checks = [_of_driver(driver_library, capabilities, trouble), _of_nvrtc(libraries["nvrtc"], capabilities)]
     for option, (usual, package, without) in _LIBRARIES.items():
-        found.append(_of_library(option, libraries[option], usual, package, without))
-    return found
+        found_checks.append(_of_library(option, libraries[option], usual, package, without))
+    return found_checks
 
 
 def _of_driver(name: str, capabilities: Sequence[tuple[int, int]], trouble: str) -> Check:
@@ -81,10 +81,10 @@ def _targets(library: ctypes.CDLL) -> list[int]:
     count = ctypes.c_int()
     if library.nvrtcGetNumSupportedArchs(ctypes.byref(count)) != 0:
         raise OSError("it does not say what it compiles for")
-    found = (ctypes.c_int * count.value)()
-    if library.nvrtcGetSupportedArchs(found) != 0:
+    targets = (ctypes.c_int * count.value)()
+    if library.nvrtcGetSupportedArchs(targets) != 0:
         raise OSError("it does not say what it compiles for")
-    return list(found)
+    return list(targets)
 
 
 def _of_library(option: str, path: str | None, usual: Sequence[str], package: str, without: str) -> Check:
@@ -97,8 +97,8 @@ def _of_library(option: str, path: str | None, usual: Sequence[str], package: st
             continue
         return Check(option, "right", f"{name} opens")
     # A missing library is a choice. A file that is named and does not open is a fault.
-    found = f"{'; '.join(troubles)}: {without}"
-    return Check(option, "wrong" if path else "unused", found, f"pip install {package}")
+    state = f"{'; '.join(troubles)}: {without}"
+    return Check(option, "wrong" if path else "unused", state, f"pip install {package}")
 
 
 def _capabilities(driver_library: str) -> tuple[list[tuple[int, int]], str]:
@@ -111,11 +111,11 @@ def _capabilities(driver_library: str) -> tuple[list[tuple[int, int]], str]:
         return [], f"{driver_library} opens, but cuInit returns {status}"
     count = ctypes.c_int()
     cuda.cuDeviceGetCount(ctypes.byref(count))
-    found = []
+    capabilities = []
     for index in range(count.value):
         device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
         cuda.cuDeviceGet(ctypes.byref(device), index)
         cuda.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, device)
         cuda.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, device)
-        found.append((major.value, minor.value))
-    return found, ""
+        capabilities.append((major.value, minor.value))
+    return capabilities, ""

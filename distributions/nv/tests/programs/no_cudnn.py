@@ -23,7 +23,7 @@ MISSING = sys.argv[3] if len(sys.argv) > 3 else "all"
 attention = torch.nn.functional.scaled_dot_product_attention
 
 
-def taken() -> list[str]:
+def vendor_ops() -> list[str]:
     return [row.op for row in torch_outboard.coverage() if row.provider == "native"]
 
 
@@ -39,11 +39,11 @@ expected = aten.convolution_backward(gradient, x, weight, *sizes)[1]
 ours = aten.convolution_backward(gradient.to("nv"), x.to("nv"), weight.to("nv"), *sizes)[1]
 torch.testing.assert_close(ours.cpu(), expected)
 if MISSING == "all":
-    assert not taken(), taken()
+    assert not vendor_ops(), vendor_ops()
 
 query = torch.randn(2, 2, 16, 32, dtype=torch.float16)
-asked = query.to("nv").requires_grad_()
-result = attention(asked, asked, asked)
+leaf = query.to("nv").requires_grad_()
+result = attention(leaf, leaf, leaf)
 torch.testing.assert_close(result.detach().cpu(), attention(query, query, query), atol=2e-3, rtol=2e-3)
 if IS_SHORT:
     # The host has no kernel for what a whole's gradients need; generated kernels are left out here.
@@ -53,15 +53,15 @@ if IS_SHORT:
         assert "fused_attention_overrideable" in str(error), error
     else:
         raise AssertionError("the gradients had no memory")
-    dropped = attention(asked, asked, asked, dropout_p=0.5)
+    dropped = attention(leaf, leaf, leaf, dropout_p=0.5)
     try:
-        torch.autograd.grad(dropped, asked, torch.ones_like(dropped))
+        torch.autograd.grad(dropped, leaf, torch.ones_like(dropped))
     except torch.OutOfMemoryError as error:
         assert "scratch memory" in str(error), error
     else:
         raise AssertionError("the gradients of dropout had no memory")
 else:
-    assert any("attention" in op for op in taken()) == (MISSING == "recurrent"), taken()
+    assert any("attention" in op for op in vendor_ops()) == (MISSING == "recurrent"), vendor_ops()
 
 net = torch.nn.GRU(4, 6, 2)
 rows = torch.randn(3, 2, 4)
@@ -72,4 +72,4 @@ except torch.OutOfMemoryError as error:
 else:
     torch.testing.assert_close(ours.detach().cpu(), net(rows)[0].detach(), atol=1e-3, rtol=1e-3)  # by TF32
     assert not IS_SHORT
-assert any("recurrent_net" in op for op in taken()) == (MISSING == "attention"), taken()
+assert any("recurrent_net" in op for op in vendor_ops()) == (MISSING == "attention"), vendor_ops()

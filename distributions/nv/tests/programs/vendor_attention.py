@@ -100,7 +100,7 @@ COPIED = {
 }
 
 
-def taken(op: str = WHOLE) -> int:
+def native_calls(op: str = WHOLE) -> int:
     return sum(row.calls for row in torch_outboard.coverage() if row.op == op and row.provider == "native")
 
 
@@ -130,7 +130,7 @@ def run(
     expected = reference(case, exact, mask)
     grad = torch.randn(expected.shape).to(dtype)
     expected.backward(grad.double())
-    before = taken(), taken(WHOLE + "_backward")
+    before = native_calls(), native_calls(WHOLE + "_backward")
     ours = [move(tensor).detach().requires_grad_() for tensor in inputs]
     options: dict[str, Any] = {"is_causal": case.is_causal, "scale": case.scale}
     if case.heads != case.key_heads:
@@ -139,10 +139,10 @@ def run(
     check(result.detach(), expected.detach(), dtype, (what, "forward"))
     # Not by backward(), which copies gradients in another layout: the fake runs no such copies.
     grads = torch.autograd.grad(result, ours, grad.to("nv"))
-    for name, one, other in zip(("query", "key", "value"), grads, exact, strict=True):
-        assert other.grad is not None
-        check(as_stored(one), other.grad, dtype, (what, name))
-    after = taken(), taken(WHOLE + "_backward")
+    for name, computed, leaf in zip(("query", "key", "value"), grads, exact, strict=True):
+        assert leaf.grad is not None
+        check(as_stored(computed), leaf.grad, dtype, (what, name))
+    after = native_calls(), native_calls(WHOLE + "_backward")
     assert after == ((before[0] + 1, before[1] + 1) if is_taken else before), (what, before, after)
 
 
@@ -165,15 +165,15 @@ def dropped(dtype: torch.dtype) -> None:
     size = 64
     query, key = (torch.randn(1, 2, size, size).to(dtype) for _ in range(2))
     ones = torch.eye(size).expand(1, 2, size, size).to(dtype).contiguous()
-    before = taken(), taken(WHOLE + "_backward")
+    before = native_calls(), native_calls(WHOLE + "_backward")
     torch.manual_seed(7)
     ours = [tensor.to("nv").requires_grad_() for tensor in (query, key, ones)]
     weights = attention(*ours, dropout_p=0.25)
-    other = attention(*ours, dropout_p=0.25)
+    redrawn = attention(*ours, dropout_p=0.25)
     torch.manual_seed(7)
     again = attention(*ours, dropout_p=0.25)
     if HAS_KERNELS:  # the fake fills no 8 bytes: a seed is what lies there
-        assert not torch.equal(weights.cpu(), other.cpu()), "two draws are equal"
+        assert not torch.equal(weights.cpu(), redrawn.cpu()), "two draws are equal"
         assert torch.equal(weights.cpu(), again.cpu()), "the same seed draws other weights"
     kept = (weights.detach().cpu() != 0).double()
     assert 0.7 < float(kept.mean()) < 0.8, float(kept.mean())
@@ -186,7 +186,7 @@ def dropped(dtype: torch.dtype) -> None:
     for grad_of_weights, other_grad in zip(torch.autograd.grad(weights, ours, grad.to("nv")), exact, strict=True):
         assert other_grad.grad is not None
         check(grad_of_weights, other_grad.grad, dtype, "gradients of dropout")
-    assert (taken(), taken(WHOLE + "_backward")) == (before[0] + 3, before[1] + 1)
+    assert (native_calls(), native_calls(WHOLE + "_backward")) == (before[0] + 3, before[1] + 1)
 
 
 def repeated(dtype: torch.dtype) -> None:
@@ -211,14 +211,14 @@ def unseeing(dtype: torch.dtype) -> None:
     assert mask is not None
     mask[5] = mask[60] = -torch.inf
     ours = [tensor.to("nv").requires_grad_() for tensor in inputs]
-    before = taken()
+    before = native_calls()
     result = attention(*ours, mask.to("nv"))
     check(result.detach(), reference(case, inputs, mask), dtype, "a query that sees no key")
     assert not result[:, :, [5, 60]].detach().cpu().any()
     grads = torch.autograd.grad(result, ours, torch.ones_like(result))
     assert all(bool(grad.isfinite().all()) for grad in grads)
     assert not grads[0][:, :, [5, 60]].cpu().any()
-    assert taken() == before + 1
+    assert native_calls() == before + 1
 
 
 def refused() -> None:
@@ -231,7 +231,7 @@ def refused() -> None:
         cases["no engine"] = Case(head=200, value_head=200)
     for name, case in cases.items():
         run(case, torch.float16, name, on_device, is_taken=False)
-    before = taken()
+    before = native_calls()
     query = torch.randn(2, 4, 16, 32)
     torch.testing.assert_close(attention(*[query.to("nv")] * 3).cpu(), attention(query, query, query))
     half = query.half().to("nv")
@@ -241,7 +241,7 @@ def refused() -> None:
     assert of_mask.grad is not None
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         attention(half, half, half)
-    assert taken() == before, "a call was taken"
+    assert native_calls() == before, "a call was taken"
 
 
 def misaligned(dtype: torch.dtype) -> None:
@@ -287,9 +287,9 @@ def in_a_graph(dtype: torch.dtype) -> None:
         expected = reference(case, exact, None)
         expected.backward(torch.ones_like(expected))
         check(results[0], expected.detach(), dtype, "a replay")
-        for operand, other in zip(results[1:], exact, strict=True):
-            assert other.grad is not None
-            check(operand, other.grad, dtype, "gradients of a replay")
+        for operand, leaf in zip(results[1:], exact, strict=True):
+            assert leaf.grad is not None
+            check(operand, leaf.grad, dtype, "gradients of a replay")
     drawn = []
     for _ in range(2):
         drops.replay()
@@ -312,8 +312,8 @@ def in_two_streams(dtype: torch.dtype) -> None:
 
 
 if __name__ == "__main__":
-    given = dict(zip(("library", "cudnn"), sys.argv[1:], strict=False))
-    torch_outboard.attach("nv", **given)
+    libraries = dict(zip(("library", "cudnn"), sys.argv[1:], strict=False))
+    torch_outboard.attach("nv", **libraries)
     for dtype in (torch.bfloat16, torch.float16):
         for name, case in (CASES | (COPIED if HAS_KERNELS else {})).items():
             run(case, dtype, (name, dtype), on_device)

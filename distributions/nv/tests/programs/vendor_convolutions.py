@@ -68,7 +68,7 @@ CASES = {
 }
 
 
-def taken() -> int:
+def native_calls() -> int:
     calls = torch_outboard.coverage().calls(provider="native")
     return sum(calls.values()) if isinstance(calls, dict) else int(calls)
 
@@ -106,7 +106,7 @@ def forward(name: str, case: Case, dtype: torch.dtype) -> None:
     channels = case.weight[1] * case.options.get("groups", 1) if case.is_transposed else case.weight[0]
     for layout, x in layouts(whole(*case.input, dtype=dtype)):
         for bias in (None, whole(channels, dtype=dtype))[: 2 if HAS_KERNELS else 1]:
-            before = taken()
+            before = native_calls()
             ours = torch.convolution(
                 copied(x), weight.to("nv"), None if bias is None else bias.to("nv"), *case.arguments()
             )
@@ -116,7 +116,7 @@ def forward(name: str, case: Case, dtype: torch.dtype) -> None:
             )
             check(ours, expected, what)
             assert dtype != torch.float32 or ours.stride() == expected.stride(), what
-            assert taken() > before, (what, "was not taken")
+            assert native_calls() > before, (what, "was not taken")
 
 
 def backward(name: str, case: Case, dtype: torch.dtype) -> None:
@@ -127,15 +127,15 @@ def backward(name: str, case: Case, dtype: torch.dtype) -> None:
     masks = ([True, True, False], [True, False, False], [False, True, False], [False, True, True], [True, True, True])
     for mask in masks if HAS_KERNELS else masks[:3]:
         for layout, x in layouts(image):
-            before = taken()
+            before = native_calls()
             arguments = ([out.shape[1]], *case.arguments(), mask)
             ours = aten.convolution_backward(gradient.to("nv"), copied(x), weight.to("nv"), *arguments)
             expected = aten.convolution_backward(gradient.float(), x.float(), weight.float(), *arguments)
-            for place, one, other in zip(("input", "weight", "bias"), ours, expected, strict=True):
-                assert (one is None) == (other is None), (name, mask, place)
-                if one is not None:
-                    check(one, other, (name, dtype, layout, mask, place))
-            assert taken() > before, (name, dtype, layout, mask, "was not taken")
+            for place, result, wanted in zip(("input", "weight", "bias"), ours, expected, strict=True):
+                assert (result is None) == (wanted is None), (name, mask, place)
+                if result is not None:
+                    check(result, wanted, (name, dtype, layout, mask, place))
+            assert native_calls() > before, (name, dtype, layout, mask, "was not taken")
     if not HAS_KERNELS:
         return
     # The gradient of a sum, whose strides are 0.
@@ -152,10 +152,10 @@ def refusals() -> None:
     ]
     for case, dtype in cases:
         x, weight = whole(*case.input, dtype=dtype), whole(*case.weight, dtype=dtype)
-        before = taken()
+        before = native_calls()
         ours = torch.convolution(x.to("nv"), weight.to("nv"), None, *case.arguments())
         torch.testing.assert_close(ours.cpu(), torch.convolution(x, weight, None, *case.arguments()))
-        assert taken() == before, (case, "was taken")
+        assert native_calls() == before, (case, "was taken")
 
 
 def in_channels_last() -> None:
@@ -165,17 +165,17 @@ def in_channels_last() -> None:
         whole(*sizes, dtype=torch.float32).contiguous(memory_format=torch.channels_last)
         for sizes in (case.input, case.weight)
     )
-    before = taken()
+    before = native_calls()
     ours = torch.convolution(copied(x), copied(weight), None, *case.arguments())
     check(ours, torch.convolution(x, weight, None, *case.arguments()), "channels last")
-    assert taken() > before
+    assert native_calls() > before
     assert ours.is_contiguous(memory_format=torch.channels_last)
     refused = Case((2, 7, 6, 6), (7, 1, 3, 3), {"groups": 7})
     x, weight = whole(*refused.input, dtype=torch.float32), whole(*refused.weight, dtype=torch.float32)
-    before = taken()
+    before = native_calls()
     ours = torch.convolution(x.to("nv"), weight.to("nv"), None, *refused.arguments())
     check(ours, torch.convolution(x, weight, None, *refused.arguments()), "refused")
-    assert HAS_KERNELS or taken() == before
+    assert HAS_KERNELS or native_calls() == before
 
 
 def engine() -> int | None:
@@ -229,17 +229,17 @@ def in_a_graph() -> None:
     """Replay a graph of a convolution with a bias, and of its gradients, with other numbers than were captured."""
     case, module = CASES["2-d"], torch.nv
     x, weight, bias = (whole(*sizes, dtype=torch.float32) for sizes in (case.input, case.weight, (16,)))
-    ours, other, added = x.to("nv"), weight.to("nv"), bias.to("nv")
+    ours, kernel, added = x.to("nv"), weight.to("nv"), bias.to("nv")
 
     def run(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> list[torch.Tensor]:
         out = torch.convolution(x, weight, bias, *case.arguments())
         arguments = ([16], *case.arguments(), [True, True, True])
         return [out, *torch.ops.aten.convolution_backward(out, x, weight, *arguments)]
 
-    run(ours, other, added)
+    run(ours, kernel, added)
     graph = module.Graph()
     with module.graph(graph):
-        results = run(ours, other, added)
+        results = run(ours, kernel, added)
     for _ in range(2):
         x = whole(*case.input, dtype=torch.float32)
         ours.copy_(x)
@@ -251,24 +251,24 @@ def in_a_graph() -> None:
 def in_two_streams() -> None:
     x, weight = whole(2, 8, 9, 11, dtype=torch.float32), whole(16, 8, 3, 3, dtype=torch.float32)
     expected = torch.convolution(x, weight, None, *CASES["2-d"].arguments())
-    ours, other = x.to("nv"), weight.to("nv")
+    ours, kernel = x.to("nv"), weight.to("nv")
     torch.accelerator.synchronize()
     results = []
     for _ in range(2):
         with torch.Stream("nv"):
-            results += [torch.convolution(ours, other, None, *CASES["2-d"].arguments()) for _ in range(5)]
+            results += [torch.convolution(ours, kernel, None, *CASES["2-d"].arguments()) for _ in range(5)]
     torch.accelerator.synchronize()
     for result in results:
         check(result, expected, "streams")
 
 
 if __name__ == "__main__":
-    given = dict(zip(("library", "cudnn"), sys.argv[1:], strict=False))
-    torch_outboard.attach("nv", **given)
-    for one in DTYPES:
+    libraries = dict(zip(("library", "cudnn"), sys.argv[1:], strict=False))
+    torch_outboard.attach("nv", **libraries)
+    for dtype in DTYPES:
         for name, case in CASES.items():
-            forward(name, case, one)
-            backward(name, case, one)
+            forward(name, case, dtype)
+            backward(name, case, dtype)
     refusals()
     in_channels_last()
     switches()

@@ -33,7 +33,7 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 REFUSED = ("expanded", "with gaps")
 
 
-def taken() -> int:
+def native_calls() -> int:
     calls = torch_outboard.coverage().calls(provider="native")
     return sum(calls.values()) if isinstance(calls, dict) else int(calls)
 
@@ -58,11 +58,11 @@ def products(dtype: torch.dtype) -> None:
     for name, batch in (("mm", ()), ("bmm", (3,))):
         operator = getattr(torch, name)
         for left, right, a, b in operands(dtype, batch):
-            before = taken()
+            before = native_calls()
             ours = operator(on_device(a, left), on_device(b, right))
             check(ours, operator(LAYOUTS[left](a), LAYOUTS[right](b)), (name, dtype, left, right))
             is_taken = left not in REFUSED and right not in REFUSED
-            assert (taken() > before) == is_taken, (name, dtype, left, right)
+            assert (native_calls() > before) == is_taken, (name, dtype, left, right)
 
 
 def sums(dtype: torch.dtype) -> None:
@@ -99,10 +99,10 @@ def edges() -> None:
     whole = torch.randint(-5, 5, (4, 6))
     assert torch.equal((whole.to("nv") @ whole.to("nv").t()).cpu(), whole @ whole.t())
     model = torch.nn.Linear(20, 12)
-    x, before = torch.randn(16, 20), taken()
+    x, before = torch.randn(16, 20), native_calls()
     expected = model(x)
     check(model.to("nv")(x.to("nv")).detach(), expected.detach(), "Linear")
-    assert taken() > before
+    assert native_calls() > before
 
 
 def precision() -> None:
@@ -124,24 +124,24 @@ def precision() -> None:
 
 def in_two_streams() -> None:
     a, b = torch.randn(40, 30), torch.randn(30, 50)
-    ours, other = a.to("nv"), b.to("nv")
+    ours, right_operand = a.to("nv"), b.to("nv")
     torch.accelerator.synchronize()
     results = []
     for _ in range(2):
         with torch.Stream("nv"):
-            results += [ours @ other for _ in range(5)]
+            results += [ours @ right_operand for _ in range(5)]
     torch.accelerator.synchronize()
     for result in results:
         check(result, a @ b, "streams")
 
 
 if __name__ == "__main__":
-    given = dict(zip(("library", "cublaslt"), sys.argv[1:], strict=False))
-    torch_outboard.attach("nv", **given)
-    for one in DTYPES:
-        products(one)
-        sums(one)
-        outputs(one)
+    libraries = dict(zip(("library", "cublaslt"), sys.argv[1:], strict=False))
+    torch_outboard.attach("nv", **libraries)
+    for dtype in DTYPES:
+        products(dtype)
+        sums(dtype)
+        outputs(dtype)
     edges()
     precision()
     in_two_streams()

@@ -51,8 +51,8 @@ class Case:
     is_batch_first: bool = False
 
     def net(self, mode: str, dtype: torch.dtype) -> torch.nn.RNNBase:
-        made, more = MODES[mode]
-        net: torch.nn.RNNBase = made(
+        kind, more = MODES[mode]
+        net: torch.nn.RNNBase = kind(
             *(self.width, self.cells, self.layers),
             bias=self.has_biases,
             batch_first=self.is_batch_first,
@@ -113,7 +113,7 @@ LARGE = {
 }
 
 
-def taken(op: str = WHOLE, provider: str = "native") -> int:
+def native_calls(op: str = WHOLE, provider: str = "native") -> int:
     return sum(row.calls for row in torch_outboard.coverage() if row.op == op and row.provider == provider)
 
 
@@ -136,18 +136,18 @@ def run(case: Case, mode: str, dtype: torch.dtype, what: object, is_taken: bool 
     wanted = [*inputs, *exact.parameters()]
     expected_grads = torch.autograd.grad(expected, wanted, [signal.double() for signal in signals])
     ours, moved = net.to("nv"), [tensor.to("nv").requires_grad_() for tensor in inputs_of_case]
-    before = taken(), taken(WHOLE + "_backward")
+    before = native_calls(), native_calls(WHOLE + "_backward")
     with torch.no_grad():
-        for result, other in zip(case.call(ours, moved[0], moved[1:]), expected, strict=True):
-            check(result, other.detach(), dtype, (what, mode, "inference"))
+        for result, reference in zip(case.call(ours, moved[0], moved[1:]), expected, strict=True):
+            check(result, reference.detach(), dtype, (what, mode, "inference"))
     results = case.call(ours, moved[0], moved[1:])
-    for result, other in zip(results, expected, strict=True):
-        check(result.detach(), other.detach(), dtype, (what, mode, "forward"))
+    for result, reference in zip(results, expected, strict=True):
+        check(result.detach(), reference.detach(), dtype, (what, mode, "forward"))
     grads = torch.autograd.grad(results, [*moved, *ours.parameters()], [signal.to("nv") for signal in signals])
     names = ["input", "h0", "c0"][: len(moved)] + [name for name, _ in ours.named_parameters()]
-    for name, result, other in zip(names, grads, expected_grads, strict=True):
-        check(result, other, dtype, (what, mode, name))
-    after = taken(), taken(WHOLE + "_backward")
+    for name, result, reference in zip(names, grads, expected_grads, strict=True):
+        check(result, reference, dtype, (what, mode, name))
+    after = native_calls(), native_calls(WHOLE + "_backward")
     assert after == ((before[0] + 2, before[1] + 1) if is_taken else before), (what, mode, dtype, before, after)
 
 
@@ -157,17 +157,17 @@ def output_alone() -> None:
     net, (x, *states) = case.net("LSTM", torch.float32), case.given("LSTM", torch.float32)
     ours = copy.deepcopy(net).to("nv")
     for place in range(3):
-        found = []
+        grads = []
         for module, device in ((net, "cpu"), (ours, "nv")):
             rows = x.detach().to(device).requires_grad_()
             result = case.call(module, rows, [state.to(device) for state in states])[place]
             wanted = [rows, *module.parameters()]
             signal = torch.linspace(-1, 1, result.numel()).view(result.shape).to(device)
-            found.append(torch.autograd.grad(result, wanted, signal, allow_unused=True))
-        for one_grad, other in zip(found[1], found[0], strict=True):
-            expected = torch.zeros_like(one_grad, device="cpu") if other is None else other
+            grads.append(torch.autograd.grad(result, wanted, signal, allow_unused=True))
+        for one_grad, reference in zip(grads[1], grads[0], strict=True):
+            expected = torch.zeros_like(one_grad, device="cpu") if reference is None else reference
             check(one_grad, expected.double(), torch.float32, ("the gradients of a result", place))
-    before = taken(WHOLE + "_backward")
+    before = native_calls(WHOLE + "_backward")
     ours.requires_grad_(False)
     rows = x.detach().to("nv").requires_grad_()
     result = ours(rows)[0]
@@ -176,7 +176,7 @@ def output_alone() -> None:
     net(host)[0].sum().backward()
     assert host.grad is not None
     check(grad, host.grad.double(), torch.float32, "frozen weights")
-    assert taken(WHOLE + "_backward") == before + 1
+    assert native_calls(WHOLE + "_backward") == before + 1
 
 
 @dataclass
@@ -208,11 +208,11 @@ def twice() -> None:
             if not HAS_KERNELS:  # they are by layers, whose tensors need copies
                 continue
             once_more = torch.autograd.grad(output, wanted, signal, create_graph=True)
-            for result, other in zip(once_more, first, strict=True):
-                check(result.detach(), other.cpu().double(), torch.float32, (mode, "gradients that have gradients"))
+            for result, reference in zip(once_more, first, strict=True):
+                check(result.detach(), reference.cpu().double(), torch.float32, (mode, "gradients that have gradients"))
             seconds.append(torch.autograd.grad([once_more[0]], wanted, [torch.ones(rows.shape).to(x.device)]))
-        for result, other in zip(*seconds[::-1], strict=True):
-            check(result, other.double(), torch.float32, (mode, "second derivatives"))
+        for result, reference in zip(*seconds[::-1], strict=True):
+            check(result, reference.double(), torch.float32, (mode, "second derivatives"))
 
 
 def rounded() -> None:
@@ -232,7 +232,7 @@ def rounded() -> None:
 
 def autocast() -> None:
     pair = Trained.of("LSTM", Case(layers=2))
-    before = taken(), taken(WHOLE + "_backward")
+    before = native_calls(), native_calls(WHOLE + "_backward")
     with torch.autocast("nv", dtype=torch.float16):
         output, (h, c) = pair.ours(pair.x.to("nv"))
     assert output.dtype == h.dtype == c.dtype == torch.float16
@@ -241,25 +241,25 @@ def autocast() -> None:
     assert all(grad.dtype == torch.float32 for grad in grads)
     expected = pair.host(pair.x)[0]
     check(output.detach(), expected.detach().double(), torch.float16, "autocast")
-    assert (taken(), taken(WHOLE + "_backward")) == (before[0] + 1, before[1] + 1)
+    assert (native_calls(), native_calls(WHOLE + "_backward")) == (before[0] + 1, before[1] + 1)
 
 
 def dropped() -> None:
     """With dropout each layer is a call, and evaluation is one."""
     net = torch.nn.GRU(6, 9, 3, dropout=0.5, bidirectional=True)
     ours, x = copy.deepcopy(net).to("nv"), torch.randn(7, 5, 6)
-    before = taken()
+    before = native_calls()
     torch.manual_seed(3)
     first = ours(x.to("nv"))
-    assert taken() == before + 3 and first[1].shape == (6, 5, 9)
+    assert native_calls() == before + 3 and first[1].shape == (6, 5, 9)
     torch.manual_seed(3)
     again = ours(x.to("nv"))
     assert torch.equal(first[0].cpu(), again[0].cpu()) and torch.equal(first[1].cpu(), again[1].cpu())
     assert not torch.equal(ours(x.to("nv"))[0].cpu(), again[0].cpu())
-    before = taken()
-    for result, other in zip(ours.eval()(x.to("nv")), net.eval()(x), strict=True):
-        check(result.detach(), other.detach().double(), torch.float32, "evaluation")
-    assert taken() == before + 1
+    before = native_calls()
+    for result, reference in zip(ours.eval()(x.to("nv")), net.eval()(x), strict=True):
+        check(result.detach(), reference.detach().double(), torch.float32, "evaluation")
+    assert native_calls() == before + 1
 
 
 def refused() -> None:
@@ -270,7 +270,7 @@ def refused() -> None:
     torch.use_deterministic_algorithms(True)
     run(Case(), "GRU", torch.float32, "results that repeat", is_taken=False)
     torch.use_deterministic_algorithms(False)
-    before = taken()
+    before = native_calls()
     net = torch.nn.LSTM(6, 9).to("nv")
     assert net(torch.randn(7, 0, 6).to("nv"))[0].shape == (7, 0, 9)
     for call in (lambda: net(torch.randn(7, 5, 4).to("nv")), lambda: net(torch.randn(7, 5, 6).to("nv").half())):
@@ -279,7 +279,7 @@ def refused() -> None:
         except (RuntimeError, ValueError):
             continue
         raise AssertionError("a wrong input was taken")
-    assert taken() == before, "a call was taken"
+    assert native_calls() == before, "a call was taken"
 
 
 def refuse(error: type[Exception], message: str, call: Callable[[], Any]) -> None:
@@ -354,8 +354,8 @@ def in_a_graph() -> None:
         output = pair.host(host)[0]
         wanted = [host, *pair.host.parameters()]
         expected = [output.detach(), *torch.autograd.grad(output, wanted, torch.ones_like(output))]
-        for result, other in zip(results, expected, strict=True):
-            check(result, other.double(), torch.float32, "a replay")
+        for result, reference in zip(results, expected, strict=True):
+            check(result, reference.double(), torch.float32, "a replay")
 
 
 def in_two_streams() -> None:
@@ -375,18 +375,18 @@ def of_other_lengths() -> None:
     """Sequences that are sorted first, whose lengths differ at each call."""
     pair = Trained.of("GRU", Case(layers=2, is_bidirectional=True))
     for lengths in ([3, 7, 1, 7, 2], [7, 6, 5, 4, 3], [1, 1, 7, 1, 1]):
-        found = []
+        results = []
         packed = pack_padded_sequence(pair.x, torch.tensor(lengths), enforce_sorted=False)
         for net, sequence in ((pair.host, packed), (pair.ours, packed.to("nv"))):
             output, last = net(sequence)
-            found.append([output.data.detach(), last.detach()])
-        for result, other in zip(found[1], found[0], strict=True):
-            check(result, other.double(), torch.float32, ("lengths", lengths))
+            results.append([output.data.detach(), last.detach()])
+        for result, reference in zip(results[1], results[0], strict=True):
+            check(result, reference.double(), torch.float32, ("lengths", lengths))
 
 
 if __name__ == "__main__":
-    given = dict(zip(("library", "cudnn"), sys.argv[1:], strict=False))
-    torch_outboard.attach("nv", **given)
+    libraries = dict(zip(("library", "cudnn"), sys.argv[1:], strict=False))
+    torch_outboard.attach("nv", **libraries)
     torch.manual_seed(1)
     torch.backends.cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
     torch.backends.cuda.matmul.fp32_precision = "ieee"

@@ -18,5 +18,5 @@ rows, columns = (torch.empty(size, dtype=torch.bfloat16, device="nv") for size i
 torch.mm(rows, columns)
 module.synchronize()
 assert "torch._inductor" not in sys.modules, "Inductor was imported"
-found = plan_statistics()
-assert found["packed"] >= found["plans"] == 3, found
+statistics = plan_statistics()
+assert statistics["packed"] >= statistics["plans"] == 3, statistics
