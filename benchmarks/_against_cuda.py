@@ -56,7 +56,7 @@ def _measure(pair: tuple[Function, Function], devices: Any, rounds: int, differe
     pairs = []
     for number in range(rounds):
         order = (0, 1) if number % 2 == 0 else (1, 0)
-        measured = {which: _seconds(*turns[which]) for which in order}
+        measured = {place: _seconds(*turns[place]) for place in order}
         pairs.append((measured[0], measured[1]))
     row["ours"] = statistics.median(pair[0] for pair in pairs) * 1e3
     row["theirs"] = statistics.median(pair[1] for pair in pairs) * 1e3

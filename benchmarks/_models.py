@@ -55,8 +55,8 @@ def _classified(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 
 def _segmented(model: nn.Module, batch: Batch) -> torch.Tensor:
-    found = model(batch["images"])
-    return F.cross_entropy((found["out"] if isinstance(found, dict) else found).float(), batch["labels"])
+    output = model(batch["images"])
+    return F.cross_entropy((output["out"] if isinstance(output, dict) else output).float(), batch["labels"])
 
 
 def _torchvisions(name: str, images: int) -> Model:
@@ -96,15 +96,15 @@ class Unet(nn.Module):
         super().__init__()
         widths = [width << level for level in range(levels + 1)]
         self.down = nn.ModuleList(map(self._block, [3, *widths[:-1]], widths))
-        self.up = nn.ModuleList(nn.ConvTranspose2d(2 * one, one, 2, 2) for one in widths[:-1])
-        self.joined = nn.ModuleList(self._block(2 * one, one) for one in widths[:-1])
+        self.up = nn.ModuleList(nn.ConvTranspose2d(2 * channels, channels, 2, 2) for channels in widths[:-1])
+        self.joined = nn.ModuleList(self._block(2 * channels, channels) for channels in widths[:-1])
         self.head = nn.Conv2d(width, classes, 1)
 
     @staticmethod
     def _block(channels: int, width: int) -> nn.Module:
         layers: list[nn.Module] = []
-        for given in (channels, width):
-            layers += [nn.Conv2d(given, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(True)]
+        for inputs in (channels, width):
+            layers += [nn.Conv2d(inputs, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(True)]
         return nn.Sequential(*layers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -28,21 +28,21 @@ def count_plans(script: str, driver: str, names: Iterable[str]) -> dict[str, Any
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as root:
         for name in names:
-            found = _step(script, driver, name, Path(root, name))
+            step = _step(script, driver, name, Path(root, name))
             programs = len(_programs(Path(root, name)))
-            figures[name] = {"calls": found["generated"], "plans": found["plans"]["saved"], "programs": programs}
+            figures[name] = {"calls": step["generated"], "plans": step["plans"]["saved"], "programs": programs}
         print("| model | calls | plans | programs | plans that the others have | calls with such plans |")
         print("|---|---:|---:|---:|---:|---:|")
         for name in names:
             others = Path(root, f"without {name}")
-            for other in names:
-                if other != name:
-                    shutil.copytree(Path(root, other), others, dirs_exist_ok=True)
+            for kept in names:
+                if kept != name:
+                    shutil.copytree(Path(root, kept), others, dirs_exist_ok=True)
             built = _step(script, driver, name, others)["plans"]["saved"]
             shutil.rmtree(others)
             row = figures[name]
             row["known"] = row["plans"] - built
-            plans, calls = (1 - built / max(row[one], 1) for one in ("plans", "calls"))
+            plans, calls = (1 - built / max(row[key], 1) for key in ("plans", "calls"))
             cells = (name, row["calls"], row["plans"], row["programs"], f"{row['known']} ({plans:.0%})", f"{calls:.1%}")
             print(f"| {' | '.join(map(str, cells))} |", flush=True)
     return figures
@@ -53,8 +53,8 @@ def _step(script: str, driver: str, name: str, folder: Path) -> dict[str, Any]:
     os.environ[_FOLDER] = str(folder)
     try:
         with served(script, "--driver", driver, "--serve", name, "--tiny") as process:
-            found: dict[str, Any] = process.step()
-            return found
+            step: dict[str, Any] = process.step()
+            return step
     finally:
         del os.environ[_FOLDER]
 
@@ -67,4 +67,4 @@ def _programs(folder: Path) -> set[bytes]:
         entries = list(Store(folder).entries())
     finally:
         del os.environ[_FOLDER]
-    return {kernel.code for one in entries if one.answer is not None for kernel in one.answer.kernels}
+    return {kernel.code for entry in entries if entry.answer is not None for kernel in entry.answer.kernels}

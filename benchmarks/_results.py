@@ -37,14 +37,14 @@ def about(properties: Any) -> dict[str, object]:
 
 def _lines(value: object, indent: str = "") -> str:
     text = json.dumps(value, ensure_ascii=False)
-    is_row = isinstance(value, list | tuple) and not any(isinstance(one, dict | list | tuple) for one in value)
+    is_row = isinstance(value, list | tuple) and not any(isinstance(item, dict | list | tuple) for item in value)
     if not isinstance(value, dict | list | tuple) or is_row or len(text) <= ROW:
         return text
     inner = indent + "  "
     if isinstance(value, dict):
-        parts = [f"{json.dumps(str(key), ensure_ascii=False)}: {_lines(one, inner)}" for key, one in value.items()]
+        parts = [f"{json.dumps(str(key), ensure_ascii=False)}: {_lines(item, inner)}" for key, item in value.items()]
     else:
-        parts = [_lines(one, inner) for one in value]
+        parts = [_lines(item, inner) for item in value]
     lines = ",\n".join(inner + part for part in parts)
     return f"{text[0]}\n{lines}\n{indent}{text[-1]}"
 

@@ -53,8 +53,8 @@ def serve_or_run(
 ) -> int:
     """Serve the step that `step_of` makes for a device if a side is asked for, else run, and return the status."""
     if options.serve:
-        device, found = open_device(options.driver)
-        serve(found, step_of(device))
+        device, about = open_device(options.driver)
+        serve(about, step_of(device))
         return 0
     import torch
 
@@ -64,9 +64,9 @@ def serve_or_run(
     return run(options)
 
 
-def serve(found: dict[str, object], step: Callable[[], Step]) -> None:
+def serve(about: dict[str, object], step: Callable[[], Step]) -> None:
     """Print what was found, and a step for each line of the input."""
-    print(json.dumps(found), flush=True)
+    print(json.dumps(about), flush=True)
     for _ in sys.stdin:
         print(json.dumps(step()), flush=True)
 
@@ -111,6 +111,6 @@ def ratio_of(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
     The interval is that of order statistics, which assumes no distribution.
     """
-    ratios = sorted(one / other for one, other in pairs)
+    ratios = sorted(ours / theirs for ours, theirs in pairs)
     rank = math.ceil(len(ratios) / 2 + 1.96 * math.sqrt(len(ratios)) / 2)
     return statistics.median(ratios), ratios[min(rank, len(ratios)) - 1]

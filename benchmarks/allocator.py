@@ -113,8 +113,8 @@ def fragmentation(device: torch.device) -> dict[str, list[tuple[float, float, fl
     results[f"{name}, some kept"] = [replay(device, kept_trace(traces[name], 40), kind) for kind in (False, True)]
     print(f"\n{'MiB in holes at the end':48} {'fixed':>8} {'expandable':>11} {'ratio':>8}")
     for name, ((_, *fixed), (_, *expandable)) in results.items():
-        for when, one, other in zip(("", " (cache emptied)"), fixed, expandable, strict=True):
-            print(f"{name + when:48} {one:8.1f} {other:11.1f} {other / one:8.2f}")
+        for when, fixed_cost, expandable_cost in zip(("", " (cache emptied)"), fixed, expandable, strict=True):
+            print(f"{name + when:48} {fixed_cost:8.1f} {expandable_cost:11.1f} {expandable_cost / fixed_cost:8.2f}")
     print("(bar of the last one: 0.50; mapped memory that is free counts as a hole until the cache is emptied)")
     return results
 
@@ -152,9 +152,9 @@ def main() -> None:
         for _ in range(arguments.rounds):
             for device in figures:
                 figures[device].append(measure(device))
-        one, other = (statistics.median(figures[device]) for device in (ours, cpu))
-        print(f"{name:40} {arguments.driver} {one:7.0f} ns, cpu {other:7.0f} ns, ratio {one / other:.2f} (bar 1.00)")
-        figures_of[name] = {arguments.driver: one, "cpu": other}
+        own, host = (statistics.median(figures[device]) for device in (ours, cpu))
+        print(f"{name:40} {arguments.driver} {own:7.0f} ns, cpu {host:7.0f} ns, ratio {own / host:.2f} (bar 1.00)")
+        figures_of[name] = {arguments.driver: own, "cpu": host}
     figures_of["fragmentation"] = fragmentation(ours)
     if arguments.native:
         figures_of["native"] = native()

@@ -99,9 +99,9 @@ def measure_unscale(device: str, rounds: int, calls: int) -> list[tuple[str, flo
     rows = []
     for size in (1 << 10, 1 << 14, 1 << 17):
         grads = [torch.ones(size, device=device) for _ in range(200)]
-        one, found_inf = torch.ones((), device=device), torch.zeros((), device=device)
+        unit, found_inf = torch.ones((), device=device), torch.zeros((), device=device)
         # Not 1, for which nothing is multiplied, and so near to it that the values stay.
-        factor = one * (1 + 2.0**-20)
+        factor = unit * (1 + 2.0**-20)
 
         def timed(function: Callable[[], object]) -> Callable[[], float]:
             def run() -> float:

@@ -86,7 +86,7 @@ CASES = (
 
 def functions(case: Case, device: torch.device) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """Return attention and its gradients on a device, of the same numbers on each."""
-    inputs = [one.requires_grad_() for one in case.inputs(device)]
+    inputs = [tensor.requires_grad_() for tensor in case.inputs(device)]
     mask = case.attn_mask(device)
     options = {"is_causal": case.is_causal, "enable_gqa": case.key_heads > 0}
 
@@ -101,14 +101,15 @@ def functions(case: Case, device: torch.device) -> tuple[Callable[[], Any], Call
     # for the process's accelerator.
     node: Any = result.grad_fn
     rest = [None] * (len(node._input_metadata) - 1)
-    return forward, lambda: [one for one in node(gradient, *rest)[:3] if one is not None]
+    return forward, lambda: [grad for grad in node(gradient, *rest)[:3] if grad is not None]
 
 
 def difference(ours: Any, theirs: Any) -> float:
     """Return the greatest difference of the results, as a share of their norms."""
     pairs = zip(ours, theirs, strict=True) if isinstance(ours, (tuple, list)) else [(ours, theirs)]
     return max(
-        float((one.cpu().float() - other.cpu().float()).norm() / other.cpu().float().norm()) for one, other in pairs
+        float((result.cpu().float() - wanted.cpu().float()).norm() / wanted.cpu().float().norm())
+        for result, wanted in pairs
     )
 
 

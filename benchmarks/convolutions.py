@@ -37,9 +37,9 @@ class Case:
 
     def arguments(self) -> tuple[object, ...]:
         rank = len(self.input) - 2
-        given = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0, "groups": 1} | self.options
-        lists = [[given[name]] * rank for name in ("stride", "padding", "dilation", "output_padding")]
-        return (*lists[:3], self.is_transposed, lists[3], given["groups"])
+        options = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0, "groups": 1} | self.options
+        lists = [[options[name]] * rank for name in ("stride", "padding", "dilation", "output_padding")]
+        return (*lists[:3], self.is_transposed, lists[3], options["groups"])
 
     def laid_out(self, x: torch.Tensor) -> torch.Tensor:
         x = x.to(DTYPES[self.dtype])
@@ -105,12 +105,12 @@ def functions(case: Case, device: torch.device) -> tuple[Callable[[], Any], Call
 def difference(ours: Any, theirs: Any) -> float:
     """Return the greatest difference of the results, in units of the greatest number."""
     pairs = zip(ours, theirs, strict=True) if isinstance(ours, (tuple, list)) else [(ours, theirs)]
-    found = [
-        float((one.cpu().float() - other.cpu().float()).abs().max() / other.cpu().float().abs().max())
-        for one, other in pairs
-        if other is not None
+    differences = [
+        float((result.cpu().float() - wanted.cpu().float()).abs().max() / wanted.cpu().float().abs().max())
+        for result, wanted in pairs
+        if wanted is not None
     ]
-    return max(found)
+    return max(differences)
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def values_on(device: Any) -> dict[str, Any]:
     def draw(distribution: torch.distributions.Distribution) -> None:
         distribution.log_prob(distribution.sample())
 
-    one = torch.ones(1, device=device)
+    single = torch.ones(1, device=device)
     thousand = torch.randn(1000).to(device)
     return {
         "recur": recur,
@@ -128,7 +128,7 @@ def values_on(device: Any) -> dict[str, Any]:
         **{name: getattr(torch, name) for name in ("empty", "empty_strided", "add", "cat", "mm")},
         "device": device,
         "grid": torch.zeros(8, 8, device=device),
-        "one": one,
+        "one": single,
         # Adding it again and again must not leave the range of float32.
         "other": torch.zeros(1, device=device),
         "out": torch.empty(1, device=device),

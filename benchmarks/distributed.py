@@ -51,10 +51,10 @@ def paired(
     times: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds + 1):
         order = (0, 1) if number % 2 else (1, 0)
-        for which in order:
-            spent = seconds((first, second)[which], repeats)
+        for place in order:
+            spent = seconds((first, second)[place], repeats)
             if number:  # the first round warms up
-                times[which].append(spent)
+                times[place].append(spent)
     ratios = [b / a for a, b in zip(*times, strict=True)]
     return statistics.median(times[0]), statistics.median(times[1]), ratios
 

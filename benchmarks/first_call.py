@@ -92,14 +92,14 @@ class Folders:
         self.pack = root / "pack"
 
     def environment(self, plans: str, programs: str, pack: Path | None) -> dict[str, str]:
-        given = {name: value for name, value in os.environ.items() if not name.startswith("TORCHINDUCTOR_")}
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("TORCHINDUCTOR_")}
         # As installed, with the bytecode that the first process leaves.
-        given.pop("PYTHONDONTWRITEBYTECODE", None)
+        variables.pop("PYTHONDONTWRITEBYTECODE", None)
         folder = self.root / programs
-        for one in ("cache", "pocl", "cuda", "inductor"):
-            (folder / one).mkdir(parents=True, exist_ok=True)
+        for cache in ("cache", "pocl", "cuda", "inductor"):
+            (folder / cache).mkdir(parents=True, exist_ok=True)
         return {
-            **given,
+            **variables,
             "OUTBOARD_KERNEL_CACHE_DIR": str(self.root / plans),
             "OUTBOARD_KERNEL_PACKS": "" if pack is None else str(pack),
             "XDG_CACHE_HOME": str(folder / "cache"),
@@ -138,11 +138,11 @@ def measure(driver: str, options: str, rounds: int, cases: list[str]) -> dict[st
                     "pack": folders.environment(f"{fresh}-none", f"{fresh}-pack", folders.pack),
                 }
                 for way, environment in ways.items():
-                    found = run(environment, driver, options, 57, name)
-                    if found["inductor"] != (way == "nothing"):
-                        sys.exit(f"{name}, {way}: Inductor was {'' if found['inductor'] else 'not '}imported: {found}")
-                    for one, value in found["figures"].items():
-                        samples[one][way].append(value)
+                    facts = run(environment, driver, options, 57, name)
+                    if facts["inductor"] != (way == "nothing"):
+                        sys.exit(f"{name}, {way}: Inductor was {'' if facts['inductor'] else 'not '}imported: {facts}")
+                    for figure, value in facts["figures"].items():
+                        samples[figure][way].append(value)
     return {name: {way: statistics.median(values) for way, values in ways.items()} for name, ways in samples.items()}
 
 
@@ -154,8 +154,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=RESULTS / "first_call.json")
     parser.add_argument("--only", action="append", choices=list(CASES), help="of these operators; may be repeated")
     options = parser.parse_args()
-    given = json.dumps(dict(one.split("=", 1) for one in options.option))
-    figures = measure(options.driver, given, options.rounds, options.only or list(CASES))
+    driver_options = json.dumps(dict(option.split("=", 1) for option in options.option))
+    figures = measure(options.driver, driver_options, options.rounds, options.only or list(CASES))
     print("| first call | nothing, ms | plans on disk, ms | to reach | a pack, ms | to reach | reached |")
     print("|---|---:|---:|---:|---:|---:|---|")
     for name, ways in figures.items():

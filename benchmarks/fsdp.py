@@ -69,14 +69,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=20)
-    given = parser.parse_args()
+    options = parser.parse_args()
     os.environ.setdefault("OUTBOARD_FALLBACK", "silent")
     rounds: dict[tuple[str, str], list[float]] = {}
     with multiprocessing.Manager() as manager:
-        for number in range(given.rounds):
+        for number in range(options.rounds):
             for side in ("nv", "cuda") if number % 2 else ("cuda", "nv"):
                 results = manager.dict()
-                multiprocessing.spawn(measure, args=(side, free_port(), given.repeats, results), nprocs=2)
+                multiprocessing.spawn(measure, args=(side, free_port(), options.repeats, results), nprocs=2)
                 for key, value in results.items():
                     rounds.setdefault(key, []).append(value)
     ratios = {}

@@ -46,9 +46,9 @@ class Generation:
         self.device = device
         self.call = torch.compile(self._call, dynamic=False) if way == "compiled" else self._call
 
-    def _call(self, given: torch.Tensor, places: torch.Tensor, cache: object) -> torch.Tensor:
+    def _call(self, token: torch.Tensor, places: torch.Tensor, cache: object) -> torch.Tensor:
         """Return the logits of the next token."""
-        out = self.model(given, past_key_values=cache, cache_position=places, use_cache=True, logits_to_keep=1)
+        out = self.model(token, past_key_values=cache, cache_position=places, use_cache=True, logits_to_keep=1)
         logits: torch.Tensor = out.logits[:, -1]
         return logits
 
@@ -58,12 +58,12 @@ class Generation:
         begin = time.perf_counter()
         cache = transformers.StaticCache(config=self.config, max_cache_len=PROMPT + self.tokens)
         logits = first = self._call(self.prompt, self.places[:PROMPT], cache)
-        found = []
+        tokens_seen = []
         for number in range(self.tokens):
-            found.append(logits.argmax(-1, keepdim=True))
+            tokens_seen.append(logits.argmax(-1, keepdim=True))
             place = PROMPT + number
-            logits = self.call(found[-1], self.places[place : place + 1], cache)
-        tokens = torch.cat(found, 1)
+            logits = self.call(tokens_seen[-1], self.places[place : place + 1], cache)
+        tokens = torch.cat(tokens_seen, 1)
         self._wait()
         seconds = time.perf_counter() - begin
         return {"seconds": seconds, "tokens": tokens[0].tolist(), "first": first[0, :64].float().tolist()}
@@ -79,22 +79,22 @@ def measure(options: argparse.Namespace, way: str) -> dict[str, object]:
     with sides[0] as ours, sides[1] as theirs:
         steps = [(ours.step(), theirs.step()) for _ in range(WARM + options.rounds)]
         about = ours.found
-    one, other = steps[0]
-    largest = max(map(abs, other["first"]))
-    difference = max(abs(a - b) for a, b in zip(one["first"], other["first"], strict=True)) / largest
-    taken = steps[WARM:]
-    ratio, high = ratio_of([(a["seconds"], b["seconds"]) for a, b in taken])
-    count = len(one["tokens"])
+    ours_first, theirs_first = steps[0]
+    largest = max(map(abs, theirs_first["first"]))
+    difference = max(abs(a - b) for a, b in zip(ours_first["first"], theirs_first["first"], strict=True)) / largest
+    timed = steps[WARM:]
+    ratio, high = ratio_of([(a["seconds"], b["seconds"]) for a, b in timed])
+    count = len(ours_first["tokens"])
     return {
         "about": about,
         "ratio": ratio,
         "ratio_high": high,
-        "tokens_per_second": count / statistics.median(a["seconds"] for a, _ in taken),
-        "cuda_tokens_per_second": count / statistics.median(b["seconds"] for _, b in taken),
-        "first_s": one["seconds"],
-        "cuda_first_s": other["seconds"],
+        "tokens_per_second": count / statistics.median(a["seconds"] for a, _ in timed),
+        "cuda_tokens_per_second": count / statistics.median(b["seconds"] for _, b in timed),
+        "first_s": ours_first["seconds"],
+        "cuda_first_s": theirs_first["seconds"],
         "logits_difference": difference,
-        "equal_tokens": sum(a == b for a, b in zip(one["tokens"], other["tokens"], strict=True)) / count,
+        "equal_tokens": sum(a == b for a, b in zip(ours_first["tokens"], theirs_first["tokens"], strict=True)) / count,
     }
 
 

@@ -73,8 +73,8 @@ class Training:
 
 def run(driver: str, kind: str, batch: int, is_compiled: bool) -> None:
     """Train on a device, one step for each line of the input."""
-    device, found = open_device(driver)
-    serve(found, Training(device, kind, batch, is_compiled).step)
+    device, about = open_device(driver)
+    serve(about, Training(device, kind, batch, is_compiled).step)
 
 
 def measure(kind: str, options: argparse.Namespace) -> tuple[dict[str, float], dict[str, float]]:
@@ -82,17 +82,17 @@ def measure(kind: str, options: argparse.Namespace) -> tuple[dict[str, float], d
     words = ["--serve", kind, "--batch", str(options.batch), *(["--compile"] if options.compile else [])]
     with served(__file__, "--driver", driver, *words) as ours, served(__file__, "--driver", "cuda", *words) as theirs:
         steps = [(ours.step(), theirs.step()) for _ in range(WARM + options.rounds)]
-    for one, other in steps[:WARM]:
-        if not abs(one["loss"] - other["loss"]) <= TOLERANCE[kind] * abs(other["loss"]):
-            raise SystemExit(f"the losses differ: {one['loss']} on {driver}, {other['loss']} on CUDA")
-    taken = steps[WARM:]
+    for step, cuda in steps[:WARM]:
+        if not abs(step["loss"] - cuda["loss"]) <= TOLERANCE[kind] * abs(cuda["loss"]):
+            raise SystemExit(f"the losses differ: {step['loss']} on {driver}, {cuda['loss']} on CUDA")
+    timed = steps[WARM:]
     return ours.found, {
         "first": steps[0][0]["milliseconds"],
         "their first": steps[0][1]["milliseconds"],
-        "queued": statistics.median(one["queued"] for one, _ in taken),
-        "ours": statistics.median(one["milliseconds"] for one, _ in taken),
-        "theirs": statistics.median(other["milliseconds"] for _, other in taken),
-        "ratio": statistics.median(one["milliseconds"] / other["milliseconds"] for one, other in taken),
+        "queued": statistics.median(step["queued"] for step, _ in timed),
+        "ours": statistics.median(step["milliseconds"] for step, _ in timed),
+        "theirs": statistics.median(cuda["milliseconds"] for _, cuda in timed),
+        "ratio": statistics.median(step["milliseconds"] / cuda["milliseconds"] for step, cuda in timed),
     }
 
 
@@ -117,12 +117,12 @@ def main() -> int:
     print("|---|---:|---:|---:|---:|---:|---:|")
     rows = {}
     for kind in options.types.split(","):
-        found, row = measure(kind, options)
+        about, row = measure(kind, options)
         rows[kind] = row
         columns = ("first", "their first", "queued", "ours", "theirs", "ratio")
         print(f"| {kind} | {' | '.join(f'{row[name]:.2f}' for name in columns)} |", flush=True)
     name = f"gpt2{'-compiled' if options.compile else ''}-{options.driver}.json"
-    write(options.json or results_of(options.driver) / name, {"about": found, "milliseconds": rows})
+    write(options.json or results_of(options.driver) / name, {"about": about, "milliseconds": rows})
     return 0
 
 

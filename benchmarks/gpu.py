@@ -349,10 +349,10 @@ class Report:
                 relation += f" (at most {OPENCL_BAR}: {'yes' if times <= OPENCL_BAR else 'no'})"
                 if times > OPENCL_BAR:
                     self.misses.append(f"{case.name}: opencl takes {times:.2f} times as long as {OURS}")
-        for section, found in ((OURS, ours), (OPENCL, opencl)):
-            if why := found.get("error") or found.get("skipped"):
+        for section, case_row in ((OURS, ours), (OPENCL, opencl)):
+            if why := case_row.get("error") or case_row.get("skipped"):
                 self.notes.append(
-                    f"{case.name}, {section}: {'failed, ' if 'error' in found else 'not there, '}{why.rstrip('.')}."
+                    f"{case.name}, {section}: {'failed, ' if 'error' in case_row else 'not there, '}{why.rstrip('.')}."
                 )
         cells = [case.name, text_of(case, own.get(OURS)), text_of(case, own.get(THEIRS))]
         cells += [f"{ratio:.3f}" if ratio is not None else "", str(case.bar), verdict, text_of(case, seconds), relation]
@@ -414,12 +414,12 @@ def main() -> int:
     sections: dict[str, dict[str, Any]] = {}
     failed = []
     for section in (OURS, OPENCL):
-        found: dict[str, Any] = sections.setdefault(section, {"about": {}, "cases": {}})
+        content: dict[str, Any] = sections.setdefault(section, {"about": {}, "cases": {}})
 
-        def keep(line: dict[str, Any], found: dict[str, Any] = found) -> None:
-            found["about"] |= line.pop("about", {})
+        def keep(line: dict[str, Any], content: dict[str, Any] = content) -> None:
+            content["about"] |= line.pop("about", {})
             if name := line.pop("case", None):
-                found["cases"][name] = line
+                content["cases"][name] = line
             # Write at once: a crash of a later case must not lose the earlier results.
             write(options.out / "gpu.json", {"date": today, "sections": sections})
             (options.out / "gpu.md").write_text(report_of(sections, today)[0])

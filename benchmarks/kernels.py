@@ -90,8 +90,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
 
 
 def attention_gradients(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    given = [one.detach().requires_grad_() for one in (q, k, v)]
-    return torch.autograd.grad(attention(*given), given, q)[0]
+    inputs = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
+    return torch.autograd.grad(attention(*inputs), inputs, q)[0]
 
 
 def attention_backward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -149,14 +149,14 @@ CASES: dict[str, Case] = {
 }
 
 
-def measure(case: Case, device: torch.device, other: torch.device, rounds: int) -> dict[str, float]:
-    given = case.arguments()
-    theirs, ours = [one.to(other) for one in given], [one.to(device) for one in given]
-    calls = 5 if other.type == "cpu" else 20
+def measure(case: Case, device: torch.device, reference: torch.device, rounds: int) -> dict[str, float]:
+    inputs = case.arguments()
+    theirs, ours = [tensor.to(reference) for tensor in inputs], [tensor.to(device) for tensor in inputs]
+    calls = 5 if reference.type == "cpu" else 20
     function = torch.compile(case.function, fullgraph=True, dynamic=False) if case.compiled else case.function
 
     def seconds(arguments: list[torch.Tensor]) -> float:
-        if other.type == "cpu":
+        if reference.type == "cpu":
             # OpenMP's threads wait for torch's next call for some milliseconds, on the processors
             # of the other side.
             time.sleep(0.05)
@@ -217,7 +217,7 @@ def main() -> int:
     if machine not in ("cpu", "gpu") or (machine == "gpu" and not torch.cuda.is_available()):
         print(f"There is nothing to compare a device with that is a {machine!r}: a GPU is compared with torch's CUDA.")
         return 0
-    other = torch.device("cuda" if machine == "gpu" else "cpu")
+    reference = torch.device("cuda" if machine == "gpu" else "cpu")
     print(f"{properties.name}, {properties.driver_version}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
     print("| case | generated, ms | torch's, ms | ratio | to reach | reached |\n|---|---:|---:|---:|---|---|")
     missed = False
@@ -225,7 +225,7 @@ def main() -> int:
     for name, case in CASES.items():
         if machine not in case.machines:
             continue
-        rows[name] = row = measure(case, device, other, options.rounds)
+        rows[name] = row = measure(case, device, reference, options.rounds)
         bar = case.cpu_bar if machine == "cpu" else case.gpu_bar
         reached = "" if bar is None else "yes" if row["ratio"] <= bar else "no"
         missed |= reached == "no"

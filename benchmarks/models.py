@@ -51,7 +51,7 @@ class Training:
             _nudge(model)
         self.device = device
         self.model = model.to(device)
-        self.batch = {key: one.to(device) for key, one in batch.items()}
+        self.batch = {key: tensor.to(device) for key, tensor in batch.items()}
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
 
     def step(self) -> Step:
@@ -99,19 +99,19 @@ def _nudge(model: torch.nn.Module) -> None:
 
 def measure(ours: Served, theirs: Served, count: int) -> dict[str, Any]:
     steps = [(ours.step(), theirs.step()) for _ in range(count)]
-    taken = steps[WARM:]
-    ratio, high = ratio_of([(one["step_ms"], other["step_ms"]) for one, other in taken])
+    timed = steps[WARM:]
+    ratio, high = ratio_of([(step["step_ms"], cuda["step_ms"]) for step, cuda in timed])
     return {
         "ratio": ratio,
         "ratio_high": high,
-        "step_ms": statistics.median(one["step_ms"] for one, _ in taken),
-        "cuda_ms": statistics.median(other["step_ms"] for _, other in taken),
+        "step_ms": statistics.median(step["step_ms"] for step, _ in timed),
+        "cuda_ms": statistics.median(cuda["step_ms"] for _, cuda in timed),
         "first_s": steps[0][0]["step_ms"] / 1e3,
         "cuda_first_s": steps[0][1]["step_ms"] / 1e3,
-        "host_ms": statistics.median(one["host_ms"] for one, _ in taken),
-        "cuda_host_ms": statistics.median(other["host_ms"] for _, other in taken),
+        "host_ms": statistics.median(step["host_ms"] for step, _ in timed),
+        "cuda_host_ms": statistics.median(cuda["host_ms"] for _, cuda in timed),
         "fallback": steps[-1][0]["fallback"],
-        "loss_difference": max(abs(one["loss"] - other["loss"]) / abs(other["loss"]) for one, other in steps),
+        "loss_difference": max(abs(step["loss"] - cuda["loss"]) / abs(cuda["loss"]) for step, cuda in steps),
     }
 
 

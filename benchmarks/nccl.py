@@ -76,15 +76,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=200)
-    given = parser.parse_args()
+    options = parser.parse_args()
     os.environ.setdefault("OUTBOARD_FALLBACK", "silent")
     sides = ["nv", "cuda"] if torch.version.cuda else ["nv"]
     rounds: dict[tuple[str, str], list[float]] = {}
     with multiprocessing.Manager() as manager:
-        for number in range(given.rounds):
+        for number in range(options.rounds):
             for side in sides if number % 2 else reversed(sides):
                 results = manager.dict()
-                multiprocessing.spawn(measure, args=(side, free_port(), given.repeats, results), nprocs=2)
+                multiprocessing.spawn(measure, args=(side, free_port(), options.repeats, results), nprocs=2)
                 for key, value in results.items():
                     rounds.setdefault(key, []).append(value)
     for name, size in SIZES.items():

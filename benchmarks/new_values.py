@@ -48,9 +48,9 @@ def microseconds(call: Call, x: torch.Tensor, n: int) -> float:
     torch.accelerator.synchronize()
     begin = time.perf_counter()
     call(x, n)
-    taken = time.perf_counter() - begin
+    elapsed = time.perf_counter() - begin
     torch.accelerator.synchronize()
-    return taken * 1e6
+    return elapsed * 1e6
 
 
 def measure(call: Call, x: torch.Tensor, rounds: int) -> tuple[float, float]:

@@ -31,10 +31,10 @@ def measure(library: Path) -> list[dict[str, float | str]]:
         flags = ["-std=c++20", "-O2", "-pthread", f"-I{ROOT / 'include'}"]
         subprocess.run(["g++", *flags, *map(str, sources), "-o", str(program), "-ldl"], check=True)
         done = subprocess.run([str(program), str(library)], stdout=subprocess.PIPE, text=True, check=True)
-    found = [LINE.match(line) for line in done.stdout.splitlines()]
+    matches = [LINE.match(line) for line in done.stdout.splitlines()]
     return [
         {"case": match["case"], **{key: float(match[key]) for key in ("ours", "bare", "ratio")}}
-        for match in found
+        for match in matches
         if match is not None
     ]
 

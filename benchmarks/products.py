@@ -82,7 +82,8 @@ def difference(ours: Any, theirs: Any) -> float:
     """Return the greatest difference of the results, as a share of their norms."""
     pairs = zip(ours, theirs, strict=True) if isinstance(ours, tuple) else [(ours, theirs)]
     return max(
-        float((one.cpu().float() - other.cpu().float()).norm() / other.cpu().float().norm()) for one, other in pairs
+        float((result.cpu().float() - wanted.cpu().float()).norm() / wanted.cpu().float().norm())
+        for result, wanted in pairs
     )
 
 

@@ -76,11 +76,11 @@ def main() -> None:
             times: dict[str, list[tuple[float, float]]] = {"cpu": [], "device": []}
             for number in range(sizes.rounds + 3):
                 for name, work in works.items():
-                    found = seconds(work, waits[name])
+                    elapsed = seconds(work, waits[name])
                     if number >= 3:
-                        times[name].append(found)
+                        times[name].append(elapsed)
             cpu, host, done = (
-                statistics.median(one[at] for one in times[name]) / sizes.steps * 1e6
+                statistics.median(spent[at] for spent in times[name]) / sizes.steps * 1e6
                 for name, at in (("cpu", 1), ("device", 0), ("device", 1))
             )
             count = launches(works["device"], waits["device"]) / sizes.steps

@@ -270,10 +270,10 @@ def measure_off(driver: str, rounds: int) -> dict[str, float]:
     """
     changes: dict[str, list[float]] = {"once": [], "never": []}
     for _ in range(OFF_PROCESSES):
-        for kind, found in changes.items():
+        for kind, figures in changes.items():
             command = [sys.executable, __file__, "--change", kind, "--driver", driver, "--rounds", str(rounds)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-            found.append(float(done.stdout.splitlines()[-1]))
+            figures.append(float(done.stdout.splitlines()[-1]))
     return {"off_ratio": statistics.median(changes["once"]), "control_ratio": statistics.median(changes["never"])}
 
 

@@ -54,7 +54,7 @@ def main() -> int:
         sanitizer.disable()
         if sanitizer.races():
             raise RuntimeError(f"the step has no race, but this was reported: {sanitizer.races()[0]}")
-    ratio = statistics.median(one / other for one, other in zip(on, off, strict=True))
+    ratio = statistics.median(with_it / without for with_it, without in zip(on, off, strict=True))
     figures = {"off_ms": statistics.median(off), "on_ms": statistics.median(on), "ratio": ratio}
     print(f"off {figures['off_ms']:.2f} ms, on {figures['on_ms']:.2f} ms: {ratio:.2f} times (to reach: at most {MOST})")
     properties = torch.get_device_module(name).get_device_properties(0)
