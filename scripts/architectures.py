@@ -33,10 +33,10 @@ CHANNELS_LAST = ("resnet50", "mobilenet_v3", "convnext_tiny", "unet", "resnext50
 
 
 def _classified(model: nn.Module, batch: Batch) -> torch.Tensor:
-    found = model(batch["images"])
-    if isinstance(found, (tuple, list)):
-        found = found[0]
-    return F.cross_entropy(found.float(), batch["labels"], label_smoothing=0.1)
+    output = model(batch["images"])
+    if isinstance(output, (tuple, list)):
+        output = output[0]
+    return F.cross_entropy(output.float(), batch["labels"], label_smoothing=0.1)
 
 
 def _labelled(*sizes: int) -> Batch:
@@ -54,18 +54,18 @@ def _torchvisions(name: str, count: int = 16, size: int = 224, **options: Any) -
 
 def _segments(name: str) -> Callable[[], Made]:
     def make() -> Made:
-        found = getattr(importlib.import_module("torchvision").models.segmentation, name)
-        model = found(weights=None, weights_backbone=None, num_classes=21)
+        builder = getattr(importlib.import_module("torchvision").models.segmentation, name)
+        model = builder(weights=None, weights_backbone=None, num_classes=21)
         batch = {"images": torch.randn(4, 3, 224, 224), "labels": torch.randint(21, (4, 224, 224))}
-        return model, batch, lambda net, one: F.cross_entropy(net(one["images"])["out"].float(), one["labels"])
+        return model, batch, lambda net, data: F.cross_entropy(net(data["images"])["out"].float(), data["labels"])
 
     return make
 
 
 def _videos(name: str, frames: int = 8, size: int = 112) -> Callable[[], Made]:
     def make() -> Made:
-        found = getattr(importlib.import_module("torchvision").models.video, name)
-        return found(weights=None, num_classes=10), _labelled(4, 3, frames, size, size), _classified
+        builder = getattr(importlib.import_module("torchvision").models.video, name)
+        return builder(weights=None, num_classes=10), _labelled(4, 3, frames, size, size), _classified
 
     return make
 
@@ -145,7 +145,11 @@ def _graph(name: str, **options: Any) -> Callable[[], Made]:
         model = getattr(models, name)(64, 128, num_layers=2, out_channels=7, dropout=0.1, **options)
         edges = torch.randint(2000, (2, 10_000))
         batch = {"x": torch.randn(2000, 64), "edge_index": edges, "labels": torch.randint(7, (2000,))}
-        return model, batch, lambda net, one: F.cross_entropy(net(one["x"], one["edge_index"]).float(), one["labels"])
+        return (
+            model,
+            batch,
+            lambda net, data: F.cross_entropy(net(data["x"], data["edge_index"]).float(), data["labels"]),
+        )
 
     return make
 
@@ -280,10 +284,10 @@ ARCHITECTURES: dict[str, Callable[[], Made]] = {
 
 
 def _with_gradients(device: torch.device, dtype: torch.dtype) -> list[nn.Parameter]:
-    made = [nn.Parameter(torch.empty(sizes, device=device, dtype=dtype)) for sizes in ((6, 10), (10,), (8, 3, 5, 5))]
-    for one in made:
-        one.grad = torch.empty_like(one)
-    return made
+    params = [nn.Parameter(torch.empty(sizes, device=device, dtype=dtype)) for sizes in ((6, 10), (10,), (8, 3, 5, 5))]
+    for param in params:
+        param.grad = torch.empty_like(param)
+    return params
 
 
 def _optimizers() -> Iterator[Callable[..., torch.optim.Optimizer]]:
@@ -291,9 +295,9 @@ def _optimizers() -> Iterator[Callable[..., torch.optim.Optimizer]]:
     optim = torch.optim
     yield from (optim.Adam, optim.AdamW, optim.Adagrad, optim.Adadelta, optim.Adamax, optim.NAdam, optim.RAdam)
     yield from (optim.RMSprop, optim.Rprop, optim.ASGD, optim.SGD)
-    yield lambda given, **options: optim.SGD(given, 0.1, momentum=0.9, nesterov=True, weight_decay=1e-4, **options)
-    yield lambda given, **options: optim.Adam(given, amsgrad=True, weight_decay=1e-2, **options)
-    yield lambda given, **options: optim.RMSprop(given, momentum=0.9, centered=True, **options)
+    yield lambda params, **options: optim.SGD(params, 0.1, momentum=0.9, nesterov=True, weight_decay=1e-4, **options)
+    yield lambda params, **options: optim.Adam(params, amsgrad=True, weight_decay=1e-2, **options)
+    yield lambda params, **options: optim.RMSprop(params, momentum=0.9, centered=True, **options)
 
 
 def _optimize(device: torch.device) -> None:
@@ -304,12 +308,12 @@ def _optimize(device: torch.device) -> None:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=False)
         torch.optim.Adafactor(_with_gradients(device, dtype), foreach=False).step()
-    given = _with_gradients(device, torch.float32)
-    optimizer, scaler = torch.optim.SGD(given, 0.1), torch.amp.GradScaler(device.type)
-    scaler.scale(given[0].sum()).backward()
+    params = _with_gradients(device, torch.float32)
+    optimizer, scaler = torch.optim.SGD(params, 0.1), torch.amp.GradScaler(device.type)
+    scaler.scale(params[0].sum()).backward()
     scaler.unscale_(optimizer)
-    nn.utils.clip_grad_value_(given, 1.0, foreach=False)
-    nn.utils.clip_grad_norm_(given, 1.0, foreach=False)
+    nn.utils.clip_grad_value_(params, 1.0, foreach=False)
+    nn.utils.clip_grad_norm_(params, 1.0, foreach=False)
     scaler.step(optimizer)
     scaler.update()
     averaged = torch.optim.swa_utils.AveragedModel(nn.Linear(6, 10).to(device))
@@ -348,9 +352,9 @@ def _generate(device: torch.device, **options: Any) -> None:
             for rows, cache in ((1, "static"), (4, "static"), (2, "dynamic")):
                 tokens = torch.randint(1, 1000, (rows, 12)).to(device)
                 mask = torch.ones_like(tokens)
-                given = {"attention_mask": mask, "max_new_tokens": 8, "cache_implementation": cache, "pad_token_id": 0}
+                fixed = {"attention_mask": mask, "max_new_tokens": 8, "cache_implementation": cache, "pad_token_id": 0}
                 try:
-                    model.generate(tokens, streamer=_Few(), **given, **options)
+                    model.generate(tokens, streamer=_Few(), **fixed, **options)
                 except _Enough:
                     pass
                 except RuntimeError as error:  # a draw looks at probabilities, which without a device are zeros

@@ -61,9 +61,9 @@ class _Transformer(nn.Module):
     def forward(self, source: torch.Tensor, target: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
         length = target.shape[1]
         mask = torch.full((length, length), -math.inf, device=target.device).triu(1)
-        given, wanted = (self.embedded(one) * 16 + self.place[: one.shape[1]] for one in (source, target))
-        found = self.head(self.layers(given, wanted, tgt_mask=mask, src_key_padding_mask=padding))
-        return F.cross_entropy(found[:, :-1].flatten(0, 1), target[:, 1:].flatten(), label_smoothing=0.1)
+        input, wanted = (self.embedded(tokens) * 16 + self.place[: tokens.shape[1]] for tokens in (source, target))
+        output = self.head(self.layers(input, wanted, tgt_mask=mask, src_key_padding_mask=padding))
+        return F.cross_entropy(output[:, :-1].flatten(0, 1), target[:, 1:].flatten(), label_smoothing=0.1)
 
 
 def _transformer() -> Made:
@@ -84,11 +84,11 @@ class _Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows, length, width = x.shape
         parts = self.qkv(self.first(x)).split(width, 2)
-        q, k, v = (one.view(rows, length, self.heads, width // self.heads).transpose(1, 2) for one in parts)
+        q, k, v = (part.view(rows, length, self.heads, width // self.heads).transpose(1, 2) for part in parts)
         joined = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(rows, length, width)
         x = x + self.out(joined)
-        found: torch.Tensor = x + self.wide(self.second(x))
-        return found
+        output: torch.Tensor = x + self.wide(self.second(x))
+        return output
 
 
 class _NanoGpt(nn.Module):
@@ -101,8 +101,8 @@ class _NanoGpt(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         places = torch.arange(x.shape[1], device=x.device)
-        found: torch.Tensor = self.head(self.norm(self.blocks(self.token(x) + self.place(places))))
-        return found
+        output: torch.Tensor = self.head(self.norm(self.blocks(self.token(x) + self.place(places))))
+        return output
 
 
 def _nano_gpt() -> Made:
@@ -134,21 +134,21 @@ class _Gan(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         widths = [100, 256, 128, 64]
-        made: list[nn.Module] = []
-        for number, (given, width) in enumerate(zip(widths, widths[1:], strict=False)):
-            made += [nn.ConvTranspose2d(given, width, 4, 2 if number else 1, 1 if number else 0, bias=False)]
-            made += [nn.BatchNorm2d(width), nn.ReLU(True)]
-        self.makes = nn.Sequential(*made, nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False), nn.Tanh())
+        layers: list[nn.Module] = []
+        for number, (depth, width) in enumerate(zip(widths, widths[1:], strict=False)):
+            layers += [nn.ConvTranspose2d(depth, width, 4, 2 if number else 1, 1 if number else 0, bias=False)]
+            layers += [nn.BatchNorm2d(width), nn.ReLU(True)]
+        self.makes = nn.Sequential(*layers, nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False), nn.Tanh())
         judged: list[nn.Module] = [nn.Conv2d(3, 64, 4, 2, 1), nn.LeakyReLU(0.2, True)]
-        for given, width in ((64, 128), (128, 256)):
-            judged += [nn.Conv2d(given, width, 4, 2, 1), nn.InstanceNorm2d(width, affine=True), nn.LeakyReLU(0.2, True)]
+        for depth, width in ((64, 128), (128, 256)):
+            judged += [nn.Conv2d(depth, width, 4, 2, 1), nn.InstanceNorm2d(width, affine=True), nn.LeakyReLU(0.2, True)]
         self.judges = nn.Sequential(*judged, nn.utils.parametrizations.spectral_norm(nn.Conv2d(256, 1, 4)))
 
     def forward(self, images: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         fake = self.makes(noise)
         real, false = self.judges(images).flatten(), self.judges(fake).flatten()
-        one, zero = torch.ones_like(real), torch.zeros_like(real)
-        judged = F.binary_cross_entropy_with_logits(real, one) + F.binary_cross_entropy_with_logits(false, zero)
+        ones, zero = torch.ones_like(real), torch.zeros_like(real)
+        judged = F.binary_cross_entropy_with_logits(real, ones) + F.binary_cross_entropy_with_logits(false, zero)
         return judged + F.softplus(-false).mean() + F.relu(1 - real).mean()
 
 
@@ -205,11 +205,11 @@ class _Clicks(nn.Module):
         self.first, self.last = nn.Sequential(nn.Linear(13, 16), nn.ReLU()), nn.Linear(22, 1)
 
     def forward(self, dense: torch.Tensor, sparse: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        found = [self.first(dense), *(table(sparse[:, number]) for number, table in enumerate(self.tables))]
-        stacked = torch.stack(found, 1)
+        vectors = [self.first(dense), *(table(sparse[:, number]) for number, table in enumerate(self.tables))]
+        stacked = torch.stack(vectors, 1)
         crossed = torch.bmm(stacked, stacked.transpose(1, 2))
         rows, columns = torch.tril_indices(4, 4, -1, device=dense.device)
-        logits = self.last(torch.cat([found[0], crossed[:, rows, columns]], 1)).squeeze(1)
+        logits = self.last(torch.cat([vectors[0], crossed[:, rows, columns]], 1)).squeeze(1)
         return F.binary_cross_entropy_with_logits(logits, labels)
 
 
@@ -225,10 +225,10 @@ class _Radiance(nn.Module):
         depths = torch.linspace(2, 6, 64, device=origins.device) + torch.rand(64, device=origins.device) / 16
         points = origins[:, None] + directions[:, None] * depths[None, :, None]
         waves = points[..., None] * (2.0 ** torch.arange(10, device=points.device)) * math.pi
-        found = self.head(self.field(torch.cat([waves.sin(), waves.cos()], -1).flatten(-2).to(origins.dtype)))
-        alpha = 1 - torch.exp(-F.relu(found[..., 3].float()) * 0.06)
+        output = self.head(self.field(torch.cat([waves.sin(), waves.cos()], -1).flatten(-2).to(origins.dtype)))
+        alpha = 1 - torch.exp(-F.relu(output[..., 3].float()) * 0.06)
         passed = torch.cumprod(torch.cat([torch.ones_like(alpha[:, :1]), 1 - alpha + 1e-10], 1), 1)[:, :-1]
-        return F.mse_loss(((alpha * passed)[..., None] * found[..., :3].sigmoid()).sum(1), colours.float())
+        return F.mse_loss(((alpha * passed)[..., None] * output[..., :3].sigmoid()).sum(1), colours.float())
 
 
 class _Points(nn.Module):
@@ -245,8 +245,8 @@ class _Points(nn.Module):
         rows = torch.arange(len(points), device=points.device)[:, None, None]
         around = points[rows, near]
         edges = torch.cat([around - points[:, :, None], points[:, :, None].expand_as(around)], -1)
-        found = self.second(self.first(edges.permute(0, 3, 1, 2)).amax(-1)).amax(-1)
-        return F.nll_loss(F.log_softmax(self.head(found), 1), labels)
+        pooled = self.second(self.first(edges.permute(0, 3, 1, 2)).amax(-1)).amax(-1)
+        return F.nll_loss(F.log_softmax(self.head(pooled), 1), labels)
 
 
 class _Reader(nn.Module):
@@ -255,14 +255,14 @@ class _Reader(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for given, width in ((1, 32), (32, 64), (64, 128)):
-            layers += [nn.Conv2d(given, width, 3, 1, 1), nn.BatchNorm2d(width), nn.ReLU(True), nn.MaxPool2d(2)]
+        for depth, width in ((1, 32), (32, 64), (64, 128)):
+            layers += [nn.Conv2d(depth, width, 3, 1, 1), nn.BatchNorm2d(width), nn.ReLU(True), nn.MaxPool2d(2)]
         self.images, self.layers = nn.Sequential(*layers), nn.GRU(128 * 4, 128, bidirectional=True)
         self.head = nn.Linear(256, 37)
 
     def forward(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        found = self.images(images)
-        steps = self.layers(found.permute(3, 0, 1, 2).flatten(2))[0]
+        features = self.images(images)
+        steps = self.layers(features.permute(3, 0, 1, 2).flatten(2))[0]
         logs = F.log_softmax(self.head(steps).float(), 2)
         lengths = torch.full((len(labels),), labels.shape[1]), torch.full((len(labels),), logs.shape[0])
         return F.ctc_loss(logs, labels, lengths[1], lengths[0], zero_infinity=True)
@@ -278,12 +278,12 @@ class _Actor(nn.Module):
         self.policy, self.value = nn.Linear(256, 6), nn.Linear(256, 1)
 
     def forward(self, frames: torch.Tensor, actions: torch.Tensor, rewards: torch.Tensor) -> torch.Tensor:
-        found = self.body(self.seen(frames))
-        policy = torch.distributions.Categorical(logits=self.policy(found).float(), validate_args=False)
+        features = self.body(self.seen(frames))
+        policy = torch.distributions.Categorical(logits=self.policy(features).float(), validate_args=False)
         ratio = (policy.log_prob(actions) - policy.log_prob(actions).detach()).exp()
         gain = (rewards - rewards.mean()) / (rewards.std() + 1e-8)
         actor = -torch.min(ratio * gain, ratio.clamp(0.8, 1.2) * gain).mean()
-        critic = F.smooth_l1_loss(self.value(found).squeeze(1).float(), rewards)
+        critic = F.smooth_l1_loss(self.value(features).squeeze(1).float(), rewards)
         return actor + 0.5 * critic - 0.01 * policy.entropy().mean()
 
 
@@ -316,8 +316,8 @@ class _Embeddings(nn.Module):
         self.net = nn.Sequential(nn.Linear(128, 256), nn.PReLU(), nn.Dropout(0.1), nn.Linear(256, 64))
         self.scale = nn.Parameter(torch.tensor(2.6))
 
-    def forward(self, one: torch.Tensor, other: torch.Tensor, far: torch.Tensor) -> torch.Tensor:
-        a, b, c = (F.normalize(self.net(each).float(), dim=1) for each in (one, other, far))
+    def forward(self, anchor: torch.Tensor, positive: torch.Tensor, far: torch.Tensor) -> torch.Tensor:
+        a, b, c = (F.normalize(self.net(each).float(), dim=1) for each in (anchor, positive, far))
         logits = self.scale.exp() * a @ b.t()
         places = torch.arange(len(a), device=a.device)
         both = (F.cross_entropy(logits, places) + F.cross_entropy(logits.t(), places)) / 2
@@ -335,11 +335,11 @@ class _Larger(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         small = F.avg_pool2d(images, 2)
-        found = self.end(self.net(small)) + F.interpolate(small, scale_factor=2, mode="bilinear", align_corners=False)
-        smooth = (found[..., 1:] - found[..., :-1]).abs().mean() + (found[..., 1:, :] - found[..., :-1, :]).abs().mean()
+        image = self.end(self.net(small)) + F.interpolate(small, scale_factor=2, mode="bilinear", align_corners=False)
+        smooth = (image[..., 1:] - image[..., :-1]).abs().mean() + (image[..., 1:, :] - image[..., :-1, :]).abs().mean()
         grid = F.affine_grid(torch.eye(2, 3, device=images.device).expand(len(images), 2, 3), list(images.shape), False)
-        warped = F.grid_sample(found.float(), grid, align_corners=False)
-        return F.l1_loss(found, images) + 0.1 * smooth + F.huber_loss(warped, images.float())
+        warped = F.grid_sample(image.float(), grid, align_corners=False)
+        return F.l1_loss(image, images) + 0.1 * smooth + F.huber_loss(warped, images.float())
 
 
 class _Spectral(nn.Module):
@@ -353,11 +353,11 @@ class _Spectral(nn.Module):
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            given = self.first(x).transpose(1, 2)
-            waves = torch.fft.rfft(given.float())[:, :, : self.modes]
+            lifted = self.first(x).transpose(1, 2)
+            waves = torch.fft.rfft(lifted.float())[:, :, : self.modes]
             turned = torch.einsum("bix,iox->box", waves, torch.view_as_complex(self.weight.float()))
-            found = F.gelu(torch.fft.irfft(turned, n=given.shape[-1]).to(given.dtype) + self.point(given))
-            return F.mse_loss(self.last(found.transpose(1, 2)).squeeze(-1), y)
+            output = F.gelu(torch.fft.irfft(turned, n=lifted.shape[-1]).to(lifted.dtype) + self.point(lifted))
+            return F.mse_loss(self.last(output.transpose(1, 2)).squeeze(-1), y)
 
 
 class _Mixer(nn.Module):
@@ -366,7 +366,7 @@ class _Mixer(nn.Module):
     def __init__(self, width: int = 128, experts: int = 4) -> None:
         super().__init__()
         self.router = nn.Linear(width, experts)
-        self.up, self.down = (nn.Parameter(torch.randn(experts, *one) / 12) for one in ((width, 256), (256, width)))
+        self.up, self.down = (nn.Parameter(torch.randn(experts, *sizes) / 12) for sizes in ((width, 256), (256, width)))
         self.norm, self.decay = nn.RMSNorm(width), nn.Parameter(torch.zeros(width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
