@@ -131,9 +131,9 @@ bool is_in_entry() noexcept {
 }
 
 bool is_python_method(const char* entry) noexcept {
-  for (const Entry one :
+  for (const Entry candidate :
        {Entry::stream_synchronize, Entry::event_synchronize, Entry::device_synchronize, Entry::program_build}) {
-    if (methods.of[static_cast<int>(one)] != nullptr && std::strcmp(name_of(one), entry) == 0) {
+    if (methods.of[static_cast<int>(candidate)] != nullptr && std::strcmp(name_of(candidate), entry) == 0) {
       return true;
     }
   }

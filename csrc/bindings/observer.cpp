@@ -72,8 +72,8 @@ class PythonObserver final : public Observer {
   void tell_accesses(const char* kind, const char* op, const Stream& stream, const ObservedAccess* accesses,
                      size_t count) {
     std::vector<std::tuple<uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, bool>> rows;
-    for (const ObservedAccess& one : c10::ArrayRef(accesses, count)) {
-      rows.emplace_back(one.storage, one.begin, one.bytes, one.width, one.pitch, one.is_write);
+    for (const ObservedAccess& access : c10::ArrayRef(accesses, count)) {
+      rows.emplace_back(access.storage, access.begin, access.bytes, access.width, access.pitch, access.is_write);
     }
     tell(kind, op, stream.device, stream.id, rows);
   }

@@ -40,13 +40,13 @@ void check_same_dtype(const char* name, const Tensors& read, const Tensors& writ
   }
 }
 
-void check_list(const char* name, const char* argument, const Tensors& list, const at::Tensor& one, int size) {
+void check_list(const char* name, const char* argument, const Tensors& list, const at::Tensor& expected, int size) {
   TORCH_CHECK_VALUE(list.size() == static_cast<size_t>(size), name, ": ", argument, " has ", list.size(),
                     " tensors, but the group has ", size, " ranks");
   for (const at::Tensor& tensor : list) {
-    TORCH_CHECK_VALUE(tensor.numel() == one.numel() && tensor.scalar_type() == one.scalar_type(), name, ": ", argument,
-                      " contains a tensor of ", tensor.sizes(), " ", tensor.scalar_type(), ", but the ranks exchange ",
-                      one.sizes(), " ", one.scalar_type());
+    TORCH_CHECK_VALUE(tensor.numel() == expected.numel() && tensor.scalar_type() == expected.scalar_type(), name, ": ",
+                      argument, " contains a tensor of ", tensor.sizes(), " ", tensor.scalar_type(),
+                      ", but the ranks exchange ", expected.sizes(), " ", expected.scalar_type());
   }
 }
 

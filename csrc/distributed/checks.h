@@ -17,7 +17,7 @@ void check_tensors(const char* name, const Tensors& tensors);
 void check_one(const char* name, const char* argument, const Tensors& tensors);
 void check_same_dtype(const char* name, const Tensors& read, const Tensors& written);
 // Check that `list` has `size` tensors with the element count and the dtype of `one`.
-void check_list(const char* name, const char* argument, const Tensors& list, const at::Tensor& one, int size);
+void check_list(const char* name, const char* argument, const Tensors& list, const at::Tensor& expected, int size);
 // Return the tensors that gather fills or scatter distributes: the single list of the rank `root`,
 // and nothing on other ranks. `argument` is the lists' name, `where` the root's.
 Tensors check_list_of_root(const char* name, const char* argument, const char* where, const std::vector<Tensors>& lists,

@@ -276,9 +276,9 @@ void Recorder::check_active(Lock& lock) {
 }
 
 Recorder::Participant* Recorder::find(const Stream& stream) {
-  for (Participant& one : participants_) {
-    if (one.stream == &stream) {
-      return &one;
+  for (Participant& candidate : participants_) {
+    if (candidate.stream == &stream) {
+      return &candidate;
     }
   }
   return nullptr;

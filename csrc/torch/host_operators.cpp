@@ -23,10 +23,10 @@ namespace {
 // Host operators that touch no elements although their schemas declare no alias, or whose inner
 // operators touch them and are reported themselves.
 bool touches_no_elements(std::string_view name) {
-  for (const std::string_view one :
+  for (const std::string_view exempt :
        {"aten::_to_copy", "aten::_pin_memory", "aten::is_pinned", "aten::set_", "aten::resize_", "aten::resize_as_",
         "aten::record_stream", "aten::is_same_size"}) {
-    if (name == one) {
+    if (name == exempt) {
       return true;
     }
   }

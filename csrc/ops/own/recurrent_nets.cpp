@@ -178,25 +178,25 @@ at::Tensor joined_states(const std::vector<at::Tensor>& states) {
 
 // Run each layer by itself, as a net with no dropout in it.
 NetResults run_apart(const RecurrentNet& net) {
-  RecurrentNet one = net;
-  one.layers = 1;
-  one.dropout = 0;
+  RecurrentNet single = net;
+  single.layers = 1;
+  single.dropout = 0;
   std::vector<at::Tensor> hy, cy;
   for (int64_t layer = 0; layer < net.layers; ++layer) {
     const int64_t first = layer * net.directions;
     const auto params = net.params.begin() + first * static_cast<int64_t>(net.params_each());
-    one.params.assign(params, params + net.directions * static_cast<int64_t>(net.params_each()));
-    one.hx = net.hx.narrow(0, first, net.directions);
+    single.params.assign(params, params + net.directions * static_cast<int64_t>(net.params_each()));
+    single.hx = net.hx.narrow(0, first, net.directions);
     if (net.cx.defined()) {
-      one.cx = net.cx.narrow(0, first, net.directions);
+      single.cx = net.cx.narrow(0, first, net.directions);
     }
-    const std::optional<NetResults> whole = run_whole(one);
-    const NetResults results = whole.has_value() ? *whole : run_layers(one);
+    const std::optional<NetResults> whole = run_whole(single);
+    const NetResults results = whole.has_value() ? *whole : run_layers(single);
     hy.push_back(results[1]);
     cy.push_back(results[2]);
-    one.input = layer + 1 < net.layers ? at::dropout(results[0], net.dropout, /*train=*/true) : results[0];
+    single.input = layer + 1 < net.layers ? at::dropout(results[0], net.dropout, /*train=*/true) : results[0];
   }
-  return {one.input, at::cat(hy), net.cx.defined() ? at::cat(cy) : at::Tensor()};
+  return {single.input, at::cat(hy), net.cx.defined() ? at::cat(cy) : at::Tensor()};
 }
 
 std::optional<NetResults> run_net(const RecurrentNet& net) {
