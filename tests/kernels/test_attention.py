@@ -50,23 +50,23 @@ def check(
     grad = r(*query.shape[:-1], value.shape[-1]).to(query.dtype)
 
     def differentiate(given: list[torch.Tensor], mask: torch.Tensor | None, grad: torch.Tensor) -> list[torch.Tensor]:
-        given = [one.detach().requires_grad_() for one in given]
+        given = [tensor.detach().requires_grad_() for tensor in given]
         result = F.scaled_dot_product_attention(*given, attn_mask=mask, **options)
         return [result.detach(), *torch.autograd.grad(result, given, grad)]
 
     given, bound = [query, key, value], BOUNDS[query.dtype]
     is_added = mask is not None and mask.is_floating_point()
-    expected = differentiate([one.double() for one in given], mask.double() if is_added else mask, grad.double())
+    expected = differentiate([tensor.double() for tensor in given], mask.double() if is_added else mask, grad.double())
     # What strides an argument has, `to` keeps where they are dense, as
     # those of heads within rows are.
-    ours = [one.to(device) for one in given], None if mask is None else mask.to(device), grad.to(device)
+    ours = [tensor.to(device) for tensor in given], None if mask is None else mask.to(device), grad.to(device)
     poison(device)
     torch_outboard.reset_coverage()
     results = differentiate(*ours)
     assert calls() == is_whole, torch_outboard.coverage()
     assert not [row for row in torch_outboard.coverage() if row.provider not in ON_DEVICE]
-    for one, other in zip(results, expected, strict=True):
-        torch.testing.assert_close(one.cpu().double(), other, atol=bound, rtol=bound, equal_nan=True)
+    for result, other in zip(results, expected, strict=True):
+        torch.testing.assert_close(result.cpu().double(), other, atol=bound, rtol=bound, equal_nan=True)
     return results
 
 
@@ -133,7 +133,7 @@ def test_it_makes_no_matrix_of_queries_by_keys(device: torch.device) -> None:
 def test_a_result_is_always_the_same(device: torch.device) -> None:
     given = [r(2, 3, 200, 24, device=device, requires_grad=True) for _ in range(3)]
     results = [torch.autograd.grad(F.scaled_dot_product_attention(*given).square().sum(), given) for _ in range(2)]
-    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+    assert all(torch.equal(result, other) for result, other in zip(*results, strict=True))
 
 
 def test_only_what_needs_a_gradient_gets_one(device: torch.device) -> None:
@@ -183,7 +183,7 @@ def test_a_template_that_fails_is_told(error: Exception, device: torch.device, m
     # A head's size that no other test has, so that no plan is known.
     given = [heads(2, 3, 9, 14) for _ in range(3)]
     with pytest.warns(RuntimeWarning, match=message) if is_fault else contextlib.nullcontext():
-        ours = F.scaled_dot_product_attention(*(one.to(device) for one in given))
+        ours = F.scaled_dot_product_attention(*(tensor.to(device) for tensor in given))
     torch.testing.assert_close(ours.cpu(), F.scaled_dot_product_attention(*given))
 
 

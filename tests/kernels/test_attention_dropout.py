@@ -66,15 +66,15 @@ def check(
     """
     grad = r(*query.shape[:-1], value.shape[-1]).to(query.dtype)
     of_mask = mask is not None and mask.requires_grad
-    ours = [None if one is None else one.detach().to(device) for one in (query, key, value, mask)]
+    ours = [None if tensor is None else tensor.detach().to(device) for tensor in (query, key, value, mask)]
     given_grad = grad.to(device)
-    wanted = [one.requires_grad_() for one in (ours if of_mask else ours[:3])]
+    wanted = [tensor.requires_grad_() for tensor in (ours if of_mask else ours[:3])]
     poison(device)
     torch_outboard.reset_coverage()
     result, _, _, _, _, _, seed, _, _ = WHOLE(*ours, probability, is_causal)
     found = torch.autograd.grad(result, wanted, given_grad)
     assert all(row.provider == "generated" for row in torch_outboard.coverage() if "attention" in row.op)
-    doubles = [one.detach().double().requires_grad_() for one in (query, key, value, *([mask] if of_mask else []))]
+    doubles = [leaf.detach().double().requires_grad_() for leaf in (query, key, value, *([mask] if of_mask else []))]
     repeats = query.shape[1] // key.shape[1]
     scores = doubles[0] @ doubles[1].repeat_interleave(repeats, 1).mT / query.shape[-1] ** 0.5
     if mask is not None:
@@ -87,8 +87,8 @@ def check(
     expected = weights @ doubles[2].repeat_interleave(repeats, 1)
     slopes = torch.autograd.grad(expected, doubles, grad.double())
     bound = BOUNDS[query.dtype] * (4 if of_mask else 1)
-    for one, other in zip((result, *found), (expected, *slopes), strict=True):
-        torch.testing.assert_close(one.cpu().double(), other, atol=bound / (1 - probability), rtol=bound)
+    for got, other in zip((result, *found), (expected, *slopes), strict=True):
+        torch.testing.assert_close(got.cpu().double(), other, atol=bound / (1 - probability), rtol=bound)
     return some
 
 

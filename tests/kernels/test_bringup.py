@@ -15,8 +15,8 @@ def test_figures(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bringup, "_FIRST", bringup._FIRST[:2])  # each takes a tenth of a second and more
     found = list(figures(device, side=32, rounds=1))
     shares = found[1:3]
-    assert all(one.bar is not None and 0 < one.bar < full for one, full in zip(shares, (0.85, 0.8), strict=True))
-    assert [(one.unit, None if one in shares else one.bar, one.is_least) for one in found] == [
+    assert all(share.bar is not None and 0 < share.bar < full for share, full in zip(shares, (0.85, 0.8), strict=True))
+    assert [(figure.unit, None if figure in shares else figure.bar, figure.is_least) for figure in found] == [
         ("GB/s", None, False),
         ("", None, True),
         ("", None, True),
@@ -26,8 +26,8 @@ def test_figures(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
         ("ms", 150, False),
     ]
     differences = ("elements", "µs")
-    assert all(0 < one.value < 1e6 for one in found if one.bar is None or one.unit not in differences)
-    assert all(one.value == 0 for one in found if one.unit == "elements")
+    assert all(0 < figure.value < 1e6 for figure in found if figure.bar is None or figure.unit not in differences)
+    assert all(figure.value == 0 for figure in found if figure.unit == "elements")
 
 
 def test_bars() -> None:

@@ -120,5 +120,5 @@ def test_any_real_number_is_a_bool(device: torch.device) -> None:
         expected = [bools.masked_fill(mask, number), bools.index_fill(0, index, number), bools.clone().fill_(number)]
         found = [x.masked_fill(mask.to(device), number), x.index_fill(0, index.to(device), number)]
         found.append(x.new_empty(1).expand(5).fill_(number))
-        assert [one.tolist() for one in found] == [one.tolist() for one in expected], number
+        assert [tensor.tolist() for tensor in found] == [tensor.tolist() for tensor in expected], number
     assert not [row for row in torch_outboard.coverage() if row.provider in ("host", "fallback")]

@@ -91,20 +91,20 @@ def on_device(function: Callable[[], Any]) -> Any:
 
 def assert_near(found: Any, wanted: Any, exact: Any) -> None:
     lists = ([each] if isinstance(each, torch.Tensor) else each for each in (found, wanted, exact))
-    for one, other, wide in zip(*lists, strict=True):
-        assert one.dtype == other.dtype and one.shape == other.shape and one.stride() == other.stride()
+    for result, other, wide in zip(*lists, strict=True):
+        assert result.dtype == other.dtype and result.shape == other.shape and result.stride() == other.stride()
         # As near to the value in double precision as torch's own bounds for the type.
-        torch.testing.assert_close(one.cpu(), wide.to(one.dtype), equal_nan=True)
+        torch.testing.assert_close(result.cpu(), wide.to(result.dtype), equal_nan=True)
 
 
 def widened(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [one.to(torch.complex128 if one.is_complex() else torch.float64) for one in tensors]
+    return [tensor.to(torch.complex128 if tensor.is_complex() else torch.float64) for tensor in tensors]
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_calls(name: str, device: torch.device) -> None:
     given = given_to(torch.complex64)
-    ours = [one.to(device) for one in given]
+    ours = [tensor.to(device) for tensor in given]
     found = on_device(lambda: CALLS[name](*ours))
     assert_near(found, CALLS[name](*given), CALLS[name](*widened(given)))
 
@@ -113,7 +113,7 @@ def test_calls(name: str, device: torch.device) -> None:
 @pytest.mark.parametrize("name", ["abs", "conjugated", "fill a column", "mul a number"])
 def test_doubles(name: str, device: torch.device) -> None:
     given = given_to(torch.complex128)
-    ours = [one.to(device) for one in given]
+    ours = [tensor.to(device) for tensor in given]
     found = on_device(lambda: CALLS[name](*ours))
     assert_near(found, CALLS[name](*given), CALLS[name](*given))
 
@@ -127,7 +127,7 @@ ONE_LAUNCH = (
 
 @pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
 def test_a_call_is_one_launch(device: torch.device, tmp_path: Path) -> None:
-    x, y, r = (one.to(device) for one in given_to(torch.complex64))
+    x, y, r = (tensor.to(device) for tensor in given_to(torch.complex64))
     truth = r > 1
     calls = {name: functools.partial(CALLS[name], x, y, r) for name in ONE_LAUNCH}
     calls["add_"] = lambda: x.add_(y)
@@ -162,15 +162,15 @@ GRADIENTS: dict[str, Function] = {
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(name: str, device: torch.device) -> None:
     def gradients(given: list[torch.Tensor]) -> list[torch.Tensor]:
-        leaves = [one.clone().requires_grad_() for one in given]
+        leaves = [tensor.clone().requires_grad_() for tensor in given]
         result = GRADIENTS[name](*leaves)
         found = torch.autograd.grad(result, leaves, torch.ones_like(result), allow_unused=True)
-        return [one for one in found if one is not None]
+        return [grad for grad in found if grad is not None]
 
     given = given_to(torch.complex64)
-    found = on_device(lambda: gradients([one.to(device) for one in given]))
-    for one, other in zip(found, gradients(given), strict=True):
-        torch.testing.assert_close(one.cpu(), other)
+    found = on_device(lambda: gradients([tensor.to(device) for tensor in given]))
+    for result, other in zip(found, gradients(given), strict=True):
+        torch.testing.assert_close(result.cpu(), other)
 
 
 @pytest.mark.parametrize(("draw", "mean", "variance"), [(torch.rand, 0.5, 1 / 12), (torch.randn, 0.0, 0.5)])

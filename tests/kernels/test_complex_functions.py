@@ -53,7 +53,7 @@ def test_cuts_and_large_numbers(name: str, device: torch.device) -> None:
     # Where single precision overflows, either the exact value or the CPU's kernel's.
     exact = torch.view_as_real(function(x.to(torch.complex128)).to(torch.complex64)).double()
     usual = torch.view_as_real(function(x)).double()
-    is_right = [torch.isclose(found, one, rtol=1e-5, atol=1e-37, equal_nan=True) for one in (exact, usual)]
+    is_right = [torch.isclose(found, wanted, rtol=1e-5, atol=1e-37, equal_nan=True) for wanted in (exact, usual)]
     # What overflows in part is infinity or NaN in the other part, by the order of products.
     is_right.append(~torch.isfinite(exact).all(-1, keepdim=True).expand_as(exact))
     wrong = ~torch.stack(is_right).any(0).all(-1)
@@ -104,15 +104,15 @@ PRODUCTS: dict[str, Matrices] = {
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products(name: str, device: torch.device) -> None:
     def of(given: list[torch.Tensor]) -> list[torch.Tensor]:
-        leaves = [one.detach().requires_grad_() for one in given]
+        leaves = [tensor.detach().requires_grad_() for tensor in given]
         result = PRODUCTS[name](*leaves)
         found = torch.autograd.grad(result, leaves, torch.ones_like(result), allow_unused=True)
-        return [result, *(one for one in found if one is not None)]
+        return [result, *(grad for grad in found if grad is not None)]
 
     given = [torch.randn(*size, dtype=torch.complex64) for size in ((5, 7), (7, 4), (5, 4))]
-    found = on_device(lambda: of([one.to(device) for one in given]))
-    for one, exact in zip(found, of([one.to(torch.complex128) for one in given]), strict=True):
-        torch.testing.assert_close(one.cpu(), exact.to(torch.complex64), rtol=2e-5, atol=2e-5, equal_nan=True)
+    found = on_device(lambda: of([tensor.to(device) for tensor in given]))
+    for result, exact in zip(found, of([tensor.to(torch.complex128) for tensor in given]), strict=True):
+        torch.testing.assert_close(result.cpu(), exact.to(torch.complex64), rtol=2e-5, atol=2e-5, equal_nan=True)
 
 
 WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]] = {
@@ -131,7 +131,7 @@ WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]] = {
 def test_writes(name: str, device: torch.device) -> None:
     x, y = torch.randn(6, 4, dtype=torch.complex64), torch.randn(9, 4, dtype=torch.complex64)
     i = torch.randint(6, (9,))
-    found = on_device(lambda: WRITES[name](*(one.to(device) for one in (x, y, i))))
+    found = on_device(lambda: WRITES[name](*(tensor.to(device) for tensor in (x, y, i))))
     torch.testing.assert_close(found.cpu(), WRITES[name](x, y, i))
 
 
@@ -162,8 +162,8 @@ def test_gradients_of_functions(device: torch.device) -> None:
         leaf = x.clone().requires_grad_()
         names = ("acos", "asinh", "atanh", "exp", "log", "rsqrt", "sigmoid", "sqrt", "tan", "tanh")
         results = [getattr(torch, name)(leaf) for name in names] + [leaf**1.5, leaf**leaf, leaf.cumprod(0)]
-        return list(itertools.chain(*(torch.autograd.grad(one, leaf, one.detach()) for one in results)))
+        return list(itertools.chain(*(torch.autograd.grad(result, leaf, result.detach()) for result in results)))
 
     found = on_device(lambda: of(given.to(device)))
-    for one, exact in zip(found, of(given.to(torch.complex128)), strict=True):
-        torch.testing.assert_close(one.cpu(), exact.to(torch.complex64), rtol=1e-4, atol=1e-4)
+    for result, exact in zip(found, of(given.to(torch.complex128)), strict=True):
+        torch.testing.assert_close(result.cpu(), exact.to(torch.complex64), rtol=1e-4, atol=1e-4)

@@ -36,7 +36,7 @@ def gradients(function: Callable[..., Any], *arguments: torch.Tensor, device: to
     """Compare a function's result and gradients with the CPU's."""
 
     def call(scale: torch.Tensor, *given: torch.Tensor) -> list[torch.Tensor]:
-        given = tuple(one.detach().requires_grad_() for one in given)
+        given = tuple(tensor.detach().requires_grad_() for tensor in given)
         result = function(*given)
         return [result.detach(), *torch.autograd.grad(result, given, scale)]
 
@@ -78,7 +78,7 @@ def test_tiles_of_each_layout(groups: int, device: torch.device, monkeypatch: py
     sides = (whole(2, channels, 9, 7), whole(20 * groups, 18, 3, 2), whole(channels, 20, 2, 3))
     options: dict[str, Any] = {"stride": (1, 2), "padding": (2, 1), "groups": groups}
     for laid_out in itertools.product((torch.Tensor.contiguous, by_channels), repeat=2):
-        x, weight, turned = (function(one) for function, one in zip((*laid_out, laid_out[1]), sides, strict=True))
+        x, weight, turned = (function(tensor) for function, tensor in zip((*laid_out, laid_out[1]), sides, strict=True))
         gradients(lambda x, w: F.conv2d(x, w, **options), x, weight, device=device)
         gradients(lambda x, w: F.conv_transpose2d(x, w, **options), x, turned, device=device)
 
@@ -106,7 +106,7 @@ def by_channels(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(one, marks=() if one in ("3 by 3", "apart", "one pixel") else pytest.mark.long) for one in DEPTHWISE],
+    [pytest.param(key, marks=() if key in ("3 by 3", "apart", "one pixel") else pytest.mark.long) for key in DEPTHWISE],
 )
 def test_depthwise(case: str, device: torch.device) -> None:
     dtype, size, window, options = DEPTHWISE[case]
@@ -144,9 +144,9 @@ def test_groups_of_few_channels(dtype: torch.dtype, of_group: int, device: torch
     x = by_channels(whole(2, channels, 7, 9, dtype=dtype))
     weight, bias = whole(channels, of_group, 3, 3, dtype=dtype), whole(channels, dtype=dtype)
     options: list[dict[str, Any]] = [{"padding": 1}, {"stride": (1, 2), "padding": (0, 2), "dilation": (2, 1)}]
-    for one in options:
-        one["groups"] = channels // of_group
-        gradients(lambda x, w, b, one=one: F.conv2d(x, w, b, **one), x, weight, bias, device=device)
+    for settings in options:
+        settings["groups"] = channels // of_group
+        gradients(lambda x, w, b, settings=settings: F.conv2d(x, w, b, **settings), x, weight, bias, device=device)
 
 
 def test_depthwise_with_a_weight_whose_places_are_not_aligned(device: torch.device) -> None:
@@ -170,7 +170,7 @@ def test_a_gradient_of_another_size_is_refused(channels: int, device: torch.devi
     def backward(grad: torch.Tensor, bias: int, stride: int, is_transposed: bool) -> Any:
         given = (x, weight.transpose(0, 1)) if is_transposed else (x, weight)
         constants = ([bias], [stride] * 2, [1, 1], [1, 1], is_transposed, [0, 0], 1, [True] * 3)
-        arguments = [one.to(device) for one in (grad, *given)]
+        arguments = [tensor.to(device) for tensor in (grad, *given)]
         return torch.ops.aten.convolution_backward(*arguments, *constants)
 
     right = (40, 32)

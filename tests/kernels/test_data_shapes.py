@@ -15,12 +15,12 @@ from torch_outboard.testing.database.calls import poison
 
 def run(function: Any, *arguments: Any, device: torch.device) -> None:
     """Compare a function with the CPU's, including strides."""
-    ours = tree_map(lambda one: one.to(device) if isinstance(one, torch.Tensor) else one, arguments)
+    ours = tree_map(lambda value: value.to(device) if isinstance(value, torch.Tensor) else value, arguments)
     poison(device)
     torch_outboard.reset_coverage()
     got = function(*ours)
     assert {row.provider for row in torch_outboard.coverage()} <= {"generated"}, torch_outboard.coverage()
-    theirs = tree_map(lambda one: one.clone() if isinstance(one, torch.Tensor) else one, arguments)
+    theirs = tree_map(lambda value: value.clone() if isinstance(value, torch.Tensor) else value, arguments)
     want = function(*theirs)
     for left, right in zip(tree_leaves((got, ours)), tree_leaves((want, theirs)), strict=True):
         if not isinstance(right, torch.Tensor):
@@ -113,8 +113,8 @@ def test_gradients(device):
     x = torch.randn(4, 5)
     ours = x.to(device).requires_grad_()
     theirs = x.clone().requires_grad_()
-    for one in (ours, theirs):
-        (one[one > 0].pow(2).sum() + one.masked_select(one < 0.2).sin().sum()).backward()
+    for tensor in (ours, theirs):
+        (tensor[tensor > 0].pow(2).sum() + tensor.masked_select(tensor < 0.2).sin().sum()).backward()
     assert ours.grad is not None and theirs.grad is not None
     torch.testing.assert_close(ours.grad.cpu(), theirs.grad)
 
@@ -153,4 +153,4 @@ def test_no_call_is_refused_without_a_reason(device):
     }
     for name, call in calls.items():
         call()
-        assert name in {one for one, _ in torch_outboard.kernels.refused_operators()}
+        assert name in {operator for operator, _ in torch_outboard.kernels.refused_operators()}

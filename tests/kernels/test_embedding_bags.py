@@ -42,7 +42,7 @@ def test_bags(mode: str, dtype: torch.dtype, device: torch.device) -> None:
         poison(device)
         torch_outboard.reset_coverage()
         for place in ("cpu", device):
-            given = [one.detach().clone().to(place).requires_grad_() for one in (weight, scale) if one is not None]
+            given = [leaf.detach().clone().to(place).requires_grad_() for leaf in (weight, scale) if leaf is not None]
             more = (False, kind, False, given[1] if is_scaled else None, has_last, padding)
             index = (indices.to(place), offsets.to(place))
             bagged = torch.ops.aten._embedding_bag(given[0], *index, *more)

@@ -24,7 +24,7 @@ def _bits(values: torch.Tensor) -> torch.Tensor:
 
 
 def _assert_same(operator: Callable[..., torch.Tensor], device: torch.device, *given: torch.Tensor) -> None:
-    got, expected = operator(*(one.to(device) for one in given)).cpu(), operator(*given)
+    got, expected = operator(*(tensor.to(device) for tensor in given)).cpu(), operator(*given)
     assert torch.equal(_bits(got), _bits(expected)), (given, got, expected)
 
 

@@ -17,7 +17,7 @@ TYPES = list(FLOAT8)
 def run(function: Callable[..., torch.Tensor], *given: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return the result on the CPU and compare it bit for bit with the CPU's; nothing may run on the CPU."""
     reset_coverage()
-    ours = function(*(one.to(device) for one in given))
+    ours = function(*(tensor.to(device) for tensor in given))
     assert {row.provider for row in coverage()} <= {"generated", "native"}, coverage()
     result, expected = ours.cpu(), function(*given)
     assert result.dtype == expected.dtype and result.shape == expected.shape

@@ -18,10 +18,10 @@ Function = Callable[..., torch.Tensor]
 
 
 def results(function: Function, given: tuple[torch.Tensor, ...], device: Any) -> list[torch.Tensor]:
-    arguments = [one.detach().to(device).requires_grad_(one.is_floating_point()) for one in given]
+    arguments = [tensor.detach().to(device).requires_grad_(tensor.is_floating_point()) for tensor in given]
     result = function(*arguments)
     weights = torch.arange(result.numel(), dtype=torch.float32).reshape(result.shape).cos().to(result.dtype)
-    return [result, *torch.autograd.grad(result, [one for one in arguments if one.requires_grad], weights.to(device))]
+    return [result, *torch.autograd.grad(result, [arg for arg in arguments if arg.requires_grad], weights.to(device))]
 
 
 def check(function: Function, *given: torch.Tensor, device: torch.device, tolerance: float = 1e-5) -> None:
@@ -31,9 +31,9 @@ def check(function: Function, *given: torch.Tensor, device: torch.device, tolera
     torch_outboard.reset_coverage()
     found = results(function, given, device)
     assert {row.provider for row in torch_outboard.coverage()} <= {"generated", "native"}, torch_outboard.coverage()
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one.cpu(), other, atol=tolerance, rtol=tolerance, equal_nan=True)
-        assert one.stride() == other.stride() or one.numel() <= 1
+    for result, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(result.cpu(), other, atol=tolerance, rtol=tolerance, equal_nan=True)
+        assert result.stride() == other.stride() or result.numel() <= 1
 
 
 # The gradients of interpolate for images, by mode, and what they take behind the sizes.
@@ -183,7 +183,7 @@ def test_ctc_loss(lengths: list[int], target_lengths: list[int], named: dict[str
         return found
 
     def loss_of_one_row(x: torch.Tensor) -> torch.Tensor:
-        row = torch.cat([one[:length] for one, length in zip(TARGETS, target_lengths, strict=True)]).int()
+        row = torch.cat([target[:length] for target, length in zip(TARGETS, target_lengths, strict=True)]).int()
         probabilities = F.log_softmax(x.transpose(0, 1), -1).transpose(0, 1)
         on_cpu = torch.tensor(lengths), torch.tensor(target_lengths)
         found: torch.Tensor = F.ctc_loss(probabilities, row.to(x.device), *on_cpu, **named)
@@ -215,7 +215,7 @@ def test_a_label_that_is_no_class_is_an_error(device: torch.device) -> None:
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_recurrent_layers(kind: str, has_bias: bool, device: torch.device) -> None:
     layer = getattr(torch.nn, kind)(6, 5, bias=has_bias, bidirectional=True)
-    given = [torch.randn(3, 2, 6), *(one.detach() for one in layer.parameters())]
+    given = [torch.randn(3, 2, 6), *(parameter.detach() for parameter in layer.parameters())]
     names = [name for name, _ in layer.named_parameters()]
 
     def run(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
@@ -228,7 +228,7 @@ def test_recurrent_layers(kind: str, has_bias: bool, device: torch.device) -> No
 
 def test_cells_without_the_gradient_of_an_output(device: torch.device) -> None:
     cell = torch.nn.LSTMCell(6, 5)
-    parameters = [one.detach() for one in cell.parameters()]
+    parameters = [parameter.detach() for parameter in cell.parameters()]
     names = [name for name, _ in cell.named_parameters()]
     for output in (0, 1):
 
@@ -251,7 +251,7 @@ def _mode(is_deterministic: bool) -> Iterator[None]:
 @pytest.mark.usefixtures("_mode")
 @pytest.mark.parametrize(
     ("dtype", "is_deterministic"),
-    [(torch.int16, True), *((one, False) for one in (torch.uint8, torch.bool, torch.int64, torch.float16))],
+    [(torch.int16, True), *((dtype, False) for dtype in (torch.uint8, torch.bool, torch.int64, torch.float16))],
     ids=str,
 )
 def test_writes_at_indices(dtype: torch.dtype, is_deterministic: bool, device: torch.device) -> None:
@@ -269,9 +269,9 @@ def test_writes_at_indices(dtype: torch.dtype, is_deterministic: bool, device: t
     ):
         given = x, i, values, where, nothing
         torch_outboard.reset_coverage()
-        found = function(*(one.clone().to(device) for one in given))
+        found = function(*(tensor.clone().to(device) for tensor in given))
         assert {row.provider for row in torch_outboard.coverage()} <= {"generated"}, torch_outboard.coverage()
-        assert torch.equal(found.cpu(), function(*(one.clone() for one in given)))
+        assert torch.equal(found.cpu(), function(*(tensor.clone() for tensor in given)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool], ids=str)
@@ -285,8 +285,8 @@ def test_unique_rows_and_runs(dtype: torch.dtype, device: torch.device) -> None:
         lambda x: torch.unique(x, return_inverse=True, return_counts=True),
     ]
     for call in calls:
-        for one, other in zip(call(x.to(device)), call(x), strict=True):
-            assert torch.equal(one.cpu(), other)
+        for result, other in zip(call(x.to(device)), call(x), strict=True):
+            assert torch.equal(result.cpu(), other)
 
 
 def test_isin(device: torch.device) -> None:
@@ -342,17 +342,17 @@ def test_distances(device: torch.device) -> None:
 
 def test_losses_by_margins(device: torch.device) -> None:
     x, weight = torch.randn(4, 5), torch.rand(5)
-    one, several = (
+    single, several = (
         torch.tensor([0, 4, 2, 2]),
         torch.tensor([[3, 0, -1, 1, 1], [-1, 0, 0, 0, 0], [4] * 5, [0, 1, 2, 3, 4]]),
     )
-    check(lambda x: F.multi_margin_loss(x, one.to(x.device), 2, 0.7, weight.to(x.device)), x, device=device)
+    check(lambda x: F.multi_margin_loss(x, single.to(x.device), 2, 0.7, weight.to(x.device)), x, device=device)
     check(lambda x: F.multilabel_margin_loss(x, several.to(x.device), reduction="none"), x, device=device)
     # Of the element type of its input, to which autograd would convert it.
     operator = torch.ops.aten.multi_margin_loss_backward
     grad = torch.ones(())
-    found = operator(grad.double().to(device), x.double().to(device), one.to(device), 1, 1.0)
-    torch.testing.assert_close(found.cpu(), operator(grad.double(), x.double(), one, 1, 1.0))
+    found = operator(grad.double().to(device), x.double().to(device), single.to(device), 1, 1.0)
+    torch.testing.assert_close(found.cpu(), operator(grad.double(), x.double(), single, 1, 1.0))
 
 
 @pytest.mark.parametrize("dtypes", [(torch.float64, torch.float32), (torch.bfloat16, torch.float32)], ids=str)
@@ -384,8 +384,8 @@ def test_losses_of_classes_with_gradients_that_are_not_finite(device):
 
                 def loss(x, target=target, scale=scale, options=options):
                     moved = {
-                        name: one.to(x.device) if isinstance(one, torch.Tensor) else one
-                        for name, one in options.items()
+                        name: value.to(x.device) if isinstance(value, torch.Tensor) else value
+                        for name, value in options.items()
                     }
                     return F.nll_loss(x, target.to(x.device), **moved) * scale
 
@@ -394,12 +394,12 @@ def test_losses_of_classes_with_gradients_that_are_not_finite(device):
 
 def check_call(operator: Any, *given: Any, device: torch.device) -> None:
     """Compare a call with the CPU's, which on an older torch may refuse it: then the device refuses it too."""
-    moved = [one.to(device) if isinstance(one, torch.Tensor) else one for one in given]
+    moved = [value.to(device) if isinstance(value, torch.Tensor) else value for value in given]
     try:
         expected = operator(*given)
     except RuntimeError as refused:
         with pytest.raises(RuntimeError, match=re.escape(str(refused))):
             operator(*moved)
         return
-    found, expected = (one if isinstance(one, tuple) else (one,) for one in (operator(*moved), expected))
-    torch.testing.assert_close([one.cpu() for one in found], list(expected))
+    found, expected = (value if isinstance(value, tuple) else (value,) for value in (operator(*moved), expected))
+    torch.testing.assert_close([result.cpu() for result in found], list(expected))

@@ -29,13 +29,13 @@ def run(function: Callable[..., torch.Tensor], *given: torch.Tensor, device: tor
     """Compare with the CPU, in memory that held other values, and with itself."""
     results = []
     for _ in range(2):
-        ours = [one.detach().to(device).requires_grad_(one.requires_grad) for one in given]
+        ours = [tensor.detach().to(device).requires_grad_(tensor.requires_grad) for tensor in given]
         poison(device)
         reset_coverage()
         results.append(function(*ours).cpu())
         assert {row.provider for row in coverage()} <= {"generated"}, coverage()
     torch.testing.assert_close(*results, atol=0, rtol=0, equal_nan=True)
-    theirs = [one.detach().clone().requires_grad_(one.requires_grad) for one in given]
+    theirs = [tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in given]
     torch.testing.assert_close(results[0], function(*theirs), equal_nan=True)
 
 

@@ -15,7 +15,7 @@ from torch_outboard.kernels import plan_statistics
 
 def joined(tensors: Sequence[torch.Tensor], dim: int, device: torch.device) -> torch.Tensor:
     """Compare cat with the CPU's: values, strides and the provider that ran it."""
-    ours = [one.to(device) for one in tensors]
+    ours = [tensor.to(device) for tensor in tensors]
     torch_outboard.reset_coverage()
     result = torch.cat(ours, dim)
     assert {row.provider for row in torch_outboard.coverage()} <= {"generated"}, torch_outboard.coverage()

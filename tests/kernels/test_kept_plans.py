@@ -50,7 +50,9 @@ def stores(
 
 def _change(store: Store, operator: str, change: Callable[[dict[str, Any]], object]) -> Path:
     """Change an operator's only plan."""
-    (path,) = (one.path for one in store.entries() if one.key["operator"].startswith(operator) and one.answer[0])
+    (path,) = (
+        entry.path for entry in store.entries() if entry.key["operator"].startswith(operator) and entry.answer[0]
+    )
     content = json.loads(unsealed(path.read_bytes()))
     change(content)
     path.write_bytes(sealed(json.dumps(content, indent=1).encode()))
@@ -130,7 +132,7 @@ def test_a_bad_plan_is_dropped_and_the_operator_runs(
     second = stores()
     caplog.clear()
     assert [(a * a).tolist() for _ in range(2)] == [[1.0, 4.0, 16.0]] * 2
-    (told,) = (one.getMessage() for one in caplog.records if one.name.startswith("torch_outboard"))
+    (told,) = (record.getMessage() for record in caplog.records if record.name.startswith("torch_outboard"))
     (line,) = second.dropped()
     assert second.saved >= 1 and str(path) in line and str(path) in told
     third = stores()
@@ -173,7 +175,7 @@ def test_a_bad_plan_over_lists_is_dropped(stores: Any, device: torch.device, cha
         pytest.skip("capability: kernels that follow addresses")
     path = _change(first, "aten::_foreach_add.List", change)
     second = stores()
-    assert [one.tolist() for one in torch._foreach_add(a, a)] == [[2] * 3, [2] * 5]
+    assert [result.tolist() for result in torch._foreach_add(a, a)] == [[2] * 3, [2] * 5]
     (line,) = second.dropped()
     assert str(path) in line and second.saved == second.loaded == 1
 

@@ -33,13 +33,13 @@ def assert_near(got: torch.Tensor, want: torch.Tensor, factor: float = 4) -> Non
 
 
 def assert_orthogonal(columns: torch.Tensor) -> None:
-    one = torch.eye(columns.shape[-1], dtype=torch.float64)
-    assert_near(columns.double().mT @ columns.double(), one.expand(*columns.shape[:-2], *one.shape))
+    identity = torch.eye(columns.shape[-1], dtype=torch.float64)
+    assert_near(columns.double().mT @ columns.double(), identity.expand(*columns.shape[:-2], *identity.shape))
 
 
 def compare(device: Any, function: Callable[..., Any], *given: torch.Tensor) -> None:
     """Compare unique results element by element."""
-    got, want = function(*(one.to(device) for one in given)), function(*given)
+    got, want = function(*(tensor.to(device) for tensor in given)), function(*given)
     for ours, theirs in [(got, want)] if isinstance(got, torch.Tensor) else zip(got, want, strict=True):
         assert_like(ours, theirs)
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-4)
@@ -102,7 +102,7 @@ def test_gradients_of_factors_by_blocks(device):
 def test_lu(device, shape):
     a = torch.randn(shape)
     torch_outboard.reset_coverage()
-    p, low, up = (one.cpu() for one in linalg.lu(a.to(device)))
+    p, low, up = (factor.cpu() for factor in linalg.lu(a.to(device)))
     assert_near(p @ low @ up, a)
     assert low.abs().amax() <= 1
     for ours, theirs in zip(linalg.lu_factor_ex(a.to(device)), linalg.lu_factor_ex(a), strict=True):
@@ -126,11 +126,11 @@ def test_systems(device):
 
 def test_gradients_of_a_determinant_and_a_solution(device):
     def gradients(a, b):
-        a, b = (one.detach().requires_grad_() for one in (a, b))
+        a, b = (tensor.detach().requires_grad_() for tensor in (a, b))
         return torch.autograd.grad(linalg.solve(a, b).sin().sum() + linalg.det(a / 3), (a, b))
 
     given = regular(4, 4), torch.randn(4, 3)
-    got, want = (gradients(*(one.to(place) for one in given)) for place in (device, "cpu"))
+    got, want = (gradients(*(tensor.to(place) for tensor in given)) for place in (device, "cpu"))
     for ours, theirs in zip(got, want, strict=True):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-4)
 
@@ -171,7 +171,7 @@ def test_reflections_of_other_matrices(device):
 def test_large_and_small_numbers_do_not_overflow(device):
     for size in (1e30, 1e-30):
         a = torch.randn(12, 5) * size
-        q, r = (one.cpu().double() for one in linalg.qr(a.to(device)))
+        q, r = (factor.cpu().double() for factor in linalg.qr(a.to(device)))
         assert_near(q @ r / size, a.double() / size)
         compare(device, lambda a, size=size: linalg.svdvals(a) / size, a)
 
@@ -182,7 +182,7 @@ def test_eigenvalues_and_vectors(device, side):
         got = linalg.eigh(a.to(device), side)
         for ours, theirs in zip(got, linalg.eigh(a, side), strict=True):
             assert_like(ours, theirs)
-        values, vectors = (one.cpu() for one in got)
+        values, vectors = (part.cpu() for part in got)
         low = a.tril() if side == "L" else a.triu().mT
         assert_near(vectors * values.unsqueeze(-2) @ vectors.mT, low + low.tril(-1).mT)
         assert_orthogonal(vectors)
@@ -197,7 +197,7 @@ def test_singular_values_and_vectors(device, full):
         got = linalg.svd(a.to(device), full_matrices=full)
         for ours, theirs in zip(got, linalg.svd(a, full_matrices=full), strict=True):
             assert_like(ours, theirs)
-        u, values, vh = (one.cpu() for one in got)
+        u, values, vh = (part.cpu() for part in got)
         count = values.shape[-1]
         assert_near(u[..., :count] * values.unsqueeze(-2) @ vh[..., :count, :], a)
         assert_orthogonal(u)
@@ -277,7 +277,7 @@ def test_large_matrices_are_left_to_the_cpu(device):
     assert linalg.qr(torch.ones(300, 2, device=device), "r").R.shape == (2, 2)
 
 
-DRIVERS = [{"driver": one} for one in ("gels", "gelsy", "gelsd", "gelss")]
+DRIVERS = [{"driver": routine} for routine in ("gels", "gelsy", "gelsd", "gelss")]
 
 
 @pytest.mark.parametrize("options", [{}, {"rcond": 1e-3}, *DRIVERS])

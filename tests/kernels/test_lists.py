@@ -69,7 +69,7 @@ def taken(dtype: torch.dtype, name: str) -> bool:
 
 def to_device(value: Any, device: torch.device) -> Any:
     # A tensor of numbers stays where it must be.
-    return tree_map(lambda one: one.to(device) if isinstance(one, torch.Tensor) and one.shape != (7,) else one, value)
+    return tree_map(lambda x: x.to(device) if isinstance(x, torch.Tensor) and x.shape != (7,) else x, value)
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -104,9 +104,9 @@ def test_values(dtype: torch.dtype, name: str, device: torch.device) -> None:
     # Numbers that halves hold: operators for single tensors round them.
     given = CASES[name](tensors, lambda: (torch.randint(1, 9, (len(SIZES),)) / 8).tolist())
     if name in ("acos", "asin"):
-        given = ([one / 4 for one in given[0]],)
-    ours, theirs, singly = (to_device(tree_map(lambda one: one, given), device) for _ in range(3))
-    theirs = tree_map(lambda one: one.clone() if isinstance(one, torch.Tensor) else one, given)
+        given = ([tensor / 4 for tensor in given[0]],)
+    ours, theirs, singly = (to_device(tree_map(lambda value: value, given), device) for _ in range(3))
+    theirs = tree_map(lambda value: value.clone() if isinstance(value, torch.Tensor) else value, given)
     poison(device)
     torch_outboard.reset_coverage()
     got = op(*ours)
@@ -117,30 +117,30 @@ def test_values(dtype: torch.dtype, name: str, device: torch.device) -> None:
     want, loop = op(*theirs), one_by_one(op, *singly)
     if is_in_place:
         got, want, loop = ours[0], theirs[0], singly[0]
-    for one, other, single in zip(got, want, loop, strict=True):
-        assert one.dtype == other.dtype and one.shape == other.shape and one.stride() == other.stride()
-        torch.testing.assert_close(one.cpu(), other, equal_nan=True)
-        assert torch.equal(bits(one), bits(single))
+    for result, other, single in zip(got, want, loop, strict=True):
+        assert result.dtype == other.dtype and result.shape == other.shape and result.stride() == other.stride()
+        torch.testing.assert_close(result.cpu(), other, equal_nan=True)
+        assert torch.equal(bits(result), bits(single))
 
 
 def test_powers_of_a_number_and_by_lists(device: torch.device) -> None:
     x = [torch.randn(9), torch.tensor([-0.0, 0.0, -float("inf"), float("inf"), float("nan")]), torch.rand(3, 5000)]
-    ours = [one.to(device) for one in x]
+    ours = [tensor.to(device) for tensor in x]
     torch._foreach_pow(ours, [1.5, 0.3, -2.5])
     before = _C.built_plans()
     torch_outboard.reset_coverage()
     for exponents in ([0.5, 0.5, 0.5], [-0.5, -0.5, -0.5], [2.0, -1.0, 3.0], [1.0, -2.0, 0.0], [0.7, 3.0, 2.0]):
-        for one, other in zip(torch._foreach_pow(ours, exponents), torch._foreach_pow(x, exponents), strict=True):
-            torch.testing.assert_close(one.cpu(), other, equal_nan=True)
+        for result, other in zip(torch._foreach_pow(ours, exponents), torch._foreach_pow(x, exponents), strict=True):
+            torch.testing.assert_close(result.cpu(), other, equal_nan=True)
     assert _C.built_plans() == before
-    for one, other in zip(torch._foreach_pow(0.9, ours), torch._foreach_pow(0.9, x), strict=True):
-        torch.testing.assert_close(one.cpu(), other, equal_nan=True)
+    for result, other in zip(torch._foreach_pow(0.9, ours), torch._foreach_pow(0.9, x), strict=True):
+        torch.testing.assert_close(result.cpu(), other, equal_nan=True)
     assert torch_outboard.coverage().calls("aten::_foreach_pow.ScalarList", "generated") == 5
     assert torch_outboard.coverage().calls("aten::_foreach_pow.ScalarAndTensor", "generated") == 1
     assert torch_outboard.coverage().calls() == 6
     # A power that is one number is written into the kernel, which then multiplies.
-    for one, other in zip(torch._foreach_pow(ours, 3), ours, strict=True):
-        assert torch.equal(bits(one), bits(other.pow(3)))
+    for result, other in zip(torch._foreach_pow(ours, 3), ours, strict=True):
+        assert torch.equal(bits(result), bits(other.pow(3)))
 
 
 INFINITY = float("inf")
@@ -169,13 +169,13 @@ def test_reductions(dtype: torch.dtype, name: str, device: torch.device) -> None
     """Twice, so that the second call finds its table; no elements, NaN, infinities, results that overflow."""
     function, needs_elements = REDUCTIONS[name], name in ("max", "norm-inf")
     x = [torch.randn(size).to(dtype) for size in SIZES[needs_elements:]]
-    ours = [one.to(device) for one in x]
+    ours = [tensor.to(device) for tensor in x]
     for step in range(2):
         if step == 1:
             for at, value in enumerate((float("nan"), -INFINITY, INFINITY, torch.finfo(dtype).max)):
                 x[-1 - at].view(-1)[-1] = value
-            for one, other in zip(ours, x, strict=True):
-                one.copy_(other)
+            for target, other in zip(ours, x, strict=True):
+                target.copy_(other)
         poison(device)
         torch_outboard.reset_coverage()
         got = function(ours)
@@ -183,11 +183,11 @@ def test_reductions(dtype: torch.dtype, name: str, device: torch.device) -> None
         # Sums in float are compared with those in float64, which torch's
         # own are not always as near to.
         want = function(x)
-        exact = REDUCTIONS[name.removesuffix("-wide")]([one.double() for one in x])
-        for one, other, near in zip(got, want, exact, strict=True):
+        exact = REDUCTIONS[name.removesuffix("-wide")]([tensor.double() for tensor in x])
+        for result, other, near in zip(got, want, exact, strict=True):
             near = other if other.isinf() else near  # a sum that overflows
-            assert one.dtype == other.dtype and one.shape == other.shape
-            torch.testing.assert_close(one.cpu(), near.to(one.dtype), equal_nan=True)
+            assert result.dtype == other.dtype and result.shape == other.shape
+            torch.testing.assert_close(result.cpu(), near.to(result.dtype), equal_nan=True)
     if needs_elements:
         with pytest.raises(RuntimeError, match="empty tensor|numel\\(\\) == 0"):
             function([*ours, ours[0][:0]])
@@ -199,26 +199,26 @@ def test_a_maximum_of_whole_numbers(device: torch.device) -> None:
         [torch.tensor([True, False]), torch.tensor(False), torch.zeros(5000, dtype=torch.bool)],
         [torch.tensor([200, 255], dtype=torch.uint8), torch.tensor(0, dtype=torch.uint8)],
     ):
-        ours = [one.to(device) for one in x]
+        ours = [tensor.to(device) for tensor in x]
         torch_outboard.reset_coverage()
         got = torch._foreach_max(ours)
         assert torch_outboard.coverage().calls("aten::_foreach_max", "generated") == 1
-        for one, other in zip(got, torch._foreach_max(x), strict=True):
-            assert torch.equal(one.cpu(), other)
+        for result, other in zip(got, torch._foreach_max(x), strict=True):
+            assert torch.equal(result.cpu(), other)
 
 
 @pytest.mark.filterwarnings(f"ignore:{UNUSED}")
 def test_what_is_refused_is_listed(device: torch.device, change_texts: Any) -> None:
     x = [torch.rand(5), torch.rand(3)]
-    ours = [one.to(device) for one in x]
-    for one, other in zip(torch._foreach_norm(ours, 3), torch._foreach_norm(x, 3), strict=True):
-        torch.testing.assert_close(one.cpu(), other)
+    ours = [tensor.to(device) for tensor in x]
+    for result, other in zip(torch._foreach_norm(ours, 3), torch._foreach_norm(x, 3), strict=True):
+        torch.testing.assert_close(result.cpu(), other)
     (reason,) = [reason for op, reason in refused_operators() if op == "aten::_foreach_norm.Scalar"]
     assert reason.startswith("the order of the norm is 3 [norm-order]. Use order 0, 1, 2 or inf, or register"), reason
     # Nor do kernels that don't compile end a program.
     change_texts(lambda name, code: code.replace(b"xindex", b"nowhere", 1))
-    for one, other in zip(torch._foreach_pow(ours, 2.125), torch._foreach_pow(x, 2.125), strict=True):
-        torch.testing.assert_close(one.cpu(), other)
+    for result, other in zip(torch._foreach_pow(ours, 2.125), torch._foreach_pow(x, 2.125), strict=True):
+        torch.testing.assert_close(result.cpu(), other)
     (reason,) = [reason for op, reason in refused_operators() if op == "aten::_foreach_pow.Scalar"]
     assert "program_build (aten::_foreach_pow.Scalar/0)" in reason and "nowhere" in reason
 
@@ -230,13 +230,13 @@ def test_a_call_that_is_refused_does_not_refuse_its_class(device: torch.device) 
         x = [torch.full((size,), 4.0, dtype=torch.float64, device=device) for size in (3, 5, 7)]
         torch_outboard.reset_coverage()
         torch._fused_sgd_(
-            *(x, [torch.ones_like(one) for one in x], []),
+            *(x, [torch.ones_like(tensor) for tensor in x], []),
             **{"weight_decay": 0.0, "momentum": 0.0, "lr": 0.5, "dampening": 0.0, "nesterov": False, "maximize": True},
             **{"is_first_step": False, "found_inf": found_inf.to(device)},
         )
         rows = [(row.op, row.provider, row.calls) for row in torch_outboard.coverage() if "sgd" in row.op]
-        for one in x:
-            assert one.tolist() == [4.5] * one.numel()
+        for tensor in x:
+            assert tensor.tolist() == [4.5] * tensor.numel()
         return rows
 
     as_one = [("aten::_fused_sgd_", "generated", 1)]
@@ -246,7 +246,7 @@ def test_a_call_that_is_refused_does_not_refuse_its_class(device: torch.device) 
 
 def test_threads_that_come_first_build_once(device: torch.device) -> None:
     x = [torch.rand(size, dtype=torch.float64) for size in (3, 5)]  # of a type that no other test uses
-    ours = [one.to(device) for one in x]
+    ours = [tensor.to(device) for tensor in x]
     before = _C.built_plans()
     results: list[list[torch.Tensor]] = []
     start = threading.Barrier(4)
@@ -262,7 +262,7 @@ def test_threads_that_come_first_build_once(device: torch.device) -> None:
         thread.join()
     assert _C.built_plans() == before + 1 and len(results) == 4
     for result in results:
-        torch.testing.assert_close([one.cpu() for one in result], torch._foreach_erfc(x))
+        torch.testing.assert_close([tensor.cpu() for tensor in result], torch._foreach_erfc(x))
 
 
 def test_norms_that_the_cpu_refuses(device: torch.device) -> None:
@@ -276,8 +276,8 @@ def test_results_of_norms_are_tensors_of_their_own(device: torch.device) -> None
     x = [torch.randn(7, device=device, requires_grad=True) for _ in range(3)]
     norms = torch._foreach_norm(x)
     sum(norms).backward()
-    for one, norm in zip(x, norms, strict=True):
-        torch.testing.assert_close(one.grad, (one / norm).detach())
+    for tensor, norm in zip(x, norms, strict=True):
+        torch.testing.assert_close(tensor.grad, (tensor / norm).detach())
     first = norms[0].item()
     with torch.no_grad():
         norms[1].fill_(5.0)
@@ -294,20 +294,20 @@ def test_a_graph_replays_norms(device: torch.device) -> None:
         norms = torch._foreach_norm(x)
     poison(device)
     for _ in range(2):
-        for one in x:
-            one.copy_(torch.randn(one.shape))
+        for tensor in x:
+            tensor.copy_(torch.randn(tensor.shape))
         graph.replay()
-        for one, norm in zip(x, norms, strict=True):
-            torch.testing.assert_close(norm.cpu(), one.cpu().double().norm().float())
+        for tensor, norm in zip(x, norms, strict=True):
+            torch.testing.assert_close(norm.cpu(), tensor.cpu().double().norm().float())
 
 
 @pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
 def test_clipping_gradients_is_a_few_launches(device: torch.device, tmp_path: Path) -> None:
     parameters = [torch.zeros(number + 1, requires_grad=True) for number in range(100)]
-    ours = [one.detach().to(device).requires_grad_() for one in parameters]
-    for one, other in zip(parameters, ours, strict=True):
-        one.grad = torch.randn(one.shape)
-        other.grad = one.grad.to(device)
+    ours = [parameter.detach().to(device).requires_grad_() for parameter in parameters]
+    for parameter, other in zip(parameters, ours, strict=True):
+        parameter.grad = torch.randn(parameter.shape)
+        other.grad = parameter.grad.to(device)
 
     def clip(bound: float) -> torch.Tensor:
         return torch.nn.utils.clip_grad_norm_(ours, bound, foreach=True)
@@ -318,13 +318,13 @@ def test_clipping_gradients_is_a_few_launches(device: torch.device, tmp_path: Pa
         pytest.skip("capability: times of work, without which profiles show no kernels")
     assert len(found) <= 8, found
     torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-    for one, other in zip(parameters, ours, strict=True):
-        torch.testing.assert_close(other.grad.cpu(), one.grad)
+    for parameter, other in zip(parameters, ours, strict=True):
+        torch.testing.assert_close(other.grad.cpu(), parameter.grad)
 
 
 def test_cat_of_many_tensors(device: torch.device) -> None:
     def check(count: int, *tensors: torch.Tensor, dim: int = 0) -> None:
-        ours = [one.to(device) for one in tensors]
+        ours = [tensor.to(device) for tensor in tensors]
         torch_outboard.reset_coverage()
         got, want = torch.cat(ours, dim), torch.cat(tensors, dim)
         assert torch_outboard.coverage().calls("aten::_foreach_copy_", "generated") == count
@@ -346,31 +346,31 @@ def test_cat_of_many_tensors(device: torch.device) -> None:
 
 def test_results_of_other_types(device: torch.device) -> None:
     x = [torch.arange(5), torch.arange(3, 9)]
-    y = [one.to(device) for one in x]
+    y = [tensor.to(device) for tensor in x]
     torch_outboard.reset_coverage()
     for op, arguments in (("sqrt", ()), ("div", (2,)), ("add", (3,)), ("mul", (0.5,)), ("neg", ())):
-        got, want = (getattr(torch, f"_foreach_{op}")(one, *arguments) for one in (y, x))
-        for one, other in zip(got, want, strict=True):
-            torch.testing.assert_close(one.cpu(), other)
+        got, want = (getattr(torch, f"_foreach_{op}")(tensors, *arguments) for tensors in (y, x))
+        for result, other in zip(got, want, strict=True):
+            torch.testing.assert_close(result.cpu(), other)
     assert torch_outboard.coverage().calls() == 5
     source = [torch.randn(9, device=device), torch.randn(2, 3, device=device)]
-    target = [torch.zeros_like(one, dtype=torch.bfloat16) for one in source]
+    target = [torch.zeros_like(tensor, dtype=torch.bfloat16) for tensor in source]
     torch._foreach_copy_(target, source)
-    assert all(torch.equal(one, other.bfloat16()) for one, other in zip(target, source, strict=True))
+    assert all(torch.equal(result, other.bfloat16()) for result, other in zip(target, source, strict=True))
     torch._foreach_zero_(target)
-    assert not any(one.any() for one in target)
+    assert not any(tensor.any() for tensor in target)
 
 
 def test_what_takes_the_way_of_single_operators(device: torch.device) -> None:
     def check(function: Callable[..., Any], *lists: Sequence[torch.Tensor]) -> None:
         # Tensors that are one are one on the device too.
         known: dict[int, torch.Tensor] = {}
-        ours = [[known.setdefault(id(one), one.to(device)) for one in each] for each in lists]
+        ours = [[known.setdefault(id(tensor), tensor.to(device)) for tensor in each] for each in lists]
         torch_outboard.reset_coverage()
         got, want = function(*ours), function(*lists)
         assert not any(row.op.startswith("aten::_foreach") for row in torch_outboard.coverage())
-        for one, other in zip(tree_leaves((got, ours)), tree_leaves((want, lists)), strict=True):
-            torch.testing.assert_close(one.cpu(), other)
+        for result, other in zip(tree_leaves((got, ours)), tree_leaves((want, lists)), strict=True):
+            torch.testing.assert_close(result.cpu(), other)
 
     r = torch.randn
     check(torch._foreach_add, [r(3, 4), r(5)], [r(4), r(5)])  # broadcast
@@ -407,24 +407,24 @@ def kernels(work: Callable[[], object], device: torch.device, folder: Path) -> l
 @pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
 def test_two_hundred_tensors_are_one_launch(device: torch.device, tmp_path: Path) -> None:
     x = [torch.randn(number + 1) for number in range(200)]
-    ours, grads = [one.to(device) for one in x], [torch.randn(one.shape, device=device) for one in x]
+    ours, grads = [tensor.to(device) for tensor in x], [torch.randn(tensor.shape, device=device) for tensor in x]
     torch._foreach_add_(ours, grads, alpha=-0.1)  # the plan is there from here on
     found = kernels(lambda: torch._foreach_add_(ours, grads, alpha=0.6), device, tmp_path)
     if not found:
         pytest.skip("capability: times of work, without which profiles show no kernels")
     assert found == ["aten::_foreach_add_.List/0"]
-    for one, other, grad in zip(ours, x, grads, strict=True):
-        torch.testing.assert_close(one.cpu(), other + 0.5 * grad.cpu())
+    for result, other, grad in zip(ours, x, grads, strict=True):
+        torch.testing.assert_close(result.cpu(), other + 0.5 * grad.cpu())
 
 
 def test_numbers_need_no_new_kernel(device: torch.device) -> None:
     x = [torch.rand(5), torch.rand(33, 7)]
 
     def function(place: torch.device, numbers: list[float]) -> list[torch.Tensor]:
-        y = [one.to(place) for one in x]
+        y = [tensor.to(place) for tensor in x]
         torch._foreach_mul_(y, numbers[0])
         torch._foreach_add_(y, numbers)
-        torch._foreach_addcmul_(y, y_too := [one + 1 for one in y], y_too, value=numbers[1])
+        torch._foreach_addcmul_(y, y_too := [tensor + 1 for tensor in y], y_too, value=numbers[1])
         torch._foreach_lerp_(y, y_too, numbers[1])
         torch._foreach_clamp_min_(y, numbers[0])
         return y
@@ -433,8 +433,8 @@ def test_numbers_need_no_new_kernel(device: torch.device) -> None:
     before = _C.built_plans()
     for _ in range(5):
         numbers = torch.rand(2).tolist()
-        for one, other in zip(function(device, numbers), function(torch.device("cpu"), numbers), strict=True):
-            torch.testing.assert_close(one.cpu(), other)
+        for result, other in zip(function(device, numbers), function(torch.device("cpu"), numbers), strict=True):
+            torch.testing.assert_close(result.cpu(), other)
     assert _C.built_plans() == before
 
 
@@ -444,14 +444,14 @@ def test_a_table_is_found_again_and_never_stale(device: torch.device) -> None:
     lists = [[torch.zeros(3, device=device), torch.zeros(number + 1, device=device)] for number in range(20)]
     side = module.Stream(device)
     for _ in range(3):
-        for one in lists:
-            torch._foreach_add_(one, 1.0)
+        for tensors in lists:
+            torch._foreach_add_(tensors, 1.0)
         side.wait_stream(module.current_stream(device))
         with module.stream(side):
-            for one in lists[::-1]:
-                torch._foreach_add_(one, 1.0)
+            for tensors in lists[::-1]:
+                torch._foreach_add_(tensors, 1.0)
         module.current_stream(device).wait_stream(side)
-    assert all((tensor.cpu() == 6).all() for one in lists for tensor in one)
+    assert all((tensor.cpu() == 6).all() for tensors in lists for tensor in tensors)
 
 
 def test_a_known_table_says_nothing_of_tensors_beside_the_lists(device: torch.device) -> None:
@@ -467,7 +467,7 @@ def test_a_known_table_says_nothing_of_tensors_beside_the_lists(device: torch.de
     check([found.view(1)], found, factor)
     assert not any(row.op.startswith("aten::_foreach") for row in torch_outboard.coverage())
     assert not torch_outboard.coverage().calls("aten::_amp_foreach_non_finite_check_and_unscale_", "generated")
-    assert [one[0].item() for one in x] == [8.0, 12.0]
+    assert [tensor[0].item() for tensor in x] == [8.0, 12.0]
 
 
 def test_work_of_other_streams_is_ordered_and_seen(device: torch.device) -> None:

@@ -62,7 +62,7 @@ def test_indices_of_windows_without_a_largest_element(dtype: torch.dtype, pool: 
 def test_the_mean_of_nothing_is_not_a_number(is_compiled: bool, device: torch.device) -> None:
     for function in (torch.var_mean, torch.std_mean):
         run = torch.compile(function) if is_compiled else function
-        assert all(one.isnan() for one in run(torch.empty(0, 3, device=device)))
+        assert all(result.isnan() for result in run(torch.empty(0, 3, device=device)))
 
 
 def test_what_an_earlier_loop_stored_is_read_under_a_mask(device: torch.device) -> None:

@@ -50,10 +50,10 @@ def whole(*sizes: int, dtype: torch.dtype) -> torch.Tensor:
 
 def check(function: Callable[..., torch.Tensor], *given: torch.Tensor, device: torch.device) -> None:
     """Compare results with float64, rounded once to the type: sums of integers are exact."""
-    ours = [one.to(device) for one in given]
+    ours = [tensor.to(device) for tensor in given]
     poison(device)
     got = function(*ours)
-    assert torch.equal(got.cpu(), function(*[one.double() for one in given]).to(given[0].dtype))
+    assert torch.equal(got.cpu(), function(*[tensor.double() for tensor in given]).to(given[0].dtype))
 
 
 def test_the_units_serve_their_types_and_no_others(device: torch.device) -> None:
@@ -123,8 +123,8 @@ def test_rows_begin_anywhere(dtype: torch.dtype, device: torch.device) -> None:
         x, y = whole(rows, depth, dtype=dtype), whole(depth, columns, dtype=dtype)
         for turns in (False, True) if offset < 5 else (offset % 2 == 0,):  # adjacent elements are of a line or a step
             left, right = (
-                among_nans(one.t(), at, device).t() if turns else among_nans(one, at, device)
-                for one, at in ((x, offset), (y, 7 - offset % 8))
+                among_nans(matrix.t(), at, device).t() if turns else among_nans(matrix, at, device)
+                for matrix, at in ((x, offset), (y, 7 - offset % 8))
             )
             poison(device)
             assert torch.equal((left @ right).cpu(), (x.double() @ y.double()).to(dtype)), (offset, turns)
@@ -179,8 +179,8 @@ def check_convolution(
     if x.dim() == 4 and x.stride(1) == 1:
         grad = grad.contiguous(memory_format=torch.channels_last)
     given = [x, weight, bias, grad]
-    wanted = results(*[one if one is None else one.double() for one in given])
-    ours = [one if one is None else one.to(device) for one in given]
+    wanted = results(*[tensor if tensor is None else tensor.double() for tensor in given])
+    ours = [tensor if tensor is None else tensor.to(device) for tensor in given]
     poison(device)
     for got, want in zip(results(*ours), wanted, strict=True):
         assert torch.equal(got.cpu(), want.to(dtype))
@@ -199,15 +199,15 @@ def test_convolutions_and_their_gradients(device: torch.device) -> None:
 
 @pytest.mark.parametrize("groups", [1, 2])
 def test_convolutions_whose_channels_are_adjacent(groups: int, device: torch.device) -> None:
-    one = [[1, 1], [1, 1], [1, 1], False, [0, 0], groups]
+    options = [[1, 1], [1, 1], [1, 1], False, [0, 0], groups]
     for dtype in served()[:1] if groups == 2 else served():
         x, weight = last(whole(2, 32, 7, 5, dtype=dtype)), last(whole(48, 32 // groups, 3, 3, dtype=dtype))
-        check_convolution(x, weight, None, one, device)
+        check_convolution(x, weight, None, options, device)
     by_two = [[2, 2], [0, 1], [1, 1], False, [0, 0], groups]
     check_convolution(x[:, :, 1:, 1:], weight.contiguous(), whole(48, dtype=dtype), by_two, device)
     if groups == 2:  # 18 channels of a group are copied to fill 24
         x, weight = last(whole(1, 36, 5, 6, dtype=dtype)), last(whole(34, 18, 3, 1, dtype=dtype))
-        check_convolution(x, weight, None, one, device)
+        check_convolution(x, weight, None, options, device)
 
 
 def test_transposed_convolutions(device: torch.device) -> None:
@@ -266,7 +266,7 @@ def test_convolutions_of_many_groups(is_last: bool, device: torch.device) -> Non
     dtype = served()[-1]
     for groups, more in ((12, 1), (3, 4)):
         x, weight = whole(2, 12, 9, 7, dtype=dtype), whole(12 * more // 2 * 2, 12 // groups, 3, 2, dtype=dtype)
-        given = [last(one) if is_last else one for one in (x, weight)]
+        given = [last(tensor) if is_last else tensor for tensor in (x, weight)]
         torch_outboard.reset_coverage()
         check_convolution(*given, None, [[2, 1], [1, 1], [1, 1], False, [0, 0], groups], device)
 
@@ -309,14 +309,14 @@ def attend(
 ) -> torch.Tensor:
     """Compare attention and the logarithms of its sums with float64, and return the result."""
     operator = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
-    ours = [one if one is None else one.to(device) for one in (*given, mask)]
+    ours = [tensor if tensor is None else tensor.to(device) for tensor in (*given, mask)]
     poison(device)
     torch_outboard.reset_coverage()
     got, logsumexp, *_ = operator(*ours, **options)
     assert {row.op for row in torch_outboard.coverage()} == {operator.default._schema.name}
-    query, key, value = (one.double() for one in given)
+    query, key, value = (tensor.double() for tensor in given)
     repeats = query.shape[1] // key.shape[1]
-    key, value = (one.repeat_interleave(repeats, 1) for one in (key, value))
+    key, value = (tensor.repeat_interleave(repeats, 1) for tensor in (key, value))
     scores = query @ key.mT / query.shape[-1] ** 0.5 + (0 if mask is None else mask.double())
     if options.get("is_causal"):
         scores.masked_fill_(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), float("-inf"))
@@ -342,7 +342,7 @@ def test_attention(dtype: torch.dtype, device: torch.device) -> None:
 def check_whole() -> None:
     """Check that attention and its gradients ran, and none of the operators of which they are made without kernels."""
     ran = {row.op for row in torch_outboard.coverage() if "detach" not in row.op}
-    assert ran == {f"aten::_scaled_dot_product_fused_attention_overrideable{one}" for one in ("", "_backward")}
+    assert ran == {f"aten::_scaled_dot_product_fused_attention_overrideable{suffix}" for suffix in ("", "_backward")}
 
 
 def differentiate(*given: torch.Tensor, device: torch.device, **options: Any) -> None:
@@ -350,12 +350,12 @@ def differentiate(*given: torch.Tensor, device: torch.device, **options: Any) ->
     grad = r(*given[0].shape[:-1], given[2].shape[-1]).to(given[0].dtype)
 
     def gradients(given: list[torch.Tensor], grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        given = [one.detach().requires_grad_() for one in given]
+        given = [tensor.detach().requires_grad_() for tensor in given]
         options["enable_gqa"] = given[0].shape[1] != given[1].shape[1]
         return torch.autograd.grad(F.scaled_dot_product_attention(*given, **options), given, grad)
 
-    wanted = gradients([one.double() for one in given], grad.double())
-    ours = [one.to(device) for one in (*given, grad)]
+    wanted = gradients([tensor.double() for tensor in given], grad.double())
+    ours = [tensor.to(device) for tensor in (*given, grad)]
     poison(device)
     torch_outboard.reset_coverage()
     results = gradients(ours[:3], ours[3])
@@ -454,12 +454,12 @@ def masks_gradient(
     mask[..., 0, :] = float("-inf")  # a query without keys
 
     def gradients(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        *given, grad = (one.detach().requires_grad_() for one in given)
+        *given, grad = (tensor.detach().requires_grad_() for tensor in given)
         result = F.scaled_dot_product_attention(*given[:3], attn_mask=given[3], enable_gqa=heads != key_heads)
         return torch.autograd.grad(result, given, grad)
 
-    wanted = gradients(*[one.double() for one in (*given[:3], mask, given[3])])
-    ours = [one.to(device) for one in (*given[:3], mask, given[3])]
+    wanted = gradients(*[tensor.double() for tensor in (*given[:3], mask, given[3])])
+    ours = [tensor.to(device) for tensor in (*given[:3], mask, given[3])]
     poison(device)
     torch_outboard.reset_coverage()
     results = gradients(*ours)
@@ -513,12 +513,12 @@ def rounds() -> Iterator[Callable[[bool, bool], None]]:
 
 def test_float32_is_rounded_where_torch_allows_it(rounds: Callable[[bool, bool], None], device: torch.device) -> None:
     """A number of 12 bits behind the point is rounded, or is not, by the switch of its operator."""
-    x, one = torch.full((2, 5), 1 + 2.0**-12).to(device), torch.eye(5).to(device)
+    x, identity = torch.full((2, 5), 1 + 2.0**-12).to(device), torch.eye(5).to(device)
     image, weight = x.reshape(1, 2, 5, 1), torch.eye(2).reshape(2, 2, 1, 1).to(device)
     operator = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
     for switches in ((True, False), (False, True), (False, False), (True, True)):
         rounds(*switches)
-        found = [one.cpu()[0, 0].flatten()[0] == 1 for one in (x @ one, F.conv2d(image, weight))]
+        found = [result.cpu()[0, 0].flatten()[0] == 1 for result in (x @ identity, F.conv2d(image, weight))]
         assert found == list(switches), switches
         assert operator(image, image, image)[0].cpu()[0, 0, 0, 0] != 1, "attention is not rounded"
 
@@ -537,8 +537,8 @@ def test_products_that_are_rounded(rounds: Callable[[bool, bool], None], device:
     x, y = r(70, 300), r(300, 66)
     bits = x.view(torch.int32) + 0x1000 & ~0x1FFF, y.view(torch.int32) + 0x1000 & ~0x1FFF
     want, size = (
-        one(bits[0].view(torch.float32).double()) @ one(bits[1].view(torch.float32).double())
-        for one in (lambda z: z, torch.abs)
+        function(bits[0].view(torch.float32).double()) @ function(bits[1].view(torch.float32).double())
+        for function in (lambda z: z, torch.abs)
     )
     assert ((x.to(device) @ y.to(device)).cpu().double() - want).abs().le(300 * 2.0**-23 * size).all()
 
@@ -568,7 +568,7 @@ def test_a_wrong_unit_is_found_by_the_figures(
     skip_joint_sums()
     monkeypatch.setattr(builder, "_keeps", lambda: False)
     generator = type(generators().eager())
-    (unit,) = (one for one in generator.dialect.units if one.dtype == torch.bfloat16)
+    (unit,) = (candidate for candidate in generator.dialect.units if candidate.dtype == torch.bfloat16)
     right, speed = bringup._products(unit, device, 64, 1)
     assert right.value == 0 and right.is_reached and speed.value > 0 and speed.is_reached
     swapped = replace(unit, result=replace(unit.result, row=f"{unit.m - 1} - ({unit.result.row})"))

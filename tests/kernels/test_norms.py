@@ -30,16 +30,16 @@ def normed(
     place: torch.device | str, given: Sequence[torch.Tensor], normalized: int, eps: float | None
 ) -> list[torch.Tensor]:
     """Return the norm and its gradients."""
-    x, gradient, *weight = (one.to(place).detach().requires_grad_() for one in given)
+    x, gradient, *weight = (tensor.to(place).detach().requires_grad_() for tensor in given)
     result = F.rms_norm(x, x.shape[x.dim() - normalized :], *weight, eps=eps)
     return [result.detach(), *torch.autograd.grad(result, [x, *weight], gradient)]
 
 
 def close(ours: Sequence[torch.Tensor], exact: Sequence[torch.Tensor], dtype: torch.dtype) -> None:
-    for one, other in zip(ours, exact, strict=True):
-        assert one.dtype == dtype and one.shape == other.shape and one.stride() == other.stride()
+    for result, other in zip(ours, exact, strict=True):
+        assert result.dtype == dtype and result.shape == other.shape and result.stride() == other.stride()
         scale = other.abs().max().clamp(min=1) if other.numel() else 1
-        torch.testing.assert_close(one.cpu().double() / scale, other / scale, atol=TOLERANCES[dtype], rtol=0)
+        torch.testing.assert_close(result.cpu().double() / scale, other / scale, atol=TOLERANCES[dtype], rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
@@ -51,7 +51,7 @@ def test_rms_norm(name: str, has_weight: bool, dtype: torch.dtype, device: torch
     # Gradients are differences of numbers that a row's root mean square divides: none is near 0.
     x = torch.randn(shape)
     x += 0.5 * x.sign()
-    given = [one.to(dtype) for one in (x, torch.randn(shape), *weight)]
+    given = [tensor.to(dtype) for tensor in (x, torch.randn(shape), *weight)]
     for eps in (None, 1e-3):
         exact_eps = torch.finfo(torch.float32).eps if eps is None else eps
         torch_outboard.reset_coverage()
@@ -60,27 +60,27 @@ def test_rms_norm(name: str, has_weight: bool, dtype: torch.dtype, device: torch
         assert calls.calls("aten::_fused_rms_norm", "generated") == 1, calls
         assert calls.calls("aten::_fused_rms_norm_backward", "generated") == 1, calls
         assert not calls.calls(provider="host") + calls.calls(provider="fallback"), calls
-        close(ours, normed("cpu", [one.double() for one in given], normalized, exact_eps), dtype)
+        close(ours, normed("cpu", [tensor.double() for tensor in given], normalized, exact_eps), dtype)
 
 
 def test_rms_norm_of_strided_tensors(device: torch.device) -> None:
     x, gradient, weight = torch.randn(40, 6, 9).transpose(0, 2), torch.randn(9, 1, 40).expand(9, 6, 40), torch.randn(80)
-    ours = [one.to(device) for one in (x, gradient)]
+    ours = [tensor.to(device) for tensor in (x, gradient)]
     ours = normed(device, [ours[0], ours[1], weight.to(device)[::2]], 1, 1e-5)
-    close(ours, normed("cpu", [one.double() for one in (x, gradient, weight[::2])], 1, 1e-5), torch.float32)
+    close(ours, normed("cpu", [tensor.double() for tensor in (x, gradient, weight[::2])], 1, 1e-5), torch.float32)
 
 
 @pytest.mark.parametrize("wanted", [(True, False), (False, True)], ids=str)
 def test_one_of_the_gradients(wanted: tuple[bool, bool], device: torch.device) -> None:
-    x, weight = (torch.randn(shape, requires_grad=one) for shape, one in zip([(5, 70), (70,)], wanted, strict=True))
-    ours = [one.detach().to(device).requires_grad_(one.requires_grad) for one in (x, weight)]
-    for one, other in ((x, weight), ours):
-        F.rms_norm(one, [70], other).square().sum().backward()
-    for one, other in zip(ours, (x, weight), strict=True):
+    x, weight = (torch.randn(shape, requires_grad=needs) for shape, needs in zip([(5, 70), (70,)], wanted, strict=True))
+    ours = [tensor.detach().to(device).requires_grad_(tensor.requires_grad) for tensor in (x, weight)]
+    for values, other in ((x, weight), ours):
+        F.rms_norm(values, [70], other).square().sum().backward()
+    for leaf, other in zip(ours, (x, weight), strict=True):
         if other.grad is None:
-            assert one.grad is None
+            assert leaf.grad is None
         else:
-            torch.testing.assert_close(one.grad.cpu(), other.grad, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(leaf.grad.cpu(), other.grad, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
@@ -98,7 +98,7 @@ def test_an_rms_norm_is_one_launch_and_its_gradients_are_two(
     assert found == ["aten::_fused_rms_norm/0"]
     result = norm(x)
     found = kernels(lambda: torch.autograd.grad(result, [x, norm.weight], gradient), device, tmp_path)
-    assert 1 <= len(found) <= 2 and all(one.startswith("aten::_fused_rms_norm_backward/") for one in found), found
+    assert 1 <= len(found) <= 2 and all(launch.startswith("aten::_fused_rms_norm_backward/") for launch in found), found
 
 
 # Rows of 8 images, whose channels have 4096 neighbouring elements each: reduced in two steps.
@@ -107,7 +107,7 @@ IMAGES = (8, 6, 64, 64)
 
 def batch_normed(place: torch.device | str, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return the norm, the running statistics and the gradients."""
-    x, gradient, weight, bias, *running = (one.to(place).detach().clone() for one in given)
+    x, gradient, weight, bias, *running = (tensor.to(place).detach().clone() for tensor in given)
     leaves = [x.requires_grad_(), weight.requires_grad_(), bias.requires_grad_()]
     result = F.batch_norm(x, *running, weight, bias, training=True)
     return [result.detach(), *running, *torch.autograd.grad(result, leaves, gradient)]
@@ -118,12 +118,12 @@ def test_batch_norm_of_large_images(dtype: torch.dtype, device: torch.device) ->
     x, channels = (torch.randn(IMAGES) * 3 + 1).to(dtype), IMAGES[1:2]
     given = [x, torch.randn(IMAGES).to(dtype), *(torch.rand(channels) for _ in range(4))]
     ours = batch_normed(device, given)
-    exact = batch_normed("cpu", [one.double() for one in given])
-    for one, other in zip(ours, exact, strict=True):
+    exact = batch_normed("cpu", [tensor.double() for tensor in given])
+    for result, other in zip(ours, exact, strict=True):
         scale = other.abs().max().clamp(min=1)
-        torch.testing.assert_close(one.cpu().double() / scale, other / scale, atol=TOLERANCES[dtype], rtol=0)
-    for one, other in zip(ours, batch_normed(device, given), strict=True):
-        assert torch.equal(one.cpu(), other.cpu())
+        torch.testing.assert_close(result.cpu().double() / scale, other / scale, atol=TOLERANCES[dtype], rtol=0)
+    for result, other in zip(ours, batch_normed(device, given), strict=True):
+        assert torch.equal(result.cpu(), other.cpu())
 
 
 @pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
@@ -150,6 +150,6 @@ def test_sums_and_deviations_by_channel(keepdim: bool, device: torch.device) -> 
         dims = (0, -1, 2)
         found = [ours.sum(dims, keepdim), *torch.var_mean(ours, dims, correction=1, keepdim=keepdim)]
         wanted = [exact.sum(dims, keepdim), *torch.var_mean(exact, dims, correction=1, keepdim=keepdim)]
-        for one, other in zip(found, wanted, strict=True):
-            assert one.dtype == dtype and one.shape == other.shape
-            torch.testing.assert_close(one.cpu().double(), other, atol=0, rtol=TOLERANCES[dtype])
+        for result, other in zip(found, wanted, strict=True):
+            assert result.dtype == dtype and result.shape == other.shape
+            torch.testing.assert_close(result.cpu().double(), other, atol=0, rtol=TOLERANCES[dtype])

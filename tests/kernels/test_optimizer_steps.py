@@ -38,7 +38,7 @@ def steps(place: Any, kind: Any, options: dict[str, Any], scaled: bool = False, 
     def random() -> list[torch.Tensor]:
         return [torch.randn(shape, generator=draw).to(dtype).to(place) for shape in SHAPES]
 
-    parameters = [one.requires_grad_() for one in random()]
+    parameters = [tensor.requires_grad_() for tensor in random()]
     optimizer = kind(parameters, **options)
     # Where its kernels scale the gradients, which the operators for the CPU can't.
     scaler = torch.amp.GradScaler(torch.device(place).type, enabled=scaled, init_scale=1024.0, growth_interval=2)
@@ -49,17 +49,17 @@ def steps(place: Any, kind: Any, options: dict[str, Any], scaled: bool = False, 
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
-        for one, grad in zip(parameters, random(), strict=True):
-            one.grad = scaler.scale(grad) if scaled else grad
+        for parameter, grad in zip(parameters, random(), strict=True):
+            parameter.grad = scaler.scale(grad) if scaled else grad
             if scaled and step == 2:
-                one.grad.view(-1)[0] = float("inf")
+                parameter.grad.view(-1)[0] = float("inf")
         scaler.step(optimizer)
         scaler.update()
         if step == 0 and torch.device(place).type != "cpu":
             built = _C.built_plans()
     if torch.device(place).type != "cpu":
         assert _C.built_plans() <= built + (2 if "momentum" in options or scaled else 0)
-    state = [value for one in parameters for _, value in sorted(optimizer.state[one].items()) if value is not None]
+    state = [value for key in parameters for _, value in sorted(optimizer.state[key].items()) if value is not None]
     return [*parameters, *state, *([torch.tensor(scaler.get_scale())] if scaled else [])]
 
 
@@ -76,24 +76,24 @@ def test_optimizers(name: str, way: str, device: torch.device) -> None:
         fused = [row for row in torch_outboard.coverage() if row.op.startswith("aten::_fused")]
         assert [(row.provider, row.calls) for row in fused] == [("generated", 5)]
     want = steps("cpu", kind, {**options, "lr": 0.05, "foreach": False})
-    for one, other in zip(got, want, strict=True):
-        torch.testing.assert_close(one.detach().cpu(), other.detach())
+    for result, other in zip(got, want, strict=True):
+        torch.testing.assert_close(result.detach().cpu(), other.detach())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_fused_optimizer_of_halves(dtype: torch.dtype, device: torch.device) -> None:
     options = {"fused": True, "lr": 0.05, "weight_decay": 0.1}
     got, want = (steps(place, torch.optim.AdamW, options, dtype=dtype) for place in (device, "cpu"))
-    for one, other in zip(got, want, strict=True):
-        torch.testing.assert_close(one.detach().cpu(), other.detach(), rtol=2e-2, atol=2e-2)
+    for result, other in zip(got, want, strict=True):
+        torch.testing.assert_close(result.detach().cpu(), other.detach(), rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("way", ["foreach", "fused"])
 def test_a_scaler(way: str, device: torch.device) -> None:
     """The third step is skipped because its gradients are infinite; growth and backoff equal the CPU's."""
     got, want = (steps(place, torch.optim.AdamW, {"lr": 0.05, way: True}, scaled=True) for place in (device, "cpu"))
-    for one, other in zip(got, want, strict=True):
-        torch.testing.assert_close(one.detach().cpu(), other.detach())
+    for result, other in zip(got, want, strict=True):
+        torch.testing.assert_close(result.detach().cpu(), other.detach())
 
 
 def test_what_is_refused_as_by_the_cpu(device: torch.device) -> None:
@@ -115,7 +115,7 @@ def test_check_and_unscale(device: torch.device) -> None:
         x = [torch.randn(size) for size in ((0,), (1,), (), (7, 3), (5000,), (3, 4099))]
         if value is not None:
             x[-1].view(-1)[-1] = value
-        ours, found = [one.to(device) for one in x], torch.zeros((), device=device)
+        ours, found = [tensor.to(device) for tensor in x], torch.zeros((), device=device)
         torch_outboard.reset_coverage()
         check(ours, found, torch.full((), 0.3, device=device))
         assert {row.op for row in torch_outboard.coverage()} <= {
@@ -125,8 +125,8 @@ def test_check_and_unscale(device: torch.device) -> None:
         theirs = torch.zeros(())
         check(x, theirs, torch.full((), 0.3))
         assert found.item() == theirs.item() == (value is not None)
-        for one, other in zip(ours, x, strict=True):
-            torch.testing.assert_close(one.cpu(), other, equal_nan=True)
+        for result, other in zip(ours, x, strict=True):
+            torch.testing.assert_close(result.cpu(), other, equal_nan=True)
 
 
 @pytest.mark.parametrize("way", ["foreach", "fused"])
@@ -136,16 +136,16 @@ def test_a_graph_replays_a_step(way: str, device: torch.device) -> None:
     gradients = [[torch.randn(shape) for shape in SHAPES] for _ in range(4)]
 
     def train(place: Any, is_captured: bool) -> list[torch.Tensor]:
-        parameters = [one.clone().to(place).requires_grad_() for one in start]
+        parameters = [tensor.clone().to(place).requires_grad_() for tensor in start]
         # A foreach optimizer keeps its steps on the device then, as capturing wants it.
         options = {"foreach": False} if place == "cpu" else {way: True, "capturable": True}
         optimizer = torch.optim.Adam(parameters, lr=0.01, **options)
         graph = None
         for number, grads in enumerate(gradients):
-            for one, grad in zip(parameters, grads, strict=True):
-                if one.grad is None:
-                    one.grad = torch.empty_like(one)
-                one.grad.copy_(grad)
+            for parameter, grad in zip(parameters, grads, strict=True):
+                if parameter.grad is None:
+                    parameter.grad = torch.empty_like(parameter)
+                parameter.grad.copy_(grad)
             if is_captured and number == 1:
                 graph = module.Graph()
                 with module.graph(graph):
@@ -156,7 +156,7 @@ def test_a_graph_replays_a_step(way: str, device: torch.device) -> None:
                 graph.replay()
             else:
                 optimizer.step()
-        return [one.detach().cpu() for one in parameters]
+        return [parameter.detach().cpu() for parameter in parameters]
 
-    for one, other in zip(train(device, True), train("cpu", False), strict=True):
-        torch.testing.assert_close(one, other)
+    for result, other in zip(train(device, True), train("cpu", False), strict=True):
+        torch.testing.assert_close(result, other)

@@ -103,7 +103,7 @@ def test_medians(device):
             assert_same(function(ours).abs(), function(x).abs())
         for name, *given in (("median",), ("nanmedian",), ("kthvalue", 3)):
             for dim, keepdim in ((0, False), (1, True)):
-                got, want = (getattr(one, name)(*given, dim, keepdim) for one in (ours, x))
+                got, want = (getattr(tensor, name)(*given, dim, keepdim) for tensor in (ours, x))
                 assert_same(got.values.abs(), want.values.abs())
                 place = got.indices.cpu() if keepdim else got.indices.cpu().unsqueeze(dim)
                 assert_same(x.gather(dim, place).view_as(want.values).abs(), want.values.abs())

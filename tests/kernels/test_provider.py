@@ -29,16 +29,16 @@ def run(function: Callable[..., Any], *arguments: Any, device: torch.device, has
     `has_strides_of_one` compares the strides of dimensions of size 1 too, which lead to no element.
     """
 
-    def strides(one: torch.Tensor) -> list[int]:
-        return [stride for size, stride in zip(one.shape, one.stride(), strict=True) if has_strides_of_one or size != 1]
+    def strides(x: torch.Tensor) -> list[int]:
+        return [stride for size, stride in zip(x.shape, x.stride(), strict=True) if has_strides_of_one or size != 1]
 
-    ours = tree_map(lambda one: one.to(device) if isinstance(one, torch.Tensor) else one, arguments)
+    ours = tree_map(lambda value: value.to(device) if isinstance(value, torch.Tensor) else value, arguments)
     poison(device)
     torch_outboard.reset_coverage()
     got = function(*ours)
     providers = {row.provider for row in torch_outboard.coverage()}
     assert providers <= {"generated"}, torch_outboard.coverage()
-    theirs = tree_map(lambda one: one.clone() if isinstance(one, torch.Tensor) else one, arguments)
+    theirs = tree_map(lambda value: value.clone() if isinstance(value, torch.Tensor) else value, arguments)
     want = function(*theirs)
     for left, right in zip(tree_leaves((got, ours)), tree_leaves((want, theirs)), strict=True):
         if isinstance(right, torch.Tensor):
@@ -292,7 +292,7 @@ def test_a_number_on_the_cpu_is_read_at_each_call(device: torch.device) -> None:
     for value in (2.0, 5.0, 7.0):
         number.fill_(value)
         results.append(x * number)
-    assert [one.tolist() for one in results] == [[2.0] * 4, [5.0] * 4, [7.0] * 4]
+    assert [result.tolist() for result in results] == [[2.0] * 4, [5.0] * 4, [7.0] * 4]
 
 
 def test_numbers_by_value_need_no_new_plan(device: torch.device) -> None:
@@ -437,7 +437,7 @@ def test_types_of_memory_alone_are_refused_by_name(device: torch.device, dtype: 
 
 def test_what_would_be_rounded_elsewhere_is_refused(device: torch.device) -> None:
     arguments = [(torch.rand(5, 10) * 9).bfloat16(), (torch.rand(5) * 9).bfloat16(), (torch.rand(10) * 9).bfloat16()]
-    got = torch.addr(*(one.to(device) for one in arguments), beta=0.6, alpha=0.2)
+    got = torch.addr(*(tensor.to(device) for tensor in arguments), beta=0.6, alpha=0.2)
     torch.testing.assert_close(got.cpu(), torch.addr(*arguments, beta=0.6, alpha=0.2))
     assert any(op == "aten::addr" and "[rounding]" in reason for op, reason in refused_operators())
 

@@ -120,11 +120,11 @@ def test_multinomial(device):
     weights = torch.tensor([[1.0, 0.0, 3.0, 0.0], [0.0, 2.0, 1.0, 1.0]], device=device)
     torch_outboard.reset_coverage()
     drawn = torch.multinomial(weights, COUNT, replacement=True)
-    one = torch.multinomial(weights, 1)
+    single = torch.multinomial(weights, 1)
     assert torch_outboard.coverage().calls("aten::multinomial", "generated") == 2
     share = torch.stack([(drawn.cpu() == i).double().mean(1) for i in range(4)], 1)
     torch.testing.assert_close(share, (weights / 4).cpu().double(), atol=0.02, rtol=0)
-    assert one.shape == (2, 1) and (weights.cpu().gather(1, one.cpu()) > 0).all()
+    assert single.shape == (2, 1) and (weights.cpu().gather(1, single.cpu()) > 0).all()
     for bad in ([1.0, -1.0], [float("nan"), 1.0], [float("inf"), 1.0], [0.0, 0.0]):
         with pytest.raises(RuntimeError, match="probability tensor|invalid multinomial"):
             torch.multinomial(torch.tensor(bad, device=device), 1)

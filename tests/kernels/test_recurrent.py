@@ -44,16 +44,16 @@ def given_to(net: torch.nn.RNNBase, batch: int = 4) -> list[torch.Tensor]:
 
 def results_of(net: torch.nn.RNNBase, given: list[torch.Tensor], is_packed: bool) -> list[torch.Tensor]:
     """Return the states, and the gradients of a sum that weighs each differently."""
-    x, *states = (one.detach().requires_grad_() for one in given)
+    x, *states = (tensor.detach().requires_grad_() for tensor in given)
     taken = pack_padded_sequence(x, LENGTHS, batch_first=net.batch_first) if is_packed else x
     output, last = net(taken, tuple(states) if net.mode == "LSTM" else states[0])
     if is_packed:
         output = pad_packed_sequence(output, batch_first=net.batch_first)[0]
     results = [output, *(last if net.mode == "LSTM" else [last])]
     weights = torch.Generator().manual_seed(3)
-    loss = sum((one * torch.randn(one.shape, generator=weights).to(one)).sum() for one in results)
-    wanted = [one for one in (x, *states, *net.parameters()) if one.requires_grad]
-    return [*(one.detach() for one in results), *torch.autograd.grad(loss, wanted)]
+    loss = sum((result * torch.randn(result.shape, generator=weights).to(result)).sum() for result in results)
+    wanted = [leaf for leaf in (x, *states, *net.parameters()) if leaf.requires_grad]
+    return [*(result.detach() for result in results), *torch.autograd.grad(loss, wanted)]
 
 
 def _ran_whole(calls: torch_outboard.Coverage) -> bool:
@@ -66,9 +66,9 @@ def check(
 ) -> None:
     """Compare with float64 on the CPU. Nothing may run there."""
     net = net.to(dtype)
-    given = [one.to(dtype) for one in given_to(net)]
-    expected = results_of(copy.deepcopy(net).double(), [one.double() for one in given], is_packed)
-    ours, moved = copy.deepcopy(net).to(device), [one.to(device) for one in given]
+    given = [tensor.to(dtype) for tensor in given_to(net)]
+    expected = results_of(copy.deepcopy(net).double(), [tensor.double() for tensor in given], is_packed)
+    ours, moved = copy.deepcopy(net).to(device), [tensor.to(device) for tensor in given]
     torch_outboard.reset_coverage()
     found = results_of(ours, moved, is_packed)
     calls = torch_outboard.coverage()
@@ -76,10 +76,10 @@ def check(
     assert not calls.calls(provider="fallback"), calls
     # Gradients carry the rounding of each step to those before it. cuDNN reached 1.2e-5 in float32.
     bound = TOLERANCES[dtype] * (2 if _ran_whole(calls) else 1)
-    for one, other in zip(found, expected, strict=True):
-        assert one.dtype == dtype and one.shape == other.shape
+    for result, other in zip(found, expected, strict=True):
+        assert result.dtype == dtype and result.shape == other.shape
         scale = other.abs().max().clamp(min=1)
-        torch.testing.assert_close(one.cpu().double() / scale, other / scale, atol=bound, rtol=0)
+        torch.testing.assert_close(result.cpu().double() / scale, other / scale, atol=bound, rtol=0)
 
 
 @pytest.mark.parametrize("is_packed", [False, True], ids=["equal", "packed"])
@@ -115,13 +115,13 @@ def test_dense_and_other_strides(device: torch.device) -> None:
         torch.manual_seed(1)
         x = torch.randn(6, 4, 5).to(place).permute(2, 1, 0).requires_grad_()
         h = torch.randn(5, 1, 4).to(place).permute(1, 2, 0)
-        weights = [one.detach().t().contiguous().t().requires_grad_() for one in net.parameters() if one.dim() == 2]
-        biases = [one for one in net.parameters() if one.dim() == 1]
+        weights = [w.detach().t().contiguous().t().requires_grad_() for w in net.parameters() if w.dim() == 2]
+        biases = [b for b in net.parameters() if b.dim() == 1]
         output, last = torch.gru(x, h, [*weights, *biases], True, 1, 0.0, True, False, False)
         loss = (output * torch.arange(0, 1, 0.01).view(4, 5, 5).to(place).transpose(0, 1)).sum() + last.sum()
         seen.append([output, *torch.autograd.grad(loss, [x, *weights, *biases])])
-    for one, other in zip(*seen, strict=True):
-        torch.testing.assert_close(other.cpu(), one, atol=1e-4, rtol=1e-4)
+    for reference, other in zip(*seen, strict=True):
+        torch.testing.assert_close(other.cpu(), reference, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:Using backward")
@@ -132,9 +132,9 @@ def test_second_derivatives(device: torch.device) -> None:
         x = torch.linspace(-1, 1, 12).view(2, 2, 3).to(place).requires_grad_()
         wanted = [x, *net.parameters()]
         first = torch.autograd.grad(net(x)[0].pow(3).sum(), wanted, create_graph=True)
-        found.append(torch.autograd.grad(sum(one.square().sum() for one in first), wanted))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(other.cpu(), one, atol=1e-4, rtol=1e-4)
+        found.append(torch.autograd.grad(sum(grad.square().sum() for grad in first), wanted))
+    for reference, other in zip(*found, strict=True):
+        torch.testing.assert_close(other.cpu(), reference, atol=1e-4, rtol=1e-4)
 
 
 def test_autocast_rounds_and_gradients_stay_float(device: torch.device) -> None:
@@ -145,7 +145,7 @@ def test_autocast_rounds_and_gradients_stay_float(device: torch.device) -> None:
         output, (h, c) = net(x)
     assert output.dtype == h.dtype == c.dtype == torch.bfloat16
     output.float().sum().backward()
-    assert all(one.grad is not None and one.grad.dtype == torch.float32 for one in net.parameters())
+    assert all(parameter.grad is not None and parameter.grad.dtype == torch.float32 for parameter in net.parameters())
     calls = torch_outboard.coverage()
     assert calls.calls("outboard::recurrent_backward", "generated") == 1 or _ran_whole(calls)
     exact = copy.deepcopy(net).cpu().double()(x.cpu().double())[0]
@@ -177,7 +177,7 @@ def test_wrong_arguments_are_torchs_errors(device: torch.device) -> None:
             "same dtype|is not at the same|dtype",
             lambda: torch.lstm(x.half(), states, weights, True, 1, 0.0, False, False, False),
         ),
-        ("device", lambda: torch.lstm(x, [one.cpu() for one in states], weights, True, 1, 0.0, False, False, False)),
+        ("device", lambda: torch.lstm(x, [h.cpu() for h in states], weights, True, 1, 0.0, False, False, False)),
         ("exceeds|start|length|narrow", lambda: packed(x.flatten(0, 1)[:4], sizes)),
     ]
     for message, call in refused:
@@ -226,8 +226,8 @@ def test_plain_cells(bound: str, device: torch.device) -> None:
         first = torch.autograd.grad(result.square().sum(), wanted, create_graph=True)
         found.append([result, *first, *torch.autograd.grad(first[0].square().sum(), wanted)])
     assert torch_outboard.coverage().calls("outboard::bound_sum", "generated") == 1
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(other.cpu(), one, atol=1e-5, rtol=1e-5)
+    for reference, other in zip(*found, strict=True):
+        torch.testing.assert_close(other.cpu(), reference, atol=1e-5, rtol=1e-5)
 
 
 def launched(work: Any, device: torch.device, folder: Path) -> Counter[str]:

@@ -53,9 +53,9 @@ def test_values(name: str, shape: tuple[int, ...], device: torch.device) -> None
 
 
 def compare(ours: object, theirs: object) -> None:
-    for one, other in zip(tree_leaves(ours), tree_leaves(theirs), strict=True):
+    for result, other in zip(tree_leaves(ours), tree_leaves(theirs), strict=True):
         tolerance = 2e-3 if other.dtype == torch.half else 1e-4
-        torch.testing.assert_close(one.cpu(), other, atol=tolerance, rtol=1e-4, equal_nan=True)
+        torch.testing.assert_close(result.cpu(), other, atol=tolerance, rtol=1e-4, equal_nan=True)
 
 
 def test_ties_and_nans_are_the_cpus(device: torch.device) -> None:
@@ -79,8 +79,8 @@ def test_norms_of_rows(device: torch.device) -> None:
         x, w = torch.randn(37, 700, dtype=dtype), torch.randn(700, dtype=dtype)
         tolerance = 1e-4 if dtype == torch.float32 else 3e-2
         ours = torch.ops.aten.native_layer_norm(x.to(device), [700], w.to(device), w.to(device), 1e-5)
-        for one, other in zip(ours, torch.ops.aten.native_layer_norm(x, [700], w, w, 1e-5), strict=True):
-            torch.testing.assert_close(one.cpu(), other, atol=tolerance, rtol=tolerance)
+        for result, other in zip(ours, torch.ops.aten.native_layer_norm(x, [700], w, w, 1e-5), strict=True):
+            torch.testing.assert_close(result.cpu(), other, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("has_running", [True, False])
@@ -92,7 +92,7 @@ def test_statistics_of_batches_have_the_cpus_type(dtype: torch.dtype, has_runnin
         given += [torch.rand(5, dtype=kind or dtype) if has_running else None for _ in range(2)]
         results = []
         for where in (device, torch.device("cpu")):
-            here = [one if one is None else one.clone().to(where) for one in given]
+            here = [tensor if tensor is None else tensor.clone().to(where) for tensor in given]
             results.append([*torch.ops.aten.native_batch_norm(x.to(where), *here, True, 0.1, 1e-5), *here[2:]])
         for ours, theirs in zip(*results, strict=True):
             if theirs is not None:
@@ -136,7 +136,7 @@ def test_elements_are_converted_to_the_type_of_out_before_they_are_reduced(
 ) -> None:
     x = torch.tensor([1.7, 2.7, 3.9, 1.6])
     is_running = reduction in (torch.cumsum, torch.cumprod)
-    want, out = (torch.zeros([4] if is_running else [], dtype=torch.int32, device=one) for one in ("cpu", device))
+    want, out = (torch.zeros([4] if is_running else [], dtype=torch.int32, device=place) for place in ("cpu", device))
     reduction(x, 0, out=want)
     reduction(x.to(device), 0, out=out)
     assert torch.equal(out.cpu(), want)

@@ -65,8 +65,8 @@ def test_rows(size: tuple[int, ...], device: torch.device) -> None:
     x = torch.randn(size)
     ours = x.to(device)
     for dimension in range(x.dim()):
-        one = x.narrow(dimension, 0, 1)
-        assert torch.equal((ours + one.to(device)).cpu(), x + one), dimension
+        row = x.narrow(dimension, 0, 1)
+        assert torch.equal((ours + row.to(device)).cpu(), x + row), dimension
         several = x.amax(tuple(other for other in range(x.dim()) if other != dimension), keepdim=True)
         assert torch.equal((ours * several.to(device)).cpu(), x * several), dimension
         assert torch.equal(torch.cat([ours, ours], dimension).cpu(), torch.cat([x, x], dimension)), dimension

@@ -29,7 +29,7 @@ def gradients(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
     """Return a function that returns the gradients of another one."""
 
     def called(*given: torch.Tensor) -> Any:
-        given = tuple(one.detach().requires_grad_() for one in given)
+        given = tuple(tensor.detach().requires_grad_() for tensor in given)
         result = function(*given)
         return torch.autograd.grad(
             result, given, torch.linspace(-1, 1, result.numel()).to(result.device).view_as(result)
@@ -96,8 +96,10 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 @pytest.mark.parametrize("name", CALLS)
 def test_values(name: str, device: torch.device) -> None:
     function, given = CALLS[name]
-    got, want = function(*(one.to(device) for one in given)), function(*given)
-    for ours, theirs in zip(*([one] if isinstance(one, torch.Tensor) else one for one in (got, want)), strict=True):
+    got, want = function(*(tensor.to(device) for tensor in given)), function(*given)
+    for ours, theirs in zip(
+        *([value] if isinstance(value, torch.Tensor) else value for value in (got, want)), strict=True
+    ):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-3, atol=1e-3)
 
 

@@ -19,12 +19,12 @@ def _mean_loss(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 CASES: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]] = {
-    "products of examples": lambda x, w, i: vmap(lambda one: one.t() @ one)(x),
+    "products of examples": lambda x, w, i: vmap(lambda row: row.t() @ row)(x),
     "gradients of examples": lambda x, w, i: vmap(grad(_mean_loss), in_dims=(None, 0))(w, x),
-    "rows that an index names": lambda x, w, i: vmap(lambda one, at: one[at])(x, i),
-    "sums at an index": lambda x, w, i: vmap(lambda one, at: torch.zeros_like(one).index_add(0, at, one[at]))(x, i),
-    "norms": lambda x, w, i: vmap(lambda one: F.layer_norm(one, (6,)), in_dims=1, out_dims=1)(x),
-    "convolutions": lambda x, w, i: vmap(lambda one, f: F.conv1d(one, f), in_dims=(0, None))(
+    "rows that an index names": lambda x, w, i: vmap(lambda row, at: row[at])(x, i),
+    "sums at an index": lambda x, w, i: vmap(lambda row, at: torch.zeros_like(row).index_add(0, at, row[at]))(x, i),
+    "norms": lambda x, w, i: vmap(lambda row: F.layer_norm(row, (6,)), in_dims=1, out_dims=1)(x),
+    "convolutions": lambda x, w, i: vmap(lambda row, f: F.conv1d(row, f), in_dims=(0, None))(
         x, w[:, None].expand(-1, 5, -1)
     ),
     "Jacobians": lambda x, w, i: (jacrev(lambda w: (x @ w).sin().sum((0, 1)))(w), jacfwd(lambda w: (w * w).sum(1))(w)),
@@ -40,15 +40,15 @@ CASES: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]] =
 def test_values(name: str, device: torch.device) -> None:
     given = torch.randn(4, 5, 6), torch.randn(6, 6), torch.randint(5, (4, 3))
     reset_coverage()
-    ours = CASES[name](*(one.to(device) for one in given))
+    ours = CASES[name](*(tensor.to(device) for tensor in given))
     assert {row.provider for row in coverage()} <= {"generated", "native"}, coverage()
-    for one, other in zip(tree_leaves(ours), tree_leaves(CASES[name](*given)), strict=True):
-        assert one.device == device
-        torch.testing.assert_close(one.cpu(), other, atol=1e-4, rtol=1e-4)
+    for result, other in zip(tree_leaves(ours), tree_leaves(CASES[name](*given)), strict=True):
+        assert result.device == device
+        torch.testing.assert_close(result.cpu(), other, atol=1e-4, rtol=1e-4)
 
 
 def test_randomness(device: torch.device) -> None:
     x = torch.zeros(3, 400, device=device)
-    same = vmap(lambda one: one + torch.rand_like(one), randomness="same")(x)
-    different = vmap(lambda one: one + torch.rand_like(one), randomness="different")(x)
+    same = vmap(lambda row: row + torch.rand_like(row), randomness="same")(x)
+    different = vmap(lambda row: row + torch.rand_like(row), randomness="different")(x)
     assert torch.equal(same[0], same[1]) and not torch.equal(different[0], different[1])

@@ -46,7 +46,7 @@ def kept(
 def other_schedule(name: str, place: int = 1) -> dict[str, int]:
     """Return a schedule of the `place`-th values, or of the last values."""
     parameters = PARAMETERS[name.partition(" ")[0]]
-    return {one: values[min(place, len(values) - 1)] for one, values in parameters.items()}
+    return {parameter: values[min(place, len(values) - 1)] for parameter, values in parameters.items()}
 
 
 def taken(store: Store) -> set[str]:
@@ -57,7 +57,7 @@ def taken(store: Store) -> set[str]:
 
 
 def text_of(name: str, schedule: Schedule) -> str:
-    return f"{name}: {', '.join(f'{one} {value}' for one, value in schedule.items())}"
+    return f"{name}: {', '.join(f'{parameter} {value}' for parameter, value in schedule.items())}"
 
 
 def products(device: torch.device) -> str:
@@ -86,7 +86,10 @@ def results_of(device: torch.device) -> list[torch.Tensor]:
         F.scaled_dot_product_attention(*heads, is_causal=True),
     ]
     given = [left, right, images, weight, *heads]
-    return [one.cpu() for one in (*results, *torch.autograd.grad([one.square().sum() for one in results], given))]
+    return [
+        tensor.cpu()
+        for tensor in (*results, *torch.autograd.grad([result.square().sum() for result in results], given))
+    ]
 
 
 @pytest.mark.parametrize("place", [1, 2] if os.environ.get("OUTBOARD_TEST_SAMPLES") == "all" else [1])
@@ -95,8 +98,8 @@ def test_every_schedule_computes_the_same(place: int, device: torch.device) -> N
     assert len(names) == 5
     with schedule_table.trying({name: other_schedule(name, place) for name in names}):
         results = results_of(device)
-    for one, wanted in zip(results, results_of(torch.device("cpu")), strict=True):
-        torch.testing.assert_close(one, wanted, rtol=1e-4, atol=1e-3)
+    for result, wanted in zip(results, results_of(torch.device("cpu")), strict=True):
+        torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-3)
 
 
 def test_the_fastest_is_chosen(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,13 +110,13 @@ def test_the_fastest_is_chosen(device: torch.device, monkeypatch: pytest.MonkeyP
 
     def seconds(tried: dict[str, Any], device: torch.device, rounds: int, least: float) -> dict[str, list[float]]:
         return {
-            one: [
-                (1.0 if tried[one].schedule[first] == wanted[first] else 2.0)
-                * (0.98 if tried[one].schedule[second] != wanted[second] else 1.0)
+            trial: [
+                (1.0 if tried[trial].schedule[first] == wanted[first] else 2.0)
+                * (0.98 if tried[trial].schedule[second] != wanted[second] else 1.0)
                 * turn
                 for turn in range(1, rounds + 1)
             ]
-            for one in tried
+            for trial in tried
         }
 
     monkeypatch.setattr(measuring, "rounds_of", seconds)
@@ -134,7 +137,7 @@ def test_what_is_wrong_is_not_chosen(device: torch.device, monkeypatch: pytest.M
         real(tried, first)
 
     monkeypatch.setattr(measuring._Tried, "check", check)
-    monkeypatch.setattr(measuring, "rounds_of", lambda tried, *given: {one: [1.0] for one in tried})
+    monkeypatch.setattr(measuring, "rounds_of", lambda tried, *given: {trial: [1.0] for trial in tried})
     (choice,) = measuring.tune(device, [name], 48, 3)
     assert choice.schedule[parameter] == value
     assert choice.refused == {f"{parameter} {other}": "AssertionError: Tensor-likes are not close!"}

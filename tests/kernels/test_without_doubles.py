@@ -74,8 +74,10 @@ def test_numbers(name: str, dtype: torch.dtype, device: torch.device) -> None:
     got = CALLS[name](given)
     assert_on_device(device)
     want = CALLS[name](x)
-    for one, other in zip(*([each] if isinstance(each, torch.Tensor) else each for each in (got, want)), strict=True):
-        torch.testing.assert_close(one.cpu(), other, equal_nan=True)
+    for result, other in zip(
+        *([each] if isinstance(each, torch.Tensor) else each for each in (got, want)), strict=True
+    ):
+        torch.testing.assert_close(result.cpu(), other, equal_nan=True)
 
 
 def test_what_is_of_doubles_keeps_its_type(device: torch.device) -> None:
@@ -97,13 +99,13 @@ def test_dropout(device: torch.device) -> None:
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
 def test_optimizers(kind: Any, how: dict[str, bool], device: torch.device) -> None:
     def steps(place: torch.device) -> torch.Tensor:
-        parameters = [nn.Parameter(one.to(place)) for one in start]
+        parameters = [nn.Parameter(tensor.to(place)) for tensor in start]
         optimizer = kind(parameters, lr=0.1, weight_decay=0.05, **how)
         for _ in range(4):
-            sum(one.square().sum() for one in parameters).backward()
+            sum(parameter.square().sum() for parameter in parameters).backward()
             optimizer.step()
             optimizer.zero_grad()
-        return torch.cat([one.detach() for one in parameters])
+        return torch.cat([parameter.detach() for parameter in parameters])
 
     start = [torch.linspace(-1, 2, count) for count in (5, 7)]
     torch_outboard.reset_coverage()

@@ -66,7 +66,7 @@ def test_wrong_calls_of_large_tensors(name: str, is_first: bool, device: torch.d
     operator, right, changes = CALLS[name]
 
     def run(arguments: tuple[Any, ...]) -> Any:
-        moved = tree_map(lambda one: one.to(device) if isinstance(one, torch.Tensor) else one, arguments)
+        moved = tree_map(lambda value: value.to(device) if isinstance(value, torch.Tensor) else value, arguments)
         found = operator(*moved)
         return found if isinstance(found, tuple) else (found,)
 
@@ -76,7 +76,7 @@ def test_wrong_calls_of_large_tensors(name: str, is_first: bool, device: torch.d
         assert {row.provider for row in torch_outboard.coverage()} == {"generated"}
         expected = operator(*right)
         expected = expected if isinstance(expected, tuple) else (expected,)
-        torch.testing.assert_close([one.cpu() for one in found], list(expected))
+        torch.testing.assert_close([result.cpu() for result in found], list(expected))
 
     if not is_first:
         check_right()
