@@ -26,7 +26,7 @@ class BadGenerator(OpenCLGenerator):
     """A generator with a wrong exp, an unknown function for sinh, and a cosh that ends the process that builds it."""
 
     dialect = _Dialect(
-        **{one.name: getattr(OPENCL_C, one.name) for one in fields(Dialect)}
+        **{field.name: getattr(OPENCL_C, field.name) for field in fields(Dialect)}
         | {
             "name": "bad",
             "language": "opencl_c",

@@ -148,6 +148,6 @@ def ended_by_signals(schemas: Sequence[Any], device: str) -> Iterator[tuple[Any,
 
 
 if __name__ == "__main__":
-    device, rest = sys.argv[1], [one for one in operators() if sys.argv[2:3] in ([], [one.name])]
+    device, rest = sys.argv[1], [operator for operator in operators() if sys.argv[2:3] in ([], [operator.name])]
     for schema, number, which in ended_by_signals(rest, device):
         print(f"{schema.name}.{schema.overload_name}".rstrip("."), signal.Signals(number).name, which, flush=True)

@@ -61,13 +61,13 @@ class Frames(Dialect):
 
     def frame(self, name: str, parameters: Iterable[Parameter], body: str, arrays: Iterable[LocalArray] = ()) -> str:
         given = list(parameters)
-        shared = [f"static ob_shared<{one.type}, {one.size}> {name}_{one.name};" for one in arrays]
+        shared = [f"static ob_shared<{array.type}, {array.size}> {name}_{array.name};" for array in arrays]
         lines = [
             *shared,
-            f"struct {name}_given {{ {' '.join(f'{self.declared(one)};' for one in given)} }};",
+            f"struct {name}_given {{ {' '.join(f'{self.declared(parameter)};' for parameter in given)} }};",
             f"void {name}({name}_given ob_given) {{",
-            *(f"  auto {one.name} = ob_given.{one.name};" for one in given),
-            *(f"  auto& {one.name} = {name}_{one.name};" for one in arrays),
+            *(f"  auto {parameter.name} = ob_given.{parameter.name};" for parameter in given),
+            *(f"  auto& {array.name} = {name}_{array.name};" for array in arrays),
         ]
         return "\n".join(lines) + f"\n{body}}}\n"
 
@@ -95,9 +95,9 @@ class Frames(Dialect):
 
 def _header() -> str:
     header = HOST_CPP.header
-    for one in _C_ONLY:
-        assert one in header
-        header = header.replace(one, "")
+    for text in _C_ONLY:
+        assert text in header
+        header = header.replace(text, "")
     return header.partition("// The items of a launch run one after the other.")[0] + _HEADER
 
 

@@ -109,7 +109,7 @@ def copy_sources(root: Path, changes: Iterable[Change]) -> None:
     changes = list(changes)
     # The first tells tests where the sources are, the second makes a folder of
     # the package for its libraries.
-    copied = {"tests/unit/contract.py", "torch_outboard/__init__.py", *(one.file for one in changes)}
+    copied = {"tests/unit/contract.py", "torch_outboard/__init__.py", *(change.file for change in changes)}
     for folder in _FOLDERS:
         (root / folder).parent.mkdir(parents=True, exist_ok=True)
         _copy(folder, root, copied)
@@ -123,7 +123,7 @@ def copy_sources(root: Path, changes: Iterable[Change]) -> None:
 
 def _copy(name: str, root: Path, copied: Collection[str]) -> None:
     source, target = ROOT / name, root / name
-    if not any(one == name or one.startswith(f"{name}/") for one in copied):
+    if not any(file == name or file.startswith(f"{name}/") for file in copied):
         target.symlink_to(source)
     elif source.is_dir():
         target.mkdir()

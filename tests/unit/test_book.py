@@ -30,8 +30,8 @@ OF_ONE_OVERLOAD = ("decomposition", "check", "template", "lowering")
 
 
 def test_each_module_with_rows_is_a_subject():
-    modules = [importlib.import_module(f"{book.__name__}.{one.name}") for one in pkgutil.iter_modules(book.__path__)]
-    assert {one for one in modules if hasattr(one, "OPERATORS")} == set(table.SUBJECTS)
+    modules = [importlib.import_module(f"{book.__name__}.{info.name}") for info in pkgutil.iter_modules(book.__path__)]
+    assert {module for module in modules if hasattr(module, "OPERATORS")} == set(table.SUBJECTS)
 
 
 def test_no_operator_has_two_rows(monkeypatch):
@@ -47,7 +47,7 @@ OF_NEWER_TORCH = {"aten::_foreach_clone"}
 
 def test_every_row_names_an_operator_and_says_something():
     # Facts of an in-place form have its name.
-    known = {name for one in torch._C._jit_get_all_schemas() for name in (one.name, base_name(one.name))}
+    known = {name for schema in torch._C._jit_get_all_schemas() for name in (schema.name, base_name(schema.name))}
     own = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "csrc" / "ops" / "own").glob("*.cpp")))
     for name, row in ROWS:
         if "." in name:
@@ -62,7 +62,7 @@ def test_every_row_names_an_operator_and_says_something():
 def test_what_belongs_to_an_overload_is_not_said_of_all():
     for name, row in ROWS:
         if "." not in name:
-            assert not [one for one in OF_ONE_OVERLOAD if getattr(row, one)], name
+            assert not [field for field in OF_ONE_OVERLOAD if getattr(row, field)], name
             # Operators of our own have one overload each.
             assert not isinstance(row.computed, (Draw, Fill)) or name.startswith("outboard::"), name
         else:
@@ -73,7 +73,7 @@ def test_named_arguments_are_arguments():
     for name, row in ROWS:
         if "." not in name:
             continue
-        arguments = {one.name for one in overload_of(name)._schema.arguments}
+        arguments = {argument.name for argument in overload_of(name)._schema.arguments}
         read = getattr(row.computed, "read", ()) + getattr(row.computed, "ignored", ())
         assert arguments.issuperset([*read, *row.determined, *filter(None, [row.filled])]), name
 
@@ -82,8 +82,8 @@ def test_what_rows_name_by_text_exists():
     for _, row in ROWS:
         for text in (row.template, row.lowering, row.each.reduction if row.each else ""):
             assert not text or callable(table.named_function(text))
-    for one in (row.each for _, row in ROWS if row.each):
-        for operator in (one.operator, *one.by_overload.values()):
+    for each in (row.each for _, row in ROWS if row.each):
+        for operator in (each.operator, *each.by_overload.values()):
             assert callable(operator) or not operator or overload_of(operator)
 
 
@@ -147,7 +147,7 @@ def test_the_core_has_the_sizes_of_the_kernels_of_matrices():
 def test_the_core_is_built_from_this_book():
     """If it fails, build: facts reach the core, and the code generator, only so."""
     traits = ("kernel_checks", "kernel_divides", "kernel_adds", "raises_runtime_error")
-    of_book = {(one, name) for name, row in ROWS for one in traits if getattr(row.facts, one, False)}
+    of_book = {(trait, name) for name, row in ROWS for trait in traits if getattr(row.facts, trait, False)}
     assert set(_C.kernel_traits()) == of_book
     places = {place for _, _, place in _C.describe_operator("aten::random_.from")}
     assert {"aten::random_", "aten::random_.from"} & places == {"aten::random_.from"}

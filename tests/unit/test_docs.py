@@ -68,8 +68,8 @@ def long_sentences(text: str, most: int = 40) -> list[str]:
     for block in re.split(r"\n\s*\n", text):
         lines = [line for line in block.splitlines() if not line.startswith(("|", "#", "!", "<"))]
         paragraphs += re.split(r"\n(?=\s*(?:[-*]|\d+\.) )", "\n".join(lines))
-    words = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", one.replace("\n", " ")) for one in paragraphs]
-    sentences = [sentence for one in words for sentence in re.split(r"(?<=[.!?:;])\s+", one)]
+    words = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", paragraph.replace("\n", " ")) for paragraph in paragraphs]
+    sentences = [sentence for paragraph in words for sentence in re.split(r"(?<=[.!?:;])\s+", paragraph)]
     return [sentence for sentence in sentences if len(sentence.split()) > most]
 
 
@@ -128,7 +128,7 @@ def reasons() -> Iterator[tuple[str, str]]:
     refused = ROOT / "torch_outboard" / "codegen" / "refused.py"
     for node in ast.walk(ast.parse(refused.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef) and node.name == "lack_of":
-            yield from ((refused.name, text_of(one.value)) for one in ast.walk(node) if isinstance(one, ast.Return))
+            yield from ((refused.name, text_of(part.value)) for part in ast.walk(node) if isinstance(part, ast.Return))
     provider = ROOT / "csrc" / "ops" / "planned" / "generated_provider.cpp"
     unasked = provider.read_text(encoding="utf-8").partition("why_unasked(const Call& call) {")[2].partition("}")[0]
     yield from ((provider.name, text) for text in re.findall(r'"([^"]+)"', unasked))
@@ -142,7 +142,7 @@ def text_of(reason: ast.expr) -> str:
         case ast.Constant(str(text)):
             return text
         case ast.JoinedStr(values):
-            return "".join(text_of(one) if isinstance(one, ast.Constant) else "…" for one in values)
+            return "".join(text_of(part) if isinstance(part, ast.Constant) else "…" for part in values)
     raise AssertionError(f"a reason is a text that can be read here, not {ast.dump(reason)}")
 
 
@@ -176,7 +176,7 @@ def test_each_reason_for_no_kernel_has_a_remedy():
 def test_the_page_has_the_table_of_reasons():
     page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
     given = page.partition("### Reasons and remedies\n")[2].partition("\n## ")[0]
-    reasons_of = {code: "<br>".join(f"`{one}`" for one in texts) for code, texts in reasons_by_code().items()}
+    reasons_of = {code: "<br>".join(f"`{text}`" for text in texts) for code, texts in reasons_by_code().items()}
     rows = [f"| `{code}` | {todo} | {reasons_of[code]} |" for code, todo in REMEDIES.items()]
     table = "\n".join(["| code | what to do | reasons |", "|---|---|---|", *rows])
     assert table in given, f"the table of docs/kernels.md must be\n\n{table}"
@@ -225,7 +225,7 @@ def wrong_commands(text: str) -> list[str]:
             if command is None:
                 wrong.append(line)
             elif not command.context_settings.get("ignore_unknown_options"):
-                named = {name for one in command.params for name in (*one.opts, *one.secondary_opts)} | {"--help"}
+                named = {name for param in command.params for name in (*param.opts, *param.secondary_opts)} | {"--help"}
                 known |= named
                 wrong += [f"{line}: {option}" for option in options if option not in named]
         alone = re.findall(r"`(--[a-z-]+)", paragraph) if known else []

@@ -78,7 +78,7 @@ def test_vulkan_reports_its_devices(run_python):
         assert device["memory"]["heaps"] and device["queues"]
         assert "VK_EXT_calibrated_timestamps" not in device["extensions"] or "device" in device["clocks"]
     for device in told["computations"]["devices"]:
-        assert {one["state"] for one in device["results"].values()} == {"right"}, device["results"]
+        assert {result["state"] for result in device["results"].values()} == {"right"}, device["results"]
         assert device["properties"]["shared_memory_per_block"] >= 16 << 10
 
 

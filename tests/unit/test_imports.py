@@ -208,13 +208,13 @@ def imported(module: str, source: str, names: Mapping[str, object]) -> Iterator[
             assert node.level == 0 and node.module is not None, "imports are absolute"
             # Any module may import the extension.
             submodules = [f"{node.module}.{alias.name}" for alias in node.names]
-            whole = [one if own_name(one) in names else node.module for one in submodules if own_name(one) != "_C"]
+            whole = [name if own_name(name) in names else node.module for name in submodules if own_name(name) != "_C"]
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "sys.modules.get")):
-            whole = [ast.literal_eval(one) for one in node.args if isinstance(one, ast.Constant)]
+            whole = [ast.literal_eval(argument) for argument in node.args if isinstance(argument, ast.Constant)]
         else:
             continue
-        for one in whole:
-            if (used := own_name(one)) is not None and used in names:
+        for name in whole:
+            if (used := own_name(name)) is not None and used in names:
                 yield Use(module, node.lineno, used)
 
 

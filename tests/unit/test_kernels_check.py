@@ -43,7 +43,7 @@ def test_the_status_tells_whether_all_is_right(
 ) -> None:
     """The results that `make stress` sees on real drivers, without a driver."""
     all_found = [found("add", "right"), found("exp", state, "3 of 6\x1b[2J"), found("svd", "refused", "no lowering")]
-    asked = [one.asked for one in all_found]
+    asked = [entry.asked for entry in all_found]
     database = SimpleNamespace(asked=lambda *given: asked, check=lambda *given: iter(reversed(all_found)))
     monkeypatch.setitem(sys.modules, "torch_outboard.testing.database.check", database)
     monkeypatch.setattr(alone, "attach_alone", lambda *given: torch.device("cpu"))
@@ -52,7 +52,7 @@ def test_the_status_tells_whether_all_is_right(
     given = command("--driver", "any", "--dtypes", "float32", "--no-figures", "--json", str(report))
     answer = CliRunner(env={"COLUMNS": "80"}).invoke(main, given)
     assert answer.exit_code == status, (answer.output, answer.exception)
-    assert [one["entry"] for one in json.loads(report.read_text())["entries"]] == ["add", "exp", "svd"]
+    assert [entry["entry"] for entry in json.loads(report.read_text())["entries"]] == ["add", "exp", "svd"]
     assert max(map(len, answer.output.splitlines())) <= 80
     assert "    1 no lowering\n" in answer.output
     assert (f"{state}: exp (float32): 3 of 6\\x1b[2J\n" in answer.output) == (status == 1)

@@ -117,8 +117,8 @@ def test_other_versions_are_counted_and_cleared(folder: Path) -> None:
 def test_only_what_is_ours_is_cleared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / ("0" * 64)).write_text("a program of another folder")
-    (version,) = (one for one in folder.iterdir() if len(one.name) == 16)
-    inner = next(one for one in version.iterdir() if one.is_dir())
+    (version,) = (path for path in folder.iterdir() if len(path.name) == 16)
+    inner = next(path for path in version.iterdir() if path.is_dir())
     (folder / "programs").symlink_to(elsewhere)
     (folder / ("1" * 16)).symlink_to(elsewhere)
     (folder / ("2" * 16)).write_text("a file")
@@ -130,10 +130,10 @@ def test_only_what_is_ours_is_cleared(folder: Path, tmp_path_factory: pytest.Tem
     output = run("clear").output.splitlines()
     left = [folder / ("1" * 16), folder / ("2" * 16), folder / "programs", version / "00", version / "notes"]
     left += [inner / name for name in ("notes", "0" * 62 + ".refusal", "1" * 62 + ".refusal")]
-    assert sorted(output[1:]) == sorted(f"left {one}, which is neither a plan nor a program" for one in left)
-    assert all(one.is_symlink() or one.exists() for one in left)
-    assert [one.name for one in elsewhere.iterdir()] == ["0" * 64]
-    assert sorted(one.name for one in inner.iterdir()) == ["0" * 62 + ".refusal", "1" * 62 + ".refusal", "notes"]
+    assert sorted(output[1:]) == sorted(f"left {path}, which is neither a plan nor a program" for path in left)
+    assert all(path.is_symlink() or path.exists() for path in left)
+    assert [path.name for path in elsewhere.iterdir()] == ["0" * 64]
+    assert sorted(path.name for path in inner.iterdir()) == ["0" * 62 + ".refusal", "1" * 62 + ".refusal", "notes"]
 
 
 def test_without_a_folder_it_says_why(monkeypatch: Any) -> None:

@@ -87,8 +87,8 @@ def test_python_places_hold_what_they_are_named_for(operator: str, function: str
     "operator", ["div.Tensor", "index.Tensor", "std.correction", "native_batch_norm", "cat", "topk"]
 )
 def test_facts_are_where_it_says(operator: str) -> None:
-    notes = [one for one in explain.notes_of(f"aten::{operator}") if one.of in ("operator", "checks")]
-    found = [one.place.partition(":") for one in notes if one.place.startswith("torch_outboard/kernels/book/")]
+    notes = [note for note in explain.notes_of(f"aten::{operator}") if note.of in ("operator", "checks")]
+    found = [note.place.partition(":") for note in notes if note.place.startswith("torch_outboard/kernels/book/")]
     assert found
     for path, _, line in found:
         text = (ROOT / path).read_text(encoding="utf-8").splitlines()[int(line) - 1]
@@ -114,7 +114,7 @@ def test_rows_of_the_book_are_where_it_says() -> None:
 
 def test_the_notes_say_what_is_known() -> None:
     def texts(operator: str) -> str:
-        return "\n".join(f"{one.of} {one.text}" for one in explain.notes_of(operator))
+        return "\n".join(f"{note.of} {note.text}" for note in explain.notes_of(operator))
 
     assert "generated is refused: it works on storages, not on elements" in texts("aten::resize_")
     assert "generated k: symbols of plans, with guards" in texts("aten::topk")
@@ -141,7 +141,7 @@ def shown(
 ) -> str:
     wanted = samples.Wanted(dtype, shapes, has_mask, values)
     positional, named = samples.sample_call(operator, wanted, torch.device("cpu"))
-    return ", ".join([*map(samples.shown, positional), *(f"{key}={samples.shown(one)}" for key, one in named.items())])
+    return ", ".join([*map(samples.shown, positional), *(f"{key}={samples.shown(arg)}" for key, arg in named.items())])
 
 
 def test_arguments_suit_the_schema() -> None:
@@ -205,7 +205,7 @@ def test_decisions_are_noted_in_their_order_and_depth() -> None:
             route.decided(torch.ops.aten.mm.default, "template")
         route.end("plan 1", ["kernel"])
     [found] = routes
-    assert [(one.operator, one.depth, one.has_declined) for one in found.decisions] == [
+    assert [(decision.operator, decision.depth, decision.has_declined) for decision in found.decisions] == [
         ("aten::a", 0, False),
         ("aten::b", 1, True),
         ("aten::mm.default", 0, False),

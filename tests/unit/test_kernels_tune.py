@@ -53,8 +53,8 @@ def test_schedules_are_of_those_to_choose_from() -> None:
     for name, parameters in PARAMETERS.items():
         default = default_of(f"{name} float32")
         assert is_schedule(f"{name} float32", default) and default.keys() == parameters.keys()
-        for one in parameters:
-            assert not is_schedule(name, {**default, one: 7}) and not is_schedule(name, {**default, one: True})
+        for key in parameters:
+            assert not is_schedule(name, {**default, key: 7}) and not is_schedule(name, {**default, key: True})
         assert not is_schedule(name, {**default, "more": 1}) and not is_schedule(name, [])
     assert family_of("aten::mm") == family_of("aten::baddbmm") == "product"
     assert family_of("aten::convolution_backward") == "convolution_gradients"

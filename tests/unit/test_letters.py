@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_each_kind_has_its_own_letter_and_type() -> None:
     kinds = _C.argument_kinds()
     declared = re.findall(r"^  \w+ = '(.)',", (ROOT / "csrc/kernels/argument_kind.h").read_text(), re.MULTILINE)
-    assert sorted(declared) == sorted(one["letter"] for one in kinds)
+    assert sorted(declared) == sorted(kind["letter"] for kind in kinds)
     for field in ("letter", "type", "meaning"):
-        assert len({one[field] for one in kinds}) == len(kinds), field
+        assert len({kind[field] for kind in kinds}) == len(kinds), field
 
 
 @pytest.mark.parametrize(

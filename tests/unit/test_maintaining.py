@@ -241,8 +241,8 @@ def failures(checks: dict[str, str]) -> dict[str, list[str]]:
 @pytest.mark.parametrize("walk", WALKS, ids=lambda walk: walk.title)
 def test_all_changes_are_enough_and_each_is_needed(walk, tmp_path):
     copies = {"nothing": walk.changes}
-    files = {one.file for one in walk.changes}
-    copies |= {file: tuple(one for one in walk.changes if one.file != file) for file in files}
+    files = {change.file for change in walk.changes}
+    copies |= {file: tuple(change for change in walk.changes if change.file != file) for file in files}
     checks = {}
     for number, changes in enumerate(copies.values()):
         copy_sources(tmp_path / str(number), changes)
@@ -258,9 +258,9 @@ def lacking(page: str, walk: Walk) -> list[str]:
     named = named_files(section(page, walk.title)).files
     folders = {file.rpartition("/")[0] for file in named}
     return [
-        one.file
-        for one in walk.changes
-        if one.file not in named and not (not one.before and one.file.rpartition("/")[0] in folders)
+        change.file
+        for change in walk.changes
+        if change.file not in named and not (not change.before and change.file.rpartition("/")[0] in folders)
     ]
 
 
@@ -276,11 +276,11 @@ def test_the_page_names_every_changed_file(walk):
 
 @pytest.mark.parametrize("walk", WALKS, ids=lambda walk: walk.title)
 def test_a_file_that_the_page_leaves_out_would_be_seen(walk):
-    for one in walk.changes:
-        name = one.file.rpartition("/")[2]
-        if one.before and one.file not in _OWN:
+    for change in walk.changes:
+        name = change.file.rpartition("/")[2]
+        if change.before and change.file not in _OWN:
             shorter = PAGE.replace(f"/{name}`", "/elsewhere`").replace(f"`{name}`", "`elsewhere`")
-            assert one.file in lacking(shorter, walk)
+            assert change.file in lacking(shorter, walk)
 
 
 def entry_words(name: str) -> list[str]:
@@ -312,14 +312,14 @@ def unnamed_lists(page, title, names, share, spelled):
     return sorted(found - _NO_LISTS - named_files(section(page, title)).files)
 
 
-@pytest.mark.parametrize("title, names, share, spelled", LISTS, ids=lambda one: one if isinstance(one, str) else "")
+@pytest.mark.parametrize("title, names, share, spelled", LISTS, ids=lambda arg: arg if isinstance(arg, str) else "")
 def test_the_page_names_every_list(title, names, share, spelled):
     """Whatever lists entries, dtypes or providers needs the new one: another such file is to be on the page."""
     missing = unnamed_lists(PAGE, title, names, share, spelled)
     assert missing == [], f"docs/maintaining.md, {title!r}, lacks: {', '.join(missing)}"
 
 
-@pytest.mark.parametrize("title, names, share, spelled", LISTS, ids=lambda one: one if isinstance(one, str) else "")
+@pytest.mark.parametrize("title, names, share, spelled", LISTS, ids=lambda arg: arg if isinstance(arg, str) else "")
 def test_a_list_that_the_page_leaves_out_would_be_seen(title, names, share, spelled):
     lists = listing(ROOT, names, share, spelled)
     steps = section(PAGE, title)
@@ -341,7 +341,7 @@ def test_the_checklist_of_another_torch():
     patches = {line.split(" def ")[1].split("(")[0] for line in answer.stdout.splitlines() if " def needs_" in line}
     from torch_outboard._compat.patches import PATCHES
 
-    assert {one.question.partition(".")[2] for one in PATCHES if one.question} <= patches
+    assert {patch.question.partition(".")[2] for patch in PATCHES if patch.question} <= patches
 
 
 def test_a_new_condition_is_on_the_checklist(tmp_path):

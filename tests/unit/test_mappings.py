@@ -36,7 +36,7 @@ class Kernel:
         self.range_trees = list(trees)
         self.body, self.before, self.indexing_code, self.compute, self.after = (IndentedBuffer() for _ in range(5))
         self.lanes_name, self.is_sequential, self.forgotten = "lanes0", False, 0
-        is_reduction = any(one.is_reduction for one in trees)
+        is_reduction = any(tree.is_reduction for tree in trees)
         self.features = SimpleNamespace(is_reduction=lambda: is_reduction, reduction_nodes=lambda: [node(reads)])
 
     def fresh_name(self, name: str) -> str:
@@ -59,7 +59,7 @@ def node(reads: tuple[str, ...]) -> Any:
     """Return a reduction of r over columns x that reads these indices."""
     x, r = sympy.symbols("x r")
     body = SimpleNamespace(
-        iter_vars=[x], reduce_vars=[r], get_read_exprs=lambda: [sympy.sympify(one, {"x": x, "r": r}) for one in reads]
+        iter_vars=[x], reduce_vars=[r], get_read_exprs=lambda: [sympy.sympify(read, {"x": x, "r": r}) for read in reads]
     )
     return SimpleNamespace(_body=body, node=SimpleNamespace(data=None))
 

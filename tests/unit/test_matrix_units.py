@@ -107,7 +107,7 @@ def test_the_memory_of_a_tiling_is_that_of_its_arrays(unit, size):
 
 def test_the_unit_of_the_documentation_serves_products():
     page = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text(encoding="utf-8")
-    (text,) = (one for one in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "MatrixUnit(" in one)
+    (text,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "MatrixUnit(" in block)
     names = {}
     exec(text, names)
     unit = names["UNIT"]

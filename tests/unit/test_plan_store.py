@@ -107,7 +107,7 @@ def built(first_run: tuple[dict[str, Any], Path], tmp_path: Path) -> dict[str, A
 
 
 def files_of(folder: Path) -> list[Path]:
-    return sorted(one for one in folder.rglob("*") if one.is_file())
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def test_a_second_process_builds_nothing(run_python: RunPython, built: dict[str, Any], tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_second_process_builds_nothing(run_python: RunPython, built: dict[str,
     second, output = run(run_python, tmp_path)
     assert second == {**built, "loaded": built["saved"], "saved": 0, "inductor": False}, output
     assert len(files_of(tmp_path)) == built["saved"]
-    assert all(one.stat().st_mode & 0o077 == 0 for one in files_of(tmp_path))
+    assert all(path.stat().st_mode & 0o077 == 0 for path in files_of(tmp_path))
 
 
 def test_other_sizes_find_the_plans_or_add_theirs(run_python: RunPython, built: dict[str, Any], tmp_path: Path) -> None:
@@ -160,10 +160,10 @@ def test_two_processes_of_eight_threads_at_once(run_python: RunPython, run_compi
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(results) == 2 and not any(one["wrong"] for one in results)
+    assert len(results) == 2 and not any(result["wrong"] for result in results)
     # Each has two plans, for rows of one and of more, and nobody has taken the other's away.
-    assert all(2 <= one["plans"] == one["loaded"] + one["saved"] <= 4 for one in results)
-    names = [one.name for one in files_of(tmp_path)]
+    assert all(2 <= result["plans"] == result["loaded"] + result["saved"] <= 4 for result in results)
+    names = [path.name for path in files_of(tmp_path)]
     assert len(names) == 2 and len({name.partition(".")[0] for name in names}) == 1, names
     third, _ = run(run_python, tmp_path, program=THREADS)
     assert third == {"plans": 2, "loaded": 2, "saved": 0, "packed": 0, "wrong": [], "inductor": False}
@@ -365,7 +365,7 @@ def test_classes_stay_within_their_bounds(tmp_path: Path, monkeypatch: Any) -> N
     store = Store(tmp_path)
     for number in range(4):
         store.save("a", SIZES, Answer(f"plan {number}", []))
-        for age, path in enumerate(sorted(files_of(tmp_path), key=lambda one: one.stat().st_mtime_ns, reverse=True)):
+        for age, path in enumerate(sorted(files_of(tmp_path), key=lambda file: file.stat().st_mtime_ns, reverse=True)):
             os.utime(path, (10.0 - age, 10.0 - age))  # clocks of file systems are coarse
     assert sorted(text for text, *_ in store.plans("a")) == ["plan 2", "plan 3"]
 

@@ -26,7 +26,7 @@ def test_twenty_seeds_show_a_missing_wait(run_python: RunPython, first: int) -> 
     answer = run_python(code, imports=IMPORTS)
     counts = json.loads(answer.stdout.splitlines()[-1])
     assert len(counts) == 40
-    rare = [one for one in counts if one[-1] < 0.95 * TRIALS]
+    rare = [row for row in counts if row[-1] < 0.95 * TRIALS]
     assert not rare, rare
 
 

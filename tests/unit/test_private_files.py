@@ -54,9 +54,9 @@ def as_user(user: int, function: Callable[[], object]) -> None:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Yield a folder that other users can enter, unlike the usual folders of tests."""
     folder = Path(os.path.realpath(tmp_path_factory.mktemp("shared")))
-    for one in (folder, *folder.parents):
-        if one.stat().st_uid == os.geteuid() and not one.stat().st_mode & stat.S_IXOTH:
-            one.chmod(one.stat().st_mode | stat.S_IXOTH)
+    for path in (folder, *folder.parents):
+        if path.stat().st_uid == os.geteuid() and not path.stat().st_mode & stat.S_IXOTH:
+            path.chmod(path.stat().st_mode | stat.S_IXOTH)
     yield folder
 
 
@@ -217,7 +217,7 @@ def test_a_table_of_schedules_that_is_not_taken_says_why(tmp_path: Path, what: s
     WRONG[what](path)
     found = schedule_table.read(tmp_path / "plans", 0)
     assert found.schedules == {} and (what in found.obstacle or "the file is damaged" in found.obstacle)
-    assert [one.obstacle for one in schedule_table.tables_in(tmp_path / "plans")] == [found.obstacle]
+    assert [table.obstacle for table in schedule_table.tables_in(tmp_path / "plans")] == [found.obstacle]
 
 
 def _write_pack(path: Path, monkeypatch: Any) -> Path:
@@ -228,7 +228,7 @@ def _write_pack(path: Path, monkeypatch: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("what", [one for one in NOT_TRUSTED if "more than this package ever writes" not in one])
+@pytest.mark.parametrize("what", [why for why in NOT_TRUSTED if "more than this package ever writes" not in why])
 def test_a_pack_that_others_may_have_written_is_not_taken(
     tmp_path: Path, what: str, monkeypatch: Any, caplog: Any
 ) -> None:
@@ -345,8 +345,8 @@ def test_nobody_slips_plans_under_a_running_process(shared: Path, is_sticky: boo
         store.save("a", SIZES, ANSWER)
         os.write(ready[1], b"1")
         os.read(go[0], 1)
-        for one in (store, Store(folder)):
-            assert theirs not in one.plans("a") and not any(answer.refusal for answer in one.plans("a"))
+        for reader in (store, Store(folder)):
+            assert theirs not in reader.plans("a") and not any(answer.refusal for answer in reader.plans("a"))
 
     def attacker() -> None:
         os.read(ready[0], 1)

@@ -43,7 +43,7 @@ def test_a_script_is_reported_in_text_json_and_a_page(run_python, tmp_path):
     done = run_python(RUN, "run", "--driver=sim", *files, str(script), "--epochs=1", status=4)
     assert done.stdout == "['--epochs=1']\n" and " calls by the CPU's kernels" in done.stderr
     report = json.loads((tmp_path / "report.json").read_text())
-    assert {one["op"] for one in report["operators"]} >= {"aten::add.Tensor", "aten::sort.stable"}
+    assert {row["op"] for row in report["operators"]} >= {"aten::add.Tensor", "aten::sort.stable"}
     assert report["seconds"] > 0 and report["compiled"]["regions"] == []
     page = (tmp_path / "page.html").read_text()
     assert "aten::add.Tensor" in page and "<b>train" not in page and "&lt;b&gt;train" in page

@@ -41,7 +41,12 @@ def test_a_dialect_without_vectors_and_groups_has_no_way():
 
 
 def test_each_way_has_the_parameters_that_are_tuned():
-    ways = {f"{family}.{way}" for one in (PRODUCTS, ATTENTION) for family in one.families for way in one.ways(family)}
+    ways = {
+        f"{family}.{way}"
+        for template in (PRODUCTS, ATTENTION)
+        for family in template.families
+        for way in template.ways(family)
+    }
     assert ways == set(PARAMETERS)
 
 

@@ -62,7 +62,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
     def call(name: str, x: torch.Tensor) -> tuple[torch.Tensor, float]:
         out = torch.empty_like(x)
-        getattr(library, f"of_{name}")(*(ctypes.c_void_p(one.data_ptr()) for one in (x, out)), ctypes.c_long(x.numel()))
+        getattr(library, f"of_{name}")(*(ctypes.c_void_p(t.data_ptr()) for t in (x, out)), ctypes.c_long(x.numel()))
         return out, _BOUNDS["of the library" if name == "tanh" else request.param]
 
     return call

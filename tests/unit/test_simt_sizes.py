@@ -28,8 +28,8 @@ def test_what_is_of_sizes_alone_has_a_name(printer: IndexPrinter) -> None:
     assert len(names) == len(set(names)) == 3, "the square, the sum, the quotient"
     assert "ks0" not in text and names[-1] in text and "x0" in text
     declared: set[str] = set()
-    for one, name in printer.named.items():
-        used = {other for other in names if other in one}
+    for expression, name in printer.named.items():
+        used = {other for other in names if other in expression}
         assert used <= declared, "each is made of those before it"
         declared.add(name)
 

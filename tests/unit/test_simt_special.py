@@ -47,7 +47,7 @@ def _takes_two(name: str) -> bool:
 
 def _reference(name: str) -> Callable[..., torch.Tensor]:
     if name == "polygamma":
-        return lambda n, x: torch.stack([torch.polygamma(int(k), one) for k, one in zip(n, x, strict=True)])
+        return lambda n, x: torch.stack([torch.polygamma(int(k), values) for k, values in zip(n, x, strict=True)])
     named = {"igamma": "gammainc", "igammac": "gammaincc"}
     found: Callable[..., torch.Tensor] = getattr(torch.special, named.get(name, name))
     return found
@@ -81,7 +81,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
     def call(name: str, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
         out = torch.empty_like(x)
-        pointers = [ctypes.c_void_p(one.data_ptr()) for one in (x, x if y is None else y, out)]
+        pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (x, x if y is None else y, out)]
         getattr(libraries[x.dtype], f"{name}_{_KINDS[x.dtype][1]}")(*pointers, ctypes.c_long(x.numel()))
         return out
 

@@ -57,9 +57,9 @@ def _loops() -> str:
     ]
     for dtype in (torch.int8, torch.int32, torch.int64, torch.uint8):
         kind, name = STORAGE_TYPES[dtype], SUFFIXES[dtype]
-        lines += [f"LOOP({one}_{name}, {kind}, {kind}, ob_{one}_{name}(x[i], y[i]))" for one in _BINARY]
-    for one in ("maximum", "minimum", "floordiv", "remainder", "fmax"):
-        lines.append(f"LOOP({one}_f32, float, float, ob_{one}_f32(x[i], y[i]))")
+        lines += [f"LOOP({function}_{name}, {kind}, {kind}, ob_{function}_{name}(x[i], y[i]))" for function in _BINARY]
+    for function in ("maximum", "minimum", "floordiv", "remainder", "fmax"):
+        lines.append(f"LOOP({function}_f32, float, float, ob_{function}_f32(x[i], y[i]))")
     return "\n".join(lines)
 
 
@@ -80,7 +80,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         x = x.contiguous()
         y = x if y is None else y.contiguous()
         out = torch.empty(x.shape, dtype=to or x.dtype)
-        pointers = [ctypes.c_void_p(one.data_ptr()) for one in (x, y, out)]
+        pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (x, y, out)]
         getattr(library, f"test_{name}")(*pointers, ctypes.c_long(x.numel()))
         return out
 
@@ -118,7 +118,7 @@ _EDGES = {
 @pytest.mark.parametrize("name", _BINARY)
 def test_integers_wrap_as_torch_does(run: Run, name: str, dtype: torch.dtype) -> None:
     numbers = torch.tensor(_EDGES[dtype], dtype=dtype)
-    x, y = (one.reshape(-1) for one in torch.meshgrid(numbers, numbers, indexing="ij"))
+    x, y = (tensor.reshape(-1) for tensor in torch.meshgrid(numbers, numbers, indexing="ij"))
     if name in ("div", "mod", "floordiv", "remainder"):
         # torch raises for a divisor of 0, and the processor for the least number divided by -1.
         kept = (y != 0) & ~((y == -1) & (x == numbers.min()) if dtype.is_signed else torch.zeros_like(x).bool())
@@ -146,7 +146,7 @@ def test_integers_wrap_as_torch_does(run: Run, name: str, dtype: torch.dtype) ->
 @pytest.mark.parametrize("name", ["maximum", "minimum", "floordiv", "remainder", "fmax"])
 def test_floats_at_their_edges(run: Run, name: str) -> None:
     numbers = torch.tensor([-math.inf, -7.5, -1.0, -0.0, 0.0, 0.1, 1.0, 3.0, 1e30, math.inf, math.nan, 1e-3])
-    x, y = (one.reshape(-1) for one in torch.meshgrid(numbers, numbers, indexing="ij"))
+    x, y = (tensor.reshape(-1) for tensor in torch.meshgrid(numbers, numbers, indexing="ij"))
     reference = torch.floor_divide if name == "floordiv" else getattr(torch, name)
     torch.testing.assert_close(run(f"{name}_f32", x, y), reference(x, y), rtol=0, atol=0, equal_nan=True)
 

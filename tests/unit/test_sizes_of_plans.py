@@ -16,7 +16,7 @@ from torch_outboard.kernels.plans.sizes import Sizes
 def symbols_of(env: ShapeEnv, sizes: tuple[int, ...] = (6, 10, 14)) -> list[sympy.Symbol]:
     meta = torch.empty(sizes, device="meta")
     made, _, _ = env.create_symbolic_sizes_strides_storage_offset(meta, ConstantSource("t0"))
-    return [one.node.expr for one in made]
+    return [size.node.expr for size in made]
 
 
 CONDITIONS = {
@@ -46,7 +46,7 @@ def test_answers_and_guards_are_torchs(condition):
         env.evaluate_expr(sympy.Le(symbols_of(env, (100, 7, 3))[0], 4096))  # changes a range
         env.evaluate_expr(asked)
         env.evaluate_expr(asked)
-    assert [str(one.expr) for one in ours.guards] == [str(one.expr) for one in torchs.guards]
+    assert [str(guard.expr) for guard in ours.guards] == [str(guard.expr) for guard in torchs.guards]
     assert ours.var_to_range == torchs.var_to_range
 
 
@@ -63,7 +63,7 @@ def test_the_bound_of_a_product_with_a_known_size_is_refined_as_by_torch():
 def test_torch_asks_it(monkeypatch):
     asked = []
     of_ours = Sizes._is_open
-    monkeypatch.setattr(Sizes, "_is_open", lambda env, one: asked.append(of_ours(env, one)) or asked[-1])
+    monkeypatch.setattr(Sizes, "_is_open", lambda env, condition: asked.append(of_ours(env, condition)) or asked[-1])
     env = Sizes()
     a, b, c = symbols_of(env)
     assert env.evaluate_expr(sympy.Le(a * b * c, 1 << 30))

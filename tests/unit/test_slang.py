@@ -87,7 +87,7 @@ def test_texts_of_all_kinds_compile(run_python: RunPython, tmp_path: Path) -> No
 
 
 @needs_compiler
-@pytest.mark.parametrize("dialect", [SLANG, SLANG_FLOATS], ids=lambda one: one.name)
+@pytest.mark.parametrize("dialect", [SLANG, SLANG_FLOATS], ids=lambda dialect: dialect.name)
 def test_the_library_compiles(dialect: Slang, tmp_path: Path) -> None:
     kinds = ("float", "double") if dialect.has_double else ("float",)
     calls = [f"{kind}s[{i}] = OB_LIB({name})({kind}s[1]);" for kind in kinds for i, name in enumerate(_ONE)]
@@ -215,7 +215,7 @@ def call(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., float]:
 
     def run(name: str, x: torch.Tensor, y: torch.Tensor) -> float:
         out, far = torch.empty_like(x), torch.empty(x.shape, dtype=torch.float64)
-        pointers = [ctypes.c_void_p(one.data_ptr()) for one in (x, y, out, far)]
+        pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (x, y, out, far)]
         getattr(library, f"{name}_{'f32' if x.dtype == torch.float32 else 'f64'}")(*pointers, ctypes.c_long(x.numel()))
         return float(far.max())
 
@@ -230,7 +230,7 @@ def _numbers(dtype: torch.dtype) -> torch.Tensor:
     bits = torch.randint(-kind, kind, (20000,), generator=generator).to(whole).view(dtype)
     spread = [(torch.rand(20000, generator=generator, dtype=torch.float64) * 2 - 1) * most for most in (1, 4, 25, 800)]
     return torch.cat(
-        [torch.tensor([*edges, *(-one for one in edges)], dtype=dtype), bits, *(one.to(dtype) for one in spread)]
+        [torch.tensor([*edges, *(-edge for edge in edges)], dtype=dtype), bits, *(x.to(dtype) for x in spread)]
     )
 
 
@@ -251,5 +251,5 @@ def test_functions_are_those_of_the_library(call: Callable[..., float], name: st
     assert call(name, x.contiguous(), y.contiguous()) <= most
     if name == "pow":
         small = torch.linspace(-9, 9, 19, dtype=dtype)
-        bases, powers = (one.reshape(-1).contiguous() for one in torch.meshgrid(small, small, indexing="ij"))
+        bases, powers = (tensor.reshape(-1).contiguous() for tensor in torch.meshgrid(small, small, indexing="ij"))
         assert call(name, bases, powers) <= most

@@ -75,7 +75,7 @@ def test_reductions_with_subgroups_compile(run_python: RunPython, tmp_path: Path
     assert {count <= lanes for count in along} == ({False} if lanes < 16 else {True, False})
     for count, body in zip(along, found, strict=True):
         assert ("ob_shared" in body) == (count > lanes), body
-        distances = {int(one) for one in re.findall(r"OB_OF_ITEM\(\w+\[0\], ob_item \+ (\d+)\)", body)}
+        distances = {int(distance) for distance in re.findall(r"OB_OF_ITEM\(\w+\[0\], ob_item \+ (\d+)\)", body)}
         assert distances == {1 << power for power in range(min(count, lanes).bit_length() - 1)}
 
 

@@ -115,17 +115,17 @@ def test_items_share_the_groups_memory_in_the_vulkan_memory_model(run_python: Ru
         elif op == 224:  # OpControlBarrier
             barriers.append(constants[given[2]])
     assert len(accesses) >= 2 and all(mask and mask[0] & 0x20 for mask in accesses)  # NonPrivatePointer
-    assert barriers and all(one & 0x6000 == 0x6000 for one in barriers)  # MakeAvailable, MakeVisible
+    assert barriers and all(barrier & 0x6000 == 0x6000 for barrier in barriers)  # MakeAvailable, MakeVisible
 
 
 def test_each_type_has_the_first_unit_that_tiles_can_have() -> None:
     listed = "uint8 16x16x32, float16 64x64x64, float16 16x16x16, float16 8x8x16, bfloat16 16x12x16, bfloat16 8x16x16"
     units = units_of(f"32 lanes, {listed}")
-    assert [(one.dtype, one.m, one.n, one.k) for one in units] == [
+    assert [(unit.dtype, unit.m, unit.n, unit.k) for unit in units] == [
         (torch.float16, 16, 16, 16),
         (torch.bfloat16, 8, 16, 16),
     ]
-    assert [Tiling.of(one, (128, 128), 32).group for one in units] == [128, 128]
+    assert [Tiling.of(unit, (128, 128), 32).group for unit in units] == [128, 128]
     assert with_units(SLANG, "32 lanes, uint8 16x16x32") is SLANG
     assert with_units(SLANG, f"64 lanes, {listed}").described() != with_units(SLANG, f"32 lanes, {listed}").described()
 

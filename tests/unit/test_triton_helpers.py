@@ -70,9 +70,9 @@ def _imports(node: ast.AST, names: tuple[str, ...] = ()) -> Iterator[str]:
         if isinstance(child, ast.Try):
             continue
         within = (*names, child.name) if isinstance(child, ast.FunctionDef | ast.ClassDef) else names
-        modules = [one.name for one in child.names] if isinstance(child, ast.Import) else []
+        modules = [alias.name for alias in child.names] if isinstance(child, ast.Import) else []
         modules += [child.module or ""] if isinstance(child, ast.ImportFrom) else []
-        if within and any(re.match(r"triton(\.|$)", one) for one in modules):
+        if within and any(re.match(r"triton(\.|$)", module) for module in modules):
             yield ".".join(within)
         yield from _imports(child, within)
 
@@ -87,6 +87,6 @@ def _functions() -> Iterator[str]:
 
 
 def test_each_function_that_imports_triton_has_a_reason() -> None:
-    found = {re.sub(r" \w+\.raise_if", " *.raise_if", one) for one in _functions()}
+    found = {re.sub(r" \w+\.raise_if", " *.raise_if", function) for function in _functions()}
     assert found - REASONS.keys() == set()
     assert "_inductor/utils.py get_gpu_dram_gbps" in found or "_inductor/utils.py _get_device_dram_gbps" in found

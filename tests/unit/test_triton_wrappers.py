@@ -99,11 +99,13 @@ def test_formulas_in_cpp(tmp_path):
     formulas += ["a0 a1 add a2 sub", "a0 a1 lt a2 3 mul mul", "a0 a1 ne", "a0 -3 ge"]
     header = _extension.header_path("compiled.h").read_text()
     helpers = header[header.index("// Divisions of formulas") : header.index("// An argument of a kernel")]
-    lines = [f'std::printf("%ld ", {formula_in_cpp(one, [f"{value}LL" for value in numbers])});' for one in formulas]
+    lines = [
+        f'std::printf("%ld ", {formula_in_cpp(formula, [f"{value}LL" for value in numbers])});' for formula in formulas
+    ]
     (tmp_path / "a.cpp").write_text(
         "#include <algorithm>\n#include <cstdint>\n#include <cstdio>\n"
         f"namespace torch_outboard {{\n{helpers}}}\nint main() {{\n{chr(10).join(lines)}\n}}\n"
     )
     subprocess.run(["g++", "-std=c++17", str(tmp_path / "a.cpp"), "-o", str(tmp_path / "a")], check=True)
     found = subprocess.run([str(tmp_path / "a")], check=True, capture_output=True, text=True).stdout.split()
-    assert [int(one) for one in found] == [evaluate(formula, numbers) for formula in formulas]
+    assert [int(number) for number in found] == [evaluate(formula, numbers) for formula in formulas]

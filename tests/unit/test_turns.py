@@ -87,11 +87,11 @@ def test_twelve_processes_build_each_program_once(run_python: RunPython, tmp_pat
 print(json.dumps(children(12, lambda number: sum([built(0, one) for one in texts], []))))
 """
     found = run(run_python, PROGRAMS + code, tmp_path / "cache")
-    assert len(found) == 12 and all(len(one) == 5 for one in found)
+    assert len(found) == 12 and all(len(built) == 5 for built in found)
     lines = (tmp_path / "built").read_text().splitlines()
     assert sorted(lines) == [f"def f(*values): {number}" for number in range(5)]
-    left = [one.name for one in (tmp_path / "cache").rglob("*") if one.is_file()]
-    assert len(left) == 5 and not any(one.endswith(".locked") for one in left), left
+    left = [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert len(left) == 5 and not any(name.endswith(".locked") for name in left), left
 
 
 @pytest.mark.parametrize("how", ["dies", "stores nothing", "refuses"])
@@ -143,11 +143,11 @@ def work(number):
 def test_twelve_processes_build_each_plan_once(run_python: RunPython, tmp_path: Path) -> None:
     found = run(run_python, PLANS + "\nprint(json.dumps(children(12, work)))\n", tmp_path)
     # A fill of ones may need a plan too.
-    total = {one["plans"] for one in found}
+    total = {result["plans"] for result in found}
     assert len(found) == 12 and len(total) == 1, found
-    assert sum(one["saved"] for one in found) == total.pop(), found
+    assert sum(result["saved"] for result in found) == total.pop(), found
     # At each of the two plans as many begin to import as there are processors.
-    assert sum(one["inductor"] for one in found) <= 4, found
+    assert sum(result["inductor"] for result in found) <= 4, found
     assert not list(tmp_path.rglob("*.part"))
 
 

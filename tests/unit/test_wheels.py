@@ -167,4 +167,4 @@ def test_drivers_need_nothing_of_torch_or_python():
             ["readelf", "--dynamic", str(library)], capture_output=True, text=True, check=True
         ).stdout
         needed = [line.split("[")[1].rstrip("]") for line in shown.splitlines() if "(NEEDED)" in line]
-        assert needed and not [one for one in needed if one.startswith(("libtorch", "libc10", "libpython"))], needed
+        assert needed and not [lib for lib in needed if lib.startswith(("libtorch", "libc10", "libpython"))], needed

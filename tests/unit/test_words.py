@@ -17,8 +17,8 @@ from torch_outboard.codegen.prelude import _blocks, prelude
 FOLDER = Path(torch_outboard.__file__).parent
 SOURCES = [
     *prelude(),
-    *(one.read_text(encoding="utf-8") for one in (FOLDER / "kernels").rglob("*.py")),
-    *(one.read_text(encoding="utf-8") for one in (FOLDER / "codegen").rglob("*.py")),
+    *(path.read_text(encoding="utf-8") for path in (FOLDER / "kernels").rglob("*.py")),
+    *(path.read_text(encoding="utf-8") for path in (FOLDER / "codegen").rglob("*.py")),
 ]
 TEXT = "OB_DEVICE float ob_f(float a) { const int b = 1, c = 2; return b < c ? OB_LIB(fabs)(a) : 0.5f; }"
 
@@ -32,13 +32,13 @@ def test_functions_are_those_of_the_sources() -> None:
 
 def test_macros_are_those_of_the_sources() -> None:
     macros = listed()["header"] | listed()["optional"]
-    assert {one for one in macros if not any(re.search(rf"\b{one}\b", text) for text in SOURCES)} == set()
+    assert {macro for macro in macros if not any(re.search(rf"\b{macro}\b", text) for text in SOURCES)} == set()
 
 
 def test_the_prelude_has_no_other_words() -> None:
     """With doubles, whose constants have no suffix. `Dialect.source` defines the one macro."""
     text = "\n".join(block.written(frozenset(block.texts)) for block in _blocks(())[0])
-    others = {one for one in foreign_words(text, OPENCL_C) if not one.endswith("(a double)")}
+    others = {word for word in foreign_words(text, OPENCL_C) if not word.endswith("(a double)")}
     assert others == {"OB_BEYOND_E4M3FN"}
 
 
