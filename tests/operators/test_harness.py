@@ -253,8 +253,8 @@ def test_the_cpu_rounds_complex_products_by_place():
         memory = torch.randn(40, dtype=torch.complex64)
         factor = torch.randn((), dtype=torch.complex64)
         far, *found = [torch.mul(factor, memory[:5], out=memory[at : at + 5]).clone() for at in range(34, 4, -1)]
-        counts.add(len({tuple(one.tolist()) for one in found}))
-        assert all(value_difference(one, far, COMPLEX_PRODUCTS) is None for one in found)
+        counts.add(len({tuple(result.tolist()) for result in found}))
+        assert all(value_difference(result, far, COMPLEX_PRODUCTS) is None for result in found)
     assert max(counts) > 1
 
 

@@ -29,38 +29,38 @@ def test_programs_agree_with_the_cpu(seed: int, device: torch.device) -> None:
             pytest.fail(f"{found[1]}\n{text(minimised(program, device, is_exact=True))}")
 
 
-def _is_ours(one: torch.Tensor) -> bool:
-    return one.device.type != "cpu"
+def _is_ours(tensor: torch.Tensor) -> bool:
+    return tensor.device.type != "cpu"
 
 
-def _apart(one: torch.Tensor) -> torch.Tensor:
+def _apart(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy at the same offset of its own memory."""
-    before = one.new_zeros(one.storage_offset())
-    return torch.cat([before, one.flatten()])[len(before) :].view(one.shape)
+    before = tensor.new_zeros(tensor.storage_offset())
+    return torch.cat([before, tensor.flatten()])[len(before) :].view(tensor.shape)
 
 
-def _write_twice(one: torch.Tensor) -> torch.Tensor:
-    return one.fill_(3).fill_(3) if _is_ours(one) else one.fill_(3)
+def _write_twice(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.fill_(3).fill_(3) if _is_ours(tensor) else tensor.fill_(3)
 
 
-def _write_around(one: torch.Tensor) -> torch.Tensor:
-    if _is_ours(one):
-        one.as_strided((1,), (1,), 0).fill_(77)
+def _write_around(tensor: torch.Tensor) -> torch.Tensor:
+    if _is_ours(tensor):
+        tensor.as_strided((1,), (1,), 0).fill_(77)
     else:
-        one.as_strided((1,), (1,), 0).mul_(1)
-    return one
+        tensor.as_strided((1,), (1,), 0).mul_(1)
+    return tensor
 
 
-def _fail(one: torch.Tensor) -> torch.Tensor:
-    if _is_ours(one):
+def _fail(tensor: torch.Tensor) -> torch.Tensor:
+    if _is_ours(tensor):
         raise ValueError("planted")
-    return one.clone()
+    return tensor.clone()
 
 
 FAULTS: dict[str, tuple[Callable[..., Any], bool, str]] = {
-    "values": (lambda one: one + 1 if _is_ours(one) else one + 2, False, "elements differ"),
-    "strides": (lambda one: one.t().contiguous().t() if _is_ours(one) else one.contiguous(), False, "strides"),
-    "shared memory": (lambda one: _apart(one) if _is_ours(one) else one[:], False, "share memory"),
+    "values": (lambda x: x + 1 if _is_ours(x) else x + 2, False, "elements differ"),
+    "strides": (lambda x: x.t().contiguous().t() if _is_ours(x) else x.contiguous(), False, "strides"),
+    "shared memory": (lambda x: _apart(x) if _is_ours(x) else x[:], False, "share memory"),
     "a version": (_write_twice, True, "version grows by 2"),
     "memory around a view": (_write_around, True, "around it"),
     "an exception": (_fail, False, "raises ValueError: planted"),

@@ -70,14 +70,14 @@ class Fuzzer:
         """Return whether the CPU's answer differs for contiguous tensors: some of its kernels ignore strides."""
         plain = outcome_of(replace(call, arguments=place_all(call.arguments, None, frozenset())), CPU)
         return type(plain.error) is not type(theirs.error) or any(
-            isinstance(one, torch.Tensor) and difference_of_values(one, other, 0.0, 1e-9) is not None
-            for one, other in zip(plain.results, theirs.results, strict=False)
+            isinstance(result, torch.Tensor) and difference_of_values(result, other, 0.0, 1e-9) is not None
+            for result, other in zip(plain.results, theirs.results, strict=False)
         )
 
     def minimised(self, call: captured.OperatorCall, changes: list[Change]) -> list[Change]:
         """Remove the changes that a difference does not need. The layouts, which place the tensors, stay."""
         for change in changes[:-1]:
-            fewer = [one for one in changes if one != change]
+            fewer = [kept for kept in changes if kept != change]
             if self.compare(call, fewer).difference is not None:
                 changes = fewer
         return changes

@@ -48,7 +48,7 @@ def drawn(generator: random.Random, may_be_wrong: bool) -> list[Change]:
 
 
 def _map_tensors(call: OperatorCall, make: Callable[[torch.Tensor], torch.Tensor]) -> OperatorCall:
-    arguments = tree_map(lambda one: make(one) if isinstance(one, torch.Tensor) else one, call.arguments)
+    arguments = tree_map(lambda value: make(value) if isinstance(value, torch.Tensor) else value, call.arguments)
     return replace(call, arguments=tuple(arguments))
 
 
@@ -67,7 +67,7 @@ def _values(call: OperatorCall, generator: random.Random) -> OperatorCall:
 
 def _sizes(call: OperatorCall, generator: random.Random) -> OperatorCall:
     """Replace each size by another one, the same wherever the size occurs, in tensors and in lists of sizes."""
-    tensors = [one for one in tree_leaves(call.arguments) if isinstance(one, torch.Tensor)]
+    tensors = [tensor for tensor in tree_leaves(call.arguments) if isinstance(tensor, torch.Tensor)]
     occurring = sorted({size for tensor in tensors for size in tensor.shape if size > 1})
     new = {size: generator.choice(SIZES) for size in occurring}
 
@@ -84,7 +84,7 @@ def _sizes(call: OperatorCall, generator: random.Random) -> OperatorCall:
 
     changed = _map_tensors(call, resized)
     arguments = tuple(
-        [new.get(one, one) for one in value]
+        [new.get(size, size) for size in value]
         if isinstance(value, (list, tuple)) and "SymInt[]" in str(declared.real_type) and _are_integers(value)
         else value
         for value, declared in zip(changed.arguments, call.operator._schema.arguments, strict=True)
@@ -93,17 +93,17 @@ def _sizes(call: OperatorCall, generator: random.Random) -> OperatorCall:
 
 
 def _are_integers(value: Any) -> bool:
-    return all(type(one) is int for one in value)
+    return all(type(number) is int for number in value)
 
 
 def _dtypes(call: OperatorCall, generator: random.Random) -> OperatorCall:
     """Change the element type of all tensors of one type."""
-    tensors = [one for one in tree_leaves(call.arguments) if isinstance(one, torch.Tensor)]
+    tensors = [tensor for tensor in tree_leaves(call.arguments) if isinstance(tensor, torch.Tensor)]
     if not tensors:
         return call
     old = generator.choice(tensors).dtype
     new = generator.choice(DTYPES)
-    return _map_tensors(call, lambda one: _cast(one, new) if one.dtype == old else one)
+    return _map_tensors(call, lambda tensor: _cast(tensor, new) if tensor.dtype == old else tensor)
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

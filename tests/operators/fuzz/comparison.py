@@ -43,7 +43,9 @@ def outcome_of(call: OperatorCall, device: torch.device) -> Outcome:
     given = replace(call, arguments=tuple(tree_map(here, call.arguments)))
     torch.manual_seed(0)
     done = attempt(given, device)
-    return Outcome(done.error, done.is_late, [_to_cpu(one) for one in done.results], [one.cpu() for one in storages])
+    return Outcome(
+        done.error, done.is_late, [_to_cpu(tensor) for tensor in done.results], [storage.cpu() for storage in storages]
+    )
 
 
 def _to_cpu(value: Any) -> Any:
@@ -71,7 +73,7 @@ def difference(ours: Outcome, theirs: Outcome, others: set[type], is_exact: bool
     tolerance = 0.0
     if not is_exact:  # results of integers have a tolerance of their own
         tolerance = max(
-            [TOLERANCES[torch.float64], least, *(TOLERANCES.get(one.dtype, 0.0) for one in theirs.storages)]
+            [TOLERANCES[torch.float64], least, *(TOLERANCES.get(storage.dtype, 0.0) for storage in theirs.storages)]
         )
     for place, (mine, other) in enumerate(zip(ours.results, theirs.results, strict=True)):
         if (found := difference_of_values(mine, other, given, tolerance)) is not None:
@@ -114,7 +116,7 @@ def _agree(mine: torch.Tensor, other: torch.Tensor, tolerance: float, given: flo
     # What cancels has the error of what it was made of.
     scale = max(_greatest(other), given * 1e-2)
     if mine.is_complex():
-        mine, other = (_with_one_infinity(one.to(torch.complex128)) for one in (mine, other))
+        mine, other = (_with_one_infinity(tensor.to(torch.complex128)) for tensor in (mine, other))
     else:
         mine, other = mine.double(), other.double()
     return torch.allclose(mine, other, rtol=tolerance, atol=tolerance * scale, equal_nan=True)

@@ -77,23 +77,23 @@ def is_left_out(operator: torch._ops.OpOverload) -> bool:
 def may_differ(call: OperatorCall) -> bool:
     """Return whether the CPU answers this call in one way, and CUDA and generated kernels in another."""
     name = call.name.partition("::")[2]
-    tensors = [one for one in tree_leaves(call.arguments) if isinstance(one, torch.Tensor)]
+    tensors = [tensor for tensor in tree_leaves(call.arguments) if isinstance(tensor, torch.Tensor)]
     if call.name in _SORTS:
         return tensors[0].unique().numel() < tensors[0].numel()
     if name in _READS_BESIDE_OUTPUT:
         return tensors[0].shape != tensors[1].shape
     if name in _TAKES_BOOLS:
-        return any(one.dtype == torch.bool for one in tensors)
+        return any(tensor.dtype == torch.bool for tensor in tensors)
     if name.partition(".")[0] in _OF_RANK:
         return _is_not_determined(tensors[0])
     if name in _KEEPS_SHAPE_WHEN_EMPTY or name in _TAKES_ANY_EMPTY:
-        return any(one.numel() == 0 for one in tensors)
+        return any(tensor.numel() == 0 for tensor in tensors)
     if name in _MAY_HAVE_NO_FACTOR:
         return bool(torch.linalg.cholesky_ex(tensors[0])[1].any())
     if name in _WIDE_INTEGERS:
-        return not any(one.is_floating_point() for one in tensors)
+        return not any(tensor.is_floating_point() for tensor in tensors)
     if name in _LEAVES_OUT_ZERO_WEIGHTS or name in _MEANS_BY_STEPS or _OF_DEGREES in name:
-        return any(one.is_floating_point() and not one.isfinite().all() for one in tensors)
+        return any(tensor.is_floating_point() and not tensor.isfinite().all() for tensor in tensors)
     return False
 
 

@@ -50,7 +50,7 @@ def placed(tensor: torch.Tensor, layout: str) -> Placed:
     for dim in reversed(order):
         strides[dim] = stride
         stride *= max(tensor.size(dim), 1)
-    reached = 1 + sum((max(size, 1) - 1) * one for size, one in zip(tensor.shape, strides, strict=True))
+    reached = 1 + sum((max(size, 1) - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
     storage = poison(reached + 2 * pad, tensor.dtype)
     window = storage.as_strided(tensor.shape, strides, pad)
     window.copy_(tensor)
@@ -79,4 +79,4 @@ def place_all(arguments: tuple[Any, ...], generator: random.Random | None, writt
         layout = generator.choice(LAYOUTS[:-1] if place in written else LAYOUTS)
         return placed(value, layout if generator.random() < 0.6 else "plain")
 
-    return tuple(tree_map(lambda one, place=place: lay_out(place, one), value) for place, value in enumerate(arguments))
+    return tuple(tree_map(lambda x, place=place: lay_out(place, x), value) for place, value in enumerate(arguments))

@@ -80,7 +80,7 @@ def _gradient(given: list[torch.Tensor], names: tuple[str, ...], dims: tuple[int
         return value
 
     leaf = given[0].detach().requires_grad_()
-    others = [one.detach() for one in given[1:]]
+    others = [tensor.detach() for tensor in given[1:]]
     if compiled:
         torch._dynamo.reset()  # each program has other functions, of which one code object keeps a few
     function = torch.compile(chain, dynamic=False) if compiled else chain
@@ -111,13 +111,13 @@ def _drawn_step(generator: random.Random, machine: Machine, compiled: float) -> 
         numbers = generator.randrange(1 << 20), steps.shape_of(generator), generator.choice(DTYPES), layout
         return Step(_NEW, (), numbers)
     chance = generator.random()
-    floats = [one for one in live if machine.tensors[one].dtype == torch.float32]
+    floats = [place for place in live if machine.tensors[place].dtype == torch.float32]
     if chance < 0.08 and len(floats) > 2:
         names = [generator.choice(DIFFERENTIABLE) for _ in range(generator.randint(1, 3))]
         places = tuple(generator.choice(floats) for _ in range(3))
         dims = tuple(generator.choice((0, -1)) for _ in names)
         kind = Kind("gradient", 3, _gradient)
-        return Step(kind, places, (tuple(one.name for one in names), dims, generator.random() < compiled))
+        return Step(kind, places, (tuple(function.name for function in names), dims, generator.random() < compiled))
     kind = generator.choice(VIEWS if chance < 0.35 else IN_PLACE if chance < 0.6 else FUNCTIONS)
     places = tuple(generator.choice(live[-8:] if generator.random() < 0.7 else live) for _ in range(kind.count))
     return Step(kind, places, kind.draw(generator, [machine.tensors[place] for place in places]))
@@ -168,10 +168,10 @@ def _forget_partly_written(ours: Machine, theirs: Machine, written: tuple[int, .
     """Drop the tensors that a failed call may have written in part, and all that share their memory."""
     for place in written:
         storages = {machine.tensors[place].untyped_storage().data_ptr() for machine in (theirs,)}
-        sharing_it = [one for one, tensor in theirs.tensors.items() if tensor.untyped_storage().data_ptr() in storages]
-        for one in sharing_it:
-            theirs.tensors.pop(one, None)
-            ours.tensors.pop(one, None)
+        sharing_it = [key for key, tensor in theirs.tensors.items() if tensor.untyped_storage().data_ptr() in storages]
+        for key in sharing_it:
+            theirs.tensors.pop(key, None)
+            ours.tensors.pop(key, None)
 
 
 def _compare(ours: Machine, theirs: Machine, number: int, written: tuple[int, ...], is_exact: bool) -> str | None:
@@ -188,7 +188,7 @@ def _compare(ours: Machine, theirs: Machine, number: int, written: tuple[int, ..
         if (told := stride_difference(mine, other)) is not None and _lie_apart(mine, other):
             return f"t{place}: {told}"
     values = list(ours.tensors)
-    if sharing([ours.tensors[one] for one in values]) != sharing([theirs.tensors[one] for one in values]):
+    if sharing([ours.tensors[place] for place in values]) != sharing([theirs.tensors[place] for place in values]):
         return "other tensors share memory"
     for place in places:
         if place in ours.tensors:
@@ -213,7 +213,7 @@ def _storages_differ(mine: torch.Tensor, other: torch.Tensor, is_exact: bool) ->
     size = min(mine.untyped_storage().nbytes(), other.untyped_storage().nbytes()) // other.element_size()
     if told is not None or size == 0:
         return told
-    whole = [one.detach().as_strided((size,), (1,), 0).cpu() for one in (mine, other)]
+    whole = [tensor.detach().as_strided((size,), (1,), 0).cpu() for tensor in (mine, other)]
     told = value_difference(whole[0], whole[1], bounds)
     return None if told is None else f"around it: {told}"
 

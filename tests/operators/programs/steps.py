@@ -45,7 +45,7 @@ class Step:
     numbers: tuple[Any, ...]
 
     def __str__(self) -> str:
-        given = [f"t{place}" for place in self.places] + [repr(one) for one in self.numbers]
+        given = [f"t{place}" for place in self.places] + [repr(number) for number in self.numbers]
         return f"{self.kind.name}({', '.join(given)})"
 
 
@@ -140,8 +140,8 @@ def _here(like: torch.Tensor, values: tuple[int, ...]) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int64).to(like.device)
 
 
-def _mask(one: torch.Tensor) -> torch.Tensor:
-    return one if one.dtype == torch.bool else one > 0
+def _mask(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.dtype == torch.bool else tensor > 0
 
 
 def _autocast(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -155,9 +155,9 @@ def _sum_into(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.sum(b, 0, out=a) if is_apart else a
 
 
-def _halve(one: torch.Tensor) -> torch.Tensor:
+def _halve(tensor: torch.Tensor) -> torch.Tensor:
     """Resize to fewer elements: more of them would be what nothing has written."""
-    return one.resize_(one.numel() // 2) if one.is_contiguous() else one
+    return tensor.resize_(tensor.numel() // 2) if tensor.is_contiguous() else tensor
 
 
 VIEWS = (
@@ -171,14 +171,14 @@ VIEWS = (
     Kind(
         "step",
         1,
-        lambda one, dim, step: one[(slice(None),) * (dim % max(one.dim(), 1)) + (slice(None, None, step),)],
+        lambda x, dim, step: x[(slice(None),) * (dim % max(x.dim(), 1)) + (slice(None, None, step),)],
         lambda g, t: (*_dim(g, t), g.choice((2, 3))),
     ),
     Kind("flatten", 1, torch.flatten),
     Kind("diagonal", 1, torch.diagonal),
     Kind("unfold", 1, torch.Tensor.unfold, _window),
-    Kind("chunk", 1, lambda one, dim: one.chunk(2, dim)[-1], _dim),
-    Kind("view_int", 1, lambda one: one.view(torch.int32)),
+    Kind("chunk", 1, lambda x, dim: x.chunk(2, dim)[-1], _dim),
+    Kind("view_int", 1, lambda x: x.view(torch.int32)),
     Kind("detach", 1, torch.detach),
 )
 FUNCTIONS = (
@@ -190,7 +190,7 @@ FUNCTIONS = (
     *(Kind(name, 2, getattr(torch, name), differentiable=True) for name in ("add", "sub", "mul", "div", "maximum")),
     *(Kind(name, 2, getattr(torch, name)) for name in ("eq", "lt", "logical_and", "fmin", "floor_divide", "remainder")),
     *(Kind(name, 2, getattr(torch, name), differentiable=True) for name in ("matmul", "outer")),
-    Kind("where", 3, lambda one, a, b: torch.where(_mask(one), a, b), differentiable=True),
+    Kind("where", 3, lambda x, a, b: torch.where(_mask(x), a, b), differentiable=True),
     Kind("addcmul", 3, torch.addcmul, differentiable=True),
     *(
         Kind(name, 1, getattr(torch, name), _dim, differentiable=True)
@@ -198,21 +198,21 @@ FUNCTIONS = (
     ),
     Kind("sum_all", 1, torch.sum, differentiable=True),
     Kind("softmax", 1, torch.softmax, _dim, differentiable=True),
-    Kind("sort", 1, lambda one, dim: one.sort(dim, stable=True)[0], _dim),
+    Kind("sort", 1, lambda x, dim: x.sort(dim, stable=True)[0], _dim),
     Kind("argmax", 1, torch.argmax, _dim),
     Kind("cat", 2, lambda a, b, dim: torch.cat([a, b], dim), _dim),
     Kind("stack", 2, lambda a, b: torch.stack([a, b])),
-    Kind("flip", 1, lambda one, dim: one.flip(dim), _dim),
-    Kind("roll", 1, lambda one, dim, n: one.roll(n, dim), _index),
-    Kind("clone", 1, lambda one, format: one.clone(memory_format=format), _format),
+    Kind("flip", 1, lambda x, dim: x.flip(dim), _dim),
+    Kind("roll", 1, lambda x, dim, n: x.roll(n, dim), _index),
+    Kind("clone", 1, lambda x, format: x.clone(memory_format=format), _format),
     Kind("contiguous", 1, torch.Tensor.contiguous),
-    Kind("to", 1, lambda one, dtype: one.to(dtype), _dtype),
-    Kind("reshape", 1, lambda one: one.reshape(-1)),
-    Kind("index_select", 1, lambda one, dim, at: one.index_select(dim, _here(one, at)), _indices),
-    Kind("index", 1, lambda one, dim, at: one[_here(one, at)], _indices),
-    Kind("pad", 1, lambda one, n: functional.pad(one, (1, 2), value=n), _number),
+    Kind("to", 1, lambda x, dtype: x.to(dtype), _dtype),
+    Kind("reshape", 1, lambda x: x.reshape(-1)),
+    Kind("index_select", 1, lambda x, dim, at: x.index_select(dim, _here(x, at)), _indices),
+    Kind("index", 1, lambda x, dim, at: x[_here(x, at)], _indices),
+    Kind("pad", 1, lambda x, n: functional.pad(x, (1, 2), value=n), _number),
     Kind("tril", 1, torch.tril),
-    Kind("layer_norm", 1, lambda one: functional.layer_norm(one, one.shape[-1:]), differentiable=True),
+    Kind("layer_norm", 1, lambda x: functional.layer_norm(x, x.shape[-1:]), differentiable=True),
     Kind("linear_autocast", 2, _autocast),
     Kind("add_number", 1, torch.add, _number),
     Kind("mul_number", 1, torch.mul, _number),
@@ -230,11 +230,11 @@ IN_PLACE = tuple(
         ("zero", 1, torch.Tensor.zero_, nothing),
         ("neg", 1, torch.Tensor.neg_, nothing),
         ("relu", 1, torch.Tensor.relu_, nothing),
-        ("masked_fill", 2, lambda one, mask, n: one.masked_fill_(_mask(mask), n), _number),
+        ("masked_fill", 2, lambda x, mask, n: x.masked_fill_(_mask(mask), n), _number),
         (
             "index_fill",
             1,
-            lambda one, dim, at, n: one.index_fill_(dim, _here(one, at), n),
+            lambda x, dim, at, n: x.index_fill_(dim, _here(x, at), n),
             lambda g, t: _indices(g, t) + _number(g, t),
         ),
         ("index_copy", 2, lambda a, b, dim, at: a.index_copy_(dim, _here(a, at), b), _indices),

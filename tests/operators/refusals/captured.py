@@ -41,7 +41,7 @@ class OperatorCall:
     def on(self, device: torch.device) -> OperatorCall:
         """Copy the tensors to the device, and replace the device that the call names."""
         return OperatorCall(
-            self.operator, tuple(tree_map(lambda one: _moved(one, device), one) for one in self.arguments)
+            self.operator, tuple(tree_map(lambda value: _moved(value, device), argument) for argument in self.arguments)
         )
 
     def run_here(self) -> Any:
@@ -71,7 +71,7 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        leaves = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        leaves = [tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)]
         key = (func.name(), leaves[0].dtype if leaves else None)
         if key not in self.kept and is_asked(func) and all(map(_is_plain, leaves)):
             self.kept[key] = OperatorCall(func, tuple(_arguments(func, args, kwargs)))
@@ -104,7 +104,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 def _arguments(operator: torch._ops.OpOverload, args: Any, kwargs: Any) -> Iterator[Any]:
     for place, declared in enumerate(operator._schema.arguments):
         value = args[place] if place < len(args) else kwargs.get(declared.name, declared.default_value)
-        yield tree_map(lambda one: one.detach().clone() if isinstance(one, torch.Tensor) else one, value)
+        yield tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf, value)
 
 
 def of_entry(info: OpInfo, kept: dict[tuple[str, Any], OperatorCall]) -> None:
@@ -127,12 +127,12 @@ def _run_sample(info: OpInfo, sample: Any, kept: dict[tuple[str, Any], OperatorC
     with _Recorder(kept):
         result = info(sample.input, *sample.args, **sample.kwargs)
         outputs = [
-            one
-            for one in tree_leaves(result)
-            if isinstance(one, torch.Tensor) and one.requires_grad and one.numel() > 0
+            output
+            for output in tree_leaves(result)
+            if isinstance(output, torch.Tensor) and output.requires_grad and output.numel() > 0
         ]
         if outputs:
-            torch.autograd.backward(outputs, [torch.ones_like(one) for one in outputs])
+            torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
 
 
 def entries() -> list[OpInfo]:

@@ -66,7 +66,7 @@ def errors_of_other_values(call: OperatorCall) -> set[type]:
     """Return the types of the CPU's errors if all tensors are zeros, ones or identity matrices."""
     found = set()
     for fill in (torch.zeros_like, torch.ones_like, _identities):
-        arguments = tuple(tree_map(lambda one: fill(one) if isinstance(one, torch.Tensor) else one, call.arguments))  # noqa: B023
+        arguments = tuple(tree_map(lambda arg: fill(arg) if isinstance(arg, torch.Tensor) else arg, call.arguments))  # noqa: B023
         found.add(type(result_of(OperatorCall(call.operator, arguments), CPU).error))
     return found
 
@@ -81,7 +81,7 @@ def _identities(tensor: torch.Tensor) -> torch.Tensor:
 def difference(ours: Attempt, theirs: Attempt, may_be_late: bool) -> str | None:
     """Return how the device's result of a call differs from the CPU's in shape or refusal; None if it does not."""
     if theirs.error is None and ours.error is None:
-        mine, other = ([_shape(one) for one in each.results] for each in (ours, theirs))
+        mine, other = ([_shape(result) for result in each.results] for each in (ours, theirs))
         return None if mine == other else f"returns {mine}, on the CPU {other}"
     return difference_of_errors(ours, theirs, set(), may_be_late)
 

@@ -52,11 +52,11 @@ _CODES = ("dtype", "layout", "memory_format", "reduction", "padding_mode", "inte
 def _changed(value: Any, declared: str) -> Iterator[tuple[str, bool, Any]]:
     if isinstance(value, torch.Tensor):
         yield from _tensors(value)
-    elif isinstance(value, (list, tuple)) and value and all(isinstance(one, torch.Tensor) for one in value):
-        for text, of_values, one in _tensors(value[-1]):
-            yield f"last {text}", of_values, [*value[:-1], one]
+    elif isinstance(value, (list, tuple)) and value and all(isinstance(item, torch.Tensor) for item in value):
+        for text, of_values, changed in _tensors(value[-1]):
+            yield f"last {text}", of_values, [*value[:-1], changed]
         yield "empty list", False, []
-    elif isinstance(value, (list, tuple)) and value and all(type(one) is int for one in value):
+    elif isinstance(value, (list, tuple)) and value and all(type(number) is int for number in value):
         for number in (value[0] + 1, value[0] - 1, 0, -3, 99):
             yield f"first is {number}", False, [number, *value[1:]]
         yield "one more", False, [*value, 1]
