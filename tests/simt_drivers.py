@@ -167,7 +167,7 @@ class StrictDialect(Dialect):
 
     def frame(self, name: str, parameters: Iterable[Parameter], body: str, arrays: Iterable[LocalArray] = ()) -> str:
         arrays = tuple(arrays)
-        if (memory := sum(one.bytes for one in arrays)) > LOCAL_MEMORY:
+        if (memory := sum(array.bytes for array in arrays)) > LOCAL_MEMORY:
             raise ValueError(f"{name} declares {memory} bytes of local memory")
         return super().frame(name, parameters, body, arrays)
 
@@ -183,7 +183,7 @@ LOCAL_MEMORY = 16 << 10
 
 
 def strict(items: int) -> StrictDialect:
-    given = {one.name: getattr(FloatsGenerator.dialect, one.name) for one in fields(Dialect)}
+    given = {field.name: getattr(FloatsGenerator.dialect, field.name) for field in fields(Dialect)}
     of_group, item = "((ob_i32)get_local_id(0))", f"(ob_i32)(get_local_id(0) % {items}u)"
     given |= {
         "name": f"opencl_c_strict_{items}",

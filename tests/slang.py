@@ -40,7 +40,7 @@ def compile_slang(text: str, options: str) -> bytes:
     try:
         words = ["-target", "spirv", *options.split()]
         library.spProcessCommandLineArguments(
-            request, (ctypes.c_char_p * len(words))(*(one.encode() for one in words)), len(words)
+            request, (ctypes.c_char_p * len(words))(*(word.encode() for word in words)), len(words)
         )
         unit = library.spAddTranslationUnit(request, 1, b"program")
         library.spAddTranslationUnitSourceString(request, unit, b"program.slang", text.encode())

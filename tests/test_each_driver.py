@@ -260,7 +260,7 @@ def test_generated_kernels(driver: str, part: int, request: pytest.FixtureReques
         files = [str(TESTS / "kernels" / f"test_{name}.py") for name in LOWERED]
     else:
         others = (DATABASE, REDUCTIONS, MATRIX_UNITS, WITHOUT_DOUBLES, SMALL_CHIPS)
-        files = [one for one in sorted(map(str, (TESTS / "kernels").glob("test_*.py"))) if one not in others]
+        files = [file for file in sorted(map(str, (TESTS / "kernels").glob("test_*.py"))) if file not in others]
     run_pytest(*files[part::PARTS], f"--driver={driver}", imports=DATABASES)
 
 

@@ -52,7 +52,7 @@ def precompiled(defined):
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
     header = shutil.copy(WORDS, folder.name)
-    flags = [one for one in FLAGS if one != "-shared"]
+    flags = [flag for flag in FLAGS if flag != "-shared"]
     subprocess.run([COMPILER, defined, *flags, "-x", "c++-header", header, "-o", f"{header}.gch"], check=True)
     return header
 
@@ -64,8 +64,8 @@ def called(found):
     """
     texts = re.split(r":(?=(?:[^\"]*\"[^\"]*\")*[^\"]*$)", found[2])
     instruction = "".join(re.findall(r'"([^"]*)"', texts[0]))
-    operands = [one for text in texts[1:3] for one in re.findall(r'"[=+]?[a-z]"\((.*?)\)(?=\s*(?:,|$))', text)]
-    places = [int(one) for one in re.findall(r"%(\d+)", instruction)]
+    operands = [operand for text in texts[1:3] for operand in re.findall(r'"[=+]?[a-z]"\((.*?)\)(?=\s*(?:,|$))', text)]
+    places = [int(number) for number in re.findall(r"%(\d+)", instruction)]
     wanted = list(range(len(operands)))
     name, is_product = instruction.split()[0].rstrip(";").lower(), instruction.startswith("mma")
     if places != wanted + (wanted[:4] if is_product else []):
@@ -77,7 +77,7 @@ def host_text(text):
     """Return a program as C++ for the host."""
     entries = []
     for name, parameters in KERNEL.findall(text):
-        kinds = [re.sub(r"\w+\s*$", "", one) for one in parameters.split(",")]
+        kinds = [re.sub(r"\w+\s*$", "", parameter) for parameter in parameters.split(",")]
         values = ", ".join(f"*({kind.replace('OB_RESTRICT', '')}*)arguments[{i}]" for i, kind in enumerate(kinds))
         entries.append(ENTRY % {"name": name, "values": values})
     text = re.sub("^  OB_LOCAL ", "  static OB_LOCAL ", ASSEMBLY.sub(called, text), flags=re.MULTILINE)
@@ -138,7 +138,7 @@ class Warps(PythonDriver):
 
     def kernel_launch(self, device, stream, kernel, grid, block, args, shared_memory, cluster, is_cooperative):
         given = [value.to_bytes(8, "little") if kind == 0 else value for kind, value in args]
-        held = [ctypes.create_string_buffer(one, len(one)) for one in given]
+        held = [ctypes.create_string_buffer(content, len(content)) for content in given]
         places = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
         assert grid[1:] == block[1:] == (1, 1), (grid, block)
         if failure := self.kernels[kernel](grid[0], block[0], places, shared_memory):

@@ -61,7 +61,7 @@ def foreign_words(text: str, dialect: Dialect) -> set[str]:
 def _declared(tokens: list[str], types: frozenset[str]) -> Iterator[str]:
     """Yield the names that a text declares: behind a type, or behind a comma of the same declaration."""
     depth, declares_at = 0, -1
-    two, one = "", ""
+    earlier, last = "", ""
     for token, after in zip(tokens, [*tokens[1:], ""], strict=True):
         if token in "([":
             depth += 1
@@ -70,10 +70,13 @@ def _declared(tokens: list[str], types: frozenset[str]) -> Iterator[str]:
         elif token == ";":
             declares_at = -1
         elif re.match(r"[A-Za-z_]", token) and token not in types:
-            is_type = [one in types or one.startswith("ob_"), one == "*" and (two in types or two.startswith("ob_"))]
-            if any(is_type) or one == "OB_RESTRICT" or (two == "enum" and one == "{"):
+            is_type = [
+                last in types or last.startswith("ob_"),
+                last == "*" and (earlier in types or earlier.startswith("ob_")),
+            ]
+            if any(is_type) or last == "OB_RESTRICT" or (earlier == "enum" and last == "{"):
                 declares_at = depth
                 yield token
-            elif one == "," and depth == declares_at and after in "=[,;":
+            elif last == "," and depth == declares_at and after in "=[,;":
                 yield token
-        two, one = one, token
+        earlier, last = last, token

@@ -26,7 +26,7 @@ def made(device: torch.device, heads: int = 4, dtype: torch.dtype = torch.float3
 
 
 def expected(query: Any, key: Any, value: Any, bias: Any) -> torch.Tensor:
-    key, value = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value))
+    key, value = (tensor.repeat_interleave(query.shape[1] // tensor.shape[1], 1) for tensor in (key, value))
     i = torch.arange(LENGTH)
     scores = query @ key.mT / 4 + bias[:, None, None] * (i[:, None] - i)
     return scores.masked_fill(i[:, None] < i, -math.inf).softmax(-1) @ value
@@ -46,14 +46,14 @@ def attention(call: Any, query: Any, key: Any, value: Any, bias: Any) -> Any:
 @pytest.mark.parametrize("way", WAYS)
 def test_values_and_gradients(device: torch.device, way: str, heads: int) -> None:
     ours = made(device, heads)
-    theirs = [one.detach().cpu().double().requires_grad_() for one in ours]
+    theirs = [tensor.detach().cpu().double().requires_grad_() for tensor in ours]
     result, right = attention(WAYS[way](), *ours), expected(*theirs)
     torch.testing.assert_close(result.cpu().double(), right, atol=1e-5, rtol=1e-5)
     weights = torch.randn(right.shape)
     (result * weights.to(device)).sum().backward()
     (right * weights).sum().backward()
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one.grad.cpu().double(), other.grad, atol=1e-4, rtol=1e-4)
+    for leaf, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(leaf.grad.cpu().double(), other.grad, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.database
@@ -63,7 +63,7 @@ def test_autocast(device: torch.device, way: str) -> None:
     with torch.autocast(device.type, torch.bfloat16):
         result = attention(WAYS[way](), *ours)
     assert result.dtype == torch.bfloat16
-    right = expected(*(one.detach().cpu().double() for one in ours))
+    right = expected(*(tensor.detach().cpu().double() for tensor in ours))
     torch.testing.assert_close(result.detach().cpu().double(), right, atol=5e-2, rtol=5e-2)
 
 
@@ -76,7 +76,7 @@ def test_rows_without_keys_are_zero(device: torch.device) -> None:
 
 
 def test_what_is_not_the_device_is_asked_as_before(device: torch.device) -> None:
-    query, key, value = (one.detach() for one in made(torch.device("cpu"))[:3])
+    query, key, value = (tensor.detach() for tensor in made(torch.device("cpu"))[:3])
     torch.testing.assert_close(
         flex.flex_attention(query, key, value),
         torch.nn.functional.scaled_dot_product_attention(query, key, value),
@@ -84,7 +84,7 @@ def test_what_is_not_the_device_is_asked_as_before(device: torch.device) -> None
         rtol=1e-5,
     )
     with pytest.raises(ValueError, match="only supported on"):
-        flex.flex_attention(*(one.to("meta") for one in (query, key, value)))
+        flex.flex_attention(*(tensor.to("meta") for tensor in (query, key, value)))
 
 
 @pytest.mark.core

@@ -139,7 +139,7 @@ def test_what_a_tool_reads(device: torch.device, graphs: list[torch.fx.GraphModu
     module = gm.get_submodule(kernel.target)
     assert isinstance(module, CompiledKernel)
     # Triton's kernels also take the number of elements.
-    assert all(one.endswith("*") for one in module.types[:2]) and "0.7071067" in module.definition
+    assert all(kind.endswith("*") for kind in module.types[:2]) and "0.7071067" in module.definition
     assert [argument.op for argument in kernel.args[:2]] == ["placeholder", "call_function"]
     operators = [node.target for node in gm.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
     assert operators == [torch.ops.aten.mm.out]

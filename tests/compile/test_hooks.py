@@ -76,7 +76,8 @@ def test_the_choice_of_splits_is_for_the_device_alone(device: torch.device) -> N
     assert V.choices.reduction_split_factor(device=device, **{**sizes, "reduction_numel_hint": 100}) == 1
     # As torch's own for another type, whose numbers of multiprocessors are not the device's.
     elsewhere = [
-        one.reduction_split_factor(torch.device("cpu"), **sizes) for one in (V.choices, type(V.choices).__base__())
+        choices.reduction_split_factor(torch.device("cpu"), **sizes)
+        for choices in (V.choices, type(V.choices).__base__())
     ]
     assert elsewhere[0] == elsewhere[1]
     assert V.choices.uuid() == ("torch_outboard", device.type)

@@ -39,7 +39,7 @@ def compiled_outcomes(pairs: Sequence[Pair], x: torch.Tensor) -> list[Outcome]:
 
     torch._dynamo.reset()
     try:
-        results = [one.cpu() for one in torch.compile(together, fullgraph=True, dynamic=False)(x)]
+        results = [result.cpu() for result in torch.compile(together, fullgraph=True, dynamic=False)(x)]
         if x.device.type != "cpu":
             torch.accelerator.synchronize(x.device)
     except Exception as error:  # becomes part of the comparison
@@ -101,8 +101,8 @@ def test_functions_of_a_nan_that_the_compiler_knows(dtype: torch.dtype, device: 
     stale = [torch.full_like(x, 3.25) for _ in functions]
     del stale
     torch._dynamo.reset()
-    results = torch.compile(lambda x: [one(x / math.nan) for one in functions], fullgraph=True)(x)
-    wrong = [one.__name__ for one, got in zip(functions, results, strict=True) if not got.isnan().all()]
+    results = torch.compile(lambda x: [function(x / math.nan) for function in functions], fullgraph=True)(x)
+    wrong = [function.__name__ for function, got in zip(functions, results, strict=True) if not got.isnan().all()]
     assert not wrong, wrong
 
 

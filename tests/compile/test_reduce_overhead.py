@@ -141,7 +141,7 @@ def test_random_numbers_are_those_without_graphs(device: torch.device, draw: str
         torch.manual_seed(7)
         drawn.append([compiled(x).tolist() for _ in range(6)])
     assert drawn[0] == drawn[1]
-    assert len({tuple(one) for one in drawn[0]}) == 6
+    assert len({tuple(numbers) for numbers in drawn[0]}) == 6
     assert _replays() >= 3
 
 

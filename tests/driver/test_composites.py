@@ -110,8 +110,8 @@ def test_grouped_products(device, name):
     offs = None if name == "a batch" else torch.tensor([2, 2, 8], dtype=torch.int32)
 
     def product(place):
-        one, other = (tensor.to(place).requires_grad_() for tensor in (left, right))
-        result = torch._grouped_mm(one, other, offs=None if offs is None else offs.to(place))
+        a, other = (tensor.to(place).requires_grad_() for tensor in (left, right))
+        result = torch._grouped_mm(a, other, offs=None if offs is None else offs.to(place))
         # Behind the last group nothing is written.
         ends = {"rows": (slice(8),), "columns": (slice(None), slice(8))}.get(name, ())
         return result[ends], result.stride()
@@ -125,9 +125,9 @@ def test_gradients_of_grouped_products(device):
     left, right, offs = torch.randn(8, 8), torch.randn(2, 8, 4), torch.tensor([4, 8], dtype=torch.int32)
 
     def gradients(place):
-        one, other = (tensor.to(place).requires_grad_() for tensor in (left, right))
-        torch._grouped_mm(one, other, offs=offs.to(place)).square().sum().backward()
-        return one.grad, other.grad
+        a, other = (tensor.to(place).requires_grad_() for tensor in (left, right))
+        torch._grouped_mm(a, other, offs=offs.to(place)).square().sum().backward()
+        return a.grad, other.grad
 
     for ours, expected in zip(gradients(device), gradients("cpu"), strict=True):
         assert_same(ours, expected, device, tolerance=1e-4)
@@ -147,9 +147,9 @@ def test_gradients_of_grouped_products(device):
 def test_grouped_products_that_are_refused(device, shapes, dtypes):
     raised = []
     for place in ("cpu", device):
-        one, other = (torch.ones(shape, dtype=dtype).to(place) for shape, dtype in zip(shapes, dtypes, strict=False))
+        a, other = (torch.ones(shape, dtype=dtype).to(place) for shape, dtype in zip(shapes, dtypes, strict=False))
         with pytest.raises(RuntimeError) as error:
-            torch._grouped_mm(one, other, offs=torch.tensor([4, 8], dtype=dtypes[2]).to(place))
+            torch._grouped_mm(a, other, offs=torch.tensor([4, 8], dtype=dtypes[2]).to(place))
         raised.append(str(error.value).splitlines()[0])
     assert raised[0] == raised[1]
 
@@ -253,16 +253,16 @@ def test_the_operators_of_sync_batch_norm(device, dtype):
     x = torch.randn(6, 5, 4, 3).to(dtype)
     weight, bias, gradient = torch.randn(5), torch.randn(5), torch.randn(6, 5, 4, 3).to(dtype)
     running = [torch.randn(5), torch.rand(5) + 1]
-    exact = [one.double().requires_grad_() for one in (x, weight, bias)]
-    kept = [one.double() for one in running]
+    exact = [tensor.double().requires_grad_() for tensor in (x, weight, bias)]
+    kept = [tensor.double() for tensor in running]
     wanted = torch.nn.functional.batch_norm(exact[0], *kept, *exact[1:], True, 0.2, 1e-5)
     gradients = torch.autograd.grad(wanted, exact, gradient.double())
 
     parts, signals = x.to(device).split([2, 4]), gradient.to(device).split([2, 4])
-    w, b, *mine = (one.to(device) for one in (weight, bias, *running))
+    w, b, *mine = (tensor.to(device) for tensor in (weight, bias, *running))
     stats = [torch.batch_norm_stats(part, 1e-5) for part in parts]
     counts = torch.tensor([24.0, 48.0], device=device)
-    means, scales = (torch.stack([one[place] for one in stats]) for place in (0, 1))
+    means, scales = (torch.stack([pair[place] for pair in stats]) for place in (0, 1))
     mean, scale = torch.batch_norm_gather_stats_with_counts(parts[0], means, scales, *mine, 0.2, 1e-5, counts)
     assert mean.dtype == scale.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     results = [torch.batch_norm_elemt(part, w, b, mean, scale, 1e-5) for part in parts]

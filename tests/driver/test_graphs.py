@@ -229,9 +229,9 @@ def test_random_numbers_are_fresh_and_those_of_eager_runs(module: Any, device: t
     graph = module.Graph()
     with module.graph(graph):
         first, second = calls[draw](), calls[draw]()
-    for one, other in expected:
+    for wanted, other in expected:
         graph.replay()
-        assert torch.equal(first.cpu(), one)
+        assert torch.equal(first.cpu(), wanted)
         assert torch.equal(second.cpu(), other)
     assert not torch.equal(expected[0][0], expected[1][0])
 

@@ -62,16 +62,16 @@ def test_statistics_follow_allocations(device):
         return values[what]
 
     allocated = total("allocated")
-    one = block(device, 1000)
+    first = block(device, 1000)
     assert total("allocated") - allocated == 1024
-    two = block(device, 5 * MIB)
+    second = block(device, 5 * MIB)
     both = 1024 + 5 * MIB
     assert total("allocated") - allocated == both
     held = module.memory_allocated(device)
     assert both <= held <= module.max_memory_allocated(device)
     assert held <= module.memory_reserved(device) <= module.max_memory_reserved(device)
     peak, freed = module.max_memory_allocated(device), total("freed")
-    del one, two
+    del first, second
     assert total("freed") - freed >= both
     assert total("allocated") - allocated == both
     left = module.memory_allocated(device)

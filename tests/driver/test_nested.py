@@ -35,8 +35,8 @@ def _jagged(values, lengths, offsets=None):
 def _inputs(place, lengths):
     generator = torch.Generator().manual_seed(5)
     return [
-        torch.randn(sum(one), HEADS * SIZE, generator=generator).to(place).requires_grad_()
-        for one in (lengths[0], lengths[1], lengths[1])
+        torch.randn(sum(sizes), HEADS * SIZE, generator=generator).to(place).requires_grad_()
+        for sizes in (lengths[0], lengths[1], lengths[1])
     ]
 
 
@@ -56,10 +56,10 @@ def _attend(place, queries=(3, 1, 5), keys=None, **options):
 def _attend_each(queries=(3, 1, 5), keys=None, **options):
     """Return the same of sequences one by one, on the CPU."""
     inputs = _inputs("cpu", (queries, keys or queries))
-    parts = [one.split(lengths) for one, lengths in zip(inputs, (queries, *[keys or queries] * 2), strict=True)]
+    parts = [tensor.split(lengths) for tensor, lengths in zip(inputs, (queries, *[keys or queries] * 2), strict=True)]
     results = []
     for sequence in zip(*parts, strict=True):
-        heads = [one.unflatten(-1, [HEADS, SIZE]).transpose(0, 1)[None] for one in sequence]
+        heads = [tensor.unflatten(-1, [HEADS, SIZE]).transpose(0, 1)[None] for tensor in sequence]
         attended = functional.scaled_dot_product_attention(*heads, **options)
         results.append(attended[0].transpose(0, 1).flatten(-2))
     return _with_gradients(torch.cat(results), inputs)
@@ -68,7 +68,7 @@ def _attend_each(queries=(3, 1, 5), keys=None, **options):
 def _with_gradients(result, inputs):
     weights = torch.arange(result.numel(), device=result.device).reshape(result.shape) % 7
     (result * weights).sum().backward()
-    return [result, *(one.grad for one in inputs)]
+    return [result, *(tensor.grad for tensor in inputs)]
 
 
 @pytest.mark.parametrize("name", CALLS)

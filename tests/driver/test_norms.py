@@ -21,8 +21,8 @@ def given(dtype=torch.float32):
 
 
 def same(ours, expected, device, tolerance=1e-5):
-    for one, other in zip(ours, expected, strict=True):
-        assert_same(one.detach(), other.detach(), device, tolerance=tolerance)
+    for result, other in zip(ours, expected, strict=True):
+        assert_same(result.detach(), other.detach(), device, tolerance=tolerance)
 
 
 def test_a_norm_and_its_gradients_are_an_operator_each_if_kernels_are_generated(device):
@@ -43,7 +43,7 @@ def test_values_and_gradients(device, dtype, eps):
     for weights in (host[1:], ()):
 
         def normed(place, weights=weights):
-            leaves = [one.to(place).requires_grad_() for one in (host[0], *weights)]
+            leaves = [tensor.to(place).requires_grad_() for tensor in (host[0], *weights)]
             result = F.rms_norm(leaves[0], [24], *leaves[1:], eps=eps)
             return [result, *torch.autograd.grad(result.square().sum(), leaves)]
 
@@ -52,9 +52,9 @@ def test_values_and_gradients(device, dtype, eps):
 
 def test_second_derivatives(device):
     def of(place):
-        x, weight = (one.to(place).requires_grad_() for one in given())
+        x, weight = (tensor.to(place).requires_grad_() for tensor in given())
         first = torch.autograd.grad(F.rms_norm(x, [24], weight).pow(3).sum(), [x, weight], create_graph=True)
-        return torch.autograd.grad(sum(one.square().sum() for one in first), [x, weight])
+        return torch.autograd.grad(sum(grad.square().sum() for grad in first), [x, weight])
 
     torch.manual_seed(0)
     ours = of(device)
@@ -67,12 +67,12 @@ def test_functional_transforms(device):
 
     def of(place):
         x, w = host.to(place), weight.to(place)
-        yield torch.func.vmap(lambda one: F.rms_norm(one, [24], w))(x)
+        yield torch.func.vmap(lambda row: F.rms_norm(row, [24], w))(x)
         yield torch.func.vmap(
-            torch.func.grad(lambda one, by: F.rms_norm(one, [24], by).square().sum(), (0, 1)), (0, None)
+            torch.func.grad(lambda row, by: F.rms_norm(row, [24], by).square().sum(), (0, 1)), (0, None)
         )(x, w)[1]
-        yield torch.func.jvp(lambda one: F.rms_norm(one, [24], w), (x,), (torch.ones_like(x),))[1]
-        yield torch.func.jacrev(lambda one: F.rms_norm(one, [24], w))(x[0, 0])
+        yield torch.func.jvp(lambda row: F.rms_norm(row, [24], w), (x,), (torch.ones_like(x),))[1]
+        yield torch.func.jacrev(lambda row: F.rms_norm(row, [24], w))(x[0, 0])
         with forward_ad.dual_level():
             dual = forward_ad.make_dual(w, torch.ones_like(w))
             yield forward_ad.unpack_dual(F.rms_norm(x, [24], dual)).tangent
@@ -83,10 +83,10 @@ def test_functional_transforms(device):
 @pytest.mark.filterwarnings(MIXED)
 @pytest.mark.parametrize("dtypes", [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)], ids=str)
 def test_a_weight_of_another_type(device, dtypes):
-    x, weight = (one.to(dtype) for one, dtype in zip(given(), dtypes, strict=True))
+    x, weight = (tensor.to(dtype) for tensor, dtype in zip(given(), dtypes, strict=True))
 
     def normed(place):
-        leaves = [one.to(place).detach().requires_grad_() for one in (x, weight)]
+        leaves = [tensor.to(place).detach().requires_grad_() for tensor in (x, weight)]
         result = F.rms_norm(leaves[0], [24], leaves[1])
         return [result, *torch.autograd.grad(result.square().sum(), leaves)]
 

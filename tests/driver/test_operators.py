@@ -349,7 +349,7 @@ def test_deterministic_mode_reaches_the_operators(device):
 BY_DEVICE = {
     "rfft2": lambda t: torch.fft.rfft2(t.expand(3, 4, 5)),
     "hfftn": lambda t: torch.fft.hfftn(t.expand(3, 4, 5), dim=(0, 1)),
-    "svd": lambda t: [one.abs() for one in torch.linalg.svd(t)],  # the signs of vectors are free
+    "svd": lambda t: [factor.abs() for factor in torch.linalg.svd(t)],  # the signs of vectors are free
     "eig": lambda t: torch.linalg.eig(t[:, :4]),
     "embedding_bag": lambda t: torch.embedding_bag(
         t, torch.tensor([0, 1, 3], device=t.device), torch.tensor([0, 2], device=t.device), mode=0
@@ -378,10 +378,10 @@ def test_meta_kernels_that_ask_for_the_device_give_the_strides_of_the_cpu(device
 def test_medians_of_expanded_tensors(device, name):
     """The CPU's kernel reads the elements behind an expanded one as if they were its own."""
     behind = torch.tensor([1.0, 9, 9, 9, 9, 9]).to(device)
-    for one in (behind[:1].expand(5), behind[:2, None].expand(2, 5), behind[None, :1].expand(5, 1)):
-        values, indices = getattr(one, name)(0)
+    for view in (behind[:1].expand(5), behind[:2, None].expand(2, 5), behind[None, :1].expand(5, 1)):
+        values, indices = getattr(view, name)(0)
         assert (
-            values.flatten().tolist() == one.cpu().contiguous().sort(0)[0][(one.shape[0] - 1) // 2].flatten().tolist()
+            values.flatten().tolist() == view.cpu().contiguous().sort(0)[0][(view.shape[0] - 1) // 2].flatten().tolist()
         )
-        assert bool((indices < one.shape[0]).all())
-        assert getattr(one, name)(0, keepdim=True).values.shape == (1, *one.shape[1:])
+        assert bool((indices < view.shape[0]).all())
+        assert getattr(view, name)(0, keepdim=True).values.shape == (1, *view.shape[1:])

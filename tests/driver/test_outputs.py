@@ -68,7 +68,11 @@ def outcome(call: Call, device: torch.device) -> tuple[list[torch.Tensor], list[
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = call(device)
-    told = [str(one.message).partition(" (Triggered")[0] for one in caught if issubclass(one.category, UserWarning)]
+    told = [
+        str(warning.message).partition(" (Triggered")[0]
+        for warning in caught
+        if issubclass(warning.category, UserWarning)
+    ]
     told = [text for text in told if "runs on the CPU instead" not in text]
     return list(result) if isinstance(result, tuple) else [result], told
 

@@ -236,13 +236,13 @@ def test_calls_stand_on_the_thread_that_made_them(device, timed, trace_of):
     x = torch.ones(64, device=device)
     numbers: list[int] = []
 
-    def one() -> None:
+    def thread_body() -> None:
         numbers.append(threading.get_native_id())
         with module_of(device).stream(torch.Stream(device)):
             x.clone()
 
     def work() -> None:
-        threads = [threading.Thread(target=one) for _ in range(4)]
+        threads = [threading.Thread(target=thread_body) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:

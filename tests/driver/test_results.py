@@ -123,7 +123,7 @@ def test_an_undeclared_view_becomes_a_copy(device, library, capfd):
         warnings.simplefilter("always")
         result, again = tail(x), tail(x)
     # Warnings of operators called by torch.ops go to stderr, until torch 2.15.
-    lines = [*capfd.readouterr().err.splitlines(), *(str(one.message) for one in raised)]
+    lines = [*capfd.readouterr().err.splitlines(), *(str(warning.message) for warning in raised)]
     told = [line for line in lines if "operator ownership::tail: result 0" in line]
     assert len(told) == 1 and "in the memory of argument 'x'" in told[0] and "Schema: ownership::tail(" in told[0]
     assert not shares(result, x) and not shares(again, x)

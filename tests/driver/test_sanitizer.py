@@ -229,7 +229,7 @@ def test_the_host_meets_a_copy(device, pinned):
     pinned.sum()  # both read
     assert len(sanitizer.races()) == 1
     pinned.zero_()
-    assert [(one.kind, one.second.op) for one in sanitizer.races()[1:]] == [("host", "aten::zero_")]
+    assert [(race.kind, race.second.op) for race in sanitizer.races()[1:]] == [("host", "aten::zero_")]
 
 
 def test_the_host_may_use_another_part_of_pinned_memory(device, pinned):

@@ -42,7 +42,7 @@ def test_a_wait_is_reported(what: str, module: Any, device: torch.device) -> Non
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         WAITS[what](x)
-    assert any(re.search(text, str(one.message)) for one in told if one.category is UserWarning)
+    assert any(re.search(text, str(warning.message)) for warning in told if warning.category is UserWarning)
     module.set_sync_debug_mode("error")
     with pytest.raises(RuntimeError, match=f"called a synchronizing operation of {device.type}: "):
         WAITS[what](x)

@@ -21,7 +21,7 @@ def test_one_rank():
 @pytest.mark.parametrize("shard", [(), ("--shard",)], ids=["whole", "ZeRO 3"])
 def test_two_ranks(shard):
     told, _ = run("deepspeed", "--device", DEVICE, *shard, start=TORCHRUN)
-    assert {rank: one["device"] for rank, one in told.items()} == {0: f"{DEVICE}:0", 1: f"{DEVICE}:1"}
+    assert {rank: report["device"] for rank, report in told.items()} == {0: f"{DEVICE}:0", 1: f"{DEVICE}:1"}
     assert told[0]["losses"] == pytest.approx(on_cpu("accelerate", start=TORCHRUN), rel=1e-5)
 
 

@@ -47,8 +47,8 @@ def test_one_device(library):
 @pytest.mark.parametrize("library", ["accelerate", "trainer", "peft", "trl", "lightning", "fabric"])
 def test_two_ranks(library):
     told, errors = run(library, "--device", DEVICE, start=TORCHRUN)
-    assert {rank: one["device"] for rank, one in told.items()} == {0: f"{DEVICE}:0", 1: f"{DEVICE}:1"}
-    assert [one["group"] for one in told.values()] == [2, 2] and "UserWarning: The driver" not in errors
+    assert {rank: report["device"] for rank, report in told.items()} == {0: f"{DEVICE}:0", 1: f"{DEVICE}:1"}
+    assert [report["group"] for report in told.values()] == [2, 2] and "UserWarning: The driver" not in errors
     assert told[0]["losses"] == pytest.approx(on_cpu(library, start=TORCHRUN), rel=1e-5)
 
 

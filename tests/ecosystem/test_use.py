@@ -160,10 +160,10 @@ def test_the_doctor_finds_each_silent_case_and_none_behind_use(run_python):
     run = "import sys\nfrom torch_outboard.cli import main\nmain(sys.argv[1:], prog_name='outboard')"
     arguments = ("doctor", "--driver", "sim", "--json")
     libraries = [
-        f"--library={one}" for one in ("accelerate", "transformers", "trl", "peft", "lightning", "safetensors")
+        f"--library={name}" for name in ("accelerate", "transformers", "trl", "peft", "lightning", "safetensors")
     ]
     by_itself = json.loads(run_python(run, *arguments, *libraries, status=1).stdout)
-    wrong = {one["subject"]: one["found"] for one in by_itself["checks"] if one["state"] == "wrong"}
+    wrong = {check["subject"]: check["found"] for check in by_itself["checks"] if check["state"] == "wrong"}
     for library, uses in {
         "accelerate": ("", 'device_map="auto"', "fp16", "2 processes"),
         "transformers": ("", "Trainer with bf16", "pipeline"),
@@ -173,7 +173,11 @@ def test_the_doctor_finds_each_silent_case_and_none_behind_use(run_python):
         "safetensors": ("",),
     }.items():
         for use in uses:
-            assert any(one.startswith(f"{library} ") or one.startswith(f"{library},") for one in wrong if use in one), (
+            assert any(
+                subject.startswith(f"{library} ") or subject.startswith(f"{library},")
+                for subject in wrong
+                if use in subject
+            ), (
                 library,
                 use,
             )

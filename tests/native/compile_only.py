@@ -31,7 +31,7 @@ from examples.pure_python_driver import PythonDriver  # noqa: E402
 from torch_outboard import DriverError, Status  # noqa: E402
 from torch_outboard.driver import TritonTarget  # noqa: E402
 
-ARCHITECTURES = [int(one) for one in sys.argv[1:]] or [80, 90, 100]
+ARCHITECTURES = [int(number) for number in sys.argv[1:]] or [80, 90, 100]
 ELF = b"\x7fELF"
 
 

@@ -49,7 +49,7 @@ def test_the_contract_compiles_alone(tool, standard, source):
     ("program", "driver"),
     [
         ("test_driver", "null"),
-        *((one, "sim") for one in ("test_driver", "test_sim", "test_sim_lazy", "test_sim_memory")),
+        *((test, "sim") for test in ("test_driver", "test_sim", "test_sim_lazy", "test_sim_memory")),
     ],
 )
 def test_native_drivers(programs, program, driver):

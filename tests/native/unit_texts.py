@@ -41,13 +41,13 @@ def kernels(dtype: torch.dtype, only: Collection[str] = ()) -> dict[str, tuple[b
         return x.contiguous(memory_format=torch.channels_last)
 
     none, one, two, attention = [0, 0], [1, 1], [2, 2], "aten::_scaled_dot_product_fused_attention_overrideable"
-    channels = [last(one) for one in (made(2, 64, 9, 9), made(64, 64, 3, 3))]
+    channels = [last(tensor) for tensor in (made(2, 64, 9, 9), made(64, 64, 3, 3))]
     pixels, of_groups = (channels[0], *channels), (channels[0], made(64, 1, 3, 3))
     heads = [made(1, 2, rows, 128) for rows in (70, 90, 90)]  # which take the most memory of a group
     mask, sums, drawn = made(70, 90), torch.ones(1, 2, 70, device="sim"), torch.ones((), dtype=torch.long, device="sim")
     slopes, sides = (
-        (heads[0], *heads, one, wanted, heads[0], sums, None, None, 70, 90)
-        for one, wanted in ((mask, [False, False, False, True]), (None, [True, True, True, False]))
+        (heads[0], *heads, bias, wanted, heads[0], sums, None, None, 70, 90)
+        for bias, wanted in ((mask, [False, False, False, True]), (None, [True, True, True, False]))
     )
     calls = {
         "rows": ("aten::mm", made(70, 90), made(90, 80)),
@@ -75,9 +75,9 @@ def kernels(dtype: torch.dtype, only: Collection[str] = ()) -> dict[str, tuple[b
         texts = list({kernel.code: kernel for kernel in answer.kernels}.values())
         assert texts[-1].entry.endswith(("_of_units", "_of_parts")) == (name != "groups"), texts[-1].entry
         assert (texts[-1].entry == "ob_depthwise_convolution") == (name == "groups")
-        assert any(b"band) * 128" in one.code for one in texts) == (name == "large tiles")
-        for number, one in enumerate(texts):
-            found[f"{name} {number} of {dtype}"] = one.code, one.options
+        assert any(b"band) * 128" in text.code for text in texts) == (name == "large tiles")
+        for number, text in enumerate(texts):
+            found[f"{name} {number} of {dtype}"] = text.code, text.options
     return found
 
 
@@ -85,7 +85,7 @@ def refused(nvrtc: ctypes.CDLL, code: bytes, options: list[str]) -> str:
     """Return the compiler's words if it refuses a text."""
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), code, None, 0, None, None) == 0
-    given = (ctypes.c_char_p * len(options))(*[one.encode() for one in options])
+    given = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
     status = nvrtc.nvrtcCompileProgram(program, len(options), given)
     nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value)

@@ -259,7 +259,9 @@ def counts(report: str, ours: Iterable[str]) -> bool:
 
     # A stack ends at an empty line.
     stacks = [report[match.start() :].split("\n\n", 1)[0] for match in ACCESS.finditer(report)]
-    if any(LAST_OF_FUTURE.search(one) and OF_FUTURE.search(other) for one, other in itertools.permutations(stacks, 2)):
+    if any(
+        LAST_OF_FUTURE.search(last) and OF_FUTURE.search(other) for last, other in itertools.permutations(stacks, 2)
+    ):
         return False
     for stack in stacks:
         frames = [frame for frame in FRAME.findall(stack) if not RUNTIMES.search(frame[1])]

@@ -33,7 +33,7 @@ def test_nothing_is_wrong(driver: str, more: tuple[str, ...], dtype: str, run_py
     for letters in ("[a-e_A-D]", "[f-l]", "[mopq]", *functional, "n[^n]", "[r-t]", "[u-zE-Z]"):
         arguments = ("--driver", f"tests.simt_drivers:{driver}", "--dtypes", dtype, "--only", f"^{letters}")
         found += check(run_python, tmp_path / "report.json", *arguments, *more, status=0)
-    assert len(found) > 400 and not [one for one in found if one["state"] in ("wrong", "failed", "crash", "hang")]
+    assert len(found) > 400 and not [entry for entry in found if entry["state"] in ("wrong", "failed", "crash", "hang")]
 
 
 def test_what_is_found(run_python: Any, tmp_path: Path) -> None:
@@ -55,12 +55,12 @@ def test_what_is_found(run_python: Any, tmp_path: Path) -> None:
     }
     assert "elements differ by up to" in found["exp"][1] and "its plan can't be used" in found["sinh"][1]
     assert written["failure"] == ""
-    units = [(one["unit"], one["bar"]) for one in written["figures"]]
+    units = [(figure["unit"], figure["bar"]) for figure in written["figures"]]
     shares = [bar for unit, bar in units if unit == ""]
     assert units == [("GB/s", None), *(("", bar) for bar in shares), ("µs", None), ("µs", 1.2), ("ms", 150)]
     # Lower than those of large matrices, by the time of a launch.
     assert len(shares) == 2 and 0 < shares[0] < 0.85 and 0 < shares[1] < 0.8
-    assert all(one["value"] > 0 for one in written["figures"] if one["bar"] != 1.2)
+    assert all(figure["value"] > 0 for figure in written["figures"] if figure["bar"] != 1.2)
     # Sentences about an operator are wrapped by the terminal.
     tables = [line for line in answer.stdout.splitlines() if line.startswith("  ") and "aten::" not in line]
     assert len(tables) > 10 and max(map(len, tables)) <= 80
@@ -77,7 +77,7 @@ def test_what_is_found(run_python: Any, tmp_path: Path) -> None:
 def test_an_entry_that_ends_its_process_is_told(run_python: Any, tmp_path: Path) -> None:
     arguments = ("--driver", "unit.bad_kernels:Bad", "--only", "^(cosh|neg)$", "--dtypes", "float32")
     found = check(run_python, tmp_path / "report.json", *arguments, status=1)
-    assert {one["entry"]: one["state"] for one in found} == {"cosh": "crash", "neg": "right"}
+    assert {entry["entry"]: entry["state"] for entry in found} == {"cosh": "crash", "neg": "right"}
     assert "ended with 9" in found[0]["reason"]
 
 

@@ -36,7 +36,7 @@ def test_a_device_is_tuned(driver: str, run_python: Any, tmp_path: Path) -> None
     written = json.loads(report.read_text())
     (table,) = cache.glob("schedules/*.json")
     assert written["path"] == str(table) and len(written["schedules"]) == 5
-    assert all(one["refused"] == {} and 0 < one["seconds"] <= one["before"] for one in written["schedules"])
+    assert all(row["refused"] == {} and 0 < row["seconds"] <= row["before"] for row in written["schedules"])
     assert max(map(len, answer.stdout.splitlines()[:-1])) <= 80 and "5 schedules are stored in " in answer.stdout
     run_python(PRODUCT, env=env)
     listed = run_python(RUN, "kernels", "list", env=env).stdout

@@ -135,9 +135,9 @@ def attention() -> None:
     of_batches = torch.randn(2, 1, 6, 6, generator=draws)
 
     def run(query: Any, key: Any, value: Any, gradient: Any, **named: Any) -> tuple[Any, ...]:
-        leaves = [one.detach().requires_grad_() for one in (query, key, value)]
+        leaves = [tensor.detach().requires_grad_() for tensor in (query, key, value)]
         result = nn.functional.scaled_dot_product_attention(*leaves, **named)
-        leaves += [one for one in named.values() if isinstance(one, torch.Tensor) and one.requires_grad]
+        leaves += [value for value in named.values() if isinstance(value, torch.Tensor) and value.requires_grad]
         return result, *torch.autograd.grad(result, leaves, gradient)
 
     for dim, is_causal, mask in product((0, 1), (False, True), (None, of_batches)):
@@ -145,11 +145,11 @@ def attention() -> None:
             continue
         wanted = run(*given, is_causal=is_causal, attn_mask=mask)
         place = [Shard(dim)]
-        sharded = [distribute_tensor(one.to(device), mesh, place) for one in given]
+        sharded = [distribute_tensor(tensor.to(device), mesh, place) for tensor in given]
         if mask is not None:
             mask = distribute_tensor(mask.to(device), mesh, place if dim == 0 else [Replicate()])
         found = run(*sharded, is_causal=is_causal, attn_mask=mask)
-        assert [one.placements for one in found] == [tuple(place)] * 4
+        assert [result.placements for result in found] == [tuple(place)] * 4
         for mine, theirs in zip(found, wanted, strict=True):
             assert_close(mine.full_tensor().cpu(), theirs, atol=1e-5, rtol=1e-5)
 
@@ -162,7 +162,7 @@ def attention() -> None:
     for dim, shape in product((0, 1) if FLATTENS else (0,), ((6, 6), (2, 1, 6, 6), (2, 4, 6, 6))):
         bias = torch.randn(*shape, generator=draws).requires_grad_()
         wanted = run(*given, attn_mask=bias)
-        sharded = [distribute_tensor(one.to(device), mesh, [Shard(dim)]) for one in given]
+        sharded = [distribute_tensor(tensor.to(device), mesh, [Shard(dim)]) for tensor in given]
         shared = distribute_tensor(bias.detach().to(device), mesh, [Replicate()]).requires_grad_()
         found = run(*sharded, attn_mask=shared)
         assert len(found) == 5

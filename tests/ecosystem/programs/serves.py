@@ -44,7 +44,7 @@ def make_model(kind, folder):
         model = LlamaForCausalLM(LlamaConfig(**SIZES)).eval()
     model.save_pretrained(folder)
     generate = {"max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    return [model.generate(torch.tensor([one]), **generate)[0, len(one) :].tolist() for one in PROMPTS]
+    return [model.generate(torch.tensor([prompt]), **generate)[0, len(prompt) :].tolist() for prompt in PROMPTS]
 
 
 def answers(folder, **options):
@@ -54,9 +54,9 @@ def answers(folder, **options):
     sizes = {"max_model_len": LENGTH, "max_num_seqs": 4, "block_size": 16, "kv_cache_memory_bytes": 4 << 20}
     engine = LLM(folder, skip_tokenizer_init=True, dtype="float32", **sizes, **options)
     greedy = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True, detokenize=False)
-    prompts = [{"prompt_token_ids": one} for one in PROMPTS]
+    prompts = [{"prompt_token_ids": prompt} for prompt in PROMPTS]
     served = [engine.generate(prompts, greedy, use_tqdm=False) for _ in range(2)]
-    return [[list(one.outputs[0].token_ids) for one in some] for some in served]
+    return [[list(request.outputs[0].token_ids) for request in some] for some in served]
 
 
 def main():
@@ -71,7 +71,7 @@ def main():
         import torch_outboard
         from torch_outboard.integrations import vllm
 
-        torch_outboard.attach(given.driver, **dict(one.split("=") for one in given.option))
+        torch_outboard.attach(given.driver, **dict(option.split("=") for option in given.option))
         if torch.accelerator.device_count() == 0:
             print("NO DEVICE")
             return

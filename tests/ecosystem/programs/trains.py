@@ -59,9 +59,9 @@ seen: list[str] = []  # the dtypes of products: bfloat16 only where autocast is 
 
 
 def watch(module):
-    for one in module.modules():
-        if isinstance(one, torch.nn.Linear):
-            one.register_forward_hook(lambda _, __, output: seen.append(str(output.dtype)))
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.Linear):
+            layer.register_forward_hook(lambda _, __, output: seen.append(str(output.dtype)))
 
 
 def with_torch():
@@ -175,7 +175,7 @@ def options():
 
 def report(trainer):
     trainer.train()
-    losses = [one["loss"] for one in trainer.state.log_history if "loss" in one]
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     tell(losses, next(trainer.model.parameters()))
 
 
@@ -204,7 +204,7 @@ def with_trl():
     plain = Tokenizer(models.WordLevel(words, unk_token="w0"))
     plain.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, pad_token="<pad>", eos_token="w0")
-    rows = [" ".join(f"w{int(one)}" for one in row["input_ids"] % 31) for row in texts()]
+    rows = [" ".join(f"w{int(token)}" for token in row["input_ids"] % 31) for row in texts()]
     model = gpt()
     watch(model)
     args = SFTConfig(**options(), max_length=16, gradient_checkpointing=False)
