@@ -65,8 +65,8 @@ def check(
     results = differentiate(*ours)
     assert calls() == is_whole, torch_outboard.coverage()
     assert not [row for row in torch_outboard.coverage() if row.provider not in ON_DEVICE]
-    for result, other in zip(results, expected, strict=True):
-        torch.testing.assert_close(result.cpu().double(), other, atol=bound, rtol=bound, equal_nan=True)
+    for result, wanted in zip(results, expected, strict=True):
+        torch.testing.assert_close(result.cpu().double(), wanted, atol=bound, rtol=bound, equal_nan=True)
     return results
 
 
@@ -133,7 +133,7 @@ def test_it_makes_no_matrix_of_queries_by_keys(device: torch.device) -> None:
 def test_a_result_is_always_the_same(device: torch.device) -> None:
     given = [r(2, 3, 200, 24, device=device, requires_grad=True) for _ in range(3)]
     results = [torch.autograd.grad(F.scaled_dot_product_attention(*given).square().sum(), given) for _ in range(2)]
-    assert all(torch.equal(result, other) for result, other in zip(*results, strict=True))
+    assert all(torch.equal(result, again) for result, again in zip(*results, strict=True))
 
 
 def test_only_what_needs_a_gradient_gets_one(device: torch.device) -> None:

@@ -87,8 +87,8 @@ def check(
     expected = weights @ doubles[2].repeat_interleave(repeats, 1)
     slopes = torch.autograd.grad(expected, doubles, grad.double())
     bound = BOUNDS[query.dtype] * (4 if of_mask else 1)
-    for got, other in zip((result, *found), (expected, *slopes), strict=True):
-        torch.testing.assert_close(got.cpu().double(), other, atol=bound / (1 - probability), rtol=bound)
+    for got, exact in zip((result, *found), (expected, *slopes), strict=True):
+        torch.testing.assert_close(got.cpu().double(), exact, atol=bound / (1 - probability), rtol=bound)
     return some
 
 

@@ -91,8 +91,8 @@ def on_device(function: Callable[[], Any]) -> Any:
 
 def assert_near(found: Any, wanted: Any, exact: Any) -> None:
     lists = ([each] if isinstance(each, torch.Tensor) else each for each in (found, wanted, exact))
-    for result, other, wide in zip(*lists, strict=True):
-        assert result.dtype == other.dtype and result.shape == other.shape and result.stride() == other.stride()
+    for result, right, wide in zip(*lists, strict=True):
+        assert result.dtype == right.dtype and result.shape == right.shape and result.stride() == right.stride()
         # As near to the value in double precision as torch's own bounds for the type.
         torch.testing.assert_close(result.cpu(), wide.to(result.dtype), equal_nan=True)
 
@@ -169,8 +169,8 @@ def test_gradients(name: str, device: torch.device) -> None:
 
     given = given_to(torch.complex64)
     found = on_device(lambda: gradients([tensor.to(device) for tensor in given]))
-    for result, other in zip(found, gradients(given), strict=True):
-        torch.testing.assert_close(result.cpu(), other)
+    for result, wanted in zip(found, gradients(given), strict=True):
+        torch.testing.assert_close(result.cpu(), wanted)
 
 
 @pytest.mark.parametrize(("draw", "mean", "variance"), [(torch.rand, 0.5, 1 / 12), (torch.randn, 0.0, 0.5)])

@@ -45,8 +45,8 @@ def test_conversions(dtype: torch.dtype, device: torch.device) -> None:
     run(lambda x: x.to(dtype), floats[~floats.isnan()], device=device)
     assert run(lambda x: x.to(dtype), torch.tensor([float("nan")]), device=device).isnan().all()
     run(lambda x: x.to(torch.float32), all_of(dtype), device=device)
-    for other in (torch.bfloat16, torch.float16, torch.float64, torch.bool):
-        run(lambda x, other=other: x.to(other), all_of(dtype), device=device)
+    for target in (torch.bfloat16, torch.float16, torch.float64, torch.bool):
+        run(lambda x, target=target: x.to(target), all_of(dtype), device=device)
     run(lambda x: x.to(dtype), torch.randint(-99, 99, (300,)), device=device)
     run(lambda x: x.to(dtype), torch.randn(300, dtype=torch.float64) * 30, device=device)
     run(lambda x: x.to(dtype), all_of(torch.float8_e5m2)[:120], device=device)

@@ -31,9 +31,9 @@ def check(function: Function, *given: torch.Tensor, device: torch.device, tolera
     torch_outboard.reset_coverage()
     found = results(function, given, device)
     assert {row.provider for row in torch_outboard.coverage()} <= {"generated", "native"}, torch_outboard.coverage()
-    for result, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(result.cpu(), other, atol=tolerance, rtol=tolerance, equal_nan=True)
-        assert result.stride() == other.stride() or result.numel() <= 1
+    for result, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(result.cpu(), wanted, atol=tolerance, rtol=tolerance, equal_nan=True)
+        assert result.stride() == wanted.stride() or result.numel() <= 1
 
 
 # The gradients of interpolate for images, by mode, and what they take behind the sizes.
@@ -285,8 +285,8 @@ def test_unique_rows_and_runs(dtype: torch.dtype, device: torch.device) -> None:
         lambda x: torch.unique(x, return_inverse=True, return_counts=True),
     ]
     for call in calls:
-        for result, other in zip(call(x.to(device)), call(x), strict=True):
-            assert torch.equal(result.cpu(), other)
+        for result, wanted in zip(call(x.to(device)), call(x), strict=True):
+            assert torch.equal(result.cpu(), wanted)
 
 
 def test_isin(device: torch.device) -> None:

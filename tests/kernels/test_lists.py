@@ -117,9 +117,9 @@ def test_values(dtype: torch.dtype, name: str, device: torch.device) -> None:
     want, loop = op(*theirs), one_by_one(op, *singly)
     if is_in_place:
         got, want, loop = ours[0], theirs[0], singly[0]
-    for result, other, single in zip(got, want, loop, strict=True):
-        assert result.dtype == other.dtype and result.shape == other.shape and result.stride() == other.stride()
-        torch.testing.assert_close(result.cpu(), other, equal_nan=True)
+    for result, wanted, single in zip(got, want, loop, strict=True):
+        assert result.dtype == wanted.dtype and result.shape == wanted.shape and result.stride() == wanted.stride()
+        torch.testing.assert_close(result.cpu(), wanted, equal_nan=True)
         assert torch.equal(bits(result), bits(single))
 
 
@@ -130,17 +130,17 @@ def test_powers_of_a_number_and_by_lists(device: torch.device) -> None:
     before = _C.built_plans()
     torch_outboard.reset_coverage()
     for exponents in ([0.5, 0.5, 0.5], [-0.5, -0.5, -0.5], [2.0, -1.0, 3.0], [1.0, -2.0, 0.0], [0.7, 3.0, 2.0]):
-        for result, other in zip(torch._foreach_pow(ours, exponents), torch._foreach_pow(x, exponents), strict=True):
-            torch.testing.assert_close(result.cpu(), other, equal_nan=True)
+        for result, wanted in zip(torch._foreach_pow(ours, exponents), torch._foreach_pow(x, exponents), strict=True):
+            torch.testing.assert_close(result.cpu(), wanted, equal_nan=True)
     assert _C.built_plans() == before
-    for result, other in zip(torch._foreach_pow(0.9, ours), torch._foreach_pow(0.9, x), strict=True):
-        torch.testing.assert_close(result.cpu(), other, equal_nan=True)
+    for result, wanted in zip(torch._foreach_pow(0.9, ours), torch._foreach_pow(0.9, x), strict=True):
+        torch.testing.assert_close(result.cpu(), wanted, equal_nan=True)
     assert torch_outboard.coverage().calls("aten::_foreach_pow.ScalarList", "generated") == 5
     assert torch_outboard.coverage().calls("aten::_foreach_pow.ScalarAndTensor", "generated") == 1
     assert torch_outboard.coverage().calls() == 6
     # A power that is one number is written into the kernel, which then multiplies.
-    for result, other in zip(torch._foreach_pow(ours, 3), ours, strict=True):
-        assert torch.equal(bits(result), bits(other.pow(3)))
+    for result, base in zip(torch._foreach_pow(ours, 3), ours, strict=True):
+        assert torch.equal(bits(result), bits(base.pow(3)))
 
 
 INFINITY = float("inf")
@@ -174,8 +174,8 @@ def test_reductions(dtype: torch.dtype, name: str, device: torch.device) -> None
         if step == 1:
             for at, value in enumerate((float("nan"), -INFINITY, INFINITY, torch.finfo(dtype).max)):
                 x[-1 - at].view(-1)[-1] = value
-            for target, other in zip(ours, x, strict=True):
-                target.copy_(other)
+            for target, source in zip(ours, x, strict=True):
+                target.copy_(source)
         poison(device)
         torch_outboard.reset_coverage()
         got = function(ours)
@@ -184,9 +184,9 @@ def test_reductions(dtype: torch.dtype, name: str, device: torch.device) -> None
         # own are not always as near to.
         want = function(x)
         exact = REDUCTIONS[name.removesuffix("-wide")]([tensor.double() for tensor in x])
-        for result, other, near in zip(got, want, exact, strict=True):
-            near = other if other.isinf() else near  # a sum that overflows
-            assert result.dtype == other.dtype and result.shape == other.shape
+        for result, wanted, near in zip(got, want, exact, strict=True):
+            near = wanted if wanted.isinf() else near  # a sum that overflows
+            assert result.dtype == wanted.dtype and result.shape == wanted.shape
             torch.testing.assert_close(result.cpu(), near.to(result.dtype), equal_nan=True)
     if needs_elements:
         with pytest.raises(RuntimeError, match="empty tensor|numel\\(\\) == 0"):
@@ -203,22 +203,22 @@ def test_a_maximum_of_whole_numbers(device: torch.device) -> None:
         torch_outboard.reset_coverage()
         got = torch._foreach_max(ours)
         assert torch_outboard.coverage().calls("aten::_foreach_max", "generated") == 1
-        for result, other in zip(got, torch._foreach_max(x), strict=True):
-            assert torch.equal(result.cpu(), other)
+        for result, wanted in zip(got, torch._foreach_max(x), strict=True):
+            assert torch.equal(result.cpu(), wanted)
 
 
 @pytest.mark.filterwarnings(f"ignore:{UNUSED}")
 def test_what_is_refused_is_listed(device: torch.device, change_texts: Any) -> None:
     x = [torch.rand(5), torch.rand(3)]
     ours = [tensor.to(device) for tensor in x]
-    for result, other in zip(torch._foreach_norm(ours, 3), torch._foreach_norm(x, 3), strict=True):
-        torch.testing.assert_close(result.cpu(), other)
+    for result, wanted in zip(torch._foreach_norm(ours, 3), torch._foreach_norm(x, 3), strict=True):
+        torch.testing.assert_close(result.cpu(), wanted)
     (reason,) = [reason for op, reason in refused_operators() if op == "aten::_foreach_norm.Scalar"]
     assert reason.startswith("the order of the norm is 3 [norm-order]. Use order 0, 1, 2 or inf, or register"), reason
     # Nor do kernels that don't compile end a program.
     change_texts(lambda name, code: code.replace(b"xindex", b"nowhere", 1))
-    for result, other in zip(torch._foreach_pow(ours, 2.125), torch._foreach_pow(x, 2.125), strict=True):
-        torch.testing.assert_close(result.cpu(), other)
+    for result, wanted in zip(torch._foreach_pow(ours, 2.125), torch._foreach_pow(x, 2.125), strict=True):
+        torch.testing.assert_close(result.cpu(), wanted)
     (reason,) = [reason for op, reason in refused_operators() if op == "aten::_foreach_pow.Scalar"]
     assert "program_build (aten::_foreach_pow.Scalar/0)" in reason and "nowhere" in reason
 
@@ -305,9 +305,9 @@ def test_a_graph_replays_norms(device: torch.device) -> None:
 def test_clipping_gradients_is_a_few_launches(device: torch.device, tmp_path: Path) -> None:
     parameters = [torch.zeros(number + 1, requires_grad=True) for number in range(100)]
     ours = [parameter.detach().to(device).requires_grad_() for parameter in parameters]
-    for parameter, other in zip(parameters, ours, strict=True):
+    for parameter, copy in zip(parameters, ours, strict=True):
         parameter.grad = torch.randn(parameter.shape)
-        other.grad = parameter.grad.to(device)
+        copy.grad = parameter.grad.to(device)
 
     def clip(bound: float) -> torch.Tensor:
         return torch.nn.utils.clip_grad_norm_(ours, bound, foreach=True)
@@ -318,8 +318,8 @@ def test_clipping_gradients_is_a_few_launches(device: torch.device, tmp_path: Pa
         pytest.skip("capability: times of work, without which profiles show no kernels")
     assert len(found) <= 8, found
     torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-    for parameter, other in zip(parameters, ours, strict=True):
-        torch.testing.assert_close(other.grad.cpu(), parameter.grad)
+    for parameter, copy in zip(parameters, ours, strict=True):
+        torch.testing.assert_close(copy.grad.cpu(), parameter.grad)
 
 
 def test_cat_of_many_tensors(device: torch.device) -> None:
@@ -350,13 +350,13 @@ def test_results_of_other_types(device: torch.device) -> None:
     torch_outboard.reset_coverage()
     for op, arguments in (("sqrt", ()), ("div", (2,)), ("add", (3,)), ("mul", (0.5,)), ("neg", ())):
         got, want = (getattr(torch, f"_foreach_{op}")(tensors, *arguments) for tensors in (y, x))
-        for result, other in zip(got, want, strict=True):
-            torch.testing.assert_close(result.cpu(), other)
+        for result, wanted in zip(got, want, strict=True):
+            torch.testing.assert_close(result.cpu(), wanted)
     assert torch_outboard.coverage().calls() == 5
     source = [torch.randn(9, device=device), torch.randn(2, 3, device=device)]
     target = [torch.zeros_like(tensor, dtype=torch.bfloat16) for tensor in source]
     torch._foreach_copy_(target, source)
-    assert all(torch.equal(result, other.bfloat16()) for result, other in zip(target, source, strict=True))
+    assert all(torch.equal(result, wanted.bfloat16()) for result, wanted in zip(target, source, strict=True))
     torch._foreach_zero_(target)
     assert not any(tensor.any() for tensor in target)
 
@@ -369,8 +369,8 @@ def test_what_takes_the_way_of_single_operators(device: torch.device) -> None:
         torch_outboard.reset_coverage()
         got, want = function(*ours), function(*lists)
         assert not any(row.op.startswith("aten::_foreach") for row in torch_outboard.coverage())
-        for result, other in zip(tree_leaves((got, ours)), tree_leaves((want, lists)), strict=True):
-            torch.testing.assert_close(result.cpu(), other)
+        for result, wanted in zip(tree_leaves((got, ours)), tree_leaves((want, lists)), strict=True):
+            torch.testing.assert_close(result.cpu(), wanted)
 
     r = torch.randn
     check(torch._foreach_add, [r(3, 4), r(5)], [r(4), r(5)])  # broadcast
@@ -413,8 +413,8 @@ def test_two_hundred_tensors_are_one_launch(device: torch.device, tmp_path: Path
     if not found:
         pytest.skip("capability: times of work, without which profiles show no kernels")
     assert found == ["aten::_foreach_add_.List/0"]
-    for result, other, grad in zip(ours, x, grads, strict=True):
-        torch.testing.assert_close(result.cpu(), other + 0.5 * grad.cpu())
+    for result, start, grad in zip(ours, x, grads, strict=True):
+        torch.testing.assert_close(result.cpu(), start + 0.5 * grad.cpu())
 
 
 def test_numbers_need_no_new_kernel(device: torch.device) -> None:
@@ -433,8 +433,8 @@ def test_numbers_need_no_new_kernel(device: torch.device) -> None:
     before = _C.built_plans()
     for _ in range(5):
         numbers = torch.rand(2).tolist()
-        for result, other in zip(function(device, numbers), function(torch.device("cpu"), numbers), strict=True):
-            torch.testing.assert_close(result.cpu(), other)
+        for result, wanted in zip(function(device, numbers), function(torch.device("cpu"), numbers), strict=True):
+            torch.testing.assert_close(result.cpu(), wanted)
     assert _C.built_plans() == before
 
 

@@ -36,10 +36,10 @@ def normed(
 
 
 def close(ours: Sequence[torch.Tensor], exact: Sequence[torch.Tensor], dtype: torch.dtype) -> None:
-    for result, other in zip(ours, exact, strict=True):
-        assert result.dtype == dtype and result.shape == other.shape and result.stride() == other.stride()
-        scale = other.abs().max().clamp(min=1) if other.numel() else 1
-        torch.testing.assert_close(result.cpu().double() / scale, other / scale, atol=TOLERANCES[dtype], rtol=0)
+    for result, wanted in zip(ours, exact, strict=True):
+        assert result.dtype == dtype and result.shape == wanted.shape and result.stride() == wanted.stride()
+        scale = wanted.abs().max().clamp(min=1) if wanted.numel() else 1
+        torch.testing.assert_close(result.cpu().double() / scale, wanted / scale, atol=TOLERANCES[dtype], rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
@@ -74,13 +74,13 @@ def test_rms_norm_of_strided_tensors(device: torch.device) -> None:
 def test_one_of_the_gradients(wanted: tuple[bool, bool], device: torch.device) -> None:
     x, weight = (torch.randn(shape, requires_grad=needs) for shape, needs in zip([(5, 70), (70,)], wanted, strict=True))
     ours = [tensor.detach().to(device).requires_grad_(tensor.requires_grad) for tensor in (x, weight)]
-    for values, other in ((x, weight), ours):
-        F.rms_norm(values, [70], other).square().sum().backward()
-    for leaf, other in zip(ours, (x, weight), strict=True):
-        if other.grad is None:
+    for values, scale in ((x, weight), ours):
+        F.rms_norm(values, [70], scale).square().sum().backward()
+    for leaf, wanted_leaf in zip(ours, (x, weight), strict=True):
+        if wanted_leaf.grad is None:
             assert leaf.grad is None
         else:
-            torch.testing.assert_close(leaf.grad.cpu(), other.grad, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(leaf.grad.cpu(), wanted_leaf.grad, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
@@ -119,11 +119,11 @@ def test_batch_norm_of_large_images(dtype: torch.dtype, device: torch.device) ->
     given = [x, torch.randn(IMAGES).to(dtype), *(torch.rand(channels) for _ in range(4))]
     ours = batch_normed(device, given)
     exact = batch_normed("cpu", [tensor.double() for tensor in given])
-    for result, other in zip(ours, exact, strict=True):
-        scale = other.abs().max().clamp(min=1)
-        torch.testing.assert_close(result.cpu().double() / scale, other / scale, atol=TOLERANCES[dtype], rtol=0)
-    for result, other in zip(ours, batch_normed(device, given), strict=True):
-        assert torch.equal(result.cpu(), other.cpu())
+    for result, wanted in zip(ours, exact, strict=True):
+        scale = wanted.abs().max().clamp(min=1)
+        torch.testing.assert_close(result.cpu().double() / scale, wanted / scale, atol=TOLERANCES[dtype], rtol=0)
+    for result, wanted in zip(ours, batch_normed(device, given), strict=True):
+        assert torch.equal(result.cpu(), wanted.cpu())
 
 
 @pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
@@ -150,6 +150,6 @@ def test_sums_and_deviations_by_channel(keepdim: bool, device: torch.device) -> 
         dims = (0, -1, 2)
         found = [ours.sum(dims, keepdim), *torch.var_mean(ours, dims, correction=1, keepdim=keepdim)]
         wanted = [exact.sum(dims, keepdim), *torch.var_mean(exact, dims, correction=1, keepdim=keepdim)]
-        for result, other in zip(found, wanted, strict=True):
-            assert result.dtype == dtype and result.shape == other.shape
-            torch.testing.assert_close(result.cpu().double(), other, atol=0, rtol=TOLERANCES[dtype])
+        for result, reference in zip(found, wanted, strict=True):
+            assert result.dtype == dtype and result.shape == reference.shape
+            torch.testing.assert_close(result.cpu().double(), reference, atol=0, rtol=TOLERANCES[dtype])

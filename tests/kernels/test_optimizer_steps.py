@@ -76,24 +76,24 @@ def test_optimizers(name: str, way: str, device: torch.device) -> None:
         fused = [row for row in torch_outboard.coverage() if row.op.startswith("aten::_fused")]
         assert [(row.provider, row.calls) for row in fused] == [("generated", 5)]
     want = steps("cpu", kind, {**options, "lr": 0.05, "foreach": False})
-    for result, other in zip(got, want, strict=True):
-        torch.testing.assert_close(result.detach().cpu(), other.detach())
+    for result, wanted in zip(got, want, strict=True):
+        torch.testing.assert_close(result.detach().cpu(), wanted.detach())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_fused_optimizer_of_halves(dtype: torch.dtype, device: torch.device) -> None:
     options = {"fused": True, "lr": 0.05, "weight_decay": 0.1}
     got, want = (steps(place, torch.optim.AdamW, options, dtype=dtype) for place in (device, "cpu"))
-    for result, other in zip(got, want, strict=True):
-        torch.testing.assert_close(result.detach().cpu(), other.detach(), rtol=2e-2, atol=2e-2)
+    for result, wanted in zip(got, want, strict=True):
+        torch.testing.assert_close(result.detach().cpu(), wanted.detach(), rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("way", ["foreach", "fused"])
 def test_a_scaler(way: str, device: torch.device) -> None:
     """The third step is skipped because its gradients are infinite; growth and backoff equal the CPU's."""
     got, want = (steps(place, torch.optim.AdamW, {"lr": 0.05, way: True}, scaled=True) for place in (device, "cpu"))
-    for result, other in zip(got, want, strict=True):
-        torch.testing.assert_close(result.detach().cpu(), other.detach())
+    for result, wanted in zip(got, want, strict=True):
+        torch.testing.assert_close(result.detach().cpu(), wanted.detach())
 
 
 def test_what_is_refused_as_by_the_cpu(device: torch.device) -> None:
@@ -125,8 +125,8 @@ def test_check_and_unscale(device: torch.device) -> None:
         theirs = torch.zeros(())
         check(x, theirs, torch.full((), 0.3))
         assert found.item() == theirs.item() == (value is not None)
-        for result, other in zip(ours, x, strict=True):
-            torch.testing.assert_close(result.cpu(), other, equal_nan=True)
+        for result, wanted in zip(ours, x, strict=True):
+            torch.testing.assert_close(result.cpu(), wanted, equal_nan=True)
 
 
 @pytest.mark.parametrize("way", ["foreach", "fused"])
@@ -158,5 +158,5 @@ def test_a_graph_replays_a_step(way: str, device: torch.device) -> None:
                 optimizer.step()
         return [parameter.detach().cpu() for parameter in parameters]
 
-    for result, other in zip(train(device, True), train("cpu", False), strict=True):
-        torch.testing.assert_close(result, other)
+    for result, wanted in zip(train(device, True), train("cpu", False), strict=True):
+        torch.testing.assert_close(result, wanted)

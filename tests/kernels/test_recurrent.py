@@ -76,10 +76,10 @@ def check(
     assert not calls.calls(provider="fallback"), calls
     # Gradients carry the rounding of each step to those before it. cuDNN reached 1.2e-5 in float32.
     bound = TOLERANCES[dtype] * (2 if _ran_whole(calls) else 1)
-    for result, other in zip(found, expected, strict=True):
-        assert result.dtype == dtype and result.shape == other.shape
-        scale = other.abs().max().clamp(min=1)
-        torch.testing.assert_close(result.cpu().double() / scale, other / scale, atol=bound, rtol=0)
+    for result, wanted in zip(found, expected, strict=True):
+        assert result.dtype == dtype and result.shape == wanted.shape
+        scale = wanted.abs().max().clamp(min=1)
+        torch.testing.assert_close(result.cpu().double() / scale, wanted / scale, atol=bound, rtol=0)
 
 
 @pytest.mark.parametrize("is_packed", [False, True], ids=["equal", "packed"])
@@ -120,8 +120,8 @@ def test_dense_and_other_strides(device: torch.device) -> None:
         output, last = torch.gru(x, h, [*weights, *biases], True, 1, 0.0, True, False, False)
         loss = (output * torch.arange(0, 1, 0.01).view(4, 5, 5).to(place).transpose(0, 1)).sum() + last.sum()
         seen.append([output, *torch.autograd.grad(loss, [x, *weights, *biases])])
-    for reference, other in zip(*seen, strict=True):
-        torch.testing.assert_close(other.cpu(), reference, atol=1e-4, rtol=1e-4)
+    for reference, result in zip(*seen, strict=True):
+        torch.testing.assert_close(result.cpu(), reference, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:Using backward")
@@ -133,8 +133,8 @@ def test_second_derivatives(device: torch.device) -> None:
         wanted = [x, *net.parameters()]
         first = torch.autograd.grad(net(x)[0].pow(3).sum(), wanted, create_graph=True)
         found.append(torch.autograd.grad(sum(grad.square().sum() for grad in first), wanted))
-    for reference, other in zip(*found, strict=True):
-        torch.testing.assert_close(other.cpu(), reference, atol=1e-4, rtol=1e-4)
+    for reference, result in zip(*found, strict=True):
+        torch.testing.assert_close(result.cpu(), reference, atol=1e-4, rtol=1e-4)
 
 
 def test_autocast_rounds_and_gradients_stay_float(device: torch.device) -> None:
@@ -226,8 +226,8 @@ def test_plain_cells(bound: str, device: torch.device) -> None:
         first = torch.autograd.grad(result.square().sum(), wanted, create_graph=True)
         found.append([result, *first, *torch.autograd.grad(first[0].square().sum(), wanted)])
     assert torch_outboard.coverage().calls("outboard::bound_sum", "generated") == 1
-    for reference, other in zip(*found, strict=True):
-        torch.testing.assert_close(other.cpu(), reference, atol=1e-5, rtol=1e-5)
+    for reference, got in zip(*found, strict=True):
+        torch.testing.assert_close(got.cpu(), reference, atol=1e-5, rtol=1e-5)
 
 
 def launched(work: Any, device: torch.device, folder: Path) -> Counter[str]:

@@ -53,9 +53,9 @@ def test_values(name: str, shape: tuple[int, ...], device: torch.device) -> None
 
 
 def compare(ours: object, theirs: object) -> None:
-    for result, other in zip(tree_leaves(ours), tree_leaves(theirs), strict=True):
-        tolerance = 2e-3 if other.dtype == torch.half else 1e-4
-        torch.testing.assert_close(result.cpu(), other, atol=tolerance, rtol=1e-4, equal_nan=True)
+    for result, wanted in zip(tree_leaves(ours), tree_leaves(theirs), strict=True):
+        tolerance = 2e-3 if wanted.dtype == torch.half else 1e-4
+        torch.testing.assert_close(result.cpu(), wanted, atol=tolerance, rtol=1e-4, equal_nan=True)
 
 
 def test_ties_and_nans_are_the_cpus(device: torch.device) -> None:
@@ -79,8 +79,8 @@ def test_norms_of_rows(device: torch.device) -> None:
         x, w = torch.randn(37, 700, dtype=dtype), torch.randn(700, dtype=dtype)
         tolerance = 1e-4 if dtype == torch.float32 else 3e-2
         ours = torch.ops.aten.native_layer_norm(x.to(device), [700], w.to(device), w.to(device), 1e-5)
-        for result, other in zip(ours, torch.ops.aten.native_layer_norm(x, [700], w, w, 1e-5), strict=True):
-            torch.testing.assert_close(result.cpu(), other, atol=tolerance, rtol=tolerance)
+        for result, wanted in zip(ours, torch.ops.aten.native_layer_norm(x, [700], w, w, 1e-5), strict=True):
+            torch.testing.assert_close(result.cpu(), wanted, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("has_running", [True, False])

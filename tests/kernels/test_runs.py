@@ -67,7 +67,7 @@ def test_rows(size: tuple[int, ...], device: torch.device) -> None:
     for dimension in range(x.dim()):
         row = x.narrow(dimension, 0, 1)
         assert torch.equal((ours + row.to(device)).cpu(), x + row), dimension
-        several = x.amax(tuple(other for other in range(x.dim()) if other != dimension), keepdim=True)
+        several = x.amax(tuple(axis for axis in range(x.dim()) if axis != dimension), keepdim=True)
         assert torch.equal((ours * several.to(device)).cpu(), x * several), dimension
         assert torch.equal(torch.cat([ours, ours], dimension).cpu(), torch.cat([x, x], dimension)), dimension
         assert torch.equal(ours.flip(dimension).cpu(), x.flip(dimension)), dimension

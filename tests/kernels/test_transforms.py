@@ -42,9 +42,9 @@ def test_values(name: str, device: torch.device) -> None:
     reset_coverage()
     ours = CASES[name](*(tensor.to(device) for tensor in given))
     assert {row.provider for row in coverage()} <= {"generated", "native"}, coverage()
-    for result, other in zip(tree_leaves(ours), tree_leaves(CASES[name](*given)), strict=True):
+    for result, wanted in zip(tree_leaves(ours), tree_leaves(CASES[name](*given)), strict=True):
         assert result.device == device
-        torch.testing.assert_close(result.cpu(), other, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(result.cpu(), wanted, atol=1e-4, rtol=1e-4)
 
 
 def test_randomness(device: torch.device) -> None:

@@ -128,11 +128,11 @@ def test_the_fastest_is_chosen(device: torch.device, monkeypatch: pytest.MonkeyP
 
 def test_what_is_wrong_is_not_chosen(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     name = products(device)
-    parameter, (value, other, *_) = next(iter(PARAMETERS[name.partition(" ")[0]].items()))
+    parameter, (value, wrong, *_) = next(iter(PARAMETERS[name.partition(" ")[0]].items()))
     real = measuring._Tried.check
 
     def check(tried: Any, first: Any) -> None:
-        if tried.schedule[parameter] == other:
+        if tried.schedule[parameter] == wrong:
             raise AssertionError("Tensor-likes are not close!\nand more")
         real(tried, first)
 
@@ -140,7 +140,7 @@ def test_what_is_wrong_is_not_chosen(device: torch.device, monkeypatch: pytest.M
     monkeypatch.setattr(measuring, "rounds_of", lambda tried, *given: {trial: [1.0] for trial in tried})
     (choice,) = measuring.tune(device, [name], 48, 3)
     assert choice.schedule[parameter] == value
-    assert choice.refused == {f"{parameter} {other}": "AssertionError: Tensor-likes are not close!"}
+    assert choice.refused == {f"{parameter} {wrong}": "AssertionError: Tensor-likes are not close!"}
 
 
 def test_events_without_times_are_refused(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

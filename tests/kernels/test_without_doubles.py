@@ -74,10 +74,10 @@ def test_numbers(name: str, dtype: torch.dtype, device: torch.device) -> None:
     got = CALLS[name](given)
     assert_on_device(device)
     want = CALLS[name](x)
-    for result, other in zip(
+    for result, wanted in zip(
         *([each] if isinstance(each, torch.Tensor) else each for each in (got, want)), strict=True
     ):
-        torch.testing.assert_close(result.cpu(), other, equal_nan=True)
+        torch.testing.assert_close(result.cpu(), wanted, equal_nan=True)
 
 
 def test_what_is_of_doubles_keeps_its_type(device: torch.device) -> None:
