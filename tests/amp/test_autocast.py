@@ -242,7 +242,7 @@ def test_an_operator_of_a_library_with_register_autocast(device, low, library):
 def test_a_custom_operator_with_a_policy(device, low, policies):
     @torch.library.custom_op("outboard_amp::mixed", mutates_args=())
     def mixed(x: torch.Tensor, weight: torch.Tensor | None, others: list[torch.Tensor], scale: float) -> torch.Tensor:
-        seen.append((x.dtype, weight is not None and weight.dtype, [other.dtype for other in others]))
+        seen.append((x.dtype, weight is not None and weight.dtype, [tensor.dtype for tensor in others]))
         return x * scale
 
     seen = []

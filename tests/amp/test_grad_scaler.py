@@ -248,13 +248,13 @@ def test_a_checkpoint_gives_the_identical_continuation(device, tmp_path):
     expected = run(scaler, parameters, opt, range(5, 12))
 
     saved = torch.load(path, weights_only=True)
-    others, other_opt, other = make(device, "AdamW", scale=1.0)
+    others, other_opt, new_scaler = make(device, "AdamW", scale=1.0)
     with torch.no_grad():
         for parameter, value in zip(others, saved["parameters"], strict=True):
             parameter.copy_(value)
     other_opt.load_state_dict(saved["opt"])
-    other.load_state_dict(saved["scaler"])
-    assert run(other, others, other_opt, range(5, 12)) == expected
+    new_scaler.load_state_dict(saved["scaler"])
+    assert run(new_scaler, others, other_opt, range(5, 12)) == expected
 
 
 def test_a_scaler_that_is_off(device):

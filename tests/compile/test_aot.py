@@ -100,13 +100,13 @@ def test_the_second_device(package: Package, second_device: torch.device) -> Non
 @pytest.mark.core
 def test_constants_may_be_replaced(package: Package, device: torch.device) -> None:
     model = _load(package)
-    other = Model()
+    fresh = Model()
     with torch.no_grad():
-        other.weight.mul_(0.5)
+        fresh.weight.mul_(0.5)
     x = torch.randn(6, 8)
-    model.load_constants({"weight": other.weight.to(device), "scale": other.scale.to(device)}, check_full_update=False)
+    model.load_constants({"weight": fresh.weight.to(device), "scale": fresh.scale.to(device)}, check_full_update=False)
     with torch.no_grad():
-        torch.testing.assert_close(model(x.to(device)).cpu(), other(x), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(model(x.to(device)).cpu(), fresh(x), atol=1e-4, rtol=1e-4)
     # Shared with the caller from now on.
     shared = package.model.weight.detach().to(device)
     model.load_constants({"weight": shared}, check_full_update=False, user_managed=True)

@@ -67,8 +67,8 @@ def test_another_environment_misses(
     request.addfinalizer(module.cache_key.cache_clear)
     _compile(device)
     assert _compile(device) == "hit"
-    other = shutil.copytree(_extension.include_paths()[0], tmp_path / "include")
-    monkeypatch.setattr(_extension, "include_paths", lambda: [str(other)])
+    copy = shutil.copytree(_extension.include_paths()[0], tmp_path / "include")
+    monkeypatch.setattr(_extension, "include_paths", lambda: [str(copy)])
     module.cache_key.cache_clear()
     codecache.CacheBase.get_system.cache_clear()
     assert _compile(device) == "miss"

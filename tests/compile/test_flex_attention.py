@@ -52,8 +52,8 @@ def test_values_and_gradients(device: torch.device, way: str, heads: int) -> Non
     weights = torch.randn(right.shape)
     (result * weights.to(device)).sum().backward()
     (right * weights).sum().backward()
-    for leaf, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(leaf.grad.cpu().double(), other.grad, atol=1e-4, rtol=1e-4)
+    for leaf, exact in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(leaf.grad.cpu().double(), exact.grad, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.database

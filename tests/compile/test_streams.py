@@ -224,18 +224,18 @@ def test_memory_freed_inside_waits_for_the_other_stream(
     run_python(FREED, driver_target, f"lazy:{seed}", kind)
 
 
-def _waits_of_streams(side: torch.Stream, other: torch.Stream, _: torch.Event, __: torch.Event) -> Function:
+def _waits_of_streams(side: torch.Stream, second: torch.Stream, _: torch.Event, __: torch.Event) -> Function:
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         current = torch.accelerator.current_stream()
         h = (x @ y).sin()
         side.wait_stream(current)
-        other.wait_stream(current)
+        second.wait_stream(current)
         with side:
             a = (h * y).sin()
-        with other:
+        with second:
             b = (h + y) @ x
         current.wait_stream(side)
-        current.wait_stream(other)
+        current.wait_stream(second)
         return (a @ b + h.exp()).cos()
 
     return function

@@ -81,10 +81,10 @@ def main() -> None:
 
     before = module.memory_allocated(device)
     # Written a moment ago, at an offset in a segment, as a view at an offset in a storage.
-    other = torch.full((100,), 5.0, device=device)
+    fives = torch.full((100,), 5.0, device=device)
     ours = torch.arange(1000.0, device=device)
     view = ours[10:20:2]
-    assert ask("sum", ours, view, other[:0], other) == [499500.0, 70.0, 0.0, 500.0]
+    assert ask("sum", ours, view, fives[:0], fives) == [499500.0, 70.0, 0.0, 500.0]
     # It is the same memory.
     ask("fill", view, -1.0)
     assert ours.sum().item() == 499500.0 - 70 - 5
@@ -100,7 +100,7 @@ def main() -> None:
     assert module.memory_allocated(device) >= before + 4096
     ask("drop")
     module.ipc_collect()
-    del other
+    del fives
     assert module.memory_allocated(device) == before, module.memory_allocated(device) - before
     # Many messages under way at once, their tensors dropped by the sender before they arrive.
     count = 200

@@ -67,8 +67,8 @@ def test_the_composite_form_can_be_asked_for(device):
     with sdpa_kernel(SDPBackend.MATH):
         ours, expected = attend(device), attend("cpu")
     assert not [row for row in torch_outboard.coverage() if "flash" in row.op or "fused" in row.op]
-    for result, other in zip(ours, expected, strict=True):
-        assert_same(result, other, device, COMPOSITE_TOLERANCE)
+    for result, wanted in zip(ours, expected, strict=True):
+        assert_same(result, wanted, device, COMPOSITE_TOLERANCE)
 
 
 OWN_KERNEL = """

@@ -110,8 +110,8 @@ def test_grouped_products(device, name):
     offs = None if name == "a batch" else torch.tensor([2, 2, 8], dtype=torch.int32)
 
     def product(place):
-        a, other = (tensor.to(place).requires_grad_() for tensor in (left, right))
-        result = torch._grouped_mm(a, other, offs=None if offs is None else offs.to(place))
+        a, b = (tensor.to(place).requires_grad_() for tensor in (left, right))
+        result = torch._grouped_mm(a, b, offs=None if offs is None else offs.to(place))
         # Behind the last group nothing is written.
         ends = {"rows": (slice(8),), "columns": (slice(None), slice(8))}.get(name, ())
         return result[ends], result.stride()
@@ -125,9 +125,9 @@ def test_gradients_of_grouped_products(device):
     left, right, offs = torch.randn(8, 8), torch.randn(2, 8, 4), torch.tensor([4, 8], dtype=torch.int32)
 
     def gradients(place):
-        a, other = (tensor.to(place).requires_grad_() for tensor in (left, right))
-        torch._grouped_mm(a, other, offs=offs.to(place)).square().sum().backward()
-        return a.grad, other.grad
+        a, b = (tensor.to(place).requires_grad_() for tensor in (left, right))
+        torch._grouped_mm(a, b, offs=offs.to(place)).square().sum().backward()
+        return a.grad, b.grad
 
     for ours, expected in zip(gradients(device), gradients("cpu"), strict=True):
         assert_same(ours, expected, device, tolerance=1e-4)
@@ -147,9 +147,9 @@ def test_gradients_of_grouped_products(device):
 def test_grouped_products_that_are_refused(device, shapes, dtypes):
     raised = []
     for place in ("cpu", device):
-        a, other = (torch.ones(shape, dtype=dtype).to(place) for shape, dtype in zip(shapes, dtypes, strict=False))
+        a, b = (torch.ones(shape, dtype=dtype).to(place) for shape, dtype in zip(shapes, dtypes, strict=False))
         with pytest.raises(RuntimeError) as error:
-            torch._grouped_mm(a, other, offs=torch.tensor([4, 8], dtype=dtypes[2]).to(place))
+            torch._grouped_mm(a, b, offs=torch.tensor([4, 8], dtype=dtypes[2]).to(place))
         raised.append(str(error.value).splitlines()[0])
     assert raised[0] == raised[1]
 

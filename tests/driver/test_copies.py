@@ -239,10 +239,10 @@ def test_a_peer_copy_waits_for_work_on_both_devices(device, second_device):
 
 def test_deep_copies_and_clones(device):
     tensor = torch.arange(6.0, device=device).reshape(2, 3).t()
-    for other in (tensor.clone(), copy_module.deepcopy(tensor)):
-        assert other.data_ptr() != tensor.data_ptr()
-        assert other.stride() == tensor.stride()
-        assert_same(other, tensor.cpu(), device)
+    for copy in (tensor.clone(), copy_module.deepcopy(tensor)):
+        assert copy.data_ptr() != tensor.data_ptr()
+        assert copy.stride() == tensor.stride()
+        assert_same(copy, tensor.cpu(), device)
     assert tensor.to(device) is tensor
 
 

@@ -72,9 +72,9 @@ def test_another_library_sees_the_tensor(device):
 
 def test_there_and_back_shares_memory(device):
     x = torch.arange(6.0, device=device)
-    for other in (torch.from_dlpack(x), torch.from_dlpack(Library(x)), torch.from_dlpack(x.__dlpack__())):
-        assert other.device == device and other.data_ptr() == x.data_ptr()
-        other.add_(1)
+    for shared in (torch.from_dlpack(x), torch.from_dlpack(Library(x)), torch.from_dlpack(x.__dlpack__())):
+        assert shared.device == device and shared.data_ptr() == x.data_ptr()
+        shared.add_(1)
     assert x.tolist() == [3, 4, 5, 6, 7, 8]
     assert torch.from_dlpack(x, copy=True).data_ptr() != x.data_ptr()
 

@@ -168,12 +168,12 @@ def test_resize_and_set(device):
     tensor.resize_(3, 4)
     assert tensor.shape == (3, 4)
     assert tensor.view(-1)[:6].tolist() == [0, 1, 2, 3, 4, 5]
-    other = torch.empty(0, device=device).set_(tensor)
-    assert other.data_ptr() == tensor.data_ptr()
+    alias = torch.empty(0, device=device).set_(tensor)
+    assert alias.data_ptr() == tensor.data_ptr()
     assert torch.empty(0, device=device).set_(tensor.untyped_storage(), 1, (2,), (2,)).tolist() == [1, 3]
     tensor.set_()
     assert tensor.numel() == 0 and tensor.device == device
-    assert other[0, :2].tolist() == [0, 1]
+    assert alias[0, :2].tolist() == [0, 1]
 
 
 def test_item_tolist_bool_and_format(device):

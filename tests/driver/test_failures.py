@@ -207,11 +207,11 @@ def test_a_failure_follows_copies_between_devices(device, second_device):
 
 def test_a_failure_follows_from_device_to_device(device, second_device):
     fail = Failing(device)
-    side, other = torch.Stream(device), torch.Stream(second_device)
+    side, follower = torch.Stream(device), torch.Stream(second_device)
     fail(side)
-    other.wait_stream(side)
+    follower.wait_stream(side)
     assert failed(lambda: torch.accelerator.synchronize(second_device)) == fail.is_late
-    assert not failed(other.synchronize)
+    assert not failed(follower.synchronize)
     assert failed(side.synchronize) == fail.is_late
 
 

@@ -139,7 +139,7 @@ def test_the_pool_keeps_what_the_graph_made(module: Any, device: torch.device) -
     graph.replay()
     assert z.data_ptr() == address
     assert z.eq(6).all()
-    assert all(other.eq(value).all() for value, other in enumerate(others))
+    assert all(result.eq(value).all() for value, result in enumerate(others))
 
 
 def test_memory_goes_back_after_reset(module: Any, device: torch.device) -> None:
@@ -210,7 +210,7 @@ def test_captures_that_share_a_pool_end_one_by_one(module: Any, device: torch.de
     graphs[1].replay()
     module.synchronize()
     assert second.eq(7).all() and first.numel() == 1 << 18
-    assert all(other.eq(5).all() for other in others)
+    assert all(result.eq(5).all() for result in others)
 
 
 @pytest.mark.parametrize("draw", ["rand", "dropout", "bernoulli_", "randperm"])
@@ -229,10 +229,10 @@ def test_random_numbers_are_fresh_and_those_of_eager_runs(module: Any, device: t
     graph = module.Graph()
     with module.graph(graph):
         first, second = calls[draw](), calls[draw]()
-    for wanted, other in expected:
+    for wanted, wanted_second in expected:
         graph.replay()
         assert torch.equal(first.cpu(), wanted)
-        assert torch.equal(second.cpu(), other)
+        assert torch.equal(second.cpu(), wanted_second)
     assert not torch.equal(expected[0][0], expected[1][0])
 
 
@@ -322,7 +322,7 @@ def test_an_error_in_the_block_ends_the_capture(module: Any, device: torch.devic
 
 def test_nested_and_mismatched_captures(module: Any, device: torch.device) -> None:
     first, second = module.Graph(), module.Graph()
-    stream, other = module.Stream(), module.Stream()
+    stream, other_stream = module.Stream(), module.Stream()
     with pytest.raises(CaptureError, match="default stream"):
         first.capture_begin()
     with pytest.raises(CaptureError, match="capture_end was called without capture_begin"):
@@ -338,7 +338,7 @@ def test_nested_and_mismatched_captures(module: Any, device: torch.device) -> No
         with pytest.raises(CaptureError, match="is already capturing a graph"):
             second.capture_begin()
         y = torch.ones(4, device=device) + 1
-        with module.stream(other), pytest.raises(CaptureError, match="on the stream where it began"):
+        with module.stream(other_stream), pytest.raises(CaptureError, match="on the stream where it began"):
             first.capture_end()
         first.capture_end()
         with pytest.raises(CaptureError, match="has already been captured"):
@@ -517,10 +517,10 @@ def test_accelerator_graph(module: Any, device: torch.device) -> None:
     assert y.tolist() == [3.0] * 16
     graph.replay()
     assert z.tolist() != first
-    other = torch.accelerator.Graph(pool=graph.pool())
-    with torch.Stream(device), other:
+    second = torch.accelerator.Graph(pool=graph.pool())
+    with torch.Stream(device), second:
         w = y * 2
-    other.replay()
+    second.replay()
     assert w.tolist() == [6.0] * 16
     graph.reset()
     with pytest.raises(CaptureError, match="no graph has been captured"):

@@ -182,8 +182,8 @@ def test_streams_have_pools_of_their_own(device):
     address = first.data_ptr()
     del first
     with module.stream(torch.Stream(device)):
-        other = block(device, 1000)
-    assert other.data_ptr() != address
+        reused = block(device, 1000)
+    assert reused.data_ptr() != address
     assert block(device, 1000).data_ptr() == address
 
 

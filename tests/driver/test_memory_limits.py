@@ -111,10 +111,10 @@ def test_raw_allocations(device):
     module = module_of(device)
     before = module.memory_allocated(device)
     address = module.caching_allocator_alloc(5000, device)
-    other = module.caching_allocator_alloc(100, device, torch.Stream(device))
-    assert address != other and address % 512 == 0
+    on_stream = module.caching_allocator_alloc(100, device, torch.Stream(device))
+    assert address != on_stream and address % 512 == 0
     assert module.memory_allocated(device) == before + 5120 + 512
-    module.caching_allocator_delete(other)
+    module.caching_allocator_delete(on_stream)
     module.caching_allocator_delete(address)
     assert module.memory_allocated(device) == before
     with pytest.raises(ValueError, match="no raw allocation"):

@@ -88,18 +88,18 @@ class Model(RuleBasedStateMachine):
         self.live[place] = self.live[-1]
         self.live.pop()
 
-    def park(self, place: int, other: torch.Stream) -> None:
+    def park(self, place: int, reader: torch.Stream) -> None:
         """Drop a block that another stream has just begun to read."""
         tensor, _, _ = self.live[place]
         for stream in self.streams:
-            if stream != other:
-                other.wait_stream(stream)
-        with self.module.stream(other):
+            if stream != reader:
+                reader.wait_stream(stream)
+        with self.module.stream(reader):
             tensor.clone()
-        tensor.record_stream(other)
+        tensor.record_stream(reader)
         start = tensor.data_ptr()
-        if self.owners[start] != other:  # its own stream's work is in order with the reuse
-            self.parked.append((start, start + tensor.numel(), other.record_event()))
+        if self.owners[start] != reader:  # its own stream's work is in order with the reuse
+            self.parked.append((start, start + tensor.numel(), reader.record_event()))
         del tensor
         self.give(place)
 
@@ -148,22 +148,22 @@ class Model(RuleBasedStateMachine):
     @rule(data=st.data())
     def use_on_another_stream(self, data: st.DataObject) -> None:
         place = data.draw(st.integers(0, len(self.live) - 1))
-        other = self.streams[data.draw(st.integers(0, STREAMS - 1))]
+        reader = self.streams[data.draw(st.integers(0, STREAMS - 1))]
         Model.operations += 1
         tensor, _, value = self.live[place]
         if value is None:
-            self.park(place, other)
+            self.park(place, reader)
             return
         for stream in self.streams:
-            if stream != other:
-                other.wait_stream(stream)
-        with self.module.stream(other):
+            if stream != reader:
+                reader.wait_stream(stream)
+        with self.module.stream(reader):
             copy = tensor.clone()
-        tensor.record_stream(other)
+        tensor.record_stream(reader)
         if data.draw(st.booleans()):
             self.give(place)
             del tensor
-        other.synchronize()
+        reader.synchronize()
         assert copy[0].item() == value == copy[-1].item()
 
     @rule(stream=st.integers(0, STREAMS - 1))

@@ -154,13 +154,13 @@ def test_a_pool_of_a_pluggable_allocator(device):
     pool = module.MemPool(module.memory.PluggableAllocator.from_functions(alloc, free).allocator())
     with module.use_mem_pool(pool):
         tensor = torch.arange(1000, device=device)
-        other = block(device, 1000)
+        second = block(device, 1000)
         with pytest.raises(torch.OutOfMemoryError):
             block(device, 100 * MIB)
     assert calls == [("alloc", arena, 2 * MIB, device.index)]
-    assert arena <= tensor.data_ptr() < other.data_ptr() < arena + 2 * MIB
+    assert arena <= tensor.data_ptr() < second.data_ptr() < arena + 2 * MIB
     assert tensor.sum().item() == 499_500
-    del tensor, other, pool
+    del tensor, second, pool
     assert calls[1:] == [("free", arena, 2 * MIB, device.index)]
     module.caching_allocator_delete(arena)
 

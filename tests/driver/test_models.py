@@ -120,14 +120,14 @@ def test_packed_sequences(device):
 
 def losses(place):
     logits, target = randn(4, 6).to(place).requires_grad_(), torch.tensor([1, 0, 5, 2]).to(place)
-    other = randn(4, 6, seed=8).to(place)
+    goal = randn(4, 6, seed=8).to(place)
     yield logits, functional.cross_entropy(logits, target, label_smoothing=0.1)
     yield logits, functional.nll_loss(logits.log_softmax(1), target)
-    yield logits, functional.mse_loss(logits, other)
-    yield logits, functional.smooth_l1_loss(logits, other)
-    yield logits, functional.binary_cross_entropy_with_logits(logits, other.sigmoid())
-    yield logits, functional.kl_div(logits.log_softmax(1), other.softmax(1), reduction="batchmean")
-    yield logits, functional.cosine_embedding_loss(logits, other, torch.ones(4, device=place))
+    yield logits, functional.mse_loss(logits, goal)
+    yield logits, functional.smooth_l1_loss(logits, goal)
+    yield logits, functional.binary_cross_entropy_with_logits(logits, goal.sigmoid())
+    yield logits, functional.kl_div(logits.log_softmax(1), goal.softmax(1), reduction="batchmean")
+    yield logits, functional.cosine_embedding_loss(logits, goal, torch.ones(4, device=place))
     steps = logits.view(4, 1, 6).log_softmax(2)
     yield logits, functional.ctc_loss(steps, target[:1].view(1, 1), (4,), (1,))
 

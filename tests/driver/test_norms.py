@@ -21,8 +21,8 @@ def given(dtype=torch.float32):
 
 
 def same(ours, expected, device, tolerance=1e-5):
-    for result, other in zip(ours, expected, strict=True):
-        assert_same(result.detach(), other.detach(), device, tolerance=tolerance)
+    for result, wanted in zip(ours, expected, strict=True):
+        assert_same(result.detach(), wanted.detach(), device, tolerance=tolerance)
 
 
 def test_a_norm_and_its_gradients_are_an_operator_each_if_kernels_are_generated(device):

@@ -201,17 +201,17 @@ def test_sparse_coo(device):
     def all_of(place):
         sparse = torch.sparse_coo_tensor(indices.to(place), values.to(place), (2, 3))
         coalesced = sparse.coalesce()
-        other = dense.to(place)
+        host = dense.to(place)
         yield coalesced.indices()
         yield coalesced.values()
         yield sparse.to_dense()
-        yield torch.sparse.mm(sparse, other)
+        yield torch.sparse.mm(sparse, host)
         yield (sparse * 2).to_dense()
         yield (sparse + sparse).coalesce().values()
         yield torch.sparse.sum(sparse, 0).to_dense()
-        yield other.to_sparse().values()
+        yield host.to_sparse().values()
         yield sparse.t().to_dense()
-        yield other[:2] + sparse
+        yield host[:2] + sparse
 
     for result, expected in zip(all_of(device), all_of("cpu"), strict=True):
         assert_same(result, expected, device)

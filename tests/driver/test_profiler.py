@@ -196,10 +196,10 @@ def test_each_device_has_lanes(device, timed, tmp_path):
         pytest.skip("capability: two devices. The driver has one")
     others = [torch.device(device.type, index) for index in range(2)]
     with profile(activities=BOTH) as result:
-        for other in others:
-            torch.ones(100, device=other).clone()
-        for other in others:
-            torch.accelerator.synchronize(other)
+        for place in others:
+            torch.ones(100, device=place).clone()
+        for place in others:
+            torch.accelerator.synchronize(place)
     result.export_chrome_trace(str(tmp_path / "trace.json"))
     works = Trace(tmp_path / "trace.json").of(*WORK)
     assert {event["pid"] for event in works} == {0, 1}

@@ -41,11 +41,11 @@ def test_a_seed_gives_the_same_numbers_again(device, name):
     torch.manual_seed(1)
     again = draw(device)
     torch.manual_seed(2)
-    other = draw(device)
+    reseeded = draw(device)
     assert first.device == device
     assert torch.equal(first, again)
     assert not torch.equal(first, second)
-    assert not torch.equal(first, other)
+    assert not torch.equal(first, reseeded)
 
 
 @pytest.mark.parametrize("name", DRAWS)

@@ -138,9 +138,9 @@ def test_a_declared_view_that_is_a_copy_is_an_error(device, library):
 
 
 def test_another_tensor_than_the_written_argument_is_an_error(device, library):
-    other = define(library, "other_(Tensor(a!) x, bool go) -> (Tensor(a!), int)", lambda x, go: (x.clone(), 1))
+    operator = define(library, "other_(Tensor(a!) x, bool go) -> (Tensor(a!), int)", lambda x, go: (x.clone(), 1))
     with pytest.raises(RuntimeError, match=r"ownership::other_: result 0 is not the same tensor as argument 'x'"):
-        other(torch.ones(3, device=device), True)
+        operator(torch.ones(3, device=device), True)
 
 
 # ---- sparse tensors
@@ -203,13 +203,13 @@ def test_sparse_gradients_accumulate(device, module):
 def test_sparse_tensors_on_another_device(device):
     if torch.accelerator.device_count() < 2:
         pytest.skip("capability: two devices. The driver has one")
-    other = torch.device(device.type, 1)
-    ours = sparse(other)
+    second = torch.device(device.type, 1)
+    ours = sparse(second)
     assert torch.accelerator.current_device_index() == device.index
-    dense = torch.eye(2, device=other).to_sparse()
-    for result in (ours, ours.clone(), ours + ours, dense + dense, torch.sparse_coo_tensor((2, 2), device=other)):
-        assert result.device == other
-    assert_same((ours + ours).to_dense(), sparse("cpu").to_dense() * 2, other)
+    dense = torch.eye(2, device=second).to_sparse()
+    for result in (ours, ours.clone(), ours + ours, dense + dense, torch.sparse_coo_tensor((2, 2), device=second)):
+        assert result.device == second
+    assert_same((ours + ours).to_dense(), sparse("cpu").to_dense() * 2, second)
 
 
 # ---- numbers on the CPU

@@ -71,12 +71,12 @@ def test_module_and_optimizer_states_resume_a_training(device):
     step(model, optimizer)
     data = saved({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
     step(model, optimizer)
-    other, other_optimizer = fresh(1)
+    resumed, other_optimizer = fresh(1)
     state = loaded(data)
-    other.load_state_dict(state["model"])
+    resumed.load_state_dict(state["model"])
     other_optimizer.load_state_dict(state["optimizer"])
-    step(other, other_optimizer)
-    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+    step(resumed, other_optimizer)
+    for a, b in zip(model.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(a, b)
 
 

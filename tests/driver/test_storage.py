@@ -93,9 +93,9 @@ def test_storages_are_copied_within_and_across_devices(device):
 
 def test_a_storage_goes_to_the_second_device(device, second_device):
     storage = torch.arange(100, dtype=torch.uint8, device=device).untyped_storage()
-    other = torch.UntypedStorage(100, device=second_device)
-    other.copy_(storage)
-    assert other.device == second_device and other.tolist() == list(range(100))
+    copy = torch.UntypedStorage(100, device=second_device)
+    copy.copy_(storage)
+    assert copy.device == second_device and copy.tolist() == list(range(100))
 
 
 # ---- Foreign memory ----

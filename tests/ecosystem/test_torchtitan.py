@@ -58,5 +58,5 @@ def folder(tmp_path_factory):
 def test_the_debug_model_trains_to_the_cpus_losses(folder, ranks):
     found, expected = losses(folder, DEVICE, ranks), losses(folder, "cpu", ranks)
     assert len(found) == len(expected) == 5 * ranks
-    for numbers, other in zip(sorted(found), sorted(expected), strict=True):
-        assert list(map(float, numbers)) == pytest.approx(list(map(float, other)), rel=1e-4)
+    for numbers, wanted in zip(sorted(found), sorted(expected), strict=True):
+        assert list(map(float, numbers)) == pytest.approx(list(map(float, wanted)), rel=1e-4)

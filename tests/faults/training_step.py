@@ -42,10 +42,10 @@ try:
         observe(scaled, "scaled")
         end.synchronize()
         assert begin.elapsed_time(end) >= 0
-    other = torch.ones(5, device=torch.device(device.type, 1))
-    other.copy_(scaled[:1].expand(5))
-    observe(other, "on the other device")
-    del other
+    copy = torch.ones(5, device=torch.device(device.type, 1))
+    copy.copy_(scaled[:1].expand(5))
+    observe(copy, "on the other device")
+    del copy
     module.empty_cache()
 finally:
     dist.destroy_process_group()

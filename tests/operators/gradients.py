@@ -41,7 +41,7 @@ def gradients(
     try:
         for tensor in results:
             drawn = torch.randn(tensor.shape, dtype=tensor.dtype, generator=generator)
-            seeds.append(copy(other if (other := lay_out(drawn)) is not None else drawn))
+            seeds.append(copy(laid if (laid := lay_out(drawn)) is not None else drawn))
         if call.device.type != "cpu":
             poison(call.device)
     except Exception as error:  # as in Check.side

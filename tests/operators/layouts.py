@@ -138,11 +138,11 @@ def laid_out_each(sample: SampleInput, layout_of: Callable[[int], Layout | None]
         if layout is None:
             return value
         with torch.no_grad():
-            other = layout(value.detach())
-        if other is None:
+            laid = layout(value.detach())
+        if laid is None:
             return value
         changed = True
-        return other.requires_grad_(value.requires_grad)
+        return laid.requires_grad_(value.requires_grad)
 
     made = with_arguments(sample, *tree_map(change, (sample.input, sample.args, sample.kwargs)))
     return made if changed else None

@@ -216,13 +216,13 @@ def probes_of(example: Example) -> Iterator[Probe]:
         if not big_enough(out):
             continue
         yield Probe(written, -1, "internal")
-        for other, value in enumerate(example.values):
+        for read, value in enumerate(example.values):
             tensor = first_tensor(value)
-            if other == written or tensor is None or tensor.layout != torch.strided or tensor.numel() < 2:
+            if read == written or tensor is None or tensor.layout != torch.strided or tensor.numel() < 2:
                 continue
-            yield Probe(written, other, "partial")
+            yield Probe(written, read, "partial")
             if tensor.shape == out.shape and tensor.itemsize == out.itemsize:
-                yield Probe(written, other, "full")
+                yield Probe(written, read, "full")
 
 
 def first_tensor(value: Any) -> torch.Tensor | None:

@@ -36,7 +36,7 @@ class Draws:
     def depend_on_seed(self, theirs: Outcome) -> bool:
         # Few elements of few values may agree by chance, so several seeds are asked.
         others = (self._outcome(CPU, number) for number in (SEED + 1, *MEAN_SEEDS))
-        return not all(other is not None and same_values(other, theirs) for other in others)
+        return not all(outcome is not None and same_values(outcome, theirs) for outcome in others)
 
     def compare(self, ours: Side, theirs: Side) -> None:
         self.check.compare(ours, theirs, values=False)
@@ -48,8 +48,8 @@ class Draws:
             return
         if not same_values(ours.outcome, again):
             self.check.fail("not reproducible", "the same seed gave other numbers")
-        others = [other for number in MEAN_SEEDS if (other := self._outcome(self.check.device, number)) is not None]
-        if all(same_values(ours.outcome, other) for other in others):
+        others = [outcome for number in MEAN_SEEDS if (outcome := self._outcome(self.check.device, number)) is not None]
+        if all(same_values(ours.outcome, outcome) for outcome in others):
             self.check.fail("seed ignored", "every seed gave the same numbers")
         if self.check.info.full_name not in NO_MEAN:
             self._compare_means(others)
@@ -58,7 +58,7 @@ class Draws:
 
     def _compare_means(self, ours: list[Outcome]) -> None:
         """Compare the mean over several seeds with the CPU's; a distance of six standard errors is a failure."""
-        theirs = [other for number in MEAN_SEEDS if (other := self._outcome(CPU, number)) is not None]
+        theirs = [outcome for number in MEAN_SEEDS if (outcome := self._outcome(CPU, number)) is not None]
         pools = []
         for outcomes in (ours, theirs):
             values = [tensor.detach().cpu().reshape(-1) for outcome in outcomes for tensor in outcome.tensors]

@@ -226,10 +226,10 @@ def test_an_entry_without_anything_to_compare_is_noticed(device):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.int64, torch.bool, torch.bfloat16])
 def test_comparison_is_bit_for_bit(dtype):
     ones = torch.ones(4, dtype=dtype)
-    other = ones.clone()
-    other[2] = 0
+    changed = ones.clone()
+    changed[2] = 0
     assert value_difference(ones, ones.clone(), None) is None
-    assert "1 of 4" in value_difference(other, ones, None) or dtype.is_complex
+    assert "1 of 4" in value_difference(changed, ones, None) or dtype.is_complex
 
 
 def test_comparison_knows_zeros_and_nan():

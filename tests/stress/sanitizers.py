@@ -260,13 +260,13 @@ def counts(report: str, ours: Iterable[str]) -> bool:
     # A stack ends at an empty line.
     stacks = [report[match.start() :].split("\n\n", 1)[0] for match in ACCESS.finditer(report)]
     if any(
-        LAST_OF_FUTURE.search(last) and OF_FUTURE.search(other) for last, other in itertools.permutations(stacks, 2)
+        LAST_OF_FUTURE.search(last) and OF_FUTURE.search(first) for last, first in itertools.permutations(stacks, 2)
     ):
         return False
     for stack in stacks:
         frames = [frame for frame in FRAME.findall(stack) if not RUNTIMES.search(frame[1])]
-        others = [other for other in stacks if other is not stack]
-        if "#0 operator delete(" in stack and all(COUNT.search(other) for other in others):
+        others = [text for text in stacks if text is not stack]
+        if "#0 operator delete(" in stack and all(COUNT.search(text) for text in others):
             frames = list(itertools.dropwhile(is_destructor, frames))
         # A stack that could not be restored may be ours.
         if frames and Path(frames[0][1]).name not in libraries:

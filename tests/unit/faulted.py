@@ -73,14 +73,14 @@ def _replay(device: str) -> list[object]:
     torch.accelerator.synchronize()
     held = [c.item()]
     graph.reset()
-    other = torch.ones(5, device=f"{device}:1")
-    other.copy_(a[:5])
+    copy = torch.ones(5, device=f"{device}:1")
+    copy.copy_(a[:5])
     memory = torch.full((4096,), 2.0)
     module.host_register(memory)
     there = memory.to(device, non_blocking=True)
     module.synchronize()
     module.host_unregister(memory)
-    return [*held, other.sum().item(), there.sum().item()]
+    return [*held, copy.sum().item(), there.sum().item()]
 
 
 def results(device: str) -> list[object]:

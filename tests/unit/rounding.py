@@ -50,8 +50,8 @@ def in_double(name):
             ours.copy_(theirs)
         for info, ours, theirs in zip(op._schema.arguments, arguments, wide[0], strict=False):
             if info.alias_info is not None and info.alias_info.is_write:
-                for target, other in zip(_pytree.tree_leaves(ours), _pytree.tree_leaves(theirs), strict=True):
-                    target.copy_(other)
+                for target, source in zip(_pytree.tree_leaves(ours), _pytree.tree_leaves(theirs), strict=True):
+                    target.copy_(source)
         if outs or results is None:
             return None
         return _pytree.tree_map_only(torch.Tensor, lambda t: t.to(device, torch.float32), results)

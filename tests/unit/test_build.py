@@ -76,12 +76,12 @@ def test_another_patch_release_is_accepted(record: Path) -> None:
 
 
 def test_another_minor_is_refused_with_both_versions_and_the_command(record: Path) -> None:
-    other = "2.12.0" if MINOR != (2, 12) else "2.14.0"
-    write(record, other)
+    version = "2.12.0" if MINOR != (2, 12) else "2.14.0"
+    write(record, version)
     with pytest.raises(ImportError) as caught:
         _build.check_torch_version()
     message = str(caught.value)
-    assert f"built for torch {other}" in message
+    assert f"built for torch {version}" in message
     assert f"torch {torch.__version__} is running" in message
     assert message.endswith(_build.rebuild_command())
 

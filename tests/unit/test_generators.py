@@ -162,8 +162,8 @@ def test_a_generator_of_eager_kernels_by_what_the_devices_are(run_compiler):
 
 def test_matrix_units_where_all_devices_have_them():
     old, new, newest = (DeviceProperties(vendor="NVIDIA Corporation", major=major, minor=6) for major in (7, 8, 12))
-    other = DeviceProperties(vendor="another", major=9)  # whose class may derive from it, with numbers of its own
-    cases = [([], False), ([old], False), ([new, newest], True), ([new, old], False), ([new, other], False)]
+    foreign = DeviceProperties(vendor="another", major=9)  # whose class may derive from it, with numbers of its own
+    cases = [([], False), ([old], False), ([new, newest], True), ([new, old], False), ([new, foreign], False)]
     for devices, has_units in cases:
         for option, uses_units in ((None, has_units), (True, True), (False, False)):
             options = {} if option is None else {"matrix_units": option}

@@ -243,13 +243,13 @@ def room_of(module: str) -> str | None:
 
 def rule_against(use: Use) -> str | None:
     """Return the rule that an import breaks, or None."""
-    own, other = room_of(use.module), room_of(use.used)
-    for module, room in ((use.module, own), (use.used, other)):
+    own, used_room = room_of(use.module), room_of(use.used)
+    for module, room in ((use.module, own), (use.used, used_room)):
         if room is None:
             return f"{module} is in no room: say in ROOMS and in docs/architecture.md what it may import"
-    if other == own or other in ROOMS[own or ""]:
+    if used_room == own or used_room in ROOMS[own or ""]:
         return None
-    return f"{own or PACKAGE.name} may not import {other or PACKAGE.name}, only {sorted(ROOMS[own or ''])}"
+    return f"{own or PACKAGE.name} may not import {used_room or PACKAGE.name}, only {sorted(ROOMS[own or ''])}"
 
 
 def complaints(uses: list[Use], exceptions: Collection[tuple[str, str]]) -> list[str]:

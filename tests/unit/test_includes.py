@@ -116,10 +116,10 @@ def rule_against(use: Use) -> str | None:
     if own is None:
         return f"{use.path} is in no room: say in ROOMS and in docs/architecture.md what it may include"
     if use.used is not None:
-        other = room_of(use.used)
-        if other is None:
+        used = room_of(use.used)
+        if used is None:
             return f"{use.used} is in no room"
-        return None if other in {own, *ROOMS[own]} else f"{own} may not include {other}, only {sorted(ROOMS[own])}"
+        return None if used in {own, *ROOMS[own]} else f"{own} may not include {used}, only {sorted(ROOMS[own])}"
     name = use.text[1:-1]
     if use.text[0] == '"':
         return f"there is no such file, beside {use.path} or in csrc or include"

@@ -95,8 +95,8 @@ def test_damage_is_listed(folder: Path) -> None:
 
 
 def test_other_versions_are_counted_and_cleared(folder: Path) -> None:
-    other, theirs = folder / ("0" * 16), folder / "notes"
-    other.mkdir()
+    other_version, theirs = folder / ("0" * 16), folder / "notes"
+    other_version.mkdir()
     theirs.mkdir()
     programs = folder / "programs"
     programs.mkdir(exist_ok=True)
@@ -108,7 +108,7 @@ def test_other_versions_are_counted_and_cleared(folder: Path) -> None:
         run("clear", "--dry-run").output
         == f"would remove {what}\nleft {theirs}, which is neither a plan nor a program\n"
     )
-    assert other.exists() and any(programs.iterdir())
+    assert other_version.exists() and any(programs.iterdir())
     assert run("clear").output == f"removing {what}\nleft {theirs}, which is neither a plan nor a program\n"
     assert sorted(folder.iterdir()) == [theirs, programs] and not any(programs.iterdir())
     assert run("list").output.startswith("0 plans, 0 KiB")

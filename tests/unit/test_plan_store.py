@@ -131,13 +131,13 @@ def test_other_sizes_find_the_plans_or_add_theirs(run_python: RunPython, built: 
 
 def test_damage_is_told_and_repaired(run_compiler: RunPython, built: dict[str, Any], tmp_path: Path) -> None:
     files = files_of(tmp_path)
-    cut, flipped, emptied, swapped, other = files[:5]
+    cut, flipped, emptied, swapped, intact = files[:5]
     cut.write_bytes(cut.read_bytes()[:-7])
     content = bytearray(flipped.read_bytes())
     content[len(content) // 2] ^= 1
     flipped.write_bytes(content)
     emptied.write_bytes(b"")
-    swapped.write_bytes(other.read_bytes())
+    swapped.write_bytes(intact.read_bytes())
     second, output = run(run_compiler, tmp_path)
     assert second["loaded"] == built["saved"] - 4 and second["saved"] == 4
     assert output.count("is damaged; it is built again") == 4
@@ -185,9 +185,9 @@ print(json.dumps([call(4099), call(4111)]))  # prime numbers
 
 def test_a_second_process_knows_the_refusal_of_a_call(run_python: RunPython, tmp_path: Path) -> None:
     env = {"OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path), "OUTBOARD_FALLBACK": "silent"}
-    first, other = json.loads(run_python(REFUSED, env=env).stdout)
+    first, second = json.loads(run_python(REFUSED, env=env).stdout)
     again, _ = json.loads(run_python(REFUSED, env=env).stdout)
-    assert first["inductor"] and other["saved"] == first["saved"] + 1, "another length is another call"
+    assert first["inductor"] and second["saved"] == first["saved"] + 1, "another length is another call"
     assert not again["inductor"] and again["loaded"] == first["saved"] and again["saved"] == 0
 
 

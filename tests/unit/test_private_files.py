@@ -261,9 +261,9 @@ def test_only_a_pack_is_overwritten(tmp_path: Path, monkeypatch: Any) -> None:
     packs.check_target(path)
     (tmp_path / "link").symlink_to(path)
     (tmp_path / "thesis.tex").write_text("")
-    for other in (tmp_path, tmp_path / "link", tmp_path / "thesis.tex"):
+    for target in (tmp_path, tmp_path / "link", tmp_path / "thesis.tex"):
         with pytest.raises(FileExistsError, match="is not a pack: name another file"):
-            packs.check_target(other)
+            packs.check_target(target)
 
 
 # ---- Folders ----

@@ -106,10 +106,10 @@ def test_the_report_names_the_freed_memory_that_was_read(runner: Runner, script)
 
 
 def test_processes_that_a_program_starts_are_watched(runner: Runner, tmp_path: Path) -> None:
-    other = tmp_path / "other.py"
-    other.write_text(HEAD + "y = late + 1  # nothing waits\nmodule.synchronize()\n", encoding="utf-8")
+    child = tmp_path / "other.py"
+    child.write_text(HEAD + "y = late + 1  # nothing waits\nmodule.synchronize()\n", encoding="utf-8")
     program = tmp_path / "program.py"
-    program.write_text(HEAD + WAITS + f"import subprocess; subprocess.run([sys.executable, {str(other)!r}])")
+    program.write_text(HEAD + WAITS + f"import subprocess; subprocess.run([sys.executable, {str(child)!r}])")
     found = find(runner, program, 1)
     assert found.by == ["sanitizer"] and found.races == []
     [text] = found.races_elsewhere

@@ -29,7 +29,7 @@ def test_what_is_of_sizes_alone_has_a_name(printer: IndexPrinter) -> None:
     assert "ks0" not in text and names[-1] in text and "x0" in text
     declared: set[str] = set()
     for expression, name in printer.named.items():
-        used = {other for other in names if other in expression}
+        used = {used_name for used_name in names if used_name in expression}
         assert used <= declared, "each is made of those before it"
         declared.add(name)
 

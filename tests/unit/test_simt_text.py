@@ -176,8 +176,8 @@ def test_random_numbers_have_their_moments_and_are_independent(run: Run) -> None
     assert abs(normal.mean().item()) < 5 / math.sqrt(count)
     assert abs(normal.var().item() - 1) < 1e-2
     assert abs((normal**4).mean().item() - 3) < 0.05
-    other = run("rand", seed + 1, offset, torch.float32)
-    for shifted in (uniform.roll(1), uniform.roll(2), other):
+    next_seed = run("rand", seed + 1, offset, torch.float32)
+    for shifted in (uniform.roll(1), uniform.roll(2), next_seed):
         assert abs(torch.corrcoef(torch.stack([uniform, shifted]))[0, 1].item()) < 5 / math.sqrt(count)
     drawn = run("randint", seed, offset, torch.int64)
     assert torch.equal(drawn.unique(), torch.arange(-3, 9))

@@ -81,14 +81,14 @@ def test_reductions_with_subgroups_compile(run_python: RunPython, tmp_path: Path
 
 def test_the_driver_uses_the_subgroups_that_all_devices_have() -> None:
     mesa = DeviceProperties(vendor="Mesa", warp_size=8)
-    other = replace(mesa, vendor="NVIDIA", warp_size=32)
+    nvidia = replace(mesa, vendor="NVIDIA", warp_size=32)
     driver = VulkanDriver()
     assert driver.kernel_generator([mesa, mesa]) == "slang: subgroups of 8"
     assert driver.kernel_generator([replace(mesa, dtypes=mesa.dtypes - {torch.float64})]) == (
         "slang_floats: subgroups of 8"
     )
-    for devices in ([], [other], [mesa, replace(mesa, warp_size=4)], [mesa, other], [replace(mesa, warp_size=0)]):
+    for devices in ([], [nvidia], [mesa, replace(mesa, warp_size=4)], [mesa, nvidia], [replace(mesa, warp_size=0)]):
         assert driver.kernel_generator(devices) == "slang"
-    assert VulkanDriver(subgroups=True).kernel_generator([other]) == "slang: subgroups of 32"
+    assert VulkanDriver(subgroups=True).kernel_generator([nvidia]) == "slang: subgroups of 32"
     assert VulkanDriver(subgroups=False).kernel_generator([mesa]) == "slang"
     assert Generators(driver, lambda: [mesa]).eager().dialect.subgroup == 8

@@ -166,19 +166,19 @@ def test_rows_of_joint_matrices_are_equally_far_apart() -> None:
 
 def test_the_driver_takes_the_units_that_all_devices_have_if_asked() -> None:
     units = {"matrix_units": "float16 16x16x16", "warp_size": 32, "shared_memory_per_block": 48 << 10}
-    has, other, small = (
+    has, wide, small = (
         DeviceProperties(**{**units, **change})
         for change in ({}, {"warp_size": 64}, {"shared_memory_per_block": 32 << 10})
     )
     driver = VulkanDriver(matrix_units=True)
     assert driver.kernel_generator([has, has]) == "slang: 32 lanes, float16 16x16x16"
-    for devices in ([], [has], [has, other], [small], [has, DeviceProperties()]):
+    for devices in ([], [has], [has, wide], [small], [has, DeviceProperties()]):
         assert VulkanDriver().kernel_generator(devices) == "slang"
         assert VulkanDriver(matrix_units=False).kernel_generator(devices) == "slang"
     floats = replace(has, dtypes=has.dtypes - {torch.float64})
     assert driver.kernel_generator([floats]) == "slang_floats: 32 lanes, float16 16x16x16"
     assert len(Generators(driver, lambda: [floats]).eager().dialect.units) == 1
-    for devices in ([has, other], [small], [DeviceProperties(name="a chip")]):
+    for devices in ([has, wide], [small], [DeviceProperties(name="a chip")]):
         with pytest.raises(RegistrationError, match="the option matrix_units is 1"):
             driver.kernel_generator(devices)
     assert driver.kernel_generator([]) == "slang"

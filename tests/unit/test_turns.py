@@ -179,9 +179,9 @@ def test_who_waits_for_a_build_imports_nothing(tmp_path: Path) -> None:
             theirs.save("a", SIZES, ANSWER)
 
     begun = threading.Event()
-    other = threading.Thread(target=build, args=(begun,))
-    other.start()
+    builder = threading.Thread(target=build, args=(begun,))
+    builder.start()
     assert begun.wait(60)
     with ours.turn("a", prepare=lambda: pytest.fail("it waits instead")) as is_elsewhere:
         assert is_elsewhere
-    other.join()
+    builder.join()

@@ -15,22 +15,22 @@ from torch_outboard.integrations._patched import Using
 @pytest.fixture
 def library(monkeypatch):
     """Return a module with a function that another module has imported by name."""
-    module, other = ModuleType("some_library"), ModuleType("some_library.other")
+    module, importer = ModuleType("some_library"), ModuleType("some_library.other")
     exec("def choose():\n    return 'cpu'\nclass Chosen:\n    device = 'cpu'", module.__dict__)
-    other.choose = module.choose
+    importer.choose = module.choose
     monkeypatch.setitem(sys.modules, "some_library", module)
-    monkeypatch.setitem(sys.modules, "some_library.other", other)
+    monkeypatch.setitem(sys.modules, "some_library.other", importer)
     return module
 
 
 def test_a_function_is_replaced_wherever_it_was_imported_to_and_put_back(library):
-    other, before = sys.modules["some_library.other"], library.choose
+    importer, before = sys.modules["some_library.other"], library.choose
     with Using() as using:
         using.replace(library, "choose", lambda: "chip", "choose the chip")
         using.set(library.Chosen, "device", "chip", "be on the chip")
-        assert library.choose() == other.choose() == library.Chosen.device == "chip"
+        assert library.choose() == importer.choose() == library.Chosen.device == "chip"
         assert set(using.patches().values()) == {"choose the chip", "be on the chip"}
-    assert library.choose is other.choose is before and library.Chosen.device == "cpu" and using.patches() == {}
+    assert library.choose is importer.choose is before and library.Chosen.device == "cpu" and using.patches() == {}
 
 
 def test_what_the_library_no_longer_has_is_refused_by_name(library):

@@ -86,10 +86,10 @@ with raises(ValueError, "takes tensors of one device"):
 with raises(ValueError, "and the CPU, got one on meta"):
     backend.allreduce([torch.empty(4, device="meta")], AllreduceOptions())
 if torch.get_device_module(device).device_count() > 1:
-    other = torch.device(device.type, 1 - device.index)
+    other_device = torch.device(device.type, 1 - device.index)
     with raises(ValueError, "takes tensors of one device"):
-        backend.allreduce_coalesced([x, x.to(other)], AllreduceCoalescedOptions())
-    y = x.to(other)  # another device than the current one
+        backend.allreduce_coalesced([x, x.to(other_device)], AllreduceCoalescedOptions())
+    y = x.to(other_device)  # another device than the current one
     dist.all_reduce(y)
     assert torch.equal(y.cpu(), 2 * torch.arange(4.0))
 with raises(RuntimeError, "single memory location"):

@@ -67,9 +67,9 @@ if how == "works":
         exchange()  # the group lives on
     with raises(torch_outboard.NotSupportedError, "recv from any rank", "name the source"):
         dist.recv(received)
-    other = torch.ones(3, device=torch.device(device.type, (device.index + 1) % module.device_count()))
+    foreign = torch.ones(3, device=torch.device(device.type, (device.index + 1) % module.device_count()))
     with raises(torch_outboard.NotSupportedError, "a rank uses one device per group"):
-        dist.all_reduce(other)
+        dist.all_reduce(foreign)
     works = [dist.all_reduce(x, async_op=True) for _ in range(20)]
     dist.destroy_process_group()  # with work under way
     torch.accelerator.synchronize()

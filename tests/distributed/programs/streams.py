@@ -57,7 +57,7 @@ others = [torch.full((1 << 12,), -1.0, device=device) for _ in range(8)]
 if RANK == 0:
     reach("dropped")
 torch.accelerator.synchronize()
-assert kept.tolist() == [3.0] * (1 << 12) and all(other[0].item() == -1 for other in others)
+assert kept.tolist() == [3.0] * (1 << 12) and all(tensor[0].item() == -1 for tensor in others)
 
 # A list of outputs, another stream, and a future's callback, which runs
 # at once and behind the exchange.

@@ -39,10 +39,10 @@ class Broadcasting(Check):
     def _promoted(self) -> Iterator[SampleInput]:
         """Return operands of two types, and an operand that is a number in a tensor of the host."""
         ones = torch.ones(2, 3, dtype=self.dtype)
-        for other in (torch.int64, torch.float64, torch.bool):
-            if other in self.info.supported_dtypes("cpu"):
-                yield SampleInput(ones, torch.ones(3, dtype=other))
-                yield SampleInput(ones, torch.ones((), dtype=other))
+        for dtype in (torch.int64, torch.float64, torch.bool):
+            if dtype in self.info.supported_dtypes("cpu"):
+                yield SampleInput(ones, torch.ones(3, dtype=dtype))
+                yield SampleInput(ones, torch.ones((), dtype=dtype))
 
     def check(self, sample: SampleInput) -> None:
         pair = self.both(sample)

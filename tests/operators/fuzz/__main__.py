@@ -70,8 +70,8 @@ class Fuzzer:
         """Return whether the CPU's answer differs for contiguous tensors: some of its kernels ignore strides."""
         plain = outcome_of(replace(call, arguments=place_all(call.arguments, None, frozenset())), CPU)
         return type(plain.error) is not type(theirs.error) or any(
-            isinstance(result, torch.Tensor) and difference_of_values(result, other, 0.0, 1e-9) is not None
-            for result, other in zip(plain.results, theirs.results, strict=False)
+            isinstance(result, torch.Tensor) and difference_of_values(result, wanted, 0.0, 1e-9) is not None
+            for result, wanted in zip(plain.results, theirs.results, strict=False)
         )
 
     def minimised(self, call: captured.OperatorCall, changes: list[Change]) -> list[Change]:

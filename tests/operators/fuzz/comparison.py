@@ -75,51 +75,51 @@ def difference(ours: Outcome, theirs: Outcome, others: set[type], is_exact: bool
         tolerance = max(
             [TOLERANCES[torch.float64], least, *(TOLERANCES.get(storage.dtype, 0.0) for storage in theirs.storages)]
         )
-    for place, (mine, other) in enumerate(zip(ours.results, theirs.results, strict=True)):
-        if (found := difference_of_values(mine, other, given, tolerance)) is not None:
+    for place, (mine, wanted) in enumerate(zip(ours.results, theirs.results, strict=True)):
+        if (found := difference_of_values(mine, wanted, given, tolerance)) is not None:
             return f"result {place}: {found}"
-    for place, (mine, other) in enumerate(zip(ours.storages, theirs.storages, strict=True)):
-        if (found := difference_of_values(mine, other, given, tolerance)) is not None:
+    for place, (mine, wanted) in enumerate(zip(ours.storages, theirs.storages, strict=True)):
+        if (found := difference_of_values(mine, wanted, given, tolerance)) is not None:
             return f"storage of tensor {place}: {found}"
     return None
 
 
-def difference_of_values(mine: Any, other: Any, given: float, tolerance: float) -> str | None:
+def difference_of_values(mine: Any, wanted: Any, given: float, tolerance: float) -> str | None:
     """Return how a result differs from the CPU's, or None.
 
     `given` is the greatest number among the operator's arguments. `tolerance` is the tolerance of the least exact
     element type among them, or 0 if nothing may differ.
     """
-    if not isinstance(other, torch.Tensor):
-        if isinstance(other, float) and isinstance(mine, float) and mine != other and tolerance > 0:
-            return difference_of_values(torch.tensor(mine), torch.tensor(other), given, tolerance)
-        return None if mine == other or (mine != mine and other != other) else f"{mine}, on the CPU {other}"
-    if (mine.shape, mine.dtype) != (other.shape, other.dtype):
-        return f"{tuple(mine.shape)} of {mine.dtype}, on the CPU {tuple(other.shape)} of {other.dtype}"
-    if _agree(mine, other, 0.0, 0.0):
+    if not isinstance(wanted, torch.Tensor):
+        if isinstance(wanted, float) and isinstance(mine, float) and mine != wanted and tolerance > 0:
+            return difference_of_values(torch.tensor(mine), torch.tensor(wanted), given, tolerance)
+        return None if mine == wanted or (mine != mine and wanted != wanted) else f"{mine}, on the CPU {wanted}"
+    if (mine.shape, mine.dtype) != (wanted.shape, wanted.dtype):
+        return f"{tuple(mine.shape)} of {mine.dtype}, on the CPU {tuple(wanted.shape)} of {wanted.dtype}"
+    if _agree(mine, wanted, 0.0, 0.0):
         return None
-    if tolerance and other.dtype in TOLERANCES:
-        tolerance = max(tolerance, TOLERANCES[other.dtype])
-    if tolerance and _agree(mine, other, tolerance, given):
+    if tolerance and wanted.dtype in TOLERANCES:
+        tolerance = max(tolerance, TOLERANCES[wanted.dtype])
+    if tolerance and _agree(mine, wanted, tolerance, given):
         return None
-    wide = (mine.to(torch.complex128) - other.to(torch.complex128)).abs().nan_to_num(float("inf"))
+    wide = (mine.to(torch.complex128) - wanted.to(torch.complex128)).abs().nan_to_num(float("inf"))
     place = int(wide.argmax())
-    where = (mine.reshape(-1)[place].item(), other.reshape(-1)[place].item())
-    return f"{where[0]}, on the CPU {where[1]}, at element {place} of {tuple(other.shape)}, {other.dtype}"
+    where = (mine.reshape(-1)[place].item(), wanted.reshape(-1)[place].item())
+    return f"{where[0]}, on the CPU {where[1]}, at element {place} of {tuple(wanted.shape)}, {wanted.dtype}"
 
 
-def _agree(mine: torch.Tensor, other: torch.Tensor, tolerance: float, given: float) -> bool:
+def _agree(mine: torch.Tensor, wanted: torch.Tensor, tolerance: float, given: float) -> bool:
     if mine.numel() == 0:
         return True
     if tolerance == 0.0 and not mine.dtype.is_floating_point and not mine.dtype.is_complex:
-        return torch.equal(mine, other)
+        return torch.equal(mine, wanted)
     # What cancels has the error of what it was made of.
-    scale = max(_greatest(other), given * 1e-2)
+    scale = max(_greatest(wanted), given * 1e-2)
     if mine.is_complex():
-        mine, other = (_with_one_infinity(tensor.to(torch.complex128)) for tensor in (mine, other))
+        mine, wanted = (_with_one_infinity(tensor.to(torch.complex128)) for tensor in (mine, wanted))
     else:
-        mine, other = mine.double(), other.double()
-    return torch.allclose(mine, other, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+        mine, wanted = mine.double(), wanted.double()
+    return torch.allclose(mine, wanted, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
 
 
 def _with_one_infinity(numbers: torch.Tensor) -> torch.Tensor:

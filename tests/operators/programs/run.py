@@ -181,11 +181,11 @@ def _compare(ours: Machine, theirs: Machine, number: int, written: tuple[int, ..
     for place in places:
         if place not in ours.tensors:
             continue
-        mine, other = ours.tensors[place], theirs.tensors[place]
+        mine, reference = ours.tensors[place], theirs.tensors[place]
         for name in ("shape", "dtype", "requires_grad"):
-            if getattr(mine, name) != getattr(other, name):
-                return f"t{place}: {name} is {getattr(mine, name)}, the CPU's is {getattr(other, name)}"
-        if (told := stride_difference(mine, other)) is not None and _lie_apart(mine, other):
+            if getattr(mine, name) != getattr(reference, name):
+                return f"t{place}: {name} is {getattr(mine, name)}, the CPU's is {getattr(reference, name)}"
+        if (told := stride_difference(mine, reference)) is not None and _lie_apart(mine, reference):
             return f"t{place}: {told}"
     values = list(ours.tensors)
     if sharing([ours.tensors[place] for place in values]) != sharing([theirs.tensors[place] for place in values]):
@@ -198,22 +198,22 @@ def _compare(ours: Machine, theirs: Machine, number: int, written: tuple[int, ..
     return None
 
 
-def _lie_apart(mine: torch.Tensor, other: torch.Tensor) -> bool:
+def _lie_apart(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
     """Return whether elements lie in other places: strides of dimensions of size 1 have no meaning."""
-    if mine.storage_offset() != other.storage_offset():
+    if mine.storage_offset() != theirs.storage_offset():
         return True
-    strides = zip(mine.shape, mine.stride(), other.stride(), strict=True)
+    strides = zip(mine.shape, mine.stride(), theirs.stride(), strict=True)
     return any(size > 1 and a != b for size, a, b in strides)
 
 
-def _storages_differ(mine: torch.Tensor, other: torch.Tensor, is_exact: bool) -> str | None:
+def _storages_differ(mine: torch.Tensor, theirs: torch.Tensor, is_exact: bool) -> str | None:
     """Compare the values, and what lies around them in the storage."""
     bounds = None if is_exact else Bounds()
-    told = value_difference(mine.detach().cpu(), other.detach(), bounds)
-    size = min(mine.untyped_storage().nbytes(), other.untyped_storage().nbytes()) // other.element_size()
+    told = value_difference(mine.detach().cpu(), theirs.detach(), bounds)
+    size = min(mine.untyped_storage().nbytes(), theirs.untyped_storage().nbytes()) // theirs.element_size()
     if told is not None or size == 0:
         return told
-    whole = [tensor.detach().as_strided((size,), (1,), 0).cpu() for tensor in (mine, other)]
+    whole = [tensor.detach().as_strided((size,), (1,), 0).cpu() for tensor in (mine, theirs)]
     told = value_difference(whole[0], whole[1], bounds)
     return None if told is None else f"around it: {told}"
 

@@ -65,9 +65,9 @@ def _changed(value: Any, declared: str) -> Iterator[tuple[str, bool, Any]]:
         for number in (value + 1, value - 1, 99, -99):
             yield str(number), False, number
     elif declared in ("number", "Optional[number]", "float", "Optional[float]") and isinstance(value, (int, float)):
-        for other in NUMBERS:
-            if declared not in ("float", "Optional[float]") or not isinstance(other, bool):
-                yield str(other), False, other
+        for replacement in NUMBERS:
+            if declared not in ("float", "Optional[float]") or not isinstance(replacement, bool):
+                yield str(replacement), False, replacement
 
 
 def _tensors(tensor: torch.Tensor) -> Iterator[tuple[str, bool, torch.Tensor]]:
