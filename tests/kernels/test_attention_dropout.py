@@ -72,7 +72,7 @@ def check(
     poison(device)
     torch_outboard.reset_coverage()
     result, _, _, _, _, _, seed, _, _ = WHOLE(*ours, probability, is_causal)
-    found = torch.autograd.grad(result, wanted, given_grad)
+    grads = torch.autograd.grad(result, wanted, given_grad)
     assert all(row.provider == "generated" for row in torch_outboard.coverage() if "attention" in row.op)
     doubles = [leaf.detach().double().requires_grad_() for leaf in (query, key, value, *([mask] if of_mask else []))]
     repeats = query.shape[1] // key.shape[1]
@@ -87,7 +87,7 @@ def check(
     expected = weights @ doubles[2].repeat_interleave(repeats, 1)
     slopes = torch.autograd.grad(expected, doubles, grad.double())
     bound = BOUNDS[query.dtype] * (4 if of_mask else 1)
-    for got, exact in zip((result, *found), (expected, *slopes), strict=True):
+    for got, exact in zip((result, *grads), (expected, *slopes), strict=True):
         torch.testing.assert_close(got.cpu().double(), exact, atol=bound / (1 - probability), rtol=bound)
     return some
 
@@ -218,8 +218,8 @@ def test_gradients_have_the_weights_of_the_result(is_compiled: bool, device: tor
     results = []
     for _ in range(2):
         result = function(query, key, value)
-        (found,) = torch.autograd.grad(result, value, grad)
-        torch.testing.assert_close(found, result.detach().mT @ grad, atol=1e-4, rtol=1e-4)
+        (value_grad,) = torch.autograd.grad(result, value, grad)
+        torch.testing.assert_close(value_grad, result.detach().mT @ grad, atol=1e-4, rtol=1e-4)
         results.append(result.detach().cpu())
     assert abs((results[0] != 0).float().mean().item() - 0.5) < 0.06
     assert not torch.equal(*results)
@@ -241,9 +241,9 @@ def test_replays_draw_anew(device: torch.device) -> None:
     expected = [step()[0].detach().cpu() for _ in range(2)]
     graph = module.Graph()
     with module.graph(graph):
-        result, found = step()
+        result, value_grad = step()
     torch.manual_seed(4)
     for want in expected:
         graph.replay()
         assert torch.equal(result.detach().cpu(), want)
-        torch.testing.assert_close(found, result.detach().mT @ grad, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(value_grad, result.detach().mT @ grad, atol=1e-4, rtol=1e-4)

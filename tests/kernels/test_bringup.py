@@ -13,10 +13,10 @@ from torch_outboard.kernels.bringup import SIDE, Figure, bar_of_side, figures
 
 def test_figures(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bringup, "_FIRST", bringup._FIRST[:2])  # each takes a tenth of a second and more
-    found = list(figures(device, side=32, rounds=1))
-    shares = found[1:3]
+    all_figures = list(figures(device, side=32, rounds=1))
+    shares = all_figures[1:3]
     assert all(share.bar is not None and 0 < share.bar < full for share, full in zip(shares, (0.85, 0.8), strict=True))
-    assert [(figure.unit, None if figure in shares else figure.bar, figure.is_least) for figure in found] == [
+    assert [(figure.unit, None if figure in shares else figure.bar, figure.is_least) for figure in all_figures] == [
         ("GB/s", None, False),
         ("", None, True),
         ("", None, True),
@@ -26,8 +26,8 @@ def test_figures(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
         ("ms", 150, False),
     ]
     differences = ("elements", "µs")
-    assert all(0 < figure.value < 1e6 for figure in found if figure.bar is None or figure.unit not in differences)
-    assert all(figure.value == 0 for figure in found if figure.unit == "elements")
+    assert all(0 < figure.value < 1e6 for figure in all_figures if figure.bar is None or figure.unit not in differences)
+    assert all(figure.value == 0 for figure in all_figures if figure.unit == "elements")
 
 
 def test_bars() -> None:

@@ -118,7 +118,7 @@ def test_any_real_number_is_a_bool(device: torch.device) -> None:
     torch_outboard.reset_coverage()
     for number in (-1, 0, 2, 300, -0.25, float("nan"), 2.0**40):
         expected = [bools.masked_fill(mask, number), bools.index_fill(0, index, number), bools.clone().fill_(number)]
-        found = [x.masked_fill(mask.to(device), number), x.index_fill(0, index.to(device), number)]
-        found.append(x.new_empty(1).expand(5).fill_(number))
-        assert [tensor.tolist() for tensor in found] == [tensor.tolist() for tensor in expected], number
+        results = [x.masked_fill(mask.to(device), number), x.index_fill(0, index.to(device), number)]
+        results.append(x.new_empty(1).expand(5).fill_(number))
+        assert [tensor.tolist() for tensor in results] == [tensor.tolist() for tensor in expected], number
     assert not [row for row in torch_outboard.coverage() if row.provider in ("host", "fallback")]

@@ -89,8 +89,8 @@ def on_device(function: Callable[[], Any]) -> Any:
     return result
 
 
-def assert_near(found: Any, wanted: Any, exact: Any) -> None:
-    lists = ([each] if isinstance(each, torch.Tensor) else each for each in (found, wanted, exact))
+def assert_near(ours: Any, wanted: Any, exact: Any) -> None:
+    lists = ([each] if isinstance(each, torch.Tensor) else each for each in (ours, wanted, exact))
     for result, right, wide in zip(*lists, strict=True):
         assert result.dtype == right.dtype and result.shape == right.shape and result.stride() == right.stride()
         # As near to the value in double precision as torch's own bounds for the type.
@@ -105,8 +105,8 @@ def widened(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 def test_calls(name: str, device: torch.device) -> None:
     given = given_to(torch.complex64)
     ours = [tensor.to(device) for tensor in given]
-    found = on_device(lambda: CALLS[name](*ours))
-    assert_near(found, CALLS[name](*given), CALLS[name](*widened(given)))
+    results = on_device(lambda: CALLS[name](*ours))
+    assert_near(results, CALLS[name](*given), CALLS[name](*widened(given)))
 
 
 # Types, and layouts that are not contiguous, differ in the loads and stores alone.
@@ -114,8 +114,8 @@ def test_calls(name: str, device: torch.device) -> None:
 def test_doubles(name: str, device: torch.device) -> None:
     given = given_to(torch.complex128)
     ours = [tensor.to(device) for tensor in given]
-    found = on_device(lambda: CALLS[name](*ours))
-    assert_near(found, CALLS[name](*given), CALLS[name](*given))
+    results = on_device(lambda: CALLS[name](*ours))
+    assert_near(results, CALLS[name](*given), CALLS[name](*given))
 
 
 ONE_LAUNCH = (
@@ -137,10 +137,10 @@ def test_a_call_is_one_launch(device: torch.device, tmp_path: Path) -> None:
     calls["where"] = lambda: torch.where(truth, x, y)
     for call in calls.values():
         call()  # the plan is there from here on
-    found = {name: kernels(call, device, tmp_path) for name, call in calls.items()}
-    if not any(found.values()):
+    launches = {name: kernels(call, device, tmp_path) for name, call in calls.items()}
+    if not any(launches.values()):
         pytest.skip("capability: times of work, without which profiles show no kernels")
-    assert {name: len(launched) for name, launched in found.items() if len(launched) != 1} == {}, found
+    assert {name: len(launched) for name, launched in launches.items() if len(launched) != 1} == {}, launches
 
 
 GRADIENTS: dict[str, Function] = {
@@ -164,21 +164,21 @@ def test_gradients(name: str, device: torch.device) -> None:
     def gradients(given: list[torch.Tensor]) -> list[torch.Tensor]:
         leaves = [tensor.clone().requires_grad_() for tensor in given]
         result = GRADIENTS[name](*leaves)
-        found = torch.autograd.grad(result, leaves, torch.ones_like(result), allow_unused=True)
-        return [grad for grad in found if grad is not None]
+        grads = torch.autograd.grad(result, leaves, torch.ones_like(result), allow_unused=True)
+        return [grad for grad in grads if grad is not None]
 
     given = given_to(torch.complex64)
-    found = on_device(lambda: gradients([tensor.to(device) for tensor in given]))
-    for result, wanted in zip(found, gradients(given), strict=True):
+    grads = on_device(lambda: gradients([tensor.to(device) for tensor in given]))
+    for result, wanted in zip(grads, gradients(given), strict=True):
         torch.testing.assert_close(result.cpu(), wanted)
 
 
 @pytest.mark.parametrize(("draw", "mean", "variance"), [(torch.rand, 0.5, 1 / 12), (torch.randn, 0.0, 0.5)])
 def test_draws(draw: Callable[..., torch.Tensor], mean: float, variance: float, device: torch.device) -> None:
     torch.manual_seed(5)
-    found = torch.view_as_real(on_device(lambda: draw(60000, dtype=torch.complex64, device=device)).cpu())
-    torch.testing.assert_close(found.mean(0), torch.full((2,), mean), atol=0.015, rtol=0)
-    torch.testing.assert_close(found.T.cov(), torch.eye(2) * variance, atol=0.015, rtol=0)
+    drawn = torch.view_as_real(on_device(lambda: draw(60000, dtype=torch.complex64, device=device)).cpu())
+    torch.testing.assert_close(drawn.mean(0), torch.full((2,), mean), atol=0.015, rtol=0)
+    torch.testing.assert_close(drawn.T.cov(), torch.eye(2) * variance, atol=0.015, rtol=0)
 
 
 def pairs_of(*numbers: float) -> torch.Tensor:

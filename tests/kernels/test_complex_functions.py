@@ -39,9 +39,9 @@ def test_values(name: str, device: torch.device) -> None:
     """Errors are relative to the value. Near the poles of sigmoid they are relative to the slope, if that is larger."""
     function = getattr(torch, name)
     x = torch.randn(5000, dtype=torch.complex64) * 2
-    found, exact = on_device(lambda: function(x.to(device))).cpu(), function(x.to(torch.complex128))
+    result, exact = on_device(lambda: function(x.to(device))).cpu(), function(x.to(torch.complex128))
     size = exact.abs() * ((1 - exact).abs().clamp(min=1) if name == "sigmoid" else 1)
-    assert ((found - exact).abs() / size).max() < 2e-6
+    assert ((result - exact).abs() / size).max() < 2e-6
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -49,15 +49,15 @@ def test_cuts_and_large_numbers(name: str, device: torch.device) -> None:
     """Both sides of a branch cut, distinguished by the sign of a zero; numbers whose squares are 0 or infinite."""
     function = getattr(torch, name)
     x = pairs_of(0.0, -0.0, 0.3, -0.3, 1.0, -1.0, 2.0, -2.0, 30.0, -30.0, 1e-20, 1e30, -1e30)
-    found = torch.view_as_real(function(x.to(device)).cpu()).double()
+    result = torch.view_as_real(function(x.to(device)).cpu()).double()
     # Where single precision overflows, either the exact value or the CPU's kernel's.
     exact = torch.view_as_real(function(x.to(torch.complex128)).to(torch.complex64)).double()
     usual = torch.view_as_real(function(x)).double()
-    is_right = [torch.isclose(found, wanted, rtol=1e-5, atol=1e-37, equal_nan=True) for wanted in (exact, usual)]
+    is_right = [torch.isclose(result, wanted, rtol=1e-5, atol=1e-37, equal_nan=True) for wanted in (exact, usual)]
     # What overflows in part is infinity or NaN in the other part, by the order of products.
     is_right.append(~torch.isfinite(exact).all(-1, keepdim=True).expand_as(exact))
     wrong = ~torch.stack(is_right).any(0).all(-1)
-    assert not wrong.any(), list(zip(x[wrong], found[wrong], exact[wrong], usual[wrong], strict=True))[:5]
+    assert not wrong.any(), list(zip(x[wrong], result[wrong], exact[wrong], usual[wrong], strict=True))[:5]
 
 
 POWERS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -76,9 +76,9 @@ POWERS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("name", POWERS)
 def test_powers(name: str, device: torch.device) -> None:
     x, y = (torch.randn(50, dtype=torch.complex64) for _ in range(2))
-    found = on_device(lambda: POWERS[name](x.to(device), y.to(device))).cpu()
+    result = on_device(lambda: POWERS[name](x.to(device), y.to(device))).cpu()
     exact = POWERS[name](x.to(torch.complex128), y.to(torch.complex128))
-    torch.testing.assert_close(found, exact.to(torch.complex64), rtol=2e-5, atol=1e-5)
+    torch.testing.assert_close(result, exact.to(torch.complex64), rtol=2e-5, atol=1e-5)
 
 
 Matrices = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -106,12 +106,12 @@ def test_products(name: str, device: torch.device) -> None:
     def of(given: list[torch.Tensor]) -> list[torch.Tensor]:
         leaves = [tensor.detach().requires_grad_() for tensor in given]
         result = PRODUCTS[name](*leaves)
-        found = torch.autograd.grad(result, leaves, torch.ones_like(result), allow_unused=True)
-        return [result, *(grad for grad in found if grad is not None)]
+        grads = torch.autograd.grad(result, leaves, torch.ones_like(result), allow_unused=True)
+        return [result, *(grad for grad in grads if grad is not None)]
 
     given = [torch.randn(*size, dtype=torch.complex64) for size in ((5, 7), (7, 4), (5, 4))]
-    found = on_device(lambda: of([tensor.to(device) for tensor in given]))
-    for result, exact in zip(found, of([tensor.to(torch.complex128) for tensor in given]), strict=True):
+    results = on_device(lambda: of([tensor.to(device) for tensor in given]))
+    for result, exact in zip(results, of([tensor.to(torch.complex128) for tensor in given]), strict=True):
         torch.testing.assert_close(result.cpu(), exact.to(torch.complex64), rtol=2e-5, atol=2e-5, equal_nan=True)
 
 
@@ -131,8 +131,8 @@ WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]] = {
 def test_writes(name: str, device: torch.device) -> None:
     x, y = torch.randn(6, 4, dtype=torch.complex64), torch.randn(9, 4, dtype=torch.complex64)
     i = torch.randint(6, (9,))
-    found = on_device(lambda: WRITES[name](*(tensor.to(device) for tensor in (x, y, i))))
-    torch.testing.assert_close(found.cpu(), WRITES[name](x, y, i))
+    result = on_device(lambda: WRITES[name](*(tensor.to(device) for tensor in (x, y, i))))
+    torch.testing.assert_close(result.cpu(), WRITES[name](x, y, i))
 
 
 def test_no_number_is_of_two_values(device: torch.device) -> None:
@@ -164,6 +164,6 @@ def test_gradients_of_functions(device: torch.device) -> None:
         results = [getattr(torch, name)(leaf) for name in names] + [leaf**1.5, leaf**leaf, leaf.cumprod(0)]
         return list(itertools.chain(*(torch.autograd.grad(result, leaf, result.detach()) for result in results)))
 
-    found = on_device(lambda: of(given.to(device)))
-    for result, exact in zip(found, of(given.to(torch.complex128)), strict=True):
+    grads = on_device(lambda: of(given.to(device)))
+    for result, exact in zip(grads, of(given.to(torch.complex128)), strict=True):
         torch.testing.assert_close(result.cpu(), exact.to(torch.complex64), rtol=1e-4, atol=1e-4)

@@ -51,8 +51,8 @@ def test_bags(mode: str, dtype: torch.dtype, device: torch.device) -> None:
                 forward = torch.ops.aten._embedding_bag_forward_only(given[0], *index, *more)
             results.append([*bagged, *gradients, *forward])
         assert {row.provider for row in torch_outboard.coverage()} <= {"generated", "native"}, torch_outboard.coverage()
-        for expected, found in zip(*results, strict=True):
-            torch.testing.assert_close(found.cpu(), expected, **near)
+        for expected, result in zip(*results, strict=True):
+            torch.testing.assert_close(result.cpu(), expected, **near)
 
 
 def test_bags_without_indices(device: torch.device) -> None:

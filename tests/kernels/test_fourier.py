@@ -19,10 +19,10 @@ def check(function: Callable[..., torch.Tensor], given: torch.Tensor, device: to
     expected, ours = function(wide), given.to(device)
     poison(device)
     torch_outboard.reset_coverage()
-    found = function(ours)
+    result = function(ours)
     assert {row.provider for row in torch_outboard.coverage()} <= {"generated", "native"}, torch_outboard.coverage()
-    assert found.dtype == function(given).dtype and found.stride() == function(given).stride()
-    error = (found.cpu().to(expected.dtype) - expected).abs().max()
+    assert result.dtype == function(given).dtype and result.stride() == function(given).stride()
+    error = (result.cpu().to(expected.dtype) - expected).abs().max()
     assert error <= 1e-6 * expected.abs().max(), error
 
 
@@ -54,8 +54,8 @@ def test_gradients(device: torch.device) -> None:
 def test_a_long_prime_runs_on_the_cpu(device: torch.device) -> None:
     x = torch.randn(5003, dtype=torch.complex64)
     torch_outboard.reset_coverage()
-    found = FFT.fft(x.to(device))
+    result = FFT.fft(x.to(device))
     (reason,) = torch_outboard.coverage().reasons["aten::_fft_c2c"]
     assert "a prime factor above 4096 [fourier-length]. Pad the signal" in reason
     assert torch_outboard.coverage().calls("aten::_fft_c2c", "fallback") == 1
-    torch.testing.assert_close(found.cpu(), FFT.fft(x), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(result.cpu(), FFT.fft(x), atol=1e-3, rtol=1e-3)

@@ -29,9 +29,9 @@ def check(function: Function, *given: torch.Tensor, device: torch.device, tolera
     expected = results(function, given, "cpu")
     poison(device)
     torch_outboard.reset_coverage()
-    found = results(function, given, device)
+    ours = results(function, given, device)
     assert {row.provider for row in torch_outboard.coverage()} <= {"generated", "native"}, torch_outboard.coverage()
-    for result, wanted in zip(found, expected, strict=True):
+    for result, wanted in zip(ours, expected, strict=True):
         torch.testing.assert_close(result.cpu(), wanted, atol=tolerance, rtol=tolerance, equal_nan=True)
         assert result.stride() == wanted.stride() or result.numel() <= 1
 
@@ -115,9 +115,9 @@ def _check_gradient(
 ) -> None:
     expected = operator(grad, *rest)
     torch_outboard.reset_coverage()
-    found = operator(grad.to(device), *rest)
+    result = operator(grad.to(device), *rest)
     assert {row.provider for row in torch_outboard.coverage()} <= {"generated"}, torch_outboard.coverage()
-    torch.testing.assert_close(found.cpu(), expected, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(result.cpu(), expected, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])
@@ -179,15 +179,15 @@ def test_ctc_loss(lengths: list[int], target_lengths: list[int], named: dict[str
     named = {name: value for name, value in named.items() if name != "dtype"}
 
     def loss(x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = F.ctc_loss(F.log_softmax(x, -1), TARGETS.to(x.device), lengths, target_lengths, **named)
-        return found
+        result: torch.Tensor = F.ctc_loss(F.log_softmax(x, -1), TARGETS.to(x.device), lengths, target_lengths, **named)
+        return result
 
     def loss_of_one_row(x: torch.Tensor) -> torch.Tensor:
         row = torch.cat([target[:length] for target, length in zip(TARGETS, target_lengths, strict=True)]).int()
         probabilities = F.log_softmax(x.transpose(0, 1), -1).transpose(0, 1)
         on_cpu = torch.tensor(lengths), torch.tensor(target_lengths)
-        found: torch.Tensor = F.ctc_loss(probabilities, row.to(x.device), *on_cpu, **named)
-        return found
+        result: torch.Tensor = F.ctc_loss(probabilities, row.to(x.device), *on_cpu, **named)
+        return result
 
     x = torch.randn(12, 3, 6, dtype=dtype)
     check(loss, x, device=device)
@@ -233,8 +233,8 @@ def test_cells_without_the_gradient_of_an_output(device: torch.device) -> None:
     for output in (0, 1):
 
         def run(x: torch.Tensor, *given: torch.Tensor, output: int = output) -> torch.Tensor:
-            found: torch.Tensor = torch.func.functional_call(cell, dict(zip(names, given, strict=True)), (x,))[output]
-            return found
+            result: torch.Tensor = torch.func.functional_call(cell, dict(zip(names, given, strict=True)), (x,))[output]
+            return result
 
         check(run, torch.randn(4, 6), *parameters, device=device)
 
@@ -269,9 +269,9 @@ def test_writes_at_indices(dtype: torch.dtype, is_deterministic: bool, device: t
     ):
         given = x, i, values, where, nothing
         torch_outboard.reset_coverage()
-        found = function(*(tensor.clone().to(device) for tensor in given))
+        result = function(*(tensor.clone().to(device) for tensor in given))
         assert {row.provider for row in torch_outboard.coverage()} <= {"generated"}, torch_outboard.coverage()
-        assert torch.equal(found.cpu(), function(*(tensor.clone() for tensor in given)))
+        assert torch.equal(result.cpu(), function(*(tensor.clone() for tensor in given)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool], ids=str)
@@ -351,8 +351,8 @@ def test_losses_by_margins(device: torch.device) -> None:
     # Of the element type of its input, to which autograd would convert it.
     operator = torch.ops.aten.multi_margin_loss_backward
     grad = torch.ones(())
-    found = operator(grad.double().to(device), x.double().to(device), single.to(device), 1, 1.0)
-    torch.testing.assert_close(found.cpu(), operator(grad.double(), x.double(), single, 1, 1.0))
+    result = operator(grad.double().to(device), x.double().to(device), single.to(device), 1, 1.0)
+    torch.testing.assert_close(result.cpu(), operator(grad.double(), x.double(), single, 1, 1.0))
 
 
 @pytest.mark.parametrize("dtypes", [(torch.float64, torch.float32), (torch.bfloat16, torch.float32)], ids=str)
@@ -401,5 +401,5 @@ def check_call(operator: Any, *given: Any, device: torch.device) -> None:
         with pytest.raises(RuntimeError, match=re.escape(str(refused))):
             operator(*moved)
         return
-    found, expected = (value if isinstance(value, tuple) else (value,) for value in (operator(*moved), expected))
-    torch.testing.assert_close([result.cpu() for result in found], list(expected))
+    results, expected = (value if isinstance(value, tuple) else (value,) for value in (operator(*moved), expected))
+    torch.testing.assert_close([result.cpu() for result in results], list(expected))

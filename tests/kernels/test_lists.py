@@ -313,10 +313,10 @@ def test_clipping_gradients_is_a_few_launches(device: torch.device, tmp_path: Pa
         return torch.nn.utils.clip_grad_norm_(ours, bound, foreach=True)
 
     torch.testing.assert_close(clip(50.0).cpu(), torch.nn.utils.clip_grad_norm_(parameters, 50.0))
-    found = kernels(lambda: clip(1.0), device, tmp_path)
-    if not found:
+    launches = kernels(lambda: clip(1.0), device, tmp_path)
+    if not launches:
         pytest.skip("capability: times of work, without which profiles show no kernels")
-    assert len(found) <= 8, found
+    assert len(launches) <= 8, launches
     torch.nn.utils.clip_grad_norm_(parameters, 1.0)
     for parameter, copy in zip(parameters, ours, strict=True):
         torch.testing.assert_close(copy.grad.cpu(), parameter.grad)
@@ -409,10 +409,10 @@ def test_two_hundred_tensors_are_one_launch(device: torch.device, tmp_path: Path
     x = [torch.randn(number + 1) for number in range(200)]
     ours, grads = [tensor.to(device) for tensor in x], [torch.randn(tensor.shape, device=device) for tensor in x]
     torch._foreach_add_(ours, grads, alpha=-0.1)  # the plan is there from here on
-    found = kernels(lambda: torch._foreach_add_(ours, grads, alpha=0.6), device, tmp_path)
-    if not found:
+    launches = kernels(lambda: torch._foreach_add_(ours, grads, alpha=0.6), device, tmp_path)
+    if not launches:
         pytest.skip("capability: times of work, without which profiles show no kernels")
-    assert found == ["aten::_foreach_add_.List/0"]
+    assert launches == ["aten::_foreach_add_.List/0"]
     for result, start, grad in zip(ours, x, grads, strict=True):
         torch.testing.assert_close(result.cpu(), start + 0.5 * grad.cpu())
 
@@ -456,15 +456,15 @@ def test_a_table_is_found_again_and_never_stale(device: torch.device) -> None:
 
 def test_a_known_table_says_nothing_of_tensors_beside_the_lists(device: torch.device) -> None:
     x = [torch.full((5,), 2.0, device=device), torch.full((7,), 3.0, device=device)]
-    factor, found = torch.full((), 2.0, device=device), torch.zeros((), device=device)
+    factor, found_inf = torch.full((), 2.0, device=device), torch.zeros((), device=device)
     check = torch._amp_foreach_non_finite_check_and_unscale_
     torch._foreach_mul_(x, factor)  # from here on the table of each is known
-    check(x, found, factor)
-    check([found.view(1)], torch.zeros((), device=device), factor)
+    check(x, found_inf, factor)
+    check([found_inf.view(1)], torch.zeros((), device=device), factor)
     torch_outboard.reset_coverage()
     with pytest.raises(RuntimeError, match="single memory location"):
         torch._foreach_mul_(x, x[0][3])
-    check([found.view(1)], found, factor)
+    check([found_inf.view(1)], found_inf, factor)
     assert not any(row.op.startswith("aten::_foreach") for row in torch_outboard.coverage())
     assert not torch_outboard.coverage().calls("aten::_amp_foreach_non_finite_check_and_unscale_", "generated")
     assert [tensor[0].item() for tensor in x] == [8.0, 12.0]

@@ -72,12 +72,12 @@ def test_what_an_earlier_loop_stored_is_read_under_a_mask(device: torch.device) 
 
     def chosen(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         places = torch.arange(x.shape[0], device=x.device)
-        found: torch.Tensor = torch.ops.aten._unsafe_masked_index(x.cumsum(0), mask, [places], 0.0)
-        return found * x.sum()
+        values: torch.Tensor = torch.ops.aten._unsafe_masked_index(x.cumsum(0), mask, [places], 0.0)
+        return values * x.sum()
 
     x, mask = torch.randint(-9, 9, (300,)).float(), torch.rand(300) > 0.5
-    found = torch.compile(chosen)(x.to(device), mask.to(device))
-    assert torch.equal(found.cpu(), chosen(x, mask))
+    result = torch.compile(chosen)(x.to(device), mask.to(device))
+    assert torch.equal(result.cpu(), chosen(x, mask))
 
 
 @pytest.mark.usefixtures("nothing_on_the_cpu")

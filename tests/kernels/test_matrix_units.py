@@ -518,8 +518,8 @@ def test_float32_is_rounded_where_torch_allows_it(rounds: Callable[[bool, bool],
     operator = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
     for switches in ((True, False), (False, True), (False, False), (True, True)):
         rounds(*switches)
-        found = [result.cpu()[0, 0].flatten()[0] == 1 for result in (x @ identity, F.conv2d(image, weight))]
-        assert found == list(switches), switches
+        are_rounded = [result.cpu()[0, 0].flatten()[0] == 1 for result in (x @ identity, F.conv2d(image, weight))]
+        assert are_rounded == list(switches), switches
         assert operator(image, image, image)[0].cpu()[0, 0, 0, 0] != 1, "attention is not rounded"
 
 

@@ -92,13 +92,13 @@ def test_an_rms_norm_is_one_launch_and_its_gradients_are_two(
     norm = torch.nn.RMSNorm(320, device=device, dtype=dtype)
     gradient = torch.randn(6, 30, 320, device=device, dtype=dtype)
     torch.autograd.grad(norm(x), [x, norm.weight], gradient)  # the plans are there from here on
-    found = kernels(lambda: norm(x), device, tmp_path)
-    if not found:
+    names = kernels(lambda: norm(x), device, tmp_path)
+    if not names:
         pytest.skip("capability: times of work, without which profiles show no kernels")
-    assert found == ["aten::_fused_rms_norm/0"]
+    assert names == ["aten::_fused_rms_norm/0"]
     result = norm(x)
-    found = kernels(lambda: torch.autograd.grad(result, [x, norm.weight], gradient), device, tmp_path)
-    assert 1 <= len(found) <= 2 and all(launch.startswith("aten::_fused_rms_norm_backward/") for launch in found), found
+    names = kernels(lambda: torch.autograd.grad(result, [x, norm.weight], gradient), device, tmp_path)
+    assert 1 <= len(names) <= 2 and all(launch.startswith("aten::_fused_rms_norm_backward/") for launch in names), names
 
 
 # Rows of 8 images, whose channels have 4096 neighbouring elements each: reduced in two steps.
@@ -133,13 +133,13 @@ def test_batch_norm_reads_images_twice(device: torch.device, tmp_path: Path) -> 
     leaves, gradient = [x, norm.weight, norm.bias], torch.randn(IMAGES, device=device)
     torch.autograd.grad(norm(x), leaves, gradient)  # the plans are there from here on
     norm.num_batches_tracked = None
-    found = kernels(lambda: norm(x), device, tmp_path)
-    if not found:
+    names = kernels(lambda: norm(x), device, tmp_path)
+    if not names:
         pytest.skip("capability: times of work, without which profiles show no kernels")
-    assert len(found) <= 3, found
+    assert len(names) <= 3, names
     result = norm(x)
-    found = kernels(lambda: torch.autograd.grad(result, leaves, gradient), device, tmp_path)
-    assert len(found) <= 4, found
+    names = kernels(lambda: torch.autograd.grad(result, leaves, gradient), device, tmp_path)
+    assert len(names) <= 4, names
 
 
 @pytest.mark.parametrize("keepdim", [False, True], ids=["squeezed", "kept"])
@@ -148,8 +148,8 @@ def test_sums_and_deviations_by_channel(keepdim: bool, device: torch.device) -> 
     for dtype in (torch.float32, torch.bfloat16):
         ours, exact = x.to(dtype).to(device), x.to(dtype).double()
         dims = (0, -1, 2)
-        found = [ours.sum(dims, keepdim), *torch.var_mean(ours, dims, correction=1, keepdim=keepdim)]
+        results = [ours.sum(dims, keepdim), *torch.var_mean(ours, dims, correction=1, keepdim=keepdim)]
         wanted = [exact.sum(dims, keepdim), *torch.var_mean(exact, dims, correction=1, keepdim=keepdim)]
-        for result, reference in zip(found, wanted, strict=True):
+        for result, reference in zip(results, wanted, strict=True):
             assert result.dtype == dtype and result.shape == reference.shape
             torch.testing.assert_close(result.cpu().double(), reference, atol=0, rtol=TOLERANCES[dtype])

@@ -64,13 +64,13 @@ def _is_an_artefact_of_the_cpu(name: str, dtype: torch.dtype, number: float) -> 
 @pytest.mark.parametrize("name", OPERATORS if TAKES_ALL else SOME)
 def test_numbers(name: str, dtype: torch.dtype, device: torch.device) -> None:
     x = tensor_of(dtype)
-    found = {}
+    departures = {}
     for number in numbers_of(dtype):
         if is_compared(name, dtype, number):
             want = outcome(OPERATORS[name], x, number)
             if departs := difference(outcome(OPERATORS[name], x.to(device), number), want):
-                found[number] = departs
-    assert not found
+                departures[number] = departs
+    assert not departures
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8], ids=str)

@@ -115,16 +115,16 @@ def test_check_and_unscale(device: torch.device) -> None:
         x = [torch.randn(size) for size in ((0,), (1,), (), (7, 3), (5000,), (3, 4099))]
         if value is not None:
             x[-1].view(-1)[-1] = value
-        ours, found = [tensor.to(device) for tensor in x], torch.zeros((), device=device)
+        ours, found_inf = [tensor.to(device) for tensor in x], torch.zeros((), device=device)
         torch_outboard.reset_coverage()
-        check(ours, found, torch.full((), 0.3, device=device))
+        check(ours, found_inf, torch.full((), 0.3, device=device))
         assert {row.op for row in torch_outboard.coverage()} <= {
             "aten::_amp_foreach_non_finite_check_and_unscale_",
             "aten::fill_.Scalar",
         }
         theirs = torch.zeros(())
         check(x, theirs, torch.full((), 0.3))
-        assert found.item() == theirs.item() == (value is not None)
+        assert found_inf.item() == theirs.item() == (value is not None)
         for result, wanted in zip(ours, x, strict=True):
             torch.testing.assert_close(result.cpu(), wanted, equal_nan=True)
 

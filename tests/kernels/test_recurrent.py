@@ -70,13 +70,13 @@ def check(
     expected = results_of(copy.deepcopy(net).double(), [tensor.double() for tensor in given], is_packed)
     ours, moved = copy.deepcopy(net).to(device), [tensor.to(device) for tensor in given]
     torch_outboard.reset_coverage()
-    found = results_of(ours, moved, is_packed)
+    results = results_of(ours, moved, is_packed)
     calls = torch_outboard.coverage()
     assert calls.calls("outboard::recurrent", "generated") or _ran_whole(calls), calls
     assert not calls.calls(provider="fallback"), calls
     # Gradients carry the rounding of each step to those before it. cuDNN reached 1.2e-5 in float32.
     bound = TOLERANCES[dtype] * (2 if _ran_whole(calls) else 1)
-    for result, wanted in zip(found, expected, strict=True):
+    for result, wanted in zip(results, expected, strict=True):
         assert result.dtype == dtype and result.shape == wanted.shape
         scale = wanted.abs().max().clamp(min=1)
         torch.testing.assert_close(result.cpu().double() / scale, wanted / scale, atol=bound, rtol=0)
@@ -127,13 +127,13 @@ def test_dense_and_other_strides(device: torch.device) -> None:
 @pytest.mark.filterwarnings("ignore:Using backward")
 def test_second_derivatives(device: torch.device) -> None:
     host = net_of("GRU", 3, 4)
-    found = []
+    grads = []
     for net, place in ((host, torch.device("cpu")), (copy.deepcopy(host).to(device), device)):
         x = torch.linspace(-1, 1, 12).view(2, 2, 3).to(place).requires_grad_()
         wanted = [x, *net.parameters()]
         first = torch.autograd.grad(net(x)[0].pow(3).sum(), wanted, create_graph=True)
-        found.append(torch.autograd.grad(sum(grad.square().sum() for grad in first), wanted))
-    for reference, result in zip(*found, strict=True):
+        grads.append(torch.autograd.grad(sum(grad.square().sum() for grad in first), wanted))
+    for reference, result in zip(*grads, strict=True):
         torch.testing.assert_close(result.cpu(), reference, atol=1e-4, rtol=1e-4)
 
 
@@ -208,25 +208,25 @@ def test_the_operator_refuses_what_does_not_fit(device: torch.device) -> None:
 def test_few_rows(shape: tuple[int, ...], device: torch.device) -> None:
     host = net_of("GRU", 6, 5)
     x = torch.randn(shape)
-    found, last = copy.deepcopy(host).to(device)(x.to(device))
+    output, last = copy.deepcopy(host).to(device)(x.to(device))
     expected, at_last = host(x)
-    torch.testing.assert_close(found.cpu(), expected)
+    torch.testing.assert_close(output.cpu(), expected)
     torch.testing.assert_close(last.cpu(), at_last)
 
 
 @pytest.mark.parametrize("bound", ["tanh", "relu"])
 def test_plain_cells(bound: str, device: torch.device) -> None:
     host = torch.nn.RNNCell(6, 5, nonlinearity=bound)
-    found = []
+    results = []
     for cell, place in ((host, torch.device("cpu")), (copy.deepcopy(host).to(device), device)):
         x = torch.linspace(-1, 1, 24).view(4, 6).to(place).requires_grad_()
         wanted = [x, *cell.parameters()]
         torch_outboard.reset_coverage()
         result = cell(x)
         first = torch.autograd.grad(result.square().sum(), wanted, create_graph=True)
-        found.append([result, *first, *torch.autograd.grad(first[0].square().sum(), wanted)])
+        results.append([result, *first, *torch.autograd.grad(first[0].square().sum(), wanted)])
     assert torch_outboard.coverage().calls("outboard::bound_sum", "generated") == 1
-    for reference, got in zip(*found, strict=True):
+    for reference, got in zip(*results, strict=True):
         torch.testing.assert_close(got.cpu(), reference, atol=1e-5, rtol=1e-5)
 
 
@@ -243,7 +243,7 @@ def test_a_step_is_one_launch(kind: str, device: torch.device, tmp_path: Path) -
     net(torch.randn(2, 2, 6, device=device))
     if _ran_whole(torch_outboard.coverage()):
         pytest.skip("capability: nets by steps. The driver's library runs whole nets")
-    found = []
+    launches = []
     for steps in (4, 24):
         x = torch.randn(steps, 2, 6, device=device)
 
@@ -251,10 +251,10 @@ def test_a_step_is_one_launch(kind: str, device: torch.device, tmp_path: Path) -
             net(x)[0].sum().backward()
 
         train()
-        found.append(launched(train, device, tmp_path))
-    if not found[0]:
+        launches.append(launched(train, device, tmp_path))
+    if not launches[0]:
         pytest.skip("capability: times of work, without which profiles show no kernels")
-    more = found[1] - found[0]
+    more = launches[1] - launches[0]
     # A library chooses its products' kernels by the sizes, so their numbers say nothing.
     ours = {name: count for name, count in more.items() if name.startswith("outboard::recurrent")}
     assert sum(ours.values()) <= 2 * 20, more

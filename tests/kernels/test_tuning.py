@@ -265,8 +265,8 @@ def test_schedules_that_there_are_not_are_refused(
     schedules: dict[str, dict[str, int]], device: torch.device, tmp_path: Path
 ) -> None:
     schedule_table.write(tmp_path, device.index, schedules)
-    found = schedule_table.read(tmp_path, device.index)
-    assert "it contains unknown schedules" in found.obstacle and not found.schedules
+    tuned = schedule_table.read(tmp_path, device.index)
+    assert "it contains unknown schedules" in tuned.obstacle and not tuned.schedules
 
 
 def test_an_own_folder_that_others_may_write_is_closed_to_them(device: torch.device, tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_training(dtype: torch.dtype | None, is_scaled: bool, device: torch.devi
         model, x, y = copy.deepcopy(net).to(place), given.to(place), wanted.to(place)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         scaler = torch.amp.GradScaler(place.type, init_scale=256.0, enabled=is_scaled)
-        found = []
+        step_losses = []
         for _ in range(5):
             with torch.autocast(place.type, dtype, enabled=dtype is not None):
                 loss = F.cross_entropy(model(x), y)
@@ -133,8 +133,8 @@ def test_training(dtype: torch.dtype | None, is_scaled: bool, device: torch.devi
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-            found.append(loss)
-        return torch.stack(found).tolist()
+            step_losses.append(loss)
+        return torch.stack(step_losses).tolist()
 
     torch.manual_seed(3)
     net = nn.Sequential(

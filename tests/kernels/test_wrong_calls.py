@@ -67,16 +67,16 @@ def test_wrong_calls_of_large_tensors(name: str, is_first: bool, device: torch.d
 
     def run(arguments: tuple[Any, ...]) -> Any:
         moved = tree_map(lambda value: value.to(device) if isinstance(value, torch.Tensor) else value, arguments)
-        found = operator(*moved)
-        return found if isinstance(found, tuple) else (found,)
+        result = operator(*moved)
+        return result if isinstance(result, tuple) else (result,)
 
     def check_right() -> None:
         torch_outboard.reset_coverage()
-        found = run(right)
+        results = run(right)
         assert {row.provider for row in torch_outboard.coverage()} == {"generated"}
         expected = operator(*right)
         expected = expected if isinstance(expected, tuple) else (expected,)
-        torch.testing.assert_close([result.cpu() for result in found], list(expected))
+        torch.testing.assert_close([result.cpu() for result in results], list(expected))
 
     if not is_first:
         check_right()
