@@ -57,6 +57,6 @@ def look(page: Path, width: int, script: str = "return null;") -> Any:
     assert said, shown.stderr
     console = [line for line in shown.stderr.splitlines() if "CONSOLE" in line]
     assert not console, console
-    found = json.loads(unescape(said[1]))
-    assert found["widest"] <= found["width"] == width, found
-    return found["result"]
+    answer = json.loads(unescape(said[1]))
+    assert answer["widest"] <= answer["width"] == width, answer
+    return answer["result"]

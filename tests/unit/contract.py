@@ -23,8 +23,8 @@ def header() -> str:
 
 def enumerators(prefix: str) -> dict[str, int]:
     """Return the enumerators that begin with `prefix`, without it."""
-    found = re.findall(rf"\b{prefix}([A-Z0-9_]+) = (\d+)u?\b", header())
-    return {name: int(value) for name, value in found}
+    pairs = re.findall(rf"\b{prefix}([A-Z0-9_]+) = (\d+)u?\b", header())
+    return {name: int(value) for name, value in pairs}
 
 
 def table_entries() -> tuple[list[str], list[str]]:

@@ -53,14 +53,14 @@ def operators() -> list[Any]:
     `aten::_tensor_to_list` and `onnx::Reshape` read the memory of any device on the host.
     """
     names = set(torch._C._dispatch_get_all_op_names())
-    found = {}
+    schemas = {}
     for schema in torch._C._jit_get_all_schemas():
         name = f"{schema.name}.{schema.overload_name}".rstrip(".")
         takes_tensors = any("Tensor" in str(argument.type) for argument in schema.arguments)
         is_asked = schema.name not in UNDEFINED and not name.startswith(SKIPPED)
         if name in names and takes_tensors and is_asked:
-            found[name] = schema
-    return [found[name] for name in sorted(found)]
+            schemas[name] = schema
+    return [schemas[name] for name in sorted(schemas)]
 
 
 def _value(kind: Any, like: torch.Tensor, fills: bool) -> Any:

@@ -39,10 +39,10 @@ def named_files(text: str) -> Named:
     for line in text.splitlines():
         beside: list[Path] = []
         for name in re.findall(r"`([\w/.]+(?:/|\.(?:py|cpp|h|c|toml)))`", line):
-            found = [place / name for place in (*beside, *places) if (place / name).exists()]
-            if found:
-                beside = [found[0].parent]
-                files.add(str(found[0].relative_to(ROOT)))
+            paths = [place / name for place in (*beside, *places) if (place / name).exists()]
+            if paths:
+                beside = [paths[0].parent]
+                files.add(str(paths[0].relative_to(ROOT)))
             else:
                 missing.append(name)
     return Named(files, missing)
@@ -50,8 +50,8 @@ def named_files(text: str) -> Named:
 
 def section(page: str, title: str) -> str:
     """Return the text below a heading, up to the next one."""
-    _, found, rest = page.partition(f"### {title}\n")
-    assert found, f"docs/maintaining.md has no heading {title!r}"
+    _, heading, rest = page.partition(f"### {title}\n")
+    assert heading, f"docs/maintaining.md has no heading {title!r}"
     return rest.partition("\n#")[0]
 
 
@@ -74,13 +74,13 @@ def listing(
 
     `spelled` returns the words that stand for a name, each in one language.
     """
-    found = {}
+    files = {}
     for path in _sources(root):
         known = words(path.read_text(encoding="utf-8"))
         here = {name for name in names if not known.isdisjoint(spelled(name))}
         if len(here) >= share * len(names):
-            found[str(path.relative_to(root))] = here
-    return found
+            files[str(path.relative_to(root))] = here
+    return files
 
 
 class Change(NamedTuple):

@@ -61,8 +61,8 @@ def test_requirement_names_the_same_range() -> None:
     newest = f"{_build.NEWEST_TORCH[0]}.{_build.NEWEST_TORCH[1] + 1}"
     if not requirements:  # a checkout without pip: the metadata carries the entry points only
         requirements = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    found = next(line for line in requirements if re.match(r"torch\b(?!-)", line))
-    assert set(found.removeprefix("torch").split(",")) == {">=2.11", f"<{newest}"}
+    torch_line = next(line for line in requirements if re.match(r"torch\b(?!-)", line))
+    assert set(torch_line.removeprefix("torch").split(",")) == {">=2.11", f"<{newest}"}
 
 
 def test_matching_build_is_accepted(record: Path) -> None:

@@ -72,11 +72,11 @@ def test_they_are_the_last_lines(run_python):
 
 
 def test_programs_are_written_in_the_dialect_of_the_generator():
-    found = programs_of(OwnDeviceDriver())
-    assert found is not None and found.language == LANGUAGE and found.options == DIALECT.options
-    assert found.scale.count("kernel void scale(in_memory") or "kernel void scale(OB_GLOBAL" in found.scale
-    assert "unknown * x" in found.refused and "a * x" not in found.refused
-    assert found.sums == "" and "x299" in found.many(300)
+    written = programs_of(OwnDeviceDriver())
+    assert written is not None and written.language == LANGUAGE and written.options == DIALECT.options
+    assert written.scale.count("kernel void scale(in_memory") or "kernel void scale(OB_GLOBAL" in written.scale
+    assert "unknown * x" in written.refused and "a * x" not in written.refused
+    assert written.sums == "" and "x299" in written.many(300)
     opencl = programs_of(find_driver("opencl")())
     assert opencl is not None and opencl.sums_by_argument and "__kernel void sums" in opencl.sums
     assert programs_of(PythonDriver()) is None

@@ -38,11 +38,11 @@ def quotes(text: str) -> list[tuple[str, str]]:
 
 
 def test_quoted_code_is_in_the_source():
-    found = [(page, *quote) for page in PAGES for quote in quotes(page.read_text(encoding="utf-8"))]
-    assert len(found) > 10
+    all_quotes = [(page, *quote) for page in PAGES for quote in quotes(page.read_text(encoding="utf-8"))]
+    assert len(all_quotes) > 10
     stale = [
         f"{page.name}: {path} has no longer\n{piece}"
-        for page, path, piece in found
+        for page, path, piece in all_quotes
         if piece not in (ROOT / path).read_text(encoding="utf-8")
     ]
     assert not stale, "\n\n".join(stale)
@@ -157,17 +157,17 @@ COMPOSED = (
 
 
 def reasons_by_code() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {code: [] for code in REMEDIES}
+    texts_of: dict[str, list[str]] = {code: [] for code in REMEDIES}
     for reason in sorted({*COMPOSED, *(text for _, text in reasons() if text)}):
         text, _, code = reason.removesuffix("]").rpartition(" [")
-        found[code].append(text)
-    return found
+        texts_of[code].append(text)
+    return texts_of
 
 
 def test_each_reason_for_no_kernel_has_a_remedy():
-    found = list(reasons())
-    assert len(found) > 70 and "the driver has no kernel generator [no-generator]" in {text for _, text in found}
-    without = sorted({f"{file}: {text}" for file, text in found if text and not code_of(text)})
+    pairs = list(reasons())
+    assert len(pairs) > 70 and "the driver has no kernel generator [no-generator]" in {text for _, text in pairs}
+    without = sorted({f"{file}: {text}" for file, text in pairs if text and not code_of(text)})
     assert not without, "end it with a code of kernels/reasons.py, [plan] for example: " + "; ".join(without)
     unused = sorted(code for code, texts in reasons_by_code().items() if not texts)
     assert not unused, f"nothing is refused with these codes any more: {unused}"
@@ -188,7 +188,7 @@ def wrong_rows(page: str) -> list[str]:
     named = {name for row in rows for name in re.findall(r"`(\w+\.(?:py|sh))", row.split("|")[1])}
     scripts = {path.name for path in BENCHMARKS.iterdir() if path.suffix in (".py", ".sh") and path.name[0] != "_"}
     wrong = sorted(scripts ^ named)
-    linked = [found for row in rows for found in re.findall(r"\[([\d-]+)\]\(results/(\w[\w-]*\.json)\)", row)]
+    linked = [link for row in rows for link in re.findall(r"\[([\d-]+)\]\(results/(\w[\w-]*\.json)\)", row)]
     for date, name in linked:
         figures = json.loads((BENCHMARKS / "results" / name).read_text(encoding="utf-8"))
         known = (figures.get("about") or figures.get("machine") or figures).get("date", date)
@@ -266,7 +266,7 @@ VARIABLE = re.compile(r"\bOUTBOARD_[A-Z0-9_]*[A-Z0-9]\b(?!_)")
 def unknown_variables(text: str) -> list[str]:
     """Return the environment variables of a page that neither the package nor a driver reads."""
     known = set(VARIABLES)
-    for driver in (found.load() for found in found_drivers().values()):
+    for driver in (entry.load() for entry in found_drivers().values()):
         known |= {environment_name(driver.name, option) for option in driver.options}
         known |= {name for option in driver.options.values() for name in VARIABLE.findall(option.doc)}
     return [name for name in VARIABLE.findall(text) if name not in known]

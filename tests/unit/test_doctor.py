@@ -128,10 +128,10 @@ def test_a_library_that_ends_the_process_takes_no_other_with_it(tmp_path, monkey
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    found = list(libraries.check_libraries(ASKING, ["safetensors", "peft", "deepspeed"]))
-    assert [check.state for check in found] == ["wrong", "wrong", "wrong"]
-    assert "too old" in found[0].found and "status 7" in found[1].found
-    assert "silently uses cuda" in found[2].found and "deepspeed/accelerator.py:4" in found[2].found
+    checks = list(libraries.check_libraries(ASKING, ["safetensors", "peft", "deepspeed"]))
+    assert [check.state for check in checks] == ["wrong", "wrong", "wrong"]
+    assert "too old" in checks[0].found and "status 7" in checks[1].found
+    assert "silently uses cuda" in checks[2].found and "deepspeed/accelerator.py:4" in checks[2].found
 
 
 def test_what_is_not_installed_is_not_asked():

@@ -67,27 +67,27 @@ def script(tmp_path: Path):
 @pytest.mark.parametrize("share", ["1/4", "2/4", "3/4", "4/4"] if _IS_LONG else ["1/1"])
 @pytest.mark.parametrize("schedule", ["inline", "pct:1"])
 def test_a_training_step_survives(runner: Runner, schedule: str, share: str) -> None:
-    found = run(runner, STEP, schedule=schedule, most=1_000_000 if _IS_LONG else 20, share=share)
-    assert not found.problems, fault_report.as_text(found)
-    assert {"mem_alloc", "copy_async", "event_record", "host_callback", "stream_wait_event"} <= {*found.calls}
-    assert found.outcomes["error"] > 0 and found.outcomes["recovered"] > 0
-    assert found.runs >= 20 and (found.left_out == 0) is _IS_LONG
+    sweep = run(runner, STEP, schedule=schedule, most=1_000_000 if _IS_LONG else 20, share=share)
+    assert not sweep.problems, fault_report.as_text(sweep)
+    assert {"mem_alloc", "copy_async", "event_record", "host_callback", "stream_wait_event"} <= {*sweep.calls}
+    assert sweep.outcomes["error"] > 0 and sweep.outcomes["recovered"] > 0
+    assert sweep.runs >= 20 and (sweep.left_out == 0) is _IS_LONG
 
 
 @pytest.mark.parametrize("share", ["1/4", "2/4", "3/4", "4/4"] if _IS_LONG else ["1/1"])
 @pytest.mark.parametrize("schedule", ["inline", "pct:1"])
 def test_two_ranks_survive(runner: Runner, schedule: str, share: str) -> None:
     """The first rank ends in an error or recovers, and the second one does not wait for it forever."""
-    found = run(runner, TWO_RANKS, schedule=schedule, most=1_000_000 if _IS_LONG else 4, share=share)
-    assert not found.problems, fault_report.as_text(found)
-    assert {"mem_alloc", "copy_async", "event_record", "host_callback", "stream_wait_event"} <= {*found.calls}
-    assert found.outcomes["error"] > 0 and (found.left_out == 0) is _IS_LONG
+    sweep = run(runner, TWO_RANKS, schedule=schedule, most=1_000_000 if _IS_LONG else 4, share=share)
+    assert not sweep.problems, fault_report.as_text(sweep)
+    assert {"mem_alloc", "copy_async", "event_record", "host_callback", "stream_wait_event"} <= {*sweep.calls}
+    assert sweep.outcomes["error"] > 0 and (sweep.left_out == 0) is _IS_LONG
 
 
 def test_an_error_that_was_raised_keeps_nothing_alive(runner: Runner) -> None:
     """A collective keeps its error, whose traceback has the frames that own the collective and the network."""
-    found = run(runner, STEP, "event_synchronize:1:INTERNAL")
-    assert not found.problems and found.errors == {"torch_outboard._errors.DriverError": 1}, found
+    sweep = run(runner, STEP, "event_synchronize:1:INTERNAL")
+    assert not sweep.problems and sweep.errors == {"torch_outboard._errors.DriverError": 1}, sweep
 
 
 def test_wrong_ends_are_found(runner: Runner, script) -> None:
@@ -111,24 +111,24 @@ except torch_outboard.DriverError as error:
 observe(x.cpu())
 print("done")
 """
-        found = run(runner, script(text), once)
-        assert [problem.rule for problem in found.problems] == ([once] if what else []), (handling, found)
-        assert what in "".join(problem.what for problem in found.problems), handling
-        assert fault_report.status_of(found) == bool(what)
+        sweep = run(runner, script(text), once)
+        assert [problem.rule for problem in sweep.problems] == ([once] if what else []), (handling, sweep)
+        assert what in "".join(problem.what for problem in sweep.problems), handling
+        assert fault_report.status_of(sweep) == bool(what)
 
 
 def test_a_program_that_does_not_end(runner: Runner, script, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "limit", 5)
     text = "try: x = torch.ones(4, device=device)\nexcept torch_outboard.DriverError:\n    while True: pass"
-    found = run(runner, script(text), "mem_alloc:1:INTERNAL", "mem_alloc:9:INTERNAL")
-    assert [problem.what for problem in found.problems] == ["the program had not ended after 5 s"]
-    assert "Fatal Python error" in found.problems[0].last_words or "program.py" in found.problems[0].last_words
-    assert found.outcomes == {"problem": 1, "not reached": 1}
+    sweep = run(runner, script(text), "mem_alloc:1:INTERNAL", "mem_alloc:9:INTERNAL")
+    assert [problem.what for problem in sweep.problems] == ["the program had not ended after 5 s"]
+    assert "Fatal Python error" in sweep.problems[0].last_words or "program.py" in sweep.problems[0].last_words
+    assert sweep.outcomes == {"problem": 1, "not reached": 1}
 
 
 def test_attaching_may_fail(runner: Runner, script) -> None:
-    found = run(runner, script("observe(torch.ones(2, device=device))"), "device_count:1:INTERNAL")
-    assert found.outcomes == {"error": 1}, fault_report.as_text(found)
+    sweep = run(runner, script("observe(torch.ones(2, device=device))"), "device_count:1:INTERNAL")
+    assert sweep.outcomes == {"error": 1}, fault_report.as_text(sweep)
 
 
 def test_a_program_that_fails_by_itself_is_told(runner: Runner, script) -> None:

@@ -192,11 +192,11 @@ class Use(NamedTuple):
 
 def modules() -> dict[str, Path]:
     """Return the package's modules by their names without the package's, except the templates of projects."""
-    found = {}
+    paths = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
-        found[name.removesuffix("__init__").removesuffix(".")] = path
-    return found
+        paths[name.removesuffix("__init__").removesuffix(".")] = path
+    return paths
 
 
 def imported(module: str, source: str, names: Mapping[str, object]) -> Iterator[Use]:
@@ -255,12 +255,12 @@ def rule_against(use: Use) -> str | None:
 def complaints(uses: list[Use], exceptions: Collection[tuple[str, str]]) -> list[str]:
     """Return the violations, in words: forbidden imports, and unneeded exceptions."""
     forbidden = [(use, rule) for use in uses if (rule := rule_against(use)) is not None]
-    found = {(use.module, use.used) for use, _ in forbidden}
+    edges = {(use.module, use.used) for use, _ in forbidden}
     wrong = [f"{use}\n    {rule}" for use, rule in forbidden if (use.module, use.used) not in exceptions]
     return wrong + [
         f"{module} does not import {used}: drop it from EXCEPTIONS"
         for module, used in exceptions
-        if (module, used) not in found
+        if (module, used) not in edges
     ]
 
 

@@ -95,8 +95,8 @@ def includes(path: Path) -> Iterator[Use]:
             quote, name = match.groups()
             folders = [path.parent] if quote == '"' else []
             folders += [ROOT / "csrc", INCLUDE] if own.startswith("csrc/") else [INCLUDE]
-            found = next((folder / name for folder in folders if (folder / name).is_file()), None)
-            used = found.resolve().relative_to(ROOT).as_posix() if found else None
+            header = next((folder / name for folder in folders if (folder / name).is_file()), None)
+            used = header.resolve().relative_to(ROOT).as_posix() if header else None
             yield Use(own, number, f"{quote}{name}{'>' if quote == '<' else quote}", used)
 
 
@@ -131,15 +131,15 @@ def rule_against(use: Use) -> str | None:
 
 def complaints(uses: list[Use], exceptions: Collection[tuple[str, str]]) -> list[str]:
     """Return the violations, in words: forbidden includes, and unneeded exceptions."""
-    found = {}
+    violations = {}
     for use in uses:
         if (rule := rule_against(use)) is not None:
-            found[use.path, use.used or use.text] = f"{use}\n    {rule}"
-    wrong = [words for edge, words in found.items() if edge not in exceptions]
+            violations[use.path, use.used or use.text] = f"{use}\n    {rule}"
+    wrong = [words for edge, words in violations.items() if edge not in exceptions]
     return wrong + [
         f"{path} does not include {used}: drop it from EXCEPTIONS"
         for path, used in exceptions
-        if (path, used) not in found
+        if (path, used) not in violations
     ]
 
 

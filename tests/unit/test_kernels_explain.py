@@ -73,13 +73,13 @@ def test_operators_may_be_named_as_users_write_them(given: str) -> None:
 )
 def test_python_places_hold_what_they_are_named_for(operator: str, function: str, file: str) -> None:
     output = run(operator).output
-    found = [line for path, line in places(output) if path == file]
-    assert found, output
+    lines_of_file = [line for path, line in places(output) if path == file]
+    assert lines_of_file, output
     folder = ROOT if file.startswith("torch_outboard/") else Path(torch.__file__).parents[1]
     lines = (folder / file).read_text(encoding="utf-8").splitlines()
     # A decorator may stand before the function, whose name is another
     # one for Inductor's own wrappers.
-    texts = ["\n".join(lines[line - 1 : line + 2]) for line in found]
+    texts = ["\n".join(lines[line - 1 : line + 2]) for line in lines_of_file]
     assert any(f"def {function}(" in text or (function == "pointwise" and "def " in text) for text in texts), texts
 
 
@@ -88,18 +88,18 @@ def test_python_places_hold_what_they_are_named_for(operator: str, function: str
 )
 def test_facts_are_where_it_says(operator: str) -> None:
     notes = [note for note in explain.notes_of(f"aten::{operator}") if note.of in ("operator", "checks")]
-    found = [note.place.partition(":") for note in notes if note.place.startswith("torch_outboard/kernels/book/")]
-    assert found
-    for path, _, line in found:
+    parts = [note.place.partition(":") for note in notes if note.place.startswith("torch_outboard/kernels/book/")]
+    assert parts
+    for path, _, line in parts:
         text = (ROOT / path).read_text(encoding="utf-8").splitlines()[int(line) - 1]
         assert re.search(rf'\baten::{operator.partition(".")[0]}(\.\w+)?["\s]', text), f"{path}:{line}: {text}"
 
 
 def place_of_row(name: str) -> str:
-    found = explain._row_named(name)
-    if found is None:
+    row_and_place = explain._row_named(name)
+    if row_and_place is None:
         return ""
-    row, place = found
+    row, place = row_and_place
     assert name in row.names.split()
     return place
 
@@ -204,10 +204,10 @@ def test_decisions_are_noted_in_their_order_and_depth() -> None:
         for _ in range(2):  # a plan that is traced twice
             route.decided(torch.ops.aten.mm.default, "template")
         route.end("plan 1", ["kernel"])
-    [found] = routes
-    assert [(decision.operator, decision.depth, decision.has_declined) for decision in found.decisions] == [
+    [noted] = routes
+    assert [(decision.operator, decision.depth, decision.has_declined) for decision in noted.decisions] == [
         ("aten::a", 0, False),
         ("aten::b", 1, True),
         ("aten::mm.default", 0, False),
     ]
-    assert (found.text, found.kernels, found.refusal) == ("plan 1", ["kernel"], "")
+    assert (noted.text, noted.kernels, noted.refusal) == ("plan 1", ["kernel"], "")

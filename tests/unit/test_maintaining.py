@@ -247,9 +247,9 @@ def test_all_changes_are_enough_and_each_is_needed(walk, tmp_path):
     for number, changes in enumerate(copies.values()):
         copy_sources(tmp_path / str(number), changes)
         checks[str(tmp_path / str(number))] = walk.checks
-    found = dict(zip(copies, failures(checks).values(), strict=True))
-    assert found.pop("nothing") == []
-    unneeded = [left_out for left_out, failed in found.items() if not failed]
+    failures_of = dict(zip(copies, failures(checks).values(), strict=True))
+    assert failures_of.pop("nothing") == []
+    unneeded = [left_out for left_out, failed in failures_of.items() if not failed]
     assert unneeded == [], "no check fails without these"
 
 
@@ -307,9 +307,9 @@ _NO_LISTS = {"tests/unit/test_maintaining.py"}
 
 
 def unnamed_lists(page, title, names, share, spelled):
-    found = {file for file in listing(ROOT, names, share, spelled) if not file.startswith("tests/unit/test_")}
-    assert len(found) >= 3
-    return sorted(found - _NO_LISTS - named_files(section(page, title)).files)
+    files = {file for file in listing(ROOT, names, share, spelled) if not file.startswith("tests/unit/test_")}
+    assert len(files) >= 3
+    return sorted(files - _NO_LISTS - named_files(section(page, title)).files)
 
 
 @pytest.mark.parametrize("title, names, share, spelled", LISTS, ids=lambda arg: arg if isinstance(arg, str) else "")

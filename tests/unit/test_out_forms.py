@@ -99,8 +99,8 @@ def test_faults_of_an_out_kernel_are_noticed():
     pair = candidates()["aten::exp"]
 
     def failure(run) -> str:
-        _, found = prove_call(dataclasses.replace(pair, out=run), (torch.rand(3, 4),), {})
-        return found or ""
+        _, text = prove_call(dataclasses.replace(pair, out=run), (torch.rand(3, 4),), {})
+        return text or ""
 
     def exp_but_one(x, out):
         torch.exp(x[1:], out=out[1:])

@@ -150,11 +150,11 @@ SUFFIXES = {".py", ".pyi", ".cpp", ".h", ".c", ".jinja", ".html", ".cmake", ".tx
 
 
 def test_only_drivers_know_the_names_of_drivers():
-    own = {name: found for name, found in found_drivers().items() if found.target.startswith("torch_outboard.")}
+    own = {name: entry for name, entry in found_drivers().items() if entry.target.startswith("torch_outboard.")}
     assert own
     words = set()
-    for name, found in own.items():
-        driver = found.load()
+    for name, entry in own.items():
+        driver = entry.load()
         words |= {name, driver.name, driver.__name__, f"libob_{name}"}
     # Languages of kernels are named after languages, also in what they write: opencl_c,
     # #pragma OPENCL, attributes of Slang ([[vk::…]]), and macros of compilers, which begin with

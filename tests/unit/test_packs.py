@@ -219,10 +219,10 @@ def ahead(pack_ahead: Callable[..., str], tmp_path_factory: pytest.TempPathFacto
 
 def test_a_pack_without_a_device_leaves_nothing_to_build(run_python: RunPython, ahead: Path) -> None:
     done = run_python(USE_AHEAD, env={"OUTBOARD_KERNEL_PACKS": str(ahead / "pack"), "OUTBOARD_FALLBACK": "error"})
-    found = json.loads(done.stdout.splitlines()[-1])
+    statistics = json.loads(done.stdout.splitlines()[-1])
     # Its driver refuses all texts, so each program was in the pack.
-    assert not found["inductor"] and not found["elsewhere"], done.stdout
-    assert found["packed"] == found["plans"] == 3, done.stdout
+    assert not statistics["inductor"] and not statistics["elsewhere"], done.stdout
+    assert statistics["packed"] == statistics["plans"] == 3, done.stdout
     assert "pack" not in "".join(done.stdout.splitlines()[:-1])
 
 
@@ -296,9 +296,9 @@ def with_binary(binary: bytes) -> Answer:
 
 
 def test_plans_are_found_by_key(pack: Path) -> None:
-    found = Packs([pack], Chip())
-    assert found.plans(KEY, 0) == [with_binary(b"one" * 999)] and found.plans("b", 0) == []
-    assert found.loaded == 1 and found and not Packs([])
+    opened = Packs([pack], Chip())
+    assert opened.plans(KEY, 0) == [with_binary(b"one" * 999)] and opened.plans("b", 0) == []
+    assert opened.loaded == 1 and opened and not Packs([])
 
 
 def test_programs_share_blocks_and_are_found_alone(pack: Path) -> None:
@@ -307,9 +307,9 @@ def test_programs_share_blocks_and_are_found_alone(pack: Path) -> None:
     plans = [(KEY + kernel.code.decode(), SIZES, ANSWER._replace(kernels=[kernel])) for kernel in kernels]
     devices = [{"architecture": "one", "kind": KIND}]
     write_pack_file(pack, {**packs.versions(), "devices": devices}, plans, programs)
-    found = Packs([pack], Chip())
+    opened = Packs([pack], Chip())
     for place in random.sample(range(40), 40):
-        (answer,) = found.plans(plans[place][0], 0)
+        (answer,) = opened.plans(plans[place][0], 0)
         assert answer.kernels == [kernels[place]._replace(binary=programs[place][1])]
 
 
@@ -329,8 +329,8 @@ def test_refusals_are_found_too(pack: Path) -> None:
 
 @pytest.mark.parametrize("name", ["torch", "torch_commit", "code", "generator", "generated_by"])
 def test_a_stale_pack_is_told_once(pack: Path, name: str, caplog: Any) -> None:
-    found = Packs([write(pack, {name: "another"})])
-    assert found.plans(KEY, 0) == found.plans(KEY, 0) == []
+    opened = Packs([write(pack, {name: "another"})])
+    assert opened.plans(KEY, 0) == opened.plans(KEY, 0) == []
     what = "generator" if name == "generated_by" else name
     assert caplog.messages == [f"the pack of kernels in {pack} is not used: it was made for another {what}"]
 
@@ -362,8 +362,8 @@ FOREIGN: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("what", FOREIGN)
 def test_a_foreign_file_is_told_once(pack: Path, what: str, caplog: Any) -> None:
     FOREIGN[what](pack)
-    found = Packs([pack])
-    assert found.plans(KEY, 0) == found.plans(KEY, 0) == []
+    opened = Packs([pack])
+    assert opened.plans(KEY, 0) == opened.plans(KEY, 0) == []
     (message,) = caplog.messages
     assert message.startswith(f"the pack of kernels in {pack} is not used: it can't be read, ")
     assert message.endswith(what.partition(" and ")[2] or what) or what in message
@@ -379,32 +379,32 @@ def test_damage_is_told_once_and_no_wrong_plan_is_used(pack: Path, how: str, cap
             content[:place] if how == "cut" else content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
         )
         caplog.clear()
-        found = Packs([pack], Chip())
-        first = found.plans(KEY, 0)
+        opened = Packs([pack], Chip())
+        first = opened.plans(KEY, 0)
         # A row whose number has changed is a row that is not there.
         assert first in ([wanted], [ANSWER], []), place
-        assert found.plans(KEY, 0) == first and len(caplog.messages) <= (0 if first else 1), place
+        assert opened.plans(KEY, 0) == first and len(caplog.messages) <= (0 if first else 1), place
         told += len(caplog.messages)
         assert not told or not caplog.messages or str(pack) in caplog.text
     assert told == place // 29 + 1 if how == "cut" else told > 20
 
 
 def test_a_pack_that_is_replaced_stays_in_use(pack: Path, caplog: Any) -> None:
-    found = Packs([pack], Chip())
-    assert found.plans("b", 0) == []
+    opened = Packs([pack], Chip())
+    assert opened.plans("b", 0) == []
     write(pack, {"code": "another"})
-    assert found.plans(KEY, 0) == [with_binary(b"one" * 999)] and caplog.messages == []
+    assert opened.plans(KEY, 0) == [with_binary(b"one" * 999)] and caplog.messages == []
     assert Packs([pack]).plans(KEY, 0) == [] and "it was made for another code" in caplog.text
 
 
 @pytest.mark.parametrize("size", [0, 5000])
 def test_a_pack_that_is_overwritten_in_use_is_told_once(pack: Path, size: int, caplog: Any) -> None:
     plans = [(KEY + str(i), SIZES, ANSWER._replace(text=f"plan {i} {os.urandom(99).hex()}")) for i in range(99)]
-    found = Packs([write(pack, plans=plans)], Chip())
-    assert len(found.plans(KEY + "0", 0)) == 1
+    opened = Packs([write(pack, plans=plans)], Chip())
+    assert len(opened.plans(KEY + "0", 0)) == 1
     with pack.open("r+b") as file:  # as `cp` does
         file.truncate(size)
-    later = [found.plans(key, 0) for key, _, _ in plans]
+    later = [opened.plans(key, 0) for key, _, _ in plans]
     assert [] in later and later[-1] == []
     (message,) = caplog.messages
     assert message.startswith(f"the pack of kernels in {pack} is not used any more: {pack} is damaged (")
@@ -412,10 +412,10 @@ def test_a_pack_that_is_overwritten_in_use_is_told_once(pack: Path, size: int, c
 
 def test_a_plan_that_cannot_be_used_is_told_and_left(pack: Path, caplog: Any) -> None:
     content = pack.read_bytes()
-    found = Packs([pack], Chip())
-    (answer,) = found.plans(KEY, 0)
-    found.drop(KEY, answer.text, "no reason")
-    assert found.plans(KEY, 0) == [] and pack.read_bytes() == content
+    opened = Packs([pack], Chip())
+    (answer,) = opened.plans(KEY, 0)
+    opened.drop(KEY, answer.text, "no reason")
+    assert opened.plans(KEY, 0) == [] and pack.read_bytes() == content
     assert caplog.messages == [f"a plan of the pack {pack} can't be used (no reason); it is built"]
 
 

@@ -393,7 +393,7 @@ def test_what_a_plan_depends_on_is_in_its_key(monkeypatch: Any) -> None:
     def key(name: str = "aten::add.Tensor", arguments: Any = None, by_value: Any = (2,), aliased: bool = False) -> Any:
         return keys.key_of(name, [x, x, 0.5] if arguments is None else arguments, by_value, aliased, 0)
 
-    found = [
+    class_keys = [
         key(),
         key("aten::sub.Tensor"),
         key(arguments=[x.double(), x, 0.5]),
@@ -409,25 +409,25 @@ def test_what_a_plan_depends_on_is_in_its_key(monkeypatch: Any) -> None:
     ]
     torch.use_deterministic_algorithms(True)
     try:
-        found.append(key())
+        class_keys.append(key())
     finally:
         torch.use_deterministic_algorithms(False)
     torch.set_default_dtype(torch.float64)
     try:
-        found.append(key())
+        class_keys.append(key())
     finally:
         torch.set_default_dtype(torch.float32)
     monkeypatch.setenv("TORCHINDUCTOR_FREEZING", "1")
-    found.append(key())
+    class_keys.append(key())
     monkeypatch.delenv("TORCHINDUCTOR_FREEZING")
-    assert len(set(found)) == len(found) and None not in found
+    assert len(set(class_keys)) == len(class_keys) and None not in class_keys
     # Numbers that are read at each call, sizes and strides, and where
     # a cache is, make no difference.
     assert key(arguments=[x, x, 0.25]) == key() and key(arguments=[x, 7, 0.5]) == key(arguments=[x, 2, 0.5])
     assert key(arguments=[torch.empty(9, 4).t(), x, 0.5]) == key()
     assert keys.sizes_of([x, 1, [torch.empty(9, 4).t()]]) == [[[2, 3], [3, 1]], [[4, 9], [1, 4]]]
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")
-    assert key() == found[0]
+    assert key() == class_keys[0]
     # A plan has its seed from each call, whatever the generator's state.
     drawn = [
         keys.key_of("aten::bernoulli.p", [x, 0.5, torch.Generator().manual_seed(n)], (1,), False, 0) for n in (1, 2)

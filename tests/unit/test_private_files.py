@@ -215,9 +215,9 @@ def test_a_table_of_schedules_that_is_not_taken_says_why(tmp_path: Path, what: s
     path = schedule_table.write(tmp_path / "plans", 0, {})
     assert not schedule_table.read(tmp_path / "plans", 0).obstacle
     WRONG[what](path)
-    found = schedule_table.read(tmp_path / "plans", 0)
-    assert found.schedules == {} and (what in found.obstacle or "the file is damaged" in found.obstacle)
-    assert [table.obstacle for table in schedule_table.tables_in(tmp_path / "plans")] == [found.obstacle]
+    tuned = schedule_table.read(tmp_path / "plans", 0)
+    assert tuned.schedules == {} and (what in tuned.obstacle or "the file is damaged" in tuned.obstacle)
+    assert [table.obstacle for table in schedule_table.tables_in(tmp_path / "plans")] == [tuned.obstacle]
 
 
 def _write_pack(path: Path, monkeypatch: Any) -> Path:

@@ -59,27 +59,27 @@ def script(tmp_path: Path):
 
 
 def test_the_report_names_the_race_and_the_command(runner: Runner) -> None:
-    found = find(runner, RACES / "event_too_early.py", 20)
-    text = report.as_text(found)
+    finding = find(runner, RACES / "event_too_early.py", 20)
+    text = report.as_text(finding)
     assert "y = x * 2  # one" in text and "observe(y + 1)  # other" in text, "both stacks"
-    assert "wait_stream(other)` before event_too_early.py:" in text and report.status_of(found) == 1
-    told = json.loads(json.dumps(report.as_json(found)))
+    assert "wait_stream(other)` before event_too_early.py:" in text and report.status_of(finding) == 1
+    told = json.loads(json.dumps(report.as_json(finding)))
     assert told["found"] is True and told["by"] == ["schedule", "sanitizer"]
-    assert re.fullmatch(r"pct:\d+", told["schedule"]) and told["runs"] == found.runs
+    assert re.fullmatch(r"pct:\d+", told["schedule"]) and told["runs"] == finding.runs
     assert [Path(file).name for file, _ in told["lines"]] == ["event_too_early.py"] * 2
     assert f"--schedule={told['schedule']} --changes={told['options']['changes']}" in told["command"]
     # The command repeats it: the same seed, with the changes that matter.
     plan = Plan(
-        found.plan.program, "sim", "sim", OPTIONS, (int(told["schedule"][4:]),), None, int(told["options"]["changes"])
+        finding.plan.program, "sim", "sim", OPTIONS, (int(told["schedule"][4:]),), None, int(told["options"]["changes"])
     )
     again = search(plan, runner, 2, lambda name: None)
-    assert again.difference == found.difference and again.runs == 3
+    assert again.difference == finding.difference and again.runs == 3
 
 
 def test_differences_are_found_in_what_a_program_prints_and_in_its_end(runner: Runner, script) -> None:
     for ending in ("print(late.sum().item())", "sys.exit(int(late[0].item() != 3))", "assert late[0].item() == 3"):
-        found = find(runner, script(ending), 20)
-        assert found.shown is not None, ending
+        finding = find(runner, script(ending), 20)
+        assert finding.shown is not None, ending
         assert find(runner, script(WAITS + ending)).by == [], ending
 
 
@@ -99,10 +99,12 @@ module.synchronize()
 def test_the_report_names_the_freed_memory_that_was_read(runner: Runner, script) -> None:
     path = script(WAITS + STALE)
     line = next(at for at, text in enumerate(path.read_text().splitlines(), 1) if text.endswith("# stale"))
-    found = find(runner, path, 20)
-    assert "with memory that was freed as number" in found.difference
-    assert f"last used by aten::fill_ at program.py:{line}" in found.stale and found.stale in report.as_text(found)
-    assert report.as_json(found)["stale"] == found.stale
+    finding = find(runner, path, 20)
+    assert "with memory that was freed as number" in finding.difference
+    assert f"last used by aten::fill_ at program.py:{line}" in finding.stale and finding.stale in report.as_text(
+        finding
+    )
+    assert report.as_json(finding)["stale"] == finding.stale
 
 
 def test_processes_that_a_program_starts_are_watched(runner: Runner, tmp_path: Path) -> None:
@@ -110,25 +112,29 @@ def test_processes_that_a_program_starts_are_watched(runner: Runner, tmp_path: P
     child.write_text(HEAD + "y = late + 1  # nothing waits\nmodule.synchronize()\n", encoding="utf-8")
     program = tmp_path / "program.py"
     program.write_text(HEAD + WAITS + f"import subprocess; subprocess.run([sys.executable, {str(child)!r}])")
-    found = find(runner, program, 1)
-    assert found.by == ["sanitizer"] and found.races == []
-    [text] = found.races_elsewhere
-    assert "before other.py" in text and text in report.as_text(found)
-    assert report.as_json(found)["races_elsewhere"] == [text] and report.status_of(found) == 1
+    finding = find(runner, program, 1)
+    assert finding.by == ["sanitizer"] and finding.races == []
+    [text] = finding.races_elsewhere
+    assert "before other.py" in text and text in report.as_text(finding)
+    assert report.as_json(finding)["races_elsewhere"] == [text] and report.status_of(finding) == 1
 
 
 def test_random_numbers_and_times_are_no_races(runner: Runner, script) -> None:
-    found = find(runner, script(WAITS + "import time; print(time.time()); print(late[0].item()); print(torch.rand(1))"))
-    assert found.by == []
-    assert len(found.notes) == 1 and "1 lines of the output differ" in found.notes[0]
+    finding = find(
+        runner, script(WAITS + "import time; print(time.time()); print(late[0].item()); print(torch.rand(1))")
+    )
+    assert finding.by == []
+    assert len(finding.notes) == 1 and "1 lines of the output differ" in finding.notes[0]
     noisy = WAITS + "observe(late + int.from_bytes(os.urandom(2), 'little'))"
-    found = find(runner, script(noisy))
-    assert found.by == [] and "1 observed results differ" in found.notes[0]
+    finding = find(runner, script(noisy))
+    assert finding.by == [] and "1 observed results differ" in finding.notes[0]
 
 
 def test_a_program_with_one_stream_has_nothing_to_find(runner: Runner, script) -> None:
-    found = find(runner, script("import torch; x = torch.ones(4, device='sim'); print((x + 1).sum().item())", head=""))
-    assert found.notes == ["nothing to find: one stream"] and found.runs == 2 and report.status_of(found) == 0
+    finding = find(
+        runner, script("import torch; x = torch.ones(4, device='sim'); print((x + 1).sum().item())", head="")
+    )
+    assert finding.notes == ["nothing to find: one stream"] and finding.runs == 2 and report.status_of(finding) == 0
 
 
 @pytest.mark.parametrize(
@@ -151,8 +157,8 @@ def test_a_program_that_never_ends(runner: Runner, script, monkeypatch: pytest.M
     with pytest.raises(Failed, match="had not ended after .* Raise --time-limit"):
         find(runner, script(WAITS + "while True: pass"))
     # Under a schedule it is a difference.
-    found = find(runner, script("wrong = late[0].item() != 3\nwhile wrong: pass"), 20)
-    assert "had not ended" in found.difference and found.by[0] == "schedule"
+    finding = find(runner, script("wrong = late[0].item() != 3\nwhile wrong: pass"), 20)
+    assert "had not ended" in finding.difference and finding.by[0] == "schedule"
 
 
 def test_children_of_a_program_end_with_it(runner: Runner, script, tmp_path: Path) -> None:
@@ -175,9 +181,9 @@ for _ in range(2):
 
 
 def test_a_program_that_ends_its_process_or_forks_is_compared(runner: Runner, script) -> None:
-    found = find(runner, script("print(late[0].item(), flush=True); os._exit(0)"), 20)
-    assert found.by == ["schedule", "sanitizer"] and "line 1 of the output" in found.difference
-    assert "only the sanitizer's printed reports" in found.notes[0]
+    finding = find(runner, script("print(late[0].item(), flush=True); os._exit(0)"), 20)
+    assert finding.by == ["schedule", "sanitizer"] and "line 1 of the output" in finding.difference
+    assert "only the sanitizer's printed reports" in finding.notes[0]
 
 
 def test_each_run_has_its_folder_and_its_input(
@@ -188,8 +194,8 @@ def test_each_run_has_its_folder_and_its_input(
     monkeypatch.setattr(runner, "owns_folder", True)
     monkeypatch.setattr(runner, "stdin", str(given))
     text = WAITS + "assert not os.listdir('.'); open('mine', 'x').write(input()); print(open('mine').read())"
-    found = find(runner, script(text))
-    assert found.by == [] and found.expected.output == "5\n"
+    finding = find(runner, script(text))
+    assert finding.by == [] and finding.expected.output == "5\n"
 
 
 def test_a_program_that_chooses_its_schedule_is_refused(runner: Runner, script) -> None:
@@ -202,8 +208,8 @@ def test_a_module_and_its_arguments(runner: Runner, tmp_path: Path, monkeypatch:
     (tmp_path / "packed").mkdir()
     (tmp_path / "packed" / "__main__.py").write_text("import sys, torch; print(sys.argv[1:], __name__)")
     monkeypatch.chdir(tmp_path)
-    found = find(runner, Program("module", "packed", ("--x", "1")))
-    assert found.expected.output == "['--x', '1'] __main__\n"
+    finding = find(runner, Program("module", "packed", ("--x", "1")))
+    assert finding.expected.output == "['--x', '1'] __main__\n"
 
 
 TESTS = (
@@ -228,9 +234,9 @@ def test_lacks_a_wait():
 def test_pytest_compares_tests(runner: Runner, tmp_path: Path) -> None:
     path = tmp_path / "test_program.py"
     path.write_text(TESTS, encoding="utf-8")
-    found = find(runner, Program("pytest", "pytest", (str(path), "-q", "-p", "no:randomly")), 20)
-    assert "test_lacks_a_wait has failed, but passed on the inline schedule" in found.difference
-    assert report.command_of(found).startswith("pytest --outboard-race --outboard-race-driver=sim")
+    finding = find(runner, Program("pytest", "pytest", (str(path), "-q", "-p", "no:randomly")), 20)
+    assert "test_lacks_a_wait has failed, but passed on the inline schedule" in finding.difference
+    assert report.command_of(finding).startswith("pytest --outboard-race --outboard-race-driver=sim")
     only = find(runner, Program("pytest", "pytest", (str(path), "-q", "-k", "waits or fails")))
     assert only.by == []
 
@@ -257,8 +263,8 @@ class _Checked(HTMLParser):
 
 def test_the_page_is_whole_and_escaped(runner: Runner, script) -> None:
     path = script("print('<script>alert(1)</script>', late.sum().item())")
-    found = find(runner, path, 20)
-    text = page.page(found)
+    finding = find(runner, path, 20)
+    text = page.page(finding)
     checked = _Checked()
     checked.feed(text)
     assert checked.open == [] and checked.outside == []

@@ -42,21 +42,21 @@ def marked(path: Path) -> set[int]:
 @pytest.mark.database
 @pytest.mark.parametrize("path", RACES, ids=lambda path: path.stem)
 def test_the_race_is_found(runner: Runner, path: Path) -> None:
-    found = find(runner, path, 20)
-    assert found.by == ["schedule", "sanitizer"], (found.notes, found.expected.errors)
-    assert {Path(file) for file, _ in found.lines} == {path}
-    assert {line for _, line in found.lines} == marked(path)
+    finding = find(runner, path, 20)
+    assert finding.by == ["schedule", "sanitizer"], (finding.notes, finding.expected.errors)
+    assert {Path(file) for file, _ in finding.lines} == {path}
+    assert {line for _, line in finding.lines} == marked(path)
     assert len(marked(path)) == (1 if path.stem in ONE_LINE else 2)
-    assert len(found.races) == 1, [race["remedy"] for race in found.races]
-    assert not [note for note in found.notes if "inline" in note]
+    assert len(finding.races) == 1, [race["remedy"] for race in finding.races]
+    assert not [note for note in finding.notes if "inline" in note]
 
 
 @pytest.mark.database
 @pytest.mark.parametrize("path", RACES, ids=lambda path: path.stem)
 def test_the_repaired_twin_is_silent(runner: Runner, path: Path) -> None:
-    found = find(runner, path, SEEDS, "--repaired")
-    assert found.by == [], (found.difference, [race["remedy"] for race in found.races])
-    assert found.notes == [] and found.runs == SEEDS + 2
+    finding = find(runner, path, SEEDS, "--repaired")
+    assert finding.by == [], (finding.difference, [race["remedy"] for race in finding.races])
+    assert finding.notes == [] and finding.runs == SEEDS + 2
 
 
 def test_there_are_enough() -> None:

@@ -48,8 +48,8 @@ def lack(dialect, operator, *arguments):
 def test_what_a_dialect_lacks_is_named_with_what_to_do(change, dtype, operator, more, reason, todo):
     x = torch.empty(2, dtype=dtype, device="meta")
     arguments = (x,) if more is None else (x, *ROWS[: 2 if more else 0], *([x] if more != 1 else []))
-    found = lack(replace(OPENCL_C, **change), operator, *arguments)
-    assert reason in found and todo in explained(found)
+    refusal = lack(replace(OPENCL_C, **change), operator, *arguments)
+    assert reason in refusal and todo in explained(refusal)
     if change:
         assert lack(OPENCL_C, operator, *arguments) == ""
 

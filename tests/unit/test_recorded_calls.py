@@ -22,20 +22,20 @@ def called(name: str, arguments: list[Any], folder: Path, monkeypatch: Any) -> l
     line = described(name, arguments)
     assert line is not None
     write_calls(folder / "calls", ["a program"], [line])
-    found: list[Any] = []
+    arguments_seen: list[Any] = []
     schema = recorded.overload_of(name)._schema
 
     class Called:
         _schema = schema
 
         def __call__(self, *given: Any, **named: Any) -> None:
-            found.extend([*given, *named.items()])
+            arguments_seen.extend([*given, *named.items()])
 
     monkeypatch.setattr(recorded, "overload_of", lambda name: Called())
     ((label, call, _),) = read_calls(folder / "calls", "")
     assert label == f"{name}, line 2"
     call.run(CPU)
-    return found
+    return arguments_seen
 
 
 def test_a_call_comes_back(tmp_path: Path, monkeypatch: Any) -> None:

@@ -17,8 +17,8 @@ def row(op, provider, calls):
 
 def test_the_slowest_place_comes_first_and_the_busiest_operators_before_the_others():
     rows = [row("aten::sort", "fallback", 3), row("aten::mm", "host", 9), row("aten::add", "generated", 99)]
-    found = {"seconds": 2.0, "operators": rows, "plans": {**PLANS, "plans": 4, "seconds": 1.5}, "compile_seconds": 0.5}
-    assert _text(found).splitlines() == [
+    report = {"seconds": 2.0, "operators": rows, "plans": {**PLANS, "plans": 4, "seconds": 1.5}, "compile_seconds": 0.5}
+    assert _text(report).splitlines() == [
         "3 calls on copies on the CPU, which is slow: aten::sort 3.",
         "9 calls by the CPU's kernels in the device's memory: aten::mm 9.",
         "99 calls by generated kernels: aten::add 99.",

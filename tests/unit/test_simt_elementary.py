@@ -74,16 +74,16 @@ def test_it_is_near(run: Run, name: str) -> None:
     any_bits = torch.randint(-(2**31), 2**31, (40_000,), generator=generator).to(torch.int32).view(torch.float32)
     near = torch.randn(20_000, generator=generator)
     x = torch.cat([any_bits, near * 3, near * 60, 1 + near * 1e-3, near * 1e-4, torch.tensor(_EDGES)])
-    (found, bound), exact = run(name, x), getattr(torch, name)(x.double())
+    (result, bound), exact = run(name, x), getattr(torch, name)(x.double())
     expected = exact.float()
-    assert torch.equal(found.isnan(), expected.isnan())
-    assert torch.equal(found.isinf(), expected.isinf())
+    assert torch.equal(result.isnan(), expected.isnan())
+    assert torch.equal(result.isinf(), expected.isinf())
     there = ~expected.isnan()
-    assert torch.equal(found[there].signbit(), expected[there].signbit())
+    assert torch.equal(result[there].signbit(), expected[there].signbit())
     finite = expected.isfinite()
     size = expected.abs()
     unit = (size.nextafter(torch.tensor(math.inf)) - size).double()
-    assert ((found.double() - exact).abs() / unit)[finite].max() <= bound
+    assert ((result.double() - exact).abs() / unit)[finite].max() <= bound
 
 
 def test_opencl_calls_them() -> None:

@@ -49,8 +49,8 @@ def _reference(name: str) -> Callable[..., torch.Tensor]:
     if name == "polygamma":
         return lambda n, x: torch.stack([torch.polygamma(int(k), values) for k, values in zip(n, x, strict=True)])
     named = {"igamma": "gammainc", "igammac": "gammaincc"}
-    found: Callable[..., torch.Tensor] = getattr(torch.special, named.get(name, name))
-    return found
+    function: Callable[..., torch.Tensor] = getattr(torch.special, named.get(name, name))
+    return function
 
 
 Run = Callable[..., torch.Tensor]

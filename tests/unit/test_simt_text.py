@@ -157,8 +157,8 @@ def test_the_error_function_of_floats(run: Run) -> None:
     unit = torch.nextafter(wanted.float().abs(), torch.tensor(math.inf)).double() - wanted.float().abs().double()
     assert ((run("erf", grid).double() - wanted).abs() / unit).max() < 1.5
     edges = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan])
-    found = run("erf", edges)
-    assert found[:4].tolist() == [0, 0, 1, -1] and found[:2].signbit().tolist() == [False, True] and found[4].isnan()
+    result = run("erf", edges)
+    assert result[:4].tolist() == [0, 0, 1, -1] and result[:2].signbit().tolist() == [False, True] and result[4].isnan()
 
 
 def test_the_inverse_of_the_error_function(run: Run) -> None:
@@ -216,14 +216,14 @@ def test_constants(value: Any, dtype: torch.dtype, text: str) -> None:
 def test_indices() -> None:
     x = sympy.Symbol("x", integer=True, nonnegative=True)
     any_sign = sympy.Symbol("y", integer=True)
-    found = sympy.Symbol("tmp3", integer=True)
+    index = sympy.Symbol("tmp3", integer=True)
     show = IndexPrinter(Suffixes()).doprint
     assert show(FloorDiv(x, 4)) == "((x) / (4))"
     assert show(FloorDiv(any_sign, 4)) == "ob_floordiv_i64(y, 4)"
     assert show(ModularIndexing(x, 3, 5)) == "(((x) / (3)) % (5))"
     assert show(Max(x, any_sign)) in ("ob_maximum_i64(x, y)", "ob_maximum_i64(y, x)")
     # A loaded index may be narrow, and its product with a stride not.
-    assert show(found * 7) == "7*((ob_i64)tmp3)"
+    assert show(index * 7) == "7*((ob_i64)tmp3)"
     assert show(x + 2**40) == "((ob_i64)(1099511627776L)) + x"
 
 

@@ -58,7 +58,7 @@ def test_reductions_with_subgroups_compile(run_python: RunPython, tmp_path: Path
     env = {"OUTBOARD_FALLBACK": "error", "OUTBOARD_BUILD_THREADS": "0"}
     answer = run_python(_CALLS.replace("LANES", str(lanes)), env=env)
     texts = json.loads(answer.stdout.splitlines()[-1])
-    found = []
+    bodies = []
     for text, options in texts:
         body = text.partition("namespace ob_of_")[2]
         code = compile_slang(text, options)
@@ -67,13 +67,13 @@ def test_reductions_with_subgroups_compile(run_python: RunPython, tmp_path: Path
         assert has_shuffles == ("OB_OF_ITEM" in body) == ("OB_ITEM_OF_SUBGROUPS" in body), body
         if shutil.which("spirv-val"):
             assert refusal_of_spirv(code, tmp_path) == ""
-        found += [body] if has_shuffles else []
-    assert len(found) >= 10 and len(found) < len(texts)
+        bodies += [body] if has_shuffles else []
+    assert len(bodies) >= 10 and len(bodies) < len(texts)
     # Rows of as many items as a subgroup, or fewer, need none of the group's memory. A row has 16
     # items or more.
-    along = [int(re.search(r"ob_along = ob_item % (\d+)", body)[1]) for body in found]  # type: ignore[index]
+    along = [int(re.search(r"ob_along = ob_item % (\d+)", body)[1]) for body in bodies]  # type: ignore[index]
     assert {count <= lanes for count in along} == ({False} if lanes < 16 else {True, False})
-    for count, body in zip(along, found, strict=True):
+    for count, body in zip(along, bodies, strict=True):
         assert ("ob_shared" in body) == (count > lanes), body
         distances = {int(distance) for distance in re.findall(r"OB_OF_ITEM\(\w+\[0\], ob_item \+ (\d+)\)", body)}
         assert distances == {1 << power for power in range(min(count, lanes).bit_length() - 1)}

@@ -87,6 +87,6 @@ def _functions() -> Iterator[str]:
 
 
 def test_each_function_that_imports_triton_has_a_reason() -> None:
-    found = {re.sub(r" \w+\.raise_if", " *.raise_if", function) for function in _functions()}
-    assert found - REASONS.keys() == set()
-    assert "_inductor/utils.py get_gpu_dram_gbps" in found or "_inductor/utils.py _get_device_dram_gbps" in found
+    named = {re.sub(r" \w+\.raise_if", " *.raise_if", function) for function in _functions()}
+    assert named - REASONS.keys() == set()
+    assert "_inductor/utils.py get_gpu_dram_gbps" in named or "_inductor/utils.py _get_device_dram_gbps" in named

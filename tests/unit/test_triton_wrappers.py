@@ -107,5 +107,5 @@ def test_formulas_in_cpp(tmp_path):
         f"namespace torch_outboard {{\n{helpers}}}\nint main() {{\n{chr(10).join(lines)}\n}}\n"
     )
     subprocess.run(["g++", "-std=c++17", str(tmp_path / "a.cpp"), "-o", str(tmp_path / "a")], check=True)
-    found = subprocess.run([str(tmp_path / "a")], check=True, capture_output=True, text=True).stdout.split()
-    assert [int(number) for number in found] == [evaluate(formula, numbers) for formula in formulas]
+    printed = subprocess.run([str(tmp_path / "a")], check=True, capture_output=True, text=True).stdout.split()
+    assert [int(number) for number in printed] == [evaluate(formula, numbers) for formula in formulas]

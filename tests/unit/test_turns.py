@@ -86,8 +86,8 @@ def test_twelve_processes_build_each_program_once(run_python: RunPython, tmp_pat
     code = """
 print(json.dumps(children(12, lambda number: sum([built(0, one) for one in texts], []))))
 """
-    found = run(run_python, PROGRAMS + code, tmp_path / "cache")
-    assert len(found) == 12 and all(len(built) == 5 for built in found)
+    reports = run(run_python, PROGRAMS + code, tmp_path / "cache")
+    assert len(reports) == 12 and all(len(built) == 5 for built in reports)
     lines = (tmp_path / "built").read_text().splitlines()
     assert sorted(lines) == [f"def f(*values): {number}" for number in range(5)]
     left = [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()]
@@ -118,9 +118,9 @@ def work(number):
 found = children(4, work)
 print(json.dumps(found))
 """
-    found = run(run_python, PROGRAMS + code, tmp_path / "cache")
+    reports = run(run_python, PROGRAMS + code, tmp_path / "cache")
     alone = {"dies": 3, "stores nothing": 4, "refuses": 4}[how]
-    assert len(found) == alone and all(found), found
+    assert len(reports) == alone and all(reports), reports
 
 
 PLANS = (
@@ -141,13 +141,13 @@ def work(number):
 
 
 def test_twelve_processes_build_each_plan_once(run_python: RunPython, tmp_path: Path) -> None:
-    found = run(run_python, PLANS + "\nprint(json.dumps(children(12, work)))\n", tmp_path)
+    reports = run(run_python, PLANS + "\nprint(json.dumps(children(12, work)))\n", tmp_path)
     # A fill of ones may need a plan too.
-    total = {result["plans"] for result in found}
-    assert len(found) == 12 and len(total) == 1, found
-    assert sum(result["saved"] for result in found) == total.pop(), found
+    total = {result["plans"] for result in reports}
+    assert len(reports) == 12 and len(total) == 1, reports
+    assert sum(result["saved"] for result in reports) == total.pop(), reports
     # At each of the two plans as many begin to import as there are processors.
-    assert sum(result["inductor"] for result in found) <= 4, found
+    assert sum(result["inductor"] for result in reports) <= 4, reports
     assert not list(tmp_path.rglob("*.part"))
 
 
