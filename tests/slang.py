@@ -20,8 +20,8 @@ def compiler_of_slang() -> Path | None:
     """Return the library of the package slangtorch, which is not imported; None if it is not installed."""
     spec = importlib.util.find_spec("slangtorch")
     folders = spec.submodule_search_locations if spec is not None else None
-    found = [place for folder in folders or () for place in Path(folder, "bin").glob("libslang-compiler.so*")]
-    return found[0] if found else None
+    libraries = [place for folder in folders or () for place in Path(folder, "bin").glob("libslang-compiler.so*")]
+    return libraries[0] if libraries else None
 
 
 @cache

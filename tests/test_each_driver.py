@@ -22,7 +22,7 @@ from torch_outboard.testing.fork_server import COMPILER, ForkServer
 TESTS = Path(__file__).resolve().parent
 
 # What the package itself offers, and the drivers of the examples.
-OWN = [name for name, found in found_drivers().items() if found.target.startswith("torch_outboard.")]
+OWN = [name for name, entry in found_drivers().items() if entry.target.startswith("torch_outboard.")]
 EXAMPLES = ["examples.pure_python_driver:PythonDriver"]
 # Those whose order of work a test chooses. What is long and the same for all
 # that generate C++ runs on them.

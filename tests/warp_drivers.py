@@ -57,12 +57,12 @@ def precompiled(defined):
     return header
 
 
-def called(found):
+def called(match):
     """Return the call that replaces a statement of inline assembly.
 
     The operands stand in the instruction in their order. A multiplication names its sums twice.
     """
-    texts = re.split(r":(?=(?:[^\"]*\"[^\"]*\")*[^\"]*$)", found[2])
+    texts = re.split(r":(?=(?:[^\"]*\"[^\"]*\")*[^\"]*$)", match[2])
     instruction = "".join(re.findall(r'"([^"]*)"', texts[0]))
     operands = [operand for text in texts[1:3] for operand in re.findall(r'"[=+]?[a-z]"\((.*?)\)(?=\s*(?:,|$))', text)]
     places = [int(number) for number in re.findall(r"%(\d+)", instruction)]

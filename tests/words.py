@@ -34,9 +34,9 @@ def foreign_words(text: str, dialect: Dialect) -> set[str]:
     text = re.sub(r'//.*|"(?:[^"\\]|\\.)*"', " ", text)
     for own in (dialect.item, dialect.unroll, dialect.kernel.partition(" ")[0]):
         text = text.replace(own, " ")
-    found = {f"OB_LIB({name})" for name in re.findall(r"OB_LIB\((\w+)\)", text) if name not in words["functions"]}
+    words_found = {f"OB_LIB({name})" for name in re.findall(r"OB_LIB\((\w+)\)", text) if name not in words["functions"]}
     text = re.sub(r"OB_LIB\(\w+\)", " OB_LIB", text)
-    found |= {
+    words_found |= {
         f"#{name}" for name in re.findall(r"^\s*#\s*(\w+)", text, re.MULTILINE) if name not in words["directives"]
     }
     text = re.sub(r"^\s*#\s*(?:ifn?def|undef|else|endif|if|elif)\b.*", "", text, flags=re.MULTILINE)
@@ -52,10 +52,10 @@ def foreign_words(text: str, dialect: Dialect) -> set[str]:
         if before in (".", "->"):
             continue
         if _DOUBLE.fullmatch(token):
-            found.add(f"{token} (a double)")
+            words_found.add(f"{token} (a double)")
         elif re.match(r"OB_|[A-Za-z_]", token) and not token.startswith("ob_") and token not in known | names:
-            found.add(token)
-    return found
+            words_found.add(token)
+    return words_found
 
 
 def _declared(tokens: list[str], types: frozenset[str]) -> Iterator[str]:

@@ -153,18 +153,18 @@ def test_backward_inside_a_region_has_it_in_autograd_s_threads(device, low):
 
 def test_the_state_is_the_thread_s_own(device, low, operands):
     a, b = operands
-    found = []
+    states = []
 
     def work():
-        found.append((is_on(device), (a @ b).dtype))
+        states.append((is_on(device), (a @ b).dtype))
         with torch.autocast(device.type, dtype=low):
-            found.append((is_on(device), (a @ b).dtype))
+            states.append((is_on(device), (a @ b).dtype))
 
     with torch.autocast(device.type, dtype=low):
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
-    assert found == [(False, torch.float32), (True, low)]
+    assert states == [(False, torch.float32), (True, low)]
 
 
 @pytest.mark.parametrize("shims", [False, True], ids=["torch.amp", "torch.<name>.amp"])
@@ -358,14 +358,14 @@ def test_policies_change_while_others_run(device, low, operands, policies):
     """Each call uses either the old or the new policy, never a mix."""
     a, b = (t.to(low) for t in operands)
     done = threading.Event()
-    found: list[set[torch.dtype]] = []
+    seen: list[set[torch.dtype]] = []
 
     def work():
         dtypes = set()
         with torch.autocast(device.type, dtype=low):
             while not done.is_set():
                 dtypes.add(torch.mm(a, b).dtype)
-        found.append(dtypes)
+        seen.append(dtypes)
 
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:
@@ -376,7 +376,7 @@ def test_policies_change_while_others_run(device, low, operands, policies):
     done.set()
     for thread in threads:
         thread.join()
-    assert all(dtypes <= {low, torch.float32} for dtypes in found)
+    assert all(dtypes <= {low, torch.float32} for dtypes in seen)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

@@ -61,9 +61,9 @@ def test_types_streams_and_wrappers(device: torch.device) -> None:
 def test_models_find_their_header(device: torch.device) -> None:
     options = device_interface.get_interface_for_device(device).get_cpp_device_options
     assert options(False, False) is None
-    found = options(True, False)
-    assert found is not None and len(found) == 7
-    [folder] = found[1]
+    config = options(True, False)
+    assert config is not None and len(config) == 7
+    [folder] = config[1]
     text = Path(folder, "torch", "csrc", "inductor", "aoti_include", f"{device.type}.h").read_text()
     assert Path(text.removeprefix('#include "').rstrip().rstrip('"')).is_file(), text
 

@@ -85,11 +85,11 @@ def test_numbers_compiled(dtype: torch.dtype, device: torch.device) -> None:
                 pairs.append((name, number))
                 expected.append(want)
     assert len(pairs) > 50
-    found = departing(pairs, x.to(device), expected)
-    if found:
-        others = [pairs[place] for place in found]
-        found = departing(others, x.to(device), compiled_outcomes(others, x))
-    assert not found, "\n".join(found.values())
+    departures = departing(pairs, x.to(device), expected)
+    if departures:
+        others = [pairs[place] for place in departures]
+        departures = departing(others, x.to(device), compiled_outcomes(others, x))
+    assert not departures, "\n".join(departures.values())
 
 
 @pytest.mark.core

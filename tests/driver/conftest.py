@@ -36,16 +36,16 @@ def programs(device: torch.device) -> TestPrograms:
         pytest.skip("capability: programs. The driver builds none")
     driver = torch_outboard.attached_driver()
     assert driver is not None
-    found = programs_of(driver)
-    if found is None:
+    texts = programs_of(driver)
+    if texts is None:
         pytest.skip("capability: a language. The driver names no `kernel_generator` with a dialect, no `test_programs`")
     signature = "const float32*, const float32*, float32*, int32, float32, int64"
     try:
         torch_outboard.build_kernel(
-            found.scale, "scale", language=found.language, options=found.options, signature=signature
+            texts.scale, "scale", language=texts.language, options=texts.options, signature=signature
         )
     except DriverError as error:
         if error.code != Status.UNAVAILABLE:
             raise
         pytest.skip(f"capability: the compiler, which is not installed: {error}")
-    return found
+    return texts

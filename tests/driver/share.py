@@ -164,11 +164,11 @@ def main() -> None:
 
 def files_of_senders() -> list[str]:
     """Return the files of sending processes that this process has open."""
-    found = []
+    links = []
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # the listing itself
-            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-    return [path for path in found if "torch_outboard-sent-" in path]
+            links.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return [path for path in links if "torch_outboard-sent-" in path]
 
 
 def send_and_end(reply):

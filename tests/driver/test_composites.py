@@ -275,9 +275,9 @@ def test_the_operators_of_sync_batch_norm(device, dtype):
         torch.batch_norm_backward_elemt(signal, part, mean, scale, w, dy, dy_xmu, counts.int())
         for signal, part in zip(signals, parts, strict=True)
     ]
-    found = [torch.cat(results), torch.cat(inputs), dw, db, *mine]
-    assert found[0].dtype == found[1].dtype == dtype
-    for ours, theirs in zip(found, [wanted, *gradients, *kept], strict=True):
+    computed = [torch.cat(results), torch.cat(inputs), dw, db, *mine]
+    assert computed[0].dtype == computed[1].dtype == dtype
+    for ours, theirs in zip(computed, [wanted, *gradients, *kept], strict=True):
         tolerance = 2e-2 if dtype == torch.float16 else 1e-4
         torch.testing.assert_close(ours.cpu().double(), theirs.detach(), atol=tolerance, rtol=tolerance)
     assert torch.batch_norm_backward_reduce(signals[0], parts[0], mean, scale, w, False, False, True)[:3] == (None,) * 3

@@ -65,11 +65,11 @@ def test_live_blocks_have_their_stacks(device):
     tensor = block(device, 5 * MIB)
     snapshot = memory._snapshot()
     assert snapshot["device_traces"][device.index] == []
-    found = {entry["address"]: entry for segment in snapshot["segments"] for entry in segment["blocks"]}[
+    live_block = {entry["address"]: entry for segment in snapshot["segments"] for entry in segment["blocks"]}[
         tensor.data_ptr()
     ]
-    assert found["state"] == "active_allocated" and found["requested_size"] == 5 * MIB
-    assert "test_live_blocks_have_their_stacks" in names(found)
+    assert live_block["state"] == "active_allocated" and live_block["requested_size"] == 5 * MIB
+    assert "test_live_blocks_have_their_stacks" in names(live_block)
     memory._record_memory_history()
     block(device, 100)
     assert memory._snapshot()["device_traces"][device.index]

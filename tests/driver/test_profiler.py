@@ -64,8 +64,8 @@ class Trace:
         return [event for event in self.events if event.get("cat") in categories and event["ph"] == "X"]
 
     def arrows(self, phase: str) -> dict[int, dict[str, Any]]:
-        found = [event for event in self.events if event.get("cat") == "ac2g" and event["ph"] == phase]
-        return {event["id"] - FLOWS: event for event in found}
+        arrows_of_phase = [event for event in self.events if event.get("cat") == "ac2g" and event["ph"] == phase]
+        return {event["id"] - FLOWS: event for event in arrows_of_phase}
 
     def lane_names(self) -> dict[tuple[int, int], str]:
         return {

@@ -211,10 +211,10 @@ def test_memory_that_an_unrecorded_stream_still_uses(device, queued, streams, is
     del x
     y = torch.full((4096,), 2.0, device=device)
     assert is_recorded or y.data_ptr() == address
-    found = sanitizer.races()
-    assert [race.kind for race in found] == ([] if is_recorded else ["reuse"])
-    if found:
-        assert "`tensor.record_stream(stream)` after test_sanitizer.py" in found[0].remedy
+    races = sanitizer.races()
+    assert [race.kind for race in races] == ([] if is_recorded else ["reuse"])
+    if races:
+        assert "`tensor.record_stream(stream)` after test_sanitizer.py" in races[0].remedy
 
 
 def test_the_host_meets_a_copy(device, pinned):

@@ -44,6 +44,6 @@ def test_a_capture_leaves_the_check_to_the_kernel(device):
     torch.searchsorted(source, source, sorter=sorter)  # builds it
     graph = module.Graph()
     with module.graph(graph):
-        found = torch.searchsorted(source, source, sorter=sorter)
+        places = torch.searchsorted(source, source, sorter=sorter)
     graph.replay()
-    assert found.tolist() == [0, 1, 2]
+    assert places.tolist() == [0, 1, 2]

@@ -64,10 +64,10 @@ def test_warnings_come_at_the_call(request: pytest.FixtureRequest, run_python: R
 
     def said(place: str) -> dict[str, list[list[str]]]:
         env = {"OUTBOARD_FALLBACK": "silent"}
-        found: dict[str, list[list[str]]] = json.loads(
+        warnings_of: dict[str, list[list[str]]] = json.loads(
             run_python(PROGRAM, driver, place, env=env).stdout.splitlines()[-1]
         )
-        return found
+        return warnings_of
 
     expected, ours = said("cpu"), said("device")
     assert sum(bool(at_the_call) for at_the_call, _ in expected.values()) > 12

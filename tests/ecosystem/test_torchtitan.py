@@ -56,7 +56,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_debug_model_trains_to_the_cpus_losses(folder, ranks):
-    found, expected = losses(folder, DEVICE, ranks), losses(folder, "cpu", ranks)
-    assert len(found) == len(expected) == 5 * ranks
-    for numbers, wanted in zip(sorted(found), sorted(expected), strict=True):
+    losses_of_device, expected = losses(folder, DEVICE, ranks), losses(folder, "cpu", ranks)
+    assert len(losses_of_device) == len(expected) == 5 * ranks
+    for numbers, wanted in zip(sorted(losses_of_device), sorted(expected), strict=True):
         assert list(map(float, numbers)) == pytest.approx(list(map(float, wanted)), rel=1e-4)

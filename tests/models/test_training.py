@@ -174,11 +174,11 @@ def test_attention_compiled_for_any_length(device, tmp_path, monkeypatch):
     ours = copy.deepcopy(model).to(device)
     compiled = torch.compile(ours, dynamic=True, fullgraph=True)
     optimizer = torch.optim.SGD(ours.parameters(), lr=0.1)
-    found = []
+    compiled_losses = []
     for x in inputs:
         optimizer.zero_grad()
         loss = loss_of(compiled, x.to(device))
         loss.backward()
         optimizer.step()
-        found.append(loss.item())
-    torch.testing.assert_close(found, expected, rtol=ROUNDING, atol=ROUNDING)
+        compiled_losses.append(loss.item())
+    torch.testing.assert_close(compiled_losses, expected, rtol=ROUNDING, atol=ROUNDING)

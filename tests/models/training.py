@@ -27,7 +27,7 @@ def losses(
     """Return the loss of each step on a copy of the model. A step is a list of data whose gradients are accumulated."""
     ours = copy.deepcopy(model).to(device)
     stepper = optimizer(ours.parameters())
-    found = []
+    totals = []
     for step in steps:
         stepper.zero_grad()
         total = 0.0
@@ -36,8 +36,8 @@ def losses(
             loss.backward()
             total += loss.item()
         stepper.step()
-        found.append(total)
-    return found
+        totals.append(total)
+    return totals
 
 
 def assert_trains(
@@ -52,5 +52,5 @@ def assert_trains(
     steps = list(steps)
     expected = losses(model, loss_of, steps, CPU, optimizer)
     assert expected[-1] < expected[0]
-    found = losses(model, loss_of, steps, device, optimizer)
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    losses_here = losses(model, loss_of, steps, device, optimizer)
+    torch.testing.assert_close(losses_here, expected, rtol=tolerance, atol=tolerance)

@@ -117,10 +117,10 @@ def test_the_vulkan_driver(programs, fakes, vulkan):
 
 @pytest.fixture
 def nvrtc() -> str:
-    found = [path for folder in package_folders() for path in folder.glob("nvidia/*/lib/libnvrtc.so.1[3-9]")]
-    if not found:
+    libraries = [path for folder in package_folders() for path in folder.glob("nvidia/*/lib/libnvrtc.so.1[3-9]")]
+    if not libraries:
         pytest.skip("capability: NVRTC, of the package nvidia-cuda-nvrtc")
-    return str(found[0])
+    return str(libraries[0])
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def kernels(dtype: torch.dtype, only: Collection[str] = ()) -> dict[str, tuple[b
         "dropped slopes": (f"{attention}_backward", *slopes, 0.1, True, drawn, drawn, None),
         "dropped sides": (f"{attention}_backward", *sides, 0.1, True, drawn, drawn, None),
     }
-    found = {}
+    kernels_by_name = {}
     for name in only or calls:
         operator, *given = calls[name]
         answer = builder.build(operator, given, 0, False, 0)
@@ -77,8 +77,8 @@ def kernels(dtype: torch.dtype, only: Collection[str] = ()) -> dict[str, tuple[b
         assert (texts[-1].entry == "ob_depthwise_convolution") == (name == "groups")
         assert any(b"band) * 128" in text.code for text in texts) == (name == "large tiles")
         for number, text in enumerate(texts):
-            found[f"{name} {number} of {dtype}"] = text.code, text.options
-    return found
+            kernels_by_name[f"{name} {number} of {dtype}"] = text.code, text.options
+    return kernels_by_name
 
 
 def refused(nvrtc: ctypes.CDLL, code: bytes, options: list[str]) -> str:

@@ -107,8 +107,8 @@ class Check:
         raise NotImplementedError
 
     def samples(self) -> list[SampleInput]:
-        found = broad_samples_of if self.is_broad else all_samples_of
-        return distinct(found(self.info, self.dtype, self.wants_gradients and self.has_gradients), self.most)
+        samples_of = broad_samples_of if self.is_broad else all_samples_of
+        return distinct(samples_of(self.info, self.dtype, self.wants_gradients and self.has_gradients), self.most)
 
     @property
     def most(self) -> int:
@@ -210,10 +210,10 @@ class Check:
         """Return the allowed difference of values; None, so that values must be equal, if the CPU's own kernels ran."""
         if not ours.is_exact:
             return TorchsBounds(self.info)
-        found = TOLERANCES.get(self.info.full_name)
-        if found is None and self.dtype.is_complex and any(operator in PRODUCTS for _, operator in ours.calls):
+        allowed = TOLERANCES.get(self.info.full_name)
+        if allowed is None and self.dtype.is_complex and any(operator in PRODUCTS for _, operator in ours.calls):
             return COMPLEX_PRODUCTS
-        return found
+        return allowed
 
     def compare_results(self, prefix: str, ours: Outcome, theirs: Outcome, values: bool = True) -> None:
         """Compare results with the CPU's; `prefix` precedes the kind of a failure."""

@@ -11,13 +11,13 @@ from .gaps import Gap
 
 
 def _listed(*groups: tuple[str, str]) -> dict[str, list[Gap]]:
-    found: dict[str, list[Gap]] = {}
+    gaps: dict[str, list[Gap]] = {}
     for reason, words in groups:
         for word in words.split():
             name, _, dtypes = word.partition(":")
             gap = Gap(reason, frozenset(dtypes.split(",")) if dtypes else None)
-            found.setdefault(name, []).append(gap)
-    return found
+            gaps.setdefault(name, []).append(gap)
+    return gaps
 
 
 CSR = "sparse CSR tensors cannot be made on a device of this package; dense and sparse COO tensors can"

@@ -240,9 +240,9 @@ def _difference(
             return "memory beside the output is written"
         if output.is_conj() or output.is_neg():
             return "the output is left conjugated or negated lazily"
-        found = value_difference(output, result, None) if exact else _close(output, result)
-        if found is not None:
-            return found
+        text = value_difference(output, result, None) if exact else _close(output, result)
+        if text is not None:
+            return text
     return None
 
 
@@ -262,10 +262,10 @@ def prove_call(pair: Pair, args: Any, kwargs: Any) -> tuple[int, str | None]:
         ways = [("fresh", True, o) for o in _fresh_outputs(pair, these_args, these_kwargs, results)]
         ways += [(w.__name__, False, [w(torch.empty_like(r)) for r in results]) for w in OUTPUT_LAYOUTS]
         for way, exact, outputs in ways:
-            found = _difference(pair, these_args, these_kwargs, outputs, results, exact)
+            text = _difference(pair, these_args, these_kwargs, outputs, results, exact)
             compared += 1
-            if found is not None:
-                return compared, f"{layout.__name__} inputs, {way} output: {found}"
+            if text is not None:
+                return compared, f"{layout.__name__} inputs, {way} output: {text}"
     return compared, None
 
 

@@ -159,14 +159,14 @@ def writing_overloads() -> list[torch._ops.OpOverload]:
 def examples_of(op: torch._ops.OpOverload, recorder: Recorder) -> Iterator[Example]:
     """Yield accepted calls of an overload, built from recorded calls of it or of its functional form."""
     name = op._schema.name.removeprefix("aten::")
-    found = 0
+    count = 0
     for source in dict.fromkeys([name, name.removesuffix("_")]):
         for recorded, values in recorder.calls.get(source, []):
             example = make_example(op, recorded, values)
             if example is not None:
                 yield example
-                found += 1
-            if found == EXAMPLES:
+                count += 1
+            if count == EXAMPLES:
                 return
 
 
@@ -291,15 +291,15 @@ def writes_outside(arguments: tuple[Any, ...], probe: Probe) -> bool:
 
 def refusals_of(op: torch._ops.OpOverload, recorder: Recorder) -> dict[Probe, bool]:
     """Find the overlaps that the CPU's kernel always refuses, or accepts by corrupting memory."""
-    found: dict[Probe, set[bool]] = defaultdict(set)
+    outcomes: dict[Probe, set[bool]] = defaultdict(set)
     for example in examples_of(op, recorder):
         for probe in probes_of(example):
             arguments = overlapping(example, probe, torch.device("cpu"))
             came = outcome(lambda example=example, arguments=arguments: example.run(arguments))
             if came != "failed":
                 corrupts = came == "accepted" and probe.how == "internal" and writes_outside(arguments, probe)
-                found[probe].add(came == "refused" or corrupts)
-    return {probe: refused == {True} for probe, refused in found.items()}
+                outcomes[probe].add(came == "refused" or corrupts)
+    return {probe: refused == {True} for probe, refused in outcomes.items()}
 
 
 def patterns_of(op: torch._ops.OpOverload, refusals: dict[Probe, bool]) -> list[str]:

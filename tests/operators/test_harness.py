@@ -252,9 +252,9 @@ def test_the_cpu_rounds_complex_products_by_place():
     for _ in range(50):
         memory = torch.randn(40, dtype=torch.complex64)
         factor = torch.randn((), dtype=torch.complex64)
-        far, *found = [torch.mul(factor, memory[:5], out=memory[at : at + 5]).clone() for at in range(34, 4, -1)]
-        counts.add(len({tuple(result.tolist()) for result in found}))
-        assert all(value_difference(result, far, COMPLEX_PRODUCTS) is None for result in found)
+        far, *products = [torch.mul(factor, memory[:5], out=memory[at : at + 5]).clone() for at in range(34, 4, -1)]
+        counts.add(len({tuple(result.tolist()) for result in products}))
+        assert all(value_difference(result, far, COMPLEX_PRODUCTS) is None for result in products)
     assert max(counts) > 1
 
 

@@ -96,7 +96,7 @@ def _differences(ours: Outcome, theirs: Outcome, name: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("case", list(_parameters()))
 def test_module(case: Case, device: torch.device) -> None:
-    found = []
+    texts = []
     compared = 0
     with every_warning():
         for index, sample in enumerate(case.inputs()):
@@ -110,6 +110,6 @@ def test_module(case: Case, device: torch.device) -> None:
             theirs = _outcome(module, sample, CPU, case.training)
             ours = _outcome(module, sample, device, case.training)
             compared += theirs.error is None
-            found += [f"sample {index} {sample.desc}: {text}" for text in _differences(ours, theirs, case.info.name)]
-    assert not found, "\n".join(found[:8])
+            texts += [f"sample {index} {sample.desc}: {text}" for text in _differences(ours, theirs, case.info.name)]
+    assert not texts, "\n".join(texts[:8])
     assert compared or (case.info.name, dtype_name(case.dtype)) in lists.MODULES_THAT_THE_CPU_LACKS

@@ -73,7 +73,7 @@ def _run(info: OptimizerInfo, case: OptimizerInput, kind: str, foreach: bool | N
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("info,kind,foreach", list(_parameters()))
 def test_optimizer(info: OptimizerInfo, kind: str, foreach: bool | None, device: torch.device) -> None:
-    found = []
+    texts = []
     moved = 0
     cases = info.optim_inputs_func("cpu")
     for case in cases:
@@ -81,13 +81,13 @@ def test_optimizer(info: OptimizerInfo, kind: str, foreach: bool | None, device:
         ours = Outcome(lambda case=case: _run(info, case, kind, foreach, device), device)
         if ours.error is not None or theirs.error is not None:
             if type(ours.error) is not type(theirs.error):
-                found.append(f"{case.desc}: {ours.describe_error()}; on the CPU {theirs.describe_error()}")
+                texts.append(f"{case.desc}: {ours.describe_error()}; on the CPU {theirs.describe_error()}")
             continue
         moved += 1
         bounds = None if ours.is_exact else TorchsBounds(None)
         for number, (a, b) in enumerate(zip(ours.tensors, theirs.tensors, strict=True)):
             text = difference(a, b, bounds)
             if text is not None:
-                found.append(f"{case.desc or 'default'}: tensor {number}: {text}")
-    assert not found, "\n".join(found[:8])
+                texts.append(f"{case.desc or 'default'}: tensor {number}: {text}")
+    assert not texts, "\n".join(texts[:8])
     assert moved

@@ -25,8 +25,8 @@ def test_programs_agree_with_the_cpu(seed: int, device: torch.device) -> None:
     program = drawn(seed, 40, compiled=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if (found := difference(program, device, is_exact=True)) is not None:
-            pytest.fail(f"{found[1]}\n{text(minimised(program, device, is_exact=True))}")
+        if (departure := difference(program, device, is_exact=True)) is not None:
+            pytest.fail(f"{departure[1]}\n{text(minimised(program, device, is_exact=True))}")
 
 
 def _is_ours(tensor: torch.Tensor) -> bool:
@@ -82,7 +82,7 @@ def test_a_planted_fault_is_found_with_the_steps_that_it_needs(name: str, device
         Step(kinds["neg"], (4,), ()),
     ]
     least = minimised(program, device, is_exact=False)
-    found = difference(least, device, is_exact=False)
-    assert found is not None
-    assert told in found[1]
+    departure = difference(least, device, is_exact=False)
+    assert departure is not None
+    assert told in departure[1]
     assert [line.partition("(")[0].split()[-1] for line in text(least).splitlines()] == ["new", "narrow", "fault"]

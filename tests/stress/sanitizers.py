@@ -156,11 +156,11 @@ class Tree:
     def take_reports(self) -> list[str]:
         """Return the reports that count, of all processes since the last call."""
         ours = {path.name for path in (self.root / "torch_outboard").rglob("*.so")}
-        found = []
+        reports = []
         for path in sorted(self.reports.iterdir()):
-            found += [text for text in split(path.read_text(errors="replace")) if counts(text, ours)]
+            reports += [text for text in split(path.read_text(errors="replace")) if counts(text, ours)]
             path.unlink()
-        return found
+        return reports
 
 
 def copy_sources(target: Path) -> None:
@@ -200,8 +200,8 @@ def wrap_compilers(folder: Path) -> None:
     source = folder / "unsanitized.c"
     source.write_text(UNSANITIZED)
     for name in ("ninja", "ccache", "cc", "c++", "gcc", "g++"):
-        if found := shutil.which(name):
-            command = ["gcc", f'-DPROGRAM="{found}"', str(source), "-o", str(folder / name)]
+        if compiler := shutil.which(name):
+            command = ["gcc", f'-DPROGRAM="{compiler}"', str(source), "-o", str(folder / name)]
             subprocess.run(command, check=True)
 
 

@@ -12,7 +12,7 @@ from torch_outboard._discovery import found_drivers
 # for the others, as in the tests.
 COMPILED = [
     name
-    for name, driver in ((name, found.load()) for name, found in found_drivers().items())
+    for name, driver in ((name, entry.load()) for name, entry in found_drivers().items())
     if driver.code_generator is not None and "schedule" in driver.options
 ]
 

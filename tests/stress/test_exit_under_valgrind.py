@@ -111,10 +111,10 @@ def run(
     valgrind = shutil.which("valgrind")
     if valgrind is None:
         pytest.skip("valgrind is not installed. CONTRIBUTING.md says how")
-    found = folder / "errors.xml"
+    report = folder / "errors.xml"
     # Threads take turns: with valgrind's own lock the one that looks
     # for work would starve the others.
-    command = [valgrind, "--xml=yes", f"--xml-file={found}", "--fair-sched=yes", "--num-callers=40"]
+    command = [valgrind, "--xml=yes", f"--xml-file={report}", "--fair-sched=yes", "--num-callers=40"]
     # Python frees nothing of its own at its end. XML has no way to leave out the search.
     command += ["--show-leak-kinds=none", "--errors-for-leak-kinds=none"]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("OUTBOARD_")} | {
@@ -135,7 +135,7 @@ def run(
     return (
         done.returncode,
         done.stdout,
-        [text(error) for error in ElementTree.parse(found).iter("error") if is_of(libraries, error)],
+        [text(error) for error in ElementTree.parse(report).iter("error") if is_of(libraries, error)],
     )
 
 

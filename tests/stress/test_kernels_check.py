@@ -28,12 +28,12 @@ def check(run_python: Any, report: Path, *arguments: str, status: int) -> list[d
 def test_nothing_is_wrong(driver: str, more: tuple[str, ...], dtype: str, run_python: Any, tmp_path: Path) -> None:
     # By the first letter of an entry's name, so that no process is
     # longer than one of a test may be.
-    found = []
+    rows = []
     functional = [f"nn.functional.{letters}" for letters in ("[a-c]", "[d-l]", "[^a-l]")]
     for letters in ("[a-e_A-D]", "[f-l]", "[mopq]", *functional, "n[^n]", "[r-t]", "[u-zE-Z]"):
         arguments = ("--driver", f"tests.simt_drivers:{driver}", "--dtypes", dtype, "--only", f"^{letters}")
-        found += check(run_python, tmp_path / "report.json", *arguments, *more, status=0)
-    assert len(found) > 400 and not [entry for entry in found if entry["state"] in ("wrong", "failed", "crash", "hang")]
+        rows += check(run_python, tmp_path / "report.json", *arguments, *more, status=0)
+    assert len(rows) > 400 and not [entry for entry in rows if entry["state"] in ("wrong", "failed", "crash", "hang")]
 
 
 def test_what_is_found(run_python: Any, tmp_path: Path) -> None:
@@ -46,14 +46,14 @@ def test_what_is_found(run_python: Any, tmp_path: Path) -> None:
     if "found no device here" in answer.stderr:
         pytest.skip("capability: an OpenCL device")
     written = json.loads(report.read_text())
-    found = {row["entry"]: (row["state"], row["reason"]) for row in written["entries"]}
-    assert {entry: state for entry, (state, _) in found.items()} == {
+    states = {row["entry"]: (row["state"], row["reason"]) for row in written["entries"]}
+    assert {entry: state for entry, (state, _) in states.items()} == {
         "exp": "wrong",
         "neg": "right",
         "sinh": "failed",
         "linalg.ldl_factor_ex": "refused",
     }
-    assert "elements differ by up to" in found["exp"][1] and "its plan can't be used" in found["sinh"][1]
+    assert "elements differ by up to" in states["exp"][1] and "its plan can't be used" in states["sinh"][1]
     assert written["failure"] == ""
     units = [(figure["unit"], figure["bar"]) for figure in written["figures"]]
     shares = [bar for unit, bar in units if unit == ""]
@@ -76,9 +76,9 @@ def test_what_is_found(run_python: Any, tmp_path: Path) -> None:
 
 def test_an_entry_that_ends_its_process_is_told(run_python: Any, tmp_path: Path) -> None:
     arguments = ("--driver", "unit.bad_kernels:Bad", "--only", "^(cosh|neg)$", "--dtypes", "float32")
-    found = check(run_python, tmp_path / "report.json", *arguments, status=1)
-    assert {entry["entry"]: entry["state"] for entry in found} == {"cosh": "crash", "neg": "right"}
-    assert "ended with 9" in found[0]["reason"]
+    entries = check(run_python, tmp_path / "report.json", *arguments, status=1)
+    assert {entry["entry"]: entry["state"] for entry in entries} == {"cosh": "crash", "neg": "right"}
+    assert "ended with 9" in entries[0]["reason"]
 
 
 def _work(pipe: Any) -> None:
@@ -92,10 +92,10 @@ def _work(pipe: Any) -> None:
 
 def test_children_take_one_item_along() -> None:
     items = ["a", "dies", "is the last", "b"]
-    found = dict(run_in_children(_work, (), items, jobs=1))
-    assert list(found) == items
-    assert found["dies"] == Lost("crash", "the process ended with 9")
-    assert len({found[name].rpartition(" ")[2] for name in ("a", "is the last", "b")}) == 3
+    results = dict(run_in_children(_work, (), items, jobs=1))
+    assert list(results) == items
+    assert results["dies"] == Lost("crash", "the process ended with 9")
+    assert len({results[name].rpartition(" ")[2] for name in ("a", "is the last", "b")}) == 3
     assert dict(run_in_children(_work, (), ["hangs"], jobs=1, hang_seconds=0.1)) == {
         "hangs": Lost("hang", "no answer in 0.1 s")
     }

@@ -23,7 +23,7 @@ FAULTS = int(os.environ.get("OUTBOARD_STRESS_FAULTS", "40"))
 
 def drivers_with(option):
     """Return the drivers that have an option of that name: tests ask for a capability, not for a driver's name."""
-    return [name for name, found in found_drivers().items() if option in found.load().options]
+    return [name for name, entry in found_drivers().items() if option in entry.load().options]
 
 
 # Runs each seed in a forked child of one process that has torch loaded and no device open: a

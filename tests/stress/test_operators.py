@@ -8,7 +8,7 @@ import pytest
 from stress.suites import TESTS, run_suite
 from torch_outboard._discovery import found_drivers
 
-SCHEDULED = [name for name, found in found_drivers().items() if "schedule" in found.load().options]
+SCHEDULED = [name for name, entry in found_drivers().items() if "schedule" in entry.load().options]
 
 
 @pytest.mark.parametrize("driver", SCHEDULED)

@@ -35,8 +35,8 @@ def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 def test_a_device_with_kernels_skips_little(installed: dict[str, str]) -> None:
     answer = run_python("-c", RUN, "test", "made_up", "-q", "-n", "2", **installed)
     assert answer.returncode == 0, answer.stdout[-20_000:] + answer.stderr[-5_000:]
-    found = re.search(r"^Passed: (\d+) tests\. Failed: 0\. Skipped: (\d+), for:$", answer.stdout, re.MULTILINE)
-    assert found and int(found[1]) > 1300 and int(found[2]) <= 20, answer.stdout[-2_000:]
+    match = re.search(r"^Passed: (\d+) tests\. Failed: 0\. Skipped: (\d+), for:$", answer.stdout, re.MULTILINE)
+    assert match and int(match[1]) > 1300 and int(match[2]) <= 20, answer.stdout[-2_000:]
 
 
 @pytest.mark.parametrize("options", [[], ["--compile"]], ids=["eager", "compiled"])

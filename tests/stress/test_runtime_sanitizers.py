@@ -19,7 +19,7 @@ from torch_outboard._discovery import found_drivers
 # For tools that know memory by its address, above all ThreadSanitizer. A driver
 # with this option suits these runs.
 OPTION = "single_mapping"
-DRIVERS = [name for name, found in found_drivers().items() if OPTION in found.load().options]
+DRIVERS = [name for name, entry in found_drivers().items() if OPTION in entry.load().options]
 
 # What of tests/unit opens a device, runs threads or ends processes. The rest
 # reads descriptions and prints.

@@ -130,8 +130,8 @@ def context() -> None:
                 part.requires_grad_()
             local = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
             assert local.shape == (2, 4, 8, 8)
-            found = [local.detach(), *torch.autograd.grad(local, parts, gradient)]
-            for mine, theirs in zip(ring.context_parallel_unshard(mesh, found, [2] * 4), wanted, strict=True):
+            results = [local.detach(), *torch.autograd.grad(local, parts, gradient)]
+            for mine, theirs in zip(ring.context_parallel_unshard(mesh, results, [2] * 4), wanted, strict=True):
                 assert_close(mine.cpu(), theirs, atol=1e-5, rtol=1e-5)
             mask = torch.zeros(2, 4, 8, 16, device=device)
             with torch.no_grad(), raises(torch_outboard.NotSupportedError, "supports no mask other than is_causal"):

@@ -148,9 +148,9 @@ def attention() -> None:
         sharded = [distribute_tensor(tensor.to(device), mesh, place) for tensor in given]
         if mask is not None:
             mask = distribute_tensor(mask.to(device), mesh, place if dim == 0 else [Replicate()])
-        found = run(*sharded, is_causal=is_causal, attn_mask=mask)
-        assert [result.placements for result in found] == [tuple(place)] * 4
-        for mine, theirs in zip(found, wanted, strict=True):
+        results = run(*sharded, is_causal=is_causal, attn_mask=mask)
+        assert [result.placements for result in results] == [tuple(place)] * 4
+        for mine, theirs in zip(results, wanted, strict=True):
             assert_close(mine.full_tensor().cpu(), theirs, atol=1e-5, rtol=1e-5)
 
     # The gradient of a mask that the ranks share is the sum of theirs.
@@ -164,9 +164,9 @@ def attention() -> None:
         wanted = run(*given, attn_mask=bias)
         sharded = [distribute_tensor(tensor.to(device), mesh, [Shard(dim)]) for tensor in given]
         shared = distribute_tensor(bias.detach().to(device), mesh, [Replicate()]).requires_grad_()
-        found = run(*sharded, attn_mask=shared)
-        assert len(found) == 5
-        for mine, theirs in zip(found, wanted, strict=True):
+        results = run(*sharded, attn_mask=shared)
+        assert len(results) == 5
+        for mine, theirs in zip(results, wanted, strict=True):
             assert_close(mine.full_tensor().cpu(), theirs, atol=1e-5, rtol=1e-5)
 
 

@@ -33,8 +33,8 @@ class Broadcasting(Check):
         info, dtype = self.info, self.dtype
         shapes = generate_elementwise_binary_broadcasting_tensors(info, device="cpu", dtype=dtype)
         numbers = generate_elementwise_binary_with_scalar_samples(info, device="cpu", dtype=dtype)
-        found = [*list(shapes)[:: 1 if self.most > 11 else 3], *numbers, *self._promoted()]
-        return [sample for sample in found if tensors_in((sample.input, sample.args))]
+        candidates = [*list(shapes)[:: 1 if self.most > 11 else 3], *numbers, *self._promoted()]
+        return [sample for sample in candidates if tensors_in((sample.input, sample.args))]
 
     def _promoted(self) -> Iterator[SampleInput]:
         """Return operands of two types, and an operand that is a number in a tensor of the host."""

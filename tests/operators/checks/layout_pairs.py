@@ -77,11 +77,11 @@ class LayoutPairs(Check):
 
     def _pairs(self, sample: SampleInput) -> list[tuple[Layout, Layout]]:
         """Return the pairs that the sample's tensors have, of which the entry's name chooses the first."""
-        found = [
+        pairs = [
             pair
             for pair in PAIRS
             if (pair[0] is contiguous or laid_out(sample, pair[0], only=0))
             and (pair[1] is contiguous or laid_out(sample, pair[1]))
         ]
-        start = zlib.crc32(self.info.full_name.encode()) % max(len(found), 1)
-        return found[start:] + found[:start]
+        start = zlib.crc32(self.info.full_name.encode()) % max(len(pairs), 1)
+        return pairs[start:] + pairs[:start]

@@ -31,8 +31,8 @@ class MemoryLayouts(Check):
     def samples(self) -> list[SampleInput]:
         """Return the samples that have dimensions to lay out, if there are any."""
         gradients = self.has_gradients
-        found = [sample for sample in broad_samples_of(self.info, self.dtype, gradients) if _extent(sample) > 0]
-        return distinct(sorted(found, key=_extent, reverse=True), self.most)
+        candidates = [sample for sample in broad_samples_of(self.info, self.dtype, gradients) if _extent(sample) > 0]
+        return distinct(sorted(candidates, key=_extent, reverse=True), self.most)
 
     def check(self, sample: SampleInput) -> None:
         for name, layout in LAYOUTS.items():

@@ -31,11 +31,11 @@ class Sparse(Check):
         function: Callable[..., Iterable[SampleInput]] = self.info.sample_inputs_sparse_coo_func
         if getattr(function, "__name__", "") == "_sample_inputs_unspecified":
             dense = all_samples_of(self.info, self.dtype, requires_grad=False)
-            found: Iterable[SampleInput] = (_made_sparse(sample) for sample in dense if _is_for_sparse(sample))
+            candidates: Iterable[SampleInput] = (_made_sparse(sample) for sample in dense if _is_for_sparse(sample))
         else:
             seed(3, CPU)
-            found = function(self.info, "cpu", self.dtype, False)
-        return distinct(found, self.most)
+            candidates = function(self.info, "cpu", self.dtype, False)
+        return distinct(candidates, self.most)
 
     def check(self, sample: SampleInput) -> None:
         self._try("", sample, Call.forward)

@@ -56,14 +56,14 @@ class Fuzzer:
         if call.name in JUDGE_VALUES:
             others.add(type(None))
         least = TOLERANCES[torch.float32] if has_rounded_constants(call.operator) else 0.0
-        found = difference(ours, theirs, others, self.is_exact, least)
+        text = difference(ours, theirs, others, self.is_exact, least)
         if ours.is_late and theirs.error is None and call.name in UNCHECKED_VALUES:
-            found = None
-        if found is not None and not self.is_exact and self._depends_on_layout(unplaced, theirs):
-            found = None
-        if found is not None and not self.is_exact and may_differ(unplaced):
-            found = None
-        return Verdict(found, theirs.error is not None)
+            text = None
+        if text is not None and not self.is_exact and self._depends_on_layout(unplaced, theirs):
+            text = None
+        if text is not None and not self.is_exact and may_differ(unplaced):
+            text = None
+        return Verdict(text, theirs.error is not None)
 
     @staticmethod
     def _depends_on_layout(call: captured.OperatorCall, theirs: Outcome) -> bool:

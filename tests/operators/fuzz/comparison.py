@@ -76,11 +76,11 @@ def difference(ours: Outcome, theirs: Outcome, others: set[type], is_exact: bool
             [TOLERANCES[torch.float64], least, *(TOLERANCES.get(storage.dtype, 0.0) for storage in theirs.storages)]
         )
     for place, (mine, wanted) in enumerate(zip(ours.results, theirs.results, strict=True)):
-        if (found := difference_of_values(mine, wanted, given, tolerance)) is not None:
-            return f"result {place}: {found}"
+        if (text := difference_of_values(mine, wanted, given, tolerance)) is not None:
+            return f"result {place}: {text}"
     for place, (mine, wanted) in enumerate(zip(ours.storages, theirs.storages, strict=True)):
-        if (found := difference_of_values(mine, wanted, given, tolerance)) is not None:
-            return f"storage of tensor {place}: {found}"
+        if (text := difference_of_values(mine, wanted, given, tolerance)) is not None:
+            return f"storage of tensor {place}: {text}"
     return None
 
 

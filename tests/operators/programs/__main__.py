@@ -41,8 +41,8 @@ def main() -> None:
         if difference(program, device, is_exact) is not None:
             failed += 1
             least = minimised(program, device, is_exact)
-            found = difference(least, device, is_exact)
-            print(f"seed {seed}: {found[1] if found else ''}\n{text(least)}", flush=True)
+            departure = difference(least, device, is_exact)
+            print(f"seed {seed}: {departure[1] if departure else ''}\n{text(least)}", flush=True)
     print(f"{len(programs) * LENGTH} steps, {failed} programs differ")
     sys.exit(1 if failed else 0)
 

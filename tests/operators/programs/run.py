@@ -134,9 +134,9 @@ def difference(program: list[Step], device: torch.device, is_exact: bool) -> tup
             [theirs.tensors[place]._version for place in written],
             [ours.tensors[place]._version for place in written],
         )
-        expected, found = theirs.run(number, step), ours.run(number, step)
-        if type(expected) is not type(found) and not _is_allowed(expected, found):
-            return number, f"raises {_text(found)}, the CPU {_text(expected)}"
+        expected, result = theirs.run(number, step), ours.run(number, step)
+        if type(expected) is not type(result) and not _is_allowed(expected, result):
+            return number, f"raises {_text(result)}, the CPU {_text(expected)}"
         if expected is not None:
             _forget_partly_written(ours, theirs, written)
         if (told := _compare(ours, theirs, number, written, is_exact)) is not None:
@@ -154,10 +154,10 @@ def difference(program: list[Step], device: torch.device, is_exact: bool) -> tup
     return None
 
 
-def _is_allowed(expected: BaseException | None, found: BaseException | None) -> bool:
+def _is_allowed(expected: BaseException | None, ours: BaseException | None) -> bool:
     # Divisions by zero and indices are other exceptions of generated kernels.
     kinds = (IndexError, RuntimeError)
-    return isinstance(expected, kinds) and isinstance(found, kinds)
+    return isinstance(expected, kinds) and isinstance(ours, kinds)
 
 
 def _text(error: BaseException | None) -> str:

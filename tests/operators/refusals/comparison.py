@@ -64,11 +64,11 @@ def depends_on_values(call: OperatorCall) -> bool:
 
 def errors_of_other_values(call: OperatorCall) -> set[type]:
     """Return the types of the CPU's errors if all tensors are zeros, ones or identity matrices."""
-    found = set()
+    types = set()
     for fill in (torch.zeros_like, torch.ones_like, _identities):
         arguments = tuple(tree_map(lambda arg: fill(arg) if isinstance(arg, torch.Tensor) else arg, call.arguments))  # noqa: B023
-        found.add(type(result_of(OperatorCall(call.operator, arguments), CPU).error))
-    return found
+        types.add(type(result_of(OperatorCall(call.operator, arguments), CPU).error))
+    return types
 
 
 def _identities(tensor: torch.Tensor) -> torch.Tensor:
