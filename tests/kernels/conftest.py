@@ -47,11 +47,11 @@ def change_texts(
 
     A process waits for each build once a refusal has come late, so one is provoked first.
     """
-    made = builder._kernel
+    original = builder._kernel
 
     def change(changed: Callable[[str, bytes], bytes]) -> None:
         def kernel_of(name: str, *arguments: Any) -> Any:
-            kernel = made(name, *arguments)
+            kernel = original(name, *arguments)
             return kernel._replace(code=changed(name, kernel.code))
 
         monkeypatch.setattr(builder, "_kernel", kernel_of)

@@ -49,17 +49,17 @@ def check(
     """Compare result and gradients with those in float64."""
     grad = r(*query.shape[:-1], value.shape[-1]).to(query.dtype)
 
-    def differentiate(given: list[torch.Tensor], mask: torch.Tensor | None, grad: torch.Tensor) -> list[torch.Tensor]:
-        given = [tensor.detach().requires_grad_() for tensor in given]
-        result = F.scaled_dot_product_attention(*given, attn_mask=mask, **options)
-        return [result.detach(), *torch.autograd.grad(result, given, grad)]
+    def differentiate(inputs: list[torch.Tensor], mask: torch.Tensor | None, grad: torch.Tensor) -> list[torch.Tensor]:
+        inputs = [tensor.detach().requires_grad_() for tensor in inputs]
+        result = F.scaled_dot_product_attention(*inputs, attn_mask=mask, **options)
+        return [result.detach(), *torch.autograd.grad(result, inputs, grad)]
 
-    given, bound = [query, key, value], BOUNDS[query.dtype]
+    inputs, bound = [query, key, value], BOUNDS[query.dtype]
     is_added = mask is not None and mask.is_floating_point()
-    expected = differentiate([tensor.double() for tensor in given], mask.double() if is_added else mask, grad.double())
+    expected = differentiate([tensor.double() for tensor in inputs], mask.double() if is_added else mask, grad.double())
     # What strides an argument has, `to` keeps where they are dense, as
     # those of heads within rows are.
-    ours = [tensor.to(device) for tensor in given], None if mask is None else mask.to(device), grad.to(device)
+    ours = [tensor.to(device) for tensor in inputs], None if mask is None else mask.to(device), grad.to(device)
     poison(device)
     torch_outboard.reset_coverage()
     results = differentiate(*ours)
@@ -87,10 +87,10 @@ def test_one_plan_serves_all_lengths(device: torch.device) -> None:
 
 def test_causal_with_grouped_heads_in_halves(device: torch.device) -> None:
     for queries, keys in ((100, 70), (70, 100), (300, 300)):
-        given = (heads(2, size, length, 40, torch.bfloat16) for size, length in ((4, queries), (2, keys), (2, keys)))
-        check(*given, is_causal=True, enable_gqa=True, device=device)
-    given = (r(1, 2, 9, 8).half() for _ in range(3))
-    check(*given, r(9, 9).half(), device=device)
+        inputs = (heads(2, size, length, 40, torch.bfloat16) for size, length in ((4, queries), (2, keys), (2, keys)))
+        check(*inputs, is_causal=True, enable_gqa=True, device=device)
+    inputs = (r(1, 2, 9, 8).half() for _ in range(3))
+    check(*inputs, r(9, 9).half(), device=device)
 
 
 def test_masks(device: torch.device) -> None:
@@ -111,8 +111,8 @@ def test_the_schedule_for_groups_of_items(device: torch.device, monkeypatch: pyt
     """This tests one of its texts; `make stress` tests the others. The longest tiles of 64 heads come first."""
     monkeypatch.setattr(lower, "is_cpu", lambda device: False)
     # With a factor that no other test has, since plans are kept.
-    given = heads(2, 36, 70, 64), *(heads(2, 18, 130, 64) for _ in range(2))
-    check(*given, is_causal=True, scale=0.31, enable_gqa=True, device=device)
+    inputs = heads(2, 36, 70, 64), *(heads(2, 18, 130, 64) for _ in range(2))
+    check(*inputs, is_causal=True, scale=0.31, enable_gqa=True, device=device)
 
 
 def test_infinities_and_nans_stay_where_they_are(device: torch.device) -> None:
@@ -123,16 +123,16 @@ def test_infinities_and_nans_stay_where_they_are(device: torch.device) -> None:
 
 def test_it_makes_no_matrix_of_queries_by_keys(device: torch.device) -> None:
     module, size = torch.get_device_module(device), 2048
-    given = [r(1, 1, size, 24, device=device, requires_grad=True) for _ in range(3)]
+    inputs = [r(1, 1, size, 24, device=device, requires_grad=True) for _ in range(3)]
     before = module.memory_allocated(device)
     module.reset_peak_memory_stats(device)
-    F.scaled_dot_product_attention(*given).sum().backward()
+    F.scaled_dot_product_attention(*inputs).sum().backward()
     assert module.max_memory_allocated(device) - before < size * size
 
 
 def test_a_result_is_always_the_same(device: torch.device) -> None:
-    given = [r(2, 3, 200, 24, device=device, requires_grad=True) for _ in range(3)]
-    results = [torch.autograd.grad(F.scaled_dot_product_attention(*given).square().sum(), given) for _ in range(2)]
+    inputs = [r(2, 3, 200, 24, device=device, requires_grad=True) for _ in range(3)]
+    results = [torch.autograd.grad(F.scaled_dot_product_attention(*inputs).square().sum(), inputs) for _ in range(2)]
     assert all(torch.equal(result, again) for result, again in zip(*results, strict=True))
 
 
@@ -173,7 +173,7 @@ def test_other_calls_take_the_composite_form(device: torch.device) -> None:
 def test_a_template_that_fails_is_told(error: Exception, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of the package is no refusal: the result is right, and who reads warnings knows why it takes long."""
 
-    def fails(*given: Any) -> None:
+    def fails(*arguments: Any) -> None:
         raise error
 
     is_fault = isinstance(error, KeyError)
@@ -181,10 +181,10 @@ def test_a_template_that_fails_is_told(error: Exception, device: torch.device, m
     monkeypatch.setattr(attention, "_attention", fails)
     monkeypatch.setattr(builder, "_keeps", lambda: False)
     # A head's size that no other test has, so that no plan is known.
-    given = [heads(2, 3, 9, 14) for _ in range(3)]
+    inputs = [heads(2, 3, 9, 14) for _ in range(3)]
     with pytest.warns(RuntimeWarning, match=message) if is_fault else contextlib.nullcontext():
-        ours = F.scaled_dot_product_attention(*(tensor.to(device) for tensor in given))
-    torch.testing.assert_close(ours.cpu(), F.scaled_dot_product_attention(*given))
+        ours = F.scaled_dot_product_attention(*(tensor.to(device) for tensor in inputs))
+    torch.testing.assert_close(ours.cpu(), F.scaled_dot_product_attention(*inputs))
 
 
 @pytest.mark.filterwarnings(f"ignore:{UNUSED}")
@@ -224,21 +224,21 @@ class Layer(nn.Module):
 
 @pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=pytest.mark.long)], ids=["eager", "compiled"])
 def test_a_layer_trains(is_compiled: bool, device: torch.device) -> None:
-    def train(model: nn.Module, given: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    def train(model: nn.Module, inputs: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
         losses = []
         for _ in range(3):
-            loss = F.mse_loss(model(given), wanted)
+            loss = F.mse_loss(model(inputs), wanted)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             losses.append(loss.detach().cpu())
         return torch.stack(losses)
 
-    model, given, wanted = Layer(), r(2, 20, 32), r(2, 20, 8)
+    model, inputs, wanted = Layer(), r(2, 20, 32), r(2, 20, 8)
     ours = copy.deepcopy(model).to(device)
     torch_outboard.reset_coverage()
-    losses = train(torch.compile(ours) if is_compiled else ours, given.to(device), wanted.to(device))
+    losses = train(torch.compile(ours) if is_compiled else ours, inputs.to(device), wanted.to(device))
     assert calls() == 3
     assert torch_outboard.coverage().calls(f"{WHOLE}_backward", "generated") == 3
-    torch.testing.assert_close(losses, train(model, given, wanted))
+    torch.testing.assert_close(losses, train(model, inputs, wanted))

@@ -147,11 +147,11 @@ def test_gradient_of_the_mask(device: torch.device) -> None:
 
 
 def test_the_function_draws_from_the_generator(device: torch.device) -> None:
-    given = [r(1, 2, 40, 16, device=device) for _ in range(3)]
+    inputs = [r(1, 2, 40, 16, device=device) for _ in range(3)]
     whole = WHOLE.default._schema.name
 
     def drawn(probability: float = 0.5) -> torch.Tensor:
-        return F.scaled_dot_product_attention(*given, dropout_p=probability).cpu()
+        return F.scaled_dot_product_attention(*inputs, dropout_p=probability).cpu()
 
     torch.manual_seed(3)
     torch_outboard.reset_coverage()
@@ -160,7 +160,7 @@ def test_the_function_draws_from_the_generator(device: torch.device) -> None:
     torch.manual_seed(3)
     assert torch.equal(first, drawn()) and not torch.equal(first, second)
     state = torch.get_device_module(device).get_rng_state()
-    torch.testing.assert_close(drawn(0.0), F.scaled_dot_product_attention(*given).cpu())
+    torch.testing.assert_close(drawn(0.0), F.scaled_dot_product_attention(*inputs).cpu())
     assert torch.equal(state, torch.get_device_module(device).get_rng_state()), "nothing is drawn"
     assert (drawn(1.0) == 0).all()
     with pytest.raises(RuntimeError, match="dropout probability has to be between 0 and 1"):
@@ -169,10 +169,10 @@ def test_the_function_draws_from_the_generator(device: torch.device) -> None:
 
 @pytest.mark.usefixtures("generated_attention")
 def test_all_weights_dropped_by_the_operator_are_refused(device: torch.device) -> None:
-    given = [r(1, 1, 4, 8, device=device) for _ in range(3)]
+    inputs = [r(1, 1, 4, 8, device=device) for _ in range(3)]
     words = r"its mask\. None was generated: the dropout.* is 1\.0 .*\(torch_outboard\.register_kernel\)\. Disable"
     with pytest.raises(NotSupportedError, match=words):
-        WHOLE(*given, None, 1.0, False)
+        WHOLE(*inputs, None, 1.0, False)
     assert any("probability is 1.0" in str(row) for row in refused_operators())
 
 
@@ -206,8 +206,8 @@ def test_no_two_kernels_drop_weights_of_one_call(run_python: RunPython, request:
 def test_gradients_have_the_weights_of_the_result(is_compiled: bool, device: torch.device) -> None:
     """Where values are the identity, the result is the kept weights, and the values' gradient their sums."""
 
-    def attend(*given: torch.Tensor) -> torch.Tensor:
-        return F.scaled_dot_product_attention(*given, dropout_p=0.5)
+    def attend(*inputs: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(*inputs, dropout_p=0.5)
 
     if is_compiled and torch_outboard.attached_driver().code_generator is None:
         pytest.skip("capability: a code generator of the driver")

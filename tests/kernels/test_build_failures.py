@@ -36,10 +36,10 @@ def full_disk() -> Iterator[None]:
 @pytest.fixture
 def new_texts(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[None]:
     """Generate kernels that no cache has, and retry failed builds at once."""
-    made = builder._kernel
+    original = builder._kernel
 
     def renamed(*arguments: Any) -> KernelRecord:
-        kernel = made(*arguments)
+        kernel = original(*arguments)
         return kernel._replace(code=kernel.code + f"// {tmp_path} {next(_numbers)}\n".encode())
 
     monkeypatch.setattr(builder, "_kernel", renamed)
@@ -53,14 +53,14 @@ def new_texts(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[None]:
 @pytest.mark.parametrize("name", ["erfinv", "_foreach_lgamma"])
 def test_kernels_are_built_once_there_is_room(name: str, device: torch.device) -> None:
     x = torch.rand(2, 1, 2, 1, 2, 1, 3, dtype=torch.float64)  # of a rank and a type that no other test uses
-    given = x.to(device)
+    ours = x.to(device)
 
     def call(x: torch.Tensor) -> torch.Tensor:
         return torch.erfinv(x) if name == "erfinv" else torch._foreach_lgamma([x])[0]
 
     torch.accelerator.synchronize(device)  # launches that a runtime compiles late need the disk too
     with full_disk(), contextlib.suppress(RuntimeError):  # a compiler that needs no disk succeeds
-        call(given)
+        call(ours)
         torch.accelerator.synchronize(device)  # its program may be built behind the call
-    torch.testing.assert_close(call(given).cpu(), call(x))
+    torch.testing.assert_close(call(ours).cpu(), call(x))
     assert not [reason for operator, reason in refused_operators() if name in operator]

@@ -103,19 +103,19 @@ def widened(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_calls(name: str, device: torch.device) -> None:
-    given = given_to(torch.complex64)
-    ours = [tensor.to(device) for tensor in given]
+    inputs = given_to(torch.complex64)
+    ours = [tensor.to(device) for tensor in inputs]
     results = on_device(lambda: CALLS[name](*ours))
-    assert_near(results, CALLS[name](*given), CALLS[name](*widened(given)))
+    assert_near(results, CALLS[name](*inputs), CALLS[name](*widened(inputs)))
 
 
 # Types, and layouts that are not contiguous, differ in the loads and stores alone.
 @pytest.mark.parametrize("name", ["abs", "conjugated", "fill a column", "mul a number"])
 def test_doubles(name: str, device: torch.device) -> None:
-    given = given_to(torch.complex128)
-    ours = [tensor.to(device) for tensor in given]
+    inputs = given_to(torch.complex128)
+    ours = [tensor.to(device) for tensor in inputs]
     results = on_device(lambda: CALLS[name](*ours))
-    assert_near(results, CALLS[name](*given), CALLS[name](*given))
+    assert_near(results, CALLS[name](*inputs), CALLS[name](*inputs))
 
 
 ONE_LAUNCH = (
@@ -161,15 +161,15 @@ GRADIENTS: dict[str, Function] = {
 
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(name: str, device: torch.device) -> None:
-    def gradients(given: list[torch.Tensor]) -> list[torch.Tensor]:
-        leaves = [tensor.clone().requires_grad_() for tensor in given]
+    def gradients(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        leaves = [tensor.clone().requires_grad_() for tensor in inputs]
         result = GRADIENTS[name](*leaves)
         grads = torch.autograd.grad(result, leaves, torch.ones_like(result), allow_unused=True)
         return [grad for grad in grads if grad is not None]
 
-    given = given_to(torch.complex64)
-    grads = on_device(lambda: gradients([tensor.to(device) for tensor in given]))
-    for result, wanted in zip(grads, gradients(given), strict=True):
+    inputs = given_to(torch.complex64)
+    grads = on_device(lambda: gradients([tensor.to(device) for tensor in inputs]))
+    for result, wanted in zip(grads, gradients(inputs), strict=True):
         torch.testing.assert_close(result.cpu(), wanted)
 
 

@@ -103,15 +103,15 @@ PRODUCTS: dict[str, Matrices] = {
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products(name: str, device: torch.device) -> None:
-    def of(given: list[torch.Tensor]) -> list[torch.Tensor]:
-        leaves = [tensor.detach().requires_grad_() for tensor in given]
+    def of(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        leaves = [tensor.detach().requires_grad_() for tensor in inputs]
         result = PRODUCTS[name](*leaves)
         grads = torch.autograd.grad(result, leaves, torch.ones_like(result), allow_unused=True)
         return [result, *(grad for grad in grads if grad is not None)]
 
-    given = [torch.randn(*size, dtype=torch.complex64) for size in ((5, 7), (7, 4), (5, 4))]
-    results = on_device(lambda: of([tensor.to(device) for tensor in given]))
-    for result, exact in zip(results, of([tensor.to(torch.complex128) for tensor in given]), strict=True):
+    inputs = [torch.randn(*size, dtype=torch.complex64) for size in ((5, 7), (7, 4), (5, 4))]
+    results = on_device(lambda: of([tensor.to(device) for tensor in inputs]))
+    for result, exact in zip(results, of([tensor.to(torch.complex128) for tensor in inputs]), strict=True):
         torch.testing.assert_close(result.cpu(), exact.to(torch.complex64), rtol=2e-5, atol=2e-5, equal_nan=True)
 
 
@@ -156,7 +156,7 @@ def test_equal(device: torch.device) -> None:
 
 
 def test_gradients_of_functions(device: torch.device) -> None:
-    given = torch.rand(40, dtype=torch.complex64) + 0.2
+    inputs = torch.rand(40, dtype=torch.complex64) + 0.2
 
     def of(x: torch.Tensor) -> list[torch.Tensor]:
         leaf = x.clone().requires_grad_()
@@ -164,6 +164,6 @@ def test_gradients_of_functions(device: torch.device) -> None:
         results = [getattr(torch, name)(leaf) for name in names] + [leaf**1.5, leaf**leaf, leaf.cumprod(0)]
         return list(itertools.chain(*(torch.autograd.grad(result, leaf, result.detach()) for result in results)))
 
-    grads = on_device(lambda: of(given.to(device)))
-    for result, exact in zip(grads, of(given.to(torch.complex128)), strict=True):
+    grads = on_device(lambda: of(inputs.to(device)))
+    for result, exact in zip(grads, of(inputs.to(torch.complex128)), strict=True):
         torch.testing.assert_close(result.cpu(), exact.to(torch.complex64), rtol=1e-4, atol=1e-4)

@@ -35,10 +35,10 @@ def whole(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 def gradients(function: Callable[..., Any], *arguments: torch.Tensor, device: torch.device) -> None:
     """Compare a function's result and gradients with the CPU's."""
 
-    def call(scale: torch.Tensor, *given: torch.Tensor) -> list[torch.Tensor]:
-        given = tuple(tensor.detach().requires_grad_() for tensor in given)
-        result = function(*given)
-        return [result.detach(), *torch.autograd.grad(result, given, scale)]
+    def call(scale: torch.Tensor, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        inputs = tuple(tensor.detach().requires_grad_() for tensor in inputs)
+        result = function(*inputs)
+        return [result.detach(), *torch.autograd.grad(result, inputs, scale)]
 
     scale = whole(*function(*arguments).shape, dtype=arguments[0].dtype)
     # The CPU's strides of dimensions of size 1 depend on whether oneDNN has the type on the
@@ -168,9 +168,9 @@ def test_a_gradient_of_another_size_is_refused(channels: int, device: torch.devi
     """Of large calls too, which the CPU's kernel does not try, and after a call about whose bias the caller lied."""
 
     def backward(grad: torch.Tensor, bias: int, stride: int, is_transposed: bool) -> Any:
-        given = (x, weight.transpose(0, 1)) if is_transposed else (x, weight)
+        operands = (x, weight.transpose(0, 1)) if is_transposed else (x, weight)
         constants = ([bias], [stride] * 2, [1, 1], [1, 1], is_transposed, [0, 0], 1, [True] * 3)
-        arguments = [tensor.to(device) for tensor in (grad, *given)]
+        arguments = [tensor.to(device) for tensor in (grad, *operands)]
         return torch.ops.aten.convolution_backward(*arguments, *constants)
 
     right = (40, 32)

@@ -47,5 +47,5 @@ def test_masks_of_bytes_warn(device: torch.device) -> None:
     x, mask = torch.arange(4.0), torch.tensor([1, 0, 1, 0], dtype=torch.uint8)
     ours, at = x.to(device), mask.to(device)
     with pytest.warns(UserWarning, match="indexing with dtype torch.uint8 is now deprecated"):
-        taken = ours[at]
-    assert torch.equal(taken.cpu(), x[mask.bool()])
+        values = ours[at]
+    assert torch.equal(values.cpu(), x[mask.bool()])

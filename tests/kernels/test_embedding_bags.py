@@ -42,13 +42,13 @@ def test_bags(mode: str, dtype: torch.dtype, device: torch.device) -> None:
         poison(device)
         torch_outboard.reset_coverage()
         for place in ("cpu", device):
-            given = [leaf.detach().clone().to(place).requires_grad_() for leaf in (weight, scale) if leaf is not None]
-            more = (False, kind, False, given[1] if is_scaled else None, has_last, padding)
+            leaves = [leaf.detach().clone().to(place).requires_grad_() for leaf in (weight, scale) if leaf is not None]
+            more = (False, kind, False, leaves[1] if is_scaled else None, has_last, padding)
             index = (indices.to(place), offsets.to(place))
-            bagged = torch.ops.aten._embedding_bag(given[0], *index, *more)
-            gradients = torch.autograd.grad((bagged[0] * bagged[0]).sum(), given)
+            bagged = torch.ops.aten._embedding_bag(leaves[0], *index, *more)
+            gradients = torch.autograd.grad((bagged[0] * bagged[0]).sum(), leaves)
             with torch.no_grad():
-                forward = torch.ops.aten._embedding_bag_forward_only(given[0], *index, *more)
+                forward = torch.ops.aten._embedding_bag_forward_only(leaves[0], *index, *more)
             results.append([*bagged, *gradients, *forward])
         assert {row.provider for row in torch_outboard.coverage()} <= {"generated", "native"}, torch_outboard.coverage()
         for expected, result in zip(*results, strict=True):
@@ -100,7 +100,7 @@ def test_gradients_by_frequency_are_the_cpus(device: torch.device) -> None:
     weight, (indices, offsets) = torch.randn(10, 4), bags(False)
     gradients = []
     for place in ("cpu", device):
-        given = weight.detach().clone().to(place).requires_grad_()
-        F.embedding_bag(indices.to(place), given, offsets.to(place), scale_grad_by_freq=True).sum().backward()
-        gradients.append(given.grad)
+        leaf = weight.detach().clone().to(place).requires_grad_()
+        F.embedding_bag(indices.to(place), leaf, offsets.to(place), scale_grad_by_freq=True).sum().backward()
+        gradients.append(leaf.grad)
     torch.testing.assert_close(gradients[1].cpu(), gradients[0])  # type: ignore[union-attr]

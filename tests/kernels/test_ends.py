@@ -23,9 +23,9 @@ def _bits(values: torch.Tensor) -> torch.Tensor:
     return torch.where(values.isnan(), torch.nan, values).view(integer)
 
 
-def _assert_same(operator: Callable[..., torch.Tensor], device: torch.device, *given: torch.Tensor) -> None:
-    got, expected = operator(*(tensor.to(device) for tensor in given)).cpu(), operator(*given)
-    assert torch.equal(_bits(got), _bits(expected)), (given, got, expected)
+def _assert_same(operator: Callable[..., torch.Tensor], device: torch.device, *inputs: torch.Tensor) -> None:
+    got, expected = operator(*(tensor.to(device) for tensor in inputs)).cpu(), operator(*inputs)
+    assert torch.equal(_bits(got), _bits(expected)), (inputs, got, expected)
 
 
 @pytest.mark.parametrize("is_compiled", [False, True], ids=["eager", "compiled"])

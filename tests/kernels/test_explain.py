@@ -37,8 +37,8 @@ def test_a_mask_takes_another_route(explained: Any) -> None:
 
 
 def test_what_takes_a_call_apart_is_named(explained: Any) -> None:
-    given = ("--mask", "--shape", "4,3", "--shape", "12", "--value", "accumulate=true")
-    output = explained("index_put_", *given)
+    options = ("--mask", "--shape", "4,3", "--shape", "12", "--value", "accumulate=true")
+    output = explained("index_put_", *options)
     assert "aten::index_put_(float32[4, 3], [bool[4, 3]], float32[12], True)" in output
     assert (
         "generated  some calls are composed from other operators\n               csrc/ops/planned/composed.cpp"

@@ -14,12 +14,12 @@ from torch_outboard.codegen.dialects.dialect import FLOAT8
 TYPES = list(FLOAT8)
 
 
-def run(function: Callable[..., torch.Tensor], *given: torch.Tensor, device: torch.device) -> torch.Tensor:
+def run(function: Callable[..., torch.Tensor], *inputs: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return the result on the CPU and compare it bit for bit with the CPU's; nothing may run on the CPU."""
     reset_coverage()
-    ours = function(*(tensor.to(device) for tensor in given))
+    ours = function(*(tensor.to(device) for tensor in inputs))
     assert {row.provider for row in coverage()} <= {"generated", "native"}, coverage()
-    result, expected = ours.cpu(), function(*given)
+    result, expected = ours.cpu(), function(*inputs)
     assert result.dtype == expected.dtype and result.shape == expected.shape
     if result.dtype in FLOAT8:
         assert torch.equal(result.view(torch.uint8), expected.view(torch.uint8)), (result, expected)

@@ -14,14 +14,14 @@ from torch_outboard.testing.database.calls import poison
 FFT = torch.fft
 
 
-def check(function: Callable[..., torch.Tensor], given: torch.Tensor, device: torch.device) -> None:
-    wide = given.to(torch.complex128 if given.is_complex() else torch.float64)
-    expected, ours = function(wide), given.to(device)
+def check(function: Callable[..., torch.Tensor], signal: torch.Tensor, device: torch.device) -> None:
+    wide = signal.to(torch.complex128 if signal.is_complex() else torch.float64)
+    expected, ours = function(wide), signal.to(device)
     poison(device)
     torch_outboard.reset_coverage()
     result = function(ours)
     assert {row.provider for row in torch_outboard.coverage()} <= {"generated", "native"}, torch_outboard.coverage()
-    assert result.dtype == function(given).dtype and result.stride() == function(given).stride()
+    assert result.dtype == function(signal).dtype and result.stride() == function(signal).stride()
     error = (result.cpu().to(expected.dtype) - expected).abs().max()
     assert error <= 1e-6 * expected.abs().max(), error
 
@@ -44,10 +44,10 @@ def test_gradients(device: torch.device) -> None:
     x, weight = torch.randn(2, 12), torch.randn(2, 7)
     gradients = []
     for place in ("cpu", device):
-        given = x.to(place).detach().requires_grad_()
-        (FFT.rfft(given).abs() * weight.to(place)).sum().backward()
-        assert given.grad is not None
-        gradients.append(given.grad.cpu())
+        signal = x.to(place).detach().requires_grad_()
+        (FFT.rfft(signal).abs() * weight.to(place)).sum().backward()
+        assert signal.grad is not None
+        gradients.append(signal.grad.cpu())
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-5)
 
 

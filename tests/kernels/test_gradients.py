@@ -17,19 +17,19 @@ from torch_outboard.testing.database.calls import poison
 Function = Callable[..., torch.Tensor]
 
 
-def results(function: Function, given: tuple[torch.Tensor, ...], device: Any) -> list[torch.Tensor]:
-    arguments = [tensor.detach().to(device).requires_grad_(tensor.is_floating_point()) for tensor in given]
+def results(function: Function, inputs: tuple[torch.Tensor, ...], device: Any) -> list[torch.Tensor]:
+    arguments = [tensor.detach().to(device).requires_grad_(tensor.is_floating_point()) for tensor in inputs]
     result = function(*arguments)
     weights = torch.arange(result.numel(), dtype=torch.float32).reshape(result.shape).cos().to(result.dtype)
     return [result, *torch.autograd.grad(result, [arg for arg in arguments if arg.requires_grad], weights.to(device))]
 
 
-def check(function: Function, *given: torch.Tensor, device: torch.device, tolerance: float = 1e-5) -> None:
+def check(function: Function, *inputs: torch.Tensor, device: torch.device, tolerance: float = 1e-5) -> None:
     """Compare a function's values and gradients with the CPU's, and their strides."""
-    expected = results(function, given, "cpu")
+    expected = results(function, inputs, "cpu")
     poison(device)
     torch_outboard.reset_coverage()
-    ours = results(function, given, device)
+    ours = results(function, inputs, device)
     assert {row.provider for row in torch_outboard.coverage()} <= {"generated", "native"}, torch_outboard.coverage()
     for result, wanted in zip(ours, expected, strict=True):
         torch.testing.assert_close(result.cpu(), wanted, atol=tolerance, rtol=tolerance, equal_nan=True)
@@ -50,9 +50,9 @@ OF_IMAGES = {
 @pytest.mark.parametrize("mode", OF_IMAGES)
 def test_gradients_of_resized_images(mode: str, device: torch.device) -> None:
     operator, flags = OF_IMAGES[mode]
-    none, given = (None, None), (0.6, 1.3)
+    none, factors = (None, None), (0.6, 1.3)
     size = (2, 3, 5, 7)
-    for to, scales in (((4, 9), none), ((10, 14), none), ((1, 1), none), ((13, 2), none), ((3, 9), given)):
+    for to, scales in (((4, 9), none), ((10, 14), none), ((1, 1), none), ((13, 2), none), ((3, 9), factors)):
         _check_gradient(operator, torch.randn(2, 3, *to), to, size, *flags, *scales, device=device)
     _check_gradient(operator, torch.randn(2, 3, 5, 7), (5, 7), size, *flags, *none, device=device)
 
@@ -215,7 +215,7 @@ def test_a_label_that_is_no_class_is_an_error(device: torch.device) -> None:
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_recurrent_layers(kind: str, has_bias: bool, device: torch.device) -> None:
     layer = getattr(torch.nn, kind)(6, 5, bias=has_bias, bidirectional=True)
-    given = [torch.randn(3, 2, 6), *(parameter.detach() for parameter in layer.parameters())]
+    inputs = [torch.randn(3, 2, 6), *(parameter.detach() for parameter in layer.parameters())]
     names = [name for name, _ in layer.named_parameters()]
 
     def run(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
@@ -223,7 +223,7 @@ def test_recurrent_layers(kind: str, has_bias: bool, device: torch.device) -> No
         last = state[1] if kind == "LSTM" else state
         return torch.cat([output.flatten(), last.flatten()])
 
-    check(run, *given, device=device, tolerance=5e-5)  # cuDNN's tanh is within 2e-5
+    check(run, *inputs, device=device, tolerance=5e-5)  # cuDNN's tanh is within 2e-5
 
 
 def test_cells_without_the_gradient_of_an_output(device: torch.device) -> None:
@@ -232,8 +232,8 @@ def test_cells_without_the_gradient_of_an_output(device: torch.device) -> None:
     names = [name for name, _ in cell.named_parameters()]
     for output in (0, 1):
 
-        def run(x: torch.Tensor, *given: torch.Tensor, output: int = output) -> torch.Tensor:
-            result: torch.Tensor = torch.func.functional_call(cell, dict(zip(names, given, strict=True)), (x,))[output]
+        def run(x: torch.Tensor, *values: torch.Tensor, output: int = output) -> torch.Tensor:
+            result: torch.Tensor = torch.func.functional_call(cell, dict(zip(names, values, strict=True)), (x,))[output]
             return result
 
         check(run, torch.randn(4, 6), *parameters, device=device)
@@ -267,11 +267,11 @@ def test_writes_at_indices(dtype: torch.dtype, is_deterministic: bool, device: t
         lambda x, i, y, to, none: x.scatter_add_(0, none, y),
         lambda x, i, y, to, none: x if x.dtype == torch.bool else x.scatter_reduce_(0, none, y, "amax"),
     ):
-        given = x, i, values, where, nothing
+        inputs = x, i, values, where, nothing
         torch_outboard.reset_coverage()
-        result = function(*(tensor.clone().to(device) for tensor in given))
+        result = function(*(tensor.clone().to(device) for tensor in inputs))
         assert {row.provider for row in torch_outboard.coverage()} <= {"generated"}, torch_outboard.coverage()
-        assert torch.equal(result.cpu(), function(*(tensor.clone() for tensor in given)))
+        assert torch.equal(result.cpu(), function(*(tensor.clone() for tensor in inputs)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool], ids=str)
@@ -392,11 +392,11 @@ def test_losses_of_classes_with_gradients_that_are_not_finite(device):
                 check(loss, x, device=device)
 
 
-def check_call(operator: Any, *given: Any, device: torch.device) -> None:
+def check_call(operator: Any, *arguments: Any, device: torch.device) -> None:
     """Compare a call with the CPU's, which on an older torch may refuse it: then the device refuses it too."""
-    moved = [value.to(device) if isinstance(value, torch.Tensor) else value for value in given]
+    moved = [value.to(device) if isinstance(value, torch.Tensor) else value for value in arguments]
     try:
-        expected = operator(*given)
+        expected = operator(*arguments)
     except RuntimeError as refused:
         with pytest.raises(RuntimeError, match=re.escape(str(refused))):
             operator(*moved)

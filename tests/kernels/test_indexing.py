@@ -25,17 +25,17 @@ def _is_deterministic() -> Iterator[None]:
         torch.use_deterministic_algorithms(False)
 
 
-def run(function: Callable[..., torch.Tensor], *given: torch.Tensor, device: torch.device) -> None:
+def run(function: Callable[..., torch.Tensor], *inputs: torch.Tensor, device: torch.device) -> None:
     """Compare with the CPU, in memory that held other values, and with itself."""
     results = []
     for _ in range(2):
-        ours = [tensor.detach().to(device).requires_grad_(tensor.requires_grad) for tensor in given]
+        ours = [tensor.detach().to(device).requires_grad_(tensor.requires_grad) for tensor in inputs]
         poison(device)
         reset_coverage()
         results.append(function(*ours).cpu())
         assert {row.provider for row in coverage()} <= {"generated"}, coverage()
     torch.testing.assert_close(*results, atol=0, rtol=0, equal_nan=True)
-    theirs = [tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in given]
+    theirs = [tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in inputs]
     torch.testing.assert_close(results[0], function(*theirs), equal_nan=True)
 
 
@@ -49,8 +49,8 @@ def places(size: int, *shape: int) -> torch.Tensor:
     return torch.randint(size, shape)
 
 
-def gradient(function: Callable[..., torch.Tensor], x: torch.Tensor, *given: Any) -> torch.Tensor:
-    function(x, *given).pow(2).sum().backward()
+def gradient(function: Callable[..., torch.Tensor], x: torch.Tensor, *arguments: Any) -> torch.Tensor:
+    function(x, *arguments).pow(2).sum().backward()
     assert x.grad is not None
     return x.grad
 
@@ -152,5 +152,5 @@ def test_indices_beyond_the_tensor(device: torch.device) -> None:
 
 @pytest.mark.parametrize("size", [0, 3, 50])
 def test_places_of_nonzero_elements_up_to_a_size(size: int, device: torch.device) -> None:
-    for given in (values(4, 5), values(4, 5).t(), values(7), values(2, 0), torch.tensor(3.0)):
-        run(lambda x: torch.nonzero_static(x, size=size, fill_value=-7), given, device=device)
+    for tensor in (values(4, 5), values(4, 5).t(), values(7), values(2, 0), torch.tensor(3.0)):
+        run(lambda x: torch.nonzero_static(x, size=size, fill_value=-7), tensor, device=device)

@@ -132,9 +132,9 @@ def test_a_bad_plan_is_dropped_and_the_operator_runs(
     second = stores()
     caplog.clear()
     assert [(a * a).tolist() for _ in range(2)] == [[1.0, 4.0, 16.0]] * 2
-    (told,) = (record.getMessage() for record in caplog.records if record.name.startswith("torch_outboard"))
+    (message,) = (record.getMessage() for record in caplog.records if record.name.startswith("torch_outboard"))
     (line,) = second.dropped()
-    assert second.saved >= 1 and str(path) in line and str(path) in told
+    assert second.saved >= 1 and str(path) in line and str(path) in message
     third = stores()
     assert (a * a).tolist() == [1.0, 4.0, 16.0]
     assert (third.loaded, third.saved, len(third.dropped())) == (1, 0, 1)

@@ -37,9 +37,9 @@ def assert_orthogonal(columns: torch.Tensor) -> None:
     assert_near(columns.double().mT @ columns.double(), identity.expand(*columns.shape[:-2], *identity.shape))
 
 
-def compare(device: Any, function: Callable[..., Any], *given: torch.Tensor) -> None:
+def compare(device: Any, function: Callable[..., Any], *inputs: torch.Tensor) -> None:
     """Compare unique results element by element."""
-    got, want = function(*(tensor.to(device) for tensor in given)), function(*given)
+    got, want = function(*(tensor.to(device) for tensor in inputs)), function(*inputs)
     for ours, theirs in [(got, want)] if isinstance(got, torch.Tensor) else zip(got, want, strict=True):
         assert_like(ours, theirs)
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-4)
@@ -129,8 +129,8 @@ def test_gradients_of_a_determinant_and_a_solution(device):
         a, b = (tensor.detach().requires_grad_() for tensor in (a, b))
         return torch.autograd.grad(linalg.solve(a, b).sin().sum() + linalg.det(a / 3), (a, b))
 
-    given = regular(4, 4), torch.randn(4, 3)
-    got, want = (gradients(*(tensor.to(place) for tensor in given)) for place in (device, "cpu"))
+    inputs = regular(4, 4), torch.randn(4, 3)
+    got, want = (gradients(*(tensor.to(place) for tensor in inputs)) for place in (device, "cpu"))
     for ours, theirs in zip(got, want, strict=True):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-4)
 
@@ -287,7 +287,7 @@ DRIVERS = [{"driver": routine} for routine in ("gels", "gelsy", "gelsd", "gelss"
 def test_least_squares(device: torch.device, shape: tuple[int, ...], options: dict[str, Any]) -> None:
     a, b = torch.randn(shape), torch.randn(*shape[:-1], 2)
     for right in (b, b[..., 0]) if len(shape) > 2 else (b,):
-        got, want = (linalg.lstsq(*given, **options) for given in ((a.to(device), right.to(device)), (a, right)))
+        got, want = (linalg.lstsq(*operands, **options) for operands in ((a.to(device), right.to(device)), (a, right)))
         for ours, theirs in zip(got, want, strict=True):
             assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
             torch.testing.assert_close(ours.cpu(), theirs, rtol=2e-3, atol=2e-3)
@@ -344,9 +344,9 @@ def test_matrix_exponential(device: torch.device, size: float) -> None:
     """Of matrices in a batch whose sizes differ, so that each is squared as often as it needs."""
     a = torch.randn(3, 7, 7) * torch.tensor([size, size / 20, 0])[:, None, None]
     a = a - a.mT  # whose exponential is a rotation
-    for given in (a, a[0], torch.diag(torch.tensor([-300.0, 0, 2]))):
-        got = linalg.matrix_exp(given.to(device))
-        torch.testing.assert_close(got.cpu().double(), linalg.matrix_exp(given.double()), rtol=3e-5, atol=size * 3e-5)
+    for matrix in (a, a[0], torch.diag(torch.tensor([-300.0, 0, 2]))):
+        got = linalg.matrix_exp(matrix.to(device))
+        torch.testing.assert_close(got.cpu().double(), linalg.matrix_exp(matrix.double()), rtol=3e-5, atol=size * 3e-5)
 
 
 def test_exponential_of_what_is_no_number(device: torch.device) -> None:
@@ -355,8 +355,8 @@ def test_exponential_of_what_is_no_number(device: torch.device) -> None:
     for size in (1, 2, 5):
         a = torch.randn(4, size, size)
         a[0, 0, 0], a[1, 0, -1], a[3, -1, 0] = most, least, float("nan")
-        for given in (a, a[0]):
-            got, want = linalg.matrix_exp(given.to(device)), linalg.matrix_exp(given)
+        for matrix in (a, a[0]):
+            got, want = linalg.matrix_exp(matrix.to(device)), linalg.matrix_exp(matrix)
             torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 

@@ -102,11 +102,11 @@ def test_values(dtype: torch.dtype, name: str, device: torch.device) -> None:
         return [(torch.rand(size) * 3 + 0.2).to(dtype) for size in SIZES]
 
     # Numbers that halves hold: operators for single tensors round them.
-    given = CASES[name](tensors, lambda: (torch.randint(1, 9, (len(SIZES),)) / 8).tolist())
+    arguments = CASES[name](tensors, lambda: (torch.randint(1, 9, (len(SIZES),)) / 8).tolist())
     if name in ("acos", "asin"):
-        given = ([tensor / 4 for tensor in given[0]],)
-    ours, theirs, singly = (to_device(tree_map(lambda value: value, given), device) for _ in range(3))
-    theirs = tree_map(lambda value: value.clone() if isinstance(value, torch.Tensor) else value, given)
+        arguments = ([tensor / 4 for tensor in arguments[0]],)
+    ours, theirs, singly = (to_device(tree_map(lambda value: value, arguments), device) for _ in range(3))
+    theirs = tree_map(lambda value: value.clone() if isinstance(value, torch.Tensor) else value, arguments)
     poison(device)
     torch_outboard.reset_coverage()
     got = op(*ours)

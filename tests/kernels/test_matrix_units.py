@@ -33,8 +33,8 @@ def served() -> list[torch.dtype]:
 
 @pytest.fixture(autouse=True)
 def _has_units(device: torch.device, request: pytest.FixtureRequest, own_plans: Callable[[], None]) -> Iterator[None]:
-    given = getattr(request.node, "callspec", None)
-    if (given.params.get("dtype", torch.bfloat16) if given else torch.bfloat16) not in served():
+    call_spec = getattr(request.node, "callspec", None)
+    if (call_spec.params.get("dtype", torch.bfloat16) if call_spec else torch.bfloat16) not in served():
         pytest.skip("capability: a matrix unit of the type in the dialect")
     _C.set_providers(0, 2, 1)  # a driver's libraries come before generated kernels
     _C.set_fallback_mode("error")
@@ -48,12 +48,12 @@ def whole(*sizes: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.randint(-4, 5, sizes).to(dtype)
 
 
-def check(function: Callable[..., torch.Tensor], *given: torch.Tensor, device: torch.device) -> None:
+def check(function: Callable[..., torch.Tensor], *inputs: torch.Tensor, device: torch.device) -> None:
     """Compare results with float64, rounded once to the type: sums of integers are exact."""
-    ours = [tensor.to(device) for tensor in given]
+    ours = [tensor.to(device) for tensor in inputs]
     poison(device)
     got = function(*ours)
-    assert torch.equal(got.cpu(), function(*[tensor.double() for tensor in given]).to(given[0].dtype))
+    assert torch.equal(got.cpu(), function(*[tensor.double() for tensor in inputs]).to(inputs[0].dtype))
 
 
 def test_the_units_serve_their_types_and_no_others(device: torch.device) -> None:
@@ -178,9 +178,9 @@ def check_convolution(
 
     if x.dim() == 4 and x.stride(1) == 1:
         grad = grad.contiguous(memory_format=torch.channels_last)
-    given = [x, weight, bias, grad]
-    wanted = results(*[tensor if tensor is None else tensor.double() for tensor in given])
-    ours = [tensor if tensor is None else tensor.to(device) for tensor in given]
+    operands = [x, weight, bias, grad]
+    wanted = results(*[tensor if tensor is None else tensor.double() for tensor in operands])
+    ours = [tensor if tensor is None else tensor.to(device) for tensor in operands]
     poison(device)
     for got, want in zip(results(*ours), wanted, strict=True):
         assert torch.equal(got.cpu(), want.to(dtype))
@@ -266,9 +266,9 @@ def test_convolutions_of_many_groups(is_last: bool, device: torch.device) -> Non
     dtype = served()[-1]
     for groups, more in ((12, 1), (3, 4)):
         x, weight = whole(2, 12, 9, 7, dtype=dtype), whole(12 * more // 2 * 2, 12 // groups, 3, 2, dtype=dtype)
-        given = [last(tensor) if is_last else tensor for tensor in (x, weight)]
+        operands = [last(tensor) if is_last else tensor for tensor in (x, weight)]
         torch_outboard.reset_coverage()
-        check_convolution(*given, None, [[2, 1], [1, 1], [1, 1], False, [0, 0], groups], device)
+        check_convolution(*operands, None, [[2, 1], [1, 1], [1, 1], False, [0, 0], groups], device)
 
 
 def test_long_sums_are_split(device: torch.device) -> None:
@@ -305,22 +305,22 @@ BOUNDS = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 2e-5}
 
 
 def attend(
-    *given: torch.Tensor, mask: torch.Tensor | None = None, device: torch.device, **options: Any
+    *inputs: torch.Tensor, mask: torch.Tensor | None = None, device: torch.device, **options: Any
 ) -> torch.Tensor:
     """Compare attention and the logarithms of its sums with float64, and return the result."""
     operator = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
-    ours = [tensor if tensor is None else tensor.to(device) for tensor in (*given, mask)]
+    ours = [tensor if tensor is None else tensor.to(device) for tensor in (*inputs, mask)]
     poison(device)
     torch_outboard.reset_coverage()
     got, logsumexp, *_ = operator(*ours, **options)
     assert {row.op for row in torch_outboard.coverage()} == {operator.default._schema.name}
-    query, key, value = (tensor.double() for tensor in given)
+    query, key, value = (tensor.double() for tensor in inputs)
     repeats = query.shape[1] // key.shape[1]
     key, value = (tensor.repeat_interleave(repeats, 1) for tensor in (key, value))
     scores = query @ key.mT / query.shape[-1] ** 0.5 + (0 if mask is None else mask.double())
     if options.get("is_causal"):
         scores.masked_fill_(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), float("-inf"))
-    bound = BOUNDS[given[0].dtype]
+    bound = BOUNDS[inputs[0].dtype]
     torch.testing.assert_close(got.cpu().double(), scores.softmax(-1).nan_to_num() @ value, atol=bound, rtol=bound)
     some = scores.logsumexp(-1).isfinite()
     torch.testing.assert_close(logsumexp.cpu().double()[some], scores.logsumexp(-1)[some], atol=bound, rtol=bound)
@@ -345,17 +345,17 @@ def check_whole() -> None:
     assert ran == {f"aten::_scaled_dot_product_fused_attention_overrideable{suffix}" for suffix in ("", "_backward")}
 
 
-def differentiate(*given: torch.Tensor, device: torch.device, **options: Any) -> None:
+def differentiate(*inputs: torch.Tensor, device: torch.device, **options: Any) -> None:
     """Compare gradients of attention with those in float64."""
-    grad = r(*given[0].shape[:-1], given[2].shape[-1]).to(given[0].dtype)
+    grad = r(*inputs[0].shape[:-1], inputs[2].shape[-1]).to(inputs[0].dtype)
 
-    def gradients(given: list[torch.Tensor], grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        given = [tensor.detach().requires_grad_() for tensor in given]
-        options["enable_gqa"] = given[0].shape[1] != given[1].shape[1]
-        return torch.autograd.grad(F.scaled_dot_product_attention(*given, **options), given, grad)
+    def gradients(inputs: list[torch.Tensor], grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        inputs = [tensor.detach().requires_grad_() for tensor in inputs]
+        options["enable_gqa"] = inputs[0].shape[1] != inputs[1].shape[1]
+        return torch.autograd.grad(F.scaled_dot_product_attention(*inputs, **options), inputs, grad)
 
-    wanted = gradients([tensor.double() for tensor in given], grad.double())
-    ours = [tensor.to(device) for tensor in (*given, grad)]
+    wanted = gradients([tensor.double() for tensor in inputs], grad.double())
+    ours = [tensor.to(device) for tensor in (*inputs, grad)]
     poison(device)
     torch_outboard.reset_coverage()
     results = gradients(ours[:3], ours[3])
@@ -384,19 +384,19 @@ def test_gradients_of_many_queries_and_keys(head: int, device: torch.device, mon
         pytest.skip("capability: time. Where lanes exchange nothing, its kernels take long to compile")
     monkeypatch.setattr(builder, "_keeps", lambda: False)
     monkeypatch.setattr(attention_matrix_gradients, "_MANY", 1)
-    taken = []
-    made = attention_matrix_gradients.Sizes.tiling
+    tilings = []
+    original = attention_matrix_gradients.Sizes.tiling
 
     def tiling(sizes: attention_matrix_gradients.Sizes) -> Any:
-        taken.append((sizes.down, sizes.rows))
-        return made(sizes)
+        tilings.append((sizes.down, sizes.rows))
+        return original(sizes)
 
     monkeypatch.setattr(attention_matrix_gradients.Sizes, "tiling", tiling)
     for queries, keys, is_causal in ((150, 197, False), (131, 263, True)):
         heads = [r(1, count, rows, head).to(served()[0]) for count, rows in ((2, queries), (1, keys), (1, keys))]
         differentiate(*heads, is_causal=is_causal, device=device)
     if generators().eager().dialect.dynamic and head == 64:
-        assert (2, 128) in taken
+        assert (2, 128) in tilings
 
 
 def test_causal_attention_of_many_heads(device: torch.device) -> None:
@@ -449,17 +449,17 @@ def masks_gradient(
     """Compare the gradients of attention and of its mask with those in float64."""
     batch, heads, key_heads, queries, keys, head = sizes
     rows = ((heads, queries), (key_heads, keys), (key_heads, keys), (heads, queries))
-    given = [r(batch, count, length, head).to(dtypes[0]) for count, length in rows]
+    inputs = [r(batch, count, length, head).to(dtypes[0]) for count, length in rows]
     mask = r(shape).masked_fill_(torch.rand(shape) > 0.8, float("-inf")).to(dtypes[1])
     mask[..., 0, :] = float("-inf")  # a query without keys
 
-    def gradients(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        *given, grad = (tensor.detach().requires_grad_() for tensor in given)
-        result = F.scaled_dot_product_attention(*given[:3], attn_mask=given[3], enable_gqa=heads != key_heads)
-        return torch.autograd.grad(result, given, grad)
+    def gradients(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        *inputs, grad = (tensor.detach().requires_grad_() for tensor in inputs)
+        result = F.scaled_dot_product_attention(*inputs[:3], attn_mask=inputs[3], enable_gqa=heads != key_heads)
+        return torch.autograd.grad(result, inputs, grad)
 
-    wanted = gradients(*[tensor.double() for tensor in (*given[:3], mask, given[3])])
-    ours = [tensor.to(device) for tensor in (*given[:3], mask, given[3])]
+    wanted = gradients(*[tensor.double() for tensor in (*inputs[:3], mask, inputs[3])])
+    ours = [tensor.to(device) for tensor in (*inputs[:3], mask, inputs[3])]
     poison(device)
     torch_outboard.reset_coverage()
     results = gradients(*ours)

@@ -53,23 +53,23 @@ class Gpt(nn.Module):
         return (self.norms[2](x) @ self.tokens.weight.t()).flatten(0, 1)
 
 
-def train(model: nn.Module, given: torch.Tensor, wanted: torch.Tensor, rate: float) -> list[float]:
+def train(model: nn.Module, inputs: torch.Tensor, wanted: torch.Tensor, rate: float) -> list[float]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     losses = []
     for _ in range(3):
-        loss = F.cross_entropy(model(given), wanted)
+        loss = F.cross_entropy(model(inputs), wanted)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
     with torch.no_grad():
-        losses.append(F.cross_entropy(model.eval()(given), wanted).item())
+        losses.append(F.cross_entropy(model.eval()(inputs), wanted).item())
     return losses
 
 
 def check(
     model: nn.Module,
-    given: torch.Tensor,
+    inputs: torch.Tensor,
     wanted: torch.Tensor,
     device: torch.device,
     is_compiled: bool,
@@ -79,9 +79,9 @@ def check(
     if is_compiled:
         ours.compile()
     torch_outboard.reset_coverage()
-    losses = train(ours, given.to(device), wanted.to(device), rate)
+    losses = train(ours, inputs.to(device), wanted.to(device), rate)
     check_providers()
-    torch.testing.assert_close(losses, train(model, given, wanted, rate), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(losses, train(model, inputs, wanted, rate), rtol=1e-3, atol=1e-3)
 
 
 def check_providers() -> None:
@@ -132,11 +132,11 @@ def test_a_gpt_generates_with_a_static_cache(device: torch.device, is_compiled: 
     tokens = torch.randint(1, 59, (2, 5))
     options = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "cache_implementation": "static"}
     expected = model.generate(tokens, attention_mask=torch.ones_like(tokens), **options)
-    ours, given = model.to(device), tokens.to(device)
+    ours, prompt = model.to(device), tokens.to(device)
     if is_compiled:
         ours.forward = torch.compile(ours.forward)
     torch_outboard.reset_coverage()
-    result = ours.generate(given, attention_mask=torch.ones_like(given), **options)
+    result = ours.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
     check_providers()
     # Where two tokens are as likely as each other but for rounding, both are right.
     assert (result.cpu() == expected).float().mean() > 0.9

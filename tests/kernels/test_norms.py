@@ -27,10 +27,10 @@ SHAPES = {
 
 
 def normed(
-    place: torch.device | str, given: Sequence[torch.Tensor], normalized: int, eps: float | None
+    place: torch.device | str, inputs: Sequence[torch.Tensor], normalized: int, eps: float | None
 ) -> list[torch.Tensor]:
     """Return the norm and its gradients."""
-    x, gradient, *weight = (tensor.to(place).detach().requires_grad_() for tensor in given)
+    x, gradient, *weight = (tensor.to(place).detach().requires_grad_() for tensor in inputs)
     result = F.rms_norm(x, x.shape[x.dim() - normalized :], *weight, eps=eps)
     return [result.detach(), *torch.autograd.grad(result, [x, *weight], gradient)]
 
@@ -51,16 +51,16 @@ def test_rms_norm(name: str, has_weight: bool, dtype: torch.dtype, device: torch
     # Gradients are differences of numbers that a row's root mean square divides: none is near 0.
     x = torch.randn(shape)
     x += 0.5 * x.sign()
-    given = [tensor.to(dtype) for tensor in (x, torch.randn(shape), *weight)]
+    inputs = [tensor.to(dtype) for tensor in (x, torch.randn(shape), *weight)]
     for eps in (None, 1e-3):
         exact_eps = torch.finfo(torch.float32).eps if eps is None else eps
         torch_outboard.reset_coverage()
-        ours = normed(device, given, normalized, eps)
+        ours = normed(device, inputs, normalized, eps)
         calls = torch_outboard.coverage()
         assert calls.calls("aten::_fused_rms_norm", "generated") == 1, calls
         assert calls.calls("aten::_fused_rms_norm_backward", "generated") == 1, calls
         assert not calls.calls(provider="host") + calls.calls(provider="fallback"), calls
-        close(ours, normed("cpu", [tensor.double() for tensor in given], normalized, exact_eps), dtype)
+        close(ours, normed("cpu", [tensor.double() for tensor in inputs], normalized, exact_eps), dtype)
 
 
 def test_rms_norm_of_strided_tensors(device: torch.device) -> None:
@@ -105,9 +105,9 @@ def test_an_rms_norm_is_one_launch_and_its_gradients_are_two(
 IMAGES = (8, 6, 64, 64)
 
 
-def batch_normed(place: torch.device | str, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def batch_normed(place: torch.device | str, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return the norm, the running statistics and the gradients."""
-    x, gradient, weight, bias, *running = (tensor.to(place).detach().clone() for tensor in given)
+    x, gradient, weight, bias, *running = (tensor.to(place).detach().clone() for tensor in inputs)
     leaves = [x.requires_grad_(), weight.requires_grad_(), bias.requires_grad_()]
     result = F.batch_norm(x, *running, weight, bias, training=True)
     return [result.detach(), *running, *torch.autograd.grad(result, leaves, gradient)]
@@ -116,13 +116,13 @@ def batch_normed(place: torch.device | str, given: Sequence[torch.Tensor]) -> li
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_batch_norm_of_large_images(dtype: torch.dtype, device: torch.device) -> None:
     x, channels = (torch.randn(IMAGES) * 3 + 1).to(dtype), IMAGES[1:2]
-    given = [x, torch.randn(IMAGES).to(dtype), *(torch.rand(channels) for _ in range(4))]
-    ours = batch_normed(device, given)
-    exact = batch_normed("cpu", [tensor.double() for tensor in given])
+    inputs = [x, torch.randn(IMAGES).to(dtype), *(torch.rand(channels) for _ in range(4))]
+    ours = batch_normed(device, inputs)
+    exact = batch_normed("cpu", [tensor.double() for tensor in inputs])
     for result, wanted in zip(ours, exact, strict=True):
         scale = wanted.abs().max().clamp(min=1)
         torch.testing.assert_close(result.cpu().double() / scale, wanted / scale, atol=TOLERANCES[dtype], rtol=0)
-    for result, wanted in zip(ours, batch_normed(device, given), strict=True):
+    for result, wanted in zip(ours, batch_normed(device, inputs), strict=True):
         assert torch.equal(result.cpu(), wanted.cpu())
 
 

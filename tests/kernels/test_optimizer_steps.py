@@ -67,11 +67,11 @@ def steps(place: Any, kind: Any, options: dict[str, Any], scaled: bool = False, 
 @pytest.mark.parametrize("name", OPTIMIZERS if TAKES_ALL else ["sgd-nesterov", "adam-amsgrad"])
 def test_optimizers(name: str, way: str, device: torch.device) -> None:
     kind, options = OPTIMIZERS[name]
-    given = {**options, way.partition("-")[0]: True, "lr": 0.05}
+    settings = {**options, way.partition("-")[0]: True, "lr": 0.05}
     if way == "fused-tensor-lr":
-        given["lr"] = torch.tensor(0.05, device=device)
+        settings["lr"] = torch.tensor(0.05, device=device)
     torch_outboard.reset_coverage()
-    got = steps(device, kind, given)
+    got = steps(device, kind, settings)
     if way != "foreach":
         fused = [row for row in torch_outboard.coverage() if row.op.startswith("aten::_fused")]
         assert [(row.provider, row.calls) for row in fused] == [("generated", 5)]

@@ -22,14 +22,14 @@ def values(dtype: torch.dtype, *shape: int) -> torch.Tensor:
         return torch.rand(shape) < 0.5
     if not dtype.is_floating_point:
         limits = torch.iinfo(dtype)
-        made = torch.randint(max(-20, limits.min), 20, shape).to(dtype)
-        made.view(-1)[:2] = torch.tensor([limits.min, limits.max], dtype=dtype)
-        return made
-    made = torch.randint(-20, 20, shape).to(dtype) / 4
+        numbers = torch.randint(max(-20, limits.min), 20, shape).to(dtype)
+        numbers.view(-1)[:2] = torch.tensor([limits.min, limits.max], dtype=dtype)
+        return numbers
+    numbers = torch.randint(-20, 20, shape).to(dtype) / 4
     special = torch.tensor([float("nan"), -0.0, 0.0, float("inf"), -float("inf"), torch.finfo(dtype).tiny], dtype=dtype)
     special = torch.cat([special, -special[:1], special])
-    made.view(-1)[: len(special)] = special[: made.numel()]
-    return made.view(-1)[torch.randperm(made.numel())].view(shape)
+    numbers.view(-1)[: len(special)] = special[: numbers.numel()]
+    return numbers.view(-1)[torch.randperm(numbers.numel())].view(shape)
 
 
 def assert_same(got: torch.Tensor, want: torch.Tensor) -> None:
@@ -101,9 +101,9 @@ def test_medians(device):
             function = getattr(torch, name)
             # Which of two zeros it is, none promises.
             assert_same(function(ours).abs(), function(x).abs())
-        for name, *given in (("median",), ("nanmedian",), ("kthvalue", 3)):
+        for name, *arguments in (("median",), ("nanmedian",), ("kthvalue", 3)):
             for dim, keepdim in ((0, False), (1, True)):
-                got, want = (getattr(tensor, name)(*given, dim, keepdim) for tensor in (ours, x))
+                got, want = (getattr(tensor, name)(*arguments, dim, keepdim) for tensor in (ours, x))
                 assert_same(got.values.abs(), want.values.abs())
                 place = got.indices.cpu() if keepdim else got.indices.cpu().unsqueeze(dim)
                 assert_same(x.gather(dim, place).view_as(want.values).abs(), want.values.abs())

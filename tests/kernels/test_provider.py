@@ -119,11 +119,11 @@ def test_negative_indices_are_refused_where_they_do_not_count_from_the_end(
         "embedding": lambda x, i, s: F.embedding(i, x),
     }
     for index in (-1, -size, size):
-        given = torch.tensor([index])
+        indices = torch.tensor([index])
         with pytest.raises(IndexError):
-            calls[name](x, given, source)
+            calls[name](x, indices, source)
         with pytest.raises(IndexError, match=f"index {index} is out of bounds for a dimension of size {size}"):
-            calls[name](x.to(device), given.to(device), source.to(device))
+            calls[name](x.to(device), indices.to(device), source.to(device))
             torch.accelerator.synchronize(device)
     run(calls[name], x, torch.tensor([size - 1]), source, device=device)
     run(lambda x, i: x.index_fill(0, i, 2.0), x, torch.tensor([-1]), device=device)
@@ -131,14 +131,14 @@ def test_negative_indices_are_refused_where_they_do_not_count_from_the_end(
 
 def test_rows_are_selected_of_any_layout_and_type(device: torch.device) -> None:
     x, rows = r(3, 4, 5, 6), torch.tensor([2, 0, 2])
-    for given in (x, x.to(memory_format=torch.channels_last), x.transpose(0, 3), x[:, ::2, 1:]):
+    for image in (x, x.to(memory_format=torch.channels_last), x.transpose(0, 3), x[:, ::2, 1:]):
         for dim in (0, 1, -1):
-            index = rows.clamp_max(given.shape[dim] - 1)
-            run(lambda x, i: x.index_select(dim, i), given, index, device=device)  # noqa: B023
-            run(lambda x, i: x.index_select(dim, i), given, index.int(), device=device)  # noqa: B023
-            source = given.index_select(dim, index) * 2
-            run(lambda x, i, s: x.index_copy(dim, i, s), given, index[:2], source.narrow(dim, 0, 2), device=device)  # noqa: B023
-            run(lambda x, i: x.index_fill(dim, i, 7), given, -1 - index, device=device)  # noqa: B023
+            index = rows.clamp_max(image.shape[dim] - 1)
+            run(lambda x, i: x.index_select(dim, i), image, index, device=device)  # noqa: B023
+            run(lambda x, i: x.index_select(dim, i), image, index.int(), device=device)  # noqa: B023
+            source = image.index_select(dim, index) * 2
+            run(lambda x, i, s: x.index_copy(dim, i, s), image, index[:2], source.narrow(dim, 0, 2), device=device)  # noqa: B023
+            run(lambda x, i: x.index_fill(dim, i, 7), image, -1 - index, device=device)  # noqa: B023
     run(lambda x, i: x.index_select(0, i), torch.tensor(3.0), torch.tensor([0]), device=device)
     run(lambda x, i: x.index_select(0, i), torch.tensor(3.0), torch.tensor(0), device=device)
     run(lambda x, i: x.index_select(1, i), x, rows[:0], device=device)
@@ -181,13 +181,13 @@ def test_values_that_the_cpu_refuses(
     call: Callable[..., Any], right: list[float], wrong: list[list[float]], words: str, device: torch.device
 ) -> None:
     for values in wrong:
-        given = torch.tensor(values)
+        tensor = torch.tensor(values)
         with pytest.raises(RuntimeError, match=words):
-            call(given)
+            call(tensor)
         with pytest.raises(RuntimeError, match=words):
-            call(given.to(device))
+            call(tensor.to(device))
             torch.accelerator.synchronize(device)
-        given.to(device).neg().cpu()  # what comes behind it is not charged
+        tensor.to(device).neg().cpu()  # what comes behind it is not charged
     call(torch.tensor(right, device=device)).cpu()
 
 

@@ -28,8 +28,8 @@ TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12, torch.float16: 4e-3, to
 
 def net_of(kind: str, *sizes: int, **settings: Any) -> torch.nn.RNNBase:
     layer, more = KINDS[kind]
-    made: torch.nn.RNNBase = layer(*sizes, **more, **settings)
-    return made
+    net: torch.nn.RNNBase = layer(*sizes, **more, **settings)
+    return net
 
 
 def given_to(net: torch.nn.RNNBase, batch: int = 4) -> list[torch.Tensor]:
@@ -42,11 +42,11 @@ def given_to(net: torch.nn.RNNBase, batch: int = 4) -> list[torch.Tensor]:
     return [x.transpose(0, 1).contiguous() if net.batch_first else x, *states]
 
 
-def results_of(net: torch.nn.RNNBase, given: list[torch.Tensor], is_packed: bool) -> list[torch.Tensor]:
+def results_of(net: torch.nn.RNNBase, inputs: list[torch.Tensor], is_packed: bool) -> list[torch.Tensor]:
     """Return the states, and the gradients of a sum that weighs each differently."""
-    x, *states = (tensor.detach().requires_grad_() for tensor in given)
-    taken = pack_padded_sequence(x, LENGTHS, batch_first=net.batch_first) if is_packed else x
-    output, last = net(taken, tuple(states) if net.mode == "LSTM" else states[0])
+    x, *states = (tensor.detach().requires_grad_() for tensor in inputs)
+    sequence = pack_padded_sequence(x, LENGTHS, batch_first=net.batch_first) if is_packed else x
+    output, last = net(sequence, tuple(states) if net.mode == "LSTM" else states[0])
     if is_packed:
         output = pad_packed_sequence(output, batch_first=net.batch_first)[0]
     results = [output, *(last if net.mode == "LSTM" else [last])]
@@ -66,9 +66,9 @@ def check(
 ) -> None:
     """Compare with float64 on the CPU. Nothing may run there."""
     net = net.to(dtype)
-    given = [tensor.to(dtype) for tensor in given_to(net)]
-    expected = results_of(copy.deepcopy(net).double(), [tensor.double() for tensor in given], is_packed)
-    ours, moved = copy.deepcopy(net).to(device), [tensor.to(device) for tensor in given]
+    inputs = [tensor.to(dtype) for tensor in given_to(net)]
+    expected = results_of(copy.deepcopy(net).double(), [tensor.double() for tensor in inputs], is_packed)
+    ours, moved = copy.deepcopy(net).to(device), [tensor.to(device) for tensor in inputs]
     torch_outboard.reset_coverage()
     results = results_of(ours, moved, is_packed)
     calls = torch_outboard.coverage()
@@ -188,8 +188,8 @@ def test_wrong_arguments_are_torchs_errors(device: torch.device) -> None:
 def test_the_operator_refuses_what_does_not_fit(device: torch.device) -> None:
     gates, h, c, weight = (torch.zeros(shape, device=device) for shape in ((3, 2, 20), (2, 5), (2, 5), (20, 5)))
 
-    def run(*given: Any, kind: int = 0, offsets: Any = None) -> None:
-        torch.ops.outboard.recurrent(*given, None, None, None, offsets, kind, False, False)
+    def run(*inputs: Any, kind: int = 0, offsets: Any = None) -> None:
+        torch.ops.outboard.recurrent(*inputs, None, None, None, offsets, kind, False, False)
 
     run(gates, h, c, weight)
     for call in (
@@ -272,10 +272,10 @@ def test_a_graph_replays_the_steps(device: torch.device) -> None:
         with module.graph(graph):
             output = net(x)[0]
         for _ in range(2):
-            given = torch.randn(5, 4, 6)
-            x.copy_(given)
+            fresh = torch.randn(5, 4, 6)
+            x.copy_(fresh)
             graph.replay()
-            torch.testing.assert_close(output.cpu(), copy.deepcopy(net).cpu()(given)[0], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(output.cpu(), copy.deepcopy(net).cpu()(fresh)[0], atol=1e-5, rtol=1e-5)
 
 
 def test_dropout_draws_between_layers(device: torch.device) -> None:

@@ -88,11 +88,11 @@ def test_norms_of_rows(device: torch.device) -> None:
 def test_statistics_of_batches_have_the_cpus_type(dtype: torch.dtype, has_running: bool, device: torch.device) -> None:
     x = torch.randn(4, 5, 60, dtype=dtype)
     for kind in (dtype, torch.float32, None):
-        given = [None if kind is None else torch.rand(5, dtype=kind) for _ in range(2)]
-        given += [torch.rand(5, dtype=kind or dtype) if has_running else None for _ in range(2)]
+        statistics = [None if kind is None else torch.rand(5, dtype=kind) for _ in range(2)]
+        statistics += [torch.rand(5, dtype=kind or dtype) if has_running else None for _ in range(2)]
         results = []
         for where in (device, torch.device("cpu")):
-            here = [tensor if tensor is None else tensor.clone().to(where) for tensor in given]
+            here = [tensor if tensor is None else tensor.clone().to(where) for tensor in statistics]
             results.append([*torch.ops.aten.native_batch_norm(x.to(where), *here, True, 0.1, 1e-5), *here[2:]])
         for ours, theirs in zip(*results, strict=True):
             if theirs is not None:

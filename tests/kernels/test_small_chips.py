@@ -28,11 +28,11 @@ def regular(*shape: int) -> torch.Tensor:
 def gradients(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
     """Return a function that returns the gradients of another one."""
 
-    def called(*given: torch.Tensor) -> Any:
-        given = tuple(tensor.detach().requires_grad_() for tensor in given)
-        result = function(*given)
+    def called(*inputs: torch.Tensor) -> Any:
+        inputs = tuple(tensor.detach().requires_grad_() for tensor in inputs)
+        result = function(*inputs)
         return torch.autograd.grad(
-            result, given, torch.linspace(-1, 1, result.numel()).to(result.device).view_as(result)
+            result, inputs, torch.linspace(-1, 1, result.numel()).to(result.device).view_as(result)
         )
 
     return called
@@ -95,8 +95,8 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_values(name: str, device: torch.device) -> None:
-    function, given = CALLS[name]
-    got, want = function(*(tensor.to(device) for tensor in given)), function(*given)
+    function, inputs = CALLS[name]
+    got, want = function(*(tensor.to(device) for tensor in inputs)), function(*inputs)
     for ours, theirs in zip(
         *([value] if isinstance(value, torch.Tensor) else value for value in (got, want)), strict=True
     ):
@@ -104,9 +104,9 @@ def test_values(name: str, device: torch.device) -> None:
 
 
 def test_lstm(device: torch.device) -> None:
-    model, given = torch.nn.LSTM(4, 5), torch.randn(3, 2, 4)
-    want = model(given)[0]
-    torch.testing.assert_close(model.to(device)(given.to(device))[0].cpu(), want, rtol=1e-4, atol=1e-4)
+    model, x = torch.nn.LSTM(4, 5), torch.randn(3, 2, 4)
+    want = model(x)[0]
+    torch.testing.assert_close(model.to(device)(x.to(device))[0].cpu(), want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -28,10 +28,10 @@ def test_gradients_of_gather(device: torch.device, shape: tuple[int, ...]) -> No
     x, index = torch.rand(10, 5), torch.randint(0, 5, shape)
 
     def gradient(place: torch.device) -> torch.Tensor:
-        given = x.to(place, copy=True).requires_grad_()
-        torch.gather(given, -1, index.to(place), sparse_grad=True).sum().backward()
-        assert given.grad is not None and given.grad.is_sparse
-        return given.grad.to_dense()
+        leaf = x.to(place, copy=True).requires_grad_()
+        torch.gather(leaf, -1, index.to(place), sparse_grad=True).sum().backward()
+        assert leaf.grad is not None and leaf.grad.is_sparse
+        return leaf.grad.to_dense()
 
     run(gradient, device)
 

@@ -38,11 +38,11 @@ CASES: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]] =
 
 @pytest.mark.parametrize("name", CASES)
 def test_values(name: str, device: torch.device) -> None:
-    given = torch.randn(4, 5, 6), torch.randn(6, 6), torch.randint(5, (4, 3))
+    inputs = torch.randn(4, 5, 6), torch.randn(6, 6), torch.randint(5, (4, 3))
     reset_coverage()
-    ours = CASES[name](*(tensor.to(device) for tensor in given))
+    ours = CASES[name](*(tensor.to(device) for tensor in inputs))
     assert {row.provider for row in coverage()} <= {"generated", "native"}, coverage()
-    for result, wanted in zip(tree_leaves(ours), tree_leaves(CASES[name](*given)), strict=True):
+    for result, wanted in zip(tree_leaves(ours), tree_leaves(CASES[name](*inputs)), strict=True):
         assert result.device == device
         torch.testing.assert_close(result.cpu(), wanted, atol=1e-4, rtol=1e-4)
 

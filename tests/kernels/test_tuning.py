@@ -85,10 +85,10 @@ def results_of(device: torch.device) -> list[torch.Tensor]:
         F.conv2d(images, weight, padding=1),
         F.scaled_dot_product_attention(*heads, is_causal=True),
     ]
-    given = [left, right, images, weight, *heads]
+    leaves = [left, right, images, weight, *heads]
     return [
         tensor.cpu()
-        for tensor in (*results, *torch.autograd.grad([result.square().sum() for result in results], given))
+        for tensor in (*results, *torch.autograd.grad([result.square().sum() for result in results], leaves))
     ]
 
 
@@ -137,7 +137,7 @@ def test_what_is_wrong_is_not_chosen(device: torch.device, monkeypatch: pytest.M
         real(tried, first)
 
     monkeypatch.setattr(measuring._Tried, "check", check)
-    monkeypatch.setattr(measuring, "rounds_of", lambda tried, *given: {trial: [1.0] for trial in tried})
+    monkeypatch.setattr(measuring, "rounds_of", lambda tried, *arguments: {trial: [1.0] for trial in tried})
     (choice,) = measuring.tune(device, [name], 48, 3)
     assert choice.schedule[parameter] == value
     assert choice.refused == {f"{parameter} {wrong}": "AssertionError: Tensor-likes are not close!"}

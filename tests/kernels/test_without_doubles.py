@@ -69,9 +69,9 @@ def assert_on_device(device: torch.device, *but: str) -> None:
 @pytest.mark.parametrize("name", CALLS)
 def test_numbers(name: str, dtype: torch.dtype, device: torch.device) -> None:
     x = torch.tensor([[1, 2, -3], [5, 7, -11]], dtype=dtype)
-    given = x.to(device)
+    ours = x.to(device)
     torch_outboard.reset_coverage()
-    got = CALLS[name](given)
+    got = CALLS[name](ours)
     assert_on_device(device)
     want = CALLS[name](x)
     for result, wanted in zip(
@@ -120,7 +120,7 @@ def test_training(dtype: torch.dtype | None, is_scaled: bool, device: torch.devi
     """By itself and under autocast, with plain and with scaled gradients."""
 
     def losses(place: torch.device) -> list[float]:
-        model, x, y = copy.deepcopy(net).to(place), given.to(place), wanted.to(place)
+        model, x, y = copy.deepcopy(net).to(place), images.to(place), wanted.to(place)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         scaler = torch.amp.GradScaler(place.type, init_scale=256.0, enabled=is_scaled)
         step_losses = []
@@ -146,7 +146,7 @@ def test_training(dtype: torch.dtype | None, is_scaled: bool, device: torch.devi
         nn.LayerNorm(36),
         nn.Linear(36, 5),
     )
-    given, wanted = torch.randn(6, 1, 8, 8), torch.arange(6) % 5
+    images, wanted = torch.randn(6, 1, 8, 8), torch.arange(6) % 5
     torch_outboard.reset_coverage()
     got = losses(device)
     # GradScaler.unscale_ takes the reciprocal of the scale, one number,
