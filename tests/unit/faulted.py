@@ -71,7 +71,7 @@ def _replay(device: str) -> list[object]:
     a.fill_(3)
     graph.replay()
     torch.accelerator.synchronize()
-    held = [c.item()]
+    results = [c.item()]
     graph.reset()
     copy = torch.ones(5, device=f"{device}:1")
     copy.copy_(a[:5])
@@ -80,7 +80,7 @@ def _replay(device: str) -> list[object]:
     there = memory.to(device, non_blocking=True)
     module.synchronize()
     module.host_unregister(memory)
-    return [*held, copy.sum().item(), there.sum().item()]
+    return [*results, copy.sum().item(), there.sum().item()]
 
 
 def results(device: str) -> list[object]:

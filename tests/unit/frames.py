@@ -60,13 +60,13 @@ class Frames(Dialect):
     """A dialect whose kernels take a struct."""
 
     def frame(self, name: str, parameters: Iterable[Parameter], body: str, arrays: Iterable[LocalArray] = ()) -> str:
-        given = list(parameters)
+        declared = list(parameters)
         shared = [f"static ob_shared<{array.type}, {array.size}> {name}_{array.name};" for array in arrays]
         lines = [
             *shared,
-            f"struct {name}_given {{ {' '.join(f'{self.declared(parameter)};' for parameter in given)} }};",
+            f"struct {name}_given {{ {' '.join(f'{self.declared(parameter)};' for parameter in declared)} }};",
             f"void {name}({name}_given ob_given) {{",
-            *(f"  auto {parameter.name} = ob_given.{parameter.name};" for parameter in given),
+            *(f"  auto {parameter.name} = ob_given.{parameter.name};" for parameter in declared),
             *(f"  auto& {array.name} = {name}_{array.name};" for array in arrays),
         ]
         return "\n".join(lines) + f"\n{body}}}\n"

@@ -39,9 +39,9 @@ class ProgramGenerator(CodeGenerator):
                     f"outboard_argument<{letters.argument_type(kind)}>(words[{i}])" for i, kind in enumerate(types)
                 )
                 # A number of this generator's own, which says that there is one block.
-                given, kinds = [*call, str(_ITEMS)], [*types, "int32_t"]
+                arguments, kinds = [*call, str(_ITEMS)], [*types, "int32_t"]
                 group.call_kernel = lambda wrapper, name: wrapper.generate_kernel_call(
-                    name, given, triton=False, arg_types=kinds
+                    name, arguments, triton=False, arg_types=kinds
                 )
                 if src_code in wrapper.src_to_kernel:
                     return wrapper.src_to_kernel[src_code]

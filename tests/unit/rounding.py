@@ -42,11 +42,11 @@ def in_double(name):
         device = tensors[0].device
         wide = _pytree.tree_map_only(torch.Tensor, lambda t: t.cpu().double(), (arguments, keywords))
         results = op(*wide[0], **wide[1])
-        given = [keywords[name] for name in outs]
+        outputs = [keywords[name] for name in outs]
         fresh = _pytree.tree_leaves(results) if outs else []
-        if any(out.shape != result.shape for out, result in zip(given, fresh, strict=True)):
+        if any(out.shape != result.shape for out, result in zip(outputs, fresh, strict=True)):
             return NotImplemented  # to be resized
-        for ours, theirs in zip(given, fresh, strict=True):
+        for ours, theirs in zip(outputs, fresh, strict=True):
             ours.copy_(theirs)
         for info, ours, theirs in zip(op._schema.arguments, arguments, wide[0], strict=False):
             if info.alias_info is not None and info.alias_info.is_write:

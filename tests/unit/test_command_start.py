@@ -105,10 +105,10 @@ assert not discovery.attaches_itself(), "another package of this environment att
 
 
 def test_info_without_a_driver_does_not_import_torch(run_python):
-    told = run_python(OWN_ENTRY_POINT_ALONE + COMMAND, "info", "--json").stdout
+    output = run_python(OWN_ENTRY_POINT_ALONE + COMMAND, "info", "--json").stdout
     with_torch = run_python("import torch\n" + WITH_TORCH, "info", "--json")
-    assert json.loads(told) == json.loads(with_torch.stdout)
-    assert json.loads(told)["extension"]["error"] is None
+    assert json.loads(output) == json.loads(with_torch.stdout)
+    assert json.loads(output)["extension"]["error"] is None
 
 
 def test_info_looks_at_the_extension_without_torch(run_python):

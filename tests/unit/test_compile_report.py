@@ -98,7 +98,7 @@ def test_breaks_are_read_with_their_places(text: str, expected: tuple[str, str, 
 
 def test_time_goes_to_the_innermost_phase() -> None:
     clock = Clock()
-    told = [
+    events = [
         Event("entire_frame_compile", True, 10.0, "0/0"),
         Event("bytecode_tracing", True, 11.0, "0/0"),
         Event("something_new", True, 12.0, None),
@@ -112,7 +112,7 @@ def test_time_goes_to_the_innermost_phase() -> None:
         Event("entire_frame_compile", False, 91.0, "1/0"),
     ]
     seconds: dict[tuple[str, str], float] = {}
-    for event in told:
+    for event in events:
         for compile_id, phase, spent in clock.add(event):
             seconds[compile_id, phase] = seconds.get((compile_id, phase), 0.0) + spent
     assert seconds == {("0/0", "dynamo"): 7.0, ("0/0", "aot"): 3.0, ("1/0", "dynamo"): 1.0}

@@ -175,11 +175,11 @@ def test_each_reason_for_no_kernel_has_a_remedy():
 
 def test_the_page_has_the_table_of_reasons():
     page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
-    given = page.partition("### Reasons and remedies\n")[2].partition("\n## ")[0]
+    listed = page.partition("### Reasons and remedies\n")[2].partition("\n## ")[0]
     reasons_of = {code: "<br>".join(f"`{text}`" for text in texts) for code, texts in reasons_by_code().items()}
     rows = [f"| `{code}` | {todo} | {reasons_of[code]} |" for code, todo in REMEDIES.items()]
     table = "\n".join(["| code | what to do | reasons |", "|---|---|---|", *rows])
-    assert table in given, f"the table of docs/kernels.md must be\n\n{table}"
+    assert table in listed, f"the table of docs/kernels.md must be\n\n{table}"
 
 
 def wrong_rows(page: str) -> list[str]:

@@ -30,8 +30,8 @@ def judged(**answer):
 
 
 def test_a_report_is_told_in_lines():
-    told = {"name": "a chip", "sizes": [1, 2], "devices": [{"memory": {"heaps": ["4 GiB"]}}], "kinds": list("abcdef")}
-    assert list(report.lines_of(told))[:7] == [
+    tree = {"name": "a chip", "sizes": [1, 2], "devices": [{"memory": {"heaps": ["4 GiB"]}}], "kinds": list("abcdef")}
+    assert list(report.lines_of(tree))[:7] == [
         "name: a chip",
         "sizes: 1, 2",
         "devices:",
@@ -40,7 +40,7 @@ def test_a_report_is_told_in_lines():
         "      heaps: 4 GiB",
         "kinds:",
     ]
-    assert list(report.lines_of(told))[7:9] == ["  - a", "  - b"]
+    assert list(report.lines_of(tree))[7:9] == ["  - a", "  - b"]
 
 
 @pytest.mark.parametrize(
@@ -59,25 +59,25 @@ def test_only_drivers_with_a_report_have_one(run_python, given, status, words):
 def test_vulkan_reports_what_is_missing():
     from torch_outboard.drivers.vulkan import VulkanDriver
 
-    told = VulkanDriver(library="/nowhere/libvulkan.so.1").report()
-    assert "/nowhere" in told["loader"]["error"] and "devices" not in told["loader"]
-    assert "there is no Vulkan" in told["computations"]["error"]
-    assert told["machine"]["options"]["library"] == "/nowhere/libvulkan.so.1"
+    facts = VulkanDriver(library="/nowhere/libvulkan.so.1").report()
+    assert "/nowhere" in facts["loader"]["error"] and "devices" not in facts["loader"]
+    assert "there is no Vulkan" in facts["computations"]["error"]
+    assert facts["machine"]["options"]["library"] == "/nowhere/libvulkan.so.1"
 
 
 @pytest.mark.skipif(ctypes.util.find_library("vulkan") is None, reason="capability: a loader of Vulkan")
 def test_vulkan_reports_its_devices(run_python):
     answer = run_python(RUN, "doctor", "--report", "--driver=vulkan", "--json")
-    told = json.loads(answer.stdout)
-    assert told["loader"]["api"].startswith("1.") and told["drivers of devices"]
-    for device in told["loader"]["devices"]:
+    facts = json.loads(answer.stdout)
+    assert facts["loader"]["api"].startswith("1.") and facts["drivers of devices"]
+    for device in facts["loader"]["devices"]:
         assert device["needed features"] == "all", device
         assert device["limits"]["maxComputeWorkGroupInvocations"] >= 128
         assert device["limits"]["maxPushConstantsSize"] >= 128 and device["limits"]["timestampPeriod"] > 0
         assert device["subgroups"]["least"] <= device["subgroups"]["size"] <= device["subgroups"]["most"]
         assert device["memory"]["heaps"] and device["queues"]
         assert "VK_EXT_calibrated_timestamps" not in device["extensions"] or "device" in device["clocks"]
-    for device in told["computations"]["devices"]:
+    for device in facts["computations"]["devices"]:
         assert {result["state"] for result in device["results"].values()} == {"right"}, device["results"]
         assert device["properties"]["shared_memory_per_block"] >= 16 << 10
 

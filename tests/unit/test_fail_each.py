@@ -33,9 +33,9 @@ module = torch.get_device_module(device := torch.accelerator.current_accelerator
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
-    made = Runner("sim", "sim", jobs=2, limit=60)
-    yield made
-    made.close()
+    started = Runner("sim", "sim", jobs=2, limit=60)
+    yield started
+    started.close()
 
 
 def run(
@@ -163,12 +163,12 @@ os.kill(os.getpid(), 9)
     run_python(code, str(path), status=-9)
     calls, failures = read_counts(path)
     assert calls["mem_alloc"] == 1 and calls["device_open"] == 1 and failures == 0 and "mem_free" not in calls
-    told = run_python(
+    answer = run_python(
         "import sys, torch_outboard; torch_outboard.attach('sim', fault_counts=sys.argv[1])",
         str(tmp_path / "nowhere" / "counts"),
         status=1,
     )
-    assert "fault_counts" in told.stderr and "No such file or directory" in told.stderr
+    assert "fault_counts" in answer.stderr and "No such file or directory" in answer.stderr
 
 
 def test_the_command(tmp_path: Path, script) -> None:
@@ -176,8 +176,8 @@ def test_the_command(tmp_path: Path, script) -> None:
     words = ["run", "--fail-each", "--runs=2", "--jobs=1", f"--json={report}", str(path)]
     answer = CliRunner().invoke(main, words)
     assert answer.exit_code == 0 and "0 end in another way" in answer.output, answer.output
-    told = json.loads(report.read_text())
-    assert told["found"] is False and told["runs"] == 2 and told["left_out"] > 0 and told["calls"]["mem_alloc"] > 0
+    data = json.loads(report.read_text())
+    assert data["found"] is False and data["runs"] == 2 and data["left_out"] > 0 and data["calls"]["mem_alloc"] > 0
     # A script that hides a failure, which was written for CUDA.
     path.write_text("import torch\ntry: torch.ones(2).cuda()\nexcept RuntimeError: 1 / 0\n", encoding="utf-8")
     words = [

@@ -59,8 +59,8 @@ def test_it_lists_the_kernels(run_python):
 
 def test_it_tells_where_operators_run(run_python):
     report, text = both(run_python, "--driver", "sim")
-    [told] = {json.dumps(device["operators"]) for device in report["attached"]["devices"]}
-    assert json.loads(told)["generator"] is None
+    [operators] = {json.dumps(device["operators"]) for device in report["attached"]["devices"]}
+    assert json.loads(operators)["generator"] is None
     assert "eager: all by the CPU's kernels, in the device's memory" in text and "torch.compile: cpp" in text
     assert "Next: outboard test sim" in text
 

@@ -44,13 +44,13 @@ def test_the_status_tells_whether_all_is_right(
     """The results that `make stress` sees on real drivers, without a driver."""
     all_found = [found("add", "right"), found("exp", state, "3 of 6\x1b[2J"), found("svd", "refused", "no lowering")]
     asked = [entry.asked for entry in all_found]
-    database = SimpleNamespace(asked=lambda *given: asked, check=lambda *given: iter(reversed(all_found)))
+    database = SimpleNamespace(asked=lambda *arguments: asked, check=lambda *arguments: iter(reversed(all_found)))
     monkeypatch.setitem(sys.modules, "torch_outboard.testing.database.check", database)
-    monkeypatch.setattr(alone, "attach_alone", lambda *given: torch.device("cpu"))
+    monkeypatch.setattr(alone, "attach_alone", lambda *arguments: torch.device("cpu"))
     monkeypatch.setattr(kernels_check, "_about", lambda device: {})
     report = tmp_path / "report.json"
-    given = command("--driver", "any", "--dtypes", "float32", "--no-figures", "--json", str(report))
-    answer = CliRunner(env={"COLUMNS": "80"}).invoke(main, given)
+    words = command("--driver", "any", "--dtypes", "float32", "--no-figures", "--json", str(report))
+    answer = CliRunner(env={"COLUMNS": "80"}).invoke(main, words)
     assert answer.exit_code == status, (answer.output, answer.exception)
     assert [entry["entry"] for entry in json.loads(report.read_text())["entries"]] == ["add", "exp", "svd"]
     assert max(map(len, answer.output.splitlines())) <= 80

@@ -43,8 +43,8 @@ def test_without_a_folder_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_driver_without_kernels_is_refused(run_python: Any, tmp_path: Path) -> None:
     code = "import sys; from torch_outboard.cli import main; main(sys.argv[1:])"
-    given = ("kernels", "tune", "--driver", "unit.toys:Toy")
-    answer = run_python(code, *given, env={VARIABLE: str(tmp_path)}, status=1)
+    words = ("kernels", "tune", "--driver", "unit.toys:Toy")
+    answer = run_python(code, *words, env={VARIABLE: str(tmp_path)}, status=1)
     assert "has no kernel generator: set `kernel_generator`" in answer.stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -61,10 +61,10 @@ def test_a_product_takes_the_first_unit_of_its_type():
     small = reference(torch.bfloat16, m=8)
     assert unit_of((reference(torch.float16), UNIT, small), torch.bfloat16) is UNIT
     assert unit_of((UNIT,), torch.float32) is None
-    given = replace(OPENCL_C, units=(UNIT,))
-    assert PRODUCTS.way_of("convolution", Device(given, False, torch.bfloat16)) == "matrix"
-    assert PRODUCTS.way_of("convolution", Device(given, False, torch.float16)) == "tiles"
-    without = replace(given, has_groups=False)
+    with_unit = replace(OPENCL_C, units=(UNIT,))
+    assert PRODUCTS.way_of("convolution", Device(with_unit, False, torch.bfloat16)) == "matrix"
+    assert PRODUCTS.way_of("convolution", Device(with_unit, False, torch.float16)) == "tiles"
+    without = replace(with_unit, has_groups=False)
     assert PRODUCTS.way_of("product", Device(without, False, torch.bfloat16)) == "strips"
 
 

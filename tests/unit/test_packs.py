@@ -251,8 +251,8 @@ def test_a_pack_of_nothing_is_an_error_and_leaves_the_older_one(
     arguments: tuple[str, ...], message: str, pack: Path
 ) -> None:
     before = pack.read_bytes()
-    given = ["kernels", "pack", str(pack), "--driver", "nothing", *arguments]  # no driver is looked for
-    answer = CliRunner(env={"COLUMNS": "300"}).invoke(main, given)
+    words = ["kernels", "pack", str(pack), "--driver", "nothing", *arguments]  # no driver is looked for
+    answer = CliRunner(env={"COLUMNS": "300"}).invoke(main, words)
     assert answer.exit_code == 2 and "Invalid value for --only" in answer.output and message in answer.output
     assert pack.read_bytes() == before
 
@@ -373,7 +373,7 @@ def test_a_foreign_file_is_told_once(pack: Path, what: str, caplog: Any) -> None
 def test_damage_is_told_once_and_no_wrong_plan_is_used(pack: Path, how: str, caplog: Any) -> None:
     content = pack.read_bytes()
     wanted = with_binary(b"one" * 999)
-    told = 0
+    warned = 0
     for place in range(0, len(content), 29):
         pack.write_bytes(
             content[:place] if how == "cut" else content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
@@ -384,9 +384,9 @@ def test_damage_is_told_once_and_no_wrong_plan_is_used(pack: Path, how: str, cap
         # A row whose number has changed is a row that is not there.
         assert first in ([wanted], [ANSWER], []), place
         assert opened.plans(KEY, 0) == first and len(caplog.messages) <= (0 if first else 1), place
-        told += len(caplog.messages)
-        assert not told or not caplog.messages or str(pack) in caplog.text
-    assert told == place // 29 + 1 if how == "cut" else told > 20
+        warned += len(caplog.messages)
+        assert not warned or not caplog.messages or str(pack) in caplog.text
+    assert warned == place // 29 + 1 if how == "cut" else warned > 20
 
 
 def test_a_pack_that_is_replaced_stays_in_use(pack: Path, caplog: Any) -> None:

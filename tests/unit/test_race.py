@@ -37,9 +37,9 @@ WAITS = "module.current_stream().wait_stream(side); late.record_stream(module.cu
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
-    made = Runner("sim", "sim", jobs=2, limit=20)
-    yield made
-    made.close()
+    started = Runner("sim", "sim", jobs=2, limit=20)
+    yield started
+    started.close()
 
 
 def find(runner: Runner, program: Program | Path, seeds: int = 4) -> Finding:
@@ -63,14 +63,14 @@ def test_the_report_names_the_race_and_the_command(runner: Runner) -> None:
     text = report.as_text(finding)
     assert "y = x * 2  # one" in text and "observe(y + 1)  # other" in text, "both stacks"
     assert "wait_stream(other)` before event_too_early.py:" in text and report.status_of(finding) == 1
-    told = json.loads(json.dumps(report.as_json(finding)))
-    assert told["found"] is True and told["by"] == ["schedule", "sanitizer"]
-    assert re.fullmatch(r"pct:\d+", told["schedule"]) and told["runs"] == finding.runs
-    assert [Path(file).name for file, _ in told["lines"]] == ["event_too_early.py"] * 2
-    assert f"--schedule={told['schedule']} --changes={told['options']['changes']}" in told["command"]
+    data = json.loads(json.dumps(report.as_json(finding)))
+    assert data["found"] is True and data["by"] == ["schedule", "sanitizer"]
+    assert re.fullmatch(r"pct:\d+", data["schedule"]) and data["runs"] == finding.runs
+    assert [Path(file).name for file, _ in data["lines"]] == ["event_too_early.py"] * 2
+    assert f"--schedule={data['schedule']} --changes={data['options']['changes']}" in data["command"]
     # The command repeats it: the same seed, with the changes that matter.
     plan = Plan(
-        finding.plan.program, "sim", "sim", OPTIONS, (int(told["schedule"][4:]),), None, int(told["options"]["changes"])
+        finding.plan.program, "sim", "sim", OPTIONS, (int(data["schedule"][4:]),), None, int(data["options"]["changes"])
     )
     again = search(plan, runner, 2, lambda name: None)
     assert again.difference == finding.difference and again.runs == 3
@@ -189,10 +189,10 @@ def test_a_program_that_ends_its_process_or_forks_is_compared(runner: Runner, sc
 def test_each_run_has_its_folder_and_its_input(
     runner: Runner, script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = tmp_path / "given"
-    given.write_text("5\n")
+    input_file = tmp_path / "given"
+    input_file.write_text("5\n")
     monkeypatch.setattr(runner, "owns_folder", True)
-    monkeypatch.setattr(runner, "stdin", str(given))
+    monkeypatch.setattr(runner, "stdin", str(input_file))
     text = WAITS + "assert not os.listdir('.'); open('mine', 'x').write(input()); print(open('mine').read())"
     finding = find(runner, script(text))
     assert finding.by == [] and finding.expected.output == "5\n"
@@ -289,8 +289,8 @@ def test_the_command(tmp_path: Path) -> None:
     answer = run_command("race", f"--json={json_file}", f"--html={html_file}", str(RACES / "kv_swap.py"))
     assert answer.returncode == 1, answer.stderr
     assert "Missing: `stream.wait_stream(other)` before kv_swap.py" in answer.stdout
-    told = json.loads(json_file.read_text())
-    assert told["found"] and told["by"] == ["schedule", "sanitizer"] and html_file.read_text().startswith("<!DOCTYPE")
+    data = json.loads(json_file.read_text())
+    assert data["found"] and data["by"] == ["schedule", "sanitizer"] and html_file.read_text().startswith("<!DOCTYPE")
     repaired = run_command("race", "--seeds=2", str(RACES / "kv_swap.py"), "--repaired")
     assert repaired.returncode == 0 and "No race: 4 runs" in repaired.stdout, repaired.stderr
 

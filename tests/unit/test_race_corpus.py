@@ -24,9 +24,9 @@ ONE_LINE = {"copy_to_numpy"}
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
-    made = Runner("sim", "sim", jobs=2, limit=60)
-    yield made
-    made.close()
+    started = Runner("sim", "sim", jobs=2, limit=60)
+    yield started
+    started.close()
 
 
 def find(runner: Runner, path: Path, seeds: int, *arguments: str) -> Finding:

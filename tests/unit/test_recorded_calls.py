@@ -28,8 +28,8 @@ def called(name: str, arguments: list[Any], folder: Path, monkeypatch: Any) -> l
     class Called:
         _schema = schema
 
-        def __call__(self, *given: Any, **named: Any) -> None:
-            arguments_seen.extend([*given, *named.items()])
+        def __call__(self, *arguments: Any, **named: Any) -> None:
+            arguments_seen.extend([*arguments, *named.items()])
 
     monkeypatch.setattr(recorded, "overload_of", lambda name: Called())
     ((label, call, _),) = read_calls(folder / "calls", "")
@@ -47,8 +47,8 @@ def test_a_call_comes_back(tmp_path: Path, monkeypatch: Any) -> None:
 
 @pytest.mark.parametrize("value", [float("inf"), -0.0, 3, True, None, torch.channels_last, torch.strided, "none"])
 def test_values_come_back(value: Any) -> None:
-    made = recorded._made(json.loads(json.dumps(recorded._described(value))), torch.device("cpu"))
-    assert repr(made) == repr(value) and type(made) is type(value)
+    rebuilt = recorded._made(json.loads(json.dumps(recorded._described(value))), torch.device("cpu"))
+    assert repr(rebuilt) == repr(value) and type(rebuilt) is type(value)
 
 
 def test_what_has_no_text_is_left_out() -> None:
@@ -71,6 +71,6 @@ def test_other_files_are_no_lists(tmp_path: Path, text: str, message: str) -> No
 
 
 def test_an_argument_of_another_form_is_refused() -> None:
-    for given in ({"tensor": "float32 3"}, {"tensor": "float32 3:1;"}, {"what": 1}):
+    for description in ({"tensor": "float32 3"}, {"tensor": "float32 3:1;"}, {"what": 1}):
         with pytest.raises(ValueError, match="cannot be an argument of a call"):
-            recorded._made(given, torch.device("cpu"))
+            recorded._made(description, torch.device("cpu"))

@@ -30,14 +30,14 @@ from torch_outboard.testing.plugin import RunPython
     ],
 )
 def test_the_way_of_a_device(dialect, is_cpu, way):
-    given = Device(dialect, is_cpu, torch.float32)
-    assert {way_of(family, given) for family in (*PRODUCTS.families, *ATTENTION.families)} == {way}
+    device = Device(dialect, is_cpu, torch.float32)
+    assert {way_of(family, device) for family in (*PRODUCTS.families, *ATTENTION.families)} == {way}
 
 
 def test_a_dialect_without_vectors_and_groups_has_no_way():
-    given = Device(replace(CUDA_CPP, has_groups=False), False, torch.float32)
+    device = Device(replace(CUDA_CPP, has_groups=False), False, torch.float32)
     with pytest.raises(Refusal, match="'cuda_cpp' has neither vectors nor groups .* needs vectors or has_groups"):
-        way_of("attention", given)
+        way_of("attention", device)
 
 
 def test_each_way_has_the_parameters_that_are_tuned():

@@ -39,12 +39,12 @@ def test_eight_shares_run_every_case_once_and_every_file_each_time() -> None:
     for number in range(1, 9):
         share = Share(number, 8)
         rest = {item.nodeid for item in shares.left_out(items, share)}  # type: ignore[arg-type]
-        taken = [name for name in databases if name not in rest]
-        assert {name.split("::")[0] for name in taken} == files
-        assert len(taken) < len(databases) / 7
-        runs.update(name for name in taken if share.has(name))
+        collected = [name for name in databases if name not in rest]
+        assert {name.split("::")[0] for name in collected} == files
+        assert len(collected) < len(databases) / 7
+        runs.update(name for name in collected if share.has(name))
         # Taken besides: the first case of a file that has none in this share.
-        besides = [name for name in taken if not share.has(name)]
+        besides = [name for name in collected if not share.has(name)]
         assert len({name.split("::")[0] for name in besides}) == len(besides) < len(files)
         if number == 3:
             # Of a few files that import little: what the hook leaves is what left_out leaves.

@@ -28,8 +28,8 @@ def test_the_file_of_a_killed_sender_is_removed_by_the_next(run_python: RunPytho
     (tmp_path / "torch_outboard-sent-folder").mkdir()
     others = set(_files(tmp_path))
     command = [sys.executable, "-c", SEND + "print('sent', flush=True); sys.stdin.read()"]
-    given = {**os.environ, **env, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, env=given, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as living:
+    environment = {**os.environ, **env, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as living:
         assert living.stdout is not None and living.stdin is not None
         assert living.stdout.readline() == "sent\n"
         used = set(_files(tmp_path))

@@ -17,9 +17,9 @@ INDEX = sympy.Symbol("x0", integer=True, nonnegative=True)
 
 @pytest.fixture
 def printer() -> IndexPrinter:
-    made = IndexPrinter(Suffixes())
-    made.sizes = {"ks0", "ks1"}
-    return made
+    with_sizes = IndexPrinter(Suffixes())
+    with_sizes.sizes = {"ks0", "ks1"}
+    return with_sizes
 
 
 def test_what_is_of_sizes_alone_has_a_name(printer: IndexPrinter) -> None:

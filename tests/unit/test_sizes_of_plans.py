@@ -15,8 +15,8 @@ from torch_outboard.kernels.plans.sizes import Sizes
 
 def symbols_of(env: ShapeEnv, sizes: tuple[int, ...] = (6, 10, 14)) -> list[sympy.Symbol]:
     meta = torch.empty(sizes, device="meta")
-    made, _, _ = env.create_symbolic_sizes_strides_storage_offset(meta, ConstantSource("t0"))
-    return [size.node.expr for size in made]
+    symbols, _, _ = env.create_symbolic_sizes_strides_storage_offset(meta, ConstantSource("t0"))
+    return [size.node.expr for size in symbols]
 
 
 CONDITIONS = {

@@ -92,28 +92,28 @@ kernel = torch_outboard.build_kernel(SUMS, "sums", language="slang", options=opt
 def test_items_share_the_groups_memory_in_the_vulkan_memory_model(run_python: RunPython, tmp_path: Path) -> None:
     run_python(_SHARED, env={"OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path)})
     (stored,) = (tmp_path / "programs").iterdir()
-    held = stored.read_bytes()
-    code = held[held.index(struct.pack("<I", 0x07230203)) :]
+    content = stored.read_bytes()
+    code = content[content.index(struct.pack("<I", 0x07230203)) :]
     words = struct.unpack(f"<{len(code) // 4}I", code[: len(code) // 4 * 4])
     constants, types, pointers, accesses, barriers = {}, set(), set(), [], []
     at = 5
     while at < len(words) and words[at] >> 16:
-        op, given = words[at] & 0xFFFF, words[at + 1 : at + (words[at] >> 16)]
+        op, operands = words[at] & 0xFFFF, words[at + 1 : at + (words[at] >> 16)]
         at += words[at] >> 16
         if op == 14:  # OpMemoryModel
-            assert given[1] == 3
+            assert operands[1] == 3
         elif op == 43:  # OpConstant
-            constants[given[1]] = given[2]
-        elif op == 32 and given[1] == 4:  # OpTypePointer to the group's memory
-            types.add(given[0])
-        elif op in (59, 65, 66) and given[0] in types:  # OpVariable, OpAccessChain, OpInBoundsAccessChain
-            pointers.add(given[1])
-        elif op == 61 and given[2] in pointers:  # OpLoad
-            accesses.append(given[3:])
-        elif op == 62 and given[0] in pointers:  # OpStore
-            accesses.append(given[2:])
+            constants[operands[1]] = operands[2]
+        elif op == 32 and operands[1] == 4:  # OpTypePointer to the group's memory
+            types.add(operands[0])
+        elif op in (59, 65, 66) and operands[0] in types:  # OpVariable, OpAccessChain, OpInBoundsAccessChain
+            pointers.add(operands[1])
+        elif op == 61 and operands[2] in pointers:  # OpLoad
+            accesses.append(operands[3:])
+        elif op == 62 and operands[0] in pointers:  # OpStore
+            accesses.append(operands[2:])
         elif op == 224:  # OpControlBarrier
-            barriers.append(constants[given[2]])
+            barriers.append(constants[operands[2]])
     assert len(accesses) >= 2 and all(mask and mask[0] & 0x20 for mask in accesses)  # NonPrivatePointer
     assert barriers and all(barrier & 0x6000 == 0x6000 for barrier in barriers)  # MakeAvailable, MakeVisible
 

@@ -20,7 +20,7 @@ def scale(x, y, n, factor, adds_one, BLOCK: tl.constexpr):
 @triton.autotune(
     [triton.Config({"BLOCK": block}, num_warps=warps) for block in (16, 64) for warps in (1, 2)], key=["n"]
 )
-@triton.heuristics({"IS_WHOLE": lambda given: given["n"] % given["BLOCK"] == 0})
+@triton.heuristics({"IS_WHOLE": lambda meta: meta["n"] % meta["BLOCK"] == 0})
 @triton.jit
 def copy(x, y, n, BLOCK: tl.constexpr, IS_WHOLE: tl.constexpr):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -48,7 +48,7 @@ def numbers(pair, out, absent, small, large):
 
 
 def blocks(n):
-    return lambda given: (triton.cdiv(n, given["BLOCK"]),)
+    return lambda meta: (triton.cdiv(n, meta["BLOCK"]),)
 
 
 def scaled(x: torch.Tensor, factor: float, adds_one: bool = False) -> torch.Tensor:
