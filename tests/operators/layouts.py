@@ -144,8 +144,8 @@ def laid_out_each(sample: SampleInput, layout_of: Callable[[int], Layout | None]
         changed = True
         return laid.requires_grad_(value.requires_grad)
 
-    made = with_arguments(sample, *tree_map(change, (sample.input, sample.args, sample.kwargs)))
-    return made if changed else None
+    changed_sample = with_arguments(sample, *tree_map(change, (sample.input, sample.args, sample.kwargs)))
+    return changed_sample if changed else None
 
 
 def with_arguments(sample: SampleInput, input: Any, args: Any, kwargs: Any) -> SampleInput:

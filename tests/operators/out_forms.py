@@ -62,16 +62,16 @@ def _is_written(argument: Any) -> bool:
 
 
 def _is_out_form(functional: torch._C.FunctionSchema, out: torch._C.FunctionSchema) -> bool:
-    inputs, given = functional.arguments, out.arguments
-    if len(given) != len(inputs) + len(functional.returns) or len(out.returns) != len(functional.returns):
+    inputs, arguments = functional.arguments, out.arguments
+    if len(arguments) != len(inputs) + len(functional.returns) or len(out.returns) != len(functional.returns):
         return False
     if any(str(r.type) != "Tensor" or r.alias_info is not None for r in functional.returns):
         return False
     same = all(
         a.name == b.name and str(a.type) == str(b.type) and not _is_written(a) and not _is_written(b)
-        for a, b in zip(inputs, given, strict=False)
+        for a, b in zip(inputs, arguments, strict=False)
     )
-    return same and all(_is_written(a) and str(a.type) == "Tensor" for a in given[len(inputs) :])
+    return same and all(_is_written(a) and str(a.type) == "Tensor" for a in arguments[len(inputs) :])
 
 
 # Proven on some versions of torch; on others that are supported the out= kernel is wrong.

@@ -39,8 +39,8 @@ class Outcome:
             if is_ours:
                 self._wait(device)
         # What torch's Python deprecates it says once a process.
-        told = [kept for kept in caught if not issubclass(kept.category, (DeprecationWarning, FutureWarning))]
-        gists = {(kept.category.__name__, _gist(str(kept.message))) for kept in told}
+        relevant = [kept for kept in caught if not issubclass(kept.category, (DeprecationWarning, FutureWarning))]
+        gists = {(kept.category.__name__, _gist(str(kept.message))) for kept in relevant}
         self.warnings = sorted(gist for gist in gists if not gist[1].startswith(_OF_ALLOCATIONS))
         if is_ours:
             self.calls = calls_by_operator()

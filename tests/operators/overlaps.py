@@ -79,8 +79,8 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kept = self.calls[func._schema.name.removeprefix("aten::")]
         if func.namespace == "aten" and sum(op is func for op, _ in kept) < CALLS:
-            given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
-            kept.append((func, tree_map(copied, {**given, **(kwargs or {})})))
+            by_name = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
+            kept.append((func, tree_map(copied, {**by_name, **(kwargs or {})})))
         return func(*args, **(kwargs or {}))
 
 
@@ -170,12 +170,12 @@ def examples_of(op: torch._ops.OpOverload, recorder: Recorder) -> Iterator[Examp
                 return
 
 
-def make_example(op: torch._ops.OpOverload, recorded: torch._ops.OpOverload, given: dict[str, Any]) -> Example | None:
+def make_example(op: torch._ops.OpOverload, recorded: torch._ops.OpOverload, named: dict[str, Any]) -> Example | None:
     values: list[Any] = []
     missing = []
     for index, argument in enumerate(op._schema.arguments):
-        if argument.name in given:
-            values.append(given[argument.name])
+        if argument.name in named:
+            values.append(named[argument.name])
         elif argument.has_default_value():
             values.append(argument.default_value)
         elif argument.is_out or is_written(argument):
@@ -186,7 +186,7 @@ def make_example(op: torch._ops.OpOverload, recorded: torch._ops.OpOverload, giv
     try:
         if missing:
             with quiet():
-                results = recorded(**{k: copied(v) for k, v in given.items()})
+                results = recorded(**{k: copied(v) for k, v in named.items()})
             outs = list(results) if isinstance(results, (tuple, list)) else [results]
             for index, out in zip(missing, outs, strict=True):
                 values[index] = tree_map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), out)

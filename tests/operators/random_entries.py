@@ -75,13 +75,13 @@ class Draws:
         outcomes = []
         for _ in range(2):
             side = self.check.side(self.sample, self.check.device)
-            taken = None if side is None else gradients(self.check, side)
-            if taken is None:
+            outcome = None if side is None else gradients(self.check, side)
+            if outcome is None:
                 return
-            if taken.error is not None:
-                self.check.fail("gradient: exception", taken.describe_error())
+            if outcome.error is not None:
+                self.check.fail("gradient: exception", outcome.describe_error())
                 return
-            outcomes.append(taken)
+            outcomes.append(outcome)
         self.check.report.gradients += 1
         for a, b in zip(outcomes[0].tensors, outcomes[1].tensors, strict=True):
             if a.device != self.check.device:

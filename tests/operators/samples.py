@@ -84,9 +84,9 @@ def broad_samples_of(info: OpInfo, dtype: torch.dtype, requires_grad: bool) -> I
             low = low if low is None else low + info._domain_eps
             high = high if high is None else high - info._domain_eps
         shape = (2, 3, 4, 5)
-        made = make_tensor(shape, dtype=dtype, device="cpu", low=low, high=high, requires_grad=requires_grad)
-        kwargs, _ = info.sample_kwargs("cpu", dtype, made)
-        yield SampleInput(made, kwargs=kwargs)
+        tensor = make_tensor(shape, dtype=dtype, device="cpu", low=low, high=high, requires_grad=requires_grad)
+        kwargs, _ = info.sample_kwargs("cpu", dtype, tensor)
+        yield SampleInput(tensor, kwargs=kwargs)
     yield from all_samples_of(info, dtype, requires_grad)
 
 

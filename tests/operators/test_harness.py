@@ -137,9 +137,9 @@ def test_layouts_are_told_apart(device):
         return result if x.is_contiguous() or x.numel() == 0 else result + 1
 
     assert kinds(torch.exp, device, "exp", MemoryLayouts) == set()
-    told = failures(wrong_if_transposed, device, "exp", MemoryLayouts)
-    assert {"0 transposed", "0 cropped", "0 stepped", "0 expanded"} <= {failure.sample for failure in told}
-    assert "0 offset" not in {failure.sample for failure in told}
+    noted = failures(wrong_if_transposed, device, "exp", MemoryLayouts)
+    assert {"0 transposed", "0 cropped", "0 stepped", "0 expanded"} <= {failure.sample for failure in noted}
+    assert "0 offset" not in {failure.sample for failure in noted}
 
 
 def test_a_wrong_result_of_broadcasting_is_noticed(device):
@@ -174,8 +174,8 @@ def test_out_that_writes_beside_its_target_is_noticed(device):
             out.as_strided((1,), (1,), 0).zero_()
         return out
 
-    told = failures(beside, device, "exp", Out)
-    assert any(failure.kind == "argument" and "inner" in failure.sample for failure in told)
+    noted = failures(beside, device, "exp", Out)
+    assert any(failure.kind == "argument" and "inner" in failure.sample for failure in noted)
 
 
 def test_a_variant_that_does_nothing_in_place_is_noticed(device):
@@ -194,8 +194,8 @@ def test_a_sparse_variant_that_does_nothing_in_place_is_noticed(device):
     def nothing(x):
         return x if x.device.type == device.type else x.neg_()
 
-    told = kinds(torch.neg, device, "neg", Sparse, inplace_variant=nothing)
-    assert {"values", "argument"} <= told
+    noted = kinds(torch.neg, device, "neg", Sparse, inplace_variant=nothing)
+    assert {"values", "argument"} <= noted
 
 
 def test_a_setting_that_is_forgotten_is_noticed(device):

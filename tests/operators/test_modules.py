@@ -34,10 +34,10 @@ class Case(NamedTuple):
 
     def inputs(self) -> list[ModuleInput]:
         seed(3, CPU)
-        made = self.info.module_inputs_func(
+        samples = self.info.module_inputs_func(
             self.info, device="cpu", dtype=self.dtype, requires_grad=True, training=self.training
         )
-        return list(made) if ALL_SAMPLES else list(made)[:4]
+        return list(samples) if ALL_SAMPLES else list(samples)[:4]
 
 
 def cases() -> Iterator[Case]:

@@ -69,12 +69,12 @@ FAULTS: dict[str, tuple[Callable[..., Any], bool, str]] = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_found_with_the_steps_that_it_needs(name: str, device: torch.device) -> None:
-    function, in_place, told = FAULTS[name]
-    made = Step(_NEW, (), (5, (4, 3), torch.float32, "plain"))
+    function, in_place, message = FAULTS[name]
+    create = Step(_NEW, (), (5, (4, 3), torch.float32, "plain"))
     kinds = {kind.name: kind for kind in (*steps.VIEWS, *steps.FUNCTIONS)}
     program = [
-        made,
-        made,
+        create,
+        create,
         Step(kinds["add"], (0, 1), ()),
         Step(kinds["narrow"], (0,), (0, 1, 2)),
         Step(kinds["sin"], (1,), ()),
@@ -84,5 +84,5 @@ def test_a_planted_fault_is_found_with_the_steps_that_it_needs(name: str, device
     least = minimised(program, device, is_exact=False)
     departure = difference(least, device, is_exact=False)
     assert departure is not None
-    assert told in departure[1]
+    assert message in departure[1]
     assert [line.partition("(")[0].split()[-1] for line in text(least).splitlines()] == ["new", "narrow", "fault"]

@@ -62,8 +62,8 @@ class Errors(Check):
         if outcome.error is None:
             self.fail("no exception", f"{case.error_type.__name__} {case.error_regex!r} is listed")
         elif not isinstance(outcome.error, case.error_type) or not re.search(case.error_regex, str(outcome.error)):
-            told = f"{case.error_type.__name__} {case.error_regex!r}"
-            self.fail("other exception", f"{outcome.describe_error()}; {told} is listed")
+            expected = f"{case.error_type.__name__} {case.error_regex!r}"
+            self.fail("other exception", f"{outcome.describe_error()}; {expected} is listed")
         elif outcome.is_late:
             self.fail("late exception", outcome.describe_error())
 

@@ -120,9 +120,9 @@ class Out(Check):
         for target in TARGETS:
             if target is same_memory and self.info.full_name in DIE_ON_THE_CPU:
                 continue
-            made = [target(result) for result in results]
-            if all(tensor is not None for tensor in made):
-                self._try(target.__name__, sample, made)
+            targets = [target(result) for result in results]
+            if all(tensor is not None for tensor in targets):
+                self._try(target.__name__, sample, targets)
         self._try_arguments(sample, results)
         for name in ("transposed", "channels_last", "stepped"):
             changed = laid_out(sample, LAYOUTS[name])

@@ -40,9 +40,9 @@ def outcome_of(call: OperatorCall, device: torch.device) -> Outcome:
             return value.on(device, storages)
         return device if isinstance(value, torch.device) else value
 
-    given = replace(call, arguments=tuple(tree_map(here, call.arguments)))
+    placed = replace(call, arguments=tuple(tree_map(here, call.arguments)))
     torch.manual_seed(0)
-    done = attempt(given, device)
+    done = attempt(placed, device)
     return Outcome(
         done.error, done.is_late, [_to_cpu(tensor) for tensor in done.results], [storage.cpu() for storage in storages]
     )
@@ -69,22 +69,22 @@ def difference(ours: Outcome, theirs: Outcome, others: set[type], is_exact: bool
         return difference_of_errors(ours, theirs, allowed, may_be_late=type(None) in others)
     if len(ours.results) != len(theirs.results):
         return f"{len(ours.results)} results, on the CPU {len(theirs.results)}"
-    given = max(map(_greatest, theirs.storages), default=0.0)
+    greatest = max(map(_greatest, theirs.storages), default=0.0)
     tolerance = 0.0
     if not is_exact:  # results of integers have a tolerance of their own
         tolerance = max(
             [TOLERANCES[torch.float64], least, *(TOLERANCES.get(storage.dtype, 0.0) for storage in theirs.storages)]
         )
     for place, (mine, wanted) in enumerate(zip(ours.results, theirs.results, strict=True)):
-        if (text := difference_of_values(mine, wanted, given, tolerance)) is not None:
+        if (text := difference_of_values(mine, wanted, greatest, tolerance)) is not None:
             return f"result {place}: {text}"
     for place, (mine, wanted) in enumerate(zip(ours.storages, theirs.storages, strict=True)):
-        if (text := difference_of_values(mine, wanted, given, tolerance)) is not None:
+        if (text := difference_of_values(mine, wanted, greatest, tolerance)) is not None:
             return f"storage of tensor {place}: {text}"
     return None
 
 
-def difference_of_values(mine: Any, wanted: Any, given: float, tolerance: float) -> str | None:
+def difference_of_values(mine: Any, wanted: Any, greatest: float, tolerance: float) -> str | None:
     """Return how a result differs from the CPU's, or None.
 
     `given` is the greatest number among the operator's arguments. `tolerance` is the tolerance of the least exact
@@ -92,7 +92,7 @@ def difference_of_values(mine: Any, wanted: Any, given: float, tolerance: float)
     """
     if not isinstance(wanted, torch.Tensor):
         if isinstance(wanted, float) and isinstance(mine, float) and mine != wanted and tolerance > 0:
-            return difference_of_values(torch.tensor(mine), torch.tensor(wanted), given, tolerance)
+            return difference_of_values(torch.tensor(mine), torch.tensor(wanted), greatest, tolerance)
         return None if mine == wanted or (mine != mine and wanted != wanted) else f"{mine}, on the CPU {wanted}"
     if (mine.shape, mine.dtype) != (wanted.shape, wanted.dtype):
         return f"{tuple(mine.shape)} of {mine.dtype}, on the CPU {tuple(wanted.shape)} of {wanted.dtype}"
@@ -100,7 +100,7 @@ def difference_of_values(mine: Any, wanted: Any, given: float, tolerance: float)
         return None
     if tolerance and wanted.dtype in TOLERANCES:
         tolerance = max(tolerance, TOLERANCES[wanted.dtype])
-    if tolerance and _agree(mine, wanted, tolerance, given):
+    if tolerance and _agree(mine, wanted, tolerance, greatest):
         return None
     wide = (mine.to(torch.complex128) - wanted.to(torch.complex128)).abs().nan_to_num(float("inf"))
     place = int(wide.argmax())
@@ -108,13 +108,13 @@ def difference_of_values(mine: Any, wanted: Any, given: float, tolerance: float)
     return f"{where[0]}, on the CPU {where[1]}, at element {place} of {tuple(wanted.shape)}, {wanted.dtype}"
 
 
-def _agree(mine: torch.Tensor, wanted: torch.Tensor, tolerance: float, given: float) -> bool:
+def _agree(mine: torch.Tensor, wanted: torch.Tensor, tolerance: float, greatest: float) -> bool:
     if mine.numel() == 0:
         return True
     if tolerance == 0.0 and not mine.dtype.is_floating_point and not mine.dtype.is_complex:
         return torch.equal(mine, wanted)
     # What cancels has the error of what it was made of.
-    scale = max(_greatest(wanted), given * 1e-2)
+    scale = max(_greatest(wanted), greatest * 1e-2)
     if mine.is_complex():
         mine, wanted = (_with_one_infinity(tensor.to(torch.complex128)) for tensor in (mine, wanted))
     else:

@@ -39,9 +39,9 @@ class Machine:
 
     def run(self, number: int, step: Step) -> BaseException | None:
         """Run a step, and wait. Return its exception."""
-        given = [self.tensors[place] for place in step.places]
+        operands = [self.tensors[place] for place in step.places]
         try:
-            result = _call(step, given, self.device)
+            result = _call(step, operands, self.device)
             if self.device.type != "cpu":
                 torch.accelerator.synchronize(self.device)
         except Exception as error:  # it is compared
@@ -51,13 +51,13 @@ class Machine:
         return None
 
 
-def _call(step: Step, given: list[torch.Tensor], device: torch.device) -> Any:
+def _call(step: Step, operands: list[torch.Tensor], device: torch.device) -> Any:
     if step.kind is _NEW:
         seed, shape, dtype, layout = step.numbers
         return _copied(steps.made(seed, shape, dtype, layout), device)
     if step.kind.name == "gradient":
-        return _gradient(given, *step.numbers)
-    return step.kind.function(*given, *step.numbers)
+        return _gradient(operands, *step.numbers)
+    return step.kind.function(*operands, *step.numbers)
 
 
 def _copied(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -67,7 +67,7 @@ def _copied(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return result.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
-def _gradient(given: list[torch.Tensor], names: tuple[str, ...], dims: tuple[int, ...], compiled: bool) -> torch.Tensor:
+def _gradient(args: list[torch.Tensor], names: tuple[str, ...], dims: tuple[int, ...], compiled: bool) -> torch.Tensor:
     """Return the gradient of a chain of functions with respect to the first tensor."""
     kinds = {kind.name: kind for kind in DIFFERENTIABLE}
 
@@ -75,12 +75,12 @@ def _gradient(given: list[torch.Tensor], names: tuple[str, ...], dims: tuple[int
         value = leaf
         for name, dim in zip(names, dims, strict=True):
             kind = kinds[name]
-            taken = [value, *(others[: kind.count - 1])]
-            value = kind.function(*taken, *((dim,) if kind.draw is not steps.nothing else ()))
+            arguments = [value, *(others[: kind.count - 1])]
+            value = kind.function(*arguments, *((dim,) if kind.draw is not steps.nothing else ()))
         return value
 
-    leaf = given[0].detach().requires_grad_()
-    others = [tensor.detach() for tensor in given[1:]]
+    leaf = args[0].detach().requires_grad_()
+    others = [tensor.detach() for tensor in args[1:]]
     if compiled:
         torch._dynamo.reset()  # each program has other functions, of which one code object keeps a few
     function = torch.compile(chain, dynamic=False) if compiled else chain
@@ -139,8 +139,8 @@ def difference(program: list[Step], device: torch.device, is_exact: bool) -> tup
             return number, f"raises {_text(result)}, the CPU {_text(expected)}"
         if expected is not None:
             _forget_partly_written(ours, theirs, written)
-        if (told := _compare(ours, theirs, number, written, is_exact)) is not None:
-            return number, told
+        if (text := _compare(ours, theirs, number, written, is_exact)) is not None:
+            return number, text
         grown = [
             machine.tensors[place]._version - was
             for machine, versions in ((theirs, before[0]), (ours, before[1]))
@@ -185,16 +185,16 @@ def _compare(ours: Machine, theirs: Machine, number: int, written: tuple[int, ..
         for name in ("shape", "dtype", "requires_grad"):
             if getattr(mine, name) != getattr(reference, name):
                 return f"t{place}: {name} is {getattr(mine, name)}, the CPU's is {getattr(reference, name)}"
-        if (told := stride_difference(mine, reference)) is not None and _lie_apart(mine, reference):
-            return f"t{place}: {told}"
+        if (text := stride_difference(mine, reference)) is not None and _lie_apart(mine, reference):
+            return f"t{place}: {text}"
     values = list(ours.tensors)
     if sharing([ours.tensors[place] for place in values]) != sharing([theirs.tensors[place] for place in values]):
         return "other tensors share memory"
     for place in places:
         if place in ours.tensors:
-            told = _storages_differ(ours.tensors[place], theirs.tensors[place], is_exact)
-            if told is not None:
-                return f"t{place}: {told}"
+            text = _storages_differ(ours.tensors[place], theirs.tensors[place], is_exact)
+            if text is not None:
+                return f"t{place}: {text}"
     return None
 
 
@@ -209,13 +209,13 @@ def _lie_apart(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
 def _storages_differ(mine: torch.Tensor, theirs: torch.Tensor, is_exact: bool) -> str | None:
     """Compare the values, and what lies around them in the storage."""
     bounds = None if is_exact else Bounds()
-    told = value_difference(mine.detach().cpu(), theirs.detach(), bounds)
+    text = value_difference(mine.detach().cpu(), theirs.detach(), bounds)
     size = min(mine.untyped_storage().nbytes(), theirs.untyped_storage().nbytes()) // theirs.element_size()
-    if told is not None or size == 0:
-        return told
+    if text is not None or size == 0:
+        return text
     whole = [tensor.detach().as_strided((size,), (1,), 0).cpu() for tensor in (mine, theirs)]
-    told = value_difference(whole[0], whole[1], bounds)
-    return None if told is None else f"around it: {told}"
+    text = value_difference(whole[0], whole[1], bounds)
+    return None if text is None else f"around it: {text}"
 
 
 def _resynchronise(ours: Machine, theirs: Machine) -> None:

@@ -19,7 +19,7 @@ DTYPES = (torch.float32, torch.float32, torch.float32, torch.int64, torch.bool, 
 ENDS = (math.nan, math.inf, -math.inf, -0.0, 0.0, 1.0, -1.0, 1e18, 1e-40, 0.5, 88.0)
 
 
-def nothing(generator: random.Random, given: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+def nothing(generator: random.Random, operands: Sequence[torch.Tensor]) -> tuple[Any, ...]:
     """Draw no numbers."""
     return ()
 
@@ -45,8 +45,8 @@ class Step:
     numbers: tuple[Any, ...]
 
     def __str__(self) -> str:
-        given = [f"t{place}" for place in self.places] + [repr(number) for number in self.numbers]
-        return f"{self.kind.name}({', '.join(given)})"
+        words = [f"t{place}" for place in self.places] + [repr(number) for number in self.numbers]
+        return f"{self.kind.name}({', '.join(words)})"
 
 
 def made(seed: int, shape: tuple[int, ...], dtype: torch.dtype, layout: str) -> torch.Tensor:
@@ -76,62 +76,62 @@ def shape_of(generator: random.Random) -> tuple[int, ...]:
     )
 
 
-def _dim(generator: random.Random, given: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    return (generator.randrange(-given[0].dim(), given[0].dim()) if given[0].dim() else 0,)
+def _dim(generator: random.Random, operands: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    return (generator.randrange(-operands[0].dim(), operands[0].dim()) if operands[0].dim() else 0,)
 
 
-def _two_dims(generator: random.Random, given: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    return _dim(generator, given) + _dim(generator, given)
+def _two_dims(generator: random.Random, operands: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    return _dim(generator, operands) + _dim(generator, operands)
 
 
-def _place(generator: random.Random, given: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    (dim,) = _dim(generator, given)
-    size = given[0].shape[dim] if given[0].dim() else 1
+def _place(generator: random.Random, operands: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    (dim,) = _dim(generator, operands)
+    size = operands[0].shape[dim] if operands[0].dim() else 1
     start = generator.randrange(size + 1)
     return dim, start, generator.randrange(size - start + 1)
 
 
-def _index(generator: random.Random, given: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    (dim,) = _dim(generator, given)
-    size = given[0].shape[dim] if given[0].dim() else 1
+def _index(generator: random.Random, operands: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    (dim,) = _dim(generator, operands)
+    size = operands[0].shape[dim] if operands[0].dim() else 1
     return dim, generator.randrange(-1, size + (generator.random() < 0.05)) if size else 0
 
 
-def _order(generator: random.Random, given: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    order = list(range(given[0].dim()))
+def _order(generator: random.Random, operands: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    order = list(range(operands[0].dim()))
     generator.shuffle(order)
     return (tuple(order),)
 
 
-def _larger(generator: random.Random, given: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    sizes = tuple(generator.choice((2, 3)) if size == 1 else size for size in given[0].shape)
+def _larger(generator: random.Random, operands: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    sizes = tuple(generator.choice((2, 3)) if size == 1 else size for size in operands[0].shape)
     return ((generator.choice((1, 2)), *sizes) if generator.random() < 0.3 else sizes,)
 
 
-def _number(generator: random.Random, given: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    if given[0].dtype.is_floating_point:
+def _number(generator: random.Random, operands: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    if operands[0].dtype.is_floating_point:
         return (generator.choice((*ENDS, 2.5, -0.75, 3)),)
     return (generator.choice((0, 1, 2, -1, 5, True, 2.5)),)
 
 
-def _window(generator: random.Random, given: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    (dim,) = _dim(generator, given)
-    size = given[0].shape[dim] if given[0].dim() else 1
+def _window(generator: random.Random, operands: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    (dim,) = _dim(generator, operands)
+    size = operands[0].shape[dim] if operands[0].dim() else 1
     return dim, generator.randint(1, max(size, 1)), generator.randint(1, 3)
 
 
-def _dtype(generator: random.Random, given: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+def _dtype(generator: random.Random, operands: Sequence[torch.Tensor]) -> tuple[Any, ...]:
     return (generator.choice(DTYPES),)
 
 
-def _format(generator: random.Random, given: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+def _format(generator: random.Random, operands: Sequence[torch.Tensor]) -> tuple[Any, ...]:
     formats = (torch.contiguous_format, torch.preserve_format, torch.channels_last)
     return (generator.choice(formats),)
 
 
-def _indices(generator: random.Random, given: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    (dim,) = _dim(generator, given)
-    size = given[0].shape[dim] if given[0].dim() else 1
+def _indices(generator: random.Random, operands: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+    (dim,) = _dim(generator, operands)
+    size = operands[0].shape[dim] if operands[0].dim() else 1
     most = size + (generator.random() < 0.03)
     return dim, tuple(generator.randrange(most) for _ in range(generator.randint(1, 4))) if most else ()
 

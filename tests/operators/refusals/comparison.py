@@ -28,7 +28,7 @@ class Attempt:
         return f"{'late ' if self.is_late else ''}{type(self.error).__name__}: {lines[0][:200]}"
 
 
-def attempt(given: OperatorCall, device: torch.device) -> Attempt:
+def attempt(call: OperatorCall, device: torch.device) -> Attempt:
     """Run a call whose tensors are on the device, and wait for it."""
     error: Exception | None = None
     is_late = False
@@ -36,7 +36,7 @@ def attempt(given: OperatorCall, device: torch.device) -> Attempt:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            value = given.run_here()
+            value = call.run_here()
         except Exception as raised:  # whatever it is becomes part of the comparison
             error = raised
         if device.type != "cpu":
@@ -72,10 +72,10 @@ def errors_of_other_values(call: OperatorCall) -> set[type]:
 
 
 def _identities(tensor: torch.Tensor) -> torch.Tensor:
-    made = torch.zeros_like(tensor, memory_format=torch.contiguous_format)
+    identity = torch.zeros_like(tensor, memory_format=torch.contiguous_format)
     if tensor.dim() >= 2:
-        made.diagonal(0, -2, -1).fill_(1)
-    return made
+        identity.diagonal(0, -2, -1).fill_(1)
+    return identity
 
 
 def difference(ours: Attempt, theirs: Attempt, may_be_late: bool) -> str | None:
