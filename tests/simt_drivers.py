@@ -58,7 +58,7 @@ class Unbuilt(PythonDriver):
     def kernel_get(self, device, program, name):
         return next(self.handles)
 
-    def kernel_launch(self, *given, follows_addresses=False):
+    def kernel_launch(self, *arguments, follows_addresses=False):
         pass
 
 
@@ -183,16 +183,16 @@ LOCAL_MEMORY = 16 << 10
 
 
 def strict(items: int) -> StrictDialect:
-    given = {field.name: getattr(FloatsGenerator.dialect, field.name) for field in fields(Dialect)}
+    settings = {field.name: getattr(FloatsGenerator.dialect, field.name) for field in fields(Dialect)}
     of_group, item = "((ob_i32)get_local_id(0))", f"(ob_i32)(get_local_id(0) % {items}u)"
-    given |= {
+    settings |= {
         "name": f"opencl_c_strict_{items}",
-        "header": given["header"].replace(of_group, f"({item})"),
+        "header": settings["header"].replace(of_group, f"({item})"),
         "item": f"((ob_i64)get_group_id(0) * (ob_i64)get_local_size(0) + {item})",
         "group": items,
         "vectors": "",
     }
-    return StrictDialect(**given)
+    return StrictDialect(**settings)
 
 
 class StrictGenerator(OpenCLGenerator):

@@ -73,9 +73,9 @@ def run_python(*arguments: str, env: dict[str, str] | None = None) -> str:
 
 def run_pytest(*arguments: str, imports: tuple[str, ...] = (), env: dict[str, str] | None = None) -> str:
     """Run tests and return their output."""
-    given = ("-q", "-p", "no:cacheprovider", *arguments)
-    done = fork_server(imports).run(PYTEST, given, environment() | (env or {}), SUITE_LIMIT)
-    return check(done, f"pytest {' '.join(given)}")
+    words = ("-q", "-p", "no:cacheprovider", *arguments)
+    done = fork_server(imports).run(PYTEST, words, environment() | (env or {}), SUITE_LIMIT)
+    return check(done, f"pytest {' '.join(words)}")
 
 
 def learn_digits(*arguments: str, **variables: str) -> str:
@@ -331,8 +331,8 @@ def test_wrong_calls_of_what_the_book_computes(driver: str, request: pytest.Fixt
     """A formula of our own has to refuse what torch's kernel refuses; tests/stress asks all operators."""
     if request.config.getoption("--core"):
         pytest.skip("the formulas are the same on every torch")
-    given = ("--driver", driver, "--refused-only", "--book", "--large", "--share", str(shares.current_share()))
-    run_python("-m", "tests.operators.refusals", *given, env={"OUTBOARD_FALLBACK": "silent"})
+    options = ("--driver", driver, "--refused-only", "--book", "--large", "--share", str(shares.current_share()))
+    run_python("-m", "tests.operators.refusals", *options, env={"OUTBOARD_FALLBACK": "silent"})
 
 
 @pytest.mark.parametrize("driver", [GENERATED])

@@ -110,8 +110,8 @@ class Warps(PythonDriver):
 
     def device_properties(self, device):
         memory = {"shared_memory_per_block": 48 << 10, "shared_memory_per_multiprocessor": 228 << 10}
-        given = {"total_memory": self.memory, **memory}
-        return DeviceProperties(name=f"Warps {device}", machine="gpu", **given)
+        properties = {"total_memory": self.memory, **memory}
+        return DeviceProperties(name=f"Warps {device}", machine="gpu", **properties)
 
     def program_build(self, device, language, code, options):
         with tempfile.TemporaryDirectory() as folder:
@@ -137,9 +137,9 @@ class Warps(PythonDriver):
         return kernel
 
     def kernel_launch(self, device, stream, kernel, grid, block, args, shared_memory, cluster, is_cooperative):
-        given = [value.to_bytes(8, "little") if kind == 0 else value for kind, value in args]
-        held = [ctypes.create_string_buffer(content, len(content)) for content in given]
-        places = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
+        contents = [value.to_bytes(8, "little") if kind == 0 else value for kind, value in args]
+        buffers = [ctypes.create_string_buffer(content, len(content)) for content in contents]
+        places = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
         assert grid[1:] == block[1:] == (1, 1), (grid, block)
         if failure := self.kernels[kernel](grid[0], block[0], places, shared_memory):
             raise DriverError(failure.decode(), Status.INTERNAL)

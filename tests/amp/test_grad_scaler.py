@@ -108,8 +108,8 @@ def test_strided_and_empty_gradients(device):
 
 def make(device, optimizer="SGD", scale=8.0, dtype=torch.float32, **options):
     parameters = [torch.ones(3, device=device, dtype=dtype, requires_grad=True) for _ in range(2)]
-    made = getattr(torch.optim, optimizer)(parameters, lr=0.5, **options)
-    return parameters, made, torch.amp.GradScaler(device.type, init_scale=scale, growth_interval=2)
+    built = getattr(torch.optim, optimizer)(parameters, lr=0.5, **options)
+    return parameters, built, torch.amp.GradScaler(device.type, init_scale=scale, growth_interval=2)
 
 
 def backward(parameters, scaler, factor=1.0):

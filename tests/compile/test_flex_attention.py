@@ -71,8 +71,8 @@ def test_rows_without_keys_are_zero(device: torch.device) -> None:
     query, key, value, _ = made(device)
     mask = flex.create_block_mask(lambda b, h, i, j: i < 0, None, None, LENGTH, LENGTH, device=device)
     asked = flex.AuxRequest(lse=True)
-    result, told = flex.flex_attention(query, key, value, block_mask=mask, return_aux=asked)
-    assert result.eq(0).all() and told.lse.eq(-math.inf).all()
+    result, aux = flex.flex_attention(query, key, value, block_mask=mask, return_aux=asked)
+    assert result.eq(0).all() and aux.lse.eq(-math.inf).all()
 
 
 def test_what_is_not_the_device_is_asked_as_before(device: torch.device) -> None:

@@ -29,16 +29,16 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.fx.GraphModul
     """Return the graphs made so far, the newest last."""
     from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
 
-    made: list[torch.fx.GraphModule] = []
+    recorded: list[torch.fx.GraphModule] = []
     compile_graph = OutboardFxWrapper.compile_graph
 
     def record(self: OutboardFxWrapper, gm: torch.fx.GraphModule) -> Callable[..., Any]:
-        made.append(gm)
+        recorded.append(gm)
         return compile_graph(self, gm)
 
     monkeypatch.setattr(OutboardFxWrapper, "compile_graph", record)
     with config.patch(fx_wrapper=True):
-        yield made
+        yield recorded
 
 
 @pytest.mark.core

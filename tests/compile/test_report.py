@@ -149,8 +149,8 @@ def _run(folder: Path, driver_target: str, *options: str, end: str = "") -> Resu
 
 
 def _regions(answer: Result) -> dict[str, Any]:
-    told = json.loads(answer.stdout[answer.stdout.index("{") :])
-    return {region["function"]: region for region in told["regions"]}
+    report = json.loads(answer.stdout[answer.stdout.index("{") :])
+    return {region["function"]: region for region in report["regions"]}
 
 
 @pytest.mark.usefixtures("device")

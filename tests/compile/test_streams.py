@@ -276,11 +276,11 @@ def test_gradients_of_streams(
     function = made(torch.Stream(device), torch.Stream(device), torch.Event(device), torch.Event(device))
 
     def step(function: Function) -> list[torch.Tensor]:
-        given = [tensor.to(device).requires_grad_() for tensor in (X / 8, X.cos() / 8)]
-        loss = function(*given).sum()
+        leaves = [tensor.to(device).requires_grad_() for tensor in (X / 8, X.cos() / 8)]
+        loss = function(*leaves).sum()
         loss.backward()
         torch.accelerator.synchronize()
-        return [loss.detach().cpu(), *(leaf.grad.cpu() for leaf in given if leaf.grad is not None)]
+        return [loss.detach().cpu(), *(leaf.grad.cpu() for leaf in leaves if leaf.grad is not None)]
 
     want = step(function)
     compiled = torch.compile(function, backend=backend, fullgraph=True)

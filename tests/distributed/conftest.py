@@ -75,8 +75,8 @@ def free_port() -> int:
 @pytest.fixture(scope="session", autouse=True)
 def _returns_ports() -> Iterator[None]:
     yield
-    for held in HELD:
-        held.close()
+    for listener in HELD:
+        listener.close()
 
 
 @pytest.fixture(scope="session")

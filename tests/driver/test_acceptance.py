@@ -118,8 +118,8 @@ def test_indices_of_a_compressed_layout_are_checked_by_their_values(device: torc
     """The CPU's kernel refuses zeros in their place."""
 
     def check(*rows: int) -> None:
-        given = (torch.tensor(rows, device=device), torch.tensor([2, 0, 2], device=device))
-        torch.ops.aten._validate_sparse_csr_tensor_args(*given, torch.ones(3, device=device), [2, 3])
+        indices = (torch.tensor(rows, device=device), torch.tensor([2, 0, 2], device=device))
+        torch.ops.aten._validate_sparse_csr_tensor_args(*indices, torch.ones(3, device=device), [2, 3])
         torch.accelerator.synchronize(device)
 
     check(0, 1, 3)

@@ -260,8 +260,8 @@ def test_a_bad_call_leaves_its_arguments_and_the_generators(device: torch.device
 def test_indices_of_all_kinds_put_what_the_cpu_puts(device: torch.device) -> None:
     def put(on: torch.device, *indices: torch.Tensor | None) -> torch.Tensor:
         target = torch.zeros(3, 4, 5, device=on)
-        given = [None if index is None else index.to(on) for index in indices]
-        return torch.ops.aten.index_put(target, given, torch.tensor(2.0, device=on)).cpu()
+        moved = [None if index is None else index.to(on) for index in indices]
+        return torch.ops.aten.index_put(target, moved, torch.tensor(2.0, device=on)).cpu()
 
     cpu = torch.device("cpu")
     rows, column, mask = torch.tensor([[0], [2]]), torch.tensor([1, 3]), torch.tensor([True, False, True])

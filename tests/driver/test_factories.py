@@ -52,11 +52,11 @@ def test_factory_gives_the_cpu_values_on_the_device(device, name):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_kaiser_windows(device, dtype):
-    for given in ((9,), (300, False), (41, True, 6.5), (2, False, 3.5), (1, False), (0,)):
-        ours = torch.kaiser_window(*given, dtype=dtype, device=device)
+    for arguments in ((9,), (300, False), (41, True, 6.5), (2, False, 3.5), (1, False), (0,)):
+        ours = torch.kaiser_window(*arguments, dtype=dtype, device=device)
         assert ours.device == device
         # The CPU rounds each step of the formula to the type.
-        torch.testing.assert_close(ours.cpu(), torch.kaiser_window(*given, dtype=torch.float64).to(dtype))
+        torch.testing.assert_close(ours.cpu(), torch.kaiser_window(*arguments, dtype=torch.float64).to(dtype))
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_a_copy_on_the_cpu_is_refused_by_name(device: torch.device) -> None:
     # One that a driver may have no kernel for, and for which none is generated.
     with torch.library._scoped_library("copied", "FRAGMENT") as library:
         library.define("twice(Tensor x) -> Tensor")
-        library.impl("twice", lambda given: given * 2, "CPU")
+        library.impl("twice", lambda tensor: tensor * 2, "CPU")
         with pytest.raises(CaptureError, match="copied::twice, which runs on a copy"), module.graph(module.Graph()):
             torch.ops.copied.twice(x)
         assert torch.ops.copied.twice(x).tolist() == [2.0] * 4

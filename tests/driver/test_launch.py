@@ -23,8 +23,8 @@ def scale(programs: TestPrograms) -> torch_outboard.Kernel:
 
 
 def build(programs, text, name, signature, **options) -> torch_outboard.Kernel:
-    given = {"language": programs.language, "options": programs.options, "signature": signature, **options}
-    return torch_outboard.build_kernel(text, name, **given)
+    named = {"language": programs.language, "options": programs.options, "signature": signature, **options}
+    return torch_outboard.build_kernel(text, name, **named)
 
 
 def launch(kernel, *args, **options) -> None:

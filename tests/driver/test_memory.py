@@ -67,15 +67,15 @@ def test_statistics_follow_allocations(device):
     second = block(device, 5 * MIB)
     both = 1024 + 5 * MIB
     assert total("allocated") - allocated == both
-    held = module.memory_allocated(device)
-    assert both <= held <= module.max_memory_allocated(device)
-    assert held <= module.memory_reserved(device) <= module.max_memory_reserved(device)
+    in_use = module.memory_allocated(device)
+    assert both <= in_use <= module.max_memory_allocated(device)
+    assert in_use <= module.memory_reserved(device) <= module.max_memory_reserved(device)
     peak, freed = module.max_memory_allocated(device), total("freed")
     del first, second
     assert total("freed") - freed >= both
     assert total("allocated") - allocated == both
     left = module.memory_allocated(device)
-    assert left <= held - both
+    assert left <= in_use - both
     assert module.max_memory_allocated(device) == peak
     module.reset_peak_memory_stats(device)
     assert torch.accelerator.memory_allocated(device) <= module.max_memory_allocated(device) <= left
@@ -224,13 +224,13 @@ def test_a_cache_in_the_way_is_given_back(device):
 def test_filling_a_device_and_recovering(device):
     module = module_of(device)
     chunk = module.get_device_properties(device).total_memory // 8
-    held = []
+    blocks = []
     with pytest.raises(torch.OutOfMemoryError):
         for _ in range(9):
-            held.append(block(device, chunk))
+            blocks.append(block(device, chunk))
         # A driver that knows no total, or does not enforce it, has a limit all the same.
-        held.append(block(device, ABSURD))
-    held.clear()
+        blocks.append(block(device, ABSURD))
+    blocks.clear()
     assert torch.ones(1000, device=device).sum().item() == 1000
     module.empty_cache()
 

@@ -56,10 +56,10 @@ def test_a_request_above_the_device_is_out_of_memory_at_once(device, size):
 def test_memory_is_freed_by_another_thread(device):
     module = module_of(device)
     before = module.memory_allocated(device)
-    held = [torch.full((size,), 1.0, device=device) for size in (10, 100_000, 3_000_000)]
+    tensors = [torch.full((size,), 1.0, device=device) for size in (10, 100_000, 3_000_000)]
     side = torch.Stream(device)
-    held[1].record_stream(side)
-    thread = threading.Thread(target=held.clear)
+    tensors[1].record_stream(side)
+    thread = threading.Thread(target=tensors.clear)
     thread.start()
     thread.join()
     assert module.memory_allocated(device) == before

@@ -67,12 +67,12 @@ def test_a_wrong_memory_fraction_is_refused(device, fraction):
 def test_an_observer_sees_each_failure_and_may_make_room(device, limited):
     module = module_of(device)
     limited(64 * MIB)
-    held = [block(device, 50 * MIB)]
+    blocks = [block(device, 50 * MIB)]
     calls = []
 
     def observer(*arguments):
         calls.append(arguments)
-        held.clear()
+        blocks.clear()
 
     handle = module.attach_out_of_memory_observer(observer)
     try:

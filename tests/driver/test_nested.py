@@ -112,9 +112,9 @@ def test_padded_and_back(device):
     values = torch.arange(32.0).reshape(8, 4)
     offsets = torch.tensor([0, 3, 3, 8])
     for longest in (4, 5, 6):
-        given = (values, [offsets], [longest], -1.0)
-        padded = torch.ops.aten._jagged_to_padded_dense_forward(*given)
-        here = torch.ops.aten._jagged_to_padded_dense_forward(values.to(device), [offsets.to(device)], *given[2:])
+        arguments = (values, [offsets], [longest], -1.0)
+        padded = torch.ops.aten._jagged_to_padded_dense_forward(*arguments)
+        here = torch.ops.aten._jagged_to_padded_dense_forward(values.to(device), [offsets.to(device)], *arguments[2:])
         torch.testing.assert_close(here.cpu(), padded)
         if longest == 4:  # the last sequence has five rows
             continue

@@ -68,13 +68,13 @@ def outcome(call: Call, device: torch.device) -> tuple[list[torch.Tensor], list[
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = call(device)
-    told = [
+    messages = [
         str(warning.message).partition(" (Triggered")[0]
         for warning in caught
         if issubclass(warning.category, UserWarning)
     ]
-    told = [text for text in told if "runs on the CPU instead" not in text]
-    return list(result) if isinstance(result, tuple) else [result], told
+    messages = [text for text in messages if "runs on the CPU instead" not in text]
+    return list(result) if isinstance(result, tuple) else [result], messages
 
 
 def assert_same(ours: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
@@ -92,9 +92,9 @@ def test_an_output_becomes_what_it_becomes_on_the_cpu(device: torch.device, name
     try:
         expected, expected_warnings = outcome(OUTPUTS[name], CPU)
         for _ in range(2):  # an unknown signature, and a known one
-            ours, told = outcome(OUTPUTS[name], device)
+            ours, messages = outcome(OUTPUTS[name], device)
             assert_same(ours, expected)
-            assert told == expected_warnings
+            assert messages == expected_warnings
     finally:
         torch.set_warn_always(before)
 
@@ -155,8 +155,8 @@ def test_bags_that_end_at_the_last_offset_are_summed_in_their_first_call(
     # kernels read memory of others for it.
     for offsets, last in ((torch.tensor([0, 2]), False), (torch.tensor([0, 2, 4]), True), (torch.tensor([0, 4]), True)):
         options = {"mode": mode, "include_last_offset": last}
-        given = weight.to(device).requires_grad_(requires_grad)
-        ours = torch.nn.functional.embedding_bag(index.to(device), given, offsets.to(device), **options)
+        leaf = weight.to(device).requires_grad_(requires_grad)
+        ours = torch.nn.functional.embedding_bag(index.to(device), leaf, offsets.to(device), **options)
         torch.accelerator.synchronize(device)
         expected = torch.nn.functional.embedding_bag(index, weight, offsets, **options)
         torch.testing.assert_close(ours.detach().cpu(), expected)

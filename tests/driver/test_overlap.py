@@ -171,6 +171,6 @@ def test_a_copy_between_shapes_that_do_not_fit_raises_torchs_error(device: torch
     for source in (torch.ones(5), torch.ones(2, 4, 3)):
         with pytest.raises(RuntimeError) as expected:
             torch.zeros(4, 3).copy_(source)
-        for given in (source, source.to(device)):
+        for operand in (source, source.to(device)):
             with pytest.raises(RuntimeError, match=re.escape(str(expected.value))):
-                torch.zeros(4, 3, device=device).copy_(given)
+                torch.zeros(4, 3, device=device).copy_(operand)

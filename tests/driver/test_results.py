@@ -124,8 +124,10 @@ def test_an_undeclared_view_becomes_a_copy(device, library, capfd):
         result, again = tail(x), tail(x)
     # Warnings of operators called by torch.ops go to stderr, until torch 2.15.
     lines = [*capfd.readouterr().err.splitlines(), *(str(warning.message) for warning in raised)]
-    told = [line for line in lines if "operator ownership::tail: result 0" in line]
-    assert len(told) == 1 and "in the memory of argument 'x'" in told[0] and "Schema: ownership::tail(" in told[0]
+    reports = [line for line in lines if "operator ownership::tail: result 0" in line]
+    assert (
+        len(reports) == 1 and "in the memory of argument 'x'" in reports[0] and "Schema: ownership::tail(" in reports[0]
+    )
     assert not shares(result, x) and not shares(again, x)
     x.zero_()
     assert_same(result, torch.tensor([1.0, 2.0]), device)

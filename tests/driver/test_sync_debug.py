@@ -39,10 +39,10 @@ def test_a_wait_is_reported(what: str, module: Any, device: torch.device) -> Non
     text = re.escape(f"called a synchronizing operation of {device.type}: {what.partition(',')[0]} waits")
     module.set_sync_debug_mode("warn")
     assert module.get_sync_debug_mode() == 1
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         WAITS[what](x)
-    assert any(re.search(text, str(warning.message)) for warning in told if warning.category is UserWarning)
+    assert any(re.search(text, str(warning.message)) for warning in caught if warning.category is UserWarning)
     module.set_sync_debug_mode("error")
     with pytest.raises(RuntimeError, match=f"called a synchronizing operation of {device.type}: "):
         WAITS[what](x)

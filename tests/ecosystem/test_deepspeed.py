@@ -13,22 +13,22 @@ USE = ATTACH + "from torch_outboard.integrations import deepspeed as ours\n"
 
 
 def test_one_rank():
-    told, _ = run("deepspeed", "--device", DEVICE, start=ONE)
-    assert told[0]["device"] == f"{DEVICE}:0"
-    assert told[0]["losses"] == pytest.approx(on_cpu("torch"), rel=1e-5)
+    reports, _ = run("deepspeed", "--device", DEVICE, start=ONE)
+    assert reports[0]["device"] == f"{DEVICE}:0"
+    assert reports[0]["losses"] == pytest.approx(on_cpu("torch"), rel=1e-5)
 
 
 @pytest.mark.parametrize("shard", [(), ("--shard",)], ids=["whole", "ZeRO 3"])
 def test_two_ranks(shard):
-    told, _ = run("deepspeed", "--device", DEVICE, *shard, start=TORCHRUN)
-    assert {rank: report["device"] for rank, report in told.items()} == {0: f"{DEVICE}:0", 1: f"{DEVICE}:1"}
-    assert told[0]["losses"] == pytest.approx(on_cpu("accelerate", start=TORCHRUN), rel=1e-5)
+    reports, _ = run("deepspeed", "--device", DEVICE, *shard, start=TORCHRUN)
+    assert {rank: report["device"] for rank, report in reports.items()} == {0: f"{DEVICE}:0", 1: f"{DEVICE}:1"}
+    assert reports[0]["losses"] == pytest.approx(on_cpu("accelerate", start=TORCHRUN), rel=1e-5)
 
 
 def test_bf16():
-    told, _ = run("deepspeed", "--device", DEVICE, "--precision", "bf16", start=ONE)
-    assert told[0]["dtype"] == "torch.bfloat16"
-    assert told[0]["losses"] == pytest.approx(on_cpu("torch", "--precision", "bf16"), rel=2e-2)
+    reports, _ = run("deepspeed", "--device", DEVICE, "--precision", "bf16", start=ONE)
+    assert reports[0]["dtype"] == "torch.bfloat16"
+    assert reports[0]["losses"] == pytest.approx(on_cpu("torch", "--precision", "bf16"), rel=2e-2)
 
 
 def test_the_accelerator_answers_all_questions_and_is_taken_back(run_python):

@@ -27,53 +27,53 @@ def run(*arguments, start=(), env=None, status=0):
         [sys.executable, *start, str(PROGRAM), *arguments], env=variables, capture_output=True, text=True, timeout=250
     )
     assert done.returncode == status, done.stdout[-3000:] + done.stderr[-6000:]
-    told = re.findall(r"LOSSES (\d+) (\{.*?\})", done.stdout)
-    return {int(rank): json.loads(text) for rank, text in told}, done.stderr
+    lines = re.findall(r"LOSSES (\d+) (\{.*?\})", done.stdout)
+    return {int(rank): json.loads(text) for rank, text in lines}, done.stderr
 
 
 @functools.cache
 def on_cpu(library, *arguments, start=()):
-    told, _ = run(library, "--device", "cpu", *arguments, start=start)
-    return told[0]["losses"]
+    reports, _ = run(library, "--device", "cpu", *arguments, start=start)
+    return reports[0]["losses"]
 
 
 @pytest.mark.parametrize("library", ["accelerate", "trainer", "peft", "trl", "lightning", "fabric"])
 def test_one_device(library):
-    told, _ = run(library, "--device", DEVICE)
-    assert told[0]["device"] == f"{DEVICE}:0"
-    assert told[0]["losses"] == pytest.approx(on_cpu(library), rel=1e-5)
+    reports, _ = run(library, "--device", DEVICE)
+    assert reports[0]["device"] == f"{DEVICE}:0"
+    assert reports[0]["losses"] == pytest.approx(on_cpu(library), rel=1e-5)
 
 
 @pytest.mark.parametrize("library", ["accelerate", "trainer", "peft", "trl", "lightning", "fabric"])
 def test_two_ranks(library):
-    told, errors = run(library, "--device", DEVICE, start=TORCHRUN)
-    assert {rank: report["device"] for rank, report in told.items()} == {0: f"{DEVICE}:0", 1: f"{DEVICE}:1"}
-    assert [report["group"] for report in told.values()] == [2, 2] and "UserWarning: The driver" not in errors
-    assert told[0]["losses"] == pytest.approx(on_cpu(library, start=TORCHRUN), rel=1e-5)
+    reports, errors = run(library, "--device", DEVICE, start=TORCHRUN)
+    assert {rank: report["device"] for rank, report in reports.items()} == {0: f"{DEVICE}:0", 1: f"{DEVICE}:1"}
+    assert [report["group"] for report in reports.values()] == [2, 2] and "UserWarning: The driver" not in errors
+    assert reports[0]["losses"] == pytest.approx(on_cpu(library, start=TORCHRUN), rel=1e-5)
 
 
 def test_two_ranks_by_accelerate_launch():
-    told, _ = run("accelerate", "--device", DEVICE, start=LAUNCH)
-    assert told[0]["losses"] == pytest.approx(on_cpu("accelerate", start=TORCHRUN), rel=1e-5)
+    reports, _ = run("accelerate", "--device", DEVICE, start=LAUNCH)
+    assert reports[0]["losses"] == pytest.approx(on_cpu("accelerate", start=TORCHRUN), rel=1e-5)
 
 
 @pytest.mark.parametrize("library", ["accelerate", "trainer", "lightning"])
 def test_sharded_by_fsdp2(library):
-    told, _ = run(library, "--device", DEVICE, "--shard", start=TORCHRUN)
-    assert told[0]["device"] == f"{DEVICE}:0"
-    assert told[0]["losses"] == pytest.approx(on_cpu(library, start=TORCHRUN), rel=1e-5)
+    reports, _ = run(library, "--device", DEVICE, "--shard", start=TORCHRUN)
+    assert reports[0]["device"] == f"{DEVICE}:0"
+    assert reports[0]["losses"] == pytest.approx(on_cpu(library, start=TORCHRUN), rel=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("library", ["accelerate", "lightning", "fabric", "trainer"])
 def test_mixed_precision_is_autocast(library, precision):
-    told, _ = run(library, "--device", DEVICE, "--precision", precision)
-    assert told[0]["dtype"] == {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[precision]
+    reports, _ = run(library, "--device", DEVICE, "--precision", precision)
+    assert reports[0]["dtype"] == {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[precision]
     if library == "trainer":  # its model is not that of the plain loop
         expected, tolerance = on_cpu("trainer"), 2e-3
     else:
         expected, tolerance = on_cpu("torch", "--precision", precision), 5e-3
-    assert told[0]["losses"] == pytest.approx(expected[: len(told[0]["losses"])], rel=tolerance)
+    assert reports[0]["losses"] == pytest.approx(expected[: len(reports[0]["losses"])], rel=tolerance)
 
 
 @pytest.mark.parametrize("library", ["accelerate", "trainer", "lightning"])

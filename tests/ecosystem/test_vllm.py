@@ -45,10 +45,10 @@ def serve(folder, *arguments, **variables):
     return json.loads(done.stdout.rpartition("TOKENS")[2].partition("\n")[0])  # before what vLLM tells of its end
 
 
-def check(told):
+def check(answers):
     for prompts in ("whole", "chunked"):
-        for answer in told[prompts]:
-            assert answer == told["expected"], prompts
+        for answer in answers[prompts]:
+            assert answer == answers["expected"], prompts
 
 
 @needs_vllm
@@ -60,9 +60,9 @@ def test_it_answers_as_transformers_does(tmp_path, model):
 @needs_vllm
 @pytest.mark.parametrize("model", ["llama", "mistral"])
 def test_generated_kernels_run_all_of_it(tmp_path, model):
-    told = serve(tmp_path, "--driver", "opencl", "--option", "host_access=False", "--model", model)
-    check(told)
-    assert told["providers"] == ["generated"]
+    answers = serve(tmp_path, "--driver", "opencl", "--option", "host_access=False", "--model", model)
+    check(answers)
+    assert answers["providers"] == ["generated"]
 
 
 @needs_vllm

@@ -37,10 +37,10 @@ def build(source: Path, folder: Path, *flags: str) -> Path:
     launcher = os.environ.get("CMAKE_CXX_COMPILER_LAUNCHER", "").split()
 
     def compile_one(path: Path) -> Path:
-        made = folder / f"{path.parent.name}-{path.stem}.o"
-        if not made.exists():
-            run([*launcher, compiler, *options, "-c", str(path), "-o", str(made)])
-        return made
+        object_file = folder / f"{path.parent.name}-{path.stem}.o"
+        if not object_file.exists():
+            run([*launcher, compiler, *options, "-c", str(path), "-o", str(object_file)])
+        return object_file
 
     def together(name: str) -> Path:
         group = folder / f"{name}.cpp"

@@ -80,7 +80,7 @@ class CompileOnlyDriver(PythonDriver):
         self.kernels[kernel] = name
         return kernel
 
-    def kernel_launch(self, device: int, *given: object) -> None:
+    def kernel_launch(self, device: int, *arguments: object) -> None:
         self.launches[device] += 1
 
 
@@ -122,9 +122,9 @@ def main() -> None:
             torch._dynamo.reset()
             before = len(driver.programs)
             step()
-            made = len(driver.programs) - before
-            print(f"sm_{architecture} {name}: {made} kernels and configurations", flush=True)
-            if made == 0:
+            count = len(driver.programs) - before
+            print(f"sm_{architecture} {name}: {count} kernels and configurations", flush=True)
+            if count == 0:
                 raise SystemExit(f"{name} has no kernel")
 
 

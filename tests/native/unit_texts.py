@@ -69,8 +69,8 @@ def kernels(dtype: torch.dtype, only: Collection[str] = ()) -> dict[str, tuple[b
     }
     kernels_by_name = {}
     for name in only or calls:
-        operator, *given = calls[name]
-        answer = builder.build(operator, given, 0, False, 0)
+        operator, *arguments = calls[name]
+        answer = builder.build(operator, arguments, 0, False, 0)
         assert not answer.refusal, f"{name}: {answer.refusal}"
         texts = list({kernel.code: kernel for kernel in answer.kernels}.values())
         assert texts[-1].entry.endswith(("_of_units", "_of_parts")) == (name != "groups"), texts[-1].entry
@@ -85,8 +85,8 @@ def refused(nvrtc: ctypes.CDLL, code: bytes, options: list[str]) -> str:
     """Return the compiler's words if it refuses a text."""
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), code, None, 0, None, None) == 0
-    given = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
-    status = nvrtc.nvrtcCompileProgram(program, len(options), given)
+    words = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+    status = nvrtc.nvrtcCompileProgram(program, len(options), words)
     nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value)
     nvrtc.nvrtcGetProgramLog(program, log)

@@ -17,8 +17,8 @@ RUN = "import sys; from torch_outboard.cli import main; main(sys.argv[1:])"
 
 
 def check(run_python: Any, report: Path, *arguments: str, status: int) -> list[dict[str, Any]]:
-    given = ("--no-figures", "--json", str(report), *arguments)
-    run_python(RUN, "kernels", "check", *given, status=status)
+    options = ("--no-figures", "--json", str(report), *arguments)
+    run_python(RUN, "kernels", "check", *options, status=status)
     return json.loads(report.read_text())["entries"]
 
 
@@ -40,9 +40,9 @@ def test_what_is_found(run_python: Any, tmp_path: Path) -> None:
     """Kernels that are right, wrong, do not compile or are missing. Figures have only bars: this machine is busy."""
     report = tmp_path / "report.json"
     entries = "^(exp|neg|sinh|linalg.ldl_factor_ex)$"
-    given = ("--driver", "unit.bad_kernels:Bad", "--only", entries, "--dtypes", "float32")
+    options = ("--driver", "unit.bad_kernels:Bad", "--only", entries, "--dtypes", "float32")
     more = ("--side", "64", "--json", str(report))
-    answer = run_python(RUN, "kernels", "check", *given, *more, status=1, env={"COLUMNS": "80"})
+    answer = run_python(RUN, "kernels", "check", *options, *more, status=1, env={"COLUMNS": "80"})
     if "found no device here" in answer.stderr:
         pytest.skip("capability: an OpenCL device")
     written = json.loads(report.read_text())

@@ -31,8 +31,8 @@ def test_every_schedule(driver: str) -> None:
 def test_a_device_is_tuned(driver: str, run_python: Any, tmp_path: Path) -> None:
     cache, report = tmp_path / "cache", tmp_path / "report.json"
     env = {VARIABLE: str(cache), "COLUMNS": "80", "OUTBOARD_FALLBACK": "error"}
-    given = ("--driver", driver, "--size", "64", "--rounds", "1", "--dtypes", "float32", "--json", str(report))
-    answer = run_python(RUN, "kernels", "tune", *given, env=env)
+    options = ("--driver", driver, "--size", "64", "--rounds", "1", "--dtypes", "float32", "--json", str(report))
+    answer = run_python(RUN, "kernels", "tune", *options, env=env)
     written = json.loads(report.read_text())
     (table,) = cache.glob("schedules/*.json")
     assert written["path"] == str(table) and len(written["schedules"]) == 5
@@ -43,7 +43,7 @@ def test_a_device_is_tuned(driver: str, run_python: Any, tmp_path: Path) -> None
     assert f"in {table}: 5 of them" in listed
     assert str(table) in "".join(run_python(RUN, "info", "--json", "--driver", driver, env=env).stdout.split())
     # What isn't measured stays.
-    run_python(RUN, "kernels", "tune", *given, "--only", "product", env=env)
+    run_python(RUN, "kernels", "tune", *options, "--only", "product", env=env)
     assert "5 of them" in run_python(RUN, "kernels", "list", env=env).stdout
     assert "removed" in run_python(RUN, "kernels", "tune", "--driver", driver, "--reset", env=env).stdout
     assert "there were no" in run_python(RUN, "kernels", "tune", "--driver", driver, "--reset", env=env).stdout

@@ -66,7 +66,7 @@ PARTS = ("^[a-f_A-Z]", "^[g-m]", "^(n[^n]|[o-q])", "^nn.*[.][a-h][^.]*$", "^nn.*
 @pytest.mark.parametrize("only", PARTS)
 def test_no_value_is_wrong(only: str, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    given = ("--driver", DRIVER, "--no-figures", "--dtypes", "float32", "--only", only, "--json", str(report))
-    answer = run_python("-c", RUN, "kernels", "check", *given)
+    options = ("--driver", DRIVER, "--no-figures", "--dtypes", "float32", "--only", only, "--json", str(report))
+    answer = run_python("-c", RUN, "kernels", "check", *options)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert len(json.loads(report.read_text())["entries"]) > 40

@@ -35,10 +35,10 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags = ["-std=c++20", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     folders = [f"-I{ROOT / 'csrc'}", f"-I{ROOT / 'include'}", "-isystem", str(of_torch / "include")]
     libraries = [f"-L{of_torch / 'lib'}", f"-Wl,-rpath,{of_torch / 'lib'}", "-lc10"]
-    made = subprocess.run(
+    compilation = subprocess.run(
         [compiler, *flags, *folders, *SOURCES, "-o", path, *libraries], capture_output=True, text=True
     )
-    assert made.returncode == 0, made.stderr
+    assert compilation.returncode == 0, compilation.stderr
     return path
 
 

@@ -15,7 +15,7 @@ device = attach()
 init("outboard")
 count = int(sys.argv[1])
 numbers = [torch.full((8,), float(number), device=device) for number in range(count)]
-held = []
+pending = []
 for number, x in enumerate(numbers):
     work = dist.all_reduce(x, async_op=True)
     # Nothing is waited for: the group's thread looks every 5 ms, and ends the work before the next
@@ -24,11 +24,11 @@ for number, x in enumerate(numbers):
     future = work.get_future()
     del work
     if number % 2:
-        held.append(future)
+        pending.append(future)
     else:
         future.wait()
     del future
-for future in held:
+for future in pending:
     future.wait()
 assert [x[0].item() for x in numbers] == [2.0 * number for number in range(count)]
 dist.destroy_process_group()

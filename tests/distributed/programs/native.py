@@ -87,17 +87,19 @@ elif how == "differ":  # each rank hears of it: from its own call, or, where it 
     }
     for words, call in calls.items():
         group = dist.new_group(timeout=timedelta(seconds=5))
-        told = []
+        messages = []
         after = functools.partial(dist.all_reduce, x.clone(), group=group)
         for step in (call, after):
             try:
                 step()
                 torch.accelerator.synchronize()
             except dist.DistBackendError as error:
-                told.append(str(error))
-        assert told, words
-        is_told_by_peer = all("was aborted" in text or "did not join" in text for text in told)
-        assert is_told_by_peer or any("the ranks' calls differ" in text and words in text for text in told), told
+                messages.append(str(error))
+        assert messages, words
+        is_told_by_peer = all("was aborted" in text or "did not join" in text for text in messages)
+        assert is_told_by_peer or any("the ranks' calls differ" in text and words in text for text in messages), (
+            messages
+        )
     began = time.monotonic()
 elif how == "absent":
     dist.all_reduce(x)

@@ -27,10 +27,10 @@ gathered = torch.empty(2 << 10, device=device)
 def exchange() -> None:
     """Run an all_reduce on the current stream and an all_gather beside it, and a batch with the peer."""
     received = torch.empty(8, dtype=torch.int32, device=device)
-    given = torch.ones(8, dtype=torch.int32, device=device)
+    sent = torch.ones(8, dtype=torch.int32, device=device)
     dist.all_reduce(x)
     dist.all_gather_into_tensor(gathered, x, async_op=True).wait()
-    swap = [dist.P2POp(dist.isend, given, 1 - RANK), dist.P2POp(dist.irecv, received, 1 - RANK)]
+    swap = [dist.P2POp(dist.isend, sent, 1 - RANK), dist.P2POp(dist.irecv, received, 1 - RANK)]
     for work in dist.batch_isend_irecv(swap):
         work.wait()
     torch.accelerator.synchronize()
@@ -187,23 +187,23 @@ with refused("wait() with a timeout cannot be captured"), module.graph(module.Gr
 with refused("barrier, which Gloo exchanges"), module.graph(module.Graph()):
     dist.barrier()
 
-given = torch.empty(4, device=device)
+source = torch.empty(4, device=device)
 exchanged = torch.empty(8, device=device)
 dist.all_to_all_single(exchanged, torch.ones(8, device=device))  # runs once before
 graph = module.Graph()
 with module.graph(graph):
-    reduced = given * 2
+    reduced = source * 2
     dist.all_reduce(reduced)
     both = torch.empty(8, device=device)
-    work = dist.all_gather_into_tensor(both, given + reduced, async_op=True)
-    apart = given + 1
+    work = dist.all_gather_into_tensor(both, source + reduced, async_op=True)
+    apart = source + 1
     work.wait()
     dist.all_to_all_single(exchanged, both)
     lists = [torch.empty(4, device=device) for _ in range(2)]
     dist.all_gather(lists, exchanged[:4])
 calls = {row.op: row.calls for row in torch_outboard.coverage()}
 for step in range(3):
-    given.fill_(step + RANK)
+    source.fill_(step + RANK)
     graph.replay()
     total = 2.0 * (step + step + 1)
     halves = [step + total, step + 1 + total]

@@ -117,13 +117,13 @@ def context() -> None:
 
     attend = torch.nn.functional.scaled_dot_product_attention
     mesh = init_device_mesh(device.type, (2,))
-    given = [torch.randn(2, 4, 16, 8) for _ in range(4)]
-    *leaves, gradient = [tensor.clone().requires_grad_() for tensor in given]
+    inputs = [torch.randn(2, 4, 16, 8) for _ in range(4)]
+    *leaves, gradient = [tensor.clone().requires_grad_() for tensor in inputs]
     result = attend(*leaves, is_causal=True)
     wanted = [result.detach(), *torch.autograd.grad(result, leaves, gradient.detach())]
     for method in ("allgather", "alltoall"):
         ring.set_rotate_method(method)
-        *parts, gradient = [tensor.to(device) for tensor in given]
+        *parts, gradient = [tensor.to(device) for tensor in inputs]
         shared = [*parts, gradient]
         with context_parallel(mesh, buffers=shared, buffer_seq_dims=[2] * 4, no_restore_buffers=set(shared)):
             for part in parts:

@@ -131,7 +131,7 @@ def dtensor() -> None:
 def attention() -> None:
     """Attention of tensors that are sharded along batches or heads, with its gradients."""
     mesh = init_device_mesh(device.type, (2,))
-    given = [torch.randn(2, 4, 6, 8, generator=draws) for _ in range(4)]
+    inputs = [torch.randn(2, 4, 6, 8, generator=draws) for _ in range(4)]
     of_batches = torch.randn(2, 1, 6, 6, generator=draws)
 
     def run(query: Any, key: Any, value: Any, gradient: Any, **named: Any) -> tuple[Any, ...]:
@@ -143,9 +143,9 @@ def attention() -> None:
     for dim, is_causal, mask in product((0, 1), (False, True), (None, of_batches)):
         if is_causal and mask is not None:
             continue
-        wanted = run(*given, is_causal=is_causal, attn_mask=mask)
+        wanted = run(*inputs, is_causal=is_causal, attn_mask=mask)
         place = [Shard(dim)]
-        sharded = [distribute_tensor(tensor.to(device), mesh, place) for tensor in given]
+        sharded = [distribute_tensor(tensor.to(device), mesh, place) for tensor in inputs]
         if mask is not None:
             mask = distribute_tensor(mask.to(device), mesh, place if dim == 0 else [Replicate()])
         results = run(*sharded, is_causal=is_causal, attn_mask=mask)
@@ -155,14 +155,14 @@ def attention() -> None:
 
     # The gradient of a mask that the ranks share is the sum of theirs.
     if not FLATTENS:
-        query = distribute_tensor(given[0].to(device), mesh, [Shard(1)])
+        query = distribute_tensor(inputs[0].to(device), mesh, [Shard(1)])
         bias = distribute_tensor(torch.randn(6, 6).to(device), mesh, [Replicate()]).requires_grad_()
         with raises(RuntimeError, "Attempted to flatten multiple dimensions"):
             run(query, query, query, query, attn_mask=bias)
     for dim, shape in product((0, 1) if FLATTENS else (0,), ((6, 6), (2, 1, 6, 6), (2, 4, 6, 6))):
         bias = torch.randn(*shape, generator=draws).requires_grad_()
-        wanted = run(*given, attn_mask=bias)
-        sharded = [distribute_tensor(tensor.to(device), mesh, [Shard(dim)]) for tensor in given]
+        wanted = run(*inputs, attn_mask=bias)
+        sharded = [distribute_tensor(tensor.to(device), mesh, [Shard(dim)]) for tensor in inputs]
         shared = distribute_tensor(bias.detach().to(device), mesh, [Replicate()]).requires_grad_()
         results = run(*sharded, attn_mask=shared)
         assert len(results) == 5

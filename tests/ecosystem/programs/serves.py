@@ -65,23 +65,23 @@ def main():
     parser.add_argument("--driver")
     parser.add_argument("--option", action="append", default=[], help="an option of the driver, NAME=VALUE")
     parser.add_argument("--model", default="llama")
-    given = parser.parse_args()
-    expected = make_model(given.model, given.folder)
-    if given.driver:
+    options = parser.parse_args()
+    expected = make_model(options.model, options.folder)
+    if options.driver:
         import torch_outboard
         from torch_outboard.integrations import vllm
 
-        torch_outboard.attach(given.driver, **dict(option.split("=") for option in given.option))
+        torch_outboard.attach(options.driver, **dict(option.split("=") for option in options.option))
         if torch.accelerator.device_count() == 0:
             print("NO DEVICE")
             return
         vllm.use()
-    told = {"expected": expected, "whole": answers(given.folder)}
+    report = {"expected": expected, "whole": answers(options.folder)}
     gc.collect()  # ends the engine
-    told["chunked"] = answers(given.folder, enable_chunked_prefill=True, max_num_batched_tokens=16)
-    if given.driver:
-        told["providers"] = sorted({row.provider for row in torch_outboard.coverage()})
-    print("TOKENS", json.dumps(told), flush=True)
+    report["chunked"] = answers(options.folder, enable_chunked_prefill=True, max_num_batched_tokens=16)
+    if options.driver:
+        report["providers"] = sorted({row.provider for row in torch_outboard.coverage()})
+    print("TOKENS", json.dumps(report), flush=True)
 
 
 if __name__ == "__main__":

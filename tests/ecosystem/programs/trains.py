@@ -51,8 +51,8 @@ def tell(losses, parameter):
     """Print the losses of this rank, the device of the parameters, and whether a step ran under autocast."""
     group = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
     rank = os.environ.get("RANK", "0")
-    told = {"losses": losses, "device": str(parameter.device), "group": group, "dtype": seen[-1] if seen else ""}
-    print(f"LOSSES {rank} {json.dumps(told)}", flush=True)
+    report = {"losses": losses, "device": str(parameter.device), "group": group, "dtype": seen[-1] if seen else ""}
+    print(f"LOSSES {rank} {json.dumps(report)}", flush=True)
 
 
 seen: list[str] = []  # the dtypes of products: bfloat16 only where autocast is really on
