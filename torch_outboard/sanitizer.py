@@ -130,18 +130,18 @@ class Race:
     def remedy(self) -> str:
         """The missing line of code, and where it belongs."""
         first, second = _place_text(self.first), _place_text(self.second)
-        one, other = _stream_text(self.first.stream), _stream_text(self.second.stream)
+        first_stream, second_stream = _stream_text(self.first.stream), _stream_text(self.second.stream)
         if self.kind == "reuse":
             return (
-                f"`tensor.record_stream(stream)` after {first}, where `stream` is {one}, or `stream.synchronize()` "
-                f"before {second}"
+                f"`tensor.record_stream(stream)` after {first}, where `stream` is {first_stream}, "
+                f"or `stream.synchronize()` before {second}"
             )
         if self.kind in ("host", "unwaited"):
             before = second if self.kind == "host" else "the host reads the copy's result"
             return f"`stream.synchronize()`, or `event.synchronize()` of an event behind {first}, before {before}"
         return (
-            f"`stream.wait_stream(other)` before {second}, where `stream` is {other} and `other` is {one}, or an event "
-            f"that is recorded after {first}"
+            f"`stream.wait_stream(other)` before {second}, where `stream` is {second_stream} "
+            f"and `other` is {first_stream}, or an event that is recorded after {first}"
         )
 
     @property
