@@ -43,7 +43,7 @@ images, filters = torch.randn(4, 6, rows, rows + 7), torch.randn(10, 6, 3, 3)
 indices, table = torch.randint(0, rows, (rows + 1,)), torch.randn(rows + 9, 24)
 normed, weight = torch.randn(rows, 96), torch.randn(96)  # its width is a number that is written into the plan
 x, row, square, images, filters, indices, table, normed, weight = (
-    one.to(device) for one in (x, row, square, images, filters, indices, table, normed, weight)
+    tensor.to(device) for tensor in (x, row, square, images, filters, indices, table, normed, weight)
 )
 module.synchronize()
 figures = {}

@@ -328,12 +328,12 @@ def function(x, y):
     return (a @ b).sum()
 
 given = [torch.randn(64, 64, generator=torch.Generator().manual_seed(seed)) / 8 for seed in (0, 1)]
-x, y = (one.clone().requires_grad_() for one in given)
+x, y = (tensor.clone().requires_grad_() for tensor in given)
 h = x @ y
 ((h @ y).sin() @ (x @ h).cos()).sum().backward()
 compiled = torch.compile(function, fullgraph=True)
 for _ in range(6):
-    ours = [one.to(name).requires_grad_() for one in given]
+    ours = [tensor.to(name).requires_grad_() for tensor in given]
     compiled(*ours).backward()
     torch.accelerator.synchronize()
     for got, want in zip(ours, (x, y)):

@@ -143,10 +143,10 @@ given = [torch.randn(2, 3, size, 8) for size in (5, 7, 7)]
 for options in ({}, {"is_causal": True}, {"scale": 0.3}):
     results = []
     for place in (device, "cpu"):
-        here = [one.to(place, copy=True).requires_grad_() for one in given]
+        here = [tensor.to(place, copy=True).requires_grad_() for tensor in given]
         result = attention(*here, **options)
         result.sin().sum().backward()
-        results.append([result.detach().cpu(), *(one.grad.cpu() for one in here)])
+        results.append([result.detach().cpu(), *(tensor.grad.cpu() for tensor in here)])
     for ours, expected in zip(*results):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
 assert calls == ["forward", "backward"] * 3, calls

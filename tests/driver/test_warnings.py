@@ -52,8 +52,8 @@ def said(call):
         try:
             call()
         except RuntimeError as error:
-            return [type(error).__name__, *(str(one.message).partition(" (Triggered")[0] for one in found)]
-    return [str(one.message).partition(" (Triggered")[0] for one in found]
+            return [type(error).__name__, *(str(warning.message).partition(" (Triggered")[0] for warning in found)]
+    return [str(warning.message).partition(" (Triggered")[0] for warning in found]
 
 print(json.dumps({name: (said(call), said(torch.accelerator.synchronize)) for name, call in CALLS.items()}))
 """

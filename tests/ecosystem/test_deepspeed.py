@@ -36,30 +36,30 @@ def test_the_accelerator_answers_all_questions_and_is_taken_back(run_python):
         USE
         + """
 used = ours.use()
-one = ours.accelerator()
+accelerator = ours.accelerator()
 from deepspeed.accelerator import get_accelerator, real_accelerator
-assert get_accelerator() is one and used.patches()
-x = one.FloatTensor([1, 2])
-assert one.on_accelerator(x) and not one.on_accelerator(x.cpu()) and x.device == torch.device("sim", 0)
-assert one.total_memory() >= one.available_memory() > 0 and one.memory_allocated() > 0
-assert one.device_name() == "sim" and one.device_name(1) == one.current_device_name()[:-1] + "1"
-before = one.get_rng_state()
+assert get_accelerator() is accelerator and used.patches()
+x = accelerator.FloatTensor([1, 2])
+assert accelerator.on_accelerator(x) and not accelerator.on_accelerator(x.cpu()) and x.device == torch.device("sim", 0)
+assert accelerator.total_memory() >= accelerator.available_memory() > 0 and accelerator.memory_allocated() > 0
+assert accelerator.device_name() == "sim" and accelerator.device_name(1) == accelerator.current_device_name()[:-1] + "1"
+before = accelerator.get_rng_state()
 first = torch.rand(3, device="sim")
-one.set_rng_state(before)
+accelerator.set_rng_state(before)
 assert torch.equal(torch.rand(3, device="sim").cpu(), first.cpu())
-with one.device(1):
-    assert one.current_device() == 1
-graph = one.create_graph()
-with one.capture_to_graph(graph):
+with accelerator.device(1):
+    assert accelerator.current_device() == 1
+graph = accelerator.create_graph()
+with accelerator.capture_to_graph(graph):
     y = x + 1
 x.fill_(4)
-one.replay_graph(graph)
+accelerator.replay_graph(graph)
 assert y.tolist() == [5, 5]
-one.range_push("a")
-one.range_pop()
-assert one.get_op_builder("CPUAdamBuilder").__name__ == "CPUAdamBuilder"
+accelerator.range_push("a")
+accelerator.range_pop()
+assert accelerator.get_op_builder("CPUAdamBuilder").__name__ == "CPUAdamBuilder"
 try:
-    one.create_op_builder("FusedAdamBuilder").load()
+    accelerator.create_op_builder("FusedAdamBuilder").load()
 except torch_outboard.NotSupportedError as error:
     assert "FusedAdam has no kernels for 'sim'" in str(error) and "torch_adam" in str(error), error
 else:

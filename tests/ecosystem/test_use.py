@@ -33,8 +33,8 @@ def state():
 before = state()
 with huggingface.use() as used:
     inside = state()
-    assert all(one != other for one, other in zip(before, inside)), [
-        index for index, (one, other) in enumerate(zip(before, inside)) if one == other]
+    assert all(old != new for old, new in zip(before, inside)), [
+        index for index, (old, new) in enumerate(zip(before, inside)) if old == new]
     assert len(used.patches()) >= 10 and all(used.patches().values()), used.patches()
 assert state() == before and used.patches() == {}
 """

@@ -54,7 +54,7 @@ class Program:
 
     def capture(self):
         plan = self.draw.randrange(4), self.draw.randrange(4), self.draw.randrange(2, 9)
-        shared = [one.pool for one in self.captured if self.draw.random() < 0.3]
+        shared = [captured.pool for captured in self.captured if self.draw.random() < 0.3]
         graph = self.module.Graph()
         pool = shared[0] if shared else self.module.graph_pool_handle()
         with self.stream():
@@ -72,32 +72,32 @@ class Program:
 
     def replay(self):
         if self.captured:
-            one = self.draw.choice(self.captured)
+            captured = self.draw.choice(self.captured)
             with self.stream():
-                one.graph.replay()
+                captured.graph.replay()
             for other in self.captured + self.kept:
-                other.value = None if other.pool == one.pool else other.value
-            source, target, factor = one.plan
+                other.value = None if other.pool == captured.pool else other.value
+            source, target, factor = captured.plan
             between = self.values[source] * factor + self.values[target]
             self.values[target] = between % PRIME
-            one.value = between + 1
+            captured.value = between + 1
 
     def read(self):
-        known = [one for one in self.captured + self.kept if one.value is not None]
+        known = [captured for captured in self.captured + self.kept if captured.value is not None]
         if known:
-            one = self.draw.choice(known)
+            captured = self.draw.choice(known)
             with self.stream():
-                result = one.output + 1
-            self.results.append((result, one.value + 1))
+                result = captured.output + 1
+            self.results.append((result, captured.value + 1))
 
     def give_up(self):
         if self.captured:
-            one = self.captured.pop(self.draw.randrange(len(self.captured)))
+            captured = self.captured.pop(self.draw.randrange(len(self.captured)))
             if self.draw.random() < 0.5:
-                one.graph.reset()
-            one.graph = None
+                captured.graph.reset()
+            captured.graph = None
             if self.draw.random() < 0.5:
-                self.kept.append(one)
+                self.kept.append(captured)
 
     def drop(self):
         if self.kept:
@@ -114,8 +114,8 @@ class Program:
 
     def allocate(self):
         with self.stream():
-            one = self.full(7)
-        one.record_stream(self.draw.choice(self.streams))
+            tensor = self.full(7)
+        tensor.record_stream(self.draw.choice(self.streams))
 
     def empty(self):
         gc.collect()

@@ -54,8 +54,8 @@ for call in CALLS:
         check(call)
     except (RuntimeError, OSError, ImportError, MemoryError) as error:
         raised.append(type(error).__name__)
-for one in held:
-    os.close(one)
+for descriptor in held:
+    os.close(descriptor)
 if before is not None:
     resource.setrlimit(limits[what], before)
 check(lambda z: z[:7] - 1)

@@ -152,8 +152,8 @@ def step(xs, ys):
     return torch._foreach_sqrt(torch._foreach_abs(xs))
 
 given = [torch.randn(random.randint(1, 80)) for _ in range(5)]
-ones = [torch.ones_like(one) for one in given]
-there, ones_there = ([one.to("toychip") for one in several] for several in (given, ones))
+ones = [torch.ones_like(tensor) for tensor in given]
+there, ones_there = ([tensor.to("toychip") for tensor in several] for several in (given, ones))
 compiled = torch.compile(step, fullgraph=True)
 for got, wanted in zip([*compiled(there, ones_there), *there], [*step(given, ones), *given], strict=True):
     same(got, wanted)
@@ -162,12 +162,12 @@ assert len(launches(lambda: compiled(there, ones_there))) == 1
 model = torch.nn.Linear(8, 4)
 model_there = copy.deepcopy(model).to("toychip")
 x = torch.randn(6, 8)
-for one, device in ((model, "cpu"), (model_there, "toychip")):
-    optimizer = torch.optim.AdamW(one.parameters(), lr=0.1)
+for net, device in ((model, "cpu"), (model_there, "toychip")):
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
     step = optimizer.step if device == "cpu" else torch.compile(optimizer.step)
     for _ in range(3):
         optimizer.zero_grad()
-        one(x.to(device)).square().mean().backward()
+        net(x.to(device)).square().mean().backward()
         step()
 for got, wanted in zip(model_there.parameters(), model.parameters(), strict=True):
     same(got.detach(), wanted.detach())
@@ -189,7 +189,7 @@ first, second = draw(x), draw(x)
 torch.manual_seed(3)
 for a, b, again in zip(first, second, draw(x), strict=True):
     assert torch.equal(a.cpu(), again.cpu()) and not torch.equal(a.cpu(), b.cpu())
-uniform, normal, integers, kept = (one.cpu() for one in first)
+uniform, normal, integers, kept = (tensor.cpu() for tensor in first)
 assert 0 <= uniform.min() and uniform.max() < 1 and abs(uniform.mean() - 0.5) < 0.1
 assert abs(normal.mean()) < 0.7 and 0.5 < normal.std() < 1.5
 assert set(integers.tolist()) <= set(range(9)) and len(set(integers.tolist())) > 3

@@ -31,7 +31,7 @@ for device in ("cpu", "cuda"):
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            x, y = (one.pin_memory().to(device, non_blocking=True) for one in (x, y))
+            x, y = (tensor.pin_memory().to(device, non_blocking=True) for tensor in (x, y))
         torch.cuda.current_stream().wait_stream(side)
         x.record_stream(torch.cuda.current_stream())
     losses = []
@@ -393,8 +393,8 @@ with pytest.raises(torch.cuda.OutOfMemoryError, match=r"CUDA out of memory\\. Tr
     torch.empty(1 << 40, dtype=torch.int8, device="cuda")
 torch.cuda.memory._record_memory_history(stacks="python")
 kept = torch.ones(5000, device="cuda")
-blocks = [one for part in torch.cuda.memory._snapshot()["segments"] for one in part["blocks"]]
-(own,) = [one for one in blocks if one["requested_size"] == 20000]
+blocks = [block for part in torch.cuda.memory._snapshot()["segments"] for block in part["blocks"]]
+(own,) = [block for block in blocks if block["requested_size"] == 20000]
 assert own["frames"] and "as_cuda" not in own["frames"][0]["filename"]
 torch.cuda.memory._record_memory_history(None)
 address = torch._C._cuda_cudaCachingAllocator_raw_alloc(512, torch._C._cuda_getCurrentRawStream(0))

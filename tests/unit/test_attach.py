@@ -345,7 +345,7 @@ def test_an_import_after_the_first_was_purged_says_so(run_python):
         + """
 import sys
 torch_outboard.attach(Toy)
-for name in [one for one in sys.modules if one.partition(".")[0] == "torch_outboard"]:
+for name in [module for module in sys.modules if module.partition(".")[0] == "torch_outboard"]:
     del sys.modules[name]
 import torch_outboard
 with pytest.raises(torch_outboard.RegistrationError, match="has attached 'toy' in this process already"):

@@ -179,7 +179,7 @@ def test_the_book_is_read_without_inductor():
     program = (
         "import sys, torch_outboard.kernels.builder as builder\n"
         "assert builder.numbers('aten::add.Tensor') == 4\n"
-        "print(*(one for one in ('sympy', 'torch._inductor', 'torch._dynamo') if one in sys.modules))"
+        "print(*(module for module in ('sympy', 'torch._inductor', 'torch._dynamo') if module in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() in ("", "torch._inductor"), done.stdout

@@ -140,7 +140,7 @@ def test_a_compiler_that_hangs_is_left_and_nothing_remembers_it(
 
     forever, driver.gate = threading.Event(), None
     assert (x + 1).cpu().tolist() == [2, 5]
-    refusals = lambda: [one for one in (tmp / "programs").glob("*") if one.stat().st_size < 100]
+    refusals = lambda: [path for path in (tmp / "programs").glob("*") if path.stat().st_size < 100]
     _C.set_build_limit(50)
     driver.gate = gate = threading.Event()
     if _C.set_build_threads(threads) or threads:  # the call returns before its program hangs
@@ -240,7 +240,7 @@ class Failing(Dialect):
         raise failure
 
 class FailingGenerator(OpenCLGenerator):
-    dialect = Failing(**{one.name: getattr(OPENCL_C, one.name) for one in fields(Dialect)} | {"name": "failing"})
+    dialect = Failing(**{field.name: getattr(OPENCL_C, field.name) for field in fields(Dialect)} | {"name": "failing"})
 
 class Driver(find_driver("sim")):
     kernel_generator = FailingGenerator
@@ -256,8 +256,8 @@ for failure, words in (
         warnings.simplefilter("always")
         answer = builder.build("aten::exp", [x], 0, False, 0)
     assert "WORD" in answer.refusal, answer
-    told = [str(one.message) for one in said]
-    assert all(words is not None and words in one for one in told), told
+    told = [str(warning.message) for warning in said]
+    assert all(words is not None and words in message for message in told), told
     assert len(told) == (words is not None), told
 """,
         env=ERRORS,

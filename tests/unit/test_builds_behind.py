@@ -90,8 +90,8 @@ def chain(x, number):
     return F.leaky_relu(c, 0.2 + number).sum(0), torch._foreach_add([a, b], 1.0 + number)[1]
 
 def same(found, wanted):
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one.cpu(), other)
+    for result, reference in zip(found, wanted, strict=True):
+        torch.testing.assert_close(result.cpu(), reference)
 """
 ENV = {"OUTBOARD_FALLBACK": "error", "OUTBOARD_KERNEL_CACHE_DIR": "", "OUTBOARD_BUILD_THREADS": "3"}
 
@@ -292,12 +292,13 @@ def test_builds_are_spans_of_their_own_in_a_profile(run_compiler: RunPython) -> 
         time_of = time.perf_counter() - time_of
     driver.end(thread)
     events = recorded.events()
-    builds = [one for one in events if one.name == "program_build"]
-    kernels = [one for one in events if "aten::elu" in one.name and one.device_type != torch.autograd.DeviceType.CPU]
-    assert builds and kernels, sorted({one.name for one in events})
-    assert sum(one.time_range.elapsed_us() for one in kernels) < 0.5 * sum(
-        one.time_range.elapsed_us() for one in builds), (kernels, builds)
-    assert not any("leaky_relu" in one.name for one in events)  # queued before
+    builds = [event for event in events if event.name == "program_build"]
+    on_cpu = torch.autograd.DeviceType.CPU
+    kernels = [event for event in events if "aten::elu" in event.name and event.device_type != on_cpu]
+    assert builds and kernels, sorted({event.name for event in events})
+    assert sum(event.time_range.elapsed_us() for event in kernels) < 0.5 * sum(
+        event.time_range.elapsed_us() for event in builds), (kernels, builds)
+    assert not any("leaky_relu" in event.name for event in events)  # queued before
     """
     run(run_compiler, code)
 

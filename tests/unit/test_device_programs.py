@@ -23,9 +23,9 @@ def kernel(code, letters="rwi", grid=("a2 256 ceildiv", "1", "1"), block=("256",
 VALUES = """
 x, y = torch.ones(1000, device="programs"), torch.ones(1000, device="programs")
 grid = ("a2 256 ceildiv", "a3 2 add", "a2 a3 max 7 mod")
-one = kernel("def f(*values): pass", "rwijfd", grid, local_bytes="a2 4 mul")
+launcher = kernel("def f(*values): pass", "rwijfd", grid, local_bytes="a2 4 mul")
 assert driver.built == []
-one(x[5:], y, 1000, -1, 0.5, 2)
+launcher(x[5:], y, 1000, -1, 0.5, 2)
 assert driver.built == [(0, "python", "-O3")]
 ((name, blocks, threads, shared, args),) = driver.launched
 assert (name, blocks, threads, shared) == ("f", (4, 1, 6), (256, 1, 1), 4000)
@@ -82,12 +82,12 @@ x, y = torch.ones(10, device="programs"), torch.ones(10, device="programs")
 entered, leave = threading.Semaphore(0), threading.Event()
 driver.before_build = lambda: (entered.release(), leave.wait())
 driver.failures = [MemoryError("not now")]
-one = kernel("def f(*values): pass")
+launcher = kernel("def f(*values): pass")
 raised = []
 
 def launch():
     try:
-        one(x, y, 1)
+        launcher(x, y, 1)
     except Exception as error:
         raised.append(error)
 
@@ -119,7 +119,7 @@ driver.is_busy = False
 del other
 with module.stream(side):
     again = [torch.ones(1000, device="programs") for _ in range(2)]
-assert taken in [one.data_ptr() for one in again]
+assert taken in [tensor.data_ptr() for tensor in again]
 """
 
 COMPILED = """

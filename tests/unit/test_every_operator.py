@@ -45,7 +45,7 @@ def test_composites_that_read_memory_compute_on_copies(run_python) -> None:
 assert torch.equal(ops._saturate_weight_to_fp16(d.clone()).cpu(), ops._saturate_weight_to_fp16(x.clone()))
 wanted = ops.choose_qparams_optimized(x.flatten(), 6, 200, 0.16, 8)
 found = ops.choose_qparams_optimized(d.flatten(), 6, 200, 0.16, 8)
-assert all(torch.equal(one.cpu(), other) for one, other in zip(found, wanted))
+assert all(torch.equal(result.cpu(), reference) for result, reference in zip(found, wanted))
 shape = torch.tensor([3, 2])
 for of in (shape, shape.to("sim")):
     given = d.clone().requires_grad_()
@@ -67,8 +67,8 @@ sampled = ops._grid_sampler_2d_cpu_fallback(image.to("sim"), grid.to("sim"), 0, 
 assert torch.equal(sampled.cpu(), ops._grid_sampler_2d_cpu_fallback(image, grid, 0, 0, False))
 given = (torch.ones(1, 1, 2, 3), image, grid)
 wanted = ops._grid_sampler_2d_cpu_fallback_backward(*given, 0, 0, False)
-found = ops._grid_sampler_2d_cpu_fallback_backward(*(one.to("sim") for one in given), 0, 0, False)
-assert all(torch.equal(one.cpu(), other) for one, other in zip(found, wanted))
+found = ops._grid_sampler_2d_cpu_fallback_backward(*(tensor.to("sim") for tensor in given), 0, 0, False)
+assert all(torch.equal(result.cpu(), reference) for result, reference in zip(found, wanted))
 out = torch.empty(0, device="sim")
 assert torch.ops.aten.range.out_(0, 4, out=out).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
 """,

@@ -34,8 +34,8 @@ gc.collect()
 others = [torch.zeros(1 << 20) for _ in range(8)]  # they would take the freed memory
 while not torch.sim.current_stream().query():  # asks, which does not fail, until the work has ended
     time.sleep(0.001)
-assert not any(one.any() for one in others), "the device wrote into another tensor's memory"
-print(sum("may still be running" in str(one.message) for one in caught))
+assert not any(tensor.any() for tensor in others), "the device wrote into another tensor's memory"
+print(sum("may still be running" in str(warning.message) for warning in caught))
 """
 
 

@@ -18,7 +18,7 @@ def train(device, module=lambda net: net):
         for _ in range(2):
             net(torch.ones(1, 2, device=device)).sum().backward()
             optimizer.step()
-    return [str(one.message) for one in caught]
+    return [str(warning.message) for warning in caught]
 """
 # Two threads can't be two ranks: a group of one rank has the device's backend too.
 GROUP = """

@@ -16,14 +16,14 @@ assert not torch.get_device_module("own_kernels").get_device_properties(0).follo
 def trained(place, make, steps=3, scale=None):
     torch.manual_seed(0)
     given = [torch.randn(size) for size in ((3, 4), (5,), (7,), (2, 6))]
-    parameters = [one.clone().to(place).requires_grad_() for one in given]
+    parameters = [tensor.clone().to(place).requires_grad_() for tensor in given]
     optimizer = make(parameters)
     for step in range(steps):
-        for number, one in enumerate(parameters):
-            one.grad = (torch.arange(one.numel()).view(one.shape) - number - step * 0.5).to(place)
+        for number, tensor in enumerate(parameters):
+            tensor.grad = (torch.arange(tensor.numel()).view(tensor.shape) - number - step * 0.5).to(place)
         optimizer.param_groups[0]["lr"] = 0.05 / (step + 1)
         optimizer.step()
-    return [one.detach().cpu() for one in parameters]
+    return [tensor.detach().cpu() for tensor in parameters]
 """
 
 OPTIMIZERS = {
@@ -42,8 +42,8 @@ def test_fused_optimizers(run_python, name):
 make = {OPTIMIZERS[name]}
 wanted = trained("cpu", make)
 ours = trained(device, make)
-for one, other in zip(ours, wanted, strict=True):
-    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+for result, reference in zip(ours, wanted, strict=True):
+    torch.testing.assert_close(result, reference, rtol=1e-5, atol=1e-6)
 # Rates are read at each call, and lists of all lengths share plans.
 built = plan_statistics()
 trained(device, make, steps=5)
@@ -58,14 +58,14 @@ def test_the_check_of_a_scaler(run_python):
         HEAD
         + """
 def checked(place, values):
-    grads = [torch.tensor(one, device=place) for one in values]
+    grads = [torch.tensor(value, device=place) for value in values]
     found = torch.zeros((), device=place)
     torch._amp_foreach_non_finite_check_and_unscale_(grads, found, torch.full((), 0.5, device=place))
-    return [found.cpu(), *(one.cpu() for one in grads)]
+    return [found.cpu(), *(grad.cpu() for grad in grads)]
 
 for values in ([[1.0, 2.0], [3.0]], [[1.0, float("inf")], [3.0]], [[1.0], [float("nan")]], [[1.0]]):
-    for one, other in zip(checked(device, values), checked("cpu", values), strict=True):
-        torch.testing.assert_close(one, other, equal_nan=True)
+    for result, wanted in zip(checked(device, values), checked("cpu", values), strict=True):
+        torch.testing.assert_close(result, wanted, equal_nan=True)
 x = torch.ones(2, device=device)
 for call in (lambda: torch._fused_adam_([x, x], [x], [x, x], [x, x], [], [x[0], x[0]], lr=0.1, beta1=0.9, beta2=0.9,
                                         weight_decay=0.0, eps=0.1, amsgrad=False, maximize=False),):

@@ -135,7 +135,7 @@ class Chosen(ProgramDriver):
     asked = []
 
     def kernel_generator(self, devices):
-        self.asked.append([one.name for one in devices])
+        self.asked.append([device.name for device in devices])
         return "host_cpp" if self.devices == 1 else "opencl_c"
 
 driver = Chosen(devices=2)

@@ -16,7 +16,7 @@ CODE = '''
 import ctypes
 def double(x, out, n):
     count = int.from_bytes(n, "little")
-    x, out = ((ctypes.c_float * count).from_address(one) for one in (x, out))
+    x, out = ((ctypes.c_float * count).from_address(address) for address in (x, out))
     for i in range(count):
         out[i] = 2 * x[i]
 def f(*values):

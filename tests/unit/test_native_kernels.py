@@ -511,7 +511,7 @@ for _ in range(3):
     x.copy_(torch.randn(1000))
     graph.replay()
     assert torch.equal(x, y) and torch.equal(x, z)
-    assert all((one == 5).all() for one in others)
+    assert all((tensor == 5).all() for tensor in others)
 sizes[1] = 4096
 with pytest.raises(RuntimeError, match=r"(?s)requested 4096 bytes; .* requested 0 bytes.*aten::cos"):
     graph.replay()

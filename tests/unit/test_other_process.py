@@ -98,7 +98,7 @@ def test_no_query_waits_for_devices_that_stand_still(run_python):
         + """
 import ctypes
 event, stream, address = torch.Event(), torch.accelerator.current_stream(), next(iter(driver.blocks))
-(handle,) = (one for one in driver.streams if driver.stream_query(0, one))
+(handle,) = (stream for stream in driver.streams if driver.stream_query(0, stream))
 os.kill(driver.link.process.pid, signal.SIGSTOP)
 try:
     x.zero_()

@@ -110,8 +110,8 @@ from torch_outboard.kernels import plan_statistics
 torch_outboard.attach("vendor:Chip")
 {CALLS_OF_PACK}
 x, y = torch.randn(31, 57), torch.randn(57)
-for one, wanted in zip(calls(x.to("ocl"), y.to("ocl")), calls(x, y), strict=True):
-    torch.testing.assert_close(one.cpu(), wanted, rtol=1e-4, atol=1e-4)
+for result, wanted in zip(calls(x.to("ocl"), y.to("ocl")), calls(x, y), strict=True):
+    torch.testing.assert_close(result.cpu(), wanted, rtol=1e-4, atol=1e-4)
 refused("ocl")
 print(json.dumps({{**plan_statistics(), "inductor": "torch._inductor" in sys.modules}}))
 """

@@ -305,7 +305,7 @@ begin = os.getcwd()
 os.chdir("/")
 assert str(default_folder()) == begin + "/cache", default_folder()
 os.environ[packs.VARIABLE] = "pack"
-assert [str(one) for one in packs.packs_of(None)] == [begin + "/pack"]
+assert [str(path) for path in packs.packs_of(None)] == [begin + "/pack"]
 """
     environment = {**os.environ, "OUTBOARD_KERNEL_CACHE_DIR": "cache", "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, env=environment, check=True)
@@ -477,8 +477,8 @@ try:
 except OSError:
     pass
 found = store.plans("a"), store.plans("b"), store.save("b", [], answer), list(store.entries())
-for one in held:
-    os.close(one)
+for descriptor in held:
+    os.close(descriptor)
 assert found == ([], [], None, []), found
 assert store.plans("a") == [answer] and store.plans("b") == []
 """

@@ -126,8 +126,8 @@ for place in ("sim", "cpu"):
     x, weight = host.to(place).requires_grad_(), torch.full((8,), 2.0, device=place, requires_grad=True)
     result = torch.nn.functional.rms_norm(x, [8], weight)
     found.append([result, *torch.autograd.grad(result.square().sum(), [x, weight])])
-for one, other in zip(*found, strict=True):
-    torch.testing.assert_close(one.cpu(), other)
+for result, wanted in zip(*found, strict=True):
+    torch.testing.assert_close(result.cpu(), wanted)
 assert torch_outboard.coverage().calls("aten::rsqrt") == 1
 assert torch_outboard.coverage().calls("aten::_fused_rms_norm") == 0
 assert torch_outboard.coverage().calls("aten::_fused_rms_norm_backward") == 0

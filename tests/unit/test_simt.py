@@ -30,7 +30,7 @@ nan, inf = float("nan"), float("inf")
 def check(function, *arguments, kernels=None, tolerance=1e-5, dynamic=None):
     torch._dynamo.reset()
     compiled = torch.compile(function, fullgraph=True, dynamic=dynamic)
-    ours = [one.to(NAME) if isinstance(one, torch.Tensor) else one for one in arguments]
+    ours = [value.to(NAME) if isinstance(value, torch.Tensor) else value for value in arguments]
     got, (code, *_) = run_and_get_code(compiled, *ours)
     want = function(*arguments)
     for left, right in zip(tree_leaves(got), tree_leaves(want), strict=True):
@@ -45,7 +45,7 @@ def check(function, *arguments, kernels=None, tolerance=1e-5, dynamic=None):
 def raises(kind, message, function, *arguments):
     torch._dynamo.reset()
     try:
-        torch.compile(function)(*[one.to(NAME) for one in arguments])
+        torch.compile(function)(*[tensor.to(NAME) for tensor in arguments])
         torch.get_device_module(NAME).synchronize()
     except kind as error:
         assert re.search(message, str(error)), error
@@ -181,10 +181,10 @@ with torch.device(NAME):
         lambda: (torch.rand(n), torch.randn(n), torch.randint(-3, 9, (n,)), F.dropout(torch.ones(n), 0.3))
     )
     torch.manual_seed(1)
-    first = [one.cpu() for one in draw()]
-    second = [one.cpu() for one in draw()]
+    first = [tensor.cpu() for tensor in draw()]
+    second = [tensor.cpu() for tensor in draw()]
     torch.manual_seed(1)
-    again = [one.cpu() for one in draw()]
+    again = [tensor.cpu() for tensor in draw()]
 uniform, normal, drawn, dropped = first
 assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 assert not any(torch.equal(a, b) for a, b in zip(first, second, strict=True))
@@ -200,7 +200,7 @@ def several(function, make):
     compiled = torch.compile(function, dynamic=True, fullgraph=True)
     for rows, columns in ((5, 7), (33, 70), (64, 129), (200, 3)):
         arguments = make(rows, columns)
-        got = compiled(*[one.to(NAME) for one in arguments])
+        got = compiled(*[tensor.to(NAME) for tensor in arguments])
         for left, right in zip(tree_leaves(got), tree_leaves(function(*arguments)), strict=True):
             torch.testing.assert_close(left.cpu(), right, atol=1e-4, rtol=1e-4)
     assert counters["stats"]["unique_graphs"] == 1, counters
@@ -252,7 +252,7 @@ CASES_APART = {
 INDICES
 module = torch.get_device_module(NAME)
 device = torch.device(NAME, 0)
-x, good, bad = (one.to(NAME) for one in (r(5), torch.tensor([4, 0, -5]), torch.tensor([4, 7, 5])))
+x, good, bad = (tensor.to(NAME) for tensor in (r(5), torch.tensor([4, 0, -5]), torch.tensor([4, 7, 5])))
 def gathered(x, i):
     return x[i] * 2
 torch._dynamo.reset()
@@ -311,8 +311,8 @@ def several(x, i, z, j, s, y, pooled, places):
 check(several, x, row, torch.zeros(5, 4), rows, r(2, 4), y, pooled, places)
 # Small integers, whose sums halves hold exactly.
 check(lambda i, *all: [x.index_put((i,), s, accumulate=True) for x, s in zip(all[::2], all[1::2])], many,
-      *(one.to(dtype) for dtype in (torch.float16, torch.bfloat16)
-        for one in (torch.zeros(5, 3), torch.randint(0, 2, (300, 3)))))
+      *(tensor.to(dtype) for dtype in (torch.float16, torch.bfloat16)
+        for tensor in (torch.zeros(5, 3), torch.randint(0, 2, (300, 3)))))
 check(lambda x, i: x[i].cos(), r(6, 5), torch.tensor([2, -1, 0]), dynamic=True)
 bad = torch.tensor([1, 7])
 raises(IndexError, "aten::index: index 7 is out of bounds for a dimension of size 5", lambda x, i: x[i] + 1, r(5), bad)

@@ -41,8 +41,8 @@ torch_outboard.attach(Collecting)
 F, ops = torch.nn.functional, torch.ops.aten
 
 def ones(*sizes, dtype=torch.float32):
-    one = torch.ones(sizes, dtype=dtype).to("unbuilt")
-    return one.requires_grad_() if dtype.is_floating_point else one
+    tensor = torch.ones(sizes, dtype=dtype).to("unbuilt")
+    return tensor.requires_grad_() if dtype.is_floating_point else tensor
 
 def back(result):
     result.backward(torch.ones_like(result))

@@ -11,7 +11,7 @@ from torch_outboard._compat.imports import import_inductor
 import_inductor()
 import sympy
 from sympy.core.cache import CACHE
-sizes = {one.cache_info().maxsize for one in CACHE}
+sizes = {function.cache_info().maxsize for function in CACHE}
 x = sympy.Symbol("x", positive=True)
 before = sympy.Add.__new__.cache_info().misses
 assert x + 12345 is x + 12345

@@ -62,7 +62,7 @@ folder = pathlib.Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
 def check(f, *inputs, **options):
     torch._dynamo.reset()
     count = len(driver.launched)
-    got = torch.compile(f, fullgraph=True, **options)(*(one.to("toychip") for one in inputs))
+    got = torch.compile(f, fullgraph=True, **options)(*(tensor.to("toychip") for tensor in inputs))
     torch.testing.assert_close(got.cpu(), f(*inputs), atol=1e-5, rtol=1e-5)
     assert {language for _, language, _ in driver.built} <= {"own_triton_ir"}
     assert len(driver.launched) > count
@@ -72,7 +72,7 @@ def pointwise(x, y):
     return torch.relu(x) * y + 1
 
 def files():
-    return {one: one.stat().st_mtime_ns for one in folder.glob("outboard_triton/*/*")}
+    return {path: path.stat().st_mtime_ns for path in folder.glob("outboard_triton/*/*")}
 """
 
 VALUES = """
@@ -132,15 +132,15 @@ DAMAGED = """
 config.fx_graph_cache = False
 x, y = torch.randn(33, 50), torch.randn(33, 50)
 kept = files()
-damaged = [one for one in kept if b"variants" in one.read_bytes()]
+damaged = [path for path in kept if b"variants" in path.read_bytes()]
 assert damaged
-for one in damaged:
-    one.write_bytes(one.read_bytes().replace(b"A", b"B"))
+for path in damaged:
+    path.write_bytes(path.read_bytes().replace(b"A", b"B"))
 told = []
 logging.getLogger("torch_outboard.compile.triton.store").addFilter(lambda record: told.append(record.getMessage()))
 check(pointwise, x, y)
-assert any("has changed on disk" in one for one in told), told
-assert all(b"variants" in one.read_bytes() for one in damaged)
+assert any("has changed on disk" in message for message in told), told
+assert all(b"variants" in path.read_bytes() for path in damaged)
 told.clear()
 check(pointwise, x, y)
 assert not told

@@ -84,7 +84,7 @@ def run(run_python: RunPython, code: str, folder: Path) -> Any:
 
 def test_twelve_processes_build_each_program_once(run_python: RunPython, tmp_path: Path) -> None:
     code = """
-print(json.dumps(children(12, lambda number: sum([built(0, one) for one in texts], []))))
+print(json.dumps(children(12, lambda number: sum([built(0, text) for text in texts], []))))
 """
     reports = run(run_python, PROGRAMS + code, tmp_path / "cache")
     assert len(reports) == 12 and all(len(built) == 5 for built in reports)

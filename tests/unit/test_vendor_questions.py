@@ -36,11 +36,11 @@ compiler.Program.forward = watched
 torch.manual_seed(0)
 USAGE
 assert {"aten.tanh.default", "aten.mul.Tensor"} <= {*ran}, ran  # of the forward and of the backward graph
-gradients = [one.grad for one in model.parameters()]
+gradients = [parameter.grad for parameter in model.parameters()]
 model.zero_grad()
 model(inputs).relu().sum().backward()
-for ours, one in zip(gradients, model.parameters(), strict=True):
-    torch.testing.assert_close(ours, one.grad)
+for ours, parameter in zip(gradients, model.parameters(), strict=True):
+    torch.testing.assert_close(ours, parameter.grad)
 assert "mychip" in torch._dynamo.list_backends()
 
 def several(x, y):  # results of several parts, numbers, an argument that is a result

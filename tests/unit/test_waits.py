@@ -225,7 +225,7 @@ logging.getLogger("torch_outboard").addHandler(LettingGo())
 
 given = torch.arange(6), torch.arange(24.0).view(6, 4), torch.arange(32.0).view(2, 4, 4), torch.tensor([2, 6]).int()
 go.set()
-ours = [one.to("sim") for one in given]
+ours = [tensor.to("sim") for tensor in given]
 torch.accelerator.synchronize()
 go.clear()
 

@@ -150,11 +150,11 @@ def agree(net, x, calls, backward_calls, batch_sizes=None, ours=None):
     ours = ours or copy.deepcopy(net).to(device)
     before = ran.value, ran_back.value
     found = []
-    for one, place in ((net, "cpu"), (ours, device)):
+    for model, place in ((net, "cpu"), (ours, device)):
         rows = x.detach().to(place).requires_grad_()
-        output, last = one(rows if batch_sizes is None else PackedSequence(rows, batch_sizes))
+        output, last = model(rows if batch_sizes is None else PackedSequence(rows, batch_sizes))
         output = output if batch_sizes is None else output.data
-        wanted = [rows, *(parameter for parameter in one.parameters() if parameter.requires_grad)]
+        wanted = [rows, *(parameter for parameter in model.parameters() if parameter.requires_grad)]
         grads = torch.autograd.grad((output * output).sum() + last.sum() * 2, wanted)
         found.append([output, last, *grads])
     for mine, expected in zip(*found[::-1], strict=True):
@@ -229,10 +229,10 @@ def test_two_passes_and_second_derivatives(run_python, compile_c):
         + """
 ours = copy.deepcopy(net).to(device)
 found = []
-for one, place in ((net, "cpu"), (ours, device)):
+for model, place in ((net, "cpu"), (ours, device)):
     rows = x.detach().to(place).requires_grad_()
-    wanted = [rows, *one.parameters()]
-    loss = one(rows)[0].pow(3).sum()
+    wanted = [rows, *model.parameters()]
+    loss = model(rows)[0].pow(3).sum()
     first = torch.autograd.grad(loss, wanted, retain_graph=True)
     again = torch.autograd.grad(loss, wanted, retain_graph=True)
     deep = torch.autograd.grad(loss, wanted, create_graph=True)

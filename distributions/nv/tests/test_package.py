@@ -166,7 +166,7 @@ NOT_INSTALLED = """
 import sys, torch, torch_outboard
 import importlib.metadata
 everything = importlib.metadata.entry_points
-importlib.metadata.entry_points = lambda **given: [one for one in everything(**given) if one.name != "nv"]
+importlib.metadata.entry_points = lambda **given: [entry for entry in everything(**given) if entry.name != "nv"]
 try:
     torch_outboard.attach("nv")
 except torch_outboard.RegistrationError as error:
