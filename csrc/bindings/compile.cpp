@@ -195,11 +195,11 @@ void secure_python_error() {
 // Call generated code, which turns its exceptions into a RuntimeError. An error
 // of ours gets its own type again.
 PyObject* call_compiled(PyObject* function, PyObject* streams_given, PyObject* argument) {
-  std::vector<Stream*> given;
-  if (!to_streams(streams_given, &given)) {
+  std::vector<Stream*> parsed;
+  if (!to_streams(streams_given, &parsed)) {
     return nullptr;
   }
-  const CompiledStreams streams(std::move(given));
+  const CompiledStreams streams(std::move(parsed));
   const CompiledErrors errors(secure_python_error);
   PyObject* result = PyObject_CallOneArg(function, argument);
   if (result == nullptr && errors.first() != nullptr) {

@@ -136,9 +136,10 @@ bool parse_dict(PyObject* object, const char* what) {
   return true;
 }
 
-PyObject* attach_library(const std::string& path, const std::string& name, PyObject* given, PyObject* methods) {
+PyObject* attach_library(const std::string& path, const std::string& name, PyObject* option_values, PyObject* methods) {
   Options options;
-  if (!parse_dict(given, "the options") || !parse_dict(methods, "the entries") || !options.fill(given)) {
+  if (!parse_dict(option_values, "the options") || !parse_dict(methods, "the entries") ||
+      !options.fill(option_values)) {
     return nullptr;
   }
   Library library(path.c_str());

@@ -35,8 +35,8 @@ void tell_wait(const std::string& text) {
   const WithGil gil;
   const Object logging(PyImport_ImportModule("logging"));
   const Object logger(logging ? PyObject_CallMethod(logging.get(), "getLogger", "s", "torch_outboard") : nullptr);
-  const Object told(logger ? PyObject_CallMethod(logger.get(), "warning", "ss", "%s", text.c_str()) : nullptr);
-  if (!told) {
+  const Object result(logger ? PyObject_CallMethod(logger.get(), "warning", "ss", "%s", text.c_str()) : nullptr);
+  if (!result) {
     PyErr_WriteUnraisable(nullptr);
   }
 }

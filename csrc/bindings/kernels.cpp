@@ -83,11 +83,11 @@ BuiltPlan plan_of_kept(PyObject* answer) {
 // Call a function of the builder with an operator's name, its arguments and more.
 template <typename... More>
 py::object ask_about(const py::module_& builder, const char* function, const Operator& op,
-                     c10::ArrayRef<c10::IValue> given, More... more) {
+                     c10::ArrayRef<c10::IValue> values, More... more) {
   const c10::FunctionSchema& schema = op.handle.schema();
   py::list arguments;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
-    arguments.append(to_kernel_argument(given[i], schema.arguments()[i]));
+    arguments.append(to_kernel_argument(values[i], schema.arguments()[i]));
   }
   return builder.attr(function)(op.name, arguments, more...);
 }
@@ -178,8 +178,8 @@ void choose_providers(int64_t native, int64_t generated, int64_t host) {
 }
 
 // Raise the errors of a plan.
-size_t count_steps(const std::string& text, PyObject* given) {
-  const auto letters = py::reinterpret_borrow<py::object>(given).cast<std::vector<std::string>>();
+size_t count_steps(const std::string& text, PyObject* letter_list) {
+  const auto letters = py::reinterpret_borrow<py::object>(letter_list).cast<std::vector<std::string>>();
   std::vector<kernels::ArgumentKinds> kinds;
   for (size_t i = 0; i < letters.size(); ++i) {
     kinds.push_back(kernels::read_kinds(std::to_string(i), letters[i]));

@@ -200,17 +200,17 @@ PyObject* launch_typed(PyObject* self, PyObject* const* arguments, Py_ssize_t co
       return nullptr;
     }
     // A tuple keeps its items alive while the lock is released.
-    PyObject* const given = arguments[0];
-    const Py_ssize_t taken = static_cast<Py_ssize_t>(kernel->parameters.size());
-    if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) != taken) {
+    PyObject* const tuple = arguments[0];
+    const Py_ssize_t parameter_count = static_cast<Py_ssize_t>(kernel->parameters.size());
+    if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != parameter_count) {
       PyErr_Format(PyExc_TypeError, "the kernel %s takes a tuple of %zd arguments, got %s of %zd",
-                   kernel->program.name().c_str(), taken, Py_TYPE(given)->tp_name,
-                   PyTuple_Check(given) ? PyTuple_GET_SIZE(given) : Py_ssize_t{-1});
+                   kernel->program.name().c_str(), parameter_count, Py_TYPE(tuple)->tp_name,
+                   PyTuple_Check(tuple) ? PyTuple_GET_SIZE(tuple) : Py_ssize_t{-1});
       return nullptr;
     }
-    c10::SmallVector<TypedArgument, kInlineArguments> values(static_cast<size_t>(taken));
+    c10::SmallVector<TypedArgument, kInlineArguments> values(static_cast<size_t>(parameter_count));
     for (size_t i = 0; i < values.size(); ++i) {
-      if (!to_argument(PyTuple_GET_ITEM(given, static_cast<Py_ssize_t>(i)), *kernel, i, &values[i])) {
+      if (!to_argument(PyTuple_GET_ITEM(tuple, static_cast<Py_ssize_t>(i)), *kernel, i, &values[i])) {
         return nullptr;
       }
     }

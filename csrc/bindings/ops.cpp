@@ -57,8 +57,8 @@ PyObject* waits_by_operator() {
 
 std::vector<std::tuple<std::string, std::string, uint64_t>> list_disagreements() {
   std::vector<std::tuple<std::string, std::string, uint64_t>> rows;
-  for (const ShapeDisagreement& found : shape_disagreements()) {
-    rows.emplace_back(found.op, found.difference, found.waits);
+  for (const ShapeDisagreement& disagreement : shape_disagreements()) {
+    rows.emplace_back(disagreement.op, disagreement.difference, disagreement.waits);
   }
   return rows;
 }

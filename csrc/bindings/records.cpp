@@ -19,15 +19,15 @@ std::string type_of(PyObject* object) {
 }  // namespace
 
 Object Record::field(const char* name) const {
-  Object found(PyObject_GetAttrString(object_, name));
-  if (!found) {
+  Object value(PyObject_GetAttrString(object_, name));
+  if (!value) {
     if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
       throw_python_error();
     }
     PyErr_Clear();
     TORCH_CHECK_TYPE(false, "a ", kind_, " has the field '", name, "', which a ", type_of(object_), " lacks");
   }
-  return found;
+  return value;
 }
 
 std::string Record::text(const char* name) const {
@@ -35,36 +35,36 @@ std::string Record::text(const char* name) const {
 }
 
 std::string Record::bytes(const char* name) const {
-  const Object found = field(name);
+  const Object value = field(name);
   char* data = nullptr;
   Py_ssize_t size = 0;
-  if (!PyBytes_Check(found.get())) {
-    refuse(name, "bytes", found.get());
+  if (!PyBytes_Check(value.get())) {
+    refuse(name, "bytes", value.get());
   }
-  if (PyBytes_AsStringAndSize(found.get(), &data, &size) != 0) {
+  if (PyBytes_AsStringAndSize(value.get(), &data, &size) != 0) {
     throw_python_error();
   }
   return {data, static_cast<size_t>(size)};
 }
 
 bool Record::flag(const char* name) const {
-  const Object found = field(name);
-  if (!PyBool_Check(found.get())) {
-    refuse(name, "bool", found.get());
+  const Object value = field(name);
+  if (!PyBool_Check(value.get())) {
+    refuse(name, "bool", value.get());
   }
-  return found.get() == Py_True;
+  return value.get() == Py_True;
 }
 
 std::vector<Object> Record::items(const char* name) const {
-  const Object found = field(name);
-  const bool is_tuple = PyTuple_Check(found.get());
-  if (!is_tuple && !PyList_Check(found.get())) {
-    refuse(name, "tuple or list", found.get());
+  const Object value = field(name);
+  const bool is_tuple = PyTuple_Check(value.get());
+  if (!is_tuple && !PyList_Check(value.get())) {
+    refuse(name, "tuple or list", value.get());
   }
   std::vector<Object> result;
-  const Py_ssize_t size = PySequence_Size(found.get());
+  const Py_ssize_t size = PySequence_Size(value.get());
   for (Py_ssize_t i = 0; i < size; ++i) {
-    result.emplace_back(PySequence_GetItem(found.get(), i));
+    result.emplace_back(PySequence_GetItem(value.get(), i));
     if (!result.back()) {
       throw_python_error();
     }

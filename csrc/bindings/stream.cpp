@@ -24,8 +24,8 @@ void queue_sleep(c10::DeviceIndex device, int64_t nanoseconds) {
   Stream& stream = current(device);
   ensure_open(device);
   auto length = std::make_unique<std::chrono::nanoseconds>(nanoseconds);
-  const auto sleep = [](void* given) {
-    const std::unique_ptr<std::chrono::nanoseconds> owned(static_cast<std::chrono::nanoseconds*>(given));
+  const auto sleep = [](void* context) {
+    const std::unique_ptr<std::chrono::nanoseconds> owned(static_cast<std::chrono::nanoseconds*>(context));
     std::this_thread::sleep_for(*owned);
   };
   const bool is_queued = queue_host_work(stream, sleep, length.get(), "sleep");

@@ -20,8 +20,8 @@ thread_local PyObject* failed_exception = nullptr;
 // Return true if the core asks about that failure: entries that are C
 // functions fail without a trampoline.
 bool is_asked_about() {
-  const char* asked = failed_entry().entry;
-  return failed_in != nullptr && (asked == nullptr || std::strcmp(asked, failed_in) == 0);
+  const char* entry = failed_entry().entry;
+  return failed_in != nullptr && (entry == nullptr || std::strcmp(entry, failed_in) == 0);
 }
 
 std::string text_of(PyObject* object) {

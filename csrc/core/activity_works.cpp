@@ -38,8 +38,8 @@ void add_driver_records(const std::vector<ob_activity>& records, const CallsByCo
   StreamsOfHandles streams;
   for (const ob_activity& record : records) {
     WorkRecord work;
-    const auto found = calls.find(record.correlation);
-    const CallRecord* call = found == calls.end() ? nullptr : found->second;
+    const auto entry = calls.find(record.correlation);
+    const CallRecord* call = entry == calls.end() ? nullptr : entry->second;
     work.correlation = call ? record.correlation : 0;
     work.start = record.start;
     work.end = record.end;

@@ -45,8 +45,8 @@ struct Over {
 };
 
 Over& over() {
-  static auto* const made = new Over;  // threads may outlive static destruction
-  return *made;
+  static auto* const instance = new Over;  // threads may outlive static destruction
+  return *instance;
 }
 
 // The stream whose list this thread is passing to the driver.
@@ -55,9 +55,9 @@ thread_local const Stream* moving = nullptr;
 BehindList& list_of(Stream& stream) {
   BehindList* known = stream.behind.load(std::memory_order_acquire);
   if (known == nullptr) {
-    auto made = std::make_unique<BehindList>();
-    if (stream.behind.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel)) {
-      return *made.release();  // lives as long as the stream
+    auto list = std::make_unique<BehindList>();
+    if (stream.behind.compare_exchange_strong(known, list.get(), std::memory_order_acq_rel)) {
+      return *list.release();  // lives as long as the stream
     }
   }
   return *known;

@@ -209,10 +209,10 @@ void Event::wait(Leave leave) const {
 // Poll, so that a signal may end the wait.
 void Event::ask_until_done() const {
   const auto is_done = [](void* user) {
-    const Event& asked = *static_cast<const Event*>(user);
-    const ob_status status = driver().event_query(driver().self, asked.device_, asked.handle_);
+    const Event& event = *static_cast<const Event*>(user);
+    const ob_status status = driver().event_query(driver().self, event.device_, event.handle_);
     if (C10_UNLIKELY(status == OB_DEVICE_LOST)) {
-      raise_status(status, "event_query", asked.device_);
+      raise_status(status, "event_query", event.device_);
     }
     return status != OB_NOT_READY;
   };

@@ -19,8 +19,8 @@ struct Living {
 };
 
 Living& living() {
-  static auto* const made = new Living();
-  return *made;
+  static auto* const instance = new Living();
+  return *instance;
 }
 
 using Records = std::vector<std::shared_ptr<GraphRecord>>;
@@ -48,14 +48,14 @@ std::shared_ptr<GraphRecord> GraphRecord::make(c10::DeviceIndex device) {
     give_record_slot(device, slot);
     return nullptr;
   }
-  const std::shared_ptr<GraphRecord> made(new GraphRecord(device, slot));
+  const std::shared_ptr<GraphRecord> new_record(new GraphRecord(device, slot));
   {
     const std::lock_guard lock(living().mutex);
     std::erase_if(living().list, [](const std::weak_ptr<GraphRecord>& record) { return record.expired(); });
-    living().list.push_back(made);
+    living().list.push_back(new_record);
   }
   detail::any_record.store(true);
-  return made;
+  return new_record;
 }
 
 GraphRecord::~GraphRecord() {

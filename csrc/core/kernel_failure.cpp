@@ -44,8 +44,8 @@ struct Kernels {
 };
 
 Kernels& kernels() {
-  static auto* const made = new Kernels();
-  return *made;
+  static auto* const instance = new Kernels();
+  return *instance;
 }
 
 template <class Error>
@@ -235,8 +235,8 @@ struct Recorded {
 };
 
 Recorded& recorded() {
-  static auto* const made = new Recorded();
-  return *made;
+  static auto* const instance = new Recorded();
+  return *instance;
 }
 
 std::vector<Stream*> recording_streams() {
@@ -273,13 +273,13 @@ uint32_t add_checked_kernel(std::string name, std::vector<KernelCheck> checks) {
 
 void set_record(StreamState& stream, RecordArguments& record, ob_kernel_arg* args) {
   static_cast<void>(stream_handle(stream));  // the device is open
-  StreamRecord* found = stream.failures.record.load(std::memory_order_acquire);
-  if (C10_UNLIKELY(found == nullptr)) {
-    found = &new_record(stream);
+  StreamRecord* stream_record = stream.failures.record.load(std::memory_order_acquire);
+  if (C10_UNLIKELY(stream_record == nullptr)) {
+    stream_record = &new_record(stream);
   }
-  found->prepare(stream);
+  stream_record->prepare(stream);
   record.ticket = next_own_place(stream).mark;
-  detail::set_record_arguments(found->address(), record, args);
+  detail::set_record_arguments(stream_record->address(), record, args);
 }
 
 void note_checked_launch(StreamState& stream) noexcept {

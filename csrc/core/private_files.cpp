@@ -166,8 +166,8 @@ const std::string& starting_folder() {
 [[maybe_unused]] const std::string& loaded_in = starting_folder();
 
 std::string absolute_from(const char* variable) {
-  const char* given = std::getenv(variable);
-  return given != nullptr && *given == '/' ? given : "";
+  const char* path = std::getenv(variable);
+  return path != nullptr && *path == '/' ? path : "";
 }
 
 // Return the folder in the user's cache; "" if there is none.

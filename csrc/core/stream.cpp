@@ -352,10 +352,10 @@ void wait_until_left(Stream& stream, Leave leave, const char* entry) {
     return;
   }
   const auto is_done = [](void* user) {
-    const Stream& asked = *static_cast<Stream*>(user);
-    const ob_status status = driver().stream_query(driver().self, asked.device, asked.handle);
+    const Stream& queried = *static_cast<Stream*>(user);
+    const ob_status status = driver().stream_query(driver().self, queried.device, queried.handle);
     if (C10_UNLIKELY(status == OB_DEVICE_LOST)) {
-      raise_status(status, "stream_query", asked.device);
+      raise_status(status, "stream_query", queried.device);
     }
     return status != OB_NOT_READY;
   };

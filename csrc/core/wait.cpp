@@ -159,8 +159,8 @@ class Watch {
 };
 
 Watch& watch() {
-  static auto* const found = new Watch();  // threads wait until the end of the process
-  return *found;
+  static auto* const instance = new Watch();  // threads wait until the end of the process
+  return *instance;
 }
 
 struct OwnNote {
@@ -187,8 +187,8 @@ struct OwnCalls {
   int count = 0;
 };
 OwnCalls& own_calls() {
-  static auto* const made = new OwnCalls();  // threads may outlive static destruction
-  return *made;
+  static auto* const instance = new OwnCalls();  // threads may outlive static destruction
+  return *instance;
 }
 
 // Sleep for microseconds, which Linux would extend by 50 more.

@@ -140,8 +140,8 @@ c10::intrusive_ptr<c10d::Backend> DistributedBackend::split(const c10::intrusive
     last_split_ = {WeakStore(store), WeakBackend(c10::intrusive_ptr<c10d::Backend>())};
     number = splits_++;
   }
-  const auto found = std::find(ranks.begin(), ranks.end(), getRank());
-  if (found == ranks.end()) {
+  const auto position = std::find(ranks.begin(), ranks.end(), getRank());
+  if (position == ranks.end()) {
     return nullptr;
   }
   auto own = c10::make_intrusive<Options>(options->timeout);
@@ -152,7 +152,7 @@ c10::intrusive_ptr<c10d::Backend> DistributedBackend::split(const c10::intrusive
   // depends on the groups of a rank.
   const std::string prefix = c10::str("split/", number, "/", c10::Join("_", ranks));
   c10::intrusive_ptr<c10d::Backend> child = c10::make_intrusive<DistributedBackend>(
-      c10::make_intrusive<c10d::PrefixStore>(prefix, store_), static_cast<int>(found - ranks.begin()),
+      c10::make_intrusive<c10d::PrefixStore>(prefix, store_), static_cast<int>(position - ranks.begin()),
       static_cast<int>(ranks.size()), std::move(own), make_gloo_);
   const std::lock_guard lock(mutex_);
   last_split_.child = WeakBackend(child);
@@ -214,12 +214,12 @@ CallStreams DistributedBackend::streams_for(c10::DeviceIndex device, Place place
   }
   const std::lock_guard lock(mutex_);
   const std::pair key(device, call.channel);
-  auto found = streams_.find(key);
-  if (found == streams_.end()) {
-    found = streams_.emplace(key, std::pair(&pool_stream(device, -1), &pool_stream(device, -1))).first;
+  auto entry = streams_.find(key);
+  if (entry == streams_.end()) {
+    entry = streams_.emplace(key, std::pair(&pool_stream(device, -1), &pool_stream(device, -1))).first;
   }
   // In-place calls copy nothing before the exchange.
-  return {&current, place == Place::Staged ? found->second.first : &current, found->second.second};
+  return {&current, place == Place::Staged ? entry->second.first : &current, entry->second.second};
 }
 
 std::vector<Stream*> DistributedBackend::streams_of_collectives() {

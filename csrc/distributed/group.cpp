@@ -367,8 +367,8 @@ void abort_all_groups() noexcept {
   {
     const std::lock_guard lock(groups().mutex);
     for (const auto& group : groups().list) {
-      if (auto held = group.lock(); held && !held->is_forked()) {
-        live.push_back(std::move(held));
+      if (auto locked = group.lock(); locked && !locked->is_forked()) {
+        live.push_back(std::move(locked));
       }
     }
   }

@@ -87,18 +87,18 @@ bool NativeCall::add(ob_collective part) {
 
 // Only an earlier call shows whether the driver supports this one, because asking would queue it.
 bool NativeCall::add_to_graph(const ob_collective& part) {
-  const auto found = communicator_.does.find(form_of(part));
-  if (found == communicator_.does.end()) {
+  const auto entry = communicator_.does.find(form_of(part));
+  if (entry == communicator_.does.end()) {
     refuse_in_capture(stream_, c10::str(info_.kind.name, ", which has not run in its group before with this dtype and"
                                                          " reduction,")
                                    .c_str());
   }
   if (is_grouped_) {
     grouped_.push_back(part);
-  } else if (found->second) {
+  } else if (entry->second) {
     to_graph_({{part}, false});
   }
-  return is_grouped_ || found->second;
+  return is_grouped_ || entry->second;
 }
 
 bool NativeCall::add(int32_t kind, const at::Tensor& src, const at::Tensor& dst, int root) {
@@ -232,27 +232,27 @@ Communicator* NativeGroup::communicator(c10::DeviceIndex device, int peer, bool 
                      ". Set the rank's device with torch.accelerator.set_device_index(), or remove `native` from"
                      " OUTBOARD_PROVIDERS."));
     }
-    if (const auto found = communicators_.find({peer, sends}); found != communicators_.end()) {
-      return found->second.get();
+    if (const auto entry = communicators_.find({peer, sends}); entry != communicators_.end()) {
+      return entry->second.get();
     }
   }
   // Both directions of a pair at once: each rank may begin with a send.
   for (const bool is_send : {rank_ < peer, rank_ >= peer}) {
-    auto made = std::make_unique<Communicator>();
-    made->name = "all";
+    auto communicator = std::make_unique<Communicator>();
+    communicator->name = "all";
     if (peer >= 0) {
-      made->name = is_send ? c10::str(rank_, "-", peer) : c10::str(peer, "-", rank_);
+      communicator->name = is_send ? c10::str(rank_, "-", peer) : c10::str(peer, "-", rank_);
     }
-    made->rank = peer < 0 ? rank_ : is_send ? 0 : 1;
-    made->size = peer < 0 ? size_ : 2;
-    made->handle = join(made->name, device, made->rank, made->size, timeout);
+    communicator->rank = peer < 0 ? rank_ : is_send ? 0 : 1;
+    communicator->size = peer < 0 ? size_ : 2;
+    communicator->handle = join(communicator->name, device, communicator->rank, communicator->size, timeout);
     const std::lock_guard lock(mutex_);
-    if (made->handle == 0) {
+    if (communicator->handle == 0) {
       is_unavailable_ = true;
       return nullptr;
     }
     device_ = device;
-    communicators_[{peer, peer < 0 ? sends : is_send}] = std::move(made);
+    communicators_[{peer, peer < 0 ? sends : is_send}] = std::move(communicator);
     if (peer < 0) {
       break;
     }

@@ -22,8 +22,8 @@ struct Idle {
   std::atomic<bool> has_any{false};
 };
 Idle& idle() {
-  static auto* const made = new Idle();
-  return *made;
+  static auto* const instance = new Idle();
+  return *instance;
 }
 
 void add_idle(Body* body) noexcept {
@@ -36,8 +36,8 @@ void add_idle(Body* body) noexcept {
 }  // namespace
 
 memory::StreamUses& retired_uses() {
-  static auto* const made = new memory::StreamUses();
-  return *made;
+  static auto* const instance = new memory::StreamUses();
+  return *instance;
 }
 
 void retire(std::unique_ptr<Body> body) noexcept {

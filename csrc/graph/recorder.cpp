@@ -44,8 +44,8 @@ struct FreeRecorders {
   Recorder* list = nullptr;
 };
 FreeRecorders& free_recorders() {
-  static auto* const made = new FreeRecorders();
-  return *made;
+  static auto* const instance = new FreeRecorders();
+  return *instance;
 }
 
 }  // namespace
@@ -286,12 +286,12 @@ Recorder::Participant* Recorder::find(const Stream& stream) {
 
 Recorder::Participant& Recorder::participant(Lock& lock, Stream& stream) {
   check_active(lock);
-  Participant* found = find(stream);
-  if (!found) {
+  Participant* known = find(stream);
+  if (!known) {
     lock.unlock();
     raise_capture("the graph capture ended while another thread was queuing work on its stream");
   }
-  return *found;
+  return *known;
 }
 
 void Recorder::check(Stream& stream) {
@@ -358,13 +358,13 @@ std::shared_ptr<GraphRecord> Recorder::record_of(Stream& stream) {
   if (std::shared_ptr<GraphRecord> known = find_it()) {
     return known;
   }
-  std::shared_ptr<GraphRecord> made = GraphRecord::make(stream.device);  // calls the driver
-  if (std::shared_ptr<GraphRecord> known = find_it(); known || !made) {  // another thread was faster
+  std::shared_ptr<GraphRecord> new_record = GraphRecord::make(stream.device);  // calls the driver
+  if (std::shared_ptr<GraphRecord> known = find_it(); known || !new_record) {  // another thread was faster
     return known;
   }
   Lock lock(mutex_);
   participant(lock, stream);
-  return body_->records.emplace_back(std::move(made));
+  return body_->records.emplace_back(std::move(new_record));
 }
 
 void Recorder::set_record(Stream& stream, RecordArguments& record, ob_kernel_arg* args, const char* name) {

@@ -24,10 +24,10 @@ const c10::OperatorHandle& handle_of(CompiledOperator& op) {
   if (C10_LIKELY(known != nullptr)) {
     return *known;
   }
-  const auto found = c10::Dispatcher::singleton().findSchema(op.name);
-  TORCH_CHECK(found.has_value(), "compiled code calls the operator ", op.name,
+  const auto handle = c10::Dispatcher::singleton().findSchema(op.name);
+  TORCH_CHECK(handle.has_value(), "compiled code calls the operator ", op.name,
               ", which is not registered: import the library that defines it before the code runs");
-  const auto* fresh = new c10::OperatorHandle(*found);
+  const auto* fresh = new c10::OperatorHandle(*handle);
   if (!op.handle.compare_exchange_strong(known, fresh, std::memory_order_acq_rel)) {
     delete fresh;  // another thread was first
     return *known;

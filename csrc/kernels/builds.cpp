@@ -138,8 +138,8 @@ struct Pool {
 };
 
 Pool& pool() {
-  static auto* const made = new Pool;  // threads may outlive static destruction
-  return *made;
+  static auto* const instance = new Pool;  // threads may outlive static destruction
+  return *instance;
 }
 
 // The line on the terminal. One thread writes it at a time; others that wait write nothing.
@@ -152,8 +152,8 @@ struct Line {
 };
 
 Line& line() {
-  static auto* const made = new Line;
-  return *made;
+  static auto* const instance = new Line;
+  return *instance;
 }
 
 constexpr double kShownSeconds = 2;

@@ -331,12 +331,12 @@ class PlanReader {
 
   Expression formula(std::string_view text) const {
     try {
-      Expression made{std::string(trim(text))};
-      for (const size_t value : made.values()) {
-        require(value < plan_.values_.size(), "the formula '", made.text(), "' reads a", value, ", but there are ",
-                plan_.values_.size(), " values");
+      Expression expression{std::string(trim(text))};
+      for (const size_t value : expression.values()) {
+        require(value < plan_.values_.size(), "the formula '", expression.text(), "' reads a", value,
+                ", but there are ", plan_.values_.size(), " values");
       }
-      return made;
+      return expression;
     } catch (const c10::ValueError& error) {
       const std::string message = error.what_without_backtrace();
       TORCH_CHECK_VALUE(false,

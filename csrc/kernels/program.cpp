@@ -60,8 +60,8 @@ struct Table {
 };
 
 Table& table() {
-  static Table* const made = new Table;  // threads may outlive static destruction
-  return *made;
+  static Table* const instance = new Table;  // threads may outlive static destruction
+  return *instance;
 }
 
 ob_status ask_for(c10::DeviceIndex device, const ProgramText& text, uint64_t* out_program) {
@@ -156,7 +156,7 @@ uint64_t build(c10::DeviceIndex device, const ProgramText& text, const std::stri
 using Found = std::map<Key, Program>::iterator;
 
 // Build a program that the table marks as being built, and notify the threads that wait for it.
-void run_build(Found found, c10::DeviceIndex device, const ProgramText& text, const std::string& name,
+void run_build(Found entry, c10::DeviceIndex device, const ProgramText& text, const std::string& name,
                Build& build_it) {
   uint64_t handle = 0;
   std::exception_ptr failure;
@@ -168,10 +168,10 @@ void run_build(Found found, c10::DeviceIndex device, const ProgramText& text, co
   Table& all = table();
   const std::lock_guard lock(all.mutex);
   if (failure) {
-    all.programs.erase(found);
+    all.programs.erase(entry);
   } else {
-    found->second.handle = handle;
-    found->second.build = nullptr;
+    entry->second.handle = handle;
+    entry->second.build = nullptr;
   }
   build_it.failure = std::move(failure);
   build_it.is_over = true;
@@ -184,9 +184,9 @@ void run_build(Found found, c10::DeviceIndex device, const ProgramText& text, co
 // Do the same on a separate thread, so that Ctrl-C and the limit end the wait: a compiler cannot be
 // interrupted. The build then continues, and the next request uses its result. Return false if no
 // thread can be started.
-bool start_build(Found found, c10::DeviceIndex device, const ProgramText& text, const std::string& name,
+bool start_build(Found entry, c10::DeviceIndex device, const ProgramText& text, const std::string& name,
                  const std::shared_ptr<Build>& build_it) {
-  return detail::start_thread([=] { run_build(found, device, text, name, *build_it); });
+  return detail::start_thread([=] { run_build(entry, device, text, name, *build_it); });
 }
 
 [[noreturn]] void raise_hanging(const std::string& name, c10::DeviceIndex device) {
@@ -238,21 +238,21 @@ Found acquire(c10::DeviceIndex device, const ProgramText& text, const std::strin
       lock.unlock();
       std::rethrow_exception(failure);
     }
-    const auto [found, is_new] = all.programs.try_emplace(key);
+    const auto [entry, is_new] = all.programs.try_emplace(key);
     if (is_new) {
-      own = found->second.build = std::make_shared<Build>();
+      own = entry->second.build = std::make_shared<Build>();
       detail::begin_own_call();  // the end of the process waits for it
       lock.unlock();
-      if (!start_build(found, device, text, name, own)) {
+      if (!start_build(entry, device, text, name, own)) {
         const NotedCall noted("program_build", device, nullptr, known_name);
-        run_build(found, device, text, name, *own);
+        run_build(entry, device, text, name, *own);
       }
       lock.lock();
       continue;
     }
-    if (found->second.handle != 0) {
-      ++found->second.users;
-      return found;
+    if (entry->second.handle != 0) {
+      ++entry->second.users;
+      return entry;
     }
     lock.unlock();
     if (!wait_for_build(key, device, known_name)) {
@@ -352,18 +352,18 @@ bool ProgramKernel::start(c10::DeviceIndex device, const std::function<void()>& 
 }
 
 std::shared_ptr<const BegunBuild> ProgramKernel::begun(c10::DeviceIndex device) const {
-  std::shared_ptr<const BegunBuild> found;  // destroyed without the lock: its failure may be a Python object
+  std::shared_ptr<const BegunBuild> known;  // destroyed without the lock: its failure may be a Python object
   const std::lock_guard lock(mutex_);
   const auto begun = builds_.find(device);
   if (begun == builds_.end()) {
     return nullptr;
   }
-  found = begun->second;
-  if (!found->is_over() || (found->has_failed() && !found->is_told())) {
-    return found;
+  known = begun->second;
+  if (!known->is_over() || (known->has_failed() && !known->is_told())) {
+    return known;
   }
-  if (!found->has_failed()) {
-    handles_[static_cast<size_t>(device)].store(found->kernel(), std::memory_order_release);
+  if (!known->has_failed()) {
+    handles_[static_cast<size_t>(device)].store(known->kernel(), std::memory_order_release);
   }
   builds_.erase(begun);
   return nullptr;

@@ -26,11 +26,11 @@ namespace memory {
 DeviceHeap& heap_of(c10::DeviceIndex device) {
   // Never destroyed: deleters run until the end of the process.
   static auto* const heaps = [] {
-    auto* made = new std::array<std::unique_ptr<DeviceHeap>, kMaxDevices>();
+    auto* all = new std::array<std::unique_ptr<DeviceHeap>, kMaxDevices>();
     for (int i = 0; i < kMaxDevices; ++i) {
-      (*made)[static_cast<size_t>(i)] = std::make_unique<DeviceHeap>(static_cast<c10::DeviceIndex>(i));
+      (*all)[static_cast<size_t>(i)] = std::make_unique<DeviceHeap>(static_cast<c10::DeviceIndex>(i));
     }
-    return made;
+    return all;
   }();
   return *(*heaps)[static_cast<size_t>(device)];
 }

@@ -98,8 +98,8 @@ Block* FreeIndex::first_bin_from(size_t bin) const noexcept {
   if (words == 0) {
     return nullptr;
   }
-  const size_t found = word + 1 + static_cast<size_t>(std::countr_zero(words));
-  return bins_[found * 64 + static_cast<size_t>(std::countr_zero(bin_words_[found]))];
+  const size_t next = word + 1 + static_cast<size_t>(std::countr_zero(words));
+  return bins_[next * 64 + static_cast<size_t>(std::countr_zero(bin_words_[next]))];
 }
 
 // A tree holds the sizes with the same highest bit. A node may have any size of its

@@ -58,12 +58,12 @@ class HostAllocatorImpl final : public Base {
       settle(Effort::Poll);
     }
     defer(free_noted(), current_device());
-    const std::pair<void*, void*> made = Base::allocate(size);
-    if (Observer* active = observer_of_all(); C10_UNLIKELY(active != nullptr) && made.second != nullptr) {
-      const auto* block = static_cast<PinnedBlock*>(made.second);
+    const std::pair<void*, void*> allocation = Base::allocate(size);
+    if (Observer* active = observer_of_all(); C10_UNLIKELY(active != nullptr) && allocation.second != nullptr) {
+      const auto* block = static_cast<PinnedBlock*>(allocation.second);
       active->host_allocate(reinterpret_cast<uint64_t>(block->ptr_), block->size_);
     }
-    return made;
+    return allocation;
   }
 
   void free(void* context) override {
@@ -308,8 +308,8 @@ struct PinnedAllocator final : at::CachingHostAllocatorInterface<HostAllocatorIm
 
 // Never destroyed: deleters run until the end of the process.
 PinnedAllocator& pinned_allocator() {
-  static auto* const made = new PinnedAllocator();
-  return *made;
+  static auto* const instance = new PinnedAllocator();
+  return *instance;
 }
 
 void free_host_block(void* context) {

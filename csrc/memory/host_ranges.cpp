@@ -61,8 +61,8 @@ void HostRanges::set_pinned(uintptr_t start) {
 }
 
 HostRanges& host_ranges() {
-  static auto* const made = new HostRanges();
-  return *made;
+  static auto* const instance = new HostRanges();
+  return *instance;
 }
 
 }  // namespace memory

@@ -36,8 +36,8 @@ struct Observers {
   std::vector<std::pair<uint64_t, std::shared_ptr<const OutOfMemoryObserver>>> list;
 };
 Observers& observers() {
-  static auto* const made = new Observers();
-  return *made;
+  static auto* const instance = new Observers();
+  return *instance;
 }
 thread_local bool is_in_observer = false;
 
@@ -46,8 +46,8 @@ struct RawAllocations {
   std::unordered_map<uint64_t, c10::DataPtr> live;
 };
 RawAllocations& raw_allocations() {
-  static auto* const made = new RawAllocations();
-  return *made;
+  static auto* const instance = new RawAllocations();
+  return *instance;
 }
 
 }  // namespace

@@ -300,7 +300,7 @@ Segment* DeviceHeap::detach_old_segments(size_t target) noexcept {
   };
   const auto age_of = [](const Segment& segment) { return segment.pool->searches - segment.first->free_since; };
   Segment* list = nullptr;
-  for (size_t taken = 0; taken < target;) {
+  for (size_t detached = 0; detached < target;) {
     uint64_t total_age = 0;
     uint64_t count = 0;
     for (const Segment* segment = segments_; segment; segment = segment->next) {
@@ -315,8 +315,8 @@ Segment* DeviceHeap::detach_old_segments(size_t target) noexcept {
     // The oldest is at least as old as the mean, so each round takes some.
     const uint64_t min_age = total_age / count;
     Segment* old = detach_free_segments([&](const Segment& segment) {
-      const bool is_old = taken < target && is_candidate(segment) && age_of(segment) >= min_age;
-      taken += is_old ? segment.size : 0;
+      const bool is_old = detached < target && is_candidate(segment) && age_of(segment) >= min_age;
+      detached += is_old ? segment.size : 0;
       return is_old;
     });
     while (old) {

@@ -207,12 +207,12 @@ bool StreamUses::drain(Stream& stream, bool is_whole_device, std::exception_ptr*
     error = error ? error : std::current_exception();
   }
   const std::lock_guard lock(mutex_);
-  const auto told = std::find(undrained_.begin(), undrained_.end(), &stream);
+  const auto entry = std::find(undrained_.begin(), undrained_.end(), &stream);
   if (!error) {
-    if (told != undrained_.end()) {
-      undrained_.erase(told);
+    if (entry != undrained_.end()) {
+      undrained_.erase(entry);
     }
-  } else if (told == undrained_.end() && !*out_error) {
+  } else if (entry == undrained_.end() && !*out_error) {
     *out_error = std::move(error);
     try {
       undrained_.push_back(&stream);

@@ -32,9 +32,9 @@ struct SharedState final : RandomSource {
 
   RandomPosition take(uint64_t increment) override {
     const std::lock_guard lock(mutex);
-    const RandomPosition taken = value;
+    const RandomPosition position = value;
     value.offset += increment;
-    return taken;
+    return position;
   }
 };
 
@@ -110,9 +110,9 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
   RandomPosition reserve(uint64_t increment) {
     const std::shared_ptr<SharedState> state = shared_state();
     std::lock_guard lock(state->mutex);
-    const RandomPosition taken = state->value;
+    const RandomPosition position = state->value;
     state->value.offset += rounded(increment);
-    return taken;
+    return position;
   }
   std::shared_ptr<SharedState> shared_state() const {
     std::lock_guard lock(state_mutex_);

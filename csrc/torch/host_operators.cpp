@@ -75,7 +75,7 @@ std::unique_ptr<at::ObserverContext> report(const at::RecordFunction& call) {
     return nullptr;
   }
   // Most calls have no pinned tensor, and the schema is looked up for the others only.
-  c10::SmallVector<std::pair<size_t, at::Tensor>, 4> found;
+  c10::SmallVector<std::pair<size_t, at::Tensor>, 4> tensors;
   size_t place = 0;
   for (const c10::IValue& input : call.inputs()) {
     const bool is_of_host = visit_tensors(input, [&](const at::Tensor& tensor) {
@@ -87,7 +87,7 @@ std::unique_ptr<at::ObserverContext> report(const at::RecordFunction& call) {
       }
       if (tensor.layout() == c10::kStrided && tensor.numel() > 0 && tensor.has_storage()) {
         if (memory::host_ranges().find(tensor.storage().data()).size != 0) {
-          found.emplace_back(place, tensor);
+          tensors.emplace_back(place, tensor);
         }
       }
       return true;
@@ -97,7 +97,7 @@ std::unique_ptr<at::ObserverContext> report(const at::RecordFunction& call) {
     }
     ++place;
   }
-  if (found.empty() || touches_no_elements(name->name)) {
+  if (tensors.empty() || touches_no_elements(name->name)) {
     return nullptr;
   }
   const std::optional<c10::OperatorHandle> op = c10::Dispatcher::singleton().findSchema(*name);
@@ -105,7 +105,7 @@ std::unique_ptr<at::ObserverContext> report(const at::RecordFunction& call) {
     return nullptr;
   }
   const std::string text = toString(*name);
-  for (const auto& [at, tensor] : found) {
+  for (const auto& [at, tensor] : tensors) {
     const auto& arguments = op->schema().arguments();
     const c10::AliasInfo* alias = at < arguments.size() ? arguments[at].alias_info() : nullptr;
     active->host_access(text.c_str(), reinterpret_cast<uint64_t>(tensor.const_data_ptr()), bytes_from_first(tensor),

@@ -211,13 +211,13 @@ class Session final : public libkineto::IActivityProfilerSession {
         activity.addMetadata("memory bandwidth (GB/s)",
                              static_cast<double>(work.info.bytes) / static_cast<double>(nanoseconds));
       }
-      const auto found = calls_.find(work.correlation);
-      if (found == calls_.end()) {
+      const auto entry = calls_.find(work.correlation);
+      if (entry == calls_.end()) {
         continue;
       }
       activity.addMetadata("correlation", activity.id);
       set_flow(activity, /*is_start=*/false);
-      const CallRecord& call = *found->second;
+      const CallRecord& call = *entry->second;
       activity.linked = call.op != 0 ? linked(static_cast<int32_t>(call.op)) : nullptr;
       if (call.annotation != 0) {
         extend(call.annotation, work, activity);

@@ -133,7 +133,7 @@ def reasons() -> Iterator[tuple[str, str]]:
     unasked = provider.read_text(encoding="utf-8").partition("why_unasked(const Call& call) {")[2].partition("}")[0]
     yield from ((provider.name, text) for text in re.findall(r'"([^"]+)"', unasked))
     recipes = ROOT / "csrc" / "ops" / "planned" / "recipes.cpp"
-    for parts in re.findall(r'(?:refuse\(|found = )\s*((?:"[^"]+"\s*)+)', recipes.read_text(encoding="utf-8")):
+    for parts in re.findall(r'(?:refuse\(|reason = )\s*((?:"[^"]+"\s*)+)', recipes.read_text(encoding="utf-8")):
         yield recipes.name, "".join(re.findall(r'"([^"]+)"', parts))
 
 

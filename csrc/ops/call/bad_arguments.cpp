@@ -352,12 +352,12 @@ std::optional<BadArgumentRule> bind(const Row& row, const Operator& op) {
   for (std::string_view rest = row.args; !rest.empty(); ++count) {
     const std::string_view name = rest.substr(0, rest.find(' '));
     rest.remove_prefix(std::min(rest.size(), name.size() + 1));
-    const auto found =
+    const auto position =
         std::find_if(declared.begin(), declared.end(), [&](const auto& arg) { return arg.name() == name; });
-    if (found == declared.end()) {
+    if (position == declared.end()) {
       return std::nullopt;
     }
-    rule.index[count] = static_cast<uint8_t>(found - declared.begin());
+    rule.index[count] = static_cast<uint8_t>(position - declared.begin());
   }
   return rule;
 }

@@ -174,9 +174,9 @@ bool has_mask(const Call& call) {
   return result;
 }
 
-void Call::raise_devices(size_t index, c10::Device found) const {
+void Call::raise_devices(size_t index, c10::Device actual) const {
   TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ",
-              c10::Device(kDeviceType, device_), " and ", found, "! (when checking argument for argument ",
+              c10::Device(kDeviceType, device_), " and ", actual, "! (when checking argument for argument ",
               op_.handle.schema().arguments()[index].name(), " in method ", op_.name, ")");
 }
 

@@ -84,7 +84,7 @@ class Call {
   void refuse_generator() const;
   void add_number(Tag tag, uint64_t value, Decides decides);
   void add_constant(const c10::IValue& value, Decides decides);
-  [[noreturn]] void raise_devices(size_t index, c10::Device found) const;
+  [[noreturn]] void raise_devices(size_t index, c10::Device actual) const;
 
   Operator& op_;
   const torch::jit::Stack& stack_;

@@ -32,8 +32,8 @@ bool is_dense_of_ours(const at::Tensor& tensor) {
   return tensor.layout() == c10::kStrided && is_ours(*tensor.unsafeGetTensorImpl());
 }
 
-[[noreturn]] void raise_undeclared(const Call& call, size_t result, const char* found, size_t argument) {
-  TORCH_CHECK(false, "operator ", call.op().name, ": result ", result, " ", found, " argument '",
+[[noreturn]] void raise_undeclared(const Call& call, size_t result, const char* relation, size_t argument) {
+  TORCH_CHECK(false, "operator ", call.op().name, ": result ", result, " ", relation, " argument '",
               call.op().handle.schema().arguments()[argument].name(),
               "', which its schema does not declare. Correct the schema's alias annotations ('Tensor(a)' for a view) or"
               " return a clone. Schema: ",

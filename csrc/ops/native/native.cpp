@@ -74,10 +74,10 @@ bool make_results(const NativeRoute& route, Stack& arguments) {
     return false;
   }
   std::vector<at::Tensor> outputs;
-  Stack given = arguments;
+  Stack stack = arguments;
   if (route.given == Form::Out) {
     outputs = make_outputs(call, *shape);
-    given.insert(given.end(), outputs.begin(), outputs.end());
+    stack.insert(stack.end(), outputs.begin(), outputs.end());
   } else {
     const at::Tensor& self = call.arg(0).toTensor();
     if (self.device().type() != kDeviceType || !is_like(shape->outputs[0], self)) {
@@ -85,9 +85,9 @@ bool make_results(const NativeRoute& route, Stack& arguments) {
     }
     outputs = make_outputs(call, *shape);
     copy_to(outputs[0], self);
-    given[0] = outputs[0];
+    stack[0] = outputs[0];
   }
-  if (!run_given(route, given)) {
+  if (!run_given(route, stack)) {
     return false;
   }
   arguments.assign(outputs.begin(), outputs.end());
@@ -214,8 +214,8 @@ void store_route(Operator& called, const NativeRoute& route) {
 void find_routes(const std::array<Operator*, 3>& group) {
   constexpr std::array kPrecedence = {Form::Out, Form::Functional, Form::InPlace};
   const auto kernel_of = [&](Form form) -> const NativeKernel* {
-    const auto found = registry().kernels.find(group[static_cast<size_t>(form)]);
-    return found == registry().kernels.end() ? nullptr : found->second;
+    const auto entry = registry().kernels.find(group[static_cast<size_t>(form)]);
+    return entry == registry().kernels.end() ? nullptr : entry->second;
   };
   Operator* functional = group[static_cast<size_t>(Form::Functional)];
   for (const Form called : kPrecedence) {

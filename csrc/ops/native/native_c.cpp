@@ -107,8 +107,8 @@ class Answers {
   // Return null if the kernel was not asked.
   std::shared_ptr<const Answer> find(uint64_t key) {
     const std::lock_guard lock(mutex_);
-    const auto found = answers_.find(key);
-    return found == answers_.end() ? nullptr : found->second;
+    const auto entry = answers_.find(key);
+    return entry == answers_.end() ? nullptr : entry->second;
   }
 
  private:
@@ -143,9 +143,9 @@ class DriverKernel {
     std::shared_ptr<const Answer> known = said_->find(key);
     if (known == nullptr) {
       ensure_open(call.device());
-      ob_kernel_call asked =
+      ob_kernel_call native_call =
           describe(op, call.device(), values, {values.add_shapes(shape->outputs), shape->outputs.size()});
-      known = ask(call, &asked, out_kept != nullptr);
+      known = ask(call, &native_call, out_kept != nullptr);
       said_->add(key, *known);
     }
     if (out_kept != nullptr) {
@@ -208,13 +208,13 @@ class DriverKernel {
     return OB_OK;
   }
 
-  std::shared_ptr<const Answer> ask(const Call& call, ob_kernel_call* asked, bool keeps) const {
+  std::shared_ptr<const Answer> ask(const Call& call, ob_kernel_call* native_call, bool keeps) const {
     Answer answer;
     if (keeps) {
-      asked->scratch_context = &answer.scratch;
-      asked->scratch = note;
+      native_call->scratch_context = &answer.scratch;
+      native_call->scratch = note;
     }
-    const ob_status status = ask_(user_, asked);
+    const ob_status status = ask_(user_, native_call);
     if (!is_unimplemented(status)) {
       check(status, call.op().name.c_str(), call.device());
     }
@@ -225,11 +225,11 @@ class DriverKernel {
   // Reserve memory in the pool of the graph that the stream captures. It is released at once:
   // later captured work may use it.
   static std::vector<Reserved> reserve(Stream& stream, const std::vector<uint64_t>& sizes) {
-    std::vector<c10::DataPtr> held;
+    std::vector<c10::DataPtr> memory;
     std::vector<Reserved> result;
     for (const uint64_t bytes : sizes) {
-      held.push_back(allocate(stream, bytes));
-      result.push_back({reinterpret_cast<uint64_t>(held.back().get()), bytes});
+      memory.push_back(allocate(stream, bytes));
+      result.push_back({reinterpret_cast<uint64_t>(memory.back().get()), bytes});
     }
     return result;
   }

@@ -70,15 +70,15 @@ bool is_in_place_form(const c10::FunctionSchema& functional, const c10::Function
 }
 
 std::vector<c10::OperatorHandle> handles_of(const std::string& base) {
-  std::vector<c10::OperatorHandle> found;
+  std::vector<c10::OperatorHandle> handles;
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (name.name == base) {
       if (auto op = c10::Dispatcher::singleton().findSchema(name)) {
-        found.push_back(*op);
+        handles.push_back(*op);
       }
     }
   }
-  return found;
+  return handles;
 }
 
 using Relation = bool (*)(const c10::FunctionSchema& functional, const c10::FunctionSchema& other);

@@ -279,11 +279,11 @@ Operator& operator_for(const c10::OperatorHandle& handle) {
     }
   }
   keep_entry(handle.operator_name());
-  auto made = std::make_unique<Operator>(handle);
+  auto created = std::make_unique<Operator>(handle);
   std::lock_guard lock(table().mutex);
   std::unique_ptr<Operator>& op = table().operators[handle.operator_name()];
   if (!op) {
-    op = std::move(made);
+    op = std::move(created);
     inherit_native(*op);
   }
   return *op;

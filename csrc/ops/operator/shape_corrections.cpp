@@ -74,9 +74,9 @@ at::MemoryFormat format_of_convolution(const torch::jit::Stack& arguments, size_
   };
   const at::Tensor input = as_cpu(arguments[first]);
   const at::Tensor weight = as_cpu(arguments[first + 1]);
-  const c10::IValue& given = arguments[first + 2];
-  const bool has_bias = given.isTensor() && given.toTensor().defined();
-  const std::optional<at::Tensor> bias = has_bias ? std::optional(as_cpu(given)) : std::nullopt;
+  const c10::IValue& bias_value = arguments[first + 2];
+  const bool has_bias = bias_value.isTensor() && bias_value.toTensor().defined();
+  const std::optional<at::Tensor> bias = has_bias ? std::optional(as_cpu(bias_value)) : std::nullopt;
   const auto numbers = [&](size_t index) { return arguments[first + index].toSymIntVector(); };
   const auto stride = numbers(3), padding = numbers(4), dilation = numbers(5), output_padding = numbers(7);
   const at::native::ConvBackend backend =

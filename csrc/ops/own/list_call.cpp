@@ -221,10 +221,10 @@ void ListCall::gather_results(c10::ArrayRef<c10::IValue> first) {
     list.reserve(first.size());
     for (size_t place = 0; place < first.size(); ++place) {
       const at::Tensor& like = first[place].toTensor();
-      at::Tensor made = make_device_tensor(stream_, source.dtype, like.sizes(), like.strides());
-      rows_.words[place * rows_.width + column] = device_address(made);
-      uses_.note(made, true);
-      list.push_back(std::move(made));
+      at::Tensor output = make_device_tensor(stream_, source.dtype, like.sizes(), like.strides());
+      rows_.words[place * rows_.width + column] = device_address(output);
+      uses_.note(output, true);
+      list.push_back(std::move(output));
     }
     results_.push_back(std::move(list));
   }

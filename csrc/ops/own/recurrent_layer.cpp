@@ -75,16 +75,16 @@ at::Tensor unprojected(const at::Tensor& kept) {
 variable_list gradients_of_layer(const RecurrentLayer& layer, const RecurrentResults& results,
                                  const variable_list& grads) {
   const RecurrentSteps& steps = layer.steps;
-  const RecurrentGradients found = run_steps_backward(
+  const RecurrentGradients of_steps = run_steps_backward(
       or_none(grads[0]), or_none(grads[1]), grads.size() > 2 ? or_none(grads[2]) : std::nullopt, steps, results);
-  const at::Tensor gates = as_rows(found.gates);
-  const at::Tensor hidden = found.hidden_gates.defined() ? as_rows(found.hidden_gates) : gates;
+  const at::Tensor gates = as_rows(of_steps.gates);
+  const at::Tensor hidden = of_steps.hidden_gates.defined() ? as_rows(of_steps.hidden_gates) : gates;
   variable_list gradients(8);
   if (layer.input.requires_grad()) {
     gradients[0] = at::mm(gates, layer.input_weight).view(layer.input.sizes());
   }
-  gradients[1] = found.h0;
-  gradients[2] = found.c0;
+  gradients[1] = of_steps.h0;
+  gradients[2] = of_steps.c0;
   if (layer.input_weight.requires_grad()) {
     gradients[3] = at::mm(gates.t(), as_rows(layer.input));
   }
@@ -93,10 +93,10 @@ variable_list gradients_of_layer(const RecurrentLayer& layer, const RecurrentRes
   }
   if (steps.input_bias.has_value()) {
     gradients[5] = gates.sum(0);
-    gradients[6] = found.hidden_gates.defined() ? hidden.sum(0) : gradients[5].clone();
+    gradients[6] = of_steps.hidden_gates.defined() ? hidden.sum(0) : gradients[5].clone();
   }
   if (steps.projection.has_value()) {
-    gradients[7] = at::mm(as_rows(found.projected).t(), unprojected(results.kept));
+    gradients[7] = at::mm(as_rows(of_steps.projected).t(), unprojected(results.kept));
   }
   return gradients;
 }
@@ -158,12 +158,12 @@ std::vector<at::Tensor> differentiable_gradients(at::TensorList results, at::Ten
       wanted.push_back(input);
     }
   }
-  const variable_list found = torch::autograd::grad(outputs, wanted, signals, /*retain_graph=*/std::nullopt,
-                                                    /*create_graph=*/true, /*allow_unused=*/true);
+  const variable_list computed = torch::autograd::grad(outputs, wanted, signals, /*retain_graph=*/std::nullopt,
+                                                       /*create_graph=*/true, /*allow_unused=*/true);
   variable_list gradients(inputs.size());
   for (size_t i = 0, next = 0; i < inputs.size(); ++i) {
     if (inputs[i].defined() && inputs[i].requires_grad()) {
-      gradients[i] = found[next++];
+      gradients[i] = computed[next++];
     }
   }
   return gradients;

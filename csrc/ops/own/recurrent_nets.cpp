@@ -256,8 +256,8 @@ ThreeTensors lstm_net(const at::Tensor& input, at::TensorList hx, at::TensorList
   if (hx.size() == 2) {
     const RecurrentNet net =
         net_of(Recurrence::Lstm, input, hx[0], hx[1], params, has_biases, num_layers, dropout, train, bidirectional);
-    if (const auto made = run_if_covered(net, std::nullopt, batch_first)) {
-      return {(*made)[0], (*made)[1], (*made)[2]};
+    if (const auto results = run_if_covered(net, std::nullopt, batch_first)) {
+      return {(*results)[0], (*results)[1], (*results)[2]};
     }
   }
   return at::native::lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first);
@@ -270,8 +270,8 @@ ThreeTensors packed_lstm(const at::Tensor& data, const at::Tensor& batch_sizes, 
   if (hx.size() == 2) {
     const RecurrentNet net =
         net_of(Recurrence::Lstm, data, hx[0], hx[1], params, has_biases, num_layers, dropout, train, bidirectional);
-    if (const auto made = run_if_covered(net, batch_sizes, false)) {
-      return {(*made)[0], (*made)[1], (*made)[2]};
+    if (const auto results = run_if_covered(net, batch_sizes, false)) {
+      return {(*results)[0], (*results)[1], (*results)[2]};
     }
   }
   return at::native::lstm(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional);
@@ -286,8 +286,8 @@ template <Recurrence kKind, OfInputs* kTorchs>
 TwoTensors one_state(const at::Tensor& input, const at::Tensor& hx, at::TensorList params, bool has_biases,
                      int64_t num_layers, double dropout, bool train, bool bidirectional, bool batch_first) {
   const RecurrentNet net = net_of(kKind, input, hx, {}, params, has_biases, num_layers, dropout, train, bidirectional);
-  if (const auto made = run_if_covered(net, std::nullopt, batch_first)) {
-    return {(*made)[0], (*made)[1]};
+  if (const auto results = run_if_covered(net, std::nullopt, batch_first)) {
+    return {(*results)[0], (*results)[1]};
   }
   return kTorchs(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first);
 }
@@ -298,8 +298,8 @@ TwoTensors packed_one_state(const at::Tensor& data, const at::Tensor& batch_size
                             bool bidirectional) {
   check_batch_sizes(batch_sizes);
   const RecurrentNet net = net_of(kKind, data, hx, {}, params, has_biases, num_layers, dropout, train, bidirectional);
-  if (const auto made = run_if_covered(net, batch_sizes, false)) {
-    return {(*made)[0], (*made)[1]};
+  if (const auto results = run_if_covered(net, batch_sizes, false)) {
+    return {(*results)[0], (*results)[1]};
   }
   return kTorchs(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional);
 }
@@ -313,11 +313,12 @@ NetResults run_layers(const RecurrentNet& net) {
   for (int64_t layer = 0; layer < net.layers; ++layer) {
     std::vector<at::Tensor> outputs;
     for (int64_t direction = 0; direction < net.directions; ++direction) {
-      const std::vector<at::Tensor> made = run_layer(layer_of(net, offsets, rows, layer * net.directions + direction));
-      outputs.push_back(made[0]);
-      hy.push_back(made[1]);
-      if (made.size() > 2) {
-        cy.push_back(made[2]);
+      const std::vector<at::Tensor> results =
+          run_layer(layer_of(net, offsets, rows, layer * net.directions + direction));
+      outputs.push_back(results[0]);
+      hy.push_back(results[1]);
+      if (results.size() > 2) {
+        cy.push_back(results[2]);
       }
     }
     rows = outputs.size() == 1 ? outputs[0] : at::cat(outputs, -1);

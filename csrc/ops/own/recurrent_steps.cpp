@@ -188,9 +188,10 @@ FiveTensors steps_on_cpu(const at::Tensor& gates, const at::Tensor& h0, const Op
   check_cells(c0, h0, kind);
   const RecurrentSteps steps_of_call{
       gates, h0, c0, weight, input_bias, hidden_bias, projection, offsets, static_cast<Recurrence>(kind), reverse};
-  RecurrentResults made = composed_steps(steps_of_call, first_rows_of(gates, offsets), keep);
+  RecurrentResults results = composed_steps(steps_of_call, first_rows_of(gates, offsets), keep);
   // Results have their own memory, even those of a single step.
-  return {made.output, made.hy.clone(), is_given(c0) ? made.cy.clone() : at::Tensor(), made.previous, made.kept};
+  return {results.output, results.hy.clone(), is_given(c0) ? results.cy.clone() : at::Tensor(), results.previous,
+          results.kept};
 }
 
 FiveTensors steps_backward_on_cpu(const OptionalTensor& grad_output, const OptionalTensor& grad_hy,

@@ -305,8 +305,9 @@ std::optional<NetResults> run_whole(const RecurrentNet& whole) {
     auto [output, hy, cy, none] = call_net(net, joined_weights(net), std::nullopt);
     return NetResults{std::move(output), std::move(hy), std::move(cy)};
   }
-  variable_list made = NetFunction::apply(net.input, net.hx, or_none(net.cx), at::TensorList(net.params), net, *kept);
-  return NetResults{made[0], made[1], made.size() > 2 ? made[2] : at::Tensor()};
+  variable_list results =
+      NetFunction::apply(net.input, net.hx, or_none(net.cx), at::TensorList(net.params), net, *kept);
+  return NetResults{results[0], results[1], results.size() > 2 ? results[2] : at::Tensor()};
 }
 
 void define_whole_nets(torch::Library& own) {

@@ -439,8 +439,8 @@ Compose composition_of(const Operator& op) {
 #include <built/book.inc>
 #undef OB_COMPOSED
   };
-  const auto found = known.find(op.name);
-  return found == known.end() ? nullptr : found->second;
+  const auto entry = known.find(op.name);
+  return entry == known.end() ? nullptr : entry->second;
 }
 
 }  // namespace

@@ -153,11 +153,11 @@ bool compose_attention_gradients(const Call& call, torch::jit::Stack& results) {
       results.emplace_back(at::Tensor());
       continue;
     }
-    const at::Tensor found = i == 0   ? at::matmul(scaled, attention.key)
-                             : i == 1 ? of_heads(at::matmul(scaled.transpose(-2, -1), attention.query), heads)
-                                      : of_heads(at::matmul(weights.transpose(-2, -1), grad), heads);
+    const at::Tensor product = i == 0   ? at::matmul(scaled, attention.key)
+                               : i == 1 ? of_heads(at::matmul(scaled.transpose(-2, -1), attention.query), heads)
+                                        : of_heads(at::matmul(weights.transpose(-2, -1), grad), heads);
     at::Tensor result = at::empty_like(like[i]);
-    result.copy_(found);
+    result.copy_(product);
     results.emplace_back(std::move(result));
   }
   results.emplace_back(at::Tensor());

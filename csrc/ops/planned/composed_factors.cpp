@@ -157,13 +157,13 @@ bool least_squares(const Call& call, torch::jit::Stack& results) {
     const double least = call.arg(2).isNone()
                              ? at::native::_get_epsilon(a.scalar_type()) * static_cast<double>(std::max(rows, columns))
                              : call.arg(2).toDouble();
-    const auto [u, found, vh] = at::linalg_svd(a, /*full_matrices=*/false);
-    const at::Tensor is_taken = found.gt(found.amax(-1, /*keepdim=*/true).mul(least));
-    const at::Tensor inverse = at::where(is_taken, found.reciprocal(), at::zeros({}, found.options()));
+    const auto [u, singular, vh] = at::linalg_svd(a, /*full_matrices=*/false);
+    const at::Tensor is_taken = singular.gt(singular.amax(-1, /*keepdim=*/true).mul(least));
+    const at::Tensor inverse = at::where(is_taken, singular.reciprocal(), at::zeros({}, singular.options()));
     result = at::matmul(vh.mT(), at::matmul(u.mT(), right).mul(inverse.unsqueeze(-1)));
     rank = is_taken.sum(-1);
     if (is_of_values) {
-      values = found;
+      values = singular;
       if (rows > columns && rank.eq(columns).all().item<bool>()) {
         residuals = at::matmul(a, result).sub(right).square().sum(-2);
       }

@@ -262,15 +262,15 @@ class Run {
   // unless each call waits for its work.
   RunFailure failure() const {
     const bool is_run = step_->kind == PlanStep::Kind::Launch || step_->kind == PlanStep::Kind::Call;
-    RunFailure found;
-    found.may_be_plans = !is_run || !waits_for_calls();
+    RunFailure outcome;
+    outcome.may_be_plans = !is_run || !waits_for_calls();
     const PlanStep* const first = planned_.recipe->plan.steps().data();
     const PlanStep* const end = step_ + (step_->kind == PlanStep::Kind::Launch ? 0 : 1);
-    found.has_written = reads_what_it_writes() && std::any_of(first, end, [](const PlanStep& step) {
-                          return step.kind == PlanStep::Kind::Launch || step.kind == PlanStep::Kind::Call ||
-                                 step.kind == PlanStep::Kind::Copy;
-                        });
-    return found;
+    outcome.has_written = reads_what_it_writes() && std::any_of(first, end, [](const PlanStep& step) {
+                            return step.kind == PlanStep::Kind::Launch || step.kind == PlanStep::Kind::Call ||
+                                   step.kind == PlanStep::Kind::Copy;
+                          });
+    return outcome;
   }
 
   // Replace the arguments on the stack by the results.
@@ -346,10 +346,10 @@ class Run {
         step.dtype == c10::ScalarType::Undefined ? base.dtype() : c10::scalarTypeToTypeMeta(step.dtype);
     const int64_t begin = base_offset(base.storage_offset(), base.itemsize(), dtype.itemsize());
     const int64_t offset = view_offset(sizes, strides, take(1)[0], begin, dtype.itemsize(), base.storage().nbytes());
-    at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base.storage()),
+    at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base.storage()),
                                                                base.key_set(), dtype);
-    made.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
-    return made;
+    view.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+    return view;
   }
 
   KernelLaunch prepared(const PlanStep& step) {
@@ -501,8 +501,8 @@ void check_tensors(const kernels::Plan& plan, const Call& call, const Tensors& t
 
 }  // namespace
 
-Recipe::Recipe(kernels::Plan made, BuiltPlan& built, const Operator& op)
-    : plan(std::move(made)), kernels(std::move(built.kernels)) {
+Recipe::Recipe(kernels::Plan new_plan, BuiltPlan& built, const Operator& op)
+    : plan(std::move(new_plan)), kernels(std::move(built.kernels)) {
   kept = built.is_kept ? built.text : std::string();
   for (const PlanStep& step : plan.steps()) {
     if (step.kind == PlanStep::Kind::Number) {

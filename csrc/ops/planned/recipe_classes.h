@@ -132,22 +132,22 @@ class RecipeClasses {
         if (recipe->is_dropped.load(std::memory_order_relaxed)) {
           continue;
         }
-        if (auto found = use(recipe, group)) {
+        if (auto result = use(recipe, group)) {
           recipe->was_used.store(true, std::memory_order_relaxed);
-          return found;
+          return result;
         }
       } else if (group->is_building) {
         lock.unlock();
         // The building thread needs the interpreter lock.
         const Waiting waiting("the builder of plans", device, nullptr, op.c_str());
-        std::unique_lock held(mutex_);
-        wait_for_thread(waiting, built_, held, [&] { return !group->is_building; });
+        std::unique_lock class_lock(mutex_);
+        wait_for_thread(waiting, built_, class_lock, [&] { return !group->is_building; });
       } else {
         group->is_building = true;
         lock.unlock();
         const Building until_end(*this, *group);
-        if (auto made = build(group)) {
-          return made;
+        if (auto result = build(group)) {
+          return result;
         }
       }
     }

@@ -74,15 +74,15 @@ uint32_t abilities() {
 // Return torch's switches that affect generated kernels. The precision of float32 matters only to
 // matrix units that round.
 uint64_t switches() {
-  uint64_t found = is_deterministic() ? 1 : 0;
+  uint64_t bits = is_deterministic() ? 1 : 0;
   if ((abilities() & kRounds) != 0) {
     const at::Context& context = at::globalContext();
     const auto rounds = [&context](at::Float32Op op) {
       return context.float32Precision(at::Float32Backend::CUDA, op) == at::Float32Precision::TF32;
     };
-    found |= (rounds(at::Float32Op::MATMUL) ? 2 : 0) | (rounds(at::Float32Op::CONV) ? 4 : 0);
+    bits |= (rounds(at::Float32Op::MATMUL) ? 2 : 0) | (rounds(at::Float32Op::CONV) ? 4 : 0);
   }
-  return found;
+  return bits;
 }
 
 // Return the key of the recipes that may serve a call. It covers everything except sizes, strides
@@ -114,21 +114,21 @@ std::vector<uint64_t> class_of(const Call& call, uint64_t numbers, bool is_alias
 
 // Return why no plan can serve the call's tensors; "" if one may.
 std::string obstacle(const Call& call) {
-  std::string found;
+  std::string reason;
   for (size_t i = 0; i < call.op().args.size(); ++i) {
     call.for_each_tensor(i, [&](size_t, const at::Tensor& tensor) {
       // A plan conjugates what it reads.
       const bool is_conjugated = tensor.is_conj() && !tensor.is_neg() && !call.op().args[i].is_written;
       if (!is_conjugated && !has_plain_elements(tensor)) {
-        found = "an argument is not a dense strided tensor [layout]";
+        reason = "an argument is not a dense strided tensor [layout]";
       } else if (tensor.is_cpu() && tensor.dim() > 0) {
-        found = "an argument on the CPU has dimensions [layout]";
+        reason = "an argument on the CPU has dimensions [layout]";
       } else if (call.op().args[i].is_written && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
-        found = "elements of an output share memory [layout]";
+        reason = "elements of an output share memory [layout]";
       }
     });
   }
-  return found;
+  return reason;
 }
 
 // Return a plan and its kernels, whose programs are not built yet. Raise
@@ -191,8 +191,8 @@ bool may_be_plans(const std::exception& error, c10::DeviceIndex device) {
          dynamic_cast<const kernels::ProgramHangs*>(&error) == nullptr;
 }
 
-void set_plan_builder(const PlanBuilder* asked) {
-  builder.store(asked);
+void set_plan_builder(const PlanBuilder* new_builder) {
+  builder.store(new_builder);
 }
 
 const PlanBuilder* plan_builder() {
@@ -244,9 +244,9 @@ std::vector<std::pair<std::string, std::string>> refused_operators() {
 OperatorRecipes& OperatorRecipes::of(Operator& op) {
   ProviderMemory* known = op.recipes.load(std::memory_order_acquire);
   if (C10_UNLIKELY(known == nullptr)) {
-    auto made = std::make_unique<OperatorRecipes>();
-    if (op.recipes.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel)) {
-      return *made.release();
+    auto created = std::make_unique<OperatorRecipes>();
+    if (op.recipes.compare_exchange_strong(known, created.get(), std::memory_order_acq_rel)) {
+      return *created.release();
     }
   }
   return static_cast<OperatorRecipes&>(*known);
@@ -291,11 +291,11 @@ PlannedKey OperatorRecipes::key_of(const Call& call) {
 }
 
 std::shared_ptr<const PlannedCall> OperatorRecipes::make(const Call& call, const PlannedKey& key) {
-  std::shared_ptr<const PlannedCall> made;
+  std::shared_ptr<const PlannedCall> planned;
   if (std::string why = obstacle(call); !why.empty()) {
-    made = refuse(why, nullptr);
+    planned = refuse(why, nullptr);
   } else {
-    made = classes_.find_or_build(
+    planned = classes_.find_or_build(
         class_of(call, numbers(call), key.is_aliased), call.device(), call.op().name, refused,
         [&](const std::shared_ptr<const Recipe>& recipe, const std::shared_ptr<Class>& group) {
           return use(recipe, call, group);
@@ -309,15 +309,15 @@ std::shared_ptr<const PlannedCall> OperatorRecipes::make(const Call& call, const
           return nullptr;
         });
   }
-  known_.insert(key.hash, key.words, made);
-  return made;
+  known_.insert(key.hash, key.words, planned);
+  return planned;
 }
 
 std::shared_ptr<const PlannedCall> OperatorRecipes::use(const std::shared_ptr<const Recipe>& recipe, const Call& call,
                                                         const std::shared_ptr<Class>& group) {
-  std::shared_ptr<PlannedCall> found;
+  std::shared_ptr<PlannedCall> planned;
   try {
-    found = instantiate(recipe, call);
+    planned = instantiate(recipe, call);
   } catch (const std::exception& error) {
     if (!recipe->kept.empty() && may_be_plans(error, call.device())) {
       drop(*recipe, call, error);
@@ -329,10 +329,10 @@ std::shared_ptr<const PlannedCall> OperatorRecipes::use(const std::shared_ptr<co
     }
     return refuse(unusable(call.op(), *known), nullptr);
   }
-  if (found == nullptr) {
+  if (planned == nullptr) {
     return nullptr;
   }
-  found->group = group;
+  planned->group = group;
   recipe->failure.raise_if_recent();
   try {
     build_programs(recipe, call.device());
@@ -346,7 +346,7 @@ std::shared_ptr<const PlannedCall> OperatorRecipes::use(const std::shared_ptr<co
     recipe->failure.keep_current();
     throw;
   }
-  return found;
+  return planned;
 }
 
 void OperatorRecipes::load(const Call& call, const PlannedKey& key, Class& group) {

@@ -21,7 +21,7 @@ namespace outboard {
 // A plan with its kernels and operators, shared by calls. Its programs outlive it, because queued
 // launches and captured graphs refer to them.
 struct Recipe : RecipeState {
-  Recipe(kernels::Plan made, BuiltPlan& built, const Operator& op);
+  Recipe(kernels::Plan new_plan, BuiltPlan& built, const Operator& op);
 
   kernels::Plan plan;
   std::vector<std::unique_ptr<const kernels::DeviceKernel>> kernels;
