@@ -39,13 +39,13 @@ def warn_of_unknown_variables(driver: str, declared: Mapping[str, Option]) -> No
     for variable in sorted(os.environ):
         if not variable.startswith(_PREFIX) or variable in (*VARIABLES, *own):
             continue
-        known = own if variable.startswith(environment_name(driver, "")) else _meant(variable, driver, own)
+        known = own if variable.startswith(environment_name(driver, "")) else _suggestions(variable, driver, own)
         if known:
             text = f"unknown environment variable {variable}.{nearest(variable, known)}"
             warnings.warn(text, UserWarning, stacklevel=2)
 
 
-def _meant(variable: str, driver: str, own: list[str]) -> list[str]:
+def _suggestions(variable: str, driver: str, own: list[str]) -> list[str]:
     """Return the known variables that an unknown one may be meant to be, or an empty list."""
     import difflib
 

@@ -33,14 +33,14 @@ def kept(
     def begin() -> Store:
         store = Store(tmp_path)
         monkeypatch.setattr(builder, "store", lambda: store)
-        schedule_table._kept.cache_clear()
+        schedule_table._stored_table.cache_clear()
         own_plans()
         return store
 
     monkeypatch.setattr(schedule_table, "default_folder", lambda: tmp_path)
     monkeypatch.setattr(builder, "packs", lambda: Packs([]))
     yield begin
-    schedule_table._kept.cache_clear()
+    schedule_table._stored_table.cache_clear()
 
 
 def other_schedule(name: str, place: int = 1) -> dict[str, int]:

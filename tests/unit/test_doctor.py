@@ -26,7 +26,9 @@ ASKING = Asking("sim", {}, "sim")
 
 
 def judged(**answer):
-    return list(libraries._judged(ASKING, {"library": "accelerate", "version": "9", "why": "", "others": {}, **answer}))
+    return list(
+        libraries._checks_of(ASKING, {"library": "accelerate", "version": "9", "why": "", "others": {}, **answer})
+    )
 
 
 def test_a_report_is_told_in_lines():
@@ -110,9 +112,9 @@ def test_a_library_that_cannot_be_asked_is_wrong():
 )
 def test_ranks_are_a_group_only_if_they_add_up(where, members, state, words):
     ranks = [{"device": where, "index": index, "members": members} for index in range(2)]
-    check = libraries._judged_group(ASKING, "accelerate", ranks)
+    check = libraries._check_of_group(ASKING, "accelerate", ranks)
     assert check.state == state and words in check.found
-    check = libraries._judged_group(ASKING, "accelerate", [ranks[0], {"error": "no port"}])
+    check = libraries._check_of_group(ASKING, "accelerate", [ranks[0], {"error": "no port"}])
     assert check.state == "wrong" and "no port" in check.found
 
 

@@ -47,7 +47,7 @@ def test_a_call_comes_back(tmp_path: Path, monkeypatch: Any) -> None:
 
 @pytest.mark.parametrize("value", [float("inf"), -0.0, 3, True, None, torch.channels_last, torch.strided, "none"])
 def test_values_come_back(value: Any) -> None:
-    rebuilt = recorded._made(json.loads(json.dumps(recorded._described(value))), torch.device("cpu"))
+    rebuilt = recorded._rebuilt(json.loads(json.dumps(recorded._described(value))), torch.device("cpu"))
     assert repr(rebuilt) == repr(value) and type(rebuilt) is type(value)
 
 
@@ -73,4 +73,4 @@ def test_other_files_are_no_lists(tmp_path: Path, text: str, message: str) -> No
 def test_an_argument_of_another_form_is_refused() -> None:
     for description in ({"tensor": "float32 3"}, {"tensor": "float32 3:1;"}, {"what": 1}):
         with pytest.raises(ValueError, match="cannot be an argument of a call"):
-            recorded._made(description, torch.device("cpu"))
+            recorded._rebuilt(description, torch.device("cpu"))

@@ -92,7 +92,7 @@ def _checks(
     if build.state == "wrong":  # nothing else can be attached
         return
     import_torch()
-    wanted = driver or _wanted()
+    wanted = driver or _default_driver()
     settings = {name: options if name == wanted else {} for name in _names(wanted, is_alone=driver is not None)}
     with _processes() as pool:
         reports = {name: pool.submit(machine.info_of, name, given) for name, given in settings.items()}
@@ -121,7 +121,7 @@ def _processes() -> Iterator[Executor]:
         pool.shutdown(cancel_futures=True)
 
 
-def _wanted() -> str:
+def _default_driver() -> str:
     """Return the driver that a program would use here: the attached driver, else the driver with schedules."""
     from torch_outboard._attach import attached_driver
 

@@ -75,7 +75,7 @@ class Watching:
 
     def tell(self) -> None:
         """Print the report to standard error, and write the requested files."""
-        report = _found(self._seconds)
+        report = _report(self._seconds)
         click.echo(_text(report), err=True)
         if self._compiled is None:
             return
@@ -90,7 +90,7 @@ class Watching:
                 raise click.ClickException(f"{self._html}: {error.strerror}") from error
 
 
-def _found(seconds: float) -> dict[str, Any]:
+def _report(seconds: float) -> dict[str, Any]:
     """Return where operators ran, slowest first, and what was built, with times."""
     from torch_outboard._coverage import coverage
     from torch_outboard.kernels import build_seconds, plan_statistics

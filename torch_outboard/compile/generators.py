@@ -115,7 +115,7 @@ class Generators:
         self.has_eager = driver.kernel_generator is not None
         named = driver.code_generator
         self.is_by_device = _is_method(named)
-        self._made: dict[type[CodeGenerator], CodeGenerator] = {}
+        self._instances: dict[type[CodeGenerator], CodeGenerator] = {}
         self._by_device: dict[int, CodeGenerator] = {}
         if not self.is_by_device:
             refusal = f"driver {driver.name!r} cannot be attached"
@@ -170,9 +170,9 @@ class Generators:
         return list(dict.fromkeys(map(self.of, devices))) if self.is_by_device else [self._of_all]
 
     def _make(self, kind: type[CodeGenerator]) -> CodeGenerator:
-        if kind not in self._made:
-            self._made[kind] = kind(self.driver)
-        return self._made[kind]
+        if kind not in self._instances:
+            self._instances[kind] = kind(self.driver)
+        return self._instances[kind]
 
 
 def _is_method(named: Any) -> bool:

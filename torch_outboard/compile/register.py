@@ -34,23 +34,23 @@ def register(driver: Driver) -> None:
         from torch_outboard import _C  # not at the top: `outboard info` works without the extension
 
         _C.forbid_opening("this is a worker of torch's compiler, which compiles for devices but does not use them")
-    when_imported("torch._decomp.decompositions", _kept(_register_sequences))
-    when_imported("torch._dynamo.device_interface", _kept(_register_interface))
-    when_imported("torch._dynamo.variables.ctx_manager", _kept(_register_context))
+    when_imported("torch._decomp.decompositions", _storing_error(_register_sequences))
+    when_imported("torch._dynamo.device_interface", _storing_error(_register_interface))
+    when_imported("torch._dynamo.variables.ctx_manager", _storing_error(_register_context))
     if asks_for_backend():
         _answer_for_backend(driver.name)
     else:
-        when_imported("torch._inductor.compile_fx", _kept(_register_backend))
-    when_imported(estimates.MODULE, _kept(estimates.estimate_speeds))
-    when_imported(streams.MODULE, _kept(streams.order_streams))
-    when_imported(streams.VARIABLES, _kept(streams.find_current))
-    when_imported("torch._inductor.runtime.benchmarking", _kept(_register_benchmarker))
-    when_imported(nested.MODULE, _kept(lambda module: nested.attend_jagged(module, driver.name)))
-    when_imported(MODULE, _kept(lambda module: attend(module, driver.name, _has_templates)))
+        when_imported("torch._inductor.compile_fx", _storing_error(_register_backend))
+    when_imported(estimates.MODULE, _storing_error(estimates.estimate_speeds))
+    when_imported(streams.MODULE, _storing_error(streams.order_streams))
+    when_imported(streams.VARIABLES, _storing_error(streams.find_current))
+    when_imported("torch._inductor.runtime.benchmarking", _storing_error(_register_benchmarker))
+    when_imported(nested.MODULE, _storing_error(lambda module: nested.attend_jagged(module, driver.name)))
+    when_imported(MODULE, _storing_error(lambda module: attend(module, driver.name, _has_templates)))
     if generators().has_gpus:
-        when_imported("torch.utils._triton", _kept(_register_triton))
+        when_imported("torch.utils._triton", _storing_error(_register_triton))
     if generators().has_target:
-        when_imported("triton.runtime", _kept(_register_launches))
+        when_imported("triton.runtime", _storing_error(_register_launches))
 
 
 def _properties_of_devices() -> list[DeviceProperties]:
@@ -65,7 +65,7 @@ def _has_templates(device: int) -> bool:
     return generators().of(device).is_gpu
 
 
-def _kept(action: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+def _storing_error(action: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
     """Wrap an action to store its exception, which later compilations for the device raise.
 
     An exception that escaped from an import of torch would break torch.compile for all devices, including the CPU.
@@ -142,7 +142,7 @@ def _register_context(module: ModuleType) -> None:
 
 def _answer_for_backend(name: str) -> None:
     """Add the function that torch 2.15 calls before it compiles, to the device's module."""
-    backend_init = functools.partial(_kept(_register_backend), sys.modules[__name__])
+    backend_init = functools.partial(_storing_error(_register_backend), sys.modules[__name__])
     torch.get_device_module(name)._inductor_backend_init = backend_init
     common = sys.modules.get("torch._inductor.codegen.common")
     if common is not None and common.get_scheduling_for_device(name) is not None:

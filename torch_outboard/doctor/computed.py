@@ -33,7 +33,7 @@ def _compute(driver: str, options: dict[str, Any]) -> dict[str, Any]:
         results = {}
         for name, dtype, compute, bound in _questions(properties.dtypes):
             print(f"{device}: {name}", flush=True)
-            results[name] = _judged(torch.device(device), dtype, compute, bound)
+            results[name] = _verdict(torch.device(device), dtype, compute, bound)
         devices.append({"properties": {key: _plain(value) for key, value in report.items()}, "results": results})
     return {"devices": devices}
 
@@ -62,7 +62,7 @@ def _questions(dtypes: Iterable[Any]) -> Iterator[tuple[str, Any, _Computes, flo
     yield "quotients, int32", torch.int32, lambda x, y: x // (y.abs() + 1), 0
 
 
-def _judged(device: Any, dtype: Any, compute: _Computes, bound: float) -> dict[str, Any]:
+def _verdict(device: Any, dtype: Any, compute: _Computes, bound: float) -> dict[str, Any]:
     """Return whether a device's result equals the CPU's result in double precision, within the bound."""
     torch.manual_seed(0)
     pair = [torch.randn(130, 150) if dtype.is_floating_point else torch.randint(-99, 99, (130, 150)) for _ in range(2)]

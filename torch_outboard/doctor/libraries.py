@@ -53,9 +53,9 @@ def check_libraries(asking: Asking, names: Iterable[str] | None = None) -> Itera
     """Ask each installed library which device it uses, and yield its answer."""
     left = [library for library in (ASKED if names is None else names) if find_spec(library) is not None]
     while left:
-        answers, end = _asked(asking, left)
+        answers, end = _answers_of_process(asking, left)
         for answer in answers:
-            yield from _judged(asking, answer)
+            yield from _checks_of(asking, answer)
         left = left[len(answers) :]
         if left:  # it ended the process, and the others are asked in another
             yield Check(left.pop(0), "wrong", f"the process that checked it ended: {end}")
@@ -65,10 +65,10 @@ def check_groups(asking: Asking, names: Iterable[str] | None = None) -> Iterator
     """Start two ranks, as torchrun does, for each library with a group, and yield whether they form one group."""
     for library in WITH_GROUPS if names is None else [library for library in names if library in WITH_GROUPS]:
         if find_spec(library) is not None:
-            yield _judged_group(asking, library, _two_ranks(asking, library))
+            yield _check_of_group(asking, library, _two_ranks(asking, library))
 
 
-def _judged(asking: Asking, answer: dict[str, Any]) -> Iterator[Check]:
+def _checks_of(asking: Asking, answer: dict[str, Any]) -> Iterator[Check]:
     library = f"{answer['library']} {answer['version']}".strip()
     remedy = ASKED[answer["library"]]
     if "error" in answer:
@@ -78,20 +78,20 @@ def _judged(asking: Asking, answer: dict[str, Any]) -> Iterator[Check]:
     if answer["device"] == asking.device:
         yield Check(library, "right", f"uses {asking.device}{why}")
     else:
-        yield Check(library, "wrong", f"{_taken(answer['device'], asking.device)}{why}", remedy)
+        yield Check(library, "wrong", f"{_device_text(answer['device'], asking.device)}{why}", remedy)
     for use, device in answer["others"].items():
         if device == asking.device:
             yield Check(f"{library}, {use}", "right", f"uses {asking.device}")
         else:
-            yield Check(f"{library}, {use}", "wrong", _taken(device, asking.device), remedy)
+            yield Check(f"{library}, {use}", "wrong", _device_text(device, asking.device), remedy)
 
 
-def _taken(device: str, wanted: str) -> str:
+def _device_text(device: str, wanted: str) -> str:
     """Return the device that a library silently uses, or its refusal."""
     return f"silently uses {device}, not {wanted}" if device.isidentifier() else f"refuses {wanted}: {device}"
 
 
-def _judged_group(asking: Asking, library: str, ranks: Sequence[dict[str, Any]]) -> Check:
+def _check_of_group(asking: Asking, library: str, ranks: Sequence[dict[str, Any]]) -> Check:
     subject = f"{library}, 2 processes"
     if errors := [rank["error"] for rank in ranks if "error" in rank]:
         return Check(subject, "wrong", f"they cannot start: {errors[0]}", ASKED[library])
@@ -106,7 +106,7 @@ def _judged_group(asking: Asking, library: str, ranks: Sequence[dict[str, Any]])
     return Check(subject, "wrong", problem, ASKED[library])
 
 
-def _asked(asking: Asking, libraries: Sequence[str]) -> tuple[list[dict[str, Any]], str]:
+def _answers_of_process(asking: Asking, libraries: Sequence[str]) -> tuple[list[dict[str, Any]], str]:
     """Return the answers of one process, in order, and how the process ended if it was before the last one."""
     with tempfile.TemporaryDirectory() as folder:
         process = _started(asking, libraries, Path(folder), {}, is_group=False)

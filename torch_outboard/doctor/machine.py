@@ -49,7 +49,7 @@ def check_autoload() -> Iterator[Check]:
         yield Check("loading", "wrong", problem, "unset TORCH_DEVICE_BACKEND_AUTOLOAD")
     elif len(others) > 1 and not named:
         problem = (
-            f"{', '.join(map(_told, others))} load themselves with torch, but a process has only one such device type"
+            f"{', '.join(map(_label, others))} load themselves with torch, but a process has only one such device type"
         )
         yield Check("loading", "wrong", problem, "set OUTBOARD_DRIVER, or uninstall the others")
     elif named and named not in found_drivers() and ":" not in named:
@@ -57,11 +57,11 @@ def check_autoload() -> Iterator[Check]:
         text = f"; {near[0]!r} is" if near else ""
         yield Check("loading", "wrong", f"OUTBOARD_DRIVER={named} is not an installed driver{text}", "outboard info")
     else:
-        what = f"OUTBOARD_DRIVER={named}" if named else ", ".join(map(_told, others))
+        what = f"OUTBOARD_DRIVER={named}" if named else ", ".join(map(_label, others))
         yield Check("loading", "right", f"`import torch` attaches {what or 'nothing'}")
 
 
-def _told(entry: EntryPoint) -> str:
+def _label(entry: EntryPoint) -> str:
     return entry.name if entry.dist is None else f"{entry.name} of {entry.dist.name}"
 
 

@@ -75,7 +75,7 @@ def numbers(name: str) -> int:
 def load(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, device: int) -> list[Answer]:
     """Return the stored answers for a call's class: its plans, one refusal, or nothing."""
     try:
-        return _THREAD.run(_Asked(name, arguments, by_value, is_aliased, device).load)  # type: ignore[no-any-return]
+        return _THREAD.run(_Request(name, arguments, by_value, is_aliased, device).load)  # type: ignore[no-any-return]
     except NoThread:  # reported when a plan is built
         return []
 
@@ -117,7 +117,7 @@ def build(
     `strides` are the results' strides, as far as the operator's meta kernel reports them. OSError and MemoryError are
     raised, because the next request for the same call may succeed.
     """
-    request = _Asked(name, arguments, by_value, is_aliased, device, strides)
+    request = _Request(name, arguments, by_value, is_aliased, device, strides)
     del arguments  # a failure keeps this frame alive, and the caller keeps the failure
     return _answer_of(request.build)
 
@@ -143,7 +143,7 @@ def drop(
     name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, device: int, text: str, why: str
 ) -> None:
     """Forget a plan that `load` returned and that cannot be used."""
-    request = _Asked(name, arguments, by_value, is_aliased, device)
+    request = _Request(name, arguments, by_value, is_aliased, device)
     with contextlib.suppress(NoThread):  # the plan stays on disk until another process drops it
         _THREAD.run(lambda: request.drop(text, why))
 
@@ -227,7 +227,7 @@ def _begin_in_child(forget_store: Callable[[], None], forget_packs: Callable[[],
 os.register_at_fork(after_in_child=functools.partial(_begin_in_child, store.cache_clear, packs.cache_clear))
 
 
-class _Asked:
+class _Request:
     """A call to build or to look up, on the builder's thread."""
 
     def __init__(
@@ -243,7 +243,7 @@ class _Asked:
         self._strides = strides
         # The build removes the arguments from here and drops them. Log handlers keep exceptions,
         # exceptions keep frames, and frames would keep device memory alive.
-        self._held = [arguments]
+        self._holder = [arguments]
         self._places = [index for index in range(len(arguments)) if by_value >> index & 1]
         self._symbols = [index for index in range(len(arguments)) if by_value >> 32 + index & 1]
         self._is_aliased = is_aliased
@@ -251,20 +251,20 @@ class _Asked:
 
     def load(self) -> list[Answer]:
         key = self._key()
-        return [] if key is None else _kept(key, self._device)
+        return [] if key is None else _plans_of_class(key, self._device)
 
     def build(self) -> Answer:
         key = self._key()
         place = torch.device(generators().driver.name, self._device)
         if _take is not None and not self._is_aliased:
-            _take(self._name, self._held[0])
+            _take(self._name, self._holder[0])
 
         def make() -> Answer:
             return _build_or_refuse(
-                self._name, self._held, self._places, self._is_aliased, place, self._strides, self._symbols
+                self._name, self._holder, self._places, self._is_aliased, place, self._strides, self._symbols
             )
 
-        return _made_and_kept(key, self._held[0], self._name, self._device, make)
+        return _build_and_store(key, self._holder[0], self._name, self._device, make)
 
     def drop(self, text: str, why: str) -> None:
         if (key := self._key()) is not None:
@@ -274,7 +274,7 @@ class _Asked:
         if not _keeps():
             return None
         return key_of(
-            self._name, self._held[0], self._places, self._is_aliased, self._device, symbols=tuple(self._symbols)
+            self._name, self._holder[0], self._places, self._is_aliased, self._device, symbols=tuple(self._symbols)
         )
 
 
@@ -287,10 +287,10 @@ def _find_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
     key = key_of(name, stand_ins, (), False, device, form="chunks") if _keeps() else None
     answer = ELSEWHERE
     while answer is ELSEWHERE:
-        if key is not None and (kept := _kept(key, device)):
+        if key is not None and (kept := _plans_of_class(key, device)):
             _kept_chunks.add((key, kept[0].text))
             return kept[0]
-        answer = _made_and_kept(key, stand_ins, name, device, lambda: _build_chunks(name, stand_ins, device))
+        answer = _build_and_store(key, stand_ins, name, device, lambda: _build_chunks(name, stand_ins, device))
     return answer
 
 
@@ -298,7 +298,7 @@ def _keeps() -> bool:
     return store().is_usable or bool(packs())
 
 
-def _kept(key: str, device: int) -> list[Answer]:
+def _plans_of_class(key: str, device: int) -> list[Answer]:
     """Return the stored plans of a class, or the refusal of the class."""
     stored = _stored(key, device)
     if (scheduled := scheduled_key(key, device, schedules_of(device).digest)) != key:
@@ -317,7 +317,7 @@ def _forget(key: str, device: int, text: str, why: str) -> None:
         packs().drop(stored_key, text, reason)
 
 
-def _made_and_kept(
+def _build_and_store(
     key: str | None, arguments: Sequence[Any], name: str, device: int, make: Callable[[], Answer]
 ) -> Answer:
     """Return the answer of `make`, and store its plan, or its refusal of the class or the call.
@@ -328,11 +328,11 @@ def _made_and_kept(
         make = functools.partial(_raise, refusal)
     if key is None:
         del arguments  # a failure keeps this frame alive
-        return _made(name, make)
+        return _build(name, make)
     sizes, single = sizes_of(arguments), call_key(key, arguments)
     needs_inductor = refusal is None and "torch._inductor.compile_fx" not in sys.modules
     del arguments  # `make` frees them
-    if needs_inductor and (kept := _kept(single, device)):
+    if needs_inductor and (kept := _plans_of_class(single, device)):
         return kept[0]._replace(is_of_class=False)
     scheduled = scheduled_key(key, device, schedules_of(device).digest)
     with store().turn(
@@ -340,9 +340,9 @@ def _made_and_kept(
     ) as is_elsewhere:
         if is_elsewhere:
             return ELSEWHERE
-        if kept := _kept(single, device):
+        if kept := _plans_of_class(single, device):
             return kept[0]._replace(is_of_class=False)
-        answer = _made(name, make)
+        answer = _build(name, make)
         if answer.refusal and not (answer.is_of_class or code_of(answer.refusal) in _PASSING_CODES):
             store().save_single(single, sizes, answer)
         else:
@@ -375,7 +375,7 @@ def _has_schedule(answer: Answer) -> bool:
     return any(SCHEDULE.encode() in kernel.code for kernel in answer.kernels)
 
 
-def _made(name: str, make: Callable[[], Answer]) -> Answer:
+def _build(name: str, make: Callable[[], Answer]) -> Answer:
     route.begin(name)
     try:
         with collected_later():

@@ -89,7 +89,7 @@ def place_of(function: Any) -> str:
     function = function.func if isinstance(function, functools.partial) else function
     function = inspect.unwrap(function) if callable(function) else function
     code = getattr(function, "__code__", None)
-    return "" if code is None else f"{_shown(code.co_filename)}:{code.co_firstlineno}"
+    return "" if code is None else f"{_short_path(code.co_filename)}:{code.co_firstlineno}"
 
 
 def name_of(function: Any) -> str:
@@ -99,7 +99,7 @@ def name_of(function: Any) -> str:
     return "" if name.startswith("<") else name
 
 
-def _shown(path: str) -> str:
+def _short_path(path: str) -> str:
     for folder in (Path(__file__).resolve().parents[1], Path(torch.__file__).parent):
         if Path(path).is_relative_to(folder):
             return f"{folder.name}/{Path(path).relative_to(folder).as_posix()}"
@@ -111,7 +111,7 @@ def _row_named(name: str) -> tuple[Operator, str] | None:
     for subject in table.SUBJECTS:
         for row in subject.OPERATORS:
             if name in row.names.split():
-                return row, f"{_shown(inspect.getfile(subject))}{_line_of(name, inspect.getsource(subject))}"
+                return row, f"{_short_path(inspect.getfile(subject))}{_line_of(name, inspect.getsource(subject))}"
     return None
 
 

@@ -127,7 +127,7 @@ def _moved(value: Any, device: torch.device) -> Any:
 
 
 def _arguments(name: str, wanted: Wanted, shapes: Shapes) -> tuple[list[Any], dict[str, Any]]:
-    sampler = _Made(name, wanted, shapes)
+    sampler = _Sampler(name, wanted, shapes)
     positional, named = [], {}
     for argument in overload_of(name)._schema.arguments:
         if argument.kwarg_only:
@@ -138,7 +138,7 @@ def _arguments(name: str, wanted: Wanted, shapes: Shapes) -> tuple[list[Any], di
     return positional, named
 
 
-class _Made:
+class _Sampler:
     """Makes arguments in schema order; each tensor takes the next shape."""
 
     def __init__(self, name: str, wanted: Wanted, shapes: Shapes) -> None:

@@ -41,14 +41,14 @@ def as_text(sweep: Sweep) -> str:
     if sweep.left_out:
         parts.append(f"{sweep.left_out} calls were left out: --runs {sweep.runs + sweep.left_out} lets each fail.")
     for problem in sweep.problems[:_MOST_SHOWN]:
-        parts.append(f"\n{_told(sweep, problem)}")
+        parts.append(f"\n{_problem_text(sweep, problem)}")
     if len(sweep.problems) > _MOST_SHOWN:
         parts.append(f"\nAnd {len(sweep.problems) - _MOST_SHOWN} more, which --json lists.")
     parts += [f"Note: {note}." for note in sweep.notes]
     return "\n".join(parts)
 
 
-def _told(sweep: Sweep, problem: Problem) -> str:
+def _problem_text(sweep: Sweep, problem: Problem) -> str:
     words = "".join(f"    {line}\n" for line in problem.last_words.splitlines())
     return f"{problem.rule}: {problem.what}\n{words}  Repeat it: {command_of(sweep, problem.rule)}"
 

@@ -114,7 +114,7 @@ def search(plan: Plan, runner: Runner, jobs: int, step: Step) -> Finding:
 def _search(plan: Plan, runner: Runner, pool: ThreadPoolExecutor, common: Mapping[str, str], step: Step) -> Finding:
     inline = {**common, "schedule": "inline"}
     both = [pool.submit(runner.run, plan.program, inline, sanitizes) for sanitizes in (False, True)]
-    first, second = (_taken(run, step, "inline") for run in both)
+    first, second = (_result_of(run, step, "inline") for run in both)
     for run in (first, second):
         check_run(run)
     noise = noise_of(first, second)
@@ -131,7 +131,7 @@ def _search(plan: Plan, runner: Runner, pool: ThreadPoolExecutor, common: Mappin
     return finding
 
 
-def _taken(future: Future[Run], step: Step, name: str) -> Run:
+def _result_of(future: Future[Run], step: Step, name: str) -> Run:
     run = future.result()
     step(name)
     return run
@@ -197,7 +197,7 @@ def _try_seeds(
         done, _ = wait(running, return_when=FIRST_COMPLETED)
         for future in sorted(done, key=running.__getitem__):
             seed = running.pop(future)
-            run = _taken(future, step, f"pct:{seed}")
+            run = _result_of(future, step, f"pct:{seed}")
             finding.runs += 1
             text = difference(expected, run, noise)
             if text and finding.shown is None:
@@ -216,7 +216,7 @@ def _shorten(
     def shows(changes: int) -> bool:
         assert finding.shown is not None
         options = {**finding.shown, "changes": str(changes)}
-        run = _taken(pool.submit(runner.run, finding.plan.program, options), step, f"changes {changes}")
+        run = _result_of(pool.submit(runner.run, finding.plan.program, options), step, f"changes {changes}")
         finding.runs += 1
         text = difference(expected, run, noise)
         if text:

@@ -290,14 +290,14 @@ class MatrixUnit:
         ):
             if fragment.is_joint:
                 continue
-            places = list(self._held(matrix, fragment, rows, columns))
+            places = list(self._positions(matrix, fragment, rows, columns))
             missing = {(row, column) for row in range(rows) for column in range(columns)} - set(places)
             if missing:
                 raise ValueError(f"the unit {self.name!r}: no lane holds element {min(missing)} of its {matrix}")
             if matrix == "result" and len(places) > rows * columns:
                 raise ValueError(f"the unit {self.name!r}: several lanes hold the same element of its result")
 
-    def _held(self, matrix: str, fragment: Fragment, rows: int, columns: int) -> Iterator[tuple[int, int]]:
+    def _positions(self, matrix: str, fragment: Fragment, rows: int, columns: int) -> Iterator[tuple[int, int]]:
         """Yield the positions of the elements that the lanes hold."""
         for lane in range(self.lanes):
             for index in range(fragment.elements):

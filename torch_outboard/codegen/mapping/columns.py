@@ -40,7 +40,7 @@ class Columns(Item):
         super().__init__(kernel, is_parallel, max(items // columns, 1))
         self.columns = columns
         self._of_column: list[str] = []  # declarations for each column
-        self._found: list[str] = []  # declarations for each column, for the code after the loop
+        self._declarations: list[str] = []  # declarations for each column, for the code after the loop
 
     def count(self, tree: Any, size: str) -> str:
         return f"(({size} + {self.columns - 1}) / {self.columns})" if tree.prefix == "x" else size
@@ -78,8 +78,8 @@ class Columns(Item):
         else:
             self._write_columns([], kernel.indexing_code, kernel.compute, kernel.after)
         kernel.forget(loops)
-        self._of_column += self._found
-        self._found.clear()
+        self._of_column += self._declarations
+        self._declarations.clear()
 
     def _write_columns(self, first: list[str], *parts: IndentedBuffer) -> None:
         body = self.kernel.body
@@ -97,4 +97,4 @@ class Columns(Item):
     def keep(self, variable: str, kind: str) -> None:
         self.kernel.before.writeline(f"{kind} {variable}_of[{self.kernel.lanes_name}];")
         self.kernel.after.writeline(f"{variable}_of[lane] = {variable};")
-        self._found.append(f"const {kind} {variable} = {variable}_of[lane];")
+        self._declarations.append(f"const {kind} {variable} = {variable}_of[lane];")

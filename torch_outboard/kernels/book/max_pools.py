@@ -39,7 +39,7 @@ class _Side(NamedTuple):
     reaches_out: bool  # windows may extend past the end
 
 
-class _Found(NamedTuple):
+class _Element(NamedTuple):
     """An element of a window: its position, whether it is inside, and whether no earlier element is, by dimension."""
 
     places: list[Any]
@@ -123,7 +123,7 @@ def _pooled(
     )
 
 
-def _elements(place: Sequence[Any], sides: Mapping[int, _Side]) -> Iterator[_Found]:
+def _elements(place: Sequence[Any], sides: Mapping[int, _Side]) -> Iterator[_Element]:
     """Yield the elements of one result's window, in the order of the CPU's kernels."""
 
     def compared(first: Any, second: Any) -> Any:
@@ -142,10 +142,10 @@ def _elements(place: Sequence[Any], sides: Mapping[int, _Side]) -> Iterator[_Fou
             may_be_first = may_be_first and before < side.padding + side.dilation
             if offset > 0:
                 is_first.append(compared(at, sympy.Integer(side.dilation)))
-        yield _Found(places, is_inside, is_first if may_be_first else None)
+        yield _Element(places, is_inside, is_first if may_be_first else None)
 
 
-def _read(load: Any, element: _Found, outside: Any) -> Any:
+def _read(load: Any, element: _Element, outside: Any) -> Any:
     is_inside = _all(element.is_inside)
     return load(element.places) if is_inside is None else ops.masked(is_inside, lambda: load(element.places), outside)
 

@@ -54,7 +54,7 @@ def _short(value: object) -> str:
     return str(value).removeprefix("torch.")
 
 
-def _made(value: Any, device: torch.device) -> Any:
+def _rebuilt(value: Any, device: torch.device) -> Any:
     match value:
         case {"tensor": str(text)} if (match := TENSOR.fullmatch(text)) is not None:
             dims = [tuple(map(int, dim.split(":"))) for dim in match[2].split()]
@@ -67,7 +67,7 @@ def _made(value: Any, device: torch.device) -> Any:
         case {"device": str(name)}:
             return torch.device("cpu") if name == "cpu" else device
         case list():
-            return [_made(item, device) for item in value]
+            return [_rebuilt(item, device) for item in value]
         case dict():
             raise ValueError(f"{value} cannot be an argument of a call")
     return value
@@ -79,7 +79,7 @@ def _run(name: str, default: str, arguments: Sequence[Any], samples: Samples) ->
     try:
         operator = overload_of(name)
         pairs = zip(
-            operator._schema.arguments, (_made(argument, samples.device) for argument in arguments), strict=True
+            operator._schema.arguments, (_rebuilt(argument, samples.device) for argument in arguments), strict=True
         )
         bound = [(declared, value) for declared, value in pairs]
         with torch.no_grad():

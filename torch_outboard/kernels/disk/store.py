@@ -89,7 +89,7 @@ class Store:
         self.loaded = self.saved = 0
         self._folder = None if folder is None else Folder(folder / _version(), self._drop, self._tell_unreadable)
         self._lock = threading.Lock()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._seen: dict[str, set[str]] = {}  # the names of a class's files when they were read, and of those written
         self._dropped: set[tuple[str, str]] = set()  # the class and the text of plans, as files may stay
         self._is_marked = False
@@ -243,8 +243,8 @@ class Store:
     def _tell(self, text: str, cause: str | None = None) -> None:
         """Log a text, once for each cause; the default cause is the text itself."""
         with self._lock:
-            is_new = (cause or text) not in self._told
-            self._told.add(cause or text)
+            is_new = (cause or text) not in self._reported
+            self._reported.add(cause or text)
         if is_new:
             _log.warning("%s", text)
 

@@ -215,7 +215,7 @@ class _Steps(FxConverter):
         if V.graph.constants:
             raise CallRefusal("its decomposition contains constant tensors [no-definition]")
         for name, source in zip(V.graph.graph_input_names, self.traced.inputs, strict=True):
-            self.names[name] = self._given(source)
+            self.names[name] = self._name_of(source)
         for line in self.lines:
             if isinstance(line, WrapperLine):
                 line.codegen_fx(self)(line)
@@ -235,7 +235,7 @@ class _Steps(FxConverter):
                 self.plan.returned(returned, outputs)
         return self.plan, self.ordered
 
-    def _given(self, source: Input) -> str | None:
+    def _name_of(self, source: Input) -> str | None:
         if source.symbol is not None:
             return None  # formulas name it
         if source.whole is not None:

@@ -114,7 +114,7 @@ def _choose(
         case = _CASES[family](device, getattr(torch, dtype), size)
         first = _Tried(name, choice.schedule, case, next(variants), device)
     except Exception as error:  # noqa: BLE001 - on any failure the schedule stays untuned
-        choice.refused[""] = _said(error)
+        choice.refused[""] = _text_of(error)
         return choice
     best = first
     for parameter, values in PARAMETERS[name.partition(" ")[0]].items():
@@ -128,7 +128,7 @@ def _choose(
                 trial.check(first)
             except Exception as error:  # noqa: BLE001 - the value is skipped, and the reason is reported
                 tried.pop(value, None)
-                choice.refused[f"{parameter} {value}"] = _said(error)
+                choice.refused[f"{parameter} {value}"] = _text_of(error)
         best = _fastest(tried, best, device, rounds)
     seconds = rounds_of({"before": first, "now": best}, device, rounds, _LEAST)
     choice.before, now = (statistics.median(seconds[variant]) for variant in ("before", "now"))
@@ -183,7 +183,7 @@ _BOUNDS = {
 }
 
 
-def _said(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 

@@ -80,7 +80,7 @@ _tried: Tuned | None = None
 
 def schedules_of(device: int) -> Tuned:
     """Return the schedules of a device's kernels. The first call reads the table from disk."""
-    return _tried or _kept(device)
+    return _tried or _stored_table(device)
 
 
 @contextlib.contextmanager
@@ -95,7 +95,7 @@ def trying(schedules: Mapping[str, Schedule]) -> Iterator[None]:
 
 
 @functools.cache
-def _kept(device: int) -> Tuned:
+def _stored_table(device: int) -> Tuned:
     folder = default_folder()
     if folder is None:
         return _NONE
