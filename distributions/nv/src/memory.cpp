@@ -224,12 +224,12 @@ ob_status ipc_export(void* self, int32_t index, uint64_t address, void* out_hand
 
 ob_status ipc_open(void* self, int32_t index, const void* handle, size_t size, uint64_t* out_address) {
   return on_device(self, index, "ipc_open", [&](Driver& driver, Device& device) -> ob_status {
-    CUipcMemHandle given = {};
-    if (size != sizeof given) {
-      return fail(OB_INVALID_ARGUMENT, "a handle has %zu bytes, not %zu", sizeof given, size);
+    CUipcMemHandle ipc_handle = {};
+    if (size != sizeof ipc_handle) {
+      return fail(OB_INVALID_ARGUMENT, "a handle has %zu bytes, not %zu", sizeof ipc_handle, size);
     }
-    std::memcpy(&given, handle, sizeof given);
-    CUresult code = driver.api.IpcOpenMemHandle(out_address, given, kIpcLazyPeerAccess);
+    std::memcpy(&ipc_handle, handle, sizeof ipc_handle);
+    CUresult code = driver.api.IpcOpenMemHandle(out_address, ipc_handle, kIpcLazyPeerAccess);
     if (code != CUDA_SUCCESS) return cuda_fail(driver.api, code, "cuIpcOpenMemHandle", device.where);
     CUdeviceptr base = 0;
     size_t bytes = 0;

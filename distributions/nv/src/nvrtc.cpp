@@ -65,18 +65,18 @@ const std::vector<Nvrtc>& all_nvrtcs(const std::string& paths, std::string* out_
   static std::mutex mutex;
   static std::map<std::string, std::vector<Nvrtc>> opened;
   const std::lock_guard lock(mutex);
-  std::vector<Nvrtc>& found = opened[paths];
-  if (!found.empty()) return found;
+  std::vector<Nvrtc>& loaded = opened[paths];
+  if (!loaded.empty()) return loaded;
   std::istringstream stream(paths.empty() ? "libnvrtc.so.13:libnvrtc.so.12:libnvrtc.so.11.2:libnvrtc.so" : paths);
   std::string first;
   for (std::string path; std::getline(stream, path, ':');) {
     Nvrtc nvrtc;
     std::string error;
-    if (load(path, &nvrtc, &error)) found.push_back(std::move(nvrtc));
+    if (load(path, &nvrtc, &error)) loaded.push_back(std::move(nvrtc));
     if (first.empty()) first = error;
   }
   *out_error = first;
-  return found;
+  return loaded;
 }
 
 // A program that is destroyed at the end of the scope.
@@ -119,8 +119,8 @@ ob_status status_of_compiler(int code) {
 // oldest chips. If there is none, fail with a sentence.
 ob_status choose_nvrtc(const std::string& paths, const std::string& architecture, const Nvrtc** out_nvrtc) {
   std::string error;
-  const std::vector<Nvrtc>& found = all_nvrtcs(paths, &error);
-  if (found.empty()) {
+  const std::vector<Nvrtc>& nvrtcs = all_nvrtcs(paths, &error);
+  if (nvrtcs.empty()) {
     return fail(OB_UNAVAILABLE,
                 "CUDA C++ needs NVRTC, which can't be opened: %s. Install it (the package nvidia-cuda-nvrtc), name it "
                 "with the option `nvrtc`, or build from PTX.",
@@ -128,7 +128,7 @@ ob_status choose_nvrtc(const std::string& paths, const std::string& architecture
   }
   const int wanted = std::atoi(architecture.c_str() + architecture.find('_') + 1);
   std::string ranges;
-  for (const Nvrtc& nvrtc : found) {
+  for (const Nvrtc& nvrtc : nvrtcs) {
     const std::vector<int>& known = nvrtc.architectures;
     if (std::find(known.begin(), known.end(), wanted) != known.end()) {
       *out_nvrtc = &nvrtc;

@@ -15,11 +15,11 @@ namespace {
 constexpr size_t kMostArguments = 4096;  // CUDA allows 4 KiB, or 32 KiB, of them: at most that many of one word
 
 ob_status find_module(Driver& driver, int32_t index, uint64_t handle, Module** out_module) {
-  std::unique_ptr<Module>* found = driver.modules.find(handle);
-  if (found == nullptr || (*found)->device != index) {
+  std::unique_ptr<Module>* module = driver.modules.find(handle);
+  if (module == nullptr || (*module)->device != index) {
     return fail(OB_INVALID_ARGUMENT, "device %d has no program 0x%" PRIx64, index, handle);
   }
-  *out_module = found->get();
+  *out_module = module->get();
   return OB_OK;
 }
 
@@ -67,8 +67,8 @@ ob_status program_binary(void* self, int32_t index, uint64_t program, void* cont
 
 ob_status program_destroy(void* self, int32_t index, uint64_t handle) {
   return on_device(self, index, "program_destroy", [&](Driver& driver, Device& device) -> ob_status {
-    Module* found = nullptr;
-    if (const ob_status status = find_module(driver, index, handle, &found); status != OB_OK) return status;
+    Module* loaded = nullptr;
+    if (const ob_status status = find_module(driver, index, handle, &loaded); status != OB_OK) return status;
     std::unique_ptr<Module> module;
     if (!driver.modules.take(handle, &module))
       return fail(OB_INVALID_ARGUMENT, "two threads are destroying the same program");
@@ -254,11 +254,11 @@ ob_status kernel_get(Driver& driver, Device& device, uint64_t handle, const char
 }
 
 ob_status launch(Driver& driver, Device& device, CUstream stream, const ob_launch& request) {
-  std::unique_ptr<Kernel>* found = driver.kernels.find(request.kernel);
-  if (found == nullptr || (*found)->device != device.index) {
+  std::unique_ptr<Kernel>* entry = driver.kernels.find(request.kernel);
+  if (entry == nullptr || (*entry)->device != device.index) {
     return fail(OB_INVALID_ARGUMENT, "device %d has no kernel 0x%" PRIx64, device.index, request.kernel);
   }
-  Kernel& kernel = **found;
+  Kernel& kernel = **entry;
   if (const ob_status status = check_sizes(device, kernel, request); status != OB_OK) return status;
   if (const ob_status status = check_arguments(kernel, request); status != OB_OK) return status;
   void* arguments[kMostArguments];

@@ -38,8 +38,8 @@ class Graph {
   // Return a tensor of the problem, with rows and columns swapped if
   // `is_swapped`: the same at each call.
   Value tensor(Place place, bool is_swapped = false) {
-    const auto found = known_.find(place);
-    if (found != known_.end()) return found->second;
+    const auto entry = known_.find(place);
+    if (entry != known_.end()) return entry->second;
     const Tensor& tensor = *problem_.find(place);
     const Sizes sizes = is_swapped ? swapped(tensor.sizes) : tensor.sizes;
     const Sizes strides = is_swapped ? swapped(tensor.strides) : tensor.strides;
@@ -48,8 +48,8 @@ class Graph {
 
   // Return a number that is passed by value.
   Value number(Place place) {
-    const auto found = known_.find(place);
-    if (found != known_.end()) return found->second;
+    const auto entry = known_.find(place);
+    if (entry != known_.end()) return entry->second;
     return known_[place] = describe(place, cudnn::kFloat, kOne, kOne, Kind::kByValue);
   }
 

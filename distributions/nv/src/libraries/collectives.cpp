@@ -67,9 +67,9 @@ ob_status load(Collectives& self) {
 }
 
 ob_status find(Collectives& self, uint64_t handle, Communicator** out_comm) {
-  std::unique_ptr<Communicator>* found = self.comms.find(handle);
-  if (found == nullptr) return fail(OB_INVALID_ARGUMENT, "there is no communicator 0x%" PRIx64, handle);
-  *out_comm = found->get();
+  std::unique_ptr<Communicator>* comm = self.comms.find(handle);
+  if (comm == nullptr) return fail(OB_INVALID_ARGUMENT, "there is no communicator 0x%" PRIx64, handle);
+  *out_comm = comm->get();
   return OB_OK;
 }
 

@@ -224,8 +224,8 @@ ob_status Session::find(const PlanKey& key, const Rules& rules, const std::funct
                         std::shared_ptr<const Plan>* out_plan) {
   std::unique_lock lock(mutex_);
   if (rules.is_awaited) built_.wait(lock, [&] { return pending_.count(key) == 0; });
-  auto found = plans_.find(key);
-  if (found == plans_.end()) {
+  auto entry = plans_.find(key);
+  if (entry == plans_.end()) {
     auto plan = std::make_shared<Plan>(library);
     const std::string kept = kept_key(key);
     if (!recall(kept, plan.get())) {
@@ -242,12 +242,12 @@ ob_status Session::find(const PlanKey& key, const Rules& rules, const std::funct
       if (!is_behind) keep(kept, *plan);
     }
     if (plans_.size() >= kMaxPlans) plans_.clear();  // the callers that run a plan hold it
-    found = plans_.insert_or_assign(key, std::move(plan)).first;
+    entry = plans_.insert_or_assign(key, std::move(plan)).first;
   }
-  if (found->second->plan == nullptr) {
+  if (entry->second->plan == nullptr) {
     return support::fail(OB_UNIMPLEMENTED, "cuDNN: no engine for these sizes, strides and types");
   }
-  *out_plan = found->second;
+  *out_plan = entry->second;
   return OB_OK;
 }
 

@@ -201,15 +201,15 @@ struct ProductPlan {
       set(attribute++, static_cast<uint32_t>(alignment_of(*matrix, product.type.bytes)));
     }
     if (status != 0) return status;
-    Heuristic found{};
+    Heuristic heuristic{};
     int count = 0;
     status = library.MatmulAlgoGetHeuristic(handle, description.handle, x.handle, y.handle, c.handle, out.handle,
-                                            preference.handle, 1, &found, &count);
+                                            preference.handle, 1, &heuristic, &count);
     constexpr int kNotSupported = 15;
-    if (status == kNotSupported || (status == 0 && (count == 0 || found.status != 0))) return 0;
+    if (status == kNotSupported || (status == 0 && (count == 0 || heuristic.status != 0))) return 0;
     has_algorithm = status == 0;
-    algorithm = found.algorithm;
-    workspace = found.workspace;
+    algorithm = heuristic.algorithm;
+    workspace = heuristic.workspace;
     return status;
   }
 };

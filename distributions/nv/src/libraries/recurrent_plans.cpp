@@ -114,11 +114,11 @@ bool Plan::has_layout(cudnn::Handle handle, const Problem& problem) const {
   char* const base = reinterpret_cast<char*>(uintptr_t{1} << 30);  // nothing is read there
   char *matrices = base, *biases = base;
   const auto find = [&](int64_t layer, int64_t id) {
-    std::pair<void*, void*> found{nullptr, nullptr};
-    is_right = is_right &&
-               library_.GetRNNWeightParams(handle, net, static_cast<int32_t>(layer), weights, base,
-                                           static_cast<int32_t>(id), matrix, &found.first, bias, &found.second) == 0;
-    return found;
+    std::pair<void*, void*> addresses{nullptr, nullptr};
+    is_right = is_right && library_.GetRNNWeightParams(handle, net, static_cast<int32_t>(layer), weights, base,
+                                                       static_cast<int32_t>(id), matrix, &addresses.first, bias,
+                                                       &addresses.second) == 0;
+    return addresses;
   };
   const int64_t gates = problem.gates(), element = problem.element_bytes(), all = problem.layers * problem.directions;
   const auto width_of = [&](int64_t layer) {
@@ -147,8 +147,8 @@ bool Plan::has_layout(cudnn::Handle handle, const Problem& problem) const {
 
 ob_status Plans::find(Session& session, Problem problem, std::shared_ptr<const Plan>* out_plan) {
   const std::lock_guard lock(mutex_);
-  auto found = plans_.find(problem.key());
-  if (found == plans_.end()) {
+  auto entry = plans_.find(problem.key());
+  if (entry == plans_.end()) {
     PlanKey key = problem.key();
     std::shared_ptr<Plan> plan;
     bool has_layout = false;
@@ -169,12 +169,12 @@ ob_status Plans::find(Session& session, Problem problem, std::shared_ptr<const P
     }
     if (!has_layout) plan = nullptr;
     if (plans_.size() >= kMaxPlans) plans_.clear();  // the callers that run a plan hold it
-    found = plans_.emplace(std::move(key), std::move(plan)).first;
+    entry = plans_.emplace(std::move(key), std::move(plan)).first;
   }
-  if (found->second == nullptr) {
+  if (entry->second == nullptr) {
     return support::fail(OB_UNIMPLEMENTED, "cuDNN: no recurrent net of these sizes and types");
   }
-  *out_plan = found->second;
+  *out_plan = entry->second;
   return OB_OK;
 }
 

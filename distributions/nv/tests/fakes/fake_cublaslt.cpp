@@ -203,7 +203,7 @@ int cublasLtMatmul(Handle* handle, Description* description, const void* alpha, 
   const bool at = description->transposes[0] == 1, bt = description->transposes[1] == 1;
   const auto rows = static_cast<int64_t>(d_layout->rows), columns = static_cast<int64_t>(d_layout->columns);
   const auto inner = static_cast<int64_t>(at ? a_layout->rows : a_layout->columns);
-  for (int64_t one = 0; one < d_layout->batch; ++one) {
+  for (int64_t number = 0; number < d_layout->batch; ++number) {
     std::vector<double> results(static_cast<size_t>(rows * columns));
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t column = 0; column < columns; ++column) {
@@ -211,19 +211,20 @@ int cublasLtMatmul(Handle* handle, Description* description, const void* alpha, 
         for (int64_t k = 0; k < inner; ++k) {
           const int64_t left = at ? row * a_layout->leading + k : k * a_layout->leading + row;
           const int64_t right = bt ? k * b_layout->leading + column : column * b_layout->leading + k;
-          const double x = read(type, a, one * a_layout->step + left), y = read(type, b, one * b_layout->step + right);
+          const double x = read(type, a, number * a_layout->step + left),
+                       y = read(type, b, number * b_layout->step + right);
           sum += description->compute == kComputeTf32 ? to_tf32(x) * to_tf32(y) : x * y;
         }
         sum *= scale_product;
         const int64_t place = column * c_layout->leading + row;
-        if (scale_c != 0) sum += scale_c * read(type, c, one * c_layout->step + place);
+        if (scale_c != 0) sum += scale_c * read(type, c, number * c_layout->step + place);
         if (description->epilogue == 4) sum += read(type, description->bias, row);
         results[static_cast<size_t>(column * rows + row)] = sum;
       }
     }
     for (int64_t column = 0; column < columns; ++column) {
       for (int64_t row = 0; row < rows; ++row) {
-        write(type, d, one * d_layout->step + column * d_layout->leading + row,
+        write(type, d, number * d_layout->step + column * d_layout->leading + row,
               results[static_cast<size_t>(column * rows + row)]);
       }
     }

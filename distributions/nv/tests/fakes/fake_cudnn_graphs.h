@@ -272,9 +272,9 @@ class Run {
 
 // Read a graph's operations. Return false if one is wrong.
 inline bool read_all(const Descriptor& graph, std::vector<Operation>* out) {
-  for (const Descriptor* one : graph.all<Descriptor*>(801)) {
+  for (const Descriptor* descriptor : graph.all<Descriptor*>(801)) {
     Operation operation;
-    if (!one->is_final || kParts.count(one->kind) == 0 || !read(*one, &operation)) return false;
+    if (!descriptor->is_final || kParts.count(descriptor->kind) == 0 || !read(*descriptor, &operation)) return false;
     for (const Tensor& tensor : operation.tensors) {
       if (!tensor.is_virtual && !tensor.is_by_value && !is_memory_right(tensor)) return false;
     }
@@ -285,14 +285,15 @@ inline bool read_all(const Descriptor& graph, std::vector<Operation>* out) {
 
 // Heads of 200 elements have no engine.
 inline bool has_engine(const std::vector<Operation>& operations) {
-  return std::none_of(operations.begin(), operations.end(), [](const Operation& one) {
-    return one.kind == 19 && one.tensors[0].sizes[3] == 200 && one.tensors[0].type != 0;
+  return std::none_of(operations.begin(), operations.end(), [](const Operation& operation) {
+    return operation.kind == 19 && operation.tensors[0].sizes[3] == 200 && operation.tensors[0].type != 0;
   });
 }
 
 // Gradients need memory; they are the graphs with reshapes.
 inline bool needs_workspace(const std::vector<Operation>& operations) {
-  return std::any_of(operations.begin(), operations.end(), [](const Operation& one) { return one.kind == 31; });
+  return std::any_of(operations.begin(), operations.end(),
+                     [](const Operation& operation) { return operation.kind == 31; });
 }
 
 }  // namespace graphs

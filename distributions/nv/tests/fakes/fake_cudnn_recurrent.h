@@ -65,15 +65,15 @@ struct Place {
 
 inline Place place_of(const Net& net, int layer, int id) {
   const int gates = net.gates();
-  const auto of_layer = [&](int one) {
+  const auto of_layer = [&](int index) {
     const auto rows = static_cast<size_t>(gates * net.cells);
     const size_t projection = net.states == net.cells ? 0 : static_cast<size_t>(net.states * net.cells);
-    return rows * static_cast<size_t>(net.inputs(one) + net.states) + projection;
+    return rows * static_cast<size_t>(net.inputs(index) + net.states) + projection;
   };
   Place place{0, net.gap()};
-  for (int one = 0; one < net.all(); ++one) {
-    place.bias += of_layer(one);
-    if (one < layer) place.matrix += of_layer(one);
+  for (int index = 0; index < net.all(); ++index) {
+    place.bias += of_layer(index);
+    if (index < layer) place.matrix += of_layer(index);
   }
   const int from_input = std::min(id, gates), from_states = id - from_input;
   place.matrix += static_cast<size_t>(net.cells * (from_input * net.inputs(layer) + from_states * net.states));
@@ -240,10 +240,10 @@ class Run {
     std::vector<double> d(static_cast<size_t>(cells)), direct(static_cast<size_t>(net.states));
     for (int j = 0; j < net.states; ++j) to[record.projected + j] = (*dh)[static_cast<size_t>(j)];
     for (int i = 0; i < cells; ++i) {
-      double& one = d[static_cast<size_t>(i)];
-      one = is_projected() ? 0 : (*dh)[static_cast<size_t>(i)];
+      double& sum = d[static_cast<size_t>(i)];
+      sum = is_projected() ? 0 : (*dh)[static_cast<size_t>(i)];
       for (int j = 0; is_projected() && j < net.states; ++j) {
-        one += matrix(layer, 2 * gates)[j * cells + i] * (*dh)[static_cast<size_t>(j)];
+        sum += matrix(layer, 2 * gates)[j * cells + i] * (*dh)[static_cast<size_t>(j)];
       }
     }
     for (int i = 0; i < cells; ++i) {

@@ -281,28 +281,28 @@ int ncclGroupEnd() {
   if (--depth > 0 || grouped.empty()) return kSuccess;
   const std::vector<Grouped> all = std::exchange(grouped, {});
   std::map<Comm*, std::vector<ob_collective>> calls;
-  for (const Grouped& one : all) calls[one.comm].push_back(one.call);
+  for (const Grouped& queued : all) calls[queued.comm].push_back(queued.call);
   // One after another, in the order of the peers' halves.
   std::vector<std::pair<Comm*, std::vector<ob_collective>>> ordered(calls.begin(), calls.end());
   std::sort(ordered.begin(), ordered.end(), [](auto& a, auto& b) { return a.first->id < b.first->id; });
   int state = kSuccess;
   for (auto& [comm, list] : ordered) {
-    const int one = run(*comm, std::move(list));
-    state = state == kSuccess ? one : state;
+    const int status = run(*comm, std::move(list));
+    state = state == kSuccess ? status : state;
   }
   return state;
 }
 int ncclRedOpCreatePreMulSum(int* out, void* scalar, int type, int residence, void* handle) {
   if (residence != 1) return kInvalidArgument;
   Comm& comm = *static_cast<Comm*>(handle);
-  ob_collective one = make(OB_ALL_REDUCE, nullptr, nullptr, 1);
-  one.dtype = types[type];
+  ob_collective request = make(OB_ALL_REDUCE, nullptr, nullptr, 1);
+  request.dtype = types[type];
   double value = 0;
-  if (one.dtype == OB_FLOAT64) {
+  if (request.dtype == OB_FLOAT64) {
     std::memcpy(&value, scalar, sizeof value);
-  } else if (one.dtype == OB_FLOAT32) {
+  } else if (request.dtype == OB_FLOAT32) {
     value = static_cast<double>(*static_cast<float*>(scalar));
-  } else if (one.dtype == OB_FLOAT16) {
+  } else if (request.dtype == OB_FLOAT16) {
     value = static_cast<double>(*static_cast<_Float16*>(scalar));
   } else {
     value = static_cast<double>(static_cast<float>(*static_cast<support::BFloat16*>(scalar)));
