@@ -142,7 +142,7 @@ ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_cop
       ob_launch launched = {};
       launched.struct_size = sizeof launched;
       const std::string name = strided.kernel + std::to_string(element_size);
-      if (const ob_status found = own_kernel(driver, *device, name, &launched.kernel); found != OB_OK) return found;
+      if (const ob_status status = own_kernel(driver, *device, name, &launched.kernel); status != OB_OK) return status;
       const ob_kernel_arg args[] = {pointer_arg(strided.dst),
                                     pointer_arg(strided.src),
                                     {sizeof(ob_kernel_arg), OB_ARG_VALUE, strided.argument_size, 0, strided.argument}};

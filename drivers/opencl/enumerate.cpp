@@ -86,9 +86,9 @@ void select_visible(Enumeration* result) {
 }
 
 // Return the child's report: the count, the error, then a line for each device that is left out.
-std::string report(const Enumeration& found) {
-  std::string text = std::to_string(found.devices.size()) + "\n" + found.error + "\n";
-  for (const std::string& line : found.left_out) text += line + "\n";
+std::string report(const Enumeration& enumeration) {
+  std::string text = std::to_string(enumeration.devices.size()) + "\n" + enumeration.error + "\n";
+  for (const std::string& line : enumeration.left_out) text += line + "\n";
   return text;
 }
 
@@ -196,9 +196,9 @@ Enumeration enumerate(const Api& api, const Options& options) {
 int32_t probe(const Options& options, Enumeration* out_enumeration) {
   const auto work = [&] {
     Api api;
-    Enumeration found;
-    if (api.load(options.library, &found.error)) found = enumerate(api, options);
-    return report(found);
+    Enumeration enumeration;
+    if (api.load(options.library, &enumeration.error)) enumeration = enumerate(api, options);
+    return report(enumeration);
   };
   return support::count_in_child(
       work, "OpenCL", "Leave out a runtime with OCL_ICD_VENDORS, which names a folder of .icd files.", out_enumeration);

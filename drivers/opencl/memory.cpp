@@ -116,10 +116,10 @@ ob_status host_free(void* self, void* pointer) {
     HostBlock block;
     {
       const std::lock_guard lock(driver.host_mutex);
-      const auto found = driver.host_blocks.find(pointer);
-      if (found == driver.host_blocks.end()) return fail(OB_INVALID_ARGUMENT, "%p is not from host_alloc", pointer);
-      block = found->second;
-      driver.host_blocks.erase(found);
+      const auto entry = driver.host_blocks.find(pointer);
+      if (entry == driver.host_blocks.end()) return fail(OB_INVALID_ARGUMENT, "%p is not from host_alloc", pointer);
+      block = entry->second;
+      driver.host_blocks.erase(entry);
     }
     if (block.buffer == nullptr) {
       std::free(pointer);

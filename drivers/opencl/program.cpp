@@ -130,11 +130,11 @@ ob_status from_source(Driver& driver, Device& device, const std::string& source,
 }
 
 ob_status find_program(Driver& driver, int32_t device, uint64_t handle, Program** out_program) {
-  std::unique_ptr<Program>* found = driver.programs.find(handle);
-  if (found == nullptr || (*found)->device != device) {
+  std::unique_ptr<Program>* program = driver.programs.find(handle);
+  if (program == nullptr || (*program)->device != device) {
     return fail(OB_INVALID_ARGUMENT, "device %d has no program 0x%" PRIx64, device, handle);
   }
-  *out_program = found->get();
+  *out_program = program->get();
   return OB_OK;
 }
 
@@ -303,11 +303,11 @@ ob_status kernel_get(Driver& driver, int32_t device, uint64_t handle, const char
 }
 
 ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch& request) {
-  std::unique_ptr<Kernel>* found = driver.kernels.find(request.kernel);
-  if (found == nullptr || (*found)->device != device.index) {
+  std::unique_ptr<Kernel>* entry = driver.kernels.find(request.kernel);
+  if (entry == nullptr || (*entry)->device != device.index) {
     return fail(OB_INVALID_ARGUMENT, "device %d has no kernel 0x%" PRIx64, device.index, request.kernel);
   }
-  Kernel& kernel = **found;
+  Kernel& kernel = **entry;
   if (const ob_status status = check_launch(device, kernel, request); status != OB_OK) return status;
   size_t global[3];
   size_t local[3];

@@ -56,10 +56,10 @@ uint64_t kernel_dtypes(bool has_double) {
 ob_status device_properties(void* self, int32_t index, ob_device_properties* out_properties) {
   return guarded("device_properties", [&]() -> ob_status {
     Driver& driver = driver_of(self);
-    const FoundDevice* found = nullptr;
-    if (const ob_status status = driver.find_devices(index, &found); status != OB_OK) return status;
+    const FoundDevice* found_device = nullptr;
+    if (const ob_status status = driver.find_devices(index, &found_device); status != OB_OK) return status;
     const Api& api = driver.api;
-    const cl_device_id id = found->device;
+    const cl_device_id id = found_device->device;
     const std::string extensions = device_text(api, id, CL_DEVICE_EXTENSIONS);
     const std::string version = device_text(api, id, CL_DEVICE_VERSION);
     ob_device_properties p = {};
@@ -87,9 +87,9 @@ ob_status device_properties(void* self, int32_t index, ob_device_properties* out
     p.shared_memory_per_block = device_info<cl_ulong>(api, id, CL_DEVICE_LOCAL_MEM_SIZE);
     p.l2_cache_size = device_info<cl_ulong>(api, id, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE);
     p.is_integrated = device_info<cl_bool>(api, id, CL_DEVICE_HOST_UNIFIED_MEMORY) != 0 ? 1 : 0;
-    p.machine = (found->type & CL_DEVICE_TYPE_GPU) != 0   ? OB_MACHINE_GPU
-                : (found->type & CL_DEVICE_TYPE_CPU) != 0 ? OB_MACHINE_CPU
-                                                          : OB_MACHINE_UNKNOWN;
+    p.machine = (found_device->type & CL_DEVICE_TYPE_GPU) != 0   ? OB_MACHINE_GPU
+                : (found_device->type & CL_DEVICE_TYPE_CPU) != 0 ? OB_MACHINE_CPU
+                                                                 : OB_MACHINE_UNKNOWN;
     p.follows_addresses = 1;
     support::return_struct(p, out_properties);
     return OB_OK;
@@ -126,29 +126,29 @@ ob_status measure_clock(Driver& driver, Device& device, int64_t* out_offset) {
 }
 
 ob_status open_device(Driver& driver, int32_t index) {
-  const FoundDevice* found = nullptr;
-  if (const ob_status status = driver.find_devices(index, &found); status != OB_OK) return status;
+  const FoundDevice* found_device = nullptr;
+  if (const ob_status status = driver.find_devices(index, &found_device); status != OB_OK) return status;
   if (driver.devices[index].load() != nullptr) return OB_OK;
   const Api& api = driver.api;
   auto device = std::make_unique<Device>();
   device->index = index;
-  device->found = *found;
+  device->found = *found_device;
   // Every device with fine-grain memory has coarse-grain memory too.
-  device->is_fine_grain = driver.options.host_access && (found->svm & CL_SVM_FINE_GRAIN_BUFFER) != 0;
-  device->has_native_kernels =
-      (device_info<cl_bitfield>(api, found->device, CL_DEVICE_EXECUTION_CAPABILITIES) & CL_EXEC_NATIVE_KERNEL) != 0;
-  device->max_allocation = device_info<cl_ulong>(api, found->device, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
-  device->total_memory = device_info<cl_ulong>(api, found->device, CL_DEVICE_GLOBAL_MEM_SIZE);
-  device->max_group = device_info<size_t>(api, found->device, CL_DEVICE_MAX_WORK_GROUP_SIZE);
-  static_cast<void>(api.GetDeviceInfo(found->device, CL_DEVICE_MAX_WORK_ITEM_SIZES, sizeof device->max_items,
+  device->is_fine_grain = driver.options.host_access && (found_device->svm & CL_SVM_FINE_GRAIN_BUFFER) != 0;
+  device->has_native_kernels = (device_info<cl_bitfield>(api, found_device->device, CL_DEVICE_EXECUTION_CAPABILITIES) &
+                                CL_EXEC_NATIVE_KERNEL) != 0;
+  device->max_allocation = device_info<cl_ulong>(api, found_device->device, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
+  device->total_memory = device_info<cl_ulong>(api, found_device->device, CL_DEVICE_GLOBAL_MEM_SIZE);
+  device->max_group = device_info<size_t>(api, found_device->device, CL_DEVICE_MAX_WORK_GROUP_SIZE);
+  static_cast<void>(api.GetDeviceInfo(found_device->device, CL_DEVICE_MAX_WORK_ITEM_SIZES, sizeof device->max_items,
                                       device->max_items, nullptr));
   cl_int code = CL_SUCCESS;
   // One context for each device: the memory of a context with several
   // devices may migrate between them.
-  device->context = api.CreateContext(nullptr, 1, &found->device, nullptr, nullptr, &code);
+  device->context = api.CreateContext(nullptr, 1, &found_device->device, nullptr, nullptr, &code);
   if (code != CL_SUCCESS) return cl_fail(code, "clCreateContext", where(driver, index), During::kAllocation);
   const cl_properties properties[] = {CL_QUEUE_PROPERTIES, CL_QUEUE_PROFILING_ENABLE, 0};
-  device->queue = api.CreateCommandQueueWithProperties(device->context, found->device, properties, &code);
+  device->queue = api.CreateCommandQueueWithProperties(device->context, found_device->device, properties, &code);
   ob_status status = OB_OK;
   if (code != CL_SUCCESS) {
     status = cl_fail(code, "clCreateCommandQueueWithProperties", where(driver, index), During::kAllocation);

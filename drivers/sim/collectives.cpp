@@ -203,9 +203,9 @@ struct Collectives {
 };
 
 ob_status find(Collectives& self, uint64_t handle, Comm** out_comm) {
-  std::unique_ptr<Comm>* found = self.comms.find(handle);
-  if (found == nullptr) return fail(OB_INVALID_ARGUMENT, "there is no communicator 0x%" PRIx64, handle);
-  *out_comm = found->get();
+  std::unique_ptr<Comm>* comm = self.comms.find(handle);
+  if (comm == nullptr) return fail(OB_INVALID_ARGUMENT, "there is no communicator 0x%" PRIx64, handle);
+  *out_comm = comm->get();
   return OB_OK;
 }
 

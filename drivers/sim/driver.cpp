@@ -58,7 +58,7 @@ ob_status Driver::find_device(int32_t index, Device** out_device) {
 }
 
 Stream* Driver::stream(int32_t device_index, uint64_t handle) {
-  if (Stream* found = streams.find(device_index, handle)) return found;
+  if (Stream* stream = streams.find(device_index, handle)) return stream;
   Device* device = nullptr;
   if (find_device(device_index, &device) == OB_OK) {
     fail(OB_INVALID_ARGUMENT, "device %d has no stream 0x%" PRIx64 "%s", device_index, handle,
@@ -68,7 +68,7 @@ Stream* Driver::stream(int32_t device_index, uint64_t handle) {
 }
 
 Event* Driver::event(int32_t device_index, uint64_t handle) {
-  if (Event* found = events.find(device_index, handle)) return found;
+  if (Event* event = events.find(device_index, handle)) return event;
   Device* device = nullptr;
   if (find_device(device_index, &device) == OB_OK) {
     fail(OB_INVALID_ARGUMENT, "device %d has no event 0x%" PRIx64 "%s", device_index, handle,
@@ -202,11 +202,11 @@ ob_status Driver::queue(Stream* stream, uint64_t handle, const Task& task, uint6
 
 std::vector<Stream*> Driver::streams_of(int32_t index) {
   std::lock_guard lock(streams_mutex_);
-  std::vector<Stream*> found;
+  std::vector<Stream*> matching;
   for (Stream* stream : all_streams_) {
-    if (index == OB_HOST || stream->device == index) found.push_back(stream);
+    if (index == OB_HOST || stream->device == index) matching.push_back(stream);
   }
-  return found;
+  return matching;
 }
 
 ob_status Driver::take_failure(int32_t index) {

@@ -41,12 +41,12 @@ ob_status host_alloc(void* self, uint64_t bytes, void** out_pointer) {
 // Remove the range that begins at `pointer` from the list.
 ob_status forget(Driver& driver, const char* entry, const char* origin, void* pointer, bool is_allocated) {
   std::lock_guard lock(driver.host_mutex);
-  const auto found = driver.host_ranges.find(reinterpret_cast<uint64_t>(pointer));
-  if (found == driver.host_ranges.end() || found->second.is_allocated != is_allocated) {
+  const auto range = driver.host_ranges.find(reinterpret_cast<uint64_t>(pointer));
+  if (range == driver.host_ranges.end() || range->second.is_allocated != is_allocated) {
     return fail(OB_INVALID_ARGUMENT, "%s of %p, which %s did not return or register, or which was already released",
                 entry, pointer, origin);
   }
-  driver.host_ranges.erase(found);
+  driver.host_ranges.erase(range);
   return OB_OK;
 }
 
@@ -66,11 +66,11 @@ ob_status host_register(void* self, void* pointer, uint64_t bytes) {
     }
     std::lock_guard lock(call.driver.host_mutex);
     HostRanges& ranges = call.driver.host_ranges;
-    if (const auto found = overlap(ranges, begin, bytes); found != ranges.end()) {
+    if (const auto range = overlap(ranges, begin, bytes); range != ranges.end()) {
       return fail(OB_ALREADY_EXISTS,
                   "host_register of %" PRIu64 " bytes at %p: %" PRIu64 " bytes at 0x%" PRIx64 " are %s already", bytes,
-                  pointer, found->second.bytes, found->first,
-                  found->second.is_allocated ? "host_alloc's" : "registered");
+                  pointer, range->second.bytes, range->first,
+                  range->second.is_allocated ? "host_alloc's" : "registered");
     }
     ranges[begin] = {bytes, false};
     return OB_OK;

@@ -175,14 +175,14 @@ ob_status DeviceMemory::free(uint64_t address) {
   Region region;
   {
     std::lock_guard lock(mutex_);
-    const auto found = regions_.find(address);
-    if (found == regions_.end() || found->second.kind != Kind::kAllocation) {
+    const auto entry = regions_.find(address);
+    if (entry == regions_.end() || entry->second.kind != Kind::kAllocation) {
       return fail(OB_INVALID_ARGUMENT,
                   "device %d: mem_free of 0x%" PRIx64 ", which mem_alloc did not return, or which was already freed",
                   device_, address);
     }
-    region = std::move(found->second);
-    regions_.erase(found);
+    region = std::move(entry->second);
+    regions_.erase(entry);
   }
   decommit(address, region.bytes);
   std::lock_guard lock(mutex_);
@@ -221,15 +221,15 @@ DeviceMemory::Regions::const_iterator DeviceMemory::region_of(uint64_t address) 
 
 ob_status DeviceMemory::translate(uint64_t address, uint64_t bytes, void** out_host) const {
   std::lock_guard lock(mutex_);
-  const auto found = region_of(address);
-  if (found == regions_.end()) return describe_miss(address, bytes, found);
-  const Region& region = found->second;
-  const uint64_t offset = address - found->first;
-  if (offset > region.bytes || bytes > region.bytes - offset) return describe_miss(address, bytes, found);
+  const auto entry = region_of(address);
+  if (entry == regions_.end()) return describe_miss(address, bytes, entry);
+  const Region& region = entry->second;
+  const uint64_t offset = address - entry->first;
+  if (offset > region.bytes || bytes > region.bytes - offset) return describe_miss(address, bytes, entry);
   if (region.kind == Kind::kReservation) {
     const uint64_t last = offset + (bytes == 0 ? 0 : bytes - 1);
     for (uint64_t page = offset / kMapGranularity; page <= last / kMapGranularity; ++page) {
-      if (page < region.mapped.size() && !region.mapped[page]) return describe_miss(address, bytes, found);
+      if (page < region.mapped.size() && !region.mapped[page]) return describe_miss(address, bytes, entry);
     }
   }
   *out_host = host(address);

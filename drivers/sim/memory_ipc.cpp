@@ -38,15 +38,15 @@ ob_status DeviceMemory::export_handle(uint64_t address, void* out_handle, size_t
     return fail(OB_OUT_OF_RANGE, "device %d: a handle has %zu bytes", device_, sizeof(Handle));
   }
   std::lock_guard lock(mutex_);
-  const auto found = regions_.find(address);
-  if (found == regions_.end() || found->second.kind != Kind::kAllocation) {
+  const auto entry = regions_.find(address);
+  if (entry == regions_.end() || entry->second.kind != Kind::kAllocation) {
     return fail(OB_INVALID_ARGUMENT, "device %d: ipc_export of 0x%" PRIx64 ", which mem_alloc did not return", device_,
                 address);
   }
   struct stat status = {};
   if (fstat(file_, &status) != 0) return fail(OB_INTERNAL, "device %d: fstat: %s", device_, std::strerror(errno));
   const auto offset = static_cast<uint64_t>(host(address) - static_cast<char*>(host_mapping_));
-  const Handle handle = {kMagic, status.st_ino, status.st_dev, offset, found->second.bytes, getpid(), file_};
+  const Handle handle = {kMagic, status.st_ino, status.st_dev, offset, entry->second.bytes, getpid(), file_};
   std::memcpy(out_handle, &handle, sizeof handle);
   *inout_size = sizeof handle;
   return OB_OK;
@@ -92,20 +92,20 @@ ob_status DeviceMemory::open_handle(const void* handle_bytes, size_t size, uint6
 
 ob_status DeviceMemory::close_handle(uint64_t address) {
   std::lock_guard lock(mutex_);
-  const auto found = regions_.find(address);
-  if (found == regions_.end() || found->second.kind != Kind::kForeign) {
+  const auto entry = regions_.find(address);
+  if (entry == regions_.end() || entry->second.kind != Kind::kForeign) {
     return fail(OB_INVALID_ARGUMENT,
                 "device %d: ipc_close of 0x%" PRIx64 ", which ipc_open did not return, or which was already closed",
                 device_, address);
   }
   // Map the device's own file again, inaccessible.
   const auto offset = host(address) - static_cast<char*>(host_mapping_);
-  if (mmap(host(address), found->second.bytes, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file_, offset) ==
+  if (mmap(host(address), entry->second.bytes, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file_, offset) ==
       MAP_FAILED) {
     return fail(OB_INTERNAL, "device %d: ipc_close: mmap: %s", device_, std::strerror(errno));
   }
-  addresses_.give(address, found->second.span);
-  regions_.erase(found);
+  addresses_.give(address, entry->second.span);
+  regions_.erase(entry);
   return OB_OK;
 }
 

@@ -25,21 +25,22 @@ ob_status DeviceMemory::reserve(uint64_t bytes, uint64_t* out_address) {
 
 ob_status DeviceMemory::release(uint64_t address, uint64_t bytes) {
   std::lock_guard lock(mutex_);
-  const auto found = regions_.find(address);
-  if (found == regions_.end() || found->second.kind != Kind::kReservation || found->second.bytes != bytes) {
+  const auto reservation = regions_.find(address);
+  if (reservation == regions_.end() || reservation->second.kind != Kind::kReservation ||
+      reservation->second.bytes != bytes) {
     return fail(OB_INVALID_ARGUMENT,
                 "device %d: mem_release of %" PRIu64 " bytes at 0x%" PRIx64
                 ", which is not a whole range of mem_reserve, or was already released",
                 device_, bytes, address);
   }
-  for (const bool is_mapped : found->second.mapped) {
+  for (const bool is_mapped : reservation->second.mapped) {
     if (is_mapped) {
       return fail(OB_FAILED_PRECONDITION, "device %d: mem_release at 0x%" PRIx64 ": memory is mapped there; unmap it",
                   device_, address);
     }
   }
   addresses_.give(address, bytes);
-  regions_.erase(found);
+  regions_.erase(reservation);
   return OB_OK;
 }
 
@@ -51,21 +52,21 @@ ob_status DeviceMemory::check_range(const char* entry, uint64_t address, uint64_
                 "device %d: %s of %" PRIu64 " bytes at 0x%" PRIx64 "; both must be multiples of %" PRIu64, device_,
                 entry, bytes, address, kMapGranularity);
   }
-  const auto found = region_of(address);
-  if (found == regions_.end() || found->second.kind != Kind::kReservation ||
-      bytes > found->second.bytes - (address - found->first)) {
+  const auto reservation = region_of(address);
+  if (reservation == regions_.end() || reservation->second.kind != Kind::kReservation ||
+      bytes > reservation->second.bytes - (address - reservation->first)) {
     return fail(OB_INVALID_ARGUMENT,
                 "device %d: %s of %" PRIu64 " bytes at 0x%" PRIx64 ", which is not within one reservation", device_,
                 entry, bytes, address);
   }
-  const uint64_t first = (address - found->first) / kMapGranularity;
+  const uint64_t first = (address - reservation->first) / kMapGranularity;
   for (uint64_t page = first; page < first + bytes / kMapGranularity; ++page) {
-    if (found->second.mapped[page] != mapped) {
+    if (reservation->second.mapped[page] != mapped) {
       return fail(OB_FAILED_PRECONDITION, "device %d: %s at 0x%" PRIx64 ": memory is %s mapped there", device_, entry,
-                  found->first + page * kMapGranularity, mapped ? "not" : "already");
+                  reservation->first + page * kMapGranularity, mapped ? "not" : "already");
     }
   }
-  *out_region = &found->second;
+  *out_region = &reservation->second;
   return OB_OK;
 }
 
