@@ -109,8 +109,8 @@ class Folders:
         }
 
 
-def run(environment: dict[str, str], driver: str, options: str, rows: int, what: str, pack: str = "") -> dict:
-    command = [sys.executable, "-c", PROGRAM, driver, options, str(rows), what, pack, json.dumps(CASES)]
+def run(environment: dict[str, str], driver: str, options: str, rows: int, case: str, pack: str = "") -> dict:
+    command = [sys.executable, "-c", PROGRAM, driver, options, str(rows), case, pack, json.dumps(CASES)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode == 3:
         sys.exit(f"there is no device of the driver {driver!r} here")

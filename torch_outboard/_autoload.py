@@ -74,7 +74,7 @@ def _entry_point(module: str) -> str:
     return f"by torch_outboard.autoload in {module}"
 
 
-def _attach_or_warn(name: str, what: str, by: str) -> None:
+def _attach_or_warn(name: str, action: str, by: str) -> None:
     from torch_outboard._attach import attach_by, is_attached_as
 
     if is_attached_as(name):
@@ -82,7 +82,7 @@ def _attach_or_warn(name: str, what: str, by: str) -> None:
     try:
         attach_by(name, {}, by)
     except Exception as error:  # noqa: BLE001 - warn with the cause, and let `import torch` continue
-        _warn_once(name, f"{what} failed: {type(error).__name__}: {error}")
+        _warn_once(name, f"{action} failed: {type(error).__name__}: {error}")
 
 
 def _warn_once(name: str, message: str) -> None:

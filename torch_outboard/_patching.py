@@ -27,7 +27,7 @@ class Patching:
         where = getattr(owner, "__qualname__", None) or owner.__name__
         self.done(f"{where}.{name}", reason, lambda: _put_back(owner, name, before))
 
-    def set_variables(self, values: Mapping[str, str], what: str, reason: str) -> None:
+    def set_variables(self, values: Mapping[str, str], target: str, reason: str) -> None:
         """Set environment variables, which child processes inherit."""
         before = {name: os.environ.get(name) for name in values}
 
@@ -38,11 +38,11 @@ class Patching:
                     os.environ[name] = value
 
         os.environ.update(values)
-        self.done(what, reason, undo)
+        self.done(target, reason, undo)
 
-    def done(self, what: str, reason: str, undo: Callable[[], None]) -> None:
+    def done(self, target: str, reason: str, undo: Callable[[], None]) -> None:
         """Record a change made by other means."""
-        self.reasons.setdefault(what, reason)
+        self.reasons.setdefault(target, reason)
         self._undo.append(undo)
 
     def undo(self) -> None:

@@ -87,13 +87,13 @@ def _is_set(variable: str, default: bool) -> bool:
     return value == "1"
 
 
-def _number(variable: str, what: str, least: int) -> int | None:
+def _number(variable: str, description: str, least: int) -> int | None:
     """Return a variable's number, or None if it is not set."""
     text = os.environ.get(variable)
     if not text:
         return None
     if not text.isdecimal() or int(text) < least:
-        raise ValueError(f"{variable} must be a number {what}, not {text!r}")
+        raise ValueError(f"{variable} must be a number {description}, not {text!r}")
     return int(text)
 
 
@@ -105,16 +105,16 @@ def providers_of(driver: Driver) -> tuple[str, ...] | None:
     text = os.environ.get("OUTBOARD_PROVIDERS")
     if not text and driver.providers is None:
         return None
-    what = "OUTBOARD_PROVIDERS" if text else f"`providers` of the driver {driver.name!r}"
+    source = "OUTBOARD_PROVIDERS" if text else f"`providers` of the driver {driver.name!r}"
     names = tuple(name.strip() for name in text.split(",")) if text else tuple(driver.providers or ())
     for name in names:
         if name not in PROVIDERS:
-            raise ValueError(f"{what} may name {', '.join(PROVIDERS)}, not {name!r}.{nearest(name, list(PROVIDERS))}")
+            raise ValueError(f"{source} may name {', '.join(PROVIDERS)}, not {name!r}.{nearest(name, list(PROVIDERS))}")
     if list(names) != [name for name in PROVIDERS if name in names]:
-        raise ValueError(f"{what} must name each once, in the order {', '.join(PROVIDERS)}, not {', '.join(names)}")
+        raise ValueError(f"{source} must name each once, in the order {', '.join(PROVIDERS)}, not {', '.join(names)}")
     if "generated" in names and driver.kernel_generator is None:
         raise ValueError(
-            f"{what} names 'generated', but the driver {driver.name!r} has no kernel generator: set "
+            f"{source} names 'generated', but the driver {driver.name!r} has no kernel generator: set "
             "`kernel_generator` in its Driver class, or omit 'generated'"
         )
     return names

@@ -280,8 +280,8 @@ def _files(patching: Patching, names: Names) -> None:
     registry = torch.serialization._package_registry
     before = list(registry)
     torch.serialization.register_package(19, tag, restore)  # before torch's own restorer for CUDA, at 20
-    what = "torch.serialization.register_package"
-    patching.done(what, "files name their devices cuda", lambda: registry.__setitem__(slice(None), before))
+    target = "torch.serialization.register_package"
+    patching.done(target, "files name their devices cuda", lambda: registry.__setitem__(slice(None), before))
 
 
 def _distributed(patching: Patching, names: Names) -> None:

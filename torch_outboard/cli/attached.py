@@ -67,6 +67,6 @@ def driver_with_schedules() -> str:
         if "schedule" in options:
             having.append(name)
     if len(having) != 1:
-        what = "no installed driver has" if not having else f"several drivers ({', '.join(having)}) have"
-        raise click.UsageError(f"{what} schedules; choose one with --driver")
+        subject = "no installed driver has" if not having else f"several drivers ({', '.join(having)}) have"
+        raise click.UsageError(f"{subject} schedules; choose one with --driver")
     return having[0]

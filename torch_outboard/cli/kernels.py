@@ -173,11 +173,11 @@ def clear(dry_run: bool) -> None:
     try:
         contents = found_in(folder)
         where = printable(str(folder))
-        what = f"the plans of {len(contents.versions)} versions, and {len(contents.programs)} compiled programs"
+        summary = f"the plans of {len(contents.versions)} versions, and {len(contents.programs)} compiled programs"
         if dry_run:
-            click.echo(f"would remove {what}, in {where}")
+            click.echo(f"would remove {summary}, in {where}")
         else:
-            click.echo(f"removing {what}, in {where}")
+            click.echo(f"removing {summary}, in {where}")
             contents = clear_folder(folder)
     except OSError as error:
         raise click.ClickException(printable(f"{error}")) from error

@@ -79,7 +79,7 @@ def tune(
         is_interrupted = False
         with progress("schedules", len(names), is_slow=True) as step:
             try:
-                for choice in measuring.tune(device, names, size, rounds, lambda what: step(what, advance=0)):
+                for choice in measuring.tune(device, names, size, rounds, lambda text: step(text, advance=0)):
                     choices.append(choice)
                     step(choice.name)
             except KeyboardInterrupt:

@@ -49,7 +49,7 @@ def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) ->
 
 @contextlib.contextmanager
 def progress(
-    what: str, count: int | None = None, is_slow: bool = False, shows_left: bool = False
+    title: str, count: int | None = None, is_slow: bool = False, shows_left: bool = False
 ) -> Iterator[Callable[..., None]]:
     """Show a progress bar on a terminal while the block runs.
 
@@ -73,12 +73,12 @@ def progress(
     with Progress(
         *columns, TextColumn("{task.fields[step]}"), console=console, transient=True, disable=not console.is_terminal
     ) as shown:
-        task = shown.add_task(what, total=count, step="")
+        task = shown.add_task(title, total=count, step="")
 
         def step(name: str, advance: int = 1) -> None:
             shown.update(task, advance=advance, step=escape(printable(name)[:60]))
             if is_slow and not console.is_terminal:
-                click.echo(printable(f"{what}, {shown.tasks[task].completed:.0f} of {count}: {name}"), err=True)
+                click.echo(printable(f"{title}, {shown.tasks[task].completed:.0f} of {count}: {name}"), err=True)
 
         yield step
 

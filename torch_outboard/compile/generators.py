@@ -179,7 +179,7 @@ def _is_method(named: Any) -> bool:
     return callable(named) and not isinstance(named, type)
 
 
-def _find(named: Any, refusal: str, what: str) -> type[CodeGenerator]:
+def _find(named: Any, refusal: str, subject: str) -> type[CodeGenerator]:
     if named is None:
         return _Missing
     if isinstance(named, str):
@@ -195,7 +195,7 @@ def _find(named: Any, refusal: str, what: str) -> type[CodeGenerator]:
     if isinstance(named, type) and issubclass(named, CodeGenerator):
         return named
     raise RegistrationError(
-        f"{refusal}: {what} must be a name or a subclass of torch_outboard.compile.CodeGenerator, not {named!r}"
+        f"{refusal}: {subject} must be a name or a subclass of torch_outboard.compile.CodeGenerator, not {named!r}"
     )
 
 

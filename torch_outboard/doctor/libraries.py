@@ -51,14 +51,14 @@ class Asking(NamedTuple):
 
 def check_libraries(asking: Asking, names: Iterable[str] | None = None) -> Iterator[Check]:
     """Ask each installed library which device it uses, and yield its answer."""
-    left = [library for library in (ASKED if names is None else names) if find_spec(library) is not None]
-    while left:
-        answers, end = _answers_of_process(asking, left)
+    pending = [library for library in (ASKED if names is None else names) if find_spec(library) is not None]
+    while pending:
+        answers, end = _answers_of_process(asking, pending)
         for answer in answers:
             yield from _checks_of(asking, answer)
-        left = left[len(answers) :]
-        if left:  # it ended the process, and the others are asked in another
-            yield Check(left.pop(0), "wrong", f"the process that checked it ended: {end}")
+        pending = pending[len(answers) :]
+        if pending:  # it ended the process, and the others are asked in another
+            yield Check(pending.pop(0), "wrong", f"the process that checked it ended: {end}")
 
 
 def check_groups(asking: Asking, names: Iterable[str] | None = None) -> Iterator[Check]:

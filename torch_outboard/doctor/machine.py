@@ -57,8 +57,8 @@ def check_autoload() -> Iterator[Check]:
         text = f"; {near[0]!r} is" if near else ""
         yield Check("loading", "wrong", f"OUTBOARD_DRIVER={named} is not an installed driver{text}", "outboard info")
     else:
-        what = f"OUTBOARD_DRIVER={named}" if named else ", ".join(map(_label, others))
-        yield Check("loading", "right", f"`import torch` attaches {what or 'nothing'}")
+        drivers = f"OUTBOARD_DRIVER={named}" if named else ", ".join(map(_label, others))
+        yield Check("loading", "right", f"`import torch` attaches {drivers or 'nothing'}")
 
 
 def _label(entry: EntryPoint) -> str:

@@ -128,12 +128,12 @@ class VulkanDriver(Driver):
         except OSError as error:
             return [Check("Vulkan's loader", "unused", str(error), f"apt-get install libvulkan1; {install}")]
         if not hasattr(loader, "vkCreateInstance"):
-            what = (
+            fault = (
                 "is a device's driver without the loader"
                 if hasattr(loader, _DRIVERS_ENTRY)
                 else "is not a Vulkan library"
             )
-            return [Check("Vulkan's loader", "unused", f"{name} {what}: devices are not counted", install)]
+            return [Check("Vulkan's loader", "unused", f"{name} {fault}: devices are not counted", install)]
         status, count = _count_devices(loader)
         if status != 0 or count == 0:
             return [Check("Vulkan's loader", "unused", f"{name} opens and finds no device ({status})", install)]

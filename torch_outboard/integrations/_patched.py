@@ -16,12 +16,12 @@ from torch_outboard._patching import Patching
 __all__ = ["Using", "attached_name", "running"]
 
 
-def attached_name(what: str) -> str:
+def attached_name(subject: str) -> str:
     """Return the name of the attached driver's devices; raise RegistrationError if no driver is attached."""
     driver = attached_driver()
     if driver is None:
         raise RegistrationError(
-            f"{what} needs a device: call torch_outboard.attach(…) before it, or set OUTBOARD_DRIVER"
+            f"{subject} needs a device: call torch_outboard.attach(…) before it, or set OUTBOARD_DRIVER"
         )
     return driver.name
 
@@ -75,9 +75,9 @@ class Using:
         """Set an environment variable that the library reads."""
         self._patching.set_variables({name: value}, f"os.environ[{name!r}]", reason)
 
-    def done(self, what: str, reason: str, undo: Callable[[], None]) -> None:
+    def done(self, target: str, reason: str, undo: Callable[[], None]) -> None:
         """Note a change that was made otherwise."""
-        self._patching.done(what, reason, undo)
+        self._patching.done(target, reason, undo)
 
     def close(self) -> None:
         """Undo all patches. Objects that the library has created meanwhile, such as a model, stay on their device."""

@@ -179,8 +179,8 @@ class _Impl(AttentionImpl[Any]):  # type: ignore[misc]
 
     def _gathered(self, blocks: torch.Tensor, length: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the keys and the values, [requests, heads, tokens, head size], of gathered blocks."""
-        both = blocks.flatten(1, 2)[:, :length].transpose(1, 2)
-        return both[..., : self.head_size], both[..., self.head_size :]
+        keys_and_values = blocks.flatten(1, 2)[:, :length].transpose(1, 2)
+        return keys_and_values[..., : self.head_size], keys_and_values[..., self.head_size :]
 
     def _attention(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None = None

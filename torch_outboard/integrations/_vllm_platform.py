@@ -145,6 +145,6 @@ def _properties() -> Any:
 
 
 def _refuse(*questions: tuple[bool, str]) -> None:
-    unsupported = [what for is_asked, what in questions if is_asked]
+    unsupported = [feature for is_asked, feature in questions if is_asked]
     if unsupported:
         raise NotSupportedError(f"vLLM on {_NAME} does not support {', '.join(unsupported)}")

@@ -46,10 +46,10 @@ def rules_of(calls: Mapping[str, int], statuses: Sequence[str] = STATUSES) -> li
 
 def chosen(groups: Sequence[Sequence[str]], most: int) -> list[str]:
     """Return at most `most` rules, about equally many from each group, evenly spread over it."""
-    left = sorted((group for group in groups if group), key=len)
+    nonempty = sorted((group for group in groups if group), key=len)
     shares: list[Sequence[str]] = []
-    for place, group in enumerate(left):
-        share = min(len(group), most // (len(left) - place))
+    for place, group in enumerate(nonempty):
+        share = min(len(group), most // (len(nonempty) - place))
         most -= share
         shares.append([group[at * (len(group) - 1) // max(share - 1, 1)] for at in range(share)])
     # Alternate between the groups, so that an interrupted sweep has covered every entry.

@@ -113,8 +113,8 @@ def search(plan: Plan, runner: Runner, jobs: int, step: Step) -> Finding:
 
 def _search(plan: Plan, runner: Runner, pool: ThreadPoolExecutor, common: Mapping[str, str], step: Step) -> Finding:
     inline = {**common, "schedule": "inline"}
-    both = [pool.submit(runner.run, plan.program, inline, sanitizes) for sanitizes in (False, True)]
-    first, second = (_result_of(run, step, "inline") for run in both)
+    runs = [pool.submit(runner.run, plan.program, inline, sanitizes) for sanitizes in (False, True)]
+    first, second = (_result_of(run, step, "inline") for run in runs)
     for run in (first, second):
         check_run(run)
     noise = noise_of(first, second)

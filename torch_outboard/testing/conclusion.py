@@ -129,6 +129,6 @@ def _next(name: str, driver: Driver, failed: Sequence[str], reaches_memory: bool
         check = f"outboard kernels check --driver {name}"
         return f"compare torch's operators with the CPU, and measure the kernels: {check}"
     if driver.kernel_generator is None and not reaches_memory:
-        what = "operators run on copies. Generate kernels (`kernel_generator`), or implement `host_address`"
-        return f"{what}: docs/writing-a-driver.md, steps 6 and 10"
+        advice = "operators run on copies. Generate kernels (`kernel_generator`), or implement `host_address`"
+        return f"{advice}: docs/writing-a-driver.md, steps 6 and 10"
     return f"compare torch's operators with the CPU: outboard test {name} --operators"

@@ -75,13 +75,13 @@ def _wanted_by(text: str, library: tuple[str, ...], without: Container[str]) -> 
     """Return the needed blocks by number, with the suffixes of the needed members."""
     blocks, places = _blocks(library)
     wanted: dict[int, set[str]] = {}
-    left = _names(text)
-    while left:
+    pending = _names(text)
+    while pending:
         # None: a name of the dialect's header or of the text itself. Several: overloads.
-        for number, suffix in places.get(left.pop(), ()):
+        for number, suffix in places.get(pending.pop(), ()):
             if suffix not in without and suffix not in wanted.setdefault(number, set()):
                 wanted[number].add(suffix)
-                left.extend(blocks[number].uses[suffix])
+                pending.extend(blocks[number].uses[suffix])
     return wanted
 
 

@@ -138,11 +138,11 @@ def _devices_of_graph() -> list[int]:
     return sorted(getattr(V.graph, "device_idxs", ()))
 
 
-def _same(values: Any, what: str) -> Any:
+def _same(values: Any, aspect: str) -> Any:
     first, *others = values
     if any(value != first for value in others):
         raise NotSupportedError(
-            f"a graph uses devices of {_C.driver_name()!r} whose code generators have different {what}: compile the "
+            f"a graph uses devices of {_C.driver_name()!r} whose code generators have different {aspect}: compile the "
             "part for each device separately"
         )
     return first

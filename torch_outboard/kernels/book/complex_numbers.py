@@ -213,15 +213,15 @@ def _masked_index(kind: torch.dtype, self: Pair, mask: Any, indices: Any, fill: 
 
 def _all_multiplied(kind: torch.dtype, self: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Pair:
     parts = pair_of(self, kind)
-    left = Pair(*(part.reshape(-1) if dim is None or part.dim() == 0 else part.movedim(dim, -1) for part in parts))
-    while (length := int(left.re.shape[-1])) > 1:
+    terms = Pair(*(part.reshape(-1) if dim is None or part.dim() == 0 else part.movedim(dim, -1) for part in parts))
+    while (length := int(terms.re.shape[-1])) > 1:
         half = length // 2
-        first, second, rest = zip(*(part.split((half, half, length - 2 * half), -1) for part in left), strict=True)
+        first, second, rest = zip(*(part.split((half, half, length - 2 * half), -1) for part in terms), strict=True)
         product = multiply(kind, Pair(*first), Pair(*second))
-        left = Pair(*(torch.cat(both, -1) for both in zip(product, rest, strict=True))) if length % 2 else product
-    if int(left.re.shape[-1]) == 0:
-        left = Pair(*(left.re.new_full((*left.re.shape[:-1], 1), number) for number in (1, 0)))
-    result = Pair(*(part.select(-1, 0) for part in left))
+        terms = Pair(*(torch.cat(both, -1) for both in zip(product, rest, strict=True))) if length % 2 else product
+    if int(terms.re.shape[-1]) == 0:
+        terms = Pair(*(terms.re.new_full((*terms.re.shape[:-1], 1), number) for number in (1, 0)))
+    result = Pair(*(part.select(-1, 0) for part in terms))
     return Pair(*(part.unsqueeze(dim) for part in result)) if keepdim and parts.re.dim() > 0 else result
 
 

@@ -80,10 +80,10 @@ def _integer_power(dtype: torch.dtype, base: Any, exponent: Any) -> Any:
     def is_odd(value: Any) -> Any:
         return ops.ne(ops.bitwise_and(value, number(1)), number(0))
 
-    result, power, left = number(1), base, exponent
+    result, power, remaining = number(1), base, exponent
     for _ in range(torch.iinfo(dtype).bits):
-        result = ops.where(is_odd(left), ops.mul(result, power), result)
-        power, left = ops.mul(power, power), ops.bitwise_right_shift(left, number(1))
+        result = ops.where(is_odd(remaining), ops.mul(result, power), result)
+        power, remaining = ops.mul(power, power), ops.bitwise_right_shift(remaining, number(1))
     if not dtype.is_signed:
         return result
     of_minus_one = ops.where(is_odd(exponent), number(-1), number(1))

@@ -185,13 +185,13 @@ def noted_decompositions() -> Mapping[Any, Function]:
 def _decomposition(name: str, row: Operator, of_inductor: Function | None) -> Function:
     """Return a function that runs the check, then the first decomposition that does not decline."""
     candidates = (("decomposition", row.decomposition), (route.OF_INDUCTOR, of_inductor))
-    known = [(what, body) for what, body in candidates if body is not None]
+    known = [(how, body) for how, body in candidates if body is not None]
 
     def decomposition(*args: Any, **named: Any) -> Any:
         if row.check is not None:
             route.run(name, "check", row.check, args, named)
-        for what, body in known:
-            result = route.run(name, what, body, args, named)
+        for how, body in known:
+            result = route.run(name, how, body, args, named)
             if result is not NotImplemented:
                 return result
         return NotImplemented  # Inductor lowers the operator

@@ -74,7 +74,7 @@ def names_of(device: torch.device, only: str, dtypes: Sequence[str]) -> list[str
 
 
 def tune(
-    device: torch.device, names: Sequence[str], size: int, rounds: int, say: Callable[[str], None] = lambda what: None
+    device: torch.device, names: Sequence[str], size: int, rounds: int, say: Callable[[str], None] = lambda text: None
 ) -> Iterator[Choice]:
     """Yield the choice for each schedule. The process must build no other plans meanwhile.
 

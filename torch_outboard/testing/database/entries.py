@@ -119,12 +119,12 @@ def _as_pointed(got: torch.Tensor, want: torch.Tensor, source: torch.Tensor) -> 
         return got
     ours, is_whole = got.cpu(), got.dim() == source.dim()
     for dim in range(source.dim()):
-        both = [tensor if is_whole else tensor.unsqueeze(dim) for tensor in (ours, want)]
+        pair = [tensor if is_whole else tensor.unsqueeze(dim) for tensor in (ours, want)]
         others = [size for place, size in enumerate(source.shape) if place != dim]
-        fits = others == [size for place, size in enumerate(both[0].shape) if place != dim]
-        if fits and all(int(tensor.min()) >= 0 and int(tensor.max()) < source.shape[dim] for tensor in both):
-            pointed = [source.gather(dim, tensor) for tensor in both]
-            steps = [tensor.sort(dim).values.diff(dim=dim) != 0 for tensor in both]
+        fits = others == [size for place, size in enumerate(pair[0].shape) if place != dim]
+        if fits and all(int(tensor.min()) >= 0 and int(tensor.max()) < source.shape[dim] for tensor in pair):
+            pointed = [source.gather(dim, tensor) for tensor in pair]
+            steps = [tensor.sort(dim).values.diff(dim=dim) != 0 for tensor in pair]
             if torch.equal(*pointed) and torch.equal(*steps):
                 return want
     return got

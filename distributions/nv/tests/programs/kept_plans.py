@@ -30,6 +30,6 @@ for groups in (1, 4):
     for inputs in ([x, weight], ours):
         y = torch.nn.functional.conv2d(*inputs, padding=1, groups=groups)
         results.append([y, *torch.autograd.grad(y.square().sum(), inputs)])
-    for mine, expected in zip(results[1], results[0], strict=True):
-        torch.testing.assert_close(mine.detach().cpu(), expected.detach(), atol=1e-3, rtol=1e-3)
+    for result, expected in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(result.detach().cpu(), expected.detach(), atol=1e-3, rtol=1e-3)
 print(library.fakeCudnnSearches(), library.fakeCudnnEngine())

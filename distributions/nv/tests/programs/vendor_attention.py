@@ -117,13 +117,13 @@ def reference(case: Case, inputs: list[torch.Tensor], mask: torch.Tensor | None)
     return weights.masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0) @ value
 
 
-def check(ours: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, what: object) -> None:
+def check(ours: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, label: object) -> None:
     difference = (ours.cpu().double() - expected).norm() / expected.norm().clamp_min(1e-9)
-    assert difference < BOUNDS[dtype], (what, float(difference))
+    assert difference < BOUNDS[dtype], (label, float(difference))
 
 
 def run(
-    case: Case, dtype: torch.dtype, what: object, move: Callable[[torch.Tensor], torch.Tensor], is_taken: bool = True
+    case: Case, dtype: torch.dtype, label: object, move: Callable[[torch.Tensor], torch.Tensor], is_taken: bool = True
 ) -> None:
     inputs, mask = case.inputs(dtype), case.attn_mask(dtype)
     exact = [tensor.double().requires_grad_() for tensor in inputs]
@@ -136,14 +136,14 @@ def run(
     if case.heads != case.key_heads:
         options["enable_gqa"] = True
     result = attention(*ours, None if mask is None else mask.to("nv"), **options)
-    check(result.detach(), expected.detach(), dtype, (what, "forward"))
+    check(result.detach(), expected.detach(), dtype, (label, "forward"))
     # Not by backward(), which copies gradients in another layout: the fake runs no such copies.
     grads = torch.autograd.grad(result, ours, grad.to("nv"))
     for name, computed, leaf in zip(("query", "key", "value"), grads, exact, strict=True):
         assert leaf.grad is not None
-        check(as_stored(computed), leaf.grad, dtype, (what, name))
+        check(as_stored(computed), leaf.grad, dtype, (label, name))
     after = native_calls(), native_calls(WHOLE + "_backward")
-    assert after == ((before[0] + 1, before[1] + 1) if is_taken else before), (what, before, after)
+    assert after == ((before[0] + 1, before[1] + 1) if is_taken else before), (label, before, after)
 
 
 def as_stored(tensor: torch.Tensor) -> torch.Tensor:
@@ -246,14 +246,14 @@ def refused() -> None:
 
 def misaligned(dtype: torch.dtype) -> None:
     """Addresses and strides that cuDNN doesn't take are copied."""
-    for what, move in {
+    for label, move in {
         "an odd address": lambda tensor: (
             torch.cat([tensor.flatten()[:1], tensor.flatten()]).to("nv")[1:].view(tensor.shape)
         ),
         "odd rows": lambda tensor: torch.cat([tensor, tensor[..., :1]], -1).to("nv")[..., :-1],
         "columns apart": lambda tensor: tensor.transpose(-1, -2).contiguous().to("nv").transpose(-1, -2),
     }.items():
-        run(Case(), dtype, what, move)
+        run(Case(), dtype, label, move)
     inputs = [tensor.to("nv").requires_grad_() for tensor in Case().inputs(dtype)]
     exact = [tensor.detach().cpu().double().requires_grad_() for tensor in inputs]
     attention(*inputs).sum().backward()

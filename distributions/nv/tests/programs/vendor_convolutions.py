@@ -83,12 +83,12 @@ def layouts(x: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     yield "unaligned", torch.cat([x.flatten()[:1], x.flatten()])[1:].view(x.shape)
 
 
-def check(ours: torch.Tensor, expected: torch.Tensor, what: object) -> None:
+def check(ours: torch.Tensor, expected: torch.Tensor, label: object) -> None:
     # The numbers are whole and small: float32's sums are exact, and the
     # expected ones are summed in it.
     half = ours.dtype in (torch.float16, torch.bfloat16)
     bounds = {"rtol": 1e-2, "atol": 1e-2} if half else {"rtol": 1e-5, "atol": 1e-5}
-    torch.testing.assert_close(ours.cpu(), expected.to(ours.dtype), **bounds, msg=lambda text: f"{what}: {text}")
+    torch.testing.assert_close(ours.cpu(), expected.to(ours.dtype), **bounds, msg=lambda text: f"{label}: {text}")
 
 
 def whole(*sizes: int, dtype: torch.dtype) -> torch.Tensor:
@@ -110,13 +110,13 @@ def forward(name: str, case: Case, dtype: torch.dtype) -> None:
             ours = torch.convolution(
                 copied(x), weight.to("nv"), None if bias is None else bias.to("nv"), *case.arguments()
             )
-            what = (name, dtype, layout, "bias" if bias is not None else "no bias")
+            label = (name, dtype, layout, "bias" if bias is not None else "no bias")
             expected = torch.convolution(
                 x.float(), weight.float(), None if bias is None else bias.float(), *case.arguments()
             )
-            check(ours, expected, what)
-            assert dtype != torch.float32 or ours.stride() == expected.stride(), what
-            assert native_calls() > before, (what, "was not taken")
+            check(ours, expected, label)
+            assert dtype != torch.float32 or ours.stride() == expected.stride(), label
+            assert native_calls() > before, (label, "was not taken")
 
 
 def backward(name: str, case: Case, dtype: torch.dtype) -> None:

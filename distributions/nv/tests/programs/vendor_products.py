@@ -38,10 +38,10 @@ def native_calls() -> int:
     return sum(calls.values()) if isinstance(calls, dict) else int(calls)
 
 
-def check(ours: torch.Tensor, expected: torch.Tensor, what: object) -> None:
+def check(ours: torch.Tensor, expected: torch.Tensor, label: object) -> None:
     half = expected.dtype in (torch.float16, torch.bfloat16)
     bounds = {"rtol": 2e-2, "atol": 2e-2 * math.sqrt(20)} if half else {"rtol": 1e-4, "atol": 1e-4}
-    torch.testing.assert_close(ours.cpu(), expected, **bounds, msg=lambda text: f"{what}: {text}")
+    torch.testing.assert_close(ours.cpu(), expected, **bounds, msg=lambda text: f"{label}: {text}")
 
 
 def on_device(x: torch.Tensor, layout: str) -> torch.Tensor:

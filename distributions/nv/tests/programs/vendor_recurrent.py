@@ -117,16 +117,16 @@ def native_calls(op: str = WHOLE, provider: str = "native") -> int:
     return sum(row.calls for row in torch_outboard.coverage() if row.op == op and row.provider == provider)
 
 
-def check(ours: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, what: object) -> None:
-    assert ours.dtype == dtype and ours.shape == expected.shape, (what, ours.dtype, ours.shape)
+def check(ours: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, label: object) -> None:
+    assert ours.dtype == dtype and ours.shape == expected.shape, (label, ours.dtype, ours.shape)
     scale = float(expected.abs().max().clamp_min(1))
     difference = float((ours.cpu().double() - expected).abs().max()) / scale
     # The real library's tanh is an approximation, whose errors layers carry on:
     # 6 bounds on an H100.
-    assert difference < BOUNDS[dtype] * (10 if HAS_KERNELS else 1), (what, dtype, difference)
+    assert difference < BOUNDS[dtype] * (10 if HAS_KERNELS else 1), (label, dtype, difference)
 
 
-def run(case: Case, mode: str, dtype: torch.dtype, what: object, is_taken: bool = True) -> None:
+def run(case: Case, mode: str, dtype: torch.dtype, label: object, is_taken: bool = True) -> None:
     """Compare the results, those without gradients, and the gradients."""
     net, inputs_of_case = case.net(mode, dtype), case.given(mode, dtype)
     exact = copy.deepcopy(net).double()
@@ -139,16 +139,16 @@ def run(case: Case, mode: str, dtype: torch.dtype, what: object, is_taken: bool 
     before = native_calls(), native_calls(WHOLE + "_backward")
     with torch.no_grad():
         for result, reference in zip(case.call(ours, moved[0], moved[1:]), expected, strict=True):
-            check(result, reference.detach(), dtype, (what, mode, "inference"))
+            check(result, reference.detach(), dtype, (label, mode, "inference"))
     results = case.call(ours, moved[0], moved[1:])
     for result, reference in zip(results, expected, strict=True):
-        check(result.detach(), reference.detach(), dtype, (what, mode, "forward"))
+        check(result.detach(), reference.detach(), dtype, (label, mode, "forward"))
     grads = torch.autograd.grad(results, [*moved, *ours.parameters()], [signal.to("nv") for signal in signals])
     names = ["input", "h0", "c0"][: len(moved)] + [name for name, _ in ours.named_parameters()]
     for name, result, reference in zip(names, grads, expected_grads, strict=True):
-        check(result, reference, dtype, (what, mode, name))
+        check(result, reference, dtype, (label, mode, name))
     after = native_calls(), native_calls(WHOLE + "_backward")
-    assert after == ((before[0] + 2, before[1] + 1) if is_taken else before), (what, mode, dtype, before, after)
+    assert after == ((before[0] + 2, before[1] + 1) if is_taken else before), (label, mode, dtype, before, after)
 
 
 def output_alone() -> None:
