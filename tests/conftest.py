@@ -74,7 +74,7 @@ def pytest_report_header() -> list[str]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the command that runs a failed test by itself, whatever share it belongs to."""
-    failed = [report for what in ("failed", "error") for report in terminalreporter.stats.get(what, [])]
+    failed = [report for outcome in ("failed", "error") for report in terminalreporter.stats.get(outcome, [])]
     config = terminalreporter.config
     driver = config.getoption("--driver")
     options = [f"--driver={driver}"] if driver else []
@@ -139,6 +139,6 @@ def run_compiler(run_python: RunPython, tmp_path_factory: pytest.TempPathFactory
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    asked = [argument for argument in session.config.args if _needs_device(Path(argument.split("::")[0]).resolve())]
-    if asked and not session.items and session.config.getoption("--driver") is None:
-        raise pytest.UsageError(f"{asked[0]} needs a driver; name one: --driver=NAME")
+    needing = [argument for argument in session.config.args if _needs_device(Path(argument.split("::")[0]).resolve())]
+    if needing and not session.items and session.config.getoption("--driver") is None:
+        raise pytest.UsageError(f"{needing[0]} needs a driver; name one: --driver=NAME")

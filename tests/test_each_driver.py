@@ -172,9 +172,9 @@ def _needs_compiler(driver: str) -> None:
 def test_compile(driver: str, request: pytest.FixtureRequest) -> None:
     """All tests for the drivers that are made for tests, which have schedules; for others the possible ones."""
     _needs_compiler(driver)
-    what = [TESTS / "compile"] if driver in SCHEDULED else [TESTS / "compile" / f"test_{name}.py" for name in RUNS]
+    paths = [TESTS / "compile"] if driver in SCHEDULED else [TESTS / "compile" / f"test_{name}.py" for name in RUNS]
     is_core = request.config.getoption("--core") or driver not in SCHEDULED
-    run_pytest(*map(str, what), f"--driver={driver}", *(["-m", "core"] if is_core else []), *workers())
+    run_pytest(*map(str, paths), f"--driver={driver}", *(["-m", "core"] if is_core else []), *workers())
 
 
 @pytest.mark.parametrize("driver", OWN)
@@ -183,10 +183,10 @@ def test_operator_database(driver: str) -> None:
     if not queues_host_calls(driver):
         pytest.skip(NO_HOST_CALLS.format(driver))
     if driver in SCHEDULED:
-        what = [str(TESTS / "operators"), f"--ignore={TESTS / 'operators' / 'test_compiled.py'}"]
+        paths = [str(TESTS / "operators"), f"--ignore={TESTS / 'operators' / 'test_compiled.py'}"]
     else:
-        what = [str(TESTS / "operators" / "test_opinfo.py"), "-k", "forward and float32"]
-    run_pytest(*what, f"--driver={driver}", *workers(), imports=DATABASES)
+        paths = [str(TESTS / "operators" / "test_opinfo.py"), "-k", "forward and float32"]
+    run_pytest(*paths, f"--driver={driver}", *workers(), imports=DATABASES)
 
 
 @pytest.mark.parametrize("driver", SCHEDULED)

@@ -164,7 +164,7 @@ def test_two_processes_at_once(
     os.mkfifo(meeting)
     path = os.pathsep.join(entry for entry in sys.path if entry)
     command = [sys.executable, "-c", TOGETHER, driver_target, str(meeting)]
-    both = [
+    processes = [
         subprocess.Popen(
             [*command, end],
             env={**os.environ, **cache, "PYTHONPATH": path},
@@ -174,8 +174,8 @@ def test_two_processes_at_once(
         )
         for end in "rw"
     ]
-    answers = [process.communicate() for process in both]
-    assert [process.returncode for process in both] == [0, 0], answers
+    answers = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], answers
     assert sum(int(output) for output, _ in answers) == 1, answers
 
 

@@ -70,8 +70,8 @@ def test_autocast(device: torch.device, way: str) -> None:
 def test_rows_without_keys_are_zero(device: torch.device) -> None:
     query, key, value, _ = made(device)
     mask = flex.create_block_mask(lambda b, h, i, j: i < 0, None, None, LENGTH, LENGTH, device=device)
-    asked = flex.AuxRequest(lse=True)
-    result, aux = flex.flex_attention(query, key, value, block_mask=mask, return_aux=asked)
+    request = flex.AuxRequest(lse=True)
+    result, aux = flex.flex_attention(query, key, value, block_mask=mask, return_aux=request)
     assert result.eq(0).all() and aux.lse.eq(-math.inf).all()
 
 

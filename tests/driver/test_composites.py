@@ -259,11 +259,11 @@ def test_the_operators_of_sync_batch_norm(device, dtype):
     gradients = torch.autograd.grad(wanted, exact, gradient.double())
 
     parts, signals = x.to(device).split([2, 4]), gradient.to(device).split([2, 4])
-    w, b, *mine = (tensor.to(device) for tensor in (weight, bias, *running))
+    w, b, *running_ours = (tensor.to(device) for tensor in (weight, bias, *running))
     stats = [torch.batch_norm_stats(part, 1e-5) for part in parts]
     counts = torch.tensor([24.0, 48.0], device=device)
     means, scales = (torch.stack([pair[place] for pair in stats]) for place in (0, 1))
-    mean, scale = torch.batch_norm_gather_stats_with_counts(parts[0], means, scales, *mine, 0.2, 1e-5, counts)
+    mean, scale = torch.batch_norm_gather_stats_with_counts(parts[0], means, scales, *running_ours, 0.2, 1e-5, counts)
     assert mean.dtype == scale.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     results = [torch.batch_norm_elemt(part, w, b, mean, scale, 1e-5) for part in parts]
     sums = [
@@ -275,7 +275,7 @@ def test_the_operators_of_sync_batch_norm(device, dtype):
         torch.batch_norm_backward_elemt(signal, part, mean, scale, w, dy, dy_xmu, counts.int())
         for signal, part in zip(signals, parts, strict=True)
     ]
-    computed = [torch.cat(results), torch.cat(inputs), dw, db, *mine]
+    computed = [torch.cat(results), torch.cat(inputs), dw, db, *running_ours]
     assert computed[0].dtype == computed[1].dtype == dtype
     for ours, theirs in zip(computed, [wanted, *gradients, *kept], strict=True):
         tolerance = 2e-2 if dtype == torch.float16 else 1e-4

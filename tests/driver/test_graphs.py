@@ -241,14 +241,14 @@ def test_replay_follows_a_new_seed_and_its_own_generator(module: Any, device: to
     generator = torch.Generator(device)
     graph = module.Graph()
     with module.graph(graph):
-        mine = torch.rand(8, device=device, generator=generator)
+        own_numbers = torch.rand(8, device=device, generator=generator)
         default = torch.rand(8, device=device)
     results = []
     for _ in range(2):
         torch.manual_seed(3)
         generator.manual_seed(4)
         graph.replay()
-        results.append((mine.tolist(), default.tolist()))
+        results.append((own_numbers.tolist(), default.tolist()))
     assert results[0] == results[1]
     assert results[0][0] != results[0][1]
 

@@ -55,30 +55,30 @@ def test_statistics_follow_allocations(device):
     """The test uses totals, which only grow: memory of earlier tests that is freed meanwhile counts only as freed."""
     module = module_of(device)
 
-    def total(what):
+    def total(kind):
         stats = module.memory_stats(device)
         values = {key: stats[f"allocated_bytes.all.{key}"] for key in ("allocated", "freed", "current")}
         assert values["current"] == values["allocated"] - values["freed"]
-        return values[what]
+        return values[kind]
 
     allocated = total("allocated")
     first = block(device, 1000)
     assert total("allocated") - allocated == 1024
     second = block(device, 5 * MIB)
-    both = 1024 + 5 * MIB
-    assert total("allocated") - allocated == both
+    requested = 1024 + 5 * MIB
+    assert total("allocated") - allocated == requested
     in_use = module.memory_allocated(device)
-    assert both <= in_use <= module.max_memory_allocated(device)
+    assert requested <= in_use <= module.max_memory_allocated(device)
     assert in_use <= module.memory_reserved(device) <= module.max_memory_reserved(device)
     peak, freed = module.max_memory_allocated(device), total("freed")
     del first, second
-    assert total("freed") - freed >= both
-    assert total("allocated") - allocated == both
-    left = module.memory_allocated(device)
-    assert left <= in_use - both
+    assert total("freed") - freed >= requested
+    assert total("allocated") - allocated == requested
+    remaining = module.memory_allocated(device)
+    assert remaining <= in_use - requested
     assert module.max_memory_allocated(device) == peak
     module.reset_peak_memory_stats(device)
-    assert torch.accelerator.memory_allocated(device) <= module.max_memory_allocated(device) <= left
+    assert torch.accelerator.memory_allocated(device) <= module.max_memory_allocated(device) <= remaining
 
 
 def test_freed_memory_is_used_again(device):

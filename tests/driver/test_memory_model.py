@@ -115,16 +115,16 @@ class Model(RuleBasedStateMachine):
         draw = random.Random(number)
         for _ in range(count):
             Model.operations += 1
-            what = draw.random()
-            if what < 0.5 and len(self.live) < MOST_LIVE:
+            choice = draw.random()
+            if choice < 0.5 and len(self.live) < MOST_LIVE:
                 self.take(int(2 ** draw.uniform(0, 15 if draw.random() < 0.9 else 21.5)), None)
-            elif what < 0.93:
+            elif choice < 0.93:
                 if self.live:
                     self.give(draw.randrange(len(self.live)))
-            elif what < 0.96:
+            elif choice < 0.96:
                 if self.live:
                     self.park(draw.randrange(len(self.live)), draw.choice(self.streams))
-            elif what < 0.99:
+            elif choice < 0.99:
                 self.stream = draw.randrange(STREAMS)
             else:
                 self.is_in_pool = not self.is_in_pool

@@ -124,8 +124,8 @@ def test_padded_and_back(device):
 
 def test_what_does_not_fit_is_refused(device):
     values, offsets = torch.ones(1, 4, 2, device=device), torch.tensor([0, 5], device=device)
-    for total, what in ((5, "length|longer"), (4, "final offset should match")):
-        with pytest.raises(RuntimeError, match=what):
+    for total, message in ((5, "length|longer"), (4, "final offset should match")):
+        with pytest.raises(RuntimeError, match=message):
             torch.ops.aten._padded_dense_to_jagged_forward(values, [offsets], total)
             torch.accelerator.synchronize()
 

@@ -321,19 +321,19 @@ def test_a_new_size_asks_nothing_of_python(device, queue, name):
     function(*[torch.rand(5, 5, device=device)] * arity)  # builds the data that each operator needs once
     size = 6 + next(NUMBERS)
     x = torch.rand(size, size, device=device)
-    asked = set()
+    called = set()
 
     def note(frame, event, _):
         name = frame.f_code.co_filename
         if event == "call" and any(part in name for part in ("_meta_registrations", "_decomp", "_prims", "_refs")):
-            asked.add(f"{name}:{frame.f_code.co_name}")
+            called.add(f"{name}:{frame.f_code.co_name}")
 
     sys.setprofile(note)
     try:
         function(*[x] * arity)
     finally:
         sys.setprofile(None)
-    assert not asked
+    assert not called
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32, torch.float16, torch.uint8], ids=str)

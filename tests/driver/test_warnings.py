@@ -62,13 +62,13 @@ print(json.dumps({name: (said(call), said(torch.accelerator.synchronize)) for na
 def test_warnings_come_at_the_call(request: pytest.FixtureRequest, run_python: RunPython) -> None:
     driver = request.config.getoption("--driver")
 
-    def said(place: str) -> dict[str, list[list[str]]]:
+    def messages_of(place: str) -> dict[str, list[list[str]]]:
         env = {"OUTBOARD_FALLBACK": "silent"}
         warnings_of: dict[str, list[list[str]]] = json.loads(
             run_python(PROGRAM, driver, place, env=env).stdout.splitlines()[-1]
         )
         return warnings_of
 
-    expected, ours = said("cpu"), said("device")
+    expected, ours = messages_of("cpu"), messages_of("device")
     assert sum(bool(at_the_call) for at_the_call, _ in expected.values()) > 12
     assert ours == expected

@@ -110,7 +110,7 @@ def test_a_variable_that_cannot_be_followed_is_no_silent_choice_of_another_platf
 
 @needs_vllm
 def test_what_the_platform_cannot_do_is_refused_by_name(run_python, tmp_path):
-    asked = [
+    cases = [
         ({"tensor_parallel_size": 2}, "more than one device"),
         ({"enable_lora": True}, "LoRA"),
         ({"quantization": "fp8"}, "weights quantized as fp8"),
@@ -125,7 +125,7 @@ def test_what_the_platform_cannot_do_is_refused_by_name(run_python, tmp_path):
         f"import sys\nsys.path.insert(0, {str(PROGRAM.parent)!r})\nfrom serves import answers, make_model\n"
         + f"folder = {str(tmp_path)!r}\nmake_model('llama', folder)\n"
         + USE
-        + f"ours.use()\nfor options, expected in {asked!r}:\n"
+        + f"ours.use()\nfor options, expected in {cases!r}:\n"
         + """
     try:
         answers(folder, **options)

@@ -65,9 +65,9 @@ def change_texts(
     return change
 
 
-def _skip_native(operator: str, what: str) -> None:
+def _skip_native(operator: str, subject: str) -> None:
     if is_native(operator):
-        pytest.skip(f"capability: {what} by generated kernels, which OUTBOARD_PROVIDERS=generated,host chooses")
+        pytest.skip(f"capability: {subject} by generated kernels, which OUTBOARD_PROVIDERS=generated,host chooses")
 
 
 @pytest.fixture

@@ -175,10 +175,10 @@ def test_a_generator_of_ones_own(device):
     torch.manual_seed(1)
     want = torch.empty(100, device=device).uniform_().cpu()
     torch.manual_seed(1)
-    mine = torch.empty(100, device=device).uniform_(generator=own).cpu()
+    own_numbers = torch.empty(100, device=device).uniform_(generator=own).cpu()
     assert torch.equal(torch.empty(100, device=device).uniform_().cpu(), want)
-    assert torch.equal(torch.empty(100, device=device).uniform_(generator=own.manual_seed(3)).cpu(), mine)
-    assert not torch.equal(mine, want)
+    assert torch.equal(torch.empty(100, device=device).uniform_(generator=own.manual_seed(3)).cpu(), own_numbers)
+    assert not torch.equal(own_numbers, want)
 
 
 def test_draws_do_not_depend_on_each_other(device):

@@ -141,9 +141,9 @@ def _run(call: Call, op: Any) -> tuple[Any, str | None]:
 def _leaf_difference(name: str, ours: Any, theirs: Any) -> str | None:
     if not isinstance(theirs, torch.Tensor) or not isinstance(ours, torch.Tensor):
         return None if type(ours) is type(theirs) and ours == theirs else f"{ours!r}, eager it is {theirs!r}"
-    for what in ("dtype", "shape", "layout", "device"):
-        if getattr(ours, what) != getattr(theirs, what):
-            return f"{what} is {getattr(ours, what)}, eager it is {getattr(theirs, what)}"
+    for attribute in ("dtype", "shape", "layout", "device"):
+        if getattr(ours, attribute) != getattr(theirs, attribute):
+            return f"{attribute} is {getattr(ours, attribute)}, eager it is {getattr(theirs, attribute)}"
     if name in UNINITIALISED:
         return None
     tolerance = CLOSE.get(name)

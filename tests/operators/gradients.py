@@ -53,18 +53,18 @@ def gradients(
 def compare_gradients(
     check: Check, ours: Side, theirs: Side, lay_out: Callable[[torch.Tensor], torch.Tensor | None] = _as_made
 ) -> None:
-    expected, mine = gradients(check, theirs, lay_out), gradients(check, ours, lay_out)
-    if expected is None or mine is None:
-        if expected is not mine:
+    expected, computed = gradients(check, theirs, lay_out), gradients(check, ours, lay_out)
+    if expected is None or computed is None:
+        if expected is not computed:
             check.fail("gradient: structure", "only one of the two has gradients")
         return
     check.report.gradients += 1
-    if mine.fallback:
-        check.fail("gradient: copy fallback", ", ".join(mine.fallback))
-    if expected.error is not None or mine.error is not None:
+    if computed.fallback:
+        check.fail("gradient: copy fallback", ", ".join(computed.fallback))
+    if expected.error is not None or computed.error is not None:
         if expected.error is None:
-            check.fail("gradient: exception", mine.describe_error())
-        elif mine.error is None:
+            check.fail("gradient: exception", computed.describe_error())
+        elif computed.error is None:
             check.fail("gradient: no exception", f"the CPU raises {expected.describe_error()}")
         return
-    check.compare_results("gradient: ", mine, expected)
+    check.compare_results("gradient: ", computed, expected)

@@ -191,10 +191,10 @@ class Check:
         self.compare_results("", ours.outcome, theirs.outcome, values)
         if len(ours.tensors) != len(theirs.tensors):
             return
-        mine, others = sharing(ours.tensors), sharing(theirs.tensors)
-        if mine != others:
+        own_sharing, others = sharing(ours.tensors), sharing(theirs.tensors)
+        if own_sharing != others:
             count = len(ours.call.inputs)
-            self.fail("sharing", f"{mine}, on the CPU {others}; the first {count} are arguments")
+            self.fail("sharing", f"{own_sharing}, on the CPU {others}; the first {count} are arguments")
         self.compare_arguments(ours, theirs, values)
 
     def compare_arguments(self, ours: Side, theirs: Side, values: bool = True) -> None:

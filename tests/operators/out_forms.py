@@ -151,10 +151,10 @@ def poisoned(tensor: torch.Tensor) -> torch.Tensor:
 def beside(tensor: torch.Tensor) -> torch.Tensor:
     """Return the bytes of a tensor's storage outside the tensor."""
     whole = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).clone()
-    mine = torch.empty(0, dtype=tensor.dtype).set_(
+    view = torch.empty(0, dtype=tensor.dtype).set_(
         whole.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
     )
-    mine.zero_()
+    view.zero_()
     return whole
 
 

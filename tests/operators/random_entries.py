@@ -64,12 +64,12 @@ class Draws:
             values = [tensor.detach().cpu().reshape(-1) for outcome in outcomes for tensor in outcome.tensors]
             pool = torch.cat([torch.view_as_real(v).reshape(-1) if v.is_complex() else v for v in values]).double()
             pools.append(pool[pool.isfinite()])
-        mine, expected = pools
-        if min(len(mine), len(expected)) < 100:
+        device_pool, expected = pools
+        if min(len(device_pool), len(expected)) < 100:
             return
-        error = (mine.var() / len(mine) + expected.var() / len(expected)).sqrt().item()
-        if abs(mine.mean() - expected.mean()).item() > 6 * error:
-            self.check.fail("distribution", f"mean {mine.mean():.4g}, the CPU's is {expected.mean():.4g}")
+        error = (device_pool.var() / len(device_pool) + expected.var() / len(expected)).sqrt().item()
+        if abs(device_pool.mean() - expected.mean()).item() > 6 * error:
+            self.check.fail("distribution", f"mean {device_pool.mean():.4g}, the CPU's is {expected.mean():.4g}")
 
     def _compare_gradients(self) -> None:
         outcomes = []

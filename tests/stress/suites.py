@@ -30,7 +30,7 @@ def run_suite(*arguments: str, **variables: str) -> None:
 
 def skip_without_device(target: str) -> None:
     """Skip the test if the driver counts no device."""
-    asked = run_python("-c", _HAS_DEVICE, target)
-    assert asked.returncode in (0, 3), asked.stderr
-    if asked.returncode == 3:
+    answer = run_python("-c", _HAS_DEVICE, target)
+    assert answer.returncode in (0, 3), answer.stderr
+    if answer.returncode == 3:
         pytest.skip(f"capability: a device of {target}")

@@ -155,6 +155,6 @@ def is_of(libraries: set[Path], error: ElementTree.Element) -> bool:
 
 
 def text(error: ElementTree.Element) -> str:
-    what = error.findtext("what") or error.findtext("xwhat/text") or error.findtext("kind", "")
+    message = error.findtext("what") or error.findtext("xwhat/text") or error.findtext("kind", "")
     frames = [f"  {frame.findtext('fn')} ({frame.findtext('obj')})" for frame in error.iter("frame")]
-    return "\n".join([what, *frames])
+    return "\n".join([message, *frames])

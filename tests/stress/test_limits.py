@@ -71,8 +71,8 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
     def mount(options: str) -> Path:
         command = shutil.which("mount")
-        asked = [command or "", "-t", "tmpfs", "-o", options, "none", str(folder)]
-        if command is None or subprocess.run(asked, capture_output=True).returncode != 0:
+        words = [command or "", "-t", "tmpfs", "-o", options, "none", str(folder)]
+        if command is None or subprocess.run(words, capture_output=True).returncode != 0:
             pytest.skip("capability: mounting a disk")
         return folder
 
@@ -81,9 +81,9 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def run(run_python: RunPython, driver: str, what: str, cache: Path, pocl: Path) -> tuple[list[str], str]:
+def run(run_python: RunPython, driver: str, limit: str, cache: Path, pocl: Path) -> tuple[list[str], str]:
     env = {"OUTBOARD_KERNEL_CACHE_DIR": str(cache), "OUTBOARD_FALLBACK": "error", "POCL_CACHE_DIR": str(pocl)}
-    done = run_python(PROGRAM, driver, what, env=env, status=None, fresh=True)
+    done = run_python(PROGRAM, driver, limit, env=env, status=None, fresh=True)
     if done.returncode == 3:
         pytest.skip(f"capability: a device of {driver}")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -53,10 +53,10 @@ def look(page: Path, width: int, script: str = "return null;") -> Any:
     shown = subprocess.run(
         [browser, *options, "--dump-dom", probe.as_uri()], capture_output=True, text=True, timeout=60
     )
-    said = re.search(r'<pre id="probe">(\{.*?\})</pre>', shown.stdout, re.DOTALL)
-    assert said, shown.stderr
+    match = re.search(r'<pre id="probe">(\{.*?\})</pre>', shown.stdout, re.DOTALL)
+    assert match, shown.stderr
     console = [line for line in shown.stderr.splitlines() if "CONSOLE" in line]
     assert not console, console
-    answer = json.loads(unescape(said[1]))
+    answer = json.loads(unescape(match[1]))
     assert answer["widest"] <= answer["width"] == width, answer
     return answer["result"]

@@ -135,5 +135,5 @@ def account(rule: str, schedule: str, expected: str) -> None:
         gc.collect()
         waits.append(_settle())
     gc.collect()
-    left = sum(module.memory_allocated(index) for index in range(module.device_count()))
-    print(json.dumps({"attached": "right", "outcomes": outcomes, "waits": waits, "left": left}))
+    remaining = sum(module.memory_allocated(index) for index in range(module.device_count()))
+    print(json.dumps({"attached": "right", "outcomes": outcomes, "waits": waits, "left": remaining}))

@@ -93,7 +93,7 @@ def test_an_error_that_was_raised_keeps_nothing_alive(runner: Runner) -> None:
 def test_wrong_ends_are_found(runner: Runner, script) -> None:
     """Each of these hides a failure, and what it does instead is reported."""
     once = "mem_alloc:1:INTERNAL"  # out of memory, it would be tried again
-    for handling, what in {
+    for handling, message in {
         "x = torch.zeros(4)": "observation 1 is torch.float32 (4,) [0.0",
         "sys.exit(0)": "0 results are observed, but 1 without",
         "os.kill(os.getpid(), 11)": "was ended by the signal SIGSEGV",
@@ -112,9 +112,9 @@ observe(x.cpu())
 print("done")
 """
         sweep = run(runner, script(text), once)
-        assert [problem.rule for problem in sweep.problems] == ([once] if what else []), (handling, sweep)
-        assert what in "".join(problem.what for problem in sweep.problems), handling
-        assert fault_report.status_of(sweep) == bool(what)
+        assert [problem.rule for problem in sweep.problems] == ([once] if message else []), (handling, sweep)
+        assert message in "".join(problem.what for problem in sweep.problems), handling
+        assert fault_report.status_of(sweep) == bool(message)
 
 
 def test_a_program_that_does_not_end(runner: Runner, script, monkeypatch: pytest.MonkeyPatch) -> None:

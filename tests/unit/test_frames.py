@@ -80,7 +80,7 @@ def test_all_of_the_frame_is_the_dialects(run_python: RunPython, tmp_path: Path)
     programs = sorted(tmp_path.glob("*.cpp"))
     assert len(programs) > 20
     kernels = [path.read_text().rpartition("_given {")[2] for path in programs]
-    leftovers = {(what, match[0]) for text in kernels for what, c in _OF_C.items() if (match := re.search(c, text))}
+    leftovers = {(kind, match[0]) for text in kernels for kind, c in _OF_C.items() if (match := re.search(c, text))}
     assert not leftovers
     # The header takes longer to compile than all kernels.
     parts = [path.read_text().partition(FRAMES.header) for path in programs]

@@ -126,8 +126,8 @@ def test_every_patch_is_listed():
     questions = {
         name for path in folder.glob("*.py") for name in re.findall(r"^def (needs_\w+)", path.read_text(), re.MULTILINE)
     }
-    asked = {patch.question.partition(".")[2] for patch in PATCHES if patch.question is not None}
-    assert asked == questions
+    named = {patch.question.partition(".")[2] for patch in PATCHES if patch.question is not None}
+    assert named == questions
 
 
 def test_it_says_why_a_driver_is_not_usable(run_python):

@@ -32,9 +32,9 @@ class Asked(NamedTuple):
 
 
 def found(entry: str, state: str, reason: str = "") -> SimpleNamespace:
-    asked = Asked(entry, "float32", is_gradient=False)
+    check = Asked(entry, "float32", is_gradient=False)
     is_bad = state in ("wrong", "failed", "crash", "hang")
-    return SimpleNamespace(asked=asked, state=state, is_bad=is_bad, gist=reason, as_row=lambda: {"entry": entry})
+    return SimpleNamespace(asked=check, state=state, is_bad=is_bad, gist=reason, as_row=lambda: {"entry": entry})
 
 
 @pytest.mark.parametrize(("state", "status"), [("right", 0), ("ran", 0), ("wrong", 1), ("failed", 1), ("crash", 1)])
@@ -43,8 +43,8 @@ def test_the_status_tells_whether_all_is_right(
 ) -> None:
     """The results that `make stress` sees on real drivers, without a driver."""
     all_found = [found("add", "right"), found("exp", state, "3 of 6\x1b[2J"), found("svd", "refused", "no lowering")]
-    asked = [entry.asked for entry in all_found]
-    database = SimpleNamespace(asked=lambda *arguments: asked, check=lambda *arguments: iter(reversed(all_found)))
+    checks = [entry.asked for entry in all_found]
+    database = SimpleNamespace(asked=lambda *arguments: checks, check=lambda *arguments: iter(reversed(all_found)))
     monkeypatch.setitem(sys.modules, "torch_outboard.testing.database.check", database)
     monkeypatch.setattr(alone, "attach_alone", lambda *arguments: torch.device("cpu"))
     monkeypatch.setattr(kernels_check, "_about", lambda device: {})

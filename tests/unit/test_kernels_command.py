@@ -103,13 +103,13 @@ def test_other_versions_are_counted_and_cleared(folder: Path) -> None:
     (programs / ("0" * 64)).write_bytes(bytes(3000))
     assert "1 compiled programs, 3 KiB" in run("list").output
     assert ", beside those of 1 other versions" in run("list").output
-    what = f"the plans of 2 versions, and 1 compiled programs, in {folder}"
+    contents = f"the plans of 2 versions, and 1 compiled programs, in {folder}"
     assert (
         run("clear", "--dry-run").output
-        == f"would remove {what}\nleft {theirs}, which is neither a plan nor a program\n"
+        == f"would remove {contents}\nleft {theirs}, which is neither a plan nor a program\n"
     )
     assert other_version.exists() and any(programs.iterdir())
-    assert run("clear").output == f"removing {what}\nleft {theirs}, which is neither a plan nor a program\n"
+    assert run("clear").output == f"removing {contents}\nleft {theirs}, which is neither a plan nor a program\n"
     assert sorted(folder.iterdir()) == [theirs, programs] and not any(programs.iterdir())
     assert run("list").output.startswith("0 plans, 0 KiB")
 
@@ -128,10 +128,10 @@ def test_only_what_is_ours_is_cleared(folder: Path, tmp_path_factory: pytest.Tem
     (inner / ("0" * 62 + ".refusal")).symlink_to(elsewhere / ("0" * 64))
     (inner / ("1" * 62 + ".refusal")).mkdir()
     output = run("clear").output.splitlines()
-    left = [folder / ("1" * 16), folder / ("2" * 16), folder / "programs", version / "00", version / "notes"]
-    left += [inner / name for name in ("notes", "0" * 62 + ".refusal", "1" * 62 + ".refusal")]
-    assert sorted(output[1:]) == sorted(f"left {path}, which is neither a plan nor a program" for path in left)
-    assert all(path.is_symlink() or path.exists() for path in left)
+    kept_paths = [folder / ("1" * 16), folder / ("2" * 16), folder / "programs", version / "00", version / "notes"]
+    kept_paths += [inner / name for name in ("notes", "0" * 62 + ".refusal", "1" * 62 + ".refusal")]
+    assert sorted(output[1:]) == sorted(f"left {path}, which is neither a plan nor a program" for path in kept_paths)
+    assert all(path.is_symlink() or path.exists() for path in kept_paths)
     assert [path.name for path in elsewhere.iterdir()] == ["0" * 64]
     assert sorted(path.name for path in inner.iterdir()) == ["0" * 62 + ".refusal", "1" * 62 + ".refusal", "notes"]
 

@@ -78,8 +78,8 @@ def test_a_made_project_builds_and_passes_the_driver_tests(template, language, t
 def build_and_test(template, language, tmp_path, run_python):
     project, site = tmp_path / "project", tmp_path / "site"
     make_and_install(project, site, "--template", template, "--language", language)
-    what = {"triton": "by_triton"}.get(template, "generated_kernels" if template in GENERATED else "there_and_back")
-    run_installed(run_python, site, project, "-q", "-p", "no:cacheprovider", "-k", what)
+    test = {"triton": "by_triton"}.get(template, "generated_kernels" if template in GENERATED else "there_and_back")
+    run_installed(run_python, site, project, "-q", "-p", "no:cacheprovider", "-k", test)
     if template in ("kernels", "triton"):
         return  # it has the streams and the memory of another template; `make stress` has its kernels run all tests
     # Of the others all files of the contract pass where their drivers are

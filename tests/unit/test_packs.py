@@ -331,8 +331,8 @@ def test_refusals_are_found_too(pack: Path) -> None:
 def test_a_stale_pack_is_told_once(pack: Path, name: str, caplog: Any) -> None:
     opened = Packs([write(pack, {name: "another"})])
     assert opened.plans(KEY, 0) == opened.plans(KEY, 0) == []
-    what = "generator" if name == "generated_by" else name
-    assert caplog.messages == [f"the pack of kernels in {pack} is not used: it was made for another {what}"]
+    difference = "generator" if name == "generated_by" else name
+    assert caplog.messages == [f"the pack of kernels in {pack} is not used: it was made for another {difference}"]
 
 
 def test_a_pack_of_another_machine_is_not_stale(pack: Path, caplog: Any) -> None:

@@ -268,8 +268,8 @@ def test_dialects_are_known_by_one_name() -> None:
 def test_a_kernel_has_the_members_of_families_that_it_uses() -> None:
     text = "\n".join(needed_by("ob_rsqrt_f32(x)"))
     assert "OB_DEVICE float ob_rsqrt_f32(float a)" in text and "_f64" not in text and "family" not in text
-    both = "\n".join(needed_by("ob_rsqrt_f32(x) ob_rsqrt_f64(x)"))
-    assert "OB_DEVICE double ob_rsqrt_f64(double a)" in both
+    text_of_both = "\n".join(needed_by("ob_rsqrt_f32(x) ob_rsqrt_f64(x)"))
+    assert "OB_DEVICE double ob_rsqrt_f64(double a)" in text_of_both
     # What a member uses comes with it, of the same type.
     assert "ob_log_rest_f64" in "\n".join(needed_by("ob_igamma_f64")) and needed_by("ob_nowhere_f32") == []
 

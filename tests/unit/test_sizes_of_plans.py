@@ -42,10 +42,10 @@ CONDITIONS = {
 def test_answers_and_guards_are_torchs(condition):
     ours, torchs = Sizes(), ShapeEnv(duck_shape=False)
     for env in (ours, torchs):
-        asked = condition(*symbols_of(env))
+        question = condition(*symbols_of(env))
         env.evaluate_expr(sympy.Le(symbols_of(env, (100, 7, 3))[0], 4096))  # changes a range
-        env.evaluate_expr(asked)
-        env.evaluate_expr(asked)
+        env.evaluate_expr(question)
+        env.evaluate_expr(question)
     assert [str(guard.expr) for guard in ours.guards] == [str(guard.expr) for guard in torchs.guards]
     assert ours.var_to_range == torchs.var_to_range
 
@@ -61,13 +61,13 @@ def test_the_bound_of_a_product_with_a_known_size_is_refined_as_by_torch():
 
 
 def test_torch_asks_it(monkeypatch):
-    asked = []
+    seen = []
     of_ours = Sizes._is_open
-    monkeypatch.setattr(Sizes, "_is_open", lambda env, condition: asked.append(of_ours(env, condition)) or asked[-1])
+    monkeypatch.setattr(Sizes, "_is_open", lambda env, condition: seen.append(of_ours(env, condition)) or seen[-1])
     env = Sizes()
     a, b, c = symbols_of(env)
     assert env.evaluate_expr(sympy.Le(a * b * c, 1 << 30))
-    assert asked == [True]
+    assert seen == [True]
     assert env._maybe_evaluate_static(sympy.Le(a * b * c, 1 << 30)) is sympy.true  # a guard says so
     assert env._maybe_evaluate_static(sympy.Ge(a, 2)) is sympy.true
     assert env._maybe_evaluate_static(sympy.Le(a, 50)) is None

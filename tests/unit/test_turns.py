@@ -90,8 +90,8 @@ print(json.dumps(children(12, lambda number: sum([built(0, text) for text in tex
     assert len(reports) == 12 and all(len(built) == 5 for built in reports)
     lines = (tmp_path / "built").read_text().splitlines()
     assert sorted(lines) == [f"def f(*values): {number}" for number in range(5)]
-    left = [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()]
-    assert len(left) == 5 and not any(name.endswith(".locked") for name in left), left
+    file_names = [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert len(file_names) == 5 and not any(name.endswith(".locked") for name in file_names), file_names
 
 
 @pytest.mark.parametrize("how", ["dies", "stores nothing", "refuses"])

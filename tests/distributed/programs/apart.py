@@ -26,17 +26,17 @@ if how == "any source":
     for tag in (0, 3):
         for asks_by_work in (False, True):
             x = torch.full((4,), float(RANK), device=device)
-            asked = f"asked {tag} {asks_by_work}"
+            key = f"asked {tag} {asks_by_work}"
             if RANK == 0:
-                store.wait([asked])  # the receiver asks before the message has come
+                store.wait([key])  # the receiver asks before the message has come
                 dist.send(x, 1, tag=tag)
             elif asks_by_work:
                 work = dist.group.WORLD.recv_anysource([x], tag)
-                store.set(asked, "")
+                store.set(key, "")
                 work.wait()
                 assert work._source_rank() == 0
             else:
-                store.set(asked, "")
+                store.set(key, "")
                 assert dist.recv(x, tag=tag) == 0
             assert x.tolist() == [0.0] * 4
     work = dist.all_reduce(x, async_op=True)

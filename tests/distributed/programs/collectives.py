@@ -35,13 +35,13 @@ def draw(dtype: torch.dtype, *sizes: int) -> list[torch.Tensor]:
     return [torch.randint(-9 if dtype.is_signed else 0, 9, sizes, generator=draws).to(dtype) for _ in range(2)]
 
 
-def check(what: str, got: torch.Tensor, want: torch.Tensor) -> None:
+def check(label: str, got: torch.Tensor, want: torch.Tensor) -> None:
     global checks
     checks += 1
     got = got.cpu()
-    assert got.dtype == want.dtype and got.shape == want.shape, (what, got, want)
+    assert got.dtype == want.dtype and got.shape == want.shape, (label, got, want)
     same = torch.equal(got.contiguous().view(-1).view(torch.uint8), want.contiguous().view(-1).view(torch.uint8))
-    assert same, f"{what}: got {got}, want {want}"
+    assert same, f"{label}: got {got}, want {want}"
 
 
 def empty(like: torch.Tensor, *sizes: int) -> torch.Tensor:
@@ -165,7 +165,7 @@ def check_uneven() -> None:
 def check_layouts() -> None:
     """Check tensors that are not contiguous in memory."""
     whole = draw(torch.float32, 4, 6)
-    for what, view in {
+    for layout, view in {
         "transposed": lambda x: x.t(),
         "strided": lambda x: x[:, ::2],
         "shifted": lambda x: x.flatten()[1:],
@@ -176,14 +176,14 @@ def check_layouts() -> None:
     }.items():
         x = view(on(whole).clone())
         dist.all_reduce(x)
-        check(f"all_reduce of a tensor {what}", x, view(whole[0]) + view(whole[1]))
+        check(f"all_reduce of a tensor {layout}", x, view(whole[0]) + view(whole[1]))
         x = view(on(whole).clone())
         dist.broadcast(x, 0)
-        check(f"broadcast of a tensor {what}", x, view(whole[0]).clone())
+        check(f"broadcast of a tensor {layout}", x, view(whole[0]).clone())
         x = view(on(whole))
         out = empty(x, 2 * x.numel())
         dist.all_gather_into_tensor(out, x)
-        check(f"all_gather of a tensor {what}", out, torch.cat([view(tensor).flatten() for tensor in whole]))
+        check(f"all_gather of a tensor {layout}", out, torch.cat([view(tensor).flatten() for tensor in whole]))
     x = on(draw(torch.complex64, 3)).conj()
 
 
@@ -221,10 +221,10 @@ def check_premultiplied() -> None:
         dist.all_reduce(x, dist._make_nccl_premul_sum(factor))
         check("all_reduce with PREMUL_SUM", x, (a[0] + a[1]) * 0.5)
     x, y = on(draw(torch.float32, 4)), torch.empty(2, device=device)
-    both = [torch.empty_like(x) for _ in range(2)]
-    dist.all_gather(both, x)
+    gathered = [torch.empty_like(x) for _ in range(2)]
+    dist.all_gather(gathered, x)
     dist.reduce_scatter_tensor(y, x, dist._make_nccl_premul_sum(2.0))
-    check("reduce_scatter_tensor with PREMUL_SUM", y, ((both[0] + both[1]) * 2).cpu().chunk(2)[RANK])
+    check("reduce_scatter_tensor with PREMUL_SUM", y, ((gathered[0] + gathered[1]) * 2).cpu().chunk(2)[RANK])
 
 
 def check_functional() -> None:

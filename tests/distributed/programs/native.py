@@ -55,8 +55,8 @@ if how == "works":
     with raises(RuntimeError, "single memory location"):
         dist.irecv(received[:1].expand(4), 1 - RANK)
     exchange()
-    both = [dist.P2POp(dist.isend, x, 1 - RANK), dist.P2POp(dist.irecv, received, 1 - RANK)]
-    for work in dist.batch_isend_irecv(both):
+    operations = [dist.P2POp(dist.isend, x, 1 - RANK), dist.P2POp(dist.irecv, received, 1 - RANK)]
+    for work in dist.batch_isend_irecv(operations):
         work.wait()
     assert received[7].item() == 3.0
     if _C.entries()["graph_capture_begin"]:

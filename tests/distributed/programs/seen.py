@@ -87,10 +87,10 @@ assert rows["c10d::allreduce_"].calls == 2 and rows["c10d::send"].calls == 2, ro
 
 def waits(halves: int) -> int:
     """Return how often streams wait in a call that reads halves of a tensor, which an earlier call writes."""
-    both = torch.empty(16, device=device)
-    works = [dist.all_gather(list(both.chunk(2)), x[:8], async_op=True)]
+    whole = torch.empty(16, device=device)
+    works = [dist.all_gather(list(whole.chunk(2)), x[:8], async_op=True)]
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]) as result:
-        works.append(dist.all_reduce(both[: 8 * halves], async_op=True))
+        works.append(dist.all_reduce(whole[: 8 * halves], async_op=True))
     for work in works:
         work.wait()
     torch.accelerator.synchronize()
@@ -194,11 +194,11 @@ graph = module.Graph()
 with module.graph(graph):
     reduced = source * 2
     dist.all_reduce(reduced)
-    both = torch.empty(8, device=device)
-    work = dist.all_gather_into_tensor(both, source + reduced, async_op=True)
+    pair = torch.empty(8, device=device)
+    work = dist.all_gather_into_tensor(pair, source + reduced, async_op=True)
     apart = source + 1
     work.wait()
-    dist.all_to_all_single(exchanged, both)
+    dist.all_to_all_single(exchanged, pair)
     lists = [torch.empty(4, device=device) for _ in range(2)]
     dist.all_gather(lists, exchanged[:4])
 calls = {row.op: row.calls for row in torch_outboard.coverage()}
@@ -208,7 +208,7 @@ for step in range(3):
     total = 2.0 * (step + step + 1)
     halves = [step + total, step + 1 + total]
     assert reduced.tolist() == [total] * 4 and apart.tolist() == [step + RANK + 1.0] * 4
-    assert both.tolist() == [halves[0]] * 4 + [halves[1]] * 4, both
+    assert pair.tolist() == [halves[0]] * 4 + [halves[1]] * 4, pair
     assert exchanged.tolist() == [halves[RANK]] * 8, exchanged
     assert [each.tolist() for each in lists] == [[halves[rank]] * 4 for rank in range(2)]
     dist.all_reduce(x)  # between replays, in the same order on each rank
@@ -222,7 +222,7 @@ if RANK == 1:
     os._exit(0)
 graph.replay()
 with raises(dist.DistBackendError, "rank 0 of group '0'", "sequence number"):
-    both[0].item()
+    pair[0].item()
 dist.destroy_process_group()
 with raises(dist.DistBackendError, "all_reduce was not started"):
     graph.replay()

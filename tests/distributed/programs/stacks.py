@@ -64,8 +64,8 @@ def pipeline(schedule_class: type) -> None:
         schedule.step(target=TARGETS.to(device), losses=losses)
         assert_close(torch.stack(losses).mean().item(), distance(WHOLE(INPUTS), TARGETS).item(), atol=1e-5, rtol=1e-5)
         wanted = GRADIENTS[2:]
-    for mine, gradient in zip(part.parameters(), wanted, strict=True):
-        assert_close(mine.grad.cpu(), gradient, atol=1e-5, rtol=1e-5)
+    for parameter, gradient in zip(part.parameters(), wanted, strict=True):
+        assert_close(parameter.grad.cpu(), gradient, atol=1e-5, rtol=1e-5)
 
 
 def gpipe() -> None:
@@ -100,8 +100,8 @@ def compiled() -> None:
 
     def all_three(x: torch.Tensor) -> torch.Tensor:
         total = functional.all_reduce(x * 2, "sum", world)
-        both = functional.all_gather_tensor(total + 1, 0, world)
-        return functional.reduce_scatter_tensor(both, "avg", 0, world) + 1
+        gathered = functional.all_gather_tensor(total + 1, 0, world)
+        return functional.reduce_scatter_tensor(gathered, "avg", 0, world) + 1
 
     x = torch.full((4,), RANK + 1.0)
     for is_cpp in (False, True):
@@ -131,8 +131,8 @@ def context() -> None:
             local = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
             assert local.shape == (2, 4, 8, 8)
             results = [local.detach(), *torch.autograd.grad(local, parts, gradient)]
-            for mine, theirs in zip(ring.context_parallel_unshard(mesh, results, [2] * 4), wanted, strict=True):
-                assert_close(mine.cpu(), theirs, atol=1e-5, rtol=1e-5)
+            for unsharded, theirs in zip(ring.context_parallel_unshard(mesh, results, [2] * 4), wanted, strict=True):
+                assert_close(unsharded.cpu(), theirs, atol=1e-5, rtol=1e-5)
             mask = torch.zeros(2, 4, 8, 16, device=device)
             with torch.no_grad(), raises(torch_outboard.NotSupportedError, "supports no mask other than is_causal"):
                 torch.nn.functional.scaled_dot_product_attention(*parts, attn_mask=mask)

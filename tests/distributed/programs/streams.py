@@ -69,12 +69,12 @@ with side:
     work = dist.all_gather(outputs, torch.full((1 << 10,), float(RANK), device=device), async_op=True)
     future = work.get_future().then(lambda done: copied(done.value()[1]))
     work.wait()
-    both = [copied(output) for output in outputs]
+    copies = [copied(output) for output in outputs]
 if RANK == 0:
     assert not work.is_completed()
     reach("future")
 torch.accelerator.current_stream().wait_stream(side)
-assert [tensor[7].item() for tensor in both] == [0.0, 1.0], both
+assert [tensor[7].item() for tensor in copies] == [0.0, 1.0], copies
 assert future.wait()[7].item() == 1.0, future.wait()
 assert work.is_completed()
 
@@ -84,9 +84,9 @@ if RANK == 0:
     works = [dist.irecv(tensor, 1, tag=tag) for tag, tensor in enumerate(received)]
     for work in works:
         work.wait()
-    both = [copied(tensor) for tensor in received]
+    copies = [copied(tensor) for tensor in received]
     reach("send")
-    assert [tensor.tolist() for tensor in both] == [[1.0] * 8, [2.0] * 8]
+    assert [tensor.tolist() for tensor in copies] == [[1.0] * 8, [2.0] * 8]
 else:
     reach("send")
     for tag in (1, 0):

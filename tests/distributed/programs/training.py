@@ -59,8 +59,8 @@ WANTED = train(REFERENCE, False)
 
 def compare(model: nn.Module, losses: list[float], tolerance: float = 1e-5) -> None:
     assert_close(losses, WANTED, atol=tolerance, rtol=tolerance)
-    for mine, wanted in zip(model.parameters(), REFERENCE.parameters(), strict=True):
-        whole = mine.full_tensor() if isinstance(mine, DTensor) else mine
+    for parameter, wanted in zip(model.parameters(), REFERENCE.parameters(), strict=True):
+        whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
         assert_close(whole.detach().cpu(), wanted.detach(), atol=tolerance, rtol=tolerance)
 
 
@@ -84,8 +84,8 @@ def sync_batch_norm() -> None:
     wanted = train(alone, False)
     model = nn.parallel.DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(make().to(device)))
     assert_close(train(model, True), wanted, atol=1e-5, rtol=1e-5)
-    for mine, theirs in zip(model.module.state_dict().values(), alone.state_dict().values(), strict=True):
-        assert_close(mine.cpu(), theirs, atol=1e-5, rtol=1e-5)
+    for tensor, theirs in zip(model.module.state_dict().values(), alone.state_dict().values(), strict=True):
+        assert_close(tensor.cpu(), theirs, atol=1e-5, rtol=1e-5)
 
 
 def fsdp2() -> None:
@@ -150,8 +150,8 @@ def attention() -> None:
             mask = distribute_tensor(mask.to(device), mesh, place if dim == 0 else [Replicate()])
         results = run(*sharded, is_causal=is_causal, attn_mask=mask)
         assert [result.placements for result in results] == [tuple(place)] * 4
-        for mine, theirs in zip(results, wanted, strict=True):
-            assert_close(mine.full_tensor().cpu(), theirs, atol=1e-5, rtol=1e-5)
+        for sharded_result, theirs in zip(results, wanted, strict=True):
+            assert_close(sharded_result.full_tensor().cpu(), theirs, atol=1e-5, rtol=1e-5)
 
     # The gradient of a mask that the ranks share is the sum of theirs.
     if not FLATTENS:
@@ -166,8 +166,8 @@ def attention() -> None:
         shared = distribute_tensor(bias.detach().to(device), mesh, [Replicate()]).requires_grad_()
         results = run(*sharded, attn_mask=shared)
         assert len(results) == 5
-        for mine, theirs in zip(results, wanted, strict=True):
-            assert_close(mine.full_tensor().cpu(), theirs, atol=1e-5, rtol=1e-5)
+        for sharded_result, theirs in zip(results, wanted, strict=True):
+            assert_close(sharded_result.full_tensor().cpu(), theirs, atol=1e-5, rtol=1e-5)
 
 
 for part in sys.argv[1].split(","):

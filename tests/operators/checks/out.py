@@ -146,8 +146,8 @@ class Out(Check):
             return
         if first.shape != result.shape or first.dtype != result.dtype or first.layout != torch.strided:
             return
-        both = first.detach().clone()
-        self._try("the argument", with_arguments(sample, both, sample.args, sample.kwargs), [both])
+        argument = first.detach().clone()
+        self._try("the argument", with_arguments(sample, argument, sample.args, sample.kwargs), [argument])
         base = torch.ones(first.numel() + 1, dtype=first.dtype)
         begin, end = base[:-1].view(first.shape).copy_(first), base[1:].view(first.shape)
         self._try("overlapping the argument", with_arguments(sample, begin, sample.args, sample.kwargs), [end])

@@ -75,51 +75,51 @@ def difference(ours: Outcome, theirs: Outcome, others: set[type], is_exact: bool
         tolerance = max(
             [TOLERANCES[torch.float64], least, *(TOLERANCES.get(storage.dtype, 0.0) for storage in theirs.storages)]
         )
-    for place, (mine, wanted) in enumerate(zip(ours.results, theirs.results, strict=True)):
-        if (text := difference_of_values(mine, wanted, greatest, tolerance)) is not None:
+    for place, (result, wanted) in enumerate(zip(ours.results, theirs.results, strict=True)):
+        if (text := difference_of_values(result, wanted, greatest, tolerance)) is not None:
             return f"result {place}: {text}"
-    for place, (mine, wanted) in enumerate(zip(ours.storages, theirs.storages, strict=True)):
-        if (text := difference_of_values(mine, wanted, greatest, tolerance)) is not None:
+    for place, (result, wanted) in enumerate(zip(ours.storages, theirs.storages, strict=True)):
+        if (text := difference_of_values(result, wanted, greatest, tolerance)) is not None:
             return f"storage of tensor {place}: {text}"
     return None
 
 
-def difference_of_values(mine: Any, wanted: Any, greatest: float, tolerance: float) -> str | None:
+def difference_of_values(result: Any, wanted: Any, greatest: float, tolerance: float) -> str | None:
     """Return how a result differs from the CPU's, or None.
 
     `given` is the greatest number among the operator's arguments. `tolerance` is the tolerance of the least exact
     element type among them, or 0 if nothing may differ.
     """
     if not isinstance(wanted, torch.Tensor):
-        if isinstance(wanted, float) and isinstance(mine, float) and mine != wanted and tolerance > 0:
-            return difference_of_values(torch.tensor(mine), torch.tensor(wanted), greatest, tolerance)
-        return None if mine == wanted or (mine != mine and wanted != wanted) else f"{mine}, on the CPU {wanted}"
-    if (mine.shape, mine.dtype) != (wanted.shape, wanted.dtype):
-        return f"{tuple(mine.shape)} of {mine.dtype}, on the CPU {tuple(wanted.shape)} of {wanted.dtype}"
-    if _agree(mine, wanted, 0.0, 0.0):
+        if isinstance(wanted, float) and isinstance(result, float) and result != wanted and tolerance > 0:
+            return difference_of_values(torch.tensor(result), torch.tensor(wanted), greatest, tolerance)
+        return None if result == wanted or (result != result and wanted != wanted) else f"{result}, on the CPU {wanted}"
+    if (result.shape, result.dtype) != (wanted.shape, wanted.dtype):
+        return f"{tuple(result.shape)} of {result.dtype}, on the CPU {tuple(wanted.shape)} of {wanted.dtype}"
+    if _agree(result, wanted, 0.0, 0.0):
         return None
     if tolerance and wanted.dtype in TOLERANCES:
         tolerance = max(tolerance, TOLERANCES[wanted.dtype])
-    if tolerance and _agree(mine, wanted, tolerance, greatest):
+    if tolerance and _agree(result, wanted, tolerance, greatest):
         return None
-    wide = (mine.to(torch.complex128) - wanted.to(torch.complex128)).abs().nan_to_num(float("inf"))
+    wide = (result.to(torch.complex128) - wanted.to(torch.complex128)).abs().nan_to_num(float("inf"))
     place = int(wide.argmax())
-    where = (mine.reshape(-1)[place].item(), wanted.reshape(-1)[place].item())
+    where = (result.reshape(-1)[place].item(), wanted.reshape(-1)[place].item())
     return f"{where[0]}, on the CPU {where[1]}, at element {place} of {tuple(wanted.shape)}, {wanted.dtype}"
 
 
-def _agree(mine: torch.Tensor, wanted: torch.Tensor, tolerance: float, greatest: float) -> bool:
-    if mine.numel() == 0:
+def _agree(result: torch.Tensor, wanted: torch.Tensor, tolerance: float, greatest: float) -> bool:
+    if result.numel() == 0:
         return True
-    if tolerance == 0.0 and not mine.dtype.is_floating_point and not mine.dtype.is_complex:
-        return torch.equal(mine, wanted)
+    if tolerance == 0.0 and not result.dtype.is_floating_point and not result.dtype.is_complex:
+        return torch.equal(result, wanted)
     # What cancels has the error of what it was made of.
     scale = max(_greatest(wanted), greatest * 1e-2)
-    if mine.is_complex():
-        mine, wanted = (_with_one_infinity(tensor.to(torch.complex128)) for tensor in (mine, wanted))
+    if result.is_complex():
+        result, wanted = (_with_one_infinity(tensor.to(torch.complex128)) for tensor in (result, wanted))
     else:
-        mine, wanted = mine.double(), wanted.double()
-    return torch.allclose(mine, wanted, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+        result, wanted = result.double(), wanted.double()
+    return torch.allclose(result, wanted, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
 
 
 def _with_one_infinity(numbers: torch.Tensor) -> torch.Tensor:

@@ -181,11 +181,11 @@ def _compare(ours: Machine, theirs: Machine, number: int, written: tuple[int, ..
     for place in places:
         if place not in ours.tensors:
             continue
-        mine, reference = ours.tensors[place], theirs.tensors[place]
+        tensor, reference = ours.tensors[place], theirs.tensors[place]
         for name in ("shape", "dtype", "requires_grad"):
-            if getattr(mine, name) != getattr(reference, name):
-                return f"t{place}: {name} is {getattr(mine, name)}, the CPU's is {getattr(reference, name)}"
-        if (text := stride_difference(mine, reference)) is not None and _lie_apart(mine, reference):
+            if getattr(tensor, name) != getattr(reference, name):
+                return f"t{place}: {name} is {getattr(tensor, name)}, the CPU's is {getattr(reference, name)}"
+        if (text := stride_difference(tensor, reference)) is not None and _lie_apart(tensor, reference):
             return f"t{place}: {text}"
     values = list(ours.tensors)
     if sharing([ours.tensors[place] for place in values]) != sharing([theirs.tensors[place] for place in values]):
@@ -198,22 +198,22 @@ def _compare(ours: Machine, theirs: Machine, number: int, written: tuple[int, ..
     return None
 
 
-def _lie_apart(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
+def _lie_apart(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
     """Return whether elements lie in other places: strides of dimensions of size 1 have no meaning."""
-    if mine.storage_offset() != theirs.storage_offset():
+    if ours.storage_offset() != theirs.storage_offset():
         return True
-    strides = zip(mine.shape, mine.stride(), theirs.stride(), strict=True)
+    strides = zip(ours.shape, ours.stride(), theirs.stride(), strict=True)
     return any(size > 1 and a != b for size, a, b in strides)
 
 
-def _storages_differ(mine: torch.Tensor, theirs: torch.Tensor, is_exact: bool) -> str | None:
+def _storages_differ(ours: torch.Tensor, theirs: torch.Tensor, is_exact: bool) -> str | None:
     """Compare the values, and what lies around them in the storage."""
     bounds = None if is_exact else Bounds()
-    text = value_difference(mine.detach().cpu(), theirs.detach(), bounds)
-    size = min(mine.untyped_storage().nbytes(), theirs.untyped_storage().nbytes()) // theirs.element_size()
+    text = value_difference(ours.detach().cpu(), theirs.detach(), bounds)
+    size = min(ours.untyped_storage().nbytes(), theirs.untyped_storage().nbytes()) // theirs.element_size()
     if text is not None or size == 0:
         return text
-    whole = [tensor.detach().as_strided((size,), (1,), 0).cpu() for tensor in (mine, theirs)]
+    whole = [tensor.detach().as_strided((size,), (1,), 0).cpu() for tensor in (ours, theirs)]
     text = value_difference(whole[0], whole[1], bounds)
     return None if text is None else f"around it: {text}"
 
@@ -227,10 +227,10 @@ def _resynchronise(ours: Machine, theirs: Machine) -> None:
             continue
         seen.add(storage.data_ptr())
         whole = torch.empty(0, dtype=torch.uint8).set_(storage)
-        mine = ours.tensors[place].untyped_storage()
-        if mine.nbytes() >= storage.nbytes():
+        own_storage = ours.tensors[place].untyped_storage()
+        if own_storage.nbytes() >= storage.nbytes():
             here = torch.empty(0, dtype=torch.uint8, device=ours.device)
-            here.set_(mine, 0, (storage.nbytes(),)).copy_(whole)
+            here.set_(own_storage, 0, (storage.nbytes(),)).copy_(whole)
 
 
 def minimised(program: list[Step], device: torch.device, is_exact: bool) -> list[Step]:

@@ -81,8 +81,8 @@ def _identities(tensor: torch.Tensor) -> torch.Tensor:
 def difference(ours: Attempt, theirs: Attempt, may_be_late: bool) -> str | None:
     """Return how the device's result of a call differs from the CPU's in shape or refusal; None if it does not."""
     if theirs.error is None and ours.error is None:
-        mine, theirs_shapes = ([_shape(result) for result in each.results] for each in (ours, theirs))
-        return None if mine == theirs_shapes else f"returns {mine}, on the CPU {theirs_shapes}"
+        own_shapes, theirs_shapes = ([_shape(result) for result in each.results] for each in (ours, theirs))
+        return None if own_shapes == theirs_shapes else f"returns {own_shapes}, on the CPU {theirs_shapes}"
     return difference_of_errors(ours, theirs, set(), may_be_late)
 
 
