@@ -138,7 +138,15 @@ def _expressions(values: Sequence[Any]) -> list[sympy.Expr]:
 
 
 class _Lowering(GraphLowering):
-    """A lowering that keeps operators with a template as calls, with unchanged arguments."""
+    """A lowering that keeps operators with a template as calls, with unchanged arguments.
+
+    Attributes
+    ----------
+    scalars : set of str
+        The names of inputs that are one element on the CPU.
+    """
+
+    scalars: set[str]
 
     def call_function(self, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if target in templates():
