@@ -16,7 +16,7 @@ using Tensors = std::vector<at::Tensor>;
 void check_tensors(const char* name, const Tensors& tensors);
 void check_one(const char* name, const char* argument, const Tensors& tensors);
 void check_same_dtype(const char* name, const Tensors& read, const Tensors& written);
-// Check that `list` has `size` tensors with the element count and the dtype of `one`.
+// Check that `list` has `size` tensors with the element count and the dtype of `expected`.
 void check_list(const char* name, const char* argument, const Tensors& list, const at::Tensor& expected, int size);
 // Return the tensors that gather fills or scatter distributes: the single list of the rank `root`,
 // and nothing on other ranks. `argument` is the lists' name, `where` the root's.

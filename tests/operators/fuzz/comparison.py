@@ -87,7 +87,7 @@ def difference(ours: Outcome, theirs: Outcome, others: set[type], is_exact: bool
 def difference_of_values(result: Any, wanted: Any, greatest: float, tolerance: float) -> str | None:
     """Return how a result differs from the CPU's, or None.
 
-    `given` is the greatest number among the operator's arguments. `tolerance` is the tolerance of the least exact
+    `greatest` is the greatest number among the operator's arguments. `tolerance` is the tolerance of the least exact
     element type among them, or 0 if nothing may differ.
     """
     if not isinstance(wanted, torch.Tensor):

@@ -43,7 +43,7 @@ class Room:
     memory: int = _MOST_MEMORY
 
     def items_with(self, bytes_each: int) -> int:
-        """Return the most items in a group if each item needs `each` bytes of the group's memory."""
+        """Return the most items in a group if each item needs `bytes_each` bytes of the group's memory."""
         return min(self.items, _power_of_two_below(self.memory // bytes_each))
 
     @staticmethod

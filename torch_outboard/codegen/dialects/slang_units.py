@@ -58,7 +58,7 @@ def _is_usable(m: int, n: int, k: int, lanes: int) -> bool:
 def units_of(listing: str) -> tuple[MatrixUnit, ...]:
     """Return the units of a device, for each type the first listed one that tiles can have.
 
-    `said` has the size of a subgroup, and then the property `matrix_units`: "32 lanes, float16 16x16x16". Raises
+    `listing` has the size of a subgroup, and then the property `matrix_units`: "32 lanes, float16 16x16x16". Raises
     ValueError for anything else.
     """
     first, *listed = listing.split(", ")
