@@ -46,8 +46,8 @@ struct ArgumentKindInfo {
 inline constexpr std::array kArgumentKinds{
     ArgumentKindInfo{ArgumentKind::Read, "const *", "the address of a tensor that is read", 0, true, false, true, true},
     ArgumentKindInfo{ArgumentKind::Written, "*", "the address of a tensor that is written", 0, true, false, true, true},
-    ArgumentKindInfo{ArgumentKind::Scalar, "scalar*", "the bits of a CPU tensor's one element, at most 8 bytes",
-                     8, false, false, true, false},
+    ArgumentKindInfo{ArgumentKind::Scalar, "scalar*", "the bits of a CPU tensor's one element, at most 8 bytes", 8,
+                     false, false, true, false},
     ArgumentKindInfo{ArgumentKind::Table, "table", "the address of a table of addresses that the kernel uses too", 0,
                      true, false, true, false},
     ArgumentKindInfo{ArgumentKind::Int64, "int64_t", "an integer of 64 bits", 8, false, true, true, true},
