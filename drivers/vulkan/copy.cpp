@@ -278,6 +278,11 @@ ob_status queue_rows(Stream& stream, const StridedShape& shape, uint64_t element
   return OB_OK;
 }
 
+bool has_int16(const Device& device) {
+  const FoundDevice& found = device.found;
+  return found.features.has[kShaderInt16] != 0 && found.features11.has[kStorageBuffer16BitAccess11] != 0;
+}
+
 // Find one of the driver's own kernels. Their program is built at the device's first use. Without a
 // compiler there are no such kernels.
 ob_status own_kernel(Driver& driver, Device& device, const std::string& name, uint64_t* out_kernel) {
@@ -288,7 +293,9 @@ ob_status own_kernel(Driver& driver, Device& device, const std::string& name, ui
   }
   if (device.has_own_failed) return fail(OB_UNIMPLEMENTED, "the kernel for strided copies could not be built");
   if (device.own_program == 0) {
-    const ob_status status = program_build(driver, device, kStridedSource, "", Language::kSlang, &device.own_program);
+    const char* options = has_int16(device) ? "" : "-O0 -DOB_NO_INT16";
+    const ob_status status =
+        program_build(driver, device, kStridedSource, options, Language::kSlang, &device.own_program);
     device.has_own_failed = status != OB_OK;
     if (status != OB_OK) return status;
   }
@@ -344,7 +351,16 @@ ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_cop
     const uint64_t rows = has_rows ? shape.count / static_cast<uint64_t>(shape.sizes[0]) : shape.count;
     if (rows > kFewRows) {
       StridedShape wide = shape;
-      const uint32_t element_size = support::widen(&wide, copy->element_size, copy->dst, copy->src);
+      uint32_t element_size = support::widen(&wide, copy->element_size, copy->dst, copy->src);
+      uint32_t parts = 1;
+      if (element_size == 2 && !has_int16(*stream->device)) {  // bytes that are two apart, twice
+        for (uint32_t d = 0; d < wide.ndim; ++d) {
+          wide.dst_strides[d] *= 2;
+          wide.src_strides[d] *= 2;
+        }
+        element_size = 1;
+        parts = 2;
+      }
       Work part = work;
       const auto run = [&](const support::StridedLaunch& given) {
         const ob_status launched = launch_copy(driver, *stream, element_size, given, part);
@@ -352,7 +368,9 @@ ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_cop
         return launched;
       };
       const uint32_t threads = std::min(256u, stream->device->found.properties.limits.maxComputeWorkGroupInvocations);
-      status = support::for_each_launch(wide, element_size, copy->dst, copy->src, threads, run);
+      for (uint32_t i = 0; i < parts && status == OB_OK; ++i) {
+        status = support::for_each_launch(wide, element_size, copy->dst + i, copy->src + i, threads, run);
+      }
       if (status == OB_OK || !stream->device->has_own_failed) return status;
     }
     {

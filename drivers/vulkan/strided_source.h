@@ -99,7 +99,9 @@ void locate(Strided* s, uint index, inout uint64_t to, inout uint64_t from) {
     }                                                                                                            \
   }
 KERNELS(1, uint8_t)
+#ifndef OB_NO_INT16
 KERNELS(2, uint16_t)
+#endif
 KERNELS(4, uint)
 KERNELS(8, uint64_t)
 KERNELS(16, uint4)

@@ -174,7 +174,7 @@ def test_arguments_that_the_cpu_refuses_are_an_error() -> None:
 def test_a_kernel_that_dies_is_an_error() -> None:
     assert samples._tried_apart(lambda: (3, "")) == (3, "")
     place, error = samples._tried_apart(lambda: os.kill(os.getpid(), signal.SIGKILL))  # type: ignore[arg-type, return-value]
-    assert place == -1 and "dies" in error
+    assert place == -1 and "crashes" in error
 
 
 # Routes.

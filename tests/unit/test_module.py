@@ -82,7 +82,11 @@ from torch_outboard.device import parity
 assert parity.unexplained(module) == []
 del parity.ABSENT["CUDAGraph"], parity.OURS["Graph"]
 parity.ABSENT["synchronize"] = "a wrong entry"
-assert [line.split()[0] for line in parity.unexplained(module)] == ["CUDAGraph", "Graph", "synchronize"]
+assert parity.unexplained(module) == [
+    "only torch.<name> has Graph, which is not in OURS",
+    "synchronize is in ABSENT, but torch.<name> has it",
+    "torch.cuda or torch.xpu has CUDAGraph, which is not in ABSENT",
+]
 """
     )
 

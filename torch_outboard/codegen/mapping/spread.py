@@ -21,7 +21,7 @@ class Spread(Mapping):
     """Several distant elements per item, for kernels without reductions.
 
     If the language can't say that pointers point to different memory, no load may move ahead of a store. An item's
-    stores then all come after its loads: through Vulkan, an H200 adds 256 MiB in 0.19 ms instead of 0.23 to 0.62.
+    stores then all come after its loads, with which a GPU adds 256 MiB in 0.19 ms instead of 0.23 to 0.62.
     """
 
     is_guarded: ClassVar[bool] = True
