@@ -278,11 +278,6 @@ ob_status queue_rows(Stream& stream, const StridedShape& shape, uint64_t element
   return OB_OK;
 }
 
-bool has_int16(const Device& device) {
-  const FoundDevice& found = device.found;
-  return found.features.has[kShaderInt16] != 0 && found.features11.has[kStorageBuffer16BitAccess11] != 0;
-}
-
 // Find one of the driver's own kernels. Their program is built at the device's first use. Without a
 // compiler there are no such kernels.
 ob_status own_kernel(Driver& driver, Device& device, const std::string& name, uint64_t* out_kernel) {
@@ -293,7 +288,7 @@ ob_status own_kernel(Driver& driver, Device& device, const std::string& name, ui
   }
   if (device.has_own_failed) return fail(OB_UNIMPLEMENTED, "the kernel for strided copies could not be built");
   if (device.own_program == 0) {
-    const char* options = has_int16(device) ? "" : "-O0 -DOB_NO_INT16";
+    const char* options = device.found.has_int16() ? "" : "-DOB_NO_INT16";
     const ob_status status =
         program_build(driver, device, kStridedSource, options, Language::kSlang, &device.own_program);
     device.has_own_failed = status != OB_OK;
@@ -353,7 +348,7 @@ ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_cop
       StridedShape wide = shape;
       uint32_t element_size = support::widen(&wide, copy->element_size, copy->dst, copy->src);
       uint32_t parts = 1;
-      if (element_size == 2 && !has_int16(*stream->device)) {  // bytes that are two apart, twice
+      if (element_size == 2 && !stream->device->found.has_int16()) {  // bytes that are two apart, twice
         for (uint32_t d = 0; d < wide.ndim; ++d) {
           wide.dst_strides[d] *= 2;
           wide.src_strides[d] *= 2;

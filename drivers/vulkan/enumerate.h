@@ -55,6 +55,7 @@ struct FoundDevice {
   uint32_t timestamp_bits = 0;
 
   std::string name() const { return properties.deviceName; }
+  bool has_int16() const { return features.has[kShaderInt16] != 0 && features11.has[kStorageBuffer16BitAccess11] != 0; }
   bool is_cpu() const { return properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU; }
 };
 

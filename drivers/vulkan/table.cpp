@@ -60,9 +60,7 @@ uint64_t kernel_dtypes(const FoundDevice& found) {
   add({OB_UINT8, OB_INT8, OB_INT32, OB_INT64, OB_FLOAT32, OB_COMPLEX64, OB_BOOL, OB_FLOAT8_E5M2, OB_FLOAT8_E4M3FN,
        OB_UINT32, OB_UINT64});
   // Halves are loaded as 16 bits and computed in float.
-  if (found.features.has[kShaderInt16] != 0 && found.features11.has[kStorageBuffer16BitAccess11] != 0) {
-    add({OB_INT16, OB_UINT16, OB_FLOAT16, OB_BFLOAT16, OB_COMPLEX32});
-  }
+  if (found.has_int16()) add({OB_INT16, OB_UINT16, OB_FLOAT16, OB_BFLOAT16, OB_COMPLEX32});
   if (has_float64) add({OB_FLOAT64, OB_COMPLEX128});
   return bits;
 }

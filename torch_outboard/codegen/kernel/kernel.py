@@ -39,15 +39,6 @@ __all__ = ["SimtKernel", "TypedCSE"]
 _BRANCHES = re.compile(r"\bif\b|\bfor\b|\bob_fail\b|\bob_checked\b")
 
 
-def _is_by_value(name: str) -> bool:
-    """Return True if launches pass the value of a graph's input, which is one element on the CPU."""
-    given = V.graph.graph_inputs.get(name)
-    if not isinstance(given, ir.TensorBox) or given.get_dtype().itemsize > _BITS // 8:
-        return False
-    is_scalar = given.get_numel() == 1 and given.get_device() == torch.device("cpu")
-    return name in getattr(V.graph, "scalars", ()) or is_scalar
-
-
 _BITS = 64  # of the argument for such a value
 
 
@@ -155,7 +146,7 @@ class SimtKernel(CheckingKernel):
     def load(self, name: str, index: sympy.Expr) -> Any:
         variable = self.args.input(name)
         dtype = V.graph.get_dtype(name)
-        if not self.dialect.runs_on_host and _is_by_value(name):
+        if self._is_by_value(name):
             self.check_dtype(dtype)
             return self.cse.generate(self.compute, _from_bits(variable, dtype), dtype=_computed(dtype), shape=())
         place = self.index_to_str(self.prepare_indexing(index))
@@ -166,6 +157,14 @@ class SimtKernel(CheckingKernel):
                 self._needs_branch = True
         text = self.loaded(variable, place, dtype)
         return self.cse.generate(self.compute, text, dtype=_computed(dtype), shape=())
+
+    def _is_by_value(self, name: str) -> bool:
+        """Return True if launches pass the value of a graph's input, which is one element on the CPU."""
+        given = V.graph.graph_inputs.get(name)
+        if self.dialect.runs_on_host or not isinstance(given, ir.TensorBox):
+            return False
+        is_scalar = given.get_numel() == 1 and given.get_device() == torch.device("cpu")
+        return given.get_dtype().itemsize <= _BITS // 8 and (is_scalar or name in getattr(V.graph, "scalars", ()))
 
     def loaded(self, variable: str, index: str, dtype: torch.dtype) -> str:
         """Return an element of memory as a value."""
@@ -351,7 +350,7 @@ class SimtKernel(CheckingKernel):
                 yield Parameter(name, "ob_i64"), "i", value
                 continue
             is_written = name in written
-            if not is_written and not self.dialect.runs_on_host and _is_by_value(value):
+            if not is_written and self._is_by_value(value):
                 yield Parameter(name, "ob_i64"), "s", value
                 continue
             # A mutated buffer may also be an input, and then has two parameters.
