@@ -18,7 +18,7 @@ __all__ = ["VulkanDriver"]
 _COMPILERS = ("slangtorch/bin/libslang-compiler.so*", "slangpy/libslang-compiler.so*", "slangpy/libslang.so*")
 
 # Bytes of a group's memory without which kernels with matrix units have no room for their tiles.
-_UNIT_MEMORY = 40 << 10
+_UNIT_MEMORY = 32 << 10
 
 # The vendor of the devices on which subgroups were tried: lavapipe is Mesa's own.
 _TRIED = "Mesa"

@@ -2,10 +2,10 @@
 """The schedule of products for devices with matrix units: tiles in the group's memory, multiplied by the unit.
 
 A group computes a tile of 64 by 64 results, or up to 128 by 128 if there are many. The lanes of a unit compute a part
-of the tile, and keep its sums in registers. The group's memory has three slots, each for some steps of both operands:
-one is multiplied while the others are filled. If a multiprocessor has enough memory, slots hold twice as many steps. If
-few tiles have long sums, several groups share the steps of a tile, and a second launch adds their sums, always in the
-same order.
+of the tile, and keep its sums in registers. The group's memory has slots, each for some steps of both operands: one is
+multiplied while the others are filled. There are three if elements are copied asynchronously, and two if they pass
+through registers. If a multiprocessor has enough memory, slots hold twice as many steps. If few tiles have long sums,
+several groups share the steps of a tile, and a second launch adds their sums, always in the same order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end
 __all__ = ["multiply"]
 
 _SMALL, _LARGE = 64, 128
-_SLOTS = 3
 # Rows of tiles that adjacent groups process together, so that their operands stay in the cache.
 _BAND = 16
 # The maximum number of groups that share a tile's steps, and the minimum number of times that each
@@ -103,10 +102,14 @@ def multiply(call: TemplateCall, product: Product) -> None:
     call.free(part)
 
 
+def _slots(unit: MatrixUnit) -> int:
+    return 3 if unit.copies else 2
+
+
 def _bytes(tiling: Tiling) -> int:
     """Return the bytes of a group's memory that a tiling needs, at most."""
     unit, chunks = tiling.unit, tiling.steps // tiling.chunk
-    lines = _SLOTS * (tiling.height + tiling.width)
+    lines = _slots(unit) * (tiling.height + tiling.width)
     if unit.sums is None:
         return lines * chunks * 16
     # The chunks of joint matrices are not permuted: rows have an odd number of them.
@@ -121,6 +124,7 @@ def _kernel(
     call: TemplateCall, product: Product, end: End, tiling: Tiling, names: tuple[str, str], splits: Any = None
 ) -> Kernel:
     unit, count = tiling.unit, "$DOWN * $ACROSS"
+    slots = _slots(unit)
     sums = "held" if unit.sums else "sums"
     kernel = Kernel(f"{product.name}_of_units", unit.header + product.before)
     sizes = product.sizes(kernel)
@@ -130,7 +134,7 @@ def _kernel(
 
     def side(name: str, operand: Operand, lines: tuple[str, str], is_left: bool) -> Side:
         tile = (tiling.height if is_left else tiling.width, tiling.steps)
-        shared = call.dialect, *tile, is_left, _SLOTS
+        shared = call.dialect, *tile, is_left, slots
         made = Side(name, operand, lines, tiling, *shared, until="until", shifts=True)
         return made.counting() if is_narrow else made
 
@@ -142,7 +146,7 @@ def _kernel(
         "INDEX": "ob_i32" if is_narrow else "ob_i64",
         "UNROLL": call.dialect.unroll,
         "BAND": str(_BAND),
-        "SLOTS": str(_SLOTS),
+        "SLOTS": str(slots),
         "ZEROS": zeros(unit, sums, count),
         "DEALT": f"  float sums[{count} * $RESULTS];\n{dealt(unit, sums, 'sums', count)}" if unit.sums else "",
         "FIND": "".join(side.declared() + side.find_first() + side.find() for side in (left, right)),
@@ -150,7 +154,7 @@ def _kernel(
         "FINISH": left.finish() + right.finish(),
         "ADVANCE": left.advance() + right.advance(),
         "COMMIT": unit.copies.commit if unit.copies else "",
-        "WAIT": filled(unit.copies.wait, {"LATER": str(_SLOTS - 2)}) if unit.copies else "",
+        "WAIT": filled(unit.copies.wait, {"LATER": str(slots - 2)}) if unit.copies else "",
         "LOAD_LEFT": left.load("part_row", "$DOWN", "left_part"),
         "LOAD_RIGHT": right.load("part_column", "$ACROSS", "right_part"),
         "MULTIPLY": multiplied(unit, sums, tiling.rows // unit.m, tiling.columns // unit.n),
