@@ -16,6 +16,15 @@ std::string type_of(PyObject* object) {
   return text;
 }
 
+std::string content_of(PyObject* bytes) {
+  char* data = nullptr;
+  Py_ssize_t size = 0;
+  if (PyBytes_AsStringAndSize(bytes, &data, &size) != 0) {
+    throw_python_error();
+  }
+  return {data, static_cast<size_t>(size)};
+}
+
 }  // namespace
 
 Object Record::field(const char* name) const {
@@ -36,15 +45,39 @@ std::string Record::text(const char* name) const {
 
 std::string Record::bytes(const char* name) const {
   const Object value = field(name);
-  char* data = nullptr;
-  Py_ssize_t size = 0;
   if (!PyBytes_Check(value.get())) {
     refuse(name, "bytes", value.get());
   }
-  if (PyBytes_AsStringAndSize(value.get(), &data, &size) != 0) {
-    throw_python_error();
+  return content_of(value.get());
+}
+
+std::function<std::string()> Record::reader(const char* name) const {
+  Object value = field(name);
+  if (value.get() == Py_None) {
+    return {};
   }
-  return {data, static_cast<size_t>(size)};
+  if (PyCallable_Check(value.get()) == 0) {
+    refuse(name, "None or a callable", value.get());
+  }
+  const std::shared_ptr<PyObject> function(value.release(), [](PyObject* owned) {
+    if (!python_is_gone()) {
+      const WithGil gil;
+      Py_DECREF(owned);
+    }
+  });
+  return [function, kind = kind_, name]() -> std::string {
+    if (python_is_gone()) {
+      return {};
+    }
+    const WithGil gil;
+    const Object read(PyObject_CallNoArgs(function.get()));
+    if (!read) {
+      throw_python_error();
+    }
+    TORCH_CHECK_TYPE(PyBytes_Check(read.get()), "the function '", name, "' of a ", kind, " must return bytes, not ",
+                     type_of(read.get()));
+    return content_of(read.get());
+  };
 }
 
 bool Record::flag(const char* name) const {
@@ -110,7 +143,7 @@ std::unique_ptr<const kernels::DeviceKernel> device_kernel_of(PyObject* object) 
   const kernels::Geometry geometry{
       {formulas[0], formulas[1], formulas[2]}, {formulas[3], formulas[4], formulas[5]}, formulas[6]};
   kernels::ProgramText program = program_text_of(record);
-  program.binary = record.bytes("binary");
+  program.read_binary = record.reader("read_binary");
   return std::make_unique<const kernels::DeviceKernel>(record.text("name"), std::move(program), record.text("entry"),
                                                        record.text("letters"), geometry, record.texts("checks"));
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +24,9 @@ class Record {
   Object field(const char* name) const;
   std::string text(const char* name) const;
   std::string bytes(const char* name) const;
+  // A function without arguments that returns bytes, or None, which is null here. It may be called
+  // and destroyed on any thread. After the interpreter's end it returns "".
+  std::function<std::string()> reader(const char* name) const;
   bool flag(const char* name) const;
   std::vector<Object> items(const char* name) const;  // of a tuple or a list
   std::vector<std::string> texts(const char* name) const;

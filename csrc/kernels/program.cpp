@@ -117,8 +117,10 @@ bool is_refusal(ob_status status) {
 }
 
 uint64_t build(c10::DeviceIndex device, const ProgramText& text, const std::string& name) {
-  if (const uint64_t packed = build_binary(device, text, text.binary, name); packed != 0) {
-    return packed;
+  if (text.read_binary) {
+    if (const uint64_t packed = build_binary(device, text, text.read_binary(), name); packed != 0) {
+      return packed;
+    }
   }
   const std::string key = program_key(device, text);
   std::optional<Turn> turn;

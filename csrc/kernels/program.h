@@ -25,10 +25,10 @@ struct ProgramText {
   std::string language;  // a language that the driver builds: "opencl_c", "ptx", …
   std::string code;
   std::string options;
-  // The program for the device from a pack, in the language OB_LANGUAGE_BINARY; "" if there is
-  // none. It is not part of the program's identity: if the driver does not accept these bytes, the
-  // text is built.
-  std::string binary = {};
+  // Return the program for the device from a pack, in the language OB_LANGUAGE_BINARY; "" if there
+  // is none. Null: the text is not from a pack. Called on the thread that builds. The bytes are not
+  // part of the program's identity: if the driver does not accept them, the text is built.
+  std::function<std::string()> read_binary = {};
 };
 
 // The driver refuses a program's text, every time: OB_PROGRAM_REFUSED, an invalid

@@ -291,13 +291,10 @@ def chip(monkeypatch: Any, name: str) -> None:
     monkeypatch.setattr(devices, "get_device_properties", lambda device: SimpleNamespace(architecture=name))
 
 
-def with_binary(binary: bytes) -> Answer:
-    return ANSWER._replace(kernels=[ANSWER.kernels[0]._replace(binary=binary)])
-
-
 def test_plans_are_found_by_key(pack: Path) -> None:
     opened = Packs([pack], Chip())
-    assert opened.plans(KEY, 0) == [with_binary(b"one" * 999)] and opened.plans("b", 0) == []
+    assert opened.plans(KEY, 0) == [ANSWER] and opened.plans("b", 0) == []
+    assert opened.program(ANSWER.kernels[0], 0) == b"one" * 999
     assert opened.loaded == 1 and opened and not Packs([])
 
 
@@ -310,13 +307,16 @@ def test_programs_share_blocks_and_are_found_alone(pack: Path) -> None:
     opened = Packs([pack], Chip())
     for place in random.sample(range(40), 40):
         (answer,) = opened.plans(plans[place][0], 0)
-        assert answer.kernels == [kernels[place]._replace(binary=programs[place][1])]
+        assert answer.kernels == [kernels[place]]
+        assert opened.program(kernels[place], 0) == programs[place][1]
+    assert opened.program(kernels[0]._replace(code=b"text"), 0) == b""
 
 
 def test_a_chip_gets_the_first_program_that_it_runs(pack: Path, monkeypatch: Any, caplog: Any) -> None:
     chip(monkeypatch, "new")
-    assert Packs([pack], Chip()).plans(KEY, 0) == [with_binary(b"two" * 999)]
-    assert Packs([pack]).plans(KEY, 0) == [ANSWER], "no driver says what else the chip runs"
+    assert Packs([pack], Chip()).program(ANSWER.kernels[0], 0) == b"two" * 999
+    assert caplog.messages == []
+    assert Packs([pack]).program(ANSWER.kernels[0], 0) == b"", "no driver says what else the chip runs"
     (message,) = caplog.messages
     assert message.endswith("has programs for one, two and none for new: each is compiled at its first use")
 
@@ -372,7 +372,7 @@ def test_a_foreign_file_is_told_once(pack: Path, what: str, caplog: Any) -> None
 @pytest.mark.parametrize("how", ["changed", "cut"])
 def test_damage_is_told_once_and_no_wrong_plan_is_used(pack: Path, how: str, caplog: Any) -> None:
     content = pack.read_bytes()
-    wanted = with_binary(b"one" * 999)
+    wanted = [ANSWER], b"one" * 999
     warned = 0
     for place in range(0, len(content), 29):
         pack.write_bytes(
@@ -380,10 +380,12 @@ def test_damage_is_told_once_and_no_wrong_plan_is_used(pack: Path, how: str, cap
         )
         caplog.clear()
         opened = Packs([pack], Chip())
-        first = opened.plans(KEY, 0)
+        first = opened.plans(KEY, 0), opened.program(ANSWER.kernels[0], 0)
         # A row whose number has changed is a row that is not there.
-        assert first in ([wanted], [ANSWER], []), place
-        assert opened.plans(KEY, 0) == first and len(caplog.messages) <= (0 if first else 1), place
+        assert first[0] in (wanted[0], []) and first[1] in (wanted[1], b""), place
+        assert len(caplog.messages) <= (0 if first == wanted else 1), place
+        again = opened.plans(KEY, 0), opened.program(ANSWER.kernels[0], 0)
+        assert again == first or (again == ([], b"") and len(caplog.messages) == 1), place
         warned += len(caplog.messages)
         assert not warned or not caplog.messages or str(pack) in caplog.text
     assert warned == place // 29 + 1 if how == "cut" else warned > 20
@@ -393,7 +395,8 @@ def test_a_pack_that_is_replaced_stays_in_use(pack: Path, caplog: Any) -> None:
     opened = Packs([pack], Chip())
     assert opened.plans("b", 0) == []
     write(pack, {"code": "another"})
-    assert opened.plans(KEY, 0) == [with_binary(b"one" * 999)] and caplog.messages == []
+    assert opened.plans(KEY, 0) == [ANSWER] and opened.program(ANSWER.kernels[0], 0) == b"one" * 999
+    assert caplog.messages == []
     assert Packs([pack]).plans(KEY, 0) == [] and "it was made for another code" in caplog.text
 
 

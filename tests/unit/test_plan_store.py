@@ -361,7 +361,7 @@ def test_folders_stay_within_their_bounds(tmp_path: Path, monkeypatch: Any) -> N
 
 
 def test_classes_stay_within_their_bounds(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(stores, "_MOST_PLANS", 2)
+    monkeypatch.setattr(Store, "most_plans", 2)
     store = Store(tmp_path)
     for number in range(4):
         store.save("a", SIZES, Answer(f"plan {number}", []))

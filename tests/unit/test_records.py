@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ class Turned(NamedTuple):
     code: bytes
     language: str
     name: str
-    binary: bytes
+    read_binary: Callable[[], bytes] | None
 
 
 def test_fields_have_names_and_no_order() -> None:
@@ -65,6 +66,7 @@ def test_a_plain_tuple_is_no_record() -> None:
         ("geometry", "1111110", "'geometry' of a KernelRecord must be tuple or list, not str"),
         ("geometry", (1,) * 7, "'geometry' of a KernelRecord must be tuple or list of str, not int"),
         ("checks", (None,), "'checks' of a KernelRecord must be tuple or list of str, not NoneType"),
+        ("read_binary", b"", "'read_binary' of a KernelRecord must be None or a callable, not bytes"),
     ],
 )
 def test_another_type_is_refused(field: str, value: Any, message: str) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,8 +23,9 @@ class KernelRecord(NamedTuple):
         Seven formulas: three of the grid, three of the block, one of local memory.
     checks : tuple of str
         The possible failures, as in `DeviceProgram`.
-    binary : bytes
-        The program that a pack holds for the device, as `program_build` accepts it; empty if there is none.
+    read_binary : callable, optional
+        Returns the program that a pack holds for the device, as `program_build` accepts it; empty if there is none. It
+        is called by the thread that builds the kernel, if one does.
     """
 
     name: str
@@ -35,7 +36,7 @@ class KernelRecord(NamedTuple):
     letters: str
     geometry: tuple[str, ...]
     checks: tuple[str, ...] = ()
-    binary: bytes = b""
+    read_binary: Callable[[], bytes] | None = None
 
 
 @dataclass(frozen=True)

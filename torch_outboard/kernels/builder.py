@@ -307,7 +307,15 @@ def _plans_of_class(key: str, device: int) -> list[Answer]:
 
 
 def _stored(key: str, device: int) -> list[Answer]:
-    return [*store().plans(key), *packs().plans(key, device)]
+    def readable(kernel: KernelRecord) -> KernelRecord:
+        return kernel._replace(read_binary=functools.partial(_packed_program, kernel, device))
+
+    packed = packs().plans(key, device)
+    return [*store().plans(key), *(answer._replace(kernels=list(map(readable, answer.kernels))) for answer in packed)]
+
+
+def _packed_program(kernel: KernelRecord, device: int) -> bytes:
+    return packs().program(kernel, device)  # in a forked child, the child's packs
 
 
 def _forget(key: str, device: int, text: str, why: str) -> None:

@@ -221,7 +221,7 @@ def written(key: str, sizes: Sizes, answer: Answer) -> bytes:
 
 
 def listed(answer: Answer) -> dict[str, Any]:
-    """Return an answer as JSON data, without the binaries of its kernels."""
+    """Return an answer as JSON data, without the functions that read its kernels' programs."""
     return {"plan": answer.text, "kernels": _listed(answer.kernels), "refusal": answer.refusal}
 
 
@@ -230,7 +230,7 @@ def _short_hash(text: str) -> str:
 
 
 def _listed(kernels: list[KernelRecord]) -> list[Any]:
-    fields = [name for name in KernelRecord._fields if name != "binary"]
+    fields = [name for name in KernelRecord._fields if name != "read_binary"]
     return [{name: getattr(kernel, name) for name in fields} | {"code": _encoded(kernel.code)} for kernel in kernels]
 
 
@@ -260,11 +260,12 @@ def unlisted(fields: Mapping[str, Any]) -> Answer | None:
 
 def _record(kernel: Any) -> KernelRecord:
     """Return a kernel in the form that _C takes. Raise TypeError or a similar error for other fields or types."""
-    record = KernelRecord(**kernel | {"code": _decoded(kernel["code"]), "binary": b""})
+    record = KernelRecord(**kernel | {"code": _decoded(kernel["code"]), "read_binary": None})
     for value in (record.geometry, record.checks):
         if not isinstance(value, list):
             raise TypeError("not a list of strings")
-    texts = [value for name, value in record._asdict().items() if name not in ("code", "geometry", "checks", "binary")]
+    others = ("code", "geometry", "checks", "read_binary")
+    texts = [value for name, value in record._asdict().items() if name not in others]
     if not all(isinstance(text, str) for text in [*texts, *record.geometry, *record.checks]):
         raise TypeError("no text")
     return record._replace(geometry=tuple(record.geometry), checks=tuple(record.checks))

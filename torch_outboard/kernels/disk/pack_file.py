@@ -106,14 +106,14 @@ class PackFile:
         self.about: Mapping[str, Any] = about
         self._shared = str(about["shared"]).encode()
 
-    def plans(self, key: str, architectures: Sequence[str]) -> list[Answer]:
-        """Return the plans of a class, or its refusal, with the first program that there is for these architectures."""
+    def plans(self, key: str) -> list[Answer]:
+        """Return the plans of a class, or its refusal."""
         row = self._json("class", key)
-        return [] if row is None else [self._answer(name, architectures) for name, _ in row["answers"]]
+        return [] if row is None else [self._answer(name) for name, _ in row["answers"]]
 
     def has_plan(self, key: str, text: str) -> bool:
         """Return True if a class has a plan of this text."""
-        return any(answer.text == text for answer in self.plans(key, ()))
+        return any(answer.text == text for answer in self.plans(key))
 
     def entries(self) -> Iterator[Entry]:
         """Yield a class's answers, with the sizes of the calls that they were made for."""
@@ -123,20 +123,21 @@ class PackFile:
         for row in classes:
             for name, sizes in row["answers"]:
                 size = len(self._row("answer", name) or b"")
-                yield Entry(self.path, size, json.loads(row["key"]), sizes, self._answer(name, ()))
+                yield Entry(self.path, size, json.loads(row["key"]), sizes, self._answer(name))
 
-    def _answer(self, name: str, architectures: Sequence[str]) -> Answer:
+    def program(self, kernel: KernelRecord, architectures: Sequence[str]) -> bytes:
+        """Return the first program of a kernel that there is for these architectures; b"" if there is none."""
+        for architecture in architectures:
+            if (place := self._row("program", program_name(architecture, kernel))) is not None:
+                return self._program(*place.decode().split())
+        return b""
+
+    def _answer(self, name: str) -> Answer:
         row = self._json("answer", name)
         answer = None if row is None else unlisted(row)
         if answer is None:
             raise Damaged(f"{printable_path(self.path)} lacks a plan")
-        return answer._replace(kernels=[self._with_binary(kernel, architectures) for kernel in answer.kernels])
-
-    def _with_binary(self, kernel: KernelRecord, architectures: Sequence[str]) -> KernelRecord:
-        for architecture in architectures:
-            if (place := self._row("program", program_name(architecture, kernel))) is not None:
-                return kernel._replace(binary=self._program(*place.decode().split()))
-        return kernel
+        return answer
 
     def _program(self, block: str, first: str, size: str) -> bytes:
         if block != self._block[0]:

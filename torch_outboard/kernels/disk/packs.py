@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from torch_outboard._sealed import absolute_path, printable_path, reason_of
+from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.driver import Driver
 from torch_outboard.kernels.disk.files import Answer
 from torch_outboard.kernels.disk.key import code_hash, kind_of
@@ -149,7 +151,7 @@ def read_pack(path: Path, kind: Mapping[str, str] | None = None, trusted: int = 
 
 
 class Packs:
-    """Some packs, which are opened at the first request for a plan. For one thread.
+    """Some packs, which are opened at the first request for a plan. Threads may share them.
 
     Attributes
     ----------
@@ -163,6 +165,7 @@ class Packs:
         self._trusted = trusted
         self._paths = list(paths)
         self._used: list[PackFile] | None = None
+        self._lock = threading.Lock()
         self._dropped: set[tuple[str, str]] = set()
         self._architectures: dict[int, tuple[str, ...]] = {}
 
@@ -170,20 +173,28 @@ class Packs:
         return bool(self._paths)
 
     def plans(self, key: str, device: int) -> list[Answer]:
-        """Return the plans of a class, and its refusals. Their kernels have the programs for the device."""
+        """Return the plans of a class, and its refusals."""
         if not self._paths:
             return []
-        architectures = self._architectures_of(device)
-        answers = self._ask(self._usable(device), lambda file: file.plans(key, architectures))
-        all_answers = [answer for of_pack in answers for answer in of_pack]
-        kept = [answer for answer in all_answers if (key, answer.text) not in self._dropped]
-        self.loaded += len(kept)
+        with self._lock:
+            answers = self._ask(self._usable(device), lambda file: file.plans(key))
+            all_answers = [answer for of_pack in answers for answer in of_pack]
+            kept = [answer for answer in all_answers if (key, answer.text) not in self._dropped]
+            self.loaded += len(kept)
         return kept
+
+    def program(self, kernel: KernelRecord, device: int) -> bytes:
+        """Return the program of a plan's kernel for a device; b"" if no pack has it."""
+        with self._lock:
+            architectures = self._architectures_of(device)
+            found = self._ask(self._usable(device), lambda file: file.program(kernel, architectures))
+        return next(filter(None, found), b"")
 
     def drop(self, key: str, text: str, why: str) -> None:
         """Stop returning the plan of a class that has this text. It stays in its file, because packs are only read."""
-        self._dropped.add((key, text))
-        having = self._ask(self._used or [], lambda file: file.path if file.has_plan(key, text) else None)
+        with self._lock:
+            self._dropped.add((key, text))
+            having = self._ask(self._used or [], lambda file: file.path if file.has_plan(key, text) else None)
         for path in filter(None, having):
             _log.warning("a plan of the pack %s can't be used (%s); it is built", printable_path(path), why)
 

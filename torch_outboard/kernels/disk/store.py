@@ -48,8 +48,6 @@ VARIABLE = "OUTBOARD_KERNEL_CACHE_DIR"
 # The most files of one version, and the time after which an unused version is removed.
 MOST_FILES = 8192
 _KEPT_SECONDS = 30 * 24 * 3600
-# The most plans of a class. All of them are read at its first call.
-_MOST_PLANS = 32
 _FIRST_LOOKS = 10  # whether another process builds, before an import of seconds
 # The most refusals of single calls that a process writes.
 _MOST_SINGLES = 256
@@ -79,11 +77,12 @@ class Store:
     ----------
     loaded, saved : int
         The number of answers read from files, and written to files.
-    most_files : int
-        The limit, which a process that makes a pack lifts.
+    most_files, most_plans : int
+        The limits for all files, and for the plans of a class. A process that makes a pack lifts them.
     """
 
     most_files: ClassVar[int] = MOST_FILES
+    most_plans: ClassVar[int] = 32  # all of them are read at the first call of the class
 
     def __init__(self, folder: Path | None) -> None:
         self.loaded = self.saved = 0
@@ -184,7 +183,7 @@ class Store:
             self.saved += 1
             is_first = self.saved == 1
         with contextlib.suppress(OSError):  # another process prunes too
-            _remove_oldest(folder.files(key), _MOST_PLANS)
+            _remove_oldest(folder.files(key), Store.most_plans)
             if is_first:
                 self._prune(folder.path)
 

@@ -47,7 +47,7 @@ def run_calls(index: int, calls: Sequence[_Call], tell: _Tell, has_memory: bool 
     from torch_outboard import _C
     from torch_outboard.device.devices import get_device_properties
 
-    Store.most_files = sys.maxsize  # plans of all kinds of devices are in one folder, and none may go
+    Store.most_files = Store.most_plans = sys.maxsize  # plans of all kinds of devices are in one folder
     device = torch.device(_C.driver_name(), index)
     machine = get_device_properties(index).machine
     with torch.get_device_module(device).device(device):  # a graph is captured on the current device
