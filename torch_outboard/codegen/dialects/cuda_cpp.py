@@ -62,6 +62,7 @@ using ob_u64 = unsigned long;
 #define OB_BARRIER __syncthreads()
 #define OB_ITEM_OF_GROUP ((ob_i32)threadIdx.x)
 #define OB_GROUP_NUMBER ((ob_i64)blockIdx.x)
+#define OB_MUL_HIGH(a, b) __umulhi(a, b)
 OB_DEVICE void ob_atomic_add_f32(float* place, float value) { atomicAdd(place, value); }
 OB_DEVICE void ob_atomic_add_f64(double* place, double value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 600

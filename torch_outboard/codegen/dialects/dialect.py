@@ -94,19 +94,21 @@ class Dialect:
     name : str
         The dialect's name. `program_build` receives it as the language unless `language` is set.
     header : str
-        Text before everything else. It defines the types `ob_i8` … `ob_u64` and these macros, which prelude/ and
-        kernels use. OB_DEVICE: before a helper. OB_GLOBAL: before the target of a pointer into the device's memory.
-        OB_RESTRICT. OB_TABLE: before a table of constants of the whole program. OB_TABLE_AT: before the target of a
-        pointer into such a table. OB_LIB(name): a function of C's library that is generic in its type. OB_AS_F32,
-        OB_AS_U32, OB_AS_F64 and OB_AS_U64: the bits of a number as the named type. OB_INFINITY, OB_NAN. OB_IN_LOOPS is
-        defined if the compiler vectorizes loops, but not calls in them. OB_VECTORS(count) is optional. It asks a
-        compiler for CPUs to vectorize the next loop by 16 elements, with `count` vectors per turn. By default, it
-        expands to nothing. Optional, for languages that are not C: OB_STRUCT(name) is the head of a struct.
-        OB_OWN(type, name, count) is a parameter that holds an item's private array, which the function writes.
-        OB_TABLE_OF(type, name) is a parameter that holds a table of constants; OB_FOR_TABLES precedes functions with
-        such a parameter. OB_ALIGNED(bytes) is optional. It follows the name of an array that must begin at a multiple
-        of `bytes`. Without it, the language must align a group's arrays to 16 bytes, or a subclass must override
-        `load_four` and `store_four`. docs/vendor-questions.md lists all words that texts use.
+        Text before everything else. It defines the types `ob_i8` … `ob_u64` and these macros, which prelude/
+        and kernels use. OB_DEVICE: before a helper. OB_GLOBAL: before the target of a pointer into the device's
+        memory. OB_RESTRICT. OB_TABLE: before a table of constants of the whole program. OB_TABLE_AT: before the
+        target of a pointer into such a table. OB_LIB(name): a function of C's library that is generic in its
+        type. OB_AS_F32, OB_AS_U32, OB_AS_F64 and OB_AS_U64: the bits of a number as the named type.
+        OB_INFINITY, OB_NAN. OB_MUL_HIGH(a, b): the upper half of the product of two 32-bit unsigned numbers.
+        OB_IN_LOOPS is defined if the compiler vectorizes loops, but not calls in them. OB_VECTORS(count) is
+        optional. It asks a compiler for CPUs to vectorize the next loop by 16 elements, with `count` vectors
+        per turn. By default, it expands to nothing. Optional, for languages that are not C: OB_STRUCT(name) is
+        the head of a struct. OB_OWN(type, name, count) is a parameter that holds an item's private array, which
+        the function writes. OB_TABLE_OF(type, name) is a parameter that holds a table of constants;
+        OB_FOR_TABLES precedes functions with such a parameter. OB_ALIGNED(bytes) is optional. It follows the
+        name of an array that must begin at a multiple of `bytes`. Without it, the language must align a group's
+        arrays to 16 bytes, or a subclass must override `load_four` and `store_four`. docs/vendor-questions.md
+        lists all words that texts use.
     kernel : str
         The head of a kernel: a format of `name` and `parameters`.
     item : str

@@ -44,6 +44,7 @@ static inline To ob_bits(From from) {
 #define OB_AS_U64(x) ob_bits<ob_u64, double>(x)
 #define OB_INFINITY std::numeric_limits<double>::infinity()
 #define OB_NAN std::numeric_limits<double>::quiet_NaN()
+#define OB_MUL_HIGH(a, b) ((ob_u32)((ob_u64)(a) * (b) >> 32))
 // The items of a launch run one after the other.
 #define OB_PLAIN_ADD(T, U, S) \\
   OB_DEVICE void ob_atomic_add_##S(T* place, T value) { *place = (T)((U)*place + (U)value); }

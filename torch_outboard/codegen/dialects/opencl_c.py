@@ -54,6 +54,7 @@ typedef ulong ob_u64;
 #define OB_BARRIER_ALL barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 #define OB_ITEM_OF_GROUP ((ob_i32)get_local_id(0))
 #define OB_GROUP_NUMBER ((ob_i64)get_group_id(0))
+#define OB_MUL_HIGH(a, b) mul_hi(a, b)
 // The language has no additions of floating point: by comparison and exchange.
 OB_DEVICE void ob_atomic_add_f32(__global float* place, float value) {
   volatile __global uint* bits = (volatile __global uint*)place;

@@ -56,6 +56,7 @@ typedef uint64_t size_t;
 #define OB_BARRIER_ALL AllMemoryBarrierWithGroupSync()
 #define OB_ITEM_OF_GROUP ob_item_of_group()
 #define OB_GROUP_NUMBER (ob_first_group + ob_group_of_launch())
+#define OB_MUL_HIGH(a, b) ob_mul_high(a, b)
 #define OB_CAS(place, seen, next) ob_cas(place, seen, next)
 #define OB_TAKE(place, count) (ob_cas(place, count, count + 1u) == count)
 [vk::constant_id(0)] const int ob_block = 1;
@@ -66,6 +67,11 @@ ob_i32 ob_item_of_group() {
 ob_i64 ob_group_of_launch() {
   let place = spirv_asm { result:$$uint3 = OpLoad builtin(WorkgroupId:uint3) };
   return (ob_i64)place.x;
+}
+struct ob_halves { ob_u32 low, high; };
+ob_u32 ob_mul_high(ob_u32 a, ob_u32 b) {
+  let halves = spirv_asm { result:$$ob_halves = OpUMulExtended $a $b };
+  return halves.high;
 }
 // The compiler simplifies x - x and x + 0, which are not always 0 and x.
 #define OB_FUNCTION(T) \\

@@ -23,7 +23,8 @@ OB_DEVICE T ob_abs_S(T a) { return a < 0 ? ob_neg_S(a) : a; }
 // C leaves a division by zero, which kernels check, and that of the least
 // number by -1 open; 0 and what wraps.
 OB_DEVICE T ob_div_S(T a, T b) { return b == 0 ? 0 : (b == (T)-1 && a < 0) ? ob_neg_S(a) : (T)(a / b); }
-OB_DEVICE T ob_mod_S(T a, T b) { return b == 0 || (b == (T)-1 && a < 0) ? 0 : (T)(a % b); }
+// In SPIR-V, % of a negative number is undefined; / is not.
+OB_DEVICE T ob_mod_S(T a, T b) { return b == 0 || (b == (T)-1 && a < 0) ? 0 : (T)(a - (T)(a / b) * b); }
 OB_DEVICE T ob_floordiv_S(T a, T b) {
   const T quotient = ob_div_S(a, b);
   return ob_mod_S(a, b) != 0 && ((a < 0) != (b < 0)) ? (T)(quotient - 1) : quotient;
@@ -50,9 +51,11 @@ OB_DEVICE T ob_shr_S(T a, T b) {
 }
 
 // The quotient of a number by a size, both below 2^31. The inverse is the 2^62th part of the size's
-// inverse, rounded up.
+// inverse, rounded up. Numbers have 32 bits: NVIDIA's compiler of SPIR-V (580.159) confuses the
+// 64-bit quotients of unrolled turns.
 OB_DEVICE ob_i32 ob_over(const ob_i32 number, const ob_i64 inverse) {
-  const ob_u64 low = (ob_u64)(ob_u32)number * (ob_u32)inverse;
-  const ob_u64 high = (ob_u64)(ob_u32)number * (ob_u32)((ob_u64)inverse >> 32);
-  return (ob_i32)((high + (low >> 32)) >> 30);
+  const ob_u32 factor = (ob_u32)number, upper = (ob_u32)((ob_u64)inverse >> 32), low = factor * upper;
+  const ob_u32 sum = low + OB_MUL_HIGH(factor, (ob_u32)inverse);
+  const ob_u32 high = OB_MUL_HIGH(factor, upper) + (sum < low ? 1u : 0u);
+  return (ob_i32)(high << 2 | sum >> 30);
 }

@@ -130,6 +130,7 @@ def _kernel(
     sizes = product.sizes(kernel)
     for one in (product.left, product.right, end):
         one.declare(kernel)
+    groups = _tiles(product, (tiling.height, tiling.width)) * (1 if splits is None else splits)
     is_narrow = all(holds(sympy.Le(size, NARROW)) for size in (product.rows, product.columns, product.depth))
 
     def side(name: str, operand: Operand, lines: tuple[str, str], is_left: bool) -> Side:
@@ -144,6 +145,7 @@ def _kernel(
         **sizes,
         **tiling.words(),
         "INDEX": "ob_i32" if is_narrow else "ob_i64",
+        "COUNT": "ob_u32" if is_narrow and holds(sympy.Le(groups, NARROW)) else "ob_i64",
         "UNROLL": call.dialect.unroll,
         "BAND": str(_BAND),
         "SLOTS": str(slots),
@@ -166,11 +168,10 @@ def _kernel(
     }
     if left.copies and right.copies and tiling.steps // unit.k % 2 == 0:
         words |= _wide_words(unit, left, right)
-    kernel.groups = _tiles(product, (tiling.height, tiling.width))
+    kernel.groups = groups
     if splits is not None:
         turns = range_of_split("($ALL_STEPS + $STEPS - 1) / $STEPS", "ob_u32" if is_narrow else "ob_i64")
         words |= {"SPLITS": kernel.number("splits", splits), "RANGE": _RANGE, "OF_SPLIT": turns}
-        kernel.groups *= splits
     words |= stores(end, unit, names, tiling.columns // unit.n)
     lay_out(kernel, left, right)
     if unit.sums:
@@ -208,7 +209,7 @@ def _tiles(product: Product, tile: tuple[int, int]) -> Any:
 
 
 _RANGE = """\
-const ob_i64 split = OB_GROUP_NUMBER / (tiles * $BATCH);
+const ob_i64 split = group_number / (tiles * ($COUNT)$BATCH);
   $OF_SPLIT
   const $INDEX begin = ($INDEX)(from_count * $STEPS), end = ($INDEX)(to_count * $STEPS);
   const $INDEX until = end < $ALL_STEPS ? end : $ALL_STEPS;"""
@@ -219,9 +220,10 @@ _TEXT = """\
   const ob_u32 part_row = item / $LANES % $PARTS_DOWN * $PART_ROWS;
   const ob_u32 part_column = item / $LANES / $PARTS_DOWN * $PART_COLUMNS;
   const $INDEX tiles_down = ($ROWS + $HEIGHT - 1) / $HEIGHT, tiles_across = ($COLUMNS + $WIDTH - 1) / $WIDTH;
-  const ob_i64 tiles = (ob_i64)tiles_down * tiles_across;
-  const ob_i64 batch = OB_GROUP_NUMBER / tiles % $BATCH;
-$OF_BATCH  const $INDEX number = ($INDEX)(OB_GROUP_NUMBER % tiles);
+  const $COUNT group_number = ($COUNT)OB_GROUP_NUMBER;
+  const $COUNT tiles = ($COUNT)tiles_down * ($COUNT)tiles_across;
+  const ob_i64 batch = group_number / tiles % ($COUNT)$BATCH;
+$OF_BATCH  const $INDEX number = ($INDEX)(group_number % tiles);
   const $INDEX first_band = number / ($BAND * tiles_across) * $BAND;
   const $INDEX band = tiles_down - first_band < $BAND ? tiles_down - first_band : $BAND;
   const $INDEX of_band = number - first_band * tiles_across;
