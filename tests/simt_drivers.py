@@ -99,6 +99,19 @@ class Groups(Apart):
     code_generator = GroupsGenerator
 
 
+class LateGenerator(OpenCLGenerator):
+    """As `GroupsGenerator`, for a language that can't say that pointers point to different memory."""
+
+    dialect = replace(GroupsGenerator.dialect, name="opencl_c_late", has_restrict=False)
+
+
+class Late(Apart):
+    """As `Groups`, with stores that come after the loads of several elements."""
+
+    kernel_generator = LateGenerator
+    code_generator = LateGenerator
+
+
 class UnitsGenerator(OpenCLGenerator):
     """A generator as for a GPU with matrix units, which are in plain C and of a different size for each type."""
 

@@ -274,6 +274,14 @@ def test_reductions_by_groups(driver: str, request: pytest.FixtureRequest) -> No
     run_pytest(REDUCTIONS, OF_LISTS, f"--driver={driver}", imports=DATABASES)
 
 
+@pytest.mark.parametrize("driver", ["tests.simt_drivers:Late"])
+def test_reductions_that_store_late(driver: str, request: pytest.FixtureRequest) -> None:
+    """Those that store more than a row's result."""
+    if request.config.getoption("--core"):
+        pytest.skip("the mappings are the same on every torch")
+    run_pytest(REDUCTIONS, f"--driver={driver}", "-k", "softmax or norms or in_place", imports=DATABASES)
+
+
 @pytest.mark.parametrize("driver", ["tests.simt_drivers:Units"])
 def test_products_by_matrix_units(driver: str, request: pytest.FixtureRequest) -> None:
     """Units in plain C, on a CPU."""

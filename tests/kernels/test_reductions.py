@@ -130,6 +130,16 @@ def test_a_sum_in_place_of_what_it_reads(device: torch.device) -> None:
 
 
 @pytest.mark.usefixtures("nothing_on_the_cpu")
+@pytest.mark.parametrize("shape", [(7, 2900), (2900, 7), (5, 70)])
+def test_a_row_that_its_softmax_overwrites_in_place(shape: tuple[int, int], device: torch.device) -> None:
+    x = torch.randn(shape)
+    for dim in (0, 1):
+        ours, rows = x.to(device), x.to(device)
+        compare(torch.softmax(ours, dim, out=ours), x.softmax(dim))
+        compare(rows.copy_(torch.log_softmax(rows, dim)), x.log_softmax(dim))
+
+
+@pytest.mark.usefixtures("nothing_on_the_cpu")
 @pytest.mark.parametrize("reduction", [torch.sum, torch.prod, torch.cumsum, torch.cumprod])
 def test_elements_are_converted_to_the_type_of_out_before_they_are_reduced(
     reduction: Callable[..., torch.Tensor], device: torch.device

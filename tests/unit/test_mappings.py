@@ -3,21 +3,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import sympy
 import torch
 from torch._inductor.utils import IndentedBuffer
+from torch._inductor.virtualized import V
 
+from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
 from torch_outboard.codegen.dialects.room import Room
+from torch_outboard.codegen.dialects.slang import SLANG
 from torch_outboard.codegen.mapping import choice
 from torch_outboard.codegen.mapping.columns import Columns
 from torch_outboard.codegen.mapping.group import Group, Shape
 from torch_outboard.codegen.mapping.item import Item
+from torch_outboard.codegen.mapping.mapping import Element
 from torch_outboard.codegen.mapping.run import ELEMENTS, Run
 from torch_outboard.codegen.mapping.spread import Spread
 
@@ -29,7 +34,7 @@ def tree(prefix: str, numel: int) -> Any:
 class Kernel:
     """A body without Inductor."""
 
-    dialect = OPENCL_C
+    dialect: ClassVar[Dialect] = OPENCL_C
     index_dtype = "ob_i32"
 
     def __init__(self, *trees: Any, reads: tuple[str, ...] = ()) -> None:
@@ -53,6 +58,12 @@ class Kernel:
 
     def keep_stored(self) -> None:
         pass
+
+
+class SlangKernel(Kernel):
+    """A body in a language without `restrict`."""
+
+    dialect = SLANG
 
 
 def node(reads: tuple[str, ...]) -> Any:
@@ -114,6 +125,56 @@ def test_a_group_stores_rows_at_its_end_by_one_item() -> None:
     mapping.join_lanes([("acc", torch.float32)], lambda a, b: [f"acc[{a}] += acc[{b}];"])
     assert mapping.arrays() == [LocalArray("float", "ob_shared_f32_0", "256")]
     assert len(kernel.compute._lines) == 1 and len(mapping._stores._lines) == 1
+
+
+@pytest.fixture
+def nothing_removed() -> Iterator[None]:
+    """Of the buffers that are stored."""
+    removed = SimpleNamespace(removed_buffers=(), inplaced_to_remove=())
+    with V.set_graph_handler(removed), V.set_kernel_handler(removed):
+        yield
+
+
+ELEMENT = Element("out", "r0_1 + x0", "tmp1", "float", "ob_to_f16")
+
+
+def group(kernel: Kernel) -> Group:
+    return Group(kernel, True, Shape(across=1, along=64, is_across_first=False, lanes=2))
+
+
+@pytest.mark.usefixtures("nothing_removed")
+@pytest.mark.parametrize("has_accumulators", [False, True])
+def test_a_group_loads_all_lanes_before_it_stores_them_without_restrict(has_accumulators: bool) -> None:
+    kernel = SlangKernel(tree("x", 9), tree("r0_", 4000))
+    if has_accumulators:
+        kernel.before.writeline("float acc[lanes0];")
+    mapping = group(kernel)
+    kernel.compute.writeline("const float tmp1 = in[r0_1];")
+    mapping.store_element("buf0", ELEMENT, is_of_row=False)
+    mapping.write_part([kernel.range_trees[1]])
+    lanes = "for (int lane = 0; lane < 2; ++lane) {"
+    keep = "in[r0_1]; ob_place7[lane] = (ob_i32)(r0_1 + x0); ob_value7[lane] = tmp1; }"
+    store = "out[ob_place7[lane]] = ob_to_f16(ob_value7[lane]); }"
+    written = text(kernel.body)
+    whole, rest = written.split(f"{store} }} [unroll] {lanes}")
+    assert "ob_i32 ob_place7[2]; float ob_value7[2];" in whole and f"{keep} [unroll] {lanes}" in whole
+    assert f"{keep} }} [unroll] {lanes}" in rest and rest.endswith(f"{store} }}")
+    # The arrays are of one loop.
+    kernel.body.clear()
+    kernel.compute.clear()
+    mapping.write_part([kernel.range_trees[1]])
+    assert "ob_place7" not in text(kernel.body)
+
+
+@pytest.mark.usefixtures("nothing_removed")
+@pytest.mark.parametrize(("kind", "is_long"), [(Kernel, False), (SlangKernel, True)])
+def test_a_group_stores_each_element_at_once_with_restrict_or_in_a_long_loop(kind: type[Kernel], is_long: bool) -> None:
+    kernel = kind(tree("x", 9), tree("r0_", 4000))
+    mapping = group(kernel)
+    kernel.compute.writelines(["x;" * 100] * 50 * is_long)
+    mapping.store_element("buf0", ELEMENT, is_of_row=False)
+    mapping.write_part([kernel.range_trees[1]])
+    assert "out[r0_1 + x0] = ob_to_f16(tmp1); }" in text(kernel.body) and "r0_at += 64" in text(kernel.body)
 
 
 def test_what_is_not_reduced_is_spread_on_gpus_and_a_run_on_cpus() -> None:

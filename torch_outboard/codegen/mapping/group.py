@@ -13,7 +13,8 @@ Every item of a group must reach each barrier, so no item returns early: an item
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,7 +24,8 @@ from torch._inductor.utils import IndentedBuffer
 
 from torch_outboard.codegen.dialects.dialect import COMPUTE_TYPES, SUFFIXES
 from torch_outboard.codegen.dialects.frame import LocalArray
-from torch_outboard.codegen.mapping.mapping import Body, Mapping
+from torch_outboard.codegen.mapping.machine import is_long
+from torch_outboard.codegen.mapping.mapping import Body, Element, LateStores, Mapping
 
 __all__ = ["Group", "Shape"]
 
@@ -66,6 +68,7 @@ class Group(Mapping):
         self.shape = shape
         self._shared: dict[str, torch.dtype] = {}  # memory of the group
         self._stores = IndentedBuffer()  # by a single item per row
+        self._late = LateStores(kernel, "lane")  # of the part that is written next
 
     def launch(self) -> tuple[int, int]:
         return self.shape.across, self.shape.items
@@ -96,6 +99,16 @@ class Group(Mapping):
         else:
             super().store(name, line, is_of_row=is_of_row)
 
+    def store_element(self, name: str, element: Element, *, is_of_row: bool) -> None:
+        """Write a store, after the loads of a turn's lanes if the language has no `restrict`, and the loop is short.
+
+        A kernel in place reads the element that it overwrites in the same lane, so no lane needs another's store.
+        """
+        if is_of_row or self.kernel.dialect.has_restrict or is_long(self.kernel.compute.getvalue()):
+            super().store_element(name, element, is_of_row=is_of_row)
+        else:
+            self._late.add(name, element)
+
     def write_end(self, code: IndentedBuffer) -> None:
         """Write the stores of values with one element per row."""
         code.writeline("OB_BARRIER;")
@@ -120,8 +133,8 @@ class Group(Mapping):
         The loop counters are unsigned, because a step of the group may exceed the greatest index.
         """
         shape, body, index, prefix = self.shape, self.kernel.body, self.kernel.index_dtype, loops[0].prefix
-        count = index.replace("ob_i", "ob_u")
-        if not self.kernel.before:
+        count, late = index.replace("ob_i", "ob_u"), self._late
+        if not self.kernel.before and not late:
             head = f"{count} {prefix}at = ob_along; {prefix}at < ({count}){prefix}end; {prefix}at += {shape.along}"
             body.writeline(f"for ({head}) {{")
             body.writeline(f"  const {index} {prefix}index = ({index}){prefix}at;")
@@ -129,28 +142,43 @@ class Group(Mapping):
             body.writeline("}")
             return
         whole = self.kernel.fresh_name(f"{prefix}whole")
+        body.writelines(late.declarations(lanes))
         body.writeline(f"const {index} {whole} = {prefix}end - {prefix}end % {shape.elements};")
         head = f"{count} {prefix}base = ob_along; {prefix}base < ({count}){whole}; {prefix}base += {shape.elements}"
-        body.writeline(f"for ({head})")
-        body.writeline(self.kernel.dialect.unroll)
-        body.writeline(f"  for (int lane = 0; lane < {lanes}; ++lane) {{")
-        number, turn = f"({index}){prefix}base + lane * {shape.along}", f"({index})({prefix}base / {shape.elements})"
-        self.write_loop_body(f"const {index} {prefix}index = {number}, turn = {turn};")
-        body.writeline("  }")
-        self._write_rest(prefix, whole)
+        body.writeline(f"for ({head}){' {' if late else ''}")
+        with self._lanes("  "):
+            base, turn = f"({index}){prefix}base", f"({index})({prefix}base / {shape.elements})"
+            self.write_loop_body(f"const {index} {prefix}index = {base} + lane * {shape.along}, turn = {turn};")
+        if late:
+            with self._lanes("  "), body.indent(2):
+                body.splice(late.lines)
+            body.writeline("}")
+        with self._rest(prefix, whole):
+            turn = f"{whole} / {shape.elements}"
+            self.write_loop_body(f"const {index} {prefix}index = ({index}){prefix}at, turn = {turn};")
+        if late:
+            with self._rest(prefix, whole), body.indent(2):
+                body.splice(late.lines)
+            self._late = LateStores(self.kernel, "lane")
 
-    def _write_rest(self, prefix: str, whole: str) -> None:
-        """Write the loop over the elements after the last whole turn."""
-        shape, body, index = self.shape, self.kernel.body, self.kernel.index_dtype
-        count = index.replace("ob_i", "ob_u")
-        # The number of lanes is a constant; unrolling keeps accumulators in registers.
+    @contextmanager
+    def _lanes(self, space: str = "") -> Iterator[None]:
+        """Write a loop over the lanes. Their number is a constant; unrolling keeps accumulators in registers."""
+        body = self.kernel.body
         body.writeline(self.kernel.dialect.unroll)
-        body.writeline(f"for (int lane = 0; lane < {shape.lanes}; ++lane) {{")
-        body.writeline(f"  const {count} {prefix}at = ({count}){whole} + lane * {shape.along} + ob_along;")
-        body.writeline(f"  if ({prefix}at < ({count}){prefix}end) {{")
-        self.write_loop_body(f"const {index} {prefix}index = ({index}){prefix}at, turn = {whole} / {shape.elements};")
-        body.writeline("  }")
-        body.writeline("}")
+        body.writeline(f"{space}for (int lane = 0; lane < {self.shape.lanes}; ++lane) {{")
+        yield
+        body.writeline(f"{space}}}")
+
+    @contextmanager
+    def _rest(self, prefix: str, whole: str) -> Iterator[None]:
+        """Write a loop over the lanes that have an element after the last whole turn."""
+        body, count = self.kernel.body, self.kernel.index_dtype.replace("ob_i", "ob_u")
+        with self._lanes():
+            body.writeline(f"  const {count} {prefix}at = ({count}){whole} + lane * {self.shape.along} + ob_along;")
+            body.writeline(f"  if ({prefix}at < ({count}){prefix}end) {{")
+            yield
+            body.writeline("  }")
 
     def join_lanes(self, arrays: Iterable[tuple[str, torch.dtype]], lines: Callable[[str, str], list[str]]) -> None:
         """Combine the accumulators after the loop. Each item then has the row's result in the first lane.

@@ -21,7 +21,7 @@ from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.codegen.mapping.machine import is_cpu, is_long
 
-__all__ = ["Body", "Element", "Mapping"]
+__all__ = ["Body", "Element", "LateStores", "Mapping"]
 
 
 class Element(NamedTuple):
@@ -82,6 +82,36 @@ class Body(Protocol):
 
     def keep_stored(self) -> None:
         """Keep the stored variables past the next loop, which then does not read them from memory."""
+
+
+class LateStores:
+    """Stores of several elements after the loads of all of them, for a language without `restrict`.
+
+    No load may move ahead of a store there. A loop over the elements therefore keeps their places and values in arrays,
+    and a second loop has `lines`. The variable of both loops is `part`.
+    """
+
+    def __init__(self, kernel: Body, part: str) -> None:
+        self.lines = IndentedBuffer()
+        self._kernel, self._part = kernel, part
+        self._arrays: list[str] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._arrays)
+
+    def add(self, name: str, element: Element) -> None:
+        """Keep an element of a buffer in arrays, and store it late."""
+        kernel, index = self._kernel, self._kernel.index_dtype
+        place, value = (kernel.fresh_name(f"ob_{array}") for array in ("place", "value"))
+        self._arrays += [f"{index} {place}", f"{element.kind} {value}"]
+        late = element._replace(place=f"{place}[{self._part}]", value=f"{value}[{self._part}]")
+        keep = f"{late.place} = ({index})({element.place}); {late.value} = {element.value};"
+        kernel.compute.writeline(DeferredLine(name, keep))
+        self.lines.writeline(DeferredLine(name, late.store()))
+
+    def declarations(self, count: int) -> list[str]:
+        """Return the declarations of the arrays, for `count` elements."""
+        return [f"{array}[{count}];" for array in self._arrays]
 
 
 class Mapping(ABC):
@@ -198,7 +228,8 @@ class Mapping(ABC):
         if len(loops) == 1 and not self.kernel.before and not self.kernel.is_sequential:
             self.kernel.body.writelines(self.vectors(2))
         turn = self.open_loops(loops)
-        self.write_loop_body(f"const {self.kernel.index_dtype} lane = 0, turn = {turn};")
+        first = f"const {self.kernel.index_dtype} lane = 0, turn = {turn};"
+        self.write_loop_body(first if self.kernel.before else "")
         self.kernel.body.writeline("}" * len(loops))
 
     def open_loops(self, loops: list[Any]) -> str:
@@ -215,7 +246,7 @@ class Mapping(ABC):
     def write_loop_body(self, first: str) -> None:
         kernel = self.kernel
         with kernel.body.indent(2):
-            if kernel.before:
+            if first:
                 kernel.body.writeline(first)
             kernel.body.splice(kernel.indexing_code)
             kernel.body.splice(kernel.compute)

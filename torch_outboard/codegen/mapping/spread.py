@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from torch._inductor.codegen.common import DeferredLine
 from torch._inductor.utils import IndentedBuffer
 
 from torch_outboard.codegen.mapping.machine import is_long
-from torch_outboard.codegen.mapping.mapping import Body, Element, Mapping
+from torch_outboard.codegen.mapping.mapping import Body, Element, LateStores, Mapping
 
 __all__ = ["Spread"]
 
@@ -29,8 +28,7 @@ class Spread(Mapping):
     def __init__(self, kernel: Body, is_parallel: bool, items: int) -> None:
         super().__init__(kernel, is_parallel)
         self._parts, self._items = _PARTS, items
-        self._kept: list[str] = []  # declarations of what late stores need
-        self._late = IndentedBuffer()
+        self._late = LateStores(kernel, "ob_part")
 
     def launch(self) -> tuple[int, int]:
         return self._items * self._parts, self._items
@@ -49,7 +47,7 @@ class Spread(Mapping):
         return [
             f"const {kind} ob_elements = ({kind})({total});",
             f"const {kind} ob_first = {first};",
-            *(f"{name}[{self._parts}];" for name in self._kept),
+            *self._late.declarations(self._parts),
             *self._loop(),
             "const bool ob_is_inside = ob_wanted < ob_elements;",
             f"const {index} ob_number = ({index})(ob_is_inside ? ob_wanted : ob_elements - 1);",
@@ -66,24 +64,18 @@ class Spread(Mapping):
     def store_element(self, name: str, element: Element, *, is_of_row: bool) -> None:
         if self.kernel.dialect.has_restrict:
             super().store_element(name, element, is_of_row=is_of_row)
-            return
-        index, number = self.kernel.index_dtype, len(self._kept) // 2
-        place, value = f"ob_place_{number}", f"ob_value_{number}"
-        self._kept += [f"{index} {place}", f"{element.kind} {value}"]
-        keep = f"{place}[ob_part] = ({index})({element.place}); {value}[ob_part] = {element.value};"
-        self.kernel.compute.writeline(DeferredLine(name, keep))
-        late = element._replace(place=f"{place}[ob_part]", value=f"{value}[ob_part]")
-        self._late.writeline(DeferredLine(name, late.store()))
+        else:
+            self._late.add(name, element)
 
     def store(self, name: str, line: str, *, is_of_row: bool) -> None:
         super().store(name, f"if (ob_is_inside) {line}", is_of_row=is_of_row)
 
     def write_end(self, code: IndentedBuffer) -> None:
         code.writeline("}")
-        if self._kept:
+        if self._late:
             code.writelines(self._loop())
             with code.indent():
                 code.writeline("if (ob_wanted < ob_elements) {")
-                code.splice(self._late)
+                code.splice(self._late.lines)
                 code.writeline("}")
             code.writeline("}")
