@@ -69,7 +69,7 @@ std::string error_name(cl_int code) {
 
 namespace {
 
-ob_status status_of(cl_int code, During during) {
+ob_status status_of(cl_int code, FailedStep step) {
   switch (code) {
     case CL_SUCCESS:
       return OB_OK;
@@ -85,8 +85,8 @@ ob_status status_of(cl_int code, During during) {
     case CL_INVALID_COMMAND_QUEUE:
       // In a wait, GPU runtimes report with these codes that a kernel made an illegal
       // access and the context is lost.
-      if (during == During::kWait) return OB_DEVICE_LOST;
-      return during == During::kAllocation ? OB_OUT_OF_MEMORY : OB_INTERNAL;
+      if (step == FailedStep::kWait) return OB_DEVICE_LOST;
+      return step == FailedStep::kAllocation ? OB_OUT_OF_MEMORY : OB_INTERNAL;
     case CL_INVALID_KERNEL_NAME:
       return OB_NOT_FOUND;
     case CL_BUILD_PROGRAM_FAILURE:
@@ -109,8 +109,8 @@ ob_status status_of(cl_int code, During during) {
 
 }  // namespace
 
-ob_status cl_fail(cl_int code, const char* function, const std::string& what, During during) {
-  return support::fail(status_of(code, during), "%s: %s returned %s", what.c_str(), function, error_name(code).c_str());
+ob_status cl_fail(cl_int code, const char* function, const std::string& what, FailedStep step) {
+  return support::fail(status_of(code, step), "%s: %s returned %s", what.c_str(), function, error_name(code).c_str());
 }
 
 }  // namespace opencl

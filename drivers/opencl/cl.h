@@ -178,9 +178,9 @@ std::string error_name(cl_int code);
 
 // The kind of call that failed, which decides the status: the same code means
 // different things in different calls.
-enum class During : uint8_t { kAllocation, kWait, kOther };
+enum class FailedStep : uint8_t { kAllocation, kWait, kOther };
 
 // Store "<what>: <function> gave <code>" as the last error, and return the status for the code.
-ob_status cl_fail(cl_int code, const char* function, const std::string& what, During during = During::kOther);
+ob_status cl_fail(cl_int code, const char* function, const std::string& what, FailedStep step = FailedStep::kOther);
 
 }  // namespace opencl

@@ -28,7 +28,7 @@ ob_status check_side(Driver& driver, int32_t index, uint64_t address, uint64_t b
 // Waits, and goes through host memory.
 ob_status copy_staged(Driver& driver, Stream& stream, Device& to, Device& from, const ob_copy& copy) {
   cl_int code = driver.api.Finish(stream.queue);
-  if (code != CL_SUCCESS) return cl_fail(code, "clFinish", where(driver, stream.device), During::kWait);
+  if (code != CL_SUCCESS) return cl_fail(code, "clFinish", where(driver, stream.device), FailedStep::kWait);
   const std::unique_ptr<char[]> staging(new char[std::min(copy.bytes, kStagingBytes)]);
   for (uint64_t done = 0; done < copy.bytes; done += kStagingBytes) {
     const uint64_t bytes = std::min(copy.bytes - done, kStagingBytes);
@@ -114,23 +114,12 @@ ob_status own_kernel(Driver& driver, Device& device, const std::string& name, ui
   return status;
 }
 
-ob_kernel_arg pointer_arg(uint64_t address) {
-  return {sizeof(ob_kernel_arg), OB_ARG_POINTER, 0, address, nullptr};
-}
-
 ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_copy_nd* copy) {
   return with_stream<Driver>(self, index, handle, "copy_nd_async", [&](Driver& driver, Stream* stream) -> ob_status {
     Device* device = nullptr;
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
-    if (!support::is_well_formed(*copy)) return fail(OB_INVALID_ARGUMENT, "device %d: ill-formed copy_nd", index);
-    if (copy->dst_device != index || copy->src_device != index) {
-      return fail(OB_UNIMPLEMENTED, "copy_nd_async copies within one device");
-    }
     StridedShape shape;
-    if (!support::make_strided_shape(*copy, &shape)) {
-      return fail(OB_UNIMPLEMENTED, "copy_nd_async supports at most %u dimensions after merging",
-                  support::kMaxStridedDims);
-    }
+    if (const ob_status status = support::check_strided(index, *copy, &shape); status != OB_OK) return status;
     if (shape.count == 0) return OB_OK;
     ob_status status = device->memory.check(index, copy->dst, support::span_bytes(*copy, copy->dst_strides));
     if (status == OB_OK) {
@@ -139,21 +128,11 @@ ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_cop
     if (status != OB_OK) return status;
     const uint32_t element_size = support::widen(&shape, copy->element_size, copy->dst, copy->src);
     const auto run = [&](const support::StridedLaunch& strided) -> ob_status {
-      ob_launch launched = {};
-      launched.struct_size = sizeof launched;
       const std::string name = strided.kernel + std::to_string(element_size);
-      if (const ob_status status = own_kernel(driver, *device, name, &launched.kernel); status != OB_OK) return status;
-      const ob_kernel_arg args[] = {pointer_arg(strided.dst),
-                                    pointer_arg(strided.src),
-                                    {sizeof(ob_kernel_arg), OB_ARG_VALUE, strided.argument_size, 0, strided.argument}};
-      launched.grid[0] = strided.blocks;
-      launched.block[0] = strided.columns;
-      launched.block[1] = strided.rows;
-      launched.grid[1] = launched.grid[2] = launched.block[2] = 1;
-      launched.arg_count = std::size(args);
-      launched.arg_stride = sizeof args[0];
-      launched.args = args;
-      return launch(driver, *device, *stream, launched);
+      uint64_t kernel = 0;
+      if (const ob_status status = own_kernel(driver, *device, name, &kernel); status != OB_OK) return status;
+      ob_kernel_arg args[3];
+      return launch(driver, *device, *stream, support::launch_of(strided, kernel, args));
     };
     const uint32_t threads = static_cast<uint32_t>(std::min<size_t>(256, device->max_group));
     return support::for_each_launch(shape, element_size, copy->dst, copy->src, threads, run);

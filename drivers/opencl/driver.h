@@ -90,34 +90,16 @@ struct HostBlock {
   int32_t device = -1;
 };
 
-struct Driver {
-  explicit Driver(Options all_options) : options(std::move(all_options)) {}
+struct Driver : support::LateDriver<Options, Api, Enumeration, Device, Stream, Event, Program, Kernel, kMaxDevices,
+                                    &Stream::device> {
+  using LateDriver::LateDriver;
   ~Driver();
 
   // Find the devices of this process, once; not before a device is to be opened.
   ob_status find_devices(int32_t index, const FoundDevice** out_found);
-  ob_status find_open(int32_t index, Device** out_device);
-  ob_status find_stream(int32_t index, uint64_t handle, Stream** out_stream);
-  ob_status find_event(int32_t index, uint64_t handle, Event** out_event);
 
-  Options options;
-  Api api;
-  std::mutex mutex;  // guards what follows up to `devices`
-  bool is_probed = false;
-  int32_t probed_count = 0;
-  bool is_enumerated = false;
-  pid_t owner = 0;  // the process that opened the runtime
-  Enumeration enumeration;
-  std::vector<std::unique_ptr<Device>> owned;
-  std::atomic<Device*> devices[kMaxDevices] = {};
   std::mutex host_mutex;
   std::map<void*, HostBlock> host_blocks;
-
-  // Behind pointers, because a handle's object moves when it is taken and these have mutexes.
-  support::Handles<std::unique_ptr<Stream>, 1> streams;
-  support::Handles<std::unique_ptr<Event>, 2> events;
-  support::Handles<std::unique_ptr<Program>, 3> programs;
-  support::Handles<std::unique_ptr<Kernel>, 4> kernels;
 };
 
 // "device 0 (NVIDIA H200)"

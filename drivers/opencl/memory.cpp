@@ -76,7 +76,7 @@ ob_status make_pinned(Driver& driver, Device& device, uint64_t bytes, HostBlock*
   out_block->buffer =
       api.CreateBuffer(device.context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR, bytes, nullptr, &code);
   if (code != CL_SUCCESS) {
-    return cl_fail(code, "clCreateBuffer", where(driver, device.index), During::kAllocation);
+    return cl_fail(code, "clCreateBuffer", where(driver, device.index), FailedStep::kAllocation);
   }
   const std::lock_guard lock(device.queue_mutex);
   *out_pointer =
@@ -85,7 +85,7 @@ ob_status make_pinned(Driver& driver, Device& device, uint64_t bytes, HostBlock*
   api.ReleaseMemObject(out_block->buffer);
   if (code == CL_SUCCESS)
     return fail(OB_INTERNAL, "clEnqueueMapBuffer returned an address that is not aligned to 64 bytes");
-  return cl_fail(code, "clEnqueueMapBuffer", where(driver, device.index), During::kAllocation);
+  return cl_fail(code, "clEnqueueMapBuffer", where(driver, device.index), FailedStep::kAllocation);
 }
 
 ob_status host_alloc(void* self, uint64_t bytes, void** out_pointer) {

@@ -129,15 +129,6 @@ ob_status from_source(Driver& driver, Device& device, const std::string& source,
               support::cite_source(log, source).c_str());
 }
 
-ob_status find_program(Driver& driver, int32_t device, uint64_t handle, Program** out_program) {
-  std::unique_ptr<Program>* program = driver.programs.find(handle);
-  if (program == nullptr || (*program)->device != device) {
-    return fail(OB_INVALID_ARGUMENT, "device %d has no program 0x%" PRIx64, device, handle);
-  }
-  *out_program = program->get();
-  return OB_OK;
-}
-
 ob_status build(void* self, int32_t index, const ob_program_source* source, uint64_t* out_program) {
   return with_device<Driver>(self, index, "program_build", [&](Driver& driver, Device* device) -> ob_status {
     const bool is_binary = std::strcmp(source->language, OB_LANGUAGE_BINARY) == 0;
@@ -152,7 +143,7 @@ ob_status build(void* self, int32_t index, const ob_program_source* source, uint
 ob_status program_binary(void* self, int32_t index, uint64_t handle, void* context, ob_take_fn take) {
   return with_device<Driver>(self, index, "program_binary", [&](Driver& driver, Device* device) -> ob_status {
     Program* program = nullptr;
-    if (const ob_status status = find_program(driver, index, handle, &program); status != OB_OK) return status;
+    if (const ob_status status = driver.find_program(index, handle, &program); status != OB_OK) return status;
     if (!driver.options.cache.value_or(!keeps_programs(driver.api, device->found))) {
       return fail(OB_UNIMPLEMENTED,
                   "programs are not cached, because of the option 'cache' or because the runtime caches them");
@@ -169,7 +160,7 @@ ob_status program_destroy(void* self, int32_t index, uint64_t handle) {
   return guarded("program_destroy", [&]() -> ob_status {
     Driver& driver = *static_cast<Driver*>(self);
     Program* found = nullptr;
-    if (const ob_status status = find_program(driver, index, handle, &found); status != OB_OK) return status;
+    if (const ob_status status = driver.find_program(index, handle, &found); status != OB_OK) return status;
     std::unique_ptr<Program> program;
     if (!driver.programs.take(handle, &program))
       return fail(OB_INVALID_ARGUMENT, "two threads are destroying the same program");
@@ -272,7 +263,7 @@ ob_status program_build(Driver& driver, Device& device, const std::string& sourc
 
 ob_status kernel_get(Driver& driver, int32_t device, uint64_t handle, const char* name, uint64_t* out_kernel) {
   Program* program = nullptr;
-  if (const ob_status status = find_program(driver, device, handle, &program); status != OB_OK) return status;
+  if (const ob_status status = driver.find_program(device, handle, &program); status != OB_OK) return status;
   const std::lock_guard lock(program->mutex);
   if (const auto known = program->kernels.find(name); known != program->kernels.end()) {
     *out_kernel = known->second;
@@ -303,11 +294,9 @@ ob_status kernel_get(Driver& driver, int32_t device, uint64_t handle, const char
 }
 
 ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch& request) {
-  std::unique_ptr<Kernel>* entry = driver.kernels.find(request.kernel);
-  if (entry == nullptr || (*entry)->device != device.index) {
-    return fail(OB_INVALID_ARGUMENT, "device %d has no kernel 0x%" PRIx64, device.index, request.kernel);
-  }
-  Kernel& kernel = **entry;
+  Kernel* found = nullptr;
+  if (const ob_status status = driver.find_kernel(device.index, request.kernel, &found); status != OB_OK) return status;
+  Kernel& kernel = *found;
   if (const ob_status status = check_launch(device, kernel, request); status != OB_OK) return status;
   size_t global[3];
   size_t local[3];

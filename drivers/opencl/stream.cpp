@@ -31,7 +31,7 @@ ob_status stream_create(void* self, int32_t index, int32_t priority, uint64_t* o
     if (code != CL_SUCCESS) {
       return cl_fail(code, "clCreateCommandQueueWithProperties",
                      where(driver, index) + ": the runtime cannot create more streams; use fewer at a time",
-                     During::kAllocation);
+                     FailedStep::kAllocation);
     }
     *out_stream = driver.streams.make(std::move(stream));
     return OB_OK;
@@ -57,7 +57,7 @@ ob_status stream_synchronize(void* self, int32_t index, uint64_t handle) {
     if (stream->done.load(std::memory_order_acquire) >= queued) return OB_OK;
     const cl_int code = driver.api.Finish(stream->queue);
     raise_to(stream->done, queued);
-    return code == CL_SUCCESS ? OB_OK : cl_fail(code, "clFinish", where(driver, index), During::kWait);
+    return code == CL_SUCCESS ? OB_OK : cl_fail(code, "clFinish", where(driver, index), FailedStep::kWait);
   });
 }
 
@@ -66,7 +66,7 @@ ob_status query_marker(Driver& driver, int32_t index, cl_event marker) {
   cl_int state = CL_COMPLETE;
   const cl_int code = driver.api.GetEventInfo(marker, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, nullptr);
   if (code != CL_SUCCESS) return cl_fail(code, "clGetEventInfo", where(driver, index));
-  if (state < 0) return cl_fail(state, "queued work", where(driver, index), During::kWait);
+  if (state < 0) return cl_fail(state, "queued work", where(driver, index), FailedStep::kWait);
   return state == CL_COMPLETE ? OB_OK : OB_NOT_READY;
 }
 
@@ -102,7 +102,7 @@ ob_status event_create(void* self, int32_t index, uint32_t flags, uint64_t* out_
       cl_int code = CL_SUCCESS;
       event->is_host = true;
       event->marker = driver.api.CreateUserEvent(device->context, &code);
-      if (code != CL_SUCCESS) return cl_fail(code, "clCreateUserEvent", where(driver, index), During::kAllocation);
+      if (code != CL_SUCCESS) return cl_fail(code, "clCreateUserEvent", where(driver, index), FailedStep::kAllocation);
     }
     *out_event = driver.events.make(std::move(event));
     return OB_OK;
@@ -185,7 +185,7 @@ ob_status event_synchronize(void* self, int32_t index, uint64_t handle) {
     if (marker == nullptr) return OB_OK;
     const cl_int code = driver.api.WaitForEvents(1, &marker);
     driver.api.ReleaseEvent(marker);
-    return code == CL_SUCCESS ? OB_OK : cl_fail(code, "clWaitForEvents", where(driver, index), During::kWait);
+    return code == CL_SUCCESS ? OB_OK : cl_fail(code, "clWaitForEvents", where(driver, index), FailedStep::kWait);
   });
 }
 

@@ -117,7 +117,7 @@ ob_status measure_clock(Driver& driver, Device& device, int64_t* out_offset) {
       code = driver.api.GetEventProfilingInfo(marker, CL_PROFILING_COMMAND_END, sizeof end, &end, nullptr);
     }
     driver.api.ReleaseEvent(marker);
-    if (code != CL_SUCCESS) return cl_fail(code, "the first wait", where(driver, device.index), During::kWait);
+    if (code != CL_SUCCESS) return cl_fail(code, "the first wait", where(driver, device.index), FailedStep::kWait);
     best = std::min(best, now - static_cast<int64_t>(end));
   }
   *out_offset = best;
@@ -146,12 +146,12 @@ ob_status open_device(Driver& driver, int32_t index) {
   // One context for each device: the memory of a context with several
   // devices may migrate between them.
   device->context = api.CreateContext(nullptr, 1, &found_device->device, nullptr, nullptr, &code);
-  if (code != CL_SUCCESS) return cl_fail(code, "clCreateContext", where(driver, index), During::kAllocation);
+  if (code != CL_SUCCESS) return cl_fail(code, "clCreateContext", where(driver, index), FailedStep::kAllocation);
   const cl_properties properties[] = {CL_QUEUE_PROPERTIES, CL_QUEUE_PROFILING_ENABLE, 0};
   device->queue = api.CreateCommandQueueWithProperties(device->context, found_device->device, properties, &code);
   ob_status status = OB_OK;
   if (code != CL_SUCCESS) {
-    status = cl_fail(code, "clCreateCommandQueueWithProperties", where(driver, index), During::kAllocation);
+    status = cl_fail(code, "clCreateCommandQueueWithProperties", where(driver, index), FailedStep::kAllocation);
   } else {
     int64_t offset = 0;
     status = measure_clock(driver, *device, &offset);
@@ -162,9 +162,7 @@ ob_status open_device(Driver& driver, int32_t index) {
     api.ReleaseContext(device->context);
     return status;
   }
-  const std::lock_guard lock(driver.mutex);
-  driver.devices[index].store(device.get(), std::memory_order_release);
-  driver.owned.push_back(std::move(device));
+  driver.publish(std::move(device));
   return OB_OK;
 }
 
@@ -185,8 +183,7 @@ ob_status device_close(void* self, int32_t index) {
     driver.devices[index].store(nullptr);
     driver.api.ReleaseCommandQueue(device->queue);
     driver.api.ReleaseContext(device->context);
-    const std::lock_guard lock(driver.mutex);
-    std::erase_if(driver.owned, [&](const std::unique_ptr<Device>& owned) { return owned.get() == device; });
+    driver.drop(device);
     return OB_OK;
   });
 }
@@ -229,18 +226,6 @@ std::string where(const Driver& driver, int32_t device) {
 
 ob_status Driver::find_devices(int32_t index, const FoundDevice** out_found) {
   return support::find_devices(*this, "OpenCL", enumerate, index, out_found);
-}
-
-ob_status Driver::find_open(int32_t index, Device** out_device) {
-  return support::find_open(devices, index, out_device);
-}
-
-ob_status Driver::find_stream(int32_t index, uint64_t handle, Stream** out_stream) {
-  return support::find_owned(streams, &Stream::device, "stream", index, handle, out_stream);
-}
-
-ob_status Driver::find_event(int32_t index, uint64_t handle, Event** out_event) {
-  return support::find_owned(events, &Event::device, "event", index, handle, out_event);
 }
 
 void fill_device_entries(ob_driver* table) {

@@ -160,7 +160,7 @@ ob_activity Work::record(const Stream& stream) const {
   return record;
 }
 
-Timed::Timed(Stream& stream, const Work& work) : stream_(stream) {
+DeviceTiming::DeviceTiming(Stream& stream, const Work& work) : stream_(stream) {
   if (stream.graph != nullptr || stream.device->found.timestamp_bits == 0 || !work.is_recorded(stream)) return;
   if (open_batch(stream, &batch_) != OB_OK || write_query(stream, *batch_, &activity_.queries[0]) != OB_OK) {
     batch_ = nullptr;  // the commands themselves will fail
@@ -171,7 +171,7 @@ Timed::Timed(Stream& stream, const Work& work) : stream_(stream) {
   count_ = batch_->count;
 }
 
-Timed::~Timed() {
+DeviceTiming::~DeviceTiming() {
   if (batch_ == nullptr) return;
   const bool is_whole = batch_->count > count_ && write_query(stream_, *batch_, &activity_.queries[1]) == OB_OK;
   if (is_whole) {
@@ -182,12 +182,12 @@ Timed::~Timed() {
   stream_.device->used_queries.emplace_back(activity_.point, activity_.queries[0]);
 }
 
-TimedByHost::TimedByHost(const Stream& stream, const Work& work) : stream_(stream), work_(work) {
+HostTiming::HostTiming(const Stream& stream, const Work& work) : stream_(stream), work_(work) {
   is_recorded_ = work.is_recorded(stream);
   if (is_recorded_) start_ = monotonic_now();
 }
 
-TimedByHost::~TimedByHost() {
+HostTiming::~HostTiming() {
   if (!is_recorded_) return;
   Activity activity;
   activity.record = work_.record(stream_);

@@ -62,12 +62,12 @@ struct Work {
 
 // Records the commands that are added to a stream's batch while this object lives, if a profile
 // runs. Construct and destroy it with the stream's mutex held; the batch must stay open meanwhile.
-class Timed {
+class DeviceTiming {
  public:
-  Timed(Stream& stream, const Work& work);
-  ~Timed();
-  Timed(const Timed&) = delete;
-  Timed& operator=(const Timed&) = delete;
+  DeviceTiming(Stream& stream, const Work& work);
+  ~DeviceTiming();
+  DeviceTiming(const DeviceTiming&) = delete;
+  DeviceTiming& operator=(const DeviceTiming&) = delete;
 
  private:
   Stream& stream_;
@@ -77,12 +77,12 @@ class Timed {
 };
 
 // The same for what the host does while this object lives.
-class TimedByHost {
+class HostTiming {
  public:
-  TimedByHost(const Stream& stream, const Work& work);
-  ~TimedByHost();
-  TimedByHost(const TimedByHost&) = delete;
-  TimedByHost& operator=(const TimedByHost&) = delete;
+  HostTiming(const Stream& stream, const Work& work);
+  ~HostTiming();
+  HostTiming(const HostTiming&) = delete;
+  HostTiming& operator=(const HostTiming&) = delete;
 
  private:
   const Stream& stream_;

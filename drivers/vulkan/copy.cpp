@@ -109,7 +109,7 @@ ob_status copy_staged(Stream& stream, const Side& side, uint64_t host, uint64_t 
       work.bytes = size;
       ob_status status = OB_OK;
       {
-        const Timed timed(stream, work);
+        const DeviceTiming timed(stream, work);
         status = is_to_host ? queue_copy(stream, chunk->buffer.buffer, 0, side.buffer, side.offset + at, size)
                             : queue_copy(stream, side.buffer, side.offset + at, chunk->buffer.buffer, 0, size);
       }
@@ -130,7 +130,7 @@ ob_status copy_host(Stream& stream, const Side& side, uint64_t host, uint64_t by
                     const Work& work) {
   if (const ob_status status = drain(stream); status != OB_OK) return status;
   if (side.memory->host == nullptr) return copy_staged(stream, side, host, bytes, is_to_host, work);
-  const TimedByHost timed(stream, work);
+  const HostTiming timed(stream, work);
   char* mapped = side.memory->host + side.offset;
   if (is_to_host) {
     std::memcpy(reinterpret_cast<void*>(host), mapped, bytes);
@@ -143,7 +143,7 @@ ob_status copy_host(Stream& stream, const Side& side, uint64_t host, uint64_t by
 // Copy between two devices, through the host. Waits.
 ob_status copy_across(Driver& driver, Stream& stream, Side to, Side from, uint64_t bytes, const Work& work) {
   if (const ob_status status = drain(stream); status != OB_OK) return status;
-  const TimedByHost timed(stream, work);
+  const HostTiming timed(stream, work);
   Stream* ends[2] = {};
   for (int i = 0; i < 2; ++i) {
     const Device& device = i == 0 ? *from.device : *to.device;
@@ -186,8 +186,8 @@ ob_status copy_async(void* self, int32_t index, uint64_t handle, const ob_copy* 
     if (to.buffer == nullptr) return copy_host(*stream, from, copy->dst, copy->bytes, true, work);
     if (from.buffer == nullptr) return copy_host(*stream, to, copy->src, copy->bytes, false, work);
     {
-      const Held lock(*stream);
-      const Timed timed(*stream, work);
+      const StreamLock lock(*stream);
+      const DeviceTiming timed(*stream, work);
       status = queue_copy(*stream, to.buffer, to.offset, from.buffer, from.offset, copy->bytes);
     }
     if (status == OB_OK) notify(*stream);
@@ -239,8 +239,8 @@ ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, c
     for (uint32_t at = 0; at < sizeof wide; at += pattern_size) std::memcpy(wide + at, pattern, pattern_size);
     ob_status status = OB_OK;
     {
-      const Held lock(*stream);
-      const Timed timed(*stream, {OB_ACTIVITY_FILL, bytes});
+      const StreamLock lock(*stream);
+      const DeviceTiming timed(*stream, {OB_ACTIVITY_FILL, bytes});
       status = queue_fill(*stream, side, wide, bytes);
     }
     if (status == OB_OK) notify(*stream);
@@ -299,40 +299,22 @@ ob_status own_kernel(Driver& driver, Device& device, const std::string& name, ui
   return status;
 }
 
-ob_kernel_arg pointer_arg(uint64_t address) {
-  return {sizeof(ob_kernel_arg), OB_ARG_POINTER, 0, address, nullptr};
-}
-
 ob_status launch_copy(Driver& driver, Stream& stream, uint32_t element_size, const support::StridedLaunch& given,
                       const Work& work) {
-  ob_launch launched = {};
-  launched.struct_size = sizeof launched;
   const std::string name = given.kernel + std::to_string(element_size);
-  const ob_status found = own_kernel(driver, *stream.device, name, &launched.kernel);
-  if (found != OB_OK) return found;
-  const ob_kernel_arg args[] = {pointer_arg(given.dst),
-                                pointer_arg(given.src),
-                                {sizeof(ob_kernel_arg), OB_ARG_VALUE, given.argument_size, 0, given.argument}};
-  launched.grid[0] = given.blocks;
+  uint64_t kernel = 0;
+  if (const ob_status status = own_kernel(driver, *stream.device, name, &kernel); status != OB_OK) return status;
+  ob_kernel_arg args[3];
+  ob_launch launched = support::launch_of(given, kernel, args);
   launched.block[0] = given.columns * given.rows;
-  launched.grid[1] = launched.grid[2] = launched.block[1] = launched.block[2] = 1;
-  launched.arg_count = std::size(args);
-  launched.arg_stride = sizeof args[0];
-  launched.args = args;
+  launched.block[1] = 1;
   return launch(driver, *stream.device, stream, launched, work);
 }
 
 ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_copy_nd* copy) {
   return with_stream<Driver>(self, index, handle, "copy_nd_async", [&](Driver& driver, Stream* stream) -> ob_status {
-    if (!support::is_well_formed(*copy)) return fail(OB_INVALID_ARGUMENT, "device %d: ill-formed copy_nd", index);
-    if (copy->dst_device != index || copy->src_device != index) {
-      return fail(OB_UNIMPLEMENTED, "copy_nd_async copies within one device");
-    }
     StridedShape shape;
-    if (!support::make_strided_shape(*copy, &shape)) {
-      return fail(OB_UNIMPLEMENTED, "copy_nd_async supports at most %u dimensions after merging",
-                  support::kMaxStridedDims);
-    }
+    if (const ob_status status = support::check_strided(index, *copy, &shape); status != OB_OK) return status;
     if (shape.count == 0) return OB_OK;
     Side to;
     Side from;
@@ -369,8 +351,8 @@ ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_cop
       if (status == OB_OK || !stream->device->has_own_failed) return status;
     }
     {
-      const Held lock(*stream);
-      const Timed timed(*stream, work);
+      const StreamLock lock(*stream);
+      const DeviceTiming timed(*stream, work);
       status = queue_rows(*stream, shape, copy->element_size, to, from);
     }
     if (status == OB_OK) notify(*stream);

@@ -130,7 +130,7 @@ struct Stream : Recorder {
   std::mutex mutex;                   // guards what follows, and the recorder
   std::shared_ptr<Graph> graph;       // that it captures, or null
   uint64_t closed = 0;  // the value of the last batch that was closed
-  std::deque<std::unique_ptr<Batch>> behind;  // closed batches, until they are done
+  std::deque<std::unique_ptr<Batch>> in_flight;  // closed batches, until they are done
   std::vector<std::unique_ptr<Chunk>> free_chunks;
   ob_status failure = OB_OK;  // of a submission, until a wait tells it
   std::string failure_text;
@@ -143,9 +143,9 @@ struct Stream : Recorder {
 };
 
 // Holds the mutexes of a stream, and of the graph that it captures.
-class Held {
+class StreamLock {
  public:
-  explicit Held(Stream& stream) : of_stream_(stream.mutex) {
+  explicit StreamLock(Stream& stream) : of_stream_(stream.mutex) {
     if (stream.graph != nullptr) of_graph_ = std::unique_lock(stream.graph->mutex);
   }
 
@@ -237,34 +237,16 @@ struct HostBlock {
   Buffer buffer;
 };
 
-struct Driver {
-  explicit Driver(Options given) : options(std::move(given)) {}
+struct Driver : support::LateDriver<Options, Api, Enumeration, Device, Stream, Event, Program, Kernel, kMaxDevices,
+                                    &Stream::index> {
+  using LateDriver::LateDriver;
 
   // Find the devices of this process, once; not before a device is to be opened.
   ob_status find_devices(int32_t index, const FoundDevice** out_found);
-  ob_status find_open(int32_t index, Device** out_device);
-  ob_status find_stream(int32_t index, uint64_t handle, Stream** out_stream);
-  ob_status find_event(int32_t index, uint64_t handle, Event** out_event);
 
-  Options options;
-  Api api;
   Activities activities;
-  std::mutex mutex;  // guards what follows up to `devices`
-  bool is_probed = false;
-  int32_t probed_count = 0;
-  bool is_enumerated = false;
-  pid_t owner = 0;  // the process that opened the runtime
-  Enumeration enumeration;
-  std::vector<std::unique_ptr<Device>> owned;
   std::mutex open_mutex;  // held while a device is opened
-  std::atomic<Device*> devices[kMaxDevices] = {};
   support::Ranges host_memory;  // owners are HostBlocks
-
-  // Behind pointers, because a handle's object moves when it is taken and these have mutexes.
-  support::Handles<std::unique_ptr<Stream>, 1> streams;
-  support::Handles<std::unique_ptr<Event>, 2> events;
-  support::Handles<std::unique_ptr<Program>, 3> programs;
-  support::Handles<std::unique_ptr<Kernel>, 4> kernels;
   support::Handles<std::shared_ptr<Graph>, 5> graphs;
   support::Handles<std::shared_ptr<Graph>, 6> executables;
 };

@@ -81,19 +81,19 @@ std::string read_matrix_units(const Api& api, const FoundDevice& found) {
   const VkBool32* has12 = found.features12.has;
   if (!found.fixes_subgroups || has12[kVulkanMemoryModel12] == 0) return "";
   std::vector<VkCooperativeMatrixPropertiesKHR> products = products_of(api, found);
-  const auto size = [](const auto& one) { return uint64_t{one.MSize} * one.NSize * one.KSize; };
+  const auto size = [](const auto& product) { return uint64_t{product.MSize} * product.NSize * product.KSize; };
   std::stable_sort(products.begin(), products.end(), [&](const auto& a, const auto& b) { return size(a) > size(b); });
   std::string text;
-  for (const VkCooperativeMatrixPropertiesKHR& one : products) {
-    const bool is_half = one.AType == VK_COMPONENT_TYPE_FLOAT16_KHR && has12[kShaderFloat16In12] != 0;
+  for (const VkCooperativeMatrixPropertiesKHR& product : products) {
+    const bool is_half = product.AType == VK_COMPONENT_TYPE_FLOAT16_KHR && has12[kShaderFloat16In12] != 0;
     const bool is_bfloat =
-        one.AType == VK_COMPONENT_TYPE_BFLOAT16_KHR && found.bfloats.has[kBfloat16CooperativeMatrix] != 0;
-    const bool is_float = one.CType == VK_COMPONENT_TYPE_FLOAT32_KHR && one.ResultType == one.CType;
-    if ((!is_half && !is_bfloat) || one.BType != one.AType || !is_float) continue;
-    if (one.scope != VK_SCOPE_SUBGROUP_KHR || one.saturatingAccumulation != 0) continue;
+        product.AType == VK_COMPONENT_TYPE_BFLOAT16_KHR && found.bfloats.has[kBfloat16CooperativeMatrix] != 0;
+    const bool is_float = product.CType == VK_COMPONENT_TYPE_FLOAT32_KHR && product.ResultType == product.CType;
+    if ((!is_half && !is_bfloat) || product.BType != product.AType || !is_float) continue;
+    if (product.scope != VK_SCOPE_SUBGROUP_KHR || product.saturatingAccumulation != 0) continue;
     const std::string next = (text.empty() ? "" : ", ") + std::string(is_half ? "float16 " : "bfloat16 ") +
-                             std::to_string(one.MSize) + "x" + std::to_string(one.NSize) + "x" +
-                             std::to_string(one.KSize);
+                             std::to_string(product.MSize) + "x" + std::to_string(product.NSize) + "x" +
+                             std::to_string(product.KSize);
     if (text.size() + next.size() >= sizeof(ob_device_properties::matrix_units)) break;
     text += next;
   }
@@ -148,23 +148,23 @@ std::string obstacle(const FoundDevice& found) {
     return "it has Vulkan " + version_text(found.properties.apiVersion) + ", but 1.3 is needed";
   }
   if (found.family == UINT32_MAX) return "it has no compute queue";
-  struct Needed {
+  struct RequiredFeature {
     const char* name;
     VkBool32 is_there;
   };
   const VkBool32* has12 = found.features12.has;
-  const Needed needed[] = {{"shaderInt64", found.features.has[kShaderInt64]},
-                           {"shaderInt8", has12[kShaderInt8In12]},
-                           {"storageBuffer8BitAccess", has12[kStorageBuffer8BitAccess12]},
-                           {"scalarBlockLayout", has12[kScalarBlockLayout12]},
-                           {"hostQueryReset", has12[kHostQueryReset12]},
-                           {"timelineSemaphore", has12[kTimelineSemaphore12]},
-                           {"bufferDeviceAddress", has12[kBufferDeviceAddress12]},
-                           {"synchronization2", found.features13.has[kSynchronization2In13]},
-                           {"maintenance4", found.features13.has[kMaintenance4In13]}};
+  const RequiredFeature required[] = {{"shaderInt64", found.features.has[kShaderInt64]},
+                                      {"shaderInt8", has12[kShaderInt8In12]},
+                                      {"storageBuffer8BitAccess", has12[kStorageBuffer8BitAccess12]},
+                                      {"scalarBlockLayout", has12[kScalarBlockLayout12]},
+                                      {"hostQueryReset", has12[kHostQueryReset12]},
+                                      {"timelineSemaphore", has12[kTimelineSemaphore12]},
+                                      {"bufferDeviceAddress", has12[kBufferDeviceAddress12]},
+                                      {"synchronization2", found.features13.has[kSynchronization2In13]},
+                                      {"maintenance4", found.features13.has[kMaintenance4In13]}};
   std::string missing;
-  for (const Needed& one : needed) {
-    if (one.is_there == 0) missing += (missing.empty() ? "" : ", ") + std::string(one.name);
+  for (const RequiredFeature& feature : required) {
+    if (feature.is_there == 0) missing += (missing.empty() ? "" : ", ") + std::string(feature.name);
   }
   return missing.empty() ? "" : "it lacks " + missing;
 }

@@ -59,7 +59,7 @@ ob_status graph_capture_end(void* self, int32_t index, uint64_t handle, uint64_t
         std::shared_ptr<Graph> graph;
         std::vector<Stream*> streams;
         {
-          const Held lock(*stream);
+          const StreamLock lock(*stream);
           graph = stream->graph;
           if (graph == nullptr || &graph->origin != stream || graph->is_ended) {
             return fail(OB_FAILED_PRECONDITION, "device %d: no capture began on the stream", index);
@@ -68,9 +68,9 @@ ob_status graph_capture_end(void* self, int32_t index, uint64_t handle, uint64_t
           graph->is_ended = true;
           streams = std::move(graph->streams);
         }
-        for (Stream* one : streams) {
-          const std::lock_guard lock(one->mutex);
-          one->graph = nullptr;
+        for (Stream* captured : streams) {
+          const std::lock_guard lock(captured->mutex);
+          captured->graph = nullptr;
         }
         if (graph->failure != OB_OK) return fail(graph->failure, "%s", graph->failure_text.c_str());
         *out_graph = driver.graphs.make(std::move(graph));
@@ -94,7 +94,7 @@ ob_status queue_step(Stream& stream, const std::shared_ptr<Graph>& graph, const 
     if (const ob_status status = add_call(stream, call.fn, call.user); status != OB_OK) return status;
   }
   if (step.commands == nullptr) return OB_OK;
-  const Timed timed(stream, {OB_ACTIVITY_KERNEL, 0, stream.index, stream.index, "graph"});
+  const DeviceTiming timed(stream, {OB_ACTIVITY_KERNEL, 0, stream.index, stream.index, "graph"});
   Batch* batch = nullptr;
   if (const ob_status status = open_batch(stream, &batch); status != OB_OK) return status;
   stream.device->api.CmdExecuteCommands(batch->commands, 1, &step.commands);

@@ -18,7 +18,7 @@ constexpr size_t kHostAlignment = 64;
 // lies where both see it, also on GPUs whose own memory the host does not see.
 constexpr uint64_t kSeenBytes = 64 << 10;
 
-ob_status try_bare_buffer(Device& device, uint64_t bytes, Buffer& buffer, VkMemoryRequirements* out_needed) {
+ob_status try_bare_buffer(Device& device, uint64_t bytes, Buffer& buffer, VkMemoryRequirements* out_requirements) {
   VkBufferCreateInfo info = {};
   info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
   info.size = bytes;
@@ -26,21 +26,21 @@ ob_status try_bare_buffer(Device& device, uint64_t bytes, Buffer& buffer, VkMemo
                VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT;
   const VkResult code = device.api.CreateBuffer(device.device, &info, nullptr, &buffer.buffer);
   if (code != VK_SUCCESS) return vk_fail(code, "vkCreateBuffer", where(device));
-  device.api.GetBufferMemoryRequirements(device.device, buffer.buffer, out_needed);
+  device.api.GetBufferMemoryRequirements(device.device, buffer.buffer, out_requirements);
   return OB_OK;
 }
 
 ob_status try_buffer(Device& device, uint64_t bytes, uint32_t type, bool is_mapped, Buffer& buffer) {
   const DeviceApi& api = device.api;
   const std::string place = where(device);
-  VkMemoryRequirements needed = {};
-  if (const ob_status status = try_bare_buffer(device, bytes, buffer, &needed); status != OB_OK) return status;
-  if ((needed.memoryTypeBits >> type & 1) == 0) {
+  VkMemoryRequirements requirements = {};
+  if (const ob_status status = try_bare_buffer(device, bytes, buffer, &requirements); status != OB_OK) return status;
+  if ((requirements.memoryTypeBits >> type & 1) == 0) {
     return fail(OB_INTERNAL, "%s: memory of type %u cannot hold buffers", place.c_str(), type);
   }
   const VkMemoryAllocateFlagsInfo flags = {VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO, nullptr,
                                            VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT, 0};
-  const VkMemoryAllocateInfo memory = {VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, &flags, needed.size, type};
+  const VkMemoryAllocateInfo memory = {VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, &flags, requirements.size, type};
   VkResult code = api.AllocateMemory(device.device, &memory, nullptr, &buffer.memory);
   if (code != VK_SUCCESS) return vk_fail(code, "vkAllocateMemory", place + ": " + std::to_string(bytes) + " bytes");
   code = api.BindBufferMemory(device.device, buffer.buffer, buffer.memory, 0);
@@ -195,10 +195,10 @@ ob_status host_free(void* self, void* pointer) {
 
 ob_status find_memory_types(Device& device, uint32_t* out_types) {
   Buffer buffer;
-  VkMemoryRequirements needed = {};
-  const ob_status status = try_bare_buffer(device, 1 << 16, buffer, &needed);
+  VkMemoryRequirements requirements = {};
+  const ob_status status = try_bare_buffer(device, 1 << 16, buffer, &requirements);
   free_buffer(device, buffer);
-  *out_types = needed.memoryTypeBits;
+  *out_types = requirements.memoryTypeBits;
   return status;
 }
 

@@ -16,15 +16,6 @@ using support::with_device;
 constexpr uint32_t kPushedBytes = 128;  // every device pushes that much
 constexpr const char* kBinaryHead = "torch_outboard SPIR-V 1";
 
-ob_status find_program(Driver& driver, int32_t device, uint64_t handle, Program** out_program) {
-  std::unique_ptr<Program>* found = driver.programs.find(handle);
-  if (found == nullptr || (*found)->device != device) {
-    return fail(OB_INVALID_ARGUMENT, "device %d has no program 0x%" PRIx64, device, handle);
-  }
-  *out_program = found->get();
-  return OB_OK;
-}
-
 // Return a header for binaries, with the properties that the core does not compare.
 std::string binary_head(const Device& device, const std::string& options) {
   const auto* uuid = reinterpret_cast<const char*>(device.found.properties.pipelineCacheUUID);
@@ -64,7 +55,7 @@ ob_status program_binary(void* self, int32_t index, uint64_t handle, void* conte
     Device* device = nullptr;
     Program* program = nullptr;
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
-    if (const ob_status status = find_program(driver, index, handle, &program); status != OB_OK) return status;
+    if (const ob_status status = driver.find_program(index, handle, &program); status != OB_OK) return status;
     if (!program->is_text) return fail(OB_UNIMPLEMENTED, "the program was not built from text");
     std::string bytes = binary_head(*device, program->options);
     bytes.append(reinterpret_cast<const char*>(program->words.data()), program->words.size() * sizeof(uint32_t));
@@ -79,7 +70,7 @@ ob_status program_destroy(void* self, int32_t index, uint64_t handle) {
     Device* device = nullptr;
     Program* found = nullptr;
     if (const ob_status status = driver.find_open(index, &device); status != OB_OK) return status;
-    if (const ob_status status = find_program(driver, index, handle, &found); status != OB_OK) return status;
+    if (const ob_status status = driver.find_program(index, handle, &found); status != OB_OK) return status;
     std::unique_ptr<Program> program;
     if (!driver.programs.take(handle, &program))
       return fail(OB_INVALID_ARGUMENT, "two threads are destroying the same program");
@@ -317,7 +308,7 @@ ob_status program_build(Driver& driver, Device& device, const std::string& sourc
 
 ob_status kernel_get(Driver& driver, int32_t device, uint64_t handle, const char* name, uint64_t* out_kernel) {
   Program* program = nullptr;
-  if (const ob_status status = find_program(driver, device, handle, &program); status != OB_OK) return status;
+  if (const ob_status status = driver.find_program(device, handle, &program); status != OB_OK) return status;
   const std::lock_guard lock(program->mutex);
   if (const auto known = program->kernels.find(name); known != program->kernels.end()) {
     *out_kernel = known->second;
@@ -344,11 +335,9 @@ ob_status kernel_get(Driver& driver, int32_t device, uint64_t handle, const char
 }
 
 ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch& given, Work work) {
-  std::unique_ptr<Kernel>* found = driver.kernels.find(given.kernel);
-  if (found == nullptr || (*found)->device != device.index) {
-    return fail(OB_INVALID_ARGUMENT, "device %d has no kernel 0x%" PRIx64, device.index, given.kernel);
-  }
-  Kernel& kernel = **found;
+  Kernel* found = nullptr;
+  if (const ob_status status = driver.find_kernel(device.index, given.kernel, &found); status != OB_OK) return status;
+  Kernel& kernel = *found;
   Arguments arguments;
   VkPipeline pipeline = nullptr;
   ob_status status = check_launch(device, kernel, given);
@@ -361,8 +350,8 @@ ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch
   if (status != OB_OK) return status;
   if (*work.name == 0) work.name = kernel.name.c_str();
   {
-    const Held lock(stream);
-    const Timed timed(stream, work);
+    const StreamLock lock(stream);
+    const DeviceTiming timed(stream, work);
     status = record_launch(stream, kernel, given, arguments, pipeline);
   }
   if (status == OB_OK) notify(stream);

@@ -35,9 +35,9 @@ void barrier(const DeviceApi& api, VkCommandBuffer commands, VkFlags64 stages, V
 // anew before it is done.
 void recycle(Stream& stream) {
   if (stream.device->is_lost.load()) return;
-  while (!stream.behind.empty() && has_reached({stream.timeline, stream.behind.front()->value})) {
-    const std::unique_ptr<Batch> batch = std::move(stream.behind.front());
-    stream.behind.pop_front();
+  while (!stream.in_flight.empty() && has_reached({stream.timeline, stream.in_flight.front()->value})) {
+    const std::unique_ptr<Batch> batch = std::move(stream.in_flight.front());
+    stream.in_flight.pop_front();
     if (batch->commands != nullptr) stream.free_commands.push_back(batch->commands);
     for (std::unique_ptr<Chunk>& chunk : batch->chunks) {
       chunk->used = 0;
@@ -165,7 +165,7 @@ ob_status host_callback(void* self, int32_t index, uint64_t handle, ob_host_fn f
   return with_stream<Driver>(self, index, handle, "host_callback", [&](Driver& driver, Stream* stream) -> ob_status {
     ob_status status = OB_OK;
     {
-      const Held lock(*stream);
+      const StreamLock lock(*stream);
       status = add_call(*stream, fn, user);
     }
     if (status == OB_OK) notify(*stream);
@@ -238,7 +238,7 @@ void destroy_stream(Stream& stream) {
     }
     stream.caller.join();
   }
-  for (const std::unique_ptr<Batch>& batch : stream.behind) {
+  for (const std::unique_ptr<Batch>& batch : stream.in_flight) {
     for (const std::unique_ptr<Chunk>& chunk : batch->chunks) free_buffer(device, chunk->buffer);
   }
   for (const std::unique_ptr<Chunk>& chunk : stream.free_chunks) free_buffer(device, chunk->buffer);
@@ -337,7 +337,7 @@ uint64_t close(Stream& stream) {
     }
   }
   batch.value = ++stream.closed;
-  stream.behind.push_back(std::move(stream.open));
+  stream.in_flight.push_back(std::move(stream.open));
   const std::lock_guard lock(device.list_mutex);
   device.closed.push_back(&batch);
   return stream.closed;

@@ -16,7 +16,7 @@ constexpr std::chrono::microseconds kPause{50};
 // meanwhile share a batch. Waits don't pause: they submit in their own thread.
 constexpr std::chrono::microseconds kPace{50};
 // After that time a wait for the host looks whether the device was lost meanwhile.
-constexpr std::chrono::milliseconds kLook{100};
+constexpr std::chrono::milliseconds kPollInterval{100};
 
 void raise_to(std::atomic<uint64_t>& value, uint64_t floor) {
   uint64_t seen = value.load(std::memory_order_relaxed);
@@ -237,7 +237,7 @@ ob_status wait_for(const Point& point) {
     if (!can_wait) {
       pump(device);
       std::unique_lock lock(device.list_mutex);
-      device.progressed.wait_for(lock, kLook, [&] {
+      device.progressed.wait_for(lock, kPollInterval, [&] {
         return is_submitted() || timeline.done.load(std::memory_order_acquire) >= point.value || device.is_lost.load();
       });
       continue;

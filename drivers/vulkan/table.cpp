@@ -219,9 +219,7 @@ ob_status open_device(Driver& driver, int32_t index) {
   device->own_stream = driver.streams.make(std::move(own));
   device->addresses_host_memory = host_access && has_host_addresses(*device);
   device->submitter = std::thread(run_submitter, std::ref(*device));
-  const std::lock_guard lock(driver.mutex);
-  driver.devices[index].store(device.get(), std::memory_order_release);
-  driver.owned.push_back(std::move(device));
+  driver.publish(std::move(device));
   return OB_OK;
 }
 
@@ -233,8 +231,7 @@ ob_status device_close(void* self, int32_t index) {
   return with_device<Driver>(self, index, "device_close", [&](Driver& driver, Device* device) -> ob_status {
     driver.devices[index].store(nullptr);
     end_device(driver, *device);
-    const std::lock_guard lock(driver.mutex);
-    std::erase_if(driver.owned, [&](const std::unique_ptr<Device>& owned) { return owned.get() == device; });
+    driver.drop(device);
     return OB_OK;
   });
 }
@@ -289,18 +286,6 @@ std::string where(const Device& device) {
 
 ob_status Driver::find_devices(int32_t index, const FoundDevice** out_found) {
   return support::find_devices(*this, "Vulkan", enumerate, index, out_found);
-}
-
-ob_status Driver::find_open(int32_t index, Device** out_device) {
-  return support::find_open(devices, index, out_device);
-}
-
-ob_status Driver::find_stream(int32_t index, uint64_t handle, Stream** out_stream) {
-  return support::find_owned(streams, &Stream::index, "stream", index, handle, out_stream);
-}
-
-ob_status Driver::find_event(int32_t index, uint64_t handle, Event** out_event) {
-  return support::find_owned(events, &Event::device, "event", index, handle, out_event);
 }
 
 void fill_device_entries(ob_driver* table) {

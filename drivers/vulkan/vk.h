@@ -193,7 +193,7 @@ struct VkPhysicalDeviceLimits {
   uint32_t before_timestamps[43];
   VkBool32 timestampComputeAndGraphics;
   float timestampPeriod;
-  uint32_t behind_timestamps[13];
+  uint32_t after_timestamps[13];
   VkDeviceSize last[3];
 };
 

@@ -105,17 +105,10 @@ ob_status copy_nd_async(void* self, int32_t index, uint64_t stream, const ob_cop
 }  // namespace
 
 ob_status copy_nd(Driver& driver, Device& device, CUstream stream, const ob_copy_nd& copy) {
-  if (!support::is_well_formed(copy)) return fail(OB_INVALID_ARGUMENT, "device %d: ill-formed copy_nd", device.index);
-  if (copy.dst_device != device.index || copy.src_device != device.index) {
-    return fail(OB_UNIMPLEMENTED, "copy_nd_async copies within one device");
-  }
   StridedShape shape;
-  if (!support::make_strided_shape(copy, &shape)) {
-    return fail(OB_UNIMPLEMENTED, "copy_nd_async supports at most %u dimensions after merging",
-                support::kMaxStridedDims);
-  }
-  if (shape.count == 0) return OB_OK;
-  ob_status status = device.memory.check(device.index, copy.dst, support::span_bytes(copy, copy.dst_strides));
+  ob_status status = support::check_strided(device.index, copy, &shape);
+  if (status != OB_OK || shape.count == 0) return status;
+  status = device.memory.check(device.index, copy.dst, support::span_bytes(copy, copy.dst_strides));
   if (status == OB_OK) {
     status = device.memory.check(device.index, copy.src, support::span_bytes(copy, copy.src_strides));
   }

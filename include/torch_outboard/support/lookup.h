@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "torch_outboard/support/child.h"
@@ -107,7 +108,7 @@ ob_status find_open(const std::atomic<Device*> (&devices)[kCount], int32_t index
   return OB_OK;
 }
 
-// Find a stream or an event of a device. `device_of` is the member that has the device's number.
+// Find an object of a device. `device_of` is the member that has the device's number.
 template <class T, uint8_t kKind>
 ob_status find_owned(const Handles<std::unique_ptr<T>, kKind>& handles, int32_t T::* device_of, const char* what,
                      int32_t index, uint64_t handle, T** out_object) {
@@ -120,6 +121,55 @@ ob_status find_owned(const Handles<std::unique_ptr<T>, kKind>& handles, int32_t 
   *out_object = found->get();
   return OB_OK;
 }
+
+// The base of a driver that opens its runtime late and whose handles stand for its own objects.
+// `device_of` is the member of Stream that has the device's number; other objects call it `device`.
+template <class Options, class Api, class Enumeration, class Device, class Stream, class Event, class Program,
+          class Kernel, size_t kCount, int32_t Stream::* device_of>
+struct LateDriver {
+  explicit LateDriver(Options given) : options(std::move(given)) {}
+
+  ob_status find_open(int32_t index, Device** out_device) { return support::find_open(devices, index, out_device); }
+  ob_status find_stream(int32_t index, uint64_t handle, Stream** out_stream) {
+    return find_owned(streams, device_of, "stream", index, handle, out_stream);
+  }
+  ob_status find_event(int32_t index, uint64_t handle, Event** out_event) {
+    return find_owned(events, &Event::device, "event", index, handle, out_event);
+  }
+  ob_status find_program(int32_t index, uint64_t handle, Program** out_program) {
+    return find_owned(programs, &Program::device, "program", index, handle, out_program);
+  }
+  ob_status find_kernel(int32_t index, uint64_t handle, Kernel** out_kernel) {
+    return find_owned(kernels, &Kernel::device, "kernel", index, handle, out_kernel);
+  }
+  // Make a device one that find_open returns.
+  void publish(std::unique_ptr<Device> device) {
+    const std::lock_guard lock(mutex);
+    devices[device->index].store(device.get(), std::memory_order_release);
+    owned.push_back(std::move(device));
+  }
+  // Delete a device that find_open does not return any more.
+  void drop(Device* device) {
+    const std::lock_guard lock(mutex);
+    std::erase_if(owned, [device](const std::unique_ptr<Device>& each) { return each.get() == device; });
+  }
+
+  Options options;
+  Api api;
+  std::mutex mutex;  // guards what follows up to `devices`
+  bool is_probed = false;
+  int32_t probed_count = 0;
+  bool is_enumerated = false;
+  pid_t owner = 0;  // the process that opened the runtime
+  Enumeration enumeration;
+  std::vector<std::unique_ptr<Device>> owned;
+  std::atomic<Device*> devices[kCount] = {};
+  // Behind pointers, because a handle's object moves when it is taken and these have mutexes.
+  Handles<std::unique_ptr<Stream>, 1> streams;
+  Handles<std::unique_ptr<Event>, 2> events;
+  Handles<std::unique_ptr<Program>, 3> programs;
+  Handles<std::unique_ptr<Kernel>, 4> kernels;
+};
 
 // Run an entry's body with the driver and the open device that it names.
 template <class Driver, class Body>

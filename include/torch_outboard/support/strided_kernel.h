@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "torch_outboard/support/error.h"
 #include "torch_outboard/support/strided.h"
 
 namespace support {
@@ -40,6 +41,36 @@ struct StridedLaunch {
   const void* argument;
   uint32_t argument_size;
 };
+
+// Make the shape of a copy that kernels can run on the device. Otherwise return why not.
+inline ob_status check_strided(int32_t device, const ob_copy_nd& copy, StridedShape* out_shape) {
+  if (!is_well_formed(copy)) return fail(OB_INVALID_ARGUMENT, "device %d: ill-formed copy_nd", device);
+  if (copy.dst_device != device || copy.src_device != device) {
+    return fail(OB_UNIMPLEMENTED, "copy_nd_async copies within one device");
+  }
+  if (!make_strided_shape(copy, out_shape)) {
+    return fail(OB_UNIMPLEMENTED, "copy_nd_async supports at most %u dimensions after merging", kMaxStridedDims);
+  }
+  return OB_OK;
+}
+
+// Return the launch in the contract's form. Its arguments lie in `args`.
+inline ob_launch launch_of(const StridedLaunch& given, uint64_t kernel, ob_kernel_arg (&args)[3]) {
+  args[0] = {sizeof(ob_kernel_arg), OB_ARG_POINTER, 0, given.dst, nullptr};
+  args[1] = {sizeof(ob_kernel_arg), OB_ARG_POINTER, 0, given.src, nullptr};
+  args[2] = {sizeof(ob_kernel_arg), OB_ARG_VALUE, given.argument_size, 0, given.argument};
+  ob_launch launch = {};
+  launch.struct_size = sizeof launch;
+  launch.kernel = kernel;
+  launch.grid[0] = given.blocks;
+  launch.block[0] = given.columns;
+  launch.block[1] = given.rows;
+  launch.grid[1] = launch.grid[2] = launch.block[2] = 1;
+  launch.arg_count = 3;
+  launch.arg_stride = sizeof args[0];
+  launch.args = args;
+  return launch;
+}
 
 // Append a dimension. n / size is (n * magic / 2^32 + n) >> shift.
 inline void add_dim(StridedArgument* argument, int64_t size, int64_t dst, int64_t src) {
