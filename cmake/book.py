@@ -43,7 +43,7 @@ def rows_of(folder: Path) -> dict[str, Any]:
             place = f"{shown}:{call.lineno}"
             try:
                 names = ast.literal_eval(call.args[0])
-                facts = facts_type(**{str(one.arg): ast.literal_eval(one.value) for one in given.keywords})
+                facts = facts_type(**{str(keyword.arg): ast.literal_eval(keyword.value) for keyword in given.keywords})
             except (TypeError, ValueError) as error:
                 sys.exit(f"{place}: facts have literals alone, since a build reads them as text: {error}")
             for name in names.split():
@@ -109,7 +109,7 @@ def entries(name: str, facts: Any) -> Iterator[tuple[str, str]]:
 def matrix_limits(kernels: Path) -> tuple[int, int]:
     """Return the fewer and the more rows or columns of a matrix that one group's kernel takes."""
     module = ast.parse((kernels / "templates" / "matrices.py").read_text(encoding="utf-8"))
-    found = {ast.unparse(one.targets[0]): one.value for one in module.body if isinstance(one, ast.Assign)}
+    found = {ast.unparse(line.targets[0]): line.value for line in module.body if isinstance(line, ast.Assign)}
     return ast.literal_eval(found["LARGEST"]), ast.literal_eval(found["LONGEST"])
 
 

@@ -61,7 +61,9 @@ def lists(header: str) -> dict[str, list[str]]:
 
 def main(source: str, target: str) -> None:
     found = lists(Path(source).read_text(encoding="utf-8"))
-    macros = [f"#define {name}(X) {' '.join(f'X({one})' for one in members)}\n" for name, members in found.items()]
+    macros = [
+        f"#define {name}(X) {' '.join(f'X({member})' for member in members)}\n" for name, members in found.items()
+    ]
     path, wanted = Path(target), HEAD + "".join(macros)
     # Written only when it differs, so that a changed comment compiles nothing again.
     if not path.is_file() or path.read_text(encoding="utf-8") != wanted:

@@ -271,7 +271,7 @@ def ran_device_kernels(device: torch.device) -> bool:
         return False
     import torch_outboard
 
-    return any(torch_outboard.coverage().calls(provider=one) > 0 for one in ("native", "generated"))
+    return any(torch_outboard.coverage().calls(provider=provider) > 0 for provider in ("native", "generated"))
 
 
 def add_memory(table: Table, device: torch.device) -> None:

@@ -74,7 +74,7 @@ def main() -> int:
     )
     trainer = Trainer(model=model(options.width, options.lora), args=arguments, train_dataset=samples())
     trainer.train()
-    losses = [one["loss"] for one in trainer.state.log_history if "loss" in one]
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     if trainer.is_world_process_zero():
         print(f"{trainer.args.device}, {trainer.args.world_size} ranks: loss {losses[0]:.3f} -> {losses[-1]:.3f}")
     return 0 if losses[-1] < losses[0] else 1

@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from own_networks import NETWORKS, Made
+from own_networks import NETWORKS, TrainingCase
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 from _models import MODELS, made
 
-__all__ = ["CHANNELS_LAST", "NAMES", "PROGRAMS", "made_of"]
+__all__ = ["CHANNELS_LAST", "NAMES", "PROGRAMS", "training_case_of"]
 
 Batch = dict[str, torch.Tensor]
 
@@ -43,8 +43,8 @@ def _labelled(*sizes: int) -> Batch:
     return {"images": torch.randn(*sizes), "labels": torch.randint(10, (sizes[0],))}
 
 
-def _torchvisions(name: str, count: int = 16, size: int = 224, **options: Any) -> Callable[[], Made]:
-    def make() -> Made:
+def _torchvisions(name: str, count: int = 16, size: int = 224, **options: Any) -> Callable[[], TrainingCase]:
+    def make() -> TrainingCase:
         torchvision = importlib.import_module("torchvision")
         model = getattr(torchvision.models, name)(weights=None, num_classes=10, **options)
         return model, _labelled(count, 3, size, size), _classified
@@ -52,8 +52,8 @@ def _torchvisions(name: str, count: int = 16, size: int = 224, **options: Any) -
     return make
 
 
-def _segments(name: str) -> Callable[[], Made]:
-    def make() -> Made:
+def _segments(name: str) -> Callable[[], TrainingCase]:
+    def make() -> TrainingCase:
         builder = getattr(importlib.import_module("torchvision").models.segmentation, name)
         model = builder(weights=None, weights_backbone=None, num_classes=21)
         batch = {"images": torch.randn(4, 3, 224, 224), "labels": torch.randint(21, (4, 224, 224))}
@@ -62,16 +62,16 @@ def _segments(name: str) -> Callable[[], Made]:
     return make
 
 
-def _videos(name: str, frames: int = 8, size: int = 112) -> Callable[[], Made]:
-    def make() -> Made:
+def _videos(name: str, frames: int = 8, size: int = 112) -> Callable[[], TrainingCase]:
+    def make() -> TrainingCase:
         builder = getattr(importlib.import_module("torchvision").models.video, name)
         return builder(weights=None, num_classes=10), _labelled(4, 3, frames, size, size), _classified
 
     return make
 
 
-def _timms(name: str, count: int = 16, size: int = 224, **options: Any) -> Callable[[], Made]:
-    def make() -> Made:
+def _timms(name: str, count: int = 16, size: int = 224, **options: Any) -> Callable[[], TrainingCase]:
+    def make() -> TrainingCase:
         timm = importlib.import_module("timm")
         model = timm.create_model(name, pretrained=False, num_classes=10, drop_rate=0.1, **options)
         return model, _labelled(count, 3, size, size), _classified
@@ -102,10 +102,10 @@ _GROUPED = {**_WIDE, "num_key_value_heads": 2}
 
 def _transformer(
     kind: str, config: str, inputs: dict[str, tuple[int, ...]], loss: Any = _own_loss, **sizes: Any
-) -> Callable[[], Made]:
+) -> Callable[[], TrainingCase]:
     """Return a model of transformers and a batch: tokens for inputs whose names end in ids or labels, else numbers."""
 
-    def make() -> Made:
+    def make() -> TrainingCase:
         transformers = importlib.import_module("transformers")
         settings = getattr(transformers, config)(**sizes)
         settings.use_cache = False
@@ -123,24 +123,24 @@ def _transformer(
     return make
 
 
-def _decoder(name: str, **sizes: Any) -> Callable[[], Made]:
+def _decoder(name: str, **sizes: Any) -> Callable[[], TrainingCase]:
     return _transformer(f"{name}ForCausalLM", f"{name}Config", _TEXT, **sizes)
 
 
-def _encoder(name: str, **sizes: Any) -> Callable[[], Made]:
+def _encoder(name: str, **sizes: Any) -> Callable[[], TrainingCase]:
     inputs = {**_TEXT, "attention_mask": (8, 128)}
     return _transformer(f"{name}ForMaskedLM", f"{name}Config", inputs, **{**_WIDE, **sizes})
 
 
-def _of_pixels(kind: str, config: str, size: int = 224, **sizes: Any) -> Callable[[], Made]:
+def _of_pixels(kind: str, config: str, size: int = 224, **sizes: Any) -> Callable[[], TrainingCase]:
     return _transformer(kind, config, {"pixel_values": (8, 3, size, size)}, _first_result, **sizes)
 
 
 # Of graphs.
 
 
-def _graph(name: str, **options: Any) -> Callable[[], Made]:
-    def make() -> Made:
+def _graph(name: str, **options: Any) -> Callable[[], TrainingCase]:
+    def make() -> TrainingCase:
         models = importlib.import_module("torch_geometric.nn.models")
         model = getattr(models, name)(64, 128, num_layers=2, out_channels=7, dropout=0.1, **options)
         edges = torch.randint(2000, (2, 10_000))
@@ -154,14 +154,14 @@ def _graph(name: str, **options: Any) -> Callable[[], Made]:
     return make
 
 
-def _of_benchmarks(name: str) -> Callable[[], Made]:
+def _of_benchmarks(name: str) -> Callable[[], TrainingCase]:
     return lambda: made(name, False)
 
 
 _SPEECH = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 1024}
 _VISION = {**_SPEECH}
 
-ARCHITECTURES: dict[str, Callable[[], Made]] = {
+ARCHITECTURES: dict[str, Callable[[], TrainingCase]] = {
     **{name: _of_benchmarks(name) for name in MODELS},
     **NETWORKS,
     # torchvision
@@ -376,7 +376,7 @@ PROGRAMS: dict[str, Callable[[torch.device], None]] = {
 NAMES = (*ARCHITECTURES, *PROGRAMS)
 
 
-def made_of(name: str) -> Made:
+def training_case_of(name: str) -> TrainingCase:
     """Return an architecture by name, its batch and its loss, on the CPU."""
     torch.manual_seed(1)
     model, batch, loss = ARCHITECTURES[name]()

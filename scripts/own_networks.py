@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-__all__ = ["NETWORKS", "Made"]
+__all__ = ["NETWORKS", "TrainingCase"]
 
 Batch = dict[str, torch.Tensor]
-Made = tuple[nn.Module, Batch, Callable[[nn.Module, Batch], torch.Tensor]]
+TrainingCase = tuple[nn.Module, Batch, Callable[[nn.Module, Batch], torch.Tensor]]
 
 
 def _classified(model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -25,7 +25,7 @@ def _own_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
     return loss
 
 
-def _perceptron() -> Made:
+def _perceptron() -> TrainingCase:
     layers = [nn.Flatten(), nn.Linear(784, 512), nn.BatchNorm1d(512), nn.LeakyReLU(0.1), nn.Dropout(0.2)]
     model = nn.Sequential(*layers, nn.Linear(512, 256), nn.ELU(), nn.Linear(256, 10), nn.Softplus())
     return model, {"x": torch.randn(128, 1, 28, 28), "labels": torch.randint(10, (128,))}, _classified
@@ -43,7 +43,7 @@ class _RecurrentTagger(nn.Module):
         return tagged
 
 
-def _tagger(kind: type[nn.RNNBase]) -> Made:
+def _tagger(kind: type[nn.RNNBase]) -> TrainingCase:
     batch = {"x": torch.randint(1, 5000, (32, 40)), "labels": torch.randint(20, (32, 40))}
     return _RecurrentTagger(kind), batch, _classified
 
@@ -66,7 +66,7 @@ class _Transformer(nn.Module):
         return F.cross_entropy(output[:, :-1].flatten(0, 1), target[:, 1:].flatten(), label_smoothing=0.1)
 
 
-def _transformer() -> Made:
+def _transformer() -> TrainingCase:
     padding = torch.zeros(16, 50, dtype=torch.bool)
     padding[:, 40:] = True
     tokens = {"source": torch.randint(8000, (16, 50)), "target": torch.randint(8000, (16, 48)), "padding": padding}
@@ -105,7 +105,7 @@ class _NanoGpt(nn.Module):
         return output
 
 
-def _nano_gpt() -> Made:
+def _nano_gpt() -> TrainingCase:
     tokens = torch.randint(50304, (12, 257))
     batch = {"x": tokens[:, :-1].contiguous(), "labels": tokens[:, 1:].contiguous()}
     return _NanoGpt(50304, 384, 6, 4, 256), batch, _classified
@@ -386,7 +386,7 @@ def _images(*sizes: int) -> torch.Tensor:
     return torch.randn(*sizes)
 
 
-NETWORKS: dict[str, Callable[[], Made]] = {
+NETWORKS: dict[str, Callable[[], TrainingCase]] = {
     "perceptron": _perceptron,
     "gru_tagger": lambda: _tagger(nn.GRU),
     "rnn_tagger": lambda: _tagger(nn.RNN),

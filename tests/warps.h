@@ -111,11 +111,11 @@ void wait() {
 
 // Run an item until it waits or ends.
 void resume() {
-  Fiber& one = fiber();
+  Fiber& next = fiber();
   if (_setjmp(scheduler) != 0) return;
-  if (one.has_begun) _longjmp(one.place, 1);
-  one.has_begun = true;
-  setcontext(&one.context);
+  if (next.has_begun) _longjmp(next.place, 1);
+  next.has_begun = true;
+  setcontext(&next.context);
 }
 
 void meet(Meeting& meeting) {
@@ -150,15 +150,15 @@ bool run_group(int items) {
   for (int i = 0; i < static_cast<int>(all.size()); ++i) all[i].begin.expected = all[i].end.expected = 32;
   barrier = {};
   barrier.expected = items;
-  for (Fiber& one : fibers) {
-    if (!one.stack) one.stack.reset(new char[1 << 17]);
-    one.is_done = one.has_begun = false;
-    one.copies.assign(1, {});
-    getcontext(&one.context);
-    one.context.uc_stack.ss_sp = one.stack.get();
-    one.context.uc_stack.ss_size = 1 << 17;
-    one.context.uc_link = nullptr;
-    makecontext(&one.context, begin, 0);
+  for (Fiber& each : fibers) {
+    if (!each.stack) each.stack.reset(new char[1 << 17]);
+    each.is_done = each.has_begun = false;
+    each.copies.assign(1, {});
+    getcontext(&each.context);
+    each.context.uc_stack.ss_sp = each.stack.get();
+    each.context.uc_stack.ss_size = 1 << 17;
+    each.context.uc_link = nullptr;
+    makecontext(&each.context, begin, 0);
   }
   for (int left = items, turns = 0; left > 0; ++turns) {
     if (turns > 1000000) return false;
@@ -437,9 +437,9 @@ inline void ptx_cp_async_commit_group() {
 inline void ptx_cp_async_wait_group(int later) {
   auto& batches = warps::fiber().copies;
   while (static_cast<int>(batches.size()) > later + 1) {
-    for (const warps::Copy& one : batches.front()) {
-      std::memset(one.to, 0, 16);
-      std::memcpy(one.to, one.from, one.bytes);
+    for (const warps::Copy& copy : batches.front()) {
+      std::memset(copy.to, 0, 16);
+      std::memcpy(copy.to, copy.from, copy.bytes);
     }
     batches.erase(batches.begin());
   }

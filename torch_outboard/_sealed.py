@@ -39,7 +39,7 @@ __all__ = [
     "read_private",
     "reason_of",
     "sealed",
-    "turn",
+    "build_lock",
     "unsealed",
     "write_whole",
 ]
@@ -110,10 +110,10 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def turn(path: Path) -> Iterator[None]:
+def build_lock(path: Path) -> Iterator[None]:
     """Do the work that a file represents within this scope, or wait until another process has done it.
 
-    The wait takes at most a minute. csrc/core/turns.h explains it.
+    The wait takes at most a minute. csrc/core/build_lock.h explains it.
     """
     file = _opened(path)
     if file is None:
@@ -133,7 +133,7 @@ def turn(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def claimed(path: Path) -> Iterator[bool]:
-    """Hold a file within this scope, like `turn`, but yield False at once if another process holds it."""
+    """Hold a file within this scope, like `build_lock`, but yield False at once if another process holds it."""
     file = _opened(path)
     if file is None:
         yield True

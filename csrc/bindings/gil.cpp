@@ -27,7 +27,7 @@ void leave(void* state) {
 
 // Report a wait through logging, because a waiting thread cannot get a warning. Without a handler
 // it goes to the standard error.
-void tell_wait(const std::string& text) {
+void report_wait(const std::string& text) {
   if (python_is_gone()) {
     std::fprintf(stderr, "torch_outboard: %s\n", text.c_str());
     return;
@@ -71,7 +71,7 @@ bool install_blocking_hooks() {
     return false;
   }
   set_blocking_hooks({enter, leave});
-  set_wait_teller(tell_wait);
+  set_wait_reporter(report_wait);
   set_interrupt_hooks({can_interrupt, handle_signals});
   return true;
 }

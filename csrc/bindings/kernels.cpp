@@ -230,7 +230,7 @@ PyMethodDef kernels_methods[] = {
     method<"set_build_limit", +[](int64_t count) { kernels::set_build_limit(std::chrono::milliseconds(count)); }>(
         "Set after how many milliseconds a program's build is abandoned (default: 300,000)."),
     method<"show_builds", kernels::show_builds>(
-        "Set the text around the count that a terminal shows during builds: (before, behind)."),
+        "Set the text around the count that a terminal shows during builds: (prefix, suffix)."),
     method<"count_builds", counts_of_builds>(
         "Return (waiting, running, built, seconds) of the threads that build programs."),
     method<"forbid_compiling", forbid_compiling>("Forbid generated kernels in this thread's calls from now on."),

@@ -158,10 +158,10 @@ struct Method {
   }
 };
 
-using Several = PyObject* (*)(PyObject* self, PyObject* const* given, Py_ssize_t count);
+using VectorCall = PyObject* (*)(PyObject* self, PyObject* const* given, Py_ssize_t count);
 
 // Return the entry of a method that reads its arguments itself, and takes an object as `self`.
-inline PyMethodDef bound_method(const char* name, Several function, const char* doc) {
+inline PyMethodDef bound_method(const char* name, VectorCall function, const char* doc) {
   return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)), METH_FASTCALL, doc};
 }
 // Return the contents of the capsule that is the `self` of such a method; null, without a Python

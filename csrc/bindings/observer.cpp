@@ -30,57 +30,57 @@ class PythonObserver final : public Observer {
   explicit PythonObserver(Object callback) : callback_(std::move(callback)) {}
 
   void access(const char* op, const Stream& stream, const ObservedAccess* accesses, size_t count) override {
-    tell_accesses("access", op, stream, accesses, count);
+    report_accesses("access", op, stream, accesses, count);
   }
 
   void capture(const char* op, const Stream& stream, const ObservedAccess* accesses, size_t count) override {
-    tell_accesses("capture", op, stream, accesses, count);
+    report_accesses("capture", op, stream, accesses, count);
   }
 
   void graph(bool is_replay, const Stream& stream, uint64_t graph) override {
-    tell(is_replay ? "replay" : "graph", stream.device, stream.id, graph);
+    report(is_replay ? "replay" : "graph", stream.device, stream.id, graph);
   }
 
   void record(c10::DeviceIndex device, uint64_t address, c10::StreamId stream) override {
-    tell("record", device, address, stream);
+    report("record", device, address, stream);
   }
 
   void poison(c10::DeviceIndex device, uint64_t address, size_t bytes, uint64_t number) override {
-    tell("poison", device, address, bytes, number);
+    report("poison", device, address, bytes, number);
   }
 
   void host_copy(const char* op, const Stream& stream, uint64_t address, size_t bytes, bool is_write) override {
-    tell("host_copy", op, stream.device, stream.id, address, bytes, is_write);
+    report("host_copy", op, stream.device, stream.id, address, bytes, is_write);
   }
 
   void host_access(const char* op, uint64_t address, size_t bytes, bool is_write) override {
-    tell("host_access", op, address, bytes, is_write);
+    report("host_access", op, address, bytes, is_write);
   }
 
-  void host_allocate(uint64_t address, size_t bytes) override { tell("host_allocate", address, bytes); }
+  void host_allocate(uint64_t address, size_t bytes) override { report("host_allocate", address, bytes); }
 
   void order(ObservedOrder kind, c10::DeviceIndex device, c10::StreamId stream, c10::DeviceIndex event_device,
              uint64_t event) override {
-    tell("order", static_cast<int>(kind), device, stream, event_device, event);
+    report("order", static_cast<int>(kind), device, stream, event_device, event);
   }
 
   void allocate(c10::DeviceIndex device, uint64_t address, size_t bytes, c10::StreamId stream) override {
-    tell("allocate", device, address, bytes, stream);
+    report("allocate", device, address, bytes, stream);
   }
 
  private:
-  void tell_accesses(const char* kind, const char* op, const Stream& stream, const ObservedAccess* accesses,
-                     size_t count) {
+  void report_accesses(const char* kind, const char* op, const Stream& stream, const ObservedAccess* accesses,
+                       size_t count) {
     std::vector<std::tuple<uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, bool>> rows;
     for (const ObservedAccess& access : c10::ArrayRef(accesses, count)) {
       rows.emplace_back(access.storage, access.begin, access.bytes, access.width, access.pitch, access.is_write);
     }
-    tell(kind, op, stream.device, stream.id, rows);
+    report(kind, op, stream.device, stream.id, rows);
   }
 
   // Call the function with these arguments; the first is the name of the call.
   template <class... Values>
-  void tell(const Values&... values) {
+  void report(const Values&... values) {
     if (python_is_gone()) {
       return;
     }

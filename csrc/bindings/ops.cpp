@@ -65,7 +65,7 @@ std::vector<std::tuple<std::string, std::string, uint64_t>> list_disagreements()
 
 // known, fresh: bytes of calls whose class is known, and of first calls.
 std::pair<uint64_t, uint64_t> exchange_limits(uint64_t known, uint64_t fresh) {
-  const AskedBytes before = limit_asked_calls({known, fresh});
+  const CheckedBytes before = limit_checked_calls({known, fresh});
   return {before.known, before.fresh};
 }
 
@@ -243,7 +243,7 @@ PyMethodDef ops_methods[] = {
     method<"host_counters", count_host_calls>("Return the numbers of host calls that were queued and that waited."),
     method<"shape_disagreements", list_disagreements>(
         "Return (operator, difference, calls that waited) for each class of calls whose meta kernel was wrong."),
-    method<"limit_asked_calls", exchange_limits>(
+    method<"limit_checked_calls", exchange_limits>(
         "Set the bytes up to which the CPU is asked, and return the previous limits: (known, fresh)."),
     method<"waited_operators", waits_by_operator>("Return the calls that waited, by operator."),
     method<"native_operators", native_operators>("Return the operators that have a kernel from the driver."),

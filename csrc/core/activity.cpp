@@ -18,12 +18,12 @@
 #endif
 
 #include "core/activity_works.h"
-#include "core/behind.h"
 #include "core/capture.h"
 #include "core/driver.h"
 #include "core/error.h"
 #include "core/event.h"
 #include "core/lost_device.h"
+#include "core/pending.h"
 #include "core/process.h"
 
 namespace outboard {
@@ -302,7 +302,7 @@ thread_local void* innermost_scope = nullptr;  // an ActivityScope::Open
 }
 
 void start_activities() {
-  catch_up_all(Leave::OnSignal);  // earlier calls are not part of it
+  flush_all_pending(Leave::OnSignal);  // earlier calls are not part of it
   Recording& all = recording();
   detail::is_recording_activities.store(false);
   all.number.fetch_add(1);
@@ -514,8 +514,8 @@ void ActivityScope::TimedHostWork::run(void* timed) {
 
 std::unique_ptr<ActivityScope::TimedHostWork> ActivityScope::time_host_work(ob_host_fn fn, void* user) const {
   // A driver records only its own calls; without host_callback the core runs the work itself.
-  const bool driver_tells = recording().driver_records.load(std::memory_order_relaxed) && driver().host_callback;
-  return driver_tells ? nullptr : time_own_work(fn, user);
+  const bool driver_reports = recording().driver_records.load(std::memory_order_relaxed) && driver().host_callback;
+  return driver_reports ? nullptr : time_own_work(fn, user);
 }
 
 std::unique_ptr<ActivityScope::TimedHostWork> ActivityScope::time_own_work(ob_host_fn fn, void* user) const {

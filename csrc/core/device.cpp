@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "core/activity.h"
-#include "core/behind.h"
 #include "core/blocking.h"
 #include "core/capture.h"
 #include "core/error.h"
@@ -17,6 +16,7 @@
 #include "core/late_warnings.h"
 #include "core/lost_device.h"
 #include "core/observer.h"
+#include "core/pending.h"
 #include "core/process.h"
 #include "core/stream.h"
 #include "core/touched.h"
@@ -297,7 +297,7 @@ void synchronize_device(c10::DeviceIndex device, Leave leave) {
   if (!is_open(device)) {
     return;
   }
-  catch_up(device, leave);
+  flush_pending(device, leave);
   detail::fetch_records(device);
   const std::vector<WorkPlace> replays = detail::graph_replays(device);
   ActivityScope activity(device, "device_synchronize");
@@ -320,7 +320,7 @@ void synchronize_device(c10::DeviceIndex device, Leave leave) {
   activity.finish();
   observe_order(ObservedOrder::DeviceSync, device, 0);
   detail::end_graph_replays(replays);
-  tell_device_failures(device);
+  raise_device_failures(device);
   detail::after_wait(device);
 }
 
@@ -333,7 +333,7 @@ void drain_device(c10::DeviceIndex device) {
     return;
   }
   ensure_open(device);
-  catch_up(device, Leave::Never);
+  flush_pending(device, Leave::Never);
   // While a driver captures, the device cannot be waited for as a whole.
   if (driver().device_synchronize && !is_capturing_natively()) {
     const auto wait = [device] {

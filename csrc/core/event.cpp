@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "core/activity.h"
-#include "core/behind.h"
 #include "core/blocking.h"
 #include "core/device.h"
 #include "core/error.h"
 #include "core/kernel_failure.h"
 #include "core/observer.h"
+#include "core/pending.h"
 #include "core/process.h"
 
 namespace outboard {
@@ -117,7 +117,7 @@ void Event::record(Stream& stream) {
 }
 
 void Event::block(Stream& stream) const {
-  catch_up(stream);  // what it does from here on waits, or is captured
+  flush_pending(stream);  // what it does from here on waits, or is captured
   if (C10_UNLIKELY(mark_ != nullptr)) {
     mark_->capture->join(stream, *mark_);
     if (!mark_->capture->is_native()) {
@@ -155,7 +155,7 @@ bool Event::query() const {
 void Event::synchronize(Leave leave) const {
   wait(leave);
   if (handle_ != 0) {
-    tell_failures(before_);
+    raise_failures(before_);
     detail::after_wait(device_);
   }
 }
@@ -163,7 +163,7 @@ void Event::synchronize(Leave leave) const {
 void Event::synchronize_for_queued_work() const {
   wait(Leave::Never);
   if (handle_ != 0) {
-    tell_failures(before_, AskDriver::No);
+    raise_failures(before_, QueryDriver::No);
     detail::after_wait(device_);
   }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The end of the process: the last wait for the devices, after which no driver entry is called.
-#include "core/behind.h"
 #include "core/device.h"
 #include "core/driver.h"
+#include "core/pending.h"
 #include "core/process.h"
 #include "core/stream.h"
 
@@ -40,7 +40,7 @@ void shut_down() noexcept {
   if (driver_is_gone() || !is_attached()) {
     return;
   }
-  drop_behind();
+  drop_pending();
   bool all_closed = detail::wait_for_own_calls();
   for (int i = 0; i < device_count(); ++i) {
     const auto device = static_cast<c10::DeviceIndex>(i);
@@ -54,7 +54,7 @@ void shut_down() noexcept {
       break;
     }
   }
-  detail::stop_telling_of_waits();
+  detail::stop_reporting_waits();
   detail::begin_exit();
   if (all_closed && driver().destroy) {
     driver().destroy(driver().self);

@@ -32,9 +32,9 @@ Dependency* find(std::vector<Dependency>& entries, const StreamState& stream) {
 }
 
 // Return the dependency's first unraised failure. This and the next functions need failures_mutex.
-Failure* first_untold(const Dependency& on) {
+Failure* first_unraised(const Dependency& on) {
   for (Failure& failure : on.stream->failures.kept) {
-    if (failure.number > on.told && failure.mark <= on.mark) {
+    if (failure.number > on.last_raised && failure.mark <= on.mark) {
       return &failure;
     }
   }
@@ -44,20 +44,20 @@ Failure* first_untold(const Dependency& on) {
 // Take that failure, together with later failures that no wait could have seen yet.
 std::exception_ptr take(Dependency& on) {
   std::exception_ptr first;
-  uint64_t last = on.told;
+  uint64_t last = on.last_raised;
   for (Failure& failure : on.stream->failures.kept) {
-    if (failure.number > on.told && failure.mark <= on.mark) {
+    if (failure.number > on.last_raised && failure.mark <= on.mark) {
       first = first ? first : failure.error;
       last = failure.number;
-      failure.is_told = true;
+      failure.is_raised = true;
     }
   }
-  on.told = last;
+  on.last_raised = last;
   return first;
 }
 
 Dependency own(StreamState& stream, uint64_t mark) {
-  return {&stream, mark, stream.failures.told.load(std::memory_order_relaxed)};
+  return {&stream, mark, stream.failures.last_raised.load(std::memory_order_relaxed)};
 }
 
 template <class Visit>
@@ -84,10 +84,10 @@ std::vector<StreamState*>& failing() {
 // them itself, after a later wait.
 void mark_needed(const Dependency& on, std::vector<bool>& needed) {
   const StreamFailures& failures = on.stream->failures;
-  const uint64_t told = failures.told.load(std::memory_order_relaxed);
+  const uint64_t last_raised = failures.last_raised.load(std::memory_order_relaxed);
   for (size_t i = 0; i < failures.kept.size(); ++i) {
     const Failure& failure = failures.kept[i];
-    if (failure.number > on.told && (failure.mark <= on.mark || failure.number > told)) {
+    if (failure.number > on.last_raised && (failure.mark <= on.mark || failure.number > last_raised)) {
       needed[i] = true;
       return;
     }
@@ -144,8 +144,8 @@ void merge(StreamState& stream, const Dependency& on, bool is_exact) {
     entries.push_back(on);
     return;
   }
-  if (is_exact && on.told > known->told && !first_untold(*known)) {
-    known->told = on.told;
+  if (is_exact && on.last_raised > known->last_raised && !first_unraised(*known)) {
+    known->last_raised = on.last_raised;
   }
   known->mark = std::max(known->mark, on.mark);
 }
@@ -183,10 +183,10 @@ std::exception_ptr take_of_others(const Standing& before) {
   for (Dependency on : before.others) {
     std::vector<Dependency>& entries = failures.others.edit();
     Dependency* known = find(entries, *on.stream);
-    on.told = known ? std::max(known->told, on.told) : on.told;
+    on.last_raised = known ? std::max(known->last_raised, on.last_raised) : on.last_raised;
     if (std::exception_ptr error = take(on)) {
       if (known) {
-        known->told = on.told;
+        known->last_raised = on.last_raised;
       } else {
         entries.push_back(on);
         failures.has_others.store(true, std::memory_order_release);
@@ -204,7 +204,7 @@ void visit_dependencies(int device, Visit visit) {
   visit_streams(device, [&](StreamState& stream) {
     Dependency self = own(stream, std::numeric_limits<uint64_t>::max());
     visit(self);
-    stream.failures.told.store(self.told, std::memory_order_relaxed);
+    stream.failures.last_raised.store(self.last_raised, std::memory_order_relaxed);
     const Lock lock(stream.failures.mutex);
     if (stream.failures.has_others.load(std::memory_order_relaxed)) {
       for (Dependency& on : stream.failures.others.edit()) {
@@ -240,7 +240,7 @@ void report_failure(const WorkPlace& place, std::exception_ptr error) noexcept {
   failed_here = place.stream;
   StreamFailures& failures = place.stream->failures;
   const Lock lock(failures_mutex);
-  if (!failures.kept.empty() && !failures.kept.back().is_told) {
+  if (!failures.kept.empty() && !failures.kept.back().is_raised) {
     return;
   }
   if (failures.kept.empty()) {
@@ -311,8 +311,8 @@ void keep_driver_failure(Stream& stream) {
 
 }  // namespace
 
-void tell_failures(const Standing& before, AskDriver ask) {
-  if (ask == AskDriver::Yes) {
+void raise_failures(const Standing& before, QueryDriver query) {
+  if (query == QueryDriver::Yes) {
     keep_driver_failure(*before.stream);
     for (const Dependency& on : before.others) {
       keep_driver_failure(*on.stream);
@@ -337,7 +337,7 @@ void tell_failures(const Standing& before, AskDriver ask) {
     const Lock lock(failures_mutex);
     Dependency self = own(*before.stream, before.mark);
     error = take(self);
-    before.stream->failures.told.store(self.told, std::memory_order_relaxed);
+    before.stream->failures.last_raised.store(self.last_raised, std::memory_order_relaxed);
     error = error ? error : take_of_others(before);
     if (error) {
       forget(dropped);
@@ -348,7 +348,7 @@ void tell_failures(const Standing& before, AskDriver ask) {
   }
 }
 
-void tell_device_failures(int device) {
+void raise_device_failures(int device) {
   if (C10_UNLIKELY(detail::has_records())) {
     detail::read_records();
   }
@@ -362,7 +362,7 @@ void tell_device_failures(int device) {
     const StreamState* stream = nullptr;
     uint64_t number = 0;
     const auto find_first = [&](Dependency& on) {
-      const Failure* failure = error ? nullptr : first_untold(on);
+      const Failure* failure = error ? nullptr : first_unraised(on);
       if (failure) {
         error = failure->error;
         stream = on.stream;
@@ -371,7 +371,7 @@ void tell_device_failures(int device) {
     };
     const auto take_it = [&](Dependency& on) {
       if (on.stream == stream) {
-        const Failure* failure = first_untold(on);
+        const Failure* failure = first_unraised(on);
         if (failure && failure->number == number) {
           static_cast<void>(take(on));
         }

@@ -33,11 +33,11 @@ struct WorkPlace {
   uint64_t mark = 0;
 };
 
-// Work of `stream` up to `mark`, except failures up to the number `told`.
+// Work of `stream` up to `mark`, except failures up to the number `last_raised`.
 struct Dependency {
   StreamState* stream = nullptr;
   uint64_t mark = 0;
-  uint64_t told = 0;
+  uint64_t last_raised = 0;
 };
 
 // A list of dependencies, at most one per stream. Copied on write if it has several holders.
@@ -86,7 +86,7 @@ struct Failure {
   uint64_t number = 0;  // number among the stream's failures, from 1
   uint64_t mark = 0;    // mark of the work
   std::exception_ptr error;
-  bool is_told = false;  // some stream has raised the failure
+  bool is_raised = false;  // some stream has raised the failure
 };
 
 class StreamRecord;
@@ -96,7 +96,7 @@ class GraphRecord;
 struct StreamFailures {
   std::atomic<uint64_t> mark{0};
   std::atomic<uint64_t> done{0};           // work with a smaller mark has run
-  std::atomic<uint64_t> told{0};           // number of the last failure that the stream has raised itself
+  std::atomic<uint64_t> last_raised{0};           // number of the last failure that the stream has raised itself
   std::atomic<bool> has_others{false};     // false if `others` is empty
   std::atomic<bool> has_driver_work{false};  // such as copies, not queried since
   std::mutex mutex;                        // guards `others` and `graph_records`; held briefly
@@ -127,16 +127,16 @@ OUTBOARD_API void depend_on(StreamState& stream, const Standing& before);
 // Whether to query the driver for failures of its own work. The driver reports them at a wait for
 // the whole stream, which includes work that other threads queue meanwhile. A thread for which
 // queued work waits must not query: it would wait for itself.
-enum class AskDriver : bool { No, Yes };
+enum class QueryDriver : bool { No, Yes };
 
 // Raise the first failure before `before` that its stream has not raised. Call it
 // once all of that work has run.
-OUTBOARD_API void tell_failures(const Standing& before, AskDriver ask = AskDriver::Yes);
-inline void tell_failures(StreamState& stream) {
-  tell_failures(standing_of(stream));
+OUTBOARD_API void raise_failures(const Standing& before, QueryDriver query = QueryDriver::Yes);
+inline void raise_failures(StreamState& stream) {
+  raise_failures(standing_of(stream));
 }
 // Do the same for all streams of a device. None of them raises that failure again.
-OUTBOARD_API void tell_device_failures(int device);
+OUTBOARD_API void raise_device_failures(int device);
 
 namespace detail {
 inline void raise_to(std::atomic<uint64_t>& value, uint64_t least) noexcept {

@@ -13,13 +13,13 @@ namespace {
 // A replay never shares its ticket with a launch outside graphs: those read other records.
 constexpr uint64_t kTicket = 0;
 
-struct Living {
+struct LiveRecords {
   std::mutex mutex;
   std::vector<std::weak_ptr<GraphRecord>> list;
 };
 
-Living& living() {
-  static auto* const instance = new Living();
+LiveRecords& live_records() {
+  static auto* const instance = new LiveRecords();
   return *instance;
 }
 
@@ -50,9 +50,9 @@ std::shared_ptr<GraphRecord> GraphRecord::make(c10::DeviceIndex device) {
   }
   const std::shared_ptr<GraphRecord> new_record(new GraphRecord(device, slot));
   {
-    const std::lock_guard lock(living().mutex);
-    std::erase_if(living().list, [](const std::weak_ptr<GraphRecord>& record) { return record.expired(); });
-    living().list.push_back(new_record);
+    const std::lock_guard lock(live_records().mutex);
+    std::erase_if(live_records().list, [](const std::weak_ptr<GraphRecord>& record) { return record.expired(); });
+    live_records().list.push_back(new_record);
   }
   detail::any_record.store(true);
   return new_record;
@@ -169,8 +169,8 @@ void detail::end_graph_replays(const std::vector<WorkPlace>& replays) {
 void detail::read_graph_records() {
   Records records;
   {
-    const std::lock_guard lock(living().mutex);
-    for (const std::weak_ptr<GraphRecord>& weak : living().list) {
+    const std::lock_guard lock(live_records().mutex);
+    for (const std::weak_ptr<GraphRecord>& weak : live_records().list) {
       if (std::shared_ptr<GraphRecord> record = weak.lock()) {
         records.push_back(std::move(record));
       }

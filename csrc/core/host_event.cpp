@@ -16,24 +16,24 @@ namespace outboard {
 namespace {
 
 // Events without owners. The next event created on their device destroys them.
-struct Unused {
+struct FreeHandles {
   std::mutex mutex;
   std::vector<uint64_t> handles;
 };
-Unused unused[kMaxDevices];
+FreeHandles free_handles[kMaxDevices];
 
-void destroy_unused(c10::DeviceIndex device) {
+void destroy_free_handles(c10::DeviceIndex device) {
   std::vector<uint64_t> handles;
   {
-    const std::lock_guard lock(unused[device].mutex);
-    handles.swap(unused[device].handles);
+    const std::lock_guard lock(free_handles[device].mutex);
+    handles.swap(free_handles[device].handles);
   }
   while (!handles.empty()) {
     try {
       OB_CALL(event_destroy, device, handles.back());
     } catch (...) {  // a stream may wait for it: the next creation tries again
-      const std::lock_guard lock(unused[device].mutex);
-      unused[device].handles.insert(unused[device].handles.end(), handles.begin(), handles.end());
+      const std::lock_guard lock(free_handles[device].mutex);
+      free_handles[device].handles.insert(free_handles[device].handles.end(), handles.begin(), handles.end());
       throw;
     }
     handles.pop_back();
@@ -44,7 +44,7 @@ void destroy_unused(c10::DeviceIndex device) {
 
 HostEvent::HostEvent(Stream& stream) : stream_(stream), place_(next_own_place(stream)) {
   stream_handle(stream);  // opens the device
-  destroy_unused(stream.device);
+  destroy_free_handles(stream.device);
   OB_CALL(event_create, stream.device, static_cast<uint32_t>(OB_EVENT_HOST), &handle_);
   if (handle_ == 0) {
     raise(ErrorKind::Driver, OB_INTERNAL,
@@ -54,8 +54,8 @@ HostEvent::HostEvent(Stream& stream) : stream_(stream), place_(next_own_place(st
 
 HostEvent::~HostEvent() {
   if (!driver_is_gone() && !is_destroyed_.load()) {
-    const std::lock_guard lock(unused[stream_.device].mutex);
-    unused[stream_.device].handles.push_back(handle_);
+    const std::lock_guard lock(free_handles[stream_.device].mutex);
+    free_handles[stream_.device].handles.push_back(handle_);
   }
 }
 

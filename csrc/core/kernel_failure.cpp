@@ -229,29 +229,29 @@ class StreamRecord {
 
 namespace {
 
-struct Recorded {
+struct StreamsWithRecords {
   std::mutex mutex;
   std::vector<Stream*> streams;  // with a record
 };
 
-Recorded& recorded() {
-  static auto* const instance = new Recorded();
+StreamsWithRecords& streams_with_records() {
+  static auto* const instance = new StreamsWithRecords();
   return *instance;
 }
 
 std::vector<Stream*> recording_streams() {
-  const std::lock_guard lock(recorded().mutex);
-  return recorded().streams;
+  const std::lock_guard lock(streams_with_records().mutex);
+  return streams_with_records().streams;
 }
 
 // If two threads come at once, the second record stays unused.
 StreamRecord& new_record(Stream& stream) {
   auto fresh = std::make_unique<StreamRecord>(take_record_slot(stream.device));
-  const std::lock_guard lock(recorded().mutex);
+  const std::lock_guard lock(streams_with_records().mutex);
   if (StreamRecord* known = stream.failures.record.load()) {
     return *known;
   }
-  recorded().streams.push_back(&stream);
+  streams_with_records().streams.push_back(&stream);
   stream.failures.record.store(fresh.get(), std::memory_order_release);
   detail::any_record.store(true);
   return *fresh.release();  // lives as long as the process, as streams do

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMaxKept = 64;  // for each stream
 
-struct Kept {
+struct StoredWarning {
   const Stream* stream;
   c10::Warning warning;
 };
@@ -23,7 +23,7 @@ std::atomic<bool> has_kept{false};
 std::atomic<WarningIssuer> warning_issuer{nullptr};
 std::mutex mutex;
 struct Shelf {
-  std::deque<Kept> warnings;
+  std::deque<StoredWarning> warnings;
   std::vector<std::pair<const Stream*, size_t>> dropped;
 };
 Shelf& shelf() {
@@ -58,7 +58,7 @@ std::optional<c10::Warning> take(c10::DeviceIndex device) {
   const std::lock_guard lock(mutex);
   Shelf& kept = shelf();
   const auto it = std::find_if(kept.warnings.begin(), kept.warnings.end(),
-                               [device](const Kept& warning) { return is_of(*warning.stream, device); });
+                               [device](const StoredWarning& warning) { return is_of(*warning.stream, device); });
   if (it != kept.warnings.end()) {
     c10::Warning warning = std::move(it->warning);
     kept.warnings.erase(it);
@@ -93,7 +93,7 @@ void KeepWarnings::process(const c10::Warning& warning) {
   const std::lock_guard lock(mutex);
   Shelf& kept = shelf();
   const auto of_stream = std::count_if(kept.warnings.begin(), kept.warnings.end(),
-                                       [this](const Kept& warning) { return warning.stream == &stream_; });
+                                       [this](const StoredWarning& warning) { return warning.stream == &stream_; });
   if (static_cast<size_t>(of_stream) < kMaxKept) {
     kept.warnings.push_back(
         {&stream_, c10::Warning(warning.type(), warning.source_location(),

@@ -212,8 +212,8 @@ void queue_copy(Stream& stream, const ob_copy& copy) {
     capture->add(stream, std::make_unique<CopyCommand>(copy));
     return;
   }
-  if (is_behind(stream) && is_own_copy(stream, copy) && may_fall_behind(stream)) {
-    fall_behind(stream, std::make_unique<CopyCommand>(copy), nullptr, "copy_async");
+  if (has_pending(stream) && is_own_copy(stream, copy) && may_add_pending(stream)) {
+    add_pending(stream, std::make_unique<CopyCommand>(copy), nullptr, "copy_async");
     return;
   }
   call_copy(stream, copy);
@@ -247,9 +247,9 @@ bool queue_fill(Stream& stream, uint64_t dst, const void* pattern, uint32_t patt
     capture->add(stream, std::make_unique<FillCommand>(dst, pattern, pattern_size, count));
     return true;
   }
-  if (is_behind(stream) && (known_fills.load(std::memory_order_relaxed) & pattern_size) != 0 &&
-      may_fall_behind(stream)) {
-    fall_behind(stream, std::make_unique<FillCommand>(dst, pattern, pattern_size, count), nullptr, "fill_async");
+  if (has_pending(stream) && (known_fills.load(std::memory_order_relaxed) & pattern_size) != 0 &&
+      may_add_pending(stream)) {
+    add_pending(stream, std::make_unique<FillCommand>(dst, pattern, pattern_size, count), nullptr, "fill_async");
     return true;
   }
   if (is_unimplemented(call_fill(stream, dst, pattern, pattern_size, count))) {
@@ -276,7 +276,7 @@ void queue_awaited_launch(Stream& stream, const ob_launch& launch, std::shared_p
                           const char* name, const RecordArguments* record) {
   refuse_without_launches();
   auto work = std::make_unique<AwaitedLaunch>(launch, kernel, name, record);
-  fall_behind(stream, std::move(work), std::move(kernel), name);
+  add_pending(stream, std::move(work), std::move(kernel), name);
 }
 
 void queue_checked_launch(Stream& stream, const ob_launch& launch, ob_kernel_arg* args, const char* name,

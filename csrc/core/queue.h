@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "core/behind.h"
 #include "core/export.h"
 #include "core/kernel_failure.h"
+#include "core/pending.h"
 #include "core/stream.h"
 
 namespace outboard {
@@ -35,7 +35,7 @@ OUTBOARD_API void queue_launch(Stream& stream, const ob_launch& launch, const ch
 OUTBOARD_API void queue_checked_launch(Stream& stream, const ob_launch& launch, ob_kernel_arg* args, const char* name,
                                        RecordArguments record);
 
-// Queue a launch on the stream's list, for a caller that may_fall_behind(). `kernel` is awaited and
+// Queue a launch on the stream's list, for a caller that may_add_pending(). `kernel` is awaited and
 // replaces the launch's kernel; null if the launch's kernel is known. With `record`, the kernel
 // checks its input.
 OUTBOARD_API void queue_awaited_launch(Stream& stream, const ob_launch& launch, std::shared_ptr<const Awaited> kernel,

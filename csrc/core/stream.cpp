@@ -6,7 +6,6 @@
 #include <deque>
 
 #include "core/activity.h"
-#include "core/behind.h"
 #include "core/blocking.h"
 #include "core/capture.h"
 #include "core/device.h"
@@ -15,6 +14,7 @@
 #include "core/kernel_failure.h"
 #include "core/lost_device.h"
 #include "core/observer.h"
+#include "core/pending.h"
 #include "core/process.h"
 #include "core/sync_debug.h"
 
@@ -194,7 +194,7 @@ bool query_stream(Stream& stream) {
     return true;
   }
   ensure_open(stream.device);
-  if (is_behind(stream) && !advance(stream)) {
+  if (has_pending(stream) && !advance(stream)) {
     return false;
   }
   if (driver().stream_query) {
@@ -227,7 +227,7 @@ void synchronize_stream(Stream& stream, Leave leave) {
     return;
   }
   ensure_open(stream.device);
-  catch_up(stream, leave);
+  flush_pending(stream, leave);
   const Standing before = standing_of(stream);
   detail::fetch_record(stream);
   ActivityScope activity(stream, {ActivityKind::Wait, "stream_synchronize"});
@@ -236,7 +236,7 @@ void synchronize_stream(Stream& stream, Leave leave) {
   detail::check_wait(wait_for_stream(stream), stream);
   activity.finish();
   observe_order(ObservedOrder::StreamSync, stream.device, stream.id);
-  tell_failures(before);
+  raise_failures(before);
   detail::after_wait(stream.device);
 }
 
@@ -250,7 +250,7 @@ void drain_stream(Stream& stream) {
   if (const Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr) && capture->is_native()) {
     return;
   }
-  catch_up(stream, Leave::Never);
+  flush_pending(stream, Leave::Never);
   const WorkPlace place = next_place(stream);
   ActivityScope activity(stream, {ActivityKind::Wait, "stream_synchronize"});
   try {
@@ -333,8 +333,8 @@ void wait_and_run(Stream& stream, ob_host_fn fn, void* user, const char* name) {
 
 namespace detail {
 
-void catch_up_handle(Stream& stream) {
-  catch_up(stream);
+void flush_for_handle(Stream& stream) {
+  flush_pending(stream);
 }
 
 void check_wait(ob_status status, Stream& stream) {
@@ -383,7 +383,7 @@ void wait_until_left(c10::DeviceIndex device, Leave leave) {
 
 void finish_waiting_call(Stream& stream, bool is_queued) {
   if (!is_queued) {
-    tell_failures(stream);
+    raise_failures(stream);
   } else if (capture_of(stream) == nullptr) {
     synchronize_stream(stream);
   }
@@ -416,7 +416,7 @@ void forget_streams(c10::DeviceIndex device) noexcept {
   }
   const auto forget = [](Stream& stream) {
     stream.is_made.store(false);
-    stream.is_behind.store(false);
+    stream.has_pending.store(false);
     stream.capture.store(nullptr);
   };
   for (Stream& stream : streams->fixed) {

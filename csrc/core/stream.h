@@ -42,7 +42,7 @@ class OUTBOARD_API ErrorSlot {
 };
 
 class Capture;
-struct BehindList;
+struct PendingList;
 
 struct StreamState {
   c10::DeviceIndex device = 0;
@@ -51,9 +51,9 @@ struct StreamState {
   c10::StreamId id = 0;
   std::atomic<bool> is_made{false};
   uint64_t handle = 0;  // valid once is_made
-  std::atomic<bool> is_behind{false};  // work waits on its list; see core/behind.h
+  std::atomic<bool> has_pending{false};  // work waits on its list; see core/pending.h
   std::atomic<bool> is_shown{false};  // a caller has the handle, and may queue work below the core
-  std::atomic<BehindList*> behind{nullptr};
+  std::atomic<PendingList*> pending{nullptr};
   StreamFailures failures;  // failures of its queued work; see core/failure.h
   std::atomic<Capture*> capture{nullptr};  // the graph capture that takes its queued work; see core/capture.h
   std::atomic<const char*> last_work{nullptr};  // name of the work queued last, for reports of long waits
@@ -63,15 +63,15 @@ using Stream = StreamState;  // the core passes streams as outboard::Stream&
 
 namespace detail {
 OUTBOARD_API void finish_waiting_call(Stream& stream, bool is_queued);
-OUTBOARD_API void catch_up_handle(Stream& stream);
+OUTBOARD_API void flush_for_handle(Stream& stream);
 }  // namespace detail
 
 // Pass all pending work of the stream to the driver, and return its driver handle. Create the
 // driver stream, and open the device, on first use.
 OUTBOARD_API uint64_t make_stream(Stream& stream);
 inline uint64_t stream_handle(Stream& stream) {
-  if (C10_UNLIKELY(stream.is_behind.load(std::memory_order_acquire))) {
-    detail::catch_up_handle(stream);
+  if (C10_UNLIKELY(stream.has_pending.load(std::memory_order_acquire))) {
+    detail::flush_for_handle(stream);
   }
   // A fork and a lost device reset is_made.
   return C10_LIKELY(stream.is_made.load(std::memory_order_acquire)) ? stream.handle : make_stream(stream);
@@ -105,7 +105,7 @@ OUTBOARD_API void drain_stream(Stream& stream);
 // the calling thread after a wait.
 //
 // Return true if it was queued. Return false if it has already run: a failure that it reported
-// is known then, and tell_failures raises it. After the return, fn was called or will be
+// is known then, and raise_failures raises it. After the return, fn was called or will be
 // called exactly once; if this raises, fn is not called. Raise CaptureError on a capturing
 // stream: work that can run again is a HostCommand. `name` is its name in profiles; it lives
 // as long as the process, and may be null.

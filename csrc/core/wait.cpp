@@ -41,10 +41,10 @@ struct Note {
   // and whether it has reported it.
   uint64_t seen = 0;
   Clock::time_point since;
-  bool is_told = false;
+  bool is_reported = false;
 };
 
-std::atomic<WaitTeller> wait_teller{nullptr};
+std::atomic<WaitReporter> wait_reporter{nullptr};
 
 std::string describe(const Note& note, std::chrono::milliseconds waited) {
   const StreamState* stream = note.stream.load(std::memory_order_relaxed);
@@ -119,8 +119,8 @@ class Watch {
       }
       lock.unlock();
       for (const std::string& text : texts) {
-        if (const WaitTeller teller = wait_teller.load(std::memory_order_acquire)) {
-          teller(text);
+        if (const WaitReporter reporter = wait_reporter.load(std::memory_order_acquire)) {
+          reporter(text);
         } else {
           std::fprintf(stderr, "torch_outboard: %s\n", text.c_str());
         }
@@ -136,16 +136,16 @@ class Watch {
     if (number == 0 || number != note.seen) {
       note.seen = number;
       note.since = Clock::now();
-      note.is_told = false;
+      note.is_reported = false;
       return;
     }
     const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - note.since);
-    if (note.is_told || waited < limit_) {
+    if (note.is_reported || waited < limit_) {
       return;
     }
     const std::string text = describe(note, waited);
     if (note.number.load(std::memory_order_acquire) == number) {
-      note.is_told = true;
+      note.is_reported = true;
       out_texts->push_back(text);
     }
   }
@@ -223,8 +223,8 @@ NotedCall::~NotedCall() {
   }
 }
 
-void set_wait_teller(WaitTeller teller) noexcept {
-  wait_teller.store(teller, std::memory_order_release);
+void set_wait_reporter(WaitReporter reporter) noexcept {
+  wait_reporter.store(reporter, std::memory_order_release);
 }
 
 void set_long_wait(std::chrono::milliseconds limit) {
@@ -322,7 +322,7 @@ bool wait_for_own_calls() noexcept {
   }
 }
 
-void stop_telling_of_waits() {
+void stop_reporting_waits() {
   watch().stop();
 }
 

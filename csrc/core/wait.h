@@ -52,8 +52,8 @@ class OUTBOARD_API Waiting {
 
 // Receives reports of long waits; without a receiver, they go to standard error. Called on its own
 // thread, with no lock held.
-using WaitTeller = void (*)(const std::string& text);
-OUTBOARD_API void set_wait_teller(WaitTeller teller) noexcept;
+using WaitReporter = void (*)(const std::string& text);
+OUTBOARD_API void set_wait_reporter(WaitReporter reporter) noexcept;
 // Set the duration after which a wait is reported: 30 seconds, except in tests.
 OUTBOARD_API void set_long_wait(std::chrono::milliseconds limit);
 
@@ -86,7 +86,7 @@ OUTBOARD_API std::thread new_thread(std::function<void()> body);
 OUTBOARD_API bool start_thread(std::function<void()> body);
 bool wait_for_own_calls() noexcept;
 // Stop reporting waits when the process exits.
-OUTBOARD_API void stop_telling_of_waits();
+OUTBOARD_API void stop_reporting_waits();
 }  // namespace detail
 
 // Wait for another thread, within `waiting`. The lock is held at the call and at the return. A

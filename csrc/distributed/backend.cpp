@@ -207,9 +207,9 @@ WorkPtr DistributedBackend::endCoalescing() {
   return works.empty() ? nullptr : c10::make_intrusive<CoalescedWork>(getRank(), std::move(works));
 }
 
-CallStreams DistributedBackend::streams_for(c10::DeviceIndex device, Place place, const Call& call) {
+CallStreams DistributedBackend::streams_for(c10::DeviceIndex device, Transport transport, const Call& call) {
   Stream& current = current_stream(device);
-  if (!call.is_async && (place != Place::Native || may_wait_in_streams())) {
+  if (!call.is_async && (transport != Transport::Native || may_wait_in_streams())) {
     return {&current, &current, &current};
   }
   const std::lock_guard lock(mutex_);
@@ -219,7 +219,7 @@ CallStreams DistributedBackend::streams_for(c10::DeviceIndex device, Place place
     entry = streams_.emplace(key, std::pair(&pool_stream(device, -1), &pool_stream(device, -1))).first;
   }
   // In-place calls copy nothing before the exchange.
-  return {&current, place == Place::Staged ? entry->second.first : &current, entry->second.second};
+  return {&current, transport == Transport::Staged ? entry->second.first : &current, entry->second.second};
 }
 
 std::vector<Stream*> DistributedBackend::streams_of_collectives() {
@@ -233,9 +233,9 @@ std::vector<Stream*> DistributedBackend::streams_of_collectives() {
   return streams;
 }
 
-Place DistributedBackend::place_of(const Call& call, const at::Tensor& first) const {
+Transport DistributedBackend::transport_of(const Call& call, const at::Tensor& first) const {
   if (first.is_cpu()) {
-    return Place::Cpu;
+    return Transport::Cpu;
   }
   bool is_reached = allows_host();
   for (const Tensors* list : {&call.read, &call.written}) {
@@ -244,7 +244,7 @@ Place DistributedBackend::place_of(const Call& call, const at::Tensor& first) co
     }
   }
   if (is_reached) {
-    return Place::Host;
+    return Transport::Host;
   }
   if (forbids_copies()) {
     raise(ErrorKind::NotSupported, OB_UNIMPLEMENTED,
@@ -252,7 +252,7 @@ Place DistributedBackend::place_of(const Call& call, const at::Tensor& first) co
                    " would copy its tensors to the CPU and back, because the host cannot reach the memory of ",
                    first.device(), ". OUTBOARD_FALLBACK=error forbids the copies: set OUTBOARD_FALLBACK=warn."));
   }
-  return Place::Staged;
+  return Transport::Staged;
 }
 
 void DistributedBackend::check(const Call& call, const Tensors& all) const {
@@ -271,31 +271,31 @@ std::shared_ptr<Staging> DistributedBackend::stage(const Call& call) {
       refuse_exchange_in_capture(current, call.kind.name);
       streams = {&current, &current, &current};
     }
-    auto staging = std::make_shared<Staging>(Place::Host, streams, all, all, true);
+    auto staging = std::make_shared<Staging>(Transport::Host, streams, all, all, true);
     staging->follow(streams_of_collectives());
     return staging;
   }
   check(call, all);
-  const Place place = place_of(call, all.front());
+  const Transport transport = transport_of(call, all.front());
   CallStreams streams;
-  if (place != Place::Cpu) {
+  if (transport != Transport::Cpu) {
     const c10::DeviceIndex device = all.front().device().index();
     ensure_open(device);
     refuse_exchange_in_capture(current_stream(device), call.kind.name);
     if (call.channel == 0) {
-      unwaited_.wait_for(call.read, place);
+      unwaited_.wait_for(call.read, transport);
     }
-    streams = streams_for(device, place, call);
+    streams = streams_for(device, transport, call);
   }
-  auto staging = std::make_shared<Staging>(place, streams, call.read, call.written, call.is_in_place);
+  auto staging = std::make_shared<Staging>(transport, streams, call.read, call.written, call.is_in_place);
   staging->observe(call.kind.op);
-  call.kind.count(place);
+  call.kind.count(transport);
   return staging;
 }
 
 void DistributedBackend::remember(const Call& call, const c10::intrusive_ptr<DistributedWork>& work,
                                   const std::shared_ptr<Staging>& staging) {
-  if (call.is_async && call.channel == 0 && staging->place() != Place::Cpu && !staging->is_captured()) {
+  if (call.is_async && call.channel == 0 && staging->transport() != Transport::Cpu && !staging->is_captured()) {
     unwaited_.add(call.is_in_place ? call.read : call.written, work, staging);
   }
 }
@@ -373,17 +373,17 @@ WorkPtr DistributedBackend::submit_native(Call& call) {
     return defer(*communicator, call, device, sequence);
   }
   if (call.channel == 0) {
-    unwaited_.wait_for(call.read, Place::Native);
+    unwaited_.wait_for(call.read, Transport::Native);
   }
   const std::lock_guard queueing(communicator->mutex);
-  auto staging = std::make_shared<Staging>(Place::Native, streams_for(device, Place::Native, call), call.read,
+  auto staging = std::make_shared<Staging>(Transport::Native, streams_for(device, Transport::Native, call), call.read,
                                            call.written, call.is_in_place);
   staging->observe(call.kind.op);
   const NativeCallInfo info{call.kind, sequence, options_->timeout, staging->bytes()};
   if (!native->post(*communicator, call.native, *staging, info, group_)) {
     return nullptr;
   }
-  call.kind.count(Place::Native);
+  call.kind.count(Transport::Native);
   if (!is_point_to_point) {
     group_->next_sequence();
   }
@@ -400,10 +400,10 @@ WorkPtr DistributedBackend::submit_native(Call& call) {
 
 // Sends and receives of a batch wait for their peers together.
 WorkPtr DistributedBackend::defer(Communicator& communicator, Call& call, c10::DeviceIndex device, uint64_t sequence) {
-  auto staging = std::make_shared<Staging>(Place::Native, streams_for(device, Place::Native, call), call.read,
+  auto staging = std::make_shared<Staging>(Transport::Native, streams_for(device, Transport::Native, call), call.read,
                                            call.written, call.is_in_place);
   staging->observe(call.kind.op);
-  call.kind.count(Place::Native);
+  call.kind.count(Transport::Native);
   auto work = c10::make_intrusive<DistributedWork>(getRank(), call.kind, sequence, staging, std::move(call.results),
                                                    group_->waiters());
   const std::lock_guard lock(mutex_);

@@ -114,9 +114,9 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
   std::shared_ptr<Staging> stage(const Call& call);
   void remember(const Call& call, const c10::intrusive_ptr<DistributedWork>& work,
                 const std::shared_ptr<Staging>& staging);
-  Place place_of(const Call& call, const at::Tensor& first) const;
+  Transport transport_of(const Call& call, const at::Tensor& first) const;
   std::vector<Stream*> streams_of_collectives();  // of results
-  CallStreams streams_for(c10::DeviceIndex device, Place place, const Call& call);
+  CallStreams streams_for(c10::DeviceIndex device, Transport transport, const Call& call);
   WorkPtr all_gather_parts(const Kind& kind, const Tensors& outputs, const Tensors& inputs,
                            const c10d::AllgatherOptions& options);
   WorkPtr reduce_scatter_single(const Kind& kind, const Tensors& outputs, const Tensors& inputs,

@@ -11,7 +11,7 @@
 namespace outboard {
 
 // How Gloo, which supports only CPU memory, accesses the tensors of a call.
-enum class Place : uint8_t {
+enum class Transport : uint8_t {
   Cpu,     // CPU tensors
   Host,    // the host can access the device's memory: no copies
   Staged,  // through pinned memory, copied in a stream
@@ -28,9 +28,12 @@ struct Kind {
   mutable std::atomic<uint64_t> staged{0};
   mutable std::atomic<uint64_t> native{0};
 
-  void count(Place place) const noexcept {
-    if (place != Place::Cpu) {
-      (place == Place::Host ? host : place == Place::Staged ? staged : native).fetch_add(1, std::memory_order_relaxed);
+  void count(Transport transport) const noexcept {
+    if (transport != Transport::Cpu) {
+      (transport == Transport::Host     ? host
+       : transport == Transport::Staged ? staged
+                                        : native)
+          .fetch_add(1, std::memory_order_relaxed);
     }
   }
 };

@@ -47,8 +47,9 @@ bool NativeGroup::capture(Communicator& communicator, const NativePost& post, St
 void NativeGroup::replay(Communicator& communicator, const NativeParts& parts, const NativeCallInfo& info,
                          Stream& stream) {
   failure_.check(info.kind.name);  // a group that has ended has no communicators
-  auto staging = std::make_shared<Staging>(Place::Native, CallStreams{&stream, &stream, &stream}, Tensors(), Tensors(),
-                                           /*is_in_place=*/true);
+  auto staging =
+      std::make_shared<Staging>(Transport::Native, CallStreams{&stream, &stream, &stream}, Tensors(), Tensors(),
+                                /*is_in_place=*/true);
   {
     const std::lock_guard queueing(communicator.mutex);
     NativeCall call(communicator, stream, info, patience(info.kind, info.timeout));

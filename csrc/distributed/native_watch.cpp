@@ -14,7 +14,7 @@
 namespace outboard {
 
 namespace {
-constexpr std::chrono::milliseconds kLook{5};  // between two polls of the calls under way
+constexpr std::chrono::milliseconds kPollInterval{5};  // between two polls of the calls under way
 }  // namespace
 
 std::string describe_entry(const char* entry, ob_status status) {
@@ -51,7 +51,7 @@ void NativeGroup::loop() {
       changed_.wait(lock, [&] { return !pending_.empty() || !queueing_.empty() || is_stopping_; });
       is_asleep_ = false;
     } else {
-      changed_.wait_for(lock, kLook, [&] { return is_stopping_; });
+      changed_.wait_for(lock, kPollInterval, [&] { return is_stopping_; });
       look(lock);
     }
   }

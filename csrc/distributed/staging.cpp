@@ -32,8 +32,13 @@ bool is_plain(const at::Tensor& tensor) {
 
 }  // namespace
 
-Staging::Staging(Place place, const CallStreams& streams, const Tensors& read, const Tensors& written, bool is_in_place)
-    : place_(place), streams_(streams), is_in_place_(is_in_place), may_stream_(may_wait_in_streams()), read_(read) {
+Staging::Staging(Transport transport, const CallStreams& streams, const Tensors& read, const Tensors& written,
+                 bool is_in_place)
+    : transport_(transport),
+      streams_(streams),
+      is_in_place_(is_in_place),
+      may_stream_(may_wait_in_streams()),
+      read_(read) {
   if (!is_in_place) {
     written_ = written;
   }
@@ -46,12 +51,12 @@ Staging::Staging(Place place, const CallStreams& streams, const Tensors& read, c
       }
       ready_.block(*streams_.out);
     }
-    if (place_ == Place::Staged) {
+    if (transport_ == Transport::Staged) {
       copy_in();
     }
     ready_.record(*streams_.in);
   }
-  if (place_ == Place::Native) {
+  if (transport_ == Transport::Native) {
     is_captured_ = capture_of(*streams_.out) != nullptr;
     if (!is_captured_) {
       queued_at_ = next_own_place(*streams_.out);
@@ -59,7 +64,7 @@ Staging::Staging(Place place, const CallStreams& streams, const Tensors& read, c
     make_contiguous();
     return;
   }
-  if (place_ != Place::Staged) {
+  if (transport_ != Transport::Staged) {
     reach(read_, &read_views_, &in_);
     reach(written_, &out_views_, &out_);
   }
@@ -76,14 +81,15 @@ bool Staging::can_stream() const {
     return false;
   }
   const Tensors& to = is_in_place_ ? read_ : written_;
-  return place_ != Place::Staged || (driver().host_alloc != nullptr && std::all_of(to.begin(), to.end(), is_plain));
+  return transport_ != Transport::Staged ||
+         (driver().host_alloc != nullptr && std::all_of(to.begin(), to.end(), is_plain));
 }
 
 Staging::~Staging() {
   // Reference counts in torch's libraries order this behind every use. The lock
   // shows it to ThreadSanitizer too.
   const std::lock_guard lock(mutex_);
-  const bool is_copied = place_ == Place::Staged || place_ == Place::Native;
+  const bool is_copied = transport_ == Transport::Staged || transport_ == Transport::Native;
   if (!is_copied || is_captured_ || streams_.out == streams_.current || driver_is_gone()) {
     return;
   }
@@ -94,7 +100,7 @@ Staging::~Staging() {
   };
   // Copies that were not waited for may still be queued: the memory is theirs until they are done.
   if (!is_ready_) {
-    keep_for(read_, place_ == Place::Native ? *streams_.out : *streams_.in);
+    keep_for(read_, transport_ == Transport::Native ? *streams_.out : *streams_.in);
   }
   if (!done_->is_joined) {
     keep_for(is_in_place_ ? read_ : written_, *streams_.out);
@@ -128,7 +134,7 @@ void Staging::copy_in() {
 
 void Staging::reach(const Tensors& tensors, Tensors* views, Tensors* buffers) const {
   for (const at::Tensor& tensor : tensors) {
-    views->push_back(place_ == Place::Cpu ? tensor.detach() : host_view_without_wait(tensor));
+    views->push_back(transport_ == Transport::Cpu ? tensor.detach() : host_view_without_wait(tensor));
     buffers->push_back(is_plain(views->back()) ? views->back() : at::Tensor());
   }
 }
@@ -156,7 +162,7 @@ void Staging::wait_until_ready() {
 }
 
 void Staging::finish() {
-  if (place_ == Place::Staged) {
+  if (transport_ == Transport::Staged) {
     if (is_streamed()) {
       return;  // queue_results, which may be under way, has the tensors
     }
@@ -183,7 +189,7 @@ void Staging::copy_out() {
   const Tensors& to = is_in_place_ ? read_ : written_;
   const c10::StreamGuard guard(to_c10(*streams_.out));
   for (size_t i = 0; i < to.size(); ++i) {
-    if (place_ == Place::Staged || !is_plain(to[i])) {
+    if (transport_ == Transport::Staged || !is_plain(to[i])) {
       to[i].copy_(from[i], /*non_blocking=*/true);
     }
   }
@@ -196,7 +202,7 @@ void Staging::queue_results(const char* name) {
   } else {
     streams_.out->last_work.store(name, std::memory_order_relaxed);
   }
-  if (place_ == Place::Staged || place_ == Place::Native) {
+  if (transport_ == Transport::Staged || transport_ == Transport::Native) {
     copy_out();
   }
   done_->event.record(*streams_.out);
@@ -205,12 +211,12 @@ void Staging::queue_results(const char* name) {
 void Staging::release(const std::exception_ptr& error) {
   if (exchanged_) {
     exchanged_->signal(error);
-  } else if (place_ == Place::Native && error && !is_captured_) {
+  } else if (transport_ == Transport::Native && error && !is_captured_) {
     report_failure(queued_at_, error);
   }
 }
 
-void Staging::tell() {
+void Staging::raise_failure() {
   std::exception_ptr first;
   for (bool is_clear = false; !is_clear;) {
     try {
@@ -241,7 +247,7 @@ void Staging::join() {
     Stream& current = current_stream(streams_.current->device);
     done_->event.block(current);
     done_->is_joined = true;
-    if (place_ == Place::Native) {
+    if (transport_ == Transport::Native) {
       is_ready_ = true;  // memory is used again behind this wait
       in_.clear();
       out_.clear();
@@ -263,7 +269,7 @@ uint64_t Staging::bytes() const {
 
 void Staging::observe(const char* op) const {
   Observer* const active = outboard::observer();
-  if (C10_LIKELY(active == nullptr) || place_ == Place::Cpu || streams_.out == nullptr || is_captured_) {
+  if (C10_LIKELY(active == nullptr) || transport_ == Transport::Cpu || streams_.out == nullptr || is_captured_) {
     return;
   }
   std::vector<ObservedAccess> accesses;

@@ -40,12 +40,13 @@ class Staging {
   };
   // Queue what precedes the exchange, on the caller's thread. `is_in_place`:
   // `written` are the tensors read.
-  Staging(Place place, const CallStreams& streams, const Tensors& read, const Tensors& written, bool is_in_place);
+  Staging(Transport transport, const CallStreams& streams, const Tensors& read, const Tensors& written,
+          bool is_in_place);
   ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  Place place() const noexcept { return place_; }
+  Transport transport() const noexcept { return transport_; }
 
   // For a barrier: make wait_until_ready() also wait for the work queued on these streams by then,
   // which are the results of earlier collectives.
@@ -53,9 +54,9 @@ class Staging {
 
   // Return true if the stream waits for the exchange. Otherwise a thread does, before it
   // queues what needs the results.
-  bool is_streamed() const noexcept { return exchanged_.has_value() || place_ == Place::Native; }
+  bool is_streamed() const noexcept { return exchanged_.has_value() || transport_ == Transport::Native; }
   // Return true if wait() blocks the caller anyway: see may_wait_in_streams().
-  bool blocks_caller() const noexcept { return !may_stream_ && place_ == Place::Native && !is_captured_; }
+  bool blocks_caller() const noexcept { return !may_stream_ && transport_ == Transport::Native && !is_captured_; }
   // Queue the wait for the exchange and the work after it, on the caller's thread. Call it once a
   // thread of the group has the request, so that a blocking copy can end. `name` is the
   // collective's. Only if is_streamed().
@@ -78,7 +79,7 @@ class Staging {
   const std::shared_ptr<Done>& done() const noexcept { return done_; }
   // Raise the exchange's failure, once; no wait for the group's stream raises it again.
   // After release(), if is_streamed().
-  void tell();
+  void raise_failure();
   Stream* out_stream() const noexcept { return streams_.out; }
   bool is_captured() const noexcept { return is_captured_; }
   uint64_t bytes() const;  // of this rank's tensors
@@ -90,13 +91,15 @@ class Staging {
 
  private:
   bool can_stream() const;
-  bool waits_on_host() const noexcept { return place_ == Place::Host && streams_.out != nullptr && !is_streamed(); }
+  bool waits_on_host() const noexcept {
+    return transport_ == Transport::Host && streams_.out != nullptr && !is_streamed();
+  }
   void make_contiguous();
   void reach(const Tensors& tensors, Tensors* views, Tensors* buffers) const;
   void copy_in();
   void copy_out();
 
-  const Place place_;
+  const Transport transport_;
   const CallStreams streams_;
   const bool is_in_place_;
   const bool may_stream_;
@@ -105,9 +108,9 @@ class Staging {
   std::optional<HostEvent> exchanged_;
   std::mutex mutex_;  // guards join
   Tensors read_, written_;          // on the device, or the CPU's own
-  Tensors read_views_, out_views_;  // the same memory for the host; not of Place::Staged
+  Tensors read_views_, out_views_;  // the same memory for the host; not of Transport::Staged
   Tensors in_, out_;                // Gloo's tensors, or contiguous ones for the driver's collectives
-  WorkPlace queued_at_;             // of Place::Native
+  WorkPlace queued_at_;             // of Transport::Native
   Event ready_;
   const std::shared_ptr<Done> done_ = std::make_shared<Done>();
   std::vector<Stream*> followed_;

@@ -18,13 +18,14 @@ uint64_t end_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-void Unwaited::wait_for(const Tensors& read, Place place) {
+void Unwaited::wait_for(const Tensors& read, Transport transport) {
   std::vector<Range> found;
   {
     const std::lock_guard lock(mutex_);
     for (const at::Tensor& tensor : read) {
       for (const Range& range : ranges_) {
-        const bool is_ordered = range.place == place && place != Place::Staged;  // by one thread, or one stream
+        const bool is_ordered =
+            range.transport == transport && transport != Transport::Staged;  // by one thread, or one stream
         if (!is_ordered && range.storage._unsafe_get_target() == tensor.storage().unsafeGetStorageImpl() &&
             offset_bytes(*tensor.unsafeGetTensorImpl()) < range.end && range.begin < end_of(tensor) &&
             std::ranges::find(found, range.done, &Range::done) == found.end()) {
@@ -61,7 +62,7 @@ void Unwaited::add(const Tensors& written, const c10::intrusive_ptr<DistributedW
     }
     ranges_.push_back({tensor.storage().getWeakStorageImpl(), offset_bytes(*tensor.unsafeGetTensorImpl()),
                        end_of(tensor), c10::weak_intrusive_ptr<DistributedWork>(work), staging->done(),
-                       staging->place(), staging->is_streamed()});
+                       staging->transport(), staging->is_streamed()});
   }
 }
 

@@ -18,8 +18,8 @@ namespace outboard {
 class Unwaited {
  public:
   // Make the current stream wait for earlier results in the memory of these tensors, which a call
-  // at `place` is about to read. Thread-safe.
-  void wait_for(const Tensors& read, Place place);
+  // at `transport` is about to read. Thread-safe.
+  void wait_for(const Tensors& read, Transport transport);
   // Record the memory that an asynchronous collective writes.
   void add(const Tensors& written, const c10::intrusive_ptr<DistributedWork>& work,
            const std::shared_ptr<Staging>& staging);
@@ -30,7 +30,7 @@ class Unwaited {
     uint64_t begin, end;  // bytes in the storage
     c10::weak_intrusive_ptr<DistributedWork> work;
     std::shared_ptr<Staging::Done> done;
-    Place place;
+    Transport transport;
     bool is_streamed;
   };
   void forget_done();

@@ -21,7 +21,7 @@ DistributedWork::DistributedWork(int rank, const Kind& kind, uint64_t sequence, 
       results_(std::move(results)),
       waiters_(std::move(waiters)) {
   // An exchange of device tensors has its own place in a profile: the stream's lane.
-  if (staging_->place() != Place::Cpu) {
+  if (staging_->transport() != Transport::Cpu) {
     end_recording();
   }
 }
@@ -79,7 +79,7 @@ bool DistributedWork::wait(std::chrono::milliseconds timeout) {
   }
   if (error) {
     if (staging_->is_streamed()) {
-      staging_->tell();  // a wait for the stream does not raise this failure again
+      staging_->raise_failure();  // a wait for the stream does not raise this failure again
     }
     raise_copy(error);
   }

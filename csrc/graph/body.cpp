@@ -56,7 +56,7 @@ void free_retired(memory::Effort effort) {
   if (C10_LIKELY(retired_uses().is_empty() && !idle().has_any.load(std::memory_order_acquire)) || driver_is_gone()) {
     return;
   }
-  memory::Settled settled = retired_uses().settle(effort);
+  memory::SettleResult settled = retired_uses().settle(effort);
   while (settled.done.head) {
     Body* body = static_cast<BodyUse*>(settled.done.pop())->body;
     if (body->execution.pending.fetch_sub(1) == 1) {

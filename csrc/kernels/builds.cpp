@@ -15,11 +15,11 @@
 #include <thread>
 #include <utility>
 
+#include "core/build_lock.h"
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/process.h"
 #include "core/stream.h"
-#include "core/turns.h"
 #include "core/wait.h"
 #include "kernels/program_store.h"
 
@@ -74,21 +74,21 @@ class PoolBuild final : public BegunBuild {
 
   uint64_t kernel() const override {
     if (late_failure_) {
-      is_told_.store(true, std::memory_order_release);
+      is_raised_.store(true, std::memory_order_release);
       std::rethrow_exception(late_failure_);
     }
     return kernel_;
   }
 
   bool has_failed() const noexcept override { return failure_ != nullptr; }
-  bool is_told() const noexcept override { return is_told_.load(std::memory_order_acquire); }
+  bool is_raised() const noexcept override { return is_raised_.load(std::memory_order_acquire); }
 
   void show_wait(bool is_at_end) const noexcept override;
 
   uint64_t wait(c10::DeviceIndex device, const char* name) const override {
     wait_until_over(*this, default_stream(device), name, Leave::OnSignal);
     if (failure_) {
-      is_told_.store(true, std::memory_order_release);
+      is_raised_.store(true, std::memory_order_release);
       std::rethrow_exception(failure_);
     }
     return kernel_;
@@ -99,7 +99,7 @@ class PoolBuild final : public BegunBuild {
     program_ = {};
     on_refusal_ = nullptr;
     is_over_.store(true, std::memory_order_release);
-    tell_over();
+    notify_over();
   }
 
   static std::exception_ptr late_refusal(const ProgramRefused& error, bool is_stored) {
@@ -120,8 +120,8 @@ class PoolBuild final : public BegunBuild {
   std::function<void()> on_refusal_;
   uint64_t kernel_ = 0;
   std::exception_ptr failure_;  // for a caller that waits
-  std::exception_ptr late_failure_;  // for a wait behind the queued launch
-  mutable std::atomic<bool> is_told_{false};
+  std::exception_ptr late_failure_;  // for a wait after the queued launch
+  mutable std::atomic<bool> is_raised_{false};
   std::atomic<bool> is_over_{false};
 };
 
@@ -145,8 +145,8 @@ Pool& pool() {
 // The line on the terminal. One thread writes it at a time; others that wait write nothing.
 struct Line {
   std::mutex mutex;
-  std::string before;
-  std::string behind;
+  std::string prefix;
+  std::string suffix;
   size_t first = 0;  // how many were built when it was begun
   bool is_shown = false;
 };
@@ -223,7 +223,7 @@ void set_build_threads(int count) {
 }
 
 void end_builds() noexcept {
-  end_turns();
+  end_lock_waits();
   std::deque<std::shared_ptr<PoolBuild>> left;
   {
     const std::lock_guard lock(pool().mutex);
@@ -259,9 +259,9 @@ bool start_task(std::function<void()> task) {
   return true;
 }
 
-bool may_build_behind(const Stream& stream) noexcept {
+bool may_build_in_background(const Stream& stream) noexcept {
   return has_built.load(std::memory_order_relaxed) && !has_refused.load(std::memory_order_relaxed) &&
-         may_fall_behind(stream);
+         may_add_pending(stream);
 }
 
 std::shared_ptr<const BegunBuild> start_build(c10::DeviceIndex device, const ProgramText& program,
@@ -281,7 +281,7 @@ std::shared_ptr<const BegunBuild> start_build(c10::DeviceIndex device, const Pro
 void PoolBuild::show_wait(bool is_at_end) const noexcept {
   Line& shown = line();
   const std::unique_lock lock(shown.mutex, std::try_to_lock);
-  if (!lock || shown.before.empty()) {
+  if (!lock || shown.prefix.empty()) {
     return;
   }
   const BuildCounts counts = count_builds();
@@ -299,15 +299,15 @@ void PoolBuild::show_wait(bool is_at_end) const noexcept {
   }
   shown.is_shown = true;
   const size_t done = counts.built - std::min(shown.first, counts.built);
-  std::fprintf(stderr, "%s%s: %zu of %zu, about %.0f s; %s", kErase, shown.before.c_str(), done,
-               done + counts.waiting + counts.running, std::max(left, 1.0), shown.behind.c_str());
+  std::fprintf(stderr, "%s%s: %zu of %zu, about %.0f s; %s", kErase, shown.prefix.c_str(), done,
+               done + counts.waiting + counts.running, std::max(left, 1.0), shown.suffix.c_str());
   std::fflush(stderr);
 }
 
-void show_builds(const std::string& before, const std::string& behind) {
+void show_builds(const std::string& prefix, const std::string& suffix) {
   const std::lock_guard lock(line().mutex);
-  line().before = before;
-  line().behind = behind;
+  line().prefix = prefix;
+  line().suffix = suffix;
 }
 
 BuildCounts count_builds() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Builds of programs on a pool of threads. A launch is queued while its program is built, and waits
-// for it in the stream's order (core/behind.h), so that the caller continues with the next plan.
+// for it in the stream's order (core/pending.h), so that the caller continues with the next plan.
 //
 // If a call's program is refused, another provider can run the call only if nothing was queued for
 // it. The caller therefore waits for a program that was refused before (later processes know this
@@ -13,8 +13,8 @@
 #include <functional>
 #include <memory>
 
-#include "core/behind.h"
 #include "core/export.h"
+#include "core/pending.h"
 #include "kernels/program.h"
 
 namespace outboard::kernels {
@@ -30,14 +30,14 @@ void note_built() noexcept;
 // Note that the driver has refused a program. Return true if this was stored for later processes.
 bool note_refused(c10::DeviceIndex device, const ProgramText& program);
 // Return true if launches on the stream may be queued while their programs are built.
-OUTBOARD_API bool may_build_behind(const Stream& stream) noexcept;
+OUTBOARD_API bool may_build_in_background(const Stream& stream) noexcept;
 
 // A build on the pool.
 class OUTBOARD_API BegunBuild : public Awaited {
  public:
   // Return true if the build is over, has failed, and the failure was raised.
   virtual bool has_failed() const noexcept = 0;
-  virtual bool is_told() const noexcept = 0;
+  virtual bool is_raised() const noexcept = 0;
   // Wait for the build, for a caller that has queued nothing. Return the kernel, or raise the
   // failure.
   virtual uint64_t wait(c10::DeviceIndex device, const char* name) const = 0;
@@ -63,8 +63,8 @@ struct BuildCounts {
 OUTBOARD_API BuildCounts count_builds();
 
 // Show progress on standard error, if it is a terminal, while more than two seconds of building lie
-// before a wait: `before`, the number of finished and of all builds, the remaining time, `behind`.
-// By default, and with an empty `before`, nothing is written.
-OUTBOARD_API void show_builds(const std::string& before, const std::string& behind);
+// before a wait: `prefix`, the number of finished and of all builds, the remaining time, `suffix`.
+// By default, and with an empty `prefix`, nothing is written.
+OUTBOARD_API void show_builds(const std::string& prefix, const std::string& suffix);
 
 }  // namespace outboard::kernels

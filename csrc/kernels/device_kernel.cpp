@@ -133,11 +133,11 @@ void DeviceKernel::fill_arguments(c10::ArrayRef<uint64_t> words, uint32_t local_
 
 // Queue a launch that waits for its program or for other launches that do. Return false, with the
 // kernel built, if nothing needs to wait or the launch may not.
-bool DeviceKernel::falls_behind(Stream& stream, ob_launch& launch) const {
-  if (may_build_behind(stream)) {
+bool DeviceKernel::try_add_pending(Stream& stream, ob_launch& launch) const {
+  if (may_build_in_background(stream)) {
     const std::shared_ptr<const BegunBuild> build = launch.kernel == 0 ? kernel_.begun(stream.device) : nullptr;
     launch.kernel = kernel_.known(stream.device);
-    if (build != nullptr || (launch.kernel != 0 && is_behind(stream))) {
+    if (build != nullptr || (launch.kernel != 0 && has_pending(stream))) {
       const RecordArguments record{record_, checked_kernel_};
       queue_awaited_launch(stream, launch, build, name().c_str(), record_ != kNoRecord ? &record : nullptr);
       return true;
@@ -170,7 +170,7 @@ void DeviceKernel::launch(Stream& stream, c10::ArrayRef<uint64_t> words, const L
   launch.arg_stride = sizeof(ob_kernel_arg);
   launch.args = args.data();
   launch.follows_addresses = follows_addresses_ ? 1 : 0;
-  if (C10_UNLIKELY(launch.kernel == 0 || is_behind(stream)) && falls_behind(stream, launch)) {
+  if (C10_UNLIKELY(launch.kernel == 0 || has_pending(stream)) && try_add_pending(stream, launch)) {
     return;
   }
   if (C10_LIKELY(!is_checked)) {

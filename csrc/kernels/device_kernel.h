@@ -77,7 +77,7 @@ class OUTBOARD_API DeviceKernel {
  private:
   static constexpr size_t kNoRecord = static_cast<size_t>(-1);
 
-  bool falls_behind(Stream& stream, ob_launch& launch) const;
+  bool try_add_pending(Stream& stream, ob_launch& launch) const;
   void read_checks(const std::vector<std::string>& checks);
   void fill_arguments(c10::ArrayRef<uint64_t> words, uint32_t local_bytes, ob_kernel_arg* args) const;
   void check_formula(const Expression& formula) const;

@@ -17,12 +17,12 @@
 #include <utility>
 
 #include "core/activity.h"
+#include "core/build_lock.h"
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
 #include "core/lost_device.h"
 #include "core/named_error.h"
-#include "core/turns.h"
 #include "core/wait.h"
 #include "kernels/builds.h"
 #include "kernels/program_store.h"
@@ -123,13 +123,14 @@ uint64_t build(c10::DeviceIndex device, const ProgramText& text, const std::stri
     }
   }
   const std::string key = program_key(device, text);
-  std::optional<Turn> turn;
+  std::optional<BuildLock> build_lock;
   if (!key.empty()) {
     if (const uint64_t kept = build_binary(device, text, read_program(key), name); kept != 0) {
       return kept;
     }
-    turn.emplace(path_of_turn(key));
-    if (const uint64_t kept = turn->has_waited() ? build_binary(device, text, read_program(key), name) : 0; kept != 0) {
+    build_lock.emplace(lock_path_of(key));
+    if (const uint64_t kept = build_lock->has_waited() ? build_binary(device, text, read_program(key), name) : 0;
+        kept != 0) {
       return kept;
     }
   }
@@ -155,10 +156,10 @@ uint64_t build(c10::DeviceIndex device, const ProgramText& text, const std::stri
   return program;
 }
 
-using Found = std::map<Key, Program>::iterator;
+using ProgramEntry = std::map<Key, Program>::iterator;
 
 // Build a program that the table marks as being built, and notify the threads that wait for it.
-void run_build(Found entry, c10::DeviceIndex device, const ProgramText& text, const std::string& name,
+void run_build(ProgramEntry entry, c10::DeviceIndex device, const ProgramText& text, const std::string& name,
                Build& build_it) {
   uint64_t handle = 0;
   std::exception_ptr failure;
@@ -186,7 +187,7 @@ void run_build(Found entry, c10::DeviceIndex device, const ProgramText& text, co
 // Do the same on a separate thread, so that Ctrl-C and the limit end the wait: a compiler cannot be
 // interrupted. The build then continues, and the next request uses its result. Return false if no
 // thread can be started.
-bool start_build(Found entry, c10::DeviceIndex device, const ProgramText& text, const std::string& name,
+bool start_build(ProgramEntry entry, c10::DeviceIndex device, const ProgramText& text, const std::string& name,
                  const std::shared_ptr<Build>& build_it) {
   return detail::start_thread([=] { run_build(entry, device, text, name, *build_it); });
 }
@@ -227,7 +228,7 @@ bool wait_for_build(const Key& key, c10::DeviceIndex device, const char* name) {
 }
 
 // Return the program with one more user. The first thread builds it.
-Found acquire(c10::DeviceIndex device, const ProgramText& text, const std::string& name) {
+ProgramEntry acquire(c10::DeviceIndex device, const ProgramText& text, const std::string& name) {
   Table& all = table();
   const Key key{device, text.language, text.options, text.code};
   const char* const known_name = intern_name(name);
@@ -265,7 +266,7 @@ Found acquire(c10::DeviceIndex device, const ProgramText& text, const std::strin
 }
 
 // End a use. A program of which no kernel was found is destroyed.
-void release(Found program, c10::DeviceIndex device) {
+void release(ProgramEntry program, c10::DeviceIndex device) {
   uint64_t unused = 0;
   {
     Table& all = table();
@@ -361,7 +362,7 @@ std::shared_ptr<const BegunBuild> ProgramKernel::begun(c10::DeviceIndex device) 
     return nullptr;
   }
   known = begun->second;
-  if (!known->is_over() || (known->has_failed() && !known->is_told())) {
+  if (!known->is_over() || (known->has_failed() && !known->is_raised())) {
     return known;
   }
   if (!known->has_failed()) {

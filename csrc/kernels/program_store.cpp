@@ -203,7 +203,7 @@ bool write_program(const std::string& key, const std::string& bytes) {
   return true;
 }
 
-std::string path_of_turn(const std::string& key) {
+std::string lock_path_of(const std::string& key) {
   return path_in(open_folder(), key) + ".locked";  // a name of an incomplete file, which is removed if it is left
 }
 

@@ -31,8 +31,8 @@ std::string read_program(const std::string& key);
 // are stored.
 bool write_program(const std::string& key, const std::string& bytes);
 
-// Return the file that represents the build of a program, for a Turn (core/turns.h).
-std::string path_of_turn(const std::string& key);
+// Return the file that represents the build of a program, for a BuildLock (core/build_lock.h).
+std::string lock_path_of(const std::string& key);
 
 // Return true if the driver is known to refuse a program's text, here or in an earlier process.
 bool is_known_refusal(c10::DeviceIndex device, const ProgramText& text);

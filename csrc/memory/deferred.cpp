@@ -26,7 +26,7 @@ std::exception_ptr DeviceHeap::settle_parked(Effort effort) {
     stats_.num_sync_all_streams += effort == Effort::Wait;
     begin(&transit);
   }
-  Settled settled = parked_.settle(effort);
+  SettleResult settled = parked_.settle(effort);
   const Lock lock(mutex_);
   const bool has_changed = settled.done.head != nullptr;
   while (!is_closed_ && settled.done.head) {

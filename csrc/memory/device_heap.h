@@ -161,7 +161,7 @@ class DeviceHeap {
   Block* allocate_uncached(Stream& stream, size_t size, size_t requested);
   Block* allocate_slowly(SizePool& pool, size_t size, size_t requested);
   Block* add_segment(SizePool& pool, size_t size, size_t requested, std::string* out_refusal);
-  std::unique_ptr<Segment> ask_driver(SizePool& pool, size_t bytes, std::string* out_refusal);
+  std::unique_ptr<Segment> query_driver(SizePool& pool, size_t bytes, std::string* out_refusal);
   void discard(Segment* segment) noexcept;
   void release_uncached(Stream* stream);
   void collect_garbage();

@@ -127,7 +127,7 @@ class HostAllocatorImpl final : public Base {
     if (driver_is_gone()) {
       return;
     }
-    memory::Settled settled = uses_.settle(effort);
+    memory::SettleResult settled = uses_.settle(effort);
     while (settled.done.head) {
       const std::unique_ptr<HostUse> use(static_cast<HostUse*>(settled.done.pop()));
       if (use->block != nullptr && use->block->pending.fetch_sub(1) == 1) {

@@ -229,7 +229,7 @@ Block* DeviceHeap::add_segment(SizePool& pool, size_t size, size_t requested, st
   };
   std::unique_ptr<Segment> segment;
   try {
-    segment = ask_driver(pool, bytes, out_refusal);
+    segment = query_driver(pool, bytes, out_refusal);
     const Lock lock(mutex_);
     if (!segment) {
       finish(false);
@@ -274,7 +274,7 @@ Block* DeviceHeap::add_segment(SizePool& pool, size_t size, size_t requested, st
   }
 }
 
-std::unique_ptr<Segment> DeviceHeap::ask_driver(SizePool& pool, size_t bytes, std::string* out_refusal) {
+std::unique_ptr<Segment> DeviceHeap::query_driver(SizePool& pool, size_t bytes, std::string* out_refusal) {
   auto segment = std::make_unique<Segment>();
   segment->pool = &pool;
   segment->size = bytes;

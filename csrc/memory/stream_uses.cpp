@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/behind.h"
 #include "core/blocking.h"
 #include "core/capture.h"
 #include "core/device.h"
 #include "core/driver.h"
 #include "core/observer.h"
+#include "core/pending.h"
 
 namespace outboard::memory {
 
@@ -102,7 +102,7 @@ bool StreamUses::record_all(Queue& queue) {
 }
 
 // Move finished uses from the queue to settled->done.
-void StreamUses::advance(Queue& queue, Effort effort, Settled* settled) {
+void StreamUses::advance(Queue& queue, Effort effort, SettleResult* settled) {
   const Unobserved unobserved;  // the program does not know what the allocator sees
   const auto finish = [&](UseList& uses) {
     StreamUse* use = uses.pop();
@@ -116,7 +116,7 @@ void StreamUses::advance(Queue& queue, Effort effort, Settled* settled) {
   }
   try {
     // A record waits for the programs of the stream's launches.
-    const bool is_recorded = (effort == Effort::Poll && is_behind(*queue.stream) && !outboard::advance(*queue.stream))
+    const bool is_recorded = (effort == Effort::Poll && has_pending(*queue.stream) && !outboard::advance(*queue.stream))
                                  ? false
                                  : record_all(queue);
     while (const StreamUse* use = queue.recorded.head) {
@@ -129,13 +129,13 @@ void StreamUses::advance(Queue& queue, Effort effort, Settled* settled) {
     }
     queue.is_failing = !is_recorded && is_left_out(*queue.stream);  // the caller that waited for it got the error
     if (!queue.is_failing) {
-      queue.is_told = false;
+      queue.is_reported = false;
       return;
     }
   } catch (...) {
     queue.is_failing = true;
-    if (!queue.is_told && !settled->error) {
-      queue.is_told = true;
+    if (!queue.is_reported && !settled->error) {
+      queue.is_reported = true;
       settled->error = std::current_exception();
       settled->failed = queue.stream;
     }
@@ -152,12 +152,12 @@ void StreamUses::advance(Queue& queue, Effort effort, Settled* settled) {
       finish(queue.unrecorded);
     }
     queue.is_failing = false;
-    queue.is_told = false;
+    queue.is_reported = false;
   }
 }
 
-Settled StreamUses::settle(Effort effort) {
-  Settled settled;
+SettleResult StreamUses::settle(Effort effort) {
+  SettleResult settled;
   UseList added;
   if (is_empty() || !enter(effort, &added)) {
     return settled;

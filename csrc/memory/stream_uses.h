@@ -58,7 +58,7 @@ struct UseList {
 enum class Effort { Poll, Retry, Wait };
 
 // The result of settling. The failure was not reported before; the caller must raise it, once.
-struct Settled {
+struct SettleResult {
   UseList done;
   std::exception_ptr error;
   Stream* failed = nullptr;  // the stream that failed
@@ -89,7 +89,7 @@ class OUTBOARD_API StreamUses {
   // Settle uses that are done. Calls the driver: call it with no lock held. One thread settles at a
   // time; others return at once, except that Wait waits for its turn. Uses of a capturing stream
   // wait for the end of the capture.
-  Settled settle(Effort effort);
+  SettleResult settle(Effort effort);
 
   // Wait for the stream. With `is_whole_device`, or if the stream cannot be waited for, wait for
   // its device. Return false if neither succeeds. Store a failure in *out_error, unless it is set
@@ -106,13 +106,13 @@ class OUTBOARD_API StreamUses {
     UseList recorded{};  // in the order of the records
     size_t count = 0;  // of both
     bool is_failing = false;
-    bool is_told = false;
+    bool is_reported = false;
   };
 
   bool enter(Effort effort, UseList* out_added);
   void leave() noexcept;
   Queue& queue_of(Stream& stream);
-  void advance(Queue& queue, Effort effort, Settled* settled);
+  void advance(Queue& queue, Effort effort, SettleResult* settled);
   static bool record_all(Queue& queue);
 
   std::mutex mutex_;

@@ -29,7 +29,7 @@ const char* meaning_of(const Operator& op) {
     case OpKind::Waits:
       break;
   }
-  return op.tells_sizes ? "it returns numbers that sizes determine" : "values decide its result: the caller waits";
+  return op.returns_sizes ? "it returns numbers that sizes determine" : "values decide its result: the caller waits";
 }
 
 void describe_dispatch(const Operator& op, Notes& notes) {

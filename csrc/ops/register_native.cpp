@@ -25,14 +25,14 @@ struct Registration {
   std::string error;
 };
 
-ob_status add_asked(void* context, const char* op, ob_operator_fn fn, ob_operator_fn ask, void* user) {
+ob_status add_with_query(void* context, const char* op, ob_operator_fn fn, ob_operator_fn query, void* user) {
   std::string& error = static_cast<Registration*>(context)->error;
   try {
     if (const std::string unknown = describe_unknown_operator(op); !unknown.empty()) {
       error = unknown;
       return OB_NOT_FOUND;
     }
-    register_native_kernel(op, driver_kernel(fn, ask, user));
+    register_native_kernel(op, driver_kernel(fn, query, user));
     return OB_OK;
   } catch (const std::exception& thrown) {
     error = std::string("registering a kernel for ") + op + " failed: " + thrown.what();
@@ -41,7 +41,7 @@ ob_status add_asked(void* context, const char* op, ob_operator_fn fn, ob_operato
 }
 
 ob_status add_kernel(void* context, const char* op, ob_operator_fn fn, void* user) {
-  return add_asked(context, op, fn, nullptr, user);
+  return add_with_query(context, op, fn, nullptr, user);
 }
 
 std::string_view text_of(const void* key, size_t size) {
@@ -55,9 +55,9 @@ void report_unkept(const std::exception& thrown) {
 
 void keep(int32_t device, const void* key, size_t key_size, const void* bytes, size_t size) {
   try {
-    const std::string whole = kernels::kept_key(static_cast<c10::DeviceIndex>(device), text_of(key, key_size));
-    if (!whole.empty()) {
-      kernels::write_program(whole, std::string(text_of(bytes, size)));
+    const std::string full_key = kernels::kept_key(static_cast<c10::DeviceIndex>(device), text_of(key, key_size));
+    if (!full_key.empty()) {
+      kernels::write_program(full_key, std::string(text_of(bytes, size)));
     }
   } catch (const std::exception& thrown) {
     report_unkept(thrown);
@@ -67,8 +67,8 @@ void keep(int32_t device, const void* key, size_t key_size, const void* bytes, s
 ob_status recall(int32_t device, const void* key, size_t key_size, void* context, ob_take_fn take) {
   std::string bytes;
   try {
-    const std::string whole = kernels::kept_key(static_cast<c10::DeviceIndex>(device), text_of(key, key_size));
-    bytes = whole.empty() ? "" : kernels::read_program(whole);
+    const std::string full_key = kernels::kept_key(static_cast<c10::DeviceIndex>(device), text_of(key, key_size));
+    bytes = full_key.empty() ? "" : kernels::read_program(full_key);
   } catch (const std::exception& thrown) {
     report_unkept(thrown);
   }
@@ -79,7 +79,7 @@ ob_status recall(int32_t device, const void* key, size_t key_size, void* context
   return OB_OK;
 }
 
-ob_status build_behind(ob_host_fn fn, void* user) {
+ob_status build_in_background(ob_host_fn fn, void* user) {
   try {
     return kernels::start_task([fn, user] { fn(user); }) ? OB_OK : OB_UNAVAILABLE;
   } catch (const std::exception&) {  // no memory for the queue
@@ -102,10 +102,10 @@ void register_driver_kernels() {
   registrar.struct_size = sizeof(registrar);
   registrar.context = &registration;
   registrar.add = add_kernel;
-  registrar.add_asked = add_asked;
+  registrar.add_with_query = add_with_query;
   registrar.keep = keep;
   registrar.recall = recall;
-  registrar.build_behind = build_behind;
+  registrar.build_in_background = build_in_background;
   const ob_status status = driver().kernel_register(driver().self, &registrar);
   if (status != OB_OK && !is_unimplemented(status) && !registration.error.empty()) {
     raise(ErrorKind::Registration, status, "kernel_register of driver '" + driver_name() + "': " + registration.error);

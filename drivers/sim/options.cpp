@@ -73,13 +73,13 @@ bool parse_integer(const std::string& text, Integer min, Integer max, Integer* o
 
 constexpr uint64_t kMaxMemory = uint64_t{16} << 40;
 
-struct Known {
+struct OptionSpec {
   const char* name;
   const char* expects;
   bool (*parse)(const std::string& text, Options* options);
 };
 
-constexpr Known kKnown[] = {
+constexpr OptionSpec kOptions[] = {
     {"devices", "a number from 0 to 64",
      [](const std::string& text, Options* o) { return parse_integer(text, 0, kMaxDevices, &o->devices); }},
     {"memory", "bytes of each device, from 1MiB to 16TiB, as 4294967296, 512MiB or 4GiB",
@@ -126,7 +126,7 @@ constexpr Known kKnown[] = {
 ob_status apply(const std::string& where, const std::string& key, const std::string& value, Options* options,
                 std::string* out_error) {
   std::string names;
-  for (const Known& known : kKnown) {
+  for (const OptionSpec& known : kOptions) {
     if (key == known.name) {
       if (known.parse(value, options)) return OB_OK;
       *out_error = where + ": '" + value + "' is not a value for '" + key + "', which is " + known.expects;

@@ -78,17 +78,17 @@ class OtherProcessDriver(Driver):
     # Memory
 
     def mem_alloc(self, device, bytes):
-        address = self.link.ask(Op.MEM_ALLOC, device, bytes).wait().value
+        address = self.link.request(Op.MEM_ALLOC, device, bytes).wait().value
         self.blocks[address] = bytes
         return address
 
     def mem_free(self, device, address):
         known(self.blocks, address, "allocation")
-        self.link.tell(Op.MEM_FREE, address)
+        self.link.notify(Op.MEM_FREE, address)
         del self.blocks[address]
 
     def mem_info(self, device):
-        return self.link.ask(Op.MEM_INFO, device).wait().value, self.option_values["memory"]
+        return self.link.request(Op.MEM_INFO, device).wait().value, self.option_values["memory"]
 
     def host_alloc(self, bytes):
         link, file = self.opened(), os.memfd_create("pinned")
@@ -96,7 +96,7 @@ class OtherProcessDriver(Driver):
             os.truncate(file, bytes)
             memory = mmap.mmap(file, bytes)
             address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-            link.ask(Op.HOST_MAP, address, bytes, data=f"/proc/{os.getpid()}/fd/{file}".encode()).wait()
+            link.request(Op.HOST_MAP, address, bytes, data=f"/proc/{os.getpid()}/fd/{file}".encode()).wait()
         finally:
             os.close(file)
         self.pinned[address] = memory
@@ -104,7 +104,7 @@ class OtherProcessDriver(Driver):
 
     def host_free(self, pointer):
         known(self.pinned, pointer, "host memory")
-        self.link.tell(Op.MEM_FREE, pointer)
+        self.link.notify(Op.MEM_FREE, pointer)
         del self.pinned[pointer]
 
     def is_pinned(self, address, bytes):
@@ -117,18 +117,18 @@ class OtherProcessDriver(Driver):
                 self.check_range(address, bytes)
         host = dst if dst_device == HOST else src if src_device == HOST else None
         if host is None or self.is_pinned(host, bytes):
-            queue.tell(Op.COPY, dst, src, bytes)
+            queue.notify(Op.COPY, dst, src, bytes)
         elif src_device == HOST:
             # Read at once: earlier writes are done, since the host
             # waits for each copy to such memory.
-            queue.tell(Op.WRITE, dst, data=ctypes.string_at(src, bytes))
+            queue.notify(Op.WRITE, dst, data=ctypes.string_at(src, bytes))
         else:
-            queue.ask(Op.READ, src, bytes, then=lambda data: ctypes.memmove(dst, data, len(data)))
+            queue.request(Op.READ, src, bytes, then=lambda data: ctypes.memmove(dst, data, len(data)))
 
     def fill_async(self, device, stream, dst, pattern, count):
         queue = known(self.streams, stream, "stream")
         self.check_range(dst, len(pattern) * count)
-        queue.tell(Op.FILL, dst, count, data=pattern)
+        queue.notify(Op.FILL, dst, count, data=pattern)
 
     def check_range(self, address, bytes):
         if not is_within(dict(self.blocks), address, bytes):
@@ -144,20 +144,20 @@ class OtherProcessDriver(Driver):
         return stream
 
     def stream_destroy(self, device, stream):
-        known(self.streams, stream, "stream").tell(Op.STREAM_DESTROY)
+        known(self.streams, stream, "stream").notify(Op.STREAM_DESTROY)
         del self.streams[stream]
 
     def stream_query(self, device, stream):
         return known(self.streams, stream, "stream").is_idle()
 
     def stream_synchronize(self, device, stream):
-        known(self.streams, stream, "stream").ask(Op.SYNCHRONIZE).wait()
+        known(self.streams, stream, "stream").request(Op.SYNCHRONIZE).wait()
 
     def stream_wait_event(self, device, stream, event_device, event):
         queue = known(self.streams, stream, "stream")
         mark = known(self.events, event, "event")
         if mark is not None:
-            queue.tell(Op.WAIT, mark.number)
+            queue.notify(Op.WAIT, mark.number)
 
     # Events. A mark is a request that is answered when the stream
     # reaches it: a query sends nothing.
@@ -173,7 +173,7 @@ class OtherProcessDriver(Driver):
 
     def event_record(self, device, stream, event):
         known(self.events, event, "event")
-        self.events[event] = known(self.streams, stream, "stream").ask(Op.MARK)
+        self.events[event] = known(self.streams, stream, "stream").request(Op.MARK)
 
     def event_query(self, device, event):
         mark = known(self.events, event, "event")

@@ -64,11 +64,11 @@ class Link:
         for work in (self._send, self._receive):
             threading.Thread(target=work, daemon=True).start()
 
-    def tell(self, op, *numbers, data=b""):
+    def notify(self, op, *numbers, data=b""):
         """Send a request that is not answered."""
         self._post(0, op, numbers, data)
 
-    def ask(self, op, *numbers, data=b"", then=None):
+    def request(self, op, *numbers, data=b"", then=None):
         """Send a request that is answered, and return the Answer to come."""
         with self.lock:
             answer = Answer(next(self.numbers), then)
@@ -121,20 +121,20 @@ class Stream:
         self.link, self.handle = link, handle
         self.lock = threading.Lock()  # guards `last`, the newest work
         self.last = None  # its Answer, None if it has none
-        link.tell(Op.STREAM_CREATE, handle)
+        link.notify(Op.STREAM_CREATE, handle)
 
-    def tell(self, op, *numbers, data=b""):
+    def notify(self, op, *numbers, data=b""):
         with self.lock:
-            self.link.tell(op, self.handle, *numbers, data=data)
+            self.link.notify(op, self.handle, *numbers, data=data)
             self.last = None
 
-    def ask(self, op, *numbers, then=None):
+    def request(self, op, *numbers, then=None):
         with self.lock:
-            self.last = self.link.ask(op, self.handle, *numbers, then=then)
+            self.last = self.link.request(op, self.handle, *numbers, then=then)
             return self.last
 
     def is_idle(self):
         with self.lock:
             if self.last is None:
-                self.last = self.link.ask(Op.MARK, self.handle)
+                self.last = self.link.request(Op.MARK, self.handle)
             return self.last.has_come.is_set()

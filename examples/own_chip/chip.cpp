@@ -172,19 +172,19 @@ struct chip {
     throw Failure(CHIP_INVALID,
                   "the " + std::to_string(bytes) + " bytes at " + hex(address) + " are not inside an allocation");
   }
-  void tell(uint64_t stream, Op op, uint64_t a = 0, uint64_t b = 0, uint64_t c = 0, const void* bytes = nullptr,
-            size_t size = 0) {
+  void notify(uint64_t stream, Op op, uint64_t a = 0, uint64_t b = 0, uint64_t c = 0, const void* bytes = nullptr,
+              size_t size = 0) {
     const auto queue = streams.get(stream);
     const std::lock_guard lock(queue->mutex);
-    link->tell(op, {stream, a, b, c}, bytes, size);
+    link->notify(op, {stream, a, b, c}, bytes, size);
     queue->last = nullptr;
   }
-  ReplyPtr ask(uint64_t stream, Op op, uint64_t a = 0, uint64_t b = 0,
-               std::function<void(const std::string&)> then = nullptr) {
+  ReplyPtr request(uint64_t stream, Op op, uint64_t a = 0, uint64_t b = 0,
+                   std::function<void(const std::string&)> then = nullptr) {
     const auto queue = streams.get(stream);
     const std::lock_guard lock(queue->mutex);
     queue->is_mark = op == Op::kMark || op == Op::kSynchronize;
-    return queue->last = link->ask(op, {stream, a, b, 0}, nullptr, 0, std::move(then));
+    return queue->last = link->request(op, {stream, a, b, 0}, nullptr, 0, std::move(then));
   }
   ReplyPtr mark(uint64_t event) {
     const auto found = events.get(event);
@@ -216,7 +216,7 @@ void chip_stop(chip* c) {
 chip_result chip_memory_create(chip* c, int device, uint64_t bytes, uint64_t* out_address) {
   return guarded([&] {
     c->check(device);
-    *out_address = c->link->wait(c->link->ask(Op::kMemoryCreate, {static_cast<uint64_t>(device), bytes}));
+    *out_address = c->link->wait(c->link->request(Op::kMemoryCreate, {static_cast<uint64_t>(device), bytes}));
     c->memory.add(*out_address, bytes);
     return CHIP_OK;
   });
@@ -226,7 +226,7 @@ chip_result chip_memory_destroy(chip* c, int device, uint64_t address) {
   return guarded([&] {
     c->check(device);
     c->memory.take(address);
-    c->link->tell(Op::kMemoryDestroy, {address});
+    c->link->notify(Op::kMemoryDestroy, {address});
     return CHIP_OK;
   });
 }
@@ -234,7 +234,7 @@ chip_result chip_memory_destroy(chip* c, int device, uint64_t address) {
 chip_result chip_memory_left(chip* c, int device, uint64_t* out_bytes) {
   return guarded([&] {
     c->check(device);
-    *out_bytes = c->link->wait(c->link->ask(Op::kMemoryLeft, {static_cast<uint64_t>(device)}));
+    *out_bytes = c->link->wait(c->link->request(Op::kMemoryLeft, {static_cast<uint64_t>(device)}));
     return CHIP_OK;
   });
 }
@@ -251,7 +251,7 @@ chip_result chip_host_create(chip* c, uint64_t bytes, void** out_pointer) {
     }
     const std::string path = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file);
     const auto address = reinterpret_cast<uint64_t>(here);
-    const ReplyPtr reply = c->link->ask(Op::kHostMap, {address, bytes}, path.data(), path.size());
+    const ReplyPtr reply = c->link->request(Op::kHostMap, {address, bytes}, path.data(), path.size());
     try {
       c->link->wait(reply);
     } catch (...) {
@@ -270,7 +270,7 @@ chip_result chip_host_destroy(chip* c, void* pointer) {
   return guarded([&] {
     const auto address = reinterpret_cast<uint64_t>(pointer);
     const uint64_t bytes = c->pinned.take(address);
-    c->link->tell(Op::kMemoryDestroy, {address});
+    c->link->notify(Op::kMemoryDestroy, {address});
     munmap(pointer, bytes);
     return CHIP_OK;
   });
@@ -281,9 +281,9 @@ chip_result chip_copy_to(chip* c, uint64_t stream, uint64_t dst, const void* src
     c->check_range(dst, bytes);
     const auto address = reinterpret_cast<uint64_t>(src);
     if (c->pinned.has(address, bytes)) {
-      c->tell(stream, Op::kCopy, dst, address, bytes);
+      c->notify(stream, Op::kCopy, dst, address, bytes);
     } else {
-      c->tell(stream, Op::kWrite, dst, 0, 0, src, bytes);
+      c->notify(stream, Op::kWrite, dst, 0, 0, src, bytes);
     }
     return CHIP_OK;
   });
@@ -294,10 +294,10 @@ chip_result chip_copy_from(chip* c, uint64_t stream, void* dst, uint64_t src, ui
     c->check_range(src, bytes);
     const auto address = reinterpret_cast<uint64_t>(dst);
     if (c->pinned.has(address, bytes)) {
-      c->tell(stream, Op::kCopy, address, src, bytes);
+      c->notify(stream, Op::kCopy, address, src, bytes);
     } else {
-      c->ask(stream, Op::kRead, src, bytes,
-             [dst](const std::string& read) { std::memcpy(dst, read.data(), read.size()); });
+      c->request(stream, Op::kRead, src, bytes,
+                 [dst](const std::string& read) { std::memcpy(dst, read.data(), read.size()); });
     }
     return CHIP_OK;
   });
@@ -307,7 +307,7 @@ chip_result chip_copy(chip* c, uint64_t stream, uint64_t dst, uint64_t src, uint
   return guarded([&] {
     c->check_range(dst, bytes);
     c->check_range(src, bytes);
-    c->tell(stream, Op::kCopy, dst, src, bytes);
+    c->notify(stream, Op::kCopy, dst, src, bytes);
     return CHIP_OK;
   });
 }
@@ -315,7 +315,7 @@ chip_result chip_copy(chip* c, uint64_t stream, uint64_t dst, uint64_t src, uint
 chip_result chip_fill(chip* c, uint64_t stream, uint64_t dst, const void* pattern, size_t size, uint64_t count) {
   return guarded([&] {
     c->check_range(dst, size * count);
-    c->tell(stream, Op::kFill, dst, count, 0, pattern, size);
+    c->notify(stream, Op::kFill, dst, count, 0, pattern, size);
     return CHIP_OK;
   });
 }
@@ -326,7 +326,7 @@ chip_result chip_stream_create(chip* c, int device, uint64_t* out_stream) {
   return guarded([&] {
     c->check(device);
     const uint64_t stream = ++c->last_handle;
-    c->link->tell(Op::kStreamCreate, {stream});
+    c->link->notify(Op::kStreamCreate, {stream});
     c->streams.add(stream, std::make_shared<Stream>(stream));
     *out_stream = stream;
     return CHIP_OK;
@@ -335,7 +335,7 @@ chip_result chip_stream_create(chip* c, int device, uint64_t* out_stream) {
 
 chip_result chip_stream_destroy(chip* c, uint64_t stream) {
   return guarded([&] {
-    c->tell(stream, Op::kStreamDestroy);
+    c->notify(stream, Op::kStreamDestroy);
     c->streams.take(stream);
     return CHIP_OK;
   });
@@ -346,7 +346,7 @@ chip_result chip_stream_query(chip* c, uint64_t stream) {
     const auto queue = c->streams.get(stream);
     const std::lock_guard lock(queue->mutex);
     if (queue->last == nullptr) {
-      queue->last = c->link->ask(Op::kMark, {stream});
+      queue->last = c->link->request(Op::kMark, {stream});
       queue->is_mark = true;
     }
     return c->link->has_come(queue->last) ? CHIP_OK : CHIP_NOT_READY;
@@ -364,7 +364,7 @@ chip_result chip_stream_wait(chip* c, uint64_t stream) {
       const bool has_come = last != nullptr && queue->is_mark && c->link->has_come(last);
       if (has_come && last->result == CHIP_OK && last->bytes.empty()) return CHIP_OK;
     }
-    c->link->wait(c->ask(stream, Op::kSynchronize));
+    c->link->wait(c->request(stream, Op::kSynchronize));
     return CHIP_OK;
   });
 }
@@ -372,7 +372,7 @@ chip_result chip_stream_wait(chip* c, uint64_t stream) {
 chip_result chip_stream_wait_event(chip* c, uint64_t stream, uint64_t event) {
   return guarded([&] {
     c->streams.get(stream);
-    if (const ReplyPtr mark = c->mark(event); mark != nullptr) c->tell(stream, Op::kWait, mark->number);
+    if (const ReplyPtr mark = c->mark(event); mark != nullptr) c->notify(stream, Op::kWait, mark->number);
     return CHIP_OK;
   });
 }
@@ -397,7 +397,7 @@ chip_result chip_event_record(chip* c, uint64_t stream, uint64_t event) {
   return guarded([&] {
     const auto found = c->events.get(event);
     const std::lock_guard lock(found->mutex);
-    found->mark = c->ask(stream, Op::kMark);
+    found->mark = c->request(stream, Op::kMark);
     return CHIP_OK;
   });
 }
@@ -444,7 +444,7 @@ chip_result chip_program_build(chip* c, const char* text, uint64_t* out_program)
 chip_result chip_program_load(chip* c, const void* binary, size_t size, uint64_t* out_program) {
   return guarded([&] {
     const uint64_t program = ++c->last_handle;
-    c->link->wait(c->link->ask(Op::kProgramLoad, {program}, binary, size));
+    c->link->wait(c->link->request(Op::kProgramLoad, {program}, binary, size));
     c->programs.add(program, "");
     *out_program = program;
     return CHIP_OK;
@@ -466,7 +466,7 @@ chip_result chip_program_binary(chip* c, uint64_t program, void** out_binary, si
 chip_result chip_program_destroy(chip* c, uint64_t program) {
   return guarded([&] {
     c->programs.take(program);
-    c->link->tell(Op::kProgramDestroy, {program});
+    c->link->notify(Op::kProgramDestroy, {program});
     return CHIP_OK;
   });
 }
@@ -476,7 +476,7 @@ chip_result chip_kernel_find(chip* c, uint64_t program, const char* name, uint64
     c->programs.get(program);
     const uint64_t kernel = ++c->last_handle;
     const std::string symbol = std::string("run_") + name;
-    if (c->link->wait(c->link->ask(Op::kKernelFind, {program, kernel}, symbol.data(), symbol.size())) == 0) {
+    if (c->link->wait(c->link->request(Op::kKernelFind, {program, kernel}, symbol.data(), symbol.size())) == 0) {
       throw Failure(CHIP_NOT_FOUND, std::string("the program has no kernel '") + name + "'");
     }
     c->kernels.add(kernel, true);
@@ -495,7 +495,7 @@ chip_result chip_launch(chip* c, uint64_t stream, uint64_t kernel, uint64_t item
       bytes.append(reinterpret_cast<const char*>(&head), sizeof head);
       bytes.append(static_cast<const char*>(arguments[i].value), arguments[i].size);
     }
-    c->tell(stream, Op::kLaunch, kernel, items, 0, bytes.data(), bytes.size());
+    c->notify(stream, Op::kLaunch, kernel, items, 0, bytes.data(), bytes.size());
     return CHIP_OK;
   });
 }

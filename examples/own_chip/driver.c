@@ -40,7 +40,7 @@ static void last_error(void* self, char* buffer, size_t size) {
 }
 
 /* What the core makes of each of the runtime's results. */
-static ob_status told(chip_result result) {
+static ob_status status_of(chip_result result) {
   /* clang-format off */
   static const ob_status statuses[] = {
       [CHIP_OK] = OB_OK, [CHIP_NOT_READY] = OB_NOT_READY, [CHIP_INVALID] = OB_INVALID_ARGUMENT,
@@ -79,7 +79,7 @@ static ob_status device_open(void* self, int32_t device) {
   driver* d = self;
   ob_status status = OB_OK;
   pthread_mutex_lock(&d->mutex);
-  if (d->chip == NULL) status = told(chip_start(d->devices, d->memory, &d->chip));
+  if (d->chip == NULL) status = status_of(chip_start(d->devices, d->memory, &d->chip));
   pthread_mutex_unlock(&d->mutex);
   return status;
 }
@@ -92,100 +92,100 @@ static void destroy(void* self) {
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 static ob_status mem_alloc(void* self, int32_t device, uint64_t bytes, uint64_t* out_address) {
-  return told(chip_memory_create(chip_of(self), device, bytes, out_address));
+  return status_of(chip_memory_create(chip_of(self), device, bytes, out_address));
 }
 
 static ob_status mem_free(void* self, int32_t device, uint64_t address) {
-  return told(chip_memory_destroy(chip_of(self), device, address));
+  return status_of(chip_memory_destroy(chip_of(self), device, address));
 }
 
 static ob_status mem_info(void* self, int32_t device, uint64_t* out_free, uint64_t* out_total) {
   *out_total = ((driver*)self)->memory;
-  return told(chip_memory_left(chip_of(self), device, out_free));
+  return status_of(chip_memory_left(chip_of(self), device, out_free));
 }
 
 static ob_status host_alloc(void* self, uint64_t bytes, void** out_pointer) {
   const ob_status status = device_open(self, 0); /* memory is pinned before a device is opened, too */
-  return status == OB_OK ? told(chip_host_create(chip_of(self), bytes, out_pointer)) : status;
+  return status == OB_OK ? status_of(chip_host_create(chip_of(self), bytes, out_pointer)) : status;
 }
 
 static ob_status host_free(void* self, void* pointer) {
-  return told(chip_host_destroy(chip_of(self), pointer));
+  return status_of(chip_host_destroy(chip_of(self), pointer));
 }
 
 static ob_status copy_async(void* self, int32_t device, uint64_t stream, const ob_copy* copy) {
   chip* c = chip_of(self);
   void* dst = (void*)(uintptr_t)copy->dst;
   const void* src = (const void*)(uintptr_t)copy->src;
-  if (copy->src_device == OB_HOST) return told(chip_copy_to(c, stream, copy->dst, src, copy->bytes));
-  if (copy->dst_device == OB_HOST) return told(chip_copy_from(c, stream, dst, copy->src, copy->bytes));
-  return told(chip_copy(c, stream, copy->dst, copy->src, copy->bytes));
+  if (copy->src_device == OB_HOST) return status_of(chip_copy_to(c, stream, copy->dst, src, copy->bytes));
+  if (copy->dst_device == OB_HOST) return status_of(chip_copy_from(c, stream, dst, copy->src, copy->bytes));
+  return status_of(chip_copy(c, stream, copy->dst, copy->src, copy->bytes));
 }
 
 static ob_status fill_async(void* self, int32_t device, uint64_t stream, uint64_t dst, const void* pattern,
                             uint32_t size, uint64_t count) {
-  return told(chip_fill(chip_of(self), stream, dst, pattern, size, count));
+  return status_of(chip_fill(chip_of(self), stream, dst, pattern, size, count));
 }
 
 /* ---- Streams and events. No query waits, and a wait is bound to the event's latest record. ------------------------ */
 
 static ob_status stream_create(void* self, int32_t device, int32_t priority, uint64_t* out_stream) {
-  return told(chip_stream_create(chip_of(self), device, out_stream));
+  return status_of(chip_stream_create(chip_of(self), device, out_stream));
 }
 
 static ob_status stream_destroy(void* self, int32_t device, uint64_t stream) {
-  return told(chip_stream_destroy(chip_of(self), stream));
+  return status_of(chip_stream_destroy(chip_of(self), stream));
 }
 
 static ob_status stream_synchronize(void* self, int32_t device, uint64_t stream) {
-  return told(chip_stream_wait(chip_of(self), stream));
+  return status_of(chip_stream_wait(chip_of(self), stream));
 }
 
 static ob_status stream_query(void* self, int32_t device, uint64_t stream) {
-  return told(chip_stream_query(chip_of(self), stream));
+  return status_of(chip_stream_query(chip_of(self), stream));
 }
 
 static ob_status stream_wait_event(void* self, int32_t device, uint64_t stream, int32_t event_device, uint64_t event) {
-  return told(chip_stream_wait_event(chip_of(self), stream, event));
+  return status_of(chip_stream_wait_event(chip_of(self), stream, event));
 }
 
 static ob_status event_create(void* self, int32_t device, uint32_t flags, uint64_t* out_event) {
-  return told(chip_event_create(chip_of(self), device, out_event));
+  return status_of(chip_event_create(chip_of(self), device, out_event));
 }
 
 static ob_status event_destroy(void* self, int32_t device, uint64_t event) {
-  return told(chip_event_destroy(chip_of(self), event));
+  return status_of(chip_event_destroy(chip_of(self), event));
 }
 
 static ob_status event_record(void* self, int32_t device, uint64_t stream, uint64_t event) {
-  return told(chip_event_record(chip_of(self), stream, event));
+  return status_of(chip_event_record(chip_of(self), stream, event));
 }
 
 static ob_status event_query(void* self, int32_t device, uint64_t event) {
-  return told(chip_event_query(chip_of(self), event));
+  return status_of(chip_event_query(chip_of(self), event));
 }
 
 static ob_status event_synchronize(void* self, int32_t device, uint64_t event) {
-  return told(chip_event_wait(chip_of(self), event));
+  return status_of(chip_event_wait(chip_of(self), event));
 }
 
 static ob_status event_timestamp(void* self, int32_t device, uint64_t event, int64_t* out_nanoseconds) {
-  return told(chip_event_time(chip_of(self), event, out_nanoseconds));
+  return status_of(chip_event_time(chip_of(self), event, out_nanoseconds));
 }
 
 /* ---- Programs ---------------------------------------------------------------------------------------------------- */
 
 static ob_status program_build(void* self, int32_t device, const ob_program_source* source, uint64_t* out_program) {
   if (strcmp(source->language, LANGUAGE) == 0)
-    return told(chip_program_build(chip_of(self), source->code, out_program));
+    return status_of(chip_program_build(chip_of(self), source->code, out_program));
   if (strcmp(source->language, OB_LANGUAGE_BINARY) != 0) return fail(OB_INVALID_ARGUMENT, "programs are in " LANGUAGE);
-  return told(chip_program_load(chip_of(self), source->code, source->code_size, out_program));
+  return status_of(chip_program_load(chip_of(self), source->code, source->code_size, out_program));
 }
 
 static ob_status program_binary(void* self, int32_t device, uint64_t program, void* context, ob_take_fn take) {
   void* binary = NULL;
   size_t size = 0;
-  const ob_status status = told(chip_program_binary(chip_of(self), program, &binary, &size));
+  const ob_status status = status_of(chip_program_binary(chip_of(self), program, &binary, &size));
   if (status != OB_OK) return status;
   if (binary == NULL) return fail(OB_UNIMPLEMENTED, "the program was not built from text");
   take(context, binary, size);
@@ -194,11 +194,11 @@ static ob_status program_binary(void* self, int32_t device, uint64_t program, vo
 }
 
 static ob_status program_destroy(void* self, int32_t device, uint64_t program) {
-  return told(chip_program_destroy(chip_of(self), program));
+  return status_of(chip_program_destroy(chip_of(self), program));
 }
 
 static ob_status kernel_get(void* self, int32_t device, uint64_t program, const char* name, uint64_t* out_kernel) {
-  return told(chip_kernel_find(chip_of(self), program, name, out_kernel));
+  return status_of(chip_kernel_find(chip_of(self), program, name, out_kernel));
 }
 
 static ob_status kernel_launch(void* self, int32_t device, uint64_t stream, const ob_launch* launch) {
@@ -219,7 +219,7 @@ static ob_status kernel_launch(void* self, int32_t device, uint64_t stream, cons
     arguments[i].value = is_address ? (const void*)&argument->pointer : argument->value;
     arguments[i].size = is_address ? sizeof argument->pointer : argument->size;
   }
-  return told(
+  return status_of(
       chip_launch(chip_of(self), stream, launch->kernel, (uint64_t)grid[0] * block[0], arguments, launch->arg_count));
 }
 

@@ -42,14 +42,14 @@ class Link {
   Link& operator=(const Link&) = delete;
 
   // Send a request that has no reply.
-  void tell(chip_protocol::Op op, std::array<uint64_t, 4> numbers, const void* bytes = nullptr, size_t size = 0) {
+  void notify(chip_protocol::Op op, std::array<uint64_t, 4> numbers, const void* bytes = nullptr, size_t size = 0) {
     const std::lock_guard lock(mutex_);
     post(0, op, numbers, bytes, size);
   }
 
   // Send a request and return its reply, which comes later.
-  ReplyPtr ask(chip_protocol::Op op, std::array<uint64_t, 4> numbers, const void* bytes = nullptr, size_t size = 0,
-               std::function<void(const std::string&)> then = nullptr) {
+  ReplyPtr request(chip_protocol::Op op, std::array<uint64_t, 4> numbers, const void* bytes = nullptr, size_t size = 0,
+                   std::function<void(const std::string&)> then = nullptr) {
     const std::lock_guard lock(mutex_);
     auto reply = std::make_shared<Reply>();
     reply->number = ++last_number_;

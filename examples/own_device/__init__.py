@@ -49,7 +49,7 @@ class OwnDeviceDriver(OtherProcessDriver):
     def program_build(self, device, language, code, options):
         binary = code if language == BINARY else compiled(language, code, options)
         program = next(self.handles)
-        self.link.ask(Op.PROGRAM_LOAD, program, data=binary).wait()
+        self.link.request(Op.PROGRAM_LOAD, program, data=binary).wait()
         self.programs[program] = binary if language != BINARY else None
         return program
 
@@ -59,13 +59,13 @@ class OwnDeviceDriver(OtherProcessDriver):
 
     def program_destroy(self, device, program):
         known(self.programs, program, "program")
-        self.link.tell(Op.PROGRAM_DESTROY, program)
+        self.link.notify(Op.PROGRAM_DESTROY, program)
         del self.programs[program]
 
     def kernel_get(self, device, program, name):
         known(self.programs, program, "program")
         kernel = next(self.handles)
-        if not self.link.ask(Op.KERNEL_GET, program, kernel, data=f"run_{name}".encode()).wait().value:
+        if not self.link.request(Op.KERNEL_GET, program, kernel, data=f"run_{name}".encode()).wait().value:
             raise DriverError(f"the program has no kernel {name!r}", Status.NOT_FOUND)
         self.entries[kernel] = name
         return kernel
@@ -75,4 +75,4 @@ class OwnDeviceDriver(OtherProcessDriver):
         items = items_of(name, grid, block, args, shared_memory)
         given = [(kind, value.to_bytes(8, sys.byteorder) if kind == ADDRESS else value) for kind, value in args]
         data = b"".join(ARGUMENT.pack(kind, len(value)) + value for kind, value in given)
-        known(self.streams, stream, "stream").tell(Op.LAUNCH, kernel, items, data=data)
+        known(self.streams, stream, "stream").notify(Op.LAUNCH, kernel, items, data=data)

@@ -59,7 +59,7 @@ def compiled(folder, text):
 
 def entry(name, parameters):
     """Return the source of a C function that runs a kernel's items, with pointers to its arguments."""
-    kinds = [re.sub(r"\w+\s*$", "", one) for one in parameters.split(",")]
+    kinds = [re.sub(r"\w+\s*$", "", parameter) for parameter in parameters.split(",")]
     values = ", ".join(f"*({kind}*)arguments[{place}]" for place, kind in enumerate(kinds))
     return ENTRY % {"name": name, "values": values}
 
@@ -79,6 +79,6 @@ def find(program, name):
 
 def launch(function, items, values):
     """Run a number of items of a kernel; `values` are the bytes of each argument."""
-    held = [ctypes.create_string_buffer(one, len(one)) for one in values]
+    held = [ctypes.create_string_buffer(value, len(value)) for value in values]
     places = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
     function(ctypes.c_int64(items), places)

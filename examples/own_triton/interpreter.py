@@ -119,7 +119,7 @@ class Kernel:
             end, state = self._run(at, inner, place)
         if end is None:
             raise ValueError("a loop of no turns")
-        values.update({f"{result}#{i}": one for i, one in enumerate(state)})
+        values.update({f"{result}#{i}": value for i, value in enumerate(state)})
         if len(state) == 1:
             values[result] = state[0]
         return end + 1  # behind its brace
@@ -134,7 +134,7 @@ class Kernel:
         elif has_other:
             given = self._run(otherwise + 1, values, place)[1]
         if result is not None:
-            values.update({result: given[0], **{f"{result}#{i}": one for i, one in enumerate(given)}})
+            values.update({result: given[0], **{f"{result}#{i}": value for i, value in enumerate(given)}})
         return end + 1
 
     def _end(self, at):
@@ -164,7 +164,7 @@ class Kernel:
         if keeps_all:
             ordered = rows[:: order.step]
             state = [np.moveaxis(np.stack(column), 0, axis) for column in zip(*ordered, strict=True)]
-        values.update({result: state[0], **{f"{result}#{i}": one for i, one in enumerate(state)}})
+        values.update({result: state[0], **{f"{result}#{i}": value for i, value in enumerate(state)}})
         return end + 1
 
     def _value(self, operation, rest, values, place):

@@ -348,22 +348,22 @@ typedef ob_status (*ob_operator_fn)(void* user, const ob_kernel_call* call);
    the out= form, then of the functional, then of the in-place form. The out= form serves best, without a copy; for a
    call in place its `out` is `self`. Unknown operators are OB_NOT_FOUND; attach then raises with the operator's name and
    the overloads that there are, if kernel_register returns the status.
-   `add_asked` is for a kernel that answers beforehand, where torch chooses among operators, as for attention: `ask` gets
-   a call without addresses, queues nothing, and returns OB_UNIMPLEMENTED for what `fn` would decline. Asked about an
-   outboard::recurrent_net for gradients, it calls `scratch`, which gives no address, once for the bytes that are kept.
+   `add_with_query` is for a kernel that answers beforehand, where torch chooses among operators, as for attention:
+   `query` gets a call without addresses, queues nothing, and returns OB_UNIMPLEMENTED for what `fn` would decline. For an
+   outboard::recurrent_net with gradients, it calls `scratch`, which gives no address, once for the bytes that are kept.
    `keep` writes to disk what a library takes long to find or to compile; `recall` gives it to `take`, once, for a device
    of equal name, vendor, architecture and driver_version, else OB_NOT_FOUND. All else belongs into the key.
-   `build_behind` calls `fn(user)` once on a thread that builds programs, when no program waits: for what makes later calls
-   faster. Nothing waits for it, and at the end of the process it may not be called. OB_UNAVAILABLE: there are no such
-   threads (OUTBOARD_BUILD_THREADS=0), or the process ends. */
+   `build_in_background` calls `fn(user)` once on a thread that builds programs, when no program waits: for what makes
+   later calls faster. Nothing waits for it, and at the end of the process it may not be called. OB_UNAVAILABLE: there are
+   no such threads (OUTBOARD_BUILD_THREADS=0), or the process ends. */
 typedef struct ob_registrar {
   size_t struct_size;
   void* context;
   ob_status (*add)(void* context, const char* op, ob_operator_fn fn, void* user);
-  ob_status (*add_asked)(void* context, const char* op, ob_operator_fn fn, ob_operator_fn ask, void* user);
+  ob_status (*add_with_query)(void* context, const char* op, ob_operator_fn fn, ob_operator_fn query, void* user);
   void (*keep)(int32_t device, const void* key, size_t key_size, const void* bytes, size_t size);
   ob_status (*recall)(int32_t device, const void* key, size_t key_size, void* context, ob_take_fn take);
-  ob_status (*build_behind)(ob_host_fn fn, void* user);
+  ob_status (*build_in_background)(ob_host_fn fn, void* user);
 } ob_registrar;
 
 /* ---- Profiler records -------------------------------------------------------------------------------------------- */

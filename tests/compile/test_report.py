@@ -45,7 +45,7 @@ def test_a_region_tells_its_kernels_operators_and_times(device: torch.device) ->
     assert kernel.name in text and "aten::mm" in text and f"{__file__}:" in text
 
 
-def test_what_the_cache_had_is_told_apart_and_listed_all_the_same(device: torch.device) -> None:
+def test_what_the_cache_had_is_distinguished_and_listed_all_the_same(device: torch.device) -> None:
     x = torch.randn(6, device=device)
     compiled = torch.compile(lambda x: (x.sin() + 0.125).sum(), fullgraph=True)
     with report() as first:

@@ -166,7 +166,7 @@ def test_a_mesh_that_does_not_fit_is_refused(run_ranks: RunRanks) -> None:
 
 
 @pytest.mark.parametrize("way", [HOST, STAGED, OWN])
-def test_ranks_that_differ_are_told_in_debug_mode(run_ranks: RunRanks, way) -> None:
+def test_ranks_that_differ_are_reported_in_debug_mode(run_ranks: RunRanks, way) -> None:
     run_ranks("mismatch", way=way)
 
 

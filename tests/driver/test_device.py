@@ -137,16 +137,16 @@ if child == 0:
             messages.append(str(error))
     host = torch.arange(4.0, requires_grad=True)
     (host * host).sum().backward()
-    is_told = len(messages) == 4 and all("spawn" in message for message in messages)
+    is_reported = len(messages) == 4 and all("spawn" in message for message in messages)
     print(messages, host.grad.tolist(), flush=True)
-    os._exit(0 if is_told and host.grad.tolist() == [0, 2, 4, 6] else 3)
+    os._exit(0 if is_reported and host.grad.tolist() == [0, 2, 4, 6] else 3)
 _, status = os.waitpid(child, 0)
 assert os.waitstatus_to_exitcode(status) == 0, status
 assert (ours + 1).tolist() == [2] * 4
 """
 
 
-def test_a_forked_child_is_told_to_use_spawn_and_goes_on_with_the_cpu(run_python, request):
+def test_a_forked_child_is_advised_to_spawn_and_goes_on_with_the_cpu(run_python, request):
     run_python(FORK, request.config.getoption("--driver"), env={"OUTBOARD_FALLBACK": "silent"})
 
 

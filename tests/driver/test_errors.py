@@ -125,7 +125,7 @@ def test_a_failure_of_queued_work_is_raised_once_at_the_next_wait(device, name):
     assert (torch.ones(4, device=device) * 3).tolist() == [3] * 4
 
 
-def test_a_failure_is_told_at_a_wait_on_its_own_stream(device):
+def test_a_failure_is_reported_at_a_wait_on_its_own_stream(device):
     module = torch.get_device_module(device)
     side = torch.Stream(device)
     _, call = calls_that_fail(device)["embedding"]
@@ -140,7 +140,7 @@ def test_a_failure_is_told_at_a_wait_on_its_own_stream(device):
         assert torch.ones(3, device=device).sum().item() == 3
 
 
-def test_a_failure_is_told_by_item_and_by_copies_to_the_host(device):
+def test_a_failure_is_reported_by_item_and_by_copies_to_the_host(device):
     for wait in (lambda t: t.sum().item(), lambda t: t.cpu(), lambda t: t.tolist()):
         _, call = calls_that_fail(device)["embedding"]
         with pytest.raises(IndexError):
@@ -207,7 +207,7 @@ def test_an_error_in_a_call_that_needs_no_device_is_raised_at_once(device):
     ],
     ids=["floor", "remainder", "fmod", "trunc", "in place", "number"],
 )
-def test_integer_division_by_zero_is_told(device, divide):
+def test_integer_division_by_zero_is_reported(device, divide):
     ours = torch.tensor([1, 2], device=device)
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         divide(ours, torch.zeros_like(ours))

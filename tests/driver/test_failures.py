@@ -17,12 +17,12 @@ def quiet(device):
     """Skip drivers whose operators fail at the call, and drain pending failures before and after the test."""
     if not queues_operators(device):
         pytest.skip("capability: operators that are queued, as generated kernels or by host_address and host_callback")
-    tell_all()
+    raise_all()
     yield
-    tell_all()
+    raise_all()
 
 
-def tell_all():
+def raise_all():
     for index in range(torch.accelerator.device_count()):
         while failed(lambda index=index: torch.accelerator.synchronize(index)):
             pass
@@ -138,7 +138,7 @@ def test_what_was_recorded_before_the_failure_does_not_carry_it(device):
     assert not failed(side.synchronize)
 
 
-def test_an_event_tells_it_for_the_stream_that_recorded_it(device):
+def test_an_event_raises_it_for_the_stream_that_recorded_it(device):
     module = module_of(device)
     main, side = module.current_stream(), torch.Stream(device)
     fail = Failing(device)
@@ -152,7 +152,7 @@ def test_an_event_tells_it_for_the_stream_that_recorded_it(device):
     assert failed(side.synchronize) == fail.is_late
 
 
-def test_a_failure_that_was_told_is_not_handed_on(device):
+def test_a_failure_that_was_raised_is_not_handed_on(device):
     main, side = module_of(device).current_stream(), torch.Stream(device)
     fail = Failing(device)
     fail(side)
@@ -175,7 +175,7 @@ def test_a_stream_that_is_never_synchronised_hands_on_each_of_its_failures(devic
     assert not failed(side.synchronize)
 
 
-def test_waiting_for_the_device_tells_it_for_all_of_its_streams(device):
+def test_waiting_for_the_device_raises_it_for_all_of_its_streams(device):
     module = module_of(device)
     main, side = module.current_stream(), torch.Stream(device)
     fail = Failing(device)
@@ -186,7 +186,7 @@ def test_waiting_for_the_device_tells_it_for_all_of_its_streams(device):
         assert not failed(wait)
 
 
-def test_failures_of_two_streams_are_told_one_a_wait(device):
+def test_failures_of_two_streams_are_reported_one_a_wait(device):
     main, streams = module_of(device).current_stream(), [torch.Stream(device) for _ in range(2)]
     fail = Failing(device)
     for stream in streams:

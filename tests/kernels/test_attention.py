@@ -170,7 +170,9 @@ def test_other_calls_take_the_composite_form(device: torch.device) -> None:
 @pytest.mark.parametrize(
     "error", [KeyError("WORD"), CallRefusal("generated kernels have no WORD [plan]"), NotImplementedError("WORD")]
 )
-def test_a_template_that_fails_is_told(error: Exception, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_template_is_reported(
+    error: Exception, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A fault of the package is no refusal: the result is right, and who reads warnings knows why it takes long."""
 
     def fails(*arguments: Any) -> None:

@@ -61,6 +61,6 @@ def test_kernels_are_built_once_there_is_room(name: str, device: torch.device) -
     torch.accelerator.synchronize(device)  # launches that a runtime compiles late need the disk too
     with full_disk(), contextlib.suppress(RuntimeError):  # a compiler that needs no disk succeeds
         call(ours)
-        torch.accelerator.synchronize(device)  # its program may be built behind the call
+        torch.accelerator.synchronize(device)  # its program may be built in the background
     torch.testing.assert_close(call(ours).cpu(), call(x))
     assert not [reason for operator, reason in refused_operators() if name in operator]

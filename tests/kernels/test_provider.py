@@ -86,7 +86,7 @@ def test_indices(device: torch.device) -> None:
     assert torch.equal(x.to(device)[x.to(device) > 0.5].cpu(), x[x > 0.5])  # on copies
 
 
-def test_an_index_is_told_as_by_the_operator_that_was_called(device: torch.device) -> None:
+def test_an_index_is_reported_as_by_the_operator_that_was_called(device: torch.device) -> None:
     x, places = torch.rand(5, 2, device=device), torch.tensor([[1], [9]], device=device)
     for kind, name, call in (
         (IndexError, "index_select", lambda: x.index_select(0, places[:, 0])),

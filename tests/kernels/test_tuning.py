@@ -173,9 +173,9 @@ def test_plans_follow_the_table(device: torch.device, kept: Callable[[], Store],
 
     # Without it they are those of before.
     assert schedule_table.remove(tmp_path, device.index) and not schedule_table.remove(tmp_path, device.index)
-    assert schedule_table.told(device.index) is not None  # read by this process
+    assert schedule_table.describe_table(device.index) is not None  # read by this process
     store = kept()
-    assert schedule_table.told(device.index) is None
+    assert schedule_table.describe_table(device.index) is None
     check_product(device)
     assert (store.loaded, store.saved) == (1, 0)
 
@@ -190,7 +190,7 @@ def test_a_table_of_untuned_schedules_changes_no_plan(
     path = schedule_table.write(tmp_path, device.index, {name: default_of(name)})
     store = kept()
     check_product(device)
-    assert (store.loaded, store.saved) == (1, 0) and schedule_table.told(device.index) == str(path)
+    assert (store.loaded, store.saved) == (1, 0) and schedule_table.describe_table(device.index) == str(path)
 
 
 def _damage(path: Path) -> None:
@@ -213,7 +213,7 @@ def _open_folder(path: Path) -> None:
         (_open_folder, "others may write"),
     ],
 )
-def test_harm_is_told(
+def test_harm_is_reported(
     harm: Callable[[Path], None],
     said: str,
     device: torch.device,
@@ -230,7 +230,7 @@ def test_harm_is_told(
         assert schedule_table.schedules_of(device.index).digest == ""
     (record,) = caplog.records
     assert said in record.getMessage() and str(path) in record.getMessage()
-    assert said in schedule_table.told(device.index)
+    assert said in schedule_table.describe_table(device.index)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_harm_is_told(
         ({"generator": "old", "driver version": "old"}, "measured with another generator and another driver version; "),
     ],
 )
-def test_stale_tables_are_told(
+def test_stale_tables_are_reported(
     what: dict[str, str],
     said: str,
     device: torch.device,

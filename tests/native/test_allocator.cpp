@@ -232,7 +232,7 @@ void test_private_pools() {
   allocator().emptyCache();  // the driver aborts where work still uses what it frees
   CHECK(fake::driver().live_bytes(0) == 0);
   // Of two routes to one pool, ending one leaves the other.
-  const auto is_on = [](Stream& wanted) { return [&wanted](Stream& one) { return &one == &wanted; }; };
+  const auto is_on = [](Stream& wanted) { return [&wanted](Stream& stream) { return &stream == &wanted; }; };
   const outboard::RouteId first = outboard::begin_allocate_to_pool(0, pool, is_on(stream));
   const outboard::RouteId second = outboard::begin_allocate_to_pool(0, pool, is_on(reader));
   outboard::end_allocate_to_pool(0, first);

@@ -44,8 +44,8 @@ TEST(no_such_platform) {
 
 TEST(visible_devices_are_chosen) {
   setenv("OPENCL_VISIBLE_DEVICES", "0", 1);
-  const Library one(path);
-  CHECK(one->device_count(one.self()) == 1);
+  const Library library(path);
+  CHECK(library->device_count(library.self()) == 1);
   for (const char* none : {"", "99", "-1", "x,0"}) {
     setenv("OPENCL_VISIBLE_DEVICES", none, 1);
     const Library hidden(path);
@@ -67,8 +67,8 @@ TEST(devices_without_svm_are_left_out) {
   CHECK(driver.error_has("is left out") && driver.error_has("no shared virtual memory"));
 }
 
-TEST(a_crash_while_counting_is_told) {
-  if (fake() == nullptr) return skip("a_crash_while_counting_is_told", "OB_FAKE is not set");
+TEST(a_crash_while_counting_is_reported) {
+  if (fake() == nullptr) return skip("a_crash_while_counting_is_reported", "OB_FAKE is not set");
   setenv("FAKE_OPENCL", "crash", 1);
   const Library driver(path, {{"library", fake()}});
   CHECK(driver->device_count(driver.self()) == -OB_UNAVAILABLE);
@@ -388,14 +388,14 @@ TEST(more_than_one_allocation_may_have) {
   CHECK(driver.error_has("CL_DEVICE_MAX_MEM_ALLOC_SIZE"));
 }
 
-TEST(a_forked_child_is_told) {
+TEST(a_forked_child_is_reported) {
   const Library driver(path);
   driver.open();
   CHECK(in_child([&] {
           ob_device_properties properties = {};
           properties.struct_size = sizeof properties;
-          const bool is_told = driver->device_properties(driver.self(), 0, &properties) == OB_FAILED_PRECONDITION;
-          return is_told && driver.error_has("spawn") ? 0 : 1;
+          const bool is_reported = driver->device_properties(driver.self(), 0, &properties) == OB_FAILED_PRECONDITION;
+          return is_reported && driver.error_has("spawn") ? 0 : 1;
         }) == 0);
 }
 

@@ -188,9 +188,9 @@ TEST(pct_changes_are_a_prefix) {
       void operator()() const { *letters += letter; }
     };
     Append work[] = {{&letters, 'a'}, {&letters, 'b'}, {&letters, 'c'}};
-    for (Append& one : work) {
+    for (Append& append : work) {
       const uint64_t stream = driver.stream();
-      for (int i = 0; i < 1000; ++i) CHECK_OK(driver.call(stream, &one));
+      for (int i = 0; i < 1000; ++i) CHECK_OK(driver.call(stream, &append));
     }
     CHECK_OK(driver->device_synchronize(driver.self(), 0));
     return letters;

@@ -253,7 +253,7 @@ TEST(captures_are_refused) {
   capture.begin(stream);
   CHECK_STATUS(capture.launch(stream, empty), OB_UNIMPLEMENTED);
   const uint64_t last = capture.end(stream);
-  for (const uint64_t one : {empty, executable, last}) CHECK_OK(capture.launch(side, one));
+  for (const uint64_t graph : {empty, executable, last}) CHECK_OK(capture.launch(side, graph));
   CHECK_STATUS(capture.launch(side, 12345), OB_INVALID_ARGUMENT);
   CHECK_STATUS(driver->graph_instantiate(driver.self(), 0, empty, &graph), OB_INVALID_ARGUMENT);
   CHECK_OK(driver.sync(side));
@@ -325,10 +325,10 @@ TEST(calls_are_recorded) {
   CHECK(count == 3);
   int64_t last = start;
   for (size_t i = 0; i < count; ++i) {
-    const ob_activity& one = records[i];
-    CHECK(one.kind == OB_ACTIVITY_HOST && one.correlation == 5 && one.stream == stream && one.device == 0);
-    CHECK(one.start >= last && one.end - one.start >= 1'500'000);
-    last = one.end;
+    const ob_activity& record = records[i];
+    CHECK(record.kind == OB_ACTIVITY_HOST && record.correlation == 5 && record.stream == stream && record.device == 0);
+    CHECK(record.start >= last && record.end - record.start >= 1'500'000);
+    last = record.end;
   }
   CHECK_OK(driver->activity_enable(driver.self(), 0));
 }

@@ -20,7 +20,7 @@ import torch
 
 import torch_outboard
 from torch_outboard._discovery import find_driver
-from torch_outboard.codegen.dialects.room import Room
+from torch_outboard.codegen.dialects.group_limits import GroupLimits
 from torch_outboard.kernels import builder
 from torch_outboard.kernels.plans import lower
 
@@ -100,7 +100,7 @@ def refused(nvrtc: ctypes.CDLL, code: bytes, options: list[str]) -> str:
 def main() -> None:
     nvrtc = ctypes.CDLL(sys.argv[1].split(os.pathsep)[0])
     torch_outboard.attach(Texts)
-    lower.room_of = lambda *_: Room()  # the simulated device has less
+    lower.limits_of = lambda *_: GroupLimits()  # the simulated device has less
     torch.backends.cuda.matmul.allow_tf32 = True
     rounded = kernels(torch.float32, ["rows", "columns", "steps", "many steps", "large tiles", "channels", "slopes"])
     texts = kernels(torch.bfloat16) | kernels(torch.float16, ["rows"]) | rounded

@@ -285,11 +285,11 @@ def _laid_out(arguments: Any, layout: Rearrange) -> Any:
 class Prover(TorchDispatchMode):
     """A mode that proves each call of the given operators, up to `limit` calls of an operator and element type."""
 
-    def __init__(self, pairs: dict[str, Pair], limit: int, tell: Callable[[str], None] = lambda name: None) -> None:
+    def __init__(self, pairs: dict[str, Pair], limit: int, report: Callable[[str], None] = lambda name: None) -> None:
         super().__init__()
         self.pairs = pairs
         self.limit = limit
-        self.tell = tell  # the operator whose proof begins: it may end the process
+        self.report = report  # the operator whose proof begins: it may end the process
         self.verdicts: dict[str, Verdict] = defaultdict(Verdict)
         self.entry = ""
         self.seen: set[Any] = set()
@@ -314,7 +314,7 @@ class Prover(TorchDispatchMode):
             return
         self.seen.add(key)
         verdict.calls[dtype] += 1
-        self.tell(name)
+        self.report(name)
         try:
             compared, failure = prove_call(pair, args, kwargs)
         except Exception as error:  # it would count as the entry's own, which is passed over

@@ -22,7 +22,7 @@ from collections import defaultdict
 from multiprocessing.connection import Connection
 from typing import Any
 
-from torch_outboard.testing.children import Lost, run_in_children
+from torch_outboard.testing.children import NoAnswer, run_in_children
 
 
 def _todo(compiled: str) -> list[Any]:
@@ -67,7 +67,7 @@ def run_all(numbers: list[int], options: argparse.Namespace) -> dict[int, dict[s
     arguments = (options.driver, dict(options.option), options.compiled, threads)
     return {
         number: {"failures": [(result.kind, "-", result.message)], "samples": 0, "seconds": 0.0}
-        if isinstance(result, Lost)
+        if isinstance(result, NoAnswer)
         else result
         for number, result in run_in_children(_work, arguments, numbers, options.jobs)
     }

@@ -131,7 +131,7 @@ def test_a_wrong_derivative_is_noticed(device):
     )
 
 
-def test_layouts_are_told_apart(device):
+def test_layouts_are_distinguished(device):
     def wrong_if_transposed(x, *args, **kwargs):
         result = torch.exp(x)
         return result if x.is_contiguous() or x.numel() == 0 else result + 1

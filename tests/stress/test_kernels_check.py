@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from torch_outboard.testing.children import Lost, run_in_children
+from torch_outboard.testing.children import NoAnswer, run_in_children
 
 RUN = "import sys; from torch_outboard.cli import main; main(sys.argv[1:])"
 
@@ -74,7 +74,7 @@ def test_what_is_found(run_python: Any, tmp_path: Path) -> None:
     )
 
 
-def test_an_entry_that_ends_its_process_is_told(run_python: Any, tmp_path: Path) -> None:
+def test_an_entry_that_ends_its_process_is_reported(run_python: Any, tmp_path: Path) -> None:
     arguments = ("--driver", "unit.bad_kernels:Bad", "--only", "^(cosh|neg)$", "--dtypes", "float32")
     entries = check(run_python, tmp_path / "report.json", *arguments, status=1)
     assert {entry["entry"]: entry["state"] for entry in entries} == {"cosh": "crash", "neg": "right"}
@@ -94,8 +94,8 @@ def test_children_take_one_item_along() -> None:
     items = ["a", "dies", "is the last", "b"]
     results = dict(run_in_children(_work, (), items, jobs=1))
     assert list(results) == items
-    assert results["dies"] == Lost("crash", "the process ended with 9")
+    assert results["dies"] == NoAnswer("crash", "the process ended with 9")
     assert len({results[name].rpartition(" ")[2] for name in ("a", "is the last", "b")}) == 3
     assert dict(run_in_children(_work, (), ["hangs"], jobs=1, hang_seconds=0.1)) == {
-        "hangs": Lost("hang", "no answer in 0.1 s")
+        "hangs": NoAnswer("hang", "no answer in 0.1 s")
     }

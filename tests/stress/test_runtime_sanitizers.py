@@ -34,13 +34,13 @@ FORK = "ThreadSanitizer ends a forked child that starts a thread: it takes the n
 ALLOCATOR = "GCC 12's AddressSanitizer takes no lock of its allocator at a fork: the child may find one that is held"
 DESELECTED = {
     "thread": {
-        "driver/test_device.py::test_a_forked_child_is_told_to_use_spawn_and_goes_on_with_the_cpu": FORK,
+        "driver/test_device.py::test_a_forked_child_is_advised_to_spawn_and_goes_on_with_the_cpu": FORK,
         "driver/test_serialization.py::test_a_loader_with_pinned_memory[2]": FORK,
         "unit/test_workers.py::test_forked_workers_on_the_cpu": FORK,
-        "unit/test_workers.py::test_forked_workers_on_the_device_are_told_to_spawn": FORK,
+        "unit/test_workers.py::test_forked_workers_on_the_device_are_advised_to_spawn": FORK,
         "unit/test_workers.py::test_forked_workers_before_the_first_use": FORK,
     },
-    "address": {"driver/test_device.py::test_a_forked_child_is_told_to_use_spawn_and_goes_on_with_the_cpu": ALLOCATOR},
+    "address": {"driver/test_device.py::test_a_forked_child_is_advised_to_spawn_and_goes_on_with_the_cpu": ALLOCATOR},
 }
 
 

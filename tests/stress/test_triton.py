@@ -41,8 +41,8 @@ AsyncCompile.wait_pool_ready()
 in_parent = []
 compile_kernel = launch.compile_kernel
 launch.compile_kernel = lambda *given: (in_parent.append(given[0]), compile_kernel(*given))[1]
-told = []
-logging.getLogger("torch_outboard.compile.triton.launch").addFilter(lambda record: told.append(record.getMessage()))
+reported = []
+logging.getLogger("torch_outboard.compile.triton.launch").addFilter(lambda record: reported.append(record.getMessage()))
 
 def check(f):
     torch._dynamo.reset()
@@ -50,13 +50,13 @@ def check(f):
     torch.testing.assert_close(torch.compile(f)(x.to("toychip"), y.to("toychip")).cpu(), f(x, y), atol=1e-5, rtol=1e-5)
 
 check(lambda x, y: (x * y + 1).sum(0).exp() + y.sum(-1).sum())
-assert not in_parent and not told, (in_parent, told)
+assert not in_parent and not reported, (in_parent, reported)
 
 # The vendor's module ends every process but this one.
 triton_vendor.ToyDriver.target = __import__("dataclasses").replace(driver.target, module="unit.triton_dies")
 sys.modules["unit.triton_dies"] = triton_vendor
 check(lambda x, y: x - y * 2)
-assert in_parent and "a worker could not compile" in told[0], (in_parent, told)
+assert in_parent and "a worker could not compile" in reported[0], (in_parent, reported)
 """
 
 

@@ -131,7 +131,7 @@ DECLARED = {"devices": Option(int, 1, ""), "schedule": Option(str, "", "")}
         ("OUTBOARD_DRIVERS", "OUTBOARD_DRIVER"),
     ],
 )
-def test_a_misspelt_variable_is_told_with_the_nearest(monkeypatch, variable, nearest):
+def test_a_misspelt_variable_is_reported_with_the_nearest(monkeypatch, variable, nearest):
     monkeypatch.setenv(variable, "1")
     with pytest.warns(UserWarning, match=f"unknown environment variable {variable}. Did you mean '{nearest}'"):
         warn_of_unknown_variables("chip", DECLARED)

@@ -76,7 +76,7 @@ def test_nonsense_warns_once_and_torch_goes_on(run_python):
     )
 
 
-def test_where_warnings_are_errors_it_is_told_on_stderr(run_python):
+def test_where_warnings_are_errors_it_is_reported_on_stderr(run_python):
     answer = run_python(
         "import torch; print(1)", env={"OUTBOARD_DRIVER": "nonsense"}, flags=("-W", "error::UserWarning")
     )
@@ -84,7 +84,7 @@ def test_where_warnings_are_errors_it_is_told_on_stderr(run_python):
     assert "Warning: OUTBOARD_DRIVER=nonsense failed" in answer.stderr
 
 
-def test_an_option_that_is_wrong_is_told(run_python):
+def test_an_option_that_is_wrong_is_reported(run_python):
     answer = run_python(
         "import torch; print(1)", env={"OUTBOARD_DRIVER": "unit.toys:Toy", "OUTBOARD_TOY_DEVICES": "many"}
     )

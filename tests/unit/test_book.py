@@ -17,7 +17,7 @@ import torch
 from torch_outboard import _C
 from torch_outboard.kernels import book
 from torch_outboard.kernels.book import arithmetic, table
-from torch_outboard.kernels.book.row import Body, Draw, Fill, Numbers, Operator, Refused, Update
+from torch_outboard.kernels.book.row import Body, Draw, Fill, Numbers, Operator, RefusalReason, Update
 from torch_outboard.kernels.operators import base_name, overload_of
 from torch_outboard.kernels.refusal import Refusal
 from torch_outboard.kernels.templates import matrices
@@ -112,7 +112,7 @@ def test_refusals_hold_for_their_types_alone():
     with pytest.raises(Refusal, match="for half and bfloat16"):
         table.check_refused("aten::logit", [torch.empty(1), torch.empty(1, dtype=torch.bfloat16)])
     table.check_refused("aten::logit", [torch.empty(1)])
-    assert not Refused("", (torch.uint8,)).holds([])
+    assert not RefusalReason("", (torch.uint8,)).holds([])
 
 
 def test_a_decomposition_that_declines_leaves_the_call_to_inductors():

@@ -223,7 +223,7 @@ def _dedent(code: str) -> str:
     return "\n".join(line.removeprefix("    ") for line in code.splitlines()) + "\n"
 
 
-def test_a_fault_of_the_drivers_dialect_is_told_and_what_it_cannot_express_is_not(run_compiler: RunPython) -> None:
+def test_a_fault_of_the_drivers_dialect_is_reported_and_what_it_cannot_express_is_not(run_compiler: RunPython) -> None:
     run_compiler(
         """
 import warnings
@@ -256,9 +256,9 @@ for failure, words in (
         warnings.simplefilter("always")
         answer = builder.build("aten::exp", [x], 0, False, 0)
     assert "WORD" in answer.refusal, answer
-    told = [str(warning.message) for warning in said]
-    assert all(words is not None and words in message for message in told), told
-    assert len(told) == (words is not None), told
+    reported = [str(warning.message) for warning in said]
+    assert all(words is not None and words in message for message in reported), reported
+    assert len(reported) == (words is not None), reported
 """,
         env=ERRORS,
     )

@@ -87,7 +87,7 @@ atexit.register(lambda: print((x + x).sum().item()))
     assert run(run_compiler, code) == ("132.0\n", "")
 
 
-def test_without_a_thread_the_reason_is_told(run_compiler: RunPython) -> None:
+def test_without_a_thread_the_reason_is_reported(run_compiler: RunPython) -> None:
     code = """
 x = torch.arange(12.0).to("ocl")
 def start(self):

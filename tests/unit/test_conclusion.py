@@ -22,46 +22,46 @@ MAPPING = ("mem_reserve", "mem_release", "mem_map", "mem_unmap")
 RUN = "import sys; from torch_outboard.cli import main; main(sys.argv[1:], prog_name='outboard')"
 
 
-def told(driver=None, **changes):
+def lines_for(driver=None, **changes):
     run = {"passed": 3, "failed": [], "skipped": [], "entries": ALL, "reaches_memory": False, "generates": False}
     return conclusion("chip", driver or OwnDeviceDriver(), **{**run, **changes})
 
 
 def test_what_passed_and_why_the_rest_was_skipped():
     skipped = ["capability: mem_reserve. No map", "needs two devices", "capability: mem_reserve. No map"]
-    assert told(skipped=skipped, generates=True)[:3] == [
+    assert lines_for(skipped=skipped, generates=True)[:3] == [
         "Passed: 3 tests. Failed: 0. Skipped: 3, for:",
         "     2  mem_reserve. No map",
         "     1  needs two devices",
     ]
-    assert told()[0] == "Passed: 3 tests. Failed: 0. Skipped: 0."
+    assert lines_for()[0] == "Passed: 3 tests. Failed: 0. Skipped: 0."
 
 
 def test_what_is_missing_and_what_it_costs():
-    lines = told(entries=ALL | dict.fromkeys(MAPPING, False), generates=True)
+    lines = lines_for(entries=ALL | dict.fromkeys(MAPPING, False), generates=True)
     assert lines[1:3] == [
         "Missing in the driver, and what it costs users:",
         "  mem_reserve, mem_release, mem_map, mem_unmap: no expandable segments",
     ]
-    assert len(told()) == 2, "nothing is missing"
+    assert len(lines_for()) == 2, "nothing is missing"
     free = ("destroy", "device_close", "graph_launch", "activity_read", "event_elapsed")
-    assert len(told(entries=ALL | dict.fromkeys(free, False))) == 2, "the core does without"
-    lines = told(entries=ALL | dict.fromkeys(("event_elapsed", "event_timestamp"), False))
+    assert len(lines_for(entries=ALL | dict.fromkeys(free, False))) == 2, "the core does without"
+    lines = lines_for(entries=ALL | dict.fromkeys(("event_elapsed", "event_timestamp"), False))
     assert "  event_timestamp: no timestamps" in lines
     copies = ALL | dict.fromkeys(("host_address", "host_callback", "copy_nd_async"), False)
     assert "  host_address, host_callback: operators without a generated kernel run on copies on the CPU" in "\n".join(
-        told(entries=copies, generates=True)
+        lines_for(entries=copies, generates=True)
     )
-    assert "operators go through copies" in "\n".join(told(entries=copies))
+    assert "operators go through copies" in "\n".join(lines_for(entries=copies))
 
 
 def test_what_to_do_next():
-    assert told(failed=["tests/driver/test_streams.py::test_order[1]"])[-1] == (
+    assert lines_for(failed=["tests/driver/test_streams.py::test_order[1]"])[-1] == (
         "Next: fix the first failure: outboard test chip test_streams.py::test_order -x"
     )
-    assert told(generates=True)[-1].endswith("outboard kernels check --driver chip")
-    assert "operators run on copies. Generate kernels" in told(PythonDriver())[-1]
-    assert told(PythonDriver(), reaches_memory=True)[-1].endswith("outboard test chip --operators")
+    assert lines_for(generates=True)[-1].endswith("outboard kernels check --driver chip")
+    assert "operators run on copies. Generate kernels" in lines_for(PythonDriver())[-1]
+    assert lines_for(PythonDriver(), reaches_memory=True)[-1].endswith("outboard test chip --operators")
 
 
 def test_they_are_the_last_lines(run_python):

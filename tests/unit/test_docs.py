@@ -112,7 +112,7 @@ def test_the_guide_speaks_of_the_project_that_is_made():
     )
 
 
-REFUSING = ("CallRefusal", "ClassRefusal", "OperatorRefusal", "Refused")
+REFUSING = ("CallRefusal", "ClassRefusal", "OperatorRefusal", "RefusalReason")
 
 
 def reasons() -> Iterator[tuple[str, str]]:

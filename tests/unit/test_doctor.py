@@ -15,14 +15,14 @@ import pytest
 
 from torch_outboard._check import Check
 from torch_outboard.doctor import libraries, machine, report
-from torch_outboard.doctor.libraries import Asking
+from torch_outboard.doctor.libraries import ProbeContext
 
 RUN = """
 import sys
 from torch_outboard.cli import main
 main(sys.argv[1:], prog_name="outboard")
 """
-ASKING = Asking("sim", {}, "sim")
+ASKING = ProbeContext("sim", {}, "sim")
 
 
 def judged(**answer):
@@ -31,7 +31,7 @@ def judged(**answer):
     )
 
 
-def test_a_report_is_told_in_lines():
+def test_a_report_is_reported_in_lines():
     tree = {"name": "a chip", "sizes": [1, 2], "devices": [{"memory": {"heaps": ["4 GiB"]}}], "kinds": list("abcdef")}
     assert list(report.lines_of(tree))[:7] == [
         "name: a chip",
@@ -84,14 +84,14 @@ def test_vulkan_reports_its_devices(run_python):
         assert device["properties"]["shared_memory_per_block"] >= 16 << 10
 
 
-def test_the_device_is_right_and_any_other_is_told_with_the_line_to_write():
+def test_the_device_is_right_and_any_other_is_reported_with_the_line_to_write():
     assert judged(device="sim") == [Check("accelerate 9", "right", "uses sim")]
     [check] = judged(device="cpu", why="state.py:7, default_device")
     assert check.state == "wrong" and check.found == "silently uses cpu, not sim (state.py:7, default_device)"
     assert "huggingface.use()" in check.remedy
 
 
-def test_a_refusal_is_told_in_the_librarys_words():
+def test_a_refusal_is_reported_in_the_librarys_words():
     _, check = judged(device="sim", others={"fp16": "ValueError: requires cuda"})
     assert check == Check("accelerate 9, fp16", "wrong", "refuses sim: ValueError: requires cuda", check.remedy)
 
@@ -140,7 +140,7 @@ def test_what_is_not_installed_is_not_asked():
     assert list(libraries.check_libraries(ASKING, ["deepspeed"])) == []
 
 
-def test_another_torch_is_told_with_the_command(monkeypatch):
+def test_another_torch_is_reported_with_the_command(monkeypatch):
     assert machine.check_build().state == "right"
     monkeypatch.setattr(machine, "installed_torch", lambda: "2.12.0")
     check = machine.check_build()
@@ -154,7 +154,7 @@ def test_another_torch_is_told_with_the_command(monkeypatch):
         ({"OUTBOARD_DRIVER": "simm"}, "'sim' is"),
     ],
 )
-def test_loading_that_cannot_work_is_told(monkeypatch, variables, words):
+def test_loading_that_cannot_work_is_reported(monkeypatch, variables, words):
     for name in ("OUTBOARD_DRIVER", "TORCH_DEVICE_BACKEND_AUTOLOAD"):
         monkeypatch.delenv(name, raising=False)
     assert [check.state for check in machine.check_autoload()] == ["right"]
@@ -164,7 +164,7 @@ def test_loading_that_cannot_work_is_told(monkeypatch, variables, words):
     assert check.state == "wrong" and words in check.found and check.remedy
 
 
-def test_two_vendors_that_load_themselves_are_told(monkeypatch):
+def test_two_vendors_that_load_themselves_are_reported(monkeypatch):
     class Entry:
         def __init__(self, name, module):
             self.name, self.module, self.dist = name, module, None
@@ -186,7 +186,7 @@ def test_a_driver_without_a_device_is_wrong_only_if_it_is_wanted(is_wanted, stat
     assert check.state == "wrong" and "status -11" in check.found
 
 
-def test_a_folder_that_others_can_write_is_told(run_python, tmp_path):
+def test_a_folder_that_others_can_write_is_reported(run_python, tmp_path):
     open_to_all = tmp_path / "shared"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)

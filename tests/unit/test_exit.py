@@ -60,7 +60,7 @@ assert torch.equal(top.cpu(), values.topk(3)[0])
 
 
 @pytest.mark.parametrize("action", ["default", "error", "ignore"])
-def test_warnings_that_nobody_waited_for_are_told_at_the_end(run_python, action):
+def test_warnings_that_nobody_waited_for_are_reported_at_the_end(run_python, action):
     boundaries, values = "torch.arange(8.0, device=device)[::2]", "torch.ones(3, device=device)"
     code = ATTACH + f"import warnings; warnings.simplefilter({action!r}); torch.searchsorted({boundaries}, {values})"
     errors = run_python(code, "sim", fresh=True).stderr

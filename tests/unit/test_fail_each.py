@@ -16,7 +16,7 @@ from torch_outboard.race import fault_report
 from torch_outboard.race.counts import chosen, read_counts, rules_of
 from torch_outboard.race.faults import FaultPlan, Sweep, sweep
 from torch_outboard.race.runs import Program, Runner
-from torch_outboard.race.search import Failed, Refused
+from torch_outboard.race.search import ProgramFailed, SearchRefused
 from torch_outboard.testing.share import Share
 
 pytestmark = pytest.mark.database
@@ -131,12 +131,12 @@ def test_attaching_may_fail(runner: Runner, script) -> None:
     assert sweep.outcomes == {"error": 1}, fault_report.as_text(sweep)
 
 
-def test_a_program_that_fails_by_itself_is_told(runner: Runner, script) -> None:
-    with pytest.raises(Failed, match="(?s)exited with status 1 without a failing call.*of its own"):
+def test_a_program_that_fails_by_itself_is_reported(runner: Runner, script) -> None:
+    with pytest.raises(ProgramFailed, match="(?s)exited with status 1 without a failing call.*of its own"):
         run(runner, script("raise ValueError('of its own')"))
     path = script("")
     path.write_text("import torch_outboard; torch_outboard.attach('sim', schedule='lazy:3')", encoding="utf-8")
-    with pytest.raises(Refused, match="schedule=lazy:3"):
+    with pytest.raises(SearchRefused, match="schedule=lazy:3"):
         run(runner, path)
 
 

@@ -27,7 +27,7 @@ dist.init_process_group(rank=0, world_size=1, store=dist.HashStore())
 """
 
 
-def test_a_rank_on_the_cpu_is_told_once(run_python):
+def test_a_rank_on_the_cpu_is_reported_once(run_python):
     run_python(
         TRAIN + "[told] = train('cpu')\nassert \"'sim' is attached, and rank 0 of 2 trains on the CPU\" in told, told\n"
         "assert 'DistributedDataParallel' in told and train('cpu') == []",
@@ -47,11 +47,11 @@ def test_the_line_to_add_is_that_of_the_library(run_python, library, module):
     )
 
 
-def test_a_rank_without_a_group_is_told(run_python):
+def test_a_rank_without_a_group_is_reported(run_python):
     run_python(TRAIN + "[told] = train('sim')\nassert 'has no process group' in told, told", env=RANKS)
 
 
-def test_a_group_that_is_not_used_is_told(run_python):
+def test_a_group_that_is_not_used_is_reported(run_python):
     run_python(
         TRAIN + GROUP + "[told] = train('sim')\nassert 'without having exchanged anything' in told, told", env=RANKS
     )

@@ -160,7 +160,7 @@ side.synchronize()
 raises(13, external.synchronize)
 
 # Several streams, a thread each, all at once.
-start, told = threading.Barrier(4), {}
+start, raised = threading.Barrier(4), {}
 
 def work(number):
     stream = torch.Stream("programs:0")
@@ -171,14 +171,14 @@ def work(number):
         try:
             stream.synchronize()
         except IndexError as error:
-            told.setdefault(number, []).append(f"index {100 + number} is" in str(error))
+            raised.setdefault(number, []).append(f"index {100 + number} is" in str(error))
 
 threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
 for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-assert told == {number: [True] * 25 for number in range(4)}, told
+assert raised == {number: [True] * 25 for number in range(4)}, raised
 """,
         place,
     )

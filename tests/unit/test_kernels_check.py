@@ -15,7 +15,7 @@ import torch
 from click.testing import CliRunner
 
 from torch_outboard.cli import kernels_check, main
-from torch_outboard.kernels import alone
+from torch_outboard.kernels import generated_only
 from unit.bad_kernels import BadGenerator
 
 RUN = "import sys; from torch_outboard.cli import main; main(sys.argv[1:])"
@@ -25,28 +25,30 @@ def command(*arguments: str) -> tuple[str, ...]:
     return ("kernels", "check", *arguments)
 
 
-class Asked(NamedTuple):
+class EntryCheck(NamedTuple):
     entry: str
     dtype: str
     is_gradient: bool
 
 
 def found(entry: str, state: str, reason: str = "") -> SimpleNamespace:
-    check = Asked(entry, "float32", is_gradient=False)
+    check = EntryCheck(entry, "float32", is_gradient=False)
     is_bad = state in ("wrong", "failed", "crash", "hang")
-    return SimpleNamespace(asked=check, state=state, is_bad=is_bad, gist=reason, as_row=lambda: {"entry": entry})
+    return SimpleNamespace(check=check, state=state, is_bad=is_bad, gist=reason, as_row=lambda: {"entry": entry})
 
 
 @pytest.mark.parametrize(("state", "status"), [("right", 0), ("ran", 0), ("wrong", 1), ("failed", 1), ("crash", 1)])
-def test_the_status_tells_whether_all_is_right(
+def test_the_status_shows_whether_all_is_right(
     state: str, status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The results that `make stress` sees on real drivers, without a driver."""
     all_found = [found("add", "right"), found("exp", state, "3 of 6\x1b[2J"), found("svd", "refused", "no lowering")]
-    checks = [entry.asked for entry in all_found]
-    database = SimpleNamespace(asked=lambda *arguments: checks, check=lambda *arguments: iter(reversed(all_found)))
+    checks = [entry.check for entry in all_found]
+    database = SimpleNamespace(
+        entry_checks=lambda *arguments: checks, check=lambda *arguments: iter(reversed(all_found))
+    )
     monkeypatch.setitem(sys.modules, "torch_outboard.testing.database.check", database)
-    monkeypatch.setattr(alone, "attach_alone", lambda *arguments: torch.device("cpu"))
+    monkeypatch.setattr(generated_only, "attach_generated_only", lambda *arguments: torch.device("cpu"))
     monkeypatch.setattr(kernels_check, "_about", lambda device: {})
     report = tmp_path / "report.json"
     words = command("--driver", "any", "--dtypes", "float32", "--no-figures", "--json", str(report))
@@ -63,7 +65,7 @@ def test_what_can_t_be_checked(run_python: Any) -> None:
         """
 from click.testing import CliRunner
 from torch_outboard.cli import kernels_check, main
-from torch_outboard.kernels import alone
+from torch_outboard.kernels import generated_only
 for driver in ("nothing", "unit.nowhere:Driver", "unit.toys:Toy"):
     found = CliRunner().invoke(main, ["kernels", "check", "--driver", driver])
     assert found.exit_code == 1

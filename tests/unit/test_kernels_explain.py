@@ -139,7 +139,7 @@ def shown(
     has_mask: bool = False,
     **values: Any,
 ) -> str:
-    wanted = samples.Wanted(dtype, shapes, has_mask, values)
+    wanted = samples.SampleRequest(dtype, shapes, has_mask, values)
     positional, named = samples.sample_call(operator, wanted, torch.device("cpu"))
     return ", ".join([*map(samples.shown, positional), *(f"{key}={samples.shown(arg)}" for key, arg in named.items())])
 

@@ -277,7 +277,7 @@ assert driver.freed == 3 and module.memory_reserved() == 0
     )
 
 
-def test_a_stream_that_cannot_be_waited_for_is_told_once_and_its_memory_stays(run_python):
+def test_a_stream_that_cannot_be_waited_for_is_reported_once_and_its_memory_stays(run_python):
     run_python(
         TOY
         + """

@@ -81,11 +81,11 @@ class Told(logging.Handler):
     "The call that is looked at is over once it is told. On a busy machine others may last as well, of any entry."
     def emit(self, record):
         if f" in {looked_at} for " in record.getMessage() and not driver.go.is_set():
-            told.append(record.getMessage())
+            reported.append(record.getMessage())
             driver.go.set()
 
 ENTRIES = ()
-looked_at, told = "", []
+looked_at, reported = "", []
 
 def check(calls, expected):
     "Each call lasts in its entry until that is told, once."
@@ -94,12 +94,12 @@ def check(calls, expected):
     _C.set_long_wait(0.02)
     for entry, call in calls.items():
         torch.accelerator.synchronize()
-        told.clear()
+        reported.clear()
         driver.go.clear()
         Waiting.armed = looked_at = entry
         call()
         assert Waiting.armed is None, f"{entry} was not called"
-        (text,) = told
+        (text,) = reported
         assert f"has been waiting in {entry} for 0 s" in text and "Still waiting. On the main" in text, text
         assert re.search(expected.get(entry, driver.name + ":0: thread [0-9]+ has"), text), (entry, text)
 """
@@ -139,7 +139,7 @@ FOR = {
 """
 
 
-def test_each_call_that_lasts_is_told(run_python):
+def test_each_call_that_lasts_is_reported(run_python):
     run_python(
         SLOW
         + CALLS
@@ -189,7 +189,7 @@ check({
 """
 
 
-def test_memory_that_is_mapped_slowly_is_told(run_python):
+def test_memory_that_is_mapped_slowly_is_reported(run_python):
     run_python(SLOW + MEMORY)
 
 
@@ -213,7 +213,7 @@ assert x.exp2().cpu().tolist() == [2] * 3
 """
 
 
-def test_a_plan_that_is_built_slowly_is_told(run_compiler):
+def test_a_plan_that_is_built_slowly_is_reported(run_compiler):
     run_compiler(SLOW + PLANS, env={"OUTBOARD_KERNEL_CACHE_DIR": "", "OUTBOARD_FALLBACK": "error"})
 
 
@@ -246,7 +246,7 @@ check(CALLS, {})
 """
 
 
-def test_graphs_that_last_are_told(run_python):
+def test_graphs_that_last_are_reported(run_python):
     run_python(SLOW + GRAPHS)
 
 
@@ -278,7 +278,7 @@ _C.set_long_wait(0.02)
 call()
 thread.join()
 what = {"device_open": "another thread that is opening the device", "program_build": "f"}[how]
-(text,) = told
+(text,) = reported
 assert f"waiting in {how} for 0 s, for {what}. Still" in text, text
 """,
     "left": """

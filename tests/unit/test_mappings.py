@@ -15,8 +15,8 @@ from torch._inductor.virtualized import V
 
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.frame import LocalArray
+from torch_outboard.codegen.dialects.group_limits import GroupLimits
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
-from torch_outboard.codegen.dialects.room import Room
 from torch_outboard.codegen.dialects.slang import SLANG
 from torch_outboard.codegen.mapping import choice
 from torch_outboard.codegen.mapping.columns import Columns
@@ -211,7 +211,7 @@ def test_the_choice(
     graph = SimpleNamespace(get_current_device_or_throw=lambda: torch.device("cpu"), sizevars=hint)
     monkeypatch.setattr(choice, "V", SimpleNamespace(graph=graph))
     monkeypatch.setattr(choice, "is_cpu", lambda device: machine == "cpu")
-    monkeypatch.setattr(choice, "room_of", lambda dialect, device: Room())
+    monkeypatch.setattr(choice, "limits_of", lambda dialect, device: GroupLimits())
     monkeypatch.setattr(choice, "cooperates", lambda dialect, device: has_groups and machine == "gpu")
     kernel = Kernel(*map(tree, ("x", "r0_"), shape), reads=reads)
     assert type(choice.choose_mapping(kernel)) is kind

@@ -315,8 +315,8 @@ def test_a_graph_that_is_dropped_in_its_capture_ends_it(run_python):
         DRIVER
         + """
 import sys
-told = []
-sys.unraisablehook = lambda what: told.append(what.exc_value)
+reported = []
+sys.unraisablehook = lambda what: reported.append(what.exc_value)
 stream = module.Stream()
 for fails in (set(), {"end"}):
     driver.fails = fails
@@ -331,7 +331,7 @@ for fails in (set(), {"end"}):
         assert not driver.capturing and not module.is_current_stream_capturing()
         assert (x + 1).tolist() == [1] * 8
     assert not driver.graphs
-[error] = told
+[error] = reported
 assert "graph_capture_end on device 0" in str(error) and "the capture is broken" in str(error)
 driver.fails = {"end"}
 with module.stream(stream):

@@ -163,7 +163,7 @@ assert torch.sparse_coo not in seen
     )
 
 
-def test_an_unknown_operator_is_told_with_the_overloads_that_there_are(run_python):
+def test_an_unknown_operator_is_reported_with_the_overloads_that_there_are(run_python):
     run_python(
         START
         + """

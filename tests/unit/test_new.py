@@ -405,7 +405,7 @@ def test_the_driver_tests_are_where_the_package_says():
     assert (folder / "test_streams.py").is_file() and config.is_file()
 
 
-def test_a_driver_that_fails_is_told_with_what_pytest_printed(monkeypatch):
+def test_a_driver_that_fails_is_reported_with_what_pytest_printed(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "tests")
     with pytest.raises(AssertionError, match="(?s)'nothing' ended with status 4.*no driver is called 'nothing'"):
         run_driver_tests("nothing")

@@ -40,7 +40,7 @@ def test_the_devices_last_words_are_the_cause(run_python):
     answer = run_python(
         START
         + """
-driver.link.tell(99, next(iter(driver.streams)))
+driver.link.notify(99, next(iter(driver.streams)))
 with pytest.raises(torch.AcceleratorError, match="has ended with status 1: ValueError: 99 is not an Op"):
     torch.accelerator.synchronize()
 """,
@@ -56,7 +56,7 @@ def test_a_failure_of_queued_work_is_raised_once(run_python):
 from examples.other_process.device import Op
 stream = next(iter(driver.streams))
 for _ in range(2):
-    driver.link.tell(Op.FILL, stream, 12345, 1, data=b"x")  # which the driver itself would refuse
+    driver.link.notify(Op.FILL, stream, 12345, 1, data=b"x")  # which the driver itself would refuse
     x.zero_()
     with pytest.raises(torch_outboard.DriverError, match="ValueError: the 1 bytes at 0x3039 are not memory"):
         torch.accelerator.synchronize()

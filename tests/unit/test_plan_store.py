@@ -129,7 +129,7 @@ def test_other_sizes_find_the_plans_or_add_theirs(run_python: RunPython, built: 
         assert not fourth["inductor"]
 
 
-def test_damage_is_told_and_repaired(run_compiler: RunPython, built: dict[str, Any], tmp_path: Path) -> None:
+def test_damage_is_reported_and_repaired(run_compiler: RunPython, built: dict[str, Any], tmp_path: Path) -> None:
     files = files_of(tmp_path)
     cut, flipped, emptied, swapped, intact = files[:5]
     cut.write_bytes(cut.read_bytes()[:-7])
@@ -326,7 +326,7 @@ def test_a_link_is_no_folder(tmp_path: Path, caplog: Any) -> None:
     assert not Store(tmp_path / "ours").is_usable and "plans are not kept" in caplog.text
 
 
-def test_a_folder_that_cannot_be_made_is_told_once(tmp_path: Path, caplog: Any) -> None:
+def test_a_folder_that_cannot_be_made_is_reported_once(tmp_path: Path, caplog: Any) -> None:
     (tmp_path / "file").write_text("")
     store = Store(tmp_path / "file" / "plans")
     for key in "abc":
@@ -334,7 +334,7 @@ def test_a_folder_that_cannot_be_made_is_told_once(tmp_path: Path, caplog: Any) 
     assert store.saved == 0 and caplog.text.count("plans are not kept") == 1
 
 
-def test_a_disk_that_is_full_is_told_once(tmp_path: Path, monkeypatch: Any, caplog: Any) -> None:
+def test_a_disk_that_is_full_is_reported_once(tmp_path: Path, monkeypatch: Any, caplog: Any) -> None:
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 

@@ -140,7 +140,7 @@ assert of(trace_of(x.sin_, "{tmp_path}/trace.json"), "kernel")
     assert "activity_read failed with UNAVAILABLE (14): no records today" in done.stderr
 
 
-def test_work_that_cannot_be_marked_is_queued_and_told_in_the_profile(run_python, tmp_path):
+def test_work_that_cannot_be_marked_is_queued_and_reported_in_the_profile(run_python, tmp_path):
     done = run_python(
         RECORDING_DRIVER
         + f"""

@@ -16,7 +16,7 @@ import pytest
 
 from torch_outboard.race import page, report
 from torch_outboard.race.runs import Program, Runner
-from torch_outboard.race.search import Failed, Finding, Plan, Refused, search
+from torch_outboard.race.search import Finding, Plan, ProgramFailed, SearchRefused, search
 
 from .browser import WIDTHS, look
 
@@ -147,14 +147,14 @@ def test_a_program_with_one_stream_has_nothing_to_find(runner: Runner, script) -
         ("os._exit(3)", "exited with status 3"),
     ],
 )
-def test_a_program_that_fails_by_itself_is_told(runner: Runner, script, ending: str, message: str) -> None:
-    with pytest.raises(Failed, match=f"(?s){message}"):
+def test_a_program_that_fails_by_itself_is_reported(runner: Runner, script, ending: str, message: str) -> None:
+    with pytest.raises(ProgramFailed, match=f"(?s){message}"):
         find(runner, script(WAITS + ending))
 
 
 def test_a_program_that_never_ends(runner: Runner, script, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "limit", 5)
-    with pytest.raises(Failed, match="had not ended after .* Raise --time-limit"):
+    with pytest.raises(ProgramFailed, match="had not ended after .* Raise --time-limit"):
         find(runner, script(WAITS + "while True: pass"))
     # Under a schedule it is a difference.
     finding = find(runner, script("wrong = late[0].item() != 3\nwhile wrong: pass"), 20)
@@ -200,7 +200,7 @@ def test_each_run_has_its_folder_and_its_input(
 
 def test_a_program_that_chooses_its_schedule_is_refused(runner: Runner, script) -> None:
     head = "import torch, torch_outboard; torch_outboard.attach('sim', schedule='lazy:3')\n"
-    with pytest.raises(Refused, match="schedule=lazy:3"):
+    with pytest.raises(SearchRefused, match="schedule=lazy:3"):
         find(runner, script("print(torch.ones(2, device='sim').sum())", head=head))
 
 

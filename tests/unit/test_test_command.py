@@ -83,7 +83,7 @@ def test_what_the_build_installs_is_there():
         assert name in rules and (ROOT / name).exists()
 
 
-def test_what_makes_no_sense_is_told():
+def test_what_makes_no_sense_is_reported():
     assert "expected a driver's name before -k: outboard test NAME -k" in invoke("-k", "x", "null")[1]
     assert "use either --operators or --native" in invoke("null", "--native", "--operators")[1]
     assert "has no effect with --native" in invoke("null", "--native", "--time-limit", "3")[1]
@@ -125,7 +125,7 @@ def test_it_hangs(device):
 """
 
 
-def test_a_wait_that_never_ends_is_told_with_all_stacks(tmp_path):
+def test_a_wait_that_never_ends_is_reported_with_all_stacks(tmp_path):
     (tmp_path / "hanging.py").write_text(HANGING_DRIVER)
     (tmp_path / "test_hanging.py").write_text(HANGING_TEST)
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("OUTBOARD_", "PYTEST_"))}

@@ -159,7 +159,7 @@ external = module.get_stream_from_external(handle)
 """
 
 
-def test_an_external_stream_whose_owner_destroyed_it_is_told_once(run_python):
+def test_an_external_stream_whose_owner_destroyed_it_is_reported_once(run_python):
     run_python(
         START
         + EXTERNAL
@@ -185,7 +185,7 @@ assert handle in driver.waits
 
 
 @pytest.mark.parametrize("failing", ["stream_synchronize", "event_record, stream_synchronize"])
-def test_what_a_destroyed_external_stream_has_used_is_told_once(run_python, failing):
+def test_what_a_destroyed_external_stream_has_used_is_reported_once(run_python, failing):
     """Its memory waits for the stream, which is no use of it: waits for the device still leave the stream out."""
     run_python(
         START

@@ -281,7 +281,7 @@ torch_outboard.attach(Unused)
     assert answer.stdout == "destroyed\n"
 
 
-def test_a_forked_child_is_told_to_spawn(run_python):
+def test_a_forked_child_is_advised_to_spawn(run_python):
     run_python(
         START
         + """

@@ -136,14 +136,14 @@ damaged = [path for path in kept if b"variants" in path.read_bytes()]
 assert damaged
 for path in damaged:
     path.write_bytes(path.read_bytes().replace(b"A", b"B"))
-told = []
-logging.getLogger("torch_outboard.compile.triton.store").addFilter(lambda record: told.append(record.getMessage()))
+reported = []
+logging.getLogger("torch_outboard.compile.triton.store").addFilter(lambda record: reported.append(record.getMessage()))
 check(pointwise, x, y)
-assert any("has changed on disk" in message for message in told), told
+assert any("has changed on disk" in message for message in reported), reported
 assert all(b"variants" in path.read_bytes() for path in damaged)
-told.clear()
+reported.clear()
 check(pointwise, x, y)
-assert not told
+assert not reported
 """
 
 BAD_INPUT = """

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from torch_outboard._errors import RegistrationError
-from torch_outboard.integrations._patched import Using
+from torch_outboard.integrations._patched import ActiveIntegration
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def library(monkeypatch):
 
 def test_a_function_is_replaced_wherever_it_was_imported_to_and_put_back(library):
     importer, before = sys.modules["some_library.other"], library.choose
-    with Using() as using:
+    with ActiveIntegration() as using:
         using.replace(library, "choose", lambda: "chip", "choose the chip")
         using.set(library.Chosen, "device", "chip", "be on the chip")
         assert library.choose() == importer.choose() == library.Chosen.device == "chip"
@@ -34,7 +34,7 @@ def test_a_function_is_replaced_wherever_it_was_imported_to_and_put_back(library
 
 
 def test_what_the_library_no_longer_has_is_refused_by_name(library):
-    using = Using()
+    using = ActiveIntegration()
     for owner, name in ((library, "some_library.pick"), (library.Chosen, "some_library.Chosen.pick")):
         with pytest.raises(RegistrationError, match=f"the installed some_library has no {name}"):
             using.set(owner, "pick", None, "pick the chip")
@@ -45,7 +45,7 @@ def test_a_module_is_patched_when_it_is_imported_and_not_after_close(tmp_path, m
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("imported_within", "imported_after"):
         (tmp_path / f"{name}.py").write_text("device = 'cpu'")
-    using = Using()
+    using = ActiveIntegration()
     for name in ("imported_within", "imported_after"):
         using.when_imported(name, lambda module: using.set(module, "device", "chip", "be on the chip"))
     import imported_within

@@ -50,9 +50,9 @@ driver.in_wait.clear()
 TELL = """
 class Kept(logging.Handler):
     def emit(self, record):
-        told.append(record.getMessage())
+        reported.append(record.getMessage())
         driver.go.set()
-told = []
+reported = []
 logging.getLogger("torch_outboard").addHandler(Kept())
 _C.set_long_wait(0.05)
 """
@@ -66,20 +66,20 @@ _C.set_long_wait(0.05)
         ("event.synchronize()", "event_synchronize for 0 s, for the stream with id"),
     ],
 )
-def test_a_long_wait_is_told_once(run_python, wait, text):
+def test_a_long_wait_is_reported_once(run_python, wait, text):
     run_python(
         HANGING
         + TELL
         + f"""
 {wait}
 import re
-assert len(told) == 1 and re.search({text!r}, told[0]), told
-assert "toy:0: thread " + str(threading.get_native_id()) + " has been waiting in" in told[0]
+assert len(reported) == 1 and re.search({text!r}, reported[0]), reported
+assert "toy:0: thread " + str(threading.get_native_id()) + " has been waiting in" in reported[0]
 """
     )
 
 
-def test_without_a_handler_it_is_told_on_the_standard_error(run_python):
+def test_without_a_handler_it_is_reported_on_the_standard_error(run_python):
     answer = run_python(
         HANGING
         + """
@@ -126,9 +126,9 @@ LASTING = (
 # A signal comes when the wait is told: then it is certain that the main thread waits.
 class Interrupting(logging.Handler):
     def emit(self, record):
-        told.append(record.getMessage())
+        reported.append(record.getMessage())
         signal.pthread_kill(threading.main_thread().ident, number)
-told, number = [], signal.SIGINT
+reported, number = [], signal.SIGINT
 logging.getLogger("torch_outboard").addHandler(Interrupting())
 _C.set_long_wait(0.05)
 """
@@ -142,11 +142,11 @@ def test_ctrl_c_ends_a_wait_of_the_users_own(run_python, wait):
         + f"""
 with pytest.raises(KeyboardInterrupt):
     {wait}
-assert "aten::" in told[0] or "waits::last was queued last" in told[0], told
+assert "aten::" in reported[0] or "waits::last was queued last" in reported[0], reported
 # Nothing is lost: the same wait, and others, once the work is done.
 go.set()
 {wait}
-assert y.tolist() == [1, 1] and len(told) == 1
+assert y.tolist() == [1, 1] and len(reported) == 1
 """
     )
 
@@ -218,9 +218,9 @@ def test_results_whose_sizes_are_known_are_not_waited_for(run_python):
         + """
 class LettingGo(logging.Handler):
     def emit(self, record):
-        told.append(record.getMessage())
+        reported.append(record.getMessage())
         go.set()
-told = []
+reported = []
 logging.getLogger("torch_outboard").addHandler(LettingGo())
 
 given = torch.arange(6), torch.arange(24.0).view(6, 4), torch.arange(32.0).view(2, 4, 4), torch.tensor([2, 6]).int()
@@ -243,7 +243,7 @@ _C.set_long_wait(0.05)
 with stream:
     torch.ops.waits.last(x)
     results = list(calls("sim", *ours))
-    assert not told and not go.is_set(), told
+    assert not reported and not go.is_set(), reported
     go.set()
     stream.synchronize()
 for result, expected in zip(results, calls("cpu", *given), strict=True):

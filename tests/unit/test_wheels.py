@@ -138,7 +138,7 @@ def test_the_core_of_the_installed_torch_is_chosen(package, monkeypatch, torch, 
     _build.check_built_for(torch)
 
 
-def test_a_torch_that_the_wheel_does_not_serve_is_told_what_to_do(package, monkeypatch):
+def test_a_torch_that_the_wheel_does_not_serve_is_reported_what_to_do(package, monkeypatch):
     monkeypatch.setattr(_build, "installed_torch", lambda: "2.13.0")
     path = []
     _build.add_core(path)

@@ -31,7 +31,7 @@ def test_forked_workers_on_the_cpu(run_python):
     assert answer.stdout == f"{float(EXPECTED)} [2.0, 2.0, 2.0]\n"
 
 
-def test_forked_workers_on_the_device_are_told_to_spawn(run_python):
+def test_forked_workers_on_the_device_are_advised_to_spawn(run_python):
     run_python(
         START
         + USED

@@ -19,7 +19,7 @@ def apply(device: str) -> None:
     sharing.share_storages(device, reduce_storage)
     every_torch.name_dlpack_device(device)
     every_torch.hint_at_cpu(device, _C.infers_shapes)
-    every_torch.settle_before_settings(_C.drain_all_devices)
+    every_torch.wait_before_setting_change(_C.drain_all_devices)
     printing.print_from_cpu(device)
     dynamo.put_off_dynamo()
     torchvision.cast_operators()

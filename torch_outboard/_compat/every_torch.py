@@ -19,8 +19,8 @@ __all__ = [
     "name_dlpack_device",
     "needs_dlpack_device",
     "needs_hint_at_cpu",
-    "needs_settle_before_settings",
-    "settle_before_settings",
+    "needs_wait_before_setting_change",
+    "wait_before_setting_change",
 ]
 
 # Setters of process settings that the CPU's kernels read while they run. Some versions of torch
@@ -105,21 +105,21 @@ def hint_at_cpu(device: str, infers_shapes: Callable[[], bool]) -> None:
     _meta_registrations.device_hint = device_hint
 
 
-def needs_settle_before_settings() -> bool:
+def needs_wait_before_setting_change() -> bool:
     """Return True if the process's settings are plain variables that notify nobody of changes."""
     return any(
         inspect.isbuiltin(inspect.unwrap(getattr(torch._C, name))) for name in SETTERS if hasattr(torch._C, name)
     )
 
 
-def settle_before_settings(drain: Callable[[], None]) -> None:
+def wait_before_setting_change(drain: Callable[[], None]) -> None:
     """Make setters of settings that CPU kernels read wait for queued calls, by calling `drain()`.
 
     A call queued under one default dtype, determinism or precision must not run under the next. On CUDA, a call reads
     these settings when it is made. The host provider queues CPU kernels, which read the process's variables when they
     run. These variables cannot be set per thread, and torch does not report changes.
     """
-    if not needs_settle_before_settings():
+    if not needs_wait_before_setting_change():
         return
     for name in SETTERS:
         setter = getattr(torch._C, name, None)

@@ -53,7 +53,7 @@ PATCHES: tuple[Patch, ...] = (
         "finish queued calls before a setting changes",
         "no issue: torch's settings belong to the process",
         "torch notifies a device before a setting changes",
-        "every_torch.needs_settle_before_settings",
+        "every_torch.needs_wait_before_setting_change",
     ),
     Patch(
         "nothing: each of the CPU's unary functions is called once",

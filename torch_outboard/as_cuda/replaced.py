@@ -201,16 +201,16 @@ def _ranges(patching: Patching) -> None:
     """Make NVTX's functions do nothing, and warn once."""
 
     @functools.cache
-    def tell() -> None:
+    def warn_once() -> None:
         warnings.warn("torch.cuda.nvtx does nothing under as_cuda(): torch.profiler shows ranges", stacklevel=4)
 
     def nothing(*_: object, **__: object) -> int:
-        tell()
+        warn_once()
         return 0
 
     @contextlib.contextmanager
     def empty_range(*_: object, **__: object) -> Iterator[None]:
-        tell()
+        warn_once()
         yield
 
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):

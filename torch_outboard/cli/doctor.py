@@ -18,7 +18,7 @@ from torch_outboard.cli.info import parse_options
 from torch_outboard.cli.shown import check_names, printable
 from torch_outboard.cli.torch_first import import_torch
 from torch_outboard.doctor import machine
-from torch_outboard.doctor.libraries import ASKED, Asking, check_groups, check_libraries
+from torch_outboard.doctor.libraries import REMEDIES, ProbeContext, check_groups, check_libraries
 from torch_outboard.doctor.own_checks import own_checks
 
 __all__ = ["doctor"]
@@ -48,7 +48,7 @@ def doctor(
     Imports each installed library in a separate process, and checks which device it uses and whether two processes
     form one group. Exits with 1 if anything is wrong. docs/integrations.md explains the answers.
     """
-    check_names(libraries, ASKED, "--library")
+    check_names(libraries, REMEDIES, "--library")
     settings = parse_options(options)
     if report:
         _report(driver, settings, as_json)
@@ -101,7 +101,7 @@ def _checks(
         answers = []
         info, _ = reports[wanted].result()
         if info is not None and info["attached"]["devices"] and not no_libraries:
-            answers = _answers(pool, Asking(wanted, options, info["attached"]["device"], use), libraries)
+            answers = _answers(pool, ProbeContext(wanted, options, info["attached"]["device"], use), libraries)
         for name, report in reports.items():
             yield from machine.check_driver(name, name == wanted, *report.result())
             for check in own[name].result():
@@ -162,13 +162,13 @@ def _own_checks(name: str, options: dict[str, str], report: Future[machine.Repor
     return own_checks(name, options)
 
 
-def _answers(pool: Executor, asking: Asking, libraries: tuple[str, ...]) -> list[Future[list[Check]]]:
+def _answers(pool: Executor, context: ProbeContext, libraries: tuple[str, ...]) -> list[Future[list[Check]]]:
     """Ask the libraries in one process, and the groups of each library in two."""
 
-    def listed(check: Callable[[Asking, Iterable[str]], Iterator[Check]], names: Iterable[str]) -> list[Check]:
-        return list(check(asking, names))
+    def listed(check: Callable[[ProbeContext, Iterable[str]], Iterator[Check]], names: Iterable[str]) -> list[Check]:
+        return list(check(context, names))
 
-    names = libraries or tuple(ASKED)
+    names = libraries or tuple(REMEDIES)
     return [pool.submit(listed, check_libraries, names), *(pool.submit(listed, check_groups, [name]) for name in names)]
 
 

@@ -210,7 +210,7 @@ def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
 
 def _device(module: Any, index: int, driver: Driver | None) -> dict[str, Any]:
     from torch_outboard.cli.where import where_operators_run
-    from torch_outboard.kernels.tune.schedule_table import told
+    from torch_outboard.kernels.tune.schedule_table import describe_table
 
     try:
         properties = module.get_device_properties(index)
@@ -224,7 +224,7 @@ def _device(module: Any, index: int, driver: Driver | None) -> dict[str, Any]:
         "driver_version": properties.driver_version,
         "total_memory": total,
         "free_memory": free,
-        "schedules": told(index),
+        "schedules": describe_table(index),
         "operators": None if driver is None else where_operators_run(driver, index),
         "error": None,
     }

@@ -60,7 +60,7 @@ def show(operator: str, source: bool, pack: Path | None) -> None:
     The sizes belong to the call that a plan was made for. A plan's guards state the calls that it is valid for.
     """
     import_torch()
-    from torch_outboard.kernels.disk.pack_file import Damaged
+    from torch_outboard.kernels.disk.pack_file import DamagedPack
     from torch_outboard.kernels.disk.packs import read_pack
     from torch_outboard.kernels.disk.removal import programs_in
     from torch_outboard.kernels.disk.store import MOST_FILES, Store
@@ -69,7 +69,7 @@ def show(operator: str, source: bool, pack: Path | None) -> None:
         opened = read_pack(pack)
         try:
             _list(opened.file.entries() if opened.file else iter(()), operator, source, _of_pack(opened))
-        except Damaged as error:
+        except DamagedPack as error:
             raise click.ClickException(str(error)) from error
         return
     folder = _folder()
@@ -167,11 +167,11 @@ def clear(dry_run: bool) -> None:
 
     The command recognizes files by their names and does not follow links. It leaves all other files, and names them.
     """
-    from torch_outboard.kernels.disk.removal import clear_folder, found_in
+    from torch_outboard.kernels.disk.removal import clear_folder, content_of
 
     folder = _folder()
     try:
-        contents = found_in(folder)
+        contents = content_of(folder)
         where = printable(str(folder))
         summary = f"the plans of {len(contents.versions)} versions, and {len(contents.programs)} compiled programs"
         if dry_run:

@@ -14,7 +14,7 @@ from torch_outboard.cli.shown import check_names, check_pattern, json_to, printa
 
 if TYPE_CHECKING:
     from torch_outboard.kernels.bringup import Figure  # imports torch, for which `outboard --help` doesn't wait
-    from torch_outboard.testing.database.check import Found
+    from torch_outboard.testing.database.check import EntryResult
 
 __all__ = ["check"]
 
@@ -75,15 +75,15 @@ def check(
     settings = parse_options(options)
     chosen = _chosen(dtypes)
     check_pattern(only)
-    from torch_outboard.kernels.alone import attach_alone  # torch is imported by now
+    from torch_outboard.kernels.generated_only import attach_generated_only  # torch is imported by now
 
     try:
         if entries:
             check_installed("checks of the operator database", "numpy", "expecttest")
-        device = attach_alone(driver, settings)
+        device = attach_generated_only(driver, settings)
     except (ModuleNotFoundError, NotSupportedError, RegistrationError) as error:
         raise click.ClickException(str(error)) from error
-    checked: list[Found] = []
+    checked: list[EntryResult] = []
     measured: list[Figure] = []
     failure = ""
     is_whole = True
@@ -123,31 +123,31 @@ def _chosen(text: str) -> list[Any]:
 
 def _run_entries(
     driver: str, options: dict[str, str], only: str, dtypes: Sequence[Any], gradients: bool, samples: int, jobs: int
-) -> tuple[list[Found], bool]:
+) -> tuple[list[EntryResult], bool]:
     """Return the results, and whether all entries were checked."""
     from torch_outboard.testing.children import HANG_SECONDS
-    from torch_outboard.testing.database.check import asked
     from torch_outboard.testing.database.check import check as run
+    from torch_outboard.testing.database.check import entry_checks
 
-    todo = asked(dtypes, only, gradients)
+    todo = entry_checks(dtypes, only, gradients)
     if not todo:
         raise click.BadParameter(f"no entry's name matches {only!r}", param_hint="--only")
-    entries: list[Found] = []
+    entries: list[EntryResult] = []
     with progress("operator database", len(todo)) as step:
         try:
             for entry in run(todo, driver, options, samples, jobs, HANG_SECONDS):
                 entries.append(entry)
-                step(entry.asked.entry)
+                step(entry.check.entry)
         except KeyboardInterrupt:  # a run takes long: what is known is reported
             click.echo(f"interrupted: {len(entries)} of {len(todo)} entries were checked", err=True)
     order = {name: place for place, name in enumerate(todo)}
-    return sorted(entries, key=lambda entry: order[entry.asked]), len(entries) == len(todo)
+    return sorted(entries, key=lambda entry: order[entry.check]), len(entries) == len(todo)
 
 
-def _print_entries(entries: Sequence[Found]) -> None:
-    groups: dict[str, list[Found]] = {}
+def _print_entries(entries: Sequence[EntryResult]) -> None:
+    groups: dict[str, list[EntryResult]] = {}
     for entry in entries:
-        groups.setdefault(f"{entry.asked.dtype}{', gradients' if entry.asked.is_gradient else ''}", []).append(entry)
+        groups.setdefault(f"{entry.check.dtype}{', gradients' if entry.check.is_gradient else ''}", []).append(entry)
     rows = []
     for name, ones in groups.items():
         states = Counter(entry.state for entry in ones)
@@ -158,8 +158,8 @@ def _print_entries(entries: Sequence[Found]) -> None:
     table("Operator database", heads, rows)
     bad = [entry for entry in entries if entry.is_bad]
     for entry in bad[:_MOST_LINES]:
-        of = f"{entry.asked.dtype}{', gradients' if entry.asked.is_gradient else ''}"
-        click.echo(printable(f"{entry.state}: {entry.asked.entry} ({of}): {entry.gist}"))
+        of = f"{entry.check.dtype}{', gradients' if entry.check.is_gradient else ''}"
+        click.echo(printable(f"{entry.state}: {entry.check.entry} ({of}): {entry.gist}"))
     if len(bad) > _MOST_LINES:
         click.echo(f"and {len(bad) - _MOST_LINES} more; --json FILE lists all")
     reasons = Counter(entry.gist for entry in entries if entry.state == "refused")
@@ -186,7 +186,7 @@ def _amount(value: float, unit: str) -> str:
     return f"{value:.0%}" if unit == "" else f"{value:.3g} {unit}"
 
 
-def _report(device: Any, entries: Sequence[Found], measured: Sequence[Figure], failure: str) -> dict[str, Any]:
+def _report(device: Any, entries: Sequence[EntryResult], measured: Sequence[Figure], failure: str) -> dict[str, Any]:
     import torch
 
     from torch_outboard._version import __version__

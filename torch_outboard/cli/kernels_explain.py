@@ -16,7 +16,7 @@ from torch_outboard.cli.torch_first import import_torch
 if TYPE_CHECKING:
     from torch_outboard.kernels.explain import Note, Run  # imports torch, for which `outboard --help` doesn't wait
     from torch_outboard.kernels.route import Decision, Route
-    from torch_outboard.kernels.samples import Wanted
+    from torch_outboard.kernels.samples import SampleRequest
 
 __all__ = ["explain"]
 
@@ -60,7 +60,7 @@ def explain(
     import torch
 
     from torch_outboard.kernels.explain import chosen_operator, notes_of
-    from torch_outboard.kernels.samples import Wanted
+    from torch_outboard.kernels.samples import SampleRequest
 
     device = None if driver is None else _attached(driver, options)
     try:
@@ -75,7 +75,7 @@ def explain(
     if device is None:
         click.echo("\nWith --driver NAME, the operator is called, and its route through the chain is shown.")
     else:
-        _call(name, Wanted(getattr(torch, dtype), sizes, mask, named_values), deterministic, device, text)
+        _call(name, SampleRequest(getattr(torch, dtype), sizes, mask, named_values), deterministic, device, text)
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -108,14 +108,14 @@ def _attached(driver: str, options: tuple[str, ...]) -> Any:
     return torch.device(module.__name__.rpartition(".")[2], 0)
 
 
-def _call(name: str, wanted: Wanted, deterministic: bool, device: Any, text: bool) -> None:
+def _call(name: str, request: SampleRequest, deterministic: bool, device: Any, text: bool) -> None:
     import torch
 
     from torch_outboard.kernels.explain import run_call
     from torch_outboard.kernels.samples import NoSample, sample_call, shown
 
     try:
-        positional, named = sample_call(name, wanted, device)
+        positional, named = sample_call(name, request, device)
     except NoSample as error:
         raise click.ClickException(printable(str(error))) from error
     arguments = [*map(shown, positional), *(f"{key}={shown(value)}" for key, value in named.items())]

@@ -52,8 +52,8 @@ def tune(
     import_torch()
     from torch_outboard._errors import NotSupportedError, OutboardError
     from torch_outboard.cli.info import parse_options
-    from torch_outboard.kernels.alone import attach_alone
     from torch_outboard.kernels.disk.store import VARIABLE, default_folder
+    from torch_outboard.kernels.generated_only import attach_generated_only
     from torch_outboard.kernels.refusal import Refusal
 
     folder = default_folder()
@@ -62,7 +62,7 @@ def tune(
     chosen = _chosen(dtypes)
     check_pattern(only)
     try:
-        device = attach_alone(driver, parse_options(options))
+        device = attach_generated_only(driver, parse_options(options))
     except OutboardError as error:
         raise click.ClickException(str(error)) from error
     from torch_outboard.kernels.tune import measuring, schedule_table

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from torch_outboard.cli.attached import driver_with_schedules
 from torch_outboard.cli.fail_each import OPTIONS, fail_each
 from torch_outboard.cli.info import parse_options
-from torch_outboard.cli.run_report import Watching, with_reports
+from torch_outboard.cli.run_report import RunMonitor, with_reports
 from torch_outboard.cli.script import run_script
 from torch_outboard.cli.torch_first import import_torch
 
@@ -102,9 +102,9 @@ def run(
             use_all()
     except (ImportError, OutboardError) as error:
         raise click.ClickException(str(error)) from error
-    with Watching(Path(script).name, html_file, faults["json_file"]) as watching, context:
+    with RunMonitor(Path(script).name, html_file, faults["json_file"]) as monitor, context:
         status = run_script(script, arguments)
-    watching.tell()
+    monitor.print_report()
     sys.exit(status)
 
 

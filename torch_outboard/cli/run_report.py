@@ -17,7 +17,7 @@ from torch_outboard.cli.shown import json_to, printable
 if TYPE_CHECKING:
     from torch_outboard.compile.reporting.report import CompileReport  # imports torch
 
-__all__ = ["Watching", "with_reports"]
+__all__ = ["RunMonitor", "with_reports"]
 
 _MOST_SHOWN = 8  # operators
 # The slowest first: copies through the host, the host's kernels, the device's.
@@ -44,8 +44,8 @@ def with_reports(command: Any) -> Any:
     return page(no_use(command))
 
 
-class Watching:
-    """Watches a script in a `with`; `tell` then prints the report, and writes the files.
+class RunMonitor:
+    """Watches a script in a `with`; `print_report` then prints the report, and writes the files.
 
     torch.compile's own report slows compilation down, so only the files contain it.
     """
@@ -59,7 +59,7 @@ class Watching:
         self._stack = contextlib.ExitStack()
         self._seconds = 0.0
 
-    def __enter__(self) -> Watching:
+    def __enter__(self) -> RunMonitor:
         if self._html is not None or self._json is not None:
             from torch_outboard.compile.reporting.report import report
 
@@ -73,7 +73,7 @@ class Watching:
         self._seconds = time.perf_counter() - self._seconds
         self._stack.close()
 
-    def tell(self) -> None:
+    def print_report(self) -> None:
         """Print the report to standard error, and write the requested files."""
         report = _report(self._seconds)
         click.echo(_text(report), err=True)

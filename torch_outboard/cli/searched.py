@@ -25,14 +25,14 @@ def check_folders(*files: Path | None) -> None:
 
 def searched(runner: Any, search: Callable[[], Any]) -> Any:
     """Search, close the runner, and return the findings, or the exit status of a search that failed."""
-    from torch_outboard.race.search import Failed, Refused
+    from torch_outboard.race.search import ProgramFailed, SearchRefused
 
     try:
         return search()
-    except Failed as error:
+    except ProgramFailed as error:
         click.echo(printable_lines(str(error)), err=True)
         return FAILS
-    except Refused as error:
+    except SearchRefused as error:
         raise click.UsageError(printable_lines(str(error))) from error
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)

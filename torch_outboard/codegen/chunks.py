@@ -25,7 +25,7 @@ from torch_outboard.codegen.dialects.frame import Parameter
 from torch_outboard.codegen.kernel.kernel import SimtKernel
 from torch_outboard.codegen.kernel.values import cast
 from torch_outboard.codegen.mapping.item import Item
-from torch_outboard.codegen.mapping.machine import cooperates, room_of
+from torch_outboard.codegen.mapping.machine import cooperates, limits_of
 from torch_outboard.codegen.mapping.mapping import Mapping
 from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.codegen.scheduling import SimtScheduling
@@ -111,9 +111,9 @@ class ChunkKernel(SimtKernel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         device = V.graph.get_current_device_or_throw()
-        room = room_of(self.dialect, device)
-        self.items_of_group = room.items_with(_JOINED) if cooperates(self.dialect, device) else 1
-        self.wanted: ChunkBody = V.graph.wrapper_code.asked  # type: ignore[attr-defined]
+        limits = limits_of(self.dialect, device)
+        self.items_of_group = limits.items_with(_JOINED) if cooperates(self.dialect, device) else 1
+        self.wanted: ChunkBody = V.graph.wrapper_code.request  # type: ignore[attr-defined]
 
     def choose_mapping(self) -> Mapping:
         # An item of the loop processes one element at a time, and continues only if there is

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 from torch_outboard._check import Check
 
-__all__ = ["ASKED", "Asking", "check_groups", "check_libraries"]
+__all__ = ["REMEDIES", "ProbeContext", "check_groups", "check_libraries"]
 
 _HUGGINGFACE = "torch_outboard.integrations.huggingface.use()"
 # The libraries that are asked, in this order, with the line to write if they do not
 # take the device by themselves.
-ASKED: Mapping[str, str] = {
+REMEDIES: Mapping[str, str] = {
     "safetensors": "torch_outboard.integrations.safetensors.use()",
     "torchvision": "install the torchvision that was built for this torch and its CUDA or CPU",
     "diffusers": "pipeline.to(…): name the device",
@@ -40,7 +40,7 @@ _SECONDS = 300  # for the import and the answers of all libraries, on a slow dis
 _LINES = 3  # of what a process that died has printed
 
 
-class Asking(NamedTuple):
+class ProbeContext(NamedTuple):
     """The context of every question: the driver and its options, and whether integrations are used."""
 
     driver: str
@@ -49,41 +49,41 @@ class Asking(NamedTuple):
     is_used: bool = False
 
 
-def check_libraries(asking: Asking, names: Iterable[str] | None = None) -> Iterator[Check]:
+def check_libraries(context: ProbeContext, names: Iterable[str] | None = None) -> Iterator[Check]:
     """Ask each installed library which device it uses, and yield its answer."""
-    pending = [library for library in (ASKED if names is None else names) if find_spec(library) is not None]
+    pending = [library for library in (REMEDIES if names is None else names) if find_spec(library) is not None]
     while pending:
-        answers, end = _answers_of_process(asking, pending)
+        answers, end = _answers_of_process(context, pending)
         for answer in answers:
-            yield from _checks_of(asking, answer)
+            yield from _checks_of(context, answer)
         pending = pending[len(answers) :]
         if pending:  # it ended the process, and the others are asked in another
             yield Check(pending.pop(0), "wrong", f"the process that checked it ended: {end}")
 
 
-def check_groups(asking: Asking, names: Iterable[str] | None = None) -> Iterator[Check]:
+def check_groups(context: ProbeContext, names: Iterable[str] | None = None) -> Iterator[Check]:
     """Start two ranks, as torchrun does, for each library with a group, and yield whether they form one group."""
     for library in WITH_GROUPS if names is None else [library for library in names if library in WITH_GROUPS]:
         if find_spec(library) is not None:
-            yield _check_of_group(asking, library, _two_ranks(asking, library))
+            yield _check_of_group(context, library, _two_ranks(context, library))
 
 
-def _checks_of(asking: Asking, answer: dict[str, Any]) -> Iterator[Check]:
+def _checks_of(context: ProbeContext, answer: dict[str, Any]) -> Iterator[Check]:
     library = f"{answer['library']} {answer['version']}".strip()
-    remedy = ASKED[answer["library"]]
+    remedy = REMEDIES[answer["library"]]
     if "error" in answer:
         yield Check(library, "wrong", f"the check failed: {answer['error']}")
         return
     why = f" ({answer['why']})" if answer["why"] else ""
-    if answer["device"] == asking.device:
-        yield Check(library, "right", f"uses {asking.device}{why}")
+    if answer["device"] == context.device:
+        yield Check(library, "right", f"uses {context.device}{why}")
     else:
-        yield Check(library, "wrong", f"{_device_text(answer['device'], asking.device)}{why}", remedy)
+        yield Check(library, "wrong", f"{_device_text(answer['device'], context.device)}{why}", remedy)
     for use, device in answer["others"].items():
-        if device == asking.device:
-            yield Check(f"{library}, {use}", "right", f"uses {asking.device}")
+        if device == context.device:
+            yield Check(f"{library}, {use}", "right", f"uses {context.device}")
         else:
-            yield Check(f"{library}, {use}", "wrong", _device_text(device, asking.device), remedy)
+            yield Check(f"{library}, {use}", "wrong", _device_text(device, context.device), remedy)
 
 
 def _device_text(device: str, wanted: str) -> str:
@@ -91,31 +91,31 @@ def _device_text(device: str, wanted: str) -> str:
     return f"silently uses {device}, not {wanted}" if device.isidentifier() else f"refuses {wanted}: {device}"
 
 
-def _check_of_group(asking: Asking, library: str, ranks: Sequence[dict[str, Any]]) -> Check:
+def _check_of_group(context: ProbeContext, library: str, ranks: Sequence[dict[str, Any]]) -> Check:
     subject = f"{library}, 2 processes"
     if errors := [rank["error"] for rank in ranks if "error" in rank]:
-        return Check(subject, "wrong", f"they cannot start: {errors[0]}", ASKED[library])
+        return Check(subject, "wrong", f"they cannot start: {errors[0]}", REMEDIES[library])
     members = min(rank["members"] for rank in ranks)
     devices = sorted({f"{rank['device']}:{rank['index']}" for rank in ranks})
     if members == 1:
         problem = f"each is alone, on {', '.join(devices)}, so they would train separate models"
-    elif any(rank["device"] != asking.device for rank in ranks):
-        problem = f"one group, on {', '.join(devices)}, not on {asking.device}"
+    elif any(rank["device"] != context.device for rank in ranks):
+        problem = f"one group, on {', '.join(devices)}, not on {context.device}"
     else:
         return Check(subject, "right", f"one group of {members}, on {', '.join(devices)}")
-    return Check(subject, "wrong", problem, ASKED[library])
+    return Check(subject, "wrong", problem, REMEDIES[library])
 
 
-def _answers_of_process(asking: Asking, libraries: Sequence[str]) -> tuple[list[dict[str, Any]], str]:
+def _answers_of_process(context: ProbeContext, libraries: Sequence[str]) -> tuple[list[dict[str, Any]], str]:
     """Return the answers of one process, in order, and how the process ended if it was before the last one."""
     with tempfile.TemporaryDirectory() as folder:
-        process = _started(asking, libraries, Path(folder), {}, is_group=False)
+        process = _started(context, libraries, Path(folder), {}, is_group=False)
         end = _ended(process)
         answers = _read(Path(folder) / "answers")
     return answers, end if len(answers) < len(libraries) else ""
 
 
-def _two_ranks(asking: Asking, library: str) -> list[dict[str, Any]]:
+def _two_ranks(context: ProbeContext, library: str) -> list[dict[str, Any]]:
     """Start two ranks with torchrun's variables, and return their answers."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -134,7 +134,7 @@ def _two_ranks(asking: Asking, library: str) -> list[dict[str, Any]]:
             own = Path(folder) / str(rank)
             own.mkdir()
             variables = {**together, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            started.append((_started(asking, [library], own, variables, is_group=True), own / "answers"))
+            started.append((_started(context, [library], own, variables, is_group=True), own / "answers"))
         reports = []
         for process, answers in started:
             end = _ended(process)
@@ -143,17 +143,23 @@ def _two_ranks(asking: Asking, library: str) -> list[dict[str, Any]]:
 
 
 def _started(
-    asking: Asking, libraries: Sequence[str], folder: Path, variables: Mapping[str, str], is_group: bool
+    context: ProbeContext, libraries: Sequence[str], folder: Path, variables: Mapping[str, str], is_group: bool
 ) -> subprocess.Popen[str]:
     request = {
-        "driver": asking.driver,
-        "options": dict(asking.options),
-        "use": asking.is_used,
+        "driver": context.driver,
+        "options": dict(context.options),
+        "use": context.is_used,
         "libraries": list(libraries),
         "group": is_group,
     }
     (folder / "request").write_text(json.dumps(request), encoding="utf-8")
-    command = [sys.executable, "-m", "torch_outboard.doctor.asked", str(folder / "request"), str(folder / "answers")]
+    command = [
+        sys.executable,
+        "-m",
+        "torch_outboard.doctor.probe_process",
+        str(folder / "request"),
+        str(folder / "answers"),
+    ]
     # The libraries must not ask the network about models.
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", **variables}
     with (folder / "output").open("w") as output:

@@ -13,7 +13,7 @@ from torch_outboard._compat.imports import when_imported
 from torch_outboard._errors import RegistrationError
 from torch_outboard._patching import Patching
 
-__all__ = ["Using", "attached_name", "running"]
+__all__ = ["ActiveIntegration", "attached_name", "running"]
 
 
 def attached_name(subject: str) -> str:
@@ -26,10 +26,10 @@ def attached_name(subject: str) -> str:
     return driver.name
 
 
-_running: dict[str, Using] = {}
+_running: dict[str, ActiveIntegration] = {}
 
 
-def running(name: str, start: Callable[[], Using]) -> Using:
+def running(name: str, start: Callable[[], ActiveIntegration]) -> ActiveIntegration:
     """Return the running integration that `use()` started and nobody has closed, or start one."""
     using = _running.get(name)
     if using is None or not using.is_open:
@@ -37,7 +37,7 @@ def running(name: str, start: Callable[[], Using]) -> Using:
     return using
 
 
-class Using:
+class ActiveIntegration:
     """A library that uses the attached driver's devices. `close`, or the end of a `with`, undoes this."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Using:
         """Return the patches so far, with their reasons, by their names in the library."""
         return dict(self._patching.reasons)
 
-    def __enter__(self) -> Using:
+    def __enter__(self) -> ActiveIntegration:
         return self
 
     def __exit__(

@@ -16,7 +16,7 @@ from vllm.platforms.interface import Platform, PlatformEnum
 
 from torch_outboard._errors import NotSupportedError
 from torch_outboard.distributed import BACKEND
-from torch_outboard.integrations._patched import Using
+from torch_outboard.integrations._patched import ActiveIntegration
 from torch_outboard.integrations.vllm import attach_for_platform
 
 __all__ = ["OutboardPlatform"]
@@ -136,7 +136,7 @@ def _end_engines_first(module: ModuleType) -> None:
     _patches.set(client, "__init__", init_and_end, "end an engine before the devices")
 
 
-_patches = Using()  # open as long as the process: vLLM keeps its platform
+_patches = ActiveIntegration()  # open as long as the process: vLLM keeps its platform
 _patches.when_imported("vllm.v1.engine.core_client", _end_engines_first)
 
 

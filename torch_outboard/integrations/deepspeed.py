@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from torch_outboard._errors import RegistrationError
-from torch_outboard.integrations._patched import Using, attached_name, running
+from torch_outboard.integrations._patched import ActiveIntegration, attached_name, running
 
 __all__ = ["accelerator", "use"]
 
@@ -20,7 +20,7 @@ _VARIABLE = "DS_ACCELERATOR"
 _MODULE = "deepspeed.accelerator.real_accelerator"
 
 
-def use() -> Using:
+def use() -> ActiveIntegration:
     """Make DeepSpeed use the attached driver's devices, and the backend "outboard"; return an object that undoes this.
 
     Call it before `import deepspeed`. Raises RegistrationError if no driver is attached, if DeepSpeed is missing or has
@@ -38,14 +38,14 @@ def accelerator() -> Any:
     return get_accelerator()
 
 
-def _start() -> Using:
+def _start() -> ActiveIntegration:
     name = attached_name("deepspeed.use()")
     if find_spec("deepspeed") is None:
         raise RegistrationError("DeepSpeed is not installed: pip install deepspeed")
     chosen = os.environ.get(_VARIABLE, name)
     if chosen != name:
         raise RegistrationError(f"{_VARIABLE} is {chosen!r}, and use() would take {name!r}: unset the variable")
-    using = Using()
+    using = ActiveIntegration()
     try:
         using.when_imported(_MODULE, lambda module: _choose(using, module, name))
     except BaseException:  # raised again, with nothing half done
@@ -54,7 +54,7 @@ def _start() -> Using:
     return using
 
 
-def _choose(using: Using, module: ModuleType, name: str) -> None:
+def _choose(using: ActiveIntegration, module: ModuleType, name: str) -> None:
     before = using.found(module, "ds_accelerator")
     if before is not None:
         raise RegistrationError(

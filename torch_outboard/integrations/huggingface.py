@@ -17,14 +17,14 @@ import torch
 
 from torch_outboard._errors import RegistrationError
 from torch_outboard.distributed import BACKEND
-from torch_outboard.integrations._patched import Using, attached_name, running
+from torch_outboard.integrations._patched import ActiveIntegration, attached_name, running
 
 __all__ = ["use"]
 
 _VARIABLE = "ACCELERATE_TORCH_DEVICE"
 
 
-def use() -> Using:
+def use() -> ActiveIntegration:
     """Make Hugging Face's libraries use the attached driver's devices; return an object that undoes this.
 
     In a process that torchrun or `accelerate launch` has started, the rank uses the device of its LOCAL_RANK, and
@@ -36,10 +36,10 @@ def use() -> Using:
     return running("huggingface", _start)
 
 
-def _start() -> Using:
+def _start() -> ActiveIntegration:
     name = attached_name("huggingface.use()")
     _check_variable(name)
-    using = Using()
+    using = ActiveIntegration()
     try:
         # No device is asked for before Accelerate is imported: a program may attach with
         # other options until then.
@@ -85,7 +85,7 @@ def _check_unused(device: torch.device) -> None:
         )
 
 
-def _patch_accelerate(using: Using, name: str) -> None:
+def _patch_accelerate(using: ActiveIntegration, name: str) -> None:
     import accelerate.accelerator
     import accelerate.state
     import accelerate.utils.modeling
@@ -133,7 +133,7 @@ def _max_memory(before: Any) -> Any:
     return get_max_memory
 
 
-def _allow(using: Using, function: Any, known: str, name: str, reason: str) -> None:
+def _allow(using: ActiveIntegration, function: Any, known: str, name: str, reason: str) -> None:
     """Add a name to the tuples of vendors among a function's constants, in a copy of its code."""
     code: CodeType = function.__code__
     constants = tuple(
@@ -146,14 +146,14 @@ def _allow(using: Using, function: Any, known: str, name: str, reason: str) -> N
     using.done(f"{function.__qualname__}.__code__", reason, lambda: setattr(function, "__code__", code))
 
 
-def _patch_training(using: Using, module: ModuleType, name: str) -> None:
+def _patch_training(using: ActiveIntegration, module: ModuleType, name: str) -> None:
     def is_torch_bf16_gpu_available() -> bool:
         return bool(torch.get_device_module(name).is_bf16_supported())
 
     using.replace(module, "is_torch_bf16_gpu_available", is_torch_bf16_gpu_available, "let Trainer accept bf16=True")
 
 
-def _add_backend(using: Using, module: ModuleType, name: str) -> None:
+def _add_backend(using: ActiveIntegration, module: ModuleType, name: str) -> None:
     backends = using.found(module, "DISTRIBUTED_BACKEND_MAP")
     if name not in backends:
         backends[name] = BACKEND
@@ -164,7 +164,7 @@ def _add_backend(using: Using, module: ModuleType, name: str) -> None:
         )
 
 
-def _patch_pipeline(using: Using, module: ModuleType, name: str) -> None:
+def _patch_pipeline(using: ActiveIntegration, module: ModuleType, name: str) -> None:
     initialise = module.Pipeline.__init__
 
     @functools.wraps(initialise)
@@ -184,5 +184,5 @@ def _is_index(device: Any) -> bool:
     return isinstance(device, int) and device >= 0
 
 
-def _patch_peft(using: Using, module: ModuleType, name: str) -> None:
+def _patch_peft(using: ActiveIntegration, module: ModuleType, name: str) -> None:
     using.replace(module, "infer_device", lambda: name, "load adapters to the device")

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torch_outboard.integrations._patched import Using, attached_name, running
+from torch_outboard.integrations._patched import ActiveIntegration, attached_name, running
 
 __all__ = ["use"]
 
@@ -23,7 +23,7 @@ __all__ = ["use"]
 _PACKAGES = (("lightning.pytorch", "lightning.fabric"), ("pytorch_lightning", "lightning_fabric"))
 
 
-def use() -> Using:
+def use() -> ActiveIntegration:
     """Register the attached driver's devices with Lightning, and let "auto" choose them; return an object to undo this.
 
     One device, DDP, FSDP and model-parallel strategies work, and "bf16-mixed" and "16-mixed" are autocast on the
@@ -32,9 +32,9 @@ def use() -> Using:
     return running("lightning", _start)
 
 
-def _start() -> Using:
+def _start() -> ActiveIntegration:
     name = attached_name("lightning.use()")
-    using = Using()
+    using = ActiveIntegration()
     try:
         for trainer, fabric in _PACKAGES:
             using.when_imported(fabric, functools.partial(_patch_fabric, using, name))
@@ -45,7 +45,7 @@ def _start() -> Using:
     return using
 
 
-def _patch_fabric(using: Using, name: str, package: ModuleType) -> None:
+def _patch_fabric(using: ActiveIntegration, name: str, package: ModuleType) -> None:
     own = package.__name__
     accelerators = import_module(f"{own}.accelerators")
     kind = _accelerator_class(name, accelerators.Accelerator)
@@ -55,7 +55,7 @@ def _patch_fabric(using: Using, name: str, package: ModuleType) -> None:
     _without_device_ids(using, name, import_module(f"{own}.strategies").DDPStrategy, "_determine_ddp_device_ids")
 
 
-def _patch_trainer(using: Using, name: str, fabric: str, package: ModuleType) -> None:
+def _patch_trainer(using: ActiveIntegration, name: str, fabric: str, package: ModuleType) -> None:
     own = package.__name__
     accelerators = import_module(f"{own}.accelerators")
     _register(using, name, accelerators.AcceleratorRegistry, _accelerator_class(name, accelerators.Accelerator))
@@ -77,12 +77,12 @@ def _patch_trainer(using: Using, name: str, fabric: str, package: ModuleType) ->
     _without_device_ids(using, name, import_module(f"{own}.strategies").DDPStrategy, "determine_ddp_device_ids")
 
 
-def _register(using: Using, name: str, registry: Any, kind: type) -> None:
+def _register(using: ActiveIntegration, name: str, registry: Any, kind: type) -> None:
     registry.register(name, kind, description=f"{name}, by torch-outboard")
     using.done(f"{type(registry).__name__}[{name!r}]", f'let accelerator="{name}" exist', lambda: registry.remove(name))
 
 
-def _patch_connector(using: Using, name: str, connector: type, package: str) -> None:
+def _patch_connector(using: ActiveIntegration, name: str, connector: type, package: str) -> None:
     """Let a connector choose our devices by itself, use a single one as such, and run mixed precision on it."""
     strategies = import_module(f"{package}.strategies")
     precision = import_module(f"{package}.plugins.precision")
@@ -113,7 +113,7 @@ def _is_own(connector: Any, name: str) -> bool:
     return bool(connector.accelerator.__class__.name() == name)
 
 
-def _without_device_ids(using: Using, name: str, strategy: type, method: str) -> None:
+def _without_device_ids(using: ActiveIntegration, name: str, strategy: type, method: str) -> None:
     """Pass no device ids to DDP: Lightning creates a CUDA stream with them. DDP then uses the module's device."""
     before = using.found(strategy, method)
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from torch_outboard.integrations._patched import Using, attached_name, running
+from torch_outboard.integrations._patched import ActiveIntegration, attached_name, running
 
 __all__ = ["load_file", "use"]
 
 
-def use() -> Using:
+def use() -> ActiveIntegration:
     """Make `safetensors.torch.load_file` accept the attached driver's devices by name; return an object to undo this.
 
     Raises RegistrationError if no driver is attached.
@@ -23,14 +23,14 @@ def use() -> Using:
     return running("safetensors", _start)
 
 
-def _start() -> Using:
+def _start() -> ActiveIntegration:
     name = attached_name("safetensors.use()")
-    using = Using()
+    using = ActiveIntegration()
     using.when_imported("safetensors.torch", lambda module: _patch(using, module, name))
     return using
 
 
-def _patch(using: Using, module: ModuleType, name: str) -> None:
+def _patch(using: ActiveIntegration, module: ModuleType, name: str) -> None:
     before = using.found(module, "load_file")
 
     @functools.wraps(before)

@@ -15,7 +15,7 @@ from types import ModuleType
 
 from torch_outboard._attach import attach_by, attached_driver, is_attached_as
 from torch_outboard._errors import RegistrationError
-from torch_outboard.integrations._patched import Using, attached_name, running
+from torch_outboard.integrations._patched import ActiveIntegration, attached_name, running
 
 __all__ = ["use"]
 
@@ -25,7 +25,7 @@ _PLUGIN = "outboard"  # the name of the entry point
 _OLDEST = (0, 32)
 
 
-def use() -> Using:
+def use() -> ActiveIntegration:
     """Make vLLM use the attached driver's devices, in this process; return an object that undoes this.
 
     Call it before `import vllm`. Raises RegistrationError if no driver is attached, if vLLM is missing, or if an
@@ -35,12 +35,12 @@ def use() -> Using:
     return running("vllm", _start)
 
 
-def _start() -> Using:
+def _start() -> ActiveIntegration:
     name = attached_name("vllm.use()")
     if find_spec("vllm") is None:
         raise RegistrationError("vLLM is not installed: docs/integrations.md says how to install it")
     _check_variables(name)
-    using = Using()
+    using = ActiveIntegration()
     try:
         using.when_imported("vllm.platforms", _check)
         if VARIABLE not in os.environ:

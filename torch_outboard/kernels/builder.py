@@ -101,7 +101,7 @@ def abilities() -> int:
 _OURS = ("aten::", "outboard::")  # namespaces of operators that may have kernels
 
 # The answer if another process has stored a plan or a refusal for the class: `load` returns it.
-ELSEWHERE = Answer("", [])
+STORED_MEANWHILE = Answer("", [])
 
 
 def build(
@@ -112,7 +112,7 @@ def build(
     device: int,
     strides: Sequence[Sequence[int] | None] = (),
 ) -> Answer:
-    """Build a plan for a call: return its text and kernels, the refusal, or ELSEWHERE.
+    """Build a plan for a call: return its text and kernels, the refusal, or STORED_MEANWHILE.
 
     `strides` are the results' strides, as far as the operator's meta kernel reports them. OSError and MemoryError are
     raised, because the next request for the same call may succeed.
@@ -285,8 +285,8 @@ def _find_chunks(name: str, arguments: Sequence[Any], device: int) -> Answer:
         return refused(refusal)
     del arguments
     key = key_of(name, stand_ins, (), False, device, form="chunks") if _keeps() else None
-    answer = ELSEWHERE
-    while answer is ELSEWHERE:
+    answer = STORED_MEANWHILE
+    while answer is STORED_MEANWHILE:
         if key is not None and (kept := _plans_of_class(key, device)):
             _kept_chunks.add((key, kept[0].text))
             return kept[0]
@@ -330,7 +330,7 @@ def _build_and_store(
 ) -> Answer:
     """Return the answer of `make`, and store its plan, or its refusal of the class or the call.
 
-    If another process has meanwhile stored a plan or a refusal of the class, return ELSEWHERE.
+    If another process has meanwhile stored a plan or a refusal of the class, return STORED_MEANWHILE.
     """
     if refusal := _refusal_of(name, arguments):
         make = functools.partial(_raise, refusal)
@@ -343,11 +343,11 @@ def _build_and_store(
     if needs_inductor and (kept := _plans_of_class(single, device)):
         return kept[0]._replace(is_of_class=False)
     scheduled = scheduled_key(key, device, schedules_of(device).digest)
-    with store().turn(
+    with store().build_lock(
         *dict.fromkeys((key, scheduled)), prepare=_import_inductor if needs_inductor else None
-    ) as is_elsewhere:
-        if is_elsewhere:
-            return ELSEWHERE
+    ) as is_stored:
+        if is_stored:
+            return STORED_MEANWHILE
         if kept := _plans_of_class(single, device):
             return kept[0]._replace(is_of_class=False)
         answer = _build(name, make)

@@ -13,7 +13,7 @@ from torch_outboard.kernels.book.table import operator_of
 from torch_outboard.kernels.operators import overload_of
 from torch_outboard.kernels.refusal import CallRefusal, OperatorRefusal
 
-__all__ = ["ELEMENTS", "Single", "canonical", "is_by_value", "numbers_of_lists", "single_of"]
+__all__ = ["ELEMENTS", "PerTensorOperator", "canonical", "is_by_value", "numbers_of_lists", "per_tensor_operator"]
 
 # Lists of one-element tensors, one for each row.
 ELEMENTS = ("state_steps",)
@@ -22,7 +22,7 @@ _SIZE = 64
 
 
 @dataclass(frozen=True)
-class Single:
+class PerTensorOperator:
     """The operator for one tensor: its name or a function, and the positions of the arguments passed to it.
 
     Positions count the arguments of the operator over lists.
@@ -32,7 +32,7 @@ class Single:
     arguments: tuple[int, ...]
 
 
-def single_of(name: str) -> Single:
+def per_tensor_operator(name: str) -> PerTensorOperator:
     """Return the operator that a foreach operator applies to each tensor.
 
     Raises Refusal if none is known.
@@ -42,7 +42,7 @@ def single_of(name: str) -> Single:
     if each is None or operator == "":
         raise OperatorRefusal("it is not an element-wise operator [no-definition]")
     count = len(overload_of(name)._schema.arguments) if each.count is None else each.count
-    return Single(operator, tuple(range(count)))
+    return PerTensorOperator(operator, tuple(range(count)))
 
 
 def is_by_value(name: str, argument: torch.Argument) -> bool:

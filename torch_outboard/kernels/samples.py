@@ -14,7 +14,7 @@ import torch
 
 from torch_outboard.kernels.operators import overload_of
 
-__all__ = ["NoSample", "Wanted", "sample_call", "shown"]
+__all__ = ["NoSample", "SampleRequest", "sample_call", "shown"]
 
 Shapes = Sequence[tuple[int, ...]]
 
@@ -40,7 +40,7 @@ class NoSample(ValueError):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SampleRequest:
     """Requested properties of a call: dtype and shapes of tensors, a mask as index, and non-tensor arguments."""
 
     dtype: torch.dtype
@@ -49,19 +49,19 @@ class Wanted:
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-def sample_call(name: str, wanted: Wanted, device: torch.device) -> tuple[list[Any], dict[str, Any]]:
+def sample_call(name: str, request: SampleRequest, device: torch.device) -> tuple[list[Any], dict[str, Any]]:
     """Return positional and named arguments on a device, for a call that the CPU's kernel accepts.
 
     Raises NoSample, with the CPU's first error, if the CPU accepts none. Also raised if an argument with a requested
     value is a tensor or does not exist.
     """
-    _check_values(name, wanted.values)
-    candidates = [wanted.shapes] if wanted.shapes else _SHAPES
-    index, error = _tried_apart(lambda: _accepted(name, wanted, candidates))
+    _check_values(name, request.values)
+    candidates = [request.shapes] if request.shapes else _SHAPES
+    index, error = _tried_apart(lambda: _accepted(name, request, candidates))
     if index < 0:
-        how = "other shapes, or another type" if wanted.shapes else "--shape, for each of its tensors"
+        how = "other shapes, or another type" if request.shapes else "--shape, for each of its tensors"
         raise NoSample(f"could not build a sample call of {name}: {error}. Pass {how}")
-    positional, named = _arguments(name, wanted, candidates[index])
+    positional, named = _arguments(name, request, candidates[index])
     return [_moved(value, device) for value in positional], {key: _moved(value, device) for key, value in named.items()}
 
 
@@ -73,13 +73,13 @@ def _check_values(name: str, values: Mapping[str, Any]) -> None:
             raise NoSample(f"{name} has no argument {key} to set: {hint}")
 
 
-def _accepted(name: str, wanted: Wanted, candidates: Sequence[Shapes]) -> tuple[int, str]:
+def _accepted(name: str, request: SampleRequest, candidates: Sequence[Shapes]) -> tuple[int, str]:
     """Return the index of the first shapes that the CPU's kernel accepts, or -1 and the kernel's first error."""
     torch.set_num_threads(1)
     errors: list[str] = []
     for place, shapes in enumerate(candidates):
         try:
-            positional, named = _arguments(name, wanted, shapes)
+            positional, named = _arguments(name, request, shapes)
             overload_of(name)(*positional, **named)
         except Exception as refusal:  # noqa: BLE001 - any error of the CPU's kernel
             first = str(refusal).strip().partition("\n")[0]
@@ -126,12 +126,12 @@ def _moved(value: Any, device: torch.device) -> Any:
     return value
 
 
-def _arguments(name: str, wanted: Wanted, shapes: Shapes) -> tuple[list[Any], dict[str, Any]]:
-    sampler = _Sampler(name, wanted, shapes)
+def _arguments(name: str, request: SampleRequest, shapes: Shapes) -> tuple[list[Any], dict[str, Any]]:
+    sampler = _Sampler(name, request, shapes)
     positional, named = [], {}
     for argument in overload_of(name)._schema.arguments:
         if argument.kwarg_only:
-            if argument.is_out or argument.name in wanted.values or not argument.has_default_value():
+            if argument.is_out or argument.name in request.values or not argument.has_default_value():
                 named[argument.name] = sampler.argument(argument)
         else:
             positional.append(sampler.argument(argument))
@@ -141,15 +141,15 @@ def _arguments(name: str, wanted: Wanted, shapes: Shapes) -> tuple[list[Any], di
 class _Sampler:
     """Makes arguments in schema order; each tensor takes the next shape."""
 
-    def __init__(self, name: str, wanted: Wanted, shapes: Shapes) -> None:
-        self.name, self.dtype, self.wanted = name, wanted.dtype, wanted
+    def __init__(self, name: str, request: SampleRequest, shapes: Shapes) -> None:
+        self.name, self.dtype, self.request = name, request.dtype, request
         self.shapes = list(shapes)
         self.first = self.shapes[0]
 
     def argument(self, declared: torch.Argument) -> Any:
         kind = str(declared.type)
-        if declared.name in self.wanted.values:
-            return self.wanted.values[declared.name]
+        if declared.name in self.request.values:
+            return self.request.values[declared.name]
         if declared.is_out:
             return torch.empty(0, dtype=self.dtype)
         if kind == "Tensor":
@@ -195,13 +195,13 @@ class _Sampler:
             return torch.zeros(self.first[:1] if is_row else shape, dtype=torch.int64)
         if name in _MASKS:
             return torch.ones(shape, dtype=torch.bool)
-        if name == "values" and self.wanted.has_mask and len(self.wanted.shapes) < 2:
+        if name == "values" and self.request.has_mask and len(self.request.shapes) < 2:
             shape = ()
         if self.dtype.is_floating_point or self.dtype.is_complex:
             return torch.rand(shape).mul(0.5).add(0.25).to(self.dtype)
         return torch.ones(shape, dtype=self.dtype)
 
     def _index(self) -> torch.Tensor:
-        if self.wanted.has_mask:
+        if self.request.has_mask:
             return torch.ones(self.first, dtype=torch.bool)
         return torch.zeros(self.first[:1], dtype=torch.int64)

@@ -97,9 +97,9 @@ def sweep(plan: FaultPlan, runner: Runner, jobs: int, starts: Callable[[int], St
 
     Raises
     ------
-    Failed
+    ProgramFailed
         The program fails without an injected failure.
-    Refused
+    SearchRefused
         The program chooses its schedule itself.
     """
     start = time.monotonic()
@@ -178,8 +178,8 @@ def _problem(rule: str, run: Run, expected: _Expected) -> str:
         return f"the program {run.ending} after it has ended with {answer['status']}: its process fails at its end"
     error = answer["error"]
     # Lost data may make an operator fail before a wait reports the loss.
-    is_told = rule.startswith("queued:") and bool(answer["after"] and answer["after"]["waits"])
-    if error is not None and not error["is_named"] and not is_told:
+    is_reported = rule.startswith("queued:") and bool(answer["after"] and answer["after"]["waits"])
+    if error is not None and not error["is_named"] and not is_reported:
         return f"it ends with {error['type']}, which is not a device error: {error['text']}"
     if error is None and run.status != expected.run.status:
         return f"the program {run.ending} without an error"

@@ -13,16 +13,16 @@ from typing import Any
 from torch_outboard.race.compare import Noise, difference, noise_of
 from torch_outboard.race.runs import Program, Run, Runner
 
-__all__ = ["Failed", "Finding", "Plan", "Refused", "check_run", "search"]
+__all__ = ["ProgramFailed", "Finding", "Plan", "SearchRefused", "check_run", "search"]
 
 Step = Callable[[str], None]
 
 
-class Refused(Exception):
+class SearchRefused(Exception):
     """The program cannot be searched as requested; the message explains what to change."""
 
 
-class Failed(Exception):
+class ProgramFailed(Exception):
     """The program fails on the inline schedule, so there are no results to compare with."""
 
 
@@ -94,9 +94,9 @@ def search(plan: Plan, runner: Runner, jobs: int, step: Step) -> Finding:
 
     Raises
     ------
-    Failed
+    ProgramFailed
         The program fails on the inline schedule.
-    Refused
+    SearchRefused
         The program chooses its schedule itself, or its exit status is random.
     """
     start = time.monotonic()
@@ -138,7 +138,7 @@ def _result_of(future: Future[Run], step: Step, name: str) -> Run:
 
 
 def check_run(run: Run, where: str = "on the inline schedule") -> None:
-    """Raise Failed or Refused if a run's results cannot serve as a reference."""
+    """Raise ProgramFailed or SearchRefused if a run's results cannot serve as a reference."""
     tests = run.answer.get("tests", ())
     if run.ended != "exit" or (run.status != 0 and not (tests and run.status == 1)):
         words = run.errors.strip() or run.output.strip()
@@ -147,10 +147,10 @@ def check_run(run: Run, where: str = "on the inline schedule") -> None:
             hint = " Raise --time-limit, or shorten the program."
         elif "EOFError" in words:
             hint = " It reads its standard input: pass a file with --stdin."
-        raise Failed(f"the program {run.ending} {where}.{hint}\n{_tail(words)}")
+        raise ProgramFailed(f"the program {run.ending} {where}.{hint}\n{_tail(words)}")
     schedule, reported = run.options["schedule"], run.answer.get("options", {}).get("schedule", "inline")
     if schedule != reported:
-        raise Refused(
+        raise SearchRefused(
             f"the program chooses the schedule itself: it attaches the driver with schedule={reported}. Omit the "
             "option, because this command sets it through the environment"
         )

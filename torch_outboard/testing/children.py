@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
 
-__all__ = ["HANG_SECONDS", "Lost", "run_in_children"]
+__all__ = ["HANG_SECONDS", "NoAnswer", "run_in_children"]
 
 HANG_SECONDS = 300
 _END_SECONDS = 20  # for a child with no work left
 
 
 @dataclass(frozen=True)
-class Lost:
+class NoAnswer:
     """The result for an item whose process did not answer; `kind` is "crash" or "hang"."""
 
     kind: str
@@ -59,7 +59,7 @@ def run_in_children(
     jobs: int,
     hang_seconds: float = HANG_SECONDS,
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield each item with its result, or with a `Lost`, in no particular order.
+    """Yield each item with its result, or with a `NoAnswer`, in no particular order.
 
     Parameters
     ----------
@@ -83,9 +83,9 @@ def run_in_children(
                         item, result, goes_on = child.pipe.recv()
                     except (EOFError, ConnectionResetError):
                         child.process.join()
-                        item, result = child.item, Lost("crash", f"the process ended with {child.process.exitcode}")
+                        item, result = child.item, NoAnswer("crash", f"the process ended with {child.process.exitcode}")
                 elif time.monotonic() - child.since > hang_seconds:
-                    item, result = child.item, Lost("hang", f"no answer in {hang_seconds:g} s")
+                    item, result = child.item, NoAnswer("hang", f"no answer in {hang_seconds:g} s")
                 else:
                     continue
                 if todo and goes_on:

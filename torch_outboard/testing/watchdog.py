@@ -54,7 +54,7 @@ class Watchdog:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        timer = threading.Timer(self._seconds, self._tell, (item,))
+        timer = threading.Timer(self._seconds, self._dump_stacks, (item,))
         timer.daemon = True
         timer.start()
         # This thread is in C, and needs no interpreter lock.
@@ -65,7 +65,7 @@ class Watchdog:
             timer.cancel()
             faulthandler.cancel_dump_traceback_later()
 
-    def _tell(self, item: pytest.Item) -> None:
+    def _dump_stacks(self, item: pytest.Item) -> None:
         output = self._captured(item)
         os.dup2(self._stderr, 2)
         text = f"\n{item.nodeid} has not ended within {self._seconds:g} s (--time-limit).\n"

@@ -98,7 +98,7 @@ Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape) {
   return is_new ? Acceptance::NotAsked : Acceptance::Accepted;
 }
 
-AskedBytes limit_asked_calls(AskedBytes limits) {
+CheckedBytes limit_checked_calls(CheckedBytes limits) {
   return {small_call.exchange(limits.known), small_new_call.exchange(limits.fresh)};
 }
 

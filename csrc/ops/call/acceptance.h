@@ -36,13 +36,13 @@ Acceptance ask_cpu_kernel(const Call& call, const CallShape& shape);
 Acceptance ask_about_refusal(const Call& call, bool is_refused);
 
 // Limits of size, in bytes, below which the CPU kernel checks calls.
-struct AskedBytes {
+struct CheckedBytes {
   size_t known;  // for calls of a known class
   size_t fresh;  // for first calls of a class
 };
 
 // Set the limits, and return the previous ones. With limits of 0, tests can make small calls behave
 // like large ones.
-OUTBOARD_API AskedBytes limit_asked_calls(AskedBytes limits);
+OUTBOARD_API CheckedBytes limit_checked_calls(CheckedBytes limits);
 
 }  // namespace outboard

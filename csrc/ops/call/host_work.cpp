@@ -94,12 +94,12 @@ void HostWork::run_at(const WorkPlace& place, void (HostWork::*body)()) noexcept
 }
 
 void HostWork::wait_and_run(const char* name) {
-  struct Waited {
+  struct Request {
     HostWork& work;
     std::exception_ptr error;
-  } waited{*this, nullptr};
+  } request{*this, nullptr};
   const auto run_here = [](void* user) {
-    auto& [work, error] = *static_cast<Waited*>(user);
+    auto& [work, error] = *static_cast<Request*>(user);
     try {
       const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
       work.compute();
@@ -107,9 +107,9 @@ void HostWork::wait_and_run(const char* name) {
       error = with_name_of(work.kind() + work.name(), /*is_late=*/false);
     }
   };
-  outboard::wait_and_run(stream(), run_here, &waited, name);
-  if (waited.error) {
-    std::rethrow_exception(waited.error);
+  outboard::wait_and_run(stream(), run_here, &request, name);
+  if (request.error) {
+    std::rethrow_exception(request.error);
   }
 }
 

@@ -26,7 +26,7 @@ void add(Accesses& accesses, const at::Tensor& tensor, c10::DeviceIndex device, 
   }
 }
 
-void tell(Observer& observer, const char* op, c10::DeviceIndex device, const Accesses& accesses) {
+void report(Observer& observer, const char* op, c10::DeviceIndex device, const Accesses& accesses) {
   const Stream& stream = current_stream(device);
   if (accesses.empty()) {
     return;
@@ -47,7 +47,7 @@ void observe_arguments(Observer& observer, const Call& call) {
     call.for_each_tensor(
         i, [&](size_t, const at::Tensor& tensor) { add(accesses, tensor, call.device(), info.is_written); });
   }
-  tell(observer, call.op().name.c_str(), call.device(), accesses);
+  report(observer, call.op().name.c_str(), call.device(), accesses);
 }
 
 void observe_results(Observer& observer, const Operator& op, const torch::jit::Stack& stack) {
@@ -77,7 +77,7 @@ void observe_results(Observer& observer, const Operator& op, const torch::jit::S
     }
   }
   if (device >= 0) {
-    tell(observer, op.name.c_str(), device, accesses);
+    report(observer, op.name.c_str(), device, accesses);
   }
 }
 
@@ -86,7 +86,7 @@ void observe_tensors(Observer& observer, const char* op, c10::DeviceIndex device
   Accesses accesses;
   add(accesses, written, device, /*is_write=*/true);
   add(accesses, read, device, /*is_write=*/false);
-  tell(observer, op, device, accesses);
+  report(observer, op, device, accesses);
 }
 
 }  // namespace outboard

@@ -261,8 +261,8 @@ bool asks_kernel(const Call& call, const CallShape& shape, const torch::jit::Sta
       std::any_of(call.op().args.begin(), call.op().args.end(), [](const ArgInfo& info) { return info.is_output; });
   // These operators' kernels decide what happens to an output of another shape that has
   // the requested number of elements.
-  const bool is_told = call.op().meta_kernel != nullptr && !call.op().facts.has_shape_of_scalars;
-  return !is_told && (!shape.resized.empty() || (has_outputs && casts_results(call, arguments)));
+  const bool is_decided_by_meta = call.op().meta_kernel != nullptr && !call.op().facts.has_shape_of_scalars;
+  return !is_decided_by_meta && (!shape.resized.empty() || (has_outputs && casts_results(call, arguments)));
 }
 
 void note_resized(const Call& call, const torch::jit::Stack& arguments, CallShape& shape) {

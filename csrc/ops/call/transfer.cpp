@@ -9,9 +9,9 @@
 #include <cstring>
 #include <memory>
 
-#include "core/behind.h"
 #include "core/capture.h"
 #include "core/observer.h"
+#include "core/pending.h"
 #include "core/queue.h"
 #include "core/sync_debug.h"
 #include "memory/host_allocator.h"
@@ -149,7 +149,7 @@ void linear_to_device(const at::Tensor& src, const at::Tensor& dst, bool non_blo
     return;
   }
   note_sync("a copy from memory of the host that is not pinned");
-  catch_up(stream);  // a signal may end this wait, but not the wait after the copy
+  flush_pending(stream);  // a signal may end this wait, but not the wait after the copy
   copy_bytes(stream, dst.data_ptr(), dst.device(), data, src.device(), bytes);
   wait_for_copy(stream, src);
 }

@@ -236,7 +236,7 @@ class DriverKernel {
 
   // Return true if the results of an operator are tensors, or numbers that sizes determine.
   static bool serves(const Operator& op) {
-    return op.kind == OpKind::Makes || op.kind == OpKind::Writes || op.tells_sizes;
+    return op.kind == OpKind::Makes || op.kind == OpKind::Writes || op.returns_sizes;
   }
 
   // Queue the call; `new_key` is the key of an answer that is not known yet.

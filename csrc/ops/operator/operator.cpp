@@ -206,7 +206,7 @@ Operator::Operator(const c10::OperatorHandle& operator_handle)
   is_random = has_generator_arg || handle.hasTag(at::Tag::nondeterministic_seeded);
 
   kind = OpKind::Writes;
-  tells_sizes = true;
+  returns_sizes = true;
   for (const c10::Argument& returned : schema.returns()) {
     const ArgKind returned_kind = kind_of(returned.type());
     const c10::AliasInfo* alias = returned.alias_info();
@@ -216,7 +216,7 @@ Operator::Operator(const c10::OperatorHandle& operator_handle)
     viewed_arg.push_back(is_view ? source : -1);
     if (returned_kind != ArgKind::Tensor && returned_kind != ArgKind::TensorList) {
       kind = OpKind::Waits;
-      tells_sizes &= returned.real_type()->kind() == c10::TypeKind::SymIntType;
+      returns_sizes &= returned.real_type()->kind() == c10::TypeKind::SymIntType;
     } else if (kind != OpKind::Waits && is_view) {
       kind = OpKind::Views;
     } else if (kind == OpKind::Writes && source < 0) {
@@ -225,9 +225,9 @@ Operator::Operator(const c10::OperatorHandle& operator_handle)
   }
   if (facts.has_misleading_meta || (handle.hasTag(at::Tag::dynamic_output_shape) && !facts.masks_decide)) {
     kind = OpKind::Waits;
-    tells_sizes = false;
+    returns_sizes = false;
   }
-  tells_sizes &= kind == OpKind::Waits;
+  returns_sizes &= kind == OpKind::Waits;
   if (kind == OpKind::Makes) {
     out_variant = proven_out_form(handle);
   }

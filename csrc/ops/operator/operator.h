@@ -70,7 +70,7 @@ struct Operator {
   bool is_random = false;          // draws random numbers
   bool has_generator_arg = false;
   std::optional<int> check_errors;  // the argument of that name
-  bool tells_sizes = false;        // for OpKind::Waits: it returns sizes, not values
+  bool returns_sizes = false;        // for OpKind::Waits: it returns sizes, not values
 
   // The `out=` overload that replaces the operator on the host and writes to its outputs; only for
   // OpKind::Makes. Without it, the operator itself runs, and its results are copied to the outputs.

@@ -15,7 +15,7 @@
 #include "ops/native/native_c.h"
 #include "ops/operator/operator.h"
 #include "ops/own/factories.h"
-#include "ops/own/whole.h"
+#include "ops/own/fused.h"
 #include "ops/planned/generated_provider.h"
 #include "ops/providers.h"
 #include "ops/tensors/tensor_utils.h"
@@ -29,7 +29,7 @@ namespace {
 constexpr int64_t kMaxHead = 256;
 
 // True if a fused kernel was registered with torch before the device was attached.
-bool has_registered_whole = false;
+bool has_registered_fused = false;
 
 bool is_on_host(const at::Tensor& tensor) {
   if (driver().host_address == nullptr) {
@@ -50,7 +50,7 @@ bool has_size(const at::Tensor& tensor, int64_t dim, const c10::SymInt& size) {
 
 // `gives_gradient`: a mask that needs a gradient fits if it has all queries and keys.
 bool is_fitting_mask(const at::Tensor& mask, const at::Tensor& query, const c10::SymInt& keys, bool gives_gradient) {
-  if (!fits_whole(mask) || mask.dim() < 2 || mask.dim() > 4 ||
+  if (!fits_fused(mask) || mask.dim() < 2 || mask.dim() > 4 ||
       (mask.scalar_type() != c10::kBool && mask.scalar_type() != c10::kFloat &&
        mask.scalar_type() != query.scalar_type())) {
     return false;
@@ -77,7 +77,7 @@ bool fits(const at::Tensor& query, const at::Tensor& key, const at::Tensor& valu
     return false;
   }
   for (const at::Tensor* tensor : {&query, &key, &value}) {
-    if (!fits_whole(*tensor) || tensor->dim() != 4 || tensor->scalar_type() != dtype ||
+    if (!fits_fused(*tensor) || tensor->dim() != 4 || tensor->scalar_type() != dtype ||
         !has_size(*tensor, 0, query.sym_size(0)) || tensor->sym_numel().sym_eq(0).guard_bool(__FILE__, __LINE__) ||
         tensor->sym_size(3).sym_gt(kMaxHead).guard_bool(__FILE__, __LINE__)) {
       return false;
@@ -104,11 +104,11 @@ bool is_generated(const at::Tensor& query, double dropout, bool may_be_native) {
 
 // Ask the driver about a call that fits. torch converts masks of
 // flags before it calls the operator.
-NativeAnswer ask_driver(Operator& whole, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                        const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
-                        std::optional<double> scale) {
+NativeAnswer query_driver(Operator& fused, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                          const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
+                          std::optional<double> scale) {
   torch::jit::Stack operands{query, key, value, c10::IValue(), dropout, is_causal, false, scale};
-  const Call call(whole, operands);
+  const Call call(fused, operands);
   std::vector<c10::IValue> described(operands.begin(), operands.end());
   if (mask.has_value()) {
     described[3] = mask->scalar_type() == c10::kBool
@@ -119,13 +119,13 @@ NativeAnswer ask_driver(Operator& whole, const at::Tensor& query, const at::Tens
 }
 
 // Return true if the driver's own fused kernel takes a call. Assume so if it cannot be asked.
-bool is_native(Operator& whole, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+bool is_native(Operator& fused, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                const std::optional<at::Tensor>& mask, double dropout, bool is_causal, std::optional<double> scale,
                bool enable_gqa) {
-  if (!has_native(whole) || !allows_native()) {
+  if (!has_native(fused) || !allows_native()) {
     return false;
   }
-  if (!can_ask_native(whole)) {
+  if (!can_ask_native(fused)) {
     return true;
   }
   if (!fits(query, key, value, mask, enable_gqa)) {
@@ -135,7 +135,7 @@ bool is_native(Operator& whole, const at::Tensor& query, const at::Tensor& key, 
   // driver then declines.
   return query.unsafeGetTensorImpl()->is_python_dispatch()
              ? is_generated(query, dropout, /*may_be_native=*/true)
-             : ask_driver(whole, query, key, value, mask, dropout, is_causal, scale) == NativeAnswer::Takes;
+             : query_driver(fused, query, key, value, mask, dropout, is_causal, scale) == NativeAnswer::Takes;
 }
 
 // Choose in this order. First, the driver's own fused kernel, or a fused kernel that a vendor
@@ -148,17 +148,17 @@ int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const a
                          const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
                          std::optional<double> scale, bool enable_gqa) {
   // Looked up once: this runs in every call.
-  static Operator& whole = operator_named("aten::_scaled_dot_product_fused_attention_overrideable");
-  static const Operator& fused = operator_named("aten::_scaled_dot_product_flash_attention_for_cpu");
+  static Operator& fused = operator_named("aten::_scaled_dot_product_fused_attention_overrideable");
+  static const Operator& flash = operator_named("aten::_scaled_dot_product_flash_attention_for_cpu");
   static const Operator& product = operator_named("aten::bmm");
   const bool is_enabled = at::globalContext().userEnabledOverrideableSDP();
-  if (has_registered_whole ||
-      (is_enabled && is_native(whole, query, key, value, mask, dropout, is_causal, scale, enable_gqa))) {
+  if (has_registered_fused ||
+      (is_enabled && is_native(fused, query, key, value, mask, dropout, is_causal, scale, enable_gqa))) {
     return static_cast<int64_t>(sdp::SDPBackend::overrideable);
   }
-  if (!has_native(fused)) {
+  if (!has_native(flash)) {
     // A driver's own fused kernel would come first again when the operator is called.
-    const bool may_be_native = has_native(whole) && allows_native();
+    const bool may_be_native = has_native(fused) && allows_native();
     if (is_enabled && is_generated(query, dropout, may_be_native)) {
       const bool gives_gradient = !may_be_native && has_generated_mask_gradients(query.scalar_type());
       if (fits(query, key, value, mask, enable_gqa, gives_gradient)) {
@@ -177,7 +177,7 @@ int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const a
 }  // namespace
 
 void register_attention() {
-  has_registered_whole = operator_named("aten::_scaled_dot_product_fused_attention_overrideable")
+  has_registered_fused = operator_named("aten::_scaled_dot_product_fused_attention_overrideable")
                              .handle.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
   at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(choose_attention);
 }

@@ -52,7 +52,7 @@ std::optional<ChunkTable> ChunkTables::find(const Stream& stream, const ChunkRow
     return std::nullopt;
   }
   const std::lock_guard lock(mutex_);
-  for (const Known& known : known_) {
+  for (const CachedTable& known : known_) {
     if (known.stream == &stream && known.rows == rows.words) {
       return known.table;
     }
@@ -90,7 +90,7 @@ std::optional<ChunkTable> ChunkTables::make(Stream& stream, ChunkRows rows) {
   table.memory = make_device_tensor(stream, c10::kLong, {words}, {1});
   copy_from(host, table.memory, /*non_blocking=*/true);
   if (!is_captured) {
-    Known known{&stream, std::move(rows.words), table};
+    CachedTable known{&stream, std::move(rows.words), table};
     const std::lock_guard lock(mutex_);
     if (known_.size() < kMost) {
       known_.push_back(std::move(known));

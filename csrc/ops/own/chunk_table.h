@@ -42,7 +42,7 @@ class ChunkTables {
   std::optional<ChunkTable> make(Stream& stream, ChunkRows rows);
 
  private:
-  struct Known {
+  struct CachedTable {
     const Stream* stream = nullptr;
     std::vector<uint64_t> rows;
     ChunkTable table;
@@ -51,7 +51,7 @@ class ChunkTables {
   static constexpr size_t kMost = 16;
 
   std::mutex mutex_;
-  std::vector<Known> known_;
+  std::vector<CachedTable> known_;
   size_t next_ = 0;  // index of the table to replace next
 };
 

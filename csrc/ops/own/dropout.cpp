@@ -54,10 +54,10 @@ Dropped native_dropout(const at::Tensor& input, double p, std::optional<bool> tr
   if (!is_generated_dropout(input) || !(p >= 0 && p <= 1) || !c10::isFloatingType(input.scalar_type())) {
     return dropout_of_parts(input, p, none);
   }
-  static const auto whole = c10::Dispatcher::singleton()
+  static const auto fused = c10::Dispatcher::singleton()
                                 .findSchemaOrThrow("outboard::dropout", "")
                                 .typed<Dropped(const at::Tensor&, double, std::optional<at::Generator>)>();
-  return whole.call(input, p, none);
+  return fused.call(input, p, none);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The fused cells that torch's LSTM and GRU call on every device except the CPU: the driver's
 // kernel if it has one, else a composition of operators. If the driver has kernels for those
-// operators, the device runs each. Otherwise the whole cell is one operator with a CPU kernel, so
+// operators, the device runs each. Otherwise the fused cell is one operator with a CPU kernel, so
 // one call is queued (or one set of arguments copied) instead of twenty.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -260,7 +260,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_cell_
   return {grad_input, grad_hidden, grad_hx, std::move(input_bias), std::move(hidden_bias)};
 }
 
-// The schemas of the operators that are whole cells. In the backward passes the first gradient of
+// The schemas of the operators that are fused cells. In the backward passes the first gradient of
 // an LSTM's cell may be missing. Biases have a gradient if there are biases.
 constexpr auto kLstmCell =
     "lstm_cell(Tensor input_gates, Tensor hidden_gates, Tensor cx, Tensor? input_bias, Tensor? hidden_bias)"
@@ -274,25 +274,25 @@ constexpr auto kGruCell =
 constexpr auto kGruCellBackward = "gru_cell_backward(Tensor grad_hy, Tensor workspace, bool has_bias)"
                                   " -> (Tensor, Tensor, Tensor, Tensor, Tensor)";
 
-// The operator that torch calls, and `whole`, which has the same arguments and results.
+// The operator that torch calls, and `fused`, which has the same arguments and results.
 class CellKernel final : public c10::OperatorKernel {
  public:
-  CellKernel(Operator& torchs, Operator& whole)
-      : torchs_(torchs), whole_(whole), product_(operator_named("aten::mul", "Tensor")) {}
+  CellKernel(Operator& torchs, Operator& fused)
+      : torchs_(torchs), fused_(fused), product_(operator_named("aten::mul", "Tensor")) {}
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
     if (has_native(torchs_)) {
       run_chain(torchs_, stack);
     } else if (has_native(product_)) {
       // The kernel for shapes consists of operators, which dispatch by their arguments.
-      whole_.handle.callBoxedForDispatchKey(c10::DispatchKey::Meta, *stack);
+      fused_.handle.callBoxedForDispatchKey(c10::DispatchKey::Meta, *stack);
     } else {
-      run_chain(whole_, stack);
+      run_chain(fused_, stack);
     }
   }
 
  private:
   Operator& torchs_;
-  Operator& whole_;
+  Operator& fused_;
   const Operator& product_;
 };
 

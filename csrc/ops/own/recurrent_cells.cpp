@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Cells of plain recurrent nets: two products with biases, and one kernel for the sum and its
-// bound. Torch has kernels for whole cells of LSTMs and GRUs alone (recurrent.cpp).
+// bound. Torch has kernels for fused cells of LSTMs and GRUs alone (recurrent.cpp).
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>

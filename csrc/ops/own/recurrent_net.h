@@ -39,13 +39,13 @@ using NetResults = std::array<at::Tensor, 3>;
 // Run a net layer by layer, with outboard::recurrent.
 NetResults run_layers(const RecurrentNet& net);
 
-// Return true if a driver's kernel for whole nets may be queried.
-bool may_run_whole();
+// Return true if a driver's fused kernel for nets may be queried.
+bool may_run_fused();
 
 // Run a net without dropout as one operator of the driver, with a formula for gradients. Return
 // nothing if the driver declines.
-std::optional<NetResults> run_whole(const RecurrentNet& net);
+std::optional<NetResults> run_fused(const RecurrentNet& net);
 
-void define_whole_nets(torch::Library& own);
+void define_fused_nets(torch::Library& own);
 
 }  // namespace outboard

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// LSTMs, GRUs and plain recurrent nets on whole sequences: by the driver's kernel for the whole
-// (recurrent_whole.cpp), else layer by layer (recurrent_layer.h). Calls that neither covers run as
+// LSTMs, GRUs and plain recurrent nets on whole sequences: by the driver's fused kernel
+// (recurrent_fused.cpp), else layer by layer (recurrent_layer.h). Calls that neither covers run as
 // torch composes them: tensors of torch.func or of compilers, forward-mode derivatives, empty
 // tensors, arguments that torch refuses.
 #include <ATen/TensorOperators.h>
@@ -38,11 +38,11 @@ constexpr int64_t kMostDims = 3;
 // Return true if the steps may be one operator. Return false if the driver has kernels for cells or
 // for their parts, but none that runs the steps.
 bool runs_steps(Recurrence kind, c10::DeviceIndex device) {
-  static const Operator& whole = operator_named("outboard::recurrent");
+  static const Operator& fused = operator_named("outboard::recurrent");
   static const Operator& lstm = operator_named("aten::_thnn_fused_lstm_cell");
   static const Operator& gru = operator_named("aten::_thnn_fused_gru_cell");
   static const Operator& product = operator_named("aten::mul", "Tensor");
-  if (has_native(whole)) {
+  if (has_native(fused)) {
     return true;
   }
   const bool has_cell = kind == Recurrence::Lstm ? has_native(lstm) : kind == Recurrence::Gru && has_native(gru);
@@ -190,8 +190,8 @@ NetResults run_apart(const RecurrentNet& net) {
     if (net.cx.defined()) {
       single.cx = net.cx.narrow(0, first, net.directions);
     }
-    const std::optional<NetResults> whole = run_whole(single);
-    const NetResults results = whole.has_value() ? *whole : run_layers(single);
+    const std::optional<NetResults> fused = run_fused(single);
+    const NetResults results = fused.has_value() ? *fused : run_layers(single);
     hy.push_back(results[1]);
     cy.push_back(results[2]);
     single.input = layer + 1 < net.layers ? at::dropout(results[0], net.dropout, /*train=*/true) : results[0];
@@ -201,16 +201,16 @@ NetResults run_apart(const RecurrentNet& net) {
 
 std::optional<NetResults> run_net(const RecurrentNet& net) {
   const bool is_apart = net.dropout != 0 && net.layers > 1;
-  const bool may_be_whole = may_run_whole();
-  if (may_be_whole && !is_apart) {
-    if (const std::optional<NetResults> whole = run_whole(net)) {
-      return whole;
+  const bool may_be_fused = may_run_fused();
+  if (may_be_fused && !is_apart) {
+    if (const std::optional<NetResults> fused = run_fused(net)) {
+      return fused;
     }
   }
   if (!runs_steps(net.kind, net.input.device().index())) {
     return std::nullopt;
   }
-  return may_be_whole && is_apart ? run_apart(net) : run_layers(net);
+  return may_be_fused && is_apart ? run_apart(net) : run_layers(net);
 }
 
 // Run the net, unless torch's composition must.
@@ -333,7 +333,7 @@ void register_recurrent_nets() {
   // Permanent, like all registrations.
   auto& own = *new torch::Library(torch::Library::FRAGMENT, "outboard", std::nullopt, __FILE__, __LINE__);
   define_recurrent_steps(own);
-  define_whole_nets(own);
+  define_fused_nets(own);
   // The formulas belong to autograd's key. Tensors of inference mode have only the device's key.
   for (const c10::DispatchKey key : {c10::DispatchKey::AutogradPrivateUse1, c10::DispatchKey::PrivateUse1}) {
     auto& aten = *new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);

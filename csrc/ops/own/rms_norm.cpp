@@ -21,7 +21,7 @@
 #include "core/device.h"
 #include "ops/operator/operator.h"
 #include "ops/own/factories.h"
-#include "ops/own/whole.h"
+#include "ops/own/fused.h"
 #include "ops/planned/generated_provider.h"
 #include "ops/providers.h"
 
@@ -67,10 +67,10 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_gradients(const at::Tensor& grad_out
 }
 
 // Return true if the device has fused kernels. The input may be fake.
-bool has_whole_norm(const at::Tensor& input) {
+bool has_fused_norm(const at::Tensor& input) {
   // Looked up once: this runs in every call.
-  static const Operator& whole = operator_named("aten::_fused_rms_norm");
-  if (has_registered_norm || (has_native(whole) && allows_native())) {
+  static const Operator& fused = operator_named("aten::_fused_rms_norm");
+  if (has_registered_norm || (has_native(fused) && allows_native())) {
     return true;
   }
   const c10::DeviceIndex index = input.device().index();
@@ -82,7 +82,7 @@ at::Tensor rms_norm(const at::Tensor& input, c10::SymIntArrayRef normalized_shap
                     std::optional<double> eps) {
   const bool has_weight = weight.has_value() && weight->defined();
   const bool is_mixed = has_weight && weight->scalar_type() != input.scalar_type();  // of which torch warns
-  if (is_mixed || (fits_whole(input) && (!has_weight || fits_whole(*weight)) && has_whole_norm(input))) {
+  if (is_mixed || (fits_fused(input) && (!has_weight || fits_fused(*weight)) && has_fused_norm(input))) {
     return at::compositeimplicitautograd::rms_norm_symint(input, normalized_shape, weight, eps);
   }
   at::native::_check_rms_norm_inputs_symint(input, normalized_shape, has_weight ? *weight : at::Tensor());

@@ -34,7 +34,7 @@ class Depth {
 // Return true if sizes decide the shapes of a call's results.
 bool has_shapes(const Call& call) {
   const Operator& op = call.op();
-  return (op.kind == OpKind::Makes || op.kind == OpKind::Writes || op.tells_sizes) &&
+  return (op.kind == OpKind::Makes || op.kind == OpKind::Writes || op.returns_sizes) &&
          !(op.facts.masks_decide && has_mask(call));
 }
 
@@ -96,10 +96,10 @@ Outcome run_or_drop(OperatorRecipes& known, const PlannedCall& planned, const Ca
   return Outcome::Dropped;
 }
 
-using Refused = std::shared_ptr<const PlannedCall>;
+using PlannedCallPtr = std::shared_ptr<const PlannedCall>;
 
 // `is_accepted`: the CPU kernel accepts the call.
-bool run_known(const Call& call, torch::jit::Stack* stack, Refused* out_refused, bool is_accepted = false) {
+bool run_known(const Call& call, torch::jit::Stack* stack, PlannedCallPtr* out_refused, bool is_accepted = false) {
   OperatorRecipes& known = OperatorRecipes::of(call.op());
   const PlannedKey key = known.key_of(call);
   std::shared_ptr<const PlannedCall> planned;
@@ -131,7 +131,7 @@ bool run_known(const Call& call, torch::jit::Stack* stack, Refused* out_refused,
   return true;
 }
 
-bool run_by_kernels(const Call& call, torch::jit::Stack* stack, Refused* out_refused) {
+bool run_by_kernels(const Call& call, torch::jit::Stack* stack, PlannedCallPtr* out_refused) {
   if (call.has_sparse() || !may_run(call)) {
     return run_as_others(call, stack);
   }
@@ -196,7 +196,7 @@ bool run_generated(const Call& call, torch::jit::Stack* stack) {
   if (!may_generate(call.device())) {
     return false;
   }
-  Refused refused;
+  PlannedCallPtr refused;
   if (run_by_kernels(call, stack, &refused)) {
     return true;
   }

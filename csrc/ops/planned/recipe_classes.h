@@ -38,11 +38,11 @@ struct RecipeState {
 template <typename Recipe>
 void build_programs(const std::shared_ptr<const Recipe>& recipe, c10::DeviceIndex device) {
   const auto& all = recipe->kernels;
-  const bool is_behind =
-      kernels::may_build_behind(current_stream(device)) && !recipe->is_refused.load() &&
+  const bool may_queue =
+      kernels::may_build_in_background(current_stream(device)) && !recipe->is_refused.load() &&
       std::ranges::none_of(all, [device](const auto& kernel) { return kernel->was_refused(device); });
   bool are_begun = true;
-  if (is_behind || all.size() > 1) {
+  if (may_queue || all.size() > 1) {
     const auto on_refusal = [known = std::weak_ptr<const Recipe>(recipe)] {
       if (const std::shared_ptr<const Recipe> refused = known.lock()) {
         refused->is_refused.store(true);
@@ -52,7 +52,7 @@ void build_programs(const std::shared_ptr<const Recipe>& recipe, c10::DeviceInde
       are_begun = kernel->start(device, on_refusal) && are_begun;
     }
   }
-  if (!is_behind || !are_begun) {  // another provider can serve only a caller that waits
+  if (!may_queue || !are_begun) {  // another provider can serve only a caller that waits
     for (const auto& kernel : all) {
       try {
         kernel->build(device);

@@ -119,7 +119,7 @@ struct Driver {
   // The core's store of bytes for later processes, and its threads, from kernel_register on.
   decltype(ob_registrar::keep) keep = nullptr;
   decltype(ob_registrar::recall) recall = nullptr;
-  decltype(ob_registrar::build_behind) build_behind = nullptr;
+  decltype(ob_registrar::build_in_background) build_in_background = nullptr;
   std::mutex mutex;  // guards what follows up to `devices`
   bool is_started = false;
   pid_t owner = 0;  // the process that started CUDA

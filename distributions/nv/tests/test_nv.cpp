@@ -414,14 +414,14 @@ TEST(foreign_streams_are_accepted) {
   }
 }
 
-TEST(a_forked_child_is_told) {
+TEST(a_forked_child_is_reported) {
   const Nv driver(path);
   driver.open();
   CHECK(in_child([&] {
           ob_device_properties properties = {};
           properties.struct_size = sizeof properties;
-          const bool is_told = driver->device_properties(driver.self(), 0, &properties) == OB_FAILED_PRECONDITION;
-          return is_told && driver.error_has("spawn") ? 0 : 1;
+          const bool is_reported = driver->device_properties(driver.self(), 0, &properties) == OB_FAILED_PRECONDITION;
+          return is_reported && driver.error_has("spawn") ? 0 : 1;
         }) == 0);
 }
 

@@ -62,7 +62,7 @@ def test_matrix_units_where_all_devices_have_them() -> None:
         ([(12, 0)], "wrong", "sm_120"),
     ],
 )
-def test_a_chip_that_no_nvrtc_compiles_for_is_told(monkeypatch, chips, state, words):
+def test_a_chip_that_no_nvrtc_compiles_for_is_reported(monkeypatch, chips, state, words):
     monkeypatch.setattr(checks.ctypes, "CDLL", lambda name: name)
     monkeypatch.setattr(checks, "_targets", lambda library: [75, 80, 90])
     check = checks._of_nvrtc("libnvrtc.so.13", chips)

@@ -96,8 +96,8 @@ elif how == "differ":  # each rank hears of it: from its own call, or, where it 
             except dist.DistBackendError as error:
                 messages.append(str(error))
         assert messages, words
-        is_told_by_peer = all("was aborted" in text or "did not join" in text for text in messages)
-        assert is_told_by_peer or any("the ranks' calls differ" in text and words in text for text in messages), (
+        is_reported_by_peer = all("was aborted" in text or "did not join" in text for text in messages)
+        assert is_reported_by_peer or any("the ranks' calls differ" in text and words in text for text in messages), (
             messages
         )
     began = time.monotonic()

@@ -88,11 +88,11 @@ def _differences(
 
 @contextlib.contextmanager
 def _asked_of_none() -> Iterator[None]:
-    before = torch_outboard._C.limit_asked_calls(0, 0)
+    before = torch_outboard._C.limit_checked_calls(0, 0)
     try:
         yield
     finally:
-        torch_outboard._C.limit_asked_calls(*before)
+        torch_outboard._C.limit_checked_calls(*before)
 
 
 if __name__ == "__main__":

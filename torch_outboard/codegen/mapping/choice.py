@@ -11,7 +11,7 @@ from torch._inductor.virtualized import V
 from torch_outboard.codegen.mapping.columns import Columns, reads_columns
 from torch_outboard.codegen.mapping.group import Group, Shape
 from torch_outboard.codegen.mapping.item import Item
-from torch_outboard.codegen.mapping.machine import cooperates, is_cpu, room_of
+from torch_outboard.codegen.mapping.machine import cooperates, is_cpu, limits_of
 from torch_outboard.codegen.mapping.mapping import Body, Mapping
 from torch_outboard.codegen.mapping.parts import COLUMNS_OF_GROUP, columns_of_item
 from torch_outboard.codegen.mapping.run import Run
@@ -28,11 +28,11 @@ _SHARED = 64
 def choose_mapping(kernel: Body) -> Mapping:
     """Return the mapping for a kernel whose nodes are known and whose body is still empty."""
     device = V.graph.get_current_device_or_throw()
-    is_parallel, room = cooperates(kernel.dialect, device), room_of(kernel.dialect, device)
-    items = min(kernel.dialect.group, room.items)
+    is_parallel, limits = cooperates(kernel.dialect, device), limits_of(kernel.dialect, device)
+    items = min(kernel.dialect.group, limits.items)
     if not kernel.features.is_reduction():
         if is_parallel:
-            return Spread(kernel, is_parallel, room.items)
+            return Spread(kernel, is_parallel, limits.items)
         # Functions in the host's C++ already loop over their items.
         is_run = not kernel.dialect.runs_on_host and is_cpu(device)
         return Run(kernel, is_parallel) if is_run else Item(kernel, is_parallel, items)
@@ -40,7 +40,7 @@ def choose_mapping(kernel: Body) -> Mapping:
     # Scans and sorts process a row in order, and have their own variables for it.
     if any(isinstance(node.node.data, (ir.Scan, ir.Sort)) for node in nodes):
         return Item(kernel, is_parallel, items)
-    if is_parallel and (shape := _shape_of_group(kernel, nodes, room.items_with(_SHARED))) is not None:
+    if is_parallel and (shape := _shape_of_group(kernel, nodes, limits.items_with(_SHARED))) is not None:
         return Group(kernel, is_parallel, shape)
     if (kernel.dialect.runs_on_host or is_cpu(device)) and all(map(reads_columns, nodes)):
         numels = [tree.numel for tree in kernel.range_trees if tree.prefix == "x"]

@@ -6,11 +6,11 @@ from __future__ import annotations
 import torch
 
 from torch_outboard.codegen.dialects.dialect import Dialect
-from torch_outboard.codegen.dialects.room import Room
+from torch_outboard.codegen.dialects.group_limits import GroupLimits
 from torch_outboard.codegen.prelude import weight_of
 from torch_outboard.device.devices import get_device_properties
 
-__all__ = ["cooperates", "dynamic_memory", "is_cpu", "is_long", "room_of"]
+__all__ = ["cooperates", "dynamic_memory", "is_cpu", "is_long", "limits_of"]
 
 # A kernel with this many characters takes long to compile.
 _LONG_TEXT = 8000
@@ -38,9 +38,9 @@ def dynamic_memory(dialect: Dialect, device: torch.device) -> int:
     return max(get_device_properties(device).shared_memory_per_multiprocessor // 2 - _KEPT, 0)
 
 
-def room_of(dialect: Dialect, device: torch.device) -> Room:
+def limits_of(dialect: Dialect, device: torch.device) -> GroupLimits:
     """Return the limits of a group of items on a device."""
-    return Room.of(dialect, get_device_properties(device))
+    return GroupLimits.of(dialect, get_device_properties(device))
 
 
 def is_long(text: str) -> bool:

@@ -100,11 +100,11 @@ class CapturedFunction:
         """Run without capture from now on, and log why. Raise RuntimeError if triton.cudagraph_or_error is set."""
         self._has_given_up = True
         self._captures.clear()
-        self.tell(reason)
+        self.trace_reason(reason)
         name = "" if self._compile_id is None else f" {self._compile_id}"
         log_cudagraph_skip_and_bump_counter(f"the {self._kind} graph{name} is not captured: {reason}")
 
-    def tell(self, reason: str) -> None:
+    def trace_reason(self, reason: str) -> None:
         """Write a record to torch's structured trace, for the compile report."""
         with compile_context(None if self._compile_id is None else CompileContext(self._compile_id)):
             trace_structured(

@@ -75,7 +75,7 @@ def install(graph: Any, example_inputs: Sequence[Any], options: Mapping[str, Any
     if reason is not None:
         function.give_up(reason)
         return
-    function.tell("")
+    function.trace_reason("")
     graph.current_callable = function
     shared = options.get("boxed_forward_device_index")
     if shared is None:

@@ -59,7 +59,7 @@ class Store:
         try:
             return _binaries_of(content)
         except (KeyError, TypeError, ValueError):
-            _tell_damaged(self._binaries)
+            _warn_damaged(self._binaries)
             return None
 
     def keep_binaries(self, binaries: Binaries) -> None:
@@ -79,7 +79,7 @@ class Choice:
         """Return the name, or None if nothing was measured or the file is damaged."""
         content = _read(self._file, ("choice",))
         if content is not None and not isinstance(content["choice"], str):
-            _tell_damaged(self._file)
+            _warn_damaged(self._file)
             return None
         return None if content is None else content["choice"]
 
@@ -149,11 +149,11 @@ def _read(path: Path, names: Sequence[str]) -> dict[str, Any] | None:
         return None
     fields = None if content is None else parsed(content, names)
     if content is not None and fields is None:
-        _tell_damaged(path)
+        _warn_damaged(path)
     return fields
 
 
-def _tell_damaged(path: Path) -> None:
+def _warn_damaged(path: Path) -> None:
     _log.warning("the compiled kernel %s has changed on disk and is rebuilt", printable_path(path))
 
 
@@ -164,9 +164,9 @@ def _write(path: Path, content: object) -> None:
         make_private_folders(path.parent.parent, path.parent)
         write_whole(path, sealed(json.dumps(content).encode()))
     except OSError as error:
-        _tell_unkept(reason_of(error))
+        _warn_not_stored(reason_of(error))
 
 
 @functools.cache
-def _tell_unkept(why: str) -> None:
+def _warn_not_stored(why: str) -> None:
     _log.warning("compiled kernels can't be stored: %s; set TORCHINDUCTOR_CACHE_DIR to another folder", why)

@@ -13,13 +13,13 @@ from torch._decomp import decomposition_table
 from torch_outboard.kernels.book.copies import dense, in_memory, in_order_of
 from torch_outboard.kernels.book.facts import Facts
 from torch_outboard.kernels.book.rounding import widened
-from torch_outboard.kernels.book.row import Body, Operator, Refused
+from torch_outboard.kernels.book.row import Body, Operator, RefusalReason
 from torch_outboard.kernels.refusal import CallRefusal
 
 __all__ = ["OPERATORS"]
 
 # The CPU's kernel uses as many weight bits as fit its integers.
-_IN_INTEGERS = Refused("the CPU kernel computes uint8 in integers [rounding]", (torch.uint8,))
+_IN_INTEGERS = RefusalReason("the CPU kernel computes uint8 in integers [rounding]", (torch.uint8,))
 
 
 def _windows(self: torch.Tensor, *args: Any) -> torch.Tensor:

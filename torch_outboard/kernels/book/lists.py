@@ -11,7 +11,7 @@ import torch
 
 from torch_outboard.codegen.dialects.dialect import HALVES
 from torch_outboard.kernels.book.rounding import rounded
-from torch_outboard.kernels.book.row import Each, Operator
+from torch_outboard.kernels.book.row import Operator, PerTensor
 from torch_outboard.kernels.refusal import ClassRefusal
 
 __all__ = ["OPERATORS", "changed"]
@@ -58,18 +58,18 @@ def _clone(self: torch.Tensor) -> list[torch.Tensor]:
 
 
 OPERATORS = (
-    *(Operator(f"aten::_foreach_{name}", each=Each(f"aten::{name}")) for name in (*_UNARY, "addcdiv", "addcmul")),
-    *(Operator(f"aten::_foreach_{name.partition('.')[0]}", each=Each(f"aten::{name}")) for name in _BINARY),
-    Operator("aten::_foreach_clone", each=Each(_clone, count=1)),
-    Operator("aten::_foreach_copy_.default", each=Each(_copy, count=2)),
-    Operator("aten::_foreach_lerp", each=Each("aten::lerp.Scalar", {"List": "aten::lerp.Tensor"})),
-    Operator("aten::_foreach_max", each=Each(reduction="list_reductions:greatest")),
-    Operator("aten::_foreach_maximum", each=Each("aten::clamp_min.Tensor", {"List": "aten::maximum"})),
-    Operator("aten::_foreach_minimum", each=Each("aten::clamp_max.Tensor", {"List": "aten::minimum"})),
-    Operator("aten::_foreach_norm", each=Each(reduction="list_reductions:norm"), has_written_numbers=True),
+    *(Operator(f"aten::_foreach_{name}", each=PerTensor(f"aten::{name}")) for name in (*_UNARY, "addcdiv", "addcmul")),
+    *(Operator(f"aten::_foreach_{name.partition('.')[0]}", each=PerTensor(f"aten::{name}")) for name in _BINARY),
+    Operator("aten::_foreach_clone", each=PerTensor(_clone, count=1)),
+    Operator("aten::_foreach_copy_.default", each=PerTensor(_copy, count=2)),
+    Operator("aten::_foreach_lerp", each=PerTensor("aten::lerp.Scalar", {"List": "aten::lerp.Tensor"})),
+    Operator("aten::_foreach_max", each=PerTensor(reduction="list_reductions:greatest")),
+    Operator("aten::_foreach_maximum", each=PerTensor("aten::clamp_min.Tensor", {"List": "aten::maximum"})),
+    Operator("aten::_foreach_minimum", each=PerTensor("aten::clamp_max.Tensor", {"List": "aten::minimum"})),
+    Operator("aten::_foreach_norm", each=PerTensor(reduction="list_reductions:norm"), has_written_numbers=True),
     Operator(
         "aten::_foreach_pow",
-        each=Each(
+        each=PerTensor(
             by_overload={
                 "List": "aten::pow.Tensor_Tensor",
                 "Scalar": "aten::pow.Tensor_Scalar",
@@ -79,6 +79,6 @@ OPERATORS = (
         ),
         has_written_numbers=True,  # lists of exponents are not written into kernels
     ),
-    Operator("aten::_foreach_powsum", each=Each(reduction="list_reductions:power_sum"), has_written_numbers=True),
-    Operator("aten::_foreach_zero", each=Each(_zero, count=1)),
+    Operator("aten::_foreach_powsum", each=PerTensor(reduction="list_reductions:power_sum"), has_written_numbers=True),
+    Operator("aten::_foreach_zero", each=PerTensor(_zero, count=1)),
 )

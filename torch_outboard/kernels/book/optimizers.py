@@ -21,12 +21,12 @@ from torch_outboard.kernels.refusal import ClassRefusal
 
 __all__ = ["OPERATORS", "run_update"]
 
-Given = Any  # a tensor, None or a bool
+ArgumentValue = Any  # a tensor, None or a bool
 
 Values = dict[str, torch.Tensor]
 
 
-def _begun(arguments: dict[str, Given]) -> tuple[torch.Tensor, torch.Tensor, Values]:
+def _begun(arguments: dict[str, ArgumentValue]) -> tuple[torch.Tensor, torch.Tensor, Values]:
     """Return the parameter, its gradient in the direction of the step, and the values written so far.
 
     With a scale, the unscaled gradient is one of the written values.
@@ -43,7 +43,7 @@ def _decayed(grad: torch.Tensor, parameter: torch.Tensor, weight_decay: torch.Te
     return torch.where(weight_decay != 0, grad + parameter * weight_decay.to(grad.dtype), grad)
 
 
-def _written(values: Values, arguments: dict[str, Given]) -> Values:
+def _written(values: Values, arguments: dict[str, ArgumentValue]) -> Values:
     """Return the values in their types, or the old values if found_inf is set."""
     found_inf = arguments["found_inf"]
     result: Values = {}
@@ -54,7 +54,7 @@ def _written(values: Values, arguments: dict[str, Given]) -> Values:
     return result
 
 
-def _adam(arguments: dict[str, Given], is_decoupled: bool) -> Values:
+def _adam(arguments: dict[str, ArgumentValue], is_decoupled: bool) -> Values:
     parameter, grad, values = _begun(arguments)
     kind = parameter.dtype
     beta1, beta2, decay = arguments["beta1"], arguments["beta2"], arguments["weight_decay"]
@@ -75,15 +75,15 @@ def _adam(arguments: dict[str, Given], is_decoupled: bool) -> Values:
     return _written(values, arguments)
 
 
-def _adam_alone(arguments: dict[str, Given]) -> Values:
+def _adam_alone(arguments: dict[str, ArgumentValue]) -> Values:
     return _adam(arguments, is_decoupled=False)
 
 
-def _adamw(arguments: dict[str, Given]) -> Values:
+def _adamw(arguments: dict[str, ArgumentValue]) -> Values:
     return _adam(arguments, is_decoupled=True)
 
 
-def _sgd(arguments: dict[str, Given]) -> Values:
+def _sgd(arguments: dict[str, ArgumentValue]) -> Values:
     parameter, grad, values = _begun(arguments)
     kind = parameter.dtype
     grad = _decayed(grad, parameter, arguments["weight_decay"])
@@ -98,7 +98,7 @@ def _sgd(arguments: dict[str, Given]) -> Values:
     return _written(values, arguments)
 
 
-def _adagrad(arguments: dict[str, Given]) -> Values:
+def _adagrad(arguments: dict[str, ArgumentValue]) -> Values:
     parameter, grad, values = _begun(arguments)
     kind = parameter.dtype
     grad = _decayed(grad, parameter, arguments["weight_decay"])
@@ -109,7 +109,7 @@ def _adagrad(arguments: dict[str, Given]) -> Values:
     return _written(values, arguments)
 
 
-def _check_and_unscale(arguments: dict[str, Given]) -> Values:
+def _check_and_unscale(arguments: dict[str, ArgumentValue]) -> Values:
     scaled = widened(arguments["self"])
     scale = arguments["inv_scale"].to(scaled.dtype)
     value = torch.where(scale == 1, scaled, scaled * scale).to(arguments["self"].dtype)
@@ -153,7 +153,7 @@ def run_update(update: Update, arguments: Mapping[str, Any]) -> None:
                 target[number].copy_(value)
 
 
-def _element(value: Any, number: int) -> Given:
+def _element(value: Any, number: int) -> ArgumentValue:
     if isinstance(value, (list, tuple)):
         return value[number] if value else None
     return value.reshape(()) if isinstance(value, torch.Tensor) else value

@@ -6,12 +6,12 @@ from __future__ import annotations
 import torch
 
 from torch_outboard.codegen.dialects.dialect import HALVES
-from torch_outboard.kernels.book.row import Refused
+from torch_outboard.kernels.book.row import RefusalReason
 
 __all__ = ["ROUNDED_BETWEEN", "rounded", "widened"]
 
 # The results differ from the CPU's by more than torch's tests allow.
-ROUNDED_BETWEEN = Refused(
+ROUNDED_BETWEEN = RefusalReason(
     "for half and bfloat16, the decomposition rounds where the CPU kernel doesn't [rounding]", HALVES
 )
 

@@ -11,7 +11,7 @@ import torch
 
 from torch_outboard.kernels.book.facts import Facts
 
-__all__ = ["Body", "Draw", "Each", "Fill", "Function", "Numbers", "Operator", "Refused", "Update"]
+__all__ = ["Body", "Draw", "PerTensor", "Fill", "Function", "Numbers", "Operator", "RefusalReason", "Update"]
 
 Function = Callable[..., Any]
 
@@ -72,7 +72,7 @@ class Body:
 
 
 @dataclass(frozen=True)
-class Each:
+class PerTensor:
     """The operator for one tensor of each list: its name, or a function. Overloads may have different ones.
 
     The operator takes the first `count` arguments of the operator over lists, or all of them. For an operator that
@@ -86,7 +86,7 @@ class Each:
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusalReason:
     """A reason why calls have no plan, and the tensor types to which the reason applies; no types means all."""
 
     reason: str
@@ -125,7 +125,7 @@ class Operator:
     filled : str
         The argument that fills the tensor. A tensor of a higher category is refused, since only its value shows whether
         it fits.
-    refused : Refused
+    refused : RefusalReason
         Why calls have no plan, if they have none.
     takes_float : bool
         For halves, the CPU's kernel uses a number as the second operand in float. Other kernels round it first.
@@ -133,7 +133,7 @@ class Operator:
         The CPU's kernel rounds a number that the schema declares as a number to the tensor's type.
     promotes : bool
         The operator promotes like operators with torch's tag `pointwise`, but lacks the tag.
-    each : Each
+    each : PerTensor
         For an operator over lists of tensors: the operator for one tensor.
     has_written_numbers : bool
         The operator over lists writes an exponent, a base or an order into kernels, as the operator for one tensor
@@ -154,11 +154,11 @@ class Operator:
     guarded: tuple[str, ...] = ()
     determined: tuple[str, ...] = ()
     filled: str = ""
-    refused: Refused | None = None
+    refused: RefusalReason | None = None
     takes_float: bool = False
     rounds_numbers: bool = False
     promotes: bool = False
-    each: Each | None = None
+    each: PerTensor | None = None
     has_written_numbers: bool = False
     refuses_list: Callable[[Sequence[Any], torch.dtype], bool] | None = None
     facts: Facts | None = None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torch_outboard.kernels.book.facts import Facts
-from torch_outboard.kernels.book.row import Operator, Refused
+from torch_outboard.kernels.book.row import Operator, RefusalReason
 from torch_outboard.kernels.refusal import CallRefusal
 
 __all__ = ["OPERATORS"]
@@ -53,13 +53,12 @@ OPERATORS = (
     Operator("aten::roll.default", check=_check_shifts),
     Operator("aten::select_backward", guarded=("index",)),
     Operator("aten::slice_backward", guarded=("start", "end")),
-    Operator("aten::tril", guarded=("diagonal",), facts=Facts(checks_all_in_meta=True)),
-    Operator("aten::triu", guarded=("diagonal",), facts=Facts(checks_all_in_meta=True)),
+    Operator("aten::tril aten::triu", guarded=("diagonal",), facts=Facts(checks_all_in_meta=True)),
     # These operators read sizes, strides and offsets of a storage, which graphs do not represent,
     # or allocate other memory.
     Operator(
         "aten::_pin_memory aten::_to_copy aten::as_strided aten::as_strided_copy aten::as_strided_scatter aten::resize "
         "aten::resize_as aten::resize_as_sparse aten::set",
-        refused=Refused("it works on storages, not on elements [no-definition]"),
+        refused=RefusalReason("it works on storages, not on elements [no-definition]"),
     ),
 )

@@ -152,7 +152,7 @@ class Folder:
         refusal = self._path(key, _REFUSED)
         return [file.name for file in (*self.files(key), refusal) if file != refusal or file.exists()]
 
-    def turn_of(self, key: str) -> Path:
+    def lock_path_of(self, key: str) -> Path:
         """Return the file that stands for building a plan of a class, named as an unfinished file."""
         return self._path(key, f"{_REFUSED}.building.part")
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from torch_outboard.codegen.dialects.room import Room
+from torch_outboard.codegen.dialects.group_limits import GroupLimits
 from torch_outboard.compile.generators import generators
 from torch_outboard.compile.own_code import own_code
 from torch_outboard.device.devices import get_device_properties
@@ -167,9 +167,9 @@ def kind_of(device: int) -> dict[str, str]:
     dialect = generator.dialect  # type: ignore[attr-defined]
     rounds = any(unit.is_rounded for unit in dialect.units)
     properties = get_device_properties(device)
-    room = Room.of(dialect, properties)
+    limits = GroupLimits.of(dialect, properties)
     return {
-        **({} if room.is_whole else {"group": f"{room.items} items, {room.memory} bytes"}),
+        **({} if limits.is_largest else {"group": f"{limits.items} items, {limits.memory} bytes"}),
         **({"rounds": "by torch's switches"} if rounds else {}),
         "generator": f"{type(generator).__module__}.{type(generator).__qualname__}",
         "generated_by": generated.hexdigest(),

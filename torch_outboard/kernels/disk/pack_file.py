@@ -36,7 +36,7 @@ from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.kernels.disk.files import Answer, Entry, listed, unlisted
 from torch_outboard.kernels.disk.key import Sizes
 
-__all__ = ["Damaged", "PackFile", "is_pack", "program_name", "write_pack_file"]
+__all__ = ["DamagedPack", "PackFile", "is_pack", "program_name", "write_pack_file"]
 
 _FORMAT = 2
 # In the file's header, to distinguish a pack from other databases.
@@ -52,7 +52,7 @@ _LZMA = [{"id": lzma.FILTER_LZMA1, "preset": 9, "dict_size": 1 << 20}]
 _EXPANDING = (zlib.error, lzma.LZMAError, EOFError)
 
 
-class Damaged(Exception):
+class DamagedPack(Exception):
     """The file is not a pack, or its content has changed."""
 
 
@@ -79,7 +79,7 @@ def _mark() -> bytes:
 class PackFile:
     """A pack that is open for reading. For one thread.
 
-    Raises OSError if there is no such file, or another user may have written it, and `Damaged`. So do the methods.
+    Raises OSError if there is no such file, or another user may have written it, and `DamagedPack`. So do the methods.
     The files of one more user may be `trusted`; -1 means none.
 
     Attributes
@@ -93,7 +93,7 @@ class PackFile:
         if _C.check_private(path, trusted) is None:
             raise FileNotFoundError(f"{printable_path(path)} does not exist")
         if not is_pack(path):
-            raise Damaged(f"{printable_path(path)} is not a pack of kernels")
+            raise DamagedPack(f"{printable_path(path)} is not a pack of kernels")
         with _damage(path):
             # Nobody writes the file, so there is no lock to take and no journal to look for.
             self._rows = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
@@ -102,7 +102,7 @@ class PackFile:
         self._block: tuple[str, bytes] = ("", b"")  # the last one that was read
         about = self._json("about", "")
         if about is None or about.get("format") != _FORMAT:
-            raise Damaged(f"{printable_path(path)} is a pack in another format")
+            raise DamagedPack(f"{printable_path(path)} is a pack in another format")
         self.about: Mapping[str, Any] = about
         self._shared = str(about["shared"]).encode()
 
@@ -136,7 +136,7 @@ class PackFile:
         row = self._json("answer", name)
         answer = None if row is None else unlisted(row)
         if answer is None:
-            raise Damaged(f"{printable_path(self.path)} lacks a plan")
+            raise DamagedPack(f"{printable_path(self.path)} lacks a plan")
         return answer
 
     def _program(self, block: str, first: str, size: str) -> bytes:
@@ -144,7 +144,7 @@ class PackFile:
             self._block = block, self._row("block", block) or b""
         end = int(first) + int(size)
         if end > len(self._block[1]):
-            raise Damaged(f"{printable_path(self.path)} lacks a program")
+            raise DamagedPack(f"{printable_path(self.path)} lacks a program")
         return self._block[1][int(first) : end]
 
     def _json(self, kind: str, name: str) -> Any:
@@ -176,11 +176,11 @@ class PackFile:
 
 @contextlib.contextmanager
 def _damage(path: Path) -> Iterator[None]:
-    """Raise `Damaged` for any error that a changed file causes in a read."""
+    """Raise `DamagedPack` for any error that a changed file causes in a read."""
     try:
         yield
     except (sqlite3.Error, *_EXPANDING, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Damaged(f"{printable_path(path)} is damaged ({error})") from error
+        raise DamagedPack(f"{printable_path(path)} is damaged ({error})") from error
 
 
 @functools.cache

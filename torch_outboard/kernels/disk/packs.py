@@ -131,7 +131,7 @@ def read_pack(path: Path, kind: Mapping[str, str] | None = None, trusted: int = 
     The machine is not checked. It is in the keys of the plans, and the pack may be for another device of the driver.
     """
     try:
-        from torch_outboard.kernels.disk.pack_file import Damaged, PackFile
+        from torch_outboard.kernels.disk.pack_file import DamagedPack, PackFile
     except ImportError as error:
         return Pack(path, None, f"this Python can't read it, {error}")
     try:
@@ -140,7 +140,7 @@ def read_pack(path: Path, kind: Mapping[str, str] | None = None, trusted: int = 
         kinds = [device["kind"] for device in file.about["devices"]]
     except OSError as error:
         return Pack(path, None, f"it can't be read, {reason_of(error)}")
-    except (Damaged, KeyError, TypeError) as error:
+    except (DamagedPack, KeyError, TypeError) as error:
         return Pack(path, None, f"it can't be read, {error}")
     if kind is not None and not any(
         all(device_kind.get(name) == kind[name] for name in _OF_GENERATOR) for device_kind in kinds
@@ -207,13 +207,13 @@ class Packs:
         """Return the answers of packs. A pack that turns out to be damaged is removed from the list."""
         if not files:
             return []
-        from torch_outboard.kernels.disk.pack_file import Damaged
+        from torch_outboard.kernels.disk.pack_file import DamagedPack
 
         results = []
         for file in list(files):
             try:
                 results.append(ask(file))
-            except Damaged as error:
+            except DamagedPack as error:
                 files.remove(file)
                 _log.warning("the pack of kernels in %s is not used any more: %s", printable_path(file.path), error)
         return results
@@ -225,11 +225,11 @@ class Packs:
                 if pack.obstacle:
                     _log.warning("the pack of kernels in %s is not used: %s", printable_path(pack.path), pack.obstacle)
                 elif pack.file is not None:
-                    self._tell_of_programs(pack.file, device)
+                    self._log_missing_programs(pack.file, device)
             self._used = [pack.file for pack in read if pack.file is not None and not pack.obstacle]
         return self._used
 
-    def _tell_of_programs(self, file: PackFile, device: int) -> None:
+    def _log_missing_programs(self, file: PackFile, device: int) -> None:
         having = [device["architecture"] for device in file.about["devices"] if device["architecture"]]
         own = self._architectures_of(device)
         if having and not set(own) & set(having):

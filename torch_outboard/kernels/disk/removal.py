@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch_outboard.kernels.disk.files import DROPPED, folders_in, is_name, versions_in
 
-__all__ = ["Found", "clear_folder", "found_in", "programs_in", "remove_plans", "remove_version"]
+__all__ = ["FolderContent", "clear_folder", "content_of", "programs_in", "remove_plans", "remove_version"]
 
 # Names that csrc/kernels/program_store.cpp chooses; the last form is
 # the name of an unfinished file.
@@ -40,7 +40,7 @@ def _entries(folder: Path, is_ours: Callable[[str], bool]) -> tuple[list[str], l
 
 
 @dataclass(frozen=True)
-class Found:
+class FolderContent:
     """The content of a folder of plans: our files, and other files."""
 
     versions: list[Path]
@@ -54,7 +54,7 @@ def programs_in(folder: Path) -> list[Path]:
     return [folder / "programs" / name for name in ours]
 
 
-def found_in(folder: Path) -> Found:
+def content_of(folder: Path) -> FolderContent:
     """Return the content of a folder of plans and programs."""
     versions = versions_in(folder)
     expected = {*versions, folder / "programs", folder / "schedules"}
@@ -67,15 +67,15 @@ def found_in(folder: Path) -> Found:
         names = _entries(version, _is_note)[1]
         others += [version / name for name in names if version / name not in inner]
         others += [folder_inside / name for folder_inside in inner for name in _entries(folder_inside, is_name)[1]]
-    return Found(versions, programs_in(folder), sorted(others))
+    return FolderContent(versions, programs_in(folder), sorted(others))
 
 
-def clear_folder(folder: Path) -> Found:
+def clear_folder(folder: Path) -> FolderContent:
     """Remove the plans and the programs of a folder, and return the remaining content."""
     for version in versions_in(folder):
         remove_version(version)
     _remove_files(folder / "programs", _is_program)
-    return found_in(folder)
+    return content_of(folder)
 
 
 def remove_plans(folder: Path) -> int:

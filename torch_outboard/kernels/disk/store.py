@@ -29,12 +29,12 @@ from torch_outboard import _C
 from torch_outboard._sealed import (
     MOST_PAUSES,
     PAUSE,
+    build_lock,
     claimed,
     make_private_folders,
     printable_path,
     read_private,
     reason_of,
-    turn,
     write_whole,
 )
 from torch_outboard.kernels.disk.files import DROPPED, Answer, Entry, Folder, folders_in, is_name, versions_in, written
@@ -48,7 +48,7 @@ VARIABLE = "OUTBOARD_KERNEL_CACHE_DIR"
 # The most files of one version, and the time after which an unused version is removed.
 MOST_FILES = 8192
 _KEPT_SECONDS = 30 * 24 * 3600
-_FIRST_LOOKS = 10  # whether another process builds, before an import of seconds
+_FIRST_POLLS = 10  # whether another process builds, before an import of seconds
 # The most refusals of single calls that a process writes.
 _MOST_SINGLES = 256
 # The limit for the notes about dropped plans.
@@ -86,7 +86,7 @@ class Store:
 
     def __init__(self, folder: Path | None) -> None:
         self.loaded = self.saved = 0
-        self._folder = None if folder is None else Folder(folder / _version(), self._drop, self._tell_unreadable)
+        self._folder = None if folder is None else Folder(folder / _version(), self._drop, self._warn_unreadable)
         self._lock = threading.Lock()
         self._reported: set[str] = set()
         self._seen: dict[str, set[str]] = {}  # the names of a class's files when they were read, and of those written
@@ -112,7 +112,7 @@ class Store:
         return plans
 
     @contextlib.contextmanager
-    def turn(self, *keys: str, prepare: Callable[[], None] | None) -> Iterator[bool]:
+    def build_lock(self, *keys: str, prepare: Callable[[], None] | None) -> Iterator[bool]:
         """Build for the first class in this scope, one process at a time.
 
         Yield True if another process has stored answers for these classes since this one read them. `prepare` is
@@ -122,7 +122,7 @@ class Store:
         if folder is None:
             yield False
             return
-        path = folder.turn_of(keys[0])
+        path = folder.lock_path_of(keys[0])
         with contextlib.suppress(OSError):  # a folder that can't be written: each process builds
             make_private_folders(path.parent)
         with self._lock:
@@ -135,7 +135,7 @@ class Store:
         with contextlib.ExitStack() as place:
             if prepare is not None:
                 self._prepare(lambda: path.exists() or is_stored(), folder.path, prepare, place)
-            with turn(path):
+            with build_lock(path):
                 place.close()
                 yield is_stored()
 
@@ -152,11 +152,11 @@ class Store:
         common plans, a few of many processes suffice.
         """
         places = [folder / f"preparing.{number}.part" for number in range(os.cpu_count() or 1)]
-        for look in range(MOST_PAUSES):
+        for poll in range(MOST_PAUSES):
             if is_built():
                 return
             # Where others have built plans, one of them is likely to begin this one too.
-            if look >= (_FIRST_LOOKS if self.loaded else 0):
+            if poll >= (_FIRST_POLLS if self.loaded else 0):
                 for path in places:
                     if place.enter_context(claimed(path)):
                         prepare()
@@ -175,7 +175,7 @@ class Store:
             write_whole(path, written(key, sizes, answer))
         except OSError as error:
             # The name of the unfinished file differs each time.
-            self._tell(f"plans are not kept: {reason_of(error)}", f"plans are not kept: {error.errno}")
+            self._warn_once(f"plans are not kept: {reason_of(error)}", f"plans are not kept: {error.errno}")
             return
         self._dropped.discard((key, answer.text))
         with self._lock:
@@ -231,7 +231,7 @@ class Store:
         try:
             make_private_folders(path.parent, path)
         except OSError as error:
-            self._tell(f"plans are not kept: {reason_of(error)}; {VARIABLE} names the folder")
+            self._warn_once(f"plans are not kept: {reason_of(error)}; {VARIABLE} names the folder")
             return None
         if not self._is_marked:
             self._is_marked = True
@@ -239,7 +239,7 @@ class Store:
                 os.utime(path)  # somebody uses this version
         return self._folder
 
-    def _tell(self, text: str, cause: str | None = None) -> None:
+    def _warn_once(self, text: str, cause: str | None = None) -> None:
         """Log a text, once for each cause; the default cause is the text itself."""
         with self._lock:
             is_new = (cause or text) not in self._reported
@@ -247,13 +247,15 @@ class Store:
         if is_new:
             _log.warning("%s", text)
 
-    def _tell_unreadable(self, error: OSError) -> None:
+    def _warn_unreadable(self, error: OSError) -> None:
         # There may be one such error for each file: report each cause once.
-        self._tell(f"a plan can't be read ({reason_of(error)}); it is built again", f"can't be read: {error.errno}")
+        self._warn_once(
+            f"a plan can't be read ({reason_of(error)}); it is built again", f"can't be read: {error.errno}"
+        )
 
     def _drop(self, path: Path, why: str) -> None:
         """Remove a file that is not used, and note it."""
-        self._tell(f"the plan in {why}; it is built again")
+        self._warn_once(f"the plan in {why}; it is built again")
         with contextlib.suppress(OSError):  # the folder may be read-only
             path.unlink()
             self._note_dropped(path.parent.parent / DROPPED, why)

@@ -15,11 +15,11 @@ from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.kernels import route
 from torch_outboard.kernels.book.row import Update
 from torch_outboard.kernels.book.table import by_value, check_refused, named_function, operator_of
-from torch_outboard.kernels.lists import ELEMENTS, Single, is_by_value, single_of
+from torch_outboard.kernels.lists import ELEMENTS, PerTensorOperator, is_by_value, per_tensor_operator
 from torch_outboard.kernels.operators import overload_of
 from torch_outboard.kernels.plans.lower import lower_with
 from torch_outboard.kernels.plans.trace import OperatorCall, trace, trace_function
-from torch_outboard.kernels.plans.traced import Traced
+from torch_outboard.kernels.plans.traced import TracedGraph
 from torch_outboard.kernels.promotion import is_wide_number, tensors_in
 from torch_outboard.kernels.refusal import CallRefusal, ClassRefusal
 
@@ -43,7 +43,7 @@ def chunk_generator(kind: type[CodeGenerator], driver: Any) -> CodeGenerator:
 class _NoWrapper(OutboardFxWrapper):
     """A wrapper that writes no code around a kernel over chunks."""
 
-    asked: ChunkBody
+    request: ChunkBody
 
     def _generate(self, is_inference: bool) -> Any:
         return None, None
@@ -85,15 +85,9 @@ def _shaped_by(arguments: Sequence[Any]) -> int:
     raise CallRefusal("it takes no list of tensors [no-definition]")
 
 
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) or (
-        isinstance(value, list) and bool(value) and isinstance(value[0], torch.Tensor)
-    )
-
-
 def _of_update(
     name: str, arguments: Sequence[Any], device: torch.device, real: torch.dtype
-) -> tuple[Traced, ChunkBody]:
+) -> tuple[TracedGraph, ChunkBody]:
     update = operator_of(name).computed
     assert isinstance(update, Update)
     route.decided(name, "formula", update.formula)
@@ -141,8 +135,8 @@ def _check_types(lists_by_name: Mapping[str, torch.Tensor]) -> None:
 
 def _of_single(
     name: str, arguments: Sequence[Any], device: torch.device, real: torch.dtype
-) -> tuple[Traced, ChunkBody]:
-    single, join = _single_of(name, arguments)
+) -> tuple[TracedGraph, ChunkBody]:
+    single, join = _per_tensor_operator(name, arguments)
     if isinstance(single.operator, str):
         route.decided(name, f"for each tensor {single.operator}")
     else:
@@ -196,16 +190,16 @@ def _of_single(
     return traced, ChunkBody(operands, [result], shaped_by)
 
 
-def _single_of(name: str, arguments: Sequence[Any]) -> tuple[Single, Any]:
+def _per_tensor_operator(name: str, arguments: Sequence[Any]) -> tuple[PerTensorOperator, Any]:
     """Return the operator for one tensor, and how its elements are combined, or None if they are not.
 
     Raises Refusal for a norm's order or a type that has no kernel.
     """
     each = operator_of(name).each
     if each is None or not each.reduction:
-        return single_of(name), None
+        return per_tensor_operator(name), None
     function, join = named_function(each.reduction)(arguments)
-    return Single(function, (0,)), join
+    return PerTensorOperator(function, (0,)), join
 
 
 def _check_single(operator: Any, arguments: Sequence[Any], dtype: torch.dtype) -> None:
@@ -222,7 +216,7 @@ def _number(value: int | float, real: torch.dtype) -> torch.Tensor:
     return torch.empty((), dtype=torch.int64 if isinstance(value, int) else real, device="meta")
 
 
-def _check_results(name: str, arguments: Sequence[Any], traced: Traced, body: ChunkBody) -> None:
+def _check_results(name: str, arguments: Sequence[Any], traced: TracedGraph, body: ChunkBody) -> None:
     (output,) = (node for node in traced.graph.graph.nodes if node.op == "output")
     for node, result in zip(output.args[0], body.results, strict=True):
         if result.argument is None:

@@ -21,7 +21,7 @@ from torch._inductor.virtualized import V
 
 from torch_outboard.codegen.formula import expression_of
 from torch_outboard.codegen.letters import passed_types
-from torch_outboard.codegen.mapping.machine import dynamic_memory, is_cpu, room_of
+from torch_outboard.codegen.mapping.machine import dynamic_memory, is_cpu, limits_of
 from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.codegen.refused import LACK
 from torch_outboard.compile.device.choice import lowering_with
@@ -34,7 +34,7 @@ from torch_outboard.kernels.magnitudes import keep_magnitudes
 from torch_outboard.kernels.plans.pairs import fusing_pairs
 from torch_outboard.kernels.plans.text import PlanWriter
 from torch_outboard.kernels.plans.trace import OperatorCall
-from torch_outboard.kernels.plans.traced import Input, Number, Traced
+from torch_outboard.kernels.plans.traced import Input, Number, TracedGraph
 from torch_outboard.kernels.refusal import CallRefusal
 from torch_outboard.kernels.switches import allowed
 from torch_outboard.kernels.templates.call import Layout, TemplateCall, Tensor
@@ -63,7 +63,7 @@ def eager_generator(kind: type[CodeGenerator], driver: Any) -> CodeGenerator:
     return plan_kind(driver)  # type: ignore[no-any-return]
 
 
-def lower(call: OperatorCall, traced: Traced, generator: CodeGenerator) -> tuple[PlanWriter, list[DeviceProgram]]:
+def lower(call: OperatorCall, traced: TracedGraph, generator: CodeGenerator) -> tuple[PlanWriter, list[DeviceProgram]]:
     """Lower a graph to a plan and its programs.
 
     Raises Refusal, or Inductor's errors.
@@ -75,11 +75,11 @@ def lower(call: OperatorCall, traced: Traced, generator: CodeGenerator) -> tuple
 def lower_with(
     generator: CodeGenerator,
     device: torch.device,
-    traced: Traced,
+    traced: TracedGraph,
     request: Any,
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
-    """Lower a graph and return the generator's wrapper. `asked` is set while code is generated."""
+    """Lower a graph and return the generator's wrapper. `request` is set while code is generated."""
     fakes = [traced_input.fake for traced_input in traced.inputs]
     is_of_pairs = any(traced_input.whole is not None for traced_input in traced.inputs)
     with (
@@ -104,13 +104,13 @@ def lower_with(
             graph.add_device_info(device)  # assertions have no result that names it; torch 2.11 then uses the CPU's
             graph.init_wrapper_code()
             wrapper: Any = graph.wrapper_code
-            wrapper.asked = request
+            wrapper.request = request
             graph.init_wrapper_code = lambda *args, **kwargs: None  # type: ignore[method-assign]
             graph.codegen()
     return wrapper
 
 
-def _check_outputs(traced: Traced, graph: GraphLowering) -> None:
+def _check_outputs(traced: TracedGraph, graph: GraphLowering) -> None:
     """Refuse results whose layout in Inductor differs from the operator's."""
     (output,) = (node for node in traced.graph.graph.nodes if node.op == "output")
     for node, result in zip(output.args[0], graph.graph_outputs, strict=True):
@@ -121,7 +121,7 @@ def _check_outputs(traced: Traced, graph: GraphLowering) -> None:
             raise CallRefusal("Inductor's result has other strides [plan]")
 
 
-def _are_equal(traced: Traced, arguments: Sequence[Any], values: Sequence[Any]) -> bool:
+def _are_equal(traced: TracedGraph, arguments: Sequence[Any], values: Sequence[Any]) -> bool:
     """Return True if numbers are equal for all sizes, or for this call's sizes, which adds a guard to the plan."""
     wanted = _expressions(values)
     if len(arguments) != len(wanted):
@@ -163,7 +163,7 @@ class _PlanWrapper(OutboardFxWrapper):
     """A wrapper that collects programs and whose lines are written as steps."""
 
     takes_expressions = True
-    asked: tuple[OperatorCall, Traced, CodeGenerator]
+    request: tuple[OperatorCall, TracedGraph, CodeGenerator]
     plan: PlanWriter
     ordered: list[DeviceProgram]
 
@@ -184,7 +184,7 @@ class _PlanWrapper(OutboardFxWrapper):
             subgms=self.subgms,
             is_subgraph=False,
         )
-        converter.begin(*self.asked, self.programs)
+        converter.begin(*self.request, self.programs)
         self.plan, self.ordered = converter.write()
         return None, None
 
@@ -209,7 +209,7 @@ class _Steps(FxConverter):
     )
 
     def begin(
-        self, call: OperatorCall, traced: Traced, generator: CodeGenerator, programs: dict[str, DeviceProgram]
+        self, call: OperatorCall, traced: TracedGraph, generator: CodeGenerator, programs: dict[str, DeviceProgram]
     ) -> None:
         self.call, self.traced, self.generator, self.programs = call, traced, generator, programs
         self.plan = PlanWriter(traced)
@@ -417,7 +417,7 @@ class _Steps(FxConverter):
             add_program=self._add_program,
             schedule_of=schedules_of(self.call.device.index).of,
             dynamic_memory=dynamic_memory(self.generator.dialect, self.call.device),  # type: ignore[attr-defined]
-            room=room_of(self.generator.dialect, self.call.device),  # type: ignore[attr-defined]
+            limits=limits_of(self.generator.dialect, self.call.device),  # type: ignore[attr-defined]
         )
         names: list[str | None] = templates()[kernel.op_overload](call)
         return names

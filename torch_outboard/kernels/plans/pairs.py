@@ -23,7 +23,7 @@ from torch_outboard.kernels import route
 from torch_outboard.kernels.book.complex_numbers import are_apart, formula_of
 from torch_outboard.kernels.book.pair import Pair, pair_of, real_of
 from torch_outboard.kernels.book.table import noted_decompositions
-from torch_outboard.kernels.plans.traced import Input, Traced
+from torch_outboard.kernels.plans.traced import Input, TracedGraph
 from torch_outboard.kernels.refusal import CallRefusal, ClassRefusal
 
 __all__ = ["fusing_pairs", "has_complex", "in_pairs"]
@@ -41,7 +41,7 @@ def _is_complex(value: Any) -> bool:
     return isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.is_complex())
 
 
-def in_pairs(traced: Traced) -> Traced:
+def in_pairs(traced: TracedGraph) -> TracedGraph:
     """Return the graph rewritten with pairs of reals for complex numbers.
 
     Raises Refusal for an operator without a formula.
@@ -67,7 +67,7 @@ def _check(dtype: torch.dtype) -> None:
         raise ClassRefusal(f"generated kernels don't support {dtype} [storage-type]")
 
 
-def _parts_of(source: Input, traced: Traced) -> Iterator[Input]:
+def _parts_of(source: Input, traced: TracedGraph) -> Iterator[Input]:
     """Yield an input, or both parts of a complex input."""
     whole = source.fake
     if not isinstance(whole, torch.Tensor) or not whole.is_complex():

@@ -27,7 +27,7 @@ from torch_outboard.kernels.layouts import as_laid_out, lay_out_results
 from torch_outboard.kernels.operators import base_name, functional_of, overload_of
 from torch_outboard.kernels.plans.pairs import has_complex, in_pairs
 from torch_outboard.kernels.plans.sizes import Sizes
-from torch_outboard.kernels.plans.traced import Input, Number, Traced
+from torch_outboard.kernels.plans.traced import Input, Number, TracedGraph
 from torch_outboard.kernels.promotion import (
     common_type,
     is_tensor,
@@ -221,7 +221,7 @@ def _replace(value: Any, replace: Callable[[torch.Tensor], Any]) -> Any:
     return value
 
 
-def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
+def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> TracedGraph:
     """Trace a call.
 
     Raises Refusal, or the errors of the operator's decompositions.
@@ -242,7 +242,7 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
     if call.draws:
         inputs.seed()
     body = _Body(call, arguments, real)
-    traced = Traced(_graph_of(body, inputs.made, mode), shape_env, mode, inputs.made, body.returns)
+    traced = TracedGraph(_graph_of(body, inputs.made, mode), shape_env, mode, inputs.made, body.returns)
     lay_out_results(traced.graph.graph, mode, call.strides)
     if call.is_aliased:
         _defer_copies(traced)
@@ -252,7 +252,9 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> Traced:
     return traced
 
 
-def trace_function(function: Callable[..., Sequence[torch.Tensor]], arguments: Sequence[Any], device: Any) -> Traced:
+def trace_function(
+    function: Callable[..., Sequence[torch.Tensor]], arguments: Sequence[Any], device: Any
+) -> TracedGraph:
     """Trace a function that takes tensors and returns a list of new tensors, as if they were on the device."""
     shape_env = Sizes()
     mode = _Mode(shape_env)
@@ -268,7 +270,7 @@ def trace_function(function: Callable[..., Sequence[torch.Tensor]], arguments: S
     graph = _graph_of(body, inputs, mode)
     if has_complex(graph):
         raise ClassRefusal("its tensors are complex, and no formula for complex numbers is known [complex-formula]")
-    return _cleaned(Traced(graph, shape_env, mode, inputs, list(range(results))))
+    return _cleaned(TracedGraph(graph, shape_env, mode, inputs, list(range(results))))
 
 
 class _Mode(FakeTensorMode):  # type: ignore[no-untyped-call]
@@ -298,13 +300,13 @@ def _table(is_noting: bool) -> dict[Any, Any]:  # of which there are two
     return leave_to_formulas(noted_decompositions())
 
 
-def _cleaned(traced: Traced) -> Traced:
+def _cleaned(traced: TracedGraph) -> TracedGraph:
     traced.graph.graph.eliminate_dead_code()
     traced.graph.recompile()
     return traced
 
 
-def _check_that_it_does_something(call: OperatorCall, traced: Traced) -> None:
+def _check_that_it_does_something(call: OperatorCall, traced: TracedGraph) -> None:
     """Refuse an operator that neither returns nor writes a tensor, such as an assertion removed as dead code."""
     schema = call.operator._schema
     is_silent = not schema.returns and not schema.is_mutable
@@ -436,7 +438,7 @@ def _number_outputs(value: Any, fresh: list[torch.Tensor]) -> Any:
     return len(fresh) - 1
 
 
-def _defer_copies(traced: Traced) -> None:
+def _defer_copies(traced: TracedGraph) -> None:
     """Turn copies to placeholders into outputs, which the plan copies after everything has been read."""
     graph = traced.graph.graph
     places = {node: place for place, node in enumerate(node for node in graph.nodes if node.op == "placeholder")}
@@ -454,7 +456,7 @@ def _defer_copies(traced: Traced) -> None:
     output.args = (tuple(outputs),)
 
 
-def _converted(graph: torch.fx.Graph, copy: torch.fx.Node, traced: Traced) -> torch.fx.Node:
+def _converted(graph: torch.fx.Graph, copy: torch.fx.Node, traced: TracedGraph) -> torch.fx.Node:
     """Return a copy's source, converted to the target's type."""
     target, source = copy.args[:2]
     assert isinstance(target, torch.fx.Node) and isinstance(source, torch.fx.Node)

@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-__all__ = ["Input", "Number", "Traced"]
+__all__ = ["Input", "Number", "TracedGraph"]
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Number:
 
 
 @dataclass
-class Traced:
+class TracedGraph:
     """A graph, the meaning of its placeholders, and the use of its outputs.
 
     Attributes

@@ -14,7 +14,7 @@ from torch.utils._sympy.functions import FloorDiv
 
 from torch_outboard.codegen.dialects.dialect import STORAGE_TYPES, Dialect
 from torch_outboard.codegen.dialects.frame import LocalArray, Parameter
-from torch_outboard.codegen.dialects.room import Room
+from torch_outboard.codegen.dialects.group_limits import GroupLimits
 from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.kernels.plans.text import PlanWriter
 from torch_outboard.kernels.refusal import CallRefusal
@@ -69,7 +69,7 @@ class TemplateCall:
     dynamic_memory : int
         Bytes of dynamic local memory per group if two groups share a multiprocessor. Call `schedule` before: only plans
         with a schedule are stored for the device's memory.
-    room : Room
+    limits : GroupLimits
         The items and the local memory that a group can have.
     """
 
@@ -83,7 +83,7 @@ class TemplateCall:
     schedule_of: Callable[[str], Schedule]
     taken: str = ""
     dynamic_memory: int = 0
-    room: Room = Room()
+    limits: GroupLimits = GroupLimits()
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor argument.
@@ -130,7 +130,7 @@ class TemplateCall:
         A kernel that is launched several times is written once.
         """
         for kernel in kernels:
-            self._check_room(kernel)
+            self._check_limits(kernel)
         texts = dict.fromkeys(kernel.written(self.dialect) for kernel in kernels)
         code = self.dialect.source(self.taken + "\n".join(texts))
         for kernel in kernels:
@@ -149,13 +149,13 @@ class TemplateCall:
             arguments = [argument if isinstance(argument, str) else self.plan.formula(argument) for argument in passed]
             self.plan.step(f"launch {self.add_program(program)} [{', '.join(arguments)}]")
 
-    def _check_room(self, kernel: Kernel) -> None:
+    def _check_limits(self, kernel: Kernel) -> None:
         """Raise Refusal if a group of the device is too small for a kernel."""
         memory = sum(array.bytes for array in kernel.arrays)
-        if kernel.group > self.room.items or memory > self.room.memory:
+        if kernel.group > self.limits.items or memory > self.limits.memory:
             raise CallRefusal(
                 f"a group of {kernel.name} needs {kernel.group} items and {memory} bytes of local memory, and the "
-                f"device allows {self.room.items} and {self.room.memory} [group-size]"
+                f"device allows {self.limits.items} and {self.limits.memory} [group-size]"
             )
 
     def repeat(self, turns: Any, *kernels: Kernel) -> None:
@@ -229,7 +229,7 @@ class Kernel:
 
     def spread(self, call: TemplateCall, count: Any, items: int = 64) -> None:
         """Launch `count` independent items, in groups of `items` or of as many as the device allows."""
-        self.group = min(items, call.room.items)
+        self.group = min(items, call.limits.items)
         self.groups = FloorDiv(count + self.group - 1, self.group)
 
     def turn(self) -> None:

@@ -128,7 +128,7 @@ def _copy(call: TemplateCall, tensor: Tensor, copy: Tensor, channels: Any, padde
         "PLACE": " + ".join(places) or "0",
         "CHUNK": str(chunk),
         "UNROLL": call.dialect.unroll,
-        "WORD": "next[one / 2] |= (ob_u32)element << one % 2 * 16;" if chunk == 8 else "next[one] = element;",
+        "WORD": "next[at / 2] |= (ob_u32)element << at % 2 * 16;" if chunk == 8 else "next[at] = element;",
         "FOUR": four,
         "PARTS": " ".join(f"four.{part} = next[{i}];" for i, part in enumerate("xyzw")),
     }
@@ -148,9 +148,9 @@ _COPY = """\
   const $INDEX place = batch * ($INDEX)$BATCH_STRIDE + $PLACE;
   ob_u32 next[4] = {0, 0, 0, 0};
   $UNROLL
-  for (int one = 0; one < $CHUNK; ++one) {
-    if (beside + one < $CHANNELS) {
-      const ob_u32 element = image[place + (channel + beside + one) * ($INDEX)$CHANNEL_STRIDE];
+  for (int at = 0; at < $CHUNK; ++at) {
+    if (beside + at < $CHANNELS) {
+      const ob_u32 element = image[place + (channel + beside + at) * ($INDEX)$CHANNEL_STRIDE];
       $WORD
     }
   }

@@ -19,7 +19,7 @@ from torch_outboard.kernels.templates.product import Number, Product, SumType, l
 from torch_outboard.kernels.templates.schedules import direct
 from torch_outboard.kernels.templates.schedules.registry import PRODUCTS, Device
 
-__all__ = ["Named", "Shape", "biased", "declares", "parts_of"]
+__all__ = ["NamedTensor", "Shape", "biased", "declares", "parts_of"]
 
 # With fewer channels, a convolution group would fill only a small part of a tile.
 _LEAST_CHANNELS = 16
@@ -156,12 +156,12 @@ def _has_few_channels(weight: Tensor, groups: int) -> bool:
     of_group = (FloorDiv(weight.size[0], groups), weight.size[1])
     if all(holds(sympy.Ge(size, _LEAST_CHANNELS)) for size in of_group):
         return False
-    for one in (*of_group, *weight.size[2:]):
-        V.graph.sizevars.guard_int(one)
+    for size in (*of_group, *weight.size[2:]):
+        V.graph.sizevars.guard_int(size)
     return True
 
 
-class Named:
+class NamedTensor:
     """A tensor, with texts for its strides and sizes. Each kernel that uses it declares them with the pointer.
 
     The first two dimensions are "n" and "c", the others are the grid's. `place` treats contiguous grid dimensions as
@@ -253,7 +253,7 @@ class Named:
         )
 
 
-def declares(*used: Named, numbers_of: Sequence[Named] = ()) -> Callable[[Kernel], None]:
+def declares(*used: NamedTensor, numbers_of: Sequence[NamedTensor] = ()) -> Callable[[Kernel], None]:
     def declare(kernel: Kernel) -> None:
         for tensor in used:
             tensor.declare(kernel)
@@ -272,7 +272,7 @@ def parts_of(number: str, window: Size, channels: Size, by_channels: bool, divis
     return divisions.over(number, channels), divisions.rest(number, channels)
 
 
-def biased(out: Named, bias: Tensor | None, channel: str, sums: SumType) -> tuple[Callable[[Kernel], None], str]:
+def biased(out: NamedTensor, bias: Tensor | None, channel: str, sums: SumType) -> tuple[Callable[[Kernel], None], str]:
     """Return a function that declares a result and its bias, and the text of a sum plus its channel's bias."""
     value = "value"
     if bias is not None:

@@ -30,7 +30,7 @@ from torch.utils._sympy.functions import FloorDiv
 from torch_outboard.kernels.templates import depthwise
 from torch_outboard.kernels.templates.call import TemplateCall, Tensor
 from torch_outboard.kernels.templates.channels import Divisions, Size
-from torch_outboard.kernels.templates.convolution_shape import Named, Shape, biased, declares, parts_of
+from torch_outboard.kernels.templates.convolution_shape import NamedTensor, Shape, biased, declares, parts_of
 from torch_outboard.kernels.templates.phases import has_phases, spread_by_phases
 from torch_outboard.kernels.templates.product import End, Operand, Product, statements
 
@@ -81,7 +81,7 @@ def backward(call: TemplateCall) -> list[str | None]:
 
 
 def _of_window(
-    shape: Shape, weight: Named, source: Named, channels: Size, by_channels: bool, divisions: Divisions
+    shape: Shape, weight: NamedTensor, source: NamedTensor, channels: Size, by_channels: bool, divisions: Divisions
 ) -> str:
     """Return the statements of a step: a channel of the source and a position in the window."""
     tap, channel = parts_of("step", weight.pixels(), channels, by_channels, divisions)
@@ -98,8 +98,8 @@ def _windows(
     call: TemplateCall, shape: Shape, given: Tensor, weight_given: Tensor, bias: Tensor | None, result: Tensor
 ) -> None:
     kind, divisions = shape.kind, Divisions(shape.kind)
-    image, weight = Named("image", given, divisions), Named("weight", weight_given, divisions)
-    out = Named("result", result, divisions, True)
+    image, weight = NamedTensor("image", given, divisions), NamedTensor("weight", weight_given, divisions)
+    out = NamedTensor("result", result, divisions, True)
     if depthwise.takes(call, shape, given, result, has_groups=True):
         depthwise.convolve(call, shape, image, weight, out, bias, is_spread=False)
         return
@@ -135,8 +135,8 @@ def _spread(
         spread_by_phases(call, shape, image, weight_given, bias, result)
         return
     kind, divisions = shape.kind, Divisions(shape.kind)
-    grid, weight = Named("grid", image, divisions), Named("weight", weight_given, divisions)
-    out = Named("result", result, divisions, True)
+    grid, weight = NamedTensor("grid", image, divisions), NamedTensor("weight", weight_given, divisions)
+    out = NamedTensor("result", result, divisions, True)
     if depthwise.takes(call, shape, image, result, is_spread=True):
         depthwise.convolve(call, shape, grid, weight, out, bias, is_spread=True)
         return
@@ -177,8 +177,8 @@ def _spread(
 
 def _weights(call: TemplateCall, shape: Shape, grid_given: Tensor, given: Tensor, result: Tensor) -> None:
     kind, divisions = shape.kind, Divisions(shape.kind)
-    grid, image = Named("grid", grid_given, divisions), Named("image", given, divisions)
-    out = Named("result", result, divisions, True)
+    grid, image = NamedTensor("grid", grid_given, divisions), NamedTensor("image", given, divisions)
+    out = NamedTensor("result", result, divisions, True)
     channels = FloorDiv(given.size[1], shape.groups)
     of_image, rows = (tensor.sized(1, shape.groups) for tensor in (image, grid))
     by_channels = shape.goes_by_channels(given)
@@ -200,7 +200,7 @@ def _weights(call: TemplateCall, shape: Shape, grid_given: Tensor, given: Tensor
         beside="grid[grid_from + grid_to + lane]" if shape.has_units else "",
         multiples=(*grid.others(1), rows.text),
         pointer="grid",
-        room=rows.text,
+        lines_in_memory=rows.text,
     )
     right = Operand(
         declare=declares(image, numbers_of=(grid, out)),
@@ -237,7 +237,7 @@ def _weights(call: TemplateCall, shape: Shape, grid_given: Tensor, given: Tensor
 
 
 def _end_of_weights(
-    shape: Shape, out: Named, image: Named, channels: sympy.Expr, by_channels: bool, divisions: Divisions
+    shape: Shape, out: NamedTensor, image: NamedTensor, channels: sympy.Expr, by_channels: bool, divisions: Divisions
 ) -> End:
     """Return the stores of a weight's gradient, leaving out channels that exist only in a copy of the image."""
     kind, of_image = shape.kind, image.sized(1, shape.groups)
@@ -257,7 +257,7 @@ def _end_of_weights(
     )
 
 
-def _inside(image: Named) -> dict[str, Any]:
+def _inside(image: NamedTensor) -> dict[str, Any]:
     """Return an operand's place, type and condition: the image at y + d, or 0 outside it."""
     at = [f"y{i} + d{i}" for i in range(len(image.grid))]
     place = " + ".join(f"({index}) * {image.stride(i + 2)}" for i, index in enumerate(at))
@@ -269,7 +269,7 @@ def _inside(image: Named) -> dict[str, Any]:
 
 
 def _weight_operand(
-    weight: Named, shape: Shape, of_source: Size | None, by_channels: bool, divisions: Divisions
+    weight: NamedTensor, shape: Shape, of_source: Size | None, by_channels: bool, divisions: Divisions
 ) -> Operand:
     """Return the weight as the left operand.
 
@@ -299,7 +299,7 @@ def _weight_operand(
         beside="weight[weight_from + weight_to + lane]" if is_across else "",
         multiples=(*weight.others(1), *([channels.text] if of_source is None else [])),
         pointer="weight",
-        room=weight.size(1) if is_across else "",
+        lines_in_memory=weight.size(1) if is_across else "",
     )
 
 
@@ -311,8 +311,8 @@ def _convolve(
     channels: sympy.Expr,
     left: Operand,
     right: Operand,
-    weight: Named,
-    out: Named,
+    weight: NamedTensor,
+    out: NamedTensor,
     bias: Tensor | None,
     divisions: Divisions,
 ) -> None:

@@ -90,10 +90,10 @@ def _begin(
     words["EXP"], words["LOG"] = call.dialect.function("exp"), call.dialect.function("log")
     inputs = {"probs": probabilities, "labels": call.tensor("labels")}
     lengths = {"input_lengths": call.tensor("input_lengths"), "target_lengths": call.tensor("target_lengths")}
-    for one, tensor in {**inputs, **lengths, **tensors}.items():
-        kernel.pointer(one, tensor, is_written=one in written)
+    for name, tensor in {**inputs, **lengths, **tensors}.items():
+        kernel.pointer(name, tensor, is_written=name in written)
         for number, stride in enumerate(tensor.stride):
-            words[f"{one}_{'ABC'[number]}".upper()] = kernel.number(f"{one}_{'abc'[number]}", stride)
+            words[f"{name}_{'ABC'[number]}".upper()] = kernel.number(f"{name}_{'abc'[number]}", stride)
     words["STEPS"] = kernel.number("steps", probabilities.size[0])
     words["BATCH"] = kernel.number("batch", probabilities.size[1])
     words["CLASSES"] = kernel.number("classes", probabilities.size[2])

@@ -22,7 +22,7 @@ from torch.utils._sympy.functions import FloorDiv
 from torch_outboard.codegen.dialects.dialect import STORAGE_TYPES, Dialect
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor, simplified
 from torch_outboard.kernels.templates.channels import holds
-from torch_outboard.kernels.templates.convolution_shape import Named, Shape, biased, declares
+from torch_outboard.kernels.templates.convolution_shape import NamedTensor, Shape, biased, declares
 from torch_outboard.kernels.templates.product import Product, SumType, ceil_div, filled, loaded, stored
 from torch_outboard.kernels.templates.schedules.matrix_sides import wide
 from torch_outboard.kernels.templates.schedules.parts import allocate_parts, range_of_split, sum_of_parts
@@ -66,16 +66,16 @@ def takes(call: TemplateCall, shape: Shape, *images: Tensor, is_spread: bool = F
 def convolve(
     call: TemplateCall,
     shape: Shape,
-    source: Named,
-    weight: Named,
-    out: Named,
+    source: NamedTensor,
+    weight: NamedTensor,
+    out: NamedTensor,
     bias: Tensor | None,
     *,
     is_spread: bool,
 ) -> None:
     """Write the launch. All three tensors have adjacent channels; the weight's are its first dimension."""
     kernel = Kernel("ob_depthwise_convolution")
-    declare_end, value = biased(out, bias, "(first + one)", shape.sums)
+    declare_end, value = biased(out, bias, "(first + in_chunk)", shape.sums)
     declares(source, weight)(kernel)
     declare_end(kernel)
     window, last = _window(weight), shape.rank - 1
@@ -92,8 +92,8 @@ def convolve(
         "EACH": str(each),
         "SUMS": _OF_CHANNELS + _BY_PLACES if of_group == 1 else _OF_GROUPS,
         "BEGIN": f"y{last}",
-        "SUM": "sums[pixel][one]",
-        "FACTOR": "weights[ahead / $DILATION][one]",
+        "SUM": "sums[pixel][in_chunk]",
+        "FACTOR": "weights[ahead / $DILATION][in_chunk]",
         "OF_GROUP": str(of_group),
         "OTHER_STRIDE": weight.stride(1),
     }
@@ -103,7 +103,7 @@ def convolve(
     call.launch(kernel)
 
 
-def weights(call: TemplateCall, shape: Shape, grid: Named, image: Named, product: Product) -> None:
+def weights(call: TemplateCall, shape: Shape, grid: NamedTensor, image: NamedTensor, product: Product) -> None:
     """Write the launches of the weight's gradient, a product with one row."""
     kernel = Kernel("ob_depthwise_weights")
     declares(grid, image)(kernel)
@@ -131,8 +131,8 @@ def weights(call: TemplateCall, shape: Shape, grid: Named, image: Named, product
         "FROM": " + ".join(from_),
         "SUMS": _BY_PLACES,
         "BEGIN": f"q * {shape.stride[last]} - {shape.padding[last]}",
-        "SUM": "sums[ahead / $DILATION][one]",
-        "FACTOR": "gradients[pixel][one]",
+        "SUM": "sums[ahead / $DILATION][in_chunk]",
+        "FACTOR": "gradients[pixel][in_chunk]",
         "EACH": str(each),
         "GROUPS": str(shape.groups),
     }
@@ -142,17 +142,23 @@ def weights(call: TemplateCall, shape: Shape, grid: Named, image: Named, product
     call.free(part)
 
 
-def _chunk(image: Named) -> int:
+def _chunk(image: NamedTensor) -> int:
     return _BYTES // image.tensor.dtype.itemsize
 
 
-def _window(weight: Named | Tensor) -> list[int]:
-    tensor = weight.tensor if isinstance(weight, Named) else weight
+def _window(weight: NamedTensor | Tensor) -> list[int]:
+    tensor = weight.tensor if isinstance(weight, NamedTensor) else weight
     return [int(V.graph.sizevars.guard_int(size)) for size in tensor.size[2:]]
 
 
 def _words(
-    call: TemplateCall, shape: Shape, window: list[int], pixels: int, source: Named, other: Named, grid: Named
+    call: TemplateCall,
+    shape: Shape,
+    window: list[int],
+    pixels: int,
+    source: NamedTensor,
+    other: NamedTensor,
+    grid: NamedTensor,
 ) -> dict[str, str]:
     """Return the placeholder texts of both kernels. Items compute `pixels` of the grid from the source's windows."""
     chunk, last = _chunk(source), shape.rank - 1
@@ -188,7 +194,7 @@ def _words(
     }
 
 
-def _pixels(out: Named, each: int) -> int:
+def _pixels(out: NamedTensor, each: int) -> int:
     """Return the number of pixels per item."""
     pixels = out.tensor.size[0] * prod(out.grid, start=sympy.Integer(1)) * each
     return next((count for count in _PIXELS if holds(sympy.Ge(pixels, count * _MANY))), 1)
@@ -204,7 +210,7 @@ def _begins(shape: Shape, window: list[int], is_spread: bool) -> list[str]:
     ]
 
 
-def _loops(shape: Shape, source: Named, weight: Named, window: list[int], is_spread: bool) -> str:
+def _loops(shape: Shape, source: NamedTensor, weight: NamedTensor, window: list[int], is_spread: bool) -> str:
     """Return the loops over the window's rows, restricted to rows inside the source."""
     text, from_, weight_from = "", [], []
     for i in range(shape.rank - 1):
@@ -231,7 +237,7 @@ class _Chunks:
         kind, four = STORAGE_TYPES[self.dtype], self.dialect.four("ob_u32")
         is_half, count = self.dtype.itemsize == 2, _BYTES // self.dtype.itemsize
         words = "word[0] = four.x; word[1] = four.y; word[2] = four.z; word[3] = four.w;"
-        element = "(ob_u16)(word[one / 2] >> one % 2 * 16)" if is_half else "OB_AS_F32(word[one])"
+        element = "(ob_u16)(word[in_chunk / 2] >> in_chunk % 2 * 16)" if is_half else "OB_AS_F32(word[in_chunk])"
         joined = "(ob_u32)kept[{0}] | (ob_u32)kept[{1}] << 16" if is_half else "OB_AS_U32(kept[{0}])"
         parts = [joined.format(2 * i, 2 * i + 1) if is_half else joined.format(i) for i in range(4)]
         return filled(
@@ -245,8 +251,8 @@ class _Chunks:
                 "UNROLL": self.dialect.unroll,
                 "LOAD": f"const {four} four = {self.dialect.load_16_bytes('from[0]')}; {words}",
                 "OF_WORD": loaded(element, self.dtype, self.sums),
-                "ELEMENT": loaded("from[one]", self.dtype, self.sums),
-                "KEEP": stored("kept[one]", "from[one]", self.dtype),
+                "ELEMENT": loaded("from[in_chunk]", self.dtype, self.sums),
+                "KEEP": stored("kept[in_chunk]", "from[in_chunk]", self.dtype),
                 "PARTS": " ".join(f"four.{lane} = {part};" for lane, part in zip("xyzw", parts, strict=True)),
             },
         )
@@ -258,23 +264,23 @@ OB_DEVICE void ob_load_chunk(OB_OWN(float, into, $CHUNK), $READ from, bool is_wi
     ob_u32 word[4];
     $LOAD
     $UNROLL
-    for (int one = 0; one < $CHUNK; ++one) into[one] = $OF_WORD;
+    for (int in_chunk = 0; in_chunk < $CHUNK; ++in_chunk) into[in_chunk] = $OF_WORD;
   } else {
     $UNROLL
-    for (int one = 0; one < $CHUNK; ++one) into[one] = $ELEMENT;
+    for (int in_chunk = 0; in_chunk < $CHUNK; ++in_chunk) into[in_chunk] = $ELEMENT;
   }
 }
 OB_DEVICE void ob_store_chunk($WRITTEN to, OB_OWN(float, from, $CHUNK), bool is_wide) {
   $KIND kept[$CHUNK];
   $UNROLL
-  for (int one = 0; one < $CHUNK; ++one) $KEEP
+  for (int in_chunk = 0; in_chunk < $CHUNK; ++in_chunk) $KEEP
   if (is_wide) {
     $FOUR four;
     $PARTS
     *(OB_GLOBAL $FOUR*)to = four;
   } else {
     $UNROLL
-    for (int one = 0; one < $CHUNK; ++one) to[one] = kept[one];
+    for (int in_chunk = 0; in_chunk < $CHUNK; ++in_chunk) to[in_chunk] = kept[in_chunk];
   }
 }
 """
@@ -292,7 +298,7 @@ _BY_PLACES = """\
           const int ahead = place - pixel * $APART;
           if (ahead >= 0 && ahead % $DILATION == 0 && ahead / $DILATION < $TAPS) {
             $UNROLL
-            for (int one = 0; one < $CHUNK; ++one) $SUM = OB_LIB(fma)($FACTOR, elements[one], $SUM);
+            for (int in_chunk = 0; in_chunk < $CHUNK; ++in_chunk) $SUM = OB_LIB(fma)($FACTOR, elements[in_chunk], $SUM);
           }
         }
       }
@@ -323,9 +329,10 @@ _OF_GROUPS = """\
           $UNROLL
           for (int of_group = 0; of_group < $OF_GROUP; ++of_group) {
             $UNROLL
-            for (int one = 0; one < $CHUNK; ++one)
-              sums[pixel][one] = OB_LIB(fma)(
-                  weights[of_group][one], elements[one / $OF_GROUP * $OF_GROUP + of_group], sums[pixel][one]);
+            for (int in_chunk = 0; in_chunk < $CHUNK; ++in_chunk)
+              sums[pixel][in_chunk] =
+                  OB_LIB(fma)(weights[of_group][in_chunk], elements[in_chunk / $OF_GROUP * $OF_GROUP + of_group],
+                              sums[pixel][in_chunk]);
           }
         }
       }
@@ -348,7 +355,7 @@ _TEXT = """\
   $UNROLL
   for (int pixel = 0; pixel < $PIXELS; ++pixel) {
     $UNROLL
-    for (int one = 0; one < $CHUNK; ++one) sums[pixel][one] = 0;
+    for (int in_chunk = 0; in_chunk < $CHUNK; ++in_chunk) sums[pixel][in_chunk] = 0;
   }
   $LOOPS
 $SUMS
@@ -357,9 +364,9 @@ $SUMS
   for (int pixel = 0; pixel < $PIXELS; ++pixel) {
     if (q$LAST + pixel < $WIDTH) {
       $UNROLL
-      for (int one = 0; one < $CHUNK; ++one) {
-        const float value = sums[pixel][one];
-        sums[pixel][one] = $VALUE;
+      for (int in_chunk = 0; in_chunk < $CHUNK; ++in_chunk) {
+        const float value = sums[pixel][in_chunk];
+        sums[pixel][in_chunk] = $VALUE;
       }
       ob_store_chunk(result + ($TO + (q$LAST + pixel) * $TO_STEP), sums[pixel], is_wide);
     }
@@ -379,7 +386,7 @@ _WEIGHTS = """\
   $UNROLL
   for (int tap = 0; tap < $TAPS; ++tap) {
     $UNROLL
-    for (int one = 0; one < $CHUNK; ++one) sums[tap][one] = 0;
+    for (int in_chunk = 0; in_chunk < $CHUNK; ++in_chunk) sums[tap][in_chunk] = 0;
   }
   for (ob_i32 of_all = (ob_i32)from_count; of_all < (ob_i32)to_count; ++of_all) {
     ob_i32 row = of_all;
@@ -392,7 +399,7 @@ _WEIGHTS = """\
         $UNROLL
         for (int pixel = 0; pixel < $PIXELS; ++pixel) {
           $UNROLL
-          for (int one = 0; one < $CHUNK; ++one) gradients[pixel][one] = 0;
+          for (int in_chunk = 0; in_chunk < $CHUNK; ++in_chunk) gradients[pixel][in_chunk] = 0;
           if (q + pixel < $WIDTH)
             ob_load_chunk(gradients[pixel], $GRID + (grid_from + (q + pixel) * $TO_STEP), is_wide);
         }
@@ -403,7 +410,7 @@ $SUMS
   $UNROLL
   for (int tap = 0; tap < $TAPS; ++tap) {
     $UNROLL
-    for (int one = 0; one < $CHUNK; ++one)
-      part[((split * $GROUPS + first + one) * $OUTER + outer) * $TAPS + tap] = sums[tap][one];
+    for (int in_chunk = 0; in_chunk < $CHUNK; ++in_chunk)
+      part[((split * $GROUPS + first + in_chunk) * $OUTER + outer) * $TAPS + tap] = sums[tap][in_chunk];
   }
 """

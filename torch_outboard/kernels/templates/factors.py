@@ -73,9 +73,9 @@ _SHARE_PIVOT = """\
     most_of[me] = most;
     row_of[me] = (int)pivot_row;
     OB_BARRIER;
-    for (int one = 0; one < $GROUP; ++one) {
-      const $REAL value = most_of[one];
-      const ob_i64 row = row_of[one];
+    for (int other = 0; other < $GROUP; ++other) {
+      const $REAL value = most_of[other];
+      const ob_i64 row = row_of[other];
       if (value > most || (value == most && row < pivot_row)) {
         most = value;
         pivot_row = row;

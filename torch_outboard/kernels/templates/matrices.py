@@ -55,10 +55,10 @@ def check(call: TemplateCall, *tensors: Tensor) -> None:
     """Raise Refusal if the matrices have a type without kernels, or are too large."""
     if len({tensor.dtype for tensor in tensors}) > 1:
         raise CallRefusal("its tensors have different dtypes [mixed-types]")
-    for one in tensors:
-        if one.dtype not in (torch.float32, torch.float64):
-            raise CallRefusal(f"factorizations of {one.dtype} aren't supported [products]")
-        rows, columns = one.size[-2:]
+    for tensor in tensors:
+        if tensor.dtype not in (torch.float32, torch.float64):
+            raise CallRefusal(f"factorizations of {tensor.dtype} aren't supported [products]")
+        rows, columns = tensor.size[-2:]
         is_small = holds(sympy.Le(sympy.Max(rows, columns), LARGEST)) or (
             holds(sympy.Le(sympy.Min(rows, columns), LARGEST)) and holds(sympy.Le(sympy.Max(rows, columns), LONGEST))
         )
@@ -108,11 +108,11 @@ def _begun(call: TemplateCall, name: str, read: Mapping[str, Tensor], written: M
     words["READ"], words["WRITTEN"] = (
         call.dialect.pointer(real, is_written=is_written) for is_written in (False, True)
     )
-    for one, tensor in {**read, **written}.items():
+    for name, tensor in {**read, **written}.items():
         # Items read each other's stores, so no pointer is the only access to its memory.
-        kernel.pointer(one, tensor, is_written=one in written, is_alone=one not in written)
+        kernel.pointer(name, tensor, is_written=name in written, is_alone=name not in written)
         for axis, stride in zip(("batch", "row", "column"), tensor.stride, strict=False):
-            words[f"{one}_{axis}".upper()] = kernel.number(f"{one}_{axis}", stride)
+            words[f"{name}_{axis}".upper()] = kernel.number(f"{name}_{axis}", stride)
     return Text(kernel, words)
 
 
@@ -144,7 +144,7 @@ def of_group(
     """
     begun = _begun(call, name, read, written)
     is_shared = call.dialect.has_groups and not (call.dialect.vectors and call.is_cpu)
-    group = min(_GROUP, call.room.items_with(_BYTES_OF_ITEM)) if is_shared else 1
+    group = min(_GROUP, call.limits.items_with(_BYTES_OF_ITEM)) if is_shared else 1
     begun.kernel.group, begun.kernel.groups = group, count
     if is_shared:
         kinds = {name: filled(kind, begun.words) for name, kind in (arrays or {}).items()}

@@ -21,7 +21,7 @@ from torch.utils._sympy.functions import FloorDiv
 
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor
 from torch_outboard.kernels.templates.channels import Divisions, Size
-from torch_outboard.kernels.templates.convolution_shape import Named, Shape, biased, declares
+from torch_outboard.kernels.templates.convolution_shape import NamedTensor, Shape, biased, declares
 from torch_outboard.kernels.templates.product import End, Number, Operand, Product, ceil_div, statements
 
 __all__ = ["has_phases", "spread_by_phases"]
@@ -36,7 +36,7 @@ def has_phases(shape: Shape) -> bool:
 class _Phases:
     """The texts of the phases; numbers computed for each batch define the names in these texts."""
 
-    def __init__(self, shape: Shape, weight: Named, out: Named, divisions: Divisions) -> None:
+    def __init__(self, shape: Shape, weight: NamedTensor, out: NamedTensor, divisions: Divisions) -> None:
         self._shape, self._out, self._divisions = shape, out, divisions
         self._window = [int(V.graph.sizevars.guard_int(size)) for size in weight.tensor.size[2:]]
         # The most window positions that a phase has in each dimension.
@@ -154,8 +154,8 @@ def spread_by_phases(
 ) -> None:
     """Write the launches of a transposed convolution with a stride above 1."""
     divisions = Divisions(shape.kind)
-    grid, weight = Named("grid", image, divisions), Named("weight", weight_given, divisions)
-    out = Named("result", result, divisions, True)
+    grid, weight = NamedTensor("grid", image, divisions), NamedTensor("weight", weight_given, divisions)
+    out = NamedTensor("result", result, divisions, True)
     phases = _Phases(shape, weight, out, divisions)
     channels = grid.sized(1, shape.groups)
     product = Product(
@@ -182,7 +182,7 @@ def _of_step(shape: Shape, phases: _Phases, channels: Size, divisions: Divisions
     return [("ob_i32", "of_phase", f"(ob_i32){over}"), (shape.kind, "channel", rest), *phases.of_tap("of_phase")]
 
 
-def _weight(shape: Shape, phases: _Phases, weight: Named, channels: Size, divisions: Divisions) -> Operand:
+def _weight(shape: Shape, phases: _Phases, weight: NamedTensor, channels: Size, divisions: Divisions) -> Operand:
     """Return the weight as the left operand; its lines are the result's channels."""
     kind = shape.kind
     own = f"({weight.size(0)} / {shape.groups})"  # a copy of the grid may have more channels
@@ -200,14 +200,14 @@ def _weight(shape: Shape, phases: _Phases, weight: Named, channels: Size, divisi
         beside="weight[weight_from + weight_to + lane]",
         multiples=weight.others(1),
         pointer="weight",
-        room=weight.size(1),
+        lines_in_memory=weight.size(1),
     )
 
 
 def _grid(
     shape: Shape,
     phases: _Phases,
-    grid: Named,
+    grid: NamedTensor,
     channels: Size,
     declare: Callable[[Kernel], None],
     divisions: Divisions,
@@ -229,7 +229,7 @@ def _grid(
     )
 
 
-def _end(shape: Shape, phases: _Phases, out: Named, bias: Tensor | None) -> End:
+def _end(shape: Shape, phases: _Phases, out: NamedTensor, bias: Tensor | None) -> End:
     kind, of_group = shape.kind, f"({out.size(1)} / {shape.groups})"
     channel = f"({of_group} * {phases.group} + row)"
     declare, value = biased(out, bias, channel, shape.sums)

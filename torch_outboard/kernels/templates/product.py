@@ -109,7 +109,7 @@ class Operand:
         chunks of adjacent elements begin at multiples of 16 bytes from the pointer.
     pointer : str
         The name of the pointer.
-    room : str
+    lines_in_memory : str
         The number of lines in memory, if adjacent elements belong to adjacent lines. "": the operand's lines.
     stride : tuple of sympy.Expr and str, or None
         The distance in elements between lines (or between steps, if adjacent elements belong to adjacent lines), and
@@ -126,7 +126,7 @@ class Operand:
     beside: str = ""
     multiples: tuple[str, ...] = ()
     pointer: str = ""
-    room: str = ""
+    lines_in_memory: str = ""
     stride: tuple[Any, str] | None = None
 
     @property

@@ -68,15 +68,15 @@ def multiply(call: TemplateCall) -> list[str | None]:
 _SHARE_MOST = """\
     if (me < $LANES) most_of[me] = most;
     OB_BARRIER;
-    for (int one = 0; one < $LANES; ++one)
-      if (most_of[one] > most) most = most_of[one];
+    for (int lane = 0; lane < $LANES; ++lane)
+      if (most_of[lane] > most) most = most_of[lane];
 """
 
 _SHARE_SUM = """\
     if (me < $LANES) part_of[me] = sum;
     OB_BARRIER;
     sum = 0;
-    for (int one = 0; one < $LANES; ++one) sum += part_of[one];
+    for (int lane = 0; lane < $LANES; ++lane) sum += part_of[lane];
 """
 
 # Divide the elements by the greatest before squaring, to avoid overflow.

@@ -55,8 +55,8 @@ def rotate(call: TemplateCall) -> list[str | None]:
     text.words["SWEEPS"] = str(_SWEEPS)
     call.launch(text.fill(_ROTATE), _measure(call, work, turned, lengths))
     call.launch(_order(call, work, turned, lengths, rotated, values, right))
-    for one in (work, turned, lengths):
-        call.free(one)
+    for tensor in (work, turned, lengths):
+        call.free(tensor)
     return [rotated.name, values.name, right.name, failed.name]
 
 
@@ -87,7 +87,7 @@ def _order(call: TemplateCall, work: Tensor, turned: Tensor, lengths: Tensor, *r
 _SHARE_MOVED = """\
     moved_of[me] = moved;
     OB_BARRIER;
-    for (int one = 0; one < $GROUP; ++one) moved |= moved_of[one];
+    for (int item = 0; item < $GROUP; ++item) moved |= moved_of[item];
     OB_BARRIER;
 """
 
@@ -112,11 +112,11 @@ _ROTATE = """\
     moved = 0;
     for (ob_i64 round = 0; round < rounds; ++round) {
       for (ob_i64 pair = me; pair < players / 2; pair += $GROUP) {
-        const ob_i64 one = (round + pair) % rounds;
-        const ob_i64 two = pair == 0 ? rounds : (round + rounds - pair) % rounds;
-        if (one >= $COLUMNS || two >= $COLUMNS) continue;
-        $WRITTEN left = own + one * $WORK_COLUMN;
-        $WRITTEN right = own + two * $WORK_COLUMN;
+        const ob_i64 left_column = (round + pair) % rounds;
+        const ob_i64 right_column = pair == 0 ? rounds : (round + rounds - pair) % rounds;
+        if (left_column >= $COLUMNS || right_column >= $COLUMNS) continue;
+        $WRITTEN left = own + left_column * $WORK_COLUMN;
+        $WRITTEN right = own + right_column * $WORK_COLUMN;
         $REAL first = 0, second = 0, both = 0;
         for (ob_i64 row = 0; row < $ROWS; ++row) {
           const $REAL a = left[row * $WORK_ROW], b = right[row * $WORK_ROW];
@@ -143,7 +143,8 @@ _ROTATE = """\
           right[row * $WORK_ROW] = b + sine * (a - bend * b);
         }
         for (ob_i64 row = 0; row < $COLUMNS; ++row) {
-          const ob_i64 at = row * $TURNED_ROW + one * $TURNED_COLUMN, with = row * $TURNED_ROW + two * $TURNED_COLUMN;
+          const ob_i64 at = row * $TURNED_ROW + left_column * $TURNED_COLUMN;
+          const ob_i64 with = row * $TURNED_ROW + right_column * $TURNED_COLUMN;
           const $REAL a = turns[at], b = turns[with];
           turns[at] = a - sine * (b + bend * a);
           turns[with] = b + sine * (a - bend * b);

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch_outboard import _C
 from torch_outboard._compat.imports import import_inductor
 from torch_outboard._errors import NotSupportedError
-from torch_outboard.codegen.mapping.machine import is_cpu, room_of
+from torch_outboard.codegen.mapping.machine import is_cpu, limits_of
 from torch_outboard.compile.generators import generators
 from torch_outboard.kernels.switches import allowed
 from torch_outboard.kernels.templates.schedules.registry import Device, way_of
@@ -68,7 +68,7 @@ def names_of(device: torch.device, only: str, dtypes: Sequence[str]) -> list[str
     dialect = generators().eager().dialect  # type: ignore[attr-defined]
     names = []
     for dtype, family in itertools.product(dtypes, _CASES):
-        target = Device(allowed(dialect, family), is_cpu(device), getattr(torch, dtype), room_of(dialect, device))
+        target = Device(allowed(dialect, family), is_cpu(device), getattr(torch, dtype), limits_of(dialect, device))
         names.append(tuned_name(family, way_of(family, target), dtype))
     return [name for name in names if re.search(only, name)]
 

@@ -32,7 +32,7 @@ from torch_outboard.kernels.disk.key import code_hash, kind_of
 from torch_outboard.kernels.disk.store import default_folder
 from torch_outboard.kernels.tune.schedules import Schedule, default_of, is_schedule
 
-__all__ = ["Tuned", "read", "remove", "schedules_of", "tables_in", "told", "trying", "write"]
+__all__ = ["ScheduleTable", "read", "remove", "schedules_of", "tables_in", "describe_table", "trying", "write"]
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ _ANEW = "`outboard kernels tune` rebuilds it"
 
 
 @dataclass(frozen=True)
-class Tuned:
+class ScheduleTable:
     """A device's table of schedules.
 
     Attributes
@@ -73,12 +73,12 @@ class Tuned:
         return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()[:16] if others else ""
 
 
-_NONE = Tuned()
+_NONE = ScheduleTable()
 # The schedules under trial, which replace the device's table.
-_tried: Tuned | None = None
+_tried: ScheduleTable | None = None
 
 
-def schedules_of(device: int) -> Tuned:
+def schedules_of(device: int) -> ScheduleTable:
     """Return the schedules of a device's kernels. The first call reads the table from disk."""
     return _tried or _stored_table(device)
 
@@ -87,7 +87,7 @@ def schedules_of(device: int) -> Tuned:
 def trying(schedules: Mapping[str, Schedule]) -> Iterator[None]:
     """Build plans within the block with these schedules."""
     global _tried
-    _tried = Tuned(schedules)
+    _tried = ScheduleTable(schedules)
     try:
         yield
     finally:
@@ -95,7 +95,7 @@ def trying(schedules: Mapping[str, Schedule]) -> Iterator[None]:
 
 
 @functools.cache
-def _stored_table(device: int) -> Tuned:
+def _stored_table(device: int) -> ScheduleTable:
     folder = default_folder()
     if folder is None:
         return _NONE
@@ -105,17 +105,17 @@ def _stored_table(device: int) -> Tuned:
     return tuned
 
 
-def read(folder: Path, device: int) -> Tuned:
+def read(folder: Path, device: int) -> ScheduleTable:
     """Return a device's table, or a table without schedules that states the reason."""
     return _read(_path(folder, device), _measured_with(device))
 
 
-def tables_in(folder: Path) -> list[Tuned]:
+def tables_in(folder: Path) -> list[ScheduleTable]:
     """Return the tables of all devices, checked against this package's code only."""
     return [_read(path, {_CODE: code_hash()}) for path in sorted((folder / _FOLDER).glob("*.json"))]
 
 
-def told(device: int) -> str | None:
+def describe_table(device: int) -> str | None:
     """Return the place of a device's table, or why it is not used; None if there is no table."""
     if not generators().has_eager:
         return None
@@ -176,21 +176,21 @@ def _path(folder: Path, device: int) -> Path:
     return folder / _FOLDER / f"{identity}.json"
 
 
-def _read(path: Path, measured_with: Mapping[str, str]) -> Tuned:
+def _read(path: Path, measured_with: Mapping[str, str]) -> ScheduleTable:
     try:
         content = read_private(path)
     except OSError as error:
-        return Tuned(path=path, obstacle=reason_of(error))
+        return ScheduleTable(path=path, obstacle=reason_of(error))
     if content is None:
         return _NONE
     table = parsed(content, _NAMES)
     if table is None or not _is_table(table):
-        return Tuned(path=path, obstacle=f"the file is damaged; {_ANEW}")
+        return ScheduleTable(path=path, obstacle=f"the file is damaged; {_ANEW}")
     device, schedules = table["device"], table["schedules"]
     differing = [name for name, value in measured_with.items() if table["with"].get(name) != value]
     if differing:
         obstacle = f"they were measured with another {' and another '.join(differing)}; {_ANEW}"
-        return Tuned(path=path, obstacle=obstacle, device=device)
+        return ScheduleTable(path=path, obstacle=obstacle, device=device)
     if not all(is_schedule(name, schedule) for name, schedule in schedules.items()):
-        return Tuned(path=path, obstacle=f"it contains unknown schedules; {_ANEW}", device=device)
-    return Tuned(schedules, path, device=device)
+        return ScheduleTable(path=path, obstacle=f"it contains unknown schedules; {_ANEW}", device=device)
+    return ScheduleTable(schedules, path, device=device)

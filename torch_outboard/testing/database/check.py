@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from torch_outboard.kernels.alone import attach_alone
-from torch_outboard.testing.children import Lost, run_in_children
+from torch_outboard.kernels.generated_only import attach_generated_only
+from torch_outboard.testing.children import NoAnswer, run_in_children
 from torch_outboard.testing.database.entries import entries_of, run_entry
 
-__all__ = ["Asked", "Found", "asked", "check"]
+__all__ = ["EntryCheck", "EntryResult", "entry_checks", "check"]
 
 
 # Part of a refusal caused by the builder's own output, such as a program that does not compile.
@@ -26,7 +26,7 @@ _REFUSAL = r"operator (\S+) has .*?None was generated: (.*?)\. OUTBOARD_FALLBACK
 
 
 @dataclass(frozen=True)
-class Asked:
+class EntryCheck:
     """An entry, its element type, and whether to check gradients."""
 
     entry: str
@@ -35,10 +35,10 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Found:
+class EntryResult:
     """The result of an entry: a state of `entries.STATES`, "crash" or "hang", and the reason."""
 
-    asked: Asked
+    check: EntryCheck
     state: str
     reason: str
 
@@ -57,13 +57,13 @@ class Found:
         return self.reason.partition("\n")[0][:200]
 
     def as_row(self) -> dict[str, Any]:
-        return {**asdict(self.asked), "state": self.state, "reason": self.reason}
+        return {**asdict(self.check), "state": self.state, "reason": self.reason}
 
 
-def asked(dtypes: Sequence[torch.dtype], only: str, has_gradients: bool) -> list[Asked]:
+def entry_checks(dtypes: Sequence[torch.dtype], only: str, has_gradients: bool) -> list[EntryCheck]:
     """Return the checks of all entries whose name matches the regular expression."""
     checks = [
-        Asked(info.full_name, str(dtype).removeprefix("torch."), is_gradient)
+        EntryCheck(info.full_name, str(dtype).removeprefix("torch."), is_gradient)
         for dtype in dtypes
         for is_gradient in (
             (False, True) if has_gradients and (dtype.is_floating_point or dtype.is_complex) else (False,)
@@ -75,8 +75,8 @@ def asked(dtypes: Sequence[torch.dtype], only: str, has_gradients: bool) -> list
 
 
 def check(
-    todo: Sequence[Asked], driver: str, options: Mapping[str, str], samples: int, jobs: int, hang_seconds: float
-) -> Iterator[Found]:
+    todo: Sequence[EntryCheck], driver: str, options: Mapping[str, str], samples: int, jobs: int, hang_seconds: float
+) -> Iterator[EntryResult]:
     """Yield the result of each check, in no particular order.
 
     The children inherit this process's environment and attach the driver.
@@ -84,12 +84,16 @@ def check(
     threads = max(1, (os.cpu_count() or 1) // jobs)
     arguments = (driver, dict(options), samples, threads)
     for entry, result in run_in_children(_work, arguments, todo, jobs, hang_seconds):
-        yield Found(entry, result.kind, result.message) if isinstance(result, Lost) else Found(entry, *result)
+        yield (
+            EntryResult(entry, result.kind, result.message)
+            if isinstance(result, NoAnswer)
+            else EntryResult(entry, *result)
+        )
 
 
 def _work(pipe: Connection, driver: str, options: dict[str, str], samples: int, threads: int) -> None:
     """Run a child. If the device stops working after a failure, the next child takes over."""
-    device = attach_alone(driver, options)
+    device = attach_generated_only(driver, options)
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")
     entries: dict[str, dict[str, Any]] = {}

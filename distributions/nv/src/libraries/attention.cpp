@@ -399,7 +399,7 @@ namespace nv {
 
 ob_status register_attention(void* self, const ob_registrar* registrar) {
   const auto add = [&](const char* op, ob_operator_fn function, ob_operator_fn ask) {
-    return registrar->add_asked(registrar->context, op, function, ask, self);
+    return registrar->add_with_query(registrar->context, op, function, ask, self);
   };
   const ob_status status =
       add("aten::_scaled_dot_product_fused_attention_overrideable", attention::forward, attention::ask_forward);

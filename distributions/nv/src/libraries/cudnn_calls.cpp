@@ -29,7 +29,7 @@ ob_status session_of(Driver& driver, Device& device, cudnn::Session** out_sessio
     const cudnn::Library* library = cudnn::load(driver.options.cudnn, &error);
     if (library == nullptr) return decline_cudnn(error.c_str());
     if (const ob_status status = cudnn::Session::make(
-            *library, {device.index, driver.keep, driver.recall, driver.build_behind},
+            *library, {device.index, driver.keep, driver.recall, driver.build_in_background},
             [&api = driver.api, context = device.context] { return api.CtxSetCurrent(context) == CUDA_SUCCESS; },
             &device.cudnn);
         status != OB_OK) {

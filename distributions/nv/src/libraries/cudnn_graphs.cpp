@@ -230,16 +230,16 @@ ob_status Session::find(const PlanKey& key, const Rules& rules, const std::funct
     const std::string kept = kept_key(key);
     if (!recall(kept, plan.get())) {
       Build build{key, rules, describe()};
-      build.rules.is_awaited = rules.is_awaited || core_.build_behind == nullptr;
+      build.rules.is_awaited = rules.is_awaited || core_.build_in_background == nullptr;
       bool is_interim = false;
       if (const ob_status status = choose(handle_, build, plan.get(), &is_interim); status != OB_OK) return status;
-      const bool is_behind = is_interim && build_behind(build);
-      if (is_interim && !is_behind) {  // no thread builds
+      const bool is_in_background = is_interim && build_in_background(build);
+      if (is_interim && !is_in_background) {  // no thread builds
         build.rules.is_awaited = true;
         plan = std::make_shared<Plan>(library);
         if (const ob_status status = choose(handle_, build, plan.get(), &is_interim); status != OB_OK) return status;
       }
-      if (!is_behind) keep(kept, *plan);
+      if (!is_in_background) keep(kept, *plan);
     }
     if (plans_.size() >= kMaxPlans) plans_.clear();  // the callers that run a plan hold it
     entry = plans_.insert_or_assign(key, std::move(plan)).first;
@@ -253,7 +253,7 @@ ob_status Session::find(const PlanKey& key, const Rules& rules, const std::funct
 
 // Start the build of a plan for which another one runs meanwhile. Return false if no thread builds.
 // Call it with the mutex held.
-bool Session::build_behind(const Build& build) {
+bool Session::build_in_background(const Build& build) {
   struct Task {
     std::shared_ptr<Link> link;
     Build build;
@@ -265,7 +265,7 @@ bool Session::build_behind(const Build& build) {
     if (Session* const session = owned->link->session; session != nullptr) session->run(owned->build);
   };
   pending_.insert(build.key);
-  if (core_.build_behind(run_task, task.get()) == OB_OK) {
+  if (core_.build_in_background(run_task, task.get()) == OB_OK) {
     static_cast<void>(task.release());
     return true;
   }

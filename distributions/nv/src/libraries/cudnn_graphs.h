@@ -71,7 +71,7 @@ struct Core {
   int32_t device;
   decltype(ob_registrar::keep) keep;  // for later processes
   decltype(ob_registrar::recall) recall;
-  decltype(ob_registrar::build_behind) build_behind;  // compiles while another engine runs
+  decltype(ob_registrar::build_in_background) build_in_background;  // compiles while another engine runs
 };
 
 // Describes the graph of a problem.
@@ -119,7 +119,7 @@ class Session {
   Session(const Library& cudnn, const Core& core, std::function<bool()> enter, Handle made);
   std::string kept_key(const PlanKey& key) const;
   ob_status choose(Handle handle, const Build& wanted, Plan* out_plan, bool* out_is_interim) const;
-  bool build_behind(const Build& build);
+  bool build_in_background(const Build& build);
   void run(const Build& build) noexcept;
   Handle take_handle();
   bool recall(const std::string& key, Plan* out_plan) const;

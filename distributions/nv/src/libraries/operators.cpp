@@ -10,7 +10,7 @@ ob_status kernel_register(void* self, const ob_registrar* registrar) {
   Driver& driver = *static_cast<Driver*>(self);
   driver.keep = registrar->keep;
   driver.recall = registrar->recall;
-  driver.build_behind = registrar->build_behind;
+  driver.build_in_background = registrar->build_in_background;
   for (const auto add : {register_products, register_convolutions, register_attention, register_recurrent}) {
     if (const ob_status status = add(self, registrar); status != OB_OK) return status;
   }

@@ -271,7 +271,7 @@ namespace nv {
 ob_status register_recurrent(void* self, const ob_registrar* registrar) {
   void* context = registrar->context;
   const ob_status status =
-      registrar->add_asked(context, "outboard::recurrent_net", recurrent::forward, recurrent::ask, self);
+      registrar->add_with_query(context, "outboard::recurrent_net", recurrent::forward, recurrent::ask, self);
   if (status != OB_OK) return status;
   return registrar->add(context, "outboard::recurrent_net_backward", recurrent::backward, self);
 }

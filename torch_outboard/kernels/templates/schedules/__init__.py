@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from torch_outboard.codegen.dialects.room import Room
+from torch_outboard.codegen.dialects.group_limits import GroupLimits
 from torch_outboard.codegen.dialects.units import unit_of
 from torch_outboard.kernels.templates.schedules import (
     attention_matrix,
@@ -24,7 +24,7 @@ def _has_groups(device: Device) -> bool:
 
 def _has_unit(device: Device) -> bool:
     """Return True if the device has a matrix unit for the type, and groups as large as tilings need."""
-    has_items = device.room.items == Room().items
+    has_items = device.limits.items == GroupLimits().items
     return device.dialect.has_groups and has_items and unit_of(device.dialect.units, device.dtype) is not None
 
 

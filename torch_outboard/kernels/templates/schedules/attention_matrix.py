@@ -401,8 +401,8 @@ $GREATEST
         $UNROLL
         for (int j = 0; j < $ACROSS; ++j) {
           $UNROLL
-          for (int one = 0; one < $EACH; ++one) {
-            float* score = scores + (i * $ACROSS + j) * $RESULTS + index * $EACH + one;
+          for (int result = 0; result < $EACH; ++result) {
+            float* score = scores + (i * $ACROSS + j) * $RESULTS + index * $EACH + result;
             *score = $WEIGHT;
             sum += *score;
           }
@@ -411,8 +411,8 @@ $GREATEST
         $UNROLL
         for (int j = 0; j < $VALUE_ACROSS; ++j) {
           $UNROLL
-          for (int one = 0; one < $EACH; ++one)
-            sums[(i * $VALUE_ACROSS + j) * $RESULTS + index * $EACH + one] *= factor;
+          for (int result = 0; result < $EACH; ++result)
+            sums[(i * $VALUE_ACROSS + j) * $RESULTS + index * $EACH + result] *= factor;
         }
       }
     }

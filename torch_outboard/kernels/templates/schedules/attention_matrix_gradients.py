@@ -505,13 +505,13 @@ $DROP_SLOPES
     $UNROLL
     for (int j = 0; j < $ACROSS; ++j) {
       $UNROLL
-      for (int one = 0; one < $EACH; ++one) {
-        const int index = one;
+      for (int result = 0; result < $EACH; ++result) {
+        const int index = result;
         const int column = j * $UNIT_COLUMNS + ($RESULT_COLUMN);
         $NUMBER
         $UNROLL
         for (int line = 0; line < $DOWN * $LINES; ++line) {
-          const int place = (line / $LINES * $ACROSS + j) * $RESULTS + line % $LINES * $EACH + one;
+          const int place = (line / $LINES * $ACROSS + j) * $RESULTS + line % $LINES * $EACH + result;
           const float base = $BASE;
           const float weight = $WEIGHT;
           scores[place] = $KEPT_WEIGHT;

@@ -17,7 +17,7 @@ from torch_outboard.kernels.templates.schedules.matrix_fragments import Array
 
 __all__ = [
     "TO_POWER",
-    "Kept",
+    "LaneFragment",
     "by_columns",
     "by_rows",
     "combined",
@@ -128,12 +128,12 @@ def dropped(attention: Attention, query_and_key: str, then: str) -> str:
       ob_u64 drawn_at = ~(ob_u64)0;
       $UNROLL
       for (int number = 0; number < $DOWN * $EACH; ++number) {{
-        const int i = number / $EACH, one = number % $EACH;
+        const int i = number / $EACH, result = number % $EACH;
         $UNROLL
         for (int j = 0; j < $ACROSS; ++j) {{
           $UNROLL
           for (int line = 0; line < $LINES; ++line) {{
-            const int index = line * $EACH + one, place = (i * $ACROSS + j) * $RESULTS + index;
+            const int index = line * $EACH + result, place = (i * $ACROSS + j) * $RESULTS + index;
             const int row = part_row + i * $UNIT_ROWS + ($RESULT_ROW);
             const int column = j * $UNIT_COLUMNS + ($RESULT_COLUMN);
             const ob_i64 {query_and_key};
@@ -166,7 +166,7 @@ def dropped_slopes(attention: Attention, count: int) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Kept:
+class LaneFragment:
     """A left fragment whose elements are all results held by the same lane.
 
     Attributes
@@ -206,7 +206,7 @@ class Kept:
         return f"({left.kind})({bits})" + (f" << {lane * 32 // left.packed}" if lane else "")
 
 
-def in_registers(unit: MatrixUnit) -> Kept | None:
+def in_registers(unit: MatrixUnit) -> LaneFragment | None:
     """Return how a lane's results form left fragments, or None if they do not."""
     if unit.m * unit.k * unit.n == 0 or unit.k % unit.n:
         return None
@@ -216,7 +216,7 @@ def in_registers(unit: MatrixUnit) -> Kept | None:
         if len(found) != 1 or None in found:
             return None
         places.append(found.pop())
-    return Kept(unit, tuple(place for place in places if place is not None))
+    return LaneFragment(unit, tuple(place for place in places if place is not None))
 
 
 def _place(unit: MatrixUnit, lane: int, element: int) -> tuple[int, int] | None:

@@ -39,7 +39,7 @@ class _Tile:
 
         def fits(tile: _Tile) -> bool:
             arrays = [*tile.arrays(head), *([tile.of_items] if has_items else [])]
-            return tile.group <= call.room.items and sum(array.bytes for array in arrays) <= call.room.memory
+            return tile.group <= call.limits.items and sum(array.bytes for array in arrays) <= call.limits.memory
 
         return next(filter(fits, tiles), tiles[-1])
 
@@ -277,9 +277,9 @@ def _outer(into: str, pitch: str, first: str) -> str:
     """Return the statements that add the 4 by 4 products of two sets of four elements."""
     return "\n".join(
         f"          {into}[{i} * {pitch} + {first} + {j}] ="
-        f" OB_LIB(fma)(l.{one}, r.{other}, {into}[{i} * {pitch} + {first} + {j}]);"
-        for i, one in enumerate("xyzw")
-        for j, other in enumerate("xyzw")
+        f" OB_LIB(fma)(l.{left}, r.{right}, {into}[{i} * {pitch} + {first} + {j}]);"
+        for i, left in enumerate("xyzw")
+        for j, right in enumerate("xyzw")
     )
 
 
@@ -369,8 +369,8 @@ $SCORE
     $UNROLL
     for (int i = 0; i < 4; ++i) {
       float greatest = most[i];
-      for (int one = 0; one < $SIDE; ++one) {
-        const float other = of_items[(down + i) * $ITEMS_PITCH + one];
+      for (int neighbour = 0; neighbour < $SIDE; ++neighbour) {
+        const float other = of_items[(down + i) * $ITEMS_PITCH + neighbour];
         greatest = other > greatest ? other : greatest;
       }
       // Where no key is left so far, all weights are 0.
@@ -398,7 +398,8 @@ $SUM
   $UNROLL
   for (int i = 0; i < 4; ++i) {
     float sum_of_weights = 0;
-    for (int one = 0; one < $SIDE; ++one) sum_of_weights += of_items[(down + i) * $ITEMS_PITCH + one];
+    for (int neighbour = 0; neighbour < $SIDE; ++neighbour)
+      sum_of_weights += of_items[(down + i) * $ITEMS_PITCH + neighbour];
     shares[i] = sum_of_weights == 0 ? 0 : $KEPT_SCALE / sum_of_weights;
     const ob_i64 query = first_query + down + i;
     const float base = most[i] == $NONE ? 0 : most[i];

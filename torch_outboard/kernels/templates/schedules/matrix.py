@@ -83,7 +83,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
     if product.end.dense == "row":  # then a lane's adjacent results are adjacent in memory
         product, names = _turned(product), ("column", "row")
     small, large = (Tiling.of(unit, (size, size), schedule["steps"]) for size in (_SMALL, _LARGE))
-    largest = _LARGE if _bytes(large) <= max(call.room.memory, call.dynamic_memory) else _SMALL
+    largest = _LARGE if _bytes(large) <= max(call.limits.memory, call.dynamic_memory) else _SMALL
     choice = _Choice.of(product, schedule["many"], small.steps, largest)
     tiling = Tiling.of(unit, choice.tile, schedule["steps"])
     twice = Tiling.of(unit, choice.tile, 2 * schedule["steps"])
@@ -128,8 +128,8 @@ def _kernel(
     sums = "held" if unit.sums else "sums"
     kernel = Kernel(f"{product.name}_of_units", unit.header + product.before)
     sizes = product.sizes(kernel)
-    for one in (product.left, product.right, end):
-        one.declare(kernel)
+    for part in (product.left, product.right, end):
+        part.declare(kernel)
     groups = _tiles(product, (tiling.height, tiling.width)) * (1 if splits is None else splits)
     is_narrow = all(holds(sympy.Le(size, NARROW)) for size in (product.rows, product.columns, product.depth))
 

@@ -96,13 +96,13 @@ _STORE_PAIRS = """\
         for (int next = 0; next < $ENDS; ++next) {
           const ob_i64 first = block + next * $UNIT_COLUMNS + ($RESULT_COLUMN);
           $UNROLL
-          for (int one = 0; one < 2; ++one) {
-            pairs[next * 2 + one] = 0;
+          for (int in_pair = 0; in_pair < 2; ++in_pair) {
+            pairs[next * 2 + in_pair] = 0;
             if (is_there && first < $COLUMNS) {
-              const ob_i64 $COLUMN = first + one < $COLUMNS ? first + one : first;
-              const float value = sums[(i * $ENDS_ACROSS + j + next) * $RESULTS + index + one];
+              const ob_i64 $COLUMN = first + in_pair < $COLUMNS ? first + in_pair : first;
+              const float value = sums[(i * $ENDS_ACROSS + j + next) * $RESULTS + index + in_pair];
               const float ended = $VALUE;
-              pairs[next * 2 + one] = $ENDED;
+              pairs[next * 2 + in_pair] = $ENDED;
             }
           }
         }
@@ -115,9 +115,9 @@ $STORE_EIGHTS
             *(OB_GLOBAL $WORD*)&$PLACE = $PAIR;
           } else if (is_there) {
             $UNROLL
-            for (int one = 0; one < 2; ++one) {
-              const ob_i64 $COLUMN = first + one;
-              if ($COLUMN < $COLUMNS) $PLACE = pairs[next * 2 + one];
+            for (int in_pair = 0; in_pair < 2; ++in_pair) {
+              const ob_i64 $COLUMN = first + in_pair;
+              if ($COLUMN < $COLUMNS) $PLACE = pairs[next * 2 + in_pair];
             }
           }
         }

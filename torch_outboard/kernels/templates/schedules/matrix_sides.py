@@ -278,8 +278,8 @@ class Side:
 
     def _line(self) -> str:
         """Return the line of a load. Lines past the last are computed but not stored."""
-        room = self.operand.room or self.size
-        end, last = (room, f"{room} - {self.tiling.chunk}") if self.is_across else (self.size, f"{self.size} - 1")
+        count = self.operand.lines_in_memory or self.size
+        end, last = (count, f"{count} - {self.tiling.chunk}") if self.is_across else (self.size, f"{self.size} - 1")
         return f"{self.first} + at_line < {end} ? {self.first} + at_line : {last}"
 
     @property
@@ -334,7 +334,7 @@ class Side:
     def _finds_width(self) -> str:
         if not self.has_chunks:
             return ""
-        count = (self.operand.room or self.size) if self.is_across else self.depth
+        count = (self.operand.lines_in_memory or self.size) if self.is_across else self.depth
         multiples = (*self.operand.multiples, count)
         condition = wide(self.operand.pointer, multiples, self.tiling.chunk, _BYTES)
         return f"const bool {self.name}_is_wide = {condition};"
@@ -375,10 +375,10 @@ class Side:
     def _put_each(self) -> str:
         """Return the loop that loads single elements in turn."""
         chunk = self.tiling.chunk
-        line, step = ("at_line + one", "at_step") if self.is_across else ("at_line", "at_step + one")
+        line, step = ("at_line + in_chunk", "at_step") if self.is_across else ("at_line", "at_step + in_chunk")
         return f"""\
         for (int each = 0; each < {self.loads * chunk}; ++each) {{
-          const int load = each / {chunk}, one = each % {chunk};
+          const int load = each / {chunk}, in_chunk = each % {chunk};
           {self.place()}
           {self._fits()}{{
             const ob_i64 line = {self.first} + {line}, step = from_step + {step};
@@ -388,7 +388,7 @@ class Side:
               {self.operand.of_step}
               element = {self.operand.raw()};
             }}
-            {self.array.name}[{self._at()} + one] = element;
+            {self.array.name}[{self._at()} + in_chunk] = element;
           }}
         }}"""
 
@@ -514,8 +514,8 @@ class Side:
     def _put_elements(self) -> str:
         """Return the loop that loads chunks as four words, each assembled from single elements."""
         chunk, size = self.tiling.chunk, self._size
-        line, step = ("at_line + one", "at_step") if self.is_across else ("at_line", "at_step + one")
-        word = "(ob_u32)element << one % 2 * 16" if size == 2 else "OB_AS_U32(element)"
+        line, step = ("at_line + in_chunk", "at_step") if self.is_across else ("at_line", "at_step + in_chunk")
+        word = "(ob_u32)element << in_chunk % 2 * 16" if size == 2 else "OB_AS_U32(element)"
         four = self.dialect.four("ob_u32")
         parts = " ".join(f"next.{part} = words[{i}];" for i, part in enumerate("xyzw"))
         return f"""\
@@ -525,13 +525,13 @@ class Side:
           {self._fits()}{{
             ob_u32 words[4] = {{0, 0, 0, 0}};
             $UNROLL
-            for (int one = 0; one < {chunk}; ++one) {{
+            for (int in_chunk = 0; in_chunk < {chunk}; ++in_chunk) {{
               const ob_i64 line = {self.first} + {line}, step = from_step + {step};
               if (line < {self.size} && step < {self.until}) {{
                 {self.operand.computed()}
                 {self.operand.of_step}
                 const {self.kind} element = {self.operand.raw()};
-                words[one{" / 2" if size == 2 else ""}] |= {word};
+                words[in_chunk{" / 2" if size == 2 else ""}] |= {word};
               }}
             }}
             {four} next;
@@ -560,8 +560,8 @@ def lay_out(kernel: Kernel, *sides: Side, numbers: int = 0) -> None:
     """Declare the memory of sides, and of a float array `numbers`. Memory beyond the declarable limit is dynamic."""
     count = sum(side.bytes for side in sides)
     is_dynamic = count + numbers * 4 > DECLARED
-    for number, one in enumerate(sides):
-        kernel.arrays.append(one.memory(sum(side.bytes for side in sides[:number]) if is_dynamic else None))
+    for number, side in enumerate(sides):
+        kernel.arrays.append(side.memory(sum(before.bytes for before in sides[:number]) if is_dynamic else None))
     if numbers:
         kernel.arrays.append(LocalArray("float", "numbers", str(numbers), offset=count if is_dynamic else None))
     kernel.local_bytes = count + numbers * 4 if is_dynamic else 0

@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 
 from torch_outboard.codegen.dialects.dialect import Dialect
-from torch_outboard.codegen.dialects.room import Room
+from torch_outboard.codegen.dialects.group_limits import GroupLimits
 from torch_outboard.kernels.refusal import CallRefusal
 from torch_outboard.kernels.templates.call import TemplateCall
 from torch_outboard.kernels.templates.heads import Attention, Gradients, Rows
@@ -30,11 +30,11 @@ class Device:
     dialect: Dialect
     is_cpu: bool
     dtype: torch.dtype
-    room: Room = Room()
+    limits: GroupLimits = GroupLimits()
 
     @staticmethod
     def of(call: TemplateCall) -> Device:
-        return Device(call.dialect, call.is_cpu, call.dtype, call.room)
+        return Device(call.dialect, call.is_cpu, call.dtype, call.limits)
 
 
 class ProductSchedule(Protocol):

@@ -293,7 +293,7 @@ def _tile(name: str, left: str, sums: SumType, strips: int) -> str:
         lines.append(f"    const {kind} l{row} = left[{place}];")
         lines += [f"    s{row}_{column} = {added}(l{row}, r{column}, s{row}_{column});" for column in range(2)]
     lines.append("  }")
-    for row, one in pairs:
-        place = f"sums + {row * 2 + one} * ({panel} / 2)"
-        lines.append(f"  OB_WIDE(store_{suffix})(OB_WIDE(load_{suffix})({place}) + s{row}_{one}, {place});")
+    for row, column in pairs:
+        place = f"sums + {row * 2 + column} * ({panel} / 2)"
+        lines.append(f"  OB_WIDE(store_{suffix})(OB_WIDE(load_{suffix})({place}) + s{row}_{column}, {place});")
     return "\n".join([*lines, "}", ""])

@@ -20,7 +20,7 @@ from torch.utils._sympy.functions import FloorDiv
 
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.frame import LocalArray
-from torch_outboard.codegen.dialects.room import Room
+from torch_outboard.codegen.dialects.group_limits import GroupLimits
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
 from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.product import End, Operand, Product, SumType, ceil_div, filled
@@ -62,8 +62,8 @@ class _Tile:
 def multiply(call: TemplateCall, product: Product) -> None:
     """Write the launch of a product."""
     schedule = call.schedule("tiles")
-    smallest = _smallest(call.room, product.sums, schedule["steps"])
-    tile = _tile_of(call.room, product, smallest, schedule["many"])
+    smallest = _smallest(call.limits, product.sums, schedule["steps"])
+    tile = _tile_of(call.limits, product, smallest, schedule["many"])
     splits = _splits(product, tile) if tile == smallest else None
     if splits is None:
         call.launch(_kernel(call, product, product.end, tile))
@@ -74,13 +74,15 @@ def multiply(call: TemplateCall, product: Product) -> None:
     call.free(part)
 
 
-def _smallest(room: Room, sums: SumType, steps: int) -> _Tile:
+def _smallest(limits: GroupLimits, sums: SumType, steps: int) -> _Tile:
     """Return the smallest tile of the largest group that fits the device; if none fits, one that `launch` refuses."""
     tiles = [_Tile(down, across, 4 * down, 4 * across, steps) for down, across in _ITEMS]
-    return next((tile for tile in tiles if tile.group <= room.items and tile.memory(sums) <= room.memory), tiles[-1])
+    return next(
+        (tile for tile in tiles if tile.group <= limits.items and tile.memory(sums) <= limits.memory), tiles[-1]
+    )
 
 
-def _tile_of(room: Room, product: Product, smallest: _Tile, many: int) -> _Tile:
+def _tile_of(limits: GroupLimits, product: Product, smallest: _Tile, many: int) -> _Tile:
     """Return the tile of a product: a larger one if there are enough of them and it fits."""
     if product.sums.size > 4:
         return smallest
@@ -89,7 +91,7 @@ def _tile_of(room: Room, product: Product, smallest: _Tile, many: int) -> _Tile:
 
     def is_good(tile: _Tile) -> bool:
         count = _tiles(product, tile, has_numbers=True)
-        fits = tile.memory(product.sums) <= room.memory
+        fits = tile.memory(product.sums) <= limits.memory
         return bool(fits and count >= many and count * tile.results <= most)
 
     return next((tile for tile in larger if is_good(tile)), smallest)
@@ -108,8 +110,8 @@ def _splits(product: Product, tile: _Tile) -> Any:
 def _kernel(call: TemplateCall, product: Product, end: End, tile: _Tile, splits: Any = None) -> Kernel:
     kernel = Kernel(f"{product.name}_of_tiles", product.before)
     sizes = product.sizes(kernel)
-    for one in (product.left, product.right, end):
-        one.declare(kernel)
+    for part in (product.left, product.right, end):
+        part.declare(kernel)
     steps = tile.steps
     left_loads, right_loads = (side * steps // tile.group for side in (tile.high, tile.wide))
     # Neighbouring items store adjacent results.

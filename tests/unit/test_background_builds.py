@@ -194,7 +194,7 @@ def test_later_processes_wait_for_a_program_that_was_refused_late(run_compiler: 
     thread = driver.release()
     same([calls[0](x)], [calls[0](cpu)])  # by the next provider, at once
     driver.end(thread)
-    # Other programs are built behind their calls all the same.
+    # Other programs are still built in the background.
     driver.hold()
     y = calls[1](x)
     driver.wait_for(1)
@@ -222,7 +222,7 @@ def test_a_program_refused_before_its_launch_leaves_the_call_to_the_next_provide
     run(run_compiler, code, OUTBOARD_FALLBACK="silent")
 
 
-def test_other_work_of_the_stream_comes_behind_what_waits(run_compiler: RunPython) -> None:
+def test_other_work_of_the_stream_comes_after_pending_work(run_compiler: RunPython) -> None:
     code = """
     def negative(x):
         assert not driver.waiting  # the launches before it have their programs
@@ -249,7 +249,7 @@ def test_other_work_of_the_stream_comes_behind_what_waits(run_compiler: RunPytho
     run(run_compiler, code)
 
 
-def test_by_default_programs_are_built_behind_their_calls(run_compiler: RunPython) -> None:
+def test_by_default_programs_are_built_in_the_background(run_compiler: RunPython) -> None:
     code = """
     driver.hold()
     y = F.leaky_relu(x, 0.61)
@@ -265,7 +265,7 @@ def test_captures_wait_for_programs(run_compiler: RunPython) -> None:
     code = """
     pool = module.graph_pool_handle()
     driver.hold()
-    y = F.leaky_relu(x, 0.31)  # behind, as the capture begins
+    y = F.leaky_relu(x, 0.31)  # pending as the capture begins
     thread = driver.release()
     graph = module.Graph() if hasattr(module, "Graph") else module.CUDAGraph()
     with module.graph(graph):

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/behind.h"
+#include "core/pending.h"
 
 #include <chrono>
 #include <condition_variable>
@@ -18,12 +18,12 @@ namespace outboard {
 namespace {
 
 // Bounds the memory of the list. A training step has some thousand launches.
-constexpr size_t kMostBehind = 8192;
+constexpr size_t kMostPending = 8192;
 constexpr std::chrono::milliseconds kPause{100};  // between checks for signals, in a wait for a program
 
 }  // namespace
 
-struct BehindList {
+struct PendingList {
   struct Entry {
     std::unique_ptr<DriverCommand> work;
     std::shared_ptr<const Awaited> awaited;
@@ -39,24 +39,24 @@ struct BehindList {
 
 namespace {
 
-struct Over {
+struct EndSignal {
   std::mutex mutex;
-  std::condition_variable told;
+  std::condition_variable ended;
 };
 
-Over& over() {
-  static auto* const instance = new Over;  // threads may outlive static destruction
+EndSignal& end_signal() {
+  static auto* const instance = new EndSignal;  // threads may outlive static destruction
   return *instance;
 }
 
 // The stream whose list this thread is passing to the driver.
 thread_local const Stream* moving = nullptr;
 
-BehindList& list_of(Stream& stream) {
-  BehindList* known = stream.behind.load(std::memory_order_acquire);
+PendingList& list_of(Stream& stream) {
+  PendingList* known = stream.pending.load(std::memory_order_acquire);
   if (known == nullptr) {
-    auto list = std::make_unique<BehindList>();
-    if (stream.behind.compare_exchange_strong(known, list.get(), std::memory_order_acq_rel)) {
+    auto list = std::make_unique<PendingList>();
+    if (stream.pending.compare_exchange_strong(known, list.get(), std::memory_order_acq_rel)) {
       return *list.release();  // lives as long as the stream
     }
   }
@@ -64,7 +64,7 @@ BehindList& list_of(Stream& stream) {
 }
 
 // Pass an entry to the driver. The stream stores a failure, as for all queued work.
-void move(Stream& stream, BehindList::Entry entry) {
+void move(Stream& stream, PendingList::Entry entry) {
   const Stream* const before = std::exchange(moving, &stream);
   try {
     entry.work->queue(stream);
@@ -75,7 +75,7 @@ void move(Stream& stream, BehindList::Entry entry) {
 }
 
 // Wait for another thread that is passing an entry to the driver.
-void wait_until_moved(BehindList& list, const Stream& stream, Leave leave) {
+void wait_until_moved(PendingList& list, const Stream& stream, Leave leave) {
   const Waiting waiting("kernel_launch", stream.device, &stream);
   std::unique_lock lock(list.mutex);
   const auto is_moved = [&list] { return !list.is_moving; };
@@ -87,12 +87,12 @@ void wait_until_moved(BehindList& list, const Stream& stream, Leave leave) {
 }
 
 // A wait that the terminal shows. The line disappears even if a signal ends the wait.
-class Shown {
+class WaitDisplay {
  public:
-  explicit Shown(const Awaited& awaited) : awaited_(awaited) {}
-  ~Shown() { awaited_.show_wait(/*is_at_end=*/true); }
-  Shown(const Shown&) = delete;
-  Shown& operator=(const Shown&) = delete;
+  explicit WaitDisplay(const Awaited& awaited) : awaited_(awaited) {}
+  ~WaitDisplay() { awaited_.show_wait(/*is_at_end=*/true); }
+  WaitDisplay(const WaitDisplay&) = delete;
+  WaitDisplay& operator=(const WaitDisplay&) = delete;
 
  private:
   const Awaited& awaited_;
@@ -101,8 +101,8 @@ class Shown {
 enum class Effort : bool { Poll, Wait };
 
 // Return false if work is left, which happens with Effort::Poll only.
-bool bring(Stream& stream, Effort effort, Leave leave) {
-  BehindList& list = list_of(stream);
+bool pass_entries(Stream& stream, Effort effort, Leave leave) {
+  PendingList& list = list_of(stream);
   for (;;) {
     std::unique_lock lock(list.mutex);
     if (list.is_moving) {
@@ -114,7 +114,7 @@ bool bring(Stream& stream, Effort effort, Leave leave) {
       continue;
     }
     if (list.entries.empty()) {
-      stream.is_behind.store(false, std::memory_order_release);
+      stream.has_pending.store(false, std::memory_order_release);
       return true;
     }
     const std::shared_ptr<const Awaited> awaited = list.entries.front().awaited;
@@ -128,7 +128,7 @@ bool bring(Stream& stream, Effort effort, Leave leave) {
       continue;
     }
     list.is_moving = true;
-    BehindList::Entry entry = std::move(list.entries.front());
+    PendingList::Entry entry = std::move(list.entries.front());
     list.entries.pop_front();
     lock.unlock();
     move(stream, std::move(entry));
@@ -139,11 +139,11 @@ bool bring(Stream& stream, Effort effort, Leave leave) {
 }
 
 template <typename Visit>
-void for_each_behind(c10::DeviceIndex device, Visit visit) {
+void for_each_with_pending(c10::DeviceIndex device, Visit visit) {
   detail::for_each_made_stream(
       device,
       [](Stream& stream, void* user) {
-        if (is_behind(stream)) {
+        if (has_pending(stream)) {
           (*static_cast<Visit*>(user))(stream);
         }
       },
@@ -152,11 +152,11 @@ void for_each_behind(c10::DeviceIndex device, Visit visit) {
 
 }  // namespace
 
-void tell_over() {
+void notify_over() {
   {
-    const std::lock_guard lock(over().mutex);
+    const std::lock_guard lock(end_signal().mutex);
   }  // a waiter has read is_over(), or will
-  over().told.notify_all();
+  end_signal().ended.notify_all();
 }
 
 void wait_until_over(const Awaited& awaited, const Stream& stream, const char* name, Leave leave) {
@@ -164,11 +164,11 @@ void wait_until_over(const Awaited& awaited, const Stream& stream, const char* n
     return;
   }
   const Waiting waiting("program_build", stream.device, &stream, name);
-  std::unique_lock lock(over().mutex);
+  std::unique_lock lock(end_signal().mutex);
   const bool may_leave = leave == Leave::OnSignal && detail::can_interrupt("");
   const auto is_over = [&awaited] { return awaited.is_over(); };
-  const Shown shown(awaited);
-  while (!over().told.wait_for(lock, kPause, is_over)) {
+  const WaitDisplay display(awaited);
+  while (!end_signal().ended.wait_for(lock, kPause, is_over)) {
     lock.unlock();
     awaited.show_wait(/*is_at_end=*/false);
     if (may_leave) {
@@ -178,62 +178,62 @@ void wait_until_over(const Awaited& awaited, const Stream& stream, const char* n
   }
 }
 
-bool may_fall_behind(const Stream& stream) noexcept {
+bool may_add_pending(const Stream& stream) noexcept {
   return capture_of(stream) == nullptr && !stream.is_external && !stream.is_shown.load(std::memory_order_relaxed) &&
          !waits_for_calls() && !is_recording_activities();
 }
 
-void fall_behind(Stream& stream, std::unique_ptr<DriverCommand> work, std::shared_ptr<const Awaited> awaited,
+void add_pending(Stream& stream, std::unique_ptr<DriverCommand> work, std::shared_ptr<const Awaited> awaited,
                  const char* name) {
   if (C10_UNLIKELY(!stream.is_made.load(std::memory_order_acquire))) {
     static_cast<void>(make_stream(stream));  // so that waits and the device's list of streams include it
   }
-  BehindList& list = list_of(stream);
+  PendingList& list = list_of(stream);
   bool is_full = false;
   {
     const std::lock_guard lock(list.mutex);
     list.entries.push_back({std::move(work), std::move(awaited), name, next_place(stream)});
-    stream.is_behind.store(true, std::memory_order_release);
-    is_full = list.entries.size() > kMostBehind;
+    stream.has_pending.store(true, std::memory_order_release);
+    is_full = list.entries.size() > kMostPending;
   }
   if (C10_UNLIKELY(is_full)) {
-    catch_up(stream);
+    flush_pending(stream);
   } else {
     static_cast<void>(advance(stream));
   }
 }
 
 bool advance(Stream& stream) {
-  return moving == &stream || bring(stream, Effort::Poll, Leave::Never);
+  return moving == &stream || pass_entries(stream, Effort::Poll, Leave::Never);
 }
 
-void catch_up(Stream& stream, Leave leave) {
-  if (is_behind(stream) && moving != &stream) {
-    static_cast<void>(bring(stream, Effort::Wait, leave));
+void flush_pending(Stream& stream, Leave leave) {
+  if (has_pending(stream) && moving != &stream) {
+    static_cast<void>(pass_entries(stream, Effort::Wait, leave));
   }
 }
 
-void catch_up(c10::DeviceIndex device, Leave leave) {
-  for_each_behind(device, [leave](Stream& stream) { catch_up(stream, leave); });
+void flush_pending(c10::DeviceIndex device, Leave leave) {
+  for_each_with_pending(device, [leave](Stream& stream) { flush_pending(stream, leave); });
 }
 
-void catch_up_all(Leave leave) {
+void flush_all_pending(Leave leave) {
   if (!is_attached() || !any_device_opened()) {
     return;
   }
   for (int device = 0; device < device_count(); ++device) {
-    catch_up(static_cast<c10::DeviceIndex>(device), leave);
+    flush_pending(static_cast<c10::DeviceIndex>(device), leave);
   }
 }
 
-void drop_behind() noexcept {
+void drop_pending() noexcept {
   for (int device = 0; device < kMaxDevices; ++device) {
-    for_each_behind(static_cast<c10::DeviceIndex>(device), [](Stream& stream) {
-      BehindList& list = list_of(stream);
-      std::deque<BehindList::Entry> dropped;
+    for_each_with_pending(static_cast<c10::DeviceIndex>(device), [](Stream& stream) {
+      PendingList& list = list_of(stream);
+      std::deque<PendingList::Entry> dropped;
       const std::lock_guard lock(list.mutex);
       std::swap(dropped, list.entries);
-      stream.is_behind.store(false, std::memory_order_release);
+      stream.has_pending.store(false, std::memory_order_release);
     });
   }
 }

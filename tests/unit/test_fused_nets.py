@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Recurrent nets that a driver takes whole: what it is asked and told, gradients, and what goes another way."""
+"""Recurrent nets that a driver runs with a fused kernel: queries and calls, gradients, and what goes another way."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ OB_EXPORT ob_status kernel_register(void* self, const ob_registrar* registrar) {
   return registrar->ADD;
 }
 """
-ASKED = KERNELS.replace("ADD", 'add_asked(registrar->context, "outboard::recurrent_net", run, ask, 0)')
-UNASKED = KERNELS.replace("ADD", 'add(registrar->context, "outboard::recurrent_net", self && 0 ? ask : run, 0)')
+WITH_QUERY = KERNELS.replace("ADD", 'add_with_query(registrar->context, "outboard::recurrent_net", run, ask, 0)')
+WITHOUT_QUERY = KERNELS.replace("ADD", 'add(registrar->context, "outboard::recurrent_net", self && 0 ? ask : run, 0)')
 
 START = """
 import copy
@@ -169,7 +169,7 @@ net, x = torch.nn.RNN(3, 4, nonlinearity="relu"), torch.randn(5, 2, 3)
 
 def test_values_and_gradients(run_python, compile_c):
     run_python(
-        attach(compile_c(ASKED))
+        attach(compile_c(WITH_QUERY))
         + START
         + """
 ours = agree(net, x, 1, 1)
@@ -193,7 +193,7 @@ assert rows == {"outboard::recurrent_net": "native", "outboard::recurrent_net_ba
 
 def test_what_the_driver_declines_goes_by_layers(run_python, compile_c):
     run_python(
-        attach(compile_c(ASKED))
+        attach(compile_c(WITH_QUERY))
         + START
         + """
 for other in (torch.nn.RNN(3, 4), torch.nn.GRU(3, 4), torch.nn.RNN(3, 4, 2, nonlinearity="relu"),
@@ -224,7 +224,7 @@ assert asked.value == before
 
 def test_two_passes_and_second_derivatives(run_python, compile_c):
     run_python(
-        attach(compile_c(ASKED))
+        attach(compile_c(WITH_QUERY))
         + START
         + """
 ours = copy.deepcopy(net).to(device)
@@ -249,7 +249,7 @@ assert ran.value == 1 and ran_back.value == 3, "gradients that have gradients ar
 
 def test_in_a_graph(run_python, compile_c):
     run_python(
-        attach(compile_c(ASKED))
+        attach(compile_c(WITH_QUERY))
         + START
         + """
 ops, rows, hx = torch.ops.outboard, x.to(device), torch.zeros(1, 2, 4, device=device)
@@ -279,12 +279,12 @@ assert error.value == 0
 
 
 def test_a_kernel_that_cannot_be_asked_is_not_used(run_python, compile_c):
-    run_python(attach(compile_c(UNASKED)) + START + "agree(net, x, 0, 0)\nassert asked.value == 0\n")
+    run_python(attach(compile_c(WITHOUT_QUERY)) + START + "agree(net, x, 0, 0)\nassert asked.value == 0\n")
 
 
 def test_the_operators_refuse_what_does_not_fit(run_python, compile_c):
     run_python(
-        attach(compile_c(ASKED))
+        attach(compile_c(WITH_QUERY))
         + START
         + """
 hx, weights = torch.zeros(1, 2, 4, device=device), torch.randn(36, device=device)

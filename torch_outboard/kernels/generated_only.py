@@ -15,10 +15,10 @@ from torch_outboard._errors import NotSupportedError, RegistrationError
 from torch_outboard.compile.generators import generators
 from torch_outboard.kernels.disk import packs, store
 
-__all__ = ["attach_alone"]
+__all__ = ["attach_generated_only"]
 
 
-def attach_alone(driver: str, options: Mapping[str, str]) -> torch.device:
+def attach_generated_only(driver: str, options: Mapping[str, str]) -> torch.device:
     """Attach a driver whose operators run as generated kernels only, and return its first device.
 
     Calling an operator without a generated kernel is an error: neither the driver's own kernels nor the CPU run it. The

@@ -10,8 +10,8 @@ namespace outboard {
 
 // Return true for a strided tensor of the device, possibly fake, that is not a wrapper around other
 // tensors, like torch.func's: these have rules only for the parts. Return false for forward
-// derivatives, for which whole operators have no formula, or a formula that returns another type.
-inline bool fits_whole(const at::Tensor& tensor) {
+// derivatives, for which fused operators have no formula, or a formula that returns another type.
+inline bool fits_fused(const at::Tensor& tensor) {
   static const c10::DispatchKeySet others(
       {c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::NestedTensor});
   return tensor.device().type() == kDeviceType && tensor.layout() == c10::kStrided &&

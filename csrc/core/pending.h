@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Work that waits on the host for a program. If a launch's program is still being built, the launch
-// is put on a list of its stream, and the stream is then behind. Subsequent launches, fills and
-// copies are added to the list. Everything else goes through stream_handle() or a wait, which first
-// pass the list to the driver, so that the driver receives the stream's work in order. The
-// program's threads do this, not threads of the core: work that is ready goes to the driver
-// together with the next work. Thread-safe.
+// Pending work: work that waits on the host for a program. If a launch's program is still being
+// built, the launch is added to its stream's list. Subsequent launches, fills and copies are added
+// too. Everything else goes through stream_handle() or a wait, which first pass the list to the
+// driver, so that the driver receives the stream's work in order. The program's threads do this,
+// not threads of the core: work that is ready goes to the driver together with the next work.
+// Thread-safe.
 //
 // Such work fails after its call returned: the next wait for the stream raises the failure
 // (core/failure.h).
@@ -29,33 +29,33 @@ class OUTBOARD_API Awaited {
   virtual void show_wait(bool is_at_end) const noexcept = 0;
 };
 // Notify the threads that wait for an Awaited object. Call it after is_over() has become true.
-OUTBOARD_API void tell_over();
+OUTBOARD_API void notify_over();
 // Wait for the object. Return at once if it is over.
 OUTBOARD_API void wait_until_over(const Awaited& awaited, const Stream& stream, const char* name, Leave leave);
 
 // Return true if this thread's work may wait on the stream's list: the stream is not capturing, no
 // caller has its handle and may queue work below the core, no call waits for its work, and no
 // profile is recorded.
-OUTBOARD_API bool may_fall_behind(const Stream& stream) noexcept;
+OUTBOARD_API bool may_add_pending(const Stream& stream) noexcept;
 
-inline bool is_behind(const Stream& stream) noexcept {
-  return C10_UNLIKELY(stream.is_behind.load(std::memory_order_acquire));
+inline bool has_pending(const Stream& stream) noexcept {
+  return C10_UNLIKELY(stream.has_pending.load(std::memory_order_acquire));
 }
 
 // Add work to the list, and pass work that is ready to the driver. `awaited` may be null: the work
 // then waits only for the work before it. `name` lives as long as the process.
-OUTBOARD_API void fall_behind(Stream& stream, std::unique_ptr<DriverCommand> work,
+OUTBOARD_API void add_pending(Stream& stream, std::unique_ptr<DriverCommand> work,
                               std::shared_ptr<const Awaited> awaited, const char* name);
 
 // Pass work that is ready to the driver, without waiting. Return false if some work is left.
 OUTBOARD_API bool advance(Stream& stream);
 // Wait until the list is empty. Return at once on the thread that is passing the list to the
 // driver.
-OUTBOARD_API void catch_up(Stream& stream, Leave leave = Leave::OnSignal);
+OUTBOARD_API void flush_pending(Stream& stream, Leave leave = Leave::OnSignal);
 // Do the same for all streams of a device, or of all devices.
-OUTBOARD_API void catch_up(c10::DeviceIndex device, Leave leave);
-OUTBOARD_API void catch_up_all(Leave leave);
+OUTBOARD_API void flush_pending(c10::DeviceIndex device, Leave leave);
+OUTBOARD_API void flush_all_pending(Leave leave);
 // Drop the lists when the process exits.
-void drop_behind() noexcept;
+void drop_pending() noexcept;
 
 }  // namespace outboard

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A process that answers `outboard doctor`: python -m torch_outboard.doctor.asked REQUEST ANSWERS, two files.
+"""A process that answers `outboard doctor`: python -m torch_outboard.doctor.probe_process REQUEST ANSWERS, two files.
 
 REQUEST is JSON: the driver and its options, whether integrations are used, and the libraries to ask, or the one whose
 group this process joins as a rank. Each answer is written as a line of ANSWERS at once, since a library may end the
@@ -20,7 +20,7 @@ __all__ = ["main"]
 def main(request: dict[str, Any], answers: Path) -> None:
     """Ask each library of the request in turn, and write the answers, one per line."""
     import torch_outboard
-    from torch_outboard.doctor.questions import QUESTIONS, group_of_processes
+    from torch_outboard.doctor.probes import PROBES, group_of_processes
 
     module = torch_outboard.attach(request["driver"], **request["options"])
     name = module.__name__.rpartition(".")[2]
@@ -31,7 +31,7 @@ def main(request: dict[str, Any], answers: Path) -> None:
     with answers.open("a", encoding="utf-8") as file:
         for library in request["libraries"]:
             try:
-                answer = group_of_processes(library) if request["group"] else QUESTIONS[library](name)
+                answer = group_of_processes(library) if request["group"] else PROBES[library](name)
             except Exception as error:  # noqa: BLE001 - what stops the question is its answer
                 answer = {"error": f"{type(error).__name__}: {error}"}
             file.write(json.dumps({"library": library, "version": _version(library), **answer}) + "\n")

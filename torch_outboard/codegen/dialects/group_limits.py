@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch_outboard.codegen.dialects.dialect import Dialect
 
-__all__ = ["Room"]
+__all__ = ["GroupLimits"]
 
 # No kernel uses more items or memory, so that all devices with at least this much share the same
 # texts.
@@ -28,7 +28,7 @@ class _Properties(Protocol):
 
 
 @dataclass(frozen=True)
-class Room:
+class GroupLimits:
     """Limits of a group of items on a device. Every kernel takes its sizes from here.
 
     Attributes
@@ -47,16 +47,16 @@ class Room:
         return min(self.items, _power_of_two_below(self.memory // bytes_each))
 
     @staticmethod
-    def of(dialect: Dialect, properties: _Properties) -> Room:
+    def of(dialect: Dialect, properties: _Properties) -> GroupLimits:
         """Return the limits that the driver reports, or `Dialect.group` items and 16 KiB if it reports none."""
         items = properties.max_threads_per_block or dialect.group
         memory = (properties.shared_memory_per_block or _LEAST_MEMORY) if dialect.has_groups else _MOST_MEMORY
-        return Room(_power_of_two_below(min(items, _MOST_ITEMS)), min(memory, _MOST_MEMORY))
+        return GroupLimits(_power_of_two_below(min(items, _MOST_ITEMS)), min(memory, _MOST_MEMORY))
 
     @property
-    def is_whole(self) -> bool:
+    def is_largest(self) -> bool:
         """True if no kernel would be larger on a larger device."""
-        return self == Room()
+        return self == GroupLimits()
 
 
 def _power_of_two_below(number: int) -> int:

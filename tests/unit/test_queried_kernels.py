@@ -55,8 +55,8 @@ OB_EXPORT ob_status kernel_register(void* self, const ob_registrar* registrar) {
   registrar->add(registrar->context, "aten::cos", flags, 0);
   registrar->add(registrar->context, "aten::sin", bits, 0);
   registrar->add(registrar->context, "aten::bernoulli", bits, 0);
-  return registrar->add_asked(registrar->context, "aten::_scaled_dot_product_fused_attention_overrideable", attend, ask,
-                              0);
+  return registrar->add_with_query(registrar->context, "aten::_scaled_dot_product_fused_attention_overrideable",
+                                   attend, ask, 0);
 }
 """
 

@@ -279,24 +279,24 @@ bool needs_gradients(const RecurrentNet& net) {
                                         std::any_of(net.params.begin(), net.params.end(), needs));
 }
 
-Operator& whole_operator() {
+Operator& fused_operator() {
   static Operator& op = operator_named("outboard::recurrent_net");
   return op;
 }
 
 }  // namespace
 
-bool may_run_whole() {
-  return has_native(whole_operator()) && allows_native() && can_ask_native(whole_operator());
+bool may_run_fused() {
+  return has_native(fused_operator()) && allows_native() && can_ask_native(fused_operator());
 }
 
-std::optional<NetResults> run_whole(const RecurrentNet& whole) {
-  RecurrentNet net = whole;
-  net.input = whole.input.contiguous();
-  net.hx = whole.hx.contiguous();
-  net.cx = or_dense(whole.cx);
+std::optional<NetResults> run_fused(const RecurrentNet& given) {
+  RecurrentNet net = given;
+  net.input = given.input.contiguous();
+  net.hx = given.hx.contiguous();
+  net.cx = or_dense(given.cx);
   const bool keeps = needs_gradients(net);
-  const std::optional<int64_t> kept = bytes_kept(whole_operator(), net, keeps);
+  const std::optional<int64_t> kept = bytes_kept(fused_operator(), net, keeps);
   if (!kept.has_value()) {
     return std::nullopt;
   }
@@ -310,7 +310,7 @@ std::optional<NetResults> run_whole(const RecurrentNet& whole) {
   return NetResults{results[0], results[1], results.size() > 2 ? results[2] : at::Tensor()};
 }
 
-void define_whole_nets(torch::Library& own) {
+void define_fused_nets(torch::Library& own) {
   own.def(kNet);
   own.impl("recurrent_net", torch::dispatch(c10::DispatchKey::Meta, net_shapes));
   own.def(kNetBackward);

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["GROUPS", "QUESTIONS", "group_of_processes"]
+__all__ = ["GROUPS", "PROBES", "group_of_processes"]
 
 Answer = dict[str, Any]
 
@@ -56,7 +56,7 @@ def _pipeline() -> str:
     from transformers import BertConfig, BertModel
     from transformers.pipelines.base import Pipeline
 
-    class Asked(Pipeline):  # type: ignore[misc]
+    class ProbePipeline(Pipeline):  # type: ignore[misc]
         def _sanitize_parameters(self, **kwargs: Any) -> Any:
             return {}, {}, {}
 
@@ -66,7 +66,7 @@ def _pipeline() -> str:
         _forward = postprocess = preprocess
 
     config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=8)
-    return str(Asked(model=BertModel(config), task="").device.type)
+    return str(ProbePipeline(model=BertModel(config), task="").device.type)
 
 
 def _arguments(kind: Any, **options: Any) -> Any:
@@ -144,7 +144,7 @@ def _safetensors(name: str) -> Answer:
     from safetensors.torch import load_file, save_file
 
     with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / "asked.safetensors")
+        path = str(Path(folder) / "probe.safetensors")
         save_file({"weight": torch.ones(2)}, path)
         device = _tried(lambda: load_file(path, device=name)["weight"].device.type)
     return {"device": device, "why": _place(load_file), "others": {}}
@@ -167,7 +167,7 @@ def _vllm(name: str) -> Answer:
 
 
 # By the name of the package that is imported; libraries that make the state of others come later.
-QUESTIONS: dict[str, Callable[[str], Answer]] = {
+PROBES: dict[str, Callable[[str], Answer]] = {
     "safetensors": _safetensors,
     "torchvision": _torchvision,
     "diffusers": _diffusers,

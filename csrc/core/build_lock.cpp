@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "core/turns.h"
+#include "core/build_lock.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -33,7 +33,7 @@ bool try_lock(int file) {
 
 }  // namespace
 
-Turn::Turn(std::string path) : path_(std::move(path)) {
+BuildLock::BuildLock(std::string path) : path_(std::move(path)) {
   file_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (file_ < 0 || try_lock(file_)) {
     return;
@@ -51,7 +51,7 @@ Turn::Turn(std::string path) : path_(std::move(path)) {
   close(std::exchange(file_, -1));
 }
 
-Turn::~Turn() {
+BuildLock::~BuildLock() {
   if (file_ >= 0) {
     unlink(path_.c_str());
     flock(file_, LOCK_UN);  // a forked child may hold the file open
@@ -59,7 +59,7 @@ Turn::~Turn() {
   }
 }
 
-void end_turns() noexcept {
+void end_lock_waits() noexcept {
   are_ended.store(true);
 }
 

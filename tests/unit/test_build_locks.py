@@ -156,15 +156,15 @@ def test_nobody_waits_for_a_process_that_imports(tmp_path: Path) -> None:
 
     def prepare() -> None:
         calls.append("ours")
-        with theirs.turn("a", prepare=lambda: calls.append("theirs")) as is_elsewhere:
-            assert not is_elsewhere
+        with theirs.build_lock("a", prepare=lambda: calls.append("theirs")) as is_stored:
+            assert not is_stored
             theirs.save("a", SIZES, ANSWER)
 
     assert ours.plans("a") == theirs.plans("a") == []
-    with ours.turn("a", prepare=prepare) as is_elsewhere:
-        assert is_elsewhere and ours.plans("a") == [ANSWER]
-    with ours.turn("a", prepare=None) as is_elsewhere:
-        assert not is_elsewhere, "it has read them"
+    with ours.build_lock("a", prepare=prepare) as is_stored:
+        assert is_stored and ours.plans("a") == [ANSWER]
+    with ours.build_lock("a", prepare=None) as is_stored:
+        assert not is_stored, "it has read them"
     assert calls == ["ours", "theirs"]
 
 
@@ -173,7 +173,7 @@ def test_who_waits_for_a_build_imports_nothing(tmp_path: Path) -> None:
     assert ours.plans("a") == []
 
     def build(begun: threading.Event) -> None:
-        with theirs.turn("a", prepare=None):
+        with theirs.build_lock("a", prepare=None):
             begun.set()
             time.sleep(0.1)
             theirs.save("a", SIZES, ANSWER)
@@ -182,6 +182,6 @@ def test_who_waits_for_a_build_imports_nothing(tmp_path: Path) -> None:
     builder = threading.Thread(target=build, args=(begun,))
     builder.start()
     assert begun.wait(60)
-    with ours.turn("a", prepare=lambda: pytest.fail("it waits instead")) as is_elsewhere:
-        assert is_elsewhere
+    with ours.build_lock("a", prepare=lambda: pytest.fail("it waits instead")) as is_stored:
+        assert is_stored
     builder.join()
