@@ -26,12 +26,12 @@ from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.device import devices
 from torch_outboard.driver import Driver
 from torch_outboard.kernels.builder import refused
-from torch_outboard.kernels.disk import packs
+from torch_outboard.kernels.disk import key, packs
 from torch_outboard.kernels.disk.calls import CALLS, Samples
 from torch_outboard.kernels.disk.files import Answer
 from torch_outboard.kernels.disk.pack_file import PackFile, program_name, write_pack_file
 from torch_outboard.kernels.disk.packs import Packs, packs_of
-from torch_outboard.kernels.packing.making import run_apart
+from torch_outboard.kernels.packing.making import EmptyPack, run_apart, write_pack
 from torch_outboard.kernels.refusal import OperatorRefusal
 from torch_outboard.testing.plugin import RunPython
 
@@ -158,14 +158,30 @@ def test_a_pack_is_the_same_for_every_chip(make: Callable[..., str], package: Pa
     assert (tmp_path / "pack").read_bytes() == (package / "pack").read_bytes()
 
 
-def test_failures_are_told_and_an_older_pack_goes(make: Callable[..., str], tmp_path: Path) -> None:
+def test_failures_are_reported_and_an_older_pack_goes(make: Callable[..., str], tmp_path: Path) -> None:
     write(tmp_path / "pack", {"code": "another"})
     tmp_path.chmod(0o1777)  # as /tmp
-    output = make(tmp_path / "pack", FIRST, "others", status=1)
+    output = make(tmp_path / "pack", FIRST, "some|others", status=1)
     assert "others float32 failed: AttributeError: 'Tensor' object has no attribute 'nothing'" in output
     assert f"Processes will not load it from this folder: others may write {tmp_path}: name a folder that" in output
     tmp_path.chmod(0o700)
-    assert PackFile(tmp_path / "pack").about["plans"] == 0
+    assert PackFile(tmp_path / "pack").about["plans"] == 7
+
+
+def test_if_no_call_leaves_a_plan_the_older_pack_stays(make: Callable[..., str], tmp_path: Path) -> None:
+    before = write(tmp_path / "pack", {"code": "another"}).read_bytes()
+    output = make(tmp_path / "pack", FIRST, "others", status=1)
+    assert "others float32 failed: AttributeError" in output and " plans and " not in output
+    assert f"Error: {tmp_path / 'pack'} is not written: no call left a plan\n" in output
+    assert (tmp_path / "pack").read_bytes() == before
+
+
+def test_an_empty_pack_of_changed_code_is_refused_with_this_reason(tmp_path: Path, monkeypatch: Any) -> None:
+    assert not key.has_code_changed()
+    monkeypatch.setattr(key, "own_code", lambda *folders: "another")
+    with pytest.raises(EmptyPack, match="the package's code has changed since the command started"):
+        write_pack(tmp_path / "kept", tmp_path / "pack", {"one": KIND})
+    assert not (tmp_path / "pack").exists()
 
 
 # ---- Without a device ----
@@ -328,7 +344,7 @@ def test_refusals_are_found_too(pack: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["torch", "torch_commit", "code", "generator", "generated_by"])
-def test_a_stale_pack_is_told_once(pack: Path, name: str, caplog: Any) -> None:
+def test_a_stale_pack_is_reported_once(pack: Path, name: str, caplog: Any) -> None:
     opened = Packs([write(pack, {name: "another"})])
     assert opened.plans(KEY, 0) == opened.plans(KEY, 0) == []
     difference = "generator" if name == "generated_by" else name
@@ -360,7 +376,7 @@ FOREIGN: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("what", FOREIGN)
-def test_a_foreign_file_is_told_once(pack: Path, what: str, caplog: Any) -> None:
+def test_a_foreign_file_is_reported_once(pack: Path, what: str, caplog: Any) -> None:
     FOREIGN[what](pack)
     opened = Packs([pack])
     assert opened.plans(KEY, 0) == opened.plans(KEY, 0) == []
@@ -370,7 +386,7 @@ def test_a_foreign_file_is_told_once(pack: Path, what: str, caplog: Any) -> None
 
 
 @pytest.mark.parametrize("how", ["changed", "cut"])
-def test_damage_is_told_once_and_no_wrong_plan_is_used(pack: Path, how: str, caplog: Any) -> None:
+def test_damage_is_reported_once_and_no_wrong_plan_is_used(pack: Path, how: str, caplog: Any) -> None:
     content = pack.read_bytes()
     wanted = [ANSWER], b"one" * 999
     warned = 0
@@ -401,7 +417,7 @@ def test_a_pack_that_is_replaced_stays_in_use(pack: Path, caplog: Any) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 5000])
-def test_a_pack_that_is_overwritten_in_use_is_told_once(pack: Path, size: int, caplog: Any) -> None:
+def test_a_pack_that_is_overwritten_in_use_is_reported_once(pack: Path, size: int, caplog: Any) -> None:
     plans = [(KEY + str(i), SIZES, ANSWER._replace(text=f"plan {i} {os.urandom(99).hex()}")) for i in range(99)]
     opened = Packs([write(pack, plans=plans)], Chip())
     assert len(opened.plans(KEY + "0", 0)) == 1
@@ -413,7 +429,7 @@ def test_a_pack_that_is_overwritten_in_use_is_told_once(pack: Path, size: int, c
     assert message.startswith(f"the pack of kernels in {pack} is not used any more: {pack} is damaged (")
 
 
-def test_a_plan_that_cannot_be_used_is_told_and_left(pack: Path, caplog: Any) -> None:
+def test_a_plan_that_cannot_be_used_is_reported_and_left(pack: Path, caplog: Any) -> None:
     content = pack.read_bytes()
     opened = Packs([pack], Chip())
     (answer,) = opened.plans(KEY, 0)
@@ -427,7 +443,7 @@ def test_equal_packs_are_equal_files(pack: Path) -> None:
     assert stat.S_IMODE(pack.stat().st_mode) == 0o644 and len(list(pack.parent.iterdir())) == 2
 
 
-def test_without_sqlite_a_pack_is_told(pack: Path, monkeypatch: Any, caplog: Any) -> None:
+def test_without_sqlite_a_pack_is_reported(pack: Path, monkeypatch: Any, caplog: Any) -> None:
     monkeypatch.setitem(sys.modules, "torch_outboard.kernels.disk.pack_file", None)
     assert Packs([pack]).plans(KEY, 0) == [] and "this Python can't read it, import of" in caplog.text
 

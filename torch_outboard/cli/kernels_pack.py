@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from torch_outboard.cli.shown import check_names, check_pattern, printable
 from torch_outboard.cli.torch_first import import_torch
 
 __all__ = ["pack"]
+
+# The kinds of devices by architecture, their programs, and the failed calls and programs.
+_PackContent = tuple[dict[str, dict[str, str]], Iterable[tuple[str, bytes]], list[tuple[str, str]]]
 
 
 @click.command()
@@ -56,7 +60,8 @@ def pack(
     first device, and the pack has only plans, and each user's device compiles their programs.
 
     A driver names the file as `kernel_packs`. The pack replaces an older pack of this name. Exits with 1, after all
-    calls, if a call or a program failed. Exits with 2, before the first call, if no call matches.
+    calls, if a call or a program failed, or if there is no plan; an older pack then stays. Exits with 2, before the
+    first call, if no call matches.
     """
     import_torch()
     from torch_outboard.kernels.disk import key, packs, store
@@ -78,31 +83,32 @@ def pack(
             OUTBOARD_PROVIDERS="native,generated",
             OUTBOARD_FALLBACK="silent",
         )
+        key.code_hash()  # before the first call: later changes of the code are noticed
         if names:
             calls = functools.partial(_found_calls, only, dtypes, lists)
-            failures = _without_device(file, kept, driver, parse_options(options), names, calls)
+            devices, programs, failures = _without_device(kept, driver, parse_options(options), names, calls)
         else:
-            failures = _on_device(file, kept, driver, options, chosen)
-    for label, failure in failures:
-        click.echo(printable(f"{label} failed: {failure}"), err=True)
+            devices, programs, failures = _on_device(driver, options, chosen)
+        for label, failure in failures:
+            click.echo(printable(f"{label} failed: {failure}"), err=True)
+        _write(file, kept, devices, programs)
     if failures:
         raise SystemExit(1)
 
 
-def _on_device(file: Path, kept: Path, driver: str, options: tuple[str, ...], calls: Any) -> list[tuple[str, str]]:
+def _on_device(driver: str, options: tuple[str, ...], calls: Any) -> _PackContent:
     module = attach_for_plans(driver, options)
     from torch_outboard.kernels.disk import key  # imports the device's module
     from torch_outboard.kernels.packing import making
 
     device = module.current_device()
     failures = list(making.run_calls(device, calls, click.echo))
-    _tell_written(file, *making.write_pack(kept, file, {"": key.kind_with_memory(device)}))
-    return failures
+    return {"": key.kind_with_memory(device)}, (), failures
 
 
 def _without_device(
-    file: Path, kept: Path, driver: str, options: dict[str, str], names: tuple[str, ...], calls: Any
-) -> list[tuple[str, str]]:
+    kept: Path, driver: str, options: dict[str, str], names: tuple[str, ...], calls: Any
+) -> _PackContent:
     from torch_outboard._discovery import find_driver
     from torch_outboard._errors import RegistrationError
     from torch_outboard.kernels.disk.store import Store
@@ -129,16 +135,20 @@ def _without_device(
     programs = making.Programs(kept / "packed", making.programs_of(Store(kept).entries(), kinds))
     with click.progressbar(length=len(programs.wanted), label="Programs", show_pos=True) as bar:
         failures += programs.compile(driver, options, bar)
-    _tell_written(file, *making.write_pack(kept, file, kinds, programs))
-    return failures
+    return kinds, programs, failures
 
 
-def _tell_written(file: Path, plans: int, programs: int) -> None:
+def _write(file: Path, kept: Path, devices: Any, programs: Any) -> None:
     from torch_outboard import _C
     from torch_outboard._sealed import reason_of
+    from torch_outboard.kernels.packing import making
 
+    try:
+        plan_count, program_count = making.write_pack(kept, file, devices, programs)
+    except making.EmptyPack as error:
+        raise click.ClickException(printable(f"{file} is not written: {error}")) from error
     size = file.stat().st_size / 2**20
-    click.echo(printable(f"{plans} plans and {programs} programs in {file}, {size:.1f} MiB"))
+    click.echo(printable(f"{plan_count} plans and {program_count} programs in {file}, {size:.1f} MiB"))
     try:
         _C.check_private(file.absolute(), -1)
     except OSError as error:

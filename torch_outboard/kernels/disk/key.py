@@ -31,6 +31,7 @@ __all__ = [
     "Sizes",
     "call_key",
     "code_hash",
+    "has_code_changed",
     "key_of",
     "kind_of",
     "kind_with_memory",
@@ -123,6 +124,11 @@ def sizes_of(arguments: Sequence[Any]) -> Sizes:
 def code_hash() -> str:
     """Return a hash of this package's code that affects generated kernels."""
     return own_code(Path(__file__).parents[1])
+
+
+def has_code_changed() -> bool:
+    """Return True if the code on disk is not the code that `code_hash` has read."""
+    return code_hash.__wrapped__() != code_hash()
 
 
 def _describe(value: Any, *, is_read: bool = False) -> Any:

@@ -14,10 +14,10 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -28,22 +28,25 @@ from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.driver import Driver
 from torch_outboard.kernels.disk.calls import PackCall, Samples
 from torch_outboard.kernels.disk.files import Entry
-from torch_outboard.kernels.disk.key import kind_with_memory, serves
+from torch_outboard.kernels.disk.key import has_code_changed, kind_with_memory, serves
 from torch_outboard.kernels.disk.pack_file import program_name, write_pack_file
 from torch_outboard.kernels.disk.packs import versions
 from torch_outboard.kernels.disk.store import Store
 from torch_outboard.kernels.packing.without_device import without_device
 
-__all__ = ["Programs", "groups_of", "programs_of", "run_apart", "run_calls", "write_pack"]
+__all__ = ["EmptyPack", "Programs", "groups_of", "programs_of", "run_apart", "run_calls", "write_pack"]
 
 _Call = tuple[str, PackCall, torch.dtype]
-_Tell = Callable[[str], None]
+_Result = TypeVar("_Result")
+_Work = TypeVar("_Work")
 
 _TOGETHER = 8  # recorded calls
 
 
-def run_calls(index: int, calls: Sequence[_Call], tell: _Tell, has_memory: bool = True) -> Iterator[tuple[str, str]]:
-    """Run calls that `chosen_calls` returned, and yield the failed ones. `tell` gets each label before its call."""
+def run_calls(
+    index: int, calls: Sequence[_Call], report: Callable[[str], None], has_memory: bool = True
+) -> Iterator[tuple[str, str]]:
+    """Run calls that `chosen_calls` returned, and yield the failed ones. `report` gets each label before its call."""
     from torch_outboard import _C
     from torch_outboard.device.devices import get_device_properties
 
@@ -52,7 +55,7 @@ def run_calls(index: int, calls: Sequence[_Call], tell: _Tell, has_memory: bool 
     machine = get_device_properties(index).machine
     with torch.get_device_module(device).device(device):  # a graph is captured on the current device
         for label, call, dtype in calls:
-            tell(label)
+            report(label)
             try:
                 call.run(Samples(device, dtype, machine, has_memory))
                 torch.accelerator.synchronize(device)
@@ -81,26 +84,44 @@ def run_apart(
 
     Raises RuntimeError if a process ends early.
     """
-    context = multiprocessing.get_context("spawn")  # torch may have threads here, whose locks a fork would keep
     parts = os.cpu_count() or 1
+    arguments = (driver, options, names, calls, torch.get_num_threads() // parts)
+    kinds: dict[str, dict[str, str]] = {}
     failures: list[tuple[str, str]] = []
-    with ProcessPoolExecutor(
-        parts, context, _attach_without_device, (driver, options, names, calls, torch.get_num_threads() // parts)
-    ) as pool:
+
+    def submit(pool: ProcessPoolExecutor) -> dict[Future[list[tuple[str, str]]], int]:
+        kinds.update(pool.submit(_kinds_of_devices, names).result())
+        first = {json.dumps(kind): index for index, kind in reversed(list(enumerate(kinds.values())))}
+        groups = _together(calls())
+        bar.length = len(first) * sum(map(len, groups))
+        return {pool.submit(_run_some, index, group): len(group) for index in first.values() for group in groups}
+
+    try:
+        for done, count in _in_processes(_attach_without_device, arguments, submit):
+            failures += done.result()
+            bar.update(count)
+    except BrokenProcessPool as error:
+        raise RuntimeError(f"a process that runs the calls for {', '.join(names)} has ended early") from error
+    return kinds, failures
+
+
+def _in_processes(
+    initializer: Callable[..., None],
+    arguments: tuple[Any, ...],
+    submit: Callable[[ProcessPoolExecutor], dict[Future[_Result], _Work]],
+) -> Iterator[tuple[Future[_Result], _Work]]:
+    """Yield the futures that `submit` returns, as they complete, of a process for each core.
+
+    If the caller stops early, work that has not begun is cancelled.
+    """
+    context = multiprocessing.get_context("spawn")  # torch may have threads here, whose locks a fork would keep
+    with ProcessPoolExecutor(os.cpu_count(), context, initializer, arguments) as pool:
         try:
-            kinds = pool.submit(_kinds_of_devices, names).result()
-            first = {json.dumps(kind): index for index, kind in reversed(list(enumerate(kinds.values())))}
-            groups = _together(calls())
-            bar.length = len(first) * sum(map(len, groups))
-            begun = {pool.submit(_run_some, index, group): len(group) for index in first.values() for group in groups}
-            for done in as_completed(begun):
-                failures += done.result()
-                bar.update(begun[done])
-        except BrokenProcessPool as error:
-            raise RuntimeError(f"a process that runs the calls for {', '.join(names)} has ended early") from error
+            submitted = submit(pool)
+            for done in as_completed(submitted):
+                yield done, submitted[done]
         finally:
             pool.shutdown(cancel_futures=True)
-    return kinds, failures
 
 
 def _together(calls: Sequence[_Call]) -> list[list[int]]:
@@ -181,17 +202,15 @@ class Programs:
         make_private_folders(self._folder)
         lacking = [name for name in self.wanted if self._read(name) is None]
         bar.update(len(self.wanted) - len(lacking))
-        context = multiprocessing.get_context("spawn")  # torch may have threads here, whose locks a fork would keep
-        with ProcessPoolExecutor(os.cpu_count(), context, _make_driver, (driver, options)) as pool:
-            begun = {pool.submit(_compile_to, self._folder / name, *self.wanted[name]): name for name in lacking}
-            try:
-                for done in as_completed(begun):
-                    bar.update(1)
-                    if (error := done.exception()) is not None:
-                        name, kernel = self.wanted[begun[done]]
-                        yield f"{kernel.name} for {name}", f"{type(error).__name__}: {error}"
-            finally:
-                pool.shutdown(cancel_futures=True)
+
+        def submit(pool: ProcessPoolExecutor) -> dict[Future[None], str]:
+            return {pool.submit(_compile_to, self._folder / name, *self.wanted[name]): name for name in lacking}
+
+        for done, name in _in_processes(_make_driver, (driver, options), submit):
+            bar.update(1)
+            if (error := done.exception()) is not None:
+                _, kernel = self.wanted[name]
+                yield f"{kernel.name} for {name}", f"{type(error).__name__}: {error}"
 
     def _place(self, name: str) -> tuple[str, str, bytes, str]:
         architecture, kernel = self.wanted[name]
@@ -206,12 +225,18 @@ class Programs:
                 yield name, content
 
 
+class EmptyPack(Exception):
+    """The calls left no plan. Nothing was written."""
+
+
 def write_pack(
     kept: Path, path: Path, devices: Mapping[str, Mapping[str, str]], programs: Iterable[tuple[str, bytes]] = ()
 ) -> tuple[int, int]:
     """Write the plans that a store's folder has for these devices, and programs; return the numbers of both.
 
     `devices` are the kinds of architectures; the name "" is for a device whose programs are not in the pack.
+
+    Raises EmptyPack if there is no plan, and leaves an older pack as it is.
     """
     known = list(devices.values())
     plans = [
@@ -219,6 +244,12 @@ def write_pack(
         for entry in Store(kept).entries()
         if entry.answer is not None and any(serves(entry.key, kind) for kind in known)
     ]
+    if not plans:
+        raise EmptyPack(
+            "the package's code has changed since the command started, so the plans are for other code: start it again"
+            if has_code_changed()
+            else "no call left a plan"
+        )
     made = list(programs)
     about = {
         **versions(),
