@@ -20,76 +20,32 @@ OB_DEVICE T ob_recurrence_S(T x, T first, ob_i64 n) {
 }
 
 // family T, S: float, f32; double, f64
-OB_DEVICE T ob_chebyshev_polynomial_t_S(T x, T degree) {
+// Kinds 0 to 3 are T, U, V and W.
+OB_DEVICE T ob_chebyshev_of_kind_S(T x, T degree, ob_i32 kind) {
   const ob_i64 n = ob_degree_S(degree);
   if (n < 0) return 0;
   if (OB_LIB(fabs)(x) == 1) {
     const T sign = x > 0 || n % 2 == 0 ? (T)1 : (T)-1;
-    return sign;
+    if (kind == 1) return sign * (T)(n + 1);
+    return kind == (x > 0 ? 3 : 2) ? sign * (T)(n + n + 1) : sign;
   }
-  if (n > 6 && OB_LIB(fabs)(x) < 1) {
+  if (n > (kind == 0 ? 6 : 8) && OB_LIB(fabs)(x) < 1) {
     const T angle = OB_LIB(acos)(x);
-    return OB_LIB(cos)((T)n * angle);
+    if (kind == 0) return OB_LIB(cos)((T)n * angle);
+    if (kind == 1) return OB_LIB(sin)((T)(n + 1) * angle) / OB_LIB(sin)(angle);
+    const T wide = ((T)n + (T)0.5) * angle;
+    return kind == 2 ? OB_LIB(cos)(wide) / OB_LIB(cos)(angle / 2) : OB_LIB(sin)(wide) / OB_LIB(sin)(angle / 2);
   }
-  return ob_recurrence_S(x, x, n);
+  return ob_recurrence_S(x, kind == 0 ? x : kind == 1 ? x + x : kind == 2 ? x + x - 1 : x + x + 1, n);
 }
-OB_DEVICE T ob_shifted_chebyshev_polynomial_t_S(T x, T degree) {
-  return ob_chebyshev_polynomial_t_S(x + x - 1, degree);
-}
-
-// family T, S: float, f32; double, f64
-OB_DEVICE T ob_chebyshev_polynomial_u_S(T x, T degree) {
-  const ob_i64 n = ob_degree_S(degree);
-  if (n < 0) return 0;
-  if (OB_LIB(fabs)(x) == 1) {
-    const T sign = x > 0 || n % 2 == 0 ? (T)1 : (T)-1;
-    return sign * (T)(n + 1);
-  }
-  if (n > 8 && OB_LIB(fabs)(x) < 1) {
-    const T angle = OB_LIB(acos)(x);
-    return OB_LIB(sin)((T)(n + 1) * angle) / OB_LIB(sin)(angle);
-  }
-  return ob_recurrence_S(x, x + x, n);
-}
-OB_DEVICE T ob_shifted_chebyshev_polynomial_u_S(T x, T degree) {
-  return ob_chebyshev_polynomial_u_S(x + x - 1, degree);
-}
-
-// family T, S: float, f32; double, f64
-OB_DEVICE T ob_chebyshev_polynomial_v_S(T x, T degree) {
-  const ob_i64 n = ob_degree_S(degree);
-  if (n < 0) return 0;
-  if (OB_LIB(fabs)(x) == 1) {
-    const T sign = x > 0 || n % 2 == 0 ? (T)1 : (T)-1;
-    return x > 0 ? (T)1 : sign * (T)(n + n + 1);
-  }
-  if (n > 8 && OB_LIB(fabs)(x) < 1) {
-    const T angle = OB_LIB(acos)(x);
-    return OB_LIB(cos)(((T)n + (T)0.5) * angle) / OB_LIB(cos)(angle / 2);
-  }
-  return ob_recurrence_S(x, x + x - 1, n);
-}
-OB_DEVICE T ob_shifted_chebyshev_polynomial_v_S(T x, T degree) {
-  return ob_chebyshev_polynomial_v_S(x + x - 1, degree);
-}
-
-// family T, S: float, f32; double, f64
-OB_DEVICE T ob_chebyshev_polynomial_w_S(T x, T degree) {
-  const ob_i64 n = ob_degree_S(degree);
-  if (n < 0) return 0;
-  if (OB_LIB(fabs)(x) == 1) {
-    const T sign = x > 0 || n % 2 == 0 ? (T)1 : (T)-1;
-    return x > 0 ? (T)(n + n + 1) : sign;
-  }
-  if (n > 8 && OB_LIB(fabs)(x) < 1) {
-    const T angle = OB_LIB(acos)(x);
-    return OB_LIB(sin)(((T)n + (T)0.5) * angle) / OB_LIB(sin)(angle / 2);
-  }
-  return ob_recurrence_S(x, x + x + 1, n);
-}
-OB_DEVICE T ob_shifted_chebyshev_polynomial_w_S(T x, T degree) {
-  return ob_chebyshev_polynomial_w_S(x + x - 1, degree);
-}
+OB_DEVICE T ob_chebyshev_polynomial_t_S(T x, T n) { return ob_chebyshev_of_kind_S(x, n, 0); }
+OB_DEVICE T ob_chebyshev_polynomial_u_S(T x, T n) { return ob_chebyshev_of_kind_S(x, n, 1); }
+OB_DEVICE T ob_chebyshev_polynomial_v_S(T x, T n) { return ob_chebyshev_of_kind_S(x, n, 2); }
+OB_DEVICE T ob_chebyshev_polynomial_w_S(T x, T n) { return ob_chebyshev_of_kind_S(x, n, 3); }
+OB_DEVICE T ob_shifted_chebyshev_polynomial_t_S(T x, T n) { return ob_chebyshev_of_kind_S(x + x - 1, n, 0); }
+OB_DEVICE T ob_shifted_chebyshev_polynomial_u_S(T x, T n) { return ob_chebyshev_of_kind_S(x + x - 1, n, 1); }
+OB_DEVICE T ob_shifted_chebyshev_polynomial_v_S(T x, T n) { return ob_chebyshev_of_kind_S(x + x - 1, n, 2); }
+OB_DEVICE T ob_shifted_chebyshev_polynomial_w_S(T x, T n) { return ob_chebyshev_of_kind_S(x + x - 1, n, 3); }
 
 // family T, S: float, f32; double, f64
 // Of higher degrees NaN, as torch's.

@@ -8,25 +8,11 @@ from typing import Any
 from torch_outboard._extension import header_path
 from torch_outboard.compile.generator import CodeGenerator
 
-__all__ = ["CppGenerator"]
+__all__ = ["CppGenerator", "WrappingGenerator"]
 
 
-class CppGenerator(CodeGenerator):
-    """A generator of C++ kernels, for memory that the host can reach.
-
-    Raises
-    ------
-    NotSupportedError
-        On compilation, if the host cannot reach the device's memory.
-    """
-
-    name = "cpp"
-    fuses_as_cpu = True
-
-    def scheduling(self) -> type[Any]:
-        from torch_outboard.compile.cpp.scheduling import HostScheduling
-
-        return HostScheduling
+class WrappingGenerator(CodeGenerator):
+    """A generator of kernels that this package's wrappers launch."""
 
     def wrapper(self) -> type[Any]:
         from torch_outboard.compile.wrapper.python import OutboardWrapper
@@ -45,6 +31,24 @@ class CppGenerator(CodeGenerator):
         from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
 
         return OutboardFxWrapper
+
+
+class CppGenerator(WrappingGenerator):
+    """A generator of C++ kernels, for memory that the host can reach.
+
+    Raises
+    ------
+    NotSupportedError
+        On compilation, if the host cannot reach the device's memory.
+    """
+
+    name = "cpp"
+    fuses_as_cpu = True
+
+    def scheduling(self) -> type[Any]:
+        from torch_outboard.compile.cpp.scheduling import HostScheduling
+
+        return HostScheduling
 
     def cache_key(self) -> dict[str, str]:
         from torch._inductor.cpp_builder import get_compiler_version_info, get_cpp_compiler

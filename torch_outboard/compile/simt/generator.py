@@ -7,7 +7,6 @@ import functools
 import re
 from typing import Any, ClassVar
 
-from torch_outboard._extension import header_path
 from torch_outboard.codegen.dialects.cuda_cpp import CUDA_CPP
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.host_cpp import HOST_CPP
@@ -16,6 +15,7 @@ from torch_outboard.codegen.dialects.ptx_units import PTX_CUDA_CPP, PTX_OPENCL_C
 from torch_outboard.codegen.dialects.slang import SLANG, SLANG_FLOATS, with_subgroups
 from torch_outboard.codegen.dialects.slang_units import with_units
 from torch_outboard.codegen.prelude import prelude
+from torch_outboard.compile.cpp.generator import WrappingGenerator
 from torch_outboard.compile.generator import CodeGenerator
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
 _SUBGROUPS = re.compile(r"subgroups of ([1-9]\d*)")
 
 
-class SimtGenerator(CodeGenerator):
+class SimtGenerator(WrappingGenerator):
     """A generator of kernels in a dialect, which a subclass sets."""
 
     name = "simt"
@@ -45,29 +45,16 @@ class SimtGenerator(CodeGenerator):
 
         return scheduling_for(self.driver.name, self.dialect)
 
-    def wrapper(self) -> type[Any]:
-        from torch_outboard.compile.wrapper.python import OutboardWrapper
-
-        return OutboardWrapper
+    # Code on the host is for tests of the generator: the Python wrapper alone calls it.
 
     def cpp_wrapper(self) -> type[Any]:
-        if self.dialect.runs_on_host:
-            return super().cpp_wrapper()
-        from torch_outboard.compile.cpp.wrapper import OutboardCppWrapper
-
-        return OutboardCppWrapper
+        return CodeGenerator.cpp_wrapper(self) if self.dialect.runs_on_host else super().cpp_wrapper()
 
     def model_header(self) -> str | None:
-        if self.dialect.runs_on_host:
-            return super().model_header()
-        return str(header_path("compiled_model.h"))
+        return None if self.dialect.runs_on_host else super().model_header()
 
     def fx_wrapper(self) -> type[Any]:
-        if self.dialect.runs_on_host:
-            return super().fx_wrapper()
-        from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
-
-        return OutboardFxWrapper
+        return CodeGenerator.fx_wrapper(self) if self.dialect.runs_on_host else super().fx_wrapper()
 
     def prepare_graph(self, gm: Any) -> None:
         from torch_outboard.codegen.refused import leave_to_providers

@@ -8,14 +8,13 @@ import re
 from typing import Any
 
 from torch_outboard._errors import NotSupportedError
-from torch_outboard._extension import header_path
-from torch_outboard.compile.generator import CodeGenerator
+from torch_outboard.compile.cpp.generator import WrappingGenerator
 from torch_outboard.driver import Driver
 
 __all__ = ["TritonGenerator", "wanted_triton"]
 
 
-class TritonGenerator(CodeGenerator):
+class TritonGenerator(WrappingGenerator):
     """A generator of Triton kernels. The driver's `triton_target(device)` returns the target."""
 
     name = "triton"
@@ -25,24 +24,6 @@ class TritonGenerator(CodeGenerator):
         from torch_outboard.compile.triton.scheduling import scheduling_for
 
         return scheduling_for(self.driver)
-
-    def wrapper(self) -> type[Any]:
-        from torch_outboard.compile.wrapper.python import OutboardWrapper
-
-        return OutboardWrapper
-
-    def cpp_wrapper(self) -> type[Any]:
-        from torch_outboard.compile.cpp.wrapper import OutboardCppWrapper
-
-        return OutboardCppWrapper
-
-    def model_header(self) -> str:
-        return str(header_path("compiled_model.h"))
-
-    def fx_wrapper(self) -> type[Any]:
-        from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
-
-        return OutboardFxWrapper
 
     def prepare_graph(self, gm: Any) -> None:
         from torch_outboard._compat.triton import share_templates

@@ -273,11 +273,10 @@ OPERATORS = (
     Operator(
         "aten::clamp_max", computed=Numbers(_clamp_max, ("max",)), facts=Facts(bad_dtypes={"self max": "are_boolean"})
     ),
-    Operator("aten::clamp_max.Tensor", refuses_list=_of_bools),
+    Operator("aten::clamp_max.Tensor aten::clamp_min.Tensor aten::sub.Tensor", refuses_list=_of_bools),
     Operator(
         "aten::clamp_min", computed=Numbers(_clamp_min, ("min",)), facts=Facts(bad_dtypes={"self min": "are_boolean"})
     ),
-    Operator("aten::clamp_min.Tensor", refuses_list=_of_bools),
     Operator(
         "aten::complex", facts=Facts(bad_arguments={"real imag": "dtypes_differ<2>", "real out": "is_bad_complex_type"})
     ),
@@ -303,7 +302,7 @@ OPERATORS = (
     ),
     Operator("aten::floor_divide.default", facts=Facts(shape_rule="floor_divide")),
     Operator(
-        "aten::fmod",
+        "aten::fmod aten::remainder",
         rounds_numbers=True,
         facts=Facts(
             accepts="ones",
@@ -316,7 +315,7 @@ OPERATORS = (
         "aten::frac aten::leaky_relu aten::logit_.default aten::silu",
         facts=Facts(bad_dtypes={"self": "has_integral_type"}),
     ),
-    Operator("aten::frac.default", refuses_list=_not_floating),
+    Operator("aten::frac.default aten::lerp.Scalar aten::lerp.Tensor", refuses_list=_not_floating),
     Operator("aten::frexp.Tensor_out", facts=Facts(shape_rule="frexp_out")),
     Operator(
         "aten::gelu",
@@ -324,7 +323,7 @@ OPERATORS = (
     ),
     Operator("aten::glu_backward aten::mse_loss_backward", facts=Facts(layout="contiguous")),
     Operator("aten::glu_backward.default", check=_check_half),
-    Operator("aten::hardshrink_backward.default", decomposition=_shrink_backward),
+    Operator("aten::hardshrink_backward.default aten::softshrink_backward.default", decomposition=_shrink_backward),
     Operator("aten::hardswish.default", facts=Facts(shape_rule="hardswish")),
     Operator("aten::hardswish_backward aten::hardtanh_backward", facts=Facts(correct="correct_iterated")),
     Operator("aten::hardtanh", facts=Facts(bad_dtypes={"self": "is_boolean_or_unsigned"})),
@@ -336,7 +335,6 @@ OPERATORS = (
         facts=Facts(bad_numbers={"negative_slope self_is_result": "slope_of_result_is_negative"}),
     ),
     Operator("aten::lerp", computed=Numbers(_lerp, ("weight",)), facts=Facts(bad_dtypes={"self": "has_integral_type"})),
-    Operator("aten::lerp.Scalar aten::lerp.Tensor", refuses_list=_not_floating),
     Operator("aten::log_sigmoid_backward", facts=Facts(layout="like")),
     Operator("aten::log_sigmoid_forward", facts=Facts(layout="contiguous", laid_out=2)),
     Operator("aten::log_sigmoid_forward.default", facts=Facts(shape_rule="log_sigmoid_forward")),
@@ -368,16 +366,6 @@ OPERATORS = (
     Operator("aten::pow.Tensor_Scalar", decomposition=_power, refuses_list=_to_no_power),
     Operator("aten::relu.default", facts=Facts(shape_rule="relu")),
     Operator(
-        "aten::remainder",
-        rounds_numbers=True,
-        facts=Facts(
-            accepts="ones",
-            bad_numbers={"self other": "divides_by_zero"},
-            bad_dtypes={"self": "is_boolean_or_complex"},
-            kernel_divides=True,
-        ),
-    ),
-    Operator(
         "aten::rrelu_with_noise",
         facts=Facts(layout="contiguous", bad_numbers={"lower upper": "is_bad_scalar_interval"}),
     ),
@@ -388,13 +376,11 @@ OPERATORS = (
     Operator("aten::rsub.Tensor", facts=Facts(shape_rule="rsub")),
     Operator("aten::sigmoid_backward.default", decomposition=_sigmoid_backward),
     Operator("aten::softshrink", facts=Facts(bad_numbers={"lambd": "is_bad_threshold"})),
-    Operator("aten::softshrink_backward.default", decomposition=_shrink_backward),
     Operator(
         "aten::sub",
         computed=Numbers(_sub, ("alpha",)),
         facts=Facts(bad_numbers={"self other alpha": "factor_does_not_fit", "self other": "has_boolean"}),
     ),
-    Operator("aten::sub.Tensor", refuses_list=_of_bools),
     Operator("aten::where.self", facts=Facts(shape_rule="where")),
     Operator("aten::where.self_out", facts=Facts(shape_rule="where_out")),
 )

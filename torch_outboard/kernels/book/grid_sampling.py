@@ -199,9 +199,8 @@ def _padded(
 
 OPERATORS = (
     Operator("aten::grid_sampler_2d", refused=ROUNDED_BETWEEN),
-    Operator("aten::grid_sampler_2d.default", decomposition=_grid_sampler),
+    Operator("aten::grid_sampler_2d.default aten::grid_sampler_3d.default", decomposition=_grid_sampler),
     Operator("aten::grid_sampler_2d_backward", facts=Facts(bad_arguments={"input grid": "is_bad_grid"})),
     Operator("aten::grid_sampler_2d_backward.default", decomposition=_grid_sampler_backward, refused=ROUNDED_BETWEEN),
-    Operator("aten::grid_sampler_3d.default", decomposition=_grid_sampler),
     Operator("aten::grid_sampler_3d_backward.default", decomposition=_grid_sampler_backward),
 )

@@ -13,8 +13,17 @@ import torch
 
 from torch_outboard.codegen.dialects.dialect import STORAGE_TYPES
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor
-from torch_outboard.kernels.templates.product import SumType, filled, loaded, stored
-from torch_outboard.kernels.templates.recurrent_parts import GATES, GRU, LSTM, RELU, Given, Part, Steps, begin, packed
+from torch_outboard.kernels.templates.product import filled, loaded, stored
+from torch_outboard.kernels.templates.recurrent_parts import (
+    GATES,
+    GRU,
+    LSTM,
+    RELU,
+    Layer,
+    Part,
+    begin,
+    packed,
+)
 
 __all__ = ["forward", "recurrent_steps"]
 
@@ -47,26 +56,14 @@ recurrent_steps = torch.ops.outboard.recurrent_steps.default
 
 
 def forward(call: TemplateCall) -> list[str | None]:
-    names = ("output", "hy", "cy", "previous", "kept")
-    made = {name: call.allocate(layout) for name, layout in zip(names, call.results, strict=True) if layout is not None}
-    _Forward(call, made).write()
-    return [made[name].name if name in made else None for name in names]
+    given = ("gates", "h0", "c0", "weight", "input_bias", "hidden_bias", "projection")
+    layer = _Forward(call, given, ("output", "hy", "cy", "previous", "kept"), "gates")
+    layer.write()
+    return layer.names()
 
 
-class _Forward:
+class _Forward(Layer):
     """Writes the launches of a layer."""
-
-    def __init__(self, call: TemplateCall, made: dict[str, Tensor]) -> None:
-        self.call, self.made = call, made
-        self.kind: int = call.arguments["kind"]
-        self.given = Given(call, "gates", "h0", "c0", "weight", "input_bias", "hidden_bias", "projection")
-        self.gates, self.h0, self.weight = (self.given[name] for name in ("gates", "h0", "weight"))
-        self.states = self.h0.size[1]
-        self.projection = self.given.get("projection")
-        self.cells = self.projection.size[1] if self.projection else self.states
-        self.batch = self.h0.size[0]
-        self.real = self.gates.dtype
-        self.steps = Steps.of(call, self.gates)
 
     def write(self) -> None:
         call, count = self.call, GATES[self.kind]
@@ -112,7 +109,7 @@ class _Forward:
     def _step(self, part: Part, weight: Tensor, full: Tensor | None) -> Kernel:
         kernel = part.kernel
         words = self._frame(part)
-        kernel.pointer("gates", self.gates)
+        kernel.pointer("gates", self.given["gates"])
         kernel.pointer("weight", weight)
         for name in ("c0", "input_bias", "hidden_bias"):
             if name in self.given:
@@ -125,7 +122,7 @@ class _Forward:
         texts = _Cells(self, part, full)
         words |= {
             "STATE": self.call.dialect.pointer(STORAGE_TYPES[self.real], is_written=False),
-            "PRODUCT": part.product(words["STATES"], self._loaded("from_row[row][step]"), "weight"),
+            "PRODUCT": part.product(words["STATES"], self.loaded("from_row[row][step]"), "weight"),
             "CELLS_OF_ITEM": part.each("b < rows", filled(texts.text(), words)),
         }
         kernel.text = filled(_STEP, words)
@@ -136,7 +133,7 @@ class _Forward:
         words = self._frame(part)
         kernel.pointer("matrix", matrix)
         kernel.pointer("full", full)
-        factor = self._loaded(f"full[({_CLAMPED}) * $CELLS + step]")
+        factor = self.loaded(f"full[({_CLAMPED}) * $CELLS + step]")
         text = self.state("sums[row * $LANES + lane]")
         words |= {
             "PRODUCT": part.product(words["CELLS"], filled(factor, words), "matrix"),
@@ -144,9 +141,6 @@ class _Forward:
         }
         kernel.text = filled(_PROJECT, words)
         return kernel
-
-    def _loaded(self, place: str) -> str:
-        return loaded(place, self.real, SumType.of(self.real))
 
     def state(self, value: str) -> str:
         """Return the statements that store a new state."""

@@ -12,8 +12,17 @@ from typing import Any
 import torch
 
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor
-from torch_outboard.kernels.templates.product import SumType, filled, loaded, stored
-from torch_outboard.kernels.templates.recurrent_parts import GATES, GRU, LSTM, TANH, Given, Part, Steps, begin, packed
+from torch_outboard.kernels.templates.product import filled, stored
+from torch_outboard.kernels.templates.recurrent_parts import (
+    GATES,
+    GRU,
+    LSTM,
+    TANH,
+    Layer,
+    Part,
+    begin,
+    packed,
+)
 
 __all__ = ["backward", "recurrent_gradients"]
 
@@ -44,27 +53,19 @@ recurrent_gradients = torch.ops.outboard.recurrent_gradients.default
 
 
 def backward(call: TemplateCall) -> list[str | None]:
-    names = ("grad_gates", "grad_hidden_gates", "grad_h0", "grad_c0", "projected")
-    made = {name: call.allocate(layout) for name, layout in zip(names, call.results, strict=True) if layout is not None}
-    _Backward(call, made).write()
-    return [made[name].name if name in made else None for name in names]
+    given = ("grad_output", "grad_hy", "grad_cy", "h0", "kept", "previous", "weight", "projection")
+    layer = _Backward(call, given, ("grad_gates", "grad_hidden_gates", "grad_h0", "grad_c0", "projected"), "kept")
+    layer.write()
+    return layer.names()
 
 
-class _Backward:
+class _Backward(Layer):
     """Writes the launches of a layer's gradients."""
 
-    def __init__(self, call: TemplateCall, made: dict[str, Tensor]) -> None:
-        self.call, self.made = call, made
-        self.kind: int = call.arguments["kind"]
-        states = ("grad_output", "grad_hy", "grad_cy", "h0", "kept", "previous")
-        self.given = Given(call, *states, "weight", "projection")
-        self.h0, self.kept, self.weight = (self.given[name] for name in ("h0", "kept", "weight"))
-        self.batch, self.states = self.h0.size
-        self.projection = self.given.get("projection")
-        self.cells = self.projection.size[1] if self.projection else self.states
-        self.real = self.kept.dtype
-        self.steps = Steps.of(call, self.kept)
-        self.back = "grad_hidden_gates" if self.kind == GRU else "grad_gates"
+    @property
+    def back(self) -> str:
+        """The result from which the gradients of the previous step's states come."""
+        return "grad_hidden_gates" if self.kind == GRU else "grad_gates"
 
     def write(self) -> None:
         call = self.call
@@ -120,7 +121,7 @@ class _Backward:
             cells = stored("projected[(begin + b) * $STATES + j]", "grad", self.real)
         else:
             cells = self._cells(kernel, carry is not None)
-        source = self._loaded(f"{self.back}[(begin_later + ({_CLAMPED_LATER})) * $WIDTH + step]")
+        source = self.loaded(f"{self.back}[(begin_later + ({_CLAMPED_LATER})) * $WIDTH + step]")
         text = filled(self._state(carry is not None) + cells, words)
         words |= {
             "PRODUCT": part.product(words["WIDTH"], filled(source, words), "weight"),
@@ -134,7 +135,7 @@ class _Backward:
         words = self._frame(part)
         kernel.pointer("matrix", matrix)
         kernel.pointer("projected", self.made["projected"])
-        source = self._loaded(f"projected[(begin + ({_CLAMPED})) * $STATES + step]")
+        source = self.loaded(f"projected[(begin + ({_CLAMPED})) * $STATES + step]")
         text = "const bool has_later = b < rows_later;\nconst $SUM grad = sums[row * $LANES + lane];\n"
         text = filled(text + self._cells(kernel, False), words)
         words |= {
@@ -144,11 +145,8 @@ class _Backward:
         kernel.text = filled(_PROJECT, words)
         return kernel
 
-    def _loaded(self, place: str) -> str:
-        return loaded(place, self.real, SumType.of(self.real))
-
     def _given(self, name: str, place: str) -> str:
-        return self._loaded(f"{name}[{place}]") if name in self.given else "0"
+        return self.loaded(f"{name}[{place}]") if name in self.given else "0"
 
     def _state(self, has_carry: bool) -> str:
         """Return the statements that compute the gradient of a state."""
@@ -167,7 +165,7 @@ grad += {self._given("grad_output", "(begin + b) * $STATES + j")};
         return stored(f"{name}[(begin + b) * $WIDTH + {gate} * $CELLS + j]", value, self.real) + "\n"
 
     def _cells(self, kernel: Kernel, has_carry: bool) -> str:
-        kernel.pointer("kept", self.kept)
+        kernel.pointer("kept", self.given["kept"])
         kernel.pointer("grad_gates", self.made["grad_gates"], is_written=True)
         if self.kind == LSTM:
             kernel.pointer("grad_c0", self.made["grad_c0"], is_written=True)
@@ -178,18 +176,18 @@ grad += {self._given("grad_output", "(begin + b) * $STATES + j")};
             kernel.pointer("grad_hidden_gates", self.made["grad_hidden_gates"], is_written=True)
             kernel.pointer("previous", self.given["previous"])
             return self._gru()
-        h = self._loaded("kept[(begin + b) * $CELLS + j]")
+        h = self.loaded("kept[(begin + b) * $CELLS + j]")
         value = "grad * (1 - h * h)" if self.kind == TANH else "(h > 0 ? grad : 0)"
         return f"const $SUM h = {h};\n{self._gate('grad_gates', 0, value)}"
 
     def _read(self, *names: str) -> str:
         places = (f"kept[((begin + b) * {len(names)} + {number}) * $CELLS + j]" for number in range(len(names)))
         return "".join(
-            f"const $SUM {name} = {self._loaded(place)};\n" for name, place in zip(names, places, strict=True)
+            f"const $SUM {name} = {self.loaded(place)};\n" for name, place in zip(names, places, strict=True)
         )
 
     def _lstm(self) -> str:
-        later = self._loaded("grad_c0[b * $CELLS + j]")
+        later = self.loaded("grad_c0[b * $CELLS + j]")
         text = self._read("i", "f", "g", "o", "before")
         text += f"const $SUM bounded = {self.call.dialect.function('tanh')}(f * before + i * g);\n"
         text += f"const $SUM later = has_later ? {later} : {self._given('grad_cy', 'b * $CELLS + j')};\n"
@@ -200,7 +198,7 @@ grad += {self._given("grad_output", "(begin + b) * $STATES + j")};
         return text + stored("grad_c0[b * $CELLS + j]", "cell * f", self.real)
 
     def _gru(self) -> str:
-        before = self._loaded("previous[(begin + b) * $STATES + j]")
+        before = self.loaded("previous[(begin + b) * $STATES + j]")
         text = self._read("r", "z", "n", "own") + f"const $SUM before = {before};\n"
         text += "const $SUM of_n = grad * (1 - z) * (1 - n * n);\n"
         text += "const $SUM of_z = grad * (before - n) * (1 - z) * z;\n"

@@ -21,7 +21,7 @@ import torch
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor, simplified
 from torch_outboard.kernels.templates.product import SumType, ceil_div, filled, loaded
 
-__all__ = ["GATES", "GRU", "LSTM", "RELU", "TANH", "Given", "Part", "Steps", "begin", "packed"]
+__all__ = ["GATES", "GRU", "LSTM", "RELU", "TANH", "CallTensors", "Layer", "Part", "Steps", "begin", "packed"]
 
 LSTM, GRU, TANH, RELU = range(4)
 GATES = (4, 3, 1, 1)
@@ -94,9 +94,9 @@ class Part:
         lines.append("    for (ob_i64 step = 0; step < $DEPTH; ++step) {")
         lines.append("      $WEIGHT from = $FROM + (item % strips * $DEPTH + step) * $GATES * $LANES;")
         lines += [f"      const $SUM f{row} = {_ROW.sub(str(row), factor)};" for row in rows]
-        for one in vectors:
-            lines.append(f"      const ob_vec_$SUFFIX w{one} = ob_read_weights(from + {one} * $VECTOR);")
-            sums = [(f"f{row}, w{one}, s{row}_{one}", f"s{row}_{one}") for row in rows]
+        for vector in vectors:
+            lines.append(f"      const ob_vec_$SUFFIX w{vector} = ob_read_weights(from + {vector} * $VECTOR);")
+            sums = [(f"f{row}, w{vector}, s{row}_{vector}", f"s{row}_{vector}") for row in rows]
             lines += [f"      {to} = ob_vec_add_product_$SUFFIX({term});" for term, to in sums]
         lines.append("    }")
         place = "sums + ({} * $GATES * $LANES + {} * $VECTOR)"
@@ -149,7 +149,7 @@ def packed(call: TemplateCall, like: Part, matrix: Tensor, strides: Sequence[Any
     return result
 
 
-class Given:
+class CallTensors:
     """A call's tensors by name, contiguous: tensors with gaps or in another order are copied for the kernels."""
 
     def __init__(self, call: TemplateCall, *names: str) -> None:
@@ -260,3 +260,30 @@ $TEXT
     }
   }
 """
+
+
+class Layer:
+    """The tensors and sizes of a layer's pass. A subclass writes the launches.
+
+    `given` and `results` name the operator's tensors, and `rows` the given tensor with one row per sequence and step.
+    """
+
+    def __init__(self, call: TemplateCall, given: Sequence[str], results: Sequence[str], rows: str) -> None:
+        self.call, self.results = call, results
+        layouts = zip(results, call.results, strict=True)
+        self.made = {name: call.allocate(layout) for name, layout in layouts if layout is not None}
+        self.kind: int = call.arguments["kind"]
+        self.given = CallTensors(call, *given)
+        self.h0, self.weight = self.given["h0"], self.given["weight"]
+        self.batch, self.states = self.h0.size
+        self.projection = self.given.get("projection")
+        self.cells = self.projection.size[1] if self.projection else self.states
+        self.real = self.given[rows].dtype
+        self.steps = Steps.of(call, self.given[rows])
+
+    def names(self) -> list[str | None]:
+        """Return the names of the results; None for results that are not requested."""
+        return [self.made[name].name if name in self.made else None for name in self.results]
+
+    def loaded(self, place: str) -> str:
+        return loaded(place, self.real, SumType.of(self.real))
