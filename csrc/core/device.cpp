@@ -49,10 +49,6 @@ thread_local c10::DeviceIndex thread_device = 0;
 std::atomic<AfterWait> after_wait_hook{nullptr};
 std::atomic<AfterOpen> after_open_hook{nullptr};
 
-std::string device_text(c10::DeviceIndex device) {
-  return driver_name() + ":" + std::to_string(static_cast<int>(device));
-}
-
 // End texts that a driver copied without the final zero, as strncpy does
 // with long texts. They are cut.
 void end_texts(ob_device_properties* properties) {
@@ -66,6 +62,10 @@ void end_texts(ob_device_properties* properties) {
 }
 
 }  // namespace
+
+std::string device_text(c10::DeviceIndex device) {
+  return driver_name() + ":" + std::to_string(static_cast<int>(device));
+}
 
 void raise_bad_device(int64_t device) {
   const int count = device_count();

@@ -24,6 +24,9 @@ OUTBOARD_API extern std::atomic<DeviceState> device_state[kMaxDevices];
 OUTBOARD_API void open_device(c10::DeviceIndex device);  // raises unless the device is open afterwards
 }  // namespace detail
 
+// Return "mychip:0", for messages.
+OUTBOARD_API std::string device_text(c10::DeviceIndex device);
+
 // Raise torch.AcceleratorError for an index out of range, as CUDA does
 // ("device index 7 …, there are 2").
 [[noreturn]] OUTBOARD_API void raise_bad_device(int64_t device);

@@ -216,9 +216,6 @@ class DeviceHeap {
   ErrorSlot deferred_error_;
 };
 
-// Return "mychip:0", for messages.
-std::string device_text(c10::DeviceIndex device);
-
 // Return the heap for any index below kMaxDevices. Opens nothing.
 DeviceHeap& heap_of(c10::DeviceIndex device);
 

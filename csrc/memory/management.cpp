@@ -187,7 +187,7 @@ void change_current_allocator(const memory::SegmentSource* source) {
     if (memory::heap_of(static_cast<c10::DeviceIndex>(i)).was_used()) {
       raise(ErrorKind::InvalidArgument, OB_FAILED_PRECONDITION,
             "the allocator can only be changed before the first allocation, but " +
-                memory::device_text(static_cast<c10::DeviceIndex>(i)) + " has been used");
+                device_text(static_cast<c10::DeviceIndex>(i)) + " has been used");
     }
   }
   changed_source.store(source);

@@ -2,6 +2,7 @@
 // The error of an allocation when no memory is left.
 #include <c10/util/Exception.h>
 
+#include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
 #include "memory/caching_allocator.h"
@@ -11,10 +12,6 @@
 namespace outboard::memory {
 
 using c10::CachingAllocator::format_size;
-
-std::string device_text(c10::DeviceIndex device) {
-  return driver_name() + ":" + std::to_string(static_cast<int>(device));
-}
 
 void DeviceHeap::raise_out_of_memory(size_t requested, const std::string& refusal) {
   size_t allocated = 0;

@@ -3,6 +3,7 @@
 // lines of the public functions.
 #include <algorithm>
 
+#include "core/device.h"
 #include "core/error.h"
 #include "memory/device_heap.h"
 #include "memory/management.h"

@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "core/activity.h"
+#include "core/device.h"
 #include "core/driver.h"
 #include "core/error.h"
 
@@ -93,8 +94,7 @@ std::string name_of(const ActivityInfo& info) {
 }
 
 std::string lane_name(c10::DeviceIndex device, c10::StreamId stream) {
-  return driver_name() + ":" + std::to_string(static_cast<int>(device)) + " stream " + std::to_string(stream) +
-         (stream == 0 ? " (default)" : "");
+  return device_text(device) + " stream " + std::to_string(stream) + (stream == 0 ? " (default)" : "");
 }
 
 // The struct had a constructor with another order of arguments before it became an aggregate.

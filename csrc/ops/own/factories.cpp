@@ -47,13 +47,8 @@ at::Tensor empty_memory_format(c10::IntArrayRef size, std::optional<c10::ScalarT
   Stream& stream = factory_stream(layout, device, pin_memory);
   at::detail::check_size_nonnegative(size);
   const c10::ScalarType type = scalar_type_of(dtype);
-  warn_of_dtype(type);
   const size_t nbytes = at::detail::computeStorageNbytesContiguous(size, c10::elementSize(type));
-  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), nbytes,
-                                                       allocate(stream, nbytes), &device_allocator(),
-                                                       /*resizable=*/true);
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::scalarTypeToTypeMeta(type));
+  at::Tensor tensor = make_device_tensor(stream, type, /*sizes=*/{0}, /*strides=*/{1}, nbytes);
   if (size.size() != 1 || size[0] != 0) {
     tensor.unsafeGetTensorImpl()->set_sizes_contiguous(size);
   }

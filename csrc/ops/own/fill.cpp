@@ -41,16 +41,15 @@ bool fill_by_driver(const at::Tensor& self, const c10::Scalar& value, const at::
   std::byte pattern[16] = {};
   if (element.defined()) {
     std::memcpy(pattern, element.const_data_ptr(), element.itemsize());
-    return queue_fill(current_stream(self.device().index()), reinterpret_cast<uint64_t>(self.data_ptr()), pattern,
-                      static_cast<uint32_t>(self.element_size()), static_cast<uint64_t>(self.numel()));
+  } else {
+    AT_DISPATCH_V2(self.scalar_type(), "fill_", AT_WRAP([&] {
+                     const auto number = value.to<scalar_t>();
+                     static_assert(sizeof(number) <= sizeof(pattern));
+                     std::memcpy(pattern, &number, sizeof(number));
+                   }),
+                   AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES),
+                   AT_EXPAND(AT_FLOAT8_TYPES), c10::kComplexHalf, c10::kHalf, c10::kBool, c10::kBFloat16);
   }
-  AT_DISPATCH_V2(self.scalar_type(), "fill_", AT_WRAP([&] {
-                   const auto element = value.to<scalar_t>();
-                   static_assert(sizeof(element) <= sizeof(pattern));
-                   std::memcpy(pattern, &element, sizeof(element));
-                 }),
-                 AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES),
-                 AT_EXPAND(AT_FLOAT8_TYPES), c10::kComplexHalf, c10::kHalf, c10::kBool, c10::kBFloat16);
   return queue_fill(current_stream(self.device().index()), reinterpret_cast<uint64_t>(self.data_ptr()), pattern,
                     static_cast<uint32_t>(self.element_size()), static_cast<uint64_t>(self.numel()));
 }

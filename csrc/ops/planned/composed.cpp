@@ -148,15 +148,19 @@ std::optional<Indices> without_masks(const at::Tensor& self, const Indices& indi
   return result;
 }
 
+// Return a call's indices if they have masks, with the masks replaced.
+std::optional<Indices> replaced_masks(const Call& call, const at::Tensor& self) {
+  std::optional<Indices> indices;
+  if (has_mask(call) && (indices = without_masks(self, call.arg(1).to<Indices>()))) {
+    call.op().warns(call);
+  }
+  return indices;
+}
+
 bool index_by_masks(const Call& call, torch::jit::Stack& results) {
   const at::Tensor& self = call.arg(0).toTensor();
-  if (!has_mask(call)) {
-    return false;
-  }
-  const auto all_indices = call.arg(1).to<Indices>();
-  const auto indices = without_masks(self, all_indices);
+  const std::optional<Indices> indices = replaced_masks(call, self);
   if (indices) {
-    call.op().warns(call);
     results.emplace_back(at::index(self, *indices));
   }
   return indices.has_value();
@@ -164,13 +168,8 @@ bool index_by_masks(const Call& call, torch::jit::Stack& results) {
 
 bool put_by_masks(const Call& call, torch::jit::Stack& results) {
   at::Tensor self = call.arg(0).toTensor();
-  if (!has_mask(call)) {
-    return false;
-  }
-  const auto all_indices = call.arg(1).to<Indices>();
-  const auto indices = without_masks(self, all_indices);
+  const std::optional<Indices> indices = replaced_masks(call, self);
   if (indices) {
-    call.op().warns(call);
     self.index_put_(*indices, call.arg(2).toTensor(), call.arg(3).toBool());
     results.emplace_back(std::move(self));
   }

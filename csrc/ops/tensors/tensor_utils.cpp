@@ -13,11 +13,16 @@
 
 namespace outboard {
 
+namespace {
+
+// Issue the warnings of torch's own allocations: complex halves are experimental.
 void warn_of_dtype(c10::ScalarType dtype) {
   if (C10_UNLIKELY(dtype == c10::kComplexHalf)) {
     at::detail::empty_cpu({0}, dtype);  // torch warns once a process
   }
 }
+
+}  // namespace
 
 at::Tensor make_device_tensor(Stream& stream, c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides,
                               size_t nbytes) {

@@ -26,9 +26,6 @@ at::Tensor make_device_tensor(Stream& stream, c10::ScalarType dtype, c10::IntArr
 // Do the same, and compute the span.
 at::Tensor make_device_tensor(Stream& stream, c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides);
 
-// Issue the warnings of torch's own allocations: complex halves are experimental.
-void warn_of_dtype(c10::ScalarType dtype);
-
 // Return the bytes of memory that hold the elements from element `offset` on; 0 if there are none.
 // Raise RuntimeError beyond 63 bits.
 size_t span_bytes(c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t element_size, int64_t offset = 0);

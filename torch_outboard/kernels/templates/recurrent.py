@@ -14,16 +14,7 @@ import torch
 from torch_outboard.codegen.dialects.dialect import STORAGE_TYPES
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor
 from torch_outboard.kernels.templates.product import filled, loaded, stored
-from torch_outboard.kernels.templates.recurrent_parts import (
-    GATES,
-    GRU,
-    LSTM,
-    RELU,
-    Layer,
-    Part,
-    begin,
-    packed,
-)
+from torch_outboard.kernels.templates.recurrent_parts import GATES, GRU, LSTM, RELU, Layer, Part, begin, packed
 
 __all__ = ["forward", "recurrent_steps"]
 

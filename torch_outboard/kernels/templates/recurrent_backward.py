@@ -13,16 +13,7 @@ import torch
 
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor
 from torch_outboard.kernels.templates.product import filled, stored
-from torch_outboard.kernels.templates.recurrent_parts import (
-    GATES,
-    GRU,
-    LSTM,
-    TANH,
-    Layer,
-    Part,
-    begin,
-    packed,
-)
+from torch_outboard.kernels.templates.recurrent_parts import GATES, GRU, LSTM, TANH, Layer, Part, begin, packed
 
 __all__ = ["backward", "recurrent_gradients"]
 
