@@ -277,6 +277,7 @@ def test_a_pack_of_nothing_is_an_error_and_leaves_the_older_one(
 
 KIND = {"generator": "g", "generated_by": "h", "machine": "m"}
 KEY = json.dumps({"operator": "aten::add", "kind": KIND})
+KEYS = [json.dumps({"operator": f"aten::{number % 3}", "kind": KIND, "number": number}) for number in range(99)]
 
 
 def write(path: Path, changed: Mapping[str, Any] = {}, plans: Any = ((KEY, SIZES, ANSWER),)) -> Path:  # noqa: B006
@@ -317,7 +318,7 @@ def test_plans_are_found_by_key(pack: Path) -> None:
 def test_programs_share_blocks_and_are_found_alone(pack: Path) -> None:
     kernels = [ANSWER.kernels[0]._replace(code=f"text {number}".encode()) for number in range(40)]
     programs = [(program_name("one", kernel), os.urandom(number * 7)) for number, kernel in enumerate(kernels)]
-    plans = [(KEY + kernel.code.decode(), SIZES, ANSWER._replace(kernels=[kernel])) for kernel in kernels]
+    plans = [(name, SIZES, ANSWER._replace(kernels=[kernel])) for name, kernel in zip(KEYS, kernels, strict=False)]
     devices = [{"architecture": "one", "kind": KIND}]
     write_pack_file(pack, {**packs.versions(), "devices": devices}, plans, programs)
     opened = Packs([pack], Chip())
@@ -326,6 +327,20 @@ def test_programs_share_blocks_and_are_found_alone(pack: Path) -> None:
         assert answer.kernels == [kernels[place]]
         assert opened.program(kernels[place], 0) == programs[place][1]
     assert opened.program(kernels[0]._replace(code=b"text"), 0) == b""
+
+
+def test_answers_of_a_class_are_stored_as_changes_of_its_first(pack: Path) -> None:
+    text = os.urandom(4000).hex()
+    plans = [(name, SIZES, ANSWER._replace(text=f"{number} {text}")) for number, name in enumerate(KEYS[:60])]
+    plans += [(KEYS[number % 7], SIZES, ANSWER._replace(text=f"{number} {text}")) for number in range(60)]  # shared
+    random.shuffle(plans)
+    assert write(pack, plans=plans).stat().st_size < 100_000, "60 texts of 4,000 random bytes"
+    opened = Packs([pack], Chip())
+    for name in KEYS[:60]:
+        wanted = {answer.text for of, _, answer in plans if of == name}
+        assert {answer.text for answer in opened.plans(name, 0)} == wanted
+    equal = write(pack.parent / "equal", plans=sorted(plans, key=str))
+    assert equal.read_bytes() == pack.read_bytes()
 
 
 def test_a_chip_gets_the_first_program_that_it_runs(pack: Path, monkeypatch: Any, caplog: Any) -> None:
@@ -418,9 +433,9 @@ def test_a_pack_that_is_replaced_stays_in_use(pack: Path, caplog: Any) -> None:
 
 @pytest.mark.parametrize("size", [0, 5000])
 def test_a_pack_that_is_overwritten_in_use_is_reported_once(pack: Path, size: int, caplog: Any) -> None:
-    plans = [(KEY + str(i), SIZES, ANSWER._replace(text=f"plan {i} {os.urandom(99).hex()}")) for i in range(99)]
+    plans = [(name, SIZES, ANSWER._replace(text=f"plan {os.urandom(99).hex()}")) for name in KEYS]
     opened = Packs([write(pack, plans=plans)], Chip())
-    assert len(opened.plans(KEY + "0", 0)) == 1
+    assert len(opened.plans(KEYS[0], 0)) == 1
     with pack.open("r+b") as file:  # as `cp` does
         file.truncate(size)
     later = [opened.plans(key, 0) for key, _, _ in plans]
