@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <set>
 #include <span>
+#include <utility>
 
 namespace vulkan {
 namespace {
@@ -35,6 +37,8 @@ enum : uint32_t {
   kOpStore = 62,
   kOpDecorate = 71,
   kOpMemberDecorate = 72,
+  kOpCompositeConstruct = 80,
+  kOpCompositeExtract = 81,
   kOpUConvert = 113,
   kOpSConvert = 114,
   kOpFNegate = 127,
@@ -47,6 +51,7 @@ enum : uint32_t {
   kOpControlBarrier = 224,
   kOpMemoryBarrier = 225,
   kOpExecutionModeId = 331,
+  kOpCopyLogical = 400,
   kOpCooperativeMatrixLoad = 4457,
   kOpCooperativeMatrixStore = 4458,
   kModelGlCompute = 5,
@@ -359,6 +364,45 @@ void widen_by_shifts(std::vector<uint32_t>* words) {
   words->insert(words->end(), body.begin(), body.end());
 }
 
+// Copy structs member by member where their layout changes, as in a load of a struct from memory.
+// Mesa 22.3 refuses OpCopyLogical.
+void copy_members(const std::map<uint32_t, std::vector<uint32_t>>& structs, std::vector<uint32_t>* words) {
+  std::map<uint32_t, uint32_t> type_of;  // of values that are structs
+  uint32_t bound = (*words)[3];
+  std::vector<uint32_t> body(words->begin(), words->begin() + kHeaderWords);
+  const std::function<void(uint32_t, uint32_t, uint32_t, uint32_t)> copy = [&](uint32_t to, uint32_t result,
+                                                                               uint32_t from, uint32_t value) {
+    if (structs.count(from) == 0 || structs.count(to) == 0) {
+      body.insert(body.end(), {4u << 16 | kOpCopyLogical, to, result, value});
+      return;
+    }
+    const std::vector<uint32_t>& old_types = structs.at(from);
+    const std::vector<uint32_t>& new_types = structs.at(to);
+    std::vector<uint32_t> members;
+    for (uint32_t i = 0; i < new_types.size(); ++i) {
+      members.push_back(bound++);
+      body.insert(body.end(), {5u << 16 | kOpCompositeExtract, old_types[i], members[i], value, i});
+      if (old_types[i] == new_types[i]) continue;
+      const uint32_t old_member = std::exchange(members[i], bound++);
+      copy(new_types[i], members[i], old_types[i], old_member);
+    }
+    const auto count = static_cast<uint32_t>(3 + members.size());
+    body.insert(body.end(), {count << 16 | kOpCompositeConstruct, to, result});
+    body.insert(body.end(), members.begin(), members.end());
+  };
+  for_each_instruction(*words, [&](uint32_t op, size_t at, Operands given) {
+    if (op >= kOpValueFirst && given.size() >= 2 && structs.count(given[0]) != 0) type_of[given[1]] = given[0];
+    if (op == kOpCopyLogical && given.size() == 3 && type_of.count(given[2]) != 0) {
+      copy(given[0], given[1], type_of.at(given[2]), given[2]);
+      return;
+    }
+    body.push_back((*words)[at]);
+    body.insert(body.end(), given.begin(), given.end());
+  });
+  body[3] = bound;
+  *words = std::move(body);
+}
+
 // Say of each access to memory that items share it, and of each barrier that it makes stores
 // available and visible: in the Vulkan memory model accesses are the item's own otherwise, and no
 // barrier orders them. Slang says neither.
@@ -477,7 +521,10 @@ bool prepare_module(const VkPhysicalDeviceVulkan12Properties& device, std::vecto
   add(at(module.types_begin), words->end());
   *words = std::move(result);
   share_memory(words);
-  if (device.driverID == VK_DRIVER_ID_MESA_LLVMPIPE) widen_by_shifts(words);
+  if (device.driverID == VK_DRIVER_ID_MESA_LLVMPIPE) {
+    widen_by_shifts(words);
+    copy_members(module.structs, words);
+  }
   return true;
 }
 

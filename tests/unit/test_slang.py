@@ -147,6 +147,32 @@ def test_elements_before_a_pointer(run_python: RunPython) -> None:
     assert OPENCL_C.before("ob_u16", "x", "n / 2") == "x - n / 2"
 
 
+# A kernel that loads and stores structs, one in another, on a device.
+_STRUCTS = """
+import torch, torch_outboard
+from torch_outboard.codegen.dialects.frame import Parameter
+from torch_outboard.codegen.dialects.slang import SLANG
+
+torch_outboard.attach("vulkan")
+structs = "struct pair { ob_u8 low, high; };\\nstruct both { pair first; ob_u8 alone; pair second; };\\n"
+given = [Parameter("x", "ob_u8", is_pointer=True), Parameter("result", "ob_u8", is_pointer=True, is_written=True)]
+body = "  both taken = ((both*)x)[2];\\n  taken.second = taken.first;\\n  ((both*)result)[1] = taken;\\n"
+kernel = torch_outboard.build_kernel(
+    SLANG.source(structs + SLANG.frame("f", given, body)), "f", language="slang", options=SLANG.options,
+    signature="const uint8*, uint8*",
+)
+result = torch.zeros(10, dtype=torch.uint8).to("vk")
+torch_outboard.launch(kernel, (torch.arange(15, dtype=torch.uint8).to("vk"), result), grid=1, block=1)
+assert result.tolist() == [0, 0, 0, 0, 0, 10, 11, 12, 10, 11], result
+"""
+
+
+@needs_compiler
+@pytest.mark.skipif(ctypes.util.find_library("vulkan") is None, reason="capability: a loader of Vulkan")
+def test_structs_in_memory(run_python: RunPython) -> None:
+    run_python(_STRUCTS)
+
+
 _UNARY = """
     exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh erf erfc
     lgamma tgamma
