@@ -79,7 +79,7 @@ void read_subgroups(FoundDevice& found) {
 std::string read_matrix_units(const Api& api, const FoundDevice& found) {
   if (!found.has_matrices || found.matrices.has[kCooperativeMatrix] == 0) return "";
   const VkBool32* has12 = found.features12.has;
-  if (!found.fixes_subgroups || has12[kVulkanMemoryModel12] == 0) return "";
+  if (!found.fixes_subgroups || has12[kVulkanMemoryModel12] == 0 || !found.has_int16()) return "";
   std::vector<VkCooperativeMatrixPropertiesKHR> products = products_of(api, found);
   const auto size = [](const auto& product) { return uint64_t{product.MSize} * product.NSize * product.KSize; };
   std::stable_sort(products.begin(), products.end(), [&](const auto& a, const auto& b) { return size(a) > size(b); });

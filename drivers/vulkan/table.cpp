@@ -58,9 +58,9 @@ uint64_t kernel_dtypes(const FoundDevice& found) {
   // Sums by atomics of float64 need those of int64.
   const bool has_float64 = found.features.has[kShaderFloat64] != 0 && found.features12.has[kBufferInt64Atomics12] != 0;
   add({OB_UINT8, OB_INT8, OB_INT32, OB_INT64, OB_FLOAT32, OB_COMPLEX64, OB_BOOL, OB_FLOAT8_E5M2, OB_FLOAT8_E4M3FN,
-       OB_UINT32, OB_UINT64});
-  // Halves are loaded as 16 bits and computed in float.
-  if (found.has_int16()) add({OB_INT16, OB_UINT16, OB_FLOAT16, OB_BFLOAT16, OB_COMPLEX32});
+       OB_UINT32, OB_UINT64, OB_FLOAT16, OB_BFLOAT16, OB_COMPLEX32});
+  // Halves are computed in float, and loaded as two bytes where there are no 16-bit types.
+  if (found.has_int16()) add({OB_INT16, OB_UINT16});
   if (has_float64) add({OB_FLOAT64, OB_COMPLEX128});
   return bits;
 }

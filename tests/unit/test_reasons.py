@@ -42,6 +42,7 @@ def lack(dialect, operator, *arguments):
         ({"records": False}, torch.float32, aten.index_select.default, 1, "needs `records`", "OB_TAKE"),
         ({"records": False}, torch.int32, aten.floor_divide.default, 0, "integer division", "OB_TAKE"),
         ({"has_double": False}, torch.float64, aten.add.Tensor, 0, "has no torch.float64: float64 needs", "has_double"),
+        ({"has_int16": False}, torch.uint16, aten.add.Tensor, 0, "uint16 has_int16", "has_int16 for int16"),
         ({}, torch.int4, aten.clone.default, None, "has no torch.int4", "convert the tensors"),
     ],
 )

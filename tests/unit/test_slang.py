@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import itertools
 import json
 import math
 import shutil
+import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +20,7 @@ import torch
 from tests.slang import compile_slang, compiler_of_slang, refusal_of_spirv
 from torch_outboard.codegen.dialects.frame import LocalArray, Parameter
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
-from torch_outboard.codegen.dialects.slang import SLANG, SLANG_FLOATS, Slang, struct_bytes
+from torch_outboard.codegen.dialects.slang import SLANG, SLANGS, Slang, struct_bytes
 from torch_outboard.codegen.prelude import needed_by
 from torch_outboard.testing.plugin import RunPython
 
@@ -28,12 +30,12 @@ needs_compiler = pytest.mark.skipif(
 
 # A call of each template, and of each kind of kernel that Inductor's lowerings give.
 _CALLS = """
-import json, torch, torch_outboard
+import json, sys, torch, torch_outboard
 from tests.simt_drivers import Unbuilt
 
 texts = {}
 class Collecting(Unbuilt):
-    kernel_generator = "slang"
+    kernel_generator = sys.argv[1]
     def program_build(self, device, language, code, options):
         texts[code.decode() if isinstance(code, bytes) else code] = options
         return next(self.handles)
@@ -61,8 +63,10 @@ back(F.layer_norm(ones(4, 512), (512,), ones(512), ones(512)))
 with torch.no_grad():
     F.embedding(places, ones(20, 8)), torch.nn.GRU(4, 8).to("unbuilt")(ones(5, 3, 4))
     torch.sort(ones(3, 5000)), torch.cumsum(ones(3, 10), 1), torch._foreach_norm([ones(9), ones(4)])
+    F.batch_norm(ones(2, 3, 16, 16), ones(3), ones(3), training=True)
     torch.randn(9, device="unbuilt"), F.dropout(ones(9), 0.5)
     narrow = ones(10, 12, dtype=half)
+    torch.add(narrow, narrow, alpha=3)  # which rounds alpha
     narrow.index_put_((places,), ones(3, 12, dtype=half), accumulate=True), ones(9).frexp(), narrow.argmax(1)
     torch.special.airy_ai(ones(9)), torch.special.gammainc(ones(9), ones(9)), torch.special.zeta(ones(9), ones(9))
     whole = ones(4, 30, dtype=torch.int8)
@@ -76,18 +80,27 @@ print(json.dumps(list(texts.items())))
 """
 
 
+_CAPABILITY = 17  # the instruction OpCapability, which stands at a module's beginning
+# Float16Buffer, Float16, Float64, Int16, StorageBuffer16BitAccess and its like
+_OPTIONAL = {8, 9, 10, 22, *range(4433, 4437)}
+
+
 @needs_compiler
-def test_texts_of_all_kinds_compile(run_python: RunPython, tmp_path: Path) -> None:
-    answer = run_python(_CALLS, env={"OUTBOARD_FALLBACK": "error"})
+@pytest.mark.parametrize("name", ["slang", "slang_floats_bytes"])
+def test_texts_of_all_kinds_compile(name: str, run_python: RunPython, tmp_path: Path) -> None:
+    answer = run_python(_CALLS, name, env={"OUTBOARD_FALLBACK": "error"})
     texts = json.loads(answer.stdout.splitlines()[-1])
     assert len(texts) > 30
     for text, options in texts:
         code = compile_slang(text, options)
         assert shutil.which("spirv-val") is None or refusal_of_spirv(code, tmp_path) == "", text
+        words = struct.unpack(f"<{len(code) // 4}I", code)
+        declared = {number for head, number in itertools.pairwise(words[5:100]) if head == 2 << 16 | _CAPABILITY}
+        assert name == "slang" or not declared & _OPTIONAL, text
 
 
 @needs_compiler
-@pytest.mark.parametrize("dialect", [SLANG, SLANG_FLOATS], ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("dialect", SLANGS.values(), ids=SLANGS)
 def test_the_library_compiles(dialect: Slang, tmp_path: Path) -> None:
     kinds = ("float", "double") if dialect.has_double else ("float",)
     calls = [f"{kind}s[{i}] = OB_LIB({name})({kind}s[1]);" for kind in kinds for i, name in enumerate(_ONE)]

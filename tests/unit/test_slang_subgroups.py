@@ -84,9 +84,16 @@ def test_the_driver_uses_the_subgroups_that_all_devices_have() -> None:
     nvidia = replace(mesa, vendor="NVIDIA", warp_size=32)
     driver = VulkanDriver()
     assert driver.kernel_generator([mesa, mesa]) == "slang: subgroups of 8"
-    assert driver.kernel_generator([replace(mesa, dtypes=mesa.dtypes - {torch.float64})]) == (
-        "slang_floats: subgroups of 8"
-    )
+    for missing, name in (
+        ({torch.float64}, "floats"),
+        ({torch.int16}, "bytes"),
+        ({torch.float64, torch.int16}, "floats_bytes"),
+    ):
+        lacking = replace(mesa, dtypes=mesa.dtypes - missing)
+        assert driver.kernel_generator([mesa, lacking]) == f"slang_{name}: subgroups of 8"
+        dialect = Generators(driver, lambda lacking=lacking: [lacking]).eager().dialect
+        assert {dtype for dtype in (torch.float64, torch.int16) if not dialect.supports(dtype)} == missing
+        assert dialect.subgroup == 8 and dialect.supports(torch.bfloat16)
     for devices in ([], [nvidia], [mesa, replace(mesa, warp_size=4)], [mesa, nvidia], [replace(mesa, warp_size=0)]):
         assert driver.kernel_generator(devices) == "slang"
     assert VulkanDriver(subgroups=True).kernel_generator([nvidia]) == "slang: subgroups of 32"

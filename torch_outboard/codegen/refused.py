@@ -59,9 +59,8 @@ def lack_of(node: torch.fx.Node, tensors: list[torch.Tensor], dialect: Dialect) 
     for tensor in tensors:
         # Inductor generates no kernels for complex numbers anyway.
         if not dialect.supports(tensor.dtype) and not tensor.is_complex():
-            name = dialect.name
-            needs = "float64 needs has_double, other dtypes a kernel of the driver"
-            return f"the dialect {name!r} has no {tensor.dtype}: {needs} [element-type]"
+            needs = "float64 needs has_double, int16 and uint16 has_int16, other dtypes a kernel of the driver"
+            return f"the dialect {dialect.name!r} has no {tensor.dtype}: {needs} [element-type]"
     return ""
 
 

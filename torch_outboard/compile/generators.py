@@ -66,10 +66,15 @@ def _of_items(kind: str) -> type[CodeGenerator]:
     return generator_class
 
 
-def _slang_with_units(name: str, units: str) -> type[CodeGenerator]:
-    from torch_outboard.compile.simt.generator import slang_with_units
+def _slang(name: str, units: str = "") -> type[CodeGenerator]:
+    from torch_outboard.compile.simt.generator import slang_generator
 
-    return slang_with_units(units, has_double=name == "slang")
+    return slang_generator(name, units)
+
+
+# Generators whose names may be followed by the subgroups or the matrix units of the devices:
+# "slang: subgroups of 8", "slang: 32 lanes, float16 16x16x16".
+_SLANGS = ("slang", "slang_floats", "slang_bytes", "slang_floats_bytes")
 
 
 _LANGUAGES: Mapping[str, Callable[[], type[CodeGenerator]]] = {
@@ -78,15 +83,10 @@ _LANGUAGES: Mapping[str, Callable[[], type[CodeGenerator]]] = {
     "ptx_opencl_c": partial(_of_items, "OpenCLUnitsGenerator"),
     "cuda_cpp": partial(_of_items, "CudaGenerator"),
     "ptx_cuda_cpp": partial(_of_items, "CudaUnitsGenerator"),
-    "slang": partial(_of_items, "SlangGenerator"),
-    "slang_floats": partial(_of_items, "SlangFloatsGenerator"),
+    **{name: partial(_slang, name) for name in _SLANGS},
     "host_cpp": partial(_of_items, "HostGenerator"),
     "triton": _triton,
 }
-
-# Generators whose names may be followed by the subgroups or the matrix units of the devices:
-# "slang: subgroups of 8", "slang: 32 lanes, float16 16x16x16".
-_WITH_UNITS = ("slang", "slang_floats")
 
 
 class Generators:
@@ -184,8 +184,8 @@ def _find(named: Any, refusal: str, subject: str) -> type[CodeGenerator]:
         return _Missing
     if isinstance(named, str):
         name, has_units, units = named.partition(": ")
-        if has_units and name in _WITH_UNITS:
-            return _slang_with_units(name, units)
+        if has_units and name in _SLANGS:
+            return _slang(name, units)
         if named not in _LANGUAGES:
             raise RegistrationError(
                 f"{refusal}: unknown code generator {named!r}; there are {', '.join(_LANGUAGES)}."

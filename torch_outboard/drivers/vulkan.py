@@ -74,7 +74,7 @@ class VulkanDriver(Driver):
             self.option_values["slang"] = compiler
 
     def kernel_generator(self, devices: Sequence[DeviceProperties]) -> str:
-        """Return "slang" if all devices have float64, else "slang_floats", followed by their matrix units or subgroups.
+        """Return the form of Slang for the types that all devices have, followed by their matrix units or subgroups.
 
         Raises
         ------
@@ -157,10 +157,11 @@ class VulkanDriver(Driver):
 
 
 def _language(devices: Sequence[DeviceProperties]) -> str:
-    """Return "slang" if all devices have float64, else "slang_floats"."""
+    """Return "slang", followed by "_floats" if a device has no float64, and by "_bytes" if one has no 16-bit types."""
     import torch  # not at the top: `outboard info` loads the class without torch
 
-    return "slang" if all(torch.float64 in device.dtypes for device in devices) else "slang_floats"
+    forms = {torch.float64: "_floats", torch.int16: "_bytes"}
+    return "slang" + "".join(form for dtype, form in forms.items() if any(dtype not in gpu.dtypes for gpu in devices))
 
 
 def _count_devices(loader: Any) -> tuple[int, int]:

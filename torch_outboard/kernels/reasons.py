@@ -16,7 +16,10 @@ _REGISTER = "Register a kernel of your own (torch_outboard.register_kernel)"
 
 REMEDIES = {
     "double": "Set has_double in the dialect if the language has doubles, or compute in float32.",
-    "element-type": f"Set has_double in the dialect for float64. For other types convert the tensors, {_OR}.",
+    "element-type": (
+        "Set has_double in the dialect for float64, has_int16 for int16 and uint16. For other types convert the "
+        f"tensors, {_OR}."
+    ),
     "reduction-ways": "Set `vectors` in the dialect for a CPU, or `has_groups` for a GPU.",
     "group-size": (
         "If the device has more, report its max_threads_per_block and shared_memory_per_block; otherwise remove "

@@ -7,11 +7,11 @@ from torch_outboard.codegen.dialects.cuda_cpp import CUDA_CPP
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.host_cpp import HOST_CPP
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
-from torch_outboard.codegen.dialects.slang import SLANG, SLANG_FLOATS
+from torch_outboard.codegen.dialects.slang import SLANGS
 
 __all__ = ["add_dialect", "find_dialect"]
 
-_dialects = {dialect.name: dialect for dialect in (CUDA_CPP, OPENCL_C, HOST_CPP, SLANG, SLANG_FLOATS)}
+_dialects: dict[str, Dialect] = {dialect.name: dialect for dialect in (CUDA_CPP, OPENCL_C, HOST_CPP)} | SLANGS
 
 
 def add_dialect(dialect: Dialect) -> None:

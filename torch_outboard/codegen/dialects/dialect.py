@@ -27,6 +27,7 @@ from torch_outboard.codegen.prelude import needed_by
 __all__ = ["COMPUTE_TYPES", "FLOAT8", "FLOAT_FUNCTIONS", "HALVES", "NARROW", "STORAGE_TYPES", "SUFFIXES", "Dialect"]
 
 HALVES = (torch.float16, torch.bfloat16)
+_INT16 = (torch.int16, torch.uint16)
 
 # Except float8_e8m0fnu: Inductor lowers no operator on it.
 FLOAT8 = {
@@ -125,6 +126,9 @@ class Dialect:
     has_double : bool
         True if the language has `double`. Without it, float64 kernels are refused, and all constants have the float
         suffix.
+    has_int16 : bool
+        True if the language computes with `ob_i16` and `ob_u16`. Without it, int16 and uint16 kernels are refused, and
+        the two types only hold the bits of halves: they convert to `ob_u32`, and from all integers.
     functions : mapping of str to str
         Spellings of C library functions that differ from OB_LIB: {"exp": "ob_my_exp"}.
     float_functions : mapping of str to str
@@ -186,6 +190,7 @@ class Dialect:
     options: str = ""
     runs_on_host: bool = False
     has_double: bool = True
+    has_int16: bool = True
     functions: Mapping[str, str] = field(default_factory=dict, hash=False)
     float_functions: Mapping[str, str] = field(default_factory=dict, hash=False)
     raises: str = ""
@@ -288,7 +293,8 @@ class Dialect:
 
     def supports(self, dtype: torch.dtype) -> bool:
         """Return True if kernels can load, compute and store elements of this type."""
-        return dtype in STORAGE_TYPES and (self.has_double or dtype != torch.float64)
+        missing = (() if self.has_double else (torch.float64,)) + (() if self.has_int16 else _INT16)
+        return dtype in STORAGE_TYPES and dtype not in missing
 
     def source(self, kernel: str) -> str:
         """Return the text of a program: the header, the parts of the prelude that the kernel uses, and the kernel."""

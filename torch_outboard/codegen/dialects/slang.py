@@ -10,27 +10,44 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.frame import LocalArray, Parameter, Suffixes
 
-__all__ = ["SLANG", "SLANG_FLOATS", "Slang", "with_subgroups"]
+__all__ = ["SLANG", "SLANGS", "Slang", "with_subgroups"]
 
 # Bytes of push constants that every device supports.
 _PUSHED = 128
 
 _FIRST = Parameter("ob_first_group", "ob_i64")
 
+_INT16 = """\
+typedef int16_t ob_i16;
+typedef uint16_t ob_u16;
+"""
+
+# Halves on devices without 16-bit types. No kernel computes with ob_i16, the bits of a half.
+_BYTES = """\
+struct ob_u16 {
+  uint8_t low, high;
+  __init<T : __BuiltinIntegerType>(T bits) {
+    low = __intCast<uint8_t>(bits);
+    high = (uint8_t)(__intCast<uint32_t>(bits) >> 8);
+  }
+};
+typedef ob_u16 ob_i16;
+extension uint32_t {
+  __implicit_conversion(1) __init(ob_u16 half) { return (uint32_t)half.low | (uint32_t)half.high << 8; }
+}
+"""
+
 _HEADER = """\
 typedef int8_t ob_i8;
-typedef int16_t ob_i16;
 typedef int32_t ob_i32;
 typedef int64_t ob_i64;
 typedef uint8_t ob_u8;
-typedef uint16_t ob_u16;
 typedef uint32_t ob_u32;
 typedef uint64_t ob_u64;
 typedef uint64_t size_t;
@@ -134,8 +151,6 @@ bool ob_of_item(bool value, ob_u32 lane) { return ob_of_item((ob_u32)value, lane
 #define OB_NARROW(T) T ob_of_item(T value, ob_u32 lane) { return (T)ob_of_item((ob_i32)value, lane); }
 OB_NARROW(ob_i8)
 OB_NARROW(ob_u8)
-OB_NARROW(ob_i16)
-OB_NARROW(ob_u16)
 ob_u64 ob_of_item(ob_u64 value, ob_u32 lane) {
   return (ob_u64)ob_of_item((ob_u32)(value >> 32), lane) << 32 | ob_of_item((ob_u32)value, lane);
 }
@@ -215,11 +230,11 @@ def struct_bytes(fields: Iterable[Parameter]) -> int:
     return end
 
 
-def _dialect(name: str, **fields: Any) -> Slang:
+def _dialect(*, has_double: bool, has_int16: bool) -> Slang:
     return Slang(
-        name=name,
+        name=f"slang{'' if has_double else '_floats'}{'' if has_int16 else '_bytes'}",
         language="slang",
-        header=_HEADER,
+        header=(_INT16 if has_int16 else _BYTES) + _HEADER,
         kernel="void {name}({parameters})",
         item="(OB_GROUP_NUMBER * ob_block + OB_ITEM_OF_GROUP)",
         group=64,
@@ -231,16 +246,24 @@ def _dialect(name: str, **fields: Any) -> Slang:
         has_restrict=False,
         unroll="[unroll]",
         library=("math",),
-        suffixes=Suffixes(f32="f", f64="L", i64="LL", u64="ULL"),
-        **fields,
+        suffixes=Suffixes(f32="f", f64="L" if has_double else "f", i64="LL", u64="ULL"),
+        # Devices without doubles may have no atomics of 64 bits either.
+        atomics=frozenset({"f16", "bf16", "f32", "i32"} | ({"f64", "i64"} if has_double else set())),
+        has_double=has_double,
+        has_int16=has_int16,
     )
 
 
-SLANG = _dialect("slang", atomics=frozenset({"f16", "bf16", "f32", "f64", "i32", "i64"}))
-SLANG_FLOATS = _dialect("slang_floats", atomics=frozenset({"f16", "bf16", "f32", "i32"}), has_double=False)
+_BOTH = (True, False)
+_FORMS = (_dialect(has_double=has_double, has_int16=has_int16) for has_double in _BOTH for has_int16 in _BOTH)
+# By name: "slang", and "slang_floats" for devices without doubles, each also with "_bytes" for
+# devices without 16-bit types.
+SLANGS = {form.name: form for form in _FORMS}
+SLANG = SLANGS["slang"]
 
 
 def with_subgroups(dialect: Slang, lanes: int) -> Slang:
     """Return the dialect for devices whose subgroups have `lanes` items, which read each other's values."""
-    header = dialect.header + _SUBGROUPS.replace("$LANES", str(lanes))
+    narrow = "OB_NARROW(ob_i16)\nOB_NARROW(ob_u16)\n" if dialect.has_int16 else ""
+    header = dialect.header + _SUBGROUPS.replace("$LANES", str(lanes)) + narrow
     return replace(dialect, name=f"{dialect.name}_subgroups", header=header, subgroup=lanes)

@@ -134,8 +134,8 @@ class SimtKernel(CheckingKernel):
     # Types.
 
     def check_dtype(self, dtype: torch.dtype) -> None:
-        """Raise NotImplementedError for a type that the dialect does not support."""
-        if not self.dialect.supports(dtype):
+        """Raise NotImplementedError for a type that the dialect does not support, except as the bits of halves."""
+        if not self.dialect.supports(dtype) and dtype != torch.int16:
             raise NotImplementedError(f"the dialect {self.dialect.name!r} has no {dtype}")
 
     def dtype_to_str(self, dtype: torch.dtype) -> str:
@@ -171,7 +171,8 @@ class SimtKernel(CheckingKernel):
         self.check_dtype(dtype)
         text = f"{variable}[{index}]"
         if self.may_be_lost:
-            text = f"(ob_is_lost ? 0 : {text})"
+            zero = "0" if self.dialect.has_int16 else f"({STORAGE_TYPES[dtype]})0"
+            text = f"(ob_is_lost ? {zero} : {text})"
         if dtype in NARROW:
             return f"ob_from_{SUFFIXES[dtype]}({text})"
         return f"({text} != 0)" if dtype == torch.bool else text

@@ -12,7 +12,7 @@ from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.host_cpp import HOST_CPP
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
 from torch_outboard.codegen.dialects.ptx_units import PTX_CUDA_CPP, PTX_OPENCL_C
-from torch_outboard.codegen.dialects.slang import SLANG, SLANG_FLOATS, with_subgroups
+from torch_outboard.codegen.dialects.slang import SLANG, SLANGS, with_subgroups
 from torch_outboard.codegen.dialects.slang_units import with_units
 from torch_outboard.codegen.prelude import prelude
 from torch_outboard.compile.cpp.generator import WrappingGenerator
@@ -25,9 +25,8 @@ __all__ = [
     "OpenCLGenerator",
     "OpenCLUnitsGenerator",
     "SimtGenerator",
-    "SlangFloatsGenerator",
     "SlangGenerator",
-    "slang_with_units",
+    "slang_generator",
 ]
 
 
@@ -90,20 +89,14 @@ class CudaUnitsGenerator(SimtGenerator):
 
 
 class SlangGenerator(SimtGenerator):
-    """Kernels in Slang, for devices with doubles whose driver compiles Slang to SPIR-V."""
+    """Kernels in Slang, for devices with doubles and 16-bit types whose driver compiles Slang to SPIR-V."""
 
     dialect = SLANG
 
 
-class SlangFloatsGenerator(SimtGenerator):
-    """Kernels in Slang for devices without doubles."""
-
-    dialect = SLANG_FLOATS
-
-
 @functools.cache
-def slang_with_units(units: str, *, has_double: bool) -> type[SimtGenerator]:
-    """Return the generator of kernels in Slang for devices with these subgroups or matrix units.
+def slang_generator(name: str, units: str = "") -> type[SimtGenerator]:
+    """Return the generator of kernels in a dialect of `SLANGS`, for devices with subgroups or matrix units if named.
 
     The text is a size of subgroups, such as "subgroups of 32", or matrix units, such as "32 lanes, float16 16x16x16".
 
@@ -112,12 +105,13 @@ def slang_with_units(units: str, *, has_double: bool) -> type[SimtGenerator]:
     ValueError
         If the text has another form.
     """
-    kind: type[SimtGenerator] = SlangGenerator if has_double else SlangFloatsGenerator
-    dialect = SLANG if has_double else SLANG_FLOATS
-    subgroups = _SUBGROUPS.fullmatch(units)
-    named = "WithSubgroups" if subgroups else "WithUnits"
-    dialect = with_subgroups(dialect, int(subgroups[1])) if subgroups else with_units(dialect, units)
-    return type(f"{kind.__name__}{named}", (kind,), {"dialect": dialect, "__module__": __name__})
+    dialect = SLANGS[name]
+    if subgroups := _SUBGROUPS.fullmatch(units):
+        dialect = with_subgroups(dialect, int(subgroups[1]))
+    elif units:
+        dialect = with_units(dialect, units)
+    kind = f"{dialect.name.title().replace('_', '')}Generator"
+    return type(kind, (SlangGenerator,), {"dialect": dialect, "__module__": __name__})
 
 
 class HostGenerator(SimtGenerator):

@@ -94,8 +94,8 @@ class TemplateCall:
         assert isinstance(tensor, Tensor)
         if not self.dialect.supports(tensor.dtype):
             raise CallRefusal(
-                f"the dialect {self.dialect.name!r} has no {tensor.dtype}: float64 needs has_double, other dtypes "
-                "a kernel of the driver [element-type]"
+                f"the dialect {self.dialect.name!r} has no {tensor.dtype}: float64 needs has_double, int16 and uint16 "
+                "has_int16, other dtypes a kernel of the driver [element-type]"
             )
         return tensor
 
