@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -18,7 +19,7 @@ from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.kernels.builder import refused
 from torch_outboard.kernels.disk import key as keys
 from torch_outboard.kernels.disk import store as stores
-from torch_outboard.kernels.disk.files import Answer, is_name
+from torch_outboard.kernels.disk.files import Answer, Folder, is_name, versions_in, written
 from torch_outboard.kernels.disk.store import Store
 from torch_outboard.kernels.refusal import CallRefusal, ClassRefusal, OperatorRefusal
 from torch_outboard.testing.plugin import RunPython
@@ -116,6 +117,22 @@ def test_a_second_process_builds_nothing(run_python: RunPython, built: dict[str,
     assert second == {**built, "loaded": built["saved"], "saved": 0, "inductor": False}, output
     assert len(files_of(tmp_path)) == built["saved"]
     assert all(path.stat().st_mode & 0o077 == 0 for path in files_of(tmp_path))
+
+
+def test_a_plan_is_found_among_dozens_of_its_class(
+    run_python: RunPython, built: dict[str, Any], tmp_path: Path
+) -> None:
+    (folder,) = (Folder(path, pytest.fail, pytest.fail) for path in versions_in(tmp_path))
+    entries = list(folder.entries())
+    for number, entry in itertools.product(range(99), entries):
+        assert entry.answer is not None
+        head, guards, rest = entry.answer.text.partition("guard ")
+        assert guards
+        answer = entry.answer._replace(text=f"{head}guard {number} 0 lt\n{guards}{rest}")  # which does not hold
+        key = json.loads(entry.path.read_text().partition("\n")[2])["key"]
+        folder.place_of(key, answer).write_bytes(written(key, entry.sizes, answer))
+    second, output = run(run_python, tmp_path)
+    assert second["loaded"] == 100 * len(entries) and second["saved"] == 0 and not second["inductor"], output
 
 
 def test_other_sizes_find_the_plans_or_add_theirs(run_python: RunPython, built: dict[str, Any], tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ class RecipeClasses {
  private:
   static constexpr size_t kMaxClasses = 1024;
   static constexpr size_t kMaxRefused = 256;
-  static constexpr size_t kMaxRecipes = 32;  // in a class
+  static constexpr size_t kMaxRecipes = 256;  // in a class; a pack may have some dozens
 
   // A scope in which a thread builds for a class.
   class Building {
