@@ -175,6 +175,11 @@ def test_the_driver_takes_the_units_that_all_devices_have_if_asked() -> None:
     for devices in ([], [has], [has, wide], [small], [has, DeviceProperties()]):
         assert VulkanDriver().kernel_generator(devices) == "slang"
         assert VulkanDriver(matrix_units=False).kernel_generator(devices) == "slang"
+    tried = replace(has, vendor="NVIDIA")
+    assert VulkanDriver().kernel_generator([tried, tried]) == "slang: 32 lanes, float16 16x16x16"
+    assert VulkanDriver().kernel_generator([tried, has]) == "slang"
+    assert VulkanDriver().kernel_generator([replace(tried, matrix_units="")]) == "slang"
+    assert VulkanDriver(matrix_units=False).kernel_generator([tried]) == "slang"
     floats = replace(has, dtypes=has.dtypes - {torch.float64})
     assert driver.kernel_generator([floats]) == "slang_floats: 32 lanes, float16 16x16x16"
     assert len(Generators(driver, lambda: [floats]).eager().dialect.units) == 1

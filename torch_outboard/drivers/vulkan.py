@@ -20,8 +20,9 @@ _COMPILERS = ("slangtorch/bin/libslang-compiler.so*", "slangpy/libslang-compiler
 # Bytes of a group's memory without which kernels with matrix units have no room for their tiles.
 _UNIT_MEMORY = 32 << 10
 
-# The vendor of the devices on which subgroups were tried: lavapipe is Mesa's own.
-_TRIED = "Mesa"
+# The vendors of the devices on which each was tried and is right: lavapipe is Mesa's own.
+_UNITS_TRIED = "NVIDIA"
+_SUBGROUPS_TRIED = "Mesa"
 
 _DRIVERS_ENTRY = "vk_icdGetInstanceProcAddr"  # exported by a vendor's driver, but not by the loader
 
@@ -54,8 +55,8 @@ class VulkanDriver(Driver):
         "matrix_units": Option(
             bool,
             None,
-            "Whether generated kernels use the devices' matrix units, cooperative matrices (default: false, because "
-            "their products were wrong on one device).",
+            "Whether generated kernels use the devices' matrix units, cooperative matrices (default: only on NVIDIA's "
+            "devices, where this is tested).",
         ),
         "subgroups": Option(
             bool,
@@ -97,7 +98,10 @@ class VulkanDriver(Driver):
                 f"{_UNIT_MEMORY} bytes of group memory ({reasons}). Leave the option out, or choose devices with "
                 "`device`"
             )
-        if not has_units or not self._uses_units:
+        is_used = self._uses_units
+        if is_used is None:
+            is_used = all(device.vendor == _UNITS_TRIED for device in devices)
+        if not has_units or not is_used:
             return _language(devices) + self._subgroups(devices)
         listed, lanes = units.pop()
         return f"{_language(devices)}: {lanes} lanes, {listed}"
@@ -107,7 +111,7 @@ class VulkanDriver(Driver):
         sizes = {device.warp_size for device in devices}
         is_used = self._uses_subgroups
         if is_used is None:
-            is_used = all(device.vendor == _TRIED for device in devices)
+            is_used = all(device.vendor == _SUBGROUPS_TRIED for device in devices)
         return f": subgroups of {sizes.pop()}" if is_used and len(sizes) == 1 and min(sizes) > 1 else ""
 
     def code_generator(self, device: int) -> str:
