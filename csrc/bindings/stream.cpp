@@ -46,8 +46,6 @@ PyMethodDef stream_methods[] = {
     method<"stream_handle",
            +[](c10::DeviceIndex device, int64_t id) { return handle_for_caller(get_stream(device, id)); }>(
         "Return the driver's handle of a stream: (device, id)."),
-    method<"stream_priority", +[](c10::DeviceIndex device, int64_t id) { return get_stream(device, id).priority; }>(
-        "Return the priority of a stream: (device, id)."),
     method<"external_stream",
            +[](c10::DeviceIndex device, uint64_t handle) {
              refuse_handle_in_capture(device, handle, "a second stream with the handle of one that captures");
