@@ -15,6 +15,7 @@ from torch_outboard.kernels import refused_operators
 
 MATRIX = torch.randn(33, 35)
 IMAGE = torch.randn(1, 2, 9, 11)
+WIDE = torch.randn(1, 2, 15, 11)  # sums of all gradients for 4 to 29 channels have one order of magnitude
 
 CALLS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "arange": lambda x, n: torch.arange(n, device=x.device),
@@ -23,7 +24,7 @@ CALLS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "clamp": lambda x, n: x.clamp(-n * 0.1, n * 0.1),
     "clamp_min_": lambda x, n: x.clone().clamp_min_(n * 0.1),
     "convolution_backward, the sizes of the bias": lambda x, n: torch.ops.aten.convolution_backward(
-        *(torch.ones(1, n, 7, 9).to(x.device), IMAGE.to(x.device), torch.ones(n, 2, 3, 3).to(x.device), [n]),
+        *(torch.ones(1, n, 15, 11).to(x.device), WIDE.to(x.device), torch.ones(n, 2, 1, 1).to(x.device), [n]),
         *([1, 1], [0, 0], [1, 1], False, [0, 0], 1, (False, False, True)),
     )[2],
     "constant_pad_nd": lambda x, n: F.pad(x, [n, 2]),
