@@ -140,7 +140,7 @@ def check_built_for(running: str) -> None:
         served = ", ".join(f"{major}.{minor}" for major, minor in cores)
         newest = ".".join(map(str, max(cores)))
         raise ImportError(
-            f"this wheel of torch-outboard serves torch {served}, but torch {running} is installed. Install another "
+            f"This torch-outboard wheel supports torch {served}, but torch {running} is installed. Install another "
             f"torch ({sys.executable} -m pip install 'torch=={newest}.*'), or build the core: {rebuild_command()}"
         )
     if built is None:

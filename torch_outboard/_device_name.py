@@ -25,8 +25,8 @@ def check_free(name: str) -> None:
             )
         raise RegistrationError(
             f"driver {name!r} cannot be attached: another package has taken PyTorch's only free device type, as "
-            f"{owner!r}. Uninstall it, or keep it from loading itself with TORCH_DEVICE_BACKEND_AUTOLOAD=0 and attach "
-            "by torch_outboard.attach."
+            f"{owner!r}. Uninstall it, or set TORCH_DEVICE_BACKEND_AUTOLOAD=0 so that it does not load, then call "
+            "torch_outboard.attach()."
         )
     check_name(name)
 

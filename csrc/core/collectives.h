@@ -14,8 +14,9 @@ namespace outboard {
 // RegistrationError for a bad table.
 OUTBOARD_API ob_collectives check_collectives(const std::string& name, const ob_collectives& table);
 
-// Make a checked table the process's, or an empty one for a driver without collectives. Call it
-// once the driver is installed: a library whose attach fails is closed.
+// Install a checked table for the process; a driver without collectives has an empty one. Call it
+// after the driver is installed. If attaching fails, the library is closed, so its table must not
+// be installed.
 OUTBOARD_API void install_collectives(const ob_collectives& table) noexcept;
 
 // Return the table, or null if the driver has no collectives.

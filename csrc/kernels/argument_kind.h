@@ -28,7 +28,7 @@ enum class ArgumentKind : char {
   Double = 'd',
   Kept = 'k',
   Null = 'n',
-  Local = 'l',  // has `local_bytes` of the geometry, which otherwise belong to the launch
+  Local = 'l',  // receives the geometry's `local_bytes`; without such an argument, they are a property of the launch
   Record = 'e',  // becomes three arguments of the driver's launch (core/kernel_failure.h)
 };
 

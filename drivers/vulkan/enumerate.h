@@ -17,15 +17,15 @@ struct Options {
   // a number, or part of a name in any case; "": all but CPUs, if there are others
   std::string device;
   std::string slang;        // the compiler's library; "": the usual names
-  // Whether the host reaches devices' memory where it can; not said: only that of CPUs, so that
-  // integrated GPUs compute themselves.
+  // True lets the host access device memory where it can. If unset, only for CPUs, so that
+  // integrated GPUs run their own kernels.
   std::optional<bool> host_access;
 };
 
 // Return OB_INVALID_ARGUMENT and a sentence on failure.
 ob_status parse_options(const ob_options* given, Options* out_options, std::string* out_error);
 
-// What a device says of itself. The structs' chain is linked only while it is read.
+// A device's features and properties. The chain of structs is linked only while they are queried.
 struct FoundDevice {
   VkPhysicalDevice device = nullptr;
   VkPhysicalDeviceProperties properties = {};
@@ -62,7 +62,7 @@ struct FoundDevice {
 struct Enumeration {
   std::vector<FoundDevice> devices;
   std::vector<std::string> left_out;  // a sentence for each device that cannot be used
-  std::string error;                  // why there is nothing to use, or ""
+  std::string error;                  // why no device is usable; empty if one is
 };
 
 // Ask every driver, in this process. Discrete GPUs come first, then integrated and virtual ones,

@@ -74,7 +74,11 @@ assert real_accelerator.ds_accelerator is None
     ("before", "variables", "expected"),
     [
         ("import deepspeed.accelerator; deepspeed.accelerator.get_accelerator()", {}, "has chosen 'cpu' already"),
-        ("", {"DS_ACCELERATOR": "cuda"}, "DS_ACCELERATOR is 'cuda', and use() would take 'sim': unset the variable"),
+        (
+            "",
+            {"DS_ACCELERATOR": "cuda"},
+            "DS_ACCELERATOR selects 'cuda', but use() selects 'sim'. Unset DS_ACCELERATOR.",
+        ),
         ("import sys; sys.modules['deepspeed'] = None", {}, "DeepSpeed is not installed"),
     ],
 )

@@ -143,7 +143,7 @@ def test_what_the_platform_cannot_do_is_refused_by_name(run_python, tmp_path):
     [
         ("import sys\nsys.modules['vllm'] = None\n", {}, "vLLM is not installed"),
         (PRETEND.format("0.31.1+cpu"), {}, "vLLM 0.31.1+cpu is too old: torch-outboard's platform needs 0.32 or later"),
-        (PRETEND.format("0.32.0"), {"OUTBOARD_VLLM": "null"}, "OUTBOARD_VLLM is 'null', and use() would take 'sim'"),
+        (PRETEND.format("0.32.0"), {"OUTBOARD_VLLM": "null"}, "OUTBOARD_VLLM selects 'null', but use() selects 'sim'"),
         (PRETEND.format("0.32.0"), {"VLLM_PLUGINS": "ascend,lora"}, "VLLM_PLUGINS is 'ascend,lora'"),
         (PRETEND.format("0.32.0"), {"VLLM_TARGET_DEVICE": "cpu"}, "VLLM_TARGET_DEVICE is 'cpu'"),
     ],

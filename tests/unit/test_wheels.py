@@ -146,7 +146,7 @@ def test_a_torch_that_the_wheel_does_not_serve_is_reported_what_to_do(package, m
     with pytest.raises(ImportError) as caught:
         _build.check_built_for("2.13.0")
     message = str(caught.value)
-    assert "serves torch 2.12, 2.14, but torch 2.13.0 is installed" in message
+    assert "supports torch 2.12, 2.14, but torch 2.13.0 is installed" in message
     assert "pip install 'torch==2.14.*'" in message and _build.rebuild_command() in message
 
 

@@ -122,7 +122,7 @@ class ChunkKernel(SimtKernel):
 
     def _operand(self, name: str) -> Operand:
         if name not in V.graph.graph_input_names:
-            raise NotImplementedError("a kernel over chunks reads what another kernel has written")
+            raise NotImplementedError("a kernel over chunks reads the result of another kernel")
         return self.wanted.operands[V.graph.graph_input_names.index(name)]
 
     def load(self, name: str, index: Any) -> Any:
@@ -161,7 +161,7 @@ class ChunkKernel(SimtKernel):
             raise NotImplementedError("a kernel over chunks can neither check values nor read sizes")
         stored = [name for name, inner in self.args.output_buffers.items() if isinstance(inner, str)]
         if any(len(self._results(name)) != 1 for name in stored):
-            raise NotImplementedError("a kernel over chunks stores something that is not a result, or one result twice")
+            raise NotImplementedError("a kernel over chunks stores a value that is not a result, or a result twice")
         plan = _Plan(self)
         before, body = _divided(self.body.getvalue().splitlines())
         index, items, join = self.index_dtype, self.items_of_group, self.wanted.join
@@ -338,7 +338,7 @@ class _ChunkScheduling(SimtScheduling):
     def define_kernel(self, src_code: str, node_schedule: Any, kernel: Any) -> str:
         wanted: ChunkBody = kernel.wanted
         if wanted.programs or any(isinstance(operation, ir.ExternKernel) for operation in V.graph.operations):
-            raise NotImplementedError("chunks of elements take exactly one kernel")
+            raise NotImplementedError("an operator over chunks must lower to exactly one kernel")
         name = "ob_chunks"
         dialect = kernel.dialect
         items = kernel.items_of_group

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The libraries' answers, as checks: the device that each uses by itself, and what to write to make it use ours."""
+"""Checks of libraries: the device that each selects by itself, and the line that makes it use the driver's."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from torch_outboard._check import Check
 __all__ = ["REMEDIES", "ProbeContext", "check_groups", "check_libraries"]
 
 _HUGGINGFACE = "torch_outboard.integrations.huggingface.use()"
-# The libraries that are asked, in this order, with the line to write if they do not
-# take the device by themselves.
+# The libraries to check, in this order, and the line to write if a library does not select the
+# device by itself.
 REMEDIES: Mapping[str, str] = {
     "safetensors": "torch_outboard.integrations.safetensors.use()",
     "torchvision": "install the torchvision that was built for this torch and its CUDA or CPU",
@@ -34,14 +34,14 @@ REMEDIES: Mapping[str, str] = {
     "deepspeed": "torch_outboard.integrations.deepspeed.use(), before `import deepspeed`",
     "vllm": "torch_outboard.integrations.vllm.use(), before `import vllm`",
 }
-# Those whose group is asked for too.
+# Libraries whose process group is checked too.
 WITH_GROUPS = ("accelerate", "lightning")
 _SECONDS = 300  # for the import and the answers of all libraries, on a slow disk
-_LINES = 3  # of what a process that died has printed
+_LINES = 3  # of the output of a process that died
 
 
 class ProbeContext(NamedTuple):
-    """The context of every question: the driver and its options, and whether integrations are used."""
+    """What all checks share: the driver and its options, and whether integrations are used."""
 
     driver: str
     options: Mapping[str, str]
@@ -50,14 +50,14 @@ class ProbeContext(NamedTuple):
 
 
 def check_libraries(context: ProbeContext, names: Iterable[str] | None = None) -> Iterator[Check]:
-    """Ask each installed library which device it uses, and yield its answer."""
+    """Yield a check for each installed library: the device that it uses."""
     pending = [library for library in (REMEDIES if names is None else names) if find_spec(library) is not None]
     while pending:
         answers, end = _answers_of_process(context, pending)
         for answer in answers:
             yield from _checks_of(context, answer)
         pending = pending[len(answers) :]
-        if pending:  # it ended the process, and the others are asked in another
+        if pending:  # this library ended the process; a new process checks the rest
             yield Check(pending.pop(0), "wrong", f"the process that checked it ended: {end}")
 
 
@@ -87,7 +87,7 @@ def _checks_of(context: ProbeContext, answer: dict[str, Any]) -> Iterator[Check]
 
 
 def _device_text(device: str, wanted: str) -> str:
-    """Return the device that a library silently uses, or its refusal."""
+    """Return the device that a library uses without an error, or the library's refusal."""
     return f"silently uses {device}, not {wanted}" if device.isidentifier() else f"refuses {wanted}: {device}"
 
 

@@ -94,7 +94,7 @@ class _Builder(AttentionMetadataBuilder[Any]):  # type: ignore[misc]
     def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> _Metadata:
         common = common_attn_metadata
         if common.causal is not True:
-            raise NotSupportedError("attention that sees later tokens is not supported by torch-outboard's platform")
+            raise NotSupportedError("torch-outboard's vLLM platform does not support non-causal attention.")
         singles, prompts, _, _ = split_decodes_and_prefills(common, decode_threshold=1)
         lengths = common.seq_lens_cpu_upper_bound.tolist()
         starts = common.query_start_loc_cpu.tolist()
@@ -134,7 +134,9 @@ class _Impl(AttentionImpl[Any]):  # type: ignore[misc]
     ) -> None:
         features = {"ALiBi": alibi_slopes, "a logits soft cap": logits_soft_cap or None, **others}
         if wrong := [name for name, value in features.items() if value is not None]:
-            raise NotSupportedError(f"attention with {', '.join(wrong)} is not supported by torch-outboard's platform")
+            raise NotSupportedError(
+                f"torch-outboard's vLLM platform does not support attention with {', '.join(wrong)}."
+            )
         self.num_heads, self.head_size, self.scale = num_heads, head_size, scale
         self.num_kv_heads = num_kv_heads or num_heads
         self.kv_cache_dtype = kv_cache_dtype

@@ -44,7 +44,7 @@ def _start() -> ActiveIntegration:
         raise RegistrationError("DeepSpeed is not installed: pip install deepspeed")
     chosen = os.environ.get(_VARIABLE, name)
     if chosen != name:
-        raise RegistrationError(f"{_VARIABLE} is {chosen!r}, and use() would take {name!r}: unset the variable")
+        raise RegistrationError(f"{_VARIABLE} selects {chosen!r}, but use() selects {name!r}. Unset {_VARIABLE}.")
     using = ActiveIntegration()
     try:
         using.when_imported(_MODULE, lambda module: _choose(using, module, name))

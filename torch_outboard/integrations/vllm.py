@@ -63,7 +63,7 @@ def _check_variables(name: str) -> None:
     }
     for variable in (key for key, is_wrong in wrong.items() if is_wrong):
         raise RegistrationError(
-            f"{variable} is {os.environ[variable]!r}, and use() would take {name!r}: unset the variable"
+            f"{variable} selects {os.environ[variable]!r}, but use() selects {name!r}. Unset {variable}."
         )
 
 

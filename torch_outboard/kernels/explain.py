@@ -75,7 +75,7 @@ def _overloads() -> dict[str, list[str]]:
     overloads: dict[str, list[str]] = {}
     for schema in torch._C._jit_get_all_schemas():
         name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
-        # Functions of the interpreter itself are not in the dispatcher.
+        # Skip TorchScript-only functions: the dispatcher does not have them.
         if torch._C._dispatch_has_kernel(name):
             overloads.setdefault(schema.name, []).append(name)
     return {base: sorted(set(names)) for base, names in overloads.items()}

@@ -38,7 +38,7 @@ def is_wide_number(tensor: torch.Tensor, real: torch.dtype) -> bool:
 def common_type(kinds: Sequence[torch.dtype]) -> torch.dtype:
     """Return the type to which tensors of these types promote."""
     if not kinds:
-        raise ClassRefusal("none of its arguments is a tensor with dimensions [number-for-tensor]")
+        raise ClassRefusal("all its tensor arguments are 0-dimensional [number-for-tensor]")
     common = kinds[0]
     for kind in kinds[1:]:
         common = torch.promote_types(common, kind)

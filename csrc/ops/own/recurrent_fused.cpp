@@ -61,8 +61,7 @@ int64_t count_weights(int64_t kind, int64_t width, int64_t layers, int64_t direc
 // Check arguments that only a direct call of the operators can get wrong.
 void check_net(const at::Tensor& input, const at::Tensor& weights, const at::Tensor& hx, const OptionalTensor& cx,
                at::IntArrayRef batch_sizes, int64_t kind, bool bidirectional, bool biases) {
-  TORCH_CHECK_VALUE(kind >= 0 && kind <= static_cast<int64_t>(Recurrence::Relu), "recurrent_net: there is no kind ",
-                    kind);
+  TORCH_CHECK_VALUE(kind >= 0 && kind <= static_cast<int64_t>(Recurrence::Relu), "recurrent_net: unknown kind ", kind);
   const int64_t directions = bidirectional ? 2 : 1;
   const bool is_lstm = static_cast<Recurrence>(kind) == Recurrence::Lstm;
   TORCH_CHECK_VALUE(

@@ -77,7 +77,7 @@ at::Tensor replaced(const at::Tensor& rows, const at::Tensor& first) {
 // read out of bounds.
 void check_steps(const at::Tensor& rows, int64_t width, const at::Tensor& h0, const at::Tensor& weight,
                  const OptionalTensor& offsets, int64_t kind) {
-  TORCH_CHECK_VALUE(kind >= 0 && kind <= static_cast<int64_t>(Recurrence::Relu), "recurrent: there is no kind ", kind);
+  TORCH_CHECK_VALUE(kind >= 0 && kind <= static_cast<int64_t>(Recurrence::Relu), "recurrent: unknown kind ", kind);
   const bool is_packed = is_given(offsets);
   TORCH_CHECK_VALUE(!is_packed || (offsets->dim() == 1 && offsets->numel() > 1 && offsets->scalar_type() == at::kLong),
                     "recurrent: offsets must be an int64 vector of each step's first row and the end");

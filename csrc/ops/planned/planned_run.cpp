@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Build what a call runs from a recipe: formulas are computed once a
-// signature, steps run at each call.
+// Prepare a call from a recipe, and run it. Formulas are computed once per signature; steps run at
+// each call.
 #include <ATen/ScalarOps.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/jit_type.h>
@@ -51,7 +51,8 @@ int64_t value_of(const PlanValue& value, const Call& call, const Tensors& tensor
                       value.dimension, " integers");
     return call.arg(value.argument).toIntList().get(value.dimension);
   }
-  TORCH_CHECK_VALUE(value.argument < tensors.size(), "there is no tensor t", value.argument);
+  TORCH_CHECK_VALUE(value.argument < tensors.size(), "the plan uses tensor t", value.argument,
+                    ", which the call does not have");
   const at::Tensor& tensor = tensors[value.argument];
   TORCH_CHECK_VALUE(value.dimension < tensor.dim(), "t", value.argument, " has no dimension ", value.dimension);
   return value.source == PlanValue::Source::Size ? tensor.size(value.dimension) : tensor.stride(value.dimension);
@@ -69,8 +70,8 @@ struct BufferShape {
 };
 
 // Return the offset of a view in the memory of its base, in elements. Raise ValueError if it
-// reaches beyond that memory. A view without elements spans none: it may begin behind the end, such
-// as the part of a result that an empty tensor fills.
+// reaches beyond that memory. An empty view may begin past the end, such as the part of a result that
+// an empty tensor fills.
 int64_t view_offset(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t own, int64_t base, size_t itemsize,
                     size_t bytes) {
   int64_t offset = 0;
@@ -169,9 +170,9 @@ std::vector<BufferShape> buffer_shapes(const kernels::Plan& plan, c10::ArrayRef<
   return buffers;
 }
 
-// Check a plan's returns. The plan was traced, and the operator's meta kernel computes the same by
-// other code. If they disagree, the plan does not run. Return false if they differ only in strides,
-// which follow the arguments': another plan may have the right ones.
+// Check the layouts of a plan's returns against those of the operator's meta kernel. If they
+// disagree, the plan does not run. Return false if only the strides differ: they follow the
+// arguments' strides, and another plan may have the right ones.
 bool check_returns(const Call& call, const kernels::Plan& plan, const std::vector<BufferShape>& buffers) {
   const auto fresh = std::count(call.op().returned_arg.begin(), call.op().returned_arg.end(), -1);
   TORCH_CHECK_VALUE(static_cast<size_t>(fresh) == plan.returns().size(), "the plan returns ", plan.returns().size(),
@@ -480,13 +481,14 @@ class Run {
 
 void check_tensors(const kernels::Plan& plan, const Call& call, const Tensors& tensors) {
   const auto check = [&](const PlanTensor& tensor) {
-    TORCH_CHECK_VALUE(tensor.is_buffer || tensor.index < tensors.size(), "there is no tensor t", tensor.index);
+    TORCH_CHECK_VALUE(tensor.is_buffer || tensor.index < tensors.size(), "the plan uses tensor t", tensor.index,
+                      ", which the call does not have");
   };
   for (const PlanStep& step : plan.steps()) {
     if (step.kind == PlanStep::Kind::Number && call.arg(step.index).isTensor()) {
       const at::Tensor& number = call.arg(step.index).toTensor();
       TORCH_CHECK_VALUE(number.defined() && number.is_cpu() && number.dim() == 0, "argument ", step.index,
-                        " is not a CPU tensor without dimensions");
+                        " is not a 0-dimensional CPU tensor");
     }
     for (const std::optional<PlanTensor>& tensor : {step.target, step.source}) {
       if (tensor) {

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Functions of a float32 for compilers that make vectors of loops. They make none of calls of C's
-// library, which then take fifty times as long. Where the language defines OB_IN_LOOPS, these are
-// computed in double, without branches; elsewhere they are C's.
+// Functions of a float32 for compilers that vectorize loops. Such compilers do not vectorize calls
+// of C's library, which makes a loop fifty times slower. If the language defines OB_IN_LOOPS, these
+// functions compute in double, without branches; otherwise they call C's library.
 
 // family T, S: double, f64
 #ifdef OB_IN_LOOPS
 OB_DEVICE T ob_power_of_two_S(T n) { return OB_AS_F64((ob_u64)((ob_i64)(ob_i32)n + 1023) << 52); }
 #endif
 
-// The nearest whole number, of at most 51 bits.
+// Round to the nearest integer, for |x| < 2^51.
 // family T, S: double, f64
 #ifdef OB_IN_LOOPS
 OB_DEVICE T ob_nearest_S(T x) { return (x + 6755399441055744.0) - 6755399441055744.0; }
 #endif
 
-// exp(x) - 1 for |x| < 700, of 2^n * exp(r). The series ends where it no longer counts in a float.
+// exp(x) - 1 for |x| < 700, from 2^n * exp(r). Further terms would not change a float.
 // family T, S: double, f64
 #ifdef OB_IN_LOOPS
 OB_DEVICE T ob_grown_S(T x) {
@@ -44,7 +44,7 @@ OB_DEVICE T ob_positive_log_S(T x) {
 }
 #endif
 
-// log(1 + x) for x > -1: what is lost of x in the sum is added again.
+// log(1 + x) for x > -1. The part of x that 1 + x rounds away is added again.
 // family T, S: double, f64
 #ifdef OB_IN_LOOPS
 OB_DEVICE T ob_positive_log1p_S(T x) {
@@ -53,7 +53,7 @@ OB_DEVICE T ob_positive_log1p_S(T x) {
 }
 #endif
 
-// The arc tangent of x >= 0, infinity too, by that of at most tan(pi/8).
+// The arc tangent of x >= 0 or infinity, reduced to an argument of at most tan(pi/8).
 // family T, S: double, f64
 #ifdef OB_IN_LOOPS
 OB_DEVICE T ob_positive_atan_S(T x) {
@@ -136,8 +136,8 @@ OB_TABLE T ob_turns_low_S[] = {
     3.188044670167408e-09, -1.0744912565890117e-09};
 #endif
 
-// The sine of a float32 is that of an angle of at most pi/4, or its cosine, by the quarter turns
-// before it.
+// The sine of a float32: reduce it to an angle of at most pi/4. The number of quarter turns selects
+// that angle's sine or cosine.
 // family T, S: double, f64
 #ifdef OB_IN_LOOPS
 OB_DEVICE T ob_rest_of_turns_S(float x, ob_i32* quarters) {
@@ -249,8 +249,8 @@ OB_DEVICE float ob_float_cosh(float x) {
 #endif
 }
 
-// Of a large number, tanh() of some compilers is the number below 1. Gradients multiply the
-// distance of its square from 1 by numbers that may be as large.
+// For large numbers, some compilers' tanh() returns the number just below 1, not 1. Gradients
+// multiply 1 minus its square by numbers that may be as large.
 OB_DEVICE float ob_float_tanh(float x) {
   return OB_LIB(fabs)(x) > 10 ? OB_LIB(copysign)(1.0f, x) : OB_LIB(tanh)(x);
 }

@@ -765,8 +765,8 @@ OB_DEVICE ob_u64 ob_upper_product(ob_u64 a, ob_u64 b) {
   return a_high * b_high + (across >> 32) + (other >> 32);
 }
 
-// An angle is an angle of at most pi/4 in two parts, behind so many quarter turns. The product with
-// 2/pi is one of integers, of which the digits of whole turns are left out.
+// Reduce an angle to `quarters` quarter turns and a rest of at most pi/4, in two parts. The product
+// with 2/pi is computed in integers, without the digits of whole turns.
 // family T, U, FRACTION, MOST, WORDS, BITS, S:
 //   float, ob_u32, 23, 127, 3, OB_AS_U32, f32;
 //   double, ob_u64, 52, 1023, 6, OB_AS_U64, f64
@@ -784,7 +784,7 @@ OB_DEVICE ob_turned_S ob_turned_of_S(T x) {
   if (!(size > (T)0.7853981633974483)) return turned;
   const ob_i32 power = (ob_i32)(BITS(size) >> FRACTION) - MOST - FRACTION;
   const ob_u64 digits = (ob_u64)((BITS(size) & (((U)1 << FRACTION) - (U)1)) | ((U)1 << FRACTION));
-  // From the last word on: the product modulo a whole turn.
+  // Multiply word by word, starting with the last. The final carry is whole turns and is dropped.
   ob_u32 words[WORDS];
   ob_u64 carry = 0;
   for (ob_i32 i = WORDS - 1; i >= 0; --i) {

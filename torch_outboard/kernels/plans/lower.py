@@ -116,9 +116,9 @@ def _check_outputs(traced: TracedGraph, graph: GraphLowering) -> None:
     for node, result in zip(output.args[0], graph.graph_outputs, strict=True):
         value = node.meta["val"]
         if result.get_dtype() != value.dtype or not _are_equal(traced, result.get_size(), value.shape):
-            raise CallRefusal("Inductor's result has another shape or dtype [plan]")
+            raise CallRefusal("Inductor's result has a different shape or dtype from the operator's [plan]")
         if not _are_equal(traced, result.get_stride(), value.stride()):
-            raise CallRefusal("Inductor's result has other strides [plan]")
+            raise CallRefusal("Inductor's result has different strides from the operator's [plan]")
 
 
 def _are_equal(traced: TracedGraph, arguments: Sequence[Any], values: Sequence[Any]) -> bool:

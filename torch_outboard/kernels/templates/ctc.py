@@ -78,7 +78,7 @@ def backward(call: TemplateCall) -> list[str | None]:
 def _begin(
     call: TemplateCall, name: str, tensors: Mapping[str, Tensor], written: Mapping[str, Tensor]
 ) -> tuple[Kernel, dict[str, str]]:
-    """Return a kernel that declares the shared inputs and the given tensors, and the placeholder texts."""
+    """Return the kernel, with its inputs declared, and the texts of its placeholders."""
     probabilities = call.tensor("log_probs")
     if probabilities.dtype not in (torch.float32, torch.float64):
         raise CallRefusal(f"this loss isn't supported in {probabilities.dtype} [products]")

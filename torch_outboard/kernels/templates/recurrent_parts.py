@@ -108,7 +108,7 @@ class Part:
         return "\n".join([*lines, ""])
 
     def each(self, condition: str, text: str) -> str:
-        """Return a loop over the item's elements: each is sequence `b` and column `j`."""
+        """Return a loop over the item's elements; `b` is the sequence and `j` the column."""
         return filled(_EACH, {**self.words(), "CONDITION": condition, "TEXT": text})
 
 

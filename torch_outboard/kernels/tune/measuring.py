@@ -92,8 +92,7 @@ def tune(
     """
     if not has_timing():
         raise NotSupportedError(
-            f"tuning needs the times of events, which the driver {_C.driver_name()!r} lacks: it "
-            "needs event_elapsed or event_timestamp"
+            f"Tuning needs event timing. Implement event_elapsed or event_timestamp in driver {_C.driver_name()!r}."
         )
     import_inductor()
     variants = itertools.count(1)
