@@ -338,6 +338,19 @@ def test_the_checklist_of_another_torch():
     assert answer.returncode == 0, answer.stderr
     for file in ("torch_outboard/_build.py", "pyproject.toml", "README.md", "csrc/torch/guard.cpp"):
         assert f"  [ ] {file}:" in answer.stdout
+    versions = answer.stdout.partition("\n\n")[0]
+    for place in (
+        ".github/workflows/release.yml",
+        "Makefile:",
+        "README.md",
+        "docs/vendor-questions.md",
+        "csrc/distributed/backend.h",
+        "tests/README.md",
+        "scripts/wheel",
+    ):
+        assert f"  [ ] {place}" in versions
+    for other in ("egg-info", "chip.minor", "ncclConfig"):  # a built file, a processor's number, NCCL's version
+        assert other not in answer.stdout
     patches = {line.split(" def ")[1].split("(")[0] for line in answer.stdout.splitlines() if " def needs_" in line}
     from torch_outboard._compat.patches import PATCHES
 
@@ -354,3 +367,7 @@ def test_a_new_condition_is_on_the_checklist(tmp_path):
     assert "Conditions in Python (1)\n  [ ] two.py:2: if torch" in answer.stdout
     assert answer.returncode == 1 and "nothing was found" in answer.stderr
     assert "The range of versions" in answer.stderr and "Conditions" not in answer.stderr
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    subprocess.run(["git", "-C", str(tmp_path), "add", "two.py"], check=True)
+    answer = checklist(str(tmp_path))
+    assert "one.cpp" not in answer.stdout and "  [ ] two.py:2: if torch" in answer.stdout

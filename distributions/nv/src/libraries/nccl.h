@@ -55,7 +55,7 @@ struct Nccl {
 #define OB_NCCL_MEMBER(name, parameters) ncclResult(*name) parameters = nullptr;
   OB_NCCL_FUNCTIONS(OB_NCCL_MEMBER)
 #undef OB_NCCL_MEMBER
-  ncclResult (*CommSplit)(ncclComm, int, int, ncclComm*, ncclConfig*) = nullptr;  // null before 2.18
+  ncclResult (*CommSplit)(ncclComm, int, int, ncclComm*, ncclConfig*) = nullptr;  // null before NCCL 2.18
   const char* (*GetErrorString)(ncclResult) = nullptr;
   const char* (*GetLastError)(ncclComm) = nullptr;
   int version = 0;
