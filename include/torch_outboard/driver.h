@@ -9,9 +9,10 @@
  * `NotSupportedError` that names the entry. A shared library exports `ob_driver_table`, which fills the table.
  *
  * Versions. `OB_ABI_MAJOR` changes when an old driver would misbehave; the core refuses another major. Additions
- * (a new entry at the end of the table, a new field at the end of a struct) raise `OB_ABI_MINOR`. Every struct that
- * crosses the boundary begins with `struct_size`, set by whoever allocated it to what it was compiled with; the other
- * side reads and writes only the fields that lie within it, whole: a size that ends within one ends before it.
+ * go to the end of the table (an entry) or of a struct (a field); the first addition after a release increases
+ * `OB_ABI_MINOR`. Every struct that crosses the boundary begins with `struct_size`, set by the struct's owner to the
+ * size that it was compiled with; the other side reads and writes only the fields that lie within it, whole: a size
+ * that ends within a field ends before it.
  *
  * Rules that hold for every entry, unless its comment says otherwise:
  *  - It returns OB_OK or an error code. After an error, `last_error` on the same thread gives the reason.
