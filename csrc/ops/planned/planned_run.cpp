@@ -70,8 +70,8 @@ struct BufferShape {
 };
 
 // Return the offset of a view in the memory of its base, in elements. Raise ValueError if it
-// reaches beyond that memory. An empty view may begin past the end, such as the part of a result that
-// an empty tensor fills.
+// reaches beyond that memory. An empty view may begin past the end, such as the part of a result
+// that an empty tensor fills.
 int64_t view_offset(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t own, int64_t base, size_t itemsize,
                     size_t bytes) {
   int64_t offset = 0;

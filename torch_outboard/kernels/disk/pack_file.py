@@ -42,10 +42,10 @@ _FORMAT = 3
 # In the file's header, to distinguish a pack from other databases.
 _APPLICATION = 0x0B4A5C1D
 _SCHEMA = "CREATE TABLE rows (number INTEGER PRIMARY KEY, kind TEXT, seal BLOB, content BLOB)"
-# Kernels of a class are alike, and many kernels begin with the same prelude. An answer is compressed
-# after another one, its base, as zlib's dictionary: its class's first answer, which has its
-# operator's first answer as base. That takes 40 % of what it takes after the text that all rows
-# share. A row begins with the hash of its base, or with zeros if it has none.
+# Kernels of a class are alike, and many kernels begin with the same prelude. Each answer is
+# therefore compressed with another answer, its base, as zlib's dictionary: the first answer of its
+# class, whose own base is the first answer of its operator. A fixed dictionary, of the text that
+# all rows share, would take 2.5 times the space. A row begins with the hash of its base, or with zeros if it has none.
 _NO_BASE = bytes(hashlib.sha256().digest_size)
 _MOST_SHARED = 32 << 10
 _MOST_BASES = 64  # that a reader keeps
