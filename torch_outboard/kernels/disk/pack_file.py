@@ -45,7 +45,8 @@ _SCHEMA = "CREATE TABLE rows (number INTEGER PRIMARY KEY, kind TEXT, seal BLOB, 
 # Kernels of a class are alike, and many kernels begin with the same prelude. Each answer is
 # therefore compressed with another answer, its base, as zlib's dictionary: the first answer of its
 # class, whose own base is the first answer of its operator. A fixed dictionary, of the text that
-# all rows share, would take 2.5 times the space. A row begins with the hash of its base, or with zeros if it has none.
+# all rows share, would take 2.5 times the space. A row begins with the hash of its base, or with
+# zeros if it has none.
 _NO_BASE = bytes(hashlib.sha256().digest_size)
 _MOST_SHARED = 32 << 10
 _MOST_BASES = 64  # that a reader keeps
