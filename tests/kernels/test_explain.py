@@ -76,4 +76,5 @@ def test_lists_and_numbers(explained: Any) -> None:
 def test_an_error_of_the_call_is_part_of_the_answer(explained: Any) -> None:
     """The CPU's kernel accepts what this device has no kernel for, and which nothing else may run."""
     output = explained("_linalg_eigvals")
+    assert "_linalg_eigvals has no formula for its complex result [no-definition]. It has no decomp" in output
     assert "No plan of aten::_linalg_eigvals" in output and "fallback   ran aten::_linalg_eigvals" in output

@@ -37,6 +37,10 @@ def places(output: str) -> list[tuple[str, int]]:
             ("add",),
             "aten::add has several overloads: choose one of aten::add.Scalar, aten::add.Scalar_out, aten::add.T",
         ),
+        *(
+            ((name,), "torch.nn.functional.multilabel_soft_margin_loss is a composite in Python of other operators")
+            for name in ("multilabel_soft_margin_loss", "torch.nn.functional.multilabel_soft_margin_loss")
+        ),
         (("add.Tensr",), "aten::add.Tensr has no such overload: choose one of aten::add.Scalar"),
         (("relu", "--dtype", "float31"), "float31"),
         (("relu", "--shape", "4,x"), "'4,x' is not a list of sizes such as 4,3"),
@@ -52,6 +56,18 @@ def test_bad_input_is_named(arguments: tuple[str, ...], words: str) -> None:
 def test_an_unknown_driver_is_named(run_python: Any) -> None:
     answer = run_python(RUN, "kernels", "explain", "relu", "--driver", "attic", status=1)
     assert "attic" in answer.stderr and "Traceback" not in answer.stderr
+
+
+def test_copies_of_views_have_a_place() -> None:
+    for operator in ("t_copy", "expand_copy"):
+        assert any(path == "torch/_refs/__init__.py" for path, _ in places(run(operator).output))
+
+
+def test_a_formula_of_complex_numbers_is_named() -> None:
+    output = run("_fft_r2c").output
+    assert "is computed by formula _real_to_complex if a tensor is complex" in output
+    assert "is lowered by Inductor if no tensor is complex" in output
+    assert "complex" not in run("relu").output
 
 
 @pytest.mark.parametrize(

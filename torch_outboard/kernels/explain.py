@@ -20,6 +20,7 @@ from torch_outboard._compat.imports import import_inductor
 from torch_outboard._settings import chain_of, providers_of
 from torch_outboard.kernels import route
 from torch_outboard.kernels.book import table
+from torch_outboard.kernels.book.complex_numbers import formula_of
 from torch_outboard.kernels.book.row import Draw, Fill, Numbers, Operator
 from torch_outboard.kernels.operators import base_name, functional_of, overload_of
 
@@ -59,6 +60,11 @@ def chosen_operator(text: str) -> str:
     known = _overloads()
     base = name.partition(".")[0]
     if base not in known:
+        if function := _function_named(text.strip()):
+            raise ValueError(
+                f"{function} is a composite in Python of other operators, so it has no kernel. Explain the operators "
+                "that it calls: torch_outboard.coverage() lists them."
+            )
         near = difflib.get_close_matches(base, known, n=5, cutoff=0.7)
         also = f"; did you mean {', '.join(near)}?" if near else ": write it as aten::add.Tensor"
         raise ValueError(f"unknown operator {base}{also}")
@@ -68,6 +74,15 @@ def chosen_operator(text: str) -> str:
         return known[base][0]
     why = "has several overloads" if name == base else "has no such overload"
     raise ValueError(f"{name} {why}: choose one of {', '.join(known[base])}")
+
+
+def _function_named(text: str) -> str:
+    """Return the full name of torch's Python function that a user wrote as "multilabel_soft_margin_loss", or ""."""
+    name = re.split(r"[.:]+", text)[-1]
+    for module in (torch.nn.functional, torch, torch.special, torch.linalg, torch.fft):
+        if inspect.isfunction(getattr(module, name, None)):
+            return f"{module.__name__}.{name}"
+    return ""
 
 
 @functools.cache
@@ -85,10 +100,18 @@ def _overloads() -> dict[str, list[str]]:
 
 
 def place_of(function: Any) -> str:
-    """Return a function's file and line, such as "torch/_inductor/lowering.py:120", or "" if it has none."""
-    function = function.func if isinstance(function, functools.partial) else function
-    function = inspect.unwrap(function) if callable(function) else function
-    code = getattr(function, "__code__", None)
+    """Return a function's file and line, such as "torch/_inductor/lowering.py:120", or "" if it has none.
+
+    Of a chain of wrappers, the innermost function in Python counts: t_copy wraps a function in C++. The wrappers that
+    convert arguments and fill `out` count only if there is no other function.
+    """
+    code = None
+    while function is not None:
+        function = function.func if isinstance(function, functools.partial) else function
+        here = getattr(function, "__code__", None)
+        if here is not None and (code is None or not here.co_filename.endswith("_prims_common/wrappers.py")):
+            code = here
+        function = getattr(function, "__wrapped__", None)
     return "" if code is None else f"{_short_path(code.co_filename)}:{code.co_firstlineno}"
 
 
@@ -198,6 +221,10 @@ def _of_graph(functional: torch._ops.OpOverload) -> Iterator[Note]:
     row = table.operator_of(_name_of(functional))
     known = select_decomp_table().get(functional)
     also = " if that declines" if row.decomposition is not None else ""
+    formula = formula_of(functional)
+    if formula is not None:
+        yield Note("generated", f"is computed by formula {name_of(formula)} if a tensor is complex", place_of(formula))
+        also += " if no tensor is complex"
     if known is not None:
         yield Note("generated", f"is decomposed by Inductor's {name_of(known)}{also}", place_of(known))
     elif row.template or row.lowering or row.each:

@@ -130,6 +130,8 @@ def _computed(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
     route.decided(target, "formula of complex numbers", formula)
     result = NotImplemented if formula is None else formula(kind, *args, **kwargs)
     if result is NotImplemented:
+        if not any(_is_complex(argument) for argument in node.all_input_nodes):
+            raise CallRefusal(f"{target._schema.name} has no formula for its complex result [no-definition]")
         raise CallRefusal(f"{target._schema.name} has no formula for complex numbers [complex-formula]")
     return _shaped(result, node.meta["val"])
 
