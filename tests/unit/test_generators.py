@@ -81,7 +81,7 @@ for device in ("programs:0", "programs:1"):
 WRONG_ANSWERS = """
 driver = Mixed()
 torch_outboard.attach(driver)
-with pytest.raises(Exception, match="programs:3: unknown code generator 'ccp'; there are cpp, .*Did you mean 'cpp'"):
+with pytest.raises(Exception, match="programs:3: unknown code generator 'ccp'. Choose from cpp, .*Did you mean 'cpp'"):
     check("programs:3")
 driver.answers = {**Mixed.answers, 3: 7}
 with pytest.raises(Exception, match="code_generator.3. of its driver must be a name or a subclass of .*, not 7"):
@@ -149,7 +149,7 @@ assert len(driver.asked) == 2 and len(driver.asked[1]) == 2 and all(driver.asked
 
 OF_THE_HOST = """
 driver = Chosen(devices=1)
-with pytest.raises(torch_outboard.RegistrationError, match="a dialect that the device builds, .* not 'host_cpp'"):
+with pytest.raises(torch_outboard.RegistrationError, match="whose dialect the device can build, .* not 'host_cpp'"):
     torch_outboard.attach(driver)
 """
 

@@ -88,7 +88,7 @@ class OnTheHost(Sim):
 class Unknown(Sim):
     kernel_generator = "opencl"
 
-for driver, message in ((OnTheHost, "a dialect that the device builds"), (Unknown, "unknown code generator")):
+for driver, message in ((OnTheHost, "whose dialect the device can build"), (Unknown, "unknown code generator")):
     with pytest.raises(torch_outboard.RegistrationError, match=message):
         torch_outboard.attach(driver)
 assert torch_outboard.attached_driver() is None

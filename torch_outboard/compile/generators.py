@@ -160,7 +160,7 @@ class Generators:
         dialect = getattr(kind, "dialect", None)
         if dialect is None or dialect.runs_on_host:
             raise RegistrationError(
-                f"{refusal}: its kernel_generator is a SimtGenerator of a dialect that the device builds, such as "
+                f"{refusal}: its kernel_generator must be a SimtGenerator whose dialect the device can build, such as "
                 f"'opencl_c', not {named!r}"
             )
         return kind
@@ -188,7 +188,7 @@ def _find(named: Any, refusal: str, subject: str) -> type[CodeGenerator]:
             return _slang(name, units)
         if named not in _LANGUAGES:
             raise RegistrationError(
-                f"{refusal}: unknown code generator {named!r}; there are {', '.join(_LANGUAGES)}."
+                f"{refusal}: unknown code generator {named!r}. Choose from {', '.join(_LANGUAGES)}."
                 f"{nearest(named, list(_LANGUAGES))}"
             )
         return _LANGUAGES[named]()
