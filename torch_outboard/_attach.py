@@ -180,14 +180,14 @@ def _take_options(attachment: _Attachment, second: Driver, by: str) -> None:
     first = attachment.driver
     if not attachment.is_same_kind(second):
         raise RegistrationError(
-            f"driver {first.name!r} is already attached, {attachment.by}, and PyTorch has one such device "
-            f"type per process. Start another process for {second.name!r}"
+            f"driver {first.name!r} is already attached, {attachment.by}, and PyTorch supports only one "
+            f"such device type per process. Start another process for {second.name!r}"
         )
     if _C.is_any_device_touched():
         raise RegistrationError(
-            f"driver {first.name!r} is already attached, {attachment.by}, with the options {first.option_values}, and "
-            f"its devices have been used since. Use {second.option_values} in another process, or attach with them "
-            "before the devices are used"
+            f"driver {first.name!r} is already attached, {attachment.by}, with the options {first.option_values}. "
+            f"They cannot change to {second.option_values} after a device has been used: attach with the new options "
+            "earlier, or in another process"
         )
     install(second, entries_of(second))
     attachment.driver, attachment.by = second, by

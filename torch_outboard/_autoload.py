@@ -46,7 +46,7 @@ def autoload(name: str) -> None:
     """
     wanted = os.environ.get(VARIABLE)
     if wanted and wanted != name:
-        _warn_once(name, f"torch-outboard does not load driver {name!r}: {VARIABLE} names {wanted!r}")
+        _warn_once(name, f"torch-outboard does not load driver {name!r}, because {VARIABLE} names {wanted!r}")
         return
     # Not at the top of the module: most processes that import torch attach nothing.
     from torch_outboard._attach import attached_by, attached_driver, is_attached_as
@@ -56,11 +56,11 @@ def autoload(name: str) -> None:
         _warn_once(
             name,
             f"torch-outboard does not load driver {name!r}: {first.name!r} is attached, {attached_by()}, and a process "
-            f"can use only one. To choose this one, set {VARIABLE}={name}.",
+            f"can use only one driver. To use {name!r}, set {VARIABLE}={name}.",
         )
         return
     module = sys._getframe(1).f_globals.get("__name__", "")
-    _attach_or_warn(name, f"the automatic loading of driver {name!r}", _entry_point(module))
+    _attach_or_warn(name, f"loading driver {name!r} automatically", _entry_point(module))
 
 
 def _entry_point(module: str) -> str:

@@ -81,8 +81,8 @@ def described(driver: str | type[Driver] | Driver, options: dict[str, object]) -
     if isinstance(driver, Driver):
         if options:
             raise RegistrationError(
-                f"driver {driver.name!r} cannot be attached: options are given to the class, "
-                f"attach({type(driver).__name__}(…)), not beside an instance"
+                f"driver {driver.name!r} cannot be attached: pass the options to "
+                f"{type(driver).__name__}(…), because attach() takes none with an instance"
             )
         if not hasattr(driver, "option_values"):
             raise RegistrationError(

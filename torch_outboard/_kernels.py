@@ -52,8 +52,8 @@ def register_kernels(driver: Driver) -> None:
     """Register the kernels named by a driver's class."""
     if hidden := sorted(set(type(driver).kernels) - set(driver.kernels)):
         raise RegistrationError(
-            f"driver {driver.name!r} replaces the attribute `kernels` of its class, which names kernels for "
-            f"{', '.join(hidden)}. Give the instance's attribute another name"
+            f"driver {driver.name!r} assigns `self.kernels`, which hides the kernels that its class names for "
+            f"{', '.join(hidden)}. Rename the instance's attribute"
         )
     for op, kernel in driver.kernels.items():
         register_kernel(op, kernel)

@@ -193,7 +193,7 @@ def _index_of(stream: torch.Stream) -> int:
     if not isinstance(stream, torch.Stream):
         raise TypeError(f"launch takes a torch.Stream, not {type(stream).__name__}")
     if stream.device.type != _C.driver_name():
-        raise ValueError(f"launch takes a stream of {_C.driver_name()!r}, got one of {stream.device}")
+        raise ValueError(f"launch takes a stream of {_C.driver_name()!r}, not a stream of {stream.device}")
     return int(stream.device_index)
 
 
@@ -204,7 +204,7 @@ def _device_index(device: torch.device | str | int | None) -> int:
         return device
     place = torch.device(_C.driver_name()) if device is None else torch.device(device)
     if place.type != _C.driver_name():
-        raise ValueError(f"build_kernel takes a device of {_C.driver_name()!r}, got {place}")
+        raise ValueError(f"build_kernel takes a device of {_C.driver_name()!r}, not {place}")
     return _C.current_device() if place.index is None else place.index
 
 
@@ -224,7 +224,7 @@ def _parameter(text: str, kernel: str) -> ParameterRecord:
     named = next((word for word in rest if word != "*"), "")
     known = [*(_DTYPES if "*" in rest else _BY_VALUE), "void", "local"]
     raise ValueError(
-        f"the signature of the kernel {kernel} has {text.strip()!r}, which is not a parameter: write 'float32*' or "
+        f"the signature of the kernel {kernel} has an invalid parameter {text.strip()!r}: write 'float32*' or "
         "'const float32*' for a tensor (with 'strided' for any strides, 'void*' for any dtype), 'int32' for a "
-        f"number, 'local' for local memory.{nearest(named, known) if named not in known else ''}"
+        f"number, or 'local' for local memory.{nearest(named, known) if named not in known else ''}"
     )

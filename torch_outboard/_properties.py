@@ -42,7 +42,7 @@ def dtype_bits(dtypes: Iterable[torch.dtype]) -> int:
     bits = 0
     for dtype in dtypes:
         if dtype not in DTYPES:
-            raise ValueError(f"{dtype} has no number in driver.h, so drivers cannot declare it")
+            raise ValueError(f"drivers cannot declare {dtype}, because driver.h defines no number for it")
         bits |= 1 << DTYPES[dtype]
     return bits
 
@@ -148,6 +148,6 @@ def to_table(properties: object) -> dict[str, Any]:
         table["dtypes"] = dtype_bits(table["dtypes"])
     if isinstance(machine := table.get("machine"), str):
         if machine not in MACHINES:
-            raise ValueError(f"the property 'machine' is {' or '.join(map(repr, MACHINES))}, not {machine!r}")
+            raise ValueError(f"the property 'machine' must be {' or '.join(map(repr, MACHINES))}, not {machine!r}")
         table["machine"] = MACHINES[machine]
     return table

@@ -109,9 +109,14 @@ def providers_of(driver: Driver) -> tuple[str, ...] | None:
     names = tuple(name.strip() for name in text.split(",")) if text else tuple(driver.providers or ())
     for name in names:
         if name not in PROVIDERS:
-            raise ValueError(f"{source} may name {', '.join(PROVIDERS)}, not {name!r}.{nearest(name, list(PROVIDERS))}")
+            raise ValueError(
+                f"{source} must name only {', '.join(PROVIDERS)}, not {name!r}.{nearest(name, list(PROVIDERS))}"
+            )
     if list(names) != [name for name in PROVIDERS if name in names]:
-        raise ValueError(f"{source} must name each once, in the order {', '.join(PROVIDERS)}, not {', '.join(names)}")
+        raise ValueError(
+            f"{source} must name each provider at most once, in the order {', '.join(PROVIDERS)}, not "
+            f"{', '.join(names)}"
+        )
     if "generated" in names and driver.kernel_generator is None:
         raise ValueError(
             f"{source} names 'generated', but the driver {driver.name!r} has no kernel generator: set "

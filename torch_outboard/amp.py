@@ -92,10 +92,14 @@ def check_description(driver: Driver) -> dict[str, str]:
         if driver.autocast is None or driver.autocast == "default":
             return {}
         if isinstance(driver.autocast, str) or not hasattr(driver.autocast, "items"):
-            raise ValueError(f"it must be None, 'default' or a dict of operators and policies, not {driver.autocast!r}")
+            raise ValueError(
+                f"`autocast` must be None, 'default' or a dict of operators and policies, not {driver.autocast!r}"
+            )
         return {name: policy for op, policy in driver.autocast.items() for name in _overloads_for(op, policy)}
     except ValueError as error:
-        raise ValueError(f"driver {driver.name!r} cannot be attached: its `autocast`: {error}") from error
+        raise ValueError(
+            f"driver {driver.name!r} cannot be attached, because of its autocast settings: {error}"
+        ) from error
 
 
 def register(driver: Driver, overrides: dict[str, str]) -> None:

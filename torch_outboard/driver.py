@@ -132,8 +132,8 @@ class Driver:
     def triton_target(self, device: int) -> TritonTarget:
         """Return Triton's target for a device's kernels; called only with `code_generator = "triton"`."""
         raise NotSupportedError(
-            f"the driver {self.name!r} names the code generator 'triton' but has no `triton_target`: implement it to "
-            "return the target that Triton compiles for"
+            f"the driver {self.name!r} names the code generator 'triton' but does not implement `triton_target`, "
+            "which must return the target that Triton compiles for"
         )
 
     def compile_program(self, architecture: str, language: str, code: bytes, options: str) -> bytes:
@@ -142,7 +142,9 @@ class Driver:
         The method opens no device, and is called from several threads at a time. It raises on failure, like
         `program_build`.
         """
-        raise NotSupportedError(f"the driver {self.name!r} has no `compile_program`")
+        raise NotSupportedError(
+            f"the driver {self.name!r} does not implement `compile_program`, which compiles programs without a device"
+        )
 
     def compatible_architectures(self, architecture: str) -> Sequence[str]:
         """Return the architectures whose binaries a device of this architecture runs, best first."""
@@ -529,7 +531,7 @@ def driver_entries(driver: Driver) -> dict[str, Callable[..., Any] | int]:
         if missing:
             raise RegistrationError(
                 f"driver {driver.name!r} cannot be attached: it lacks the required entries {', '.join(missing)}. "
-                "Define them as methods (see torch_outboard.Driver), bind addresses, or name a `library`."
+                "Define them as methods (see torch_outboard.Driver), bind them to addresses, or set `library`."
             )
     return entries
 
@@ -557,7 +559,7 @@ def _check_spelling(driver: Driver) -> None:
             if difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.85):
                 raise RegistrationError(
                     f"driver {driver.name!r} cannot be attached: {name!r} is not an entry."
-                    f"{nearest(name, sorted(_KNOWN))} Begin the name of a helper with an underscore."
+                    f"{nearest(name, sorted(_KNOWN))} If it is a helper, start its name with an underscore."
                 )
 
 

@@ -138,20 +138,22 @@ class Race:
             )
         if self.kind in ("host", "unwaited"):
             before = second if self.kind == "host" else "the host reads the copy's result"
-            return f"`stream.synchronize()`, or `event.synchronize()` of an event behind {first}, before {before}"
+            return (
+                f"`stream.synchronize()`, or `event.synchronize()` of an event recorded after {first}, before {before}"
+            )
         return (
             f"`stream.wait_stream(other)` before {second}, where `stream` is {second_stream} "
-            f"and `other` is {first_stream}, or an event that is recorded after {first}"
+            f"and `other` is {first_stream}, or a wait for an event recorded after {first}"
         )
 
     @property
     def what(self) -> str:
         """A description of the kind."""
         return {
-            "order": "two accesses on different streams, with nothing between them that orders them",
-            "reuse": "the memory was freed and handed out again while a stream that is not recorded may still use it",
-            "host": "the host uses memory of a copy that may not have run yet",
-            "unwaited": "nothing waits for a copy to the host, whose memory is freed or lost at the program's end",
+            "order": "two accesses on different streams, which no wait or event orders",
+            "reuse": "the memory was freed and reused while a stream without record_stream() may still use it",
+            "host": "the host uses the memory of a copy that may not have finished",
+            "unwaited": "no wait follows a copy to the host before its memory is freed or the program ends",
         }[self.kind]
 
     def __str__(self) -> str:

@@ -186,9 +186,9 @@ class TwoStreams(torch.nn.Module):
 def test_streams_are_refused(device: torch.device, tmp_path: Path, waits_only: bool) -> None:
     x = torch.ones(4, device=device)
     program = torch.export.export(TwoStreams(torch.Stream(device), waits_only), (x,), strict=True)
-    with pytest.raises(Exception, match="NotSupportedError: AOTInductor packages support a single stream"):
+    with pytest.raises(Exception, match="NotSupportedError: AOTInductor packages support only one stream"):
         torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
-    with pytest.raises(Exception, match="NotSupportedError: with fx_wrapper, aot_compile supports a single stream"):
+    with pytest.raises(Exception, match="NotSupportedError: with fx_wrapper, aot_compile supports only one stream"):
         torch._inductor.aot_compile(program.module(), (x,), options={"fx_wrapper": True})
 
 

@@ -385,7 +385,7 @@ def _on_the_cpu(x: Tensor) -> Tensor:
     ("function", "reason"),
     [
         (_mutates, "changes 1 of its inputs in place"),
-        (_waits, "needs its values on the host"),
+        (_waits, "reads values on the host"),
         (_on_the_cpu, "the device cpu"),
     ],
 )

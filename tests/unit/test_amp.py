@@ -156,8 +156,8 @@ assert "There is no odd device: autocast is disabled" in str(caught[0].message)
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("'defualt'", "it must be None, 'default' or a dict of operators and policies, not 'defualt'"),
-        ("True", "it must be None, 'default' or a dict"),
+        ("'defualt'", "`autocast` must be None, 'default' or a dict of operators and policies, not 'defualt'"),
+        ("True", "`autocast` must be None, 'default' or a dict"),
         ("{'aten::softmx': 'fp32'}", "there is no operator 'aten::softmx'. Did you mean 'aten::softmax'"),
         ("{'aten::softmax': 'fp23'}", "there is no cast policy 'fp23'. Did you mean 'fp32'"),
         ("{'aten::relu_': 'fp32'}", "it writes to its arguments"),
@@ -172,7 +172,7 @@ class Wrong(Driver):
 with pytest.raises(ValueError) as error:
     torch_outboard.attach(Wrong)
 assert {message!r} in str(error.value), error.value
-assert str(error.value).startswith("driver 'odd' cannot be attached: its `autocast`: ")
+assert str(error.value).startswith("driver 'odd' cannot be attached, because of its autocast settings: ")
 # Nothing was changed: another description can be attached.
 class Default(Driver):
     autocast = "default"

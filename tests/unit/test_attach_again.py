@@ -29,7 +29,7 @@ import pytest, torch_outboard
 from torch_outboard import RegistrationError
 from unit.toys import Toy
 torch_outboard.attach(Toy)
-with pytest.raises(RegistrationError, match=r"'toy' is already attached, at <string>:5, and PyTorch has one"):
+with pytest.raises(RegistrationError, match=r"'toy' is already attached, at <string>:5, and PyTorch supports only one"):
     torch_outboard.attach("sim")
 """
     )
@@ -86,7 +86,7 @@ with pytest.raises(RegistrationError, match="new options it has 1 devices, but t
 assert torch.toy.device_count() == 3 and torch_outboard.attached_driver().option_values == {"devices": 3}
 torch.empty(2, device="toy:2")
 assert torch_outboard.attached_driver().opened == [2], "the refused driver was asked"
-with pytest.raises(RegistrationError, match=r"the options \\{'devices': 3\\}, and its devices have been used since"):
+with pytest.raises(RegistrationError, match=r"the options \\{'devices': 3\\}. They cannot change"):
     torch_outboard.attach(Ending, devices=3 + 1)
 assert torch_outboard.attach(Ending, devices=3) is first
 """

@@ -19,9 +19,9 @@ Sim = find_driver("sim")
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("native,hots", "OUTBOARD_PROVIDERS may name native, generated, host, not 'hots'.*'host'"),
+        ("native,hots", "OUTBOARD_PROVIDERS must name only native, generated, host, not 'hots'.*'host'"),
         ("host,native", "in the order native, generated, host, not host, native"),
-        ("host,host", "each once"),
+        ("host,host", "each provider at most once"),
         ("native,", "not ''"),
         ("native,generated", "names 'generated', but the driver 'sim' has no kernel generator"),
     ],
@@ -71,7 +71,7 @@ class Wrong(Sim):
     providers = ("native", "generatet")
 
 del os.environ["OUTBOARD_PROVIDERS"]
-with pytest.raises(ValueError, match="`providers` of the driver 'sim' may name .* not 'generatet'.*'generated'"):
+with pytest.raises(ValueError, match="`providers` of the driver 'sim' must name only .* not 'generatet'.*'generated'"):
     from torch_outboard._settings import providers_of
     providers_of(Wrong())
 """

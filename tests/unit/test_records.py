@@ -118,5 +118,5 @@ def test_the_record_of_a_program() -> None:
     assert program.record() == KernelRecord(
         "k", "opencl_c", b"text", "", "f", "ri", ("a1", "1", "1", "1", "1", "1", "0"), ("assert no",)
     )
-    with pytest.raises(TypeError, match="the kernel k has an argument of type 'matrix', which a launch can't pass"):
+    with pytest.raises(TypeError, match="the kernel k has an argument of type 'matrix', which launches don't support"):
         DeviceProgram("k", "opencl_c", ("matrix",), "", "f", ("1",)).record()

@@ -44,7 +44,7 @@ def test_a_divisor_of_0_is_a_grid_of_0():
 
     formula = formula_of("(0 if n == 0 else -((m) // -(n)))", {"m": "a0", "n": "a1"})
     assert [evaluate(formula, (10, n)) for n in (0, 3, 10)] == [0, 4, 1]
-    with pytest.raises(ValueError, match=r"can't be computed by 'm \*\* 2', which is not a formula"):
+    with pytest.raises(ValueError, match=r"from 'm \*\* 2', which is not a supported formula"):
         formula_of("m ** 2", {"m": "a0"})
 
 
@@ -160,7 +160,7 @@ def fails(match, f=pointwise, **options):
 
 good = ToyDriver.target
 driver.target = dataclasses.replace(good, backend="nochip")
-fails("this Triton has no back end for the target 'nochip', 't1', only .*own_triton")
+fails("the installed Triton does not support the target 'nochip', 't1' .*own_triton")
 driver.target = dataclasses.replace(good, language="cubin")
 fails("produces .*own_triton_ir, but the target's language is 'cubin'")
 driver.target = dataclasses.replace(good, options=(("num_ctas", 2),))
@@ -168,25 +168,25 @@ fails("has clusters of 2 blocks, which launches do not support")
 driver.target = dataclasses.replace(good, options=(("shared", 5000),))
 fails("none of the . configurations of the kernel .* runs: .*5000 bytes of shared memory are more than there are")
 driver.target = dataclasses.replace(good, module="unit.no_such_module")
-fails("Triton cannot be imported .No module named 'unit.no_such_module'")
+fails("importing Triton failed .No module named 'unit.no_such_module'")
 from examples.own_triton.backend import OwnTritonBackend
 version = OwnTritonBackend.hash
 def no_assembler(self):
     raise RuntimeError("Cannot find ptxas")
 OwnTritonBackend.hash = no_assembler
 driver.target = dataclasses.replace(good, arch="t2")
-fails("back end 'own_triton' can't compile for 't2': Cannot find ptxas. It asks a tool of its own")
+fails("back end 'own_triton' can't compile for 't2': Cannot find ptxas. Install the tools that it runs")
 OwnTritonBackend.hash = version
 driver.target = good
 own = generator.wanted_triton
 generator.wanted_triton = lambda: "1.2.0"
-fails("generates kernels for Triton 1.2.0, and .* is installed: install triton==1.2.0")
+fails("needs Triton 1.2.0, but Triton .* is installed: install triton==1.2.0")
 generator.wanted_triton = own
 found = sys.modules.pop("triton.backends.compiler")
 sys.modules["triton.backends.compiler"] = None
-fails("Triton cannot be imported")
+fails("importing Triton failed")
 sys.modules["triton.backends.compiler"] = found
-with pytest.raises(torch_outboard.NotSupportedError, match="has no `triton_target`"):
+with pytest.raises(torch_outboard.NotSupportedError, match="does not implement `triton_target`"):
     torch_outboard.Driver.triton_target(driver, 0)
 
 # What was the fastest is known of one chip, and of no other.

@@ -76,7 +76,7 @@ with pytest.raises(ValueError, match="kernel_launch .copy.*are more than there a
     own.copy[own.blocks(33)](there, there.clone(), 33)
 driver.refuses = lambda grid, shared: False
 driver.target = __import__("dataclasses").replace(ToyDriver.target, backend="nochip")
-with pytest.raises(torch_outboard.NotSupportedError, match="this Triton has no back end for the target 'nochip'"):
+with pytest.raises(torch_outboard.NotSupportedError, match="the installed Triton does not support the target 'nochip'"):
     own.scaled(there, 2.5)
 """
 

@@ -59,5 +59,5 @@ def _letter(name: str, type_name: str, letters: Mapping[str, str]) -> str:
     if letter is None and type_name.endswith("*"):
         return letters["const *" if "const" in type_name.split() else "*"]
     if letter is None:
-        raise TypeError(f"the kernel {name} has an argument of type {type_name!r}, which a launch can't pass")
+        raise TypeError(f"the kernel {name} has an argument of type {type_name!r}, which launches don't support")
     return letter

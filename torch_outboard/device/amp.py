@@ -24,7 +24,9 @@ class _NoDtypes(list[torch.dtype]):
 
     def __contains__(self, dtype: object) -> bool:
         # Skip the frames of autocast.__init__ and its caller.
-        warnings.warn(f"{self.why}: autocast is disabled, and everything runs in its own dtype.", stacklevel=3)
+        warnings.warn(
+            f"{self.why}: autocast is disabled, and operators run in the dtypes of their inputs.", stacklevel=3
+        )
         return False
 
 

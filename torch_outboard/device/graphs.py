@@ -171,7 +171,7 @@ def _refuse_uncapturable(optimizer: torch.optim.Optimizer, args: Any, kwargs: An
     if is_current_stream_capturing() and not all(group.get("capturable", True) for group in optimizer.param_groups):
         raise CaptureError(
             f"{type(optimizer).__name__}.step() cannot be captured in a graph: it counts its steps on the CPU, so "
-            "every replay would be the same step. Create it with capturable=True"
+            "every replay would repeat the same step. Create the optimizer with capturable=True"
         )
 
 
@@ -221,8 +221,8 @@ def make_graphed_callables(
     """
     if torch.is_autocast_enabled(_context.name) and torch.is_autocast_cache_enabled():
         raise RuntimeError(
-            "make_graphed_callables does not work with autocast's cache, which would keep the capture's casts of "
-            "the weights. Use torch.autocast(…, cache_enabled=False)"
+            "make_graphed_callables does not support autocast's cache, which would keep weights that were cast during "
+            "the capture. Use torch.autocast(…, cache_enabled=False)"
         )
     many: tuple[Callable[..., Any], ...]
     samples: tuple[tuple[Any, ...], ...]
@@ -231,7 +231,7 @@ def make_graphed_callables(
     else:
         many, samples = tuple(callables), tuple(tuple(args) for args in sample_args)
     if len(samples) != len(many):
-        raise ValueError(f"there are {len(many)} callables, but sample_args has arguments for {len(samples)}")
+        raise ValueError(f"sample_args must have arguments for {len(many)} callables, but has them for {len(samples)}")
     for function in many:
         _check_callable(function)
     sections = [_Section(function, args) for function, args in zip(many, samples, strict=True)]
@@ -256,9 +256,9 @@ def make_graphed_callables(
 def _check_callable(function: Callable[..., Any]) -> None:
     if isinstance(function, torch.nn.Module):
         if function._forward_hooks or function._forward_pre_hooks or function._backward_hooks:
-            raise RuntimeError("make_graphed_callables takes no modules with hooks: register them afterwards")
+            raise RuntimeError("make_graphed_callables does not support modules with hooks: register hooks afterwards")
         if any(buffer.requires_grad for buffer in function.buffers()):
-            raise RuntimeError("make_graphed_callables takes no modules whose buffers require grad")
+            raise RuntimeError("make_graphed_callables does not support modules whose buffers require grad")
 
 
 class _Section:
@@ -269,7 +269,7 @@ class _Section:
         self.sample_args = sample_args
         flat, self.spec = pytree.tree_flatten(sample_args)
         if not all(isinstance(arg, Tensor) for arg in flat):
-            raise TypeError("make_graphed_callables: sample_args may hold only tensors, in lists, tuples and dicts")
+            raise TypeError("sample_args must contain only tensors, or lists, tuples and dicts of tensors")
         self.arguments: list[Tensor] = flat
         is_module = isinstance(function, torch.nn.Module)
         self.parameters = tuple(function.parameters()) if is_module else ()  # type: ignore[attr-defined]
@@ -289,7 +289,7 @@ class _Section:
             result = self.function(*self.sample_args)
         outputs, self.output_spec = pytree.tree_flatten(result)
         if not all(isinstance(output, Tensor) for output in outputs):
-            raise TypeError("make_graphed_callables: the callables may return only tensors, in lists, tuples and dicts")
+            raise TypeError("a graphed callable must return only tensors, or lists, tuples and dicts of tensors")
         self.outputs: tuple[Tensor, ...] = tuple(outputs)
 
     def capture_backward(self, pool: _PoolId, allow_unused: bool) -> None:
@@ -324,7 +324,7 @@ class _Section:
         def replay(*args: Any) -> Any:
             flat, spec = pytree.tree_flatten(args)
             if spec != self.spec:
-                raise TypeError("a graphed callable needs arguments of the same structure as its capture")
+                raise TypeError("the arguments of a graphed callable must have the same structure as its sample_args")
             return pytree.tree_unflatten(list(apply(*flat, *self.parameters)), self.output_spec)
 
         module = self.function

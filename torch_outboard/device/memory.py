@@ -214,7 +214,7 @@ def caching_allocator_alloc(size: int, device: _Device = None, stream: torch.Str
         stream = _C.current_stream(index)
     elif isinstance(stream, torch.Stream):
         if stream.device != torch.device(_context.name, index):
-            raise ValueError(f"the stream belongs to {stream.device}, the memory to {_context.name}:{index}")
+            raise ValueError(f"the stream must be on {_context.name}:{index}, like the memory, not on {stream.device}")
         stream = stream.stream_id
     return _C.raw_allocate(index, stream, size)
 

@@ -108,7 +108,7 @@ class _File:
             self.number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             raise RuntimeError(
-                "a tensor was received from a process that has ended: keep the sender alive until the tensor arrives"
+                "the process that sent a tensor has ended: keep the sender alive until the tensor is received"
             ) from None
         self.path = path
         self.uses = 0
@@ -228,8 +228,8 @@ def reduce_storage(storage: torch.UntypedStorage) -> tuple[Callable[..., torch.U
 def _check_attached(name: str) -> None:
     if _context.name != name:
         raise RuntimeError(
-            f"a tensor of the {name} device was received, and this process has no such device: call "
-            f"torch_outboard.attach({name!r}, …) first, at the top of the main module, or set OUTBOARD_DRIVER={name}"
+            f"cannot receive a tensor on the device {name!r}, because this process has not attached its driver: call "
+            f"torch_outboard.attach({name!r}, …) at the top of the main module, or set OUTBOARD_DRIVER={name}"
         )
 
 

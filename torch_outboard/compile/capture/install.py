@@ -32,7 +32,7 @@ def why_not(nodes: dict[torch.device, torch.fx.Node]) -> str | None:
         return f"it uses the device {others[0]}, in {nodes[others[0]].name}{_where(nodes[others[0]])}"
     unsafe = get_first_incompatible_cudagraph_node(V.graph.module)  # type: ignore[arg-type]
     if unsafe is not None:
-        return f"the operator {unsafe.target} needs its values on the host, or may not be captured{_where(unsafe)}"
+        return f"the operator {unsafe.target} reads values on the host or cannot be captured{_where(unsafe)}"
     # Dynamo passes the current stream from before the call, so inside the call it would not be the
     # capture's stream.
     for node in V.graph.module.graph.nodes:  # type: ignore[union-attr]

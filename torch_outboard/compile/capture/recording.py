@@ -108,7 +108,7 @@ class Recording:
         if storage in storages:
             index = storages[storage]
             if value.dtype != inputs[index].dtype:
-                raise CaptureError("an output is an input's memory with another dtype")
+                raise CaptureError("an output shares an input's memory but has another dtype")
             offset = int(value.storage_offset() - inputs[index].storage_offset())
             return _Output(input_index=index, size=size, stride=stride, offset=offset)
         known = [memory.untyped_storage()._cdata for memory in self._memory]

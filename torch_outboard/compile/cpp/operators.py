@@ -40,7 +40,7 @@ def by_schema(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]
     values = list(args)
     for argument in arguments[len(values) :]:
         if argument.name not in kwargs and not argument.has_default_value():
-            raise OutboardError(f"Inductor passes {op} no value for its argument {argument.name}")
+            raise OutboardError(f"Inductor calls {op} without a value for its argument {argument.name!r}")
         values.append(kwargs.get(argument.name, argument.default_value))
     return values
 

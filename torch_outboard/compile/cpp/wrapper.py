@@ -358,7 +358,7 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
         head, base, body = text.partition("AOTInductorModelBase(")
         if "device_str," not in body or "{" not in body:
             raise OutboardError(
-                "Inductor writes the constructor of a model in an unknown form: torch-outboard doesn't support this "
+                "cannot parse the model constructor that Inductor generated: torch-outboard doesn't support this "
                 "version of torch"
             )
         self.used_cached_devices.add(_DEVICE_TYPE)
@@ -396,8 +396,8 @@ class _OperatorLine(WrapperLine):
 def _refuse_ahead_of_time() -> None:
     if V.graph.aot_mode:
         raise NotSupportedError(
-            "AOTInductor packages support a single stream, and this graph uses streams or events, which Dynamo "
-            "passes at each call of a compiled function. Compile with torch.compile"
+            "AOTInductor packages support only one stream, but this graph uses streams or events. Use torch.compile, "
+            "which passes them at each call"
         )
 
 

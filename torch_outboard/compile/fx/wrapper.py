@@ -55,8 +55,8 @@ class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
         # Subgraphs have names. Torch's graph partitions have none, and are called from text.
         if name is None:
             raise NotSupportedError(
-                "with fx_wrapper, a graph cannot be cut into the parts that mode='reduce-overhead' captures: set "
-                "torch._inductor.config.graph_partition to False, or leave the mode out"
+                "fx_wrapper does not support graph partitions, which mode='reduce-overhead' captures: set "
+                "torch._inductor.config.graph_partition to False, or omit the mode"
             )
         super().define_subgraph_launcher_fn(name, subgraph_code)
 
@@ -127,8 +127,8 @@ class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
 def _refuse_ahead_of_time() -> None:
     if V.aot_compilation:
         raise NotSupportedError(
-            "with fx_wrapper, aot_compile supports a single stream, and this graph uses streams or events, which "
-            "Dynamo passes at each call of a compiled function. Compile with torch.compile"
+            "with fx_wrapper, aot_compile supports only one stream, but this graph uses streams or events. Use "
+            "torch.compile, which passes them at each call"
         )
 
 
@@ -309,7 +309,7 @@ class _Converter(FxConverter):
         for symbol in self.expr_to_proxy:
             if str(symbol) == name:
                 return self._generate_sym_node(symbol)
-        raise OutboardError(f"the graph defines no {name!r}, which is an argument of the kernel {kernel}")
+        raise OutboardError(f"the kernel {kernel} has an argument {name!r}, which the graph does not define")
 
     @contextlib.contextmanager
     def _without_hooks(self) -> Iterator[None]:
@@ -331,4 +331,4 @@ def _copied(source: str, target: str) -> tuple[ir.IRNode, ir.IRNode]:
             pair = (node.inputs[1], node.inputs[0])
         if pair is not None and (pair[0].codegen_reference(), pair[1].codegen_reference()) == (source, target):
             return pair
-    raise OutboardError(f"Inductor copies {source} to {target}, but no operation of the graph does")
+    raise OutboardError(f"Inductor's code copies {source} to {target}, but the graph has no such copy")

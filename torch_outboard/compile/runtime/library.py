@@ -75,7 +75,7 @@ def private_folder(path: str | Path) -> None:
     except OSError as error:
         raise OSError(
             error.errno,
-            f"compiled kernels cannot be stored there: {error.strerror}; set TORCHINDUCTOR_CACHE_DIR to another folder",
+            f"compiled kernels cannot be stored: {error.strerror}; set TORCHINDUCTOR_CACHE_DIR to another folder",
         ) from error
 
 

@@ -96,7 +96,7 @@ def _compile(source: str, library: Path) -> None:
             [os.environ.get("CXX", "c++"), *FLAGS, str(text), "-o", str(built)], capture_output=True, text=True
         )
         if done.returncode != 0:
-            raise OutboardError(f"a kernel does not compile, {text}:\n{done.stderr}")
+            raise OutboardError(f"the kernel in {text} does not compile:\n{done.stderr}")
         built.chmod(0o700)
         write_whole(hash_file(library), hashlib.sha256(built.read_bytes()).hexdigest().encode())
         built.replace(library)

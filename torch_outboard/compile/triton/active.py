@@ -158,7 +158,7 @@ def _type(name: str, kind: str) -> str:
         return "void*"  # Triton does not report which pointers the kernel writes
     if kind in TYPES:
         return TYPES[kind]
-    raise NotSupportedError(f"the kernel {name} has an argument of type {kind}, which a launch can't pass")
+    raise NotSupportedError(f"the kernel {name} has an argument of type {kind}, which launches don't support")
 
 
 def _value(kind: str, value: Any) -> Any:

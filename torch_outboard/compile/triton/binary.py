@@ -103,15 +103,15 @@ def load_backend(target: TritonTarget) -> Any:
         from triton.compiler.compiler import make_backend
     except ImportError as error:
         raise NotSupportedError(
-            f"Triton cannot be imported ({error}), and torch.compile needs it for this device: install the "
-            "version that this torch names, or choose another code generator"
+            f"torch.compile needs Triton for this device, but importing Triton failed ({error}): install the version "
+            "that this torch requires, or choose another code generator"
         ) from error
     try:
         return make_backend(GPUTarget(target.backend, target.arch, target.warp_size))
     except Exception as error:
         raise NotSupportedError(
-            f"this Triton has no back end for the target {target.backend!r}, {target.arch!r}, only "
-            f"{', '.join(sorted(backends)) or 'none at all'}: {error}"
+            f"the installed Triton does not support the target {target.backend!r}, {target.arch!r} ({error}). Its back "
+            f"ends: {', '.join(sorted(backends)) or 'none'}"
         ) from error
 
 
@@ -145,8 +145,8 @@ def compile_kernel(name: str, source: str, target: TritonTarget) -> Binaries:
                 failures.append(error)
     if not variants:
         raise OutboardError(
-            f"Triton compiles none of the {len(failures)} configurations of the kernel {name} for {target.backend} "
-            f"{target.arch}: {failures[0]}"
+            f"Triton could compile none of the {len(failures)} configurations of the kernel {name} for "
+            f"{target.backend} {target.arch}: {failures[0]}"
         )
     passed, types = _arguments(kernel, kernel.configs[0])
     return Binaries(
@@ -246,7 +246,7 @@ def _type(kernel: Any, name: str, kind: str) -> str:
     if kind in TYPES:
         return TYPES[kind]
     raise NotSupportedError(
-        f"the kernel {kernel.fn.__name__} has an argument {name} of type {kind}, which a launch can't pass"
+        f"the kernel {kernel.fn.__name__} has an argument {name} of type {kind}, which launches don't support"
     )
 
 

@@ -53,7 +53,7 @@ def check_triton(driver: Driver) -> None:
     wanted = wanted_triton()
     if wanted is not None and _minor(triton.__version__) != _minor(wanted):
         raise NotSupportedError(
-            f"this torch generates kernels for Triton {wanted}, and {triton.__version__} is installed: install "
+            f"this torch needs Triton {wanted}, but Triton {triton.__version__} is installed: install "
             f"triton=={wanted}, or choose another code generator"
         )
 

@@ -107,4 +107,6 @@ def _formula(node: ast.expr, known: Mapping[str, str]) -> str:
         ) if asked in known:
             divided = _formula(otherwise, {**known, asked: f"{known[asked]} 1 max"})
             return f"{known[asked]} 0 ne {divided} mul"
-    raise ValueError(f"the grid of a kernel can't be computed by {ast.unparse(node)!r}, which is not a formula")
+    raise ValueError(
+        f"cannot compute the grid of a kernel from {ast.unparse(node)!r}, which is not a supported formula"
+    )

@@ -101,8 +101,8 @@ def _versions(target: TritonTarget) -> tuple[str, ...]:
         return __version__, torch.__version__, triton_key(), backend.hash()
     except (OSError, RuntimeError) as error:
         raise NotSupportedError(
-            f"Triton's back end {target.backend!r} can't compile for {target.arch!r}: {error}. It asks a tool of its "
-            "own for its version, such as an assembler, which is missing or can't be run"
+            f"Triton's back end {target.backend!r} can't compile for {target.arch!r}: {error}. Install the tools "
+            "that it runs, such as an assembler"
         ) from error
 
 

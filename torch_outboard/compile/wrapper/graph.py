@@ -80,7 +80,8 @@ class UserKernels:
         if not hasattr(backend, "define_user_kernel"):
             raise NotSupportedError(
                 f"the kernel {kernel.__name__} is written in Triton, which the code generator of {device} does not "
-                "support: set the driver's code_generator to 'triton' if it has a Triton back end, or call an operator"
+                "support: set the driver's code_generator to 'triton' if it has a Triton back end, or call an operator "
+                "instead"
             )
         options: dict[str, Any] = {}
         if len(more) > _WITHOUT_OPTIONS:

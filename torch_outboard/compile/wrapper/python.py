@@ -59,7 +59,7 @@ class KernelDefinitions(Unguarded, UserKernels, PythonWrapperCodegen):
         if self._defines_for_device:
             if not kernel_body.startswith(_OF_CPU):
                 raise OutboardError(
-                    f"Inductor defines a C++ kernel by {kernel_body.partition('(')[0]!r}, not by {_OF_CPU!r}: "
+                    f"Inductor defines a C++ kernel with {kernel_body.partition('(')[0]!r}, not with {_OF_CPU!r}: "
                     "torch-outboard doesn't support this version of torch"
                 )
             kernel_body = f"cpp_kernel(async_compile, {kernel_name!r}, " + kernel_body.removeprefix(_OF_CPU)
