@@ -164,7 +164,7 @@ def test_a_pack_has_a_file_of_its_own(tmp_path: Path) -> None:
     thesis.write_text("words")
     for path in (thesis, tmp_path):
         result = run("pack", str(path), "--driver", "opencl")
-        assert result.exit_code == 1 and f"{path} is not a pack: name another file" in result.output
+        assert result.exit_code == 1 and f"{path} exists and is not a pack: choose another file" in result.output
     assert thesis.read_text() == "words"
 
 
@@ -175,7 +175,10 @@ def test_a_pack_without_a_device_says_what_is_missing(tmp_path: Path, monkeypatc
     assert result.exit_code == 1 and "the driver 'ocl' cannot build programs without a device" in result.output
     assert os.environ.get("OUTBOARD_PROVIDERS") == before
     result = run("pack", str(tmp_path / "pack"), "--driver", "tests.simt_drivers:Ahead", "--arch", "one,tow")
-    assert result.exit_code == 1 and "has no architecture 'tow', only one, two. Did you mean" in result.output
+    assert (
+        result.exit_code == 1
+        and "does not support the architecture 'tow', only one, two. Did you mean" in result.output
+    )
     assert not any(tmp_path.iterdir())
 
 

@@ -174,7 +174,7 @@ def test_arguments_suit_the_schema() -> None:
 
 def test_arguments_that_the_cpu_refuses_are_an_error() -> None:
     with pytest.raises(
-        samples.NoSample, match=r"could not build a sample call of aten::mm: the CPU's kernel says .*. Pass other"
+        samples.NoSample, match=r"could not build a sample call of aten::mm: the CPU kernel raises .*. Pass other"
     ):
         shown("aten::mm", (4, 3), (4, 3))
     with pytest.raises(

@@ -172,14 +172,14 @@ def test_if_no_call_leaves_a_plan_the_older_pack_stays(make: Callable[..., str],
     before = write(tmp_path / "pack", {"code": "another"}).read_bytes()
     output = make(tmp_path / "pack", FIRST, "others", status=1)
     assert "others float32 failed: AttributeError" in output and " plans and " not in output
-    assert f"Error: {tmp_path / 'pack'} is not written: no call left a plan\n" in output
+    assert f"Error: cannot write {tmp_path / 'pack'}, because no call created a plan\n" in output
     assert (tmp_path / "pack").read_bytes() == before
 
 
 def test_an_empty_pack_of_changed_code_is_refused_with_this_reason(tmp_path: Path, monkeypatch: Any) -> None:
     assert not key.has_code_changed()
     monkeypatch.setattr(key, "own_code", lambda *folders: "another")
-    with pytest.raises(EmptyPack, match="the package's code has changed since the command started"):
+    with pytest.raises(EmptyPack, match="code changed while the command ran"):
         write_pack(tmp_path / "kept", tmp_path / "pack", {"one": KIND})
     assert not (tmp_path / "pack").exists()
 
@@ -251,15 +251,15 @@ def test_a_pack_is_built_in_parts(pack_ahead: Callable[..., str], ahead: Path, t
 
 
 def test_a_process_that_ends_while_it_runs_calls_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="a process that runs the calls for one, two has ended early"):
+    with pytest.raises(RuntimeError, match="a worker process that runs the calls for one, two ended early"):
         run_apart("tests.simt_drivers:Ahead", {}, ["one", "two"], functools.partial(os._exit, 3), bar=None)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--only", "^typo"), "'^typo' matches the name of no call, so the pack would be empty"),
-        (("--only", "^add int64", "--dtypes", "float32"), "matches the name of no call of float32"),
+        (("--only", "^typo"), "'^typo' matches no call, so the pack would be empty"),
+        (("--only", "^add int64", "--dtypes", "float32"), "matches no call of float32"),
         (("--only", "("), "'(' is not a regular expression"),
     ],
 )
@@ -349,7 +349,7 @@ def test_a_chip_gets_the_first_program_that_it_runs(pack: Path, monkeypatch: Any
     assert caplog.messages == []
     assert Packs([pack]).program(ANSWER.kernels[0], 0) == b"", "no driver says what else the chip runs"
     (message,) = caplog.messages
-    assert message.endswith("has programs for one, two and none for new: each is compiled at its first use")
+    assert message.endswith("has programs for one, two, but none for new: each is compiled at its first use")
 
 
 def test_refusals_are_found_too(pack: Path) -> None:
@@ -441,7 +441,7 @@ def test_a_pack_that_is_overwritten_in_use_is_reported_once(pack: Path, size: in
     later = [opened.plans(key, 0) for key, _, _ in plans]
     assert [] in later and later[-1] == []
     (message,) = caplog.messages
-    assert message.startswith(f"the pack of kernels in {pack} is not used any more: {pack} is damaged (")
+    assert message.startswith(f"the pack of kernels in {pack} is no longer used: {pack} is damaged (")
 
 
 def test_a_plan_that_cannot_be_used_is_reported_and_left(pack: Path, caplog: Any) -> None:

@@ -340,7 +340,7 @@ def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path, caplog: Any) -> N
 def test_a_link_is_no_folder(tmp_path: Path, caplog: Any) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "ours").symlink_to(tmp_path / "theirs")
-    assert not Store(tmp_path / "ours").is_usable and "plans are not kept" in caplog.text
+    assert not Store(tmp_path / "ours").is_usable and "plans are not stored" in caplog.text
 
 
 def test_a_folder_that_cannot_be_made_is_reported_once(tmp_path: Path, caplog: Any) -> None:
@@ -348,7 +348,7 @@ def test_a_folder_that_cannot_be_made_is_reported_once(tmp_path: Path, caplog: A
     store = Store(tmp_path / "file" / "plans")
     for key in "abc":
         store.save(key, SIZES, ANSWER)
-    assert store.saved == 0 and caplog.text.count("plans are not kept") == 1
+    assert store.saved == 0 and caplog.text.count("plans are not stored") == 1
 
 
 def test_a_disk_that_is_full_is_reported_once(tmp_path: Path, monkeypatch: Any, caplog: Any) -> None:

@@ -253,7 +253,7 @@ def test_a_pack_beside_no_module_is_refused(tmp_path: Path, monkeypatch: Any, ca
     monkeypatch.delenv(packs.VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
     assert packs.packs_of(vendor) == [Path("/packs")] and packs.owner_of(vendor) == -1
-    assert "the pack of kernels in kernels is not used: the module of Vendor has no file" in caplog.text
+    assert "the pack of kernels in kernels is not used: its path is relative, but the module of Vendor" in caplog.text
 
 
 def test_only_a_pack_is_overwritten(tmp_path: Path, monkeypatch: Any) -> None:
@@ -262,7 +262,7 @@ def test_only_a_pack_is_overwritten(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "link").symlink_to(path)
     (tmp_path / "thesis.tex").write_text("")
     for target in (tmp_path, tmp_path / "link", tmp_path / "thesis.tex"):
-        with pytest.raises(FileExistsError, match="is not a pack: name another file"):
+        with pytest.raises(FileExistsError, match="exists and is not a pack: choose another file"):
             packs.check_target(target)
 
 

@@ -41,9 +41,16 @@ def lack(dialect, operator, *arguments):
         ({"atomics": frozenset({"f32"})}, torch.bfloat16, aten.scatter_add.default, 2, "adds torch.bfloat16", "OB_CAS"),
         ({"records": False}, torch.float32, aten.index_select.default, 1, "needs `records`", "OB_TAKE"),
         ({"records": False}, torch.int32, aten.floor_divide.default, 0, "integer division", "OB_TAKE"),
-        ({"has_double": False}, torch.float64, aten.add.Tensor, 0, "has no torch.float64: float64 needs", "has_double"),
+        (
+            {"has_double": False},
+            torch.float64,
+            aten.add.Tensor,
+            0,
+            "does not support torch.float64: float64 needs",
+            "has_double",
+        ),
         ({"has_int16": False}, torch.uint16, aten.add.Tensor, 0, "uint16 has_int16", "has_int16 for int16"),
-        ({}, torch.int4, aten.clone.default, None, "has no torch.int4", "convert the tensors"),
+        ({}, torch.int4, aten.clone.default, None, "does not support torch.int4", "convert the tensors"),
     ],
 )
 def test_what_a_dialect_lacks_is_named_with_what_to_do(change, dtype, operator, more, reason, todo):

@@ -72,5 +72,5 @@ def test_other_files_are_no_lists(tmp_path: Path, text: str, message: str) -> No
 
 def test_an_argument_of_another_form_is_refused() -> None:
     for description in ({"tensor": "float32 3"}, {"tensor": "float32 3:1;"}, {"what": 1}):
-        with pytest.raises(ValueError, match="cannot be an argument of a call"):
+        with pytest.raises(ValueError, match="is not a recorded argument"):
             recorded._rebuilt(description, torch.device("cpu"))

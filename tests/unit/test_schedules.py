@@ -36,7 +36,7 @@ def test_the_way_of_a_device(dialect, is_cpu, way):
 
 def test_a_dialect_without_vectors_and_groups_has_no_way():
     device = Device(replace(CUDA_CPP, has_groups=False), False, torch.float32)
-    with pytest.raises(Refusal, match="'cuda_cpp' has neither vectors nor groups .* needs vectors or has_groups"):
+    with pytest.raises(Refusal, match="'cuda_cpp' has neither vectors nor groups .* set its vectors or has_groups"):
         way_of("attention", device)
 
 
@@ -64,7 +64,7 @@ def test_a_way_is_registered_once_and_for_a_known_family():
     registry.register("tiles", "first", lambda device: True)
     with pytest.raises(ValueError, match="the family 'product' already has a schedule 'tiles'"):
         registry.register("tiles", "second", lambda device: True)
-    with pytest.raises(ValueError, match="unknown family 'sums'; there are product"):
+    with pytest.raises(ValueError, match="unknown family 'sums'; choose from product"):
         registry.register("units", "third", lambda device: True, ["sums"])
 
 

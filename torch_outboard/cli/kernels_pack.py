@@ -73,7 +73,9 @@ def pack(
     except FileExistsError as error:
         raise click.ClickException(str(error)) from error
     if settings := key.settings():
-        raise click.ClickException(f"the plans would only suit users who have set this too: {', '.join(settings)}")
+        raise click.ClickException(
+            f"users would need the same settings to use the plans, so unset them first: {', '.join(settings)}"
+        )
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         kept = Path(temporary) if keep is None else _private(keep)
@@ -146,7 +148,7 @@ def _write(file: Path, kept: Path, devices: Any, programs: Any) -> None:
     try:
         plan_count, program_count = making.write_pack(kept, file, devices, programs)
     except making.EmptyPack as error:
-        raise click.ClickException(printable(f"{file} is not written: {error}")) from error
+        raise click.ClickException(printable(f"cannot write {file}, because {error}")) from error
     size = file.stat().st_size / 2**20
     click.echo(printable(f"{plan_count} plans and {program_count} programs in {file}, {size:.1f} MiB"))
     try:
@@ -176,7 +178,7 @@ def _calls(only: str, dtypes: str, lists: tuple[Path, ...]) -> Any:
         return calls
     of = f" of {dtypes}" if dtypes else ""
     raise click.BadParameter(
-        f"{only!r} matches the name of no call{of}, so the pack would be empty. Names are like 'add float32'; "
+        f"{only!r} matches no call{of}, so the pack would be empty. A name looks like 'add float32'; "
         "torch_outboard/kernels/disk/calls.py lists them",
         param_hint="--only",
     )

@@ -59,8 +59,11 @@ def lack_of(node: torch.fx.Node, tensors: list[torch.Tensor], dialect: Dialect) 
     for tensor in tensors:
         # Inductor generates no kernels for complex numbers anyway.
         if not dialect.supports(tensor.dtype) and not tensor.is_complex():
-            needs = "float64 needs has_double, int16 and uint16 has_int16, other dtypes a kernel of the driver"
-            return f"the dialect {dialect.name!r} has no {tensor.dtype}: {needs} [element-type]"
+            needs = (
+                "float64 needs has_double, int16 and uint16 need has_int16, and other dtypes need a kernel from the "
+                "driver"
+            )
+            return f"the dialect {dialect.name!r} does not support {tensor.dtype}: {needs} [element-type]"
     return ""
 
 

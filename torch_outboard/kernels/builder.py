@@ -406,8 +406,8 @@ def _build(name: str, make: Callable[[], Answer]) -> Answer:
         route.end(refusal=str(reported))
         if author := author_of(error):
             warnings.warn(
-                f"{author} failed while generating a kernel for {name} ({reason}). This is a bug there. The call "
-                "runs without a generated kernel, which may be slow. Please report it with the log of "
+                f"{author} failed while generating a kernel for {name} ({reason}). The call runs without a "
+                "generated kernel, which may be slow. Please report this bug, with the log of "
                 f"{__name__} at level DEBUG",
                 RuntimeWarning,
                 stacklevel=1,

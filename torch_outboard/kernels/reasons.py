@@ -29,7 +29,8 @@ REMEDIES = {
         "Use a matrix unit whose sizes divide 64 and whose lane count divides 256, or remove it from the dialect."
     ),
     "recurrent-shapes": (
-        "Pass tensors of the shapes that torch.nn's recurrent layers pass. The CPU kernel's error names the wrong one."
+        "Pass tensors of the shapes that torch.nn's recurrent layers pass. The CPU kernel's error names the wrong "
+        "tensor."
     ),
     "records": "Set `records` in the dialect, and define OB_TAKE in its header.",
     "atomics": (

@@ -83,7 +83,7 @@ def _accepted(name: str, request: SampleRequest, candidates: Sequence[Shapes]) -
             overload_of(name)(*positional, **named)
         except Exception as refusal:  # noqa: BLE001 - any error of the CPU's kernel
             first = str(refusal).strip().partition("\n")[0]
-            errors.append(f"the CPU's kernel says {first!r}")
+            errors.append(f"the CPU kernel raises {first!r}")
         else:
             return place, ""
     return -1, errors[0]
@@ -103,7 +103,7 @@ def _tried_apart(run: Callable[[], tuple[int, str]]) -> tuple[int, str]:
     with os.fdopen(reads) as answer:
         text = answer.read()
     os.waitpid(child, 0)
-    place, error = json.loads(text) if text else (-1, "the CPU's kernel crashes on the sample arguments")
+    place, error = json.loads(text) if text else (-1, "the CPU kernel crashes on the sample arguments")
     return place, error
 
 

@@ -87,7 +87,7 @@ def _book() -> dict[str, Operator]:
     book: dict[str, Operator] = {}
     for name, row in _rows():
         if name in book:
-            raise ValueError(f"{name} has two rows in the book: merge them")
+            raise ValueError(f"the operator {name} has two rows in the book: merge them")
         book[name] = row
     return book
 

@@ -267,7 +267,7 @@ def _record(kernel: Any) -> KernelRecord:
     others = ("code", "geometry", "checks", "read_binary")
     texts = [value for name, value in record._asdict().items() if name not in others]
     if not all(isinstance(text, str) for text in [*texts, *record.geometry, *record.checks]):
-        raise TypeError("no text")
+        raise TypeError("not a string")
     return record._replace(geometry=tuple(record.geometry), checks=tuple(record.checks))
 
 

@@ -109,7 +109,7 @@ class PackFile:
         self._block: tuple[str, bytes] = ("", b"")  # the last one that was read
         about = self._json("about", "")
         if about is None or about.get("format") != _FORMAT:
-            raise DamagedPack(f"{printable_path(path)} is a pack in another format")
+            raise DamagedPack(f"{printable_path(path)} is a pack of another format version")
         self.about: Mapping[str, Any] = about
         self._shared = str(about["shared"]).encode()
 
@@ -169,7 +169,7 @@ class PackFile:
                 return None
             content = self._expanded(kind, row[1])
             if row[0] != _seal(kind, name, content):
-                raise ValueError("a hash differs")
+                raise ValueError("the hash of a row does not match its content")
             return content
 
     def _expanded(self, kind: str, content: bytes) -> bytes:

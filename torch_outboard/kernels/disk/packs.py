@@ -67,7 +67,7 @@ def check_target(path: Path) -> None:
     from torch_outboard.kernels.disk.pack_file import is_pack
 
     if (path.exists() or path.is_symlink()) and not is_pack(path):
-        raise FileExistsError(f"{printable_path(path)} is not a pack: name another file")
+        raise FileExistsError(f"{printable_path(path)} exists and is not a pack: choose another file")
 
 
 def versions() -> dict[str, str]:
@@ -96,8 +96,8 @@ def packs_of(driver: type[Driver] | None) -> list[Path]:
     for path in pack_paths:
         if not path.is_absolute():
             _log.warning(
-                "the pack of kernels in %s is not used: the module of %s has no file, so a relative path has no base; "
-                "use an absolute path",
+                "the pack of kernels in %s is not used: its path is relative, but the module of %s has no file; use an "
+                "absolute path",
                 printable_path(path),
                 driver.__qualname__,
             )
@@ -215,7 +215,7 @@ class Packs:
                 results.append(ask(file))
             except DamagedPack as error:
                 files.remove(file)
-                _log.warning("the pack of kernels in %s is not used any more: %s", printable_path(file.path), error)
+                _log.warning("the pack of kernels in %s is no longer used: %s", printable_path(file.path), error)
         return results
 
     def _usable(self, device: int) -> list[PackFile]:
@@ -234,7 +234,7 @@ class Packs:
         own = self._architectures_of(device)
         if having and not set(own) & set(having):
             _log.warning(
-                "the pack of kernels in %s has programs for %s and none for %s: each is compiled at its first use",
+                "the pack of kernels in %s has programs for %s, but none for %s: each is compiled at its first use",
                 printable_path(file.path),
                 ", ".join(having),
                 own[0] if own else "this device, whose driver names no architecture",

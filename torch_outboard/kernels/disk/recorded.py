@@ -69,7 +69,7 @@ def _rebuilt(value: Any, device: torch.device) -> Any:
         case list():
             return [_rebuilt(item, device) for item in value]
         case dict():
-            raise ValueError(f"{value} cannot be an argument of a call")
+            raise ValueError(f"{value} is not a recorded argument")
     return value
 
 

@@ -175,7 +175,7 @@ class Store:
             write_whole(path, written(key, sizes, answer))
         except OSError as error:
             # The name of the unfinished file differs each time.
-            self._warn_once(f"plans are not kept: {reason_of(error)}", f"plans are not kept: {error.errno}")
+            self._warn_once(f"plans are not stored: {reason_of(error)}", f"plans are not stored: {error.errno}")
             return
         self._dropped.discard((key, answer.text))
         with self._lock:
@@ -231,7 +231,7 @@ class Store:
         try:
             make_private_folders(path.parent, path)
         except OSError as error:
-            self._warn_once(f"plans are not kept: {reason_of(error)}; {VARIABLE} names the folder")
+            self._warn_once(f"plans are not stored: {reason_of(error)}; {VARIABLE} sets the folder")
             return None
         if not self._is_marked:
             self._is_marked = True

@@ -101,7 +101,7 @@ def run_apart(
             failures += done.result()
             bar.update(count)
     except BrokenProcessPool as error:
-        raise RuntimeError(f"a process that runs the calls for {', '.join(names)} has ended early") from error
+        raise RuntimeError(f"a worker process that runs the calls for {', '.join(names)} ended early") from error
     return kinds, failures
 
 
@@ -246,9 +246,9 @@ def write_pack(
     ]
     if not plans:
         raise EmptyPack(
-            "the package's code has changed since the command started, so the plans are for other code: start it again"
+            "torch_outboard's code changed while the command ran, so its plans are outdated: run the command again"
             if has_code_changed()
-            else "no call left a plan"
+            else "no call created a plan"
         )
     made = list(programs)
     about = {

@@ -28,14 +28,14 @@ def check_architectures(driver: type[Driver], names: Sequence[str]) -> None:
     """Raise RegistrationError if the driver can't build programs for these architectures without a device."""
     if not driver.architectures:
         raise RegistrationError(
-            f"the driver {driver.name!r} cannot build programs without a device: its class has no `architectures`, "
-            "which name what its `compile_program` compiles for"
+            f"the driver {driver.name!r} cannot build programs without a device: its class must list in "
+            "`architectures` the architectures that its `compile_program` supports"
         )
     for name in names:
         if name not in driver.architectures:
             raise RegistrationError(
-                f"the driver {driver.name!r} has no architecture {name!r}, only {', '.join(driver.architectures)}."
-                f"{nearest(name, list(driver.architectures))}"
+                f"the driver {driver.name!r} does not support the architecture {name!r}, only "
+                f"{', '.join(driver.architectures)}.{nearest(name, list(driver.architectures))}"
             )
 
 

@@ -94,8 +94,8 @@ class TemplateCall:
         assert isinstance(tensor, Tensor)
         if not self.dialect.supports(tensor.dtype):
             raise CallRefusal(
-                f"the dialect {self.dialect.name!r} has no {tensor.dtype}: float64 needs has_double, int16 and uint16 "
-                "has_int16, other dtypes a kernel of the driver [element-type]"
+                f"the dialect {self.dialect.name!r} does not support {tensor.dtype}: float64 needs has_double, int16 "
+                "and uint16 need has_int16, and other dtypes need a kernel from the driver [element-type]"
             )
         return tensor
 
@@ -154,7 +154,7 @@ class TemplateCall:
         memory = sum(array.bytes for array in kernel.arrays)
         if kernel.group > self.limits.items or memory > self.limits.memory:
             raise CallRefusal(
-                f"a group of {kernel.name} needs {kernel.group} items and {memory} bytes of local memory, and the "
+                f"a group of {kernel.name} needs {kernel.group} items and {memory} bytes of local memory, but the "
                 f"device allows {self.limits.items} and {self.limits.memory} [group-size]"
             )
 

@@ -76,7 +76,7 @@ class Registry(Generic[_Schedule]):
         """
         for family in self.families if families is None else families:
             if family not in self._ways:
-                raise ValueError(f"unknown family {family!r}; there are {', '.join(self.families)}")
+                raise ValueError(f"unknown family {family!r}; choose from {', '.join(self.families)}")
             if way in self._ways[family]:
                 raise ValueError(f"the family {family!r} already has a schedule {way!r}: choose another name")
             self._ways[family][way] = (serves, schedule)
@@ -93,7 +93,7 @@ class Registry(Generic[_Schedule]):
         ways = [way for way, (serves, _) in self._ways[family].items() if serves(device)]
         if not ways:
             raise CallRefusal(
-                f"the dialect {device.dialect.name!r} has neither vectors nor groups of items that share memory: needs "
+                f"the dialect {device.dialect.name!r} has neither vectors nor groups that share memory: set its "
                 "vectors or has_groups [reduction-ways]"
             )
         return ways[-1]
