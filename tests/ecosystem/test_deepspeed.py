@@ -109,4 +109,4 @@ except torch_outboard.RegistrationError as error:
     print(error)
 """
     )
-    assert "asks an accelerator for fly" in answer.stdout
+    assert "needs accelerator methods that torch-outboard lacks (fly)" in answer.stdout

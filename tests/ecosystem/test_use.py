@@ -55,7 +55,7 @@ with lightning.use() as used:
         try:
             pl.Trainer(accelerator="sim", devices=wrong, logger=False)
         except ValueError as error:
-            assert "there is no sim:" in str(error)
+            assert "the device sim:" in str(error)
         else:
             raise AssertionError(wrong)
 assert "sim" not in AcceleratorRegistry.available_accelerators()

@@ -38,7 +38,7 @@ def test_bad_arguments(
 def test_without_a_folder_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "")
     answer = run("--driver", "sim")
-    assert answer.exit_code == 1 and f"there is no cache to write to: {VARIABLE} is empty" in answer.output
+    assert answer.exit_code == 1 and f"tuned schedules cannot be stored: {VARIABLE} is empty" in answer.output
 
 
 def test_a_driver_without_kernels_is_refused(run_python: Any, tmp_path: Path) -> None:

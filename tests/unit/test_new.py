@@ -227,7 +227,7 @@ def test_the_source_of_torch_outboard_is_known_by_its_repository(tmp_path, monke
 
 def test_a_template_has_its_language():
     status, output = invoke("new", "made_up", "--template", "other-process", "--language", "c")
-    assert status == 2 and "the template other-process exists in python only; omit --language c" in output
+    assert status == 2 and "the template other-process exists only in python; omit --language c" in output
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_kernels_are_a_template_of_their_own(tmp_path):
     assert "kernel_generator = MadeUpGenerator" in (package / "__init__.py").read_text()
     assert "test_operators_run_as_generated_kernels" in (tmp_path / "project" / "tests" / "test_driver.py").read_text()
     status, output = invoke("new", "made_up", "--kernels", "--language", "c", "--folder", str(tmp_path / "x"))
-    assert status == 2 and "the template kernels exists in python only" in output
+    assert status == 2 and "the template kernels exists only in python" in output
 
 
 def test_what_a_device_needs_to_be_read_or_changed():

@@ -302,7 +302,7 @@ def test_the_command(tmp_path: Path) -> None:
         (["--driver=nobody", __file__], "no driver is called 'nobody'"),
         (["--driver=null", __file__], "has no option 'schedule'"),
         (["--schedule=lazy:3", __file__], "pct:SEED"),
-        (["--changes=3", __file__], "name it with --schedule"),
+        (["--changes=3", __file__], "--changes needs --schedule"),
         (["--json=/no/such/folder/x", __file__], "there is no folder"),
         (["--seeds=0", __file__], "--seeds"),
     ],

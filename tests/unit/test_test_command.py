@@ -84,7 +84,7 @@ def test_what_the_build_installs_is_there():
 
 
 def test_what_makes_no_sense_is_reported():
-    assert "expected a driver's name before -k: outboard test NAME -k" in invoke("-k", "x", "null")[1]
+    assert "expected a driver's name before -k, as in: outboard test NAME -k" in invoke("-k", "x", "null")[1]
     assert "use either --operators or --native" in invoke("null", "--native", "--operators")[1]
     assert "has no effect with --native" in invoke("null", "--native", "--time-limit", "3")[1]
     status, output = invoke(PYTHON_DRIVER, "--native")

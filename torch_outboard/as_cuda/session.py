@@ -82,7 +82,7 @@ def start(
     """
     global _running
     if _running is not None:
-        raise NotSupportedError("torch_outboard.as_cuda() is already active: close it before you start it again")
+        raise NotSupportedError("torch_outboard.as_cuda() is already active: close it before you call it again")
     if torch.version.cuda is not None and torch.cuda.is_available() and not beside_cuda:
         raise NotSupportedError(
             "this torch has CUDA devices, and as_cuda() would hide them: pass beside_cuda=True to accept this"

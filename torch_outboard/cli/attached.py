@@ -68,5 +68,5 @@ def driver_with_schedules() -> str:
             having.append(name)
     if len(having) != 1:
         subject = "no installed driver has" if not having else f"several drivers ({', '.join(having)}) have"
-        raise click.UsageError(f"{subject} schedules; choose one with --driver")
+        raise click.UsageError(f"{subject} schedules; choose a driver with --driver")
     return having[0]

@@ -70,10 +70,10 @@ def _report(driver: str | None, options: dict[str, str], as_json: bool) -> None:
     from torch_outboard.doctor.report import lines_of, report_of
 
     if driver is None:
-        raise click.UsageError("--report needs --driver: it is the driver's own report")
+        raise click.UsageError("--report needs --driver, because the report is the driver's own")
     report = report_of(driver, options)
     if report is None:
-        raise click.ClickException(f"the driver {driver!r} has no report; leave --report out")
+        raise click.ClickException(f"the driver {driver!r} has no report; omit --report")
     if as_json:
         click.echo(json.dumps(report, indent=2))
     else:

@@ -124,13 +124,17 @@ def _plan(
     except (RegistrationError, ImportError, ValueError) as error:
         raise click.UsageError(str(error)) from error
     if missing := {"fault", "fault_counts"} - {*driver_class.options}:
-        raise click.UsageError(f"the driver {driver!r} has no option {min(missing)!r}, which makes its calls fail")
+        raise click.UsageError(
+            f"the driver {driver!r} has no option {min(missing)!r}, which --fail-each needs to make calls fail"
+        )
     if unknown := {*options} - {*driver_class.options}:
         raise click.UsageError(f"the driver {driver!r} has no option {min(unknown)!r}")
     if reserved := {*options} & {"fault", "fault_counts"}:
         raise click.UsageError(f"--fail-each sets {min(reserved)!r} itself; name the failing call with --rule")
     if wrong := {*statuses} - {status.name for status in Status if status.name not in ("OK", "NOT_READY")}:
-        raise click.UsageError(f"unknown status {min(wrong)!r}; some are OUT_OF_MEMORY, INTERNAL, DEVICE_LOST")
+        raise click.UsageError(
+            f"unknown status {min(wrong)!r}; use, for example, OUT_OF_MEMORY, INTERNAL or DEVICE_LOST"
+        )
     chosen = {name: value for name, value in (("schedule", "inline"), ("poison", "1")) if name in driver_class.options}
     plan = FaultPlan(program, driver, {**chosen, **options}, statuses or STATUSES, runs, part, rules)
     return plan, driver_class.name

@@ -133,9 +133,7 @@ def _extension() -> dict[str, Any]:
         else:
             check_built_for(installed_torch())
             if importlib.util.find_spec("torch_outboard._C") is None:
-                raise ImportError(
-                    f"torch_outboard._C is not among the package's files. Rebuild it: {rebuild_command()}"
-                )
+                raise ImportError(f"torch_outboard._C is missing from the package. Rebuild it: {rebuild_command()}")
     except ImportError as error:
         report["error"] = str(error)
     return report

@@ -58,7 +58,7 @@ def tune(
 
     folder = default_folder()
     if folder is None:
-        raise click.ClickException(f"there is no cache to write to: {VARIABLE} is empty, or there is no home folder")
+        raise click.ClickException(f"tuned schedules cannot be stored: {VARIABLE} is empty, or there is no home folder")
     chosen = _chosen(dtypes)
     check_pattern(only)
     try:

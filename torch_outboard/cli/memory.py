@@ -31,10 +31,10 @@ class _Unpickler(pickle.Unpickler):
     """
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise pickle.UnpicklingError(f"it refers to {module}.{name}, but a snapshot holds plain data only")
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}, but a snapshot contains only plain data")
 
     def persistent_load(self, pid: object) -> NoReturn:
-        raise pickle.UnpicklingError("it refers to objects outside the file, but a snapshot holds plain data only")
+        raise pickle.UnpicklingError("it refers to objects outside the file, but a snapshot contains only plain data")
 
 
 def read_snapshot(path: str) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _check_numbers(entry: dict[str, Any], *keys: str) -> None:
 def _check_frames(entry: dict[str, Any]) -> None:
     for frame in entry.get("frames", ()):
         if not {"name", "filename", "line"} <= frame.keys():
-            raise ValueError("a frame lacks its name, file or line")
+            raise ValueError("a stack frame lacks a name, file or line")
 
 
 def _stack(entry: dict[str, Any]) -> list[str]:

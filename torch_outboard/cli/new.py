@@ -67,7 +67,7 @@ def new(
     language = language or TEMPLATES[template][0]
     if language not in TEMPLATES[template]:
         raise click.UsageError(
-            f"the template {template} exists in {' and '.join(TEMPLATES[template])} only; omit --language {language}, "
+            f"the template {template} exists only in {' and '.join(TEMPLATES[template])}; omit --language {language}, "
             "or choose another template"
         )
     folder = folder or Path(name)

@@ -124,14 +124,16 @@ def _plan(
     from torch_outboard.race.search import Plan
 
     if changes is not None and schedule is None:
-        raise click.UsageError("--changes shortens one schedule: name it with --schedule")
+        raise click.UsageError("--changes needs --schedule, which names the schedule to shorten")
     try:
         name = driver or driver_with_schedules()
         driver_class = find_driver(name)
     except (RegistrationError, ImportError) as error:
         raise click.UsageError(str(error)) from error
     if "schedule" not in driver_class.options:
-        raise click.UsageError(f"the driver {name!r} has no option 'schedule', so work has only one order")
+        raise click.UsageError(
+            f"the driver {name!r} has no option 'schedule', so its work always runs in the same order"
+        )
     chosen = tuple(range(seeds)) if schedule is None else (_seed(schedule),)
     return Plan(program, name, driver_class.name, frozenset(driver_class.options), chosen, depth, changes)
 

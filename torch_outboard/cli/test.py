@@ -45,7 +45,7 @@ def test(
     from torch_outboard.cli.info import parse_options
 
     if driver.startswith("-"):
-        raise click.UsageError(f"expected a driver's name before {driver}: outboard test NAME {driver} …")
+        raise click.UsageError(f"expected a driver's name before {driver}, as in: outboard test NAME {driver} …")
     if operators and native:
         raise click.UsageError("use either --operators or --native, not both")
     settings = parse_options(options)

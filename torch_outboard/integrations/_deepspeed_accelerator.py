@@ -26,8 +26,8 @@ def make_accelerator(name: str) -> DeepSpeedAccelerator:
     missing = sorted(getattr(_Accelerator, "__abstractmethods__", ()))
     if missing:
         raise RegistrationError(
-            f"the installed deepspeed asks an accelerator for {', '.join(missing)}: install the version that "
-            "docs/integrations.md names"
+            f"the installed deepspeed needs accelerator methods that torch-outboard lacks ({', '.join(missing)}): "
+            "install the version that docs/integrations.md names"
         )
     return _Accelerator(name)
 

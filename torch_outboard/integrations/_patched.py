@@ -53,8 +53,8 @@ class ActiveIntegration:
         if name not in vars(owner):
             where = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
             raise RegistrationError(
-                f"the installed {where.partition('.')[0]} has no {where}.{name}, which use() replaces: install "
-                "the version that docs/integrations.md names, or let `outboard doctor --library` show what works now"
+                f"the installed {where.partition('.')[0]} lacks {where}.{name}, which use() replaces: install "
+                "the version that docs/integrations.md names, or run `outboard doctor --library` to see what works"
             )
         return vars(owner)[name]
 

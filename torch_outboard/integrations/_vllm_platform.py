@@ -52,7 +52,7 @@ class OutboardPlatform(Platform):  # type: ignore[misc]
     @classmethod
     def check_if_supports_dtype(cls, dtype: torch.dtype) -> None:
         if dtype not in _properties().dtypes:
-            raise NotSupportedError(f"{_NAME} has no {dtype}: pass another dtype to vLLM, such as float32")
+            raise NotSupportedError(f"{_NAME} does not support {dtype}: pass another dtype to vLLM, such as float32")
 
     @classmethod
     def get_device_name(cls, device_id: int = 0) -> str:
@@ -95,7 +95,7 @@ class OutboardPlatform(Platform):  # type: ignore[misc]
         settings = attn_selector_config._asdict()
         wrong = OutboardAttention.validate_configuration(device_capability=None, **settings)
         if wrong:
-            raise NotSupportedError(f"attention on {_NAME} cannot serve this model: {', '.join(wrong)}")
+            raise NotSupportedError(f"attention on {_NAME} does not support this model: {', '.join(wrong)}")
         return f"{_HERE}._vllm_attention.OutboardAttention"
 
     @classmethod

@@ -59,7 +59,7 @@ def _device(name: str) -> torch.device:
     local = int(os.environ.get("LOCAL_RANK", "0"))
     count = torch.accelerator.device_count()
     if count == 0:
-        raise RegistrationError(f"the driver {name!r} has no device here: `outboard info --driver {name}` says why")
+        raise RegistrationError(f"the driver {name!r} has no device here: `outboard info --driver {name}` shows why")
     torch.accelerator.set_device_index(local % count)
     return torch.device(name, local % count)
 
@@ -72,7 +72,7 @@ def _check_variable(name: str, device: torch.device | None = None) -> None:
     kind, _, index = text.partition(":")
     if kind != name or (device is not None and index and int(index) != device.index):
         own = str(device or name)
-        raise RegistrationError(f"{_VARIABLE} is {text!r}, and use() would take {own!r}: unset the variable")
+        raise RegistrationError(f"{_VARIABLE} is {text!r}, but use() selects {own!r}: unset the variable")
 
 
 def _check_unused(device: torch.device) -> None:

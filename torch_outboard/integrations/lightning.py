@@ -132,7 +132,7 @@ def _accelerator_class(name: str, base: type) -> type:
 
         def setup_device(self, device: torch.device) -> None:
             if device.type != name:
-                raise ValueError(f"the device is {name}'s, not {device}")
+                raise ValueError(f"expected a {name} device, got {device}")
             torch.accelerator.set_device_index(device)
 
         def teardown(self) -> None:
@@ -173,5 +173,5 @@ def _indices(name: str, devices: Any) -> list[int]:
         devices = list(range(count if devices == -1 else devices))
     wrong = [index for index in devices if not 0 <= index < count]
     if wrong:
-        raise ValueError(f"there is no {name}:{wrong[0]}, only {count} devices")
+        raise ValueError(f"the device {name}:{wrong[0]} does not exist: there are {count} devices")
     return list(devices)

@@ -151,8 +151,8 @@ def check_run(run: Run, where: str = "on the inline schedule") -> None:
     schedule, reported = run.options["schedule"], run.answer.get("options", {}).get("schedule", "inline")
     if schedule != reported:
         raise SearchRefused(
-            f"the program chooses the schedule itself: it attaches the driver with schedule={reported}. Omit the "
-            "option, because this command sets it through the environment"
+            f"the program chooses the schedule itself: it attaches the driver with schedule={reported}. Remove that "
+            "option from the program, because this command sets it through the environment"
         )
 
 

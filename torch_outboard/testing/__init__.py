@@ -158,7 +158,9 @@ def run_native_tests(driver: str, options: Mapping[str, str] | None = None, argu
 
     library = find_driver(driver).library
     if library is None:
-        raise RegistrationError(f"driver {driver!r} has no library, and the program below torch tests libraries only")
+        raise RegistrationError(
+            f"driver {driver!r} has no library, and the native tests support only drivers with a library"
+        )
     compiler = _compiler()
     include = _HERE.parent / "include"
     if not include.is_dir():
@@ -166,7 +168,7 @@ def run_native_tests(driver: str, options: Mapping[str, str] | None = None, argu
     environment = dict(os.environ)
     settings = [f"{key}={value}" for key, value in (options or {}).items()]
     if unfit := [pair for pair in settings if "," in pair or pair.count("=") > 1]:
-        raise RegistrationError(f"the program below torch takes no option with a ',' or '=' in it: {unfit[0]!r}")
+        raise RegistrationError(f"the native tests do not support an option value with ',' or '=': {unfit[0]!r}")
     environment["OB_TEST_OPTIONS"] = ",".join(filter(None, [environment.get("OB_TEST_OPTIONS"), *settings]))
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "test_driver")
@@ -180,5 +182,5 @@ def _compiler() -> str:
     names = [os.environ.get("CXX"), "c++", "g++", "clang++"]
     compiler = next(filter(None, (shutil.which(name) for name in names if name)), None)
     if compiler is None:
-        raise FileNotFoundError("the program below torch needs a C++20 compiler; set CXX or install g++ or clang++")
+        raise FileNotFoundError("the native tests need a C++20 compiler: set CXX, or install g++ or clang++")
     return compiler

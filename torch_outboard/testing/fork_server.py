@@ -148,5 +148,5 @@ class ForkServer:
         self._socket.settimeout(timeout)
         answer = self._socket.recv(8, socket.MSG_WAITALL)
         if len(answer) < 8:
-            raise RuntimeError(f"the process that forks ended with status {self._process.wait()}")
+            raise RuntimeError(f"the fork server ended with status {self._process.wait()}")
         return int(struct.unpack("=q", answer)[0])
