@@ -49,7 +49,7 @@ def lack(dialect, operator, *arguments):
             "does not support torch.float64: float64 needs",
             "has_double",
         ),
-        ({"has_int16": False}, torch.uint16, aten.add.Tensor, 0, "uint16 has_int16", "has_int16 for int16"),
+        ({"has_int16": False}, torch.uint16, aten.add.Tensor, 0, "uint16 need has_int16", "has_int16 for int16"),
         ({}, torch.int4, aten.clone.default, None, "does not support torch.int4", "convert the tensors"),
     ],
 )

@@ -202,7 +202,7 @@ def _ranges(patching: Patching) -> None:
 
     @functools.cache
     def warn_once() -> None:
-        warnings.warn("torch.cuda.nvtx does nothing under as_cuda(): torch.profiler shows ranges", stacklevel=4)
+        warnings.warn("torch.cuda.nvtx does nothing under as_cuda(): use torch.profiler for ranges", stacklevel=4)
 
     def nothing(*_: object, **__: object) -> int:
         warn_once()

@@ -44,7 +44,7 @@ def _register(module: ModuleType) -> None:
 
 def _refuse(op: Any, args: Any, kwargs: Any) -> Any:
     raise NotSupportedError(
-        f"context parallel has no ring for {op}, the attention of the driver's own kernels: take `native` out of "
+        f"context parallel does not support {op}, the attention of the driver's own kernels: remove `native` from "
         "OUTBOARD_PROVIDERS, or shard batches or heads instead"
     )
 
@@ -61,14 +61,14 @@ def _local(op: Any, arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     from torch.distributed.tensor import DTensor, Shard
 
     if arguments.pop("attn_mask") is not None:
-        raise NotSupportedError(f"context parallel supports no mask other than is_causal ({op})")
+        raise NotSupportedError(f"context parallel supports no attention mask except is_causal ({op})")
     mesh = arguments["query"].device_mesh
     for name, value in arguments.items():
         if isinstance(value, DTensor):
             if value.device_mesh != mesh or mesh.ndim != 1 or tuple(value.placements) != (Shard(SEQUENCE),):
                 raise NotSupportedError(
-                    f"context parallel takes sequences that are sharded along one dimension of a mesh; {name} of {op} "
-                    f"is {value.placements} on {value.device_mesh}"
+                    f"context parallel needs sequences that are sharded along a one-dimensional mesh, but {name} of "
+                    f"{op} is {value.placements} on {value.device_mesh}"
                 )
             arguments[name] = value.to_local()
     return mesh, arguments

@@ -94,8 +94,8 @@ class VulkanDriver(Driver):
                 for gpu in devices
             )
             raise RegistrationError(
-                "the option matrix_units is 1, and the devices don't all have the same matrix units and at least "
-                f"{_UNIT_MEMORY} bytes of group memory ({reasons}). Leave the option out, or choose devices with "
+                "the option matrix_units is 1, but the devices don't all have the same matrix units and at least "
+                f"{_UNIT_MEMORY} bytes of group memory ({reasons}). Omit the option, or choose devices with "
                 "`device`"
             )
         is_used = self._uses_units

@@ -53,7 +53,7 @@ REMEDIES = {
     "number-for-tensor": "Pass a device tensor with at least one dimension instead of a number.",
     "list-shapes": "Pass non-empty lists, and numbers or zero-dimensional tensors beside them.",
     "norm-order": f"Use order 0, 1, 2 or inf, {_OR}.",
-    "out-dimensions": "Pass a one-dimensional `out`, and reshape the result.",
+    "out-dimensions": "Pass an `out` with that number of dimensions, and reshape the result.",
     "batch": "Add a batch dimension with unsqueeze(0).",
     "heads": f"Pass (batch, heads, length, head size) with head sizes from 1 to 256, {_OR}.",
     "dropout": f"Use a dropout probability below 1, {_OR}.",

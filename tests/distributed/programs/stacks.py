@@ -134,7 +134,10 @@ def context() -> None:
             for unsharded, theirs in zip(ring.context_parallel_unshard(mesh, results, [2] * 4), wanted, strict=True):
                 assert_close(unsharded.cpu(), theirs, atol=1e-5, rtol=1e-5)
             mask = torch.zeros(2, 4, 8, 16, device=device)
-            with torch.no_grad(), raises(torch_outboard.NotSupportedError, "supports no mask other than is_causal"):
+            with (
+                torch.no_grad(),
+                raises(torch_outboard.NotSupportedError, "supports no attention mask except is_causal"),
+            ):
                 torch.nn.functional.scaled_dot_product_attention(*parts, attn_mask=mask)
 
 

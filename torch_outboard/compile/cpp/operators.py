@@ -19,7 +19,7 @@ Results: TypeAlias = list[str | None]
 
 def to_overload(op: Any) -> torch._ops.OpOverload:
     if not isinstance(op, torch._ops.OpOverload):
-        raise NotSupportedError(f"cpp_wrapper and AOTInductor can't call {op}: compile without them")
+        raise NotSupportedError(f"cpp_wrapper and AOTInductor do not support {op}: use plain torch.compile")
     return op
 
 

@@ -79,8 +79,8 @@ class ValueWriter:
             case torch.memory_format():
                 return f"OutboardValue::integer({wrapper.codegen_memory_format(value)})"  # type: ignore[no-untyped-call]
         raise NotSupportedError(
-            f"cpp_wrapper and AOTInductor can't pass {user} an argument of type {type(value).__name__}: compile "
-            "without them"
+            f"cpp_wrapper and AOTInductor do not support {user}'s arguments of type {type(value).__name__}: use "
+            "plain torch.compile"
         )
 
     def _expression(self, value: Any) -> str:

@@ -297,7 +297,7 @@ class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
     def writeline(self, line: Any) -> None:
         if isinstance(line, str) and _NO_FUNCTION in line:
             operator = line.partition(_NO_FUNCTION)[2].partition("(")[0]
-            raise NotSupportedError(f"cpp_wrapper and AOTInductor can't call {operator}: compile without them")
+            raise NotSupportedError(f"cpp_wrapper and AOTInductor do not support {operator}: use plain torch.compile")
         super().writeline(line)  # type: ignore[no-untyped-call]
 
     # Streams, as in the Python wrapper. Returning to the stream on which the function was called

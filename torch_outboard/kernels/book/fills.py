@@ -26,9 +26,9 @@ def _places(count: Any, out: torch.Tensor) -> torch.Tensor:
 
 def _check(out: torch.Tensor, rank: int) -> None:
     if out.dim() != rank:
-        raise CallRefusal(f"`out` has {out.dim()} dimensions, not one [out-dimensions]")
+        raise CallRefusal(f"`out` must have one dimension, not {out.dim()} [out-dimensions]")
     if out.dtype == torch.bool:
-        raise ClassRefusal("the result is bool [mixed-types]")
+        raise ClassRefusal("bool results aren't supported [mixed-types]")
 
 
 def _range(real: torch.dtype, out: torch.Tensor, start: Any, end: Any, step: Any = 1) -> torch.Tensor:
@@ -46,7 +46,7 @@ def _linear(real: torch.dtype, out: torch.Tensor, start: Any, end: Any, steps: A
     """Compute from both ends, as the CPU's kernel does."""
     _check(out, 1)
     if not out.dtype.is_floating_point and real != torch.float64:
-        raise ClassRefusal("integers are computed in float64 [mixed-types]")
+        raise ClassRefusal("integer results need float64 arithmetic, which the dialect lacks [mixed-types]")
     is_wide = out.dtype == torch.float64 or not out.dtype.is_floating_point
     kind = torch.float64 if is_wide else torch.float32
     computed = out.dtype if not out.dtype.is_floating_point else kind
@@ -62,7 +62,7 @@ def _linear(real: torch.dtype, out: torch.Tensor, start: Any, end: Any, steps: A
 
 def _eye(real: torch.dtype, out: torch.Tensor, *counts: Any) -> torch.Tensor:
     if out.dim() != 2:
-        raise CallRefusal(f"`out` has {out.dim()} dimensions, not one [out-dimensions]")
+        raise CallRefusal(f"`out` must have two dimensions, not {out.dim()} [out-dimensions]")
     rows, columns = (_places(count, out) for count in out.shape)
     return (rows.unsqueeze(1) == columns).to(out.dtype)
 

@@ -19,7 +19,7 @@ from torch_outboard.kernels.refusal import CallRefusal
 __all__ = ["OPERATORS"]
 
 # The CPU's kernel uses as many weight bits as fit its integers.
-_IN_INTEGERS = RefusalReason("the CPU kernel computes uint8 in integers [rounding]", (torch.uint8,))
+_IN_INTEGERS = RefusalReason("the CPU kernel computes uint8 in integer arithmetic [rounding]", (torch.uint8,))
 
 
 def _windows(self: torch.Tensor, *args: Any) -> torch.Tensor:

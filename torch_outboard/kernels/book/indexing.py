@@ -180,7 +180,7 @@ def _index_put(
         return NotImplemented
     numbered = [(number, index) for number, index in enumerate(indices) if index is not None]
     if any(index.dtype == torch.bool for _, index in numbered):
-        raise ClassRefusal("the index is a bool mask [mask-write]")
+        raise ClassRefusal("writes through a bool mask aren't supported [mask-write]")
     if values.dtype != self.dtype:
         raise ClassRefusal("its tensors have different dtypes [mixed-types]")
     indexed = [number for number, _ in numbered]

@@ -51,4 +51,4 @@ def _of_order(arguments: Sequence[Any], is_norm: bool) -> _Reduction:
         return lambda x: [changed(x, kept).square()], Join("sum", kept, result, has_root=is_norm)
     if order == float("inf") and is_norm:
         return lambda x: [changed(x, kept).abs()], Join("max", kept, result, needs_elements=True)
-    raise ClassRefusal(f"the order of the norm is {order} [norm-order]")
+    raise ClassRefusal(f"norms of order {order} aren't supported [norm-order]")

@@ -109,7 +109,7 @@ def _recurrent(gates: torch.Tensor, h0: torch.Tensor, c0: _Optional, weight: tor
     offsets, kind = args[3:5]
     _check_fit(gates, 0, h0, weight, offsets, kind)
     if (c0 is not None) != (kind == LSTM) or (c0 is not None and (c0.dim() != 2 or c0.shape[0] != h0.shape[0])):
-        raise CallRefusal("the cell states don't match the layer's kind or its hidden states [recurrent-shapes]")
+        raise CallRefusal("the cell states don't match the hidden states or the kind of layer [recurrent-shapes]")
     return recurrent_steps(gates, h0, c0, weight, *args)
 
 

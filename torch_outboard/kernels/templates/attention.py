@@ -95,7 +95,7 @@ def _dropout(call: TemplateCall, result: Tensor | None) -> Dropout | None:
     if probability == 0:
         return None
     if not 0 < probability < 1:
-        raise CallRefusal(f"the dropout probability is {probability} [dropout]")
+        raise CallRefusal(f"a dropout probability of {probability} isn't supported [dropout]")
     if result is None:
         return Dropout(probability, call.tensor("philox_seed"))
     return Dropout(probability, Tensor(torch.int64, [], [], call.plan.seed()), result)
@@ -110,7 +110,7 @@ def _attention(call: TemplateCall, seed: Tensor | None = None) -> Attention:
         raise CallRefusal("the query has no batch and head dimensions [heads]")
     head, value_head = (int(V.graph.sizevars.guard_int(rows.tensor.size[3])) for rows in (query, value))
     if not (0 < head <= _MAX_HEAD and 0 < value_head <= _MAX_HEAD):
-        raise CallRefusal(f"head sizes {head} and {value_head} are not between 1 and {_MAX_HEAD} [heads]")
+        raise CallRefusal(f"head sizes must be from 1 to {_MAX_HEAD}, not {head} and {value_head} [heads]")
     scale = call.arguments["scale"]
     return Attention(
         query,
