@@ -362,7 +362,10 @@ chip_result chip_stream_wait(chip* c, uint64_t stream) {
       const std::lock_guard lock(queue->mutex);
       const ReplyPtr& last = queue->last;
       const bool has_come = last != nullptr && queue->is_mark && c->link->has_come(last);
-      if (has_come && last->result == CHIP_OK && last->bytes.empty()) return CHIP_OK;
+      if (has_come && last->result == CHIP_OK && last->bytes.empty()) {
+        c->link->check();
+        return CHIP_OK;
+      }
     }
     c->link->wait(c->request(stream, Op::kSynchronize));
     return CHIP_OK;

@@ -64,6 +64,12 @@ class Link {
     return reply->has_come;
   }
 
+  // Throw a Failure if the chip's process is known to have ended.
+  void check() {
+    const std::lock_guard lock(mutex_);
+    if (!loss_.empty()) throw Failure(CHIP_LOST, loss_);
+  }
+
   uint64_t wait(const ReplyPtr& reply) {
     std::unique_lock lock(mutex_);
     come_.wait(lock, [&] { return reply->has_come; });

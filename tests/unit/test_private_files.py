@@ -26,6 +26,7 @@ from torch_outboard.kernels.tune import schedule_table
 from torch_outboard.testing.plugin import RunPython
 
 SIZES = [[[2, 3], [3, 1]]]
+KEY = json.dumps({"operator": "aten::add"})
 ANSWER = Answer("plan 1\n", [KernelRecord("add/0", "opencl_c", b"text", "", "entry", "rw", ("1",) * 7)])
 ATTACKER, VICTIM = 65533, 65534
 
@@ -224,7 +225,7 @@ def _write_pack(path: Path, monkeypatch: Any) -> Path:
     monkeypatch.setattr(packs, "kind_of", lambda device: {"generator": "g", "generated_by": "h"})
     monkeypatch.setattr(packs, "_runnable", lambda driver, device: ("chip",))
     devices = [{"architecture": "", "kind": packs.kind_of(0)}]
-    write_pack_file(path, {**packs.versions(), "devices": devices}, [("a", SIZES, ANSWER)], [])
+    write_pack_file(path, {**packs.versions(), "devices": devices}, [(KEY, SIZES, ANSWER)], [])
     return path
 
 
@@ -233,17 +234,17 @@ def test_a_pack_that_others_may_have_written_is_not_taken(
     tmp_path: Path, what: str, monkeypatch: Any, caplog: Any
 ) -> None:
     path = _write_pack(tmp_path / "pack", monkeypatch)
-    assert packs.Packs([path]).plans("a", 0) == [ANSWER]
+    assert packs.Packs([path]).plans(KEY, 0) == [ANSWER]
     NOT_TRUSTED[what](path)
-    assert packs.Packs([path]).plans("a", 0) == [] and what in caplog.text
+    assert packs.Packs([path]).plans(KEY, 0) == [] and what in caplog.text
 
 
 @two_users
 def test_a_pack_is_trusted_with_the_code_that_names_it(tmp_path: Path, monkeypatch: Any) -> None:
     for path in (tmp_path, _write_pack(tmp_path / "pack", monkeypatch)):
         os.chown(path, ATTACKER, ATTACKER)
-    assert packs.Packs([path]).plans("a", 0) == []
-    assert packs.Packs([path], trusted=ATTACKER).plans("a", 0) == [ANSWER]
+    assert packs.Packs([path]).plans(KEY, 0) == []
+    assert packs.Packs([path], trusted=ATTACKER).plans(KEY, 0) == [ANSWER]
 
 
 def test_a_pack_beside_no_module_is_refused(tmp_path: Path, monkeypatch: Any, caplog: Any) -> None:
