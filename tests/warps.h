@@ -302,6 +302,9 @@ inline uint32_t __cvta_generic_to_shared(const void* place) {
 inline float __uint_as_float(unsigned bits) {
   return warps::of_bits(bits);
 }
+inline unsigned __umulhi(unsigned a, unsigned b) {
+  return static_cast<unsigned>(static_cast<unsigned long long>(a) * b >> 32);
+}
 inline float __int_as_float(int bits) {
   return warps::of_bits(static_cast<unsigned>(bits));
 }

@@ -110,7 +110,7 @@ del accelerate.state.PartialState._prepare_backend
 try:
     huggingface.use()
 except torch_outboard.RegistrationError as error:
-    assert "has no accelerate.state.PartialState._prepare_backend" in str(error), error
+    assert "lacks accelerate.state.PartialState._prepare_backend" in str(error), error
 else:
     raise AssertionError("it was not refused")
 import os

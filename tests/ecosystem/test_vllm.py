@@ -144,8 +144,16 @@ def test_what_the_platform_cannot_do_is_refused_by_name(run_python, tmp_path):
         ("import sys\nsys.modules['vllm'] = None\n", {}, "vLLM is not installed"),
         (PRETEND.format("0.31.1+cpu"), {}, "vLLM 0.31.1+cpu is too old: torch-outboard's platform needs 0.32 or later"),
         (PRETEND.format("0.32.0"), {"OUTBOARD_VLLM": "null"}, "OUTBOARD_VLLM selects 'null', but use() selects 'sim'"),
-        (PRETEND.format("0.32.0"), {"VLLM_PLUGINS": "ascend,lora"}, "VLLM_PLUGINS is 'ascend,lora'"),
-        (PRETEND.format("0.32.0"), {"VLLM_TARGET_DEVICE": "cpu"}, "VLLM_TARGET_DEVICE is 'cpu'"),
+        (
+            PRETEND.format("0.32.0"),
+            {"VLLM_PLUGINS": "ascend,lora"},
+            "VLLM_PLUGINS selects 'ascend,lora', but use() selects 'sim'",
+        ),
+        (
+            PRETEND.format("0.32.0"),
+            {"VLLM_TARGET_DEVICE": "cpu"},
+            "VLLM_TARGET_DEVICE selects 'cpu', but use() selects 'sim'",
+        ),
     ],
 )
 def test_what_use_refuses(run_python, before, variables, expected):
