@@ -554,7 +554,7 @@ def test_convolutions_that_are_rounded(rounds: Callable[[bool, bool], None], dev
 
 def test_a_unit_that_does_not_divide_tiles_is_refused(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builder, "_keeps", lambda: False)
-    monkeypatch.setattr(matrix, "_SMALL", 20)  # as if units were of 16 rows where tiles have 24
+    monkeypatch.setattr(matrix, "_SMALL", 20)  # tiles that no unit divides
     x = r(5, 5).bfloat16().to(device)
     words = r"the matrix unit '\w+' of \d+ by \d+ by \d+ and \d+ lanes doesn't divide tiles of 20 by 20"
     with pytest.raises(NotSupportedError, match=words):

@@ -98,10 +98,7 @@ class VulkanDriver(Driver):
                 f"{_UNIT_MEMORY} bytes of group memory ({reasons}). Omit the option, or choose devices with "
                 "`device`"
             )
-        is_used = self._uses_units
-        if is_used is None:
-            is_used = all(device.vendor == _UNITS_TRIED for device in devices)
-        if not has_units or not is_used:
+        if not has_units or not _is_used(self._uses_units, devices, _UNITS_TRIED):
             return _language(devices) + self._subgroups(devices)
         listed, lanes = units.pop()
         return f"{_language(devices)}: {lanes} lanes, {listed}"
@@ -109,9 +106,7 @@ class VulkanDriver(Driver):
     def _subgroups(self, devices: Sequence[DeviceProperties]) -> str:
         """Return ": subgroups of 8" if generated reductions use subgroups, else an empty string."""
         sizes = {device.warp_size for device in devices}
-        is_used = self._uses_subgroups
-        if is_used is None:
-            is_used = all(device.vendor == _SUBGROUPS_TRIED for device in devices)
+        is_used = _is_used(self._uses_subgroups, devices, _SUBGROUPS_TRIED)
         return f": subgroups of {sizes.pop()}" if is_used and len(sizes) == 1 and min(sizes) > 1 else ""
 
     def code_generator(self, device: int) -> str:
@@ -158,6 +153,11 @@ class VulkanDriver(Driver):
         return report(
             {**self.option_values, "matrix_units": self._uses_units or None, "subgroups": self._uses_subgroups}
         )
+
+
+def _is_used(choice: object, devices: Sequence[DeviceProperties], tried: str) -> bool:
+    """Return the user's choice, or without one whether all devices are of the vendor on whose devices it was tried."""
+    return all(device.vendor == tried for device in devices) if choice is None else bool(choice)
 
 
 def _language(devices: Sequence[DeviceProperties]) -> str:
