@@ -4,7 +4,7 @@
 
 #include "graph/graph.h"
 
-#if OUTBOARD_TORCH_MINOR >= 13
+#if OUTBOARD_TORCH_MINOR >= 12
 
 #include <ATen/core/GraphImplInterface.h>
 #include <c10/core/DeviceType.h>

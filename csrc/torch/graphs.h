@@ -3,7 +3,7 @@
 
 namespace outboard {
 
-// Make torch.accelerator.Graph work, if torch has it (2.13 and later). Call
+// Make torch.accelerator.Graph work, if torch has it (2.12 and later). Call
 // it once the device has its name.
 void register_graphs();
 

@@ -503,7 +503,7 @@ def test_debug_dump_names_the_operators(module: Any, device: torch.device, tmp_p
     assert "aten::mul" in (tmp_path / "graph.dot").read_text()
 
 
-@pytest.mark.skipif(not hasattr(torch.accelerator, "Graph"), reason="torch.accelerator.Graph came with torch 2.13")
+@pytest.mark.skipif(not hasattr(torch.accelerator, "Graph"), reason="torch.accelerator.Graph came with torch 2.12")
 def test_accelerator_graph(module: Any, device: torch.device) -> None:
     skip_unless_graphs_draw(device)
     x = torch.zeros(16, device=device)

@@ -120,7 +120,7 @@ build.build_info = lambda: build.BuildInfo(torch="2.0.1", python="3.11")
     assert "was built for torch 2.0.1, but torch" in report["extension"]["error"]
     missing = "import sys; sys.modules['torch_outboard._C'] = None\n"
     report = json.loads(run_python(missing + COMMAND, "info", "--json").stdout)
-    assert "torch_outboard._C is not among" in report["extension"]["error"]
+    assert "torch_outboard._C is missing from the package" in report["extension"]["error"]
     assert "Rebuild it: " in report["extension"]["error"]
 
 

@@ -350,7 +350,7 @@ assert not hasattr(caught.value, "__notes__") and not driver.capturing
     )
 
 
-@pytest.mark.skipif(torch.__version__ < (2, 13), reason="torch has no torch.accelerator.Graph")
+@pytest.mark.skipif(torch.__version__ < (2, 12), reason="torch has no torch.accelerator.Graph")
 def test_a_destructor_of_torchs_own_graph_calls_no_entry(run_python):
     run_python(
         with_methods(

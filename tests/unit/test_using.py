@@ -36,7 +36,7 @@ def test_a_function_is_replaced_wherever_it_was_imported_to_and_put_back(library
 def test_what_the_library_no_longer_has_is_refused_by_name(library):
     using = ActiveIntegration()
     for owner, name in ((library, "some_library.pick"), (library.Chosen, "some_library.Chosen.pick")):
-        with pytest.raises(RegistrationError, match=f"the installed some_library has no {name}"):
+        with pytest.raises(RegistrationError, match=f"the installed some_library lacks {name}"):
             using.set(owner, "pick", None, "pick the chip")
     assert not hasattr(library, "pick") and using.patches() == {}
 
