@@ -31,6 +31,7 @@ from torch_outboard.kernels.disk.calls import CALLS, Samples
 from torch_outboard.kernels.disk.files import Answer
 from torch_outboard.kernels.disk.pack_file import PackFile, program_name, write_pack_file
 from torch_outboard.kernels.disk.packs import Packs, packs_of
+from torch_outboard.kernels.disk.recorded import write_calls
 from torch_outboard.kernels.packing.making import EmptyPack, run_apart, write_pack
 from torch_outboard.kernels.refusal import OperatorRefusal
 from torch_outboard.testing.plugin import RunPython
@@ -248,6 +249,19 @@ def test_a_pack_is_built_in_parts(pack_ahead: Callable[..., str], ahead: Path, t
     pack_ahead(tmp_path / "pack", "--arch", "one,two", "--only", "^add float32$", "--keep", kept)
     assert (tmp_path / "pack").read_bytes() == (ahead / "pack").read_bytes()
     assert {path: path.stat().st_mtime_ns for path in kept.rglob("*") if path.is_file()} == before
+
+
+def test_each_recorded_call_gets_the_plan_of_its_own_sizes(pack_ahead: Callable[..., str], tmp_path: Path) -> None:
+    """The plan of the first call would serve the second, and later programs may not make the first call at all."""
+    calls = [
+        '["aten::cat", "float32", [[{"tensor": "float32 8:16384 4:32 128:128 32:1"}, '
+        '{"tensor": "float32 8:49152 4:64 128:384 32:1"}], -1]]',
+        '["aten::cat", "float32", [[{"tensor": "float32 8:65536 8:32 256:256 32:1"}, '
+        '{"tensor": "float32 8:131072 8:64 256:512 32:1"}], -1]]',
+    ]
+    write_calls(tmp_path / "calls", [], calls)
+    only = ("--arch", "one", "--only", "^aten::cat", "--calls", tmp_path / "calls")
+    assert "2 plans and 2 programs" in pack_ahead(tmp_path / "pack", *only)
 
 
 def test_a_process_that_ends_while_it_runs_calls_is_an_error() -> None:

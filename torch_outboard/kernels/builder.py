@@ -28,7 +28,7 @@ from torch_outboard.kernels import lists, route
 from torch_outboard.kernels.book.table import by_value, check_refused, guarded, without_readers
 from torch_outboard.kernels.build_thread import BuildThread, NoThread
 from torch_outboard.kernels.disk.files import Answer
-from torch_outboard.kernels.disk.key import call_key, key_of, scheduled_key, sizes_of
+from torch_outboard.kernels.disk.key import Sizes, call_key, key_of, scheduled_key, sizes_of
 from torch_outboard.kernels.disk.packs import Packs, owner_of, packs_of
 from torch_outboard.kernels.disk.store import Store, default_folder
 from torch_outboard.kernels.faults import author_of
@@ -53,6 +53,7 @@ __all__ = [
     "record",
     "refused",
     "seconds",
+    "set_own_plans_only",
     "store",
 ]
 
@@ -199,6 +200,18 @@ def record(take: Callable[[str, Sequence[Any]], None] | None) -> None:
 _take: Callable[[str, Sequence[Any]], None] | None = None
 
 
+def set_own_plans_only(is_wanted: bool) -> None:
+    """Choose whether stored plans serve only calls with the sizes and strides for which they were built.
+
+    Which plans a call needs then doesn't depend on earlier calls, so a pack of many calls has the plan of each.
+    """
+    global _is_own_only
+    _is_own_only = is_wanted
+
+
+_is_own_only = False
+
+
 @functools.cache
 def store() -> Store:
     """Return the store of plans on disk. The first call reads the environment variable that names the folder."""
@@ -251,7 +264,9 @@ class _Request:
 
     def load(self) -> list[Answer]:
         key = self._key()
-        return [] if key is None else _plans_of_class(key, self._device)
+        if key is None:
+            return []
+        return _plans_of_class(key, self._device, sizes_of(self._holder[0]) if _is_own_only else None)
 
     def build(self) -> Answer:
         key = self._key()
@@ -298,20 +313,23 @@ def _keeps() -> bool:
     return store().is_usable or bool(packs())
 
 
-def _plans_of_class(key: str, device: int) -> list[Answer]:
-    """Return the stored plans of a class, or the refusal of the class."""
-    stored = _stored(key, device)
+def _plans_of_class(key: str, device: int, sizes: Sizes | None = None) -> list[Answer]:
+    """Return the stored plans of a class, or the refusal of the class. `sizes` excludes plans built for other sizes."""
+    stored = _stored(key, device, sizes)
     if (scheduled := scheduled_key(key, device, schedules_of(device).digest)) != key:
-        stored = [answer for answer in stored if not _has_schedule(answer)] + _stored(scheduled, device)
+        stored = [answer for answer in stored if not _has_schedule(answer)] + _stored(scheduled, device, sizes)
     return [answer for answer in stored if not answer.refusal] or stored[:1]
 
 
-def _stored(key: str, device: int) -> list[Answer]:
+def _stored(key: str, device: int, sizes: Sizes | None) -> list[Answer]:
     def readable(kernel: KernelRecord) -> KernelRecord:
         return kernel._replace(read_binary=functools.partial(_packed_program, kernel, device))
 
     packed = packs().plans(key, device)
-    return [*store().plans(key), *(answer._replace(kernels=list(map(readable, answer.kernels))) for answer in packed)]
+    return [
+        *store().plans(key, sizes),
+        *(answer._replace(kernels=list(map(readable, answer.kernels))) for answer in packed),
+    ]
 
 
 def _packed_program(kernel: KernelRecord, device: int) -> bytes:

@@ -122,12 +122,12 @@ class Folder:
         self._on_refused = on_refused
         self._on_unreadable = on_unreadable
 
-    def plans(self, key: str) -> list[Answer]:
-        """Return the plans of a class; if there are none, its refusal."""
+    def plans(self, key: str, sizes: Sizes | None = None) -> list[Answer]:
+        """Return the plans of a class, of these sizes only if they are given; if there are none, its refusal."""
         read = [self._read(path, key) for path in self.files(key)]
-        answers = [answer for answer in read if answer is not None]
+        answers = [entry[1] for entry in read if entry is not None and sizes in (None, entry[0])]
         if not answers and (refusal := self._read(self._path(key, _REFUSED), key)) is not None:
-            answers.append(refusal)
+            answers.append(refusal[1])
         return answers
 
     def files(self, key: str) -> list[Path]:
@@ -158,8 +158,8 @@ class Folder:
 
     def text(self, path: Path, key: str) -> str | None:
         """Return the text of a file's plan; None if the file isn't used."""
-        answer = self._read(path, key)
-        return None if answer is None else answer.text
+        read = self._read(path, key)
+        return None if read is None else read[1].text
 
     def place_of(self, key: str, answer: Answer) -> Path:
         """Return the file for an answer: one for each plan, one for the refusal."""
@@ -196,7 +196,7 @@ class Folder:
         digest = hashlib.sha256(key.encode()).hexdigest()
         return self.path / digest[:2] / f"{digest[2:]}.{name}"
 
-    def _read(self, path: Path, key: str) -> Answer | None:
+    def _read(self, path: Path, key: str) -> tuple[Sizes, Answer] | None:
         try:
             content = read_private(path)
         except PermissionError as error:
@@ -210,9 +210,10 @@ class Folder:
         fields = parsed(content, _NAMES)
         is_right = fields is not None and fields["key"] == key and _are_sizes(fields["sizes"])
         answer = unlisted(fields) if is_right else None  # type: ignore[arg-type]
-        if answer is None:
+        if fields is None or answer is None:
             self._on_refused(path, f"{printable_path(path)} is damaged")
-        return answer
+            return None
+        return fields["sizes"], answer
 
 
 def written(key: str, sizes: Sizes, answer: Answer) -> bytes:

@@ -99,13 +99,16 @@ class Store:
         """True if there is a folder that nobody else may write; a missing folder is created."""
         return self._usable() is not None
 
-    def plans(self, key: str) -> list[Answer]:
-        """Return the plans that were saved for a class; if there are none, its refusal."""
+    def plans(self, key: str, sizes: Sizes | None = None) -> list[Answer]:
+        """Return the plans that were saved for a class; if there are none, its refusal.
+
+        With `sizes`, return only plans that were built for a call with these sizes and strides.
+        """
         folder = self._usable()
         if folder is None:
             return []
         names = set(folder.names(key))
-        plans = [plan for plan in folder.plans(key) if (key, plan[0]) not in self._dropped]
+        plans = [plan for plan in folder.plans(key, sizes) if (key, plan[0]) not in self._dropped]
         with self._lock:
             self._seen[key] = names
             self.loaded += len(plans)

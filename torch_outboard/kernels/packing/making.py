@@ -41,14 +41,20 @@ _Result = TypeVar("_Result")
 _Work = TypeVar("_Work")
 
 _TOGETHER = 8  # recorded calls
+_VARIANTS = itertools.count(1)
 
 
 def run_calls(
     index: int, calls: Sequence[_Call], report: Callable[[str], None], has_memory: bool = True
 ) -> Iterator[tuple[str, str]]:
-    """Run calls that `chosen_calls` returned, and yield the failed ones. `report` gets each label before its call."""
+    """Run calls of `chosen_calls` or `read_calls`, and yield the failed ones. `report` gets each label before its call.
+
+    Each recorded call gets the plan that its own sizes need, even if the plan of an earlier call would serve it: the
+    recorded calls and the programs that made them are then served in any order.
+    """
     from torch_outboard import _C
     from torch_outboard.device.devices import get_device_properties
+    from torch_outboard.kernels import builder
 
     Store.most_files = Store.most_plans = sys.maxsize  # plans of all kinds of devices are in one folder
     device = torch.device(_C.driver_name(), index)
@@ -56,6 +62,9 @@ def run_calls(
     with torch.get_device_module(device).device(device):  # a graph is captured on the current device
         for label, call, dtype in calls:
             report(label)
+            is_recorded = not call.dtypes
+            builder.set_own_plans_only(is_recorded)
+            _C.set_plan_variant(next(_VARIANTS) if is_recorded else 0)  # none of the plans in memory serves it
             try:
                 call.run(Samples(device, dtype, machine, has_memory))
                 torch.accelerator.synchronize(device)
