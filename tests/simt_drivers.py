@@ -43,6 +43,9 @@ class Unbuilt(PythonDriver):
     kernel_generator = "opencl_c"
     host_address = Driver.host_address  # the host's addresses are not the device's
 
+    def __init__(self, **options):
+        super().__init__(**{"memory": 8 << 30, **options})  # training steps of 100 million parameters take 1.6 GB
+
     def device_properties(self, device):
         sizes = {"max_threads_per_block": 1024, "shared_memory_per_block": 48 << 10, "multi_processor_count": 64}
         return DeviceProperties(
