@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The entry points that torch calls: at the end of `import torch`, and for a backend that nobody has registered.
+"""Entry points that torch calls at the end of `import torch`, or for a backend that is not registered.
 
-vLLM calls another, when it chooses its platform. This module imports nothing, so that it costs nothing while neither
-OUTBOARD_DRIVER nor OUTBOARD_VLLM is set.
+vLLM calls `vllm_platform` when it chooses its platform. This module imports nothing, so that it costs nothing unless
+OUTBOARD_DRIVER or OUTBOARD_VLLM is set.
 """
 
 import os
 
 
 def autoload() -> None:
-    """Attach the driver that OUTBOARD_DRIVER names, if the variable is set, as OUTBOARD_AS_CUDA says."""
+    """Attach the driver that OUTBOARD_DRIVER names, and start as_cuda() if OUTBOARD_AS_CUDA is set."""
     if not os.environ.get("OUTBOARD_DRIVER"):
         return
     from torch_outboard._autoload import autoload_from_environment
@@ -22,7 +22,8 @@ def autoload() -> None:
 
 
 def attach_for_backend() -> None:
-    """Attach the driver that OUTBOARD_DRIVER names. Torch 2.14 calls this for the backend "outboard" if none has.
+    """Attach the driver that OUTBOARD_DRIVER names. Torch 2.14 calls this function if the backend "outboard" is not
+    registered.
 
     Raises RegistrationError if the variable is not set.
     """
@@ -32,9 +33,9 @@ def attach_for_backend() -> None:
 
 
 def vllm_platform() -> str | None:
-    """Return the class of vLLM's platform if OUTBOARD_VLLM names a driver, else None: vLLM takes its own.
+    """Return the name of the platform class for vLLM, or None for vLLM's own choice if OUTBOARD_VLLM is not set.
 
-    The class's module attaches the driver. vLLM ignores exceptions of this function, and raises those of the module.
+    The class's module attaches the driver, because vLLM ignores exceptions of this function but not of that module.
     """
     if not os.environ.get("OUTBOARD_VLLM"):
         return None

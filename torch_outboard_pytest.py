@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The plugin of pytest: `--outboard-race` runs tests under many schedules, as `outboard race` runs a program, and
+"""A pytest plugin: `--outboard-race` runs tests under many schedules, as `outboard race` runs a program, and
 `--outboard-as-cuda` runs tests that were written for CUDA on a driver's devices.
 
-A separate module, so that a pytest that does not ask for it does not import torch.
+A separate module, so that pytest imports torch only if one of these options is used.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Start as_cuda(), if asked for, before the tests' modules take functions of torch.cuda.
+    """Start as_cuda(), if requested, before test modules import functions from torch.cuda.
 
-    A worker of pytest-xdist is a process that was started afresh, and has started it with torch's import.
+    A pytest-xdist worker is a new process, which has already started as_cuda() when it imported torch.
     """
     driver = early_config.known_args_namespace.outboard_as_cuda
     if driver is None:
@@ -68,10 +68,10 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """Search for races instead of running the tests here, if asked for."""
+    """Search for races instead of running the tests here, if requested."""
     if not config.getoption(_OWN):
         return None
-    # Importing torch may attach a driver; then its package must not be half imported.
+    # Importing torch may attach a driver, which fails while this package is half imported.
     import torch  # noqa: F401
 
     from torch_outboard.cli.race import run_for_pytest

@@ -76,7 +76,7 @@ _HOMES = {
     "amp": (),
     "driver": ("Driver",),
 }
-# Imported on request: most programs never need it.
+# Imported on first access: most programs never need these names.
 _LATE = ("as_cuda",)
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -84,7 +84,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     """Import the module of a public name that is accessed before the last lines of this module have run.
 
-    The command `outboard` does not run those lines. Drivers' entry points, which `import torch` calls, run before them.
+    The command `outboard` skips those lines, and drivers' entry points, which `import torch` calls, run before them.
     """
     from importlib import import_module
 
@@ -93,7 +93,7 @@ def __getattr__(name: str) -> Any:
         globals()[name] = value
         return value
     if name == "_C":
-        import torch  # noqa: F401 - the extension is linked against libraries that torch loads
+        import torch  # noqa: F401 - loads the libraries that the extension is linked against
 
         return import_module(f"{__name__}._C")
     if name in _HOMES or name in _LATE:

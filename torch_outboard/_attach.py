@@ -112,7 +112,7 @@ def _begin(driver: Driver, asked_as: str, by: str) -> _Attachment:
 
 
 def _steps(attachment: _Attachment) -> tuple[tuple[str, Callable[[], object]], ...]:
-    """Return the subsequent changes, in the order that torch needs."""
+    """Return the changes that follow the installation of the table, in the order that torch needs."""
     # Imported only now: these modules need the core, whose torch had not been checked before.
     from torch_outboard import _C
     from torch_outboard.compile.register import register as register_compiler
@@ -159,7 +159,7 @@ def _add_module(attachment: _Attachment) -> None:
 
 
 def _begin_autograd() -> None:
-    """Start the devices' autograd threads if a backward pass ran before: torch counts devices only in the first one."""
+    """Start the devices' autograd threads if a backward pass has run: torch counts devices only in its first pass."""
     from torch_outboard import _C
 
     if _C.has_autograd_begun():
@@ -167,7 +167,7 @@ def _begin_autograd() -> None:
 
 
 def _generate_methods() -> None:
-    # Storage methods refuse no dtype: moving bytes needs no kernel.
+    # Storage methods refuse no dtype: they move bytes, which needs no kernel.
     generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True, unsupported_dtype=[]
     )

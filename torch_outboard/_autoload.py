@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Attach a driver during `import torch`, which an exception would break, or for the backend "outboard"."""
+"""Attach a driver for the backend "outboard", or during `import torch`, which an exception would break."""
 
 from __future__ import annotations
 
@@ -91,5 +91,5 @@ def _warn_once(name: str, message: str) -> None:
     _warned.add(name)
     try:
         warnings.warn(message, UserWarning, stacklevel=3)
-    except UserWarning:  # warnings are errors here, and must not interrupt `import torch`
+    except UserWarning:  # warnings are errors in this process, and must not interrupt `import torch`
         print(f"Warning: {message}", file=sys.stderr)

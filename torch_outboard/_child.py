@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Modules that answer in JSON, each in a separate process, which a vendor's library may end."""
+"""Modules that return JSON, each run in a separate process, which a vendor's library may crash."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 __all__ = ["Answer", "ask_module"]
 
-_LINES = 20  # of what a process has printed
+_LINES = 20  # of a process's output
 
 
 class Answer(NamedTuple):
-    """A module's answer: JSON, or how its process failed, with the last lines that it printed."""
+    """The result of a module: JSON, or how its process failed, with the last lines that it printed."""
 
     value: Any
-    failure: str  # such as "ended with status 1", or "" if it has answered
-    output: list[str]  # of the standard error; after a failure, of both
+    failure: str  # such as "ended with status 1", or "" if the module returned JSON
+    output: list[str]  # of standard error; after a failure, of both outputs
 
 
 def ask_module(

@@ -14,7 +14,7 @@ __all__ = ["check_free", "check_name"]
 
 
 def check_free(name: str) -> None:
-    """Raise RegistrationError unless torch's only spare device type is unused and may have the name."""
+    """Raise RegistrationError unless torch's only spare device type is unused and can take the name."""
     owner = torch._C._get_privateuse1_backend_name()
     if owner != "privateuseone":
         if owner == _earlier_driver():

@@ -107,7 +107,7 @@ def _by_device(name: str, drivers: Iterable[FoundDriver]) -> type[Driver] | None
 
 
 def _distribution_of(name: str) -> str | None:
-    """Return the distribution of this project that provides a driver, or None: the extra with its name requires it."""
+    """Return the distribution of this project that an extra with the driver's name installs, or None."""
     from importlib.metadata import PackageNotFoundError, requires
 
     with contextlib.suppress(PackageNotFoundError):  # an unbuilt checkout

@@ -9,8 +9,8 @@
         ├── CaptureError             a graph cannot be captured, or a call cannot be captured in one
         └── RegistrationError        a driver description cannot be attached
 
-Other errors: `torch.OutOfMemoryError` if a device has no more memory, `torch.AcceleratorError` for a lost device and
-for an invalid device index, `ValueError` for any other invalid argument.
+Other exceptions: `torch.OutOfMemoryError` if a device has no more memory, `torch.AcceleratorError` for a lost device
+and for an invalid device index, `ValueError` for any other invalid argument.
 """
 
 from __future__ import annotations

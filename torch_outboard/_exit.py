@@ -16,8 +16,7 @@ _first: list[Callable[[], None]] = []
 def prepare_exit(driver: Driver) -> None:
     """Arrange for the builder and the devices to stop before Python exits."""
     if driver.kernel_generator is not None:
-        # The plan builder needs this module, which a function called by atexit cannot import any
-        # more.
+        # The plan builder needs this module. A function called by atexit can no longer import it.
         import concurrent.futures.process  # noqa: F401
     atexit.register(_shut_down)
 
@@ -28,7 +27,7 @@ def end_first(end: Callable[[], None]) -> None:
 
 
 def _shut_down() -> None:
-    """End the threads that use the devices, such as the plan builder, and then stop using the devices."""
+    """End the threads that use the devices, such as the plan builder, and then close the devices."""
     from torch_outboard import _C
 
     for end in _first:

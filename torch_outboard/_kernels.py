@@ -16,14 +16,14 @@ def register_kernel(op: str, kernel: Callable[..., Any]) -> None:
     """Register a function as the device's kernel of an operator, before every other provider.
 
     The kernel is called below autograd, on the operator's device, with all arguments of the operator's schema.
-    Keyword-only arguments are passed as keywords (`out` among them, of the result's size), the others by position. The
-    kernel queues its work on the current stream with torch's operators or `torch_outboard.launch`, which a graph
-    records. In a capture, a kernel that queues nothing, or asks for the driver's handle of the stream, raises
+    Keyword-only arguments, including an `out` of the result's size, are passed as keywords, the others by position. The
+    kernel queues its work on the current stream with torch's operators or `torch_outboard.launch`. A graph records
+    both. In a capture, a kernel that queues nothing, or asks for the driver's handle of the stream, raises
     CaptureError.
 
     A kernel of one form serves the others: a kernel for `aten::add.Tensor`, `aten::add.out` or `aten::add_.Tensor` is
     called for `x + y`, `torch.add(x, y, out=z)` and `x.add_(y)`. If several are registered, the called form's own
-    kernel comes first, then the kernel of the out= form, which needs no copy; for a call in place its `out` is `self`.
+    kernel comes first, then the kernel of the out= form, which needs no copy. For a call in place, its `out` is `self`.
     Calls with sparse, quantized or nested tensors skip the kernel.
 
     Parameters
@@ -31,8 +31,8 @@ def register_kernel(op: str, kernel: Callable[..., Any]) -> None:
     op : str
         The operator with its overload: "aten::relu", "aten::add.out".
     kernel : callable
-        Returns the operator's result; None stands for the arguments that the operator writes to. NotImplemented hands
-        the call to the next provider; the arguments must be unchanged then.
+        Returns the operator's result; None stands for the arguments that the operator writes to. NotImplemented passes
+        the call to the next provider; the kernel must not have changed the arguments.
 
     Raises
     ------

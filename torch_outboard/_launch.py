@@ -83,12 +83,12 @@ def build_kernel(
     language : str
         The driver's name for the language: "opencl_c", "cuda", …
     signature : str
-        A type for each parameter, separated by commas: "const float32*, float32*, int32". With `T*` the kernel gets the
-        address of a tensor of the dtype T (`void*`: of any dtype). `const` declares that the kernel only reads, which
-        the stream sanitizer relies on. A tensor must be contiguous; `strided T*` accepts any strides. `T` is a number
-        by value. `local` is local (shared) memory, whose size in bytes the launch passes.
+        A type for each parameter, separated by commas: "const float32*, float32*, int32". `T*` is the address of a
+        tensor of dtype T, `void*` of any dtype. `const` declares that the kernel only reads, for the stream sanitizer.
+        A tensor must be contiguous; `strided T*` accepts any strides. `T` is a number passed by value. `local` is local
+        (shared) memory, whose size in bytes is the launch's argument.
     options : str
-        Options of the driver's compiler.
+        Options for the driver's compiler.
     device : torch.device, str or int, optional
         The first device to build for; the current device by default.
 
@@ -127,10 +127,10 @@ def launch(
 ) -> None:
     """Queue a launch of a kernel, on the current stream of its tensors' device, and return.
 
-    While the stream captures, the launch goes into the graph instead and runs at each replay. The stream sanitizer and
-    the profiler see it under the kernel's name. The caller may drop the tensors before the launch is done; the tensors
-    of a graph must live as long as the graph. Autograd sees a launch only as a write in place. For gradients, register
-    the kernel as an operator's (`register_kernel`, torch.library.custom_op).
+    During a capture, the graph records the launch and runs it at each replay. The stream sanitizer and the profiler
+    show the launch under the kernel's name. The caller may drop the tensors before the launch is done; the tensors of a
+    graph must live as long as the graph. To autograd, a launch is a write in place without a gradient. For gradients,
+    register the kernel as an operator's (`register_kernel`, torch.library.custom_op).
 
     Parameters
     ----------
@@ -138,17 +138,17 @@ def launch(
     args : sequence
         One for each parameter: a tensor, a number, or the bytes of local memory.
     grid, block : int or sequence of up to three int
-        Blocks of the launch, threads of a block. If the grid is 0 in a dimension, nothing is launched.
+        The number of blocks, and the number of threads per block. If a dimension of the grid is 0, nothing is launched.
     shared_memory : int
-        Bytes of dynamic shared memory of a block, for languages in which it is not an argument.
+        Bytes of dynamic shared memory per block, for languages in which this memory is not an argument.
     cluster : int or sequence of up to three int, optional
-        Blocks of a cluster.
+        The number of blocks per cluster.
     cooperative : bool
-        All blocks run at once and may wait for each other.
+        Whether all blocks run at once and may wait for each other.
     follows_addresses : bool
-        The kernel uses addresses that it reads from memory.
+        Whether the kernel uses addresses that it reads from memory.
     stream : torch.Stream, optional
-        Another stream of the device.
+        The stream to launch on, instead of the current stream.
 
     Raises
     ------

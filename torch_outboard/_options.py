@@ -37,7 +37,7 @@ class Option:
     doc : str
         One sentence for `outboard info`.
     choices : tuple of str
-        The legal values of a str option, if they are few.
+        The valid values of a str option, if only a few are valid.
     is_in_environment : bool
         False if the driver itself reads the environment for this option.
     """

@@ -66,13 +66,13 @@ class DeviceProperties:
     addresses_host_memory : bool
         Whether kernels use pinned memory by the host's addresses.
     follows_addresses : bool
-        Whether kernels use addresses that they read from memory, so that operators over lists of tensors are one
+        Whether kernels use addresses that they read from memory, so that an operator over a list of tensors is one
         launch.
     shared_memory_per_multiprocessor : int
         Bytes.
     matrix_units : str
-        The small matrices that an instruction multiplies, such as "float16 16x16x16, bfloat16 16x16x16": the element
-        type, and rows by columns by steps.
+        The matrix sizes that one instruction multiplies, such as "float16 16x16x16, bfloat16 16x16x16": element type,
+        then rows x columns x steps.
     """
 
     name: str = ""

@@ -22,9 +22,9 @@ from typing import IO, Any
 
 from torch_outboard import _C
 
-# Seconds after which an unfinished file counts as abandoned: writing one takes no time.
+# Seconds after which an unfinished file counts as abandoned: writing a file takes far less.
 _ABANDONED = 3600
-PAUSE = 0.02  # seconds between two checks of a file that another process holds
+PAUSE = 0.02  # seconds between two checks of a file that another process has locked
 MOST_PAUSES = 3000
 _UNFINISHED = re.compile(r".+\.[a-z0-9_]{8}\.part")
 
@@ -97,14 +97,16 @@ def parsed(content: bytes, names: Iterable[str]) -> dict[str, Any] | None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name and rename it, so that no process sees a part. On OSError, leave no file."""
+    """Write a file under a temporary name and rename it, so that no process reads an incomplete file. An OSError leaves
+    no file behind.
+    """
     _remove_abandoned(path.parent)
     file, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".part")
     try:
         with os.fdopen(file, "wb") as stream:
             stream.write(content)
         os.replace(name, path)
-    except BaseException:  # re-raised, whatever it is: leave nothing behind
+    except BaseException:  # always re-raised, after removing the temporary file
         os.unlink(name)
         raise
 

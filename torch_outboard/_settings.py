@@ -25,7 +25,9 @@ _WHERE_UNREACHABLE = 2  # GeneratedMode in csrc/ops/providers.h
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings from the variables and the driver. `providers` is None if neither names a chain."""
+    """Settings from the variables and the driver. `providers` is None if neither a variable nor the driver names a
+    chain.
+    """
 
     fallback: str
     sanitizer: str
@@ -50,7 +52,8 @@ class Settings:
 
     def apply(self, driver: Driver) -> None:
         """Pass the settings to the core, which must have the driver's table."""
-        # They need the core, whose torch had not been checked when this module was imported.
+        # These modules need the core, and torch's version was not yet checked when this module was
+        # imported.
         from torch_outboard import _C
         from torch_outboard._sealed import printable_path
 

@@ -10,9 +10,9 @@ __all__ = ["TritonTarget"]
 
 @dataclass(frozen=True)
 class TritonTarget:
-    """The target that Triton compiles for, and the facts that Triton's launcher would know.
+    """The target that Triton compiles for, and the facts about it that a launch needs.
 
-    A vendor with `code_generator = "triton"` describes nothing else.
+    A driver with `code_generator = "triton"` needs no other description.
 
     Attributes
     ----------

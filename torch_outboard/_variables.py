@@ -31,7 +31,7 @@ VARIABLES = (
 
 
 def warn_of_unknown_variables(driver: str, declared: Mapping[str, Option]) -> None:
-    """Warn about unknown variables that look like the package's or the attached driver's: they have no effect.
+    """Warn about unknown variables that look like the package's or the attached driver's, because they have no effect.
 
     Variables of other drivers, OUTBOARD_<NAME>_<OPTION>, are not checked.
     """

@@ -46,7 +46,7 @@ def set_policy(op: Any, policy: str) -> None:
     ----------
     op : str, OpOverload, OpOverloadPacket or CustomOpDef
         "aten::softmax" means every overload that can have the policy. "aten::softmax.int" and
-        torch.ops.aten.softmax.int mean one of them; "aten::mm.default" is the overload without a name.
+        torch.ops.aten.softmax.int mean a single overload; "aten::mm.default" is the overload without a name.
     policy : str
         A key of POLICIES, or "default" for the policy of torch's lists ("fallthrough" for an operator in no list).
 

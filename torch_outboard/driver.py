@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The contract in Python: a driver is a subclass of `Driver`.
 
-An entry is written in one of three ways. Each entry may move from the first way to the last one on its own:
+An entry is written in one of three ways, and each entry may use a different one:
 
 1. a method of the subclass, with the arguments below. A failure is an exception: `DriverError(message, code)` chooses
-   the status, MemoryError and NotImplementedError have their own, any other exception is `Status.INTERNAL`;
+   the status, MemoryError and NotImplementedError have their own status, and any other exception becomes
+   `Status.INTERNAL`;
 2. the address of a C function with the signature of driver.h, as an int or a ctypes function, assigned to the entry's
-   name. The function gets `self_address` as its `self`;
-3. nothing, if `library` names a shared library that exports `ob_driver_table`. A method or an address beside it
-   replaces the library's own entry.
+   name. The function receives `self_address` as its `self`;
+3. nothing, if `library` names a shared library that exports `ob_driver_table`. A method or an address in the subclass
+   replaces the library's entry.
 
 include/torch_outboard/driver.h states for each entry what it must do, who owns what, which threads call it and whether
 it may wait. This file lists only the arguments and the results. An entry that a subclass does not define (or sets to
@@ -63,14 +64,14 @@ class Driver:
     Attributes
     ----------
     name : str
-        The name of the device in torch: "mychip" gives torch.device("mychip") and torch.mychip. Lower-case letters and
-        underscores, since torch parses nothing else.
+        The name of the device in torch: "mychip" gives torch.device("mychip") and torch.mychip. Only lower-case letters
+        and underscores, because torch parses nothing else.
     options : mapping of str to Option
         The options that `attach` accepts beside the name; also read from the environment, as OUTBOARD_<NAME>_<OPTION>.
     library : path or None
-        A shared library that exports `ob_driver_table`; it gets the options as text.
+        A shared library that exports `ob_driver_table`. It receives the options as text.
     abi : tuple of int
-        The contract's version that entries bound by address were compiled for.
+        The version of the contract for which entries bound by address were compiled.
     self_address : int
         The `self` of entries bound by address.
     probe_opens : bool
@@ -79,32 +80,33 @@ class Driver:
         Kernels for operators: {"aten::relu": fn}. See `torch_outboard.register_kernel`.
     code_generator : str, type or None, or a method that returns one of them for a device's index
         The generator of kernels for torch.compile: "cpp" if the host can reach the device's memory, "triton" if
-        `triton_target` describes the target, or a subclass of torch_outboard.compile.CodeGenerator. Without a generator
-        torch.compile raises for this device. A method is called once for each device, at its first compilation.
+        `triton_target` describes the target, or a subclass of torch_outboard.compile.CodeGenerator. Without a
+        generator, torch.compile raises an error for this device. A method is called once for each device, at its first
+        compilation.
     kernel_generator : str, type or None, or a method that returns one of the first two for the devices' properties
         The generator of kernels for operators of eager code: "opencl_c", or a subclass of
         torch_outboard.compile.simt.generator.SimtGenerator with a dialect that all devices build. It serves devices
-        whose memory the host cannot reach, and all devices with `providers` or OUTBOARD_PROVIDERS. A method gets a list
-        of torch_outboard's DeviceProperties when the first kernel is generated, or an empty list before the driver is
+        whose memory the host cannot reach, and all devices with `providers` or OUTBOARD_PROVIDERS. A method is called
+        with a list of DeviceProperties when the first kernel is generated, or with an empty list before the driver is
         attached.
     kernel_packs : sequence of paths
-        Files that `outboard kernels pack` wrote, with kernels for operators of eager code that then need not be
-        generated. A relative path starts at the folder of the module that defines the class.
+        Files that `outboard kernels pack` wrote, with kernels for operators of eager code, which are then not generated
+        again. A relative path starts at the folder of the module that defines the class.
     architectures : mapping of str to mapping of str
         The architectures that `compile_program` compiles for, each with the fields of `device_properties` that
         determine its kernels: `machine`, `major`, `minor`, `max_threads_per_block`, `shared_memory_per_block` and so
         on. `outboard kernels pack --arch` then needs no device.
     providers : sequence of str or None
-        The chain of providers that operators ask: some of "native", "generated" and "host", in this order;
+        The chain of providers that operators try: some of "native", "generated" and "host", in this order.
         OUTBOARD_PROVIDERS takes precedence. None means all of them, "generated" only on devices whose memory the host
         cannot reach.
     test_programs : torch_outboard.testing.programs.TestPrograms or None
-        Texts in the driver's language that `outboard test` builds. A driver whose generator has a dialect needs none.
+        Texts in the driver's language that `outboard test` builds. Not needed if the driver's generator has a dialect.
     autocast : None, "default" or mapping of str to str
         The effect of torch.autocast. None: autocast warns and disables itself. "default": as on CUDA. A mapping: as on
         CUDA with these changes, {"aten::softmax": "lower_precision_fp"}. See `torch_outboard.amp.set_policy`.
     autocast_dtype : torch.dtype or None
-        The default dtype of torch.autocast, in the thread that attaches; None is torch's own, float16.
+        The default dtype of torch.autocast, in the thread that attaches; None means torch's own default, float16.
     """
 
     name: ClassVar[str] = ""
@@ -193,7 +195,7 @@ class Driver:
 
     @_required
     def mem_free(self, device: int, address: int) -> None:
-        """Free memory of mem_alloc."""
+        """Free memory from mem_alloc."""
         raise NotImplementedError
 
     @_required
@@ -225,7 +227,7 @@ class Driver:
 
     @_required
     def event_destroy(self, device: int, event: int) -> None:
-        """Destroy an event, even if something waits for it."""
+        """Destroy an event, even if queued waits for it are pending."""
         raise NotImplementedError
 
     @_required
@@ -240,7 +242,7 @@ class Driver:
 
     @_required
     def stream_wait_event(self, device: int, stream: int, event_device: int, event: int) -> None:
-        """Queue a wait for the event's latest record at the time of this call."""
+        """Queue a wait for the record that is the event's latest at the time of this call."""
         raise NotImplementedError
 
     # -- Optional
@@ -300,12 +302,12 @@ class Driver:
 
     @_optional("pinned memory is ordinary memory, and copies wait")
     def host_free(self, pointer: int) -> None:
-        """Free memory of host_alloc."""
+        """Free memory from host_alloc."""
         raise NotImplementedError
 
     @_optional("existing memory can't be pinned")
     def host_register(self, pointer: int, bytes: int) -> None:
-        """Pin existing host memory, so that it serves like memory of host_alloc."""
+        """Pin existing host memory, so that it can be used like memory from host_alloc."""
         raise NotImplementedError
 
     @_optional("existing memory can't be pinned")
@@ -355,7 +357,7 @@ class Driver:
 
     @_optional(_NO_MAP)
     def mem_release(self, device: int, address: int, bytes: int) -> None:
-        """Release address space of mem_reserve."""
+        """Release address space from mem_reserve."""
         raise NotImplementedError
 
     @_optional(_NO_MAP)
@@ -424,7 +426,7 @@ class Driver:
     ) -> None:
         """Queue a launch; an argument is (0, device address), (1, value as bytes) or (2, bytes of local memory).
 
-        A method written for version 1.1, whose parameters end before `follows_addresses`, is called without it.
+        A method written for version 1.1 has no parameter `follows_addresses`, and is called without this argument.
         """
         raise NotImplementedError
 
@@ -460,7 +462,7 @@ class Driver:
 
     @_optional(_NO_RECORDS)
     def activity_enable(self, kinds: int) -> None:
-        """Start to record activities of the kinds; 0 stops all."""
+        """Start recording activities of these kinds; 0 stops all recording."""
         raise NotImplementedError
 
     @_optional(_NO_RECORDS)
@@ -537,7 +539,7 @@ def driver_entries(driver: Driver) -> dict[str, Callable[..., Any] | int]:
 
 
 def _of_any_version(launch: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a kernel_launch that takes the newest version's arguments and passes the method only its own."""
+    """Return a kernel_launch that takes the newest version's arguments, and passes the method those that it accepts."""
     import inspect
 
     try:

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _Stream: TypeAlias = tuple[int, int]  # device, id
-_Clock: TypeAlias = dict[_Stream, int]  # for each stream, how much of its work is known to come before
+_Clock: TypeAlias = dict[_Stream, int]  # for each stream, how much of its work is known to come earlier
 _Frames: TypeAlias = tuple[tuple[CodeType, int], ...]  # innermost first
 _Place: TypeAlias = tuple[str, int]
 
@@ -201,11 +201,11 @@ def _backward_frames() -> _Frames:
 
 @dataclass
 class _Memory:
-    """The accesses to a storage with which later ones may race."""
+    """The accesses to a storage that may race with later accesses."""
 
     address: int
     bytes: int = 1
-    pool: _Stream | None = None  # the stream on which it was allocated, if known
+    pool: _Stream | None = None  # the stream on which the memory was allocated, if known
     accesses: list[Access] = field(default_factory=list)
     past: list[Access] = field(default_factory=list)  # by earlier owners of the memory
     recorded: set[_Stream] = field(default_factory=set)
@@ -213,8 +213,9 @@ class _Memory:
 
 @dataclass
 class Log:
-    """The tasks of the streams, and what orders them: ("task", number, stream, operator, place) and
-    ("order", number, stream, kind, event)."""
+    """The tasks of the streams, and the events and waits that order them: ("task", number, stream, operator, place) and
+    ("order", number, stream, kind, event).
+    """
 
     entries: deque[tuple[Any, ...]] = field(default_factory=lambda: deque(maxlen=20_000))
     streams: set[_Stream] = field(default_factory=set)
@@ -243,8 +244,8 @@ class _Sanitizer:
         self.copies: list[tuple[int, Access]] = []  # copies from or to pinned memory that the host has not waited for
         self.captured: list[tuple[int, int, Extent, bool]] = []
         self.graphs: dict[int, list[tuple[int, int, Extent, bool]]] = {}
-        self.replays: dict[int, _Clock] = {}  # the clock that the last replay of a graph set
-        self.poisons: dict[int, str] = {}  # the last use of freed memory, by the number in its pattern
+        self.replays: dict[int, _Clock] = {}  # the clock after the last replay of each graph
+        self.poisons: dict[int, str] = {}  # the last use of freed memory, by the number in its poison pattern
         self.races: list[Race] = []
         self.reported: set[tuple[object, ...]] = set()
         self.number = 0
@@ -299,11 +300,12 @@ class _Sanitizer:
             for earlier in others:
                 meets = (now.is_write or earlier.is_write) and (kind == "reuse" or now.extent.meets(earlier.extent))
                 if meets and clock.get(earlier.stream, 0) < earlier.tick:
-                    # Memory is not recorded on the stream whose pool it comes from.
+                    # The remedy for reuse, record_stream, does not apply to the stream whose pool
+                    # the memory comes from.
                     is_own = earlier.stream == memory.pool
                     yield from self.note(Race(memory.address, earlier, now, "order" if is_own else kind))
-                    # Report one missing wait once: it would have covered everything queued before
-                    # it.
+                    # Report each missing wait once: it would also have covered everything queued
+                    # earlier.
                     _merge(clock, self.clocks[earlier.stream])
                 is_covered = now.is_write or (not earlier.is_write and earlier.stream == now.stream)
                 if kind == "order" and not (is_covered and now.extent.covers(earlier.extent)):
@@ -326,7 +328,7 @@ class _Sanitizer:
             if old.address + old.bytes <= address:
                 at += 1
                 continue
-            # The allocator itself waits for recorded streams. Everything that the host waited for
+            # No race: the allocator waits for recorded streams, and work that the host waited for
             # is done.
             past += [
                 access
@@ -398,7 +400,7 @@ class _Sanitizer:
                 yield from self.note(Race(place, copy, copy, "unwaited"))
 
     def pending(self, extent: Extent) -> list[tuple[int, Access]]:
-        """Return the copies of pinned memory that the host has not waited for and that overlap the extent."""
+        """Return copies of pinned memory that overlap the extent and that the host has not waited for."""
         self.copies = [(at, copy) for at, copy in self.copies if self.host.get(copy.stream, 0) < copy.tick]
         return [(at, copy) for at, copy in self.copies if copy.extent.meets(extent)]
 
@@ -462,14 +464,14 @@ def disable() -> None:
 
 
 def finish() -> None:
-    """Report copies to the host for which nothing has waited; call it at the end of a program."""
+    """Report copies to the host that nothing has waited for; call this at the end of a program."""
     if _active is not None:
         for race in _active.unwaited(Extent(0, 1 << 64)):
             print(f"OUTBOARD_SANITIZER: {race}", file=sys.stderr, flush=True)
 
 
 def poisoned() -> dict[int, str]:
-    """Return a description of freed memory and its last use, by the number in its pattern."""
+    """Return a description of freed memory and its last use, by the number in its poison pattern."""
     return {} if _active is None else dict(_active.poisons)
 
 
