@@ -23,23 +23,23 @@ extern "C" {
 #define OB_COLLECTIVES_MAJOR 1u
 #define OB_COLLECTIVES_MINOR 0u
 
-/* Bytes of the name under which ranks meet. */
+/* Size of the id by which the ranks of a group find each other. */
 #define OB_COMM_ID_BYTES 128
 
 typedef struct ob_comm_config {
   size_t struct_size;
-  int32_t device; /* open */
+  int32_t device; /* already open */
   int32_t rank;   /* 0 to size - 1 */
   int32_t size;
   int32_t reserved;
-  const void* id;   /* OB_COMM_ID_BYTES bytes: what make_id gave one of the ranks */
-  const char* name; /* of the group, for messages */
+  const void* id;   /* OB_COMM_ID_BYTES bytes, from make_id on one of the ranks */
+  const char* name; /* the group's name, for messages */
 } ob_comm_config;
 
 enum {
-  OB_ALL_REDUCE = 0,     /* count elements of src and dst, which may be one */
-  OB_BROADCAST = 1,      /* count elements from root's src to every dst, which may be one */
-  OB_REDUCE = 2,         /* as OB_ALL_REDUCE; only root's dst is written, and others may have none (0) */
+  OB_ALL_REDUCE = 0,     /* count elements of src and dst, which may be the same memory */
+  OB_BROADCAST = 1,      /* count elements from root's src to every dst; root's may be the same memory */
+  OB_REDUCE = 2,         /* like OB_ALL_REDUCE, but only root's dst is written; dst may be 0 on other ranks */
   OB_ALL_GATHER = 3,     /* count elements of src; size * count of dst, by rank */
   OB_REDUCE_SCATTER = 4, /* size * count elements of src; count of dst */
   OB_SEND = 5,           /* count elements of src to the rank `root` */
@@ -58,9 +58,9 @@ enum {
 typedef struct ob_collective {
   size_t struct_size;
   int32_t kind;
-  int32_t reduce; /* OB_REDUCE_, for the kinds that reduce */
-  ob_dtype dtype; /* OB_UINT8 where elements are only moved */
-  int32_t root;   /* a rank, for the kinds that name one */
+  int32_t reduce; /* OB_REDUCE_, for kinds that reduce */
+  ob_dtype dtype; /* OB_UINT8 if elements are only moved */
+  int32_t root;   /* a rank, for kinds that have a root or a peer */
   uint64_t src;   /* addresses of device memory, which stays valid until the work is done */
   uint64_t dst;
   uint64_t count; /* > 0 */
@@ -75,48 +75,48 @@ typedef struct ob_collectives {
 
   /* == Required ==================================================================================================== */
 
-  /* Writes a name that no other group has, by which the ranks of a group meet. OB_UNAVAILABLE if the collectives'
-     library is absent: exchanges then go through the host. */
+  /* Writes an id that no other group has, by which the ranks of a group find each other. OB_UNAVAILABLE if the
+     collectives' library is absent: exchanges then go through the host. */
   ob_status (*make_id)(void* self, void* out_id);
 
-  /* Begins to join a group and returns at once; comm_status says when all ranks have. Never 0. */
+  /* Begins to join a group and returns immediately; comm_status reports when all ranks have joined. Never 0. */
   ob_status (*comm_create)(void* self, const ob_comm_config* config, uint64_t* out_comm);
 
-  /* OB_NOT_READY while the group is being joined or a call is being queued, then OB_OK; a failure of the communicator
-     or of a peer from then on. A call that fails holds its stream until comm_abort: so the failure is known before what
-     lies behind it runs. Never blocks, also while `queue` is waiting. */
+  /* OB_NOT_READY while the group is being joined or a call is being queued, then OB_OK; after a failure of the
+     communicator or of a peer, that failure. A failed call blocks its stream until comm_abort, so that the failure is
+     known before later work of the stream runs. Never blocks, even while `queue` is waiting. */
   ob_status (*comm_status)(void* self, uint64_t comm);
 
-  /* Queues a call on a stream of the communicator's device. It may wait for the peers' same call, for instance to
-     connect to them: comm_abort ends the wait, with a failure. OB_UNIMPLEMENTED, before anything is queued, for what it
-     does not do. OB_NOT_READY if it is still being queued when this returns: nothing else is queued on the stream or
-     the communicator before comm_status says OB_OK. */
+  /* Queues a call on a stream of the communicator's device. It may wait for the peers' matching call, for instance to
+     connect to them; comm_abort ends the wait with a failure. OB_UNIMPLEMENTED, before anything is queued, for a call
+     that is not supported. OB_NOT_READY if the call is still being queued on return: nothing else is queued on the
+     stream or the communicator until comm_status returns OB_OK. */
   ob_status (*queue)(void* self, uint64_t comm, uint64_t stream, const ob_collective* call);
 
-  /* Fails what is under way, here and soon on the other ranks: queued calls end, and streams go on. Never blocks
-     long. */
+  /* Fails all calls that are under way, here and soon on the other ranks: queued calls end, and streams continue.
+     Never blocks for long. */
   ob_status (*comm_abort)(void* self, uint64_t comm);
 
-  /* Destroys a communicator of which no call is under way. Waits, for the other ranks too if need be: all ranks destroy
-     their communicators in one order. */
+  /* Destroys a communicator that has no call under way. May wait for the other ranks, so all ranks destroy their
+     communicators in the same order. */
   ob_status (*comm_destroy)(void* self, uint64_t comm);
 
   /* == Optional ==================================================================================================== */
 
-  /* Calls of one thread between the two count as one: sends and receives in it wait for their peers together, in any
-     order. group_end returns what `queue` would. Null, for both: sends, receives, and what is composed of them go
-     through the host. */
+  /* Calls that a thread queues between group_begin and group_end form one call: its sends and receives wait for their
+     peers together, in any order. group_end returns the status that `queue` would return. Null, for both: sends,
+     receives, and collectives composed of them go through the host. */
   ob_status (*group_begin)(void* self);
   ob_status (*group_end)(void* self);
 
-  /* As in ob_driver. Null: messages say the status code only. */
+  /* As in ob_driver. Null: messages contain only the status code. */
   void (*last_error)(void* self, char* buffer, size_t size);
 } ob_collectives;
 
-/* Called once at attach, after ob_driver_table, with the table that it filled in and the methods of the driver's Python
-   class in it. Opens nothing. On entry `out_collectives->struct_size` is the size of the core's table; the library sets
-   it to the smaller of the two sizes. OB_UNIMPLEMENTED if there are no collectives after all, for these options.
-   `driver` outlives the process's collectives. `error` is as in ob_driver_table. */
+/* Called once at attach, after ob_driver_table. `driver` is the table that ob_driver_table filled in, including the
+   methods of the driver's Python class. It opens nothing. On entry, `out_collectives->struct_size` is the size of the
+   core's table; the library sets it to the smaller of the two sizes. OB_UNIMPLEMENTED if there are no collectives
+   with these options. `driver` outlives all use of the collectives. `error` is as in ob_driver_table. */
 typedef ob_status (*ob_collectives_table_fn)(const ob_driver* driver, ob_collectives* out_collectives, char* error,
                                              size_t error_size);
 #define OB_COLLECTIVES_TABLE_SYMBOL "ob_collectives_table"

@@ -1,15 +1,14 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// torch_outboard/compiled.h: what the C++ that torch.compile writes for a device
-// calls (`cpp_wrapper`, AOTInductor). It is for generated code;
-// torch_outboard/runtime.h is for code that people write.
+// SPDX-License-Identifier: BSD-3-Clause torch_outboard/compiled.h: functions for the C++ code that
+// torch.compile generates for a device (`cpp_wrapper`, AOTInductor). For code that people write,
+// see torch_outboard/runtime.h.
 //
-// Nothing of it is linked: the functions come in a table, which the loaded torch_outboard library
-// gives for a version of this header. Code that was compiled by another version gets an error that
-// says so, and so does code that runs where no torch_outboard is. It includes nothing of ATen,
-// which would take longer to compile than the generated code.
+// Generated code links no library: it gets a table of functions for its version of this header from
+// the loaded torch_outboard library. If the version differs, or torch_outboard is not loaded, the
+// code throws an error that says so. This header includes nothing of ATen, which would take longer
+// to compile than the generated code.
 //
-// Functions throw; std::exception::what says what happened. They may be called from any
-// thread, and use its current streams.
+// Functions throw exceptions derived from std::exception. They may be called from any thread, and
+// use this thread's current streams.
 #ifndef TORCH_OUTBOARD_COMPILED_H
 #define TORCH_OUTBOARD_COMPILED_H
 
@@ -27,10 +26,10 @@
 
 namespace torch_outboard {
 
-// Counts what would make older generated code go wrong.
+// Increased whenever code generated earlier would misbehave.
 constexpr uint32_t kCompiledVersion = 3;
 
-// Divisions of formulas (csrc/kernels/expression.h), as Python's.
+// The divisions of formulas (csrc/kernels/expression.h), which round as in Python.
 inline int64_t floordiv(int64_t number, int64_t divisor) {
   const int64_t quotient = number / divisor;
   return quotient - (number % divisor != 0 && (number < 0) != (divisor < 0) ? 1 : 0);
@@ -55,7 +54,7 @@ struct KernelArgument {
   }
 };
 
-// An argument of an operator. Lists, texts and tensors are borrowed for the call.
+// An argument of an operator. Lists, texts and tensors are borrowed for the duration of the call.
 struct Value {
   enum class Kind : int32_t { None, Tensor, Integer, Real, Boolean, Complex, Text, Device, List };
 
@@ -63,8 +62,8 @@ struct Value {
   int32_t device_type = 0;
   union {
     AtenTensorHandle tensor_handle;
-    int64_t integer_value;  // of Boolean too; of Device its index, of List its length
-    double real_value;  // of Complex too
+    int64_t integer_value;  // also of a Boolean; the index of a Device, the length of a List
+    double real_value;  // also the real part of a Complex
   };
   union {
     double imaginary;
@@ -111,65 +110,67 @@ struct Value {
   Value(Kind of_kind, int64_t number) : kind(of_kind), integer_value(number), elements(nullptr) {}
 };
 
-// Each argument of a kernel in a word, as csrc/inductor/compiled_kernel.h has it.
+// The entry point of a kernel on the host. Each word is an argument, as in
+// csrc/inductor/compiled_kernel.h.
 using KernelEntry = void (*)(const uint64_t* words);
 
-// A kernel in the driver's language (torch_outboard/driver.h), and how many threads run it:
-// formulas as csrc/kernels/expression.h has them, over the numbers among its arguments.
+// A kernel in the driver's language (torch_outboard/driver.h). The launch's sizes are formulas over
+// the numbers among its arguments (csrc/kernels/expression.h).
 struct KernelProgram {
   const char* language;
   const char* code;
   size_t code_size;
   const char* options;
   const char* entry;  // the kernel's name in the program
-  // A letter each, those of csrc/kernels/argument_kind.h.
+  // One letter per argument (csrc/kernels/argument_kind.h).
   const char* arguments;
   const char* grid[3];
   const char* block[3];
   const char* local_bytes;
-  // What may be wrong, as csrc/kernels/device_kernel.h has it.
+  // The possible errors, in the form of csrc/kernels/device_kernel.h.
   const char* const* checks;
   size_t check_count;
 };
 
 struct CompiledFunctions {
-  // `arguments`: a letter each, those of csrc/kernels/argument_kind.h that entries on the host
-  // take. Neither the kernel nor its code is ever freed.
+  // `arguments` has one letter per argument (csrc/kernels/argument_kind.h), for host entries only.
+  // The kernel and its code are never freed.
   const void* (*make_kernel)(const char* name, KernelEntry entry, const char* arguments);
-  // Queues it on the current stream of its tensors' device.
+  // Queues the kernel on the current stream of its tensors' device.
   void (*launch_kernel)(const void* kernel, const KernelArgument* arguments, size_t count);
-  // Looked up at the first call, so that its library may be loaded later.
+  // The operator is looked up at the first call, so its library may be loaded later.
   const void* (*make_operator)(const char* name, const char* overload);
-  // Calls it through torch's dispatcher, below autograd. Each tensor that is returned,
-  // those in lists too, goes to a result, which the caller then owns; a null pointer drops
-  // it. No results at all drop all.
+  // Calls the operator through torch's dispatcher, below autograd. Each returned tensor, including
+  // tensors in lists, is written to a result, which the caller then owns. A null pointer drops the
+  // tensor; an empty list of results drops all tensors.
   void (*call_operator)(const void* op, const Value* arguments, size_t count, AtenTensorHandle* const* results,
                         size_t result_count);
-  // A fresh tensor of the current stream's memory. `allocated` are the sizes to have
-  // memory for, which may be larger.
+  // Returns a new tensor on the current stream. `allocated` are the sizes to allocate memory for,
+  // which may exceed `sizes`.
   AtenTensorHandle (*empty_strided)(size_t dim, const int64_t* allocated, const int64_t* sizes, const int64_t* strides,
                                     int32_t dtype, int32_t device_index);
-  // A view of the same memory in another element type.
+  // Returns a view of the same memory with another element type.
   void (*view_dtype)(AtenTensorHandle tensor, int32_t dtype, AtenTensorHandle* out_tensor);
-  // The index in "name:index"; in "name" the current one.
+  // Returns the index in "name:index", or the current device's index for "name".
   int32_t (*device_index)(const char* device);
-  // A copy on the device of what lies in host memory from `data` on. Returns when it is there.
+  // Copies host memory at `data` to the device. Returns when the copy is done.
   void (*make_constant)(const void* data, int64_t dim, const int64_t* sizes, const int64_t* strides, int64_t offset,
                         int32_t dtype, int32_t device_index, AtenTensorHandle* out_tensor);
-  // A copy on the host of a tensor's storage from its first element on,
-  // valid until the thread's next call.
+  // Copies a tensor's storage to the host, from the tensor's first element on. The copy is valid
+  // until the thread's next call.
   void* (*copy_to_host)(AtenTensorHandle tensor);
-  // A stream that the call was given, by its place among them. Streams are never freed.
+  // Returns a stream that was passed to the call, by its position. Streams are never freed.
   const void* (*given_stream)(size_t place);
-  // The thread's current stream of a device.
+  // Returns the thread's current stream of a device.
   const void* (*current_stream)(int32_t device_index);
-  // Makes a stream its device's current one on the thread, and gives the one
-  // that it was before. Doesn't throw.
+  // Makes a stream the thread's current stream of its device, and returns the previous one. Does
+  // not throw.
   const void* (*exchange_stream)(const void* stream);
-  // Makes the tensor's memory, once it is freed, wait for what was queued on the stream by then.
+  // Delays reuse of the tensor's memory: once freed, it waits for all work queued on the stream
+  // until then.
   void (*record_stream)(AtenTensorHandle tensor, const void* stream);
-  // The same as make_kernel for one in the driver's language, which is built at its first launch on
-  // a device. It copies what it is given.
+  // Like make_kernel, for a kernel in the driver's language, which is built at its first launch on
+  // a device. Copies its arguments.
   const void* (*make_program_kernel)(const char* name, const KernelProgram* program);
 };
 
@@ -229,8 +230,7 @@ class CompiledOperator {
   const void* operator_;
 };
 
-// The streams of a function that uses several; the thread's current stream
-// is what it was when this goes.
+// The streams of a function that uses several. The destructor restores the thread's current stream.
 class Streams {
  public:
   explicit Streams(int32_t device_index) : used_{compiled_functions().current_stream(device_index)} {}
@@ -238,7 +238,7 @@ class Streams {
   Streams(const Streams&) = delete;
   Streams& operator=(const Streams&) = delete;
 
-  // Makes one that the call was given the current one.
+  // Makes a stream that was passed to the call the current one.
   void enter(size_t place) {
     leave();
     const void* stream = compiled_functions().given_stream(place);
@@ -253,8 +253,8 @@ class Streams {
       before_ = nullptr;
     }
   }
-  // To be called before a tensor is freed: its memory returns to one stream, which need
-  // not have waited for the others.
+  // Call this before a tensor is freed: its memory returns to one stream, which may not have waited
+  // for the others.
   void record(AtenTensorHandle tensor) const {
     for (const void* stream : used_) {
       compiled_functions().record_stream(tensor, stream);

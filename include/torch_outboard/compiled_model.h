@@ -1,11 +1,10 @@
-// SPDX-License-Identifier: BSD-3-Clause
-// torch_outboard/compiled_model.h: torch's runtime of AOTInductor's models, for models
-// of a device of torch-outboard.
+// SPDX-License-Identifier: BSD-3-Clause torch_outboard/compiled_model.h: torch's runtime for
+// AOTInductor models, adapted to torch-outboard's devices.
 //
-// For a device that it has no code for, torch's runtime keeps a model's constants in host memory
-// and makes tensors of the device's type over that. Here its calls that make such a tensor make a
-// copy on the device instead, and those that ask for the address of a device tensor's data, to copy
-// from it, get a copy on the host.
+// On a device that torch's runtime does not know, it keeps a model's constants in host memory, and
+// creates tensors of the device's type over this memory. This header replaces two of its calls. A
+// call that creates such a tensor copies the memory to the device. A call that reads the address of
+// a device tensor's data, to copy from it, returns a copy on the host.
 #ifndef TORCH_OUTBOARD_COMPILED_MODEL_H
 #define TORCH_OUTBOARD_COMPILED_MODEL_H
 
