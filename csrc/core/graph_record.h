@@ -52,7 +52,7 @@ class OUTBOARD_API GraphRecord : public std::enable_shared_from_this<GraphRecord
 
   const c10::DeviceIndex device_;
   const RecordSlot slot_;
-  std::mutex reading_;  // held while a failure is reported: no other reader finds it empty before
+  std::mutex reading_;  // held while a failure is reported, so that no other reader finds the record empty too early
   std::mutex mutex_;    // guards `replays_`; taken after a stream's `failures.mutex`
   std::vector<Replays> replays_;
 };

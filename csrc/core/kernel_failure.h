@@ -45,7 +45,8 @@ struct alignas(64) KernelRecord {
 
 // A check in a kernel's text. Its number in the text is its index.
 struct KernelCheck {
-  // Index raises IndexError; Range raises RuntimeError, for operators whose CPU kernel raises that.
+  // Index raises IndexError. Range raises RuntimeError, for operators whose CPU kernel raises
+  // RuntimeError.
   enum class Kind : uint8_t { Index, Range, Assertion };
   Kind kind;
   std::string text;  // the operator whose index is checked, or the assertion's message
@@ -60,7 +61,7 @@ OUTBOARD_API uint32_t add_checked_kernel(std::string name, std::vector<KernelChe
 struct RecordArguments {
   static constexpr size_t kCount = 3;
 
-  size_t first;  // index of the first of them in the launch's arguments
+  size_t first;  // position of the first of them among the launch's arguments
   uint32_t kernel;
   uint64_t ticket = 0;
 };

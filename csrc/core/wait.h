@@ -21,10 +21,10 @@ namespace outboard {
 
 struct StreamState;
 
-// A call that may take long, from construction to destruction: of the driver's entry `entry`, or
-// with that name. The texts live as long as the process. `what` names the object of the wait, if it
-// is not the work of `stream`, which may be null. The device may be OB_HOST. A nested call on the
-// same thread is part of the outer call.
+// A call that may take long, from construction to destruction. `entry` is the driver's entry or
+// another name for the call. The texts live as long as the process. `what` names the object of the
+// wait, if it is not the work of `stream`, which may be null. The device may be OB_HOST. A nested
+// call on the same thread is part of the outer call.
 class OUTBOARD_API NotedCall {
  public:
   NotedCall(const char* entry, c10::DeviceIndex device, const StreamState* stream = nullptr,
@@ -37,7 +37,7 @@ class OUTBOARD_API NotedCall {
   bool is_noted_;
 };
 
-// The same, with the interpreter lock released.
+// The same, without holding the interpreter lock.
 class OUTBOARD_API Waiting {
  public:
   Waiting(const char* entry, c10::DeviceIndex device, const StreamState* stream = nullptr, const char* what = nullptr)
@@ -66,7 +66,7 @@ struct InterruptHooks {
 OUTBOARD_API void set_interrupt_hooks(InterruptHooks hooks) noexcept;
 
 // Whether a signal may end the wait: OnSignal for the user's own wait (synchronize()), Never if
-// something relies on its end, such as the memory that a copy writes to.
+// something relies on its completion, such as the memory that a copy writes to.
 enum class Leave : bool { Never, OnSignal };
 
 namespace detail {

@@ -86,12 +86,12 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
     std::function<Works(c10d::Backend& gloo, Tensors& in, Tensors& out)> post;
     std::function<void(Tensors& out)> adjust = {};
     NativePost native = {};  // the same call through the driver's own collectives; may be empty
-    int peer = -1;           // of a send or a receive
-    int root = -1;           // the rank that a collective names
+    int peer = -1;           // for a send or a receive
+    int root = -1;           // the root rank of a collective
     const char* reduction = "";
-    std::vector<int64_t> part_bytes = {};  // of an all-to-all, for each rank, then from each rank
+    std::vector<int64_t> part_bytes = {};  // for an all-to-all: bytes for each rank, then bytes from each rank
     std::vector<int64_t> in_splits = {}, out_splits = {};  // for profiles
-    int channel = 0;  // of streams: 0 for collectives, which run in order, others for sends and receives
+    int channel = 0;  // the channel's streams: 0 for collectives, which run in order, others for sends and receives
   };
   WorkPtr submit(Call call);
   WorkPtr submit(Call call, NativePost native);

@@ -48,8 +48,8 @@ struct ChunkSource {
   enum class Kind : uint8_t { List, Fresh, Element, Number, Tensor, Chunk };
   Kind kind;
   bool is_written = false;
-  uint32_t argument = 0;  // index in the operator's schema; not of Fresh and Chunk
-  c10::ScalarType dtype = c10::ScalarType::Undefined;  // of Fresh and Number
+  uint32_t argument = 0;  // index in the operator's schema; not for Fresh and Chunk
+  c10::ScalarType dtype = c10::ScalarType::Undefined;  // for Fresh and Number
 };
 
 struct ChunkJoin {

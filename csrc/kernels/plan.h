@@ -51,8 +51,8 @@ namespace outboard::kernels {
 struct PlanValue {
   enum class Source : uint8_t { Size, Stride, Number, Element };
   Source source;
-  uint32_t argument;  // index among the call's tensors; of Number and Element among the schema's arguments
-  uint32_t dimension;  // of Size and Stride; of Element the index in the list
+  uint32_t argument;  // index among the call's tensors; for Number and Element, among the schema's arguments
+  uint32_t dimension;  // for Size and Stride; for Element, the index in the list
 };
 
 // A tensor of the call, or a buffer of the plan.
@@ -64,7 +64,7 @@ struct PlanTensor {
 struct PlanArgument {
   enum class Kind : uint8_t { Tensor, Number, Turn, Real, Bool, None, Numbers, Tensors };
   Kind kind;
-  double real = 0;  // of Real; of Bool 1 or 0
+  double real = 0;  // for Real; for Bool, 1 or 0
   std::vector<PlanTensor> tensors;
   uint32_t numbers = 0;  // how many of the step's formulas it takes
 };
@@ -72,25 +72,25 @@ struct PlanArgument {
 struct PlanStep {
   enum class Kind : uint8_t { Number, Seed, Allocate, View, Launch, Call, Copy, Free, Repeat };
   Kind kind;
-  c10::ScalarType dtype = c10::ScalarType::Undefined;  // of Number and Allocate; of View if it has another type
-  // Of Number the argument, of Launch the kernel, of Call how many tensors it returns, of Repeat
-  // how many launches follow that are repeated.
+  c10::ScalarType dtype = c10::ScalarType::Undefined;  // for Number and Allocate; for View, if it has another type
+  // For Number the argument, for Launch the kernel, for Call the number of returned tensors, for
+  // Repeat the number of following launches to repeat.
   uint32_t index = 0;
-  uint32_t rank = 0;  // of Allocate and View
-  std::optional<PlanTensor> target;  // of Copy; the buffer of View and Free
-  std::optional<PlanTensor> source;  // of Copy
-  std::string op;  // of Call: name and overload
-  std::vector<PlanArgument> arguments;  // of Launch and Call
-  // Sizes, strides and, of View, the offset; of Launch and Call the numbers,
-  // in order; of Repeat the turns.
+  uint32_t rank = 0;  // for Allocate and View
+  std::optional<PlanTensor> target;  // for Copy; the buffer of View and Free
+  std::optional<PlanTensor> source;  // for Copy
+  std::string op;  // for Call: name and overload
+  std::vector<PlanArgument> arguments;  // for Launch and Call
+  // For Allocate and View the sizes and strides, then a View's offset; for Launch and Call the
+  // numbers, in order; for Repeat the number of turns.
   std::vector<Expression> formulas;
 };
 
 struct PlanReturn {
   bool is_list = false;
   bool is_number = false;
-  std::vector<PlanTensor> buffers;  // none for an undefined tensor
-  std::vector<Expression> formulas;  // of a number
+  std::vector<PlanTensor> buffers;  // empty for an undefined tensor
+  std::vector<Expression> formulas;  // for a number
 };
 
 class OUTBOARD_API Plan {

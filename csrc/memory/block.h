@@ -70,7 +70,8 @@ struct alignas(64) Block {
     Block* ring_prev;  // Free, Unmapped
   };
 
-  // Only of free blocks above 1 MiB. Of blocks to be poisoned, the first is the next in the list.
+  // Only for free blocks above 1 MiB. In the list of blocks to be poisoned, child[0] is the next
+  // block.
   Block* child[2];
   Block* parent;
   // Only for blocks that are a whole free segment: the size pool's `searches` when the block was

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause torch_outboard/compiled.h: functions for the C++ code that
-// torch.compile generates for a device (`cpp_wrapper`, AOTInductor). For code that people write,
-// see torch_outboard/runtime.h.
+// SPDX-License-Identifier: BSD-3-Clause
+// torch_outboard/compiled.h: functions for the C++ code that torch.compile generates for a device
+// (`cpp_wrapper`, AOTInductor). For code that people write, see torch_outboard/runtime.h.
 //
 // Generated code links no library: it gets a table of functions for its version of this header from
 // the loaded torch_outboard library. If the version differs, or torch_outboard is not loaded, the

@@ -1,5 +1,6 @@
-// SPDX-License-Identifier: BSD-3-Clause torch_outboard/compiled_model.h: torch's runtime for
-// AOTInductor models, adapted to torch-outboard's devices.
+// SPDX-License-Identifier: BSD-3-Clause
+// torch_outboard/compiled_model.h: torch's runtime for AOTInductor models, adapted to
+// torch-outboard's devices.
 //
 // On a device that torch's runtime does not know, it keeps a model's constants in host memory, and
 // creates tensors of the device's type over this memory. This header replaces two of its calls. A

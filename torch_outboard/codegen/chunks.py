@@ -42,7 +42,7 @@ _PASSED = {torch.int64: "int64_t", torch.float32: "float", torch.float64: "doubl
 _FROM_WORD = {torch.int64: "(ob_i64){}", torch.float32: "OB_AS_F32((ob_u32){})", torch.float64: "OB_AS_F64({})"}
 
 
-# Bytes of group memory in which an item combines its results.
+# Bytes of group memory per item, for combining results.
 _JOINED = 16
 
 
@@ -116,8 +116,8 @@ class ChunkKernel(SimtKernel):
         self.wanted: ChunkBody = V.graph.wrapper_code.request  # type: ignore[attr-defined]
 
     def choose_mapping(self) -> Mapping:
-        # An item of the loop processes one element at a time, and continues only if there is
-        # another one.
+        # An item of the loop processes one element at a time, and continues only while elements are
+        # left.
         return Item(self, is_parallel=False, items=1)
 
     def _operand(self, name: str) -> Operand:

@@ -24,8 +24,8 @@ class KernelRecord(NamedTuple):
     checks : tuple of str
         The possible failures, as in `DeviceProgram`.
     read_binary : callable, optional
-        Returns the program that a pack holds for the device, as `program_build` accepts it; empty if there is none. It
-        is called by the thread that builds the kernel, if one does.
+        Returns the pack's program for the device, in the form that `program_build` accepts, or b"" if there is none.
+        Called on the thread that builds the kernel, and only if the kernel is built.
     """
 
     name: str
@@ -52,10 +52,10 @@ class DeviceProgram:
     types : tuple of str
         C types of the arguments: pointers (written unless they have `const`), int64_t, int32_t, int16_t, int8_t, float
         and double. "table" is a pointer to addresses that the kernel uses; only plans of operators pass it. "kept" is
-        an integer that only formulas read, not the kernel. Calls do not pass the following three types. "local" is an
-        argument of local memory. "zero" is a null pointer. "record" stands for the three arguments of a kernel that
-        reports failures (codegen/prelude/failure.h): the address of its stream's record, the launch's 64-bit ticket,
-        and the kernel's 32-bit number.
+        an integer that only formulas read, not the kernel. Calls do not pass arguments of the remaining three types.
+        "local" is an argument of local memory. "zero" is a null pointer. "record" stands for the three arguments of a
+        kernel that reports failures (codegen/prelude/failure.h): the address of its stream's record, the launch's
+        64-bit ticket, and the kernel's 32-bit number.
     code : str or bytes
         The program: its text, or a compiler's output.
     entry : str

@@ -42,8 +42,8 @@ class SimtScheduling(SIMDScheduling):
         return OrderedSet(_FEATURES)
 
     def codegen_comment(self, node_schedule: Any, kernel_name: str | None = None) -> None:
-        # The operators that a kernel fuses, for the compile report. Inductor writes them for GPUs
-        # only.
+        # The operators that a kernel fuses, for the compile report. Inductor itself writes this
+        # comment for GPUs only.
         origins, _ = get_kernel_metadata(node_schedule, V.graph.wrapper_code)
         V.graph.wrapper_code.make_comment(origins)  # type: ignore[no-untyped-call]
 

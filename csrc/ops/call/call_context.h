@@ -50,8 +50,8 @@ struct CallContext {
     return context;
   }
 
-  // Apply the context to the thread until the scope ends. The number of threads is not restored: a
-  // driver's thread does not have its own setting, and changing it is expensive.
+  // Apply the context to the thread until the scope ends. The number of threads is not restored,
+  // because a driver's thread has no setting of its own and the change is expensive.
   class Scope {
    public:
     explicit Scope(const CallContext& context) : had_gradients_(c10::GradMode::is_enabled()) {

@@ -33,7 +33,7 @@ class ListCall {
   // treats such tensors differently.
   bool is_mixed() const;
 
-  // Do the same for the steps that need memory and the table.
+  // Allocate the results and make the table. Return false if that fails.
   bool prepare();
 
   void launch();

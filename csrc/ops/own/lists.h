@@ -62,10 +62,10 @@ class ListOperator {
 
   Operator& op_;
   const bool promotes_;
-  bool converts_ = false;  // its numbers to its tensors' dtype, which the CPU's kernels refuse if they do not fit
+  bool converts_ = false;  // converts its numbers to its tensors' dtype; CPU kernels refuse numbers that do not fit
   OperatorNumbers numbers_;
   RecipeClasses<ListRecipe> classes_;
-  SignatureTable<ListRecipe> refused_;  // of calls: recipes without kernels
+  SignatureTable<ListRecipe> refused_;  // recipes without kernels, for refused calls
 };
 
 }  // namespace outboard

@@ -71,7 +71,7 @@ class OperatorRecipes final : public ProviderMemory {
  private:
   using Class = RecipeClass<Recipe>;
 
-  static constexpr size_t kMaxRefusals = 64;  // listed for single calls
+  static constexpr size_t kMaxRefusals = 64;  // refusals listed for single calls
 
   // Return a bit mask of the arguments whose numbers the call's plan takes by value. Arguments with
   // the schema's default are excluded: most calls use the default, which is worth a separate

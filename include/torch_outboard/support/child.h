@@ -46,9 +46,9 @@ inline bool read_all(int input, std::string* out_text) {
   }
 }
 
-// Run `work`, which returns text, in a forked child, and return that text as lines.
-// Return false, with half a sentence for the reason, if the child crashes or hangs;
-// `out_lines` is then what it wrote before.
+// Run `work` in a forked child, and return the text that it returns, as lines. If the child crashes
+// or hangs, return false, with a clause that states the reason; `out_lines` then has what the child
+// wrote before.
 template <class Work>
 bool ask_child(Work&& work, std::vector<std::string>* out_lines, std::string* out_error) {
   int ends[2];

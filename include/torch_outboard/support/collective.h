@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Collectives on host memory, made of transfers: for simulated devices.
+// Collectives on host memory, built from transfers, for simulated devices.
 #pragma once
 
 #include <cstdint>
@@ -70,7 +70,7 @@ inline bool reduces(const ob_collective& call) {
   return call.kind == OB_ALL_REDUCE || call.kind == OB_REDUCE || call.kind == OB_REDUCE_SCATTER;
 }
 
-// Say what all ranks of a call must agree on; of a send or a receive, what both must.
+// Describe what all ranks of a call, or the two ranks of a send and a receive, must agree on.
 inline std::string describe(const ob_collective& call) {
   static const char* const reductions[] = {"SUM", "PRODUCT", "MIN", "MAX", "AVG", "PREMUL_SUM"};
   const bool is_pair = call.kind == OB_SEND || call.kind == OB_RECV;
@@ -80,7 +80,7 @@ inline std::string describe(const ob_collective& call) {
   return text + " of " + std::to_string(call.count) + " " + name_of(call.dtype);
 }
 
-// A half with the exponent of a float.
+// The upper half of a float's bits: bfloat16.
 struct BFloat16 {
   uint16_t bits;
   explicit BFloat16(float value) {
@@ -131,7 +131,7 @@ void multiply(char* data, uint64_t count, double scale) {
     values[i] = static_cast<T>(static_cast<Wide>(values[i]) * static_cast<Wide>(scale));
 }
 
-// A call as transfers, and what makes the result of them.
+// A call's transfers, and the function that computes the result from them.
 struct Plan {
   std::vector<Transfer> transfers;
   std::function<void()> finish;  // may be empty
@@ -177,7 +177,7 @@ inline void premultiply(const ob_collective& call, char* data, uint64_t count) {
   }
 }
 
-// Return true if these collectives have the call's type and reduction: the same on every rank.
+// Return true if the call's type and reduction are supported, which every rank decides alike.
 inline bool has_collective(const ob_collective& call) {
   const bool is_float =
       call.dtype == OB_FLOAT16 || call.dtype == OB_BFLOAT16 || call.dtype == OB_FLOAT32 || call.dtype == OB_FLOAT64;
@@ -215,7 +215,7 @@ inline void add_reduction(const ob_collective& call, char* src, char* dst, int r
 
 }  // namespace detail
 
-// Add a call's transfers. Addresses are the host's.
+// Add a call's transfers. Addresses are host addresses.
 inline void add_to_plan(const ob_collective& call, char* src, char* dst, int rank, int size, Plan* out_plan) {
   const uint64_t bytes = call.count * size_of(call.dtype);
   std::vector<Transfer>& transfers = out_plan->transfers;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The sentence about ranks that do not make the same call.
+// The error message for ranks that make different calls.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace support {
 
-// Return the sentence, without a full stop: two ranks, and the call of each in words.
+// Return a sentence, without a full stop, that names two ranks and describes their calls.
 inline std::string differing_calls(int rank, std::string_view call, int other, std::string_view others_call) {
   std::string text = "the ranks' calls differ: rank " + std::to_string(rank) + " calls ";
   text.append(call).append(", and rank ").append(std::to_string(other)).append(" calls ").append(others_call);

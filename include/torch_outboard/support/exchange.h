@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// An exchange of bytes between the processes of a group, through shared
-// memory: for simulated collectives.
+// Exchanges of bytes between the processes of a group, through shared memory, for simulated
+// collectives.
 #pragma once
 
 #include <fcntl.h>
@@ -22,8 +22,8 @@
 
 namespace support {
 
-// A part of an exchange: bytes that go to a rank, or come from one. `call` says in words what both
-// ranks must be doing.
+// A transfer: bytes that are sent to a rank, or received from one. `call` describes the call that
+// both ranks must be making.
 struct Transfer {
   bool is_send;
   int peer;
@@ -33,14 +33,14 @@ struct Transfer {
   std::string call = {};
 };
 
-// One rank's end. A file in /dev/shm holds a box for each ordered pair of ranks, through which one
-// message passes in pieces. Each rank locks a byte of the file, which tells the others when its
-// process has ended. One thread at a time calls `run`; any thread the rest.
+// One rank's end. A file in /dev/shm holds a box for each ordered pair of ranks, through which
+// messages pass in pieces. Each rank locks one byte of the file, so that the others notice when its
+// process ends. Only one thread at a time may call `run`; any thread may call the other functions.
 class Exchange {
  public:
   static constexpr int kMaxRanks = 16;
 
-  // Join. Return null, with a sentence, if the system refuses.
+  // Join the group. Return null, with a sentence that states the reason, if the system refuses.
   static std::unique_ptr<Exchange> open(const std::string& name, int rank, int size, std::string* out_error) {
     if (size < 1 || size > kMaxRanks || rank < 0 || rank >= size) {
       *out_error = "rank " + std::to_string(rank) + " does not exist in a group of " + std::to_string(size) +
@@ -64,8 +64,8 @@ class Exchange {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  // Return true if all ranks have joined. The file's name goes then: a process
-  // that is killed leaves none behind.
+  // Return true if all ranks have joined. The file is then unlinked, so that a killed process
+  // leaves no file behind.
   bool has_all() {
     for (int i = 0; i < size_; ++i) {
       if (shared_->has_joined[i].load() == 0) return false;
@@ -76,7 +76,7 @@ class Exchange {
 
   void abort() { shared_->is_aborted.store(1); }
 
-  // Return what keeps the group from going on; "" if nothing does.
+  // Return the reason why the group cannot continue; "" if it can.
   std::string trouble() const {
     if (shared_->is_aborted.load() != 0) return "the communicator was aborted";
     for (int i = 0; i < size_; ++i) {
@@ -87,8 +87,9 @@ class Exchange {
     return "";
   }
 
-  // Run all transfers to their ends, in any order but for those of one peer and direction. Return
-  // false, with a sentence, if the group cannot go on, or if a peer sends in another call.
+  // Run all transfers to completion, in any order except among transfers with the same peer and
+  // direction. Return false, with a sentence that states the reason, if the group cannot continue
+  // or a peer makes a different call.
   bool run(std::vector<Transfer>& transfers, std::string* out_error) {
     for (int idle = 0;;) {
       bool is_over = true;
@@ -116,7 +117,7 @@ class Exchange {
   static constexpr size_t kCallBytes = 96;
   struct Box {
     std::atomic<uint64_t> filled;  // bytes; 0: empty
-    char call[kCallBytes];         // of the rank that has filled it, cut to fit
+    char call[kCallBytes];         // the call of the rank that filled the box, cut to fit
     char data[kPiece];
   };
   struct Shared {
@@ -186,7 +187,7 @@ class Exchange {
     return true;
   }
 
-  // Wait a little. Return false if the group cannot go on.
+  // Wait briefly. Return false if the group cannot continue.
   bool rest(int idle, const std::vector<Transfer>& transfers, std::string* out_error) {
     if (idle < 64) {
       sched_yield();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Objects that are named by handles.
+// A table of objects that handles refer to.
 #pragma once
 
 #include <array>
@@ -13,9 +13,9 @@
 
 namespace support {
 
-// A table of handles. A handle is (kind, generation, index). A look-up takes no lock, touches no
-// freed memory whatever the number, and finds nothing for a handle that was destroyed or is of
-// another kind. Slots are reused, never freed.
+// A handle consists of a kind, a generation and an index. A look-up takes no lock and accesses no
+// freed memory, even for an arbitrary number. It finds nothing for a handle that was destroyed or
+// has another kind. Slots are reused, never freed.
 template <class T, uint8_t kKind>
 class Handles {
  public:
@@ -35,7 +35,7 @@ class Handles {
     return handle != 0 && slot.handle.load(std::memory_order_acquire) == handle ? slot.object() : nullptr;
   }
 
-  // Make an object and return its handle, never 0. Throw std::bad_alloc if there are too many.
+  // Create an object and return its handle, never 0. Throw std::bad_alloc if there are too many.
   template <class... Arguments>
   uint64_t make(Arguments&&... arguments) {
     const std::lock_guard lock(mutex_);
@@ -51,8 +51,8 @@ class Handles {
     return handle;
   }
 
-  // End a handle. The object is moved out, so that its destruction runs without the lock.
-  // Return false if there is none.
+  // Invalidate a handle, and move its object out, so that the object is destroyed without the lock.
+  // Return false for an unknown handle.
   bool take(uint64_t handle, T* out_object) {
     const std::lock_guard lock(mutex_);
     T* object = find(handle);
@@ -65,7 +65,7 @@ class Handles {
     return true;
   }
 
-  // Visit every object. Nothing may be made or taken meanwhile.
+  // Visit every object. No object may be added or removed meanwhile.
   template <class Visit>
   void for_each(Visit&& visit) {
     for (uint64_t index = 0; index < used_; ++index) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A vendor's library that is opened at run time.
+// Opens a vendor's library at run time.
 #pragma once
 
 #include <dlfcn.h>
@@ -10,9 +10,9 @@
 
 namespace support {
 
-// Open the named file, or if that is "" the first of the usual names that the loader finds. Return
-// null, with the loader's last sentence, if there is none. Users never close it: such libraries
-// leave threads and exit handlers behind.
+// Open the named file or, if the path is "", the first of the usual names that the loader finds.
+// Return null, with the loader's last message, if there is none. Callers never close the library:
+// such libraries leave threads and exit handlers behind.
 inline void* open_library(const std::string& path, std::initializer_list<const char*> usual, std::string* out_error) {
   const auto open = [&](const char* name) {
     void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
@@ -26,7 +26,8 @@ inline void* open_library(const std::string& path, std::initializer_list<const c
   return nullptr;
 }
 
-// Find a function of an opened library. Return false, with a sentence, if the library lacks it.
+// Find a function of an opened library. Return false, with a clause that names it, if the library
+// lacks it.
 template <class Function>
 bool find_function(void* library, const char* name, Function* out_function, std::string* out_error) {
   *out_function = reinterpret_cast<Function>(dlsym(library, name));
@@ -35,7 +36,8 @@ bool find_function(void* library, const char* name, Function* out_function, std:
 }
 
 // Open a library at the first call, for the life of the process. `open` fills it in, or returns
-// false with a sentence. Return null, with that sentence, if it failed. One library for each type.
+// false with a sentence that states the reason. On failure, return null with this sentence. There
+// is one library per type.
 template <class Library>
 const Library* load_once(bool (*open)(const std::string&, Library*, std::string*), const std::string& path,
                          std::string* out_error) {

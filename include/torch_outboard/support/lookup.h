@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How drivers over a runtime that is opened late find devices, streams and events, and refuse what
-// isn't there.
+// For drivers that open their runtime on first use: look-ups of devices, streams and events, with
+// errors for unknown ones.
 #pragma once
 
 #include <unistd.h>
@@ -21,9 +21,9 @@
 
 namespace support {
 
-// Count devices in a child process, because runtimes start threads. `work` returns the lines of
-// the child: the number, the error, and what is left out. `advice` ends the sentence that says
-// that the child failed.
+// Count devices in a child process, because runtimes start threads. `work` returns the child's
+// lines: the number of devices, the error, and a line per skipped device. `advice` follows the
+// sentence that reports a failure of the child.
 template <class Work, class Enumeration>
 int32_t count_in_child(Work&& work, const char* runtime, const char* advice, Enumeration* out_enumeration) {
   std::vector<std::string> lines;
@@ -63,7 +63,7 @@ int32_t count_devices(Driver& driver, Probe&& probe) {
   return status == OB_OK ? count : -status;
 }
 
-// Open the runtime at the first call, once a process, and find a device in it.
+// Open the runtime at the first call of the process, and find a device in it.
 template <class Driver, class Enumerate, class Found>
 ob_status find_devices(Driver& driver, const char* runtime, Enumerate&& enumerate, int32_t index,
                        const Found** out_found) {
@@ -122,8 +122,9 @@ ob_status find_owned(const Handles<std::unique_ptr<T>, kKind>& handles, int32_t 
   return OB_OK;
 }
 
-// The base of a driver that opens its runtime late and whose handles stand for its own objects.
-// `device_of` is the member of Stream that has the device's number; other objects call it `device`.
+// The base of a driver that opens its runtime on first use, and whose handles refer to its own
+// objects. `device_of` is the member of Stream that has the device's number; other objects call it
+// `device`.
 template <class Options, class Api, class Enumeration, class Device, class Stream, class Event, class Program,
           class Kernel, size_t kCount, int32_t Stream::* device_of>
 struct LateDriver {
@@ -142,13 +143,13 @@ struct LateDriver {
   ob_status find_kernel(int32_t index, uint64_t handle, Kernel** out_kernel) {
     return find_owned(kernels, &Kernel::device, "kernel", index, handle, out_kernel);
   }
-  // Make a device one that find_open returns.
+  // Make find_open return the device from now on.
   void publish(std::unique_ptr<Device> device) {
     const std::lock_guard lock(mutex);
     devices[device->index].store(device.get(), std::memory_order_release);
     owned.push_back(std::move(device));
   }
-  // Delete a device that find_open does not return any more.
+  // Delete a device that find_open no longer returns.
   void drop(Device* device) {
     const std::lock_guard lock(mutex);
     std::erase_if(owned, [device](const std::unique_ptr<Device>& each) { return each.get() == device; });
@@ -156,7 +157,7 @@ struct LateDriver {
 
   Options options;
   Api api;
-  std::mutex mutex;  // guards what follows up to `devices`
+  std::mutex mutex;  // guards the members below, up to `devices`
   bool is_probed = false;
   int32_t probed_count = 0;
   bool is_enumerated = false;
@@ -164,7 +165,7 @@ struct LateDriver {
   Enumeration enumeration;
   std::vector<std::unique_ptr<Device>> owned;
   std::atomic<Device*> devices[kCount] = {};
-  // Behind pointers, because a handle's object moves when it is taken and these have mutexes.
+  // Pointers, because a handle's object is moved when it is taken, and these objects have mutexes.
   Handles<std::unique_ptr<Stream>, 1> streams;
   Handles<std::unique_ptr<Event>, 2> events;
   Handles<std::unique_ptr<Program>, 3> programs;

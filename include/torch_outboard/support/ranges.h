@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The device memory that a driver has allocated, so that a copy beyond
-// it is an error and not a crash.
+// The device memory that a driver has allocated, so that a copy beyond an allocation is an error
+// instead of a crash.
 #pragma once
 
 #include <bit>
@@ -16,10 +16,10 @@ namespace support {
 
 struct Range {
   uint64_t bytes = 0;
-  uint64_t owner = 0;  // by which the driver frees it
+  uint64_t owner = 0;  // the number by which the driver frees the memory
 };
 
-// The ranges of one device, by address. Neighbours count as one range.
+// The ranges of one device, by address. Adjacent ranges count as one range.
 class Ranges {
  public:
   void add(uint64_t address, Range range) {
@@ -95,15 +95,15 @@ class Ranges {
   uint64_t changes_ = 1;
 };
 
-// Refuse a copy on a stream of a device that is on neither side.
+// Refuse a copy if the stream's device is on neither side.
 inline ob_status check_copy(int32_t index, const ob_copy& copy) {
   if (copy.dst_device == index || copy.src_device == index) return OB_OK;
   return fail(OB_INVALID_ARGUMENT, "device %d cannot copy from device %d to device %d", index, copy.src_device,
               copy.dst_device);
 }
 
-// Refuse a fill that is unaligned, too long for 64 bits, or whose pattern has not 1, 2, 4, 8 or 16
-// bytes.
+// Refuse a fill that is unaligned, too long for 64 bits, or whose pattern does not have 1, 2, 4, 8
+// or 16 bytes.
 inline ob_status check_fill(int32_t index, uint64_t dst, uint32_t pattern_size, uint64_t count) {
   const bool is_size = pattern_size <= 16 && std::has_single_bit(pattern_size);
   if (is_size && dst % pattern_size == 0 && count <= UINT64_MAX / pattern_size) return OB_OK;

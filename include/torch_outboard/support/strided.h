@@ -83,8 +83,8 @@ inline uint32_t widen(StridedShape* shape, uint32_t element_size, uint64_t dst, 
   return element_size;
 }
 
-// Return the bytes from the first element to the end of the last. Beyond 64 bits it is the
-// largest number, which no memory has.
+// Return the bytes from the first element to the end of the last. If this exceeds 64 bits, return
+// the largest 64-bit number, which no memory reaches.
 inline uint64_t span_bytes(const ob_copy_nd& copy, const int64_t* strides) {
   uint64_t elements = 1;
   uint64_t bytes = 0;

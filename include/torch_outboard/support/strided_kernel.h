@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The launches of a strided copy, for drivers that copy with kernels. A work item copies
-// several elements, whose loads are under way together. If the two sides run along different
+// The launches of a strided copy, for drivers that copy with kernels. A work item copies several
+// elements, so that several loads are in flight at once. If the two sides run along different
 // dimensions, the copy goes through tiles.
 #pragma once
 
@@ -13,10 +13,10 @@
 namespace support {
 
 // As in drivers/opencl/strided_source.h.
-constexpr uint32_t kEach = 4;      // elements of a thread of "copy"
+constexpr uint32_t kEach = 4;      // elements per thread of "copy"
 constexpr uint32_t kTile = 32;     // edge of a tile of "transpose"
-constexpr uint32_t kTileRows = 8;  // rows of threads on a tile
-constexpr uint64_t kMostElements = uint64_t{1} << 31;  // of one launch: indices have 32 bits
+constexpr uint32_t kTileRows = 8;  // rows of threads in a tile
+constexpr uint64_t kMostElements = uint64_t{1} << 31;  // elements per launch: indices have 32 bits
 
 // The kernels' Strided.
 struct StridedArgument {
@@ -42,7 +42,7 @@ struct StridedLaunch {
   uint32_t argument_size;
 };
 
-// Make the shape of a copy that kernels can run on the device. Otherwise return why not.
+// Compute the shape of a copy that kernels on this device can run. Otherwise return the reason.
 inline ob_status check_strided(int32_t device, const ob_copy_nd& copy, StridedShape* out_shape) {
   if (!is_well_formed(copy)) return fail(OB_INVALID_ARGUMENT, "device %d: ill-formed copy_nd", device);
   if (copy.dst_device != device || copy.src_device != device) {
@@ -54,7 +54,7 @@ inline ob_status check_strided(int32_t device, const ob_copy_nd& copy, StridedSh
   return OB_OK;
 }
 
-// Return the launch in the contract's form. Its arguments lie in `args`.
+// Return the launch in the contract's form. Its arguments are stored in `args`.
 inline ob_launch launch_of(const StridedLaunch& given, uint64_t kernel, ob_kernel_arg (&args)[3]) {
   args[0] = {sizeof(ob_kernel_arg), OB_ARG_POINTER, 0, given.dst, nullptr};
   args[1] = {sizeof(ob_kernel_arg), OB_ARG_POINTER, 0, given.src, nullptr};

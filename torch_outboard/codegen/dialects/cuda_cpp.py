@@ -7,7 +7,7 @@ from torch_outboard.codegen.dialects.dialect import Dialect
 
 __all__ = ["CONVERSIONS", "CUDA_CPP"]
 
-# The prelude's conversions of halves, in PTX, which NVIDIA's compilers for other languages accept
+# The prelude's conversions of halves, in PTX. NVIDIA's compilers for other languages accept PTX
 # too.
 CONVERSIONS = """\
 OB_DEVICE float ob_native_from_f16(ob_u16 bits) {

@@ -132,7 +132,8 @@ class Dialect:
     functions : mapping of str to str
         Spellings of C library functions that differ from OB_LIB: {"exp": "ob_my_exp"}.
     float_functions : mapping of str to str
-        The same for float32 alone, in a language with doubles. `FLOAT_FUNCTIONS` are those of prelude/elementary.h.
+        The same for float32 only, in a language with doubles. `FLOAT_FUNCTIONS` names the functions of
+        prelude/elementary.h.
     raises : str
         Functions that end a kernel with an exception, placed before kernels that call them. `ob_raise_index(name,
         index, size)` reports an operator's out-of-bounds index, and `ob_raise_assert(message)` a failed assertion.
@@ -155,7 +156,8 @@ class Dialect:
         the text may also define OB_WIDE_BYTES (64), OB_WIDE(name), such as `ob_wide_##name`, for the same names with
         wider vectors, and OB_WIDE_DEVICE, which precedes helpers that use them.
     has_restrict : bool
-        True if OB_RESTRICT says that nothing else points to a pointer's memory, so that loads may move ahead of stores.
+        True if OB_RESTRICT states that no other pointer accesses a pointer's memory, so that loads may move ahead of
+        stores.
     has_groups : bool
         True if items of a group share memory. The header then has OB_LOCAL before declarations in that memory,
         OB_LOCAL_AT before the target of a pointer into it, OB_BARRIER, OB_ITEM_OF_GROUP and OB_GROUP_NUMBER. It also
@@ -163,9 +165,10 @@ class Dialect:
         have no kernels. OB_BARRIER need not order more than the group's memory. After OB_BARRIER_ALL, the items of a
         group also see each other's stores to device memory. A header without it states that OB_BARRIER does this too.
     subgroup : int
-        Items with neighbouring numbers that read each other's values, a power of two, with `has_groups`. The header
-        then has OB_ITEM_OF_SUBGROUPS, the number of an item of which `subgroup` each are such neighbours, and
-        OB_OF_ITEM(value, item), the value that another item of them has. 0: reductions use the group's memory alone.
+        The number of consecutive items that can read each other's values, a power of two; requires `has_groups`. The
+        header then has OB_ITEM_OF_SUBGROUPS, an item's number in its group, of which each `subgroup` consecutive
+        numbers form a subgroup, and OB_OF_ITEM(value, item), the value of another item of the subgroup. 0: reductions
+        use only the group's memory.
     units : tuple of MatrixUnit
         The matrix units of the devices, with `has_groups`. Products of the units' types use them.
     dynamic : str

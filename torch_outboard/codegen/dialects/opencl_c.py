@@ -80,8 +80,8 @@ OB_DEVICE void ob_atomic_add_f64(__global double* place, double value) {
 #endif
 """
 
-# With FP_FAST_FMAF, or on a CPU with __FMA__, fma is an instruction, also for doubles. vload and
-# vstore would take as long to compile as the rest of a product.
+# With FP_FAST_FMAF, or on a CPU with __FMA__, fma is an instruction, also for doubles. There is no
+# vload or vstore here: they would take as long to compile as the rest of a product.
 _VECTORS = """\
 #define OB_VECTOR(W, T, V, S, N, SUM)                                                              \\
   typedef V ob_##W##_##S;                                                                          \\

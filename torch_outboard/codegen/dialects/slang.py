@@ -28,7 +28,7 @@ typedef int16_t ob_i16;
 typedef uint16_t ob_u16;
 """
 
-# Halves on devices without 16-bit types. No kernel computes with ob_i16, the bits of a half.
+# Halves on devices without 16-bit types. There, ob_i16 only holds the bits of a half.
 _BYTES = """\
 struct ob_u16 {
   uint8_t low, high;
@@ -134,8 +134,8 @@ void ob_atomic_add_f64(double* place, double value) {
 """
 
 
-# An item's number follows the subgroups, whatever order a device numbers items in. Devices may read
-# values of 32 bits alone.
+# Items are numbered by subgroup, in whatever order the device numbers them. Devices may support
+# such reads for 32-bit values only.
 _SUBGROUPS = """\
 ob_i32 ob_item_of_subgroups() {
   let number = spirv_asm { OpCapability GroupNonUniform; result:$$uint = OpLoad builtin(SubgroupId:uint) };
@@ -209,7 +209,7 @@ class Slang(Dialect):
         return f"loadAligned<16>((uint4*)(&{place}))"
 
     def before(self, kind: str, pointer: str, count: str) -> str:
-        # Slang cannot subtract from a pointer, and would add a negative number to it.
+        # Slang cannot subtract from a pointer; adding a negative number works.
         return f"({self.pointer(kind, is_written=True)})((ob_u64)({pointer}) - (ob_u64)({count}) * sizeof({kind}))"
 
     def written_by_call(self, name: str) -> str:
@@ -256,8 +256,8 @@ def _dialect(*, has_double: bool, has_int16: bool) -> Slang:
 
 _BOTH = (True, False)
 _FORMS = (_dialect(has_double=has_double, has_int16=has_int16) for has_double in _BOTH for has_int16 in _BOTH)
-# By name: "slang", and "slang_floats" for devices without doubles, each also with "_bytes" for
-# devices without 16-bit types.
+# The dialects by name: "slang", "slang_floats" for devices without doubles, and both with "_bytes"
+# for devices without 16-bit types.
 SLANGS = {form.name: form for form in _FORMS}
 SLANG = SLANGS["slang"]
 

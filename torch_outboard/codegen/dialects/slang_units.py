@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The matrix units of devices whose drivers compile Slang: cooperative matrices, which a subgroup holds jointly.
 
-Their sizes and types are the device's, as its property `matrix_units` lists them. Only the device's compiler knows
-which lane holds which element, so matrices are loaded from the group's memory, and sums pass through it.
+The device's property `matrix_units` lists their sizes and types. Only the device's compiler knows which lane holds
+which element, so matrices are loaded from the group's memory, and sums are stored through it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["units_of", "with_units"]
 _TYPES = {"float16": (torch.float16, "half"), "bfloat16": (torch.bfloat16, "BFloat16")}
 _LANES = re.compile(r"([1-9]\d*) lanes")
 _LISTED = re.compile(r"(\w+) (\d+)x(\d+)x(\d+)")
-# Tiles have rows and columns in multiples of 64, and steps in multiples of 32.
+# Tiles have rows and columns in multiples of 64, and a length in steps of 32.
 _MOST = 64
 _MOST_STEPS = 32
-# Sums per lane: the sums of a group pass through its memory, beside the tiles.
+# Sums per lane. The sums of a group pass through its memory, which also holds the tiles.
 _MOST_SUMS = 8
 
-# An item's number follows the subgroups, whatever order a device numbers items in.
+# Items are numbered by subgroup, in whatever order the device numbers them.
 _HEADER = """\
 typedef linalg.CoopMat<$KIND, MemoryScope.Subgroup, $M, $K, linalg.CoopMatMatrixUse.MatrixA> ob_left_matrix;
 typedef linalg.CoopMat<$KIND, MemoryScope.Subgroup, $K, $N, linalg.CoopMatMatrixUse.MatrixB> ob_right_matrix;
@@ -50,13 +50,13 @@ def _loads(kind: str, layouts: tuple[str, str]) -> tuple[Load, Load]:
 
 
 def _is_usable(m: int, n: int, k: int, lanes: int) -> bool:
-    """Return whether tiles and the lanes of a subgroup can have such matrices."""
+    """Return whether matrices of these sizes fit the tiles and the lanes of a subgroup."""
     divides = min(m, n, k) >= 8 and _MOST % m == _MOST % n == _MOST_STEPS % k == 0 and m * n <= _MOST_SUMS * lanes
     return divides and lanes % (n // 2) == 0 and m % (lanes // (n // 2)) == 0
 
 
 def units_of(listing: str) -> tuple[MatrixUnit, ...]:
-    """Return the units of a device, for each type the first listed one that tiles can have.
+    """Return a device's units: for each element type, the first listed unit that fits the tiles.
 
     `listing` has the size of a subgroup, and then the property `matrix_units`: "32 lanes, float16 16x16x16". Raises
     ValueError for anything else.
@@ -104,6 +104,6 @@ def units_of(listing: str) -> tuple[MatrixUnit, ...]:
 
 
 def with_units(dialect: Slang, text: str) -> Slang:
-    """Return the dialect with the units of a device, or the same one if there are none that tiles can have."""
+    """Return the dialect with a device's units, or the same dialect if no unit fits the tiles."""
     units = units_of(text)
     return replace(dialect, name=f"{dialect.name}_units", units=units) if units else dialect

@@ -7,7 +7,7 @@ a unit by the positions of the elements that each lane holds, and by the text th
 elements one by one, unless the unit names load instructions.
 
 In some languages only the device's compiler knows these positions. The lanes then hold matrices jointly, as variables
-of opaque types, and exchange elements through the group's memory alone.
+of opaque types, and exchange elements only through the group's memory.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Fragment:
     packed : int
         Elements per register; the first is in the lowest bits.
 
-    `joint` makes a matrix that the lanes hold jointly. It has no positions, and its one register is a variable.
+    `joint` creates the fragment of a matrix that the lanes hold jointly: it has no positions, and its only register is
+    a variable.
     """
 
     kind: str
@@ -122,9 +123,9 @@ def joint(kind: str) -> Fragment:
 
 
 def dealt(m: int, n: int, lanes: int) -> Fragment:
-    """Return the sums that each lane gets of a matrix held jointly, with neighbouring pairs for neighbouring lanes.
+    """Return the sums of a jointly held matrix that each lane gets, with neighbouring pairs for neighbouring lanes.
 
-    Raises ValueError if the lanes can't have equally many such pairs.
+    Raises ValueError if the pairs cannot be divided equally among the lanes.
     """
     pairs = n // 2
     down = lanes // max(pairs, 1)
@@ -146,7 +147,7 @@ class Sums:
     store : str
         The statement that stores `$SUMS` row by row in the array of floats `$ARRAY` of the group, from index `$AT` on.
     barrier : str
-        The statement behind which a unit's lanes see each other's stores to the group's memory.
+        The statement after which a unit's lanes see each other's stores to the group's memory.
     """
 
     kind: str
@@ -166,8 +167,8 @@ class Load:
     ----------
     text : str
         The statement that loads the registers `$INTO`. The lane's elements begin at index `$AT` of the array `$ARRAY`.
-        For a joint operand `$INTO` is a variable, and rows are `$APART` of the array's entries apart; an entry has one
-        element, or 16 bytes of them.
+        For a joint operand, `$INTO` is a variable, and the distance between rows is `$APART` entries of the array; an
+        entry is one element, or 16 bytes of elements.
     line, step : str
         The position of the first of these elements in the small matrix: expressions in `lane`, as in a fragment.
     fragments : int
@@ -315,7 +316,7 @@ def unit_of(units: tuple[MatrixUnit, ...], dtype: torch.dtype) -> MatrixUnit | N
     return next((unit for unit in units if unit.dtype == dtype), None)
 
 
-# Synchronous copies: they test where a schedule copies to, but not when it waits.
+# Synchronous copies: they test the addresses to which a schedule copies, but not its waits.
 _COPIES = Copies(
     copy="{ uint4 copied = {0, 0, 0, 0}; if ($IS_WANTED) copied = *(OB_GLOBAL const uint4*)($FROM); "
     "*(OB_LOCAL_AT uint4*)($ARRAY + $AT) = copied; }",
@@ -390,7 +391,7 @@ _STORE_OF_JOINT = (
 
 
 def reference_of_joint(dtype: torch.dtype, m: int = 16, n: int = 16, k: int = 16, lanes: int = 32) -> MatrixUnit:
-    """Return a unit in plain C whose lanes hold matrices jointly, as `reference` returns one of known positions."""
+    """Return a unit in plain C whose lanes hold matrices jointly; `reference` returns a unit with known positions."""
     size, storage = dtype.itemsize, {2: "ob_u16", 4: "float"}[dtype.itemsize]
 
     def load(rows: int, columns: int, line: str, step: str) -> Load:

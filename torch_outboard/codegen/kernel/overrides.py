@@ -118,7 +118,7 @@ def _of_comparison(sign: str) -> Callable[..., str]:
     def call(a: Any, b: Any) -> str:
         dtype = _common(a, b)
         if dtype == torch.bool and sign not in ("==", "!="):
-            dtype = torch.int32  # Slang makes a comparison of integers of it, which SPIR-V refuses
+            dtype = torch.int32  # Slang turns it into a comparison of integers, which SPIR-V refuses
         return f"({cast(a, dtype)} {sign} {cast(b, dtype)})"
 
     return call

@@ -102,7 +102,7 @@ class Group(Mapping):
     def store_element(self, name: str, element: Element, *, is_of_row: bool) -> None:
         """Write a store, after the loads of a turn's lanes if the language has no `restrict`, and the loop is short.
 
-        A kernel in place reads the element that it overwrites in the same lane, so no lane needs another's store.
+        An in-place kernel reads each element in the lane that overwrites it, so no lane needs another lane's store.
         """
         if is_of_row or self.kernel.dialect.has_restrict or is_long(self.kernel.compute.getvalue()):
             super().store_element(name, element, is_of_row=is_of_row)
@@ -183,8 +183,9 @@ class Group(Mapping):
     def join_lanes(self, arrays: Iterable[tuple[str, torch.dtype]], lines: Callable[[str, str], list[str]]) -> None:
         """Combine the accumulators after the loop. Each item then has the row's result in the first lane.
 
-        Neighbours that read each other's values combine theirs into the first one's. A few items combine the
-        accumulators of all, or of the first ones; then every item combines the results of these few.
+        Items of a subgroup first combine their accumulators into the accumulators of the subgroup's first item. A few
+        items then combine the accumulators of all subgroups or, without subgroups, of all items. At the end, every item
+        combines the results of these few.
         """
         shape, after, arrays = self.shape, self.kernel.after, list(arrays)
         lanes = shape.lanes
@@ -224,7 +225,7 @@ class Group(Mapping):
 
     @property
     def _neighbours(self) -> int:
-        """The items of a row that read each other's values, 1 if there are none."""
+        """The number of a row's items in a subgroup, which read each other's values; 1 if there are none."""
         shape, subgroup = self.shape, self.kernel.dialect.subgroup
         is_power = shape.along & (shape.along - 1) == 0
         if subgroup == 0 or shape.is_across_first or not is_power or shape.items % subgroup != 0:

@@ -87,8 +87,8 @@ class Body(Protocol):
 class LateStores:
     """Stores of several elements after the loads of all of them, for a language without `restrict`.
 
-    No load may move ahead of a store there. A loop over the elements therefore keeps their places and values in arrays,
-    and a second loop has `lines`. The variable of both loops is `part`.
+    In such a language, no load may move ahead of a store. A first loop over the elements therefore keeps their places
+    and values in arrays, and a second loop runs `lines`. The variable of both loops is `part`.
     """
 
     def __init__(self, kernel: Body, part: str) -> None:
@@ -100,7 +100,7 @@ class LateStores:
         return bool(self._arrays)
 
     def add(self, name: str, element: Element) -> None:
-        """Keep an element of a buffer in arrays, and store it late."""
+        """Keep an element of a buffer in arrays, and store it in the second loop."""
         kernel, index = self._kernel, self._kernel.index_dtype
         place, value = (kernel.fresh_name(f"ob_{array}") for array in ("place", "value"))
         self._arrays += [f"{index} {place}", f"{element.kind} {value}"]

@@ -23,8 +23,8 @@ from torch_outboard.codegen.mapping.mapping import Body, Mapping
 
 __all__ = ["ELEMENTS", "Run"]
 
-# Elements per run: few enough to spread small tensors over cores, and enough to outweigh the launch
-# of a group.
+# Elements per run: few enough to spread small tensors over cores, but enough to outweigh the cost
+# of starting a group.
 ELEMENTS = 1024
 # A shorter row is not worth its own loop: compilers turn the division by a constant into a
 # multiplication.

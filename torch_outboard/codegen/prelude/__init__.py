@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The helpers that kernels call. They come from the files of this folder; a kernel's text includes only those it needs.
+"""The helpers that kernels call. They are defined in this folder's files; a kernel's text includes only the helpers
+that it needs.
 
 A file is a list of blocks, separated by blank lines. A block defines functions, tables or types. A block with a line
 such as `// family T, S: float, f32; double, f64` is a family with one member per type: in the first member, `float`
@@ -31,7 +32,7 @@ _FAMILY = re.compile(r"^// family (?P<words>[\w, ]+):(?P<members>.*(?:\n//   .*)
 
 @dataclass(frozen=True)
 class _Block:
-    # By suffix: the text, and the names that it defines and uses. The suffix is "" if the block is
+    # The text by suffix, and the names that it defines and uses. The suffix is "" if the block is
     # not a family.
     texts: Mapping[str, str]
     defines: Mapping[str, frozenset[str]]
@@ -77,7 +78,7 @@ def _wanted_by(text: str, library: tuple[str, ...], without: Container[str]) -> 
     wanted: dict[int, set[str]] = {}
     pending = _names(text)
     while pending:
-        # None: a name of the dialect's header or of the text itself. Several: overloads.
+        # No block: a name from the dialect's header or the text itself. Several blocks: overloads.
         for number, suffix in places.get(pending.pop(), ()):
             if suffix not in without and suffix not in wanted.setdefault(number, set()):
                 wanted[number].add(suffix)

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Bessel functions of both kinds, plain, modified and spherical, and the Airy function;
-// scripts/prelude_tables writes the tables, which are those of Cephes, from torch's.
+// Bessel functions of both kinds (plain, modified and spherical) and the Airy function.
+// scripts/prelude_tables writes the tables, which are from Cephes, with torch's values.
 
-// Sums of a table: of powers of x, the highest first; of Chebyshev polynomials.
+// Sums with the coefficients of a table: a polynomial, highest power first, and a Chebyshev series.
 // family T, S: float, f32; double, f64
 OB_FOR_TABLES OB_DEVICE T ob_poly_S(OB_TABLE_OF(T, table), int count, T x) {
   T sum = table[0];
   for (int i = 1; i < count; ++i) sum = sum * x + table[i];
   return sum;
 }
-// Of Chebyshev polynomials, as Clenshaw sums it.
+// A Chebyshev series, by Clenshaw's algorithm.
 OB_FOR_TABLES OB_DEVICE T ob_chebyshev_S(OB_TABLE_OF(T, table), int count, T x) {
   T a = table[0], b = 0, c = 0;
   for (int i = 1; i < count; ++i) {
@@ -33,7 +33,7 @@ OB_TABLE T ob_j0_qp_S[] = {
 OB_TABLE T ob_j0_qq_S[] = {
     64.3178256118178, 856.4300259769806, 3882.4018360540163, 7240.467741956525, 5930.727011873169,
     2062.0933166032783, 242.0057402402914};
-// Beyond 5: the modulus and the phase.
+// For x > 5, from the modulus and the phase.
 OB_DEVICE T ob_bessel_far0_S(T x, bool is_second) {
   const T z = (T)25 / (x * x);
   const T p = ob_poly_S(ob_j0_pp_S, 7, z) / ob_poly_S(ob_j0_pq_S, 7, z);
@@ -88,7 +88,7 @@ OB_TABLE T ob_j1_qp_S[] = {
 OB_TABLE T ob_j1_qq_S[] = {
     74.23732770356752, 1056.4488603826283, 4986.410583376536, 9562.318924047562, 7997.041604473507,
     2826.1927851763908, 336.0936078106983};
-// Beyond 5: the modulus and the phase.
+// For x > 5, from the modulus and the phase.
 OB_DEVICE T ob_bessel_far1_S(T x, bool is_second) {
   const T z = (T)25 / (x * x);
   const T p = ob_poly_S(ob_j1_pp_S, 7, z) / ob_poly_S(ob_j1_pq_S, 7, z);
@@ -148,7 +148,7 @@ OB_TABLE T ob_i0_far_S[] = {
     1.1889147107846439e-11, 4.94060238822497e-10, 3.3962320257083865e-09, 2.266668990498178e-08,
     2.0489185894690638e-07, 2.8913705208347567e-06, 6.889758346916825e-05, 0.0033691164782556943,
     0.8044904110141088};
-// Times exp(-|x|).
+// Multiplied by exp(-|x|).
 OB_DEVICE T ob_i0e_S(T x) {
   x = OB_LIB(fabs)(x);
   if (x <= 8) return ob_chebyshev_S(ob_i0_near_S, 30, x / 2 - 2);
@@ -170,7 +170,7 @@ OB_TABLE T ob_k0_far_S[] = {
     8.574034017414225e-09, -4.660489897687948e-08, 2.766813639445015e-07, -1.8317555227191195e-06,
     1.39498137188765e-05, -0.00012849549581627802, 0.0015698838857300533, -0.0314481013119645,
     2.4403030820659555};
-// Up to 2, and beyond it times exp(x).
+// For x <= 2; for larger x, multiplied by exp(x).
 OB_DEVICE T ob_k0_near_of_S(T x) {
   const T sum = ob_chebyshev_S(ob_k0_near_S, 10, x * x - 2);
   return sum - OB_LIB(log)(x / 2) * ob_i0_S(x);
@@ -225,7 +225,7 @@ OB_TABLE T ob_k1_far_S[] = {
     -1.0345762465678097e-08, 5.7410841254500495e-08, -3.5019606030878126e-07, 2.406484947837217e-06,
     -1.936197974166083e-05, 0.00019521551847135162, -0.002857816859622779, 0.10392373657681724,
     2.7206261904844427};
-// Up to 2, and beyond it times exp(x).
+// For x <= 2; for larger x, multiplied by exp(x).
 OB_DEVICE T ob_k1_near_of_S(T x) {
   const T sum = ob_chebyshev_S(ob_k1_near_S, 11, x * x - 2);
   return OB_LIB(log)(x / 2) * ob_i1_S(x) + sum / x;
@@ -290,7 +290,8 @@ OB_DEVICE T ob_airy_ai_S(T x) {
     const T f = ob_poly_S(ob_airy_an_S, 8, 1 / zeta) / ob_poly_S(ob_airy_ad_S, 8, 1 / zeta);
     return (T)0.5641895835477563 * f / (2 * OB_LIB(sqrt)(root) * OB_LIB(exp)(zeta));
   }
-  // Powers of x^3 for each of the two solutions; 18 terms reach the last bit of a double here.
+  // Power series in x^3 for each of the two solutions; 18 terms reach the last bit of a double in
+  // this range.
   const T z = x * x * x;
   T f = 1, g = x, m = 1, n = x;
   for (int k = 3; k <= 54; k += 3) {

@@ -250,7 +250,7 @@ OB_DEVICE float ob_float_cosh(float x) {
 }
 
 // For large numbers, some compilers' tanh() returns the number just below 1, not 1. Gradients
-// multiply 1 minus its square by numbers that may be as large.
+// multiply 1 minus its square by numbers that may be large.
 OB_DEVICE float ob_float_tanh(float x) {
   return OB_LIB(fabs)(x) > 10 ? OB_LIB(copysign)(1.0f, x) : OB_LIB(tanh)(x);
 }
@@ -347,8 +347,8 @@ OB_DEVICE float ob_float_tan(float x) {
 #endif
 }
 
-// exp(x^2) * erfc(x) * (1 + 2 x) is a polynomial of t, fitted to 1e-10. A loop over its terms would
-// not become one over vectors.
+// exp(x^2) * erfc(x) * (1 + 2 x) is a polynomial of t, fitted to 1e-10. The terms are written out,
+// because compilers would not vectorize a loop over them.
 // family T, S: double, f64
 #ifdef OB_IN_LOOPS
 OB_DEVICE T ob_positive_erfc_S(T x) {

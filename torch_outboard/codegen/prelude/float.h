@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Floating point: NaN and signed zeros as PyTorch's CPU kernels treat them.
+// Floating-point functions, with NaN and signed zeros treated as in PyTorch's CPU kernels.
 
-// The comparison with itself is what finds a NaN in every language.
+// Comparing a value with itself detects NaN in every language.
 // family T, S: float, f32; double, f64
 OB_DEVICE bool ob_isnan_S(T a) { return a != a; }
 OB_DEVICE bool ob_isinf_S(T a) { return a == (T)OB_INFINITY || a == -(T)OB_INFINITY; }
@@ -16,7 +16,7 @@ OB_DEVICE T ob_remainder_S(T a, T b) {
   const T rest = OB_LIB(fmod)(a, b);
   return rest != 0 && ((rest < 0) != (b < 0)) ? rest + b : rest;
 }
-// As c10::div_floor_floating: the quotient is exact where a / b would round up to it.
+// As c10::div_floor_floating: exact even where a / b would round up to the next integer.
 OB_DEVICE T ob_floordiv_S(T a, T b) {
   if (b == 0) return a / b;
   const T rest = OB_LIB(fmod)(a, b);
@@ -42,12 +42,12 @@ OB_DEVICE T ob_erfinv_S(T y) {
     const T q = ((T)1.637067800 * z + (T)3.543889200) * z + (T)1;
     x = OB_LIB(copysign)(p / q, y);
   }
-  // Two steps of Newton's.
+  // Two steps of Newton's method.
   for (int step = 0; step < 2; ++step)
     x -= (OB_LIB(erf)(x) - y) / ((T)1.1283791670955126 * OB_LIB(exp)(-x * x));
   return x;
 }
-// The greater one, the lesser index of equal ones; a NaN is the greatest and the least.
+// Order by value, then by index if values are equal. A NaN comes before all numbers in both orders.
 OB_DEVICE bool ob_is_before_max_S(T a, ob_i64 i, T b, ob_i64 j) {
   return a != a ? b == b || i < j : b == b && (a > b || (a == b && i < j));
 }
@@ -55,9 +55,10 @@ OB_DEVICE bool ob_is_before_min_S(T a, ob_i64 i, T b, ob_i64 j) {
   return a != a ? b == b || i < j : b == b && (a < b || (a == b && i < j));
 }
 
-// Languages have it, some without vectors: it is most of what a gelu costs. An odd
-// polynomial near 0, else 1 - exp(-p(x)), both of least greatest error, both computed; 1.4
-// units in the last place at most.
+// Languages have erf, but in some of them it does not vectorize, and it dominates the cost of a
+// gelu. Use an odd polynomial near 0, and 1 - exp(-p(x)) elsewhere. Both are minimax
+// approximations, and both are always computed, without a branch. The error is at most 1.4 units in
+// the last place.
 OB_DEVICE float ob_erf_f32(float x) {
   const float square = x * x;
   float odd = 8.53884151e-05f;

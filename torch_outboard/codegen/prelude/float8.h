@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Floats of 8 bits are stored and computed in float. Conversions round to nearest, ties
-// to even. A member has the bits of the fraction, the bias of the exponent, the bits of
-// the greatest number, of what is beyond it, and of what is none; whether there is
-// infinity, and whether zero has a sign.
+// Floats of 8 bits are stored and computed in float. Conversions round to nearest, ties to even.
+// The words of a member are the number of fraction bits, the exponent's bias, the bits of the
+// greatest number, of values beyond it, and of NaN, whether there is an infinity, and whether zero
+// has a sign.
 
 // family FRACTION, BIAS, MOST, BEYOND, NONE, HAS_INFINITY, HAS_SIGNED_ZERO, S:
 //   3, 7, 0x7e, OB_BEYOND_E4M3FN, 0x7f, 0, 1, e4m3fn;
@@ -11,7 +11,7 @@
 //   2, 16, 0x7f, 0x80, 0x80, 0, 0, e5m2fnuz
 OB_DEVICE float ob_from_S(ob_u8 bits) {
   const ob_u32 rest = bits & 0x7fu;
-  // An exponent of 0 stands for multiples of the least number.
+  // If the exponent is 0, the value is a multiple of the least number.
   const float small = (float)rest * OB_AS_F32((ob_u32)(128 - (BIAS) - (FRACTION)) << 23);
   const float normal = OB_AS_F32((rest << (23 - (FRACTION))) + ((ob_u32)(127 - (BIAS)) << 23));
   const float size = (rest >> (FRACTION)) == 0 ? small : normal;
@@ -23,7 +23,8 @@ OB_DEVICE float ob_from_S(ob_u8 bits) {
 OB_DEVICE ob_u8 ob_to_S(float value) {
   const ob_u32 bits = OB_AS_U32(value);
   const ob_u32 size = bits & 0x7fffffffu;
-  // Added to a power of two, what is small is a multiple of the least number in the last bits.
+  // Adding a power of two rounds a small value to a multiple of the least number, which is then in
+  // the last bits.
   const ob_u32 power = (ob_u32)(151 - (BIAS) - (FRACTION)) << 23;
   const ob_u32 small = OB_AS_U32(OB_AS_F32(size) + OB_AS_F32(power)) - power;
   const ob_u32 carry = (1u << (22 - (FRACTION))) - 1u + ((size >> (23 - (FRACTION))) & 1u);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Functions of the gamma, zeta and error functions; the tables are those of Cephes, and Temme's.
+// Gamma, zeta and error functions and functions related to them. The tables are from Cephes and
+// from Temme.
 
 // family T, S: float, f32; double, f64
 OB_TABLE T ob_zeta_a_S[] = {
     12.0, -720.0, 30240.0, -1209600.0, 47900160.0, -1892437580.3183792, 74724249600.0, -2950130727918.164,
     116467828143500.67, -4597978722407473.0, 1.8152105401943546e+17, -7.166165256175667e+18};
-// Hurwitz's, by Euler and Maclaurin.
+// The Hurwitz zeta function, by the Euler-Maclaurin formula.
 OB_DEVICE T ob_zeta_S(T x, T q) {
   const T least = sizeof(T) == 4 ? (T)5.9604644775390625e-8 : (T)1.1102230246251565e-16;
   if (x <= 1) return x == 1 ? (T)OB_INFINITY : (T)OB_NAN;
@@ -39,7 +40,7 @@ OB_DEVICE T ob_digamma_S(T x) {
   if (x == 0) return OB_LIB(copysign)((T)OB_INFINITY, -x);
   T result = 0;
   if (x < 0) {
-    // From the nearest integer, which is exact.
+    // Use the distance from the nearest integer, which is exact.
     const T rest = x - OB_LIB(rint)(x);
     if (rest == 0 || !(x > -(T)OB_INFINITY)) return (T)OB_NAN;
     result = (T)-3.141592653589793 / OB_LIB(tan)((T)3.141592653589793 * rest);
@@ -90,7 +91,7 @@ OB_DEVICE T ob_log_rest_S(T u) {
   for (int n = 37; n > 1; n -= 2) sum = sum * z + (T)1 / (T)n;
   return u * s - 2 * s * z * sum;
 }
-// x^a exp(-x) / gamma(a); of large a by Stirling's series.
+// x^a exp(-x) / gamma(a), by Stirling's series for large a.
 OB_DEVICE T ob_igamma_factor_S(T a, T x) {
   if (a < 10) {
     if (x < 50) return OB_LIB(pow)(x, a) * OB_LIB(exp)(-x) / OB_LIB(tgamma)(a);
@@ -101,7 +102,7 @@ OB_DEVICE T ob_igamma_factor_S(T a, T x) {
   const T size = OB_LIB(exp)(-a * ob_log_rest_S((x - a) / a) - rest);
   return size * OB_LIB(sqrt)(a * (T)0.15915494309189535);
 }
-// The lower one as a power series.
+// The lower function, as a power series.
 OB_DEVICE T ob_igamma_series_S(T a, T x) {
   const T least = sizeof(T) == 4 ? (T)5.9604644775390625e-8 : (T)1.1102230246251565e-16;
   T term = 1, sum = 1;
@@ -111,7 +112,7 @@ OB_DEVICE T ob_igamma_series_S(T a, T x) {
   }
   return sum * ob_igamma_factor_S(a, x) / a;
 }
-// The upper one as a continued fraction, by Lentz.
+// The upper function, as a continued fraction by Lentz's method.
 OB_DEVICE T ob_igamma_fraction_S(T a, T x) {
   const T least = sizeof(T) == 4 ? (T)1.1920928955078125e-7 : (T)2.220446049250313e-16;
   T b = x + 1 - a, c = (T)1e30, d = 1 / b, value = d;
@@ -125,7 +126,7 @@ OB_DEVICE T ob_igamma_fraction_S(T a, T x) {
   }
   return value * ob_igamma_factor_S(a, x);
 }
-// Of a beyond 10^4, Temme's expansion; the lower one with sign -1.
+// Temme's expansion for a > 10^4; the lower function has sign -1.
 OB_DEVICE T ob_igamma_far_S(T a, T x, T sign) {
   const T u = (x - a) / a, rest = ob_log_rest_S(u);
   const T eta = OB_LIB(copysign)(OB_LIB(sqrt)(2 * rest), u);

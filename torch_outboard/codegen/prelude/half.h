@@ -18,7 +18,7 @@ OB_DEVICE float ob_from_f16(ob_u16 half_bits) {
 #else
   const ob_u32 sign = ((ob_u32)half_bits & 0x8000u) << 16;
   const ob_u32 rest = (ob_u32)half_bits & 0x7fffu;
-  // An exponent of 0 stands for multiples of 2^-24, which float has all of.
+  // If the exponent is 0, the value is a multiple of 2^-24, which a float holds exactly.
   const ob_u32 small = OB_AS_U32((float)rest * 5.9604644775390625e-8f);
   const ob_u32 normal = (rest << 13) + ((ob_u32)112 << 23);
   const ob_u32 special = 0x7f800000u | (rest << 13);
@@ -32,8 +32,8 @@ OB_DEVICE ob_u16 ob_to_f16(float value) {
   const ob_u32 bits = OB_AS_U32(value);
   const ob_u32 sign = (bits >> 16) & 0x8000u;
   const ob_u32 size = bits & 0x7fffffffu;
-  // Below 2^-14: adding 0.5 leaves the multiple of 2^-24 in the last bits,
-  // rounded by the addition itself.
+  // Below 2^-14, adding 0.5 rounds the value to a multiple of 2^-24, which is then in the last
+  // bits.
   const ob_u32 small = OB_AS_U32(OB_AS_F32(size) + 0.5f) - 0x3f000000u;
   const ob_u32 normal = (size - ((ob_u32)112 << 23) + 0x0fffu + ((size >> 13) & 1u)) >> 13;
   const ob_u32 special = size > 0x7f800000u ? 0x7e00u : 0x7c00u;
@@ -41,9 +41,9 @@ OB_DEVICE ob_u16 ob_to_f16(float value) {
 #endif
 }
 
-// Atomic additions to a half of a word, by comparison and exchange of the word:
-// OB_CAS(place, seen, next) is the dialect's and gives what was there. Without it the items
-// of a launch run one after the other.
+// Atomic additions to one half of a 32-bit word, by compare-and-exchange of the word: the dialect's
+// OB_CAS(place, seen, next) returns the old value. In a language without OB_CAS, the items of a
+// launch run one after the other.
 // family S: f16; bf16
 OB_DEVICE void ob_atomic_add_S(OB_GLOBAL ob_u16* place, float value) {
 #ifdef OB_CAS

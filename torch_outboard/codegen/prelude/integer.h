@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Integers. Arithmetic wraps, as PyTorch's does, and is undefined nowhere.
+// Integers. Arithmetic wraps as in PyTorch, and is never undefined.
 
-// T is the type, U the unsigned one of its size (at least of 32 bits, where C would
-// compute in int), S the suffix.
+// T is the type, S the suffix. U is the unsigned type of the same size, but at least 32 bits,
+// because C would compute smaller types in int.
 // family T, U, S:
 //   ob_i8, ob_u32, i8;
 //   ob_i16, ob_u32, i16;
@@ -20,8 +20,8 @@ OB_DEVICE T ob_maximum_S(T a, T b) { return a > b ? a : b; }
 OB_DEVICE T ob_minimum_S(T a, T b) { return a < b ? a : b; }
 OB_DEVICE T ob_sign_S(T a) { return (T)((a > 0) - (a < 0)); }
 OB_DEVICE T ob_abs_S(T a) { return a < 0 ? ob_neg_S(a) : a; }
-// C leaves a division by zero, which kernels check, and that of the least
-// number by -1 open; 0 and what wraps.
+// C does not define a division by zero, nor the division of the least number by -1. The first
+// returns 0 (kernels check the divisor), the second wraps.
 OB_DEVICE T ob_div_S(T a, T b) { return b == 0 ? 0 : (b == (T)-1 && a < 0) ? ob_neg_S(a) : (T)(a / b); }
 // In SPIR-V, % of a negative number is undefined; / is not.
 OB_DEVICE T ob_mod_S(T a, T b) { return b == 0 || (b == (T)-1 && a < 0) ? 0 : (T)(a - (T)(a / b) * b); }
@@ -42,7 +42,8 @@ OB_DEVICE T ob_pow_S(T a, T b) {
   }
   return result;
 }
-// Shifts by a negative number or by all bits: what a longer shift would leave, as PyTorch's.
+// A shift by a negative number, or by at least the number of bits, returns the limit of longer
+// shifts, as in PyTorch.
 OB_DEVICE T ob_shl_S(T a, T b) { return b < 0 || b >= (T)(8 * sizeof(T)) ? (T)0 : (T)((U)a << b); }
 OB_DEVICE T ob_shr_S(T a, T b) {
   const T most = (T)(8 * sizeof(T) - 1);
@@ -50,9 +51,9 @@ OB_DEVICE T ob_shr_S(T a, T b) {
   return (T)(a >> b);
 }
 
-// The quotient of a number by a size, both below 2^31. The inverse is the 2^62th part of the size's
-// inverse, rounded up. Numbers have 32 bits: NVIDIA's compiler of SPIR-V (580.159) confuses the
-// 64-bit quotients of unrolled turns.
+// The quotient of a number by a size, both below 2^31. The inverse is 2^62 / size, rounded up. The
+// arithmetic uses 32 bits, because NVIDIA's SPIR-V compiler (580.159) mixes up the 64-bit quotients
+// of unrolled turns.
 OB_DEVICE ob_i32 ob_over(const ob_i32 number, const ob_i64 inverse) {
   const ob_u32 factor = (ob_u32)number, upper = (ob_u32)((ob_u64)inverse >> 32), low = factor * upper;
   const ob_u32 sum = low + OB_MUL_HIGH(factor, (ob_u32)inverse);

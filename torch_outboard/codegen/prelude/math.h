@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The functions of C's library for languages that have only some, or have them with large errors.
-// A dialect that names this file (`Dialect.library`) defines OB_LIB(name) as ob_lib_ ## name, and
-// the exact ones: fabs, floor, ceil, trunc, rint, sqrt and fma; also OB_OUT(type, name), a
-// parameter that a function writes. The methods are those of Sun's fdlibm. The polynomials go
-// through the function at Chebyshev's points. Errors were measured on 2 million numbers, in units
-// of the last place: log 0.8, sin and cos 0.8, exp 0.9, pow 1.1, exp2 1.2, erf 1.4, expm1 1.5, the
-// inverse ones 0.9 to 2, tan 2.3, tanh 2.2, sinh and cosh 2.9, erfc 4; gamma functions 7 where
-// they are positive.
+// Functions of C's library, for languages that lack some of them or have them with large errors. A
+// dialect that names this file (`Dialect.library`) defines OB_LIB(name) as ob_lib_ ## name, the
+// exact functions fabs, floor, ceil, trunc, rint, sqrt and fma, and OB_OUT(type, name), a parameter
+// that a function writes. The methods are from Sun's fdlibm. The polynomials interpolate at
+// Chebyshev points. Errors were measured on 2 million numbers, in units of the last place: log 0.8,
+// sin and cos 0.8, exp 0.9, pow 1.1, exp2 1.2, erf 1.4, expm1 1.5, inverse functions 0.9 to 2, tan
+// 2.3, tanh 2.2, sinh and cosh 2.9, erfc 4; gamma functions 7 for positive arguments.
 
-// The words of a family: the bits of the fraction, the greatest exponent, and the conversions to
+// The words of the family: the bits of the fraction, the greatest exponent, and the conversions to
 // bits and back.
 // family T, U, FRACTION, MOST, BITS, REAL, S:
 //   float, ob_u32, 23, 127, OB_AS_U32, OB_AS_F32, f32;
 //   double, ob_u64, 52, 1023, OB_AS_U64, OB_AS_F64, f64
 OB_DEVICE T ob_power_S(ob_i32 n) { return REAL((U)(n + MOST) << FRACTION); }
-// The exponent of a positive finite number, a subnormal one too.
+// The exponent of a positive finite number, which may be subnormal.
 OB_DEVICE ob_i32 ob_exponent_S(T x) {
   const ob_i32 stored = (ob_i32)(BITS(x) >> FRACTION);
   if (stored != 0) return stored - MOST;
   return (ob_i32)(BITS(x * ob_power_S(FRACTION + 1)) >> FRACTION) - MOST - FRACTION - 1;
 }
-// The number without the lower half of its fraction, so that products of two are exact.
+// The number without the lower half of its fraction, so that a product of two such numbers is
+// exact.
 OB_DEVICE T ob_upper_S(T x) { return REAL(BITS(x) & ~(((U)1 << ((FRACTION + 2) / 2)) - (U)1)); }
 OB_DEVICE T ob_lib_copysign(T x, T sign) {
   const U top = (U)1 << (8 * sizeof(T) - 1);
   return REAL((BITS(x) & (top - (U)1)) | (BITS(sign) & top));
 }
 OB_DEVICE T ob_lib_ldexp(T x, ob_i32 n) {
-  // In steps, of which only the last one rounds.
+  // Scale in steps, of which only the last one rounds.
   if (n > MOST) {
     x = x * ob_power_S(MOST);
     n -= MOST;
@@ -140,7 +140,7 @@ OB_DEVICE T ob_exp2_tail_S(T x) {
   return sum;
 }
 
-// (atanh(x) / x - 1) / x^2 of x^2, for |x| <= 0.1716.
+// (atanh(x) / x - 1) / x^2 as a function of x^2, for |x| <= 0.1716.
 OB_DEVICE float ob_log_tail_f32(float x) {
   float sum = 0.116664564f;
   sum = sum * x + 0.142753654f;
@@ -163,7 +163,7 @@ OB_DEVICE T ob_log_tail_S(T x) {
   return sum;
 }
 
-// (sin(x) / x - 1) / x^2 of x^2, for |x| <= pi / 4.
+// (sin(x) / x - 1) / x^2 as a function of x^2, for |x| <= pi / 4.
 OB_DEVICE float ob_sin_tail_f32(float x) {
   float sum = 2.72498516e-6f;
   sum = sum * x - 0.000198400862f;
@@ -184,7 +184,7 @@ OB_DEVICE T ob_sin_tail_S(T x) {
   return sum;
 }
 
-// (cos(x) - 1 + x^2 / 2) / x^4 of x^2.
+// (cos(x) - 1 + x^2 / 2) / x^4 as a function of x^2.
 OB_DEVICE float ob_cos_tail_f32(float x) {
   float sum = -2.73008973e-7f;
   sum = sum * x + 2.48005999e-5f;
@@ -205,7 +205,7 @@ OB_DEVICE T ob_cos_tail_S(T x) {
   return sum;
 }
 
-// (asin(x) / x - 1) / x^2 of x^2, for |x| <= 1/2.
+// (asin(x) / x - 1) / x^2 as a function of x^2, for |x| <= 1/2.
 OB_DEVICE float ob_asin_tail_f32(float x) {
   float sum = 0.0336908472f;
   sum = sum * x + 0.0171492384f;
@@ -235,7 +235,7 @@ OB_DEVICE T ob_asin_tail_S(T x) {
   return sum;
 }
 
-// (atan(x) / x - 1) / x^2 of x^2, for |x| <= tan(pi / 8).
+// (atan(x) / x - 1) / x^2 as a function of x^2, for |x| <= tan(pi / 8).
 OB_DEVICE float ob_atan_tail_f32(float x) {
   float sum = 0.0504813844f;
   sum = sum * x - 0.0862467612f;
@@ -263,7 +263,7 @@ OB_DEVICE T ob_atan_tail_S(T x) {
   return sum;
 }
 
-// Erf(x) / x - 1 of x^2, for |x| <= 1.
+// erf(x) / x - 1 as a function of x^2, for |x| <= 1.
 OB_DEVICE float ob_erf_tail_f32(float x) {
   float sum = 1.05893806e-6f;
   sum = sum * x - 1.39093400e-5f;
@@ -297,7 +297,7 @@ OB_DEVICE T ob_erf_tail_S(T x) {
   return sum;
 }
 
-// Exp(x^2) erfc(x) (1 + 2 x) of (x - 3.75) / (x + 3.75), for x >= 1/2.
+// exp(x^2) erfc(x) (1 + 2 x) as a function of (x - 3.75) / (x + 3.75), for x >= 1/2.
 OB_DEVICE float ob_erfc_tail_f32(float x) {
   float sum = 3.44063892e-5f;
   sum = sum * x + 4.91183533e-5f;
@@ -349,7 +349,7 @@ OB_DEVICE T ob_erfc_tail_S(T x) {
   return sum;
 }
 
-// Log(gamma(2 + x)) / (x (1 + x)) for |x| <= 1.
+// log(gamma(2 + x)) / (x (1 + x)) for |x| <= 1.
 OB_DEVICE float ob_lgamma_tail_f32(float x) {
   float sum = -2.30127718e-6f;
   sum = sum * x + 4.84875340e-6f;
@@ -407,7 +407,7 @@ OB_DEVICE T ob_lgamma_tail_S(T x) {
   return sum;
 }
 
-// Gamma(2 + x) for 0 <= x <= 1.
+// gamma(2 + x) for 0 <= x <= 1.
 OB_DEVICE float ob_gamma_tail_f32(float x) {
   float sum = -4.74751766e-6f;
   sum = sum * x + 0.000816108131f;
@@ -447,7 +447,8 @@ OB_DEVICE T ob_gamma_tail_S(T x) {
   return sum;
 }
 
-// The rest of Stirling's formula for log(gamma(x)), times x, of 1 / x^2, for x >= 8.
+// The error term of Stirling's formula for log(gamma(x)), times x, as a function of 1 / x^2, for x
+// >= 8.
 OB_DEVICE float ob_stirling_tail_f32(float x) {
   float sum = 0.000780034719f;
   sum = sum * x - 0.00277769855f;
@@ -468,13 +469,13 @@ OB_DEVICE T ob_stirling_tail_S(T x) {
   return sum;
 }
 
-// The logarithm of 2, in two parts of which the first has few digits.
+// The logarithm of 2 in two parts, of which the first has few digits.
 // family T, HIGH, LOW, MOST, LEAST, S:
 //   float, (0.693145751953125f), (1.4286068203094172e-06f), (89.0f), (-105.0f), f32;
 //   double, (0.69314718055920820916), (7.3710025651677990e-13), (710.0), (-746.0), f64
 OB_DEVICE T ob_times_log2_S(T n) { return n * HIGH; }
 OB_DEVICE T ob_rest_of_log2_S(T n) { return n * LOW; }
-// exp(x + rest), where the rest is below the last digit of x.
+// exp(x + rest), where the rest is smaller than the last digit of x.
 OB_DEVICE T ob_exp_of_sum_S(T x, T rest) {
   if (!(x < MOST)) return x != x ? x : (T)OB_INFINITY;
   if (x < LEAST) return 0;
@@ -552,7 +553,7 @@ OB_DEVICE ob_split_S ob_split_of_S(T x) {
   split.f = REAL(BITS(x) - ((U)power << FRACTION)) - 1;
   return split;
 }
-// The logarithm of what is split, plus `rest`, which is small.
+// The logarithm of a split number 2^n (1 + f), plus a small `rest`.
 OB_DEVICE T ob_log_of_S(T n, T f, T rest) {
   const T s = f / (2 + f), half = f * f * (T)0.5;
   const T z = s * s;
@@ -598,8 +599,8 @@ OB_DEVICE T ob_lib_atanh(T x) {
   return OB_LIB(copysign)((T)0.5 * OB_LIB(log1p)(ratio), x);
 }
 
-// Logarithms of other bases: the natural one in two parts, of which the first has few digits, times
-// the base's factor in two parts.
+// Logarithms to other bases: the natural logarithm in two parts, of which the first has few digits,
+// times the base's factor, also in two parts.
 // family T, TWO_HIGH, TWO_LOW, TEN_HIGH, TEN_LOW, POWER_HIGH, POWER_LOW, S:
 //   float, 1.4423828125f, 0.00031222838896340736f, 0.4342041015625f, 9.0380340751827651e-05f,
 //   0.301025390625f, 4.6050389811952137e-06f, f32;
@@ -636,7 +637,7 @@ OB_DEVICE T ob_lib_log10(T x) {
 }
 
 // family T, S: float, f32; double, f64
-// A product and what its rounding loses.
+// A product and its rounding error.
 OB_DEVICE ob_parts_S ob_product_S(T a, T b) {
   const T a_high = ob_upper_S(a), b_high = ob_upper_S(b);
   const T a_low = a - a_high, b_low = b - b_high;
@@ -690,7 +691,7 @@ OB_DEVICE T ob_half_atan_S(T x) {
   const T angle = z + z * square * ob_atan_tail_S(square);
   if (is_small) return angle;
   const T base = is_large ? (T)1.5707963267948966 : (T)0.7853981633974483;
-  // What the constant lacks.
+  // The rounding error of the constant.
   const T lost = sizeof(T) == 4 ? (T)-4.371139000186241e-08 : (T)6.123233995736766e-17;
   return base + (angle + (is_large ? lost : lost * (T)0.5));
 }
@@ -743,21 +744,21 @@ OB_DEVICE T ob_lib_acos(T x) {
   return 2 * (high + (root * rest * ob_asin_tail_S(rest) + low));
 }
 
-// 2/pi, behind 32 bits of zero.
+// The bits of 2/pi, after 32 zero bits.
 OB_TABLE ob_u32 ob_turns[] = {
     0u, 0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu, 0xdebbc561u,
     0xb7246e3au, 0x424dd2e0u, 0x06492eeau, 0x09d1921cu, 0xfe1deb1cu, 0xb129a73eu, 0xe88235f5u, 0x2ebb4484u, 0xe99c7026u,
     0xb45f7e41u, 0x3991d639u, 0x835339f4u, 0x9c845f8bu, 0xbdf9283bu, 0x1ff897ffu, 0xde05980fu, 0xef2f118bu, 0x5a0a6d1fu,
     0x6d367ecfu, 0x27cb09b7u, 0x4f463f66u, 0x9e5fea2du, 0x7527bac7u, 0xebe5f17bu, 0x3d0739f7u, 0x8a5292eau, 0x6bfb5fb1u,
     0x1f8d5d08u, 0x56033046u, 0xfc7b6babu, 0u};
-// 32 of these bits from one on.
+// Return 32 of these bits, from the bit `at` on.
 OB_DEVICE ob_u32 ob_bits_of_turns(ob_i32 at) {
   const ob_i32 word = at >> 5;
   const ob_u32 shift = (ob_u32)at & 31u;
   const ob_u64 both = ((ob_u64)ob_turns[word] << 32) | ob_turns[word + 1];
   return (ob_u32)((both << shift) >> 32);
 }
-// The upper half of a product of 64 bits by 64.
+// The upper half of the product of two 64-bit numbers.
 OB_DEVICE ob_u64 ob_upper_product(ob_u64 a, ob_u64 b) {
   const ob_u64 a_low = a & 0xffffffffu, a_high = a >> 32, b_low = b & 0xffffffffu, b_high = b >> 32;
   const ob_u64 across = a_high * b_low + ((a_low * b_low) >> 32);
@@ -812,7 +813,7 @@ OB_DEVICE ob_turned_S ob_turned_of_S(T x) {
     rest = (rest << 1) | (behind >> 63);
     behind = behind << 1;
   }
-  // Times pi/4, of which the first 64 bits are enough.
+  // Multiply by pi/4, of which the first 64 bits suffice.
   const ob_u64 angle = ob_upper_product(rest, (ob_u64)0xc90fdaa22168c234UL);
   const ob_i64 kept = (ob_i64)(angle >> 1);
   const T high = (T)kept;
@@ -857,7 +858,7 @@ OB_DEVICE T ob_lib_tan(T x) {
 }
 
 // family T, S: float, f32; double, f64
-// From 1/2 on.
+// erfc(x) for x >= 1/2.
 OB_DEVICE T ob_far_erfc_S(T x) {
   if (!(x < (T)28)) return x != x ? x : (T)0;
   const T high = ob_upper_S(x);
@@ -885,7 +886,7 @@ OB_DEVICE T ob_sin_of_pi_S(T x) {
   const T value = (n & 1) != 0 ? ob_cos_of_S(angle, 0) : ob_sin_of_S(angle, 0);
   return (n & 2) != 0 ? -value : value;
 }
-// From 0 on.
+// lgamma(x) for x > 0.
 OB_DEVICE T ob_positive_lgamma_S(T x) {
   if (x < 1) return ob_lgamma_tail_S(x - 1) * (x - 1) * x - OB_LIB(log)(x);
   if (x == 1 || x == 2) return 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Places in memory that are not aligned.
+// Access to unaligned memory.
 
-// Shift the 16 bytes behind the first `ahead` ones of eight words to the front, and clear those of
-// them behind the first `count`. Both are even numbers; `ahead` is below 16.
+// Of eight words, drop the first `ahead` bytes, move the next 16 bytes to the front, and clear all
+// but the first `count` of these 16 bytes. Both numbers are even, and `ahead` is below 16.
 OB_DEVICE void ob_shift_16(OB_OWN(ob_u32, words, 8), ob_u32 ahead, ob_u32 count) {
   if (ahead & 8) {
     for (int i = 0; i < 6; ++i) words[i] = words[i + 2];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Orthogonal polynomials, by their recurrences; their degrees come as numbers of the type.
+// Orthogonal polynomials, by their recurrences. Degrees are passed as floating-point numbers.
 
 // family T, S: float, f32; double, f64
 OB_DEVICE ob_i64 ob_degree_S(T n) {
@@ -7,7 +7,7 @@ OB_DEVICE ob_i64 ob_degree_S(T n) {
 }
 
 // family T, S: float, f32; double, f64
-// That of all Chebyshev polynomials, which differ in the one of degree 1.
+// The recurrence of all Chebyshev polynomials, which differ only in the polynomial of degree 1.
 OB_DEVICE T ob_recurrence_S(T x, T first, ob_i64 n) {
   if (n == 0) return 1;
   T p = 1, q = first;
@@ -48,7 +48,7 @@ OB_DEVICE T ob_shifted_chebyshev_polynomial_v_S(T x, T n) { return ob_chebyshev_
 OB_DEVICE T ob_shifted_chebyshev_polynomial_w_S(T x, T n) { return ob_chebyshev_of_kind_S(x + x - 1, n, 3); }
 
 // family T, S: float, f32; double, f64
-// Of higher degrees NaN, as torch's.
+// NaN for high degrees, as in torch.
 OB_DEVICE T ob_hermite_S(T x, T step, T degree) {
   const ob_i64 n = ob_degree_S(degree);
   if (n < 0 || degree - degree != 0) return 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Philox 4x32 with 10 rounds: the number `offset` of the stream `seed`, the same on every device.
+// Philox 4x32 with 10 rounds: returns number `offset` of the stream `seed`, the same on every
+// device.
 
 OB_STRUCT(ob_philox_4) {
   ob_u32 x;
@@ -30,18 +31,19 @@ OB_DEVICE ob_philox_4 ob_philox(ob_u64 seed, ob_u64 offset) {
   return c;
 }
 
-// From [0, 1): 24 bits, which float holds exactly, so that 1 never comes out.
+// A number in [0, 1) with 24 bits, which a float holds exactly, so the result is never rounded to
+// 1.
 OB_DEVICE float ob_uniform(ob_u32 bits) { return (float)(bits >> 8) * 5.9604644775390625e-8f; }
 OB_DEVICE float ob_rand(ob_i64 seed, ob_i64 offset) { return ob_uniform(ob_philox((ob_u64)seed, (ob_u64)offset).x); }
-// Box and Muller's; the logarithm's argument is from (0, 1].
+// The Box-Muller transform; the argument of the logarithm is in (0, 1].
 OB_DEVICE float ob_randn(ob_i64 seed, ob_i64 offset) {
   const ob_philox_4 bits = ob_philox((ob_u64)seed, (ob_u64)offset);
   const float size = OB_LIB(sqrt)(-2.0f * OB_LIB(log)(1.0f - ob_uniform(bits.x)));
   return size * OB_LIB(cos)(6.283185307179586f * ob_uniform(bits.y));
 }
-// The place of a weight of attention among those of its call. Four weights share one, and Philox's
-// four words: in a square of 16 by 16 weights, those whose queries and keys are 8 apart. A lane of
-// usual matrix units holds all four.
+// The position of an attention weight among the call's random numbers. Four weights share a
+// position, and use Philox's four words: within a square of 16 by 16 weights, the weights whose
+// queries and keys differ by 0 or 8. A lane of common matrix units holds all four.
 OB_DEVICE ob_u64 ob_drop_place(ob_i64 head, ob_i64 queries, ob_i64 keys, ob_i64 query, ob_i64 key) {
   const ob_u64 down = ((ob_u64)queries + 15) / 16;
   const ob_u64 across = ((ob_u64)keys + 15) / 16;
