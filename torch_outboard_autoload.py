@@ -22,8 +22,9 @@ def autoload() -> None:
 
 
 def attach_for_backend() -> None:
-    """Attach the driver that OUTBOARD_DRIVER names. Torch 2.14 calls this function if the backend "outboard" is not
-    registered.
+    """Attach the driver that OUTBOARD_DRIVER names.
+
+    Torch 2.14 calls this function if the backend "outboard" is not registered.
 
     Raises RegistrationError if the variable is not set.
     """

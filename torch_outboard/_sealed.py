@@ -97,8 +97,9 @@ def parsed(content: bytes, names: Iterable[str]) -> dict[str, Any] | None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name and rename it, so that no process reads an incomplete file. An OSError leaves
-    no file behind.
+    """Write a file under a temporary name and rename it, so that no process reads an incomplete file.
+
+    An OSError leaves no file behind.
     """
     _remove_abandoned(path.parent)
     file, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".part")

@@ -25,8 +25,9 @@ _WHERE_UNREACHABLE = 2  # GeneratedMode in csrc/ops/providers.h
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings from the variables and the driver. `providers` is None if neither a variable nor the driver names a
-    chain.
+    """Settings from the variables and the driver.
+
+    `providers` is None if neither a variable nor the driver names a chain.
     """
 
     fallback: str

@@ -85,7 +85,7 @@ def abilities() -> int:
     """Return a bit mask of what the devices' language supports; 0 for a device without generated operators.
 
     Bit 0: attention templates. Bits 1 to 3: gradients of attention masks in float32, float16 and bfloat16. Bit 4:
-    matrix units that round, where torch's switches allow rounding.
+    matrix units that round, if torch's switches allow rounding.
     """
     if not generators().has_eager:
         return 0

@@ -102,8 +102,8 @@ def _overloads() -> dict[str, list[str]]:
 def place_of(function: Any) -> str:
     """Return a function's file and line, such as "torch/_inductor/lowering.py:120", or "" if it has none.
 
-    Of a chain of wrappers, the innermost function in Python counts: t_copy wraps a function in C++. The wrappers that
-    convert arguments and fill `out` count only if there is no other function.
+    In a chain of wrappers, the innermost Python function counts, because some wrappers, such as t_copy, wrap a C++
+    function. Wrappers that convert arguments and fill `out` count only if there is no other function.
     """
     code = None
     while function is not None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Python's garbage collection while plans are built.
 
-A full collection traverses every object of Inductor and sympy, half a second on a slow core, and a plan creates enough
-objects for one every few builds. After a build, one collection of the youngest generation frees the whole graph.
+A full collection traverses every object of Inductor and sympy, which takes half a second on a slow core, and every few
+plans create enough objects to trigger one. After a build, one collection of the youngest generation frees the whole
+graph.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def collected_later() -> Iterator[None]:
 
 
 def _begin_in_child() -> None:
-    """Enable collections in a child that was forked during a build: the thread that would do it does not exist."""
+    """Enable collections in a child that was forked during a build, where no thread would do it."""
     global _is_off
     if _is_off:
         gc.enable()

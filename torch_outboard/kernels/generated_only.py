@@ -46,6 +46,6 @@ def attach_generated_only(driver: str, options: Mapping[str, str]) -> torch.devi
             f"the driver {driver!r} found no device here: {_C.probe_error() or 'the driver reports none'}"
         )
     _C.set_providers(0, 1, 0)
-    _C.set_build_threads(0)  # a call whose program is refused raises that itself
+    _C.set_build_threads(0)  # a call whose program is refused then raises the refusal itself
     _C.set_fallback_mode("error")
     return torch.device(_C.driver_name(), 0)

@@ -58,7 +58,7 @@ def numbers_of_lists(name: str) -> int:
 
 
 def canonical(name: str, arguments: Sequence[Any]) -> list[Any]:
-    """Return arguments that represent the whole class: it ignores sizes and the numbers passed by value."""
+    """Return arguments that represent the whole class, which ignores sizes and the numbers passed by value."""
     return [
         _stand_in(value, is_by_value(name, declared), is_element=declared.name in ELEMENTS)
         for value, declared in zip(arguments, overload_of(name)._schema.arguments, strict=True)

@@ -52,7 +52,7 @@ class SampleRequest:
 def sample_call(name: str, request: SampleRequest, device: torch.device) -> tuple[list[Any], dict[str, Any]]:
     """Return positional and named arguments on a device, for a call that the CPU's kernel accepts.
 
-    Raises NoSample, with the CPU's first error, if the CPU accepts none. Also raised if an argument with a requested
+    Raises NoSample, with the CPU's first error, if the CPU accepts no arguments, or if an argument with a requested
     value is a tensor or does not exist.
     """
     _check_values(name, request.values)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The helpers that kernels call. They are defined in this folder's files; a kernel's text includes only the helpers
-that it needs.
+"""The helpers that kernels call.
+
+They are defined in this folder's files; a kernel's text includes only the helpers that it needs.
 
 A file is a list of blocks, separated by blank lines. A block defines functions, tables or types. A block with a line
 such as `// family T, S: float, f32; double, f64` is a family with one member per type: in the first member, `float`

@@ -78,7 +78,7 @@ def _clamp(self: torch.Tensor, low: torch.Tensor | None, high: torch.Tensor | No
     if low is not None and self.dtype == torch.uint8 and low.dtype == torch.int64 and torch.__version__ >= "2.15":
         low = low.clamp_min(0)  # a bound below the type has no effect; before torch 2.15 it wraps
     x, (low, high) = _typed(self, low, high)
-    # Of two equal numbers, maximum returns the second: -0.0 survives, as in the CPU's kernel.
+    # If its operands are equal, maximum returns the second: -0.0 survives, as in the CPU's kernel.
     x = x if low is None else torch.maximum(low, x)
     return x if high is None else torch.minimum(high, x)
 

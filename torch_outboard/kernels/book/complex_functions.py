@@ -59,7 +59,7 @@ def _exponential_less_1(kind: torch.dtype, self: Pair) -> Pair:
 
 
 def _sigmoid(kind: torch.dtype, self: Pair) -> Pair:
-    """Divide by a number of size at least 1, or nearly, so that no exponential overflows."""
+    """Divide by a number whose absolute value is about 1 or more, so that no exponential overflows."""
     is_positive = self.re >= 0
     small = _turned((-self.re.abs()).exp(), torch.where(is_positive, -self.im, self.im))
     above = Pair(*(torch.where(is_positive, limit, part) for limit, part in zip((1.0, 0.0), small, strict=True)))

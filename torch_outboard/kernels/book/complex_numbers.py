@@ -310,7 +310,7 @@ def formula_of(operator: torch._ops.OpOverload) -> Function | None:
 
 
 def are_apart(operator: torch._ops.OpOverload) -> bool:
-    """Return True if an operator computes each part of its result from the same part of its tensors, both alike."""
+    """Return True if an operator computes the real part from real parts and the imaginary part from imaginary parts."""
     return _base(operator) in _APART
 
 

@@ -24,7 +24,7 @@ __all__ = ["OPERATORS"]
 
 _LINEAR, _NEAREST, _CUBIC = range(3)
 _ZEROS, _BORDER, _REFLECTION = range(3)
-_SHARPNESS = -0.75  # of cubic weights, as in torch's kernels
+_SHARPNESS = -0.75  # sharpness of cubic weights, as in torch's kernels
 
 
 class _Neighbour(NamedTuple):
@@ -119,7 +119,7 @@ def _sampled(
         for axis in combination:
             others = [other_axis.weight for other_axis in combination if other_axis is not axis]
             slopes.append(math.prod(others, start=axis.slope))
-        if len(sizes) == 3:  # in two dimensions alone, the CPU's kernel multiplies 0 by weights of outside pixels
+        if len(sizes) == 3:  # only in two dimensions does the CPU's kernel multiply 0 by the weights of outside pixels
             weight, *slopes = (torch.where(is_inside, factor, 0) for factor in (weight, *slopes))
         indices = [torch.where(is_inside, axis.place, 0).to(torch.int64) for axis in combination]
         yield _Sampled(is_inside, indices, weight, slopes)

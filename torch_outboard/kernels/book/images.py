@@ -35,7 +35,10 @@ def _check_places(_: torch.Tensor, indices: torch.Tensor, output_size: Sequence[
 
 
 def _linear(self: torch.Tensor, output_size: Sequence[Any], align_corners: bool, *scales: float | None) -> torch.Tensor:
-    """Add two weighted neighbours along each side. Torch adds a part of their difference: infinities make it NaN."""
+    """Add two weighted neighbours along each side.
+
+    Torch adds a part of their difference, which infinities turn into NaN.
+    """
     image = widened(self)
     dims = len(output_size)
     sides = []

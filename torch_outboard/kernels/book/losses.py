@@ -180,7 +180,7 @@ OPERATORS = (
         decomposition=_multilabel_margin_backward,
         check=_check_labels,
     ),
-    # Torch's own decompositions take precedence over those of a table.
+    # Torch's own decompositions take precedence over the decompositions in a table.
     Operator(
         "aten::multilabel_margin_loss_forward",
         computed=Body(_multilabel_margin_forward),

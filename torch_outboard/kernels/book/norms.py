@@ -55,7 +55,7 @@ def _group_norm(input: torch.Tensor, weight: Any, bias: Any, *args: Any) -> Any:
 
 
 def _with_statistics(result: Any, input: torch.Tensor, *parameters: torch.Tensor | None) -> Any:
-    """Return the result with means and reciprocal deviations in the type that the CPU returns.
+    """Return the result, with means and reciprocal deviations converted to the type that the CPU returns.
 
     This is the input's type, or float32 if a parameter's type differs from it.
     """

@@ -149,13 +149,13 @@ def _read_by(known: Draw | Numbers, name: str) -> tuple[int, ...]:
 
 
 def check_refused(name: str, tensors: Sequence[torch.Tensor]) -> None:
-    """Raise Refusal if the book refuses calls with such tensors."""
+    """Raise Refusal if the book refuses calls with tensors of these types."""
     refused = operator_of(name).refused
     if refused is not None and refused.holds(tensors):
         raise (ClassRefusal if refused.dtypes else OperatorRefusal)(refused.reason)
 
 
-# What the operators of a graph become.
+# How a graph's operators are computed.
 
 
 @functools.cache

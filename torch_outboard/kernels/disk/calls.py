@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The calls that packs are built from: operators that eager training and inference of common models use.
 
-A plan serves all sizes that its guards hold for. Each call is therefore made once for a rank, with sizes that differ
-from each other: sizes that are equal when a plan is built must be equal when it is used. Sizes of 1 have their own
-plans.
+A plan serves all sizes that satisfy its guards. Each call is therefore made once per rank, with different sizes: sizes
+that are equal when a plan is built must also be equal when it is used. Sizes of 1 have their own plans.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ _SHAPES = ((7,), (5, 14), (3, 6, 10), (2, 5, 9, 14))
 # gradients, and widths of norms.
 _VOCABULARIES = (512, 1024, 2048, 30522, 32000, 50257, 50304, 128256, 151936)
 _WIDTHS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 8192)
-# Rows and their lengths. On GPUs, a plan of a reduction is for sizes of one order of
-# magnitude: kernels/magnitudes.py.
+# Rows and their lengths. On GPUs, a plan of a reduction is valid for sizes of one order of
+# magnitude: see kernels/magnitudes.py.
 _ROWS_ON_CPU = ((6, 10), (600, 34), (6, 9000))
 _LENGTHS = (2000, 20000, 300000, 3000000)
 _ROWS_ON_GPU = tuple(
@@ -40,7 +39,7 @@ _ROWS_ON_GPU = tuple(
 
 @dataclass(frozen=True)
 class Samples:
-    """Creates contiguous arguments of a dtype on a device. Without hardware, a device has no memory for values."""
+    """Creates contiguous arguments of a dtype on a device. A device without hardware has no memory for values."""
 
     device: torch.device
     dtype: torch.dtype
@@ -481,7 +480,7 @@ def _drawn(samples: Samples) -> None:
             _train(functools.partial(F.dropout, p=rate), samples(*shape))
     torch.randperm(9, device=samples.device)
     weights, module = samples(5, 9).softmax(1), torch.get_device_module(samples.device)
-    # The call reads its weights, except in a capture.
+    # The call reads the model's weights, except in a capture.
     with contextlib.nullcontext() if samples.has_memory else module.graph(module.Graph()):
         weights.multinomial(1)
 
@@ -509,7 +508,7 @@ def _optimizers(samples: Samples) -> None:
 
 
 def _train_model(samples: Samples, model: nn.Module, inputs: torch.Tensor, classes: int) -> None:
-    """Run a training step, by autocast for halves, and a call without gradients."""
+    """Run a training step, under autocast for halves, and a call without gradients."""
     model = model.to(samples.device)
     optimizer = torch.optim.AdamW(model.parameters())
     is_mixed = samples.dtype != torch.float32

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Files of plans in the user's folders: one for each of the builder's answers.
+"""Files of plans in the user's folders. Each file holds one answer of the builder.
 
-The plans of a class lie beside each other. A file's name begins with the hash of the class's key and ends with the kind
-of answer. Its first line is the hash of the rest, which is JSON and includes the key again.
+The plans of a class are in the same folder. A file's name begins with the hash of the class's key and ends with the
+kind of answer. Its first line is the hash of the rest, which is JSON and repeats the key.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Answer(NamedTuple):
     text: str
     kernels: list[KernelRecord]
     refusal: str = ""
-    is_of_class: bool = False  # the refusal is for the whole class: it is kept on disk, as plans are
+    is_of_class: bool = False  # the refusal is for the whole class: it is stored on disk, like plans
 
 
 # In a version's folder: a line for each plan that was dropped.
@@ -50,14 +50,14 @@ _REFUSED = "class"
 _NAMES = ("key", "sizes", "plan", "kernels", "refusal")
 _VERSION = re.compile("[0-9a-f]{16}")
 _FOLDER = re.compile("[0-9a-f]{2}")
-# Older versions left refusals under other names, which are not read. The last form is the name
-# of an unfinished file.
+# Older versions stored refusals under other names, which are not read. The last form is the name of
+# an unfinished file.
 _FILE = re.compile(r"[0-9a-f]{62}\.([0-9a-f]{32}|class|operator|refusal|refusal-[0-9a-f]{32})(\.[^.]+\.part)?")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An answer: its file, its class, as `key_of` describes it, the sizes of the call that was asked for, and itself.
+    """A stored answer with its file, its class (as in `key_of`), and the sizes of the call that requested it.
 
     The answer is None if the file is not used; `obstacle` is the reason.
     """
@@ -76,7 +76,7 @@ def is_name(name: str) -> bool:
 
 
 def versions_in(folder: Path) -> list[Path]:
-    """Return the folders of all versions that have left plans there. Links and other names are the user's."""
+    """Return the folders of all versions that have stored plans there. Links and other names belong to the user."""
     try:
         with os.scandir(folder) as listed:
             names = [
@@ -88,7 +88,7 @@ def versions_in(folder: Path) -> list[Path]:
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """Return the folders of files of plans there. Links and other names are the user's.
+    """Return the folders there that contain files of plans. Links and other names belong to the user.
 
     Raises OSError if the folder cannot be read.
     """
@@ -100,16 +100,17 @@ def folders_in(folder: Path) -> list[Path]:
 
 
 class Folder:
-    """A reader of files of plans. It raises no error for any fault of a file.
+    """A reader of files of plans. A faulty file raises no error.
 
     Parameters
     ----------
     path : Path
-        The folder. Files lie in folders named by the first two digits of their names. The folder need not exist.
+        The folder. Files are in subfolders named by the first two digits of the files' names. The folder need not
+        exist.
     on_refused : callable
-        Called with each unused file and the reason: it is damaged, or others may have written it.
+        Called with each file that is not used and the reason: the file is damaged, or other users may have written it.
     on_unreadable : callable
-        Called with the error of each file or folder that can't be read now.
+        Called with the error of each file or folder that cannot be read now.
     """
 
     def __init__(
@@ -153,16 +154,16 @@ class Folder:
         return [file.name for file in (*self.files(key), refusal) if file != refusal or file.exists()]
 
     def lock_path_of(self, key: str) -> Path:
-        """Return the file that stands for building a plan of a class, named as an unfinished file."""
+        """Return the path of the lock file for building a plan of a class, which has the name of an unfinished file."""
         return self._path(key, f"{_REFUSED}.building.part")
 
     def text(self, path: Path, key: str) -> str | None:
-        """Return the text of a file's plan; None if the file isn't used."""
+        """Return the text of a file's plan, or None if the file is not used."""
         read = self._read(path, key)
         return None if read is None else read[1].text
 
     def place_of(self, key: str, answer: Answer) -> Path:
-        """Return the file for an answer: one for each plan, one for the refusal."""
+        """Return the path of an answer's file: each plan has its own file, and the refusal has another."""
         if answer.refusal:
             return self._path(key, _REFUSED)
         return self._path(key, _short_hash(json.dumps([answer.text, _listed(answer.kernels)])))
@@ -217,7 +218,7 @@ class Folder:
 
 
 def written(key: str, sizes: Sizes, answer: Answer) -> bytes:
-    """Return the content of a file."""
+    """Return the content of an answer's file."""
     return sealed(json.dumps({"key": key, "sizes": sizes, **listed(answer)}, indent=1).encode())
 
 
@@ -236,7 +237,7 @@ def _listed(kernels: list[KernelRecord]) -> list[Any]:
 
 
 def _encoded(code: bytes) -> Any:
-    """Return text unchanged, so that people can read it; return a binary in base64."""
+    """Return text unchanged, so that people can read it, and a binary in base64."""
     try:
         return code.decode()
     except UnicodeDecodeError:
@@ -253,7 +254,7 @@ def unlisted(fields: Mapping[str, Any]) -> Answer | None:
     if not isinstance(text, str) or not isinstance(refusal, str) or not isinstance(fields["kernels"], list):
         return None
     try:
-        _ = (text + refusal).encode()  # half a pair of UTF-16 is no text
+        _ = (text + refusal).encode()  # a lone UTF-16 surrogate cannot be encoded
         return Answer(text, [_record(kernel) for kernel in fields["kernels"]], refusal, bool(refusal))
     except (AttributeError, KeyError, TypeError, ValueError):
         return None

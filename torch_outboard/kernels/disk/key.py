@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The key of a plan on disk: everything the plan depends on besides sizes and strides, which its guards check.
 
-For the device, the key has the generator and the machine, and a group's limits if they are lower than kernels use. The
-chip, its driver and the number of processors do not affect generated kernels, so a plan serves all devices of a kind.
-Only plans with a schedule also depend on the memory of a multiprocessor and on the device's tuned schedules: they have
-a separate key. Each device's driver builds the programs.
+The key describes the device by its generator and machine, and by a group's limits if these are lower than kernels use.
+The chip, its driver and the number of processors do not affect generated kernels, so a plan serves all devices of a
+kind. Only plans with a schedule also depend on the memory of a multiprocessor and on the device's tuned schedules: they
+have a separate key. Each device's driver builds the programs.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def key_of(
 ) -> str | None:
     """Return the class of a call as JSON, or None for a call whose plan is not stored.
 
-    Numbers that plans read at each call, or have guards for, count by their type, and lists of them by their length.
-    Tensors count by type, rank, and whether they are on the CPU or conjugated views. `form` is the kind of plan:
-    "steps", or "chunks" for a launch over chunks.
+    Numbers that plans read at each call, or guard, are described by their type, and lists of such numbers by their
+    length. Tensors are described by type and rank, and by whether they are on the CPU or are conjugated views. `form`
+    is the kind of plan: "steps", or "chunks" for a launch over chunks.
     """
     schema = overload_of(name)._schema.arguments
     try:
@@ -97,14 +97,15 @@ def key_of(
 def scheduled_key(key: str, device: int, digest: str) -> str:
     """Return the class of a call whose plan has a schedule: `key`, and the device's memory and table of schedules.
 
-    `digest` is the table's digest, or "". Without memory that matters and without a table, return `key` itself.
+    `digest` is the table's digest, or "". If schedules do not depend on the memory and there is no table, return `key`
+    itself.
     """
     more = {**_memory_of(device), **({"schedules": digest} if digest else {})}
     return json.dumps({**json.loads(key), **more}) if more else key
 
 
 def call_key(key: str, arguments: Sequence[Any]) -> str:
-    """Return the key of a single call's refusal: its class, the sizes and strides, and all its numbers."""
+    """Return the key of a single call's refusal: the call's class, sizes, strides and numbers."""
     numbers = [None if isinstance(argument, torch.Tensor) else _describe(argument) for argument in arguments]
     return json.dumps({**json.loads(key), "call": [sizes_of(arguments), numbers]})
 
@@ -185,7 +186,7 @@ def kind_of(device: int) -> dict[str, str]:
 
 @functools.cache
 def _memory_of(device: int) -> dict[str, str]:
-    """Return the memory of a multiprocessor if schedules ask for it: with matrix units and dynamic memory."""
+    """Return a multiprocessor's memory if schedules depend on it: only with matrix units and dynamic memory."""
     dialect = type(generators().eager())(generators().driver).dialect  # type: ignore[attr-defined]
     memory = get_device_properties(device).shared_memory_per_multiprocessor if dialect.units and dialect.dynamic else 0
     return {_MEMORY: str(memory)} if memory else {}
@@ -197,7 +198,7 @@ def kind_with_memory(device: int) -> dict[str, str]:
 
 
 def serves(key: Mapping[str, Any], kind: Mapping[str, str]) -> bool:
-    """Return True if a plan with this key suits devices of a kind, as `kind_with_memory` returns it."""
+    """Return True if a plan with this key is valid for a kind of device, which `kind_with_memory` returned."""
     general = {name: value for name, value in kind.items() if name != _MEMORY}
     return bool(key["kind"] == general and key.get(_MEMORY) in (None, kind.get(_MEMORY)))
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The file of a pack: plans once, and programs for each architecture; compressed, sealed, and never written again.
+"""The file of a pack: shared plans, and programs for each architecture. It is compressed, sealed, and never modified.
 
-It is a database of SQLite: a row is found without reading the others, where zipfile parses the names of all entries at
-open. SQLite reads the file and does not map it: a file that is truncated while it is in use causes an error, not
-SIGBUS.
+The file is an SQLite database, because SQLite finds a row without reading the others, whereas zipfile parses the names
+of all entries when it opens a file. SQLite reads the file instead of mapping it, so a file that is truncated while in
+use causes an error, not SIGBUS.
 
-A row has a name, and a seal, which is the hash of its name and content: the rows in use are checked, and not the whole
-file at open. Its number is the beginning of the hash of its name. There are five kinds:
+A row has a name and a seal, the hash of its name and content. Each row is checked when it is read, so opening the file
+need not check all rows. A row's number is the beginning of the hash of its name. There are five kinds of rows:
 
     about                             the versions that the pack was made for, and its content
     class, its key                    the key, and the hashes of the class's answers with the sizes of their calls
@@ -42,17 +42,17 @@ _FORMAT = 3
 # In the file's header, to distinguish a pack from other databases.
 _APPLICATION = 0x0B4A5C1D
 _SCHEMA = "CREATE TABLE rows (number INTEGER PRIMARY KEY, kind TEXT, seal BLOB, content BLOB)"
-# Kernels of a class are alike, and many kernels begin with the same prelude. Each answer is
-# therefore compressed with another answer, its base, as zlib's dictionary: the first answer of its
-# class, whose own base is the first answer of its operator. A fixed dictionary, of the text that
-# all rows share, would take 2.5 times the space. A row begins with the hash of its base, or with
-# zeros if it has none.
+# Kernels of a class are similar, and many kernels begin with the same prelude. Each answer is
+# therefore compressed with another answer, its base, as zlib's dictionary. The base is the first
+# answer of the class; the first answer's own base is the first answer of the operator. A fixed
+# dictionary with the text that all rows share would need 2.5 times the space. A row begins with the
+# hash of its base, or with zeros if it has no base.
 _NO_BASE = bytes(hashlib.sha256().digest_size)
 _MOST_SHARED = 32 << 10
-_MOST_BASES = 64  # that a reader keeps
-# Programs of one operator are alike: compressed together, sixteen take a third of what they take
-# alone, and a reader expands them in a millisecond or two. LZMA's dictionary is memory of the
-# reader.
+_MOST_BASES = 64  # bases that a reader keeps
+# Programs of one operator are similar: sixteen programs compressed together take a third of the
+# space that they take separately, and a reader expands them in one or two milliseconds. LZMA's
+# dictionary takes memory of the reader.
 _PER_BLOCK = 16
 _LZMA = [{"id": lzma.FILTER_LZMA1, "preset": 9, "dict_size": 1 << 20}]
 _EXPANDING = (zlib.error, lzma.LZMAError, EOFError)
@@ -69,7 +69,7 @@ def program_name(architecture: str, kernel: KernelRecord) -> str:
 
 
 def is_pack(path: Path) -> bool:
-    """Return True if a file is a pack of any version; False for a link and for a file that can't be read."""
+    """Return True if a file is a pack of any version; False for a link or an unreadable file."""
     try:
         with path.open("rb") as file:
             head = file.read(100)
@@ -83,10 +83,10 @@ def _mark() -> bytes:
 
 
 class PackFile:
-    """A pack that is open for reading. For one thread.
+    """A pack that is open for reading. Only one thread may use it.
 
-    Raises OSError if there is no such file, or another user may have written it, and `DamagedPack`. So do the methods.
-    The files of one more user may be `trusted`; -1 means none.
+    The constructor and the methods raise OSError if the file does not exist or another user may have written it, and
+    `DamagedPack`. `trusted` is an additional user whose files are accepted; -1 means no such user.
 
     Attributes
     ----------
@@ -101,12 +101,12 @@ class PackFile:
         if not is_pack(path):
             raise DamagedPack(f"{printable_path(path)} is not a pack of kernels")
         with _damage(path):
-            # Nobody writes the file, so there is no lock to take and no journal to look for.
+            # Nobody writes the file, so SQLite need not lock it or look for a journal.
             self._rows = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
             self._rows.execute("PRAGMA trusted_schema = OFF")
         self._shared = b""
         self._base = functools.lru_cache(_MOST_BASES)(self._read_base)
-        self._block: tuple[str, bytes] = ("", b"")  # the last one that was read
+        self._block: tuple[str, bytes] = ("", b"")  # the block that was read last
         about = self._json("about", "")
         if about is None or about.get("format") != _FORMAT:
             raise DamagedPack(f"{printable_path(path)} is a pack of another format version")
@@ -123,7 +123,7 @@ class PackFile:
         return any(answer.text == text for answer in self.plans(key))
 
     def entries(self) -> Iterator[Entry]:
-        """Yield a class's answers, with the sizes of the calls that they were made for."""
+        """Yield a class's answers, with the sizes of the calls that requested them."""
         with _damage(self.path):
             rows = self._rows.execute("SELECT content FROM rows WHERE kind = 'class'").fetchall()
             classes = [json.loads(self._expanded("class", content)) for (content,) in rows]
@@ -133,7 +133,7 @@ class PackFile:
                 yield Entry(self.path, size, json.loads(row["key"]), sizes, self._answer(name))
 
     def program(self, kernel: KernelRecord, architectures: Sequence[str]) -> bytes:
-        """Return the first program of a kernel that there is for these architectures; b"" if there is none."""
+        """Return a kernel's program for the first of these architectures that has one, or b"" if none has."""
         for architecture in architectures:
             if (place := self._row("program", program_name(architecture, kernel))) is not None:
                 return self._program(*place.decode().split())
@@ -190,7 +190,7 @@ class PackFile:
 
 @contextlib.contextmanager
 def _damage(path: Path) -> Iterator[None]:
-    """Raise `DamagedPack` for any error that a changed file causes in a read."""
+    """Raise `DamagedPack` instead of any error that a changed file causes during a read."""
     try:
         yield
     except (sqlite3.Error, *_EXPANDING, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -228,10 +228,10 @@ def write_pack_file(
     plans: Iterable[tuple[str, Sizes, Answer]],
     programs: Iterable[tuple[str, bytes]],
 ) -> None:
-    """Write a pack of plans by their keys, and of programs by the names of `program_name`, similar ones together.
+    """Write a pack with plans by key and programs by the names from `program_name`; similar programs follow each other.
 
-    The file appears whole and replaces an older pack. Whatever the owner's umask is, others may read it and not write
-    it: else it would not be used. Equal content is an equal file.
+    The complete file replaces an older pack in one step. Whatever the owner's umask is, other users may read but not
+    write the file; otherwise it would not be used. Equal contents produce equal files.
     """
     classes: dict[str, list[tuple[str, Sizes]]] = {}
     answers: dict[str, bytes] = {}
@@ -264,9 +264,9 @@ def write_pack_file(
 
 
 def _bases_of(classes: Mapping[str, Sequence[tuple[str, Sizes]]]) -> dict[str, str]:
-    """Return the names of answers' bases, "" for those that have none."""
+    """Return the names of the answers' bases, "" for an answer without a base."""
     bases: dict[str, str] = {}
-    firsts: dict[str, str] = {}  # of operators
+    firsts: dict[str, str] = {}  # the first answer of each operator
     for key, texts in sorted(classes.items()):
         names = sorted(name for name, _ in texts)
         operator = json.loads(key)["operator"]
@@ -313,7 +313,7 @@ def _write_rows(
             database.execute("COMMIT")
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException:  # raised again, whatever it is: nothing may be left
+    except BaseException:  # always re-raised, after removing the temporary file
         os.unlink(temporary)
         raise
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Packs: plans and programs that come with a driver's package, so that its users need not build them.
 
-A pack records the versions of torch and of this package's code that it was made for, and the generators of its plans.
-For other versions it is stale. A pack that is stale or damaged, or that others may have written, is not used, and the
-log reports it once. Its plans are for the kinds of machines that their keys name. Its programs are for architectures,
-whatever the chip.
+A pack records the versions of torch and of this package's code for which it was built, and the generators of its plans.
+For other versions it is stale. A pack that is stale or damaged, or that other users may have written, is not used, and
+the log reports this once. Its plans are valid for the kinds of machines in their keys. Its programs are valid for all
+chips of an architecture.
 
-Its owner must be the user, root, or the owner of the module that names it, and others may not write it.
+The owner of a pack must be the user, root, or the owner of the module that names the pack, and no other user may be
+able to write it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from torch_outboard.driver import Driver
 from torch_outboard.kernels.disk.files import Answer
 from torch_outboard.kernels.disk.key import code_hash, kind_of
 
-if TYPE_CHECKING:  # it imports sqlite3, which a process without packs need not, and some Pythons lack
+if TYPE_CHECKING:  # this module imports sqlite3, which processes without packs do not need and some Pythons lack
     from torch_outboard.kernels.disk.pack_file import PackFile
 
 __all__ = [
@@ -51,7 +52,7 @@ _OF_GENERATOR = ("generator", "generated_by")
 
 @dataclass(frozen=True)
 class Pack:
-    """A pack, and the reason why it isn't used; "" if it is used. The file is None if it can't be read."""
+    """A pack, and the reason why it is not used ("" if it is used). The file is None if it cannot be read."""
 
     path: Path
     file: PackFile | None
@@ -71,9 +72,9 @@ def check_target(path: Path) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that a pack is valid for."""
+    """Return the versions for which a pack made now is valid."""
     return {
-        # Wheels of one release for different accelerators are of one commit.
+        # Wheels of one release have the same commit for all accelerators.
         "torch": torch.__version__.partition("+")[0],
         "torch_commit": torch.version.git_version or "",
         "code": code_hash(),
@@ -81,11 +82,11 @@ def versions() -> dict[str, str]:
 
 
 def packs_of(driver: type[Driver] | None) -> list[Path]:
-    """Return the files of packs: the files that the variable names, else the driver's.
+    """Return the files of packs: the files named by the variable OUTBOARD_KERNEL_PACKS, else the driver's.
 
-    A driver's relative path starts at the folder of the module that names it. A relative path of the variable starts at
-    the process's folder when this package was imported. If a module has no file, its relative paths are reported and
-    left out.
+    A driver's relative path starts at the folder of the module that names it. A relative path in the variable starts at
+    the working directory when this package was imported. If the module has no file, its relative paths are reported and
+    skipped.
     """
     if (paths := os.environ.get(VARIABLE)) is not None:
         return [absolute_path(path) for path in paths.split(os.pathsep) if path]
@@ -105,7 +106,7 @@ def packs_of(driver: type[Driver] | None) -> list[Path]:
 
 
 def owner_of(driver: type[Driver] | None) -> int:
-    """Return the user whose packs are trusted because the driver's code is: -1 for none."""
+    """Return the user whose packs are trusted because the driver's code is trusted, or -1 for no such user."""
     module = None if driver is None or VARIABLE in os.environ else _module_file(driver)
     return -1 if module is None or not module.exists() else module.stat().st_uid
 
@@ -128,7 +129,7 @@ def _runnable(driver: Driver | None, device: int) -> tuple[str, ...]:
 def read_pack(path: Path, kind: Mapping[str, str] | None = None, trusted: int = -1) -> Pack:
     """Read a pack and check that it is valid for this process, and for a device's generator if its kind is given.
 
-    The machine is not checked. It is in the keys of the plans, and the pack may be for another device of the driver.
+    The machine is not checked, because the plans' keys contain it and the pack may be for another device of the driver.
     """
     try:
         from torch_outboard.kernels.disk.pack_file import DamagedPack, PackFile
@@ -151,7 +152,7 @@ def read_pack(path: Path, kind: Mapping[str, str] | None = None, trusted: int = 
 
 
 class Packs:
-    """Some packs, which are opened at the first request for a plan. Threads may share them.
+    """A list of packs, which are opened at the first request for a plan. Threads may share the object.
 
     Attributes
     ----------
@@ -184,14 +185,17 @@ class Packs:
         return kept
 
     def program(self, kernel: KernelRecord, device: int) -> bytes:
-        """Return the program of a plan's kernel for a device; b"" if no pack has it."""
+        """Return the program of a plan's kernel for a device, or b"" if no pack has it."""
         with self._lock:
             architectures = self._architectures_of(device)
             found = self._ask(self._usable(device), lambda file: file.program(kernel, architectures))
         return next(filter(None, found), b"")
 
     def drop(self, key: str, text: str, why: str) -> None:
-        """Stop returning the plan of a class that has this text. It stays in its file, because packs are only read."""
+        """Stop returning the plan of a class with this text.
+
+        The pack's file keeps the plan, because packs are never written.
+        """
         with self._lock:
             self._dropped.add((key, text))
             having = self._ask(self._used or [], lambda file: file.path if file.has_plan(key, text) else None)
@@ -204,7 +208,7 @@ class Packs:
         return self._architectures[device]
 
     def _ask(self, files: list[PackFile], ask: Callable[[PackFile], _Read]) -> list[_Read]:
-        """Return the answers of packs. A pack that turns out to be damaged is removed from the list."""
+        """Return the answers from all packs. A pack that turns out to be damaged is removed from the list."""
         if not files:
             return []
         from torch_outboard.kernels.disk.pack_file import DamagedPack

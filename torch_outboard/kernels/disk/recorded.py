@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Lists of calls that programs have made, as text. Packs are built from them and from kernels/disk/calls.py.
+"""Lists, as text, of calls that programs have made. Packs are built from these lists and from kernels/disk/calls.py.
 
-A line is a call for which a plan was built: the operator, the default dtype, and the arguments. A tensor is its dtype,
-sizes and strides; no value is kept, and none is needed for a plan. Calls over lists of tensors are left out, because
-one such call stands for all, and so are calls whose arguments share memory with a written argument.
+A line describes a call for which a plan was built: the operator, the default dtype, and the arguments. A tensor is
+described by its dtype, sizes and strides; plans do not need its values. Calls over lists of tensors are left out,
+because one such call represents all. Calls whose arguments share memory with a written argument are left out too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TENSOR = re.compile(r"(\w+)((?: \d+:\d+)*)( on the CPU)?")
 
 
 def described(name: str, arguments: Sequence[Any]) -> str | None:
-    """Return a call as a line; None if an argument has no text, such as a generator."""
+    """Return a call as a line, or None if an argument, such as a generator, cannot be written as text."""
     try:
         default = str(torch.get_default_dtype()).removeprefix("torch.")
         return json.dumps([name, default, [_described(argument) for argument in arguments]])
@@ -92,7 +92,7 @@ def _run(name: str, default: str, arguments: Sequence[Any], samples: Samples) ->
 
 
 def write_calls(path: Path, programs: Iterable[str], lines: Iterable[str]) -> None:
-    """Write a list: a first line with the names of the programs, then the calls, each once and in order."""
+    """Write a list: first a line with the names of the programs, then each call once, in order."""
     path.write_text("\n".join([json.dumps({"programs": list(programs)}), *sorted(set(lines))]) + "\n")
 
 

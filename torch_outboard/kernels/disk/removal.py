@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Removal of this package's own files, and nothing else: by their names, and never through links."""
+"""Removal of this package's own files and nothing else. Files are recognized by name, and links are never followed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def _is_note(name: str) -> bool:
 
 
 def _entries(folder: Path, is_ours: Callable[[str], bool]) -> tuple[list[str], list[str]]:
-    """Return the names of our files in a folder, and all other names. A folder that is a link has none of ours."""
+    """Return the names of our files in a folder, and all other names.
+
+    A folder that is a link contains none of our files.
+    """
     try:
         if not stat.S_ISDIR(folder.lstat().st_mode):
             return [], []

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The user's plans on disk. A process need not build plans that an earlier one has built, nor import the builder.
+"""The user's plans on disk. A process need not rebuild the plans of an earlier process, nor import the builder.
 
-Only the user, or root, may write the folder: its files are passed to the driver's compiler. A file is not used if it is
-damaged, if others may have written it, or if it can't be read. The log reports that once, and the plan is built again.
+Only the user or root may be able to write to the folder, because its files are passed to the driver's compiler. A file
+that is damaged or unreadable, or that other users may have written, is not used. The log reports this once, and the
+plan is built again.
 
-Processes may share a folder. A file appears whole, and each plan of a class is its own file. A process that writes a
-file for the second time replaces it with the same content.
+Processes may share a folder. Files appear only when complete, and each plan of a class has its own file. If two
+processes write the same file, its content is the same.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ __all__ = ["MOST_FILES", "VARIABLE", "Store", "default_folder"]
 _log = logging.getLogger(__name__)
 
 VARIABLE = "OUTBOARD_KERNEL_CACHE_DIR"
-# The most files of one version, and the time after which an unused version is removed.
+# The maximum number of files per version, and the time after which an unused version is removed.
 MOST_FILES = 8192
 _KEPT_SECONDS = 30 * 24 * 3600
-_FIRST_POLLS = 10  # whether another process builds, before an import of seconds
-# The most refusals of single calls that a process writes.
+_FIRST_POLLS = 10  # checks whether another process builds, before an import that takes seconds
+# The maximum number of refusals of single calls that a process writes.
 _MOST_SINGLES = 256
-# The limit for the notes about dropped plans.
+# The maximum size of the notes about dropped plans.
 _MOST_DROPPED_BYTES = 1 << 16
 
 
@@ -62,9 +63,10 @@ def _version() -> str:
 
 
 def default_folder() -> Path | None:
-    """Return the folder of plans: the variable's folder, else a folder in the user's cache; None if there is none.
+    """Return the folder of plans: the variable's folder, else a folder in the user's cache, else None.
 
-    A relative path starts at the process's working directory at the import of this package, even if it changes later.
+    A relative path starts at the working directory when this package was imported, even if the process changes it
+    later.
     """
     folder = _C.kernel_cache_folder()
     return Path(folder) if folder else None
@@ -78,7 +80,7 @@ class Store:
     loaded, saved : int
         The number of answers read from files, and written to files.
     most_files, most_plans : int
-        The limits for all files, and for the plans of a class. A process that makes a pack lifts them.
+        The limits for all files, and for the plans of a class. A process that builds a pack lifts these limits.
     """
 
     most_files: ClassVar[int] = MOST_FILES
@@ -89,18 +91,18 @@ class Store:
         self._folder = None if folder is None else Folder(folder / _version(), self._drop, self._warn_unreadable)
         self._lock = threading.Lock()
         self._reported: set[str] = set()
-        self._seen: dict[str, set[str]] = {}  # the names of a class's files when they were read, and of those written
-        self._dropped: set[tuple[str, str]] = set()  # the class and the text of plans, as files may stay
+        self._seen: dict[str, set[str]] = {}  # per class, the files read and written
+        self._dropped: set[tuple[str, str]] = set()  # class and text of dropped plans, because their files may remain
         self._is_marked = False
         self._singles = 0
 
     @property
     def is_usable(self) -> bool:
-        """True if there is a folder that nobody else may write; a missing folder is created."""
+        """True if there is a folder that no other user may write. A missing folder is created."""
         return self._usable() is not None
 
     def plans(self, key: str, sizes: Sizes | None = None) -> list[Answer]:
-        """Return the plans that were saved for a class; if there are none, its refusal.
+        """Return the saved plans of a class, or its refusal if it has no plans.
 
         With `sizes`, return only plans that were built for a call with these sizes and strides.
         """
@@ -116,17 +118,17 @@ class Store:
 
     @contextlib.contextmanager
     def build_lock(self, *keys: str, prepare: Callable[[], None] | None) -> Iterator[bool]:
-        """Build for the first class in this scope, one process at a time.
+        """Let one process at a time build for the first class within this scope.
 
-        Yield True if another process has stored answers for these classes since this one read them. `prepare` is
-        called before, as `_prepare` says.
+        Yield True if another process has stored answers for these classes since this process read them. `prepare` is
+        called first, as described at `_prepare`.
         """
         folder = self._usable() if keys else None
         if folder is None:
             yield False
             return
         path = folder.lock_path_of(keys[0])
-        with contextlib.suppress(OSError):  # a folder that can't be written: each process builds
+        with contextlib.suppress(OSError):  # the folder cannot be written, so each process builds
             make_private_folders(path.parent)
         with self._lock:
             seen = [self._seen.setdefault(key, set(folder.names(key))) for key in keys]
@@ -134,7 +136,7 @@ class Store:
         def is_stored() -> bool:
             return any(not names.issuperset(folder.names(key)) for key, names in zip(keys, seen, strict=True))
 
-        # Its place among those that prepare is free only once this process builds.
+        # Release the slot for preparing only once this process holds the lock for building.
         with contextlib.ExitStack() as place:
             if prepare is not None:
                 self._prepare(lambda: path.exists() or is_stored(), folder.path, prepare, place)
@@ -149,16 +151,17 @@ class Store:
         prepare: Callable[[], None],
         place: contextlib.ExitStack,
     ) -> None:
-        """Call `prepare`, which imports for seconds, unless another process builds the plan or has built it.
+        """Call `prepare`, whose imports take seconds, unless another process is building or has built the plan.
 
-        Nobody waits for a process that prepares. As many processes prepare at a time as there are processors: for
-        common plans, a few of many processes suffice.
+        No process waits while another prepares. At most as many processes as there are processors prepare at a time:
+        for common plans, a few of many processes suffice.
         """
         places = [folder / f"preparing.{number}.part" for number in range(os.cpu_count() or 1)]
         for poll in range(MOST_PAUSES):
             if is_built():
                 return
-            # Where others have built plans, one of them is likely to begin this one too.
+            # If other processes have built plans, one of them will probably start to build this
+            # plan too.
             if poll >= (_FIRST_POLLS if self.loaded else 0):
                 for path in places:
                     if place.enter_context(claimed(path)):
@@ -177,7 +180,7 @@ class Store:
             make_private_folders(path.parent)
             write_whole(path, written(key, sizes, answer))
         except OSError as error:
-            # The name of the unfinished file differs each time.
+            # The name of the unfinished file differs each time, so report only the system's reason.
             self._warn_once(f"plans are not stored: {reason_of(error)}", f"plans are not stored: {error.errno}")
             return
         self._dropped.discard((key, answer.text))
@@ -193,7 +196,7 @@ class Store:
     def save_single(self, key: str, sizes: Sizes, answer: Answer) -> None:
         """Write the refusal of a single call, under the key of that call.
 
-        A process writes few of them: a loop whose numbers are refused one by one must not displace plans.
+        A process writes only a few of these: a loop in which each number is refused must not displace plans.
         """
         if self._singles < _MOST_SINGLES:
             self._singles += 1
@@ -206,9 +209,9 @@ class Store:
             yield from folder.entries()
 
     def drop(self, key: str, text: str, why: str) -> bool:
-        """Remove the plan of a class that has this text, and return whether there was one.
+        """Remove the plan of a class with this text, and return whether there was one.
 
-        It is not returned again, even if the file can't be removed.
+        The plan is not returned again, even if its file cannot be removed.
         """
         self._dropped.add((key, text))
         folder = self._usable()
@@ -218,7 +221,7 @@ class Store:
         return bool(paths)
 
     def dropped(self) -> list[str]:
-        """Return the reasons why plans were dropped since the folder was created or cleared, one line each."""
+        """Return the reasons why plans were dropped since the folder was created or cleared, one reason per line."""
         folder = self._usable()
         try:
             content = None if folder is None else read_private(folder.path / DROPPED)
@@ -227,7 +230,10 @@ class Store:
         return (content or b"").decode(errors="backslashreplace").splitlines()
 
     def _usable(self) -> Folder | None:
-        """Return the folder, checked at each call: it may have been removed, and may come back."""
+        """Return the folder if it is usable.
+
+        Each call checks it again, because it may have been removed or created meanwhile.
+        """
         if self._folder is None:
             return None
         path = self._folder.path
@@ -239,7 +245,7 @@ class Store:
         if not self._is_marked:
             self._is_marked = True
             with contextlib.suppress(OSError):  # the folder may be read-only
-                os.utime(path)  # somebody uses this version
+                os.utime(path)  # marks this version as used
         return self._folder
 
     def _warn_once(self, text: str, cause: str | None = None) -> None:
@@ -251,7 +257,7 @@ class Store:
             _log.warning("%s", text)
 
     def _warn_unreadable(self, error: OSError) -> None:
-        # There may be one such error for each file: report each cause once.
+        # Each file may cause such an error, so report each cause only once.
         self._warn_once(
             f"a plan can't be read ({reason_of(error)}); it is built again", f"can't be read: {error.errno}"
         )
@@ -274,7 +280,7 @@ class Store:
             os.close(file)
 
     def _prune(self, path: Path) -> None:
-        """Remove files beyond the limits: the oldest of this version, and versions that nobody uses."""
+        """Remove files beyond the limits: the oldest files of this version, and the files of unused versions."""
         from torch_outboard.kernels.disk.removal import remove_version
 
         for version_folder in versions_in(path.parent):

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The making of packs, on a device or without one."""
+"""Building packs, on a device or without one."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The making of a pack: the calls of kernels/disk/calls.py run on a device, or on devices without hardware.
+"""Builds a pack: runs the calls of kernels/disk/calls.py on a device, or on devices without hardware.
 
-What a device's store keeps of them becomes the pack. Without hardware, the driver compiles the programs of each
-architecture. Both the plans and the programs are kept in a folder on the way, so that a second run goes on where the
-first was stopped.
+The plans in the device's store become the pack. Without hardware, the driver compiles the programs of each
+architecture. Plans and programs are first stored in a folder, so that a second run continues where the first was
+stopped.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def run_calls(
     from torch_outboard.device.devices import get_device_properties
     from torch_outboard.kernels import builder
 
-    Store.most_files = Store.most_plans = sys.maxsize  # plans of all kinds of devices are in one folder
+    Store.most_files = Store.most_plans = sys.maxsize  # one folder holds the plans of all kinds of devices
     device = torch.device(_C.driver_name(), index)
     machine = get_device_properties(index).machine
     with torch.get_device_module(device).device(device):  # a graph is captured on the current device
@@ -73,7 +73,7 @@ def run_calls(
 
 
 def groups_of(driver: Driver, names: Sequence[str]) -> list[list[str]]:
-    """Return architectures in groups that have one generator: a process has one for all of its devices."""
+    """Return architectures grouped by generator, because a process has one generator for all of its devices."""
     groups: dict[Any, list[str]] = {}
     for name in names:
         named = driver.kernel_generator
@@ -88,8 +88,8 @@ def run_apart(
 ) -> tuple[dict[str, dict[str, str]], list[tuple[str, str]]]:
     """Run the calls on devices without hardware, in a process for each core. Return their kinds, and the failed calls.
 
-    The calls run once for each kind. `calls` is a function of a module, which finds them there. `bar` is a progress bar
-    of click.
+    The calls run once for each kind. `calls` is a module-level function that returns the calls in the process. `bar` is
+    a progress bar of click.
 
     Raises RuntimeError if a process ends early.
     """
@@ -119,11 +119,11 @@ def _in_processes(
     arguments: tuple[Any, ...],
     submit: Callable[[ProcessPoolExecutor], dict[Future[_Result], _Work]],
 ) -> Iterator[tuple[Future[_Result], _Work]]:
-    """Yield the futures that `submit` returns, as they complete, of a process for each core.
+    """Yield the futures that `submit` returns, as they complete. Work runs in one process per core.
 
     If the caller stops early, work that has not begun is cancelled.
     """
-    context = multiprocessing.get_context("spawn")  # torch may have threads here, whose locks a fork would keep
+    context = multiprocessing.get_context("spawn")  # a fork would keep locks of torch's threads
     with ProcessPoolExecutor(os.cpu_count(), context, initializer, arguments) as pool:
         try:
             submitted = submit(pool)
@@ -136,15 +136,16 @@ def _in_processes(
 def _together(calls: Sequence[_Call]) -> list[list[int]]:
     """Return the numbers of calls in groups, which a process runs one after the other.
 
-    Neighbours in a list of recorded calls often have one class, for which two processes would wait for each other. A
-    call of kernels/disk/calls.py is many, up to minutes of them, so those are alone, and come first.
+    Neighbours in a list of recorded calls often have the same class, for which two processes would wait for each other.
+    A call of kernels/disk/calls.py runs many operators, for up to minutes, so each is its own group, and these groups
+    come first.
     """
     alone = [[number] for number, (_, call, _) in enumerate(calls) if call.dtypes]
     recorded = [number for number, (_, call, _) in enumerate(calls) if not call.dtypes]
     return alone + [recorded[at : at + _TOGETHER] for at in range(0, len(recorded), _TOGETHER)]
 
 
-_found: list[_Call] = []  # of a process that runs calls
+_found: list[_Call] = []  # in a process that runs calls
 
 
 def _attach_without_device(
@@ -174,13 +175,14 @@ def programs_of(
         names = [name for name, kind in kinds.items() if serves(entry.key, kind)]
         for name, kernel in itertools.product(names, entry.answer.kernels if entry.answer is not None else ()):
             program = program_name(name, kernel)
-            # Plans may share a program: the first by its kernel's name stands for it, in any order.
+            # Plans may share a program. The first kernel by name represents it, whatever the order
+            # of the plans.
             if program not in found or kernel.name < found[program][1].name:
                 found[program] = name, kernel
     return found
 
 
-_compiler: Driver | None = None  # of a process that compiles programs
+_compiler: Driver | None = None  # in a process that compiles programs
 
 
 def _make_driver(driver: str, options: Mapping[str, Any]) -> None:
@@ -194,9 +196,9 @@ def _compile_to(path: Path, architecture: str, kernel: KernelRecord) -> None:
 
 
 class Programs:
-    """Programs that are wanted, by their names, and a folder that has or gets them.
+    """The requested programs by name, and the folder that stores them.
 
-    It yields those that it has, with the programs of an operator for an architecture one after the other.
+    Iteration yields the programs that the folder has, with an operator's programs for an architecture in sequence.
     """
 
     def __init__(self, folder: Path, wanted: Mapping[str, tuple[str, KernelRecord]]) -> None:
@@ -204,7 +206,7 @@ class Programs:
         self._folder = folder
 
     def compile(self, driver: str, options: Mapping[str, Any], bar: Any) -> Iterator[tuple[str, str]]:
-        """Compile what the folder lacks, in a process for each core, and yield the failed programs.
+        """Compile the programs that the folder lacks, in one process per core, and yield the failed programs.
 
         Compilers such as NVRTC compile one program at a time in a process.
         """
@@ -241,11 +243,11 @@ class EmptyPack(Exception):
 def write_pack(
     kept: Path, path: Path, devices: Mapping[str, Mapping[str, str]], programs: Iterable[tuple[str, bytes]] = ()
 ) -> tuple[int, int]:
-    """Write the plans that a store's folder has for these devices, and programs; return the numbers of both.
+    """Write the plans in a store's folder for these devices, and programs; return the number of plans and of programs.
 
     `devices` are the kinds of architectures; the name "" is for a device whose programs are not in the pack.
 
-    Raises EmptyPack if there is no plan, and leaves an older pack as it is.
+    Raises EmptyPack if there is no plan; an older pack then remains.
     """
     known = list(devices.values())
     plans = [

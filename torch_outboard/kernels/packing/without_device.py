@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A driver's devices without hardware, one for each architecture: their calls get plans, and nothing is computed.
+"""A driver's devices without hardware, one per architecture. Calls on them build plans but compute nothing.
 
-Memory has addresses and no bytes, launches are dropped, and each copy to the host brings zeros. A plan depends on no
-value, so the plans are those of the hardware.
+Memory has addresses but no content, launches are dropped, and each copy to the host returns zeros. Plans do not depend
+on values, so they are the same as on hardware.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["check_architectures", "without_device"]
 
 _HOST = -1
 _MEMORY = 64 << 30
-_UNIT = 2 << 20  # of addresses
+_UNIT = 2 << 20  # addresses are multiples of this
 _ALIGNMENT = 64
 
 
 def check_architectures(driver: type[Driver], names: Sequence[str]) -> None:
-    """Raise RegistrationError if the driver can't build programs for these architectures without a device."""
+    """Raise RegistrationError if the driver cannot build programs for these architectures without a device."""
     if not driver.architectures:
         raise RegistrationError(
             f"the driver {driver.name!r} cannot build programs without a device: its class must list in "
@@ -40,7 +40,7 @@ def check_architectures(driver: type[Driver], names: Sequence[str]) -> None:
 
 
 def without_device(driver: type[Driver], names: Sequence[str], options: Mapping[str, Any]) -> Driver:
-    """Return a driver to attach in place of `driver`, with a device for each of these architectures."""
+    """Return a driver to attach instead of `driver`, with one device per architecture."""
     check_architectures(driver, names)
     kind = type(driver.__name__, (_WithoutDevice, driver), {"__module__": driver.__module__})
     made = kind(**options)
@@ -49,7 +49,10 @@ def without_device(driver: type[Driver], names: Sequence[str], options: Mapping[
 
 
 class _WithoutDevice(Driver):
-    """The entries. Of the driver's own class, what decides about generated kernels is left: no entry, no library."""
+    """The entries of a driver without hardware.
+
+    From the driver's class it keeps only what determines generated kernels, not the entries or the library.
+    """
 
     library = None
     probe_opens = False
@@ -72,7 +75,7 @@ class _WithoutDevice(Driver):
 
     def mem_alloc(self, device: int, bytes: int) -> int:
         address = next(self._addresses)
-        for _ in range(bytes // _UNIT):  # these are its own too
+        for _ in range(bytes // _UNIT):  # these addresses belong to the allocation too
             next(self._addresses)
         return address
 

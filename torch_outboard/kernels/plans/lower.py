@@ -101,7 +101,7 @@ def lower_with(
             graph.scalars = {name for name, traced_input in inputs if traced_input.is_scalar}
             _check_outputs(traced, graph)
             keep_magnitudes(graph, generator.dialect, device)  # type: ignore[attr-defined]
-            graph.add_device_info(device)  # assertions have no result that names it; torch 2.11 then uses the CPU's
+            graph.add_device_info(device)  # assertions have no result; torch 2.11 would take the CPU
             graph.init_wrapper_code()
             wrapper: Any = graph.wrapper_code
             wrapper.request = request
@@ -353,7 +353,7 @@ class _Steps(FxConverter):
         self._refuse_line(line)  # define_program receives programs
 
     def _generate_symbolic_call_arg(self, line: Any) -> None:
-        pass  # its name is replaced where it is used
+        pass  # its name is replaced at each use
 
     def _generate_unbacked_symbol_defs(self, line: Any) -> None:
         if line.unbacked_bindings:

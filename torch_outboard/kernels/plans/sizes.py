@@ -2,8 +2,8 @@
 """The sizes of a traced call: torch's symbols, with a faster test of conditions on them.
 
 Most conditions that lowerings and templates check hold for some sizes and not for others, and become guards. torch
-finds this out last, after expanding the condition and asking sympy for signs. Two samples of the sizes with different
-answers show it at once.
+finds this out last, after expanding the condition and asking sympy for signs. Two samples of the sizes that give
+different answers show this immediately.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 
 __all__ = ["Sizes"]
 
-# The second sample: what is added to lower bounds, and a factor that makes symbols differ.
+# The second sample: the number added to lower bounds, and a factor that makes symbols differ.
 _BEYOND, _FACTOR = 1 << 20, 3
 
 _RELATIONS = {
@@ -46,9 +46,9 @@ class _NoSample(Exception):
 
 @contextlib.contextmanager
 def _without_warnings_about_bounds() -> Iterator[None]:
-    """Let torch find out quietly, in this thread, that it has no bounds of a quotient.
+    """Suppress torch's warning, in this thread, that it has no bounds for a quotient.
 
-    Torch 2.11 and 2.12 ask for them when Inductor chooses tiles, log a warning, and go on without.
+    When Inductor chooses tiles, torch 2.11 and 2.12 ask for such bounds, log a warning, and continue without them.
     """
     here, log = threading.get_ident(), logging.getLogger("torch.utils._sympy.interp")
 
@@ -76,7 +76,7 @@ class Sizes(ShapeEnv):
                 return ShapeEnv._maybe_evaluate_static(self, expr, **options)
         return ShapeEnv._maybe_evaluate_static(self, expr, **options)
 
-    # torch forgets its answers by this name when a range changes.
+    # torch clears its cached answers through this attribute when a range changes.
     _maybe_evaluate_static.cache_clear = ShapeEnv._maybe_evaluate_static.cache_clear  # type: ignore[attr-defined]
 
     def _refine_ranges(self, expr: Any) -> None:
@@ -114,9 +114,9 @@ class Sizes(ShapeEnv):
 
 
 def _bounds_product(condition: Any) -> bool:
-    """Return True for a bound of a product of sizes, which bounds no single size: torch finds this out last.
+    """Return True for a bound of a product of sizes, which bounds no single size. torch finds this out only at the end.
 
-    A quotient of the bound by other sizes is not an integer, and torch refines ranges only with integers.
+    The bound divided by other sizes is not an integer, and torch refines ranges only with integers.
     """
     if type(condition) not in _RELATIONS or not condition.rhs.is_Integer or condition.rhs.is_zero:
         return False

@@ -45,7 +45,10 @@ class PlanWriter:
     # Values and guards.
 
     def _bind(self) -> None:
-        """Name each size and stride of the call's tensors; a symbol is bound to the first that it equals."""
+        """Name each size and stride of the call's tensors.
+
+        A symbol is bound to the first size or stride that equals it.
+        """
         places: list[tuple[str, Any]] = []
         for traced_input in self._traced.inputs:
             if traced_input.symbol is not None:
@@ -71,7 +74,8 @@ class PlanWriter:
         if env.deferred_runtime_asserts:
             raise NotAFormula("run-time assertions")
         for symbol, place in self._places.items():
-            # A condition that made a size another's replacement is true of the replacement.
+            # torch has replaced a size by another one because of this condition, which is therefore
+            # true.
             if (value := env.replace(symbol)) != symbol:
                 yield f"a{place} {self.formula(value)} eq"
             bounds = env.var_to_range[symbol]
@@ -125,7 +129,7 @@ class PlanWriter:
         return self._buffer(f"view {of_type} {self._formulas(sizes)} {self._formulas(strides)} {self.formula(offset)}")
 
     def call(self, operator: torch._ops.OpOverload, args: list[Any], kwargs: Mapping[str, Any]) -> list[str]:
-        """Write an operator call, and return the names of its results; none with `out`."""
+        """Write an operator call, and return the names of its results; no names with `out`."""
         schema = operator._schema
         arguments: list[str] = []
         for place, declared in enumerate(schema.arguments):

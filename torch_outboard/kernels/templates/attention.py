@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Fused attention and its gradients, without a matrix of all queries by all keys.
 
-    scores[q, k]      = scale * sum over d of query[q, d] * key[k, d] + mask[q, k]; if it is causal, for k <= q alone
-    weights[q, k]     = exp(scores[q, k] - logsumexp[q])
-    result[q, d]      = sum over k of weights[q, k] * value[k, d]
+    scores[q, k] = scale * sum over d of query[q, d] * key[k, d] + mask[q, k]; if causal, only for k <= q weights[q, k]
+    = exp(scores[q, k] - logsumexp[q]) result[q, d] = sum over k of weights[q, k] * value[k, d]
 
 The schedules process blocks of queries over blocks of keys. For each query, they keep the greatest score and the sum of
 the weights so far. A new greatest score rescales the sums. Gradients recompute the weights:

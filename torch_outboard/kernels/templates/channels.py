@@ -15,7 +15,7 @@ from torch_outboard.kernels.templates.product import ceil_div, filled
 
 __all__ = ["NARROW", "Divisions", "Size", "by_channels", "holds", "is_narrow"]
 
-_BYTES = 16  # loaded at a time
+_BYTES = 16  # bytes loaded at a time
 # Below this bound, sizes are counted in 32 bits, which divide several times faster than 64.
 NARROW = (1 << 31) - (1 << 20)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What all forms of convolution share: constants, and their tensors as text."""
+"""Parts shared by all forms of convolution: constants, and tensors as text."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Shape:
 
     @staticmethod
     def free(call: TemplateCall, *tensors: Tensor) -> None:
-        """Free those of the tensors that are copies."""
+        """Free the tensors that are copies."""
         names = {argument.name for argument in call.arguments.values() if isinstance(argument, Tensor)}
         for tensor in tensors:
             if tensor.name not in names:

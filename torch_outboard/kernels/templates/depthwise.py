@@ -29,11 +29,11 @@ from torch_outboard.kernels.templates.schedules.parts import allocate_parts, ran
 
 __all__ = ["convolve", "takes", "weights"]
 
-_BYTES = 16  # that an item loads at a time
+_BYTES = 16  # bytes that an item loads at a time
 # Pixels per item: the larger number that still leaves this many items.
 _PIXELS, _MANY = (4, 2), 1 << 16
-# Positions in a window's last dimension, whose weights an item keeps in registers, and pixels that
-# it reads in a row.
+# The most positions in a window's last dimension (an item keeps their weights in registers), and
+# the most pixels that an item reads in a row.
 _MOST_TAPS, _MOST_PLACES = 9, 32
 # Items that add up the gradient of a weight, and the maximum number of parts of a sum.
 _ADDING, _PARTS = 1 << 15, 512

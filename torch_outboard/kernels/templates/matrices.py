@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the linear algebra kernels share: operators over batches of matrices, with one group for each matrix.
+"""Parts shared by the linear algebra kernels: operators over batches of matrices, with one group per matrix.
 
 All tensors have one batch dimension. The items of a group share the columns or rows of a step, and synchronize between
 steps. The matrix stays in device memory. On CPUs, one item runs the same text for a whole matrix.
@@ -27,8 +27,8 @@ __all__ = ["LARGEST", "LONGEST", "Text", "by_columns", "check", "defined", "leas
 LARGEST = 256  # rows or columns of a matrix, whichever is smaller
 LONGEST = 4096  # rows or columns
 _GROUP = 128
-_LANES = 32  # items that share a column
-_BYTES_OF_ITEM = 16  # of the group's memory: a double and a row number
+_LANES = 32  # items per column
+_BYTES_OF_ITEM = 16  # group memory per item: a double and a row number
 
 _library = torch.library.Library("outboard", "FRAGMENT")  # type: ignore[no-untyped-call]
 

@@ -39,9 +39,9 @@ __all__ = [
 class SumType:
     """The type in which elements are multiplied and added."""
 
-    dtype: torch.dtype  # of temporaries
-    suffix: str  # of vector functions: "f32"
-    kind: str  # of variables: "float"
+    dtype: torch.dtype  # dtype of temporaries
+    suffix: str  # suffix of vector functions: "f32"
+    kind: str  # type of variables: "float"
     size: int
 
     @staticmethod

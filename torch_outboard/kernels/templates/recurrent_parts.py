@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the recurrent kernels share: the rows of a step, and a step's product with packed weights.
+"""Parts shared by the recurrent kernels: the rows of a step, and a step's product with packed weights.
 
 A step is one launch, which the plan repeats for a sequence. An item computes some columns of some rows: it sums
 products with the previous step's states, and computes the cells from the sums. On CPUs, an item's columns are the lanes
@@ -30,7 +30,7 @@ _VECTOR_BYTES = 32
 # A CPU item's rows, and vectors per gate, by number of gates. Their sums take 12 of 16 registers.
 _SUMS = {4: (3, 1), 3: (4, 1), 1: (6, 2)}
 _ROW = re.compile(r"\brow\b")
-_ROWS = 4  # per item on other devices
+_ROWS = 4  # rows per item on other devices
 
 
 @dataclass(frozen=True)

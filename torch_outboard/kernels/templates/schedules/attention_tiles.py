@@ -2,8 +2,8 @@
 """The schedule of attention for GPUs: tiles in a group's memory, as for products.
 
 A group of 256 items processes 64 queries of a head, or 64 keys for the gradients of keys and values. It iterates over
-the other side, 64 rows at a time. An item computes 4 by 4 scores of each tile. Of the sums, it holds the same four
-rows, and four of each 64 columns. Both operands of a product are loaded into local memory sixteen steps at a time, and
+the other side, 64 rows at a time. An item computes 4 by 4 scores of each tile, and holds the sums of the same four
+rows, in four of every 64 columns. Both operands of a product are loaded into local memory sixteen steps at a time, and
 weights pass through it too. If a group has fewer items or less memory, a tile has fewer queries and keys, and fewer
 steps are loaded.
 """

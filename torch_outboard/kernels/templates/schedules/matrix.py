@@ -43,7 +43,7 @@ class _Choice:
     """How a product is distributed over groups; guards of the plan preserve the choice.
 
     A large tile has 128 rows if the product has more than 64, and likewise for columns. The lanes of a large tile load
-    less per multiplication, but rows that do not exist gain nothing.
+    less per multiplication, but rows beyond the end of the product are wasted.
 
     | such tiles | tiles of 64 by 64 | sums | chosen |
     |---|---|---|---|
@@ -112,7 +112,7 @@ def _bytes(tiling: Tiling) -> int:
     lines = _slots(unit) * (tiling.height + tiling.width)
     if unit.sums is None:
         return lines * chunks * 16
-    # The chunks of joint matrices are not permuted: rows have an odd number of them.
+    # The chunks of joint matrices are not permuted; instead, rows have an odd number of chunks.
     return lines * (chunks | 1) * 16 + tiling.numbers * 4
 
 
@@ -247,8 +247,8 @@ $DEALT
 $STORE"""
 
 # The next step's fragments are loaded while this step's are multiplied, and the last step of a turn
-# waits for the next turn's elements. Without branches around the copies, a compiler can spread the
-# copies among the multiplications.
+# waits for the next turn's elements. There are no branches around the copies, so that a compiler
+# can spread them among the multiplications.
 _WIDE_LOOP = """\
   if (left_is_wide && right_is_wide) {
 $FIND_LANE

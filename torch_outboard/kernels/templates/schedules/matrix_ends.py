@@ -126,8 +126,8 @@ $STORE_EIGHTS
   }
 """
 
-# Lane q of four has columns 2 * q and 2 * q + 1 of four matrices, and after the exchange all
-# columns of the q-th matrix.
+# Before the exchange, lane q of four has columns 2 * q and 2 * q + 1 of four matrices; afterwards
+# it has all columns of the q-th matrix.
 _STORE_EIGHTS = """\
         if ($IS_WIDEST && block + 4 * $UNIT_COLUMNS <= $COLUMNS) {
           ob_u32 words[4];

@@ -161,8 +161,8 @@ def place_of_lane(
 ) -> tuple[str, str]:
     """Return the declaration of a lane's position at a line and step 0, for `fragments`, and its name.
 
-    From it, each fragment's position is one instruction away. The line must be a multiple of `lines`, and the fragments
-    span at most `lines`. Both strings are "" if positions cannot be derived this way.
+    Each fragment's position is computed from it with one instruction. The line must be a multiple of `lines`, and the
+    fragments span at most `lines`. Both strings are "" if positions cannot be derived this way.
     """
     load = (unit.load_left if is_left else unit.load_right)[is_across]
     apart = unit.k if is_across else unit.m if is_left else unit.n
@@ -210,7 +210,7 @@ def zeros(unit: MatrixUnit, sums: str, count: str) -> str:
 
 
 def dealt(unit: MatrixUnit, sums: str, into: str, count: str) -> str:
-    """Return the loop that deals sums, which the lanes hold jointly, to the array `into` of each lane.
+    """Return the loop that distributes jointly held sums to the array `into` of each lane.
 
     They pass through the group's array of floats `dealt`, which has room for a matrix of each unit.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What schedules with matrix units share: dividing a tile within a group, and loading operands into the group's memory.
+"""Parts shared by schedules with matrix units: dividing a tile within a group, and loading operands into its memory.
 
 The group's memory holds elements in the same type as the device's memory: the unit converts them. If adjacent elements
 in memory belong to adjacent steps or lines, an item loads 16 bytes at a time. Unaligned chunks are shifted out of
@@ -28,7 +28,7 @@ __all__ = ["DECLARED", "Side", "Tiling", "lay_out", "wide"]
 DECLARED = 48 << 10
 # Items per group: enough for four processors, each with a matrix unit.
 _GROUP = 128
-_BYTES = 16  # that an item loads at a time
+_BYTES = 16  # bytes that an item loads at a time
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Tiling:
 
     @property
     def numbers(self) -> int:
-        """The number of floats through which the group's units deal sums that their lanes hold jointly."""
+        """The number of floats of group memory through which the units distribute jointly held sums to their lanes."""
         return self.group // self.unit.lanes * self.unit.m * self.unit.n
 
     def words(self) -> dict[str, str]:

@@ -19,8 +19,8 @@ _NAMES = ("row", "column")
 def range_of_split(count: str, kind: str = "ob_i64") -> str:
     """Return the statements that declare `from_count` and `to_count`, the split's range of `count` things.
 
-    The count, such as "$DEPTH", may be an expression; `kind` is the type of the results. The first splits have one
-    more each if the count is no multiple. The text must declare `split`, and replace $SPLITS.
+    The count, such as "$DEPTH", may be an expression; `kind` is the type of the results. If the count is not a multiple
+    of the splits, the first splits have one more each. The text must declare `split`, and replace $SPLITS.
     """
     return partly_filled(_RANGE, {"COUNT": f"({kind})({count})", "KIND": kind})
 
@@ -68,8 +68,8 @@ def add_parts(call: TemplateCall, kernel: Kernel, part: Tensor, count: Any, spli
     kernel.spread(call, count, call.dialect.group)
 
 
-# The next split is counted in 32 bits: if `split` is computed from the group's number, NVIDIA's
-# compiler of SPIR-V (580.159) makes the number of another group of a 64-bit `split + 1`.
+# Compute the next split in 32 bits. If `split` is derived from the group's number, NVIDIA's SPIR-V
+# compiler (580.159) computes a 64-bit `split + 1` wrongly, as the number of another group.
 _RANGE = """\
 const ob_u32 this_split = (ob_u32)split, next_split = this_split + 1;
   const $KIND of_split = $COUNT / ($KIND)$SPLITS, longer = $COUNT - of_split * ($KIND)$SPLITS;

@@ -25,7 +25,7 @@ __all__ = ["ATTENTION", "PRODUCTS", "AttentionSchedule", "Device", "ProductSched
 
 @dataclass(frozen=True)
 class Device:
-    """What decides whether a way serves a call: the language, the machine, the element type, and a group's limits."""
+    """The criteria for whether a way serves a call: the language, the machine, the element type, and group limits."""
 
     dialect: Dialect
     is_cpu: bool

@@ -85,7 +85,7 @@ def pack(
 
     The element of a line and step is at `((batch * strips + line / 6) * steps + step) * 6 + line % 6`. With `chunk`,
     the same `chunk` steps of all strips are stored together, so that a reader of these steps reads sequentially. Lines
-    after the last repeat it, instead of being 0.
+    after the last repeat the last line instead of being 0.
     """
     batch, lines, steps = size
     strips = ceil_div(lines, STRIP)
