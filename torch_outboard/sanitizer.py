@@ -213,8 +213,9 @@ class _Memory:
 
 @dataclass
 class Log:
-    """The tasks of the streams, and the events and waits that order them: ("task", number, stream, operator, place) and
-    ("order", number, stream, kind, event).
+    """The streams' tasks, and the events and waits that order them.
+
+    Entries are ("task", number, stream, operator, place) and ("order", number, stream, kind, event).
     """
 
     entries: deque[tuple[Any, ...]] = field(default_factory=lambda: deque(maxlen=20_000))

@@ -56,7 +56,7 @@ def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """A finder that finds one module with the finders after it, and removes itself once the module is imported."""
+    """A finder for one module. It delegates to the finders after it, and removes itself once the module is imported."""
 
     def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
         self._name = name

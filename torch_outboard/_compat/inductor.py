@@ -156,7 +156,7 @@ def convolve_as_on_cpu(is_as_cpu: Callable[[torch.device], bool]) -> None:
 
 
 def needs_combine_in_triton() -> bool:
-    """Return True if Inductor combines kernels on every device except the ones that it names."""
+    """Return True if Inductor combines kernels on every device except those on a list."""
     from torch._inductor import scheduler
 
     node: Any = scheduler.ForeachKernelSchedulerNode

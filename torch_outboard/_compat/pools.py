@@ -14,7 +14,7 @@ __all__ = ["divide_means", "needs_divide_means", "needs_place_pools", "place_poo
 
 
 class _Read(Exception):
-    """Carries the index of the sample's dimension that is read."""
+    """Carries the index of the sample's dimension to read."""
 
 
 class _Samples:
@@ -29,7 +29,7 @@ class _Samples:
 
 
 def needs_place_pools() -> bool:
-    """Return True if the samples of a dimension are indexed from the last one, which is right only in 2-d."""
+    """Return True if Inductor reads samples from the last dimension to the first, which is right only in 2-d."""
     from torch._inductor import lowering
 
     of_torch = lowering.lowerings[torch.ops.aten.fractional_max_pool3d.default]

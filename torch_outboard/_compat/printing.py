@@ -14,7 +14,7 @@ __all__ = ["needs_print_from_cpu", "print_from_cpu"]
 
 
 def needs_print_from_cpu() -> bool:
-    """Return True if torch prints tensors with operators on the device, except for a few devices that it names."""
+    """Return True if torch prints tensors with operators on the device, except for a few named devices."""
     return mentions(torch._tensor_str._str_intern, "xla")
 
 

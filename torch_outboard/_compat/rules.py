@@ -12,7 +12,7 @@ __all__ = ["keep_rules", "needs_keep_rules"]
 
 
 def needs_keep_rules() -> bool:
-    """Return True if each use of the single object that has the rules rebuilds them."""
+    """Return True if each use of the object that holds the rules rebuilds them."""
     from torch._inductor.dtype_propagation import DtypePropagationOpsHandler
 
     initializer = DtypePropagationOpsHandler.__init__

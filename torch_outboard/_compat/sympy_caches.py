@@ -2,7 +2,7 @@
 """The caches of sympy, in which torch computes with sizes. Not a change to torch.
 
 Each function of sympy remembers its last 1000 calls, fewer than a plan makes for some functions. The next plan, whose
-symbols have the same names, therefore recomputes most of its expressions, and everything that sympy has deduced about
+symbols have the same names, therefore recomputes most of its expressions, and everything that sympy had deduced about
 their signs. Comparisons have no cache at all, although a plan asks for each one about ten times. sympy reads its only
 setting, the variable SYMPY_CACHE_SIZE, when it is imported, which a program's own libraries do.
 """
@@ -15,8 +15,8 @@ from typing import Any
 
 __all__ = ["widen_caches"]
 
-_ENTRIES = 1 << 15  # for each function; forty plans of convolutions fill half of the fullest
-_COMPARISONS = ("is_eq", "is_ge")  # of sympy.core.relational, which has the other comparisons call these
+_ENTRIES = 1 << 15  # per function; forty plans of convolutions half fill the fullest cache
+_COMPARISONS = ("is_eq", "is_ge")  # functions of sympy.core.relational, which the other comparisons call
 
 
 def widen_caches() -> None:

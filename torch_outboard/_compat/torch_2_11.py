@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Torch 2.11, and 2.12 where it is the same."""
+"""Torch 2.11, and torch 2.12 if it behaves the same."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def count_as_triton() -> None:
 
 
 def share_templates(device: str, backend: str) -> None:
-    """Register torch's template configurations for a Triton target for a device type, too.
+    """Register torch's template configurations for a Triton target for a device type as well.
 
     Torch registers them for its own device types, which have the targets' names. Configurations that a vendor
     registered for the device are kept.

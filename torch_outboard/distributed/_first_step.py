@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A warning at the first training step of a rank that trains on the CPU or alone.
 
-Libraries that select devices from a list of vendors silently use the CPU although a device is attached. Started by
-torchrun, some of them train a separate model on every rank.
+Libraries that select devices from a list of vendors silently use the CPU although a device is attached. Under torchrun,
+some of them train a separate model on every rank.
 """
 
 from __future__ import annotations

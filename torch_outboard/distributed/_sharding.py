@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """DTensor sharding for the attention operators of this package's devices.
 
-DTensor supports CUDA's attention operators. It would decompose others into matrix products and search for shardings of
-all of these, which takes minutes. Batches and heads are independent, so tensors may be sharded along both.
+DTensor supports CUDA's attention operators. It would decompose other operators into matrix products, and search for
+shardings of all of them, which takes minutes. Batches and heads are independent, so tensors may be sharded along both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Check that a driver's devices compute the CPU's results: python -m torch_outboard.doctor.computed DRIVER OPTIONS.
 
-OPTIONS are JSON. The last line of the output is JSON too. Run it as a process: a vendor's driver may end it.
+OPTIONS are JSON. The last line of the output is JSON too. Run it as a separate process, because a vendor's driver may
+crash it.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _verdict(device: Any, dtype: Any, compute: _Computes, bound: float) -> dict[
     start = time.perf_counter()
     try:
         result = compute(*(tensor.to(device) for tensor in pair)).cpu()
-    except Exception as error:  # noqa: BLE001 - the report tells whatever stops a device
+    except Exception as error:  # noqa: BLE001 - the report contains any error of a device
         return {"state": "failed", "found": f"{type(error).__name__}: {error}"[:2000]}
     seconds = round(time.perf_counter() - start, 3)
     wanted = compute(*(tensor.double() if dtype.is_floating_point else tensor for tensor in pair)).double()

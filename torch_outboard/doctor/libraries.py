@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Checks of libraries: the device that each selects by itself, and the line that makes it use the driver's."""
+"""Checks of libraries: the device that each library selects by itself, and the line that changes it to the driver's."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ REMEDIES: Mapping[str, str] = {
 }
 # Libraries whose process group is checked too.
 WITH_GROUPS = ("accelerate", "lightning")
-_SECONDS = 300  # for the import and the answers of all libraries, on a slow disk
-_LINES = 3  # of the output of a process that died
+_SECONDS = 300  # for the import and the answers of all libraries, from a slow disk
+_LINES = 3  # lines shown of the output of a process that died
 
 
 class ProbeContext(NamedTuple):
-    """What all checks share: the driver and its options, and whether integrations are used."""
+    """The input of all checks: the driver, its options, and whether integrations are used."""
 
     driver: str
     options: Mapping[str, str]
@@ -50,7 +50,7 @@ class ProbeContext(NamedTuple):
 
 
 def check_libraries(context: ProbeContext, names: Iterable[str] | None = None) -> Iterator[Check]:
-    """Yield a check for each installed library: the device that it uses."""
+    """Yield a check for each installed library, with the device that the library uses."""
     pending = [library for library in (REMEDIES if names is None else names) if find_spec(library) is not None]
     while pending:
         answers, end = _answers_of_process(context, pending)
@@ -62,7 +62,7 @@ def check_libraries(context: ProbeContext, names: Iterable[str] | None = None) -
 
 
 def check_groups(context: ProbeContext, names: Iterable[str] | None = None) -> Iterator[Check]:
-    """Start two ranks, as torchrun does, for each library with a group, and yield whether they form one group."""
+    """For each library with a group, start two ranks as torchrun does, and yield whether they form one group."""
     for library in WITH_GROUPS if names is None else [library for library in names if library in WITH_GROUPS]:
         if find_spec(library) is not None:
             yield _check_of_group(context, library, _two_ranks(context, library))
@@ -87,7 +87,7 @@ def _checks_of(context: ProbeContext, answer: dict[str, Any]) -> Iterator[Check]
 
 
 def _device_text(device: str, wanted: str) -> str:
-    """Return the device that a library uses without an error, or the library's refusal."""
+    """Return the device that a library uses, or the library's error."""
     return f"silently uses {device}, not {wanted}" if device.isidentifier() else f"refuses {wanted}: {device}"
 
 
@@ -107,7 +107,7 @@ def _check_of_group(context: ProbeContext, library: str, ranks: Sequence[dict[st
 
 
 def _answers_of_process(context: ProbeContext, libraries: Sequence[str]) -> tuple[list[dict[str, Any]], str]:
-    """Return the answers of one process, in order, and how the process ended if it was before the last one."""
+    """Return the answers of one process, in order, and how the process ended if answers are missing."""
     with tempfile.TemporaryDirectory() as folder:
         process = _started(context, libraries, Path(folder), {}, is_group=False)
         end = _ended(process)
@@ -160,7 +160,7 @@ def _started(
         str(folder / "request"),
         str(folder / "answers"),
     ]
-    # The libraries must not ask the network about models.
+    # The libraries must not access the network for models.
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", **variables}
     with (folder / "output").open("w") as output:
         return subprocess.Popen(

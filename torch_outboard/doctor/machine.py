@@ -21,10 +21,10 @@ from torch_outboard._discovery import AUTOLOAD_GROUP, AUTOLOAD_MODULE, found_dri
 
 __all__ = ["Report", "check_autoload", "check_build", "check_driver", "check_environment", "info_of"]
 
-# The report of `outboard info` about a driver, or None and how its process ended.
+# The report of `outboard info` about a driver, or None and a description of how the process ended.
 Report: TypeAlias = tuple[dict[str, Any] | None, str]
 
-_SECONDS = 300  # for attaching one driver, on a slow disk
+_SECONDS = 300  # for attaching one driver, from a slow disk
 
 
 def check_build() -> Check:
@@ -102,7 +102,7 @@ def info_of(name: str, options: Mapping[str, str]) -> Report:
 
 
 def check_environment() -> Iterator[Check]:
-    """Return whether the folder of kernels can be written, and which compilers are here. Imports torch."""
+    """Return whether the folder of kernels can be written, and which compilers are installed. Imports torch."""
     yield _cache()
     yield _compiler_of_cpp()
     yield _triton()

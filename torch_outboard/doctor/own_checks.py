@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A driver's checks of its vendor's libraries, in a separate process: opening them may end it.
+"""A driver's checks of its vendor's libraries, in a separate process, because opening them may crash it.
 
-python -m torch_outboard.doctor.own_checks DRIVER OPTIONS prints them, as JSON in the last line.
+python -m torch_outboard.doctor.own_checks DRIVER OPTIONS prints the checks as JSON in the last line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def own_checks(name: str, options: Mapping[str, str]) -> list[Check]:
 
 
 def _main(name: str, options: dict[str, object]) -> None:
-    import torch  # noqa: F401 - as Driver.checks says
+    import torch  # noqa: F401 - Driver.checks may expect torch to be imported
 
     from torch_outboard._discovery import find_driver
 

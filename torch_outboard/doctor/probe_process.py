@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A process that answers `outboard doctor`: python -m torch_outboard.doctor.probe_process REQUEST ANSWERS, two files.
 
-REQUEST is JSON: the driver and its options, whether integrations are used, and the libraries to ask, or the one whose
-group this process joins as a rank. Each answer is written as a line of ANSWERS at once, since a library may end the
-process.
+REQUEST is JSON: the driver and its options, whether integrations are used, and the libraries to ask, or the library
+whose group this process joins as a rank. Each answer is written immediately, as a line of ANSWERS, because a library
+may crash the process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(request: dict[str, Any], answers: Path) -> None:
         for library in request["libraries"]:
             try:
                 answer = group_of_processes(library) if request["group"] else PROBES[library](name)
-            except Exception as error:  # noqa: BLE001 - what stops the question is its answer
+            except Exception as error:  # noqa: BLE001 - any error is the answer
                 answer = {"error": f"{type(error).__name__}: {error}"}
             file.write(json.dumps({"library": library, "version": _version(library), **answer}) + "\n")
             file.flush()

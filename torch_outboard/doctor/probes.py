@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One question for each library: which device it uses, and whether several processes form one group.
+"""One question per library: which device it uses, and whether several processes form one group.
 
-A question imports its library and asks it as a program does. It returns an answer: `device`, the device's type; `why`,
-the function of the library that decided; `others`, further uses of the library, each with its device or its refusal.
+A question imports its library and uses it as a program does. It returns an answer: `device`, the device's type; `why`,
+the library's function that chose the device; and `others`, further uses of the library, each with its device or the
+library's error.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ def _vllm(name: str) -> Answer:
     }
 
 
-# By the name of the package that is imported; libraries that make the state of others come later.
+# Questions by package name. Libraries that create the state of other libraries come later.
 PROBES: dict[str, Callable[[str], Answer]] = {
     "safetensors": _safetensors,
     "torchvision": _torchvision,
@@ -196,19 +197,19 @@ def _group_of_lightning() -> Any:
     return trainer.strategy.reduce(torch.ones(1, device=trainer.strategy.root_device), reduce_op="sum")
 
 
-# The sum of ones over the processes that a library counts as its group, on the
-# device that it takes. Trainer's and TRL's group is Accelerate's.
+# The sum of ones over the processes of a library's group, on the device that the library uses.
+# Trainer and TRL use Accelerate's group.
 GROUPS: dict[str, Callable[[], Any]] = {"accelerate": _group_of_accelerate, "lightning": _group_of_lightning}
 
 
 def group_of_processes(library: str) -> Answer:
-    """Let a library start as a rank, and return its device and how many ranks add up in its group."""
+    """Start a library as a rank, and return its device and the number of ranks in its group."""
     total = GROUPS[library]()
     return {"device": total.device.type, "index": total.device.index or 0, "members": int(total.item())}
 
 
 def _tried(ask: Callable[[], str]) -> str:
-    """Return the answer, or the first line of the library's refusal."""
+    """Return the answer, or the first line of the library's error."""
     try:
         return ask()
     except Exception as error:  # noqa: BLE001 - a library's own refusal is its answer

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A driver's report for its developers, in a separate process: opening a vendor's libraries may end it.
+"""A driver's report for its developers, in a separate process, because opening a vendor's libraries may crash it.
 
-python -m torch_outboard.doctor.report DRIVER OPTIONS prints it, as JSON in the last line.
+python -m torch_outboard.doctor.report DRIVER OPTIONS prints the report as JSON in the last line.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def lines_of(report: Any, indent: int = 0) -> Iterator[str]:
 
 
 def _main(name: str, options: dict[str, object]) -> None:
-    import torch  # noqa: F401 - as Driver.report says
+    import torch  # noqa: F401 - Driver.report may expect torch to be imported
 
     from torch_outboard._discovery import find_driver
 

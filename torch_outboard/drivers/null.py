@@ -8,7 +8,7 @@ __all__ = ["NullDriver"]
 
 
 class NullDriver(Driver):
-    """Devices with plain host memory, whose work is done at once."""
+    """Devices with plain host memory that do their work immediately."""
 
     name = "null"
     library = library_path("null")

@@ -63,9 +63,9 @@ class OpenCLDriver(Driver):
         return [Check("OpenCL's loader", "right", f"{name} opens; platforms: {count.value}")]
 
     def kernel_generator(self, devices: Sequence[DeviceProperties]) -> str:
-        """Return "ptx_opencl_c", with matrix units, if the option says so or all devices have them; else "opencl_c".
+        """Return "ptx_opencl_c", with matrix units, if the option is set or all devices have them; else "opencl_c".
 
-        A device's major number is its OpenCL version's, but with NVIDIA's runtime its compute capability's.
+        A device's `major` is its OpenCL version's, but with NVIDIA's runtime it is its compute capability's.
         """
         uses_units = self._uses_units
         if uses_units is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A simulated accelerator: asynchronous streams, memory that the host cannot touch, faults on demand."""
+"""A simulated accelerator: asynchronous streams, memory that the host cannot access, faults on demand."""
 
 from torch_outboard.driver import Driver, Option
 from torch_outboard.drivers import library_path

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The drivers that `outboard new` copies: compiled and tested drivers, renamed.
 
-They are files of the source tree, which the build installs beside this module. A replacement without a match is an
-error, so that a changed skeleton cannot silently keep its own name.
+The drivers' files are part of the source tree, and the build installs them beside this module. A replacement without a
+match is an error, so that a changed skeleton cannot silently keep its own name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["class_name", "contract_headers", "license_text", "skeleton"]
 _HERE = Path(__file__).resolve().parent
 _SOURCE = _HERE.parent.parent
 
-# Memory, streams and events, on which other skeletons build.
+# Memory, streams and events, which other skeletons share.
 _HOST_DEVICE: tuple[str, dict[str, str]] = (
     "examples/pure_python_driver.py",
     {
@@ -29,7 +29,7 @@ _HOST_DEVICE: tuple[str, dict[str, str]] = (
     },
 )
 
-# Devices in another process, less the driver itself.
+# Devices in another process, without the driver itself.
 _OTHER_PROCESS: dict[str, tuple[str, dict[str, str]]] = {
     "{package}/link.py": ("examples/other_process/link.py", {}),
     "{package}/device.py": ("examples/other_process/device.py", {}),
@@ -38,7 +38,7 @@ _OTHER_PROCESS: dict[str, tuple[str, dict[str, str]]] = {
 # The stand-in for a vendor's runtime, in C++.
 _RUNTIME = ("chip.h", "chip.cpp", "chip_process.cpp", "compiler.cpp", "failure.h", "link.h", "protocol.h")
 
-# The dialect of a language, and the header that defines its words.
+# The dialect of a language, and the header that defines the words it uses.
 _DIALECT: dict[str, tuple[str, dict[str, str]]] = {
     "{package}/dialect.py": (
         "examples/own_kernels/dialect.py",
@@ -54,9 +54,9 @@ _LANGUAGE: dict[str, tuple[str, dict[str, str]]] = {
     "{package}/compiler.py": ("examples/own_kernels/compiler.py", {}),
 }
 
-# Template and language -> files of the new project: the source of each, and the replacements
-# in it. {name} is the driver's name, {title} the name for people, {class} the class,
-# {package} the project's package.
+# Template and language -> the new project's files, each with its source and the replacements in it.
+# {name} is the driver's name, {title} its readable name, {class} the class, {package} the project's
+# package.
 _SKELETONS: dict[tuple[str, str], dict[str, tuple[str, dict[str, str]]]] = {
     ("host-memory", "c"): {
         "src/driver.c": (

@@ -14,13 +14,13 @@ if TYPE_CHECKING:  # `outboard info` loads the class without torch
 
 __all__ = ["VulkanDriver"]
 
-# Where packages have Slang's compiler, the smaller package first.
+# The paths of Slang's compiler in packages, the smaller package first.
 _COMPILERS = ("slangtorch/bin/libslang-compiler.so*", "slangpy/libslang-compiler.so*", "slangpy/libslang.so*")
 
-# Bytes of a group's memory without which kernels with matrix units have no room for their tiles.
+# The least group memory, in bytes, in which kernels with matrix units have room for their tiles.
 _UNIT_MEMORY = 32 << 10
 
-# The vendors of the devices on which each was tried and is right: lavapipe is Mesa's own.
+# The vendor of the devices on which each feature was tested and is correct; "Mesa" is lavapipe.
 _UNITS_TRIED = "NVIDIA"
 _SUBGROUPS_TRIED = "Mesa"
 
@@ -68,14 +68,14 @@ class VulkanDriver(Driver):
 
     def __init__(self, **options: object) -> None:
         super().__init__(**options)
-        # The library has no such options.
+        # The library does not have these options.
         self._uses_units = self.option_values.pop("matrix_units")
         self._uses_subgroups = self.option_values.pop("subgroups")
         if self.option_values["slang"] is None and (compiler := _packaged_compiler()) is not None:
             self.option_values["slang"] = compiler
 
     def kernel_generator(self, devices: Sequence[DeviceProperties]) -> str:
-        """Return the form of Slang for the types that all devices have, followed by their matrix units or subgroups.
+        """Return the Slang dialect for the types that all devices have, followed by their matrix units or subgroups.
 
         Raises
         ------
@@ -156,7 +156,7 @@ class VulkanDriver(Driver):
 
 
 def _is_used(choice: object, devices: Sequence[DeviceProperties], tried: str) -> bool:
-    """Return the user's choice, or without one whether all devices are of the vendor on whose devices it was tried."""
+    """Return the user's choice or, if the user made none, whether all devices are of the tested vendor."""
     return all(device.vendor == tried for device in devices) if choice is None else bool(choice)
 
 
@@ -169,11 +169,11 @@ def _language(devices: Sequence[DeviceProperties]) -> str:
 
 
 def _count_devices(loader: Any) -> tuple[int, int]:
-    """Return Vulkan's status and the number of devices, which a new instance of Vulkan 1.0 without extensions has."""
+    """Return Vulkan's status and the number of devices, from a new Vulkan 1.0 instance without extensions."""
     import ctypes
 
-    # VkInstanceCreateInfo: its type, next, flags, application, and counts and names of layers
-    # and of extensions.
+    # The fields of VkInstanceCreateInfo: type, next, flags, application, then the counts and names
+    # of layers and extensions.
     kinds = ("i", "p", "u", "p", "u", "p", "u", "p")
     types: dict[str, Any] = {"i": ctypes.c_int, "u": ctypes.c_uint, "p": ctypes.c_void_p}
     fields = [(f"field{place}", types[kind]) for place, kind in enumerate(kinds)]

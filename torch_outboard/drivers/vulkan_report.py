@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A report of Vulkan on a machine, for `outboard doctor --driver vulkan --report`.
 
-It reads Vulkan's structs by their layout, so it needs no SDK, and works where the driver itself leaves a device out.
+The report reads Vulkan's structs by their layout. It therefore needs no SDK, and covers devices that the driver itself
+skips.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from torch_outboard._version import __version__
 
 __all__ = ["report"]
 
-_SECONDS = 600  # for all computations, of which the first ones compile
+_SECONDS = 600  # for all computations; the first ones also compile
 _VULKAN_13 = 1 << 22 | 3 << 12
 _ENVIRONMENT = ("VK_", "OUTBOARD_VK_", "OUTBOARD_VULKAN_", "MESA_", "RADV_", "ANV_", "LP_NUM_THREADS", "__EGL_")
 _FOLDERS = ("/usr/local/etc", "/usr/local/share", "/etc", "/usr/share")
 _KINDS = {1: "integrated GPU", 2: "discrete GPU", 3: "virtual GPU", 4: "CPU"}
 
-# What the driver asks for: by the struct of features, the places of its switches.
+# Features that the driver requires: per struct of features, the positions and names of its
+# switches.
 _NEEDED = {
     "1.0": {40: "shaderInt64"},
     "1.2": {
@@ -55,7 +57,7 @@ _USED = {
     "bfloats": {0: "shaderBFloat16Type", 2: "shaderBFloat16CooperativeMatrix"},
     "matrices": {0: "cooperativeMatrix"},
 }
-# The type of each struct, and how many switches it has.
+# The type of each struct of features, and its number of switches.
 _FEATURES = {
     "1.0": (1000059000, 55),
     "1.1": (49, 12),
@@ -94,7 +96,7 @@ _SCOPES = {1: "device", 2: "workgroup", 3: "subgroup", 5: "queue family"}
 
 
 def report(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the report as JSON data; `options` are the driver's options that have a value."""
+    """Return the report as JSON data; `options` are the driver's options that are set."""
     settings = {key: value for key, value in options.items() if value is not None}
     library = str(settings.get("library", "libvulkan.so.1"))
     return {
@@ -171,7 +173,7 @@ class _Vulkan:
         return int(ctypes.CFUNCTYPE(ctypes.c_int)(place)(*arguments))
 
     def version(self) -> str:
-        """Return the loader's version of the API."""
+        """Return the version of the API that the loader supports."""
         version = ctypes.c_uint()
         try:
             self.call("vkEnumerateInstanceVersion", ctypes.byref(version))
@@ -180,7 +182,7 @@ class _Vulkan:
         return _version(version.value)
 
     def open(self) -> int:
-        """Make an instance and return the status."""
+        """Create an instance and return the status."""
         application = ctypes.create_string_buffer(struct.pack("=i4xQQI4xQII", 0, 0, 0, 0, 0, 0, _VULKAN_13))
         info = struct.pack("=i4xQI4xQI4xQI4xQ", 1, 0, 0, ctypes.addressof(application), 0, 0, 0, 0)
         return self.call("vkCreateInstance", ctypes.create_string_buffer(info), None, ctypes.byref(self.instance))
@@ -194,7 +196,7 @@ class _Vulkan:
 
 
 class _Struct:
-    """A struct of Vulkan's, which begins with its type and a pointer to the next one."""
+    """A Vulkan struct, which begins with its type and a pointer to the next struct."""
 
     def __init__(self, kind: int, size: int = 1024) -> None:
         self.bytes = ctypes.create_string_buffer(size)
@@ -329,7 +331,7 @@ def _queues(vulkan: _Vulkan, device: ctypes.c_void_p) -> list[str]:
 
 
 def _clocks(vulkan: _Vulkan, device: ctypes.c_void_p, extensions: set[str]) -> list[str]:
-    """Return the clocks that can be compared; the driver needs the device's and CLOCK_MONOTONIC."""
+    """Return the clocks that can be calibrated with each other; the driver needs the device's and CLOCK_MONOTONIC."""
     for suffix in ("KHR", "EXT"):
         name = f"vkGetPhysicalDeviceCalibrateableTimeDomains{suffix}"
         if f"VK_{suffix}_calibrated_timestamps" not in extensions or not vulkan.has(name):
@@ -373,7 +375,7 @@ def _matrices(vulkan: _Vulkan, device: ctypes.c_void_p) -> list[str]:
 
 
 def _computations(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Let a process compute on each device, and return its output and how it ended."""
+    """Compute on each device in a separate process, and return its output and how it ended."""
     settings = {"host_access": "0", **{key: str(value) for key, value in options.items()}}  # as for a discrete GPU
     computed = "torch_outboard.doctor.computed"
     variables = {"OUTBOARD_FALLBACK": "error"}

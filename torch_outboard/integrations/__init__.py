@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Patches that make libraries with a list of vendors choose the attached driver's device.
 
-Each module here serves one library, or one family, and is imported on request only. Attach a driver, then call the
-module's `use()` before the library's first use:
+Each module here serves one library, or one family of libraries, and is imported only on request. Attach a driver, then
+call the module's `use()` before the library's first use:
 
     import torch_outboard
     from torch_outboard.integrations import huggingface
@@ -10,8 +10,8 @@ module's `use()` before the library's first use:
     torch_outboard.attach("mychip")
     huggingface.use()
 
-`use()` patches the library, each patch with a name and a reason (`patches()` of its result), until `close()`, the end
-of a `with`, or the end of the process.
+`use()` patches the library until `close()`, the end of a `with`, or the end of the process. Each patch has a name and a
+reason, which `patches()` of the result lists.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 __all__ = ["use_all"]
 
-# The modules that have `use()`, with the packages that they serve.
+# The modules with `use()`, and the packages that they serve.
 _SERVED = {
     "huggingface": ("accelerate", "transformers", "peft"),
     "lightning": ("lightning", "pytorch_lightning"),

@@ -16,13 +16,14 @@ from torch_outboard.distributed import BACKEND
 
 __all__ = ["make_accelerator"]
 
-# DeepSpeed's C++ extensions that read memory of the host alone. All others would read the device's.
+# DeepSpeed's C++ extensions that access only host memory. All others would access the device's
+# memory.
 _ON_HOST = frozenset({"AsyncIOBuilder", "CPUAdagradBuilder", "CPUAdamBuilder", "CPULionBuilder", "PinMemoryBuilder"})
 _BUILDERS = "deepspeed.ops.op_builder.cpu"
 
 
 def make_accelerator(name: str) -> DeepSpeedAccelerator:
-    """Return the accelerator; raise RegistrationError if DeepSpeed asks for methods that it lacks."""
+    """Return the accelerator; raise RegistrationError if it lacks methods that DeepSpeed requires."""
     missing = sorted(getattr(_Accelerator, "__abstractmethods__", ()))
     if missing:
         raise RegistrationError(
@@ -59,7 +60,7 @@ class _Accelerator(DeepSpeedAccelerator):  # type: ignore[misc, no-any-unimporte
         return False
 
     def use_host_timers(self) -> bool:
-        return True  # not every driver's events have times
+        return True  # some drivers' events record no times
 
     def resolves_data_dependency(self) -> bool:
         return False
@@ -102,7 +103,7 @@ class _Accelerator(DeepSpeedAccelerator):  # type: ignore[misc, no-any-unimporte
     manual_seed_all = _same("manual_seed_all")
     initial_seed = _same("initial_seed")
 
-    # Streams, and graphs.
+    # Streams and graphs.
 
     @property
     def Stream(self) -> Any:  # noqa: N802 - DeepSpeed's names
@@ -145,7 +146,7 @@ class _Accelerator(DeepSpeedAccelerator):  # type: ignore[misc, no-any-unimporte
     def available_memory(self, device_index: int | None = None) -> Any:
         return self._module.mem_get_info(device_index)[0]
 
-    # Types of numbers.
+    # Data types.
 
     def is_bf16_supported(self) -> bool:
         return torch.bfloat16 in self.supported_dtypes()
@@ -168,7 +169,7 @@ class _Accelerator(DeepSpeedAccelerator):  # type: ignore[misc, no-any-unimporte
     def on_accelerator(self, tensor: torch.Tensor) -> bool:
         return tensor.device.type == self._name
 
-    # Ranges of profiles.
+    # Profiler ranges.
 
     def range_push(self, msg: str, domain: str | None = None, category: str | None = None) -> None:
         entered = torch.profiler.record_function(msg)
@@ -183,13 +184,13 @@ class _Accelerator(DeepSpeedAccelerator):  # type: ignore[misc, no-any-unimporte
             self._ranges.open = []
         return self._ranges.open  # type: ignore[no-any-return]
 
-    # Groups of processes.
+    # Process groups.
 
     def communication_backend_name(self) -> str:
         return BACKEND
 
     def export_envs(self) -> list[str]:
-        return ["OUTBOARD"]  # the beginnings of the variables that a launcher passes on
+        return ["OUTBOARD"]  # prefixes of the variables that a launcher passes on
 
     def visible_devices_envs(self) -> list[str]:
         return []
@@ -197,7 +198,7 @@ class _Accelerator(DeepSpeedAccelerator):  # type: ignore[misc, no-any-unimporte
     def set_visible_devices_envs(self, current_env: dict[str, str], local_accelerator_ids: list[int]) -> None:
         """Do nothing: each rank uses the device of its LOCAL_RANK."""
 
-    # Extensions, and compilation.
+    # Extensions and compilation.
 
     def lazy_call(self, callback: Callable[[], Any]) -> Any:
         return callback()
@@ -235,7 +236,7 @@ class _Accelerator(DeepSpeedAccelerator):  # type: ignore[misc, no-any-unimporte
 
 @functools.cache
 def _refusing(base: Any, class_name: str, device: str) -> Any:
-    """Return a builder whose extension cannot be loaded; DeepSpeed asks for `is_compatible` before it chooses one."""
+    """Return a builder whose extension cannot be loaded. DeepSpeed checks `is_compatible` before choosing a builder."""
 
     class Refusing(base):  # type: ignore[misc]
         def load(self, verbose: bool = True) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The patches that an integration's `use()` makes in a library's modules, each once the module is imported."""
+"""The patches of an integration's `use()`. Each is applied once the library's module is imported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _running: dict[str, ActiveIntegration] = {}
 
 
 def running(name: str, start: Callable[[], ActiveIntegration]) -> ActiveIntegration:
-    """Return the running integration that `use()` started and nobody has closed, or start one."""
+    """Return the integration that an earlier `use()` started, if it is still active, or start one."""
     using = _running.get(name)
     if using is None or not using.is_open:
         using = _running[name] = start()
@@ -45,7 +45,7 @@ class ActiveIntegration:
         self.is_open = True
 
     def when_imported(self, module: str, patch: Callable[[ModuleType], None]) -> None:
-        """Patch a module once it is imported, now if it is already imported, and never after `close`."""
+        """Patch a module once it is imported (now, if it already is), but not after `close`."""
         when_imported(module, lambda imported: patch(imported) if self.is_open else None)
 
     def found(self, owner: Any, name: str) -> Any:
@@ -76,7 +76,7 @@ class ActiveIntegration:
         self._patching.set_variables({name: value}, f"os.environ[{name!r}]", reason)
 
     def done(self, target: str, reason: str, undo: Callable[[], None]) -> None:
-        """Note a change that was made otherwise."""
+        """Record a change that was made by other means."""
         self._patching.done(target, reason, undo)
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class ActiveIntegration:
         self._patching.undo()
 
     def patches(self) -> dict[str, str]:
-        """Return the patches so far, with their reasons, by their names in the library."""
+        """Return the patches made so far: their names in the library, with reasons."""
         return dict(self._patching.reasons)
 
     def __enter__(self) -> ActiveIntegration:

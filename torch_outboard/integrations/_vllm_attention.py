@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Attention over vLLM's paged cache in plain operators of torch: gathered blocks, and scaled_dot_product_attention.
+"""Attention over vLLM's paged cache with torch's operators: gathered blocks, and scaled_dot_product_attention.
 
-The cache of a layer is [blocks, heads, tokens of a block, keys and values], in any order of strides. The requests of a
-batch that add one token each come first, and are one call, padded to the longest of them. Each other request, a prompt
-or a chunk of it, is a separate call.
+A layer's cache is [blocks, heads, tokens per block, keys and values], in any order of strides. Requests that add one
+token come first in a batch, and share one call, padded to the longest of them. Each other request, a prompt or a chunk
+of a prompt, is a separate call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class OutboardAttention(AttentionBackend):  # type: ignore[misc]
 
     @staticmethod
     def get_name() -> str:
-        return "CUSTOM"  # vLLM's name for all back ends that are not its own
+        return "CUSTOM"  # vLLM's name for all back ends outside its tree
 
     @staticmethod
     def get_impl_cls() -> type[_Impl]:
@@ -49,7 +49,7 @@ class OutboardAttention(AttentionBackend):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class _Chunk:
-    """The tokens of a request in a batch: queries first:last, the last of `length` tokens that the request has."""
+    """A request's tokens in a batch: queries first:last, which are the last of the request's `length` tokens."""
 
     first: int
     last: int
@@ -66,14 +66,16 @@ class _Chunk:
 class _Metadata:
     tokens: int
     write_to: tuple[torch.Tensor, torch.Tensor]  # each token's block, and its place in the block
-    singles: int  # the requests that add one token
+    singles: int  # the number of requests that add one token
     lengths: torch.Tensor  # [singles]
-    blocks: torch.Tensor  # [singles, blocks of the longest]
+    blocks: torch.Tensor  # [singles, blocks of the longest request]
     chunks: list[_Chunk]
-    masks: dict[Any, torch.Tensor] = field(default_factory=dict)  # the layers share them
+    masks: dict[Any, torch.Tensor] = field(default_factory=dict)  # shared by the layers
 
     def mask(self, chunk: _Chunk | None, tokens: int, window: int | None) -> torch.Tensor:
-        """Return [queries, tokens]: true where a query of the chunk, or of all others, sees a token of its request."""
+        """Return a mask [queries, tokens] of the tokens that each query sees: the chunk's queries, or else the single
+        ones.
+        """
         key = (chunk and chunk.first, window)
         if key not in self.masks:
             device = self.lengths.device
@@ -180,7 +182,7 @@ class _Impl(AttentionImpl[Any]):  # type: ignore[misc]
         return output
 
     def _gathered(self, blocks: torch.Tensor, length: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the keys and the values, [requests, heads, tokens, head size], of gathered blocks."""
+        """Return the keys and values of gathered blocks, each [requests, heads, tokens, head size]."""
         keys_and_values = blocks.flatten(1, 2)[:, :length].transpose(1, 2)
         return keys_and_values[..., : self.head_size], keys_and_values[..., self.head_size :]
 

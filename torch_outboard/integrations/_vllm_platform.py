@@ -22,13 +22,13 @@ from torch_outboard.integrations.vllm import attach_for_platform
 __all__ = ["OutboardPlatform"]
 
 _HERE = "torch_outboard.integrations"
-_logger = init_logger("vllm.platforms.outboard")  # below vLLM's, whose handlers it then has
+_logger = init_logger("vllm.platforms.outboard")  # a child of vLLM's logger, so that vLLM's handlers apply
 _NAME = attach_for_platform()
 
-# vLLM reads the devices' properties while it makes its configuration. A process that it forks
-# afterwards could not use them.
+# vLLM reads the devices' properties while it creates its configuration. A process forked afterwards
+# could not use the devices.
 os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
-# The other one, V2, consists of Triton kernels.
+# The other model runner, V2, consists of Triton kernels.
 os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
 
 
@@ -76,7 +76,7 @@ class OutboardPlatform(Platform):  # type: ignore[misc]
 
     @classmethod
     def import_kernels(cls) -> None:
-        """Load none of vLLM's own kernels: they are for vendors' devices or for the CPU."""
+        """Do not load vLLM's own kernels, which are for other devices or for the CPU."""
 
     @classmethod
     def register_triton_kernel_overrides(cls) -> None:
@@ -115,7 +115,7 @@ class OutboardPlatform(Platform):  # type: ignore[misc]
         )
         if parallel.worker_cls == "auto":
             parallel.worker_cls = f"{_HERE}._vllm_worker.OutboardWorker"
-        vllm_config.scheduler_config.async_scheduling = False  # it copies on streams of torch.cuda
+        vllm_config.scheduler_config.async_scheduling = False  # asynchronous scheduling copies on streams of torch.cuda
         vllm_config.compilation_config.mode = CompilationMode.NONE
         vllm_config.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
         vllm_config.compilation_config.cudagraph_capture_sizes = []
@@ -123,7 +123,7 @@ class OutboardPlatform(Platform):  # type: ignore[misc]
 
 
 def _end_engines_first(module: ModuleType) -> None:
-    """Stop an engine of this process, which frees memory as it stops, before the process closes its devices."""
+    """Stop this process's engine before the process closes its devices, because the engine frees memory as it stops."""
     client = module.InprocClient
     init = _patches.found(client, "__init__")
 
@@ -136,7 +136,7 @@ def _end_engines_first(module: ModuleType) -> None:
     _patches.set(client, "__init__", init_and_end, "end an engine before the devices")
 
 
-_patches = ActiveIntegration()  # open as long as the process: vLLM keeps its platform
+_patches = ActiveIntegration()  # open as long as the process, because vLLM keeps its platform
 _patches.when_imported("vllm.v1.engine.core_client", _end_engines_first)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""vLLM's GPU worker on the attached driver's device, and torch's version of the one Triton kernel that it needs."""
+"""vLLM's GPU worker on the attached driver's device, and its only Triton kernel, written with torch's operators."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OutboardWorker(Worker):  # type: ignore[misc]
             self.vllm_config, self.rank, self.distributed_init_method, self.local_rank, current_platform.dist_backend
         )
         set_random_seed(self.model_config.seed)
-        topk_topp_sampler.HAS_TRITON = False  # Triton may be there, for CUDA's devices
+        topk_topp_sampler.HAS_TRITON = False  # Triton may be installed, but for CUDA's devices
         gc.collect()
         torch.accelerator.empty_cache()
         self.init_snapshot = MemorySnapshot(device=self.device)
@@ -44,7 +44,7 @@ class OutboardWorker(Worker):  # type: ignore[misc]
         return CompilationTimes(language_model=0.0, encoder=0.0)
 
     def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[Any]:
-        return contextlib.nullcontext()  # pools of memory are for vLLM's sleep mode, on CUDA
+        return contextlib.nullcontext()  # memory pools serve vLLM's sleep mode, which needs CUDA
 
 
 def compute_slot_mapping(
@@ -62,7 +62,7 @@ def compute_slot_mapping(
     pad_id: int,
     triton_block_size: int,
 ) -> None:
-    """Write the slot in the cache of each token, and `pad_id` behind the last token."""
+    """Write the cache slot of each token, and `pad_id` after the last token."""
     tokens = torch.arange(num_tokens, device=positions.device)
     request = torch.searchsorted(query_start_loc[1:], tokens, right=True)
     block = block_table[request, positions // block_size]

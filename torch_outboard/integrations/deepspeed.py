@@ -24,8 +24,8 @@ def use() -> ActiveIntegration:
     """Make DeepSpeed use the attached driver's devices, and the backend "outboard"; return an object that undoes this.
 
     Call it before `import deepspeed`. Raises RegistrationError if no driver is attached, if DeepSpeed is missing or has
-    already chosen its accelerator, if DS_ACCELERATOR names another, or if the installed DeepSpeed asks an accelerator
-    for methods that this one lacks.
+    already chosen its accelerator, if DS_ACCELERATOR names another, or if the installed DeepSpeed requires methods that
+    this accelerator lacks.
     """
     return running("deepspeed", _start)
 
@@ -48,7 +48,7 @@ def _start() -> ActiveIntegration:
     using = ActiveIntegration()
     try:
         using.when_imported(_MODULE, lambda module: _choose(using, module, name))
-    except BaseException:  # raised again, with nothing half done
+    except BaseException:  # re-raised, after undoing everything
         using.close()
         raise
     return using
@@ -60,7 +60,7 @@ def _choose(using: ActiveIntegration, module: ModuleType, name: str) -> None:
         raise RegistrationError(
             f"DeepSpeed has chosen {before.device_name()!r} already: call use() before `import deepspeed`"
         )
-    # Only now: the base class is DeepSpeed's.
+    # Not at the top of the module: the base class is DeepSpeed's.
     from torch_outboard.integrations._deepspeed_accelerator import make_accelerator
 
     using.set(module, "ds_accelerator", make_accelerator(name), "use the device, not a listed vendor or the CPU")

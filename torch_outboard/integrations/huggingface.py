@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Accelerate, Trainer, TRL, PEFT and pipelines on the attached driver's devices.
 
-Accelerate chooses a device, a distributed backend and an implementation of each from a list of vendors; libraries above
-it ask Accelerate or have their own lists. docs/upstream describes the changes that would make this module unneeded.
+Accelerate chooses a device, a distributed backend and its own implementations from a list of vendors. Other libraries
+ask Accelerate or have their own lists. docs/upstream describes the upstream changes that would replace this module.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def _start() -> ActiveIntegration:
     _check_variable(name)
     using = ActiveIntegration()
     try:
-        # No device is asked for before Accelerate is imported: a program may attach with
-        # other options until then.
+        # Do not query the device before Accelerate is imported: until then, a program may attach
+        # with other options.
         using.when_imported("accelerate", lambda _: _patch_accelerate(using, name))
         using.when_imported("transformers.training_args", lambda module: _patch_training(using, module, name))
         using.when_imported("transformers.distributed.utils", lambda module: _add_backend(using, module, name))
         using.when_imported("transformers.pipelines.base", lambda module: _patch_pipeline(using, module, name))
         using.when_imported("peft.utils.other", lambda module: _patch_peft(using, module, name))
-    except BaseException:  # raised again, with nothing half done
+    except BaseException:  # re-raised, after undoing everything
         using.close()
         raise
     return using
@@ -102,7 +102,8 @@ def _patch_accelerate(using: ActiveIntegration, name: str) -> None:
         is_rank = int(os.environ.get("LOCAL_RANK", -1)) != -1
         if cpu or sagemaker_dp or not is_rank:
             return prepare(self, cpu, sagemaker_dp, backend)
-        # The type for devices with DDP, FSDP and scalers; its device was chosen by the variable.
+        # The type of a distributed setup on the device, with DDP, FSDP and scalers; the variable
+        # has chosen the device.
         return backend or BACKEND, accelerate.state.DistributedType.MULTI_GPU
 
     using.set(state, "_prepare_backend", prepare_backend, "make one group of several ranks")
@@ -140,7 +141,7 @@ def _allow(using: ActiveIntegration, function: Any, known: str, name: str, reaso
         (*constant, name) if isinstance(constant, tuple) and known in constant and name not in constant else constant
         for constant in code.co_consts
     )
-    if constants == code.co_consts:  # it has no such list any more
+    if constants == code.co_consts:  # this version has no such list
         return
     function.__code__ = code.replace(co_consts=constants)
     using.done(f"{function.__qualname__}.__code__", reason, lambda: setattr(function, "__code__", code))
@@ -172,7 +173,7 @@ def _patch_pipeline(using: ActiveIntegration, module: ModuleType, name: str) -> 
         model = args[0] if args else kwargs["model"]
         device = kwargs.get("device")
         if getattr(model, "hf_device_map", None) is None:
-            # An integer is the index of a device; it has no type beside it.
+            # An integer is a device index without a type.
             index = torch.accelerator.current_device_index() if device is None else device
             kwargs["device"] = torch.device(name, index) if _is_index(index) else device
         initialise(self, *args, **kwargs)

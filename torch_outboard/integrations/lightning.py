@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Lightning's Trainer and Fabric on the attached driver's devices: accelerator="auto", or the device's name.
 
-Works with the packages `lightning` and `pytorch_lightning`. docs/upstream describes the changes that would make this
-module unneeded.
+Works with the packages `lightning` and `pytorch_lightning`. docs/upstream describes the upstream changes that would
+replace this module.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch_outboard.integrations._patched import ActiveIntegration, attached_nam
 
 __all__ = ["use"]
 
-# The packages that a distribution consists of: Lightning's Trainer, and what it shares with Fabric.
+# The packages of each distribution: Lightning's Trainer, and the parts that it shares with Fabric.
 _PACKAGES = (("lightning.pytorch", "lightning.fabric"), ("pytorch_lightning", "lightning_fabric"))
 
 
@@ -39,7 +39,7 @@ def _start() -> ActiveIntegration:
         for trainer, fabric in _PACKAGES:
             using.when_imported(fabric, functools.partial(_patch_fabric, using, name))
             using.when_imported(trainer, functools.partial(_patch_trainer, using, name, fabric))
-    except BaseException:  # raised again, with nothing half done
+    except BaseException:  # re-raised, after undoing everything
         using.close()
         raise
     return using
@@ -65,7 +65,7 @@ def _patch_trainer(using: ActiveIntegration, name: str, fabric: str, package: Mo
 
     @functools.wraps(check)
     def check_strategy(self: Any) -> None:
-        # FSDP asks whether the accelerator is CUDA, by the flag.
+        # FSDP checks this flag to find out whether the accelerator is CUDA.
         flag = self._accelerator_flag
         self._accelerator_flag = "cuda" if _is_own(self, name) else flag
         try:
@@ -83,7 +83,7 @@ def _register(using: ActiveIntegration, name: str, registry: Any, kind: type) ->
 
 
 def _patch_connector(using: ActiveIntegration, name: str, connector: type, package: str) -> None:
-    """Let a connector choose our devices by itself, use a single one as such, and run mixed precision on it."""
+    """Make a connector choose our devices automatically, and use a single device and mixed precision on them."""
     strategies = import_module(f"{package}.strategies")
     precision = import_module(f"{package}.plugins.precision")
     choose: Callable[[Any], Any] = using.found(connector, "_choose_strategy")
@@ -114,7 +114,10 @@ def _is_own(connector: Any, name: str) -> bool:
 
 
 def _without_device_ids(using: ActiveIntegration, name: str, strategy: type, method: str) -> None:
-    """Pass no device ids to DDP: Lightning creates a CUDA stream with them. DDP then uses the module's device."""
+    """Pass no device ids to DDP, because Lightning would create a CUDA stream for them.
+
+    DDP then uses the module's device.
+    """
     before = using.found(strategy, method)
 
     @functools.wraps(before)
@@ -125,7 +128,7 @@ def _without_device_ids(using: ActiveIntegration, name: str, strategy: type, met
 
 
 def _accelerator_class(name: str, base: type) -> type:
-    """Return Lightning's description of the attached driver's devices, of Trainer's or of Fabric's kind."""
+    """Return Lightning's accelerator class for the attached driver's devices; `base` is Trainer's or Fabric's class."""
 
     class OutboardAccelerator(base):  # type: ignore[misc]
         """The attached driver's devices."""
@@ -165,7 +168,7 @@ def _accelerator_class(name: str, base: type) -> type:
 
 
 def _indices(name: str, devices: Any) -> list[int]:
-    """Return the indices that Lightning's `devices` means: a number of devices, -1, a list, or text of either."""
+    """Return the indices for Lightning's `devices`: a number of devices, -1, a list, or text of these."""
     count = torch.accelerator.device_count()
     if isinstance(devices, str):
         devices = [int(index) for index in devices.split(",") if index.strip()] if "," in devices else int(devices)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Safetensors files, loaded to the attached driver's devices: safetensors has a list of device names."""
+"""Loading safetensors files to the attached driver's devices, which are not on safetensors' list of device names."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ __all__ = ["use"]
 
 VARIABLE = "OUTBOARD_VLLM"
 _PLUGIN = "outboard"  # the name of the entry point
-# The first version that was tried. Its replacements of Triton's kernels are recent.
+# The earliest version that was tested. It needs functions that replace Triton kernels, which older
+# versions lack.
 _OLDEST = (0, 32)
 
 
@@ -47,14 +48,14 @@ def _start() -> ActiveIntegration:
             using.set_variable(VARIABLE, name, "the plug-in offers its platform only if the variable is set")
         if "VLLM_ENABLE_V1_MULTIPROCESSING" not in os.environ:
             using.set_variable("VLLM_ENABLE_V1_MULTIPROCESSING", "0", "run the engine in the process with the driver")
-    except BaseException:  # raised again, with nothing half done
+    except BaseException:  # re-raised, after undoing everything
         using.close()
         raise
     return using
 
 
 def _check_variables(name: str) -> None:
-    """Raise RegistrationError if a variable names another driver, or keeps vLLM from asking the plug-in."""
+    """Raise RegistrationError if a variable names another driver, or prevents vLLM from loading the plug-in."""
     driver, plugins = os.environ.get(VARIABLE), os.environ.get("VLLM_PLUGINS")
     wrong = {
         VARIABLE: driver is not None and not is_attached_as(driver),

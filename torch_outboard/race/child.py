@@ -26,7 +26,7 @@ _MOST_POISONED = 5000  # most recently freed blocks
 def main(path: str) -> None:
     """Run the program of a request, a JSON file, and exit with the program's status."""
     request = json.loads(Path(path).read_text(encoding="utf-8"))
-    os.setsid()  # so that the program's child processes can be ended with it
+    os.setsid()  # so that the program's child processes can be ended together with it
     Path(request["process"]).write_text(str(os.getpid()), encoding="utf-8")
     os.chdir(request["folder"])
     if request["stdin"]:
@@ -60,7 +60,7 @@ def main(path: str) -> None:
     if os.getpid() != process:  # a forked child of the program also gets here
         os._exit(end.status)
     if log is not None:
-        sanitizer.finish()  # before the wait below, which the program does not have
+        sanitizer.finish()  # before the wait below, which is not part of the program
     answer = {
         "observed": [[observation.name, observation.digest, observation.shown] for observation in observed.take()],
         "options": {name: str(value) for name, value in _options().items()},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Comparing two runs of a program, except for what differs even between runs in the same order."""
+"""Comparing two runs of a program, ignoring differences that also occur between runs in the same order."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ class FaultPlan:
     """The failures to inject. If `rules` is not empty, only these run."""
 
     program: Program
-    driver: str  # as attached
-    options: Mapping[str, str]  # of the driver, in every run
+    driver: str  # the name passed to attach
+    options: Mapping[str, str]  # options of the driver in every run
     statuses: tuple[str, ...]
     most: int
     share: Share = Share(1, 1)

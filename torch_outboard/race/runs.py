@@ -25,8 +25,8 @@ __all__ = ["CAPABILITY", "Program", "Run", "Runner"]
 CAPABILITY = (9, 0)  # compute capability that programs for CUDA see by default
 
 _CHILD = "import sys; from torch_outboard.race.child import main; main(sys.argv[1])"
-# Modules that every run would otherwise import, which takes seconds: attaching needs the first
-# ones, an optimizer the last one.
+# Modules that every run would otherwise import, which takes seconds. Attaching needs them, except
+# the last module, which an optimizer needs.
 _IMPORTED = (
     *("torch_outboard", "torch_outboard.compile.register", "torch_outboard.device", "torch_outboard.distributed"),
     *("torch_outboard.race.child", "torch_outboard.sanitizer", "torch_outboard.testing.observed", "torch._dynamo"),
@@ -120,7 +120,7 @@ class Runner:
             time.sleep(0.05)
 
     def close(self) -> None:
-        """End all current runs, and remove the files that runs wrote."""
+        """End all current runs, and remove their files."""
         self.cancel()
         for _ in self._servers:
             self._idle.get().close()

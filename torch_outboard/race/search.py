@@ -31,9 +31,9 @@ class Plan:
     """What to run."""
 
     program: Program
-    driver: str  # as attached
-    name: str  # of the driver's devices
-    options: frozenset[str]  # that the driver has
+    driver: str  # the name passed to attach
+    name: str  # name of the driver's devices
+    options: frozenset[str]  # options that the driver has
     seeds: tuple[int, ...]
     depth: int | None = None
     changes: int | None = None  # changes of ranks in a run to repeat
@@ -233,7 +233,7 @@ def _shorten(
     else:
         finding.notes.append("the difference needs the whole run: no prefix of its changes shows it")
         return
-    low, high = tried, changes  # low does not show the difference, or nothing is lower
+    low, high = tried, changes  # low does not show the difference, or no lower number remains
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if shows(middle) else (middle, high)

@@ -21,11 +21,11 @@ from torch_outboard.testing.compiling import compile_once, shared_folder
 from torch_outboard.testing.fork_server import COMPILER
 
 if TYPE_CHECKING:
-    from torch_outboard.testing.plugin import RunPython  # pytest is to import it, as the plugin below
+    from torch_outboard.testing.plugin import RunPython  # pytest imports it as the plugin below
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-# Behind installed packages, so that an installed wheel is tested.
+# After installed packages, so that an installed wheel is tested.
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
@@ -35,7 +35,7 @@ CompileFake = Callable[..., Path]
 RunProgram = Callable[..., subprocess.CompletedProcess[str]]
 STRICT = ["-Wall", "-Wextra", "-Werror"]
 
-# What `python PROGRAM` does.
+# Does what `python PROGRAM` does.
 PROGRAM = """
 import os, runpy, sys
 del sys.argv[0]
@@ -45,7 +45,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Ignore these tests in a process with a driver: each attaches one in a process of its own."""
+    """Ignore these tests in a process with a driver: each test attaches a driver in its own process."""
     return True if config.getoption("--driver") is not None else None
 
 
@@ -56,7 +56,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of what the run's processes compile once, and each process may use."""
+    """Return the folder of files that the run's processes compile once and share."""
     return shared_folder(tmp_path_factory, "native-nv")
 
 
@@ -84,7 +84,7 @@ def programs(compiled: Path) -> Callable[[Path], Path]:
 
 @pytest.fixture
 def every_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no variable that hides the machine's GPUs hide a stand-in's."""
+    """Unset variables that hide the machine's GPUs, because they would also hide a stand-in's."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Collectives by NCCL, by a stand-in for it or on two GPUs: the core's programs of several ranks."""
+"""Collectives through NCCL, with a stand-in for it or on two GPUs: the core's programs with several ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["_servers", "run_ranks"]  # fixtures
 
 @pytest.fixture(scope="session", params=["fake", "gpus"])
 def nccl(request: pytest.FixtureRequest, fakes) -> dict[str, str]:
-    """Return options of nv: the libraries of two GPUs, or stand-ins for them without a device."""
+    """Return options of nv: the real libraries if there are two GPUs, otherwise stand-ins."""
     if request.param == "gpus":
         code = "import sys, torch_outboard; sys.exit(torch_outboard.attach('nv').device_count() < 2)"
         if subprocess.run([sys.executable, "-c", code], env=environment(), cwd=TESTS.parent).returncode:
@@ -27,12 +27,11 @@ def nccl(request: pytest.FixtureRequest, fakes) -> dict[str, str]:
 
 
 def without_kernels(nccl: dict[str, str]) -> dict[str, str]:
-    """Return variables for the fake device, which runs no kernel that is generated for it and can't be hidden."""
+    """Return variables for the fake device, which runs no generated kernels and must not be hidden."""
     return {"OUTBOARD_PROVIDERS": "native,host", "CUDA_VISIBLE_DEVICES": "0,1"} if nccl else {}
 
 
-# Before 2.18 there is no split, and each call is queued by a thread of NCCL's.
-# The variable asks for the same.
+# Before 2.18, NCCL has no split, and queues each call on a thread. The variable requests the same.
 WHOLE = {"NCCL_COMM_SPLIT_SHARE_RESOURCES": "0"}
 BEFORE_SPLIT = {"FAKE_NCCL_VERSION": "21700", "FAKE_NCCL_SLOW": "2"}
 
@@ -42,8 +41,8 @@ BEFORE_SPLIT = {"FAKE_NCCL_VERSION": "21700", "FAKE_NCCL_SLOW": "2"}
 def test_every_collective_of_nccl(run_ranks: RunRanks, nccl, variables) -> None:
     if variables == BEFORE_SPLIT and not nccl:
         pytest.skip("capability: an older library")
-    # A GPU's kernels are compiled for each type and form. The fake's thousand exchanges
-    # are hand-overs of four threads.
+    # A GPU's kernels are compiled for each type and form. The fake's thousand exchanges each switch
+    # between four threads.
     run_ranks("collectives", "5", "native", way=("nv", nccl, {**without_kernels(nccl), **variables}), limit=2 * LIMIT)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What every driver must do, and what a lost GPU leaves, on a stand-in for NVIDIA's driver library."""
+"""The driver tests, and the loss of a GPU, on a stand-in for NVIDIA's driver library."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ def test_a_lost_cuda_device(run_program, fakes):
 
 
 def test_the_driver_tests_pass(fakes, every_gpu, monkeypatch):
-    # By the loader's path, not as an option, so that the processes that tests start find it too.
+    # Set through the loader's path, not as an option, so that processes started by tests find it
+    # too.
     monkeypatch.setenv("LD_LIBRARY_PATH", str(fakes("fake_cuda", "libcuda.so.1").parent))
-    # Kernels do nothing there, and programs are built for a chip that no compiler knows.
+    # Kernels do nothing on it, and programs are built for a chip that no compiler supports.
     monkeypatch.setenv("OUTBOARD_PROVIDERS", "native,host")
     left_out = [suite().folder / f"test_{name}.py" for name in ("device_programs", "launch")]
-    # A CUDA build of torch finds the fake too, and complains that it is old.
+    # A CUDA build of torch finds the fake too, and warns that it is old.
     warning = ["-W", "ignore:CUDA initialization:UserWarning"]
     run_driver_tests("nv", arguments=["-q", *warning, "-k", "not inductor", *(f"--ignore={name}" for name in left_out)])
 

@@ -35,11 +35,11 @@ def run_own_kernels(run_program, fakes, tmp_path):
 
 @pytest.mark.parametrize("chip", ["9", "12"])
 def test_the_drivers_own_kernels(run_own_kernels, nvrtc, chip):
-    """NVRTC compiles them for the chip at their first use, and the launches fit what it compiled."""
+    """NVRTC compiles the kernels for the chip at their first use, and the launches match the compiled kernels."""
     run_own_kernels(nvrtc, chip)
 
 
-# How much of the database is compiled for chips that NVRTC 13 has dropped.
+# The share of the database that is compiled for chips that NVRTC 13 has dropped.
 OLD_CHIPS = {"24": pytest.mark.database, "1": pytest.mark.long}
 
 
@@ -81,11 +81,11 @@ CALLS_OF_PACK = """{"programs": []}
 
 @pytest.mark.usefixtures("nvrtc", "every_gpu")
 def test_a_pack_replaces_the_compiler(fakes, tmp_path, monkeypatch):
-    """A process with a pack that was made without a GPU has every program, and no NVRTC and no Inductor.
+    """With a pack that was built without a GPU, a process has every program, and needs neither NVRTC nor Inductor.
 
-    Chips with different memory share all plans but those of products, whose tiles depend on it.
+    Chips with different memory share all plans except plans of products, whose tiles depend on the memory.
     """
-    monkeypatch.delenv("TORCHINDUCTOR_VEC_ISA_OK", raising=False)  # tests may run with it, and a pack is not for it
+    monkeypatch.delenv("TORCHINDUCTOR_VEC_ISA_OK", raising=False)  # tests may set this; packs are built without it
     pack, calls = tmp_path / "pack", tmp_path / "calls"
     calls.write_text(CALLS_OF_PACK)
     command = [sys.executable, "-m", "torch_outboard", "kernels", "pack", pack, "--driver", "nv", "--calls", calls]
@@ -112,7 +112,7 @@ WRAPPERS = ("fx_wrapper", "cpp_wrapper")
     [("9", ()), *(pytest.param(chip, WRAPPERS, marks=pytest.mark.long) for chip in ("8", "10", "12"))],
 )
 def test_kernels_in_triton(fakes, every_gpu, tmp_path, chip, wrappers):
-    """They compile without a GPU, and launch as they were compiled."""
+    """The kernels compile without a GPU, and their launches match the compiled kernels."""
     env = python_env(
         FAKE_CUDA_MAJOR=chip,
         FAKE_CUDA_LAUNCHES=str(tmp_path / "launches"),

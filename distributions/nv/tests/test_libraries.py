@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Operators by NVIDIA's libraries, by stand-ins for them, against the CPU."""
+"""Operators that run in NVIDIA's libraries, tested with stand-ins against the CPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_convolutions_by_the_vendors_library(run_program, fakes):
 
 
 def test_plans_of_the_vendors_library_are_kept(run_program, fakes, tmp_path):
-    """A later process takes the plans of an earlier one, unless the library is another or the files are damaged."""
+    """A process uses an earlier process's plans, unless the library has changed or the files are damaged."""
     libraries = [fakes("fake_cuda", "libcuda.so.1"), fakes("fake_cudnn", "libcudnn.so.9")]
     variables = {"OUTBOARD_KERNEL_CACHE_DIR": str(tmp_path / "cache")}
 
@@ -83,7 +83,7 @@ def test_a_library_without_recurrent_nets(run_program, fakes):
 
 @pytest.mark.parametrize("way", ["80907", "missing", "memory"])
 def test_without_the_vendors_library(run_program, fakes, way, tmp_path):
-    """Without the library, with one that is too old, or without memory for it, calls go another way."""
+    """If the library is missing or too old, or has too little memory, other providers run the calls."""
     library = tmp_path / "libcudnn.so.9" if way == "missing" else fakes("fake_cudnn", "libcudnn.so.9")
     more = {"80907": {"OB_FAKE_CUDNN_VERSION": way}, "memory": {"OB_FAKE_CUDNN_WORKSPACE": str(1 << 29)}}
     variables = dict(FAKE_CUDA_MAJOR="9", **more.get(way, {}))

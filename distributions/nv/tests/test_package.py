@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The Python half: libraries of installed packages, the choice of a generator, and what `outboard doctor` says."""
+"""The Python half: libraries of installed packages, the choice of a generator, and the checks of `outboard doctor`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_library_that_is_named_and_does_not_open_is_wrong_and_a_missing_one_is
 
 
 def test_the_library_needs_nothing_of_torch_or_python() -> None:
-    """One build serves every torch and every Python."""
+    """The library depends on neither, so one build serves every torch and every Python."""
     command = ["readelf", "--dynamic", str(NvDriver.library)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     needed = [line.split("[")[1].rstrip("]") for line in shown.splitlines() if "(NEEDED)" in line]
@@ -124,7 +124,7 @@ def test_it_is_released_with_the_core() -> None:
 
 
 def private_uses(name: str, source: str) -> list[str]:
-    """Return what a file of the driver uses of torch-outboard, and a vendor may not."""
+    """Return the names in a driver's file that are private to torch-outboard, which a vendor must not use."""
     if name.endswith(".py"):
         modules = []
         for node in ast.walk(ast.parse(source)):

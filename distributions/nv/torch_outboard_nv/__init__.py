@@ -59,11 +59,12 @@ class NvDriver(Driver):
         self._uses_units = self.option_values.pop("matrix_units")
         for option, file in _PACKAGED.items():
             if self.option_values[option] is None and (files := _packaged(file)):
-                # Of NVRTC all: which one compiles for a GPU is known once the GPU is.
+                # All NVRTCs: the version that compiles for a GPU is known only once the GPU is
+                # known.
                 self.option_values[option] = os.pathsep.join(files) if option == "nvrtc" else files[0]
 
     def libraries(self) -> dict[str, str]:
-        """Return the files of NVIDIA's libraries, or what is searched for at their first use."""
+        """Return the files of NVIDIA's libraries, or the names that are searched for at their first use."""
         files: dict[str, str] = {}
         for option, library in _PACKAGED.items():
             usual = (
@@ -80,7 +81,7 @@ class NvDriver(Driver):
         return checks(str(self.option_values["library"] or "libcuda.so.1"), files)
 
     def kernel_generator(self, devices: Sequence[DeviceProperties]) -> str:
-        """Return "ptx_cuda_cpp", with matrix units, if the option says so or all GPUs have them; else "cuda_cpp"."""
+        """Return "ptx_cuda_cpp", with matrix units, if the option is set or all GPUs have them; else "cuda_cpp"."""
         uses_units = self._uses_units
         if uses_units is None:
             uses_units = len(devices) > 0 and all((device.major, device.minor) >= (8, 0) for device in devices)
@@ -91,7 +92,7 @@ class NvDriver(Driver):
         return "triton" if _capability(device) >= (8, 0) else "cuda_cpp"
 
     def compile_program(self, architecture: str, language: str, code: bytes, options: str) -> bytes:
-        """Return NVRTC's machine code for a GPU, or its PTX for a virtual architecture."""
+        """Return NVRTC's output: machine code for a GPU, or PTX for a virtual architecture."""
         return compile_cuda(
             str(self.library), str(self.option_values["nvrtc"] or ""), architecture, language, code, options
         )
@@ -101,7 +102,7 @@ class NvDriver(Driver):
         return runnable(architecture)
 
     def triton_target(self, device: int) -> TritonTarget:
-        """Return Triton's target for the GPU, with the compute capability as Triton counts it."""
+        """Return Triton's target for the GPU, with the compute capability as Triton writes it."""
         major, minor = _capability(device)
         return TritonTarget(
             backend="cuda",
@@ -122,7 +123,7 @@ def _capability(device: int) -> tuple[int, int]:
 # Option -> the library that it names.
 _PACKAGED = {"nvrtc": "libnvrtc", "cublaslt": "libcublasLt", "cudnn": "libcudnn", "nccl": "libnccl"}
 
-# Option -> the packages that bring the library.
+# Option -> the packages that contain the library.
 _PACKAGES = {
     "nvrtc": "nvidia-cuda-nvrtc",
     "cublaslt": "nvidia-cublas",
@@ -132,7 +133,7 @@ _PACKAGES = {
 
 
 def _packaged(library: str) -> list[str]:
-    """Return the paths of a library as pip installs it, where no loader searches, the newest of a folder first.
+    """Return the paths of a library installed by pip, where loaders do not search; the newest in each folder first.
 
     `sys.path` may name the process's current folder. A library in that folder is not loaded.
     """
@@ -141,7 +142,7 @@ def _packaged(library: str) -> list[str]:
 
 
 def _versions(folder: Path, library: str) -> list[Path]:
-    """Return the files of a library in a folder of packages, the newest first."""
+    """Return a library's files in a folder of packages, the newest first."""
 
     def version(path: Path) -> list[int]:
         return [int(part) for part in path.name.removeprefix(f"{library}.so.").split(".") if part.isdecimal()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What NVRTC compiles for without a GPU: CUDA's architectures, and virtual ones, whose PTX later GPUs run."""
+"""The architectures for which NVRTC compiles without a GPU: real ones, and virtual ones, whose PTX later GPUs run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch_outboard.driver import DriverError, Status
 
 __all__ = ["ARCHITECTURES", "compile_cuda", "packs", "runnable"]
 
-# Compute capability -> KiB of shared memory of a multiprocessor, by NVIDIA's programming guide.
-# Tegra's chips are left out, since other chips' machine code does not run on them.
+# Compute capability -> KiB of shared memory per multiprocessor, from NVIDIA's programming guide.
+# Tegra chips are left out, because they do not run other chips' machine code.
 _SHARED = {
     50: 64, 52: 96, 60: 64, 61: 96, 70: 96, 75: 64, 80: 164, 86: 100, 89: 100, 90: 228, 100: 228, 103: 228, 120: 100,
     121: 100,
@@ -43,7 +43,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
 
 
 def runnable(architecture: str) -> Sequence[str]:
-    """Return the architectures whose code a GPU ("sm_89") runs: machine code of its generation, then PTX."""
+    """Return the architectures whose code a GPU ("sm_89") runs: machine code of the same generation, then PTX."""
     kind, _, number = architecture.partition("_")
     if kind != "sm" or not number.isdecimal():
         return (architecture,)
@@ -69,7 +69,7 @@ _TAKE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
 
 
 def compile_cuda(library: str, nvrtc: str, architecture: str, language: str, code: bytes, options: str) -> bytes:
-    """Compile CUDA C++ by NVRTC; `nvrtc` names its files. Raise DriverError with its log."""
+    """Compile CUDA C++ with NVRTC; `nvrtc` names its files. Raise DriverError with the build log."""
     if language != "cuda":
         raise DriverError(f"NVRTC compiles 'cuda', not {language!r}", Status.INVALID_ARGUMENT)
     outputs: list[bytes] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What `outboard doctor` says of NVIDIA's libraries: whether each opens, and whether NVRTC compiles for the GPUs."""
+"""The checks of `outboard doctor`: whether NVIDIA's libraries open, and whether NVRTC compiles for the GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ __all__ = ["checks"]
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 
-# Option -> the usual names of its library, what has it, and what programs do without it.
+# Option -> the usual names of its library, the packages that contain it, and the effect if it is
+# missing.
 _LIBRARIES = {
     "cublaslt": (("libcublasLt.so.13", "libcublasLt.so.12"), "nvidia-cublas", "products run by generated kernels"),
     "cudnn": (
@@ -26,7 +27,7 @@ _LIBRARIES = {
 
 
 def checks(driver_library: str, libraries: dict[str, str | None]) -> Sequence[Check]:
-    """Return the checks of the driver library, of NVRTC and of each other library; the files that options name."""
+    """Return the checks of the driver library, NVRTC and the other libraries. Options may name the files."""
     capabilities, trouble = _capabilities(driver_library)
     found_checks = [_of_driver(driver_library, capabilities, trouble), _of_nvrtc(libraries["nvrtc"], capabilities)]
     for option, (usual, package, without) in _LIBRARIES.items():
@@ -96,13 +97,13 @@ def _of_library(option: str, path: str | None, usual: Sequence[str], package: st
             troubles.append(str(error))
             continue
         return Check(option, "right", f"{name} opens")
-    # A missing library is a choice. A file that is named and does not open is a fault.
+    # A missing library may be intended. A named file that does not open is a fault.
     state = f"{'; '.join(troubles)}: {without}"
     return Check(option, "wrong" if path else "unused", state, f"pip install {package}")
 
 
 def _capabilities(driver_library: str) -> tuple[list[tuple[int, int]], str]:
-    """Return the compute capabilities of the GPUs, and why there are none."""
+    """Return the GPUs' compute capabilities, and the reason if there are none."""
     try:
         cuda = ctypes.CDLL(driver_library)
     except OSError as error:

@@ -3,7 +3,7 @@
 
     python cuda_texts.py LIBCUDA SHARE    # a SHARE-th of torch's operator database, attention, and lists
 
-Prints the entries that contradict the list of missing kernels, with the compiler's words, and then the number of
+Prints the entries that contradict the list of missing kernels, with the compiler's messages, and then the number of
 entries with kernels.
 """
 
@@ -29,12 +29,12 @@ from torch_outboard.testing.database.entries import entries_of, run_entry
 def state_of(info: object, device: torch.device) -> tuple[str, str]:
     try:
         return run_entry(info, torch.float32, 1, device)
-    except Exception as error:  # what memory happened to hold was no index
+    except Exception as error:  # the memory's old content was not a valid index
         return "wrong", str(error)
 
 
 def attend(device: torch.device) -> None:
-    """Call attention in ways that each have their own text, with gradients."""
+    """Call attention, with gradients, in variants that each have their own kernel text."""
     for dtype, head, mask, options in (
         (torch.float32, 256, None, {"is_causal": True}),
         (torch.bfloat16, 72, torch.randn(70, 1, device=device), {"enable_gqa": True}),

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compile functions through Triton for a fake CUDA GPU, and read the launches there.
+"""Compile functions with Triton for a fake CUDA GPU, and read the fake's launches.
 
     python cuda_triton.py LIBCUDA [fx_wrapper] [cpp_wrapper]
 
-FAKE_CUDA_MAJOR sets the chip, and FAKE_CUDA_LAUNCHES the file of the launches. The driver checks the number and the
-sizes of a kernel's parameters, the fake checks the block and shared memory.
+FAKE_CUDA_MAJOR sets the chip, and FAKE_CUDA_LAUNCHES the file of the launches. The driver checks the number and sizes
+of a kernel's parameters, and the fake checks the block and the shared memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def launch(function: Callable[..., torch.Tensor], *arguments: torch.Tensor, **op
     torch._dynamo.reset()
     compiled = torch.compile(function, fullgraph=True, **options)
     compiled(*arguments)
-    LAUNCHES.unlink()  # the launches of the measurements
+    LAUNCHES.unlink()  # the measurements' launches
     result = compiled(*arguments)
     (line,) = LAUNCHES.read_text().splitlines()
     words = line.split()
@@ -103,7 +103,8 @@ def main() -> None:
         words = launch(lambda x, y: functional.gelu(x) * y + x, x, y, options={wrapper: True})
         assert words[0].startswith("triton_poi") and covers(words[1], 130000) and words[11] == "4:130000", words
 
-    # What was compiled for addresses that are multiples of 16 gets a copy of another tensor.
+    # Code compiled for addresses that are multiples of 16 gets a copy of a tensor at another
+    # address.
     torch._dynamo.reset()
     compiled = torch.compile(lambda x: x * 3)
     whole = torch.ones(1028, device="nv")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Convolve while cuDNN compiles a kernel: python interim_engines.py LIBCUDA LIBCUDNN CASE
 
-Without a GPU, with fake_cuda.cpp and fake_cudnn.cpp, whose engine OB_FAKE_CUDNN_COMPILES compiles as often as
-fakeCudnnCompile() allows. Engine 0 is cuDNN's first choice, engine 2 its next one.
+Runs without a GPU, with fake_cuda.cpp and fake_cudnn.cpp. The fake's engine OB_FAKE_CUDNN_COMPILES compiles as often as
+fakeCudnnCompile() allows. Engine 0 is cuDNN's first choice, engine 2 its second.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ library.fakeCudnnCompile.argtypes = [ctypes.c_int64]
 
 
 def engine_of_convolution(size: int = 9) -> int:
-    """Return the engine that ran a convolution, whose result is compared with the CPU's."""
+    """Return the engine that ran a convolution, after comparing its result with the CPU's."""
     x, weight = torch.randn(2, 4, size, size), torch.randn(4, 4, 3, 3)
     result = torch.conv2d(x.to("nv:0"), weight.to("nv:0")).cpu()
     torch.testing.assert_close(result, torch.conv2d(x, weight), atol=2e-2, rtol=2e-2)
@@ -59,27 +59,27 @@ def swaps() -> None:
 
 
 def captures() -> None:
-    """Capture graphs, which wait for the engine that they will keep, known or new."""
+    """Capture graphs, which wait for the engine that they keep, whether its plan exists or not."""
     x, weight = torch.randn(2, 4, 9, 9, device="nv:0"), torch.randn(4, 4, 3, 3, device="nv:0")
     wide = torch.randn(2, 4, 12, 12, device="nv:0")
     assert engine_of_convolution(9) == 2
     for value in (x, wide):
         allow_soon(1)
-        # The fake CUDA records a graph, and instantiates none.
+        # The fake CUDA records graphs, but does not instantiate them.
         with contextlib.suppress(torch_outboard.NotSupportedError), module.graph(module.Graph()):
             torch.conv2d(value, weight)
         assert library.fakeCudnnEngine() == 0
 
 
 def waits() -> None:
-    """Await the engine: results repeat, or no thread builds."""
+    """Wait for the engine if results must repeat or no thread builds."""
     torch.backends.cudnn.deterministic = os.environ["OB_FAKE_CUDNN_COMPILES"] == "2"
     allow_soon(1)
     assert engine_of_convolution() == int(os.environ["OB_FAKE_CUDNN_COMPILES"])
 
 
 def ends() -> None:
-    """End the process while one kernel is being compiled and two others are to be."""
+    """End the process while one kernel is being compiled and two others are queued."""
     assert [engine_of_convolution(size) for size in (9, 10, 11)] == [2, 2, 2]
     allow_soon(1)
 

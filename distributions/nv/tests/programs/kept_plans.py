@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Convolve by a cuDNN, and print how often it was asked for engines: python kept_plans.py LIBCUDA LIBCUDNN
+"""Convolve with cuDNN, and print how often it was asked for engines: python kept_plans.py LIBCUDA LIBCUDNN
 
-Without a GPU, with fake_cuda.cpp and fake_cudnn.cpp.
+Runs without a GPU, with fake_cuda.cpp and fake_cudnn.cpp.
 """
 
 from __future__ import annotations

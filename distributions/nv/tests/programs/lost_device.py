@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Lose a CUDA device to an illegal address, and check what is left: python lost_device.py [LIBRARY]
+"""Lose a CUDA device to an illegal address, and check what still works: python lost_device.py [LIBRARY]
 
 LIBRARY is a libcuda; fake_cuda.cpp has its own kernel "illegal".
 """
@@ -30,7 +30,7 @@ PTX = b"""
 
 
 def launch_illegal(stream: int) -> None:
-    """Queue the kernel beside the driver, in the context that the driver left current."""
+    """Queue the kernel without the driver, in the context that the driver left current."""
     cuda = ctypes.CDLL(LIBRARY)
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Convolve, attend and recur on nv with a cuDNN that can't be used: python no_cudnn.py LIBCUDA LIBCUDNN [WHAT]
+"""Run operators of cuDNN on nv with a cuDNN that cannot be used: python no_cudnn.py LIBCUDA LIBCUDNN [WHAT]
 
-A third argument names the only thing that cuDNN cannot do: "attention" or "recurrent". With OB_FAKE_CUDNN_WORKSPACE
-there is no memory for the gradients, nor for recurrent nets.
+A third argument names the only thing that cuDNN cannot do: "attention" or "recurrent". With OB_FAKE_CUDNN_WORKSPACE,
+there is no memory for gradients or recurrent nets.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ leaf = query.to("nv").requires_grad_()
 result = attention(leaf, leaf, leaf)
 torch.testing.assert_close(result.detach().cpu(), attention(query, query, query), atol=2e-3, rtol=2e-3)
 if IS_SHORT:
-    # The host has no kernel for what a whole's gradients need; generated kernels are left out here.
+    # The host has no kernel for the gradients of whole nets, and generated kernels are disabled
+    # here.
     try:
         result.sum().backward()
     except NotImplementedError as error:
@@ -70,6 +71,6 @@ try:
 except torch.OutOfMemoryError as error:
     assert IS_SHORT and "scratch memory" in str(error) and "outboard::recurrent_net" in str(error), error
 else:
-    torch.testing.assert_close(ours.detach().cpu(), net(rows)[0].detach(), atol=1e-3, rtol=1e-3)  # by TF32
+    torch.testing.assert_close(ours.detach().cpu(), net(rows)[0].detach(), atol=1e-3, rtol=1e-3)  # rounded to TF32
     assert not IS_SHORT
 assert any("recurrent_net" in op for op in vendor_ops()) == (MISSING == "attention"), vendor_ops()

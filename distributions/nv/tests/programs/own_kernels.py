@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Copies and fills by the CUDA driver's own kernels, with NVRTC and without: python own_kernels.py LIBCUDA NVRTC
 
-LIBCUDA is fake_cuda.cpp's. It runs no kernels, but writes their launches to the file FAKE_CUDA_LAUNCHES. Where NVRTC
-cannot compile for the chip, copies and fills go through the host, and results are right.
+LIBCUDA is built from fake_cuda.cpp. It runs no kernels, but writes their launches to the file FAKE_CUDA_LAUNCHES. If
+NVRTC cannot compile for the chip, copies and fills go through the host, and results must be right.
 """
 
 from __future__ import annotations

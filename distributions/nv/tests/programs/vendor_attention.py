@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compare attention of nv by a cuDNN with float64: python vendor_attention.py [LIBCUDA LIBCUDNN]
+"""Compare nv's attention with cuDNN to float64: python vendor_attention.py [LIBCUDA LIBCUDNN]
 
 With fake_cuda.cpp and fake_cudnn.cpp the test needs no GPU; on a GPU, without arguments, it tests the real library. The
 fake runs no kernels, so that copies are left to the GPU.
@@ -40,8 +40,8 @@ class Case:
     is_causal: bool = False
     scale: float | None = None
     mask: tuple[int, ...] | None = None
-    hides: str = ""  # what the mask hides: "some" keys, the "first" ones, or "flags"
-    is_by_rows: bool = False  # batches of rows of heads, as models have them
+    hides: str = ""  # keys that the mask hides: "some", the "first" ones, or "flags"
+    is_by_rows: bool = False  # tensors are batches of rows of heads, as in models
 
     def tensor(self, heads: int, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
         if self.is_by_rows:
@@ -92,7 +92,7 @@ CASES = {
     "hidden first keys": Case(mask=(64, 64), hides="first"),
     "flags": Case(mask=(2, 4, 64, 64), hides="flags"),
 }
-# Those whose tensors need copies.
+# The tensors that need copies.
 COPIED = {
     "mask of keys": Case(mask=(2, 1, 1, 64)),
     "mask of an odd number": Case(mask=(37, 51), queries=37, keys=51, hides="some"),
@@ -105,7 +105,7 @@ def native_calls(op: str = WHOLE) -> int:
 
 
 def reference(case: Case, inputs: list[torch.Tensor], mask: torch.Tensor | None) -> torch.Tensor:
-    """Compute attention in float64, with 0 for a query that sees no key."""
+    """Compute attention in float64, with a result of 0 for a query that sees no key."""
     query, key, value = (tensor.double() for tensor in inputs)
     key, value = (tensor.repeat_interleave(case.heads // case.key_heads, 1) for tensor in (key, value))
     scores = query @ key.transpose(-1, -2) * (case.scale or case.head**-0.5)
@@ -161,7 +161,10 @@ def on_device(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def dropped(dtype: torch.dtype) -> None:
-    """Compare dropout with the weights that it kept, which values of 1 at one place each show, and its gradients."""
+    """Compare dropout and its gradients with a reference that drops the same weights.
+
+    Values with a single 1 reveal the kept weights.
+    """
     size = 64
     query, key = (torch.randn(1, 2, size, size).to(dtype) for _ in range(2))
     ones = torch.eye(size).expand(1, 2, size, size).to(dtype).contiguous()
@@ -172,7 +175,7 @@ def dropped(dtype: torch.dtype) -> None:
     redrawn = attention(*ours, dropout_p=0.25)
     torch.manual_seed(7)
     again = attention(*ours, dropout_p=0.25)
-    if HAS_KERNELS:  # the fake fills no 8 bytes: a seed is what lies there
+    if HAS_KERNELS:  # the fake does not fill 8 bytes, so the seed is the memory's old content
         assert not torch.equal(weights.cpu(), redrawn.cpu()), "two draws are equal"
         assert torch.equal(weights.cpu(), again.cpu()), "the same seed draws other weights"
     kept = (weights.detach().cpu() != 0).double()
@@ -205,7 +208,7 @@ def repeated(dtype: torch.dtype) -> None:
 
 
 def unseeing(dtype: torch.dtype) -> None:
-    """Attend with queries that see no key: they have results and gradients of 0, as on the CPU."""
+    """Test queries that see no key: their results and gradients are 0, as on the CPU."""
     case = Case(mask=(64, 64), hides="some")
     inputs, mask = case.inputs(dtype), case.attn_mask(dtype)
     assert mask is not None
@@ -222,7 +225,7 @@ def unseeing(dtype: torch.dtype) -> None:
 
 
 def refused() -> None:
-    """Call what goes another way, and see that its values are right."""
+    """Run calls that cuDNN declines, and check their values."""
     cases = {
         "heads of 20": Case(head=20, value_head=20),
         "heads of 264": Case(head=264, value_head=264, heads=2, key_heads=2),
@@ -245,7 +248,7 @@ def refused() -> None:
 
 
 def misaligned(dtype: torch.dtype) -> None:
-    """Addresses and strides that cuDNN doesn't take are copied."""
+    """Test addresses and strides that cuDNN does not accept: the tensors are copied."""
     for label, move in {
         "an odd address": lambda tensor: (
             torch.cat([tensor.flatten()[:1], tensor.flatten()]).to("nv")[1:].view(tensor.shape)
@@ -263,7 +266,7 @@ def misaligned(dtype: torch.dtype) -> None:
 
 
 def in_a_graph(dtype: torch.dtype) -> None:
-    """Replay a graph of attention and its gradients with other numbers, and with new weights to drop."""
+    """Replay a graph of attention and its gradients with other inputs and newly dropped weights."""
     case, module = Case(is_causal=True), torch.nv
     inputs = [tensor.to("nv").requires_grad_() for tensor in case.inputs(dtype)]
 

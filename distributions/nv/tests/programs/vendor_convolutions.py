@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compare convolutions of nv by a cuDNN with the CPU's: python vendor_convolutions.py [LIBCUDA [LIBCUDNN]]
+"""Compare nv's convolutions with cuDNN to the CPU's: python vendor_convolutions.py [LIBCUDA [LIBCUDNN]]
 
 With fake_cuda.cpp and fake_cudnn.cpp the test needs no GPU; on a GPU, without arguments, it tests the real library. The
 fake runs no kernels, so that copies and biases are left to the GPU.
@@ -74,7 +74,7 @@ def native_calls() -> int:
 
 
 def layouts(x: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensor in layouts: the library's, and others, of which it gets a copy."""
+    """Yield the tensor in several layouts: the library's, and others, for which the library gets a copy."""
     yield "contiguous", x
     if x.dim() in FORMATS and HAS_KERNELS:
         yield "channels last", x.contiguous(memory_format=FORMATS[x.dim()])
@@ -84,8 +84,8 @@ def layouts(x: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def check(ours: torch.Tensor, expected: torch.Tensor, label: object) -> None:
-    # The numbers are whole and small: float32's sums are exact, and the
-    # expected ones are summed in it.
+    # The numbers are small integers, so that float32 sums are exact; the expected results use
+    # float32 too.
     half = ours.dtype in (torch.float16, torch.bfloat16)
     bounds = {"rtol": 1e-2, "atol": 1e-2} if half else {"rtol": 1e-5, "atol": 1e-5}
     torch.testing.assert_close(ours.cpu(), expected.to(ours.dtype), **bounds, msg=lambda text: f"{label}: {text}")
@@ -146,7 +146,7 @@ def backward(name: str, case: Case, dtype: torch.dtype) -> None:
 
 
 def refusals() -> None:
-    """Call what goes another way, and see that its values are right."""
+    """Run calls that cuDNN declines, and check their values."""
     cases: list[tuple[Case, torch.dtype]] = [
         (Case((0, 8, 9, 11), (16, 8, 3, 3)), torch.float32),
     ]
@@ -159,7 +159,7 @@ def refusals() -> None:
 
 
 def in_channels_last() -> None:
-    """Convolve where all is in channels last, without a copy, and a grid and an image that the fake refuses."""
+    """Convolve channels-last tensors without a copy, and a grid and an image that the fake refuses."""
     case = CASES["2-d"]
     x, weight = (
         whole(*sizes, dtype=torch.float32).contiguous(memory_format=torch.channels_last)
@@ -196,8 +196,8 @@ def switched(deterministic: bool, allow_tf32: bool, everywhere: bool) -> Iterato
         torch.use_deterministic_algorithms(False)
 
 
-# Whether results must repeat, by either switch, and whether TF32 is allowed; the first
-# engine of the fake that may run.
+# For each switch that requires repeatable results, and each setting of TF32: the fake's first
+# engine that may run.
 SWITCHES = {
     (False, True, False): 0,
     (False, False, False): 0,
@@ -208,7 +208,7 @@ SWITCHES = {
 
 
 def switches() -> None:
-    """Choose engines as torch's switches say."""
+    """Check that engines are chosen according to torch's switches."""
     for setting, expected_engine in SWITCHES.items():
         for dtype in (torch.float32, torch.float64):
             x, weight = torch.full((2, 8, 9, 11), 1 + 2**-12, dtype=dtype), torch.ones(16, 8, 3, 3, dtype=dtype)
@@ -219,14 +219,14 @@ def switches() -> None:
             if not setting[1] or dtype == torch.float64:
                 assert torch.equal(ours.cpu(), exact), (setting, dtype)
             if not HAS_KERNELS:
-                # What rounds float32 rounds nothing else.
+                # An engine that rounds float32 does not round other types.
                 first = expected_engine if dtype == torch.float32 else min(expected_engine, 2)
                 assert engine() == first, (setting, dtype, engine())
                 assert torch.equal(ours.cpu(), rounded if (engine(), dtype) == (2, torch.float32) else exact)
 
 
 def in_a_graph() -> None:
-    """Replay a graph of a convolution with a bias, and of its gradients, with other numbers than were captured."""
+    """Replay a graph of a convolution with a bias, and of its gradients, with other inputs than the captured ones."""
     case, module = CASES["2-d"], torch.nv
     x, weight, bias = (whole(*sizes, dtype=torch.float32) for sizes in (case.input, case.weight, (16,)))
     ours, kernel, added = x.to("nv"), weight.to("nv"), bias.to("nv")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compare products of nv by a cuBLASLt with the CPU's: python vendor_products.py [LIBCUDA [LIBCUBLASLT]]
+"""Compare nv's products with cuBLASLt to the CPU's: python vendor_products.py [LIBCUDA [LIBCUBLASLT]]
 
 The test covers many layouts. With fake_cuda.cpp and fake_cublaslt.cpp it needs no GPU; on a GPU, without arguments, it
 tests the real library.
@@ -29,7 +29,7 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "expanded": lambda x: x[..., :1, :].expand(x.shape),
     "with gaps": lambda x: torch.stack([x, x], -1)[..., 0],
 }
-# What a library's matrices can't be.
+# Layouts that the library's matrices cannot have.
 REFUSED = ("expanded", "with gaps")
 
 
@@ -106,7 +106,7 @@ def edges() -> None:
 
 
 def precision() -> None:
-    """Round factors of float32 where torch's switch allows it, and nothing else."""
+    """Check that only factors of float32 are rounded, and only if torch's switch allows it."""
     switch = torch.backends.cuda.matmul
     before = switch.allow_tf32
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compare recurrent nets of nv by a cuDNN with float64 on the CPU: python vendor_recurrent.py [LIBCUDA LIBCUDNN]
+"""Compare nv's recurrent nets with cuDNN to float64 on the CPU: python vendor_recurrent.py [LIBCUDA LIBCUDNN]
 
 With fake_cuda.cpp and fake_cudnn.cpp the test needs no GPU; on a GPU, without arguments, it tests the real library. The
 fake runs no kernels, so that copies are left to the GPU.
@@ -23,7 +23,7 @@ os.environ["OUTBOARD_FALLBACK"] = "silent"
 import torch_outboard
 
 HAS_KERNELS = len(sys.argv) < 2
-HAS_BRAIN = "OB_TEST_NO_BRAIN" not in os.environ  # else the library or the chip has no bfloat16
+HAS_BRAIN = "OB_TEST_NO_BRAIN" not in os.environ  # otherwise the library or the chip has no bfloat16
 WHOLE, PARTS = "outboard::recurrent_net", "outboard::recurrent"
 BOUNDS = {torch.float32: 2e-6, torch.float64: 1e-13, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 LENGTHS = [7, 7, 4, 3, 1]
@@ -37,7 +37,7 @@ MODES = {
 
 @dataclass(frozen=True)
 class Case:
-    """A net, and the rows that it gets: as many sequences as there are lengths, or packed ones."""
+    """A net and its input: one sequence per length, padded or packed."""
 
     width: int = 6
     cells: int = 9
@@ -63,7 +63,7 @@ class Case:
         return net.to(dtype)
 
     def given(self, mode: str, dtype: torch.dtype) -> list[torch.Tensor]:
-        """Return an input, or the rows of a packed one, and the initial states."""
+        """Return an input, or the rows of a packed input, and the initial states."""
         rows = self.layers * (2 if self.is_bidirectional else 1)
         if self.is_packed:
             x = torch.randn(sum(LENGTHS), self.width)
@@ -102,7 +102,7 @@ PROJECTED = {
     "projected, both directions": Case(projection=4, layers=2, is_bidirectional=True),
     "projected, packed": Case(projection=4, layers=2, is_packed=True),
 }
-# Sizes for which the real library has kernels of their own.
+# Sizes for which the real library has special kernels.
 LARGE = {
     "large": Case(width=128, cells=256, layers=2, batch=32, steps=20),
     "persistent": Case(width=128, cells=256, batch=32, steps=20),
@@ -121,13 +121,13 @@ def check(ours: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, label:
     assert ours.dtype == dtype and ours.shape == expected.shape, (label, ours.dtype, ours.shape)
     scale = float(expected.abs().max().clamp_min(1))
     difference = float((ours.cpu().double() - expected).abs().max()) / scale
-    # The real library's tanh is an approximation, whose errors layers carry on:
-    # 6 bounds on an H100.
+    # The real library's tanh is an approximation, whose errors propagate through layers: 6 bounds
+    # on an H100.
     assert difference < BOUNDS[dtype] * (10 if HAS_KERNELS else 1), (label, dtype, difference)
 
 
 def run(case: Case, mode: str, dtype: torch.dtype, label: object, is_taken: bool = True) -> None:
-    """Compare the results, those without gradients, and the gradients."""
+    """Compare the results, with and without gradients, and the gradients."""
     net, inputs_of_case = case.net(mode, dtype), case.given(mode, dtype)
     exact = copy.deepcopy(net).double()
     inputs = [tensor.double().requires_grad_() for tensor in inputs_of_case]
@@ -152,7 +152,7 @@ def run(case: Case, mode: str, dtype: torch.dtype, label: object, is_taken: bool
 
 
 def output_alone() -> None:
-    """Gradients of the states of all steps alone, of the last ones alone, and of frozen weights."""
+    """Test gradients of only the states of all steps, of only the last states, and with frozen weights."""
     case = Case(layers=2, is_bidirectional=True)
     net, (x, *states) = case.net("LSTM", torch.float32), case.given("LSTM", torch.float32)
     ours = copy.deepcopy(net).to("nv")
@@ -181,7 +181,7 @@ def output_alone() -> None:
 
 @dataclass
 class Trained:
-    """A net on the CPU and on the device, and what they get."""
+    """A net on the CPU and on the device, and its inputs."""
 
     host: torch.nn.RNNBase
     ours: torch.nn.RNNBase
@@ -194,7 +194,7 @@ class Trained:
 
 
 def twice() -> None:
-    """Two passes through one graph, and second derivatives."""
+    """Test two passes through one graph, and second derivatives."""
     for mode in MODES:
         pair = Trained.of(mode, Case(layers=2, is_bidirectional=True))
         seconds = []
@@ -205,7 +205,7 @@ def twice() -> None:
             first = torch.autograd.grad(output, wanted, signal, retain_graph=True)
             again = torch.autograd.grad(output, wanted, signal, retain_graph=True)
             assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(first, again, strict=True)) or HAS_KERNELS
-            if not HAS_KERNELS:  # they are by layers, whose tensors need copies
+            if not HAS_KERNELS:  # second derivatives run layer by layer, and need copies of tensors
                 continue
             once_more = torch.autograd.grad(output, wanted, signal, create_graph=True)
             for result, reference in zip(once_more, first, strict=True):
@@ -216,7 +216,7 @@ def twice() -> None:
 
 
 def rounded() -> None:
-    """float32 is rounded to TF32 where torch allows it, and nowhere else."""
+    """Check that float32 is rounded to TF32 only if torch allows it."""
     case = Case(width=64, cells=208, batch=32)
     pair = Trained.of("LSTM", case)
     exact = copy.deepcopy(pair.host).double()(pair.x.double())[0]
@@ -227,7 +227,7 @@ def rounded() -> None:
             differences.append(float((pair.ours(pair.x.to("nv"))[0].cpu().double() - exact).abs().max()))
     torch.backends.cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
     assert differences[0] < 1e-5 and differences[1] < 5e-3, differences
-    assert HAS_KERNELS or differences[1] > 2e-5, differences  # the library may have reasons not to round
+    assert HAS_KERNELS or differences[1] > 2e-5, differences  # the library may choose not to round
 
 
 def autocast() -> None:
@@ -245,7 +245,7 @@ def autocast() -> None:
 
 
 def dropped() -> None:
-    """With dropout each layer is a call, and evaluation is one."""
+    """Check that with dropout each layer is a separate call, and that an evaluation is a single call."""
     net = torch.nn.GRU(6, 9, 3, dropout=0.5, bidirectional=True)
     ours, x = copy.deepcopy(net).to("nv"), torch.randn(7, 5, 6)
     before = native_calls()
@@ -263,7 +263,7 @@ def dropped() -> None:
 
 
 def refused() -> None:
-    """Run what goes another way, and see that its values are right."""
+    """Run calls that cuDNN declines, and check their values."""
     if not HAS_KERNELS:
         run(Case(cells=13), "LSTM", torch.float32, "not supported", is_taken=False)
         run(Case(cells=15, layers=2), "GRU", torch.float32, "weights with gaps", is_taken=False)
@@ -292,7 +292,7 @@ def refuse(error: type[Exception], message: str, call: Callable[[], Any]) -> Non
 
 
 def direct() -> None:
-    """Call the operators with tensors that don't fit."""
+    """Call the operators with tensors whose shapes do not match."""
     ops = torch.ops.outboard
     x, hx = torch.randn(7, 5, 6).to("nv"), torch.zeros(1, 5, 9).to("nv")
     weights = torch.randn(3 * 9 * (6 + 9 + 2)).to("nv")
@@ -332,7 +332,7 @@ def direct() -> None:
 
 
 def in_a_graph() -> None:
-    """Replay a graph of a net and its gradients with other numbers."""
+    """Replay a graph of a net and its gradients with other inputs."""
     case = Case(width=16, cells=24, layers=2, is_bidirectional=True)
     pair, module = Trained.of("LSTM", case), torch.nv
     x = pair.x.to("nv").requires_grad_()
@@ -372,7 +372,7 @@ def in_two_streams() -> None:
 
 
 def of_other_lengths() -> None:
-    """Sequences that are sorted first, whose lengths differ at each call."""
+    """Test sequences that must be sorted first, with other lengths at each call."""
     pair = Trained.of("GRU", Case(layers=2, is_bidirectional=True))
     for lengths in ([3, 7, 1, 7, 2], [7, 6, 5, 4, 3], [1, 1, 7, 1, 1]):
         results = []

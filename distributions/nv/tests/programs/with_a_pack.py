@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Run operators by the programs of a pack alone: python with_a_pack.py LIBCUDA NVRTC. There need be no such NVRTC."""
+"""Run operators with only the programs of a pack: python with_a_pack.py LIBCUDA NVRTC. NVRTC need not exist."""
 
 from __future__ import annotations
 
