@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A pytest plugin: `--outboard-race` runs tests under many schedules, as `outboard race` runs a program, and
-`--outboard-as-cuda` runs tests that were written for CUDA on a driver's devices.
+"""A pytest plugin for races, and for tests written for CUDA.
+
+`--outboard-race` runs tests under many schedules, as `outboard race` runs a program. `--outboard-as-cuda` runs tests
+written for CUDA on a driver's devices.
 
 A separate module, so that pytest imports torch only if one of these options is used.
 """

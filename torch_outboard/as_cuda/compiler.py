@@ -20,7 +20,10 @@ __all__ = ["asked_by_compiler", "replace_for_compiler"]
 
 
 def asked_by_compiler() -> bool:
-    """Return whether the compiler is the caller: it imports and traces parts that this torch was built without."""
+    """Return whether the compiler is the caller.
+
+    It imports and traces parts of torch.cuda that this build of torch lacks.
+    """
     name: str = sys._getframe(2).f_globals.get("__name__", "")
     return name.startswith(("torch._inductor", "torch._dynamo.device_interface"))
 

@@ -57,7 +57,7 @@ class Names:
         return re.sub(rf" on {self.name}:(\d+), which has a total capacity", r". GPU \1 has a total capacity", text)
 
     def wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function for a program that uses "cuda"."""
+        """Wrap a function to accept and return devices named "cuda"."""
 
         @functools.wraps(function)
         def for_cuda(*arguments: Any, **named: Any) -> Any:

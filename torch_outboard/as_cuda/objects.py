@@ -88,7 +88,7 @@ def make_properties(ours: ModuleType, capability: tuple[int, int]) -> Any:
 
 
 def make_snapshots(ours: ModuleType) -> tuple[Callable[..., Any], Callable[..., None]]:
-    """Return torch.cuda.memory's _snapshot and _dump_snapshot, without this package's frames in the stacks."""
+    """Return torch.cuda.memory's _snapshot and _dump_snapshot; their stacks omit this package's frames."""
 
     def _snapshot(device: Any = None, **named: Any) -> Any:
         return _without_own_frames(ours._snapshot(device, **named))

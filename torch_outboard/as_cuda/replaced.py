@@ -257,7 +257,7 @@ def _accelerator(patching: Patching, names: Names) -> None:
 
 
 def _files(patching: Patching, names: Names) -> None:
-    """Make saved files name their devices "cuda", and load files for "cuda"."""
+    """Name devices "cuda" in saved files, and load files with devices named "cuda"."""
     load = torch.load
 
     @functools.wraps(load)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`outboard doctor`: finds what keeps programs on this machine, and the libraries they use, from a driver's device."""
+"""`outboard doctor`: finds what prevents programs and libraries on this machine from using a driver's device."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _checks(
         for name, report in reports.items():
             yield from machine.check_driver(name, name == wanted, *report.result())
             for check in own[name].result():
-                # A problem of a driver that was not requested is not a failure.
+                # Problems of drivers that were not requested are not failures.
                 yield check if name == wanted or check.state != "wrong" else check._replace(state="unused")
         for answer in answers:
             yield from answer.result()
@@ -113,11 +113,11 @@ def _checks(
 
 @contextmanager
 def _processes() -> Iterator[Executor]:
-    """Return an executor that starts several processes at once: each imports torch, and some import large libraries."""
+    """Return an executor for a few processes at a time: each imports torch, and some import large libraries."""
     pool = ThreadPoolExecutor(min(max(os.cpu_count() or 1, 2), 8))
     try:
         yield pool
-    finally:  # those that have not started, after Ctrl-C
+    finally:  # processes that have not started, after Ctrl-C
         pool.shutdown(cancel_futures=True)
 
 
@@ -130,7 +130,7 @@ def _default_driver() -> str:
 
 
 def _names(wanted: str, is_alone: bool) -> list[str]:
-    """Return the drivers to attach, each in a separate process: the wanted driver first."""
+    """Return the drivers to attach, each in a separate process, with the wanted driver first."""
     from torch_outboard._discovery import found_drivers
 
     others = [] if is_alone else found_drivers()
@@ -138,13 +138,13 @@ def _names(wanted: str, is_alone: bool) -> list[str]:
 
 
 def _is_of(name: str, wanted: str) -> bool:
-    """Return True if the wanted driver was named by its devices' name."""
+    """Return True if `wanted` is the name of this driver's devices."""
     from torch_outboard._discovery import found_drivers
     from torch_outboard._errors import RegistrationError
 
     try:
         return found_drivers()[name].load().name == wanted
-    except RegistrationError:  # told by attaching it
+    except RegistrationError:  # reported when the driver is attached
         return False
 
 
@@ -155,7 +155,7 @@ def _own_checks(name: str, options: dict[str, str], report: Future[machine.Repor
     from torch_outboard.driver import Driver
 
     info, _ = report.result()
-    if info is not None:  # so importing the driver does not end the process
+    if info is not None:  # importing the driver did not crash a process
         with suppress(RegistrationError):
             if find_driver(name).checks is Driver.checks:
                 return []
@@ -163,7 +163,7 @@ def _own_checks(name: str, options: dict[str, str], report: Future[machine.Repor
 
 
 def _answers(pool: Executor, context: ProbeContext, libraries: tuple[str, ...]) -> list[Future[list[Check]]]:
-    """Ask the libraries in one process, and the groups of each library in two."""
+    """Check all libraries in one process, and each library's group in two processes."""
 
     def listed(check: Callable[[ProbeContext, Iterable[str]], Iterator[Check]], names: Iterable[str]) -> list[Check]:
         return list(check(context, names))

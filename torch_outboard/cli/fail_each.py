@@ -15,10 +15,10 @@ from torch_outboard.cli.shown import json_to, progress
 __all__ = ["OPTIONS", "fail_each"]
 
 
-_LIMIT = 60.0  # seconds of a run
-_MOST = 500  # runs
+_LIMIT = 60.0  # seconds per run
+_MOST = 500  # maximum number of runs
 
-# Those of `outboard run` that need --fail-each.
+# The options of `outboard run` that need --fail-each.
 OPTIONS = (
     click.option("--fail-each", is_flag=True, help="Run the script once for each driver call, with that call failing."),
     click.option(
@@ -81,7 +81,7 @@ def fail_each(
     try:
         if json_file is not None:
             json_to(json_file, fault_report.as_json(outcome))
-    except click.ClickException as error:  # whose own status is that of a problem
+    except click.ClickException as error:  # would exit with 1, the status for a problem
         raise click.UsageError(str(error)) from error
     return fault_report.status_of(outcome)
 

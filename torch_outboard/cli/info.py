@@ -69,7 +69,7 @@ def _without_autoload(driver: str | None, options: dict[str, str], as_json: bool
 
 
 def _show_patches(as_json: bool) -> None:
-    import torch  # noqa: F401 - first: it may attach a driver, which needs the modules of patches whole
+    import torch  # noqa: F401 - first, because it may attach a driver, which fails while this package is half imported
 
     from torch_outboard._compat.patches import PATCHES
 
@@ -77,7 +77,7 @@ def _show_patches(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
-    # No table: its columns break names and URLs.
+    # No table, because its columns would break names and URLs.
     for row in rows:
         state = "" if row["is_needed"] else " (not applied: this torch does not need it)"
         click.echo(f"{row['target']}{state}\n    changed to: {row['purpose']}")
@@ -183,7 +183,7 @@ def _attached(name: str, options: dict[str, str]) -> dict[str, Any]:
     try:
         driver = attached_driver()
         module = attach(name, **options) if driver is None or driver.name != name or options else attach(driver)
-    except Exception as error:  # noqa: BLE001 - the command reports whatever stops the driver
+    except Exception as error:  # noqa: BLE001 - the command reports any failure of the driver
         report["error"] = f"{type(error).__name__}: {error}"
         return report
     from torch_outboard import _C
@@ -213,7 +213,7 @@ def _device(module: Any, index: int, driver: Driver | None) -> dict[str, Any]:
     try:
         properties = module.get_device_properties(index)
         free, total = module.mem_get_info(index)
-    except Exception as error:  # noqa: BLE001 - one broken device must not hide the others
+    except Exception as error:  # noqa: BLE001 - a broken device must not hide the others
         return {"index": index, "error": f"{type(error).__name__}: {error}"}
     return {
         "index": index,
@@ -314,7 +314,7 @@ def _print_attached(console: Any, attached: dict[str, Any]) -> None:
 
 
 def _print_operators(console: Any, devices: list[dict[str, Any]]) -> None:
-    """Print where operators run, once for all devices with the same answer."""
+    """Print where operators run; devices with the same answer share one entry."""
     places: dict[str, list[int]] = {}
     for device in devices:
         if device["error"] is None and device["operators"] is not None:
@@ -348,9 +348,9 @@ def _print_entries(console: Any, entries: dict[str, bool]) -> None:
 
 
 def _print_waiting(console: Any, rows: list[dict[str, Any]]) -> None:
-    """Print the waits that this process has found.
+    """Print the operators that waited in this process.
 
-    A program sees its own if it attaches a driver, calls operators and then calls `main(["info"])`.
+    A program can list its own by calling `main(["info"])` after it has attached a driver and called operators.
     """
     table = _table("operator", "waits", "because its meta kernel returned another shape", title="Operators that wait")
     for row in rows:
@@ -359,7 +359,7 @@ def _print_waiting(console: Any, rows: list[dict[str, Any]]) -> None:
 
 
 def _print_refused(console: Any, rows: list[dict[str, Any]]) -> None:
-    """Print the refusals that this process has found, as `_print_waiting` does."""
+    """Print the operators without generated kernels that this process has called; see `_print_waiting`."""
     table = _table("operator", "reason", title="Operators without generated kernels")
     for row in rows:
         table.add_row(*_cells(row["operator"], row["reason"]))

@@ -20,7 +20,7 @@ from torch_outboard.cli.shown import print_plan, printable
 from torch_outboard.cli.torch_first import import_torch
 
 if TYPE_CHECKING:
-    from torch_outboard.kernels.disk.files import Entry  # imports torch, for which `outboard --help` doesn't wait
+    from torch_outboard.kernels.disk.files import Entry  # imports torch, which `outboard --help` must not wait for
 
 __all__ = ["kernels"]
 
@@ -199,7 +199,7 @@ def _line(entry: Entry) -> str:
 
 
 def _argument(argument: Any, sizes: Iterator[Any]) -> str:
-    """Return an argument, as `key_of` described it, in readable form; tensors take the next of the sizes."""
+    """Return an argument from a key of `key_of` in readable form; a tensor takes the next sizes."""
     match argument:
         case ["tensor", str(dtype), int(), str(place)]:
             return f"{dtype.removeprefix('torch.')}{next(sizes, ['[?]'])[0]}{' on the CPU' if place == 'cpu' else ''}"

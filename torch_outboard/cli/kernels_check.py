@@ -13,13 +13,13 @@ import click
 from torch_outboard.cli.shown import check_names, check_pattern, json_to, printable, progress, table
 
 if TYPE_CHECKING:
-    from torch_outboard.kernels.bringup import Figure  # imports torch, for which `outboard --help` doesn't wait
+    from torch_outboard.kernels.bringup import Figure  # imports torch, which `outboard --help` must not wait for
     from torch_outboard.testing.database.check import EntryResult
 
 __all__ = ["check"]
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64")
-# How many bad entries are printed, and how many reasons for refusals.
+# The maximum numbers of bad entries and of refusal reasons that are printed.
 _MOST_LINES = 20
 _MOST_REASONS = 8
 
@@ -98,7 +98,7 @@ def check(
                 for figure in measure(device, side):
                     measured.append(figure)
                     step(figure.name)
-        except Exception as error:  # noqa: BLE001 - the command reports whatever stops the driver's kernels
+        except Exception as error:  # noqa: BLE001 - the command reports any failure of the driver's kernels
             failure = f"{type(error).__name__}: {error}"
         _print_figures(measured, failure)
     is_good = (
@@ -138,7 +138,7 @@ def _run_entries(
             for entry in run(todo, driver, options, samples, jobs, HANG_SECONDS):
                 entries.append(entry)
                 step(entry.check.entry)
-        except KeyboardInterrupt:  # a run takes long: what is known is reported
+        except KeyboardInterrupt:  # a run takes long, so report the results so far
             click.echo(f"interrupted: {len(entries)} of {len(todo)} entries were checked", err=True)
     order = {name: place for place, name in enumerate(todo)}
     return sorted(entries, key=lambda entry: order[entry.check]), len(entries) == len(todo)

@@ -14,7 +14,7 @@ from torch_outboard.cli.shown import check_names, print_plan, printable
 from torch_outboard.cli.torch_first import import_torch
 
 if TYPE_CHECKING:
-    from torch_outboard.kernels.explain import Note, Run  # imports torch, for which `outboard --help` doesn't wait
+    from torch_outboard.kernels.explain import Note, Run  # imports torch, which `outboard --help` must not wait for
     from torch_outboard.kernels.route import Decision, Route
     from torch_outboard.kernels.samples import SampleRequest
 
@@ -102,7 +102,7 @@ def _attached(driver: str, options: tuple[str, ...]) -> Any:
 
     from torch_outboard.kernels.disk import packs, store
 
-    # Every plan is built here, so that its route is seen. None is stored.
+    # Build every plan in this process, so that its route is recorded, and store none.
     set_variables({store.VARIABLE: "", packs.VARIABLE: ""}, OUTBOARD_FALLBACK="silent")
     module = attach_for_plans(driver, options)
     return torch.device(module.__name__.rpartition(".")[2], 0)

@@ -18,7 +18,7 @@ from torch_outboard.cli.torch_first import import_torch
 
 __all__ = ["pack"]
 
-# The kinds of devices by architecture, their programs, and the failed calls and programs.
+# Device kinds by architecture, their programs, and the failed calls and programs.
 _PackContent = tuple[dict[str, dict[str, str]], Iterable[tuple[str, bytes]], list[tuple[str, str]]]
 
 
@@ -79,13 +79,13 @@ def pack(
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         kept = Path(temporary) if keep is None else _private(keep)
-        # The user's plans and other packs must not pass for new ones.
+        # Otherwise the user's plans and other packs could pass for new plans.
         set_variables(
             {store.VARIABLE: str(kept), packs.VARIABLE: ""},
             OUTBOARD_PROVIDERS="native,generated",
             OUTBOARD_FALLBACK="silent",
         )
-        key.code_hash()  # before the first call: later changes of the code are noticed
+        key.code_hash()  # before the first call, so that later changes of the code are noticed
         if names:
             calls = functools.partial(_found_calls, only, dtypes, lists)
             devices, programs, failures = _without_device(kept, driver, parse_options(options), names, calls)
@@ -185,7 +185,7 @@ def _calls(only: str, dtypes: str, lists: tuple[Path, ...]) -> Any:
 
 
 def _found_calls(only: str, dtypes: str, lists: tuple[Path, ...]) -> Any:
-    """Return the chosen calls, in the process that runs them too."""
+    """Return the chosen calls; also called in the processes that run them."""
     from torch_outboard.kernels.disk.calls import chosen_calls
     from torch_outboard.kernels.disk.recorded import read_calls
 

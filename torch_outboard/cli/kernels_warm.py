@@ -44,7 +44,7 @@ def warm(driver: str | None, options: tuple[str, ...], script: str, arguments: t
     begin, before = time.perf_counter(), len(programs_in(folder))
     status = run_script(script, arguments)
     if _C.is_attached():
-        torch.accelerator.synchronize()  # the last programs are stored
+        torch.accelerator.synchronize()  # so that the last programs are stored too
     counts = plan_statistics()
     built = f"{counts['saved']} plans and {len(programs_in(folder)) - before} programs were built"
     known = f"{counts['loaded'] + counts['packed']} plans were stored before"

@@ -16,7 +16,7 @@ import click
 
 __all__ = ["memory"]
 
-_LARGEST = 50  # blocks that are listed
+_LARGEST = 50  # maximum number of listed blocks
 _TEMPLATE = Path(__file__).with_name("memory.html")
 
 
@@ -57,7 +57,7 @@ def read_snapshot(path: str) -> dict[str, Any]:
 
 
 def _check(snapshot: Any) -> None:
-    """Raise an error if the rest of this file could not read the snapshot."""
+    """Raise an error if this module could not process the snapshot."""
     for segment in snapshot["segments"]:
         _check_numbers(segment, "address", "total_size")
         for block in segment["blocks"]:
@@ -86,7 +86,7 @@ def _check_frames(entry: dict[str, Any]) -> None:
 
 
 def _stack(entry: dict[str, Any]) -> list[str]:
-    """Return the stack as lines, innermost first: Python's frames, or all frames if there are none of Python."""
+    """Return the stack as lines, innermost first: only Python frames, or all frames if there are no Python frames."""
     frames = entry.get("frames", ())
     python = [frame for frame in frames if str(frame["filename"]).endswith(".py")]
     return [f"{frame['filename']}:{frame['line']} {frame['name']}" for frame in (python or frames)]
@@ -155,7 +155,7 @@ def _timeline(
         stack = stacks.setdefault(tuple(_stack(entry)), len(stacks))
         entries.append([action, hex(entry.get("addr", 0)), size, stack])
     ours = [segment for segment in snapshot["segments"] if segment.get("device", 0) == device]
-    # The bytes from before the history began.
+    # The bytes allocated before the history began.
     allocated_now = sum(
         block.get("requested_size", block["size"])
         for segment in ours

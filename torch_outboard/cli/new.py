@@ -22,8 +22,8 @@ from torch_outboard.cli.torch_first import import_torch
 __all__ = ["new", "project_files"]
 
 _TEMPLATES = Path(__file__).parent / "project"
-# Template, which is what the device is at first -> the languages that the driver can
-# be in. The first is the default.
+# Template (the kind of device to start with) -> the available languages of the driver, the default
+# first.
 TEMPLATES = {
     "host-memory": ("c", "python"),
     "device": ("c", "python"),
@@ -131,7 +131,7 @@ def _torch_requirement() -> str:
 
 
 def _outboard_source() -> str:
-    """Return where pip finds this torch-outboard: its repository, or a submodule if no repository is known."""
+    """Return pip's source for this torch-outboard: its repository, or a submodule if no repository is known."""
     import importlib.metadata
     from urllib.parse import urlsplit
     from urllib.request import url2pathname
@@ -145,12 +145,12 @@ def _outboard_source() -> str:
     url, commit = origin.get("url", ""), origin.get("vcs_info", {}).get("commit_id")
     if url.startswith("file://"):
         url, commit = _repository(url2pathname(urlsplit(url).path))
-    is_public = re.fullmatch(r"https://[\w./-]+", url)  # one with a password is not written down
+    is_public = re.fullmatch(r"https://[\w./-]+", url)  # do not write down a URL with a password
     return f"git+{url}@{commit}" if is_public and commit else "./torch-outboard"
 
 
 def _repository(folder: str) -> tuple[str, str | None]:
-    """Return the URL that a checkout was cloned from, and its commit; "" and None if it has none."""
+    """Return the URL from which a checkout was cloned, and its commit, or "" and None."""
     if shutil.which("git") is None:
         return "", None
     answers = [
@@ -197,7 +197,7 @@ def project_files(name: str, template: str, language: str) -> dict[str, str]:
     }
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
     files: dict[str, str] = {}
-    # The last folder has the files of this template alone. It may not exist.
+    # The last folder has the files of this template only, and may not exist.
     for part in ("common", language, f"{language}-{template}"):
         root = _TEMPLATES / part
         for source in sorted(root.rglob("*.jinja")):

@@ -111,7 +111,7 @@ def run(
             json_to(json_file, report.as_json(finding))
         if html_file is not None:
             html_file.write_text(page.page(finding), encoding="utf-8")
-    except (OSError, click.ClickException) as error:  # whose own status is that of a race
+    except (OSError, click.ClickException) as error:  # would exit with 1, the status for a race
         raise click.UsageError(f"the report can't be written: {error}") from error
     return report.status_of(finding)
 

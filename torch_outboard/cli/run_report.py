@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RunMonitor", "with_reports"]
 
-_MOST_SHOWN = 8  # operators
-# The slowest first: copies through the host, the host's kernels, the device's.
+_MOST_SHOWN = 8  # maximum number of operators shown
+# Providers, slowest first: copies through the host, the host's kernels, the device's kernels.
 _WORST_FIRST = ("fallback", "staged", "host", "generated", "native")
 _WHERE = {
     "fallback": "on copies on the CPU, which is slow",
@@ -32,7 +32,7 @@ _WHERE = {
 
 
 def with_reports(command: Any) -> Any:
-    """Add the options of the report to `outboard run`. --fail-each has the same --json."""
+    """Add the options of the report to `outboard run`. --fail-each also uses --json."""
     no_use = click.option("--no-use", is_flag=True, help="Let libraries choose their device by themselves.")
     page = click.option(
         "--html",
@@ -45,9 +45,9 @@ def with_reports(command: Any) -> Any:
 
 
 class RunMonitor:
-    """Watches a script in a `with`; `print_report` then prints the report, and writes the files.
+    """Watches a script in a `with` block. Afterwards, `print_report` prints the report and writes the files.
 
-    torch.compile's own report slows compilation down, so only the files contain it.
+    The report of torch.compile slows compilation down, so it is made only for the files.
     """
 
     def __init__(self, title: str, html_file: Path | None, json_file: Path | None) -> None:

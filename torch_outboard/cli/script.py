@@ -23,7 +23,7 @@ def run_script(script: str, arguments: tuple[str, ...]) -> int:
     except KeyboardInterrupt as error:
         _print(error, script)
         return 130
-    except BaseException as error:  # noqa: BLE001 - printed as Python does
+    except BaseException as error:  # noqa: BLE001 - printed as Python prints it
         _print(error, script)
         return 1
     finally:
@@ -45,5 +45,5 @@ def _print(error: BaseException, script: str) -> None:
     frames: types.TracebackType | None = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename != script:
         frames = frames.tb_next
-    # Without a frame of the script, python could not read the script; it shows no stack then.
+    # If there is no frame of the script, python could not read the script, and prints no stack.
     sys.excepthook(type(error), error.with_traceback(frames), frames)

@@ -17,14 +17,14 @@ FAILS, INTERRUPTED = 3, 130  # exit statuses
 
 
 def check_folders(*files: Path | None) -> None:
-    """Refuse, before anything runs, to write a report to a folder that does not exist."""
+    """Raise an error, before anything runs, if a report's folder does not exist."""
     for file in files:
         if file is not None and not file.absolute().parent.is_dir():
             raise click.UsageError(f"there is no folder {str(file.absolute().parent)!r} for the report")
 
 
 def searched(runner: Any, search: Callable[[], Any]) -> Any:
-    """Search, close the runner, and return the findings, or the exit status of a search that failed."""
+    """Search, close the runner, and return the findings, or the exit status if the search failed."""
     from torch_outboard.race.search import ProgramFailed, SearchRefused
 
     try:

@@ -84,7 +84,7 @@ def progress(
 
 
 def check_names(names: Iterable[str], known: Collection[str], option: str, also: Sequence[str] = ()) -> None:
-    """Raise click.BadParameter for the first unknown name; the message also lists the words of `also`."""
+    """Raise click.BadParameter for the first unknown name; the message lists the known names and `also`."""
     for name in names:
         if name not in known:
             raise click.BadParameter(

@@ -70,7 +70,7 @@ def _pytest(
     while True:
         try:
             return process.wait()
-        except KeyboardInterrupt:  # pytest gets it too: it ends with the report of what has run
+        except KeyboardInterrupt:  # pytest receives the interrupt too, and ends with a report of the tests that ran
             continue
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Where the operators of a device run: which generator writes kernels, and which operators are left to the CPU."""
+"""Where a device's operators run: which generator writes kernels, and which operators run on the CPU."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ def _slang(name: str, units: str = "") -> type[CodeGenerator]:
     return slang_generator(name, units)
 
 
-# Generators whose names may be followed by the subgroups or the matrix units of the devices:
-# "slang: subgroups of 8", "slang: 32 lanes, float16 16x16x16".
+# Generators whose names may be followed by the devices' subgroups or matrix units: "slang:
+# subgroups of 8", "slang: 32 lanes, float16 16x16x16".
 _SLANGS = ("slang", "slang_floats", "slang_bytes", "slang_floats_bytes")
 
 

@@ -28,7 +28,7 @@ def own_code(*more: Path) -> str:
     for path in sorted([*(path for folder in folders for path in _files(os.fspath(folder))), *map(os.fspath, headers)]):
         with open(path, "rb", buffering=0) as file:
             code.update(file.readall())
-    code.update(repr(_C.kernel_traits()).encode())  # the book's traits; the book itself is above this package
+    code.update(repr(_C.kernel_traits()).encode())  # the book's traits; this package must not import the book itself
     return code.hexdigest()[:16]
 
 

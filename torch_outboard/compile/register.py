@@ -22,7 +22,7 @@ from torch_outboard.driver import Driver
 
 __all__ = ["register"]
 
-_failure: Exception | None = None  # of an action that runs after a torch module is imported
+_failure: Exception | None = None  # the failure of an action that runs after a torch module is imported
 
 
 def register(driver: Driver) -> None:
@@ -190,7 +190,7 @@ def _register_backend(_: ModuleType) -> None:
     if generators().is_by_device or generators().of(0).fuses_as_cpu:
         fuse_as_on_cpu(choice.fuses_as_cpu)
         convolve_as_on_cpu(choice.fuses_as_cpu)
-    # Whatever the generator, convolutions are the operators that eager calls run.
+    # For every generator, compiled convolutions call the same operators as eager code.
     lay_out_as_on_cpu(lambda device: device.type == name)
     combine_in_triton(name, _has_templates)
     place_pools(name)

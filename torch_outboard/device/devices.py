@@ -140,7 +140,10 @@ def get_device_name(device: _Device = None) -> str:
 
 
 def get_device_capability(device: _Device = None) -> tuple[int, int]:
-    """Return the compute capability, major and minor. `torch.accelerator.get_device_capability` returns the dtypes."""
+    """Return the compute capability as (major, minor).
+
+    `torch.accelerator.get_device_capability` returns dtypes instead.
+    """
     properties = get_device_properties(device)
     return properties.major, properties.minor
 
@@ -152,7 +155,7 @@ def get_arch_list() -> list[str]:
 
 
 def get_gencode_flags() -> str:
-    """Return '', the flags of kernels compiled ahead of time: there are none."""
+    """Return '': there are no flags, because no kernels are compiled ahead of time."""
     return ""
 
 
@@ -195,9 +198,10 @@ _SYNC_DEBUG_MODES = ("default", "warn", "error")
 def set_sync_debug_mode(debug_mode: int | str) -> None:
     """Set the reaction to operations that make the host wait for the device, like torch.cuda.set_sync_debug_mode.
 
-    These are item(), copies to the host, copies from memory that is not pinned or without non_blocking=True, operators
-    whose result's size depends on values, such as nonzero(), operators that run on the CPU, and synchronize() of a
-    stream. The waits for a device or an event are not reported, nor are small copies to the device, which are staged.
+    Such operations are item(), copies to the host, copies from unpinned memory or without non_blocking=True, operators
+    whose result sizes depend on values (such as nonzero()), operators that run on the CPU, and synchronize() of a
+    stream. Waits for a device or an event are not reported. Small copies to the device are not reported either, because
+    they are staged.
 
     Args:
         debug_mode: "default" or 0 does nothing, "warn" or 1 issues a UserWarning, "error" or 2 raises a RuntimeError

@@ -37,8 +37,8 @@ class Graph:
     Parameters
     ----------
     keep_graph : bool
-        Whether to keep a driver's own graph: `instantiate` or the first replay then makes it executable. Otherwise the
-        end of the capture does. No effect if the core captures.
+        Whether to keep a driver's own graph, which `instantiate` or the first replay then makes executable. Otherwise
+        the end of the capture makes it executable. No effect if the core captures.
     """
 
     def __init__(self, keep_graph: bool = False) -> None:
@@ -49,8 +49,8 @@ class Graph:
 
         `pool` is the id of a memory pool, or a graph to share one with; the captured work allocates from this pool.
 
-        `capture_error_mode` determines which threads may wait for the whole device meanwhile: with "global" none, with
-        "thread_local" all except this thread, with "relaxed" all.
+        `capture_error_mode` determines which threads may wait for the whole device meanwhile: none ("global"), all
+        except this thread ("thread_local"), or all ("relaxed").
 
         Raises
         ------
@@ -75,7 +75,7 @@ class Graph:
         _C.graph_replay(self._graph)
 
     def reset(self) -> None:
-        """Drop the graph and its memory pool, or a capture under way; waits for the last replay."""
+        """Drop the graph and its memory pool, or a capture under way. Waits for the last replay."""
         _C.graph_reset(self._graph)
 
     def pool(self) -> _PoolId:
@@ -211,8 +211,8 @@ def make_graphed_callables(
         A memory pool to share.
 
     A graphed callable takes the tensors of `sample_args` and nothing else. It returns the same static tensors each
-    time: clone a result that must outlive the next call. A module is changed in place. It replays in the mode of its
-    capture, training or evaluation, and runs eagerly in the other mode.
+    time: clone a result that must outlive the next call. A module is changed in place. It replays in the mode (training
+    or evaluation) in which it was captured, and runs eagerly in the other mode.
 
     Raises
     ------

@@ -14,7 +14,7 @@ from torch_outboard import _C
 from torch_outboard.device import _context
 from torch_outboard.device._context import device_index
 from torch_outboard.device._summary import summary_table
-from torch_outboard.device.memory_history import (  # noqa: F401 - likewise
+from torch_outboard.device.memory_history import (  # noqa: F401 - also under torch.<name>.memory, as under torch.cuda
     _dump_snapshot,
     _record_memory_history,
     _save_memory_usage,
@@ -95,7 +95,7 @@ def memory_allocated(device: _Device = None) -> int:
 
 
 def max_memory_allocated(device: _Device = None) -> int:
-    """Return the most bytes that tensors occupied since the start or `reset_peak_memory_stats`."""
+    """Return the peak of the bytes that tensors occupy, since the start or `reset_peak_memory_stats`."""
     return torch.accelerator.max_memory_allocated(device_index(device))
 
 
@@ -105,7 +105,7 @@ def memory_reserved(device: _Device = None) -> int:
 
 
 def max_memory_reserved(device: _Device = None) -> int:
-    """Return the most bytes that the allocator had reserved since the start or `reset_peak_memory_stats`."""
+    """Return the peak of the reserved bytes, since the start or `reset_peak_memory_stats`."""
     return torch.accelerator.max_memory_reserved(device_index(device))
 
 
@@ -158,7 +158,7 @@ def memory_summary(device: _Device = None, abbreviated: bool = False) -> str:
 
 
 def set_per_process_memory_fraction(fraction: float, device: _Device = None) -> None:
-    """Limit this process to a fraction of a device's memory; beyond it, allocations raise out of memory.
+    """Limit this process to a fraction of a device's memory; allocations beyond the limit raise torch.OutOfMemoryError.
 
     Memory that is already reserved stays reserved.
 
@@ -188,7 +188,7 @@ class ObserverHandle:
         self._number = number
 
     def remove(self) -> None:
-        """Detach the observer. A running call of it continues; further calls of `remove` do nothing."""
+        """Detach the observer. A call that is running continues. Further calls of `remove` do nothing."""
         _C.detach_out_of_memory_observer(self._number)
 
 
@@ -202,7 +202,7 @@ def attach_out_of_memory_observer(observer: Callable[[int, int, int, int], objec
 
 
 def caching_allocator_alloc(size: int, device: _Device = None, stream: torch.Stream | int | None = None) -> int:
-    """Allocate memory of the device for another library and return its address.
+    """Allocate device memory for another library, and return its address.
 
     `stream` is the stream that uses the memory, or its id; None means the current stream. `caching_allocator_delete`
     frees the memory.
@@ -220,12 +220,12 @@ def caching_allocator_alloc(size: int, device: _Device = None, stream: torch.Str
 
 
 def caching_allocator_delete(mem_ptr: int) -> None:
-    """Free memory of `caching_allocator_alloc`; raise ValueError for any other address and for a second call."""
+    """Free memory from `caching_allocator_alloc`. Raise ValueError for other addresses, or if it was freed before."""
     _C.raw_free(mem_ptr)
 
 
 def caching_allocator_enable(value: bool = True) -> None:
-    """Turn caching on or off, for all devices; without caching, the driver allocates memory for each allocation.
+    """Turn caching on or off for all devices. Without caching, each allocation gets its own memory from the driver.
 
     Memory that is freed meanwhile returns to the driver at the next allocation on its stream, the next synchronisation
     or `empty_cache`.

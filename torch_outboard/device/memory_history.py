@@ -53,11 +53,12 @@ def _record_memory_history(
     enabled : {"all", "state", None}
         "state" keeps only the stacks of live memory, and no history.
     context : {"all", "alloc", "state", None}
-        The entries that have stacks: all entries, allocations and live memory, live memory, none.
+        The entries that have stacks: all entries ("all"), allocations and live memory ("alloc"), only live memory
+        ("state"), or none (None).
     stacks : {"all", "python"}
         "python" omits C++ frames, which take the longest to symbolise.
     max_entries : int
-        The number of newest entries to keep, on each device.
+        The maximum number of entries to keep per device; older entries are dropped.
     device : optional
         Accepted for compatibility with torch.cuda; must be a device, and changes nothing.
     clear_history : bool

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Private memory pools of torch.<name>, and allocators of two functions that replace the driver's memory."""
+"""Private memory pools of torch.<name>, and pluggable allocators, which replace the driver's memory."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _Device = torch.device | int | str | None
 class PluggableAllocator:
     """An allocator of two C functions in a shared library, for `MemPool` and `change_current_allocator`.
 
-    `void* alloc(ptrdiff_t size, int device, void* stream)` returns memory that the driver knows, aligned to 512 bytes,
-    or null if there is none. `void free(void* pointer, ptrdiff_t size, int device, void* stream)` is called once no
-    work uses the memory. `stream` is the driver's handle. Any thread may call them.
+    `void* alloc(ptrdiff_t size, int device, void* stream)` returns memory that the driver can use, aligned to 512
+    bytes, or null if there is none. `void free(void* pointer, ptrdiff_t size, int device, void* stream)` is called once
+    no work uses the memory. `stream` is the driver's handle. Any thread may call them.
     """
 
     def __init__(self, path_to_so_file: str, alloc_fn_name: str, free_fn_name: str) -> None:
@@ -50,7 +50,7 @@ class PluggableAllocator:
         return self
 
     def allocator(self) -> PluggableAllocator:
-        """Return the allocator itself: code for in-tree devices passes `.allocator()` to `MemPool`."""
+        """Return this object, because code for in-tree devices passes `.allocator()` to `MemPool`."""
         return self
 
 
@@ -104,7 +104,7 @@ class MemPool:
         return torch.device(_context.name, self._first)
 
     def use_count(self) -> int:
-        """Return the number of uses on the pool's `device`: this object, and each `use_mem_pool`."""
+        """Return the number of uses on the pool's `device`: one for this object and one per `use_mem_pool`."""
         return _C.pool_use_count(self._first, self._id)
 
     def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
@@ -129,7 +129,7 @@ class MemPool:
 
 @contextlib.contextmanager
 def use_mem_pool(pool: MemPool, device: _Device = None) -> Iterator[None]:
-    """Send this thread's allocations on the device to the pool, but not those of other threads (a backward pass)."""
+    """Send this thread's allocations on the device to the pool; other threads (a backward pass) are unaffected."""
     index = device_index(device)
     pool._use_on(index)
     _C.begin_allocate_thread_to_pool(index, pool.id)

@@ -77,7 +77,7 @@ def seed() -> None:
 
 
 def seed_all() -> None:
-    """Seed all devices' generators with one number of the system's randomness."""
+    """Seed all devices' generators with the same number from the system's randomness."""
     generators = default_generators()
     if generators:
         manual_seed_all(generators[0].seed())

@@ -205,7 +205,7 @@ def _settle() -> None:
 
 
 def reduce_storage(storage: torch.UntypedStorage) -> tuple[Callable[..., torch.UntypedStorage], tuple[Any, ...]]:
-    """Reduce a storage of the device for pickling to another process, as torch.multiprocessing does on the CPU.
+    """Reduce a device storage to what pickle sends to another process, as torch.multiprocessing does on the CPU.
 
     The call waits for the device. The storage is kept until the receiver drops it or exits.
     """
@@ -257,9 +257,9 @@ def _rebuild(
             _untyped.shared_cache[known] = _untyped.StorageWeakRef(storage)
         return storage
     finally:
-        # Also after a failure: the message will not arrive again. A lease unlocks when it ends.
-        # Without a lease, either an error occurred, or the lock of an earlier message keeps the
-        # memory.
+        # Mark the message as received even after a failure, because it will not arrive again. A
+        # lease unlocks the message when the lease ends. If there is no lease, either an error
+        # occurred, or an earlier message's lock keeps the memory alive.
         os.pwrite(file.number, _RECEIVED, slot)
         if lease is None:
             _give_back(file, slot)
@@ -273,7 +273,7 @@ def _locked(path: str, slot: int) -> _File:
         file.uses += 1
     try:
         file.lock(slot)
-    except BaseException:  # re-raised, also for an interrupt: the lock may be waited for
+    except BaseException:  # re-raised, also for an interrupt, which may end the wait for the lock
         _release(file)
         raise
     return file

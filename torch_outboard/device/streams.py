@@ -31,7 +31,7 @@ __all__ = [
 
 _Device = torch.device | int | str | None
 
-# The number of PrivateUse1 among torch's device types, which torch.Stream takes.
+# The number of the device type PrivateUse1, as torch.Stream expects it.
 _DEVICE_TYPE = 20
 
 
@@ -58,9 +58,9 @@ class _Names(type):
 
 
 class Stream(metaclass=_Names):
-    """A torch.Stream: the next of the device's pool of 32 streams for each priority, where -1 is above 0.
+    """A torch.Stream: the next of the 32 pooled streams of this device and priority; -1 is above 0.
 
-    With `stream_id` it is an existing stream, as `torch.Stream(stream_id, device_index, device_type)` is.
+    With `stream_id`, it is an existing stream, like `torch.Stream(stream_id, device_index, device_type)`.
     """
 
     _stands_for = torch.Stream
@@ -157,9 +157,9 @@ def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> No
 
 
 def _sleep(cycles: int) -> None:
-    """Keep the current stream busy for a number of nanoseconds, the cycles of a 1 GHz clock. For tests.
+    """Keep the current stream busy for a number of nanoseconds (cycles of a 1 GHz clock). For tests.
 
-    Returns at once, unless the driver has no queue for work of the host.
+    Returns immediately, unless the driver cannot queue host work.
     """
     _C.queue_sleep(torch.accelerator.current_device_index(), cycles)
 

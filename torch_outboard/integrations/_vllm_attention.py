@@ -73,8 +73,9 @@ class _Metadata:
     masks: dict[Any, torch.Tensor] = field(default_factory=dict)  # shared by the layers
 
     def mask(self, chunk: _Chunk | None, tokens: int, window: int | None) -> torch.Tensor:
-        """Return a mask [queries, tokens] of the tokens that each query sees: the chunk's queries, or else the single
-        ones.
+        """Return a mask [queries, tokens] of the tokens that each query sees.
+
+        Without a chunk, the queries are those of the requests that add one token.
         """
         key = (chunk and chunk.first, window)
         if key not in self.masks:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The driver tests: what every driver must do, through torch's public API, to be run against your own driver.
+"""The driver tests check what every driver must do, through torch's public API. Run them against your own driver.
 
 They need the packages of `pip install torch-outboard[test]`. A process has one driver, so the tests run in their own
 process:
@@ -67,7 +67,7 @@ def driver_test_command(
     operators: bool = False,
     time_limit: float = TIME_LIMIT,
 ) -> list[str]:
-    """Return the command that runs the driver tests, or the tests of torch's database of operators.
+    """Return the command that runs the driver tests, or the tests of torch's operator database.
 
     An argument may select a file or a test: "test_streams.py", "test_streams.py::test_timing".
 

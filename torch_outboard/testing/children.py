@@ -14,12 +14,12 @@ from typing import Any
 __all__ = ["HANG_SECONDS", "NoAnswer", "run_in_children"]
 
 HANG_SECONDS = 300
-_END_SECONDS = 20  # for a child with no work left
+_END_SECONDS = 20  # seconds for a child without further work to exit
 
 
 @dataclass(frozen=True)
 class NoAnswer:
-    """The result for an item whose process did not answer; `kind` is "crash" or "hang"."""
+    """The result for an item whose process returned nothing; `kind` is "crash" or "hang"."""
 
     kind: str
     message: str
@@ -65,7 +65,7 @@ def run_in_children(
     ----------
     work : function of a Connection and `arguments`
         Runs in each child, a fresh Python process. It receives items until it receives None. For each item, it sends
-        (item, result, whether it takes another item). A new child replaces a child that takes no more items.
+        (item, result, whether it accepts another item). A new child replaces a child that accepts no more items.
     jobs : int
         The number of children at a time.
     hang_seconds : float

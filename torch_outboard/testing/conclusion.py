@@ -14,7 +14,7 @@ from torch_outboard.driver import WITHOUT, Driver
 
 __all__ = ["Conclusion", "conclusion"]
 
-# Entries that cost users nothing if they are missing: the core does the same, or something as good.
+# Entries whose absence costs users nothing, because the core has an equally good substitute.
 _COSTS_NOTHING = {
     *("destroy", "device_open", "device_close", "device_synchronize", "event_synchronize", "last_error"),
     *("kernel_register", "graph_capture_begin", "graph_capture_end", "graph_instantiate", "graph_launch"),
@@ -25,7 +25,7 @@ _CAPABILITY = "capability: "
 
 
 class Conclusion:
-    """A pytest plugin that writes these lines after pytest's own."""
+    """A pytest plugin that writes the conclusion after pytest's own summary."""
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, None, None]:
@@ -61,7 +61,7 @@ def _of_run(name: str, stats: Mapping[str, Sequence[Any]]) -> list[str]:
 
 
 def _reason(report: Any) -> str:
-    """Return why a test was skipped."""
+    """Return the reason why a test was skipped."""
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     return str(text).removeprefix("Skipped: ")
 
@@ -104,12 +104,12 @@ def conclusion(
 
 
 def _missing(entries: Mapping[str, bool], generates: bool) -> dict[str, list[str]]:
-    """Return the missing entries, grouped by the cost of their absence."""
+    """Return the missing entries, grouped by the consequence of their absence."""
     costs = dict(WITHOUT)
     spared = set(_COSTS_NOTHING)
     if generates:
         costs |= dict.fromkeys(("host_address", "host_callback"), _WITHOUT_A_KERNEL)
-        spared.add("copy_nd_async")  # a generated kernel
+        spared.add("copy_nd_async")  # a generated kernel does the copy
     if not entries.get("program_build", False):
         spared.add("program_binary")
     if entries.get("event_timestamp", False) or entries.get("event_elapsed", False):

@@ -87,7 +87,7 @@ class CapturedFunction:
             self._lock.release()
 
     def _generated(self, inputs: list[Any], why: str) -> Sequence[Any]:
-        """Run the generated code this once, without a replay, and log why."""
+        """Run the generated code without a replay for this call, and log the reason."""
         cudagraphs_log.debug("the %s graph %s runs without replay: %s", self._kind, self._compile_id, why)
         return self._function(inputs)
 

@@ -44,7 +44,7 @@ class SimtGenerator(WrappingGenerator):
 
         return scheduling_for(self.driver.name, self.dialect)
 
-    # Code on the host is for tests of the generator: the Python wrapper alone calls it.
+    # Host code exists only to test the generator, so only the Python wrapper calls it.
 
     def cpp_wrapper(self) -> type[Any]:
         return CodeGenerator.cpp_wrapper(self) if self.dialect.runs_on_host else super().cpp_wrapper()
@@ -96,7 +96,7 @@ class SlangGenerator(SimtGenerator):
 
 @functools.cache
 def slang_generator(name: str, units: str = "") -> type[SimtGenerator]:
-    """Return the generator of kernels in a dialect of `SLANGS`, for devices with subgroups or matrix units if named.
+    """Return the generator of kernels in a dialect of `SLANGS`, optionally for devices with subgroups or matrix units.
 
     The text is a size of subgroups, such as "subgroups of 32", or matrix units, such as "32 lanes, float16 16x16x16".
 
@@ -115,6 +115,6 @@ def slang_generator(name: str, units: str = "") -> type[SimtGenerator]:
 
 
 class HostGenerator(SimtGenerator):
-    """Kernels in C++ for memory that the host can reach, one item after the other, to test generated code."""
+    """Kernels in C++ for memory that the host can reach. They run items one after the other, to test generated code."""
 
     dialect = HOST_CPP

@@ -83,7 +83,7 @@ def _result(task: Future[Binaries] | None, name: str, entry: str, source: str, t
     if task is not None:
         try:
             return task.result()
-        except Exception as error:  # noqa: BLE001 - this process raises it again
+        except Exception as error:  # noqa: BLE001 - raised again in this process
             # Either the worker died or compilation failed. In the second case, this process raises
             # the error with its own type.
             _log.warning("a worker could not compile %s, so this process compiles it: %s", name, error)
@@ -227,7 +227,7 @@ class _Untuned:
         launcher = self._chosen
         if launcher is None:
             if torch.get_device_module(_C.driver_name()).is_current_stream_capturing():
-                # A capture cannot measure: a later call does.
+                # A capture cannot measure, so a later call measures.
                 launcher = self._tuning.make(self._tuning.binaries.variants[0])
             else:
                 with self._lock:

@@ -26,7 +26,7 @@ def seed(value: int, device: torch.device) -> None:
 
 
 def poison(device: torch.device) -> None:
-    """Fill cached memory for small results with 0xFF, so that stale results cannot look right."""
+    """Fill cached memory for small results with 0xFF, so that stale results cannot pass as correct."""
     torch.full((1 << 20,), 0xFF, dtype=torch.uint8, device=device)
 
 

@@ -20,8 +20,8 @@ from torch_outboard.testing.database.lists import ON_NO_DEVICE, RANDOM, UNINITIA
 
 __all__ = ["STATES", "entries_of", "run_entry"]
 
-# Worst first: an entry has the worst state of its samples. 'ran' is 'right', but without values to
-# compare.
+# States, worst first; an entry has the worst state of its samples. 'ran' means 'right' without
+# values to compare.
 STATES = ("wrong", "failed", "refused", "right", "ran", "skipped")
 
 # The signs of vectors are arbitrary: compare what torch's own tests derive from the results.
@@ -48,7 +48,9 @@ def entries_of(dtype: torch.dtype, parts: int = 1) -> list[OpInfo]:
 def run_entry(
     info: Any, dtype: torch.dtype, samples: int, device: torch.device, *, has_gradients: bool = False
 ) -> tuple[str, str]:
-    """Return the state of an entry's first samples, and the reason. The caller must turn copies to the CPU into errors.
+    """Return the state of an entry's first samples, and the reason.
+
+    The caller must make copies to the CPU raise errors.
 
     With `has_gradients`, also check the gradients of all inputs, for fixed gradients of the results.
     """
@@ -114,7 +116,7 @@ _OF_EQUALS_ANY = {"argsort": 0, "kthvalue": 1, "mode": 1, "sort": 1, "topk": 1}
 
 
 def _as_pointed(got: torch.Tensor, want: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """Return the CPU's indices if both select the same values along some dimension, else the device's."""
+    """Return the CPU's indices if both select equal values along some dimension, else the device's."""
     if got.dtype != torch.int64 or got.shape != want.shape or got.numel() == 0:
         return got
     ours, is_whole = got.cpu(), got.dim() == source.dim()
@@ -131,7 +133,7 @@ def _as_pointed(got: torch.Tensor, want: torch.Tensor, source: torch.Tensor) -> 
 
 
 class _Doubled:
-    """Doubled bounds, because two kernels round a gradient."""
+    """Doubled bounds, because a gradient is rounded by two kernels."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
