@@ -201,7 +201,7 @@ def attached_driver() -> Driver | None:
 
 
 def attached_by() -> str:
-    """Return where the driver was attached, such as "at FILE:LINE", or "" if no driver is attached."""
+    """Return the place where the driver was attached, such as "at FILE:LINE", or "" if no driver is attached."""
     return _attachment.by if _attachment is not None else ""
 
 

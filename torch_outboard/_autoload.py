@@ -64,7 +64,7 @@ def autoload(name: str) -> None:
 
 
 def _entry_point(module: str) -> str:
-    """Return a description of the `torch.backends` entry point that calls from `module`, with its package."""
+    """Return a description of the `torch.backends` entry point that is defined in `module`, with its package."""
     from importlib.metadata import entry_points
 
     for entry in entry_points(group="torch.backends"):

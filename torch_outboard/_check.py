@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One finding of `outboard doctor`: a statement, how bad it is, and what to do."""
+"""One finding of `outboard doctor`: a statement, its severity, and a remedy."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ class Driver:
     Attributes
     ----------
     name : str
-        The name of the device in torch: "mychip" gives torch.device("mychip") and torch.mychip. Only lower-case letters
-        and underscores, because torch parses nothing else.
+        The name of the device in torch: "mychip" becomes torch.device("mychip") and torch.mychip. Only lower-case
+        letters and underscores, because torch parses nothing else.
     options : mapping of str to Option
         The options that `attach` accepts beside the name; also read from the environment, as OUTBOARD_<NAME>_<OPTION>.
     library : path or None
@@ -497,7 +497,7 @@ def package_folders() -> list[Path]:
     """Return the folders that packages are installed into: torch's first, because vendors' packages come with torch.
 
     A driver searches them for its vendor's libraries, which the loader does not find there. `sys.path` is not searched:
-    it may name the process's current folder, and a library that lies there must not be loaded.
+    it may name the process's current folder, and a library in that folder must not be loaded.
     """
     import site
     import sysconfig
@@ -539,7 +539,7 @@ def driver_entries(driver: Driver) -> dict[str, Callable[..., Any] | int]:
 
 
 def _of_any_version(launch: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a kernel_launch that takes the newest version's arguments, and passes the method those that it accepts."""
+    """Return a kernel_launch that takes the newest version's arguments, and passes on only the method's own."""
     import inspect
 
     try:

@@ -207,7 +207,7 @@ class _Memory:
     bytes: int = 1
     pool: _Stream | None = None  # the stream on which the memory was allocated, if known
     accesses: list[Access] = field(default_factory=list)
-    past: list[Access] = field(default_factory=list)  # by earlier owners of the memory
+    past: list[Access] = field(default_factory=list)  # accesses by earlier owners of the memory
     recorded: set[_Stream] = field(default_factory=set)
 
 

@@ -25,7 +25,7 @@ struct KernelParameter {
   };
   Kind kind = Kind::Tensor;
   c10::ScalarType dtype = c10::ScalarType::Undefined;  // Undefined: a tensor of any dtype
-  bool is_written = false;  // of a tensor
+  bool is_written = false;  // whether the kernel writes the tensor
   bool is_strided = false;  // a tensor of any strides; others are contiguous
 };
 

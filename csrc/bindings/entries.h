@@ -13,7 +13,7 @@ namespace outboard::bindings {
 
 struct EntryInfo {
   const char* name;
-  size_t offset;     // in ob_driver
+  size_t offset;     // offset in ob_driver
   void* trampoline;  // null: cannot be a Python method
 };
 

@@ -28,7 +28,7 @@ class Record {
   // and destroyed on any thread. After the interpreter's end it returns "".
   std::function<std::string()> reader(const char* name) const;
   bool flag(const char* name) const;
-  std::vector<Object> items(const char* name) const;  // of a tuple or a list
+  std::vector<Object> items(const char* name) const;  // the items of a tuple or a list
   std::vector<std::string> texts(const char* name) const;
 
  private:

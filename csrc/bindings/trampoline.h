@@ -3,8 +3,8 @@
 // arguments into Python objects and the result into out arguments. An exception becomes a status:
 // its text is last_error, and the exception is the cause of the error that the core raises.
 //
-// torch_outboard/driver.py documents the arguments and the result of each method,
-// beside the entry in class Driver.
+// torch_outboard/driver.py documents each method's arguments and result, at the entry in class
+// Driver.
 #pragma once
 
 #include <torch_outboard/driver.h>
@@ -96,8 +96,8 @@ Object arguments(Values&&... values) {
 
 // ---- Results ----
 
-// Each returns OB_OK if the object is what the entry must return; else another
-// status with the Python error set.
+// Each returns OB_OK if the object is a valid result of the entry; otherwise another status, with
+// the Python error set.
 inline ob_status nothing(PyObject*) {
   return OB_OK;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a profiler records: the calls that queue work or wait, on their threads, and the work
-// itself, on the device's streams. The work's times come from the driver's activity records. For a
-// driver without records, host work is timed while it runs, and all other work by events around it.
+// The records of a profiler: calls that queue work or wait, on their threads, and the work itself,
+// on the device's streams. The work's times come from the driver's activity records. For a driver
+// without records, host work is timed while it runs, and all other work by events around it.
 //
 // Each call has a correlation number, which the records of its work carry. While nothing is
 // recorded, a call site costs one load.
@@ -34,7 +34,7 @@ enum class ActivityKind : uint8_t {
 struct ActivityInfo {
   ActivityKind kind;
   const char* entry;  // the entry of the driver's table
-  const char* name = nullptr;  // of the work, null for the entry's; lives as long as the process, see intern_name
+  const char* name = nullptr;  // the work's name, or null for the entry's; lives as long as the process (intern_name)
   uint64_t bytes = 0;  // bytes of a copy or a fill
   int32_t src_device = OB_HOST;
   int32_t dst_device = OB_HOST;
@@ -85,7 +85,7 @@ struct ActivityProfile {
 OUTBOARD_API void start_activities();
 OUTBOARD_API ActivityProfile stop_activities();
 
-// Set what the calling thread is doing, for the records of its calls.
+// Set the calling thread's current activity, which its calls' records contain.
 OUTBOARD_API void push_activity_op(uint64_t id);
 OUTBOARD_API void pop_activity_op() noexcept;
 OUTBOARD_API void push_activity_annotation(uint64_t id);

@@ -78,11 +78,11 @@ class RandomDraw {
   uint64_t offset_ = 0;
 };
 
-// A point of a capture: the meaning of an event that was recorded on a capturing stream.
+// A point in a capture, which represents an event that was recorded on a capturing stream.
 struct CaptureMark {
   class Capture* capture = nullptr;
   uint64_t id = 0;             // per capturing stream: its work before the point
-  std::vector<uint64_t> seen;  // for each capturing stream, how much of its work is before the point
+  std::vector<uint64_t> seen;  // per capturing stream, how much of its work precedes the point
 };
 
 // A capture in progress. Objects of this class are never freed, so a thread that has just read
@@ -148,8 +148,8 @@ inline void refuse_in_capture(const Stream& stream, const char* what) {
 // CaptureError if the core is capturing the stream: the work would run at once and be missing from
 // the graph. If the driver captures, it records such work itself.
 OUTBOARD_API uint64_t handle_for_caller(Stream& stream);
-// Raise the same error for a handle that was obtained before the capture.
-// `what` names what the caller does.
+// Raise the same error for a handle that was obtained before the capture. `what` names the caller's
+// attempt.
 OUTBOARD_API void refuse_handle_in_capture(c10::DeviceIndex device, uint64_t handle, const char* what);
 
 // Raise the same error for work on an external stream that shares its

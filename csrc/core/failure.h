@@ -2,15 +2,16 @@
 // Failures of queued host work, and the waits that raise them. A failure belongs to a stream and to
 // a position in its order. Recording an event stores its stream's position and the dependencies of
 // that position; a wait for the event passes both on. Synchronizing a stream raises its own
-// failures, and those of other streams that lie before what it waited for. Each stream raises a
-// failure once, whether or not others raise it too. The driver reports failures of its own work,
-// such as copies, only at a wait for the work's stream. A wait for another stream that depends on
-// this work queries the driver, and stores the failures that it reports.
+// failures, and failures in other streams that precede the points for which this stream waited.
+// Each stream raises a failure once, whether or not others raise it too. The driver reports
+// failures of its own work, such as copies, only at a wait for the work's stream. A wait for
+// another stream that depends on this work queries the driver, and stores the failures that it
+// reports.
 //
 // Work fails on a driver's thread, long after later records and waits were queued. A stream
 // therefore counts its records, work carries the count at its queueing (its mark), and dependencies
-// are marks. This is a vector clock. It stores only dependencies that a wait added and no
-// synchronization has settled since. Thread-safe.
+// are marks. This is a vector clock. It stores only dependencies that a wait has added and that no
+// later synchronization has settled. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -64,7 +65,7 @@ class Dependencies {
   bool is_same(const Dependencies& other) const noexcept { return list_ == other.list_; }
   const Dependency* begin() const noexcept { return list_ ? list_->entries.data() : nullptr; }
   const Dependency* end() const noexcept { return list_ ? list_->entries.data() + list_->entries.size() : nullptr; }
-  std::vector<Dependency>& edit();  // of this holder alone
+  std::vector<Dependency>& edit();  // the list for editing, after a copy if it had several holders
 
  private:
   struct List {
@@ -74,7 +75,7 @@ class Dependencies {
   List* list_ = nullptr;
 };
 
-// Everything before a point in a stream's order.
+// All work before a point in a stream's order.
 struct Standing {
   StreamState* stream = nullptr;
   uint64_t mark = 0;
@@ -100,12 +101,12 @@ struct StreamFailures {
   std::atomic<bool> has_others{false};     // false if `others` is empty
   std::atomic<bool> has_driver_work{false};  // such as copies, not queried since
   std::mutex mutex;                        // guards `others` and `graph_records`; held briefly
-  Dependencies others;                     // what the stream's work depends on
-  uint64_t count = 0;                      // its failures; this and the next are under failure's lock
+  Dependencies others;                     // the work on which the stream's work depends
+  uint64_t count = 0;                      // the stream's failures; this and the next are under failure's lock
   std::vector<Failure> kept;
   std::atomic<StreamRecord*> record{nullptr};  // where kernels write their failures; see core/kernel_failure.h
   std::atomic<bool> has_graph_records{false};  // false if `graph_records` is empty
-  std::vector<std::shared_ptr<GraphRecord>> graph_records;  // of graphs with a replay on the stream under way
+  std::vector<std::shared_ptr<GraphRecord>> graph_records;  // records of graphs with a replay under way on the stream
 };
 
 // Return the position of work that is queued next. Call it before queueing the work.

@@ -21,8 +21,8 @@ class OUTBOARD_API HostEvent {
   static bool is_supported() noexcept { return driver().event_signal != nullptr; }
 
   explicit HostEvent(Stream& stream);
-  // Calls no driver entry: the device's next event destroys this one, which releases a stream that
-  // still waits for it.
+  // Calls no driver entry. The driver's event is destroyed when the device's next event is made;
+  // this releases streams that still wait for it.
   ~HostEvent();
   HostEvent(const HostEvent&) = delete;
   HostEvent& operator=(const HostEvent&) = delete;

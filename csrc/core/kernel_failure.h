@@ -4,14 +4,13 @@
 // index within bounds. The next wait for that work reads the record and raises (core/failure.h).
 //
 // A record holds the first failure; later failures are dropped until a wait has read it. The record
-// lies in memory that the host reads directly after a wait: host memory that kernels reach, or
-// device memory that the host reaches. Without such memory, the record is copied to the host. The
+// is in memory that the host can read directly after a wait: host memory that kernels access, or
+// device memory that the host accesses. Without such memory, the record is copied to the host. The
 // copy is queued before each wait for the stream and each event recorded on it, if such kernels
 // were queued since the last wait.
 //
-// Launches without checks take no part in this. A stream has no record before its
-// first kernel that checks. The kernels of a driver's own graph write to the record of
-// the graph (core/graph_record.h).
+// Launches without checks are unaffected. A stream has no record before its first checking kernel.
+// The kernels of a driver's own graph write to the record of the graph (core/graph_record.h).
 #pragma once
 
 #include <c10/core/Device.h>

@@ -31,7 +31,7 @@ enum class ObservedOrder : int {
   EventRecord = 0,  // a record on the stream
   EventWait = 1,    // the stream waits for the event
   EventSync = 2,    // the host has waited for the event, or has seen that it is done
-  StreamSync = 3,   // the same for a stream
+  StreamSync = 3,   // the same for a stream: the host has waited for it
   DeviceSync = 4    // the same for all streams of a device
 };
 

@@ -28,10 +28,10 @@ OUTBOARD_API bool queue_fill(Stream& stream, uint64_t dst, const void* pattern, 
 // in profiles, graph descriptions and errors; it lives as long as the process, and may be null.
 OUTBOARD_API void queue_launch(Stream& stream, const ob_launch& launch, const char* name = nullptr);
 
-// Do the same for a kernel that checks its input. `args` are the launch's arguments; those of
-// `record` are filled in here. A graph fills them in for each replay, so that the kernel writes to
-// the record of the stream it is replayed on. Raise CaptureError while the driver captures if the
-// host cannot read the graph's record (core/graph_record.h).
+// Do the same for a kernel that checks its input. `args` are the launch's arguments; this function
+// fills in the arguments of `record`. A graph fills them in for each replay, so that the kernel
+// writes to the record of the stream it is replayed on. Raise CaptureError while the driver
+// captures if the host cannot read the graph's record (core/graph_record.h).
 OUTBOARD_API void queue_checked_launch(Stream& stream, const ob_launch& launch, ob_kernel_arg* args, const char* name,
                                        RecordArguments record);
 

@@ -12,7 +12,7 @@ namespace outboard {
 
 // Memory for one record.
 struct RecordSlot {
-  uint64_t address = 0;          // of the device
+  uint64_t address = 0;          // device address
   KernelRecord* host = nullptr;  // the same memory, or the target of the record's copy
   bool is_copied = false;        // the host cannot access the device's memory
 };

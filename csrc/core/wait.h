@@ -71,9 +71,10 @@ enum class Leave : bool { Never, OnSignal };
 
 namespace detail {
 OUTBOARD_API bool can_interrupt(const char* entry);
-// Poll until the device's work is done, and handle signals meanwhile. Raise what a handler raises.
+// Poll until the device's work is done, and handle signals meanwhile. Pass on a handler's
+// exception.
 OUTBOARD_API void ask_until_done(const Waiting& waiting, c10::DeviceIndex device, bool (*is_done)(void*), void* user);
-// Handle pending signals, on a thread that can_interrupt. Raise what the handler raises.
+// Handle pending signals, on a thread that can_interrupt. Pass on the handler's exception.
 OUTBOARD_API void handle_signals();
 // Note a driver call on a thread of the core. The process waits for these calls before it exits;
 // the wait returns false if a signal ends it.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The c10d backend for a driver's devices and, separately, for CPU tensors. Gloo exchanges the
 // data: in the device's own memory if the host reaches it, else through pinned memory. The virtual
-// functions of c10d::Backend change with every minor version of torch; those overridden here are
-// the same in 2.11 to 2.15.
+// functions of c10d::Backend change with every minor version of torch; the functions overridden
+// here are the same in 2.11 to 2.15.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -115,7 +115,7 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
   void remember(const Call& call, const c10::intrusive_ptr<DistributedWork>& work,
                 const std::shared_ptr<Staging>& staging);
   Transport transport_of(const Call& call, const at::Tensor& first) const;
-  std::vector<Stream*> streams_of_collectives();  // of results
+  std::vector<Stream*> streams_of_collectives();  // the streams of results
   CallStreams streams_for(c10::DeviceIndex device, Transport transport, const Call& call);
   WorkPtr all_gather_parts(const Kind& kind, const Tensors& outputs, const Tensors& inputs,
                            const c10d::AllgatherOptions& options);
@@ -152,7 +152,7 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
   // Guarded by mutex_.
   uint64_t splits_ = 0;
   Split last_split_;
-  std::map<std::pair<c10::DeviceIndex, int>, std::pair<Stream*, Stream*>> streams_;  // by device and channel
+  std::map<std::pair<c10::DeviceIndex, int>, std::pair<Stream*, Stream*>> streams_;  // streams by device and channel
   Works coalesced_;
   std::vector<NativeDeferred> deferred_;  // sends and receives, until endCoalescing
   bool is_coalescing_ = false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The first failure of a group. Collectives rely on each rank having run the same ones before, so a
-// group does not survive a failure: every later call raises the first cause. Thread-safe.
+// The first failure of a group. A collective requires that all ranks have run the same collectives
+// before. A group therefore does not survive a failure: every later call raises the first cause.
+// Thread-safe.
 #pragma once
 
 #include <atomic>

@@ -30,14 +30,14 @@ struct Request {
   std::function<Works(c10d::Backend& gloo, Tensors& in, Tensors& out)> post;  // starts the exchange
   std::function<void(Tensors& out)> adjust;  // makes the result from the exchanged data; may be empty
   std::optional<Claim> claim;  // ranks compare it beforehand
-  OwnWorkTimer timer;  // of the exchange, for profilers
-  std::chrono::milliseconds timeout{};  // of point-to-point operations and claims; collectives have it in their options
+  OwnWorkTimer timer;  // the exchange's timer, for profilers
+  std::chrono::milliseconds timeout{};  // for point-to-point operations and claims; collectives have an option for it
 };
 
 // Return true if a stream may wait for this thread's exchanges. The order of threads differs
 // between ranks, and streams that wait for each other's groups would deadlock. Streams therefore
-// wait only for one thread, the one that created the first living group, and for backward passes.
-// Other threads wait themselves.
+// wait only for the thread that created the first living group, and for backward passes. Other
+// threads wait themselves.
 bool may_wait_in_streams() noexcept;
 
 // How to end a thread during an exchange with Gloo, which cannot be interrupted. The caller waits
@@ -57,7 +57,7 @@ class Lane {
   void push(std::shared_ptr<Request> request);
   // End the thread after the queued requests.
   void end(Ending ending);
-  void forget() noexcept;  // in a forked child
+  void forget() noexcept;  // call it in a forked child
 
  private:
   struct State {
@@ -95,7 +95,7 @@ class Group : public std::enable_shared_from_this<Group> {
   void abort(const std::string& reason, Ending ending = Ending::Leave);
   // Return true in a forked child, which does not have the threads.
   bool is_forked() const noexcept;
-  void forget() noexcept;  // in the forked child
+  void forget() noexcept;  // call it in the forked child
 
   c10d::Backend& gloo() noexcept { return *gloo_; }
   // A mutex held during calls to Gloo, but never while waiting for Gloo.

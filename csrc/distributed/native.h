@@ -94,7 +94,7 @@ class NativeCall {
   bool is_grouped_;
   std::function<void(NativeParts parts)> to_graph_;  // empty unless the stream captures
   std::vector<ob_collective> grouped_;               // for the graph
-  std::optional<ActivityScope> activity_;            // of a group
+  std::optional<ActivityScope> activity_;            // the activity of a group of calls
 };
 
 using NativePost = std::function<bool(NativeCall& call, Tensors& in, Tensors& out)>;
@@ -137,7 +137,7 @@ class NativeGroup {
   void shut_down();  // wait for the calls under way, then destroy the communicators
   void abort() noexcept;  // after the group's failure was set
   void stop();  // end the thread
-  void forget() noexcept;  // in a forked child
+  void forget() noexcept;  // call it in a forked child
 
  private:
   using Clock = std::chrono::steady_clock;

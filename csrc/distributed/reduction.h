@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Reductions in the form that Gloo supports. Missing reductions are built from supported ones.
+// Reductions in the form that Gloo supports. Other reductions are built from supported reductions.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,14 +14,14 @@ class Reduction {
   Reduction(const c10d::ReduceOp& op, c10::ScalarType dtype, int size, const char* name);
 
   const c10d::ReduceOp& op() const noexcept { return op_; }
-  const char* name() const noexcept { return name_; }  // of the requested reduction: "AVG"
+  const char* name() const noexcept { return name_; }  // name of the requested reduction: "AVG"
   // Return the same memory as a dtype that Gloo reduces.
   at::Tensor view(const at::Tensor& tensor) const;
   // Compute the result from a sum, in place: AVG divides, PREMUL_SUM multiplies.
   void adjust(const at::Tensor& tensor) const;
   // Return the OB_REDUCE_ value that computes the whole result, or -1 if drivers have none.
   int32_t native() const noexcept;
-  double scale() const noexcept { return number_; }  // of OB_REDUCE_PREMUL_SUM
+  double scale() const noexcept { return number_; }  // the factor of OB_REDUCE_PREMUL_SUM
   bool adjusts() const noexcept { return adjustment_ != Adjustment::None; }
 
  private:

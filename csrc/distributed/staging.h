@@ -38,8 +38,8 @@ class Staging {
     Event event;                         // after finish() or queue_results()
     std::atomic<bool> is_joined{false};  // one of the caller's streams waits for them
   };
-  // Queue what precedes the exchange, on the caller's thread. `is_in_place`:
-  // `written` are the tensors read.
+  // Queue the work that precedes the exchange, on the caller's thread. `is_in_place`: `written` are
+  // the tensors read.
   Staging(Transport transport, const CallStreams& streams, const Tensors& read, const Tensors& written,
           bool is_in_place);
   ~Staging();
@@ -52,8 +52,8 @@ class Staging {
   // which are the results of earlier collectives.
   void follow(std::vector<Stream*> streams) { followed_ = std::move(streams); }
 
-  // Return true if the stream waits for the exchange. Otherwise a thread does, before it
-  // queues what needs the results.
+  // Return true if the stream waits for the exchange. Otherwise a thread waits, before it queues
+  // work that needs the results.
   bool is_streamed() const noexcept { return exchanged_.has_value() || transport_ == Transport::Native; }
   // Return true if wait() blocks the caller anyway: see may_wait_in_streams().
   bool blocks_caller() const noexcept { return !may_stream_ && transport_ == Transport::Native && !is_captured_; }
@@ -82,7 +82,7 @@ class Staging {
   void raise_failure();
   Stream* out_stream() const noexcept { return streams_.out; }
   bool is_captured() const noexcept { return is_captured_; }
-  uint64_t bytes() const;  // of this rank's tensors
+  uint64_t bytes() const;  // bytes of this rank's tensors
 
   // Report the accesses to the stream sanitizer, before queue_results(). `op` is the collective's.
   void observe(const char* op) const;
@@ -103,14 +103,14 @@ class Staging {
   const CallStreams streams_;
   const bool is_in_place_;
   const bool may_stream_;
-  bool is_captured_ = false;  // in a graph, as a call of the driver's collectives
+  bool is_captured_ = false;  // captured in a graph, as a call of the driver's collectives
   bool is_ready_ = false;
   std::optional<HostEvent> exchanged_;
   std::mutex mutex_;  // guards join
-  Tensors read_, written_;          // on the device, or the CPU's own
-  Tensors read_views_, out_views_;  // the same memory for the host; not of Transport::Staged
+  Tensors read_, written_;          // tensors on the device, or the CPU's own
+  Tensors read_views_, out_views_;  // the same memory for the host; empty for Transport::Staged
   Tensors in_, out_;                // Gloo's tensors, or contiguous ones for the driver's collectives
-  WorkPlace queued_at_;             // of Transport::Native
+  WorkPlace queued_at_;             // for Transport::Native
   Event ready_;
   const std::shared_ptr<Done> done_ = std::make_shared<Done>();
   std::vector<Stream*> followed_;

@@ -22,7 +22,7 @@ struct HostBatch {
 };
 
 struct Step {
-  Stream* stream = nullptr;                // that it was captured on
+  Stream* stream = nullptr;                // the stream on which it was captured
   std::unique_ptr<DriverCommand> command;  // null: `batch`
   std::unique_ptr<HostBatch> batch;
 };
@@ -30,7 +30,7 @@ struct Step {
 struct RandomUse {
   std::shared_ptr<RandomSource> source;
   std::unique_ptr<RandomCell> cell;  // commands hold its address
-  uint64_t increment = 0;            // of one replay
+  uint64_t increment = 0;            // the increment of one replay
 };
 
 // A device on which the pool is in use. During the capture, allocations of
@@ -41,16 +41,16 @@ struct PoolUse {
 };
 
 struct Body {
-  Stream* stream = nullptr;  // that the capture began on
+  Stream* stream = nullptr;  // the stream on which the capture began
   bool is_native = false;
-  std::vector<Step> steps;  // in an order in which they may run one after the other
+  std::vector<Step> steps;  // in an order in which they may run sequentially
   // Of a native graph: the commands that the driver's host callbacks call, and the graph's handles.
   std::deque<std::unique_ptr<HostCommand>> host_commands;
   WorkPlace replaying;  // written and read in stream order
   uint64_t graph = 0;
   uint64_t executable = 0;
 
-  std::vector<std::shared_ptr<GraphRecord>> records;  // of a native graph's checking kernels, one per device
+  std::vector<std::shared_ptr<GraphRecord>> records;  // records of a native graph's checking kernels, one per device
 
   std::vector<RandomUse> random;
   std::vector<std::shared_ptr<const void>> kept;
@@ -58,7 +58,7 @@ struct Body {
   std::vector<PoolUse> pool_uses;
 
   Execution execution;
-  Body* next_idle = nullptr;  // of the retired bodies
+  Body* next_idle = nullptr;  // next in the list of retired bodies
 };
 
 // Free a body once its replays are done, on a thread that may call the driver. Never fails.

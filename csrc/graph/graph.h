@@ -62,7 +62,7 @@ class OUTBOARD_API Graph {
   bool keep_graph_;
   std::unique_ptr<graph::Body> body_;
   graph::Recorder* recorder_ = nullptr;
-  Stream* stream_ = nullptr;  // of the capture under way
+  Stream* stream_ = nullptr;  // the stream of the capture under way
   uint64_t capture_id_ = 0;
 };
 

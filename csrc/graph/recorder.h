@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The capture that csrc/core reports to. It writes one list of steps in call order, in which the
-// steps may run one after the other, whatever their streams were. Vector clocks over the streams
-// show whether all work was joined to the stream on which the capture began.
+// The capture that csrc/core reports to. It writes one list of steps in call order. The steps may
+// run sequentially in this order, whatever their streams were. Vector clocks over the streams show
+// whether all work was joined to the stream on which the capture began.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ class Recorder final : public Capture {
   // Make the stream capture. Raise CaptureError if it captures already.
   // Recorders are reused and never freed.
   static Recorder& begin(Stream& stream, c10::MempoolId_t pool, Mode mode);
-  uint64_t id() const noexcept { return id_.load(std::memory_order_acquire); }  // of the capture under way
+  uint64_t id() const noexcept { return id_.load(std::memory_order_acquire); }  // the id of the capture under way
   // End the capture on all its streams and return what was recorded. If it failed, raise
   // CaptureError with the first cause. The recorder is free afterwards in any case.
   std::unique_ptr<Body> end();
@@ -74,12 +74,12 @@ class Recorder final : public Capture {
   std::unique_ptr<Body> finish(std::string* out_cause, std::exception_ptr* out_error);
 
   mutable std::mutex mutex_;
-  std::atomic<uint64_t> id_{0};  // of the capture under way, 0 if there is none
+  std::atomic<uint64_t> id_{0};  // id of the capture under way, 0 if there is none
   std::atomic<bool> is_native_{false};
   std::atomic<uint64_t> commands_{0};
   bool is_begun_ = false;  // the capturing thread began the driver's capture
-  bool is_dropped_ = false;  // its graph was destroyed
-  bool is_ending_ = false;  // it records nothing more; its streams are its own until the end
+  bool is_dropped_ = false;  // the capture's graph was destroyed
+  bool is_ending_ = false;  // it records nothing more, but keeps its streams until the end
   Mode mode_ = Mode::Default;
   std::thread::id thread_;
   std::string cause_;  // why the capture has failed; "" if it has not

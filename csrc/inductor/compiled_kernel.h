@@ -24,7 +24,7 @@ using CompiledEntry = void (*)(const uint64_t* arguments);
 // to it, and its library stays loaded.
 struct CompiledKernel {
   std::string name;
-  kernels::ArgumentKinds arguments;  // those that calls pass
+  kernels::ArgumentKinds arguments;  // the arguments that calls pass
   CompiledEntry entry = nullptr;
   std::unique_ptr<const kernels::DeviceKernel> program;
 };
@@ -35,8 +35,8 @@ OUTBOARD_API std::unique_ptr<CompiledKernel> make_compiled(std::string name, Com
 OUTBOARD_API std::unique_ptr<CompiledKernel> make_compiled(std::unique_ptr<const kernels::DeviceKernel> program);
 
 struct CompiledArgument {
-  const at::Tensor* tensor = nullptr;  // of an address
-  uint64_t bits = 0;                   // of the others
+  const at::Tensor* tensor = nullptr;  // for an argument that is an address
+  uint64_t bits = 0;                   // for all other arguments
 };
 
 // Queue the kernel on the current stream of its tensors' device: as host work, or as a driver

@@ -36,7 +36,7 @@ struct ArgumentKindInfo {
   ArgumentKind kind;
   const char* type;  // type name in codegen/program.py; for pointer types, its ending
   const char* meaning;
-  uint8_t bytes;  // of a number that the kernel takes by value, else 0
+  uint8_t bytes;  // bytes of a number that the kernel takes by value, else 0
   bool is_pointer;
   bool is_integer;  // formulas read it
   bool is_passed;  // calls pass a value as a word

@@ -55,16 +55,16 @@ OUTBOARD_API bool start_task(std::function<void()> task);
 
 // Counts of the pool's finished and pending builds.
 struct BuildCounts {
-  size_t waiting = 0;  // not started
+  size_t waiting = 0;  // builds that have not started
   size_t running = 0;
   size_t built = 0;  // since the process began
   double seconds = 0;  // total of all threads, for these builds
 };
 OUTBOARD_API BuildCounts count_builds();
 
-// Show progress on standard error, if it is a terminal, while more than two seconds of building lie
-// before a wait: `prefix`, the number of finished and of all builds, the remaining time, `suffix`.
-// By default, and with an empty `prefix`, nothing is written.
+// Show progress on standard error, if it is a terminal, while a wait has more than two seconds of
+// building before it: `prefix`, the number of finished and of all builds, the remaining time,
+// `suffix`. By default, and with an empty `prefix`, nothing is written.
 OUTBOARD_API void show_builds(const std::string& prefix, const std::string& suffix);
 
 }  // namespace outboard::kernels

@@ -20,14 +20,14 @@
 //                              elements, `some`: at least one
 //
 // The tensors of `list` and `fresh` in a row have equal element counts and the same order in
-// memory. The first column is of one of them. A row ends with its number of elements. The
-// table begins with the words of the chunks: the row in the upper 32 bits, the number of the
+// memory. The first column belongs to one of these tensors. A row ends with its number of elements.
+// The table begins with the words of the chunks: the row in the upper 32 bits, the number of the
 // chunk within the row in the lower.
 //
-// The kernel gets the table, the number of chunks, the number of elements in a chunk, and a
-// value for each `argument`. The first of two kernels gets the memory of the chunks' numbers
-// too. The second gets the table, the numbers of chunks, of elements in a chunk and of rows,
-// that memory, and the results' memory.
+// The kernel gets the table, the number of chunks, the number of elements in a chunk, and a value
+// for each `argument`. The first of two kernels also gets the memory for the chunks' results. The
+// second gets the table, the number of chunks, the number of elements in a chunk, the number of
+// rows, the memory of the chunks' results, and the results' memory.
 #pragma once
 
 #include <c10/core/ScalarType.h>

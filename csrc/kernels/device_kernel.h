@@ -88,7 +88,7 @@ class OUTBOARD_API DeviceKernel {
   ArgumentKinds passed_;
   bool has_local_argument_ = false;
   bool follows_addresses_ = false;
-  size_t record_ = kNoRecord;  // its position among the arguments
+  size_t record_ = kNoRecord;  // the record's position among the arguments
   size_t taken_ = 0;  // number of arguments that the kernel takes; the record counts once
   uint32_t checked_kernel_ = 0;  // the number of its checks, if it has a record
   std::array<Expression, 3> grid_;

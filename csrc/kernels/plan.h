@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The steps of an operator's call on the device: allocations, launches and calls of other
-// operators, in order, with integer formulas for what depends on the call's sizes. A plan is
-// text: its builder needs no tensors, and a reader sees what runs. The text is verified when
-// it is read, and never trusted.
+// operators, in order, with integer formulas for numbers that depend on the call's sizes. A plan is
+// text, so its builder needs no tensors, and people can read it. The text is verified when it is
+// read, and never trusted.
 //
 //   plan 1
 //   value size 0 1                          a0 is the size of the call's first tensor in its second dimension;

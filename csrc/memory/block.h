@@ -84,7 +84,7 @@ struct alignas(64) Block {
   void set_state(BlockState state) { state_bits = static_cast<uint64_t>(state); }
   bool is_split() const { return prev != nullptr || next != nullptr; }
 };
-constexpr size_t kMaxUses = (1 << 16) - 1;  // what `pending` can count
+constexpr size_t kMaxUses = (1 << 16) - 1;  // the largest count that `pending` can hold
 static_assert(offsetof(Block, child) == 64, "what is hot fills one cache line");
 
 // The free blocks by size. Finds the smallest block that is large enough. Sizes up to 1 MiB have
@@ -98,7 +98,7 @@ class OUTBOARD_API FreeIndex {
   Block* best_fit(size_t size) const noexcept;
 
  private:
-  static constexpr size_t kBins = 2048;  // of 1 to 2048 units
+  static constexpr size_t kBins = 2048;  // bins for sizes of 1 to 2048 units
   static constexpr size_t kWords = kBins / 64;
 
   Block* first_bin_from(size_t bin) const noexcept;
@@ -110,7 +110,7 @@ class OUTBOARD_API FreeIndex {
   uint64_t bin_words_[kWords] = {};
   uint32_t bin_summary_ = 0;  // bit i: bin_words_[i] is not 0
   uint64_t tree_summary_ = 0;  // bit i: trees_[i] is not null
-  Block* trees_[64] = {};  // by the position of the highest bit of a size in units
+  Block* trees_[64] = {};  // indexed by the position of the highest bit of a size in units
 };
 
 // The memory pool for allocations with caching disabled. Its segments are
@@ -162,7 +162,7 @@ struct Segment {
   SizePool* pool = nullptr;
   const SegmentSource* source = nullptr;  // the pool's source when the segment was made
   uint64_t address = 0;
-  size_t size = 0;  // of an expandable segment: the bytes that are mapped
+  size_t size = 0;  // the mapped bytes of an expandable segment
   size_t span = 0;  // bytes of address space; an expandable segment's blocks cover all of it
   Block* first = nullptr;
   uint64_t host_delta = 0;  // host address minus device address, modulo 2^64

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The caching device allocator. DESIGN.md beside this file states its invariants.
+// The caching device allocator. DESIGN.md in this folder states its invariants.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>

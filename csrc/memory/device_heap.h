@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The memory of one device: its pools, its segments, its lock. DESIGN.md beside
-// this file states the invariants.
+// The memory of one device: its pools, its segments, its lock. DESIGN.md in this folder states the
+// invariants.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>

@@ -15,8 +15,8 @@ namespace outboard {
 
 OUTBOARD_API at::HostAllocator& host_allocator();
 
-// Return true if the address lies in memory of host_alloc or host_register,
-// which copy_async reaches directly.
+// Return true if the address lies in memory from host_alloc or host_register, which copy_async
+// accesses directly.
 OUTBOARD_API bool is_pinned(const void* pointer);
 
 // Return true if the address lies in the host allocator's memory: pinned, or ordinary memory if the

@@ -13,8 +13,8 @@ namespace outboard::memory {
 struct HostRange {
   uintptr_t start = 0;
   size_t size = 0;
-  bool is_pinned = false;      // by the driver
-  bool is_registered = false;  // not allocated here: it existed before
+  bool is_pinned = false;      // pinned by the driver
+  bool is_registered = false;  // existing memory that was registered, not allocated here
   bool is_busy = false;        // registered, while the driver is called
 };
 
@@ -34,7 +34,7 @@ class HostRanges {
 
  private:
   mutable std::shared_mutex mutex_;
-  std::map<uintptr_t, HostRange> ranges_;  // by start
+  std::map<uintptr_t, HostRange> ranges_;  // ranges by start address
 };
 
 // Return the process's ranges. Never destroyed, because deleters run until the end of the process.

@@ -14,15 +14,15 @@
 
 namespace outboard {
 
-// Return the device whose segments hold the address, -1 if there is none. Takes one heap's lock
-// after the other; calls no driver entry.
+// Return the device whose segments hold the address, -1 if there is none. Takes the heaps' locks in
+// turn; calls no driver entry.
 OUTBOARD_API c10::DeviceIndex device_of_address(uint64_t address) noexcept;
 
 // The data with which another process can access an allocation.
 struct SharedMemory {
   std::string handle;         // the driver's handle of the whole segment
   uint64_t segment_bytes = 0;
-  uint64_t offset = 0;        // of the allocation within the segment
+  uint64_t offset = 0;        // offset of the allocation within the segment
 };
 
 // Request from the driver a handle of the segment that holds `ptr`. The caller waits for queued

@@ -104,7 +104,7 @@ class OUTBOARD_API StreamUses {
     Stream* stream;
     UseList unrecorded{};
     UseList recorded{};  // in the order of the records
-    size_t count = 0;  // of both
+    size_t count = 0;  // number of uses in both lists
     bool is_failing = false;
     bool is_reported = false;
   };
@@ -118,7 +118,7 @@ class OUTBOARD_API StreamUses {
   std::mutex mutex_;
   // Guarded by mutex_.
   UseList added_;
-  std::vector<Stream*> undrained_;  // whose failed drain was reported
+  std::vector<Stream*> undrained_;  // streams whose failed drain was reported
   std::atomic<bool> is_settling_{false};  // read without it
   std::thread::id settler_;
   std::condition_variable settled_;

@@ -41,7 +41,7 @@ OUTBOARD_API void check_cast_policy(const std::string& op, const std::string& po
 
 struct CastPolicyRow {
   std::string op;
-  CastPolicy policy;  // in force
+  CastPolicy policy;  // the policy in force
   CastPolicy default_policy;
 };
 // Return the operators that the lists name or that were given a policy, sorted by name.

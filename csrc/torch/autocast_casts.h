@@ -12,7 +12,7 @@ namespace outboard {
 // Return the dtype that operators of lower precision run in, if autocast is enabled for the device.
 std::optional<at::ScalarType> autocast_dtype();
 
-// Cast the tensor as those operators cast their inputs: tensors on other devices and of other kinds
+// Cast the tensor like the inputs of these operators: tensors on other devices and of other kinds
 // are unchanged, and a parameter is cast once per region. `tensor` must be defined.
 at::Tensor autocast_cast(at::ScalarType dtype, const at::Tensor& tensor);
 

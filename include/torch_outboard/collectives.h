@@ -3,13 +3,13 @@
  * torch_outboard/collectives.h: the collectives of a device driver. Optional: without them, exchanges go through the
  * host.
  *
- * A driver's library that has collectives exports `ob_collectives_table` beside `ob_driver_table`. The rules of
- * driver.h hold here too: status codes, struct_size, threads, and "queues". A communicator is one rank's end of a group
- * of ranks. Calls on one communicator come one at a time, in the same order on every rank; `comm_status` and
+ * A driver's library that has collectives exports `ob_collectives_table` in addition to `ob_driver_table`. The rules
+ * of driver.h hold here too: status codes, struct_size, threads, and "queues". A communicator is one rank's end of a
+ * group of ranks. Calls on one communicator come one at a time, in the same order on every rank; `comm_status` and
  * `comm_abort` come from any thread, at any time before `comm_destroy`.
  *
- * What every rank must decide alike, each entry decides by its arguments alone: whether a kind with a reduction and a
- * type is OB_UNIMPLEMENTED never depends on the rank, on addresses or on the state of a device.
+ * All ranks must make the same decisions, so entries decide only by their arguments: whether a kind with a reduction
+ * and a type is OB_UNIMPLEMENTED must not depend on the rank, on addresses or on the state of a device.
  */
 #ifndef TORCH_OUTBOARD_COLLECTIVES_H
 #define TORCH_OUTBOARD_COLLECTIVES_H

@@ -181,7 +181,7 @@ typedef struct ob_copy {
   size_t struct_size;
   uint64_t dst; /* address: device memory, or a host pointer if the side's device is OB_HOST */
   uint64_t src;
-  uint64_t bytes; /* > 0; the ranges don't overlap */
+  uint64_t bytes; /* > 0; the ranges do not overlap */
   int32_t dst_device;
   int32_t src_device;
 } ob_copy;
@@ -347,23 +347,21 @@ typedef struct ob_kernel_call {
    accepted a similar call before, and otherwise the next provider. */
 typedef ob_status (*ob_operator_fn)(void* user, const ob_kernel_call* call);
 
-/* Passed to kernel_register.
-   `add` registers `fn` for `op`; `user` is passed to each call. A second `add` for the same operator replaces the
-   first. A kernel for the functional, the out= or the in-place form of an operator (aten::add.Tensor, aten::add.out,
-   aten::add_.Tensor) serves all three. The core prefers the kernel of the called form, then of the out= form, the
-   functional form and the in-place form. The out= form is best, because it needs no copy; for a call in place, its
-   `out` is `self`. An unknown operator returns OB_NOT_FOUND. If kernel_register returns this status, attach raises an
-   error with the operator's name and its existing overloads.
-   `add_with_query` is for operators that torch chooses before the call, such as attention. `query` is called without
-   addresses, queues nothing, and returns OB_UNIMPLEMENTED if `fn` would decline. For an outboard::recurrent_net with
-   gradients, it calls `scratch` once, for the bytes that are kept for the backward pass; this `scratch` returns no
-   address.
-   `keep` writes to disk what a library takes long to find or to compile. `recall` passes these bytes to `take`, once,
-   for a device with the same name, vendor, architecture and driver_version, and otherwise returns OB_NOT_FOUND. The
-   key must contain everything else that the bytes depend on.
-   `build_in_background` calls `fn(user)` once, on a thread that builds programs, when no program is waiting: for work
-   that makes later calls faster. Nothing waits for this call, and it may never happen if the process ends.
-   OB_UNAVAILABLE: there are no such threads (OUTBOARD_BUILD_THREADS=0), or the process is ending. */
+/* Passed to kernel_register. `add` registers `fn` for `op`; `user` is passed to each call. A second `add` for the
+   same operator replaces the first. A kernel for the functional, the out= or the in-place form of an operator
+   (aten::add.Tensor, aten::add.out, aten::add_.Tensor) serves all three. The core prefers the kernel of the called
+   form, then of the out= form, the functional form and the in-place form. The out= form is best, because it needs no
+   copy; for a call in place, its `out` is `self`. An unknown operator returns OB_NOT_FOUND. If kernel_register
+   returns this status, attach raises an error with the operator's name and its existing overloads. `add_with_query`
+   is for operators that torch chooses before the call, such as attention. `query` is called without addresses,
+   queues nothing, and returns OB_UNIMPLEMENTED if `fn` would decline. For an outboard::recurrent_net with gradients,
+   it calls `scratch` once, for the bytes that are kept for the backward pass; this `scratch` returns no address.
+   `keep` writes to disk data that a library takes long to find or to compile. `recall` passes these bytes to `take`,
+   once, for a device with the same name, vendor, architecture and driver_version, and otherwise returns
+   OB_NOT_FOUND. The key must contain everything else that the bytes depend on. `build_in_background` calls
+   `fn(user)` once, on a thread that builds programs, when no program is waiting: for work that makes later calls
+   faster. Nothing waits for this call, and it may never happen if the process ends. OB_UNAVAILABLE: there are no
+   such threads (OUTBOARD_BUILD_THREADS=0), or the process is ending. */
 typedef struct ob_registrar {
   size_t struct_size;
   void* context;
@@ -431,7 +429,7 @@ typedef struct ob_driver {
      stream is done. */
   ob_status (*copy_async)(void* self, int32_t device, uint64_t stream, const ob_copy* copy);
 
-  /* Creates a stream: an in-order queue. `priority` lies between the device's greatest and least. The core also
+  /* Creates a stream: an in-order queue. `priority` is in the range of the device's properties. The core also
      creates a device's default stream with this entry, with priority 0. */
   ob_status (*stream_create)(void* self, int32_t device, int32_t priority, uint64_t* out_stream);
 

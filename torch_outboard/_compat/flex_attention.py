@@ -51,7 +51,7 @@ def attend(module: ModuleType, device: str, has_templates: Callable[[int], bool]
         if query.device.type != device:
             check_of_torch(query, key, value)
 
-    # Dynamo traces it into operators, which bring their own gradients and autocast.
+    # Dynamo traces it into operators, which have their own gradients and autocast rules.
     def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any) -> Any:
         if query.device.type != device:
             return operator(query, key, value, *others)

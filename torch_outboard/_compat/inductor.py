@@ -248,8 +248,9 @@ def name_model_header(device: str, header: Callable[[], str | None]) -> None:
     """Make AOTInductor precompile the device's own header for models. `header` returns its path.
 
     AOTInductor would compile torch/csrc/inductor/aoti_include/<device>.h, which would have to be in torch's
-    installation. The wrapper provides the header that models include, but not this one. The only alternative is
-    aot_inductor.precompile_headers, a user setting. Upstream: https://github.com/pytorch/pytorch/issues/189998.
+    installation. The wrapper provides the header that models include, but not the precompiled header. The only
+    alternative is aot_inductor.precompile_headers, a user setting. Upstream:
+    https://github.com/pytorch/pytorch/issues/189998.
     """
     if not needs_model_header():
         return

@@ -15,7 +15,7 @@ _ISSUE = "https://github.com/pytorch/pytorch/issues/"
 
 
 class Patch(NamedTuple):
-    """One change: what it replaces, its purpose, the upstream request, and what makes it unnecessary.
+    """One change: the replaced code, the purpose, the upstream request, and the condition that makes it unnecessary.
 
     `question` is the function that checks whether the running torch needs the change, or None if every torch does.
     """

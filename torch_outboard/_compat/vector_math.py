@@ -25,9 +25,9 @@ def needs_call_each_once() -> bool:
 def call_each_once() -> None:
     """Call the CPU's functions of one variable once on one thread, before operators call them on several.
 
-    The first call of such a function selects its code. If several threads make the first call at once, one of them may
-    run low-accuracy code for its part of the numbers: errors of 1e-4 in a fifth of the processes whose first call is a
-    large one (https://github.com/pytorch/pytorch/issues/188792). The host provider runs the CPU's operators for the
+    The first call of such a function selects its code. If several threads make the first call at once, one thread may
+    run low-accuracy code for its part of the numbers. Errors of 1e-4 occur in a fifth of the processes whose first call
+    is large (https://github.com/pytorch/pytorch/issues/188792). The host provider runs the CPU's operators for the
     device, and tests compare the device with them. A call on a single number never uses a second thread. All calls
     together take 2 ms.
     """

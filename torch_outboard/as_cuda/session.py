@@ -54,7 +54,7 @@ class AsCuda:
         return dict(self._patching.reasons)
 
     def hand_down(self, driver: str) -> None:
-        """Make processes that this one spawns attach the driver with this name, and start with as_cuda()."""
+        """Make spawned child processes attach the driver with this name, and start with as_cuda()."""
         values = {"OUTBOARD_DRIVER": driver, VARIABLE: ".".join(map(str, self._capability))}
         reason = "processes that are started afresh begin with as_cuda() too"
         self._patching.set_variables(values, "os.environ", reason)

@@ -62,7 +62,7 @@ def driver_with_schedules() -> str:
     for name, driver in found_drivers().items():
         try:
             options = driver.load().options
-        except RegistrationError:  # it is not for this machine, and `outboard info` says why
+        except RegistrationError:  # a driver for other machines; `outboard info` shows the reason
             continue
         if "schedule" in options:
             having.append(name)

@@ -57,7 +57,7 @@ def compile_report(output: str | None, as_json: bool, script: str, arguments: tu
 
 
 def page(title: str, result: CompileReport, ran: dict[str, Any] | None = None) -> str:
-    """Return the report as one self-contained HTML page, with the places where operators ran if those are passed."""
+    """Return the report as one self-contained HTML page, with the places where operators ran, if they are passed."""
     # "</script>" in a name must not end the script.
     data = json.dumps(result.to_dict() | ({} if ran is None else {"ran": ran})).replace("<", "\\u003c")
     return _TEMPLATE.read_text(encoding="utf-8").replace("{{title}}", html.escape(title)).replace("{{data}}", data)

@@ -53,11 +53,11 @@ def pack(
     lists: tuple[Path, ...],
     keep: Path | None,
 ) -> None:
-    """Build a pack, FILE: kernels for operators of common models, so that a driver's users needn't generate them.
+    """Build a pack, FILE: kernels for operators of common models, so that a driver's users need not generate them.
 
-    With --arch the pack has compiled programs for each of these architectures, and no device is opened: the driver's
-    compiler runs alone. Drivers that can't do this report what is missing. Without --arch the calls run on the driver's
-    first device, and the pack has only plans, and each user's device compiles their programs.
+    With --arch the pack has compiled programs for each of these architectures, and no device is opened: only the
+    driver's compiler runs. Drivers that cannot do this report what they lack. Without --arch the calls run on the
+    driver's first device, and the pack has only plans, and each user's device compiles their programs.
 
     A driver names the file as `kernel_packs`. The pack replaces an older pack of this name. Exits with 1, after all
     calls, if a call or a program failed, or if there is no plan; an older pack then stays. Exits with 2, before the

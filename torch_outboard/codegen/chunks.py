@@ -315,7 +315,7 @@ class _Plan:
 
 
 def _divided(lines: list[str]) -> tuple[list[str], list[str]]:
-    """Split lines into those that are the same for all elements, and the rest. Unknown statements prevent the split."""
+    """Split lines into lines that are the same for all elements, and other lines. Unknown statements prevent this."""
     varying = {"xindex"}
     before: list[str] = []
     rest: list[str] = []

@@ -2,8 +2,8 @@
 """Finds the operators of a graph that a dialect leaves to eager providers, before the graph is lowered.
 
 When Inductor lowers a node, it chooses between a kernel and a call of the operator, but it requests the kernel's text
-only later. This module therefore checks in advance whether the dialect supports what the text needs: functions, element
-types, failure reports and atomic additions.
+only later. This module therefore checks in advance whether the dialect supports the features that the text needs:
+functions, element types, failure reports and atomic additions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch_outboard.codegen.kernel.overrides import SimtOverrides
 
 __all__ = ["LACK", "leave_to_providers"]
 
-# Key in a node's meta: what the dialect lacks for the node, worded as a reason of
+# Key in a node's meta: the dialect's missing feature, worded as a reason of
 # torch_outboard/kernels/reasons.py.
 LACK = "outboard_lack"
 
@@ -41,7 +41,7 @@ def leave_to_providers(gm: torch.fx.GraphModule, device: str, dialect: Dialect) 
 
 
 def lack_of(node: torch.fx.Node, tensors: list[torch.Tensor], dialect: Dialect) -> str:
-    """Return what the dialect lacks for an operator call, or "" if nothing."""
+    """Return the missing feature of the dialect for an operator call, or "" if none is missing."""
     operator = node.target
     assert isinstance(operator, torch._ops.OpOverload)
     if operator.namespace not in ("aten", "prims"):

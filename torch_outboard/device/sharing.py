@@ -205,7 +205,7 @@ def _settle() -> None:
 
 
 def reduce_storage(storage: torch.UntypedStorage) -> tuple[Callable[..., torch.UntypedStorage], tuple[Any, ...]]:
-    """Reduce a device storage to what pickle sends to another process, as torch.multiprocessing does on the CPU.
+    """Reduce a device storage for pickling to another process, as torch.multiprocessing does on the CPU.
 
     The call waits for the device. The storage is kept until the receiver drops it or exits.
     """

@@ -17,7 +17,7 @@ from torch_outboard._compat.imports import when_imported
 __all__ = ["register_attention_when_imported"]
 
 BATCH, HEADS = 0, 1
-RANK = 4  # of queries, keys and values
+RANK = 4  # dimensions of queries, keys and values
 
 
 def register_attention_when_imported() -> None:

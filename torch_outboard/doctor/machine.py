@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""This machine: the build, what attaches itself during `import torch`, the drivers, compilers and folders."""
+"""Checks of this machine: the build, drivers that attach themselves during `import torch`, compilers and folders."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_build() -> Check:
     except ImportError as error:
         return Check("torch", "wrong", str(error), rebuild_command())
     built = build_info()
-    assert built is not None  # or check_built_for would have raised
+    assert built is not None  # otherwise check_built_for would have raised
     return Check("torch", "right", f"torch {torch} and Python {built.python}, which the core was built for")
 
 

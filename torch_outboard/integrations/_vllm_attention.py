@@ -75,7 +75,7 @@ class _Metadata:
     def mask(self, chunk: _Chunk | None, tokens: int, window: int | None) -> torch.Tensor:
         """Return a mask [queries, tokens] of the tokens that each query sees.
 
-        Without a chunk, the queries are those of the requests that add one token.
+        Without a chunk, the queries belong to the requests that add one token.
         """
         key = (chunk and chunk.first, window)
         if key not in self.masks:

@@ -82,7 +82,7 @@ def load(name: str, arguments: Sequence[Any], by_value: int, is_aliased: bool, d
 
 
 def abilities() -> int:
-    """Return a bit mask of what the devices' language supports; 0 for a device without generated operators.
+    """Return a bit mask of the features of the devices' language; 0 for a device without generated operators.
 
     Bit 0: attention templates. Bits 1 to 3: gradients of attention masks in float32, float16 and bfloat16. Bit 4:
     matrix units that round, if torch's switches allow rounding.
@@ -333,7 +333,7 @@ def _stored(key: str, device: int, sizes: Sizes | None) -> list[Answer]:
 
 
 def _packed_program(kernel: KernelRecord, device: int) -> bytes:
-    return packs().program(kernel, device)  # in a forked child, the child's packs
+    return packs().program(kernel, device)  # in a forked child, these are the child's packs
 
 
 def _forget(key: str, device: int, text: str, why: str) -> None:

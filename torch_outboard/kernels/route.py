@@ -87,7 +87,7 @@ def _named(operator: Any) -> str:
 
 
 def decided(operator: Any, what: str, function: Callable[..., Any] | None = None) -> None:
-    """Note what computes an operator. A plan may be traced twice, but each decision is noted once."""
+    """Note the function that computes an operator. A plan may be traced twice, but each decision is noted once."""
     if _notes is None or not _notes.routes:
         return
     decision = Decision(_named(operator), what, function, _notes.depth)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The state that a program leaves behind after a driver call failed; runs in the program's process."""
+"""The state after a failed driver call and the end of the program; examined in the program's process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN = 400  # characters shown of an error's text
 
 
 def describe_end(error: BaseException) -> dict[str, Any]:
-    """Describe the exception that ends a program. `is_named` is true if its type tells a program what failed.
+    """Describe the exception that ends a program. `is_named` is true if the exception's type identifies the failure.
 
     An exception raised from such an error, or an exit while handling one, is the program's own choice.
     """

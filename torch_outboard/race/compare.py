@@ -56,7 +56,7 @@ def difference(expected: Run, run: Run, noise: Noise) -> str:
     is_pytest = bool(expected.answer.get("tests"))
     if (run.ended, run.status) != (expected.ended, expected.status) and not (is_pytest and run.ended == "exit"):
         return f"the program {run.ending}, but {expected.ending} on the inline schedule.{_last_words(run)}"
-    if is_pytest:  # its output contains times
+    if is_pytest:  # pytest's output contains times
         return _different_test(expected, run, noise)
     for at, (result, expected_result) in enumerate(zip(_results(expected), _results(run), strict=False)):
         if result[:2] != expected_result[:2] and at not in noise.results:

@@ -82,7 +82,7 @@ class _Expected:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How a run with a failing call ended, as in `Sweep.outcomes`, and what is wrong with it."""
+    """How a run with a failing call ended, as in `Sweep.outcomes`, and the problem, if any."""
 
     kind: str
     run: Run

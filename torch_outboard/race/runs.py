@@ -102,7 +102,10 @@ class Runner:
     def run(
         self, program: Program, options: Mapping[str, str], sanitizes: bool = False, is_faulted: bool = False
     ) -> Run:
-        """Run a program with these driver options. With `is_faulted`, examine what it leaves behind. Thread-safe."""
+        """Run a program with these driver options.
+
+        With `is_faulted`, examine the state that the program leaves behind. Thread-safe.
+        """
         server = self._idle.get()
         try:
             with tempfile.TemporaryDirectory(dir=self._scratch.name) as folder:

@@ -28,7 +28,7 @@ class ProgramFailed(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run."""
+    """The runs to make."""
 
     program: Program
     driver: str  # the name passed to attach

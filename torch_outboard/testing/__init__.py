@@ -151,7 +151,7 @@ def run_native_tests(driver: str, options: Mapping[str, str] | None = None, argu
     FileNotFoundError
         There is no C++ compiler: $CXX, c++, g++ and clang++ are all missing.
     subprocess.CalledProcessError
-        The program can't be compiled.
+        The program cannot be compiled.
     """
     from torch_outboard._discovery import find_driver
     from torch_outboard._errors import RegistrationError

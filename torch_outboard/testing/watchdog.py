@@ -79,7 +79,7 @@ class Watchdog:
         os.abort()
 
     def _captured(self, item: pytest.Item) -> str:
-        """Return what the test has printed so far, including the core's messages about long waits."""
+        """Return the test's output so far, including the core's messages about long waits."""
         manager = self._config.pluginmanager.getplugin("capturemanager")
         if manager is None:
             return ""

@@ -37,12 +37,12 @@ Acceptance ask_about_refusal(const Call& call, bool is_refused);
 
 // Limits of size, in bytes, below which the CPU kernel checks calls.
 struct CheckedBytes {
-  size_t known;  // for calls of a known class
-  size_t fresh;  // for first calls of a class
+  size_t known;  // limit for calls of a known class
+  size_t fresh;  // limit for first calls of a class
 };
 
-// Set the limits, and return the previous ones. With limits of 0, tests can make small calls behave
-// like large ones.
+// Set the limits, and return the previous limits. With limits of 0, tests can make small calls
+// behave like large ones.
 OUTBOARD_API CheckedBytes limit_checked_calls(CheckedBytes limits);
 
 }  // namespace outboard

@@ -48,7 +48,7 @@ class HostWork : public HostCommand {
   std::string describe() const final { return name(); }
 
  protected:
-  HostWork() = default;  // of a pool
+  HostWork() = default;  // for a pool
   void begin(Stream& stream);
 
   virtual const std::string& name() const noexcept = 0;

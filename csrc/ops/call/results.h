@@ -33,7 +33,7 @@ void note_results(const Call& call, const CallShape& shape, const torch::jit::St
 class ArgumentPairs {
  public:
   struct Pair {
-    size_t index;  // of the argument
+    size_t index;  // index of the argument
     at::Tensor tensor;  // the caller's tensor
     at::Tensor shell;  // the tensor that the CPU kernel sees: a shell, a copy, or the same
     bool is_part;  // the indices or the values of a sparse tensor

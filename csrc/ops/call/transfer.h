@@ -14,7 +14,8 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b);
 // Return true if one linear copy suffices.
 bool is_linear(const at::Tensor& a, const at::Tensor& b);
 
-// Return a CPU tensor with the strides of `like` if those are dense, else contiguous.
+// Return a CPU tensor that has the strides of `like` if they are dense, and is contiguous
+// otherwise.
 at::Tensor cpu_like(const at::Tensor& like, c10::ScalarType dtype);
 
 // Return a dense device tensor of the same shape, allocated on the device's current stream.

@@ -19,7 +19,7 @@ uint64_t call_flags();
 // The kind of the tensors in an argument list.
 enum class Memory : uint8_t {
   Used,  // the tensors of a call
-  Kept,  // the tensors of a graph: the list owns what they would own
+  Kept,  // the tensors of a graph; the list owns resources that the tensors would own
   None   // a query: the driver sees no addresses
 };
 

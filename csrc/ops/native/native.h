@@ -2,19 +2,20 @@
 // A driver's own kernels, in Python or C, and the calls that they serve.
 //
 // A kernel registered for one form of an operator (ops/operator/forms.h) serves all three forms.
-// The kernel of the call's own form serves it if there is one, else the kernel of the out= form,
-// else of the functional form, else of the in-place form:
+// The kernel of the call's own form takes precedence, then the kernel of the out= form, of the
+// functional form, and of the in-place form:
 //  - out= for a functional call: the outputs are allocated as the operator declares them.
 //  - out= for an in-place call: `out` is self, if the result has its shape and dtype, no two of its
-//    elements share memory and no other argument overlaps it in another way; else the result goes
-//    to new memory and is copied to self.
-//  - Functional for the others: the result is copied to self, or to `out`, which
-//    is resized as torch resizes it.
-//  - In-place for the others: the kernel gets a copy of self, if the
-//    result has self's shape and dtype.
+//    elements share memory, and no other argument partly overlaps it. Otherwise the result is
+//    written to new memory and copied to self.
+//  - A functional kernel for the other forms: the result is copied to self, or to `out`, which is
+//    resized as torch would resize it.
+//  - An in-place kernel for the other forms: the kernel gets a copy of self, if the result has
+//    self's shape and dtype.
 //
-// Calls that torch refuses (a result that self cannot hold) go on to the next provider, which
-// raises. So do calls with sparse, quantized or nested tensors: kernels take strided ones.
+// Calls that torch refuses (a result that self cannot hold) go to the next provider, which raises.
+// Calls with sparse, quantized or nested tensors also go to the next provider, because kernels take
+// only strided tensors.
 #pragma once
 
 #include "ops/call/call.h"

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Facts about an operator beyond its schema: where its CPU kernel departs from the schema or from
-// the meta kernel, what the kernel accepts, and what depends on values. The facts come from rows of
-// the book (torch_outboard/kernels/book), from which cmake/book.py generates tables for this file
-// and its users: bad arguments and values (ops/call), shape rules, compositions (ops/planned).
+// Facts about an operator beyond its schema: where its CPU kernel deviates from the schema or the
+// meta kernel, which arguments the kernel accepts, and which shapes depend on values. The facts
+// come from rows of the book (torch_outboard/kernels/book), from which cmake/book.py generates
+// tables for this file and its users: bad arguments and values (ops/call), shape rules,
+// compositions (ops/planned).
 //
 // Which arguments may overlap is measured instead of declared: ops/call/_generated/overlap_table.h.
 #pragma once

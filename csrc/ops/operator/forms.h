@@ -7,11 +7,11 @@
 // transposed, cropped, stepped and expanded inputs:
 //  - In outputs with the strides that the functional form or the meta kernel returns, the bits are
 //    the functional form's. Calls whose outputs are allocated here need this.
-//  - In outputs with any other strides the values are the same except for the order of roundings,
-//    all elements are written, and nothing beside them. No call made here needs this as long as
-//    meta kernels return the CPU's strides. But they are not always right, and an out= kernel that
-//    holds only for contiguous outputs is right by luck. A structured operator is no exception: the
-//    CPU's _log_softmax and native_batch_norm are wrong in such outputs.
+//  - In outputs with any other strides, the values are the same except for the order of roundings,
+//    all elements are written, and no other memory is written. No call made here needs this as long
+//    as meta kernels return the CPU's strides. But they are not always right, and an out= kernel
+//    that holds only for contiguous outputs is right by luck. A structured operator is no
+//    exception: the CPU's _log_softmax and native_batch_norm are wrong in such outputs.
 //
 // Every other operator runs in its functional form, and its results are copied to
 // outputs allocated with the meta kernel's strides: a copy corrects strides that differ.

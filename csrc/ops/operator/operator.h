@@ -59,7 +59,7 @@ struct Operator {
 
   c10::OperatorHandle handle;
   std::string name;  // "aten::add.Tensor"
-  bool is_torchs;  // in the namespace aten
+  bool is_torchs;  // whether it is in the namespace aten
   Facts facts;     // beyond its schema
   OpKind kind;
   c10::SmallVector<ArgInfo, 8> args;
@@ -80,7 +80,7 @@ struct Operator {
   // Return the functional form of an out= overload, looked up on first use; null if there is none.
   const Operator* functional_form() const;
 
-  // Return the operator whose CPU kernel computes this one, usually itself.
+  // Return the operator whose CPU kernel computes this operator: usually the operator itself.
   const c10::OperatorHandle& on_cpu() const { return C10_LIKELY(facts.on_cpu.empty()) ? handle : found_on_cpu(); }
 
   // The meta kernel in C++. If null, use the dispatcher's, which may be in Python.

@@ -33,8 +33,8 @@ class ShapeClasses {
     return is_verified && state == State::Unknown ? State::Believed : state;
   }
   void believe(uint64_t shape_class);
-  // Stop trusting the class. `difference` states what the meta kernel and the CPU kernel
-  // returned; the first of a class is kept.
+  // Stop trusting the class. `difference` states the results of the meta kernel and the CPU kernel;
+  // the class keeps only its first difference.
   void disbelieve(uint64_t shape_class, const std::string& difference);
   // Count a call that waits because of its class.
   void count_wait(uint64_t shape_class);

@@ -28,7 +28,7 @@ struct OutputShape {
   std::optional<int64_t> number;  // the result is not a tensor
 };
 
-// What is known about a call's shapes before it runs.
+// The knowledge about a call's shapes before it runs.
 enum class ShapeState : uint8_t {
   Known,  // the meta kernel returned them
   Unknown,  // there is no meta kernel, or it is wrong about a call that the CPU kernel accepts
@@ -38,17 +38,17 @@ enum class ShapeState : uint8_t {
 
 struct CallShape {
   ShapeState state = ShapeState::Known;
-  std::exception_ptr refusal;  // of a refused call: the meta kernel's exception
+  std::exception_ptr refusal;  // the meta kernel's exception for a refused call
   // The CPU kernel computes shapes with the same function, or was tried on a call of the class.
   bool is_verified = false;
   // Only the CPU kernel decides how written tensors change. If it runs, the caller waits.
   bool asks_kernel = false;
-  std::vector<OutputShape> outputs;  // of the fresh returns, lists flattened
-  std::vector<int32_t> list_sizes;  // of a fresh return: -1 for a tensor, else the number of outputs in its list
+  std::vector<OutputShape> outputs;  // outputs of the fresh returns, lists flattened
+  std::vector<int32_t> list_sizes;  // per fresh return: -1 for a tensor, else the number of outputs in its list
   // Written arguments that change their shape (an `out=` of the wrong size): index among the
   // arguments, and the new shape.
   std::vector<std::pair<uint32_t, OutputShape>> resized;
-  uint64_t shape_class = 0;  // of ops/operator/shape_classes.h
+  uint64_t shape_class = 0;  // class in ops/operator/shape_classes.h
 
   bool is_known() const { return state == ShapeState::Known; }
 };
@@ -85,7 +85,7 @@ class SignatureTable {
 
   std::mutex mutex_;
   std::vector<Entry> entries_;
-  std::unordered_map<uint64_t, size_t> slots_;  // by hash; of two with one hash the later stays
+  std::unordered_map<uint64_t, size_t> slots_;  // slots by hash; a later entry replaces an entry with the same hash
   size_t hand_ = 0;
 };
 

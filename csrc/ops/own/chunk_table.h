@@ -15,9 +15,9 @@
 namespace outboard {
 
 struct ChunkTable {
-  at::Tensor memory;  // of the stream that it was made for
+  at::Tensor memory;  // memory of the stream for which the table was made
   int64_t chunks = 0;
-  int64_t elements = 0;  // of a chunk
+  int64_t elements = 0;  // elements per chunk
 };
 
 // The rows of a table as the host writes them: `width` words each, the last of

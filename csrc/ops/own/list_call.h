@@ -38,7 +38,7 @@ class ListCall {
 
   void launch();
 
-  // Return true if a kernel was launched before another one failed.
+  // Return true if a kernel was launched before another kernel failed.
   bool has_launched() const { return has_launched_; }
 
   // Return the lists of results, one for each column of fresh tensors.
@@ -83,7 +83,7 @@ class ListCall {
   c10::SmallVector<uint64_t, 8> words_;
   ChunkRows rows_;
   std::vector<Extent> extents_;
-  size_t beside_lists_ = 0;  // the first of the extents, of tensors beside the lists
+  size_t beside_lists_ = 0;  // index of the first extent that belongs to a tensor outside the lists
   LaunchUses uses_;
   std::vector<c10::List<at::Tensor>> results_;
   std::optional<ChunkTable> table_;

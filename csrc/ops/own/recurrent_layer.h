@@ -22,7 +22,7 @@ struct RecurrentLayer {
 // Return the states of all steps, the last one, and the last cells of an LSTM.
 std::vector<at::Tensor> run_layer(const RecurrentLayer& layer);
 
-// Return the gradients of those inputs that need one, through results that are functions of the
+// Return the gradients of the inputs that require one, through results that are functions of the
 // inputs. The gradients are themselves differentiable. Results without a gradient have an undefined
 // one.
 std::vector<at::Tensor> differentiable_gradients(at::TensorList results, at::TensorList grads, at::TensorList inputs);

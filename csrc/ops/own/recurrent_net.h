@@ -33,7 +33,7 @@ struct RecurrentNet {
   size_t params_each() const { return 2 + (has_biases ? 2 : 0) + (has_projection() ? 1 : 0); }
 };
 
-// The states of all steps, the last ones, and the last cells of an LSTM.
+// The states of all steps, the last states, and the last cells of an LSTM.
 using NetResults = std::array<at::Tensor, 3>;
 
 // Run a net layer by layer, with outboard::recurrent.

@@ -35,7 +35,7 @@ struct RecurrentSteps {
   at::Tensor gates;
   at::Tensor h0;
   OptionalTensor c0;
-  at::Tensor weight;  // of the hidden state, a row for each gate of each cell
+  at::Tensor weight;  // weight of the hidden state, with a row for each gate of each cell
   OptionalTensor input_bias;
   OptionalTensor hidden_bias;
   OptionalTensor projection;
@@ -44,9 +44,9 @@ struct RecurrentSteps {
   bool is_reversed = false;
 };
 
-// The states of all steps, the last ones, and what gradients need: the states before each step, and
-// by row the activated gates, for LSTMs followed by the cells before the step, for GRUs by the
-// hidden part of the third gate.
+// The states of all steps, the last states, and the data for gradients: the states before each
+// step, and the activated gates of each row. For LSTMs, these are followed by the cells before the
+// step; for GRUs, by the hidden part of the third gate.
 struct RecurrentResults {
   at::Tensor output;
   at::Tensor hy;
@@ -55,8 +55,8 @@ struct RecurrentResults {
   at::Tensor kept;
 };
 
-// The gradients of the input's and the hidden state's part of the gates (undefined if it is the
-// same), of the initial states, and of the projected states of each step.
+// The gradients of the input's and of the hidden state's part of the gates (the second is undefined
+// if both are equal), of the initial states, and of the projected states of each step.
 struct RecurrentGradients {
   at::Tensor gates;
   at::Tensor hidden_gates;
@@ -67,7 +67,7 @@ struct RecurrentGradients {
 
 int64_t gates_of(Recurrence kind);
 
-// Return the first row of each step, and the end, of sequences of equal lengths.
+// For sequences of equal lengths, return the first row of each step, and the end.
 std::vector<int64_t> first_rows_of_steps(int64_t steps, int64_t batch);
 
 // Return the states as compositions of differentiable operators.

@@ -10,8 +10,8 @@
 
 namespace outboard {
 
-// Run aten::_scaled_dot_product_fused_attention_overrideable and its gradients; `results` is what
-// they return. Return false for queries without batches of heads. Raise NotSupported for a call
+// Run aten::_scaled_dot_product_fused_attention_overrideable and its gradients; `results` receives
+// their results. Return false for queries without batches of heads. Raise NotSupported for a call
 // that drops weights.
 bool compose_attention(const Call& call, torch::jit::Stack& results);
 bool compose_attention_gradients(const Call& call, torch::jit::Stack& results);

@@ -9,7 +9,7 @@
 
 namespace outboard {
 
-// Run a call with `check_errors` without it, and raise what its last result reports.
+// Run a call without its `check_errors`, and raise the error that its last result reports.
 bool checked_factors(const Call& call, torch::jit::Stack& results);
 
 // Run aten::cholesky, which raises for a matrix that is not positive-definite.

@@ -14,7 +14,7 @@
 
 namespace outboard {
 
-constexpr size_t kScalarBytes = 16;  // of a complex double, the largest element
+constexpr size_t kScalarBytes = 16;  // bytes of the largest element, a complex double
 
 // Copy the element of a CPU tensor that a kernel reads as its argument.
 // Raise ValueError for other tensors.
@@ -33,7 +33,7 @@ class OUTBOARD_API KernelLaunch {
   void replace(size_t index, uint64_t bits) { words_[index] = bits; }
 
   // Queue the launch on the stream, or in the graph that the stream captures. The first launch on a
-  // device waits for the compiler. `sizes` are those of the arguments' integers.
+  // device waits for the compiler. `sizes` are the launch sizes for the arguments' integers.
   void queue() { queue(kernel_.sizes(words_)); }
   void queue(const kernels::LaunchSizes& sizes);
 

@@ -183,7 +183,7 @@ class RecipeClasses {
  private:
   static constexpr size_t kMaxClasses = 1024;
   static constexpr size_t kMaxRefused = 256;
-  static constexpr size_t kMaxRecipes = 256;  // in a class; a pack may have some dozens
+  static constexpr size_t kMaxRecipes = 256;  // recipes per class; a pack may have some dozens
 
   // A scope in which a thread builds for a class.
   class Building {
@@ -239,7 +239,7 @@ class RecipeClasses {
   std::mutex mutex_;  // guards the members below
   std::condition_variable built_;
   std::map<Words, std::shared_ptr<Class>> classes_;
-  Words hand_;  // the next search begins behind this class
+  Words hand_;  // the next search begins after this class
 };
 
 }  // namespace outboard

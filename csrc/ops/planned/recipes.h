@@ -32,11 +32,11 @@ struct Recipe : RecipeState {
 // A recipe for one signature, with everything computed; or a refusal.
 struct PlannedCall {
   std::shared_ptr<const Recipe> recipe;
-  std::shared_ptr<RecipeClass<Recipe>> group;  // to mark as used; null without a recipe
+  std::shared_ptr<RecipeClass<Recipe>> group;  // the class to mark as used; null without a recipe
   std::string refusal;  // if there is no recipe
   bool is_aliased = false;  // a written tensor shares memory with another argument
   std::vector<int64_t> numbers;
-  std::vector<kernels::LaunchSizes> sizes;  // of the launches, in order
+  std::vector<kernels::LaunchSizes> sizes;  // sizes of the launches, in order
 };
 
 // The signature of a call for this provider.

@@ -49,8 +49,8 @@ class SeenTensors {
   c10::SmallVector<std::pair<const c10::TensorImpl*, at::Tensor>, 4> seen_;
 };
 
-// Return another shell of the same memory. A kernel's changes to one shell's sizes and
-// strides do not show in the other.
+// Return another shell of the same memory. Changes to the sizes and strides of one shell do not
+// affect the other shell.
 at::Tensor copy_shell(const at::Tensor& shell);
 
 // Return a CPU tensor over `data`, which the caller owns.

@@ -36,7 +36,8 @@ ObservedAccess access_to(const at::Tensor& tensor, bool is_write);
 // Return true if the elements fill one gapless range, each element once, in any order.
 bool is_dense(const c10::TensorImpl& tensor);
 
-// Return true if the elements lie in one storage by sizes and strides, without lazy conversion.
+// Return true if the elements are in one storage according to sizes and strides, without lazy
+// conversion.
 bool has_plain_elements(const at::Tensor& tensor);
 
 // Return the byte offset of the element of index 0 in the storage.

@@ -54,7 +54,7 @@ class Ranges {
     return found;
   }
 
-  // Return the owner of the one range that holds these bytes; 0 if none does.
+  // Return the owner of the range that contains all of these bytes; 0 if there is none.
   uint64_t owner_of(uint64_t address, uint64_t bytes) const {
     const std::shared_lock lock(mutex_);
     auto next = ranges_.upper_bound(address);

@@ -99,7 +99,7 @@ inline uint64_t span_bytes(const ob_copy_nd& copy, const int64_t* strides) {
   return overflows ? UINT64_MAX : bytes;
 }
 
-// Return true if sizes and strides are what the contract allows.
+// Return true if the contract allows these sizes and strides.
 inline bool is_well_formed(const ob_copy_nd& copy) {
   if (copy.ndim < 1 || copy.ndim > 64) return false;
   const uint32_t size = copy.element_size;

@@ -39,7 +39,7 @@ __all__ = ["SimtKernel", "TypedCSE"]
 _BRANCHES = re.compile(r"\bif\b|\bfor\b|\bob_fail\b|\bob_checked\b")
 
 
-_BITS = 64  # of the argument for such a value
+_BITS = 64  # bits of the argument for such a value
 
 
 def _from_bits(variable: str, dtype: torch.dtype) -> str:

@@ -67,8 +67,8 @@ class Group(Mapping):
         super().__init__(kernel, is_parallel)
         self.shape = shape
         self._shared: dict[str, torch.dtype] = {}  # memory of the group
-        self._stores = IndentedBuffer()  # by a single item per row
-        self._late = LateStores(kernel, "lane")  # of the part that is written next
+        self._stores = IndentedBuffer()  # stores by a single item per row
+        self._late = LateStores(kernel, "lane")  # late stores of the part that is written next
 
     def launch(self) -> tuple[int, int]:
         return self.shape.across, self.shape.items

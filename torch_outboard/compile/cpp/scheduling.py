@@ -42,8 +42,8 @@ class HostScheduling(CppScheduling):
     """
 
     def codegen_node(self, node: Any) -> Any:
-        # The check can't run at attach, which opens no device: a driver
-        # may have devices of both kinds.
+        # The check cannot run at attach, which opens no device, because a driver may have devices
+        # of both kinds.
         device = node.get_device()
         if not _C.reaches_memory(device.index):
             raise NotSupportedError(

@@ -2,8 +2,8 @@
 """Torch's trace of its compilations, and its differences between versions of torch.
 
 Torch writes a structured trace to a logger if the logger has a handler; the variable TORCH_TRACE writes it to files.
-The trace covers every compilation, including those served from a cache: names, graph breaks, generated code, and times
-of phases.
+The trace covers every compilation, including compilations served from a cache: names, graph breaks, generated code, and
+times of phases.
 """
 
 from __future__ import annotations

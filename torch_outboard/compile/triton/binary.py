@@ -122,7 +122,7 @@ def compile_in_worker(environment: Mapping[str, str], name: str, source: str, ta
 
 
 def compile_kernel(name: str, source: str, target: TritonTarget) -> Binaries:
-    """Compile all configurations of a kernel, except those that exceed the chip's resources.
+    """Compile all configurations of a kernel, except configurations that exceed the chip's resources.
 
     `source` is Inductor's: a module in which `name` is the kernel with its heuristics applied.
 

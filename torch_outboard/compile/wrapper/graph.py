@@ -138,8 +138,9 @@ def is_for_streams(operator: object) -> bool:
 def keep_order_of_streams() -> None:
     """Forbid reordering across stream and event operators. Call it after the graph is lowered, before it is scheduled.
 
-    Torch 2.13 orders the operations before a wait for an event, but not those after it. Newer versions order more, but
-    only for the streams concerned. Reordering between streams gains nothing, because their work is concurrent anyway.
+    Torch 2.13 orders the operations before a wait for an event, but not the operations after it. Newer versions order
+    more, but only for the streams concerned. Reordering between streams gains nothing, because their work is concurrent
+    anyway.
     """
     before: list[str] = []  # buffers since the last such operator, and its own buffers
     last: str | None = None

@@ -144,7 +144,7 @@ def _copy(kind: torch.dtype, self: Any, source: Any, non_blocking: bool = False)
     return pair_of(source, kind) if isinstance(self, Pair) else _convert(kind, source, self.dtype)
 
 
-# Matrix products: one complex product is four real ones.
+# Matrix products: one complex product is four real products.
 
 
 def _product(operator: Function) -> Function:
@@ -196,7 +196,7 @@ def _pad(kind: torch.dtype, self: Pair, pad: Any, value: Any = 0) -> Pair:
 
 
 def _combine(kind: torch.dtype, base: Pair, rows: Any, order: Any, values: Pair, how: str, include_self: bool) -> Any:
-    """Set or add rows of both parts alike. Other reductions do not work on the parts separately."""
+    """Set or add rows of both parts in the same way. Other reductions do not work on the parts separately."""
     if how not in ("set", "sum", "mean"):
         return NotImplemented
     combine = torch.ops.outboard.combine_sorted.default

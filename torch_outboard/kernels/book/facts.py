@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Facts about an operator that the core, or the code generator below the book, must know: plain values.
 
-cmake/book.py writes them into the core when it is built. It reads the rows' text and loads this module alone, so that a
+cmake/book.py writes them into the core when it is built. It reads the rows' text and loads only this module, so that a
 build imports neither torch nor this package. csrc/ops/operator/facts.h describes what the fields mean to the core.
 """
 
@@ -18,7 +18,7 @@ class Facts:
     """Facts about an operator's CPU kernel, the calls that are refused, and its generated kernel.
 
     A fact of "aten::normal" holds for all overloads of this form, but not for `normal_`. Three facts also hold for the
-    in-place form: rules for bad arguments, rules for bad values, and what the CPU's kernel accepts.
+    in-place form: rules for bad arguments, rules for bad values, and the values that the CPU's kernel accepts.
 
     Attributes
     ----------

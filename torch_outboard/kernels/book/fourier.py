@@ -45,7 +45,7 @@ def _real_to_complex(
 
 
 def _complex_to_real(kind: torch.dtype, self: Pair, dim: Sequence[int], normalization: int, last_dim_size: Any) -> Any:
-    """Transform complex numbers, given as the half that determines the other by conjugation, to reals."""
+    """Transform complex numbers to reals. Only one half is given; the other half is its conjugate."""
     half = _over(self, dim[:-1], 0, 1)
     last = dim[-1]
     place = torch.arange(last_dim_size, device=half.re.device)
@@ -126,7 +126,7 @@ def _along(signal: Pair, length: int, powers: _Powers) -> Pair:
 
 
 def _primes(length: int) -> list[int]:
-    import sympy  # type: ignore[import-untyped]  # not where plans are read from disk
+    import sympy  # type: ignore[import-untyped]  # not needed if plans are read from disk
 
     primes: list[int] = sympy.primefactors(length)
     return primes

@@ -188,8 +188,8 @@ def _index_put(
     broadcast = torch.broadcast_tensors(*(index for _, index in numbered))  # type: ignore[no-untyped-call]
     shape, rest = broadcast[0].shape, [self.shape[number] for number in others]
 
-    # Values have the shape that reading by the indices would return: the indexed dimensions come
-    # where the indices are if these are adjacent, else in front.
+    # Values have the shape of a read by the same indices: the indexed dimensions stay in place if
+    # they are adjacent, and otherwise come first.
     in_front = indexed[0] if indexed[-1] - indexed[0] + 1 == len(indexed) else 0
     values = values.expand([*rest[:in_front], *shape, *rest[in_front:]])
     places = range(in_front, in_front + len(shape))
@@ -272,7 +272,7 @@ def _check_count(_: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> N
 
 
 def _masked_scatter(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """Compute each element's position among the written ones, and read the source at this position."""
+    """Compute each element's position among the written elements, and read the source at this position."""
     self, mask = torch.broadcast_tensors(self, mask)  # type: ignore[no-untyped-call]
     flags = mask.flatten()
     before = flags.to(torch.int64).cumsum(0) - 1

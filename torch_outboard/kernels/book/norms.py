@@ -27,7 +27,7 @@ def _batch_norm(input: Any, weight: Any, bias: Any, mean: Any, var: Any, trainin
     if training:
         return _with_statistics(result, input, weight, bias, mean, var)
     # In evaluation mode, the CPU's kernel saves no statistics, as its meta kernel reports. The
-    # decomposition copies the running ones.
+    # decomposition copies the running statistics.
     return (result[0], *((input if weight is None else weight).new_zeros(0) for _ in range(2)))
 
 

@@ -38,7 +38,7 @@ _FEW_ROWS = 512
 
 
 def _steps_of(self: torch.Tensor, dims: Sequence[int] | None) -> tuple[list[int], list[int]] | None:
-    """Return the reduced dimensions outside and inside the kept ones, if a long row spans both.
+    """Return the reduced dimensions outside and inside the kept dimensions, if a long row spans both.
 
     The channels of images have such rows. If a row were split into equal parts, which begin anywhere, locating an
     element would take divisions by sizes. Two steps avoid the divisions: the first reduces contiguous memory for each

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A row of the book: what the package knows about an operator beyond PyTorch's own definition."""
+"""A row of the book: the package's knowledge about an operator beyond PyTorch's own definition."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Update:
 class Body:
     """A function that is traced in place of an untraceable operator, with the operator's arguments.
 
-    Such an operator's schema does not declare what it writes, or the operator is a private part of another one. With
-    `takes_reals`, the first argument is the widest real type in which kernels compute.
+    Such an operator's schema does not declare what it writes, or the operator is a private part of another operator.
+    With `takes_reals`, the first argument is the widest real type in which kernels compute.
     """
 
     function: Function
@@ -73,7 +73,7 @@ class Body:
 
 @dataclass(frozen=True)
 class PerTensor:
-    """The operator for one tensor of each list: its name, or a function. Overloads may have different ones.
+    """The operator for one tensor of each list: its name, or a function. Overloads may have different operators.
 
     The operator takes the first `count` arguments of the operator over lists, or all of them. For an operator that
     reduces each tensor, `reduction` names a function instead.

@@ -160,7 +160,7 @@ def check_refused(name: str, tensors: Sequence[torch.Tensor]) -> None:
 
 @functools.cache
 def decompositions() -> dict[Any, Function]:
-    """Return the table for `make_fx`: Inductor's, unless eager code computes another value or lowers the operator."""
+    """Return the table for `make_fx`: Inductor's table with the book's changes, without operators that it lowers."""
     from torch._inductor.decomposition import select_decomp_table
 
     of_inductor = select_decomp_table()
@@ -174,7 +174,10 @@ def decompositions() -> dict[Any, Function]:
 
 
 def noted_decompositions() -> Mapping[Any, Function]:
-    """Return `decompositions()`. While routes are noted, this includes Inductor's; the book's are always noted."""
+    """Return `decompositions()`, which note their calls while routes are noted.
+
+    The book's own decompositions already do so; this function wraps Inductor's.
+    """
     table = decompositions()
     if not route.is_noting():
         return table

@@ -200,7 +200,7 @@ class Store:
         """
         if self._singles < _MOST_SINGLES:
             self._singles += 1
-            self.save(key, sizes, answer._replace(is_of_class=True))  # of all calls with this key
+            self.save(key, sizes, answer._replace(is_of_class=True))  # the key is for these calls only
 
     def entries(self) -> Iterator[Entry]:
         """Yield the entries of this version, in no particular order."""

@@ -360,7 +360,7 @@ class _Steps(FxConverter):
             self._refuse_line(line)
 
     def _generate_assert_alignment(self, line: Any) -> None:
-        pass  # from torch 2.15 on; templates write to memory of the plan, which is aligned
+        pass  # from torch 2.15 on; not needed, because the memory that templates write to is aligned
 
     def _generate_kernel_call(self, line: Any) -> None:
         if line.kernel_name not in self.programs:

@@ -85,7 +85,7 @@ class _Body:
 
     def __init__(self, graph: torch.fx.Graph, are_conjugated: Sequence[bool], results: Sequence[int]) -> None:
         self._graph = graph
-        self._are_conjugated = are_conjugated  # by placeholder
+        self._are_conjugated = are_conjugated  # flags by placeholder
         self._results = results
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

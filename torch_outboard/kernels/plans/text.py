@@ -74,8 +74,8 @@ class PlanWriter:
         if env.deferred_runtime_asserts:
             raise NotAFormula("run-time assertions")
         for symbol, place in self._places.items():
-            # torch has replaced a size by another one because of this condition, which is therefore
-            # true.
+            # If torch replaced a symbol, the condition that caused this is trivially true
+            # afterwards, so it is guarded here.
             if (value := env.replace(symbol)) != symbol:
                 yield f"a{place} {self.formula(value)} eq"
             bounds = env.var_to_range[symbol]

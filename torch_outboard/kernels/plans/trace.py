@@ -54,7 +54,7 @@ class OperatorCall:
     by_value: Sequence[int]  # positions of the numbers that the plan takes from each call
     is_aliased: bool  # a written tensor shares memory with another tensor
     device: torch.device
-    strides: Sequence[Sequence[int] | None] = ()  # of the results, as far as the meta kernel reports them
+    strides: Sequence[Sequence[int] | None] = ()  # strides of the results, as far as the meta kernel reports them
     symbols: Sequence[int] = ()  # positions of the integers that the plan guards
 
     @property
@@ -296,7 +296,7 @@ def _graph_of(body: Callable[..., Any], inputs: list[Input], mode: FakeTensorMod
 
 
 @functools.cache
-def _table(is_noting: bool) -> dict[Any, Any]:  # of which there are two
+def _table(is_noting: bool) -> dict[Any, Any]:  # one table for each value
     return leave_to_formulas(noted_decompositions())
 
 

@@ -75,7 +75,7 @@ class _Forward(Layer):
         self.given.free()
 
     def _frame(self, part: Part) -> dict[str, str]:
-        """Declare what both kernels read, and return the placeholder texts of `_FRAME`."""
+        """Declare the inputs of both kernels, and return the placeholder texts of `_FRAME`."""
         kernel = part.kernel
         kernel.turn()
         self.steps.declare(kernel)

@@ -55,7 +55,7 @@ class _Backward(Layer):
 
     @property
     def back(self) -> str:
-        """The result from which the gradients of the previous step's states come."""
+        """The result from which the gradients of the previous step's states are computed."""
         return "grad_hidden_gates" if self.kind == GRU else "grad_gates"
 
     def write(self) -> None:

@@ -25,7 +25,7 @@ _RUN = 16  # elements that an item sorts by insertion
 _PART = 32  # elements that an item merges; at most the length of two runs
 # Merges come in pairs, so that the last one writes to the first one's source. A merge of a single
 # run is a copy.
-_PAIRS = 14  # for 2 ** 32 elements
+_PAIRS = 14  # enough for 2 ** 32 elements
 
 
 def sort(call: TemplateCall) -> list[str | None]:
@@ -83,7 +83,7 @@ def _bits(dtype: torch.dtype) -> str:
 
 
 def _finish(call: TemplateCall, kernel: Kernel, text: str, source: Tensor, kind: str, *results: Tensor) -> None:
-    """Declare what the text reads besides the kernel's own arrays, and fill in the text."""
+    """Declare the text's inputs besides the kernel's own arrays, and fill in the text."""
     words = {"KIND": kind, "RUN": str(_RUN), "PART": str(_PART), "ITEM": call.dialect.item}
     words["ROWS"] = kernel.number("rows", source.size[0])
     words["LENGTH"] = kernel.number("length", source.size[1])

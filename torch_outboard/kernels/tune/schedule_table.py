@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The tuned schedules of a device, which `outboard kernels tune` stores on disk.
 
-Each device has a file beside the folders of plans, named after its generator, name and architecture. A file is valid
-only for the code with which it was measured: this package, the generator and the driver. If a file is damaged, stale or
-writable by others, the log reports it and the untuned schedules are used.
+Each device has a file next to the folders of plans, named after the device's generator, name and architecture. A file
+is valid only for the code with which it was measured: this package, the generator and the driver. If a file is damaged,
+stale or writable by others, the log reports it and the untuned schedules are used.
 """
 
 from __future__ import annotations

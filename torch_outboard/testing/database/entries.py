@@ -24,7 +24,8 @@ __all__ = ["STATES", "entries_of", "run_entry"]
 # values to compare.
 STATES = ("wrong", "failed", "refused", "right", "ran", "skipped")
 
-# The signs of vectors are arbitrary: compare what torch's own tests derive from the results.
+# The signs of vectors are arbitrary: compare the values that torch's own tests derive from the
+# results.
 _UP_TO_SIGNS = frozenset({"linalg.eigh", "linalg.svd", "svd"})
 
 # Squaring doubles the rounding error of a power, which one of two kernels may avoid by chance.

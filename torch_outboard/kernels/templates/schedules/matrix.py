@@ -80,7 +80,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
     unit = unit_of(call.dialect.units, call.dtype)
     assert unit is not None  # else the way would not serve the call
     names = ("row", "column")
-    if product.end.dense == "row":  # then a lane's adjacent results are adjacent in memory
+    if product.end.dense == "row":  # so that a lane's adjacent results are adjacent in memory
         product, names = _turned(product), ("column", "row")
     small, large = (Tiling.of(unit, (size, size), schedule["steps"]) for size in (_SMALL, _LARGE))
     largest = _LARGE if _bytes(large) <= max(call.limits.memory, call.dynamic_memory) else _SMALL

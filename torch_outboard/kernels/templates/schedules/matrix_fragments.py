@@ -27,7 +27,7 @@ class Array:
     is_plain : bool
         Whether chunks must not be permuted, because an instruction loads whole rows.
     each : int
-        Elements per entry: one, or those of a chunk.
+        Elements per entry: one, or all elements of a chunk.
     """
 
     kind: str
@@ -88,7 +88,7 @@ class Array:
 
 
 def _registers(array: str, index: str, is_joint: bool) -> str:
-    """Return a pointer to registers at an index behind a place in a lane's array, or the variable there.
+    """Return a pointer into a lane's array of registers, an index after a given place, or the variable at that place.
 
     `array` is the array's name, or its name, " + ", and an index.
     """

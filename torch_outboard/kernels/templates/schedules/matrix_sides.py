@@ -404,7 +404,7 @@ class Side:
 
     @property
     def _keeps_all(self) -> bool:
-        """Whether unaligned chunks wait in registers too, so that `begin` leaves the group's memory alone."""
+        """Whether unaligned chunks wait in registers too, so that `begin` does not write to the group's memory."""
         return not self.copies and (self._is_plain or self.array.each > 1)
 
     def _put_chunk(self, value: str) -> str:

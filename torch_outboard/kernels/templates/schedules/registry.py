@@ -2,7 +2,7 @@
 """The registry of schedules: the ways of computing a family of operators, and the devices that each way serves.
 
 A family is one of `kernels/tune/schedules.py`: "product", "convolution", "attention" and their gradients. A way is how
-the device's items share the work: "strips", "tiles". Adding a way takes one file beside this one and one registration.
+the device's items share the work: "strips", "tiles". Adding a way takes one file in this folder and one registration.
 """
 
 from __future__ import annotations

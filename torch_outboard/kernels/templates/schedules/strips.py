@@ -111,7 +111,7 @@ def pack(
 
 
 def panel_of(sums: SumType) -> str:
-    """Return the number of columns in a panel, a constant in the text: a divisor of 128 bytes of columns."""
+    """Return the number of columns in a panel, as a constant expression. It divides the columns in 128 bytes."""
     return f"(2 * OB_WIDE_BYTES / {sums.size})"
 
 
