@@ -18,7 +18,7 @@ def register_kernel(op: str, kernel: Callable[..., Any]) -> None:
     The kernel is called below autograd, on the operator's device, with all arguments of the operator's schema.
     Keyword-only arguments, including an `out` of the result's size, are passed as keywords, the others by position. The
     kernel queues its work on the current stream with torch's operators or `torch_outboard.launch`. A graph records
-    both. In a capture, a kernel that queues nothing, or asks for the driver's handle of the stream, raises
+    both. In a capture, a kernel that queues nothing, or requests the driver's handle of the stream, raises
     CaptureError.
 
     A kernel of one form serves the others: a kernel for `aten::add.Tensor`, `aten::add.out` or `aten::add_.Tensor` is

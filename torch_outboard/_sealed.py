@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Files kept for later processes: written completely or not at all, with a hash that reveals damage.
 
-Such a file may run as code in this process. A single function therefore reads all of them, and it accepts only files
+Such a file may run as code in this process. A single function therefore reads all such files, and accepts only files
 that no other user can have written. csrc/core/private_files.h defines the rules for Python and C++.
 """
 
@@ -130,7 +130,7 @@ def build_lock(path: Path) -> Iterator[None]:
         for _ in range(MOST_PAUSES):
             time.sleep(PAUSE)
             if _lock(file):
-                break  # closed on the way out: waiting processes find a result, or work in parallel
+                break  # closing it lets waiting processes find a result, or work in parallel
     yield
 
 

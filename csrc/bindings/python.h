@@ -120,8 +120,7 @@ inline bool set_item(PyObject* dict, const char* key, PyObject* owned) {
   return value && PyDict_SetItemString(dict, key, value.get()) == 0;
 }
 
-// Return true once Python code must not be called any more, because
-// the interpreter is about to end.
+// Return true once Python code can no longer be called, because the interpreter is about to end.
 bool python_is_gone() noexcept;
 void mark_python_gone() noexcept;
 

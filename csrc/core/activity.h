@@ -28,7 +28,7 @@ enum class ActivityKind : uint8_t {
   Host,  // a CPU kernel, in the stream's order
   Copy,
   Fill,
-  Wait  // the caller waits; no work of its own
+  Wait  // the caller waits; the call has no work of its own
 };
 
 struct ActivityInfo {
@@ -166,7 +166,7 @@ class OUTBOARD_API OwnWorkTimer {
   OwnWorkTimer() = default;
   explicit OwnWorkTimer(const ActivityScope& call) : correlation_(call.correlation()) {}
   void begin() noexcept;
-  void finish();  // only the first one has an effect
+  void finish();  // only the first call has an effect
 
  private:
   uint64_t correlation_ = 0;

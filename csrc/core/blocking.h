@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Long waits go through a BlockingRegion. The bindings install the function that releases Python's
-// interpreter lock. Nothing else below the bindings knows about the lock.
+// interpreter lock. No other code below the bindings uses the lock.
 #pragma once
 
 #include <atomic>

@@ -2,7 +2,7 @@
 // The failure record of the kernels in a driver's own graph. The driver stores a launch's arguments
 // once, so all replays share one record and one ticket. A failure therefore belongs to each stream
 // with a replay that may be under way, at the position of the first such replay: it is raised at
-// the next wait for any of them.
+// the next wait for any of these streams.
 #pragma once
 
 #include <c10/core/Device.h>

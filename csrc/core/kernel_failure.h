@@ -60,7 +60,7 @@ OUTBOARD_API uint32_t add_checked_kernel(std::string name, std::vector<KernelChe
 struct RecordArguments {
   static constexpr size_t kCount = 3;
 
-  size_t first;  // position of the first of them among the launch's arguments
+  size_t first;  // position of the first argument among the launch's arguments
   uint32_t kernel;
   uint64_t ticket = 0;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Waits for the driver, of any length. A long wait is reported once: a thread reads the notes of
 // the waiting threads, and each note costs the waiter two stores. Ctrl-C ends a wait that the user
-// requested, if the driver can be asked whether the work is done. Such a wait polls, because a wait
+// requested, if the driver can query whether the work is done. Such a wait polls, because a wait
 // inside the driver cannot be interrupted.
 #pragma once
 

@@ -41,8 +41,8 @@ struct Request {
 bool may_wait_in_streams() noexcept;
 
 // How to end a thread during an exchange with Gloo, which cannot be interrupted. The caller waits
-// for the thread, or leaves it to end by itself. When the process exits, the thread keeps its
-// tensors, because freeing a tensor may need Python.
+// for the thread, or lets it end on its own. When the process exits, the thread keeps its tensors,
+// because freeing a tensor may need Python.
 enum class Ending : uint8_t { Wait, Leave, LeaveAtExit };
 
 // A thread that takes requests in order. The first request starts it. Not copied; thread-safe.
@@ -101,7 +101,7 @@ class Group : public std::enable_shared_from_this<Group> {
   // A mutex held during calls to Gloo, but never while waiting for Gloo.
   std::mutex& gloo_mutex() noexcept { return gloo_mutex_; }
   GroupFailure& failure() noexcept { return failure_; }
-  // The number of the last collective, the same on each rank. Sends and receives have none.
+  // The number of the last collective, the same on each rank. Sends and receives have no number.
   uint64_t sequence() const noexcept { return sequence_.load(); }
   uint64_t next_sequence() noexcept { return ++sequence_; }
   const std::shared_ptr<Waiters>& waiters() const noexcept { return waiters_; }

@@ -19,7 +19,8 @@ class Reduction {
   at::Tensor view(const at::Tensor& tensor) const;
   // Compute the result from a sum, in place: AVG divides, PREMUL_SUM multiplies.
   void adjust(const at::Tensor& tensor) const;
-  // Return the OB_REDUCE_ value that computes the whole result, or -1 if drivers have none.
+  // Return the OB_REDUCE_ value that computes the whole result, or -1 if drivers have no such
+  // value.
   int32_t native() const noexcept;
   double scale() const noexcept { return number_; }  // the factor of OB_REDUCE_PREMUL_SUM
   bool adjusts() const noexcept { return adjustment_ != Adjustment::None; }

@@ -24,7 +24,7 @@ using Tensors = std::vector<at::Tensor>;
 // The streams of a call; all null for CPU tensors. For a synchronous call, `in` and `out` are the
 // current stream. Otherwise, they are two of the group's own streams, so that a result never waits
 // for the next call's tensors. Sends and receives have two streams per peer and direction, because
-// they may come in any order.
+// they may be called in any order.
 struct CallStreams {
   Stream* current = nullptr;
   Stream* in = nullptr;

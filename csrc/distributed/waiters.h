@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Threads that wait for a peer's half of a send or receive, which may come in any order, and for
+// Threads that wait for a peer's matching send or receive, which may happen in any order, and for
 // users' callbacks. Each task starts at once, so the number of threads is the largest number of
 // tasks that ran at the same time.
 #pragma once

@@ -43,7 +43,7 @@ struct CompiledArgument {
 // launch. The first launch on a device waits for the compiler. While the stream captures, the
 // launch becomes a step of the graph. A one-element CPU tensor that the kernel reads is read
 // immediately. Memory from another stream's pool is recorded as used on this stream, because the
-// authors of compiled code cannot do so.
+// authors of compiled code cannot record it themselves.
 //
 // Raise ValueError for tensors on several devices or none, and for other CPU tensors. Raise
 // NotSupportedError if a kernel on the host needs memory that the host cannot reach. An exception

@@ -50,8 +50,8 @@ OUTBOARD_API void set_build_limit(std::chrono::milliseconds limit) noexcept;
 // After a failed build, the next call builds again.
 //
 // Raise NotSupportedError if the driver builds no programs, ProgramRefused if it refuses this
-// program, and ProgramHangs. The error contains the build log and `name`, which the kernel's author
-// knows.
+// program, and ProgramHangs. The error contains the build log and `name`, by which the author
+// recognizes the kernel.
 OUTBOARD_API uint64_t find_kernel(c10::DeviceIndex device, const ProgramText& program, const std::string& entry,
                                   const std::string& name);
 

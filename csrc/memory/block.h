@@ -60,7 +60,7 @@ struct alignas(64) Block {
   Block* prev;               // neighbours in the segment, null at its ends
   Block* next;
   union {
-    size_t requested;  // Allocated, Parked: bytes that the caller asked for
+    size_t requested;  // Allocated, Parked: bytes that the caller requested
     Block*
         ring_next;  // Free: blocks of the same size, null at the end of a bin's list, a ring in a tree. Unmapped: the
     // others of the size pool. Transit: a list

@@ -27,8 +27,8 @@ OUTBOARD_API c10::DataPtr allocate(Stream& stream, size_t bytes);
 // address.
 OUTBOARD_API bool host_address(const c10::DataPtr& ptr, size_t bytes, void** out_address);
 
-// Make reuse of the memory wait for the work now queued on `stream`. Ignores
-// foreign memory, as CUDA's does.
+// Make reuse of the memory wait for the work now queued on `stream`. Ignores foreign memory, like
+// CUDA's allocator.
 OUTBOARD_API void record_stream(const c10::DataPtr& ptr, Stream& stream);
 
 // Settle device and pinned blocks that were freed with recorded streams, which calls the driver.

@@ -74,7 +74,7 @@ class DeviceHeap {
   void record_history(const HistorySettings& settings);
   MemorySnapshot history_snapshot(bool with_trace);
 
-  bool was_used();  // true if the driver was ever asked for memory
+  bool was_used();  // true if memory was ever requested from the driver
 
   DeviceStats stats();
   void reset_accumulated_stats();

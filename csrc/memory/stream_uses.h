@@ -23,7 +23,7 @@ namespace outboard::memory {
 struct StreamUse {
   StreamUse* next = nullptr;
   Stream* stream = nullptr;
-  Event event;  // recorded after the use, or later: then it covers more work, never less
+  Event event;  // recorded after the use; a later record only covers more work
   bool is_recorded = false;  // the event is recorded
 };
 

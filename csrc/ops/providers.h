@@ -45,7 +45,7 @@ inline bool allows_generated() {
   return detail::generated_mode_.load(std::memory_order_relaxed) != GeneratedMode::Off;
 }
 
-// Return true if kernels are generated for the device. Opens the device the first time, to ask
+// Return true if kernels are generated for the device. The first call opens the device, to find out
 // whether the host reaches its memory.
 bool generates_for(c10::DeviceIndex device);
 

@@ -4,8 +4,8 @@
 //
 // Generated code links no library: it gets a table of functions for its version of this header from
 // the loaded torch_outboard library. If the version differs, or torch_outboard is not loaded, the
-// code throws an error that says so. This header includes nothing of ATen, which would take longer
-// to compile than the generated code.
+// code throws an error that explains this. This header includes nothing of ATen, which would take
+// longer to compile than the generated code.
 //
 // Functions throw exceptions derived from std::exception. They may be called from any thread, and
 // use this thread's current streams.

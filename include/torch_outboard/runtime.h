@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // torch_outboard/runtime.h: the attached device for authors of C++ extensions, such as custom
-// operators. It is independent of the driver: an extension runs on all of them.
+// operators. It is independent of the driver: an extension runs with every driver.
 //
 // Include and library paths: torch_outboard.include_paths(), torch_outboard.library_paths(); link
 // `torch_outboard`. Like every C++ extension of torch, an extension is built for one version of

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 # Setters of process settings that the CPU's kernels read while they run. Some versions of torch
-# lack some of them.
+# lack some of these setters.
 SETTERS = (
     "_set_default_dtype",
     "_set_default_tensor_type",
@@ -79,9 +79,9 @@ def hint_at_cpu(device: str, infers_shapes: Callable[[], bool]) -> None:
     """Make torch's meta kernels return the shapes and strides of the CPU's kernels, which run for the device.
 
     Some meta kernels (FFTs, linear algebra, embedding bags) read the device's type. This patch passes the CPU's type in
-    two cases: for fake tensors of the device, where torch would pass the device's name; and for meta tensors while
-    `infers_shapes()` is true, because they stand for the device's tensors and torch would treat them like CUDA's. There
-    is no hook for a driver, because meta kernels belong to operators. Upstream:
+    two cases. For fake tensors of the device, torch would pass the device's name. For meta tensors while
+    `infers_shapes()` is true, which represent the device's tensors, torch would treat them like CUDA's. There is no
+    hook for a driver, because meta kernels belong to operators. Upstream:
     https://github.com/pytorch/pytorch/issues/189137.
 
     If the device implements an operator with fewer restrictions than the CPU's kernel, the meta kernel receives the

@@ -41,7 +41,7 @@ def fuse_as_on_cpu(is_as_cpu: Callable[[torch.device], bool]) -> None:
     Reordering and reindexing of loops produce code that the C++ generator cannot write, or groups that it does not have
     (a TypeError in _try_reindex_pointwise_for_reduction). Torch skips both for devices named "cpu". The thresholds
     above which values are stored instead of recomputed are the CPU's too, so that the same kernels result. There is no
-    hook: Inductor does not ask the device's scheduling. Upstream: https://github.com/pytorch/pytorch/issues/189135.
+    hook: Inductor does not query the device's scheduling. Upstream: https://github.com/pytorch/pytorch/issues/189135.
     """
     if not needs_fuse_as_on_cpu():
         return

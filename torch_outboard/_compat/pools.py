@@ -91,7 +91,7 @@ def needs_divide_means() -> bool:
 
 
 def divide_means(device: str) -> None:
-    """Make gradients of means over windows divide as the means do, for a device type.
+    """Make gradients of means over windows use the same divisors as the means, for a device type.
 
     With ceil_mode, a last window may extend past the padding. The means count only its elements in the padded image,
     but Inductor's gradient divides by the size of the window. This patch divides the gradient first, and makes Inductor

@@ -3,8 +3,8 @@
 
 Each function of sympy remembers its last 1000 calls, fewer than a plan makes for some functions. The next plan, whose
 symbols have the same names, therefore recomputes most of its expressions, and everything that sympy had deduced about
-their signs. Comparisons have no cache at all, although a plan asks for each one about ten times. sympy's only setting,
-the variable SYMPY_CACHE_SIZE, is read when sympy is imported, often by a program's own libraries.
+their signs. Comparisons have no cache at all, although a plan repeats each comparison about ten times. sympy's only
+setting, the variable SYMPY_CACHE_SIZE, is read when sympy is imported, often by a program's own libraries.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def is_initialized() -> bool:
 
 
 def init() -> None:
-    """Mark the device as in use, as its first use does, without opening a device.
+    """Mark the device as in use, like its first use would, without opening a device.
 
     In a forked child of a process that has used the device, this raises an error.
     """

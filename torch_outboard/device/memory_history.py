@@ -46,7 +46,7 @@ def _record_memory_history(
 ) -> None:
     """Record the actions of all devices' allocators, with stacks, until this function is called with None.
 
-    None also drops the records, as torch.cuda does: take the snapshot before.
+    None also drops the records, as in torch.cuda, so take the snapshot first.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 """Attention over vLLM's paged cache with torch's operators: gathered blocks, and scaled_dot_product_attention.
 
 A layer's cache is [blocks, heads, tokens per block, keys and values], in any order of strides. Requests that add one
-token come first in a batch, and share one call, padded to the longest of them. Each other request, a prompt or a chunk
+token come first in a batch, and share one call, padded to the longest request. Each other request, a prompt or a chunk
 of a prompt, is a separate call.
 """
 

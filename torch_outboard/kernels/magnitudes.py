@@ -24,7 +24,7 @@ __all__ = ["keep_magnitudes"]
 
 # The bounds between orders of magnitude.
 _BOUNDS = (16, 512, 1 << 13, 1 << 17, 1 << 21, 1 << 25)
-# On a CPU, rows are split if there are few of them and they are longer than the first of these
+# On a CPU, rows are split if there are only a few, and they are longer than the first of these
 # bounds.
 _LONG_ROWS = _BOUNDS[2:]
 _FEW_ROWS = 512

@@ -18,8 +18,8 @@ __all__ = ["NoSample", "SampleRequest", "sample_call", "shown"]
 
 Shapes = Sequence[tuple[int, ...]]
 
-# Tried in this order if no shape is given: one shape for each tensor, the last one for all further
-# tensors.
+# Tried in this order if no shape is given: one shape per tensor; further tensors get the last
+# shape.
 _SHAPES: tuple[Shapes, ...] = (
     *([(4, 4)], [(2, 3, 8, 8), (4, 3, 3, 3)], [(2, 4, 4)], [(4,)], [(2, 3, 8, 8)], [(2, 3, 8), (4, 3, 3)]),
     *([(4,), (4, 4), (4, 4)], [(4, 4), (4,)], [(4, 4), (2, 4, 4), (2, 4, 4)], [(2, 3, 4, 4, 4)], [()]),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The driver calls counted in a file, and the rules that make one of them fail."""
+"""The driver calls that a file counts, and the rules that make one call fail."""
 
 from __future__ import annotations
 

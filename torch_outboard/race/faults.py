@@ -187,7 +187,7 @@ def _problem(rule: str, run: Run, expected: _Expected) -> str:
 
 
 def _problem_of_exit(run: Run, expected: _Expected) -> str:
-    """Judge a program that ends its own process by its status and output."""
+    """Judge a program that ended its own process, by its status and output."""
     if run.status == expected.run.status and run.output != expected.run.output:
         return "its output differs, but it exits as if nothing had failed"
     return ""

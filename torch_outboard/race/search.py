@@ -187,7 +187,7 @@ def _try_seeds(
     common: Mapping[str, str],
     step: Step,
 ) -> None:
-    """Run the seeds until one of them shows a difference."""
+    """Run the seeds until a seed shows a difference."""
     todo = list(finding.plan.seeds)
     running: dict[Future[Run], int] = {}
     while todo or running:

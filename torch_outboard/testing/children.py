@@ -42,7 +42,7 @@ class _Child:
         self.pipe.send(item)
 
     def end(self, seconds: float = 0) -> None:
-        """End the process, at once or after up to `seconds` in which it may exit by itself."""
+        """End the process, immediately or after waiting up to `seconds` for it to exit on its own."""
         if seconds > 0:
             with contextlib.suppress(OSError):  # the process has ended
                 self.pipe.send(None)

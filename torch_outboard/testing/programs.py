@@ -19,9 +19,9 @@ __all__ = ["TestPrograms", "programs_of"]
 class TestPrograms:
     """Programs in a driver's language, which `outboard test` builds and launches.
 
-    A driver whose generators have a `Dialect` needs none: the tests write the programs in that dialect. Other drivers
-    set `test_programs` in their Driver class to a TestPrograms. Without test programs, the tests of programs are
-    skipped.
+    A driver whose generators have a `Dialect` needs no test programs: the tests write them in that dialect. Other
+    drivers set `test_programs` in their Driver class to a TestPrograms. Without test programs, the tests of programs
+    are skipped.
 
     Attributes
     ----------

@@ -25,8 +25,8 @@ enum class NativeAnswer : uint8_t {
 bool can_ask_native(const Operator& op);
 
 // Query the driver's own kernel for an operator about a call of this form. The tensors of
-// `arguments` may have no memory. If `out_kept` is given, the driver may say how
-// many bytes the call keeps for its gradients.
+// `arguments` may have no memory. If `out_kept` is given, the driver may report how many bytes the
+// call keeps for its gradients.
 NativeAnswer ask_native(const Call& call, c10::ArrayRef<c10::IValue> arguments, uint64_t* out_kept = nullptr);
 
 // Return the operators for which a kernel was registered, in C or Python, sorted.

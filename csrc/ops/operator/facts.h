@@ -81,7 +81,7 @@ struct Facts {
   uint8_t like = 0;  // the argument that suggests the layout
   uint8_t laid_out = 1;  // the number of leading results to which the layout applies
   // The argument with the dropout probability of the operator or of its forward operator. Only the
-  // forward call's provider knows which numbers were dropped.
+  // provider of the forward call can determine which numbers were dropped.
   uint8_t drops_at = 0;
   // Corrects the shape of a call.
   void (*correct)(const Operator& op, const torch::jit::Stack& arguments, CallShape& shape) = nullptr;

@@ -28,7 +28,7 @@ struct OutputShape {
   std::optional<int64_t> number;  // the result is not a tensor
 };
 
-// The knowledge about a call's shapes before it runs.
+// Whether and how a call's shapes are known before it runs.
 enum class ShapeState : uint8_t {
   Known,  // the meta kernel returned them
   Unknown,  // there is no meta kernel, or it is wrong about a call that the CPU kernel accepts

@@ -19,7 +19,7 @@ struct RecurrentLayer {
   std::vector<int64_t> first_rows;  // for packed sequences the offsets as numbers, else empty
 };
 
-// Return the states of all steps, the last one, and the last cells of an LSTM.
+// Return the states of all steps, the last state, and the last cells of an LSTM.
 std::vector<at::Tensor> run_layer(const RecurrentLayer& layer);
 
 // Return the gradients of the inputs that require one, through results that are functions of the

@@ -98,7 +98,7 @@ class OperatorRecipes final : public ProviderMemory {
 bool is_aliased(const Call& call);
 
 // Return the reason why a plan that was just built, or one of its programs, cannot be used. Warn
-// about the first one: its calls run with other kernels or on the CPU.
+// about the first such plan: its calls run with other kernels or on the CPU.
 std::string unusable(const Operator& op, const c10::Error& error);
 
 // Return a call with a recipe; null if a guard does not hold, or a result has other strides. Raise

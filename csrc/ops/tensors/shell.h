@@ -56,7 +56,7 @@ at::Tensor copy_shell(const at::Tensor& shell);
 // Return a CPU tensor over `data`, which the caller owns.
 at::Tensor make_cpu_view(void* data, size_t nbytes, c10::TensorImpl& like);
 
-// Return a CPU tensor that views `storage` as `like` views its own.
+// Return a CPU tensor over `storage` with the dtype, sizes, strides and offset of `like`.
 at::Tensor make_shell(c10::Storage storage, const c10::TensorImpl& like);
 
 }  // namespace outboard

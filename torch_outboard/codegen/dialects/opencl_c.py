@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The dialect opencl_c: version 1.2 of the language and later, for every driver that builds programs in it."""
+"""The dialect opencl_c: version 1.2 of the language and later, for every driver that builds OpenCL C programs."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ _DIVISIONS = ("FloorDiv", "ModularIndexing", "PythonMod", "Mod")
 class IndexPrinter(ExprPrinter):
     """A printer of index expressions. Indices count elements, so divisions are unsigned where SymPy proves it safe.
 
-    Expressions that use only the kernel's `sizes` get a name, which all elements share. Otherwise compilers keep much
-    of them inside the loops, because a division must not move out of a branch. `named` maps such an expression's text
-    to its name.
+    Expressions that use only the kernel's `sizes` get a name, which all elements share. Otherwise, compilers would keep
+    much of these expressions inside loops, because a division must not move out of a branch. `named` maps such an
+    expression's text to its name.
     """
 
     def __init__(self, suffixes: Suffixes) -> None:

@@ -37,7 +37,9 @@ class Spread(Mapping):
         self._parts = 1 if is_long(self.kernel.body.getvalue()) else _PARTS
 
     def head(self, total: str) -> list[str]:
-        """Return the head of a loop over an item's elements. Past the last element, it recomputes the last one.
+        """Return the head of a loop over an item's elements.
+
+        Past the last element, an item recomputes the last element.
 
         Numbers are unsigned and as wide as the kernel's indices, because the last group's may exceed the signed range.
         """

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Gamma, zeta and error functions and functions related to them. The tables are from Cephes and
-// from Temme.
+// Gamma, zeta and error functions, and related functions. The tables are from Cephes and from
+// Temme.
 
 // family T, S: float, f32; double, f64
 OB_TABLE T ob_zeta_a_S[] = {

@@ -52,7 +52,7 @@ class OutboardFxWrapper(KernelDefinitions, WrapperFxCodegen):
         self._tuned: dict[str, TunedKernel] = {} if parent is None else parent._tuned
 
     def define_subgraph_launcher_fn(self, name: str | None, subgraph_code: Any) -> None:
-        # Subgraphs have names. Torch's graph partitions have none, and are called from text.
+        # Subgraphs have names. Torch's graph partitions have no names, and are called from text.
         if name is None:
             raise NotSupportedError(
                 "fx_wrapper does not support graph partitions, which mode='reduce-overhead' captures: set "

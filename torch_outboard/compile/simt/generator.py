@@ -65,7 +65,7 @@ class SimtGenerator(WrappingGenerator):
 
 
 class OpenCLGenerator(SimtGenerator):
-    """Kernels in opencl_c, for every device whose driver builds programs in it."""
+    """Kernels in opencl_c, for every device whose driver builds programs in this language."""
 
     dialect = OPENCL_C
 

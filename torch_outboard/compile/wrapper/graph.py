@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Functions for all wrappers that concern the graph being lowered."""
+"""Functions about the graph being lowered, shared by all wrappers."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def drawing(seed: torch.Tensor) -> Iterator[None]:
 
 
 def _seeds_of(seed: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield a seed for each draw; the first one is the call's own."""
+    """Yield a seed for each draw; the first seed is the call's own."""
     yield seed
     for number in itertools.count(1):
         # Multiples of an odd number without a bit pattern: any two differ in about half of their

@@ -126,7 +126,7 @@ class Operator:
         The argument that fills the tensor. A tensor of a higher category is refused, since only its value shows whether
         it fits.
     refused : RefusalReason
-        Why calls have no plan, if they have none.
+        Why calls have no plan, if the book refuses them.
     takes_float : bool
         For halves, the CPU's kernel uses a number as the second operand in float. Other kernels round it first.
     rounds_numbers : bool

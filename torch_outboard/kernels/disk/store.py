@@ -84,7 +84,7 @@ class Store:
     """
 
     most_files: ClassVar[int] = MOST_FILES
-    most_plans: ClassVar[int] = 32  # all of them are read at the first call of the class
+    most_plans: ClassVar[int] = 32  # all plans are read at the first call of the class
 
     def __init__(self, folder: Path | None) -> None:
         self.loaded = self.saved = 0

@@ -48,7 +48,7 @@ class _NoSample(Exception):
 def _without_warnings_about_bounds() -> Iterator[None]:
     """Suppress torch's warning, in this thread, that it has no bounds for a quotient.
 
-    When Inductor chooses tiles, torch 2.11 and 2.12 ask for such bounds, log a warning, and continue without them.
+    When Inductor chooses tiles, torch 2.11 and 2.12 look for such bounds, log a warning, and continue without them.
     """
     here, log = threading.get_ident(), logging.getLogger("torch.utils._sympy.interp")
 

@@ -255,7 +255,7 @@ def filled(text: str, words: Mapping[str, str]) -> str:
 
 
 def partly_filled(text: str, words: Mapping[str, str]) -> str:
-    """Fill in a text as `filled` does, but keep the placeholders that `words` lacks."""
+    """Fill in a text like `filled`, but keep placeholders that `words` does not contain."""
     begin = 0
     while found := _WORD.search(text, begin):
         begin = found.start()

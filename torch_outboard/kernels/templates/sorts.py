@@ -23,8 +23,8 @@ __all__ = ["sort"]
 
 _RUN = 16  # elements that an item sorts by insertion
 _PART = 32  # elements that an item merges; at most the length of two runs
-# Merges come in pairs, so that the last one writes to the first one's source. A merge of a single
-# run is a copy.
+# Merges come in pairs, so that the last merge writes to the source of the first merge. A merge of a
+# single run is a copy.
 _PAIRS = 14  # enough for 2 ** 32 elements
 
 

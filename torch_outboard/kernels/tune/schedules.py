@@ -2,7 +2,7 @@
 """The parameters of the templates' schedules: the values that `outboard kernels tune` chooses from.
 
 Values other than a parameter's first are used only if they were measured on the device. No value needs more of a
-group's memory than the first one, so a choice at one size is valid at all sizes.
+group's memory than the first value, so a choice at one size is valid at all sizes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 Schedule = Mapping[str, int]
 
 _STRIPS = {
-    "block": (96, 48, 192),  # rows per item; multiples of a strip's
+    "block": (96, 48, 192),  # rows per item, a multiple of the rows of a strip
     "panels": (4, 2, 8),  # panels of columns per item
     "steps": (256, 128, 512),  # steps that an item packs at a time
 }
@@ -35,7 +35,7 @@ _MATRIX = {
 }
 _ATTENTION_STRIPS = {
     "width": (64, 32, 128),  # lanes per item, half as many for large heads
-    "block": (96, 48, 192),  # rows at a time; multiples of a strip's
+    "block": (96, 48, 192),  # rows at a time, a multiple of the rows of a strip
 }
 _ATTENTION_TILES = {
     "steps": (16, 8),  # steps that a group loads at a time

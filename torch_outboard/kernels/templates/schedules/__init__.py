@@ -29,7 +29,7 @@ def _has_unit(device: Device) -> bool:
 
 
 def _has_unit_of_lanes(device: Device) -> bool:
-    """Return True if each lane of the device's matrix unit knows which elements it holds.
+    """Return True if the positions of the elements that each lane of the device's matrix unit holds are known.
 
     Attention rescales its sums in every turn. If lanes hold the sums jointly, they pass through the group's memory each
     time. Plain tiles are then faster: 1.4 ms instead of 4.1 ms on a large GPU.
@@ -43,7 +43,7 @@ def _has_vectors(device: Device) -> bool:
     return bool(device.dialect.vectors) and (device.is_cpu or not device.dialect.has_groups)
 
 
-# If several ways serve a device, the last one registered is used.
+# If several ways serve a device, the one registered last is used.
 PRODUCTS.register("tiles", tiles, _has_groups)
 PRODUCTS.register("strips", strips, _has_vectors)
 PRODUCTS.register("matrix", matrix, _has_unit)

@@ -88,7 +88,7 @@ class Registry(Generic[_Schedule]):
     def way_of(self, family: str, device: Device) -> str:
         """Return the way that serves a device.
 
-        Raises Refusal if none does.
+        Raises Refusal if no way serves the device.
         """
         ways = [way for way, (serves, _) in self._ways[family].items() if serves(device)]
         if not ways:
