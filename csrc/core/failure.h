@@ -130,8 +130,8 @@ OUTBOARD_API void depend_on(StreamState& stream, const Standing& before);
 // queued work waits must not query: it would wait for itself.
 enum class QueryDriver : bool { No, Yes };
 
-// Raise the first failure before `before` that its stream has not raised. Call it
-// once all of that work has run.
+// Raise the first failure that precedes `before` and that its stream has not raised. Call it once
+// all of that work has run.
 OUTBOARD_API void raise_failures(const Standing& before, QueryDriver query = QueryDriver::Yes);
 inline void raise_failures(StreamState& stream) {
   raise_failures(standing_of(stream));

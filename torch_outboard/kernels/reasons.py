@@ -82,7 +82,7 @@ _CODED = re.compile(r"(.*?)\.* \[([a-z-]+)\]", re.DOTALL)
 
 
 def code_of(reason: str) -> str:
-    """Return the code at the end of a reason, or "" if there is none with a remedy."""
+    """Return the code at the end of a reason, or "" if there is no code with a remedy."""
     match = _CODED.fullmatch(reason)
     return match[2] if match is not None and match[2] in REMEDIES else ""
 

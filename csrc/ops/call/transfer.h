@@ -35,8 +35,8 @@ void refuse_waiting_copy(const Stream& stream);
 // is freed.
 void keep_pinned(const at::Tensor& tensor, Stream& stream);
 
-// Report to the observer of streams a copy from or to pinned memory that the caller does not wait
-// for.
+// Report a copy from or to pinned memory, for which the caller does not wait, to the observer of
+// streams.
 void observe_host(const at::Tensor& pinned, const Stream& stream, bool is_write);
 
 // Wait for a queued copy from or to the memory of `host`. If the wait fails, the copy may still be

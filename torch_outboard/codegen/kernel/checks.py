@@ -58,7 +58,7 @@ _WRAPPED = re.compile(r"^\((?P<is_negative>\w+) \? (?P<wrapped>\w+) : (?P<given>
 
 
 def index_given(index: sympy.Expr, texts: Mapping[str, str]) -> str | None:
-    """Return the text of an index before negative values were wrapped, or None if they were not.
+    """Return the text of an index before negative values were wrapped, or None if the index was not wrapped.
 
     `texts` maps variables to their texts. Inductor passes the wrapped index, but errors report the user's value.
     """

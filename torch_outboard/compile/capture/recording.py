@@ -155,9 +155,7 @@ class Recording:
         return results
 
     def _kept(self, output: _Output, inputs: list[Any], copies: dict[int, Tensor]) -> Any:
-        """Return an output that the caller may keep: a view of `copies`, which share memory in the same way as the
-        outputs.
-        """
+        """Return an output that the caller may keep: a view of `copies`, which share memory like the outputs."""
         if output.input_index >= 0:
             return output.view(inputs[output.input_index])
         if output.memory < 0:

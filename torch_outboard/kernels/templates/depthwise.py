@@ -40,10 +40,10 @@ _ADDING, _PARTS = 1 << 15, 512
 
 
 def takes(call: TemplateCall, shape: Shape, *images: Tensor, is_spread: bool = False, has_groups: bool = False) -> bool:
-    """Return whether the kernels support a convolution of images, or a spread (transposed) one with `is_spread`.
+    """Return whether the kernels support a convolution of images or, with `is_spread`, a transposed convolution.
 
-    With a stride of 1, a spread one also reads windows, with their positions in reverse order. With `has_groups`,
-    groups of several channels are supported too.
+    With a stride of 1, a transposed convolution also reads windows, with their positions in reverse order. With
+    `has_groups`, groups of several channels are supported too.
     """
     if not shape.is_direct or (is_spread and any(step != 1 for step in shape.stride)):
         return False
