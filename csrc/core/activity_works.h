@@ -14,7 +14,7 @@ namespace outboard {
 
 using CallsByCorrelation = std::unordered_map<uint64_t, const CallRecord*>;
 
-// Complete work that the core timed with the data of its call.
+// Fill in the call's data for work that the core timed.
 void complete(WorkRecord& work, const CallRecord& call);
 
 void add_driver_records(const std::vector<ob_activity>& records, const CallsByCorrelation& calls,

@@ -71,7 +71,7 @@ def run(
     arguments: tuple[str, ...],
     **faults: Any,
 ) -> None:
-    """Run SCRIPT with its ARGUMENTS on an attached driver, which the libraries that it imports use too.
+    """Run SCRIPT with its ARGUMENTS on an attached driver, which the imported libraries use too.
 
     Reports at the end where its operators ran, slowest place first, what was built, and how long builds took. Exits
     with the script's status. docs/integrations.md lists the libraries, docs/as-cuda.md describes --as-cuda.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Python processes for tests' snippets, forked from a process that has imported torch: an import takes seconds each.
+"""Python processes for tests' snippets, forked from a process that has imported torch, which takes seconds.
 
 A child behaves like `python -c CODE` after `import torch`, and after imports of further torch modules if requested. It
 has imported only torch's modules. It has its own environment and arguments, loads torch's backends as `import torch`

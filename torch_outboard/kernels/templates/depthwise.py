@@ -48,7 +48,8 @@ def takes(call: TemplateCall, shape: Shape, *images: Tensor, is_spread: bool = F
     if not shape.is_direct or (is_spread and any(step != 1 for step in shape.stride)):
         return False
     weight, known, guarded = call.tensor("weight"), V.graph.sizevars.statically_known_equals, V.graph.sizevars.guard_int
-    # The shape has already made these numbers constants, before it created the texts of sizes.
+    # These numbers are already constants: the shape fixed them before it created the texts of
+    # sizes.
     of_group = guarded(FloorDiv(weight.size[0], shape.groups)), guarded(weight.size[1])
     chunk, taps = _BYTES // weight.dtype.itemsize, guarded(weight.size[-1])
     return (

@@ -88,7 +88,7 @@ def tune(
     Raises
     ------
     NotSupportedError
-        The driver's events have no times.
+        The driver's events record no times.
     """
     if not has_timing():
         raise NotSupportedError(

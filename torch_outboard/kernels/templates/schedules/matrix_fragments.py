@@ -159,8 +159,7 @@ def fragments(
 def place_of_lane(
     name: str, unit: MatrixUnit, is_left: bool, array: Array, line: str, lines: int, is_across: bool = False
 ) -> tuple[str, str]:
-    """Return the declaration of a lane's position at a line and step 0, for loads of `fragments`, and the variable's
-    name.
+    """Return the declaration of a lane's position at a line and step 0, and the variable's name.
 
     Each fragment's position is computed from it with one instruction. The line must be a multiple of `lines`, and the
     fragments span at most `lines`. Both strings are "" if positions cannot be derived this way.

@@ -258,7 +258,7 @@ class Side:
         return f"const ob_u32 at_load = item + load * {group}, at_line = {line}, at_step = {step};"
 
     def declared(self) -> str:
-        """Return the declarations that `begin` and `finish` use: whether 16 bytes are loaded at once, and registers."""
+        """Return the declarations that `begin` and `finish` use: the condition for 16-byte loads, and registers."""
         return f"  {self._finds_width()}\n  {'' if self.copies else self._registers()}\n"
 
     def find(self) -> str:
