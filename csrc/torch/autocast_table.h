@@ -29,7 +29,8 @@ struct AutocastOp {
 struct ListedOp {
   const char* name;
   CastPolicy policy;
-  // Make the unboxed kernel: torch's own for that policy while `op` has it, else run_cast_policy.
+  // Return the unboxed kernel for a policy: torch's own while `op` has this policy, and
+  // run_cast_policy otherwise.
   torch::CppFunction (*make_kernel)(AutocastOp& op);
 };
 const std::vector<ListedOp>& listed_ops();

@@ -20,7 +20,7 @@ from torch_outboard.codegen.program import DeviceProgram
 
 __all__ = ["Join", "arrays_of", "loop", "rows_program", "store_of_chunk"]
 
-# Accumulators of an item that shares a chunk with others, and so the number of loads in flight.
+# Accumulators per item if several items share a chunk. This is also the number of loads in flight.
 _LANES_OF_GROUP = 4
 
 

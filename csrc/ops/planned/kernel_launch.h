@@ -25,8 +25,8 @@ class OUTBOARD_API KernelLaunch {
  public:
   KernelLaunch(const kernels::DeviceKernel& kernel, Stream& stream) : kernel_(kernel), stream_(stream), uses_(stream) {}
 
-  // Pass the next argument, in the order in which calls pass the kernel's arguments. A one-element
-  // CPU tensor that the kernel reads is read immediately. Raise ValueError for other CPU tensors.
+  // Pass the kernel's next argument. A one-element CPU tensor that the kernel reads is read
+  // immediately. Raise ValueError for other CPU tensors.
   void add(const at::Tensor& tensor);
   void add(uint64_t bits) { words_.push_back(bits); }
   // Replace a number that was passed before, for another launch.

@@ -35,7 +35,7 @@ OB_DEVICE T ob_grown_S(T x) {
 #ifdef OB_IN_LOOPS
 OB_DEVICE T ob_positive_log_S(T x) {
   const ob_u64 bits = OB_AS_U64(x);
-  const ob_i32 power = (ob_i32)((ob_u32)(bits >> 32) - 0x3fe6a09eu) >> 20;  // of a fraction from sqrt(1/2) on
+  const ob_i32 power = (ob_i32)((ob_u32)(bits >> 32) - 0x3fe6a09eu) >> 20;  // for a fraction >= sqrt(1/2)
   const T fraction = OB_AS_F64(bits - ((ob_u64)(ob_i64)power << 52));
   const T f = (fraction - 1) / (fraction + 1), s = f * f;
   T p = 1.0 / 11 + s * (1.0 / 13 + s / 15);

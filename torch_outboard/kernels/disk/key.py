@@ -213,7 +213,7 @@ def _files_of(generator: type) -> Iterator[Path]:
 
 
 def settings() -> list[str]:
-    """Return the user's settings of Inductor: variables, and values that differ from the variables and the defaults."""
+    """Return the user's settings of Inductor: environment variables, and values set in the program."""
     switches = [
         f"{name}={value}"
         for name, value in os.environ.items()

@@ -189,7 +189,7 @@ def _rounded(size: int) -> int:
 
 
 def _panel(part: str, rows: Rows, begin: str, head: int, lines: str, is_scaled: bool = True) -> str:
-    """Return the loops that load an item's lanes; lanes past the last line repeat it."""
+    """Return the loops that load an item's lanes; lanes past the last line repeat the last line."""
     first = "first_query" if lines == "QUERIES" else "first_key"
     value = rows.load(begin, "line", "at") + (" * $SCALE" if is_scaled else "")
     return f"""\
