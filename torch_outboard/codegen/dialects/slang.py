@@ -209,7 +209,8 @@ class Slang(Dialect):
         return f"loadAligned<16>((uint4*)(&{place}))"
 
     def before(self, kind: str, pointer: str, count: str) -> str:
-        # Slang cannot subtract from a pointer; adding a negative number works.
+        # Slang cannot subtract from a pointer, and adding a negative number gave wrong addresses:
+        # compute the address as an unsigned integer.
         return f"({self.pointer(kind, is_written=True)})((ob_u64)({pointer}) - (ob_u64)({count}) * sizeof({kind}))"
 
     def written_by_call(self, name: str) -> str:

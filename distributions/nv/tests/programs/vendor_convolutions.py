@@ -196,8 +196,8 @@ def switched(deterministic: bool, allow_tf32: bool, everywhere: bool) -> Iterato
         torch.use_deterministic_algorithms(False)
 
 
-# For each switch that requires repeatable results, and each setting of TF32: the fake's first
-# engine that may run.
+# (cudnn.deterministic, cudnn.allow_tf32, use_deterministic_algorithms) -> the fake's first engine
+# that may run.
 SWITCHES = {
     (False, True, False): 0,
     (False, False, False): 0,
