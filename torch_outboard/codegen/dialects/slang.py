@@ -134,8 +134,8 @@ void ob_atomic_add_f64(double* place, double value) {
 """
 
 
-# Items are numbered by subgroup, in whatever order the device numbers them. Devices may support
-# such reads for 32-bit values only.
+# Number items by subgroup, whatever the device's own order of items. Devices may support reads of
+# another item's value for 32 bits only.
 _SUBGROUPS = """\
 ob_i32 ob_item_of_subgroups() {
   let number = spirv_asm { OpCapability GroupNonUniform; result:$$uint = OpLoad builtin(SubgroupId:uint) };

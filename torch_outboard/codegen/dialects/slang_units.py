@@ -20,13 +20,13 @@ __all__ = ["units_of", "with_units"]
 _TYPES = {"float16": (torch.float16, "half"), "bfloat16": (torch.bfloat16, "BFloat16")}
 _LANES = re.compile(r"([1-9]\d*) lanes")
 _LISTED = re.compile(r"(\w+) (\d+)x(\d+)x(\d+)")
-# Tiles have rows and columns in multiples of 64, and a length in steps of 32.
+# Tiles have multiples of 64 rows and columns, and load multiples of 32 steps.
 _MOST = 64
 _MOST_STEPS = 32
 # Sums per lane. The sums of a group pass through its memory, which also holds the tiles.
 _MOST_SUMS = 8
 
-# Items are numbered by subgroup, in whatever order the device numbers them.
+# Number items by subgroup, whatever the device's own order of items.
 _HEADER = """\
 typedef linalg.CoopMat<$KIND, MemoryScope.Subgroup, $M, $K, linalg.CoopMatMatrixUse.MatrixA> ob_left_matrix;
 typedef linalg.CoopMat<$KIND, MemoryScope.Subgroup, $K, $N, linalg.CoopMatMatrixUse.MatrixB> ob_right_matrix;

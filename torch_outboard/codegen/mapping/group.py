@@ -225,7 +225,7 @@ class Group(Mapping):
 
     @property
     def _neighbours(self) -> int:
-        """The number of a row's items in a subgroup, which read each other's values; 1 if there are none."""
+        """The number of a row's items that share a subgroup; 1 without subgroups."""
         shape, subgroup = self.shape, self.kernel.dialect.subgroup
         is_power = shape.along & (shape.along - 1) == 0
         if subgroup == 0 or shape.is_across_first or not is_power or shape.items % subgroup != 0:

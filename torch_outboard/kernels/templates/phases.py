@@ -28,7 +28,7 @@ __all__ = ["has_phases", "spread_by_phases"]
 
 
 def has_phases(shape: Shape) -> bool:
-    """Return whether units compute it, with strides above 1 and a dilation of 1 in all dimensions with such strides."""
+    """Return whether matrix units compute it, and it has strides above 1, all with a dilation of 1."""
     apart = [dilation for stride, dilation in zip(shape.stride, shape.dilation, strict=True) if stride > 1]
     return shape.has_units and len(apart) > 0 and all(dilation == 1 for dilation in apart)
 

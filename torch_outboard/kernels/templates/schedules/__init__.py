@@ -29,7 +29,7 @@ def _has_unit(device: Device) -> bool:
 
 
 def _has_unit_of_lanes(device: Device) -> bool:
-    """Return True if the positions of the elements that each lane of the device's matrix unit holds are known.
+    """Return True if it is known which elements each lane of the device's matrix unit holds.
 
     Attention rescales its sums in every turn. If lanes hold the sums jointly, they pass through the group's memory each
     time. Plain tiles are then faster: 1.4 ms instead of 4.1 ms on a large GPU.
@@ -39,7 +39,7 @@ def _has_unit_of_lanes(device: Device) -> bool:
 
 
 def _has_vectors(device: Device) -> bool:
-    """Return True for CPUs with vectors, and for devices of unknown kind whose dialect has vectors."""
+    """Return True for CPUs with vectors, and for other devices whose dialect has vectors but no groups."""
     return bool(device.dialect.vectors) and (device.is_cpu or not device.dialect.has_groups)
 
 

@@ -88,7 +88,7 @@ class Array:
 
 
 def _registers(array: str, index: str, is_joint: bool) -> str:
-    """Return a pointer into a lane's array of registers, an index after a given place, or the variable at that place.
+    """Return a pointer into a lane's array of registers, or the variable there for joint matrices.
 
     `array` is the array's name, or its name, " + ", and an index.
     """
@@ -161,8 +161,8 @@ def place_of_lane(
 ) -> tuple[str, str]:
     """Return the declaration of a lane's position at a line and step 0, and the variable's name.
 
-    Each fragment's position is computed from it with one instruction. The line must be a multiple of `lines`, and the
-    fragments span at most `lines`. Both strings are "" if positions cannot be derived this way.
+    Each fragment's position is computed from the lane's position with one instruction. The line must be a multiple of
+    `lines`, and the fragments span at most `lines`. Both strings are "" if positions cannot be derived this way.
     """
     load = (unit.load_left if is_left else unit.load_right)[is_across]
     apart = unit.k if is_across else unit.m if is_left else unit.n
