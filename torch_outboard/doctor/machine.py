@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Checks of this machine: the build, drivers that attach themselves during `import torch`, compilers and folders."""
+"""Checks of this machine: the build, the drivers, which of them attach themselves to torch, compilers and folders."""
 
 from __future__ import annotations
 

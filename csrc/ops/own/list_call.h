@@ -33,7 +33,8 @@ class ListCall {
   // treats such tensors differently.
   bool is_mixed() const;
 
-  // Allocate the results and make the table. Return false if that fails.
+  // Find or make the table. Return false if written memory overlaps other memory of the call, or
+  // the table cannot be made.
   bool prepare();
 
   void launch();
