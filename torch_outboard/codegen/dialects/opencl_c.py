@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The dialect opencl_c: version 1.2 of the language and later, for every driver that builds OpenCL C programs."""
+"""The dialect opencl_c: version 1.2 of the language and later, for all drivers that build programs in it."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def _padded(size: int, unit: int) -> int:
 def attend(call: TemplateCall, attention: Attention, result: Rows, logsumexp: Rows) -> None:
     """Write the launch of attention."""
     unit = unit_of(call.dialect.units, call.dtype)
-    assert unit is not None  # else the way would not serve the call
+    assert unit is not None  # otherwise this way would not serve the call
     sizes = _Sizes.of(unit, attention.head, attention.value_head, call.schedule("matrix")["keys"])
     tiling = sizes.tiling()
     kernel = Kernel("ob_attention_of_units", unit.header, group=tiling.group)

@@ -169,7 +169,7 @@ class Sizes:
 def differentiate_sides(call: TemplateCall, attention: Attention, gradients: Gradients) -> None:
     """Write the launches of the gradients of queries, and of keys and values."""
     unit = unit_of(call.dialect.units, call.dtype)
-    assert unit is not None  # else the way would not serve the call
+    assert unit is not None  # otherwise this way would not serve the call
     call.schedule("matrix")
     if gradients.of_query is not None:
         sizes = Sizes.of(unit, attention, call.dynamic_memory, of_keys=False)

@@ -44,7 +44,7 @@ def differentiate(call: TemplateCall, attention: Attention, gradients: Gradients
 
 def _launch(call: TemplateCall, attention: Attention, gradients: Gradients, result: Rows) -> None:
     unit = unit_of(call.dialect.units, call.dtype)
-    assert unit is not None  # else the way would not serve the call
+    assert unit is not None  # otherwise this way would not serve the call
     sizes = Sizes.of_mask(unit, attention)
     batches, heads = result.sizes
     tiles = batches * heads * ceil_div(attention.queries, sizes.rows) * ceil_div(attention.keys, sizes.columns)

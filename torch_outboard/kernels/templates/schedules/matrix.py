@@ -78,7 +78,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
     """Write the launches of a product."""
     schedule = call.schedule("matrix")
     unit = unit_of(call.dialect.units, call.dtype)
-    assert unit is not None  # else the way would not serve the call
+    assert unit is not None  # otherwise this way would not serve the call
     names = ("row", "column")
     if product.end.dense == "row":  # so that a lane's adjacent results are adjacent in memory
         product, names = _turned(product), ("column", "row")
