@@ -81,11 +81,10 @@ def test_generated_kernels(tree):
     check(tree, *(f"tests/kernels/test_{name}.py" for name in ("lists", "provider")), f"--driver={GENERATED}")
 
 
-GROUP_TESTS = ("tests/distributed", "distributions/nv/tests/test_collectives.py")
 # The backend, its threads and its failures. Torch's stacks on top of them run no more of our code.
 GROUPS = (
     *("init_process", "bad_input", "streams_wait", "leave_no", "see_collectives", "killed", "hangs"),
-    *("simulated_device_that_fail", "every_collective_of_the_simulated", "nccl_that_fails"),
+    *("simulated_device_that_fail", "every_collective_of_the_simulated"),
     "futures_that_outlive",
 )
 
@@ -93,7 +92,7 @@ GROUPS = (
 def test_process_groups(tree, monkeypatch):
     if tree.sanitizer is sanitizers.THREAD:
         monkeypatch.setenv("TEST_SPAWN", "1")
-    check(tree, *GROUP_TESTS, "-k", " or ".join(GROUPS))
+    check(tree, "tests/distributed", "-k", " or ".join(GROUPS))
 
 
 # ---- That the runs above can fail

@@ -53,7 +53,6 @@ __all__ = [
     "record",
     "refused",
     "seconds",
-    "set_own_plans_only",
     "store",
 ]
 
@@ -200,18 +199,6 @@ def record(take: Callable[[str, Sequence[Any]], None] | None) -> None:
 _take: Callable[[str, Sequence[Any]], None] | None = None
 
 
-def set_own_plans_only(is_wanted: bool) -> None:
-    """Choose whether stored plans serve only calls with the sizes and strides for which they were built.
-
-    Which plans a call needs then doesn't depend on earlier calls, so a pack of many calls has the plan of each.
-    """
-    global _is_own_only
-    _is_own_only = is_wanted
-
-
-_is_own_only = False
-
-
 @functools.cache
 def store() -> Store:
     """Return the store of plans on disk. The first call reads the environment variable that names the folder."""
@@ -266,7 +253,7 @@ class _Request:
         key = self._key()
         if key is None:
             return []
-        return _plans_of_class(key, self._device, sizes_of(self._holder[0]) if _is_own_only else None)
+        return _plans_of_class(key, self._device, sizes_of(self._holder[0]) if Store.serves_own_sizes_only else None)
 
     def build(self) -> Answer:
         key = self._key()

@@ -81,10 +81,14 @@ class Store:
         The number of answers read from files, and written to files.
     most_files, most_plans : int
         The limits for all files, and for the plans of a class. A process that builds a pack lifts these limits.
+    serves_own_sizes_only : bool
+        True if stored plans serve only calls with the sizes and strides for which they were built. Then the plans that
+        a call needs do not depend on earlier calls, so a pack has the plan of each of its calls.
     """
 
     most_files: ClassVar[int] = MOST_FILES
     most_plans: ClassVar[int] = 32  # all plans are read at the first call of the class
+    serves_own_sizes_only: ClassVar[bool] = False
 
     def __init__(self, folder: Path | None) -> None:
         self.loaded = self.saved = 0

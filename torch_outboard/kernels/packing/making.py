@@ -54,7 +54,6 @@ def run_calls(
     """
     from torch_outboard import _C
     from torch_outboard.device.devices import get_device_properties
-    from torch_outboard.kernels import builder
 
     Store.most_files = Store.most_plans = sys.maxsize  # one folder holds the plans of all kinds of devices
     device = torch.device(_C.driver_name(), index)
@@ -63,7 +62,7 @@ def run_calls(
         for label, call, dtype in calls:
             report(label)
             is_recorded = not call.dtypes
-            builder.set_own_plans_only(is_recorded)
+            Store.serves_own_sizes_only = is_recorded
             _C.set_plan_variant(next(_VARIANTS) if is_recorded else 0)  # none of the plans in memory serves it
             try:
                 call.run(Samples(device, dtype, machine, has_memory))
