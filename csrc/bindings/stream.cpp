@@ -48,7 +48,7 @@ PyMethodDef stream_methods[] = {
         "Return the driver's handle of a stream: (device, id)."),
     method<"external_stream",
            +[](c10::DeviceIndex device, uint64_t handle) {
-             refuse_handle_in_capture(device, handle, "a second stream with the handle of one that captures");
+             refuse_handle_in_capture(device, handle, "a second stream that shares the handle of a capturing stream");
              return external_stream(device, handle).id;
            }>("Return a stream id for a handle that another library owns."),
     method<"queue_sleep", queue_sleep>("Queue a pause on a device's current stream, in nanoseconds."),

@@ -164,7 +164,7 @@ ob_status read_driver_records(std::vector<ob_activity>& out_records) {
 
 std::string untimed() {
   return "driver '" + driver_name() +
-         "' has neither activity records nor event_timestamp: only work on the host is timed";
+         "' has neither activity records nor event_timestamp, so the profile times work on the host only";
 }
 
 std::string problem_of(const char* entry, ob_status status) {

@@ -77,9 +77,10 @@ void begin_with_calls(const CallsByCorrelation& calls, ActivityProfile& profile)
     work.end = std::max(work.end, work.start);
   }
   if (furthest > kOfConversion) {
-    profile.problems.push_back("the driver's timestamps are up to " + std::to_string(furthest / 1000) +
-                               " us earlier than the calls that queued the work, but must be nanoseconds of"
-                               " CLOCK_MONOTONIC. Such work is shown as starting at its call");
+    profile.problems.push_back("the driver's timestamps precede the calls that queued the work by up to " +
+                               std::to_string(furthest / 1000) +
+                               " us, so this work is shown as starting at its call. The driver must report"
+                               " nanoseconds of CLOCK_MONOTONIC");
   }
 }
 

@@ -88,7 +88,7 @@ void refuse_device_wait(c10::DeviceIndex device) {
     forbidding = it == captures().end() ? nullptr : *it;
   }
   if (forbidding) {
-    forbidding->refuse("synchronize of a device");
+    forbidding->refuse("synchronizing a device");
   }
 }
 

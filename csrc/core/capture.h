@@ -157,7 +157,7 @@ OUTBOARD_API void refuse_handle_in_capture(c10::DeviceIndex device, uint64_t han
 inline void refuse_second_stream(const Stream& stream) {
   if (C10_UNLIKELY(stream.is_external)) {
     refuse_handle_in_capture(stream.device, stream.handle,
-                             "work on a second stream with the handle of one that captures");
+                             "work on a second stream that shares the handle of a capturing stream");
   }
 }
 

@@ -30,7 +30,8 @@ ob_collectives check_collectives(const std::string& name, const ob_collectives& 
   if (table.struct_size < kLeastSize || table.struct_size > sizeof(table)) {
     refuse_collectives(name, "struct_size is " + std::to_string(table.struct_size) +
                                  " bytes; the required entries need " + std::to_string(kLeastSize) +
-                                 ", and the core's table has " + std::to_string(sizeof(table)));
+                                 ", and the core's table has " + std::to_string(sizeof(table)) +
+                                 ". Set struct_size to sizeof(ob_collectives).");
   }
   ob_collectives copy{};
   std::memcpy(&copy, &table, table.struct_size);

@@ -162,7 +162,7 @@ void raise_status_of(const std::string& what, ob_status status, const char* entr
 void raise_not_supported(const char* entry, const std::string& what) {
   raise(ErrorKind::NotSupported, OB_UNIMPLEMENTED,
         what + " is not supported: driver '" + driver_name() + "' has no entry `" + entry +
-            "`. Add the entry to the driver's table (see torch_outboard/driver.h) or do without it.");
+            "`. Add the entry to the driver's table (see torch_outboard/driver.h), or avoid this operation.");
 }
 
 }  // namespace outboard

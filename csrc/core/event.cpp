@@ -41,7 +41,7 @@ uint64_t take_event(c10::DeviceIndex device, uint32_t flags) {
   OB_CALL(event_create, device, flags, &handle);
   if (handle == 0) {
     raise(ErrorKind::Driver, OB_INTERNAL,
-          "driver '" + driver_name() + "': event_create returned the handle 0, which no event may have");
+          "driver '" + driver_name() + "': event_create returned the handle 0, but an event's handle must not be 0");
   }
   return handle;
 }
@@ -70,11 +70,12 @@ void Event::refuse_captured(const char* what) const {
     return;
   }
   if (mark_->capture->is_active(mark_->id)) {
-    mark_->capture->refuse(std::string(what) + " of an event that was recorded on a capturing stream");
+    mark_->capture->refuse(std::string(what) + "() of an event that was recorded on a capturing stream");
   }
   raise(ErrorKind::Capture, OB_FAILED_PRECONDITION,
         std::string(what) +
-            " of an event whose latest record was captured in a graph: record the event again outside the capture");
+            "() cannot use an event whose latest record was captured in a graph: record the event again outside the"
+            " capture");
 }
 
 void Event::record(Stream& stream) {
@@ -83,7 +84,7 @@ void Event::record(Stream& stream) {
     raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT,
           "Event device " + std::to_string(static_cast<int>(device_)) + " does not match recording stream's device " +
               std::to_string(static_cast<int>(stream.device)) +
-              ": an event belongs to the device on which it was first recorded");
+              ": an event belongs to the device on which it was first recorded. Create another event for this stream");
   }
   std::unique_ptr<CaptureMark> mark;
   if (Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr)) {

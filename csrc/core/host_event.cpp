@@ -48,7 +48,7 @@ HostEvent::HostEvent(Stream& stream) : stream_(stream), place_(next_own_place(st
   OB_CALL(event_create, stream.device, static_cast<uint32_t>(OB_EVENT_HOST), &handle_);
   if (handle_ == 0) {
     raise(ErrorKind::Driver, OB_INTERNAL,
-          "driver '" + driver_name() + "': event_create returned the handle 0, which no event may have");
+          "driver '" + driver_name() + "': event_create returned the handle 0, but an event's handle must not be 0");
   }
 }
 

@@ -65,8 +65,8 @@ std::string mistrust(const std::string& path, const struct stat& about, uid_t tr
   }
   if ((about.st_mode & forbidden) != 0) {
     const bool is_shared = (about.st_mode & S_ISVTX) != 0;  // such as /tmp, whose mode must stay
-    return "others may write " + printable_path(path) +
-           (is_shared ? ": name a folder that only you may write"
+    return "other users can write to " + printable_path(path) +
+           (is_shared ? ": name a folder that only you can write to"
                       : ": run `chmod go-w` on it, or name a folder that you own");
   }
   return "";

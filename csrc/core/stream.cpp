@@ -189,7 +189,7 @@ bool was_used(const Stream& stream) {
 }  // namespace
 
 bool query_stream(Stream& stream) {
-  refuse_in_capture(stream, "query of a stream that captures");
+  refuse_in_capture(stream, "querying a capturing stream");
   if (!was_used(stream)) {
     return true;
   }
@@ -222,7 +222,7 @@ ob_status wait_for_stream(const Stream& stream) {
 }  // namespace
 
 void synchronize_stream(Stream& stream, Leave leave) {
-  refuse_in_capture(stream, "synchronize of a stream that captures");
+  refuse_in_capture(stream, "synchronizing a capturing stream");
   if (!was_used(stream)) {
     return;
   }

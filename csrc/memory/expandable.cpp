@@ -30,8 +30,8 @@ bool DeviceHeap::is_expandable(const SizePool& pool) {
     return false;
   }
   if (!driver().mem_reserve || device_properties(device_).mem_granularity == 0) {
-    TORCH_WARN_ONCE("PYTORCH_ALLOC_CONF asks for expandable_segments, but driver '", driver_name(),
-                    "' has no memory mapping (mem_reserve, mem_granularity): segments have a fixed size");
+    TORCH_WARN_ONCE("PYTORCH_ALLOC_CONF enables expandable_segments, but driver '", driver_name(),
+                    "' has no memory mapping (mem_reserve, mem_granularity), so segments have a fixed size");
     return false;
   }
   return true;

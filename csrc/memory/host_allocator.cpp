@@ -166,7 +166,8 @@ class HostAllocatorImpl final : public Base {
       *out = std::aligned_alloc(kHostAlignment, (size + kHostAlignment - 1) / kHostAlignment * kHostAlignment);
       if (!*out) {
         raise(ErrorKind::OutOfMemory, OB_OUT_OF_MEMORY,
-              "the system has no " + c10::CachingAllocator::format_size(size) + " of host memory left");
+              "the system could not allocate " + c10::CachingAllocator::format_size(size) +
+                  " of host memory. Release pinned memory that is no longer needed, or allocate less at a time");
       }
     }
     range.start = reinterpret_cast<uintptr_t>(*out);
@@ -200,7 +201,7 @@ class HostAllocatorImpl final : public Base {
             driver_name() + " could not pin " + c10::CachingAllocator::format_size(size) +
                 " of host memory. Pin less at a time (fewer DataLoader workers, a smaller prefetch_factor), or raise"
                 " the limit on locked memory (ulimit -l)." +
-                (reason.empty() ? "" : " The driver says: " + reason));
+                (reason.empty() ? "" : " The driver reported: " + reason));
     }
     if (is_unimplemented(status)) {
       return false;

@@ -72,7 +72,7 @@ using memory::host_ranges;
 namespace {
 
 [[noreturn]] void raise_cannot_register() {
-  raise_not_supported("host_register", "pinning existing memory; pin_memory() returns a pinned copy");
+  raise_not_supported("host_register", "pinning existing memory (unlike pin_memory(), which returns a pinned copy)");
 }
 
 }  // namespace
@@ -109,7 +109,7 @@ void register_host_memory(void* pointer, size_t bytes) {
   // Registered by us, or by another user of the device in this process, whom only the driver knows.
   if (status == OB_ALREADY_EXISTS) {
     raise(ErrorKind::InvalidArgument, OB_ALREADY_EXISTS,
-          "part of that memory is already pinned: each byte can be registered once");
+          "part of this memory is already pinned: each byte can be registered only once. Call host_unregister first");
   }
   if (is_unimplemented(status)) {
     raise_cannot_register();
@@ -125,7 +125,7 @@ void unregister_host_memory(void* pointer) {
   if (!host_ranges().set_busy(start, true)) {
     raise(
         ErrorKind::InvalidArgument, OB_NOT_FOUND,
-        "that memory is not registered: call host_unregister once, with the address that was passed to host_register");
+        "this memory is not registered: call host_unregister once, with the address that was passed to host_register");
   }
   try {
     for (int i = 0; i < device_count(); ++i) {

@@ -56,13 +56,13 @@ void set_memory_fraction(c10::DeviceIndex device, double fraction) {
   check_device_index(device);
   if (!(fraction >= 0 && fraction <= 1)) {
     raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT,
-          "a memory fraction must lie between 0 and 1, but " + std::to_string(fraction) + " was given");
+          "a memory fraction must be between 0 and 1, got " + std::to_string(fraction));
   }
   const uint64_t total = fraction < 1 ? device_properties(device).total_memory : 0;
   if (fraction < 1 && total == 0) {
     raise(ErrorKind::InvalidArgument, OB_INVALID_ARGUMENT,
-          "driver '" + driver_name() + "' does not say how much memory device " +
-              std::to_string(static_cast<int>(device)) + " has, so it cannot be limited to a fraction of it");
+          "driver '" + driver_name() + "' does not report how much memory device " +
+              std::to_string(static_cast<int>(device)) + " has, so a process cannot be limited to a fraction of it");
   }
   memory::heap_of(device).set_limit(fraction, static_cast<size_t>(fraction * static_cast<double>(total)));
 }

@@ -40,10 +40,10 @@ void DeviceHeap::raise_out_of_memory(size_t requested, const std::string& refusa
     message += std::string(" (the driver did not report how much is free: ") + error.what() + ").";
   }
   if (!refusal.empty()) {
-    message += " The driver says: \"" + refusal + "\".";
+    message += " The driver reported: \"" + refusal + "\".";
   }
   if (fraction < 1) {
-    message += " This process may have " + format_size(limit) + " (set_per_process_memory_fraction).";
+    message += " This process is limited to " + format_size(limit) + " (set_per_process_memory_fraction).";
   }
   {
     const Lock lock(mutex_);

@@ -80,9 +80,8 @@ uint64_t open_shared_memory(c10::DeviceIndex device, const std::string& handle) 
   const ob_status status = driver().ipc_open(driver().self, device, handle.data(), handle.size(), &address);
   if (status == OB_NOT_FOUND) {
     raise(ErrorKind::InvalidArgument, status,
-          "memory shared by another process is gone: keep that process and its tensor alive until this process has "
-          "received"
-          " it. The driver says: " +
+          "memory shared by another process is gone: keep that process and its tensor alive until this process has"
+          " received it. The driver reported: " +
               last_driver_error());
   }
   check(status, "ipc_open", device);

@@ -209,8 +209,8 @@ def _open_folder(path: Path) -> None:
     ("harm", "said"),
     [
         (_damage, "the file is damaged; `outboard kernels tune` rebuilds it"),
-        (_open_to_others, "others may write"),
-        (_open_folder, "others may write"),
+        (_open_to_others, "other users can write to"),
+        (_open_folder, "other users can write to"),
     ],
 )
 def test_harm_is_reported(

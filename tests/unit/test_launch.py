@@ -157,8 +157,8 @@ def test_launches(run_python, code):
         ("asks_for_the_handle", "directly on the driver's stream handle .launch it with"),
         ("keeps_the_handle", "a call of the driver's kernel_launch that bypasses torch-outboard"),
         ("writes_by_address", "kernel in Python for aten::exp2.out, which queued nothing that a graph could replay"),
-        ("wraps_the_handle", "a second stream with the handle of one that captures"),
-        ("queues_on_a_second_stream", "work on a second stream with the handle of one that captures"),
+        ("wraps_the_handle", "a second stream that shares the handle of a capturing stream"),
+        ("queues_on_a_second_stream", "work on a second stream that shares the handle of a capturing stream"),
     ],
 )
 def test_what_a_graph_would_not_replay_raises_at_the_capture(run_python, kernel, message):

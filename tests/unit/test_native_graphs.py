@@ -256,7 +256,7 @@ CapturingDriver.graph_capture_begin = begin
 """
         )
         + """
-with pytest.raises(CaptureError, match="synchronize"), module.graph(graph):
+with pytest.raises(CaptureError, match="synchronizing a device"), module.graph(graph):
     pass
 assert not driver.capturing
 is_disturbed = False

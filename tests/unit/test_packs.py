@@ -164,7 +164,10 @@ def test_failures_are_reported_and_an_older_pack_goes(make: Callable[..., str], 
     tmp_path.chmod(0o1777)  # as /tmp
     output = make(tmp_path / "pack", FIRST, "some|others", status=1)
     assert "others float32 failed: AttributeError: 'Tensor' object has no attribute 'nothing'" in output
-    assert f"Processes will not load it from this folder: others may write {tmp_path}: name a folder that" in output
+    assert (
+        f"Processes will not load it from this folder: other users can write to {tmp_path}: name a folder that"
+        in output
+    )
     tmp_path.chmod(0o700)
     assert PackFile(tmp_path / "pack").about["plans"] == 7
 

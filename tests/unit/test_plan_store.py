@@ -322,7 +322,10 @@ def test_a_folder_in_one_that_others_may_write_is_not_used(tmp_path: Path, caplo
     store = Store(tmp_path / "above" / "ours")
     store.save("a", SIZES, ANSWER)
     store.save("b", SIZES, ANSWER)
-    assert store.saved == 0 and caplog.text.count(f"others may write {tmp_path / 'above'}: run `chmod go-w` on it") == 1
+    assert (
+        store.saved == 0
+        and caplog.text.count(f"other users can write to {tmp_path / 'above'}: run `chmod go-w` on it") == 1
+    )
     (tmp_path / "above").chmod(0o1777)
     store.save("a", SIZES, ANSWER)
     assert store.saved == 1

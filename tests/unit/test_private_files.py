@@ -92,7 +92,7 @@ NOT_TRUSTED: dict[str, Callable[[Path], None]] = {
     "is a symbolic link, which is never followed": _as_link,
     "is not a regular file": _as(os.mkfifo),
     "has 1073741824 bytes, more than this package ever writes": _enlarge,
-    "others may write": lambda path: path.chmod(0o620),
+    "other users can write to": lambda path: path.chmod(0o620),
 }
 if os.geteuid() == 0:
     NOT_TRUSTED["belongs to another user (65533)"] = lambda path: os.chown(path, ATTACKER, ATTACKER)
@@ -134,13 +134,13 @@ def test_the_folder_of_a_file_counts_too(tmp_path: Path, mode: int) -> None:
     path.parent.mkdir(parents=True)
     write_whole(path, b"content")
     path.parent.chmod(mode)
-    with pytest.raises(PermissionError, match=f"others may write {path.parent}: "):
+    with pytest.raises(PermissionError, match=f"other users can write to {path.parent}: "):
         read_private(path)
     path.parent.chmod(0o755)
     path.parent.parent.chmod(0o1777)
     assert read_private(path) == b"content"
     path.parent.parent.chmod(0o777)
-    with pytest.raises(PermissionError, match=f"others may write {path.parent.parent}: "):
+    with pytest.raises(PermissionError, match=f"other users can write to {path.parent.parent}: "):
         read_private(path)
 
 
@@ -161,7 +161,7 @@ def test_names_that_are_no_text_are_shown(tmp_path: Path) -> None:
     path.chmod(0o666)
     with pytest.raises(PermissionError) as caught:
         read_private(path)
-    assert f"others may write {tmp_path}/\\xff\\x1bé: " in str(caught.value)
+    assert f"other users can write to {tmp_path}/\\xff\\x1bé: " in str(caught.value)
     assert _sealed.printable_path(path).endswith("/\\xff\x1bé")
 
 
