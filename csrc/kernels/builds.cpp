@@ -107,9 +107,9 @@ class PoolBuild final : public BegunBuild {
         {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
         error.what_without_backtrace() +
             std::string("\nThe call was queued before its program was built, so no other provider could run it, and its"
-                        " results were not computed. From now on this process waits for each build, and the next "
-                        "provider runs such calls.") +
-            (is_stored ? " Later processes wait for this program too: run the program again."
+                        " results were not computed. From now on, this process waits for each build, and the next"
+                        " provider runs such calls.") +
+            (is_stored ? " Later processes wait for this build too: run your script again."
                        : " To wait from the start, set OUTBOARD_BUILD_THREADS=0.")));
   }
 

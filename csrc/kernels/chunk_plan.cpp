@@ -65,7 +65,7 @@ ChunkJoin read_join(std::string_view line) {
   const ChunkJoin join{dtype_named(next_word(line)), dtype_named(next_word(line)), line == " some"};
   TORCH_CHECK_VALUE(join.kept != c10::ScalarType::Undefined && join.result != c10::ScalarType::Undefined &&
                         (join.needs_elements || line == " any"),
-                    "'", whole, "' does not say how to join chunks");
+                    "'", whole, "' is not a rule for joining chunks");
   return join;
 }
 

@@ -39,7 +39,7 @@ DeviceKernel::DeviceKernel(const std::string& name, ProgramText program, std::st
   has_local_argument_ = local > 0;
   follows_addresses_ = std::ranges::count(arguments_, ArgumentKind::Table) > 0;
   TORCH_CHECK_VALUE(local <= 1, "the kernel ", name,
-                    " has several arguments of local memory, but a launch has the size of one only");
+                    " has several arguments of local memory, but a launch passes the size of only one");
   for (const auto* formulas : {&grid_, &block_}) {
     for (const Expression& formula : *formulas) {
       check_formula(formula);
@@ -53,8 +53,9 @@ DeviceKernel::DeviceKernel(const std::string& name, ProgramText program, std::st
 void DeviceKernel::read_checks(const std::vector<std::string>& checks) {
   const auto records = std::ranges::count(arguments_, ArgumentKind::Record);
   TORCH_CHECK_VALUE((records == 0) == checks.empty() && records <= 1, "the kernel ", name(), " has ", checks.size(),
-                    " checks and the arguments '", letters_of(arguments_), "': a kernel has one argument '",
-                    static_cast<char>(ArgumentKind::Record), "' if it has checks, else none");
+                    " checks and the arguments '", letters_of(arguments_),
+                    "': a kernel with checks needs one argument '", static_cast<char>(ArgumentKind::Record),
+                    "', and a kernel without checks none");
   if (records == 0) {
     return;
   }
@@ -66,7 +67,7 @@ void DeviceKernel::read_checks(const std::vector<std::string>& checks) {
     const auto* kind = std::ranges::find(kChecks, word, &std::pair<std::string_view, KernelCheck::Kind>::first);
     TORCH_CHECK_VALUE(space != std::string::npos && kind != std::end(kChecks), "the kernel ", name(),
                       " has the check '", check,
-                      "': a check is 'index' or 'range' and an operator, or 'assert' and a message");
+                      "': a check is 'index' or 'range' followed by an operator, or 'assert' followed by a message");
     known.push_back({kind->second, check.substr(space + 1)});
   }
   checked_kernel_ = add_checked_kernel(name(), std::move(known));
@@ -76,7 +77,7 @@ void DeviceKernel::check_formula(const Expression& formula) const {
   for (const size_t value : formula.values()) {
     TORCH_CHECK_VALUE(value < arguments_.size() && info_of(arguments_[value]).is_integer, "the formula '",
                       formula.text(), "' of the kernel ", name(), " reads a", value, ", but its arguments '",
-                      letters_of(arguments_), "' have no integer at that place");
+                      letters_of(arguments_), "' have no integer at that index");
   }
 }
 

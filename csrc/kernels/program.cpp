@@ -197,7 +197,7 @@ bool start_build(ProgramEntry entry, c10::DeviceIndex device, const ProgramText&
                      "driver '" + driver_name() + "': program_build (" + name + ") on device " +
                          std::to_string(device) + " has not finished after " +
                          std::to_string(build_limit.load().count() / 1000) +
-                         " s. The compiler hangs, or needs more time: set OUTBOARD_BUILD_SECONDS");
+                         " s. The compiler hangs or needs more time: to wait longer, set OUTBOARD_BUILD_SECONDS");
 }
 
 // Wait until nobody builds the program any more. Return false if the build hangs.

@@ -29,7 +29,8 @@ const char* meaning_of(const Operator& op) {
     case OpKind::Waits:
       break;
   }
-  return op.returns_sizes ? "it returns numbers that sizes determine" : "values decide its result: the caller waits";
+  return op.returns_sizes ? "it returns numbers that depend only on sizes"
+                          : "its result depends on values, so the caller waits";
 }
 
 void describe_dispatch(const Operator& op, Notes& notes) {

@@ -89,9 +89,9 @@ def test_a_number_on_the_cpu_is_read_at_the_call(kernel: Launcher, device: torch
     kernel(x, b, out, 20, 2.0, 0)
     b.fill_(9)
     assert out.tolist() == [7] * 20
-    with pytest.raises(ValueError, match="reads a tensor on cpu of 2 elements"):
+    with pytest.raises(ValueError, match="reads a tensor of 2 elements on cpu"):
         kernel(x, torch.ones(2), out, 20, 2.0, 0)
-    with pytest.raises(ValueError, match="writes a tensor on cpu"):
+    with pytest.raises(ValueError, match=r"writes a tensor of \d+ elements on cpu"):
         kernel(x, x, torch.ones(()), 1, 2.0, 0)
 
 
@@ -259,7 +259,7 @@ def test_a_driver_that_builds_no_programs(device: torch.device) -> None:
             r"argument 2 of the kernel k has the unknown letter 'x' in 'rwx'. The letters are: r \(the address of",
         ),
         ("rwll", "1", "several arguments of local memory"),
-        ("rw", "a1 2 mul", "reads a1, but its arguments 'rw' have no integer at that place"),
+        ("rw", "a1 2 mul", "reads a1, but its arguments 'rw' have no integer at that index"),
         ("rwi", "a7", "reads a7"),
         ("rwi", "a2 2 pow", "the word 'pow', which is not a number"),
         ("rwi", "a2 mul", "too few values for 'mul'"),

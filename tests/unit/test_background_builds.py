@@ -184,7 +184,7 @@ def test_later_processes_wait_for_a_program_that_was_refused_late(run_compiler: 
     y = calls[0](x)
     driver.wait_for(1)
     driver.end(driver.release())
-    with pytest.raises(ValueError, match="(?s)aten::leaky_relu.*line 3: what.*Later processes wait for this program"):
+    with pytest.raises(ValueError, match="(?s)aten::leaky_relu.*line 3: what.*Later processes wait for this build"):
         y.cpu()
     same([calls[0](x)], [calls[0](cpu)])  # by the next provider
     """

@@ -421,7 +421,7 @@ kernel(x.fill_(9))
     [
         ("rw", ("index a",), "has 1 checks and the arguments 'rw'"),
         ("rwe", (), "has 0 checks and the arguments 'rwe'"),
-        ("rewe", ("index a",), "has one argument 'e'"),
+        ("rewe", ("index a",), "needs one argument 'e'"),
         ("rwe", ("bounds a",), "has the check 'bounds a'"),
         ("rwe", ("index",), "has the check 'index'"),
     ],

@@ -51,7 +51,7 @@ void Scratch::check(ob_status status) const {
   try {
     std::rethrow_exception(failure_);
   } catch (c10::Error& error) {
-    error.add_context("The driver's kernel for " + op_.name + " requested it as " + wanted_ + ".");
+    error.add_context("The driver's kernel for " + op_.name + " requested " + wanted_ + ".");
     throw;
   }
 }
@@ -94,11 +94,11 @@ at::Tensor ReservedScratch::seed() {
 
 uint64_t ReservedScratch::get(uint64_t bytes) {
   const size_t at = sizes().size();
-  TORCH_CHECK(at < reserved_.size() && bytes <= reserved_[at].bytes, "In a replay of a graph, a kernel requested ",
-              bytes, " bytes; in the recording, the same call requested ",
+  TORCH_CHECK(at < reserved_.size() && bytes <= reserved_[at].bytes, "In a graph's replay, a kernel requested ", bytes,
+              " bytes of scratch memory, but in the capture the same call requested ",
               at < reserved_.size() ? std::to_string(reserved_[at].bytes) + " bytes at this point"
                                     : "memory " + std::to_string(reserved_.size()) + " times",
-              ". The size of a kernel's scratch memory may depend on dtypes, sizes, strides and numbers only.");
+              ". The size of a kernel's scratch memory may depend only on dtypes, sizes, strides and numbers.");
   return reserved_[at].address;
 }
 

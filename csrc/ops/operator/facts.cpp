@@ -109,7 +109,7 @@ std::vector<std::string> described(const Facts& facts) {
   add(facts.has_misleading_meta, "its meta kernel returns wrong shapes, so the caller waits for the kernel");
   add(facts.keeps_shapes, "it writes in place and needs no meta kernel");
   add(facts.has_shape_of_scalars, "its scalar arguments decide the result's shape");
-  add(facts.checks_all_in_meta, "the meta kernel makes all checks of the CPU kernel");
+  add(facts.checks_all_in_meta, "the meta kernel performs all checks of the CPU kernel");
   add(facts.is_given_samples, "it draws no random numbers itself: an argument contains them");
   add(facts.masks_decide, "if an index is a mask, its values decide the result's shape");
   add(facts.is_composed_first, "a composition of other operators is tried before a plan");
@@ -118,7 +118,7 @@ std::vector<std::string> described(const Facts& facts) {
   add(facts.accepts == Elements::Ones,
       "shapes are inferred by running the CPU kernel on ones, because it refuses zeros");
   add(facts.accepts == Elements::Identities,
-      "shapes are inferred by running the CPU kernel on identity matrices, because it needs full rank");
+      "shapes are inferred by running the CPU kernel on identity matrices, because it needs matrices of full rank");
   add(facts.judges != Judges::Nothing,
       "the CPU kernel checks values, so shapes are not inferred by running it on stand-ins");
   add(facts.warns != Warns::No, "it warns at the call: csrc/ops/call/known_warnings.cpp");

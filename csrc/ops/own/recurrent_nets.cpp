@@ -75,7 +75,7 @@ bool are_params_right(const RecurrentNet& net) {
 // Raise for sizes that torch would read from memory that the host cannot reach.
 void check_batch_sizes(const at::Tensor& sizes) {
   TORCH_CHECK_VALUE(sizes.is_cpu(), "batch_sizes of packed sequences must be on the CPU, got ", sizes.device(),
-                    ": torch.nn.utils.rnn.pack_padded_sequence makes them there");
+                    ". Create them with torch.nn.utils.rnn.pack_padded_sequence");
 }
 
 // Return true if the sizes of a packed batch are what `pack_padded_sequence` makes.

@@ -16,8 +16,9 @@ using kernels::ArgumentKind;
 void copy_scalar(const std::string& kernel, ArgumentKind kind, const at::Tensor& tensor, void* out_scalar) {
   const bool is_written = kind == ArgumentKind::Written;
   TORCH_CHECK_VALUE(tensor.is_cpu() && tensor.numel() == 1 && !is_written, "the compiled kernel ", kernel, " ",
-                    is_written ? "writes" : "reads", " a tensor on ", tensor.device(), " of ", tensor.numel(),
-                    " elements: it takes tensors of '", driver_name(), "', and CPU tensors of one element to read");
+                    is_written ? "writes" : "reads", " a tensor of ", tensor.numel(), " elements on ", tensor.device(),
+                    ". A kernel reads and writes tensors of '", driver_name(),
+                    "', and also reads CPU tensors of one element");
   std::memcpy(out_scalar, tensor.const_data_ptr(), tensor.itemsize());
 }
 
@@ -25,8 +26,8 @@ void KernelLaunch::add(const at::Tensor& tensor) {
   const ArgumentKind kind = kernel_.passed()[words_.size()];
   if (kind == ArgumentKind::Scalar) {
     uint64_t bits = 0;
-    TORCH_CHECK_VALUE(tensor.itemsize() <= sizeof bits, "the compiled kernel ", kernel_.name(), " takes an element of ",
-                      tensor.itemsize(), " bytes by value: it takes at most ", sizeof bits);
+    TORCH_CHECK_VALUE(tensor.itemsize() <= sizeof bits, "the compiled kernel ", kernel_.name(),
+                      " takes elements of at most ", sizeof bits, " bytes by value, got ", tensor.itemsize(), " bytes");
     copy_scalar(kernel_.name(), kind, tensor, &bits);
     words_.push_back(bits);
   } else if (C10_LIKELY(is_ours(*tensor.unsafeGetTensorImpl()))) {

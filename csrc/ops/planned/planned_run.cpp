@@ -403,8 +403,8 @@ class Run {
         ++count;
       }
     }
-    TORCH_CHECK_VALUE(count == step.index, "a plan of ", call_.op().name, " expects ", step.index, " tensors of ",
-                      step.op);
+    TORCH_CHECK_VALUE(count == step.index, "a plan of ", call_.op().name, " expects ", step.op, " to return ",
+                      step.index, " tensors, got ", count);
   }
 
   c10::Scalar number_as_scalar(const PlanArgument& argument) {
