@@ -93,7 +93,8 @@ static object** find(driver* d, int kind, int32_t device, uint64_t value) {
   for (object** link = &d->objects; *link != NULL; link = &(*link)->next) {
     if ((*link)->kind == kind && (*link)->device == device && (*link)->value == value) return link;
   }
-  fail(OB_INVALID_ARGUMENT, "device %d has no %s 0x%llx: never created, destroyed, or of another device", device,
+  fail(OB_INVALID_ARGUMENT,
+       "device %d has no %s 0x%llx: it was never created, was destroyed, or belongs to another device", device,
        names[kind], (unsigned long long)value);
   return NULL;
 }

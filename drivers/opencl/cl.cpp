@@ -12,7 +12,7 @@ bool Api::load(const std::string& library, std::string* out_error) {
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* reason = dlerror();
-    *out_error = "there is no OpenCL (" + std::string(reason != nullptr ? reason : library) +
+    *out_error = "OpenCL cannot be loaded (" + std::string(reason != nullptr ? reason : library) +
                  "). Install an OpenCL loader (Debian: ocl-icd-libopencl1) and a runtime for the device (for CPUs: "
                  "pocl-opencl-icd), or name the loader with the option `library`.";
     return false;

@@ -29,7 +29,7 @@ ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_add
     // used.
     if (device->allocated.fetch_add(bytes) + bytes > device->total_memory) {
       device->allocated.fetch_sub(bytes);
-      return fail(OB_OUT_OF_MEMORY, "%s: %" PRIu64 " bytes exceed the free part of %" PRIu64,
+      return fail(OB_OUT_OF_MEMORY, "%s: %" PRIu64 " bytes exceed the free part of the device's %" PRIu64 " bytes",
                   where(driver, index).c_str(), bytes, device->total_memory);
     }
     const cl_bitfield fine_grain = device->is_fine_grain ? CL_MEM_SVM_FINE_GRAIN_BUFFER : cl_bitfield{0};

@@ -195,17 +195,21 @@ ob_status check_launch(const Device& device, const Kernel& kernel, const ob_laun
       return fail(OB_INVALID_ARGUMENT, "kernel '%s': dimension %d of the grid or of the block is 0", name, i);
     }
     if (request.block[i] > device.max_items[i]) {
-      return fail(OB_INVALID_ARGUMENT, "kernel '%s': a block may have %zu work-items in dimension %d, not %u", name,
-                  device.max_items[i], i, request.block[i]);
+      return fail(OB_INVALID_ARGUMENT, "kernel '%s': a block may have at most %zu work-items in dimension %d, not %u",
+                  name, device.max_items[i], i, request.block[i]);
     }
     group *= request.block[i];
   }
   if (group > kernel.max_group) {
-    return fail(OB_INVALID_ARGUMENT, "kernel '%s': a block may have %zu work-items on this device, not %" PRIu64, name,
+    return fail(OB_INVALID_ARGUMENT,
+                "kernel '%s': a block may have at most %zu work-items on this device, not %" PRIu64, name,
                 kernel.max_group, group);
   }
   if (request.shared_memory != 0) {
-    return fail(OB_INVALID_ARGUMENT, "kernel '%s': OpenCL takes local memory as an argument (OB_ARG_LOCAL)", name);
+    return fail(
+        OB_INVALID_ARGUMENT,
+        "kernel '%s': OpenCL takes local memory as an argument (OB_ARG_LOCAL), not with the launch (`shared_memory`)",
+        name);
   }
   if (request.is_cooperative != 0 || request.cluster[0] != 0 || request.cluster[1] != 0 || request.cluster[2] != 0) {
     return fail(OB_UNIMPLEMENTED, "kernel '%s': OpenCL has neither cooperative launches nor clusters", name);

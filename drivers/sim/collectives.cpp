@@ -309,12 +309,12 @@ ob_status queue(void* self_pointer, uint64_t handle, uint64_t stream, const ob_c
     ob_status status = find(self, handle, &comm);
     if (status != OB_OK) return status;
     if (!support::has_collective(*call)) {
-      return fail(OB_UNIMPLEMENTED, "no collective of kind %d, reduction %d and type %d", call->kind, call->reduce,
-                  call->dtype);
+      return fail(OB_UNIMPLEMENTED, "collectives of kind %d with reduction %d and dtype %d are not supported",
+                  call->kind, call->reduce, call->dtype);
     }
     if (call->count == 0 || call->root < 0 || call->root >= comm->size()) {
-      return fail(OB_INVALID_ARGUMENT, "a collective of %" PRIu64 " elements with rank %d of %d", call->count,
-                  call->root, comm->size());
+      return fail(OB_INVALID_ARGUMENT, "invalid collective of %" PRIu64 " elements with rank %d in a group of %d",
+                  call->count, call->root, comm->size());
     }
     Part part;
     part.call = *call;

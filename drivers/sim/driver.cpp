@@ -108,8 +108,8 @@ ob_status Driver::close(int32_t index) {
   const uint64_t live_memory = device->memory.live_count();
   if (live_streams != 0 || live_events != 0 || live_memory != 0) {
     return fail(OB_FAILED_PRECONDITION,
-                "device %d: device_close with %" PRId64 " streams, %" PRId64 " events and %" PRIu64
-                " pieces of memory (%s) not destroyed",
+                "device %d: device_close was called while %" PRId64 " streams, %" PRId64 " events and %" PRIu64
+                " pieces of memory (%s) exist; destroy them first",
                 index, live_streams, live_events, live_memory, size_text(device->memory.live_bytes()).c_str());
   }
   drain(index);  // streams that were destroyed with work on them

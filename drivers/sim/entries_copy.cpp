@@ -36,7 +36,8 @@ ob_status copy_async(void* self, int32_t index, uint64_t handle, const ob_copy* 
   return enter<Entry::copy_async>(self, [&](const Call& call) -> ob_status {
     Stream* stream = call.driver.stream(index, handle);
     if (stream == nullptr) return OB_INVALID_ARGUMENT;
-    if (copy->struct_size < sizeof(ob_copy)) return fail(OB_INVALID_ARGUMENT, "copy_async: a short ob_copy");
+    if (copy->struct_size < sizeof(ob_copy))
+      return fail(OB_INVALID_ARGUMENT, "copy_async: the struct_size of ob_copy is too small");
     if (copy->bytes == 0) return fail(OB_INVALID_ARGUMENT, "device %d: copy_async of 0 bytes", index);
     void* dst = nullptr;
     void* src = nullptr;
@@ -64,7 +65,7 @@ ob_status fill_async(void* self, int32_t index, uint64_t handle, uint64_t dst, c
     }
     if (count == 0) return OB_OK;
     if (count > UINT64_MAX / pattern_size) {
-      return fail(OB_OUT_OF_RANGE, "device %d: fill_async of too many patterns, %" PRIu64, index, count);
+      return fail(OB_OUT_OF_RANGE, "device %d: fill_async of %" PRIu64 " patterns exceeds 64 bits", index, count);
     }
     void* host = nullptr;
     const ob_status status = translate(call.driver, index, dst, count * pattern_size, &host);
@@ -115,7 +116,8 @@ ob_status copy_nd_async(void* self, int32_t index, uint64_t handle, const ob_cop
   return enter<Entry::copy_nd_async>(self, [&](const Call& call) -> ob_status {
     Stream* stream = call.driver.stream(index, handle);
     if (stream == nullptr) return OB_INVALID_ARGUMENT;
-    if (copy->struct_size < sizeof(ob_copy_nd)) return fail(OB_INVALID_ARGUMENT, "copy_nd_async: a short ob_copy_nd");
+    if (copy->struct_size < sizeof(ob_copy_nd))
+      return fail(OB_INVALID_ARGUMENT, "copy_nd_async: the struct_size of ob_copy_nd is too small");
     const uint32_t size = copy->element_size;
     if (size == 0 || size > 16 || (size & (size - 1)) != 0 || copy->ndim > StridedCopy::kMaxDims) {
       return fail(OB_INVALID_ARGUMENT,

@@ -62,15 +62,16 @@ ob_status host_register(void* self, void* pointer, uint64_t bytes) {
   return enter<Entry::host_register>(self, [&](const Call& call) -> ob_status {
     const uint64_t begin = reinterpret_cast<uint64_t>(pointer);
     if (pointer == nullptr || bytes == 0 || begin + bytes < begin) {
-      return fail(OB_INVALID_ARGUMENT, "host_register of %" PRIu64 " bytes at %p", bytes, pointer);
+      return fail(OB_INVALID_ARGUMENT, "host_register of %" PRIu64 " bytes at %p: the range is empty or invalid", bytes,
+                  pointer);
     }
     std::lock_guard lock(call.driver.host_mutex);
     HostRanges& ranges = call.driver.host_ranges;
     if (const auto range = overlap(ranges, begin, bytes); range != ranges.end()) {
       return fail(OB_ALREADY_EXISTS,
-                  "host_register of %" PRIu64 " bytes at %p: %" PRIu64 " bytes at 0x%" PRIx64 " are %s already", bytes,
+                  "host_register of %" PRIu64 " bytes at %p: %" PRIu64 " bytes at 0x%" PRIx64 " are already %s", bytes,
                   pointer, range->second.bytes, range->first,
-                  range->second.is_allocated ? "host_alloc's" : "registered");
+                  range->second.is_allocated ? "allocated by host_alloc" : "registered");
     }
     ranges[begin] = {bytes, false};
     return OB_OK;

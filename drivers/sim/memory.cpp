@@ -129,7 +129,8 @@ void DeviceMemory::decommit(uint64_t address, uint64_t bytes) {
 
 ob_status DeviceMemory::take_bytes(uint64_t bytes) {
   if (bytes > total_ - used_) {
-    return fail(OB_OUT_OF_MEMORY, "device %d: out of memory: asked for %s; %s is free of %s, %s in use in %zu pieces",
+    return fail(OB_OUT_OF_MEMORY,
+                "device %d: out of memory: tried to allocate %s; %s of %s is free, and %s is in use in %zu pieces",
                 device_, size_text(bytes).c_str(), size_text(total_ - used_).c_str(), size_text(total_).c_str(),
                 size_text(used_).c_str(), regions_.size());
   }
@@ -242,12 +243,12 @@ ob_status DeviceMemory::describe_miss(uint64_t address, uint64_t bytes, Regions:
     return fail(OB_INVALID_ARGUMENT, "device %d: 0x%" PRIx64 " is %s", device_, address,
                 is_ours ? "not live memory of the device" : "not an address of the device");
   }
-  const char* what =
-      region->second.kind == Kind::kReservation ? "reservation, or memory is not mapped there" : "allocation";
+  const bool is_reserved = region->second.kind == Kind::kReservation;
   return fail(OB_OUT_OF_RANGE,
-              "device %d: %" PRIu64 " bytes at 0x%" PRIx64 " reach out of the %" PRIu64
-              "-byte %s that begins at 0x%" PRIx64,
-              device_, bytes, address, region->second.bytes, what, region->first);
+              "device %d: %" PRIu64 " bytes at 0x%" PRIx64 " extend past the %" PRIu64
+              "-byte %s that begins at 0x%" PRIx64 "%s",
+              device_, bytes, address, region->second.bytes, is_reserved ? "reservation" : "allocation", region->first,
+              is_reserved ? ", or memory is not mapped there" : "");
 }
 
 }  // namespace sim

@@ -82,7 +82,7 @@ struct OptionSpec {
 constexpr OptionSpec kOptions[] = {
     {"devices", "a number from 0 to 64",
      [](const std::string& text, Options* o) { return parse_integer(text, 0, kMaxDevices, &o->devices); }},
-    {"memory", "bytes of each device, from 1MiB to 16TiB, as 4294967296, 512MiB or 4GiB",
+    {"memory", "the bytes of each device, from 1MiB to 16TiB, such as 4294967296, 512MiB or 4GiB",
      [](const std::string& text, Options* o) {
        return parse_size(text, kMaxMemory, &o->memory) && o->memory >= (uint64_t{1} << 20);
      }},
@@ -100,7 +100,7 @@ constexpr OptionSpec kOptions[] = {
      }},
     {"workers", "a number of threads from 1 to 64",
      [](const std::string& text, Options* o) { return parse_integer(text, 1u, 64u, &o->workers); }},
-    {"fault", "rules like mem_alloc:3:OUT_OF_MEMORY or queued:copy_async:1+:INTERNAL, with commas between them",
+    {"fault", "rules separated by commas, such as mem_alloc:3:OUT_OF_MEMORY or queued:copy_async:1+:INTERNAL",
      [](const std::string& text, Options* o) {
        o->fault = text;
        return true;
@@ -110,7 +110,7 @@ constexpr OptionSpec kOptions[] = {
        o->fault_counts = text;
        return true;
      }},
-    {"bandwidth", "bytes a second, as 1000000000 or 16GiB, 0 for no limit",
+    {"bandwidth", "bytes per second, such as 1000000000 or 16GiB, or 0 for no limit",
      [](const std::string& text, Options* o) { return parse_size(text, uint64_t{1} << 50, &o->bandwidth); }},
     {"latency", "nanoseconds, at most 10000000000",
      [](const std::string& text, Options* o) { return parse_integer<uint64_t>(text, 0, 10'000'000'000, &o->latency); }},
@@ -129,12 +129,12 @@ ob_status apply(const std::string& where, const std::string& key, const std::str
   for (const OptionSpec& known : kOptions) {
     if (key == known.name) {
       if (known.parse(value, options)) return OB_OK;
-      *out_error = where + ": '" + value + "' is not a value for '" + key + "', which is " + known.expects;
+      *out_error = where + ": '" + value + "' is not a valid value for '" + key + "', which must be " + known.expects;
       return OB_INVALID_ARGUMENT;
     }
     names += names.empty() ? known.name : std::string(", ") + known.name;
   }
-  *out_error = where + ": no option is named '" + key + "'; there are " + names;
+  *out_error = where + ": unknown option '" + key + "'; the options are " + names;
   return OB_INVALID_ARGUMENT;
 }
 

@@ -54,9 +54,10 @@ ob_status find_record(Event& event, std::shared_ptr<Record>* out_record) {
   const std::lock_guard lock(event.mutex);
   *out_record = event.record;
   if (event.record == nullptr || !event.record->is_captured) return OB_OK;
-  return fail(OB_FAILED_PRECONDITION,
-              "device %d: the event's latest record was captured in a graph: record it again outside of it",
-              event.device);
+  return fail(
+      OB_FAILED_PRECONDITION,
+      "device %d: the event's latest record was captured in a graph; record the event again outside the capture",
+      event.device);
 }
 
 // Write the record's timestamp behind the stream's work. Call it with the stream's mutex held.
@@ -261,7 +262,7 @@ ob_status read_query(Device& device, int64_t query, uint64_t* out_ticks) {
   const VkResult code = device.api.GetQueryPoolResults(
       device.device, pool_of(device, query), static_cast<uint32_t>(query % kQueriesPerPool), 1, sizeof *out_ticks,
       out_ticks, sizeof *out_ticks, VK_QUERY_RESULT_64_BIT);
-  if (code == VK_NOT_READY) return fail(OB_INTERNAL, "%s: the event's work was not run", where(device).c_str());
+  if (code == VK_NOT_READY) return fail(OB_INTERNAL, "%s: the event's work did not run", where(device).c_str());
   return code == VK_SUCCESS ? OB_OK : vk_fail(code, "vkGetQueryPoolResults", where(device));
 }
 

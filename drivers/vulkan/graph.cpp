@@ -33,7 +33,7 @@ ob_status graph_capture_begin(void* self, int32_t index, uint64_t handle) {
   return with_stream<Driver>(
       self, index, handle, "graph_capture_begin", [&](Driver& driver, Stream* stream) -> ob_status {
         if (has_several_devices(driver)) {
-          return fail(OB_UNIMPLEMENTED, "device %d: graphs are captured while one device is open, not several", index);
+          return fail(OB_UNIMPLEMENTED, "device %d: a graph can be captured only while no other device is open", index);
         }
         Device& device = *stream->device;
         auto graph = std::make_shared<Graph>(device, *stream);
@@ -62,7 +62,7 @@ ob_status graph_capture_end(void* self, int32_t index, uint64_t handle, uint64_t
           const StreamLock lock(*stream);
           graph = stream->graph;
           if (graph == nullptr || &graph->origin != stream || graph->is_ended) {
-            return fail(OB_FAILED_PRECONDITION, "device %d: no capture began on the stream", index);
+            return fail(OB_FAILED_PRECONDITION, "device %d: no capture began on this stream", index);
           }
           if (graph->open != nullptr) end_step(*graph);
           graph->is_ended = true;
@@ -154,8 +154,8 @@ Graph::~Graph() {
 ob_status refuse_in_capture(const Stream& stream) {
   return fail(
       OB_FAILED_PRECONDITION,
-      "%s: the stream captures a graph. Until that ends, it cannot be waited for, queried or destroyed, take part "
-      "in another capture, or copy with another device or host memory that is not pinned",
+      "%s: the stream is capturing a graph. Until the capture ends, the stream cannot be synchronized, queried or "
+      "destroyed, join another capture, or copy to or from another device or host memory that is not pinned",
       where(*stream.device).c_str());
 }
 
@@ -173,7 +173,7 @@ void end_step(Graph& graph) {
 ob_status join(Stream& stream, const Record& record) {
   const std::shared_ptr<Graph> graph = record.capture.lock();
   if (graph != nullptr && &graph->device != stream.device) {
-    return fail(OB_UNIMPLEMENTED, "%s: a graph has work of one device", where(*stream.device).c_str());
+    return fail(OB_UNIMPLEMENTED, "%s: a graph can contain work of one device only", where(*stream.device).c_str());
   }
   {
     const std::lock_guard lock(stream.mutex);
@@ -182,9 +182,10 @@ ob_status join(Stream& stream, const Record& record) {
     std::unique_lock<std::mutex> of_graph;
     if (graph != nullptr) of_graph = std::unique_lock(graph->mutex);
     if (graph == nullptr || graph->is_ended) {
-      return fail(OB_FAILED_PRECONDITION,
-                  "%s: the event's latest record was captured in a graph, whose capture has ended",
-                  where(*stream.device).c_str());
+      return fail(
+          OB_FAILED_PRECONDITION,
+          "%s: the event's latest record was captured in a graph whose capture has ended; record the event again",
+          where(*stream.device).c_str());
     }
     close(stream);
     stream.graph = graph;

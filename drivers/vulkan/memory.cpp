@@ -68,15 +68,15 @@ ob_status mem_alloc(void* self, int32_t index, uint64_t bytes, uint64_t* out_add
                                                                                        : "the size of its heap";
       return fail(OB_OUT_OF_MEMORY,
                   "%s: an allocation of %" PRIu64 " bytes exceeds the limit %s of its Vulkan driver, %" PRIu64
-                  " bytes. Divide the tensor",
+                  " bytes. Split the tensor",
                   where(*device).c_str(), bytes, limit, device->max_allocation);
     }
     // CPU drivers allocate more memory than exists, and the system kills the process when it is
     // used.
     if (device->allocated.fetch_add(bytes) + bytes > device->total_memory) {
       device->allocated.fetch_sub(bytes);
-      return fail(OB_OUT_OF_MEMORY, "%s: %" PRIu64 " bytes exceed what is left of %" PRIu64, where(*device).c_str(),
-                  bytes, device->total_memory);
+      return fail(OB_OUT_OF_MEMORY, "%s: %" PRIu64 " bytes exceed the free part of the device's %" PRIu64 " bytes",
+                  where(*device).c_str(), bytes, device->total_memory);
     }
     auto buffer = std::make_unique<Buffer>();
     const bool is_seen = device->is_mapped || bytes <= kSeenBytes;

@@ -104,8 +104,9 @@ ob_status check_launch(const Device& device, const Kernel& kernel, const ob_laun
       return fail(OB_INVALID_ARGUMENT, "kernel '%s': dimension %d of the grid or of the block is 0", name, i);
     }
     if (i > 0 && given.grid[i] > limits.maxComputeWorkGroupCount[i]) {
-      return fail(OB_INVALID_ARGUMENT, "kernel '%s': a grid may have %u groups in dimension %d on this device, not %u",
-                  name, limits.maxComputeWorkGroupCount[i], i, given.grid[i]);
+      return fail(OB_INVALID_ARGUMENT,
+                  "kernel '%s': a grid may have at most %u groups in dimension %d on this device, not %u", name,
+                  limits.maxComputeWorkGroupCount[i], i, given.grid[i]);
     }
     const bool is_free = i == 0 && kernel.entry.has_group_constant;
     if (!is_free && given.block[i] != kernel.entry.group[i]) {
@@ -115,24 +116,28 @@ ob_status check_launch(const Device& device, const Kernel& kernel, const ob_laun
   }
   const uint32_t most = std::min(limits.maxComputeWorkGroupInvocations, limits.maxComputeWorkGroupSize[0]);
   if (uint64_t{given.block[0]} * given.block[1] * given.block[2] > most) {
-    return fail(OB_INVALID_ARGUMENT, "kernel '%s': a block may have %u items on this device, not %" PRIu64, name, most,
-                uint64_t{given.block[0]} * given.block[1] * given.block[2]);
+    return fail(OB_INVALID_ARGUMENT, "kernel '%s': a block may have at most %u items on this device, not %" PRIu64,
+                name, most, uint64_t{given.block[0]} * given.block[1] * given.block[2]);
   }
   const uint32_t lanes = device.found.properties11.subgroupSize;
   if (kernel.entry.has_matrices && (device.found.matrix_units.empty() || given.block[0] % lanes != 0)) {
-    return fail(OB_INVALID_ARGUMENT,
-                "kernel '%s' multiplies matrices that a subgroup holds: the device must have such products, and a "
-                "block must have whole subgroups of %u items, not %u items",
-                name, lanes, given.block[0]);
+    return fail(
+        OB_INVALID_ARGUMENT,
+        "kernel '%s' uses cooperative matrices: the device must support them, and dimension 0 of a block must be "
+        "a multiple of the subgroup's %u items, not %u",
+        name, lanes, given.block[0]);
   }
   if (kernel.entry.has_shuffles && !device.found.has_shuffles) {
     return fail(OB_INVALID_ARGUMENT,
-                "kernel '%s' may read values of its subgroup's items: the device must have shuffles in compute, and "
-                "subgroups of a size that kernels choose",
+                "kernel '%s' may use subgroup shuffles: the device must support shuffles in compute shaders, and let "
+                "kernels choose the subgroup size",
                 name);
   }
   if (given.shared_memory != 0) {
-    return fail(OB_INVALID_ARGUMENT, "kernel '%s': Vulkan takes local memory as an argument (OB_ARG_LOCAL)", name);
+    return fail(
+        OB_INVALID_ARGUMENT,
+        "kernel '%s': Vulkan takes local memory as an argument (OB_ARG_LOCAL), not with the launch (`shared_memory`)",
+        name);
   }
   if (given.is_cooperative != 0 || given.cluster[0] != 0 || given.cluster[1] != 0 || given.cluster[2] != 0) {
     return fail(OB_UNIMPLEMENTED, "kernel '%s': Vulkan has neither cooperative launches nor clusters", name);
@@ -185,7 +190,7 @@ ob_status collect_arguments(const Device& device, const Kernel& kernel, const ob
   }
   if (local > device.found.properties.limits.maxComputeSharedMemorySize) {
     return fail(OB_INVALID_ARGUMENT,
-                "kernel '%s': a block may have %u bytes of local memory on this device, not %" PRIu64, name,
+                "kernel '%s': a block may have at most %u bytes of local memory on this device, not %" PRIu64, name,
                 device.found.properties.limits.maxComputeSharedMemorySize, local);
   }
   result.bytes.resize(offsets.empty() ? 0 : (end + 7) / 8 * 8);
@@ -343,7 +348,7 @@ ob_status launch(Driver& driver, Device& device, Stream& stream, const ob_launch
   ob_status status = check_launch(device, kernel, given);
   if (status == OB_OK) status = collect_arguments(device, kernel, given, arguments);
   if (status == OB_OK && !kernel.entry.is_by_address && arguments.bytes.size() > kPushedBytes) {
-    status = fail(OB_INVALID_ARGUMENT, "kernel '%s': its arguments are %zu bytes, more than the %u that are pushed",
+    status = fail(OB_INVALID_ARGUMENT, "kernel '%s': its arguments have %zu bytes, but at most %u can be pushed",
                   kernel.name.c_str(), arguments.bytes.size(), kPushedBytes);
   }
   if (status == OB_OK) status = find_pipeline(device, kernel, arguments.specialized, &pipeline);

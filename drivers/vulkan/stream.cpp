@@ -191,7 +191,7 @@ ob_status stream_wait_event(void* self, int32_t index, uint64_t stream_handle, i
       const std::lock_guard lock(stream->mutex);
       if (stream->graph != nullptr) {
         return fail(event->is_host ? OB_UNIMPLEMENTED : OB_FAILED_PRECONDITION,
-                    "device %d: a stream that captures a graph waits for events of the capture alone", index);
+                    "device %d: a capturing stream can wait only for events of its capture", index);
       }
       if (record->point.timeline == stream->timeline) return OB_OK;
       // A wait applies to a whole batch.

@@ -12,7 +12,7 @@ bool Api::load(const std::string& library, std::string* out_error) {
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* reason = dlerror();
-    *out_error = "there is no Vulkan (" + std::string(reason != nullptr ? reason : library) +
+    *out_error = "Vulkan cannot be loaded (" + std::string(reason != nullptr ? reason : library) +
                  "). Install the Vulkan loader (Debian: libvulkan1) and a driver for the device (for CPUs, AMD and "
                  "Intel: mesa-vulkan-drivers), or name the loader with the option `library`.";
     return false;

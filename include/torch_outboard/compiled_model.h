@@ -42,7 +42,8 @@ inline AOTITorchError constant_from_blob_v2(void* data, int64_t dim, const int64
   }
   if (layout != aoti_torch_layout_strided()) {
     throw std::runtime_error(
-        "a constant of the model is not a dense tensor, but the device's models support dense constants only");
+        "a constant of the model is not a dense tensor, but models for this device support only dense constants: call "
+        "to_dense() on it before compiling");
   }
   return constant_from_blob(data, dim, sizes, strides, offset, dtype, device_type, device_index, out_tensor);
 }

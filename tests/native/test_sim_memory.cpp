@@ -73,8 +73,8 @@ TEST(limits_hold) {
   CHECK_OK(driver->mem_info(driver.self(), 0, &free, &total));
   CHECK(free == 16 << 20);
   CHECK_STATUS(driver->mem_alloc(driver.self(), 0, 17 << 20, &out), OB_OUT_OF_MEMORY);
-  CHECK(driver.error_has("asked for 17.00 MiB (17825792 bytes)"));
-  CHECK(driver.error_has("16.00 MiB (16777216 bytes) is free of 64.00 MiB"));
+  CHECK(driver.error_has("tried to allocate 17.00 MiB (17825792 bytes)"));
+  CHECK(driver.error_has("16.00 MiB (16777216 bytes) of 64.00 MiB"));
   const uint64_t b = driver.alloc(16 << 20);
   CHECK_STATUS(driver->mem_alloc(driver.self(), 0, 1, &out), OB_OUT_OF_MEMORY);
   CHECK_OK(driver->mem_free(driver.self(), 0, a));

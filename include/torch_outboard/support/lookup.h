@@ -115,8 +115,8 @@ ob_status find_owned(const Handles<std::unique_ptr<T>, kKind>& handles, int32_t 
   std::unique_ptr<T>* found = handles.find(handle);
   if (found == nullptr || (**found).*device_of != index) [[unlikely]] {
     return fail(OB_INVALID_ARGUMENT,
-                "device %d has no %s 0x%" PRIx64 ": never created, destroyed, or of another device", index, what,
-                handle);
+                "device %d has no %s 0x%" PRIx64 ": it was never created, was destroyed, or belongs to another device",
+                index, what, handle);
   }
   *out_object = found->get();
   return OB_OK;

@@ -44,7 +44,7 @@ struct StridedLaunch {
 
 // Compute the shape of a copy that kernels on this device can run. Otherwise return the reason.
 inline ob_status check_strided(int32_t device, const ob_copy_nd& copy, StridedShape* out_shape) {
-  if (!is_well_formed(copy)) return fail(OB_INVALID_ARGUMENT, "device %d: ill-formed copy_nd", device);
+  if (!is_well_formed(copy)) return fail(OB_INVALID_ARGUMENT, "device %d: invalid ob_copy_nd", device);
   if (copy.dst_device != device || copy.src_device != device) {
     return fail(OB_UNIMPLEMENTED, "copy_nd_async copies within one device");
   }
