@@ -26,7 +26,8 @@ namespace outboard {
 
 void register_with_torch() {
   if (!is_attached()) {
-    raise(ErrorKind::Registration, OB_FAILED_PRECONDITION, "register_with_torch: no driver is installed");
+    raise(ErrorKind::Registration, OB_FAILED_PRECONDITION,
+          "register_with_torch: no driver is attached. Attach one first");
   }
   static std::once_flag once;
   bool is_first = false;

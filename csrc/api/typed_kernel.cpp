@@ -59,7 +59,8 @@ c10::DeviceIndex device_of_launch(const TypedKernel& kernel, c10::ArrayRef<Typed
   }
   TORCH_CHECK_VALUE(stream == nullptr || stream->device == device, "the kernel ", kernel.program.name(),
                     " got tensors on device ", static_cast<int>(device), " and a stream of device ",
-                    stream != nullptr ? static_cast<int>(stream->device) : -1);
+                    stream != nullptr ? static_cast<int>(stream->device) : -1,
+                    ". Pass a stream of the tensors' device");
   return device;
 }
 

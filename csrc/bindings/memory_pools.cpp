@@ -22,7 +22,7 @@ using Source = const memory::SegmentSource*;
 
 PyObject* new_source(uint64_t alloc, uint64_t free) {
   if (alloc == 0 || free == 0) {
-    PyErr_SetString(PyExc_ValueError, "a pluggable allocator has two functions; an address is 0");
+    PyErr_SetString(PyExc_ValueError, "a pluggable allocator needs the addresses of two functions, but one is 0");
     return nullptr;
   }
   memory::SegmentSource source;

@@ -34,7 +34,7 @@ Object Record::field(const char* name) const {
       throw_python_error();
     }
     PyErr_Clear();
-    TORCH_CHECK_TYPE(false, "a ", kind_, " has the field '", name, "', which a ", type_of(object_), " lacks");
+    TORCH_CHECK_TYPE(false, "a ", kind_, " needs the field '", name, "', but got a ", type_of(object_), " without it");
   }
   return value;
 }

@@ -52,7 +52,7 @@ void check_parts(const int64_t* parts, int size) {
     for (int to = 0; to < size; ++to) {
       const int64_t sent = row(from)[to], expected = row(to)[size + from];
       TORCH_CHECK(sent == expected, "the ranks' splits differ: rank ", from, " sends ", sent, " bytes to rank ", to,
-                  ", which expects ", expected);
+                  ", which expects ", expected, ". Pass split sizes that match on all ranks");
     }
   }
 }

@@ -426,8 +426,9 @@ WorkPtr DistributedBackend::recv(Tensors& tensors, int rank, int tag) {
 
 WorkPtr DistributedBackend::recvAnysource(Tensors& tensors, int tag) {
   if (!tensors.empty() && uses_native(tensors.front())) {
-    raise(ErrorKind::NotSupported, OB_UNIMPLEMENTED,
-          "recv from any rank is not supported by the driver's collectives, which the sender uses: name the source");
+    raise(
+        ErrorKind::NotSupported, OB_UNIMPLEMENTED,
+        "recv from any rank is not supported by the driver's collectives, which the sender uses: pass the source rank");
   }
   return receive(kinds::recv_any_source, tensors, -1, tag);
 }

@@ -44,8 +44,8 @@ void GroupFailure::check(const char* operation) const {
     C10_THROW_ERROR(DistBackendError,
                     c10::str("rank ", rank_, " of group '", group_, "': ", operation,
                              " was not started because the group has failed: ", first(),
-                             " Restart the processes (torchrun does), or create a new group of the ranks that are"
-                             " left."));
+                             " Restart the processes (torchrun does), or create a new group of the remaining"
+                             " ranks."));
   }
 }
 

@@ -90,7 +90,7 @@ bool NativeCall::add_to_graph(const ob_collective& part) {
   const auto entry = communicator_.does.find(form_of(part));
   if (entry == communicator_.does.end()) {
     refuse_in_capture(stream_, c10::str(info_.kind.name, ", which has not run in its group before with this dtype and"
-                                                         " reduction,")
+                                                         " reduction (run it once before the capture),")
                                    .c_str());
   }
   if (is_grouped_) {

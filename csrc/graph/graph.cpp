@@ -184,7 +184,7 @@ void Graph::capture_end() {
 
 void Graph::instantiate() {
   if (!body_) {
-    raise_capture("no graph has been captured to instantiate");
+    raise_capture("no graph has been captured: call capture_begin and capture_end before instantiate()");
   }
   if (body_->is_native && body_->executable == 0) {
     ensure_open(body_->stream->device);
@@ -197,7 +197,7 @@ void Graph::instantiate() {
 
 void Graph::replay() {
   if (!body_) {
-    raise_capture("no graph has been captured to replay: call capture_begin and capture_end first");
+    raise_capture("no graph has been captured: call capture_begin and capture_end before replay()");
   }
   Body& body = *body_;
   const c10::DeviceIndex device = body.stream->device;
@@ -245,14 +245,14 @@ void Graph::reset() {
 
 c10::MempoolId_t Graph::pool() const {
   if (!body_) {
-    raise_capture("a graph has a memory pool only after its capture");
+    raise_capture("a graph has no memory pool before its capture: call capture_begin and capture_end first");
   }
   return body_->pool;
 }
 
 std::string Graph::describe() const {
   if (!body_) {
-    raise_capture("no graph has been captured to show");
+    raise_capture("no graph has been captured: call capture_begin and capture_end before debug_dump()");
   }
   if (body_->is_native) {
     raise_not_supported("graph_capture_begin", "showing a graph that the driver captured");

@@ -257,9 +257,8 @@ void Recorder::end_dropped(Lock& lock) {
   const std::string stream = text_of(*body_->stream);
   lock.unlock();
   abort();
-  raise_capture("a graph was dropped while " + stream +
-                " was being captured in it. That capture has been ended, but this"
-                " call was not made: call it again");
+  raise_capture("a graph was destroyed while it was capturing " + stream +
+                ". That capture has been ended, but this call was not run: repeat it");
 }
 
 void Recorder::check_active(Lock& lock) {

@@ -176,7 +176,7 @@ class Boxer {
   void expect(bool is_right, const Value& value) const {
     TORCH_CHECK_TYPE(is_right, "compiled code passes the operator ", schema_.operator_name(), " a value of kind ",
                      static_cast<int>(value.kind), " as its argument ", argument_->name(), " of type ",
-                     argument_->type()->str());
+                     argument_->type()->str(), ": its schema may have changed since compilation, so compile again");
   }
 
   const c10::FunctionSchema& schema_;
@@ -201,7 +201,7 @@ class Unboxer {
 
   void finish() const {
     TORCH_CHECK(next_ == results_.size(), "the operator ", schema_.operator_name(), " returned ", next_,
-                " values, but compiled code expects ", results_.size());
+                " values, but compiled code expects ", results_.size(), ": compile again");
   }
 
  private:

@@ -73,7 +73,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");
     TORCH_CHECK_VALUE(new_bytes <= static_cast<size_t>(std::numeric_limits<int64_t>::max()),
                       "a storage can't have a negative size: ", static_cast<int64_t>(new_bytes),
-                      " bytes were asked for");
+                      " bytes were requested");
     const c10::DeviceIndex device = impl->device().index();
     Stream& stream = current_stream(device);
     c10::DataPtr data = allocate(stream, new_bytes);

@@ -117,7 +117,7 @@ class Session final : public libkineto::IActivityProfilerSession {
       profile_.problems.push_back(std::to_string(profile_.unfinished) +
                                   " calls had queued work that was unfinished when the profile ended, and"
                                   " are shown without that work: call torch." +
-                                  driver_name() + ".synchronize() for each device in use before");
+                                  driver_name() + ".synchronize() for each device in use before the profile ends");
     }
     for (const std::string& problem : profile_.problems) {
       TORCH_WARN("profiler: ", problem);

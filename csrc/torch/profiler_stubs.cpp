@@ -66,8 +66,8 @@ struct Stubs final : torch::profiler::impl::ProfilerStubs {
   [[noreturn]] static void refuse(const char* what) {
     raise(ErrorKind::NotSupported, OB_UNIMPLEMENTED,
           std::string(what) +
-              " for a vendor's tool: the driver contract has no entry for it. torch.profiler.record_function names"
-              " ranges for torch.profiler.profile");
+              " for a vendor's profiling tool are not supported: drivers have no entry for them. To name a range for"
+              " torch.profiler.profile, use torch.profiler.record_function");
   }
 };
 

@@ -387,7 +387,7 @@ with module.stream(stream):
     graph.capture_begin()
     del graph
     gc.collect()
-    with pytest.raises(CaptureError, match="was dropped while stream .* has been ended, but"):
+    with pytest.raises(CaptureError, match="was destroyed while it was capturing stream .* has been ended, but"):
         x.sum().item()
     assert not driver.capturing and not driver.graphs
     assert (x + 1).tolist() == [1] * 8

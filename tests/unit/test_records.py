@@ -41,16 +41,18 @@ def test_fields_have_names_and_no_order() -> None:
 @pytest.mark.parametrize("field", KernelRecord._fields)
 def test_a_missing_field_is_named(field: str) -> None:
     rest = {name: value for name, value in KERNEL._asdict().items() if name != field}
-    with pytest.raises(TypeError, match=f"a KernelRecord has the field '{field}', which a SimpleNamespace lacks"):
+    with pytest.raises(
+        TypeError, match=f"a KernelRecord needs the field '{field}', but got a SimpleNamespace without it"
+    ):
         _C.device_kernel(SimpleNamespace(**rest))
 
 
 def test_a_plain_tuple_is_no_record() -> None:
-    with pytest.raises(TypeError, match="a KernelRecord has the field 'geometry', which a tuple lacks"):
+    with pytest.raises(TypeError, match="a KernelRecord needs the field 'geometry', but got a tuple without it"):
         _C.device_kernel(tuple(KERNEL))
-    with pytest.raises(TypeError, match="a TypedKernelRecord has the field 'parameters', which a tuple lacks"):
+    with pytest.raises(TypeError, match="a TypedKernelRecord needs the field 'parameters', but got a tuple without it"):
         _C.typed_kernel(tuple(TYPED))
-    with pytest.raises(TypeError, match="a ParameterRecord has the field 'kind', which a tuple lacks"):
+    with pytest.raises(TypeError, match="a ParameterRecord needs the field 'kind', but got a tuple without it"):
         _C.typed_kernel(TYPED._replace(parameters=(("tensor", None, False, False),)))
 
 

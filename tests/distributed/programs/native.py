@@ -65,7 +65,7 @@ if how == "works":
             with raises(torch_outboard.CaptureError, words), module.graph(module.Graph()):
                 call()
         exchange()  # the group lives on
-    with raises(torch_outboard.NotSupportedError, "recv from any rank", "name the source"):
+    with raises(torch_outboard.NotSupportedError, "recv from any rank", "pass the source rank"):
         dist.recv(received)
     foreign = torch.ones(3, device=torch.device(device.type, (device.index + 1) % module.device_count()))
     with raises(torch_outboard.NotSupportedError, "a rank uses one device per group"):
