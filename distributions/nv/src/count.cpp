@@ -109,7 +109,7 @@ int32_t ask_cuda(const std::string& library, std::string* out_error) {
     if (code == CUDA_SUCCESS) return std::to_string(count) + "\n\n";
     const char* name = nullptr;
     api.GetErrorName(code, &name);
-    return "0\nCUDA does not start: " + std::string(name != nullptr ? name : "unknown error") + " (" +
+    return "0\nCUDA cannot be initialized: " + std::string(name != nullptr ? name : "unknown error") + " (" +
            std::to_string(code) + ")\n";
   };
   if (!support::ask_child(work, &lines, &why) || lines.size() < 2) {

@@ -12,8 +12,8 @@ bool Api::load(const std::string& library, std::string* out_error) {
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* reason = dlerror();
-    *out_error = "there is no CUDA driver (" + std::string(reason != nullptr ? reason : library) +
-                 "). Install NVIDIA's driver. In a container, use a runtime that passes on the driver's libraries.";
+    *out_error = "the CUDA driver cannot be loaded (" + std::string(reason != nullptr ? reason : library) +
+                 "). Install NVIDIA's driver. In a container, use a runtime that exposes the driver's libraries.";
     return false;
   }
 #define OB_CU_LOAD(name, symbol, parameters) name = reinterpret_cast<CUresult(*) parameters>(dlsym(handle, symbol));

@@ -98,20 +98,21 @@ ob_status check_sizes(const Device& device, const Kernel& kernel, const ob_launc
       return fail(OB_INVALID_ARGUMENT, "kernel '%s': dimension %d of the grid or of the block is 0", name, i);
     }
     if (request.grid[i] > device.max_grid[i] || request.block[i] > device.max_block[i]) {
-      return fail(OB_INVALID_ARGUMENT,
-                  "kernel '%s': dimension %d may have %u blocks of %u threads on this device, not %u of %u", name, i,
-                  device.max_grid[i], device.max_block[i], request.grid[i], request.block[i]);
+      return fail(
+          OB_INVALID_ARGUMENT,
+          "kernel '%s': dimension %d may have at most %u blocks of at most %u threads on this device, not %u of %u",
+          name, i, device.max_grid[i], device.max_block[i], request.grid[i], request.block[i]);
     }
     threads *= request.block[i];
   }
   if (threads > kernel.max_threads) {
-    return fail(OB_INVALID_ARGUMENT, "kernel '%s': a block may have %u threads on this device, not %" PRIu64, name,
-                kernel.max_threads, threads);
+    return fail(OB_INVALID_ARGUMENT, "kernel '%s': a block may have at most %u threads on this device, not %" PRIu64,
+                name, kernel.max_threads, threads);
   }
   if (request.shared_memory > device.max_shared || request.shared_memory + kernel.static_shared > device.max_shared) {
     return fail(OB_INVALID_ARGUMENT,
-                "kernel '%s': a block may have %u bytes of shared memory, of which the kernel already uses %u; it "
-                "cannot have %" PRIu64 " more",
+                "kernel '%s': a block may have at most %u bytes of shared memory, of which the kernel already uses %u; "
+                "the launch cannot add %" PRIu64,
                 name, device.max_shared, kernel.static_shared, request.shared_memory);
   }
   return OB_OK;
@@ -120,7 +121,7 @@ ob_status check_sizes(const Device& device, const Kernel& kernel, const ob_launc
 ob_status check_arguments(const Kernel& kernel, const ob_launch& request) {
   const char* name = kernel.name.c_str();
   if (request.arg_count > kMostArguments) {
-    return fail(OB_INVALID_ARGUMENT, "kernel '%s': a launch has %zu arguments at most, not %zu", name, kMostArguments,
+    return fail(OB_INVALID_ARGUMENT, "kernel '%s': a launch takes at most %zu arguments, not %zu", name, kMostArguments,
                 request.arg_count);
   }
   if (kernel.has_parameters && request.arg_count != kernel.parameters.size()) {

@@ -30,7 +30,7 @@ ob_status stream_create(void* self, int32_t index, int32_t priority, uint64_t* o
 ob_status stream_destroy(void* self, int32_t index, uint64_t stream) {
   return on_device(self, index, "stream_destroy", [&](Driver& driver, Device& device) -> ob_status {
     if (!driver.streams.remove(stream, index)) {
-      return fail(OB_INVALID_ARGUMENT, "device %d has no stream 0x%" PRIx64 " of this driver's", index, stream);
+      return fail(OB_INVALID_ARGUMENT, "device %d has no stream 0x%" PRIx64 " that this driver created", index, stream);
     }
     return check(driver, device, driver.api.StreamDestroy(to_stream(stream)), "cuStreamDestroy");
   });

@@ -237,7 +237,7 @@ ob_status Driver::start() {
                                         "initialized CUDA before it forked: use the start method 'spawn'");
   }
   if (code == CUDA_SUCCESS) code = api.DeviceGetCount(&count);
-  if (code != CUDA_SUCCESS) return cuda_fail(api, code, "cuInit", "CUDA does not start");
+  if (code != CUDA_SUCCESS) return cuda_fail(api, code, "cuInit", "CUDA cannot be initialized");
   is_started = true;
   owner = getpid();
   return OB_OK;
@@ -264,7 +264,9 @@ ob_status Driver::find_event(int32_t index, uint64_t handle, CUevent* out_event)
   const Event* event = events.find(handle);
   if (event == nullptr || event->device != index) [[unlikely]] {
     return fail(OB_INVALID_ARGUMENT,
-                "device %d has no event 0x%" PRIx64 ": never created, destroyed, or of another device", index, handle);
+                "device %d has no event 0x%" PRIx64
+                ": it was never created, was destroyed, or belongs to another device",
+                index, handle);
   }
   *out_event = event->event;
   return OB_OK;
@@ -278,7 +280,9 @@ ob_status Driver::check_stream(int32_t index, uint64_t handle) const {
   // a pointer would crash in CUDA.
   if (state == StreamSet::State::kUnknown && (handle <= 2 || (handle % 8 == 0 && handle >> 47 == 0))) return OB_OK;
   return fail(OB_INVALID_ARGUMENT,
-              "device %d has no stream 0x%" PRIx64 ": never created, destroyed, or of another device", index, handle);
+              "device %d has no stream 0x%" PRIx64
+              ": it was never created, was destroyed, or belongs to another device",
+              index, handle);
 }
 
 void fill_device_entries(ob_driver* table) {

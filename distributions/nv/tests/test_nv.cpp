@@ -55,7 +55,7 @@ constexpr const char* kPtx = R"(
 TEST(no_driver_library) {
   const Library driver(path, {{"library", "/nowhere/libcuda.so.1"}});
   CHECK(driver->device_count(driver.self()) == -OB_UNAVAILABLE);
-  CHECK(driver.error_has("there is no CUDA driver") && driver.error_has("Install"));
+  CHECK(driver.error_has("the CUDA driver cannot be loaded") && driver.error_has("Install"));
   CHECK_STATUS(driver->device_open(driver.self(), 0), OB_UNAVAILABLE);
 }
 
