@@ -368,7 +368,7 @@ def report_of(sections: dict[str, dict[str, Any]], today: str) -> tuple[str, Rep
         f"# {about.get('name')}, CUDA {about.get('driver_version')}, torch {about.get('torch')}, {today}",
         "",
         f"Medians of {ROUNDS} rounds{note}, {os.cpu_count()} CPU cores, Python {platform.python_version()}. "
-        f"`{OURS}` and torch's {THEIRS} take turns in one process, opencl has a process of its own.",
+        f"`{OURS}` and torch's {THEIRS} take turns in one process, and opencl runs in a separate process.",
         "",
         f"| case | {OURS} | torch's {THEIRS} | ratio | at most | holds | opencl | to {OURS} |",
         "|---|---:|---:|---:|---:|---|---:|---:|",

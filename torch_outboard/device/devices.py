@@ -80,7 +80,7 @@ def current_device() -> int:
 
 
 def set_device(device: torch.device | int | str) -> None:
-    """Make a device this thread's current one; a negative index changes nothing."""
+    """Set this thread's current device; a negative index changes nothing."""
     index = device_index(device)
     if index >= 0:
         torch.accelerator.set_device_index(index)

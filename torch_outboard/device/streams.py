@@ -141,7 +141,7 @@ def default_stream(device: _Device = None) -> torch.Stream:
 
 
 def set_stream(stream: torch.Stream | None) -> None:
-    """Make a stream this thread's current one, and its device the current device; None changes nothing."""
+    """Set this thread's current stream, and make its device current too; None changes nothing."""
     if stream is not None:
         torch.accelerator.set_stream(stream)
 
