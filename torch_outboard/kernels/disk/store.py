@@ -87,7 +87,8 @@ class Store:
     """
 
     most_files: ClassVar[int] = MOST_FILES
-    most_plans: ClassVar[int] = 32  # all plans are read at the first call of the class
+    # As many as a process keeps in memory. All of them are read at the first call of the class.
+    most_plans: ClassVar[int] = 256
     serves_own_sizes_only: ClassVar[bool] = False
 
     def __init__(self, folder: Path | None) -> None:
