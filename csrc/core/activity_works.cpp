@@ -67,7 +67,8 @@ void begin_with_calls(const CallsByCorrelation& calls, ActivityProfile& profile)
       continue;
     }
     const int64_t call_start = call->second->start;
-    const int64_t off = (work.earliest != 0 ? work.earliest : call_start) - work.start;
+    // No work starts before its event is recorded, and none ends before its call.
+    const int64_t off = std::max((work.earliest != 0 ? work.earliest : call_start) - work.start, call_start - work.end);
     if (off > 0) {
       // The clock is off. Only the length of the work is known, so move it as a whole.
       work.end += call_start - work.start;

@@ -185,7 +185,7 @@ def test_a_clock_that_is_off_shortens_no_work(run_python, tmp_path):
         PROFILE
         + f"""
 class Skewed(PythonDriver):
-    early, jump, has_filled = 0, 0, False
+    early, jump, pause, has_filled = 0, 0, 0, False
 
     def event_timestamp(self, device, event):
         self.early += self.jump
@@ -196,7 +196,7 @@ class Skewed(PythonDriver):
 
     def event_record(self, device, stream, event):
         if not self.has_filled:
-            time.sleep(0.001)  # as a thread that loses its processor before the event is queued
+            time.sleep(self.pause)  # as a thread that loses its processor before the event is queued
         self.has_filled = False
         super().event_record(device, stream, event)
 
@@ -208,7 +208,10 @@ class Skewed(PythonDriver):
 driver = Skewed()
 torch_outboard.attach(driver)
 x = torch.ones(8, device="python")
-for driver.early, driver.jump in ((3_000_000, 0), (0, 10_000_000), (0, -10_000_000), (5_000_000, 0)):
+ahead = [(300_000_000, 0, 0.001), (0, 1_000_000_000, 0.001), (0, -1_000_000_000, 0.001), (500_000_000, 0, 0.001)]
+# Between the first event and the call passes more time than the clock is early.
+ahead += [(200_000_000, 0, 0.3)]
+for driver.early, driver.jump, driver.pause in ahead:
     events = trace_of(lambda: (x.fill_(2), x.fill_(3)), "{tmp_path}/trace.json")
     fills = of(events, "gpu_memset")
     calls = [event for event in of(events, "privateuse1_runtime") if event["name"] == "fill_async"]
