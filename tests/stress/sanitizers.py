@@ -230,11 +230,16 @@ FRAME = re.compile(r"^ +#\d+ (.*)\((\S+?)\+0x[0-9a-f]+\)", re.MULTILINE)
 ACCESS = re.compile(r"^ +(?:Previous )?(?:atomic )?(?:read|write) of size ", re.MULTILINE | re.IGNORECASE)
 # An access to a reference count.
 COUNT = re.compile(
-    r"\A[^\n]*atomic write of size .*\n(?: +#\d+ std::__atomic_base.*\n)* +#\d+ c10::detail::atomic_\w*refcount_"
+    r"\A[^\n]*atomic write of size .*\n(?: +#\d+ std::__atomic_base.*\n)* +#\d+ "
+    r"(?:c10::detail::atomic_\w*refcount_|__gnu_cxx::__exchange_and_add\()"
 )
+# A function that ends an object: its destructor, or what a std::shared_ptr calls to free it.
+ENDS = re.compile(r"::~|::_M_destroy\(|::deallocate\(")
 # A future's last reference is dropped, and a function of a future that torch's own code calls.
 LAST_OF_FUTURE = re.compile(r"c10::intrusive_ptr<c10::ivalue::Future, .*::reset_not_null_\(")
 OF_FUTURE = re.compile(r"^ +#\d+ c10::ivalue::Future::(?!~)\w+\([^\n]*\(libtorch(?!_outboard)\w*\.so", re.MULTILINE)
+# Tests ask for absurd amounts of memory, and the runtime warns of each.
+TOO_LARGE = re.compile(r"(?:==\d+==WARNING: \w+ failed to allocate 0x[0-9a-f]+ bytes\s*)+")
 # What stands between an access and who makes it: `operator delete`, `memcpy`.
 RUNTIMES = re.compile(r"lib[at]san\.so|<null>")
 
@@ -242,20 +247,20 @@ RUNTIMES = re.compile(r"lib[at]san\.so|<null>")
 def counts(report: str, ours: Iterable[str]) -> bool:
     """Return whether a report is about our code.
 
-    Every report counts, except data races in which one access is not made by our libraries. torch's libraries are not
-    instrumented. ThreadSanitizer intercepts their frees and copies of memory, but not the reference counts that order
-    them after our accesses. The loader's frees of ended threads' variables are alike. So is the destructor of an object
-    of ours that torch calls as it drops the last reference, against our own earlier count of it; against any other
-    access it counts. And so is the end of a future's events by a thread of ours, if it drops the last reference,
-    against their use in a function of that future. If our libraries make both accesses, a report is a bug, and there
-    are no suppressions.
+    Every report counts, except warnings about requests for too much memory, and data races in which one access is not
+    made by our libraries. torch's libraries are not instrumented. ThreadSanitizer intercepts their frees and copies of
+    memory, but not the reference counts that order them after our accesses. The loader's frees of ended threads'
+    variables are alike. So is the destructor of an object of ours that torch calls as it drops the last reference,
+    against our own earlier count of it; against any other access it counts. And so is the end of a future's events by a
+    thread of ours, if it drops the last reference, against their use in a function of that future. If our libraries
+    make both accesses, a report is a bug, and there are no suppressions.
     """
     if "ThreadSanitizer: data race" not in report:
-        return True
+        return TOO_LARGE.fullmatch(report) is None
     libraries = set(ours)
 
     def is_destructor(frame: tuple[str, str]) -> bool:
-        return "::~" in frame[0] and Path(frame[1]).name in libraries
+        return ENDS.search(frame[0]) is not None and Path(frame[1]).name in libraries
 
     # A stack ends at an empty line.
     stacks = [report[match.start() :].split("\n\n", 1)[0] for match in ACCESS.finditer(report)]

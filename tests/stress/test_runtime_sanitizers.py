@@ -182,6 +182,11 @@ def test_a_race_counts_by_who_makes_the_accesses():
     assert not sanitizers.counts(released.replace(*BY_TORCH, 1), ours)
     assert sanitizers.counts(released, ours)
     assert sanitizers.counts(released.replace(*BY_TORCH, 1).replace(COUNTED, "store"), ours)
+    shared = released.replace("Work::~Work()", "std::_Sp_counted_ptr_inplace<Work>::_M_destroy()")
+    shared = shared.replace(COUNTED, "__gnu_cxx::__exchange_and_add(int volatile*, int)")
+    assert not sanitizers.counts(shared.replace(*BY_TORCH, 1), ours)
+    assert sanitizers.counts(shared, ours)
+    assert sanitizers.counts(shared.replace(*BY_TORCH, 1).replace("_M_destroy", "_M_use"), ours)
     dropped = "c10::intrusive_ptr<c10::ivalue::Future, Null>::reset_not_null_("
     ended = REPORT.replace("WHO()", f"{dropped}Future*)").replace("MODULE", "_C.so")
     used = "c10::ivalue::Future::synchronizeWithCurrentStreams()"
@@ -189,6 +194,9 @@ def test_a_race_counts_by_who_makes_the_accesses():
     assert sanitizers.counts(ended.replace("libtorch_cpu.so", "_C.so"), ours)
     for library in ours:
         assert sanitizers.counts(ended.replace("at::redispatch()", used).replace("libtorch_cpu.so", library), ours)
+    large = "==1==WARNING: AddressSanitizer failed to allocate 0xc80000000000 bytes\n"
+    assert not sanitizers.counts(2 * large, ours)
+    assert sanitizers.counts(large + "==1==ERROR: AddressSanitizer: heap-use-after-free", ours)
     first = REPORT.partition("  Previous ")[0]
     unknown = "atomic write of size 8 at 0x7b1800326a08 by main thread:\n    [failed to restore the stack]\n"
     assert sanitizers.counts(first.replace("MODULE", "_C.so") + "  Previous " + unknown, ours)

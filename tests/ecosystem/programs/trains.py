@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import tempfile
 
 import torch
@@ -291,3 +292,8 @@ def with_fabric():
 }[arguments.library]()
 if torch.distributed.is_initialized():
     torch.distributed.destroy_process_group()
+if is_cpu:
+    # A thread of gloo may abort Python as it ends, without a driver too:
+    # https://github.com/pytorch/pytorch/issues/190489.
+    sys.stdout.flush()
+    os._exit(0)
