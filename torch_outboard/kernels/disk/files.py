@@ -125,8 +125,8 @@ class Folder:
 
     def plans(self, key: str, sizes: Sizes | None = None) -> list[Answer]:
         """Return the plans of a class, of these sizes only if they are given; if there are none, its refusal."""
-        read = [self._read(path, key) for path in self.files(key)]
-        answers = [entry[1] for entry in read if entry is not None and sizes in (None, entry[0])]
+        stored = [read for path in self.files(key) if (read := self._read(path, key)) is not None]
+        answers = [answer for sizes_of_call, answer in stored if sizes in (None, sizes_of_call)]
         if not answers and (refusal := self._read(self._path(key, _REFUSED), key)) is not None:
             answers.append(refusal[1])
         return answers
@@ -198,6 +198,7 @@ class Folder:
         return self.path / digest[:2] / f"{digest[2:]}.{name}"
 
     def _read(self, path: Path, key: str) -> tuple[Sizes, Answer] | None:
+        """Return the sizes of the call for which an answer was built, and the answer; None if the file is not used."""
         try:
             content = read_private(path)
         except PermissionError as error:
