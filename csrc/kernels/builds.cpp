@@ -130,11 +130,16 @@ struct Pool {
   std::condition_variable added;
   std::deque<std::shared_ptr<PoolBuild>> waiting;
   std::deque<std::function<void()>> tasks;  // each begins when no build waits
+  int running_tasks = 0;
   int limit = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMostUnasked);
   int threads = 0;
   int idle = 0;
   bool is_ended = false;
   BuildCounts counts;
+
+  // A task may take as long as several builds, and callers wait for builds alone. Tasks therefore
+  // leave half of the threads to builds.
+  bool may_start_task() const { return !tasks.empty() && running_tasks < std::max(limit / 2, 1); }
 };
 
 Pool& pool() {
@@ -180,12 +185,14 @@ void work() {
   std::unique_lock lock(all.mutex);
   for (;;) {
     ++all.idle;
-    all.added.wait(lock, [&all] { return !(all.waiting.empty() && all.tasks.empty()) && !all.is_ended; });
+    all.added.wait(lock, [&all] { return (!all.waiting.empty() || all.may_start_task()) && !all.is_ended; });
     --all.idle;
     if (all.waiting.empty()) {
       const std::function<void()> task = std::move(all.tasks.front());
       all.tasks.pop_front();
+      ++all.running_tasks;
       run_unlocked(lock, task);
+      --all.running_tasks;
       continue;
     }
     std::shared_ptr<PoolBuild> build = std::move(all.waiting.front());
