@@ -13,7 +13,9 @@ namespace {
 
 constexpr size_t kMaxPlans = 4096;
 constexpr int64_t kMaxWorkspace = int64_t{1} << 30;
-constexpr int64_t kMaxConfigs = 64;
+// How many configurations are requested in turn until one is usable. cuDNN prepares each
+// configuration that it returns, in up to 20 ms, and usually the first is usable.
+constexpr int64_t kConfigCounts[] = {1, 4, 64};
 constexpr int64_t kMaxNotes = 16;
 
 }  // namespace
@@ -118,27 +120,29 @@ void choose_config(const Library& library, Handle handle, Descriptor graph, int 
   own.set(heuristics, kHeuristicsGraph, kTypeDescriptor, &graph);
   own.set(heuristics, kHeuristicsMode, kTypeHeuristicMode, &mode);
   own.finalize(heuristics);
-  int64_t count = 0;
-  const auto read = [&](int64_t asked, Descriptor* configs) {
+  int64_t tried = 0;
+  for (const int64_t requested : kConfigCounts) {
+    std::vector<Descriptor> configs(static_cast<size_t>(requested));
+    for (Descriptor& config : configs) config = own.make(kEngineConfig);
+    int64_t count = 0;
     if (own.status == 0) {
-      own.status = library.BackendGetAttribute(heuristics, kHeuristicsResults, kTypeDescriptor, asked, &count, configs);
+      own.status = library.BackendGetAttribute(heuristics, kHeuristicsResults, kTypeDescriptor, requested, &count,
+                                               configs.data());
     }
-    count = own.status == 0 ? std::min(count, kMaxConfigs) : 0;
-  };
-  read(0, nullptr);
-  std::vector<Descriptor> configs(static_cast<size_t>(count));
-  for (Descriptor& config : configs) config = own.make(kEngineConfig);
-  if (count > 0) read(count, configs.data());
-  own.status = 0;  // another heuristic may find one
-  for (int64_t i = 0; i < count; ++i) {
-    const Descriptor config = configs[static_cast<size_t>(i)];
-    const Engine engine(library, config);
-    if (!engine.keeps(rules)) continue;
-    if (!rules.is_awaited && engine.may_compile()) {
-      *out_omits = true;
-    } else if (finish(library, handle, kPlanConfig, kTypeDescriptor, &config, 1, out_plan)) {
-      return;
+    const bool has_configs = own.status == 0;
+    own.status = 0;  // another heuristic may find one
+    if (!has_configs) return;
+    for (; tried < std::min(count, requested); ++tried) {
+      const Descriptor config = configs[static_cast<size_t>(tried)];
+      const Engine engine(library, config);
+      if (!engine.keeps(rules)) continue;
+      if (!rules.is_awaited && engine.may_compile()) {
+        *out_omits = true;
+      } else if (finish(library, handle, kPlanConfig, kTypeDescriptor, &config, 1, out_plan)) {
+        return;
+      }
     }
+    if (count < requested) return;
   }
 }
 
