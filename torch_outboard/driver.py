@@ -148,6 +148,14 @@ class Driver:
             f"the driver {self.name!r} does not implement `compile_program`, which compiles programs without a device"
         )
 
+    def own_programs(self) -> Sequence[tuple[str, bytes, str]]:
+        """Return the language, text and options of each program that the driver's library builds for itself.
+
+        A pack contains these programs, compiled by `compile_program`. While a process uses the pack, `recall` of
+        `ob_registrar` (driver.h) finds a program by its text. The method opens no device.
+        """
+        return ()
+
     def compatible_architectures(self, architecture: str) -> Sequence[str]:
         """Return the architectures whose binaries a device of this architecture runs, best first."""
         return (architecture,)

@@ -21,6 +21,7 @@
 #include "ops/planned/generated_provider.h"
 #include "ops/planned/recipes.h"
 #include "ops/providers.h"
+#include "ops/register_native.h"
 
 namespace outboard::bindings {
 
@@ -233,6 +234,9 @@ PyMethodDef kernels_methods[] = {
         "Set the text around the count that a terminal shows during builds: (prefix, suffix)."),
     method<"count_builds", counts_of_builds>(
         "Return (waiting, running, built, seconds) of the threads that build programs."),
+    method<"provide_kept", +[](c10::DeviceIndex device, Bytes key,
+                               Bytes bytes) { provide_kept(device, key.content, std::move(bytes.content)); }>(
+        "Provide bytes that the driver may recall: (device, key, bytes)."),
     method<"forbid_compiling", forbid_compiling>("Forbid generated kernels in this thread's calls from now on."),
     method<"check_plan", count_steps>("Return the number of steps of a plan: (text, letters of its kernels)."),
     {nullptr, nullptr, 0, nullptr},

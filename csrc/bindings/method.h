@@ -99,6 +99,19 @@ inline bool from_python(PyObject* object, const char*, bool* out) {
   *out = is_true == 1;
   return is_true >= 0;
 }
+// An argument that must be a Python bytes object.
+struct Bytes {
+  std::string content;
+};
+inline bool from_python(PyObject* object, const char*, Bytes* out) {
+  char* data = nullptr;
+  Py_ssize_t size = 0;
+  if (PyBytes_AsStringAndSize(object, &data, &size) != 0) {
+    return false;
+  }
+  out->content.assign(data, static_cast<size_t>(size));
+  return true;
+}
 inline bool from_python(PyObject* object, const char* method, std::string* out) {
   return to_text(object, ("an argument of " + std::string(method) + "()").c_str(), out);
 }

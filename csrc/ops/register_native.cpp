@@ -4,6 +4,8 @@
 #include <c10/util/Exception.h>
 
 #include <exception>
+#include <map>
+#include <mutex>
 #include <string_view>
 #include <utility>
 
@@ -64,11 +66,32 @@ void keep(int32_t device, const void* key, size_t key_size, const void* bytes, s
   }
 }
 
+// The bytes of packs, by device and key.
+struct Provided {
+  std::mutex mutex;
+  std::map<std::pair<int32_t, std::string>, std::string> bytes;
+};
+
+Provided& provided() {
+  static auto* const instance = new Provided;  // threads may outlive static destruction
+  return *instance;
+}
+
+std::string find_provided(int32_t device, std::string_view key) {
+  Provided& all = provided();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.bytes.find({device, std::string(key)});
+  return found == all.bytes.end() ? std::string() : found->second;
+}
+
 ob_status recall(int32_t device, const void* key, size_t key_size, void* context, ob_take_fn take) {
   std::string bytes;
   try {
     const std::string full_key = kernels::kept_key(static_cast<c10::DeviceIndex>(device), text_of(key, key_size));
     bytes = full_key.empty() ? "" : kernels::read_program(full_key);
+    if (bytes.empty()) {
+      bytes = find_provided(device, text_of(key, key_size));
+    }
   } catch (const std::exception& thrown) {
     report_unkept(thrown);
   }
@@ -113,6 +136,12 @@ void register_driver_kernels() {
   if (!is_unimplemented(status)) {
     check(status, "kernel_register", OB_HOST);
   }
+}
+
+void provide_kept(c10::DeviceIndex device, const std::string& key, std::string bytes) {
+  Provided& all = provided();
+  const std::lock_guard lock(all.mutex);
+  all.bytes.insert_or_assign({device, key}, std::move(bytes));
 }
 
 }  // namespace outboard

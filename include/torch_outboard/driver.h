@@ -357,8 +357,8 @@ typedef ob_status (*ob_operator_fn)(void* user, const ob_kernel_call* call);
    queues nothing, and returns OB_UNIMPLEMENTED if `fn` would decline. For an outboard::recurrent_net with gradients,
    it calls `scratch` once, for the bytes that are kept for the backward pass; this `scratch` returns no address.
    `keep` writes to disk data that a library takes long to find or to compile. `recall` passes these bytes to `take`,
-   once, for a device with the same name, vendor, architecture and driver_version, and otherwise returns
-   OB_NOT_FOUND. The key must contain everything else that the bytes depend on. `build_in_background` calls
+   once, for a device with the same name, vendor, architecture and driver_version, or the bytes that an open pack has
+   for the key (`own_programs` of torch_outboard.Driver), and otherwise returns OB_NOT_FOUND. The key must contain everything else that the bytes depend on. `build_in_background` calls
    `fn(user)` once, on a thread that builds programs, when no program is waiting: for work that makes later calls
    faster. Nothing waits for this call, and it may never happen if the process ends. OB_UNAVAILABLE: there are no
    such threads (OUTBOARD_BUILD_THREADS=0), or the process is ending. */

@@ -332,6 +332,21 @@ def test_plans_are_found_by_key(pack: Path) -> None:
     assert opened.loaded == 1 and opened and not Packs([])
 
 
+def test_the_drivers_own_programs_are_passed_to_its_library(tmp_path: Path, monkeypatch: Any) -> None:
+    chip(monkeypatch, "one")
+    provided: list[object] = []
+    monkeypatch.setattr(packs._C, "provide_kept", lambda *words: provided.append(words))
+    driver = Chip()
+    monkeypatch.setattr(driver, "own_programs", lambda: [("c", b"first", "-O"), ("c", b"not in the pack", "")])
+    first = program_name("one", packs.own_kernels(driver)[0])
+    path = tmp_path / "pack"
+    devices_of_pack = [{"architecture": "one", "kind": KIND}]
+    write_pack_file(path, {**packs.versions(), "devices": devices_of_pack}, [(KEY, SIZES, ANSWER)], [(first, b"built")])
+    opened = Packs([path], driver)
+    assert opened.plans("b", 0) == opened.plans("c", 0) == []
+    assert provided == [(0, b"first", b"built")]
+
+
 def test_programs_share_blocks_and_are_found_alone(pack: Path) -> None:
     kernels = [ANSWER.kernels[0]._replace(code=f"text {number}".encode()) for number in range(40)]
     programs = [(program_name("one", kernel), os.urandom(number * 7)) for number, kernel in enumerate(kernels)]

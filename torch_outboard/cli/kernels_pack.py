@@ -134,7 +134,7 @@ def _without_device(
         kinds |= new_kinds
         failures += failed
     kinds = {name: kinds[name] for name in names}
-    programs = making.Programs(kept / "packed", making.programs_of(Store(kept).entries(), kinds))
+    programs = making.Programs(kept / "packed", making.programs_of(instance, Store(kept).entries(), kinds))
     with click.progressbar(length=len(programs.wanted), label="Programs", show_pos=True) as bar:
         failures += programs.compile(driver, options, bar)
     return kinds, programs, failures

@@ -9,9 +9,11 @@
 namespace nv {
 namespace {
 
+constexpr const char* kOptions = "--std=c++17";
+
 // The lines that make the kernels for a type: sizes of elements for copies and fills, names of
 // types for biases.
-const char* lines_for(const std::string& type) {
+const std::map<std::string, const char*>& lines_by_type() {
   static const std::map<std::string, const char*> lines = {
       {"1", "COPIES(1, u8)"},
       {"2", "COPIES(2, u16)"},
@@ -23,23 +25,46 @@ const char* lines_for(const std::string& type) {
       {"half", "BIASES(half, Half, float)"},
       {"brain", "BIASES(brain, Brain, float)"},
   };
-  return lines.at(type);
+  return lines;
 }
 
-// Find or compile the module for a type. Call it with own_mutex held.
+std::string source_for(const std::string& type) {
+  return std::string(kOwnSource) + lines_by_type().at(type) + "\n";
+}
+
+// Load the image that an earlier process compiled, or that a pack contains. Return false if there
+// is none, or if CUDA refuses it, so that the source is compiled.
+bool load_stored(Driver& driver, Device& device, const std::string& source, uint64_t* out_module) {
+  std::string image;
+  const auto take = [](void* context, const void* bytes, size_t size) {
+    static_cast<std::string*>(context)->assign(static_cast<const char*>(bytes), size);
+  };
+  return driver.recall != nullptr && driver.recall(device.index, source.data(), source.size(), &image, take) == OB_OK &&
+         build_image(driver, device, image.data(), nullptr, out_module) == OB_OK;
+}
+
+// Find, load or compile the module for a type. Call it with own_mutex held.
 ob_status own_module(Driver& driver, Device& device, const std::string& type, uint64_t* out_module) {
   if (const auto known = device.own_modules.find(type); known != device.own_modules.end()) {
     *out_module = known->second;
     return OB_OK;
   }
   if (device.own_refusal.empty()) {
-    const std::string source = std::string(kOwnSource) + lines_for(type) + "\n";
+    const std::string source = source_for(type);
+    if (load_stored(driver, device, source, out_module)) {
+      device.own_modules[type] = *out_module;
+      return OB_OK;
+    }
     std::string image;
-    const ob_status status = compile_cuda(driver.options.nvrtc, source, "--std=c++17", device.architecture(), &image);
+    const ob_status status = compile_cuda(driver.options.nvrtc, source, kOptions, device.architecture(), &image);
     if (status == OB_OK) {
       const ob_status built = build_image(driver, device, image.data(), nullptr, out_module);
-      if (built == OB_OK) device.own_modules[type] = *out_module;
-      return built;
+      if (built != OB_OK) return built;
+      device.own_modules[type] = *out_module;
+      if (driver.keep != nullptr) {
+        driver.keep(device.index, source.data(), source.size(), image.data(), image.size());
+      }
+      return OB_OK;
     }
     // Declined if there is no NVRTC that compiles for this GPU.
     if (status != OB_UNAVAILABLE && status != OB_INVALID_ARGUMENT) return status;
@@ -90,3 +115,12 @@ ob_status run_own(Driver& driver, Device& device, CUstream stream, const std::st
 }
 
 }  // namespace nv
+
+// For NvDriver.own_programs: pass the source of each module to `take`, and return NVRTC's options.
+extern "C" OB_EXPORT const char* ob_nv_own_sources(void* context, ob_take_fn take) {
+  for (const auto& [type, line] : nv::lines_by_type()) {
+    const std::string source = nv::source_for(type);
+    take(context, source.data(), source.size());
+  }
+  return nv::kOptions;
+}

@@ -25,10 +25,10 @@ def python_env(**more: str) -> dict[str, str]:
 def run_own_kernels(run_program, fakes, tmp_path):
     """Return a function that runs the driver's own kernels with a compiler, on a chip."""
 
-    def run_them(nvrtc: str | Path, chip: str) -> None:
+    def run_them(nvrtc: str | Path, chip: str, *stored: str, **more: str) -> None:
         variables = {"FAKE_CUDA_LAUNCHES": str(tmp_path / "launches"), "OUTBOARD_PROVIDERS": "native"}
         library = fakes("fake_cuda", "libcuda.so.1")
-        run_program("own_kernels.py", library, nvrtc, FAKE_CUDA_MAJOR=chip, **variables)
+        run_program("own_kernels.py", library, nvrtc, *stored, FAKE_CUDA_MAJOR=chip, **variables, **more)
 
     return run_them
 
@@ -37,6 +37,16 @@ def run_own_kernels(run_program, fakes, tmp_path):
 def test_the_drivers_own_kernels(run_own_kernels, nvrtc, chip):
     """NVRTC compiles the kernels for the chip at their first use, and the launches match the compiled kernels."""
     run_own_kernels(nvrtc, chip)
+
+
+def test_later_processes_load_the_drivers_own_kernels(run_own_kernels, nvrtc, tmp_path):
+    folder = tmp_path / "kept"
+    run_own_kernels(nvrtc, "9", OUTBOARD_KERNEL_CACHE_DIR=str(folder))
+    run_own_kernels("/nowhere/libnvrtc.so", "9", "stored", OUTBOARD_KERNEL_CACHE_DIR=str(folder))
+    for path in (folder / "programs").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:-1])
+    run_own_kernels("/nowhere/libnvrtc.so", "9", OUTBOARD_KERNEL_CACHE_DIR=str(folder))
 
 
 # The share of the database that is compiled for chips that NVRTC 13 has dropped.
@@ -83,7 +93,8 @@ CALLS_OF_PACK = """{"programs": []}
 def test_a_pack_replaces_the_compiler(fakes, tmp_path, monkeypatch):
     """With a pack that was built without a GPU, a process has every program, and needs neither NVRTC nor Inductor.
 
-    Chips with different memory share all plans except plans of products, whose tiles depend on the memory.
+    Chips with different memory share all plans except plans of products, whose tiles depend on the memory. Nine programs
+    for each chip are those of the driver's library.
     """
     monkeypatch.delenv("TORCHINDUCTOR_VEC_ISA_OK", raising=False)  # tests may set this; packs are built without it
     pack, calls = tmp_path / "pack", tmp_path / "calls"
@@ -96,7 +107,7 @@ def test_a_pack_replaces_the_compiler(fakes, tmp_path, monkeypatch):
         env=python_env(),
     )
     assert process.returncode == 0, process.stdout + process.stderr
-    assert "4 plans and 6 programs in" in process.stdout
+    assert "4 plans and 24 programs in" in process.stdout
     files = {"OUTBOARD_KERNEL_PACKS": str(pack), "OUTBOARD_KERNEL_CACHE_DIR": ""}
     env = python_env(**files, FAKE_CUDA_LAUNCHES=str(tmp_path / "launches"), FAKE_CUDA_MAJOR="9")
     served = [sys.executable, PROGRAMS / "with_a_pack.py", fakes("fake_cuda", "libcuda.so.1"), tmp_path / "missing"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_outboard.driver import Check, Driver, Option, TritonTarget, package_folders
-from torch_outboard_nv.architectures import ARCHITECTURES, compile_cuda, packs, runnable
+from torch_outboard_nv.architectures import ARCHITECTURES, compile_cuda, own_programs, packs, runnable
 
 if TYPE_CHECKING:  # `outboard info` loads the class without torch
     from torch_outboard import DeviceProperties
@@ -96,6 +96,10 @@ class NvDriver(Driver):
         return compile_cuda(
             str(self.library), str(self.option_values["nvrtc"] or ""), architecture, language, code, options
         )
+
+    def own_programs(self) -> Sequence[tuple[str, bytes, str]]:
+        """Return the kernels for strided copies, fills and biases, in CUDA C++."""
+        return own_programs(str(self.library))
 
     def compatible_architectures(self, architecture: str) -> Sequence[str]:
         """Return the GPU's own architecture, older ones of its generation, and PTX, the newest first."""

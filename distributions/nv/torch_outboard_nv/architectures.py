@@ -12,7 +12,7 @@ from typing import Any
 
 from torch_outboard.driver import DriverError, Status
 
-__all__ = ["ARCHITECTURES", "compile_cuda", "packs", "runnable"]
+__all__ = ["ARCHITECTURES", "compile_cuda", "own_programs", "packs", "runnable"]
 
 # Compute capability -> KiB of shared memory per multiprocessor, from NVIDIA's programming guide.
 # Tegra chips are left out, because they do not run other chips' machine code.
@@ -59,10 +59,10 @@ def packs() -> Sequence[Path]:
 
 
 @functools.cache
-def _compiler(library: str) -> Any:
-    compiler = ctypes.CDLL(library).ob_nv_compile
-    compiler.restype = ctypes.c_int32
-    return compiler
+def _function(library: str, name: str, result: Any) -> Any:
+    function = getattr(ctypes.CDLL(library), name)
+    function.restype = result
+    return function
 
 
 _TAKE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -75,7 +75,15 @@ def compile_cuda(library: str, nvrtc: str, architecture: str, language: str, cod
     outputs: list[bytes] = []
     take = _TAKE(lambda _, content, size: outputs.append(ctypes.string_at(content, size)))
     words = (nvrtc.encode(), architecture.encode(), code, ctypes.c_size_t(len(code)), options.encode(), None, take)
-    status = _compiler(library)(*words)
+    status = _function(library, "ob_nv_compile", ctypes.c_int32)(*words)
     if status != Status.OK:
         raise DriverError(outputs[0].decode(errors="replace").rstrip("\0"), status)
     return outputs[0]
+
+
+def own_programs(library: str) -> list[tuple[str, bytes, str]]:
+    """Return the language, text and NVRTC's options of each program that the driver's library compiles for itself."""
+    texts: list[bytes] = []
+    take = _TAKE(lambda _, content, size: texts.append(ctypes.string_at(content, size)))
+    options = _function(library, "ob_nv_own_sources", ctypes.c_char_p)(None, take).decode()
+    return [("cuda", text, options) for text in texts]

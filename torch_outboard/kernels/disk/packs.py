@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from torch_outboard import _C
 from torch_outboard._sealed import absolute_path, printable_path, reason_of
 from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.driver import Driver
@@ -37,6 +38,7 @@ __all__ = [
     "Pack",
     "Packs",
     "check_target",
+    "own_kernels",
     "owner_of",
     "packs_of",
     "read_pack",
@@ -118,6 +120,12 @@ def _module_file(driver: type[Driver]) -> Path | None:
     return absolute_path(path) if path else None
 
 
+def own_kernels(driver: Driver) -> list[KernelRecord]:
+    """Return a record for each of the driver's own programs, which no plan has."""
+    programs = driver.own_programs()
+    return [KernelRecord("", language, text, options, "", "", ()) for language, text, options in programs]
+
+
 def _runnable(driver: Driver | None, device: int) -> tuple[str, ...]:
     """Return the architectures whose programs a device runs, best first."""
     from torch_outboard.device.devices import get_device_properties
@@ -169,6 +177,7 @@ class Packs:
         self._lock = threading.Lock()
         self._dropped: set[tuple[str, str]] = set()
         self._architectures: dict[int, tuple[str, ...]] = {}
+        self._provided: set[int] = set()  # devices whose own programs the core has
 
     def __bool__(self) -> bool:
         return bool(self._paths)
@@ -178,6 +187,7 @@ class Packs:
         if not self._paths:
             return []
         with self._lock:
+            self._provide_own_programs(device)
             answers = self._ask(self._usable(device), lambda file: file.plans(key))
             all_answers = [answer for of_pack in answers for answer in of_pack]
             kept = [answer for answer in all_answers if (key, answer.text) not in self._dropped]
@@ -187,9 +197,21 @@ class Packs:
     def program(self, kernel: KernelRecord, device: int) -> bytes:
         """Return the program of a plan's kernel for a device, or b"" if no pack has it."""
         with self._lock:
-            architectures = self._architectures_of(device)
-            found = self._ask(self._usable(device), lambda file: file.program(kernel, architectures))
+            return self._program(kernel, device)
+
+    def _program(self, kernel: KernelRecord, device: int) -> bytes:
+        architectures = self._architectures_of(device)
+        found = self._ask(self._usable(device), lambda file: file.program(kernel, architectures))
         return next(filter(None, found), b"")
+
+    def _provide_own_programs(self, device: int) -> None:
+        """Pass the driver's own programs to the core, where the driver's library recalls them."""
+        if device in self._provided or self._driver is None:
+            return
+        self._provided.add(device)
+        for kernel in own_kernels(self._driver) if self._usable(device) else ():
+            if program := self._program(kernel, device):
+                _C.provide_kept(device, kernel.code, program)
 
     def drop(self, key: str, text: str, why: str) -> None:
         """Stop returning the plan of a class with this text.

@@ -30,7 +30,7 @@ from torch_outboard.kernels.disk.calls import PackCall, Samples
 from torch_outboard.kernels.disk.files import Entry
 from torch_outboard.kernels.disk.key import has_code_changed, kind_with_memory, serves
 from torch_outboard.kernels.disk.pack_file import program_name, write_pack_file
-from torch_outboard.kernels.disk.packs import versions
+from torch_outboard.kernels.disk.packs import own_kernels, versions
 from torch_outboard.kernels.disk.store import Store
 from torch_outboard.kernels.packing.without_device import without_device
 
@@ -166,10 +166,15 @@ def _run_some(index: int, numbers: Sequence[int]) -> list[tuple[str, str]]:
 
 
 def programs_of(
-    entries: Iterable[Entry], kinds: Mapping[str, Mapping[str, str]]
+    driver: Driver, entries: Iterable[Entry], kinds: Mapping[str, Mapping[str, str]]
 ) -> dict[str, tuple[str, KernelRecord]]:
-    """Return the programs that plans need on the architectures of their kinds, by the names of `program_name`."""
+    """Return the programs of a pack by the names of `program_name`.
+
+    They are the programs that plans need on the architectures of their kinds, and the driver's own.
+    """
     found: dict[str, tuple[str, KernelRecord]] = {}
+    for name, kernel in itertools.product(kinds, own_kernels(driver)):
+        found[program_name(name, kernel)] = name, kernel
     for entry in entries:
         names = [name for name, kind in kinds.items() if serves(entry.key, kind)]
         for name, kernel in itertools.product(names, entry.answer.kernels if entry.answer is not None else ()):

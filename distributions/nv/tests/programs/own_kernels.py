@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Copies and fills by the CUDA driver's own kernels, with NVRTC and without: python own_kernels.py LIBCUDA NVRTC
+"""Copies and fills by the CUDA driver's own kernels, with NVRTC and without: python own_kernels.py LIBCUDA NVRTC [stored]
 
 LIBCUDA is built from fake_cuda.cpp. It runs no kernels, but writes their launches to the file FAKE_CUDA_LAUNCHES. If
-NVRTC cannot compile for the chip, copies and fills go through the host, and results must be right.
+NVRTC cannot compile for the chip, copies and fills go through the host, and results must be right. With `stored`, an
+earlier process has compiled the kernels, and NVRTC is not needed.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ def launched() -> set[str]:
 
 
 def main() -> None:
-    library, nvrtc = sys.argv[1:]
+    library, nvrtc, *stored = sys.argv[1:]
     torch_outboard.attach("nv", library=library, nvrtc=nvrtc)
-    compiles = any(Path(path).exists() for path in nvrtc.split(os.pathsep)) and torch.nv.get_device_capability()[0] > 3
+    compiles = bool(stored) or any(Path(path).exists() for path in nvrtc.split(os.pathsep)) and torch.nv.get_device_capability()[0] > 3
     for dtype, size in SIZES.items():
         for rows, columns in ((3, 5), (64, 96)):
             x = torch.arange(rows * columns).view(rows, columns).to(dtype)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 import torch
 
@@ -16,7 +18,9 @@ torch.maximum(x, x)
 torch.minimum(x, x)
 rows, columns = (torch.empty(size, dtype=torch.bfloat16, device="nv") for size in ((4096, 512), (512, 4096)))
 torch.mm(rows, columns)
+x.t().contiguous()  # by a kernel of the driver's library
 module.synchronize()
+assert "transpose4 " in Path(os.environ["FAKE_CUDA_LAUNCHES"]).read_text()
 assert "torch._inductor" not in sys.modules, "Inductor was imported"
 statistics = plan_statistics()
 assert statistics["packed"] >= statistics["plans"] == 3, statistics
