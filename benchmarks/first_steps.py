@@ -7,8 +7,9 @@
 
 A model's first step is measured with an empty cache, in a second process with the cache that the first one left, and
 with a pack and an empty cache if one is named. The models and their steps are those of models.py. A process imports its
-libraries and moves its model to the device before the clock starts. Steps run one after another, so each has the whole
-machine, except for the processes that import meanwhile.
+libraries and moves its model to the device before the clock starts. Python keeps its bytecode, as after an
+installation. Steps run one after another, so each has the whole machine, except for the processes that import
+meanwhile.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class FirstSteps:
             "OUTBOARD_KERNEL_CACHE_DIR": str(folder / "kernels"),
             "OUTBOARD_KERNEL_PACKS": pack,
             "CUDA_CACHE_PATH": str(folder / "cuda"),  # NVIDIA's driver keeps programs there
+            "PYTHONDONTWRITEBYTECODE": "",
         }
         words = ["--driver", driver, "--serve", name, *(["--tiny"] if self._is_tiny else [])]
         with served(SCRIPT, *words, environment=environment) as process:
