@@ -281,15 +281,6 @@ bool equal(const Call& call, torch::jit::Stack& results) {
 // more.
 constexpr size_t kMany = 8;
 
-at::Tensor flat_view(const at::Tensor& of, int64_t offset, int64_t length) {
-  constexpr int64_t kStep = 1;
-  at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(of.storage()),
-                                                             of.key_set(), of.dtype());
-  view.unsafeGetTensorImpl()->set_sizes_and_strides(c10::IntArrayRef(length), c10::IntArrayRef(kStep),
-                                                    of.storage_offset() + offset);
-  return view;
-}
-
 // Return true if cat skips a tensor: any tensor of one dimension without elements.
 bool is_skipped(const at::Tensor& tensor) {
   return tensor.dim() == 1 && tensor.numel() == 0;

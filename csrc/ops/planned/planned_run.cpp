@@ -6,6 +6,7 @@
 #include <ATen/core/jit_type.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 
@@ -170,10 +171,13 @@ std::vector<BufferShape> buffer_shapes(const kernels::Plan& plan, c10::ArrayRef<
   return buffers;
 }
 
+constexpr int64_t kUnitStride = 1;
+
 // Check the layouts of a plan's returns against those of the operator's meta kernel. If they
 // disagree, the plan does not run. Return false if only the strides differ: they follow the
 // arguments' strides, and another plan may have the right ones.
-bool check_returns(const Call& call, const kernels::Plan& plan, const std::vector<BufferShape>& buffers) {
+bool check_returns(const FlatCall& flat, const kernels::Plan& plan, const std::vector<BufferShape>& buffers) {
+  const Call& call = flat.original();
   const auto fresh = std::count(call.op().returned_arg.begin(), call.op().returned_arg.end(), -1);
   TORCH_CHECK_VALUE(static_cast<size_t>(fresh) == plan.returns().size(), "the plan returns ", plan.returns().size(),
                     " values, but the operator returns ", fresh);
@@ -194,12 +198,14 @@ bool check_returns(const Call& call, const kernels::Plan& plan, const std::vecto
       if (!is_believed || !buffer.is_known) {
         continue;
       }
-      TORCH_CHECK_VALUE(place < shape->outputs.size() && shape->outputs[place].is_defined &&
-                            shape->outputs[place].dtype == buffer.dtype &&
-                            buffer.sizes.equals(shape->outputs[place].sizes),
-                        "the plan returns ", buffer.dtype, " of ", buffer.sizes,
+      const OutputShape* const output = place < shape->outputs.size() ? &shape->outputs[place] : nullptr;
+      const bool is_right = output != nullptr && output->is_defined && output->dtype == buffer.dtype &&
+                            (flat.is_flat() ? buffer.sizes.equals(c10::multiply_integers(output->sizes))
+                                            : buffer.sizes.equals(output->sizes));
+      TORCH_CHECK_VALUE(is_right, "the plan returns ", buffer.dtype, " of ", buffer.sizes,
                         ", but the operator's meta kernel returned another shape");
-      if (!same_strides(buffer.sizes, buffer.strides, shape->outputs[place].strides)) {
+      if (!same_strides(buffer.sizes, buffer.strides,
+                        flat.is_flat() ? c10::IntArrayRef(kUnitStride) : output->strides)) {
         return false;
       }
     }
@@ -280,6 +286,9 @@ class Run {
     auto next = planned_.recipe->plan.returns().begin();
     for (const int8_t written : call_.op().returned_arg) {
       results.push_back(written >= 0 ? call_.arg(static_cast<size_t>(written)) : returned(*next++));
+    }
+    if (planned_.shape != nullptr) {
+      reshape(results);
     }
     torch::jit::drop(*stack, call_.op().args.size());
     for (c10::IValue& result : results) {
@@ -454,6 +463,20 @@ class Run {
     }
   }
 
+  // Give the results of a flat call their own shapes.
+  void reshape(const c10::SmallVector<c10::IValue, 4>& results) {
+    auto shape = planned_.shape->outputs.begin();
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (call_.op().returned_arg[i] < 0) {
+        const at::Tensor& result = results[i].toTensor();
+        TORCH_CHECK_VALUE(result.is_contiguous() && result.numel() == c10::multiply_integers(shape->sizes),
+                          "the plan of the flattened ", call_.op().name, " returns ", result.sizes());
+        result.unsafeGetTensorImpl()->set_sizes_and_strides(shape->sizes, shape->strides);
+        ++shape;
+      }
+    }
+  }
+
   c10::IValue returned(const PlanReturn& returned) {
     if (returned.is_number) {
       return take(1)[0];
@@ -522,8 +545,9 @@ Recipe::Recipe(kernels::Plan new_plan, BuiltPlan& built, const Operator& op)
   }
 }
 
-std::shared_ptr<PlannedCall> instantiate(const std::shared_ptr<const Recipe>& shared, const Call& call) {
+std::shared_ptr<PlannedCall> instantiate(const std::shared_ptr<const Recipe>& shared, const FlatCall& flat) {
   const Recipe& recipe = *shared;
+  const Call& call = flat.call();
   const Tensors tensors = tensors_of(call);
   c10::SmallVector<int64_t, 16> values;
   for (const PlanValue& value : recipe.plan.values()) {
@@ -538,8 +562,15 @@ std::shared_ptr<PlannedCall> instantiate(const std::shared_ptr<const Recipe>& sh
   planned->is_aliased = is_aliased(call);
   planned->numbers = recipe.plan.numbers(values);
   const std::vector<BufferShape> buffers = buffer_shapes(recipe.plan, planned->numbers, tensors);
-  if (!check_returns(call, recipe.plan, buffers)) {
+  if (!check_returns(flat, recipe.plan, buffers)) {
     return nullptr;
+  }
+  planned->uses_flat_views =
+      flat.is_flat() && std::any_of(recipe.plan.steps().begin(), recipe.plan.steps().end(), [](const PlanStep& step) {
+        return step.kind == PlanStep::Kind::Copy || step.kind == PlanStep::Kind::Call;
+      });
+  if (flat.is_flat() && !recipe.plan.returns().empty()) {
+    planned->shape = shape_of(flat.original());
   }
   if (!recipe.kept.empty()) {
     check_memory(buffers, call.device());
@@ -570,6 +601,11 @@ bool run_recipe(const PlannedCall& planned, const Call& call, torch::jit::Stack*
   for (const at::Tensor& tensor : tensors) {
     if (C10_UNLIKELY(tensor._is_zerotensor())) {
       return false;
+    }
+  }
+  for (at::Tensor& tensor : tensors) {
+    if (C10_UNLIKELY(planned.uses_flat_views && tensor.dim() > 0)) {
+      tensor = flat_view(tensor, 0, tensor.numel());
     }
   }
   Run run(planned, call, std::move(tensors));

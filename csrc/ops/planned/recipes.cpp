@@ -292,19 +292,20 @@ PlannedKey OperatorRecipes::key_of(const Call& call) {
 
 std::shared_ptr<const PlannedCall> OperatorRecipes::make(const Call& call, const PlannedKey& key) {
   std::shared_ptr<const PlannedCall> planned;
+  const FlatCall flat(call);
   if (std::string why = obstacle(call); !why.empty()) {
     planned = refuse(why, nullptr);
   } else {
     planned = classes_.find_or_build(
-        class_of(call, numbers(call), key.is_aliased), call.device(), call.op().name, refused,
+        class_of(flat.call(), numbers(call), key.is_aliased), call.device(), call.op().name, refused,
         [&](const std::shared_ptr<const Recipe>& recipe, const std::shared_ptr<Class>& group) {
-          return use(recipe, call, group);
+          return use(recipe, flat, group);
         },
         [&](const std::shared_ptr<Class>& group) -> std::shared_ptr<const PlannedCall> {
           if (group->is_loaded) {
-            return build(call, key, group);
+            return build(flat, key, group);
           }
-          load(call, key, *group);
+          load(flat.call(), key, *group);
           group->is_loaded = true;
           return nullptr;
         });
@@ -313,11 +314,12 @@ std::shared_ptr<const PlannedCall> OperatorRecipes::make(const Call& call, const
   return planned;
 }
 
-std::shared_ptr<const PlannedCall> OperatorRecipes::use(const std::shared_ptr<const Recipe>& recipe, const Call& call,
-                                                        const std::shared_ptr<Class>& group) {
+std::shared_ptr<const PlannedCall> OperatorRecipes::use(const std::shared_ptr<const Recipe>& recipe,
+                                                        const FlatCall& flat, const std::shared_ptr<Class>& group) {
+  const Call& call = flat.call();
   std::shared_ptr<PlannedCall> planned;
   try {
-    planned = instantiate(recipe, call);
+    planned = instantiate(recipe, flat);
   } catch (const std::exception& error) {
     if (!recipe->kept.empty() && may_be_plans(error, call.device())) {
       drop(*recipe, call, error);
@@ -366,7 +368,9 @@ void OperatorRecipes::load(const Call& call, const PlannedKey& key, Class& group
   }
 }
 
-void OperatorRecipes::drop(const Recipe& recipe, const Call& call, const std::exception& failure) {
+void OperatorRecipes::drop(const Recipe& recipe, const Call& original, const std::exception& failure) {
+  const FlatCall flat(original);
+  const Call& call = flat.call();
   const bool was_dropped = recipe.is_dropped.exchange(true, std::memory_order_relaxed);
   const PlanBuilder* ask = builder.load();
   if (ask != nullptr && !was_dropped) {
@@ -374,8 +378,9 @@ void OperatorRecipes::drop(const Recipe& recipe, const Call& call, const std::ex
   }
 }
 
-std::shared_ptr<const PlannedCall> OperatorRecipes::build(const Call& call, const PlannedKey& key,
+std::shared_ptr<const PlannedCall> OperatorRecipes::build(const FlatCall& flat, const PlannedKey& key,
                                                           const std::shared_ptr<Class>& group) {
+  const Call& call = flat.call();
   const PlanBuilder* ask = builder.load();
   if (ask == nullptr) {
     return refuse("the driver has no kernel generator [no-generator]", nullptr);
@@ -404,7 +409,7 @@ std::shared_ptr<const PlannedCall> OperatorRecipes::build(const Call& call, cons
   }
   std::shared_ptr<const PlannedCall> result;
   try {
-    result = use(recipe, call, group);
+    result = use(recipe, flat, group);
   } catch (...) {
     classes_.keep(std::move(recipe), *group);  // the plan is right: the next try only needs its programs
     throw;

@@ -14,6 +14,7 @@
 #include "kernels/plan.h"
 #include "ops/call/recent_failure.h"
 #include "ops/operator/signatures.h"
+#include "ops/planned/flat_call.h"
 #include "ops/planned/recipe_classes.h"
 
 namespace outboard {
@@ -37,6 +38,8 @@ struct PlannedCall {
   bool is_aliased = false;  // a written tensor shares memory with another argument
   std::vector<int64_t> numbers;
   std::vector<kernels::LaunchSizes> sizes;  // sizes of the launches, in order
+  bool uses_flat_views = false;  // a step uses the tensors of a flat call as tensors of one dimension
+  std::shared_ptr<const CallShape> shape;  // of results for which the plan of a flat call has one dimension
 };
 
 // The signature of a call for this provider.
@@ -79,11 +82,11 @@ class OperatorRecipes final : public ProviderMemory {
   uint64_t numbers(const Call& call);
   // Return a call with a recipe of its class, after building its programs, or null if a guard does
   // not hold. Raise a failure that prevents building the programs, unless it is a refusal.
-  std::shared_ptr<const PlannedCall> use(const std::shared_ptr<const Recipe>& recipe, const Call& call,
+  std::shared_ptr<const PlannedCall> use(const std::shared_ptr<const Recipe>& recipe, const FlatCall& flat,
                                          const std::shared_ptr<Class>& group);
   // Load recipes from the class's plans on disk, or refuse the class.
   void load(const Call& call, const PlannedKey& key, Class& group);
-  std::shared_ptr<const PlannedCall> build(const Call& call, const PlannedKey& key,
+  std::shared_ptr<const PlannedCall> build(const FlatCall& flat, const PlannedKey& key,
                                            const std::shared_ptr<Class>& group);
   std::shared_ptr<const PlannedCall> refuse(const std::string& reason, Class* group);
 
@@ -103,7 +106,7 @@ std::string unusable(const Operator& op, const c10::Error& error);
 
 // Return a call with a recipe; null if a guard does not hold, or a result has other strides. Raise
 // ValueError for a recipe that does not fit the call.
-std::shared_ptr<PlannedCall> instantiate(const std::shared_ptr<const Recipe>& recipe, const Call& call);
+std::shared_ptr<PlannedCall> instantiate(const std::shared_ptr<const Recipe>& recipe, const FlatCall& flat);
 
 // Return the strides of a call's new results, as far as they are known before it runs;
 // nothing for an undefined tensor.

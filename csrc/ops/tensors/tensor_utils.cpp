@@ -40,6 +40,15 @@ at::Tensor make_device_tensor(Stream& stream, c10::ScalarType dtype, c10::IntArr
   return make_device_tensor(stream, dtype, sizes, strides, span_bytes(sizes, strides, c10::elementSize(dtype)));
 }
 
+at::Tensor flat_view(const at::Tensor& of, int64_t offset, int64_t length) {
+  constexpr int64_t kStep = 1;
+  at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(of.storage()),
+                                                             of.key_set(), of.dtype());
+  view.unsafeGetTensorImpl()->set_sizes_and_strides(c10::IntArrayRef(length), c10::IntArrayRef(kStep),
+                                                    of.storage_offset() + offset);
+  return view;
+}
+
 size_t span_bytes(c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t element_size, int64_t offset) {
   return at::detail::computeStorageNbytes(sizes, strides, element_size, static_cast<size_t>(offset));
 }

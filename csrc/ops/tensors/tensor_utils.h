@@ -26,6 +26,10 @@ at::Tensor make_device_tensor(Stream& stream, c10::ScalarType dtype, c10::IntArr
 // Do the same, and compute the span.
 at::Tensor make_device_tensor(Stream& stream, c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides);
 
+// Return a contiguous view of one dimension, of `length` elements from the tensor's element `offset`
+// on in memory.
+at::Tensor flat_view(const at::Tensor& of, int64_t offset, int64_t length);
+
 // Return the bytes of memory that hold the elements from element `offset` on; 0 if there are none.
 // Raise RuntimeError beyond 63 bits.
 size_t span_bytes(c10::IntArrayRef sizes, c10::IntArrayRef strides, size_t element_size, int64_t offset = 0);
