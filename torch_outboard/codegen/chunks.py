@@ -38,12 +38,12 @@ _DECLARATION = re.compile(r"const \w+ (\w+) = (.*);")
 _STORE = re.compile(r"\w+\[.*\] = .*;|if \(.*\) \*\w+ = 1;")
 _NAME = re.compile(r"\b[A-Za-z_]\w*")
 # C types of the numbers that a launch passes.
-_PASSED = {torch.int64: "int64_t", torch.float32: "float", torch.float64: "double"}
+_NUMBER_TYPES = {torch.int64: "int64_t", torch.float32: "float", torch.float64: "double"}
 _FROM_WORD = {torch.int64: "(ob_i64){}", torch.float32: "OB_AS_F32((ob_u32){})", torch.float64: "OB_AS_F64({})"}
 
 
 # Bytes of group memory per item, for combining results.
-_JOINED = 16
+_GROUP_BYTES_PER_ITEM = 16
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class ChunkKernel(SimtKernel):
         super().__init__(*args, **kwargs)
         device = V.graph.get_current_device_or_throw()
         limits = limits_of(self.dialect, device)
-        self.items_of_group = limits.items_with(_JOINED) if cooperates(self.dialect, device) else 1
+        self.items_of_group = limits.items_with(_GROUP_BYTES_PER_ITEM) if cooperates(self.dialect, device) else 1
         self.wanted: ChunkBody = V.graph.wrapper_code.request  # type: ignore[attr-defined]
 
     def choose_mapping(self) -> Mapping:
@@ -267,7 +267,7 @@ class _Plan:
 
     def _add_other(self, operand: Operand) -> None:
         inner, dtype = self._inner(operand)
-        if operand.is_number and dtype not in _PASSED:
+        if operand.is_number and dtype not in _NUMBER_TYPES:
             raise NotImplementedError(f"a launch can't pass a number of {dtype}")
         kind = str(dtype).removeprefix("torch.")
         if operand.kind == "element":
@@ -280,7 +280,7 @@ class _Plan:
             name = f"ob_given{len(self.given)}"
             if operand.kind == "number":
                 self._argument(
-                    f"number {operand.argument} {kind}", Parameter(name, COMPUTE_TYPES[dtype]), _PASSED[dtype]
+                    f"number {operand.argument} {kind}", Parameter(name, COMPUTE_TYPES[dtype]), _NUMBER_TYPES[dtype]
                 )
                 self.parameters.append(_Parameter(Parameter(inner, COMPUTE_TYPES[dtype]), name))
             else:

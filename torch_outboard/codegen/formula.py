@@ -10,9 +10,9 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch.utils._sympy.functions import CeilDiv, FloorDiv, Max, Min, Mod, ModularIndexing, PowByNatural, PythonMod
 
-__all__ = ["LARGEST", "expression_of", "formula"]
+__all__ = ["MAX_INT64", "expression_of", "formula"]
 
-LARGEST = 2**63 - 1  # the largest integer in formulas, which use 64 bits
+MAX_INT64 = 2**63 - 1  # the largest integer in formulas, which use 64 bits
 
 _OPERATIONS = {
     sympy.Add: "add",
@@ -52,7 +52,7 @@ def formula(expression: sympy.Expr, places: Mapping[sympy.Symbol, int]) -> str:
     """
     match expression:
         case sympy.Integer():
-            if not -LARGEST <= expression <= LARGEST:
+            if not -MAX_INT64 <= expression <= MAX_INT64:
                 raise ValueError(f"the number {expression} doesn't fit into 64 bits")
             return str(int(expression))
         case sympy.Symbol():

@@ -12,9 +12,9 @@ __all__ = ["GroupLimits"]
 
 # No kernel uses more items or memory, so that all devices with at least this much share the same
 # texts.
-_MOST_ITEMS, _MOST_MEMORY = 256, 48 << 10
+_MAX_ITEMS, _MAX_MEMORY = 256, 48 << 10
 # Local memory assumed if the driver reports none: as much as the smallest GPUs have.
-_LEAST_MEMORY = 16 << 10
+_DEFAULT_MEMORY = 16 << 10
 
 
 class _Properties(Protocol):
@@ -39,8 +39,8 @@ class GroupLimits:
         Bytes of local memory that kernels may declare.
     """
 
-    items: int = _MOST_ITEMS
-    memory: int = _MOST_MEMORY
+    items: int = _MAX_ITEMS
+    memory: int = _MAX_MEMORY
 
     def items_with(self, bytes_each: int) -> int:
         """Return the most items in a group if each item needs `bytes_each` bytes of the group's memory."""
@@ -50,8 +50,8 @@ class GroupLimits:
     def of(dialect: Dialect, properties: _Properties) -> GroupLimits:
         """Return the limits that the driver reports, or `Dialect.group` items and 16 KiB if it reports none."""
         items = properties.max_threads_per_block or dialect.group
-        memory = (properties.shared_memory_per_block or _LEAST_MEMORY) if dialect.has_groups else _MOST_MEMORY
-        return GroupLimits(_power_of_two_below(min(items, _MOST_ITEMS)), min(memory, _MOST_MEMORY))
+        memory = (properties.shared_memory_per_block or _DEFAULT_MEMORY) if dialect.has_groups else _MAX_MEMORY
+        return GroupLimits(_power_of_two_below(min(items, _MAX_ITEMS)), min(memory, _MAX_MEMORY))
 
     @property
     def is_largest(self) -> bool:

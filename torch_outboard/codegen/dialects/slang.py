@@ -19,7 +19,7 @@ from torch_outboard.codegen.dialects.frame import LocalArray, Parameter, Suffixe
 __all__ = ["SLANG", "SLANGS", "Slang", "with_subgroups"]
 
 # Bytes of push constants that every device supports.
-_PUSHED = 128
+_MAX_PUSH_CONSTANT_BYTES = 128
 
 _FIRST = Parameter("ob_first_group", "ob_i64")
 
@@ -171,7 +171,7 @@ class Slang(Dialect):
         all_parameters = (_FIRST, *parameters)
         fields = "".join(f"  {self._type(parameter)} {parameter.name};\n" for parameter in all_parameters)
         structs, pushed, member = f"struct ob_arguments {{\n{fields}}};\n", "ob_arguments", "ob_given."
-        if struct_bytes(all_parameters) > _PUSHED:
+        if struct_bytes(all_parameters) > _MAX_PUSH_CONSTANT_BYTES:
             structs += "struct ob_pushed {\n  ob_arguments* at;\n};\n"
             pushed, member = "ob_pushed", "ob_given.at->"
         lines = "".join(f"  {self.declared(parameter)} = {member}{parameter.name};\n" for parameter in all_parameters)

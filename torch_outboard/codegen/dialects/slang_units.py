@@ -21,10 +21,10 @@ _TYPES = {"float16": (torch.float16, "half"), "bfloat16": (torch.bfloat16, "BFlo
 _LANES = re.compile(r"([1-9]\d*) lanes")
 _LISTED = re.compile(r"(\w+) (\d+)x(\d+)x(\d+)")
 # Tiles have multiples of 64 rows and columns, and load multiples of 32 steps.
-_MOST = 64
-_MOST_STEPS = 32
+_MAX_ROWS_AND_COLUMNS = 64
+_MAX_STEPS = 32
 # Sums per lane. The sums of a group pass through its memory, which also holds the tiles.
-_MOST_SUMS = 8
+_MAX_SUMS_PER_LANE = 8
 
 # Number items by subgroup, whatever the device's own order of items.
 _HEADER = """\
@@ -51,7 +51,11 @@ def _loads(kind: str, layouts: tuple[str, str]) -> tuple[Load, Load]:
 
 def _is_usable(m: int, n: int, k: int, lanes: int) -> bool:
     """Return whether matrices of these sizes fit the tiles and the lanes of a subgroup."""
-    divides = min(m, n, k) >= 8 and _MOST % m == _MOST % n == _MOST_STEPS % k == 0 and m * n <= _MOST_SUMS * lanes
+    divides = (
+        min(m, n, k) >= 8
+        and _MAX_ROWS_AND_COLUMNS % m == _MAX_ROWS_AND_COLUMNS % n == _MAX_STEPS % k == 0
+        and m * n <= _MAX_SUMS_PER_LANE * lanes
+    )
     return divides and lanes % (n // 2) == 0 and m % (lanes // (n // 2)) == 0
 
 

@@ -20,9 +20,9 @@ from torch_outboard.codegen.mapping.spread import Spread
 __all__ = ["choose_mapping"]
 
 # A row with at most this many elements belongs to a single item.
-_SHORT = 16
+_MAX_ROW_OF_ITEM = 16
 # Bytes of group memory per item in the largest reduction with several results.
-_SHARED = 64
+_GROUP_BYTES_PER_ITEM = 64
 
 
 def choose_mapping(kernel: Body) -> Mapping:
@@ -40,7 +40,7 @@ def choose_mapping(kernel: Body) -> Mapping:
     # Scans and sorts process a row in order, and have their own variables for it.
     if any(isinstance(node.node.data, (ir.Scan, ir.Sort)) for node in nodes):
         return Item(kernel, is_parallel, items)
-    if is_parallel and (shape := _shape_of_group(kernel, nodes, limits.items_with(_SHARED))) is not None:
+    if is_parallel and (shape := _shape_of_group(kernel, nodes, limits.items_with(_GROUP_BYTES_PER_ITEM))) is not None:
         return Group(kernel, is_parallel, shape)
     if (kernel.dialect.runs_on_host or is_cpu(device)) and all(map(reads_columns, nodes)):
         numels = [tree.numel for tree in kernel.range_trees if tree.prefix == "x"]
@@ -56,7 +56,7 @@ def _shape_of_group(kernel: Body, nodes: list[Any], items: int) -> Shape | None:
     if len(trees) != 1:
         return None
     row = _hint(trees[0].numel)
-    if row <= _SHORT:
+    if row <= _MAX_ROW_OF_ITEM:
         return None
     has_columns = all(map(reads_columns, nodes))
     if has_columns:

@@ -13,9 +13,9 @@ from torch_outboard.device.devices import get_device_properties
 __all__ = ["cooperates", "dynamic_memory", "is_cpu", "is_long", "limits_of"]
 
 # A kernel with this many characters takes long to compile.
-_LONG_TEXT = 8000
+_LONG_KERNEL_CHARACTERS = 8000
 # Bytes of its memory that a multiprocessor reserves for each group.
-_KEPT = 1024
+_RESERVED_BYTES = 1024
 
 
 def is_cpu(device: torch.device) -> bool:
@@ -35,7 +35,7 @@ def dynamic_memory(dialect: Dialect, device: torch.device) -> int:
     """
     if not dialect.dynamic:
         return 0
-    return max(get_device_properties(device).shared_memory_per_multiprocessor // 2 - _KEPT, 0)
+    return max(get_device_properties(device).shared_memory_per_multiprocessor // 2 - _RESERVED_BYTES, 0)
 
 
 def limits_of(dialect: Dialect, device: torch.device) -> GroupLimits:
@@ -45,4 +45,4 @@ def limits_of(dialect: Dialect, device: torch.device) -> GroupLimits:
 
 def is_long(text: str) -> bool:
     """Return True if a text, including the parts of the prelude that it uses, takes long to compile."""
-    return len(text) + weight_of(text) > _LONG_TEXT
+    return len(text) + weight_of(text) > _LONG_KERNEL_CHARACTERS

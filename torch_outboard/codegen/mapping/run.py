@@ -28,7 +28,7 @@ __all__ = ["ELEMENTS", "Run"]
 ELEMENTS = 1024
 # A shorter row is not worth its own loop: compilers turn the division by a constant into a
 # multiplication.
-_SHORT = 64
+_MIN_LOOP_ROW = 64
 
 
 class Run(Mapping):
@@ -136,7 +136,7 @@ class Run(Mapping):
 
 
 def _is_worth_a_loop(size: sympy.Expr) -> bool:
-    return not isinstance(size, sympy.Integer) or size >= _SHORT
+    return not isinstance(size, sympy.Integer) or size >= _MIN_LOOP_ROW
 
 
 def _hint(size: sympy.Expr) -> int:

@@ -22,8 +22,8 @@ from torch_outboard.compile.capture.recording import Recording
 
 __all__ = ["CapturedFunction"]
 
-_MOST_CAPTURES = 32  # per function; each has its own memory
-_MOST_SEEN = 128  # sets that were seen once and are remembered
+_MAX_CAPTURES = 32  # per function; each has its own memory
+_MAX_SEEN_KEYS = 128  # sets that were seen once and are remembered
 
 _capturing = threading.Lock()
 
@@ -138,15 +138,15 @@ class CapturedFunction:
         if self._is_full or not self._is_wanted(inputs):
             return None
         if key not in self._seen:
-            if len(self._seen) >= _MOST_SEEN:
+            if len(self._seen) >= _MAX_SEEN_KEYS:
                 self._seen.clear()
             self._seen.add(key)
             return None
-        if len(self._captures) >= _MOST_CAPTURES:
+        if len(self._captures) >= _MAX_CAPTURES:
             self._is_full = True
             cudagraphs_log.warning(
                 "the %s graph %s has %d captures for different sizes or addresses, which is the limit",
-                *(self._kind, self._compile_id, _MOST_CAPTURES),
+                *(self._kind, self._compile_id, _MAX_CAPTURES),
             )
             return None
         if not _capturing.acquire(blocking=False):

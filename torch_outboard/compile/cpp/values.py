@@ -20,7 +20,7 @@ from torch_outboard._errors import NotSupportedError
 
 __all__ = ["ValueWriter", "formula_in_cpp", "number", "text_literal"]
 
-_LEAST = -(2**63)
+_MIN_INT64 = -(2**63)
 
 
 class ValueWriter:
@@ -65,7 +65,7 @@ class ValueWriter:
             case bool():
                 return f"OutboardValue::boolean({'true' if value else 'false'})"
             case int():
-                return f"OutboardValue::integer({'INT64_MIN' if value == _LEAST else f'{value}LL'})"
+                return f"OutboardValue::integer({'INT64_MIN' if value == _MIN_INT64 else f'{value}LL'})"
             case float():
                 return f"OutboardValue::real({_real(value)})"
             case complex():

@@ -12,8 +12,8 @@ from torch_outboard.device.devices import get_device_properties
 
 __all__ = ["milliseconds", "times_of"]
 
-_LEAST, _MOST = 3, 30  # minimum and maximum number of measurements
-_ENOUGH = 10.0  # milliseconds of launches that suffice
+_MIN_MEASUREMENTS, _MAX_MEASUREMENTS = 3, 30
+_TARGET_MILLISECONDS = 10.0  # launches that fill this time suffice
 
 
 def milliseconds(launch: Callable[[], object], prepare: Callable[[], None], device: torch.device) -> float:
@@ -28,7 +28,7 @@ def times_of(launch: Callable[[], object], prepare: Callable[[], None], device: 
     launch()  # raises errors and creates objects of the first launch
     torch.accelerator.synchronize(device)
     first = _run(launch, prepare, flush, 1)[0]
-    times = max(_LEAST, min(_MOST, int(_ENOUGH / max(first, 1e-3))))
+    times = max(_MIN_MEASUREMENTS, min(_MAX_MEASUREMENTS, int(_TARGET_MILLISECONDS / max(first, 1e-3))))
     return _run(launch, prepare, flush, times)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 
-from torch_outboard.codegen.formula import LARGEST, expression_of, formula
+from torch_outboard.codegen.formula import MAX_INT64, expression_of, formula
 from torch_outboard.kernels.refusal import CallRefusal
 
 __all__ = ["NotAFormula", "PlanWriter"]
@@ -80,9 +80,9 @@ class PlanWriter:
                 yield f"a{place} {self.formula(value)} eq"
             bounds = env.var_to_range[symbol]
             # Bounds of sizes that torch derives from other sizes may exceed any possible size.
-            if bounds.lower.is_Integer and bounds.lower > -LARGEST:
+            if bounds.lower.is_Integer and bounds.lower > -MAX_INT64:
                 yield f"a{place} {self.formula(bounds.lower)} ge"
-            if bounds.upper.is_Integer and bounds.upper < LARGEST:
+            if bounds.upper.is_Integer and bounds.upper < MAX_INT64:
                 yield f"a{place} {self.formula(bounds.upper)} le"
         for guard in env.guards:
             expression = env.replace(guard.expr)  # replaces symbols with known values
