@@ -110,7 +110,7 @@ def matrix_limits(kernels: Path) -> tuple[int, int]:
     """Return the fewer and the more rows or columns of a matrix that one group's kernel takes."""
     module = ast.parse((kernels / "templates" / "matrices.py").read_text(encoding="utf-8"))
     found = {ast.unparse(line.targets[0]): line.value for line in module.body if isinstance(line, ast.Assign)}
-    return ast.literal_eval(found["LARGEST"]), ast.literal_eval(found["LONGEST"])
+    return ast.literal_eval(found["MAX_SHORT_SIDE"]), ast.literal_eval(found["MAX_LONG_SIDE"])
 
 
 def text(folder: Path) -> str:

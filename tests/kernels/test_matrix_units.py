@@ -383,7 +383,7 @@ def test_gradients_of_many_queries_and_keys(head: int, device: torch.device, mon
     if not has_exchange():
         pytest.skip("capability: time. Where lanes exchange nothing, its kernels take long to compile")
     monkeypatch.setattr(builder, "_keeps", lambda: False)
-    monkeypatch.setattr(attention_matrix_gradients, "_MANY", 1)
+    monkeypatch.setattr(attention_matrix_gradients, "_ENOUGH_LARGE_TILES", 1)
     tilings = []
     original = attention_matrix_gradients.Sizes.tiling
 

@@ -141,7 +141,7 @@ def test_the_text_says_what_the_rows_say():
 
 
 def test_the_core_has_the_sizes_of_the_kernels_of_matrices():
-    assert f"OB_MATRIX_LIMITS({matrices.LARGEST}, {matrices.LONGEST})" in READER.text(FOLDER)
+    assert f"OB_MATRIX_LIMITS({matrices.MAX_SHORT_SIDE}, {matrices.MAX_LONG_SIDE})" in READER.text(FOLDER)
 
 
 def test_the_core_is_built_from_this_book():

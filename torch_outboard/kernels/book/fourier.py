@@ -25,8 +25,8 @@ from torch_outboard.kernels.refusal import CallRefusal
 __all__ = ["FORMULAS"]
 
 _RADIX = 8  # the most terms in a pass unless a prime needs more: all are written into one expression
-_LONGEST = 4096  # prime length: each result reads all elements
-_COMPUTED = 8  # the longest transform without a table of powers: its items compute them
+_MAX_PRIME_FACTOR = 4096  # of a length: each result reads that many elements
+_MAX_LENGTH_WITHOUT_TABLE = 8  # the items of a short transform compute the powers
 _BY_ROOT, _BY_COUNT = 1, 2  # how results are scaled
 
 
@@ -62,8 +62,10 @@ def _over(signal: Pair, dims: Sequence[int], normalization: int, sign: int) -> P
     """Return the transform over some dimensions, scaled."""
     for dim in dims:
         length = int(signal.re.shape[dim])
-        if max(_primes(length), default=1) > _LONGEST:
-            raise CallRefusal(f"a transformed dimension's length has a prime factor above {_LONGEST} [fourier-length]")
+        if max(_primes(length), default=1) > _MAX_PRIME_FACTOR:
+            raise CallRefusal(
+                f"a transformed dimension's length has a prime factor above {_MAX_PRIME_FACTOR} [fourier-length]"
+            )
         parts = Pair(*(None if part is None else part.movedim(dim, -1) for part in signal))
         powers = _Powers(length, sign, signal.re)
         signal = Pair(*(part.movedim(-1, dim) for part in _along(parts, length, powers)))
@@ -85,7 +87,7 @@ class _Powers:
         self._step = sign * 2 * math.pi / count
         self._dtype = like.dtype
         self._table: Pair | None = None
-        if count > _COMPUTED:
+        if count > _MAX_LENGTH_WITHOUT_TABLE:
             self._table = Pair(*map(in_memory, self._computed(torch.arange(count, device=like.device))))
 
     def of(self, exponent: torch.Tensor) -> Pair:

@@ -23,7 +23,7 @@ from torch_outboard.kernels.book.pooling import of_each
 
 __all__ = ["max_pool2d", "max_pool3d"]
 
-_UNROLLED = 32  # the most elements in a window that is pooled along all dimensions at once
+_MAX_UNROLLED_WINDOW = 32  # elements in a window that is pooled along all dimensions at once
 
 
 class _Side(NamedTuple):
@@ -66,7 +66,7 @@ def _max_pool(
         lies = windows[at], strides[at], paddings[at], dilations[at]
         step = math.prod(sizes[at + 1 :], start=sympy.S.One)
         sides[at - dims] = _Side(sizes[at], counts[at], *lies, step, ceil_mode or paddings[at] > 0)
-    if math.prod(windows) <= _UNROLLED:
+    if math.prod(windows) <= _MAX_UNROLLED_WINDOW:
         return _pooled(self, None, sides)
     values, indices = self, None
     for number in reversed(sides):

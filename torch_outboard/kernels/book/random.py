@@ -26,7 +26,7 @@ __all__ = ["OPERATORS", "drawing"]
 
 _seeds: contextvars.ContextVar[Iterator[torch.Tensor]] = contextvars.ContextVar("seeds")
 
-_LEAST, _GREATEST = -(2**63), 2**63 - 1
+_MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 
 
 @contextlib.contextmanager
@@ -172,20 +172,20 @@ def _whole_numbers(self: torch.Tensor) -> torch.Tensor:
         last = 2 ** round(1 - math.log2(torch.finfo(self.dtype).eps))
     else:
         last = 1 if self.dtype == torch.bool else torch.iinfo(self.dtype).max
-    return _integers(self.shape, 0, last if last == _GREATEST else last + 1).to(self.dtype)
+    return _integers(self.shape, 0, last if last == _MAX_INT64 else last + 1).to(self.dtype)
 
 
 def _whole_numbers_between(self: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
     # Take remainders, as in the CPU's kernel: in ranges near 2**64, some numbers come up twice as
     # often as others.
-    bits = _integers(self.shape, _LEAST, _GREATEST)
+    bits = _integers(self.shape, _MIN_INT64, _MAX_INT64)
     count = high - low
     # Clamp to at least 1, so that no check is needed: a driver's own capture refuses kernels with
     # checks.
-    narrow = torch.remainder(torch.bitwise_and(bits, _GREATEST), count.clamp_min(1))
+    narrow = torch.remainder(torch.bitwise_and(bits, _MAX_INT64), count.clamp_min(1))
     # For 2**63 numbers and more, `count` is negative. Bits outside the range, compared as unsigned,
     # are reduced by `count`.
-    is_one = torch.bitwise_xor(bits, _LEAST) < torch.bitwise_xor(count, _LEAST)
+    is_one = torch.bitwise_xor(bits, _MIN_INT64) < torch.bitwise_xor(count, _MIN_INT64)
     wide = torch.where(is_one, bits, bits - count)
     return (torch.where(count > 0, narrow, wide) + low).to(self.dtype)
 
@@ -217,7 +217,7 @@ def _multinomial(self: torch.Tensor, num_samples: int, replacement: bool) -> tor
 
 def _permutation(n: int) -> torch.Tensor:
     # Equal 64-bit keys are rare; the stable sort keeps their order.
-    return _integers([n], _LEAST, _GREATEST).sort(stable=True).indices
+    return _integers([n], _MIN_INT64, _MAX_INT64).sort(stable=True).indices
 
 
 OPERATORS = (

@@ -22,7 +22,7 @@ from torch_outboard.kernels.templates.schedules.registry import PRODUCTS, Device
 __all__ = ["NamedTensor", "Shape", "biased", "declares", "parts_of"]
 
 # With fewer channels, a convolution group would fill only a small part of a tile.
-_LEAST_CHANNELS = 16
+_MIN_CHANNELS = 16
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Shape:
 def _has_few_channels(weight: Tensor, groups: int) -> bool:
     """Return whether a group has too few channels to fill a tile. The window's sizes then become constants."""
     of_group = (FloorDiv(weight.size[0], groups), weight.size[1])
-    if all(holds(sympy.Ge(size, _LEAST_CHANNELS)) for size in of_group):
+    if all(holds(sympy.Ge(size, _MIN_CHANNELS)) for size in of_group):
         return False
     for size in (*of_group, *weight.size[2:]):
         V.graph.sizevars.guard_int(size)

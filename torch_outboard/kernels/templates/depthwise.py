@@ -31,10 +31,10 @@ __all__ = ["convolve", "takes", "weights"]
 
 _BYTES = 16  # bytes that an item loads at a time
 # Pixels per item: the larger number that still leaves this many items.
-_PIXELS, _MANY = (4, 2), 1 << 16
+_PIXELS, _ENOUGH_ITEMS = (4, 2), 1 << 16
 # The most positions in a window's last dimension (an item keeps their weights in registers), and
 # the most pixels that an item reads in a row.
-_MOST_TAPS, _MOST_PLACES = 9, 32
+_MAX_TAPS, _MAX_PLACES = 9, 32
 # Items that add up the gradient of a weight, and the maximum number of parts of a sum.
 _ADDING, _PARTS = 1 << 15, 512
 
@@ -58,8 +58,8 @@ def takes(call: TemplateCall, shape: Shape, *images: Tensor, is_spread: bool = F
         and weight.dtype.itemsize in (2, 4)
         and shape.groups * of_group[0] % chunk == 0
         and all(known(image.stride[1], 1) for image in images)
-        and taps <= _MOST_TAPS
-        and (taps - 1) * shape.dilation[-1] + (_PIXELS[0] - 1) * shape.stride[-1] < _MOST_PLACES
+        and taps <= _MAX_TAPS
+        and (taps - 1) * shape.dilation[-1] + (_PIXELS[0] - 1) * shape.stride[-1] < _MAX_PLACES
         and shape.kind == "ob_i32"
     )
 
@@ -198,7 +198,7 @@ def _words(
 def _pixels(out: NamedTensor, each: int) -> int:
     """Return the number of pixels per item."""
     pixels = out.tensor.size[0] * prod(out.grid, start=sympy.Integer(1)) * each
-    return next((count for count in _PIXELS if holds(sympy.Ge(pixels, count * _MANY))), 1)
+    return next((count for count in _PIXELS if holds(sympy.Ge(pixels, count * _ENOUGH_ITEMS))), 1)
 
 
 def _begins(shape: Shape, window: list[int], is_spread: bool) -> list[str]:

@@ -12,13 +12,13 @@ from torch.utils._sympy.functions import FloorDiv
 from torch_outboard.kernels.templates.call import Kernel, Tensor, number_text
 from torch_outboard.kernels.templates.product import End, Operand, SumType, filled, loaded, stored
 
-__all__ = ["FLOAT", "NONE", "Attention", "Dropout", "Gradients", "Rows"]
+__all__ = ["FLOAT", "MASKED_SCORE", "Attention", "Dropout", "Gradients", "Rows"]
 
 FLOAT = SumType.of(torch.float32)
 # The score of an excluded key.
-NONE = "-(float)OB_INFINITY"
+MASKED_SCORE = "-(float)OB_INFINITY"
 # Number of heads whose keys and values fit in a device's cache together.
-_TOGETHER = 64
+_HEADS_IN_CACHE = 64
 
 
 class Rows:
@@ -93,7 +93,7 @@ class Rows:
         """Return an element as a float. For a bool mask, return what the element adds to a score."""
         place = self.place(begin, row, column)
         if self.tensor.dtype == torch.bool:
-            return f"({place} ? 0 : {NONE})"
+            return f"({place} ? 0 : {MASKED_SCORE})"
         return loaded(place, self.tensor.dtype, FLOAT)
 
     def store(self, begin: str, row: str, column: str, value: str) -> str:
@@ -202,9 +202,9 @@ class Attention:
             "HEAD": str(self.head),
             "VALUE_HEAD": str(self.value_head),
             "SCALE": self.scale,
-            "NONE": NONE,
+            "MASKED_SCORE": MASKED_SCORE,
             "IS_CAUSAL": "1" if self.is_causal else "0",
-            "ORDER": filled(_IN_TURN if self.is_causal else _BY_HEADS, {"TOGETHER": str(_TOGETHER)}),
+            "ORDER": filled(_IN_TURN if self.is_causal else _BY_HEADS, {"HEADS_IN_CACHE": str(_HEADS_IN_CACHE)}),
             "MASK_BEGIN": f"const ob_i64 mask_from = {self.mask.begin()};" if self.mask else "",
         }
 
@@ -227,9 +227,9 @@ _BY_HEADS = "const ob_i64 outer = OB_GROUP_NUMBER / tiles, rank = OB_GROUP_NUMBE
 # Causal tiles take unequal times. Among this many heads, no short tile starts before a longer one,
 # so that no long tile is left to run alone at the end.
 _IN_TURN = """\
-const ob_i64 first_head = OB_GROUP_NUMBER / (tiles * $TOGETHER) * $TOGETHER;
+const ob_i64 first_head = OB_GROUP_NUMBER / (tiles * $HEADS_IN_CACHE) * $HEADS_IN_CACHE;
   const ob_i64 heads_left = ob_groups / tiles - first_head;
-  const ob_i64 together = heads_left < $TOGETHER ? heads_left : $TOGETHER;
+  const ob_i64 together = heads_left < $HEADS_IN_CACHE ? heads_left : $HEADS_IN_CACHE;
   const ob_i64 of_heads = OB_GROUP_NUMBER - first_head * tiles;
   const ob_i64 outer = first_head + of_heads % together, rank = of_heads / together;"""
 

@@ -21,11 +21,11 @@ from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor
 from torch_outboard.kernels.templates.channels import holds
 from torch_outboard.kernels.templates.product import filled
 
-__all__ = ["LARGEST", "LONGEST", "Text", "by_columns", "check", "defined", "least", "of_group", "of_items"]
+__all__ = ["MAX_SHORT_SIDE", "MAX_LONG_SIDE", "Text", "by_columns", "check", "defined", "least", "of_group", "of_items"]
 
 # The core composes larger matrices of blocks with these sizes: cmake/book.py.
-LARGEST = 256  # rows or columns of a matrix, whichever is smaller
-LONGEST = 4096  # rows or columns
+MAX_SHORT_SIDE = 256  # rows or columns of a matrix, whichever is smaller
+MAX_LONG_SIDE = 4096  # rows or columns
 _GROUP = 128
 _LANES = 32  # items per column
 _BYTES_OF_ITEM = 16  # group memory per item: a double and a row number
@@ -59,11 +59,12 @@ def check(call: TemplateCall, *tensors: Tensor) -> None:
         if tensor.dtype not in (torch.float32, torch.float64):
             raise CallRefusal(f"factorizations of {tensor.dtype} aren't supported [products]")
         rows, columns = tensor.size[-2:]
-        is_small = holds(sympy.Le(sympy.Max(rows, columns), LARGEST)) or (
-            holds(sympy.Le(sympy.Min(rows, columns), LARGEST)) and holds(sympy.Le(sympy.Max(rows, columns), LONGEST))
+        is_small = holds(sympy.Le(sympy.Max(rows, columns), MAX_SHORT_SIDE)) or (
+            holds(sympy.Le(sympy.Min(rows, columns), MAX_SHORT_SIDE))
+            and holds(sympy.Le(sympy.Max(rows, columns), MAX_LONG_SIDE))
         )
         if not is_small:
-            raise CallRefusal(f"a matrix has more than {LARGEST} rows and columns [matrix-size]")
+            raise CallRefusal(f"a matrix has more than {MAX_SHORT_SIDE} rows and columns [matrix-size]")
 
 
 # Begins the text of a group that factors `given`: copies it to `factors`.

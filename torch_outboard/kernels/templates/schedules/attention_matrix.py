@@ -303,7 +303,7 @@ $LOAD_QUERY
   float most[$DOWN * $LINES], total[$DOWN * $LINES];
   $UNROLL
   for (int line = 0; line < $DOWN * $LINES; ++line) {
-    most[line] = $NONE;
+    most[line] = $MASKED_SCORE;
     total[line] = 0;
   }
 $FIND_FIRST
@@ -363,7 +363,7 @@ $FINISH_KEY
             const int column = j * $UNIT_COLUMNS + ($RESULT_COLUMN);
             const ob_i64 key = first_key + column;
             float* score = scores + (i * $ACROSS + j) * $RESULTS + index;
-            *score = column < count ? $SCORE : $NONE;
+            *score = column < count ? $SCORE : $MASKED_SCORE;
           }
         }
       }
@@ -373,7 +373,7 @@ $FINISH_KEY
     for (int i = 0; i < $DOWN; ++i) {
       $UNROLL
       for (int line = 0; line < $LINES; ++line) {
-        float greatest = $NONE;
+        float greatest = $MASKED_SCORE;
         $UNROLL
         for (int j = 0; j < $ACROSS; ++j) {
           $UNROLL
@@ -394,7 +394,7 @@ $GREATEST
         const float scaled = $BASE;
         const float next = OB_LIB(fmax)(scaled, most[line]);
         // Where no key is left so far, all weights are 0.
-        const float base = next == $NONE ? 0 : next;
+        const float base = next == $MASKED_SCORE ? 0 : next;
         const float factor = $RESCALED;
         most[line] = next;
         float sum = 0;

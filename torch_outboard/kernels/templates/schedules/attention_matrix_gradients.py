@@ -56,12 +56,12 @@ _COLUMNS = 256
 # Registers of a lane for sums, scores and slopes.
 _REGISTERS = 192
 # Fewer groups than this leave a large device partly idle.
-_FEW = 512
+_ENOUGH_GROUPS = 512
 # Slots, rows and columns of tiles.
 _TILES = ((2, 64, 64), (2, 64, 32), (1, 64, 32), (1, 32, 32), (1, 32, 16), (1, 16, 16))
 # The same with the unit's matrices stacked: lanes then load half as much for each multiplication.
 # Used if there are at least this many such tiles.
-_LARGE_ROWS, _MANY = 128, 256
+_LARGE_ROWS, _ENOUGH_LARGE_TILES = 128, 256
 _LARGE_TILES = ((2, 2, _LARGE_ROWS, 64), (2, 2, _LARGE_ROWS, 32))
 
 
@@ -104,7 +104,7 @@ class Sizes:
         tiles = [(1, slots, rows, columns) for slots, rows, columns in _TILES]
         # Elements of a mask, and random words of dropout, also take registers.
         may_be_large = unit.copies is not None and attention.mask is None and attention.dropout is None
-        if may_be_large and holds(sympy.Ge(attention.batch * heads * FloorDiv(size, _LARGE_ROWS), _MANY)):
+        if may_be_large and holds(sympy.Ge(attention.batch * heads * FloorDiv(size, _LARGE_ROWS), _ENOUGH_LARGE_TILES)):
             tiles = [*_LARGE_TILES, *tiles]
         return Sizes._first(unit, attention, tiles, shares, shares * memory, of_keys)
 
@@ -182,12 +182,12 @@ def differentiate_sides(call: TemplateCall, attention: Attention, gradients: Gra
 def _differentiate_keys(call: TemplateCall, attention: Attention, gradients: Gradients, sizes: Sizes) -> None:
     """Write the launch for keys and values, or two launches if groups share the queries of a few key heads."""
     groups = attention.batch * attention.key_heads * ceil_div(attention.keys, sizes.rows)
-    if not (holds(sympy.Gt(attention.heads, attention.key_heads)) and holds(sympy.Le(groups, _FEW))):
+    if not (holds(sympy.Gt(attention.heads, attention.key_heads)) and holds(sympy.Le(groups, _ENOUGH_GROUPS))):
         call.launch(SideKernel(call, attention, gradients, sizes, of_keys=True).kernel())
         return
     members = FloorDiv(attention.heads, attention.key_heads)
     one = sympy.Integer(1)
-    splits = simplified(sympy.Max(one, sympy.Min(members, FloorDiv(2 * _FEW, sympy.Max(one, groups)))))
+    splits = simplified(sympy.Max(one, sympy.Min(members, FloorDiv(2 * _ENOUGH_GROUPS, sympy.Max(one, groups)))))
     sums, launches, parts = {}, [], []
     for name, columns in (("of_key", attention.head), ("of_value", attention.value_head)):
         result = getattr(gradients, name)
@@ -421,8 +421,8 @@ _OF_KEPT = """\
       const ob_i64 row = first_kept + part_row + line / $LINES * $UNIT_ROWS + ($RESULT_ROW);
       const ob_i64 query = row < $QUERIES ? row : $QUERIES - 1;
       const float logsumexp_of = $LOGSUMEXP;
-      // Where no key takes part, all scores are $NONE.
-      base_of[line] = logsumexp_of == $NONE ? 0 : logsumexp_of * $TO_POWER;
+      // Where no key takes part, all scores are $MASKED_SCORE.
+      base_of[line] = logsumexp_of == $MASKED_SCORE ? 0 : logsumexp_of * $TO_POWER;
       delta_of[line] = $DELTA;
     }
 """
@@ -439,8 +439,8 @@ _NUMBERS = (
         const ob_i64 query = next + column < $QUERIES ? next + column : $QUERIES - 1;
         if (column < $OTHER_TILE) {
           const float logsumexp_of = $LOGSUMEXP;
-          // Where no key takes part, all scores are $NONE.
-          brought[2 * i] = logsumexp_of == $NONE ? 0 : logsumexp_of * $TO_POWER;
+          // Where no key takes part, all scores are $MASKED_SCORE.
+          brought[2 * i] = logsumexp_of == $MASKED_SCORE ? 0 : logsumexp_of * $TO_POWER;
           brought[2 * i + 1] = $DELTA;
         }
       }
@@ -498,7 +498,7 @@ $DROP_SLOPES
           const int place = number * $RESULTS + index;
           const ob_i64 $QUERY_AND_KEY;
           const bool is_later = $OF_KEYS ? row > ahead + column : ahead + column > row;
-          scores[place] = row < rows && column < others && !($IS_CAUSAL && is_later) ? $SCORE : $NONE;
+          scores[place] = row < rows && column < others && !($IS_CAUSAL && is_later) ? $SCORE : $MASKED_SCORE;
         }
       }
     }

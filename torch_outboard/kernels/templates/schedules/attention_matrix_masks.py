@@ -32,7 +32,7 @@ __all__ = ["differentiate"]
 
 # Groups that keep a large device busy, and the smallest number of batches and heads that justifies
 # a group.
-_MANY, _LEAST = 512, 8
+_ENOUGH_GROUPS, _MIN_HEADS_PER_GROUP = 512, 8
 
 
 def differentiate(call: TemplateCall, attention: Attention, gradients: Gradients) -> None:
@@ -49,10 +49,12 @@ def _launch(call: TemplateCall, attention: Attention, gradients: Gradients, resu
     batches, heads = result.sizes
     tiles = batches * heads * ceil_div(attention.queries, sizes.rows) * ceil_div(attention.keys, sizes.columns)
     shared = FloorDiv(attention.batch, batches) * FloorDiv(attention.heads, heads)
-    if not (holds(sympy.Lt(tiles, _MANY // 2)) and holds(sympy.Ge(shared, 2 * _LEAST))):
+    if not (holds(sympy.Lt(tiles, _ENOUGH_GROUPS // 2)) and holds(sympy.Ge(shared, 2 * _MIN_HEADS_PER_GROUP))):
         call.launch(_kernel(call, attention, gradients, sizes, result, result, sympy.Integer(1)))
         return
-    splits = simplified(sympy.Max(sympy.Integer(1), sympy.Min(FloorDiv(shared, _LEAST), FloorDiv(_MANY, tiles))))
+    splits = simplified(
+        sympy.Max(sympy.Integer(1), sympy.Min(FloorDiv(shared, _MIN_HEADS_PER_GROUP), FloorDiv(_ENOUGH_GROUPS, tiles)))
+    )
     size = (attention.queries, attention.keys)
     part = parts_of(call, result, size, splits)
     kernel = _kernel(call, attention, gradients, sizes, result, part, splits)

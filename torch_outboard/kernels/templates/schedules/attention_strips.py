@@ -16,8 +16,8 @@ from torch_outboard.kernels.templates.schedules.strips import STRIP, pack, panel
 __all__ = ["attend", "differentiate"]
 
 _PANEL = panel_of(FLOAT)
-_LARGE = 128
-_LEAST_WIDTH = 32  # lanes of the widest panel
+_LARGE_HEAD = 128
+_MIN_WIDTH = 32  # lanes of the widest panel
 
 
 def attend(call: TemplateCall, attention: Attention, result: Rows, logsumexp: Rows) -> None:
@@ -170,8 +170,8 @@ def _words(
     for name, tensor in packed.items():
         kernel.pointer(name, tensor)
     schedule = call.schedule("strips")
-    width = schedule["width"] if max(attention.head, attention.value_head) <= _LARGE else schedule["width"] // 2
-    width = max(width, _LEAST_WIDTH)
+    width = schedule["width"] if max(attention.head, attention.value_head) <= _LARGE_HEAD else schedule["width"] // 2
+    width = max(width, _MIN_WIDTH)
     return attention.declare(kernel, *others) | {
         "ITEM": call.dialect.item,
         "FIRST": "ob_number == 0",
@@ -241,7 +241,7 @@ def _mask(attention: Attention, row: str, rows: str, lane: str, lanes: str, *, i
       if ({last})
         for (int row = 0; row < steps; ++row)
           for (int lane = 0; lane < $PANEL; ++lane)
-            if ({at}) scores[row * $PANEL + lane] = $NONE;
+            if ({at}) scores[row * $PANEL + lane] = $MASKED_SCORE;
 """
     return text
 
@@ -273,7 +273,7 @@ _ATTEND = (
   float most[$WIDTH], total[$WIDTH];
   for (int i = 0; i < panels * $VALUE_ROWS * $PANEL; ++i) sums[i] = 0;
   for (int lane = 0; lane < $WIDTH; ++lane) {
-    most[lane] = $NONE;
+    most[lane] = $MASKED_SCORE;
     total[lane] = 0;
   }
   for (ob_i64 first_key = 0; first_key < end; first_key += $BLOCK) {
@@ -296,7 +296,7 @@ $MASK
         const float before = most[panel * $PANEL + lane];
         most[panel * $PANEL + lane] = base[lane];
         // Where no key is left so far, all weights are 0.
-        base[lane] = base[lane] == $NONE ? 0 : base[lane];
+        base[lane] = base[lane] == $MASKED_SCORE ? 0 : base[lane];
         factor[lane] = OB_LIB(exp)(before - base[lane]);
       }
       for (int row = 0; row < steps; ++row)
@@ -315,7 +315,7 @@ $SUM
   }
   for (int lane = 0; lane < lanes; ++lane) {
     const ob_i64 query = first_query + lane;
-    const float base = most[lane] == $NONE ? 0 : most[lane];
+    const float base = most[lane] == $MASKED_SCORE ? 0 : most[lane];
     const float share = total[lane] == 0 ? 0 : $KEPT_SCALE / total[lane];
     for (int at = 0; at < $VALUE_HEAD; ++at) { $STORE }
     $STORE_LOGSUMEXP
@@ -333,7 +333,7 @@ $PACK_GRAD
   for (int lane = 0; lane < panels * $PANEL; ++lane) {
     const ob_i64 query = lane < lanes ? first_query + lane : $QUERIES - 1;
     base[lane] = $LOGSUMEXP;
-    base[lane] = base[lane] == $NONE ? 0 : base[lane];
+    base[lane] = base[lane] == $MASKED_SCORE ? 0 : base[lane];
     delta_part[lane] = $DELTA;
   }
   float scores[$BLOCK * $PANEL] OB_OF_VECTORS, slopes[$BLOCK * $PANEL] OB_OF_VECTORS;
@@ -387,7 +387,7 @@ $PACK_VALUE
       float base[$BLOCK], delta_part[$BLOCK];
       for (int row = 0; row < steps; ++row) {
         base[row] = $LOGSUMEXP;
-        base[row] = base[row] == $NONE ? 0 : base[row];
+        base[row] = base[row] == $MASKED_SCORE ? 0 : base[row];
         delta_part[row] = $DELTA;
       }
       for (int panel = 0; panel < panels; ++panel) {

@@ -284,12 +284,12 @@ def _outer(into: str, pitch: str, first: str) -> str:
 
 
 def _score(attention: Attention, query: str, key: str) -> str:
-    """Return the statements that compute a score of the tile: $NONE outside the tensor or the causal part."""
+    """Return the statements that compute a score of the tile: $MASKED_SCORE outside the tensor or the causal part."""
     condition = "query < $QUERIES && key < $KEYS" + (" && key <= query" if attention.is_causal else "")
     mask = f" + {attention.mask_at('query', 'key')}" if attention.mask is not None else ""
     return f"""\
         const ob_i64 query = first_query + {query}, key = first_key + {key};
-        const float score = {condition} ? scores[i * 4 + j] * $SCALE{mask} : $NONE;"""
+        const float score = {condition} ? scores[i * 4 + j] * $SCALE{mask} : $MASKED_SCORE;"""
 
 
 def _put(values: str) -> str:
@@ -349,14 +349,14 @@ $SUMS
   float most[4], total[4];
   $UNROLL
   for (int i = 0; i < 4; ++i) {
-    most[i] = $NONE;
+    most[i] = $MASKED_SCORE;
     total[i] = 0;
   }
   for (ob_i64 first_key = 0; first_key < end; first_key += $TILE) {
 $PRODUCT
     $UNROLL
     for (int i = 0; i < 4; ++i) {
-      float greatest = $NONE;
+      float greatest = $MASKED_SCORE;
       $UNROLL
       for (int j = 0; j < 4; ++j) {
 $SCORE
@@ -374,7 +374,7 @@ $SCORE
         greatest = other > greatest ? other : greatest;
       }
       // Where no key is left so far, all weights are 0.
-      const float base = greatest == $NONE ? 0 : greatest;
+      const float base = greatest == $MASKED_SCORE ? 0 : greatest;
       const float factor = OB_LIB(exp)(most[i] - base);
       most[i] = greatest;
       total[i] *= factor;
@@ -402,7 +402,7 @@ $SUM
       sum_of_weights += of_items[(down + i) * $ITEMS_PITCH + neighbour];
     shares[i] = sum_of_weights == 0 ? 0 : $KEPT_SCALE / sum_of_weights;
     const ob_i64 query = first_query + down + i;
-    const float base = most[i] == $NONE ? 0 : most[i];
+    const float base = most[i] == $MASKED_SCORE ? 0 : most[i];
     if (item % $SIDE == 0 && query < $QUERIES) { $STORE_LOGSUMEXP }
   }
 $STORE
@@ -418,7 +418,7 @@ $SUMS
   for (int i = 0; i < 4; ++i) {
     const ob_i64 query = first_query + down + i < $QUERIES ? first_query + down + i : $QUERIES - 1;
     base[i] = $LOGSUMEXP;
-    base[i] = base[i] == $NONE ? 0 : base[i];
+    base[i] = base[i] == $MASKED_SCORE ? 0 : base[i];
     deltas[i] = $DELTA;
   }
   for (ob_i64 first_key = 0; first_key < end; first_key += $TILE) {
@@ -468,7 +468,7 @@ $PRODUCT
         {
           const ob_i64 query = first_query + across + j < $QUERIES ? first_query + across + j : $QUERIES - 1;
           base = $LOGSUMEXP;
-          base = base == $NONE ? 0 : base;
+          base = base == $MASKED_SCORE ? 0 : base;
           deltas[j] = $DELTA;
         }
         $UNROLL

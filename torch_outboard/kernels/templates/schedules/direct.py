@@ -21,19 +21,19 @@ from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end
 __all__ = ["multiply"]
 
 # Items that keep a large device busy, and the smallest number of steps worth splitting off.
-_MANY, _STEPS = 1 << 18, 64
+_ENOUGH_ITEMS, _MIN_STEPS_OF_PART = 1 << 18, 64
 # Loops of more steps are not unrolled.
-_UNROLLED = 64
+_MAX_UNROLLED_STEPS = 64
 
 
 def multiply(call: TemplateCall, product: Product, kind: str) -> None:
     """Write the launches of a product; `kind` is the type of the numbers that count results and steps."""
     count = product.batch * product.rows * product.columns
-    if holds(sympy.Ge(count, _MANY // 4)) or not holds(sympy.Ge(product.depth, 2 * _STEPS)):
+    if holds(sympy.Ge(count, _ENOUGH_ITEMS // 4)) or not holds(sympy.Ge(product.depth, 2 * _MIN_STEPS_OF_PART)):
         call.launch(_kernel(call, product, product.end, kind))
         return
-    wanted = FloorDiv(_MANY, sympy.Max(sympy.Integer(1), count))
-    splits = simplified(sympy.Max(sympy.Integer(1), sympy.Min(wanted, FloorDiv(product.depth, _STEPS))))
+    wanted = FloorDiv(_ENOUGH_ITEMS, sympy.Max(sympy.Integer(1), count))
+    splits = simplified(sympy.Max(sympy.Integer(1), sympy.Min(wanted, FloorDiv(product.depth, _MIN_STEPS_OF_PART))))
     part = allocate_parts(call, product, splits)
     call.launch(_kernel(call, product, end_of_parts(part), kind, splits), sum_of_parts(call, product, part, splits))
     call.free(part)
@@ -45,7 +45,7 @@ def _kernel(call: TemplateCall, product: Product, end: End, kind: str, splits: A
     for side in (product.left, product.right, end):
         side.declare(kernel)
     known = simplified(product.depth)
-    is_unrolled = isinstance(known, sympy.Integer) and known <= _UNROLLED
+    is_unrolled = isinstance(known, sympy.Integer) and known <= _MAX_UNROLLED_STEPS
     # Results of adjacent batches, such as channels, are adjacent in memory if results of adjacent
     # rows are.
     has_batches_first = product.end.dense == "row" or splits is not None

@@ -30,12 +30,12 @@ __all__ = ["multiply"]
 
 _SMALL, _LARGE = 64, 128
 # Rows of tiles that adjacent groups process together, so that their operands stay in the cache.
-_BAND = 16
+_TILE_ROWS_OF_BAND = 16
 # The maximum number of groups that share a tile's steps, and the minimum number of times that each
 # fills its slots.
-_MOST_SPLITS, _LEAST_TURNS = 64, 8
+_MAX_SPLITS, _MIN_TURNS = 64, 8
 # Turns that take longer than storing and adding the parts of a sum.
-_MANY_TURNS = 64
+_MIN_TURNS_WORTH_SPLITTING = 64
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class _Choice:
         if holds(sympy.Ge(_tiles(product, large), many)):
             return _Choice(large, False)
         has_some = holds(sympy.Ge(_tiles(product, large), many // 8))
-        if has_some and holds(sympy.Ge(product.depth, _MANY_TURNS * steps)):
+        if has_some and holds(sympy.Ge(product.depth, _MIN_TURNS_WORTH_SPLITTING * steps)):
             return _Choice(large, True)
-        is_short = not holds(sympy.Ge(product.depth, 2 * _LEAST_TURNS * steps))
+        is_short = not holds(sympy.Ge(product.depth, 2 * _MIN_TURNS * steps))
         if is_short or (large != small and holds(sympy.Ge(_tiles(product, small), many))):
             return _Choice(small, False)
         return _Choice(large if has_some else small, True)
@@ -147,7 +147,7 @@ def _kernel(
         "INDEX": "ob_i32" if is_narrow else "ob_i64",
         "COUNT": "ob_u32" if is_narrow and holds(sympy.Le(groups, NARROW)) else "ob_i64",
         "UNROLL": call.dialect.unroll,
-        "BAND": str(_BAND),
+        "BAND": str(_TILE_ROWS_OF_BAND),
         "SLOTS": str(slots),
         "ZEROS": zeros(unit, sums, count),
         "DEALT": f"  float sums[{count} * $RESULTS];\n{dealt(unit, sums, 'sums', count)}" if unit.sums else "",
@@ -200,8 +200,8 @@ def _wide_words(unit: MatrixUnit, left: Side, right: Side) -> dict[str, str]:
 def _splits(product: Product, tiling: Tiling, many: int) -> Any:
     """Return how many groups share a tile: enough to keep the device busy, each with enough turns."""
     wanted = FloorDiv(2 * many, sympy.Max(sympy.Integer(1), _tiles(product, (tiling.height, tiling.width))))
-    turns = FloorDiv(product.depth, _LEAST_TURNS * tiling.steps)
-    return simplified(sympy.Max(sympy.Integer(1), sympy.Min(sympy.Integer(_MOST_SPLITS), wanted, turns)))
+    turns = FloorDiv(product.depth, _MIN_TURNS * tiling.steps)
+    return simplified(sympy.Max(sympy.Integer(1), sympy.Min(sympy.Integer(_MAX_SPLITS), wanted, turns)))
 
 
 def _tiles(product: Product, tile: tuple[int, int]) -> Any:

@@ -24,8 +24,8 @@ from torch_outboard.kernels.templates.product import Operand, Product, SumType, 
 __all__ = ["STRIP", "multiply", "pack", "panel_of", "tile"]
 
 STRIP = 6  # rows; two vectors of columns take 12 of 16 registers for sums
-_PACKED = 256  # steps that an item of the first launch writes by default
-_MANY = 24  # enough items: beyond this, items are larger and read their operands less often
+_PACKED_STEPS = 256  # steps that an item of the first launch writes by default
+_ENOUGH_ITEMS = 24  # beyond this, items are larger and read their operands less often
 _NARROW_PANEL_BYTES = 64  # the unit of a schedule's `panels`
 
 
@@ -42,7 +42,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
     product.end.declare(kernel)
     block, width = schedule["block"], _NARROW_PANEL_BYTES // sums.size * schedule["panels"]
     for larger in (4, 2):
-        if holds(sympy.Ge(_items(product, larger * block, 2 * width), _MANY)):
+        if holds(sympy.Ge(_items(product, larger * block, 2 * width), _ENOUGH_ITEMS)):
             block, width = larger * block, 2 * width
             break
     words = {
@@ -98,7 +98,7 @@ def pack(
         "DEPTH": kernel.number("depth", steps),
         "ITEM": call.dialect.item,
         "STRIP": str(STRIP),
-        "STEPS": str(chunk or _PACKED),
+        "STEPS": str(chunk or _PACKED_STEPS),
         "TO": "batch * strips * $DEPTH + " + ("strips * first_step + strip * steps" if chunk else _TO),
         "ARRAYS": operand.arrays(STRIP),
         "COMPUTED": operand.computed(),
@@ -106,7 +106,7 @@ def pack(
         "LOOPS": _loops(operand, sums, str(STRIP), f"packed[to + at * {STRIP} + lane]"),
     }
     kernel.text = filled(_PACK, words)
-    kernel.groups = batch * strips * ceil_div(steps, chunk or _PACKED)
+    kernel.groups = batch * strips * ceil_div(steps, chunk or _PACKED_STEPS)
     return kernel, packed
 
 

@@ -31,10 +31,10 @@ __all__ = ["multiply"]
 # Items of a group down and across a tile, best first. An item computes 4 by 4 results.
 _ITEMS = ((16, 16), (8, 16), (8, 8), (4, 8), (4, 4))
 _LARGER = ((2, 2), (1, 2), (2, 1))  # multiples of the smallest tile, best first
-_MOST_WASTE = 1.125  # results of a large tile relative to the smallest tiles
-# Fewer tiles than `_FEW` leave a device partly idle. Then at most `_MOST_SPLITS` groups share a
-# tile's steps, and each fills the group's memory at least `_LEAST_TURNS` times.
-_FEW, _MOST_SPLITS, _LEAST_TURNS = 128, 64, 16
+_MAX_WASTE = 1.125  # results of a large tile relative to the smallest tiles
+# Fewer tiles than `_ENOUGH_TILES` leave a device partly idle. Then at most `_MAX_SPLITS` groups
+# share a tile's steps, and each fills the group's memory at least `_MIN_TURNS` times.
+_ENOUGH_TILES, _MAX_SPLITS, _MIN_TURNS = 128, 64, 16
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _tile_of(limits: GroupLimits, product: Product, smallest: _Tile, many: int) 
     """Return the tile of a product: a larger one if there are enough of them and it fits."""
     if product.sums.size > 4:
         return smallest
-    most = _MOST_WASTE * smallest.results * _tiles(product, smallest, has_numbers=True)
+    most = _MAX_WASTE * smallest.results * _tiles(product, smallest, has_numbers=True)
     larger = [replace(smallest, high=down * smallest.high, wide=across * smallest.wide) for down, across in _LARGER]
 
     def is_good(tile: _Tile) -> bool:
@@ -99,12 +99,16 @@ def _tile_of(limits: GroupLimits, product: Product, smallest: _Tile, many: int) 
 
 def _splits(product: Product, tile: _Tile) -> Any:
     """Return how many groups share a tile's steps if there are few tiles with long sums, else None."""
-    least = _LEAST_TURNS * tile.steps
+    least = _MIN_TURNS * tile.steps
     is_float = product.sums.dtype == torch.float32
-    if not is_float or not holds(sympy.Ge(product.depth, 4 * least)) or holds(sympy.Ge(_tiles(product, tile), _FEW)):
+    if (
+        not is_float
+        or not holds(sympy.Ge(product.depth, 4 * least))
+        or holds(sympy.Ge(_tiles(product, tile), _ENOUGH_TILES))
+    ):
         return None
-    wanted = FloorDiv(2 * _FEW, sympy.Max(1, _tiles(product, tile)))
-    return simplified(sympy.Max(1, sympy.Min(_MOST_SPLITS, wanted, FloorDiv(product.depth, least))))
+    wanted = FloorDiv(2 * _ENOUGH_TILES, sympy.Max(1, _tiles(product, tile)))
+    return simplified(sympy.Max(1, sympy.Min(_MAX_SPLITS, wanted, FloorDiv(product.depth, least))))
 
 
 def _kernel(call: TemplateCall, product: Product, end: End, tile: _Tile, splits: Any = None) -> Kernel:
