@@ -23,14 +23,14 @@ from typing import IO, Any
 from torch_outboard import _C
 
 # Seconds after which an unfinished file counts as abandoned: writing a file takes far less.
-_ABANDONED = 3600
-PAUSE = 0.02  # seconds between two checks of a file that another process has locked
-MOST_PAUSES = 3000
+_ABANDONED_SECONDS = 3600
+LOCK_POLL_SECONDS = 0.02  # between two checks of a file that another process has locked
+MAX_LOCK_POLLS = 3000
 _UNFINISHED = re.compile(r".+\.[a-z0-9_]{8}\.part")
 
 __all__ = [
-    "MOST_PAUSES",
-    "PAUSE",
+    "MAX_LOCK_POLLS",
+    "LOCK_POLL_SECONDS",
     "absolute_path",
     "claimed",
     "make_private_folders",
@@ -127,8 +127,8 @@ def build_lock(path: Path) -> Iterator[None]:
             with _releasing(path, file):
                 yield
             return
-        for _ in range(MOST_PAUSES):
-            time.sleep(PAUSE)
+        for _ in range(MAX_LOCK_POLLS):
+            time.sleep(LOCK_POLL_SECONDS)
             if _lock(file):
                 break  # closing it lets waiting processes find a result, or work in parallel
     yield
@@ -183,5 +183,5 @@ def _remove_abandoned(folder: Path) -> None:
     with contextlib.suppress(OSError), os.scandir(folder) as listed:  # other processes remove them too
         for entry in listed:
             is_file = _UNFINISHED.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
-            if is_file and time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED:
+            if is_file and time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED_SECONDS:
                 os.unlink(entry.path)

@@ -282,7 +282,7 @@ def test_refusals_of_classes_are_kept_and_of_calls_are_not(tmp_path: Path) -> No
 
 
 def test_refusals_of_single_calls_displace_no_plans(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(stores, "_MOST_SINGLES", 2)
+    monkeypatch.setattr(stores, "_MAX_CALL_REFUSALS", 2)
     store = Store(tmp_path)
     refusal = refused(CallRefusal("its decomposition contains constant tensors [no-definition]"))
     for key in "abc":
@@ -366,13 +366,17 @@ def test_a_disk_that_is_full_is_reported_once(tmp_path: Path, monkeypatch: Any, 
 
 
 def test_folders_stay_within_their_bounds(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(Store, "most_files", 3)
+    monkeypatch.setattr(Store, "max_files", 3)
     for number in range(6):
         store = Store(tmp_path)
         store.save(f"key {number}", SIZES, ANSWER)
     assert len(files_of(tmp_path)) == 3 and Store(tmp_path).plans("key 5") == [ANSWER]
     unused, used, theirs = tmp_path / ("0" * 16), tmp_path / ("1" * 16), tmp_path / "photographs"
-    for folder, age in ((unused, stores._KEPT_SECONDS + 60), (used, 60), (theirs, stores._KEPT_SECONDS + 60)):
+    for folder, age in (
+        (unused, stores._MAX_UNUSED_SECONDS + 60),
+        (used, 60),
+        (theirs, stores._MAX_UNUSED_SECONDS + 60),
+    ):
         folder.mkdir()
         time = folder.stat().st_mtime - age
         os.utime(folder, (time, time))
@@ -381,7 +385,7 @@ def test_folders_stay_within_their_bounds(tmp_path: Path, monkeypatch: Any) -> N
 
 
 def test_classes_stay_within_their_bounds(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(Store, "most_plans", 2)
+    monkeypatch.setattr(Store, "max_plans_per_class", 2)
     store = Store(tmp_path)
     for number in range(4):
         store.save("a", SIZES, Answer(f"plan {number}", []))

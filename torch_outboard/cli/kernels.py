@@ -63,7 +63,7 @@ def show(operator: str, source: bool, pack: Path | None) -> None:
     from torch_outboard.kernels.disk.pack_file import DamagedPack
     from torch_outboard.kernels.disk.packs import read_pack
     from torch_outboard.kernels.disk.removal import programs_in
-    from torch_outboard.kernels.disk.store import MOST_FILES, Store
+    from torch_outboard.kernels.disk.store import MAX_FILES, Store
 
     if pack is not None:
         opened = read_pack(pack)
@@ -84,8 +84,8 @@ def show(operator: str, source: bool, pack: Path | None) -> None:
         )
     today = [_of_today([entry.path for entry in entries]), _of_today(programs)]
     click.echo(
-        f"built today: {today[0]} plans, {today[1]} programs; full to {len(entries) / MOST_FILES:.0%} with plans and "
-        f"to {len(programs) / MOST_FILES:.0%} with programs (at most {MOST_FILES} each; the oldest are removed)"
+        f"built today: {today[0]} plans, {today[1]} programs; full to {len(entries) / MAX_FILES:.0%} with plans and "
+        f"to {len(programs) / MAX_FILES:.0%} with programs (at most {MAX_FILES} each; the oldest are removed)"
     )
     if dropped := store.dropped():
         click.echo(printable(f"{len(dropped)} plans were dropped and built again, the last one {dropped[-1]}"))

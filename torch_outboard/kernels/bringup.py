@@ -21,8 +21,8 @@ from torch_outboard.kernels.tune.timing import median_ratio, rounds_of
 __all__ = ["SIDE", "Figure", "bar_of_side", "figures"]
 
 SIDE = 4096
-_FEW = 16
-_BURST = 50
+_FEW_ROWS = 16
+_CALLS_PER_BURST = 50
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _bandwidths(device: torch.device, side: int, rounds: int) -> Iterator[Figure
         "softmax": lambda: torch.softmax(x, 1, out=out),
     }
     if side < SIDE:
-        u, v, few = (torch.ones(_FEW, _FEW, device=device) for _ in range(3))
+        u, v, few = (torch.ones(_FEW_ROWS, _FEW_ROWS, device=device) for _ in range(3))
         calls["add of few"] = lambda: torch.add(u, v, out=few)
         calls["softmax of few"] = lambda: torch.softmax(u, 1, out=few)
     for call in calls.values():
@@ -131,9 +131,9 @@ def _host_times(device: torch.device, rounds: int) -> Iterator[Figure]:
     def burst(call: Callable[[], object]) -> float:
         torch.accelerator.synchronize(device)
         begin = time.perf_counter()
-        for _ in range(_BURST):
+        for _ in range(_CALLS_PER_BURST):
             call()
-        return (time.perf_counter() - begin) / _BURST
+        return (time.perf_counter() - begin) / _CALLS_PER_BURST
 
     calls: list[Callable[[], object]] = [lambda: launch(x), lambda: torch.neg(x, out=y)]
     for call in calls:

@@ -20,7 +20,7 @@ __all__ = ["BuildThread", "NoThread"]
 _log = logging.getLogger(__name__)
 
 # Seconds that the process waits for a running build before it exits.
-_PATIENCE = 10.0
+_EXIT_TIMEOUT_SECONDS = 10.0
 
 
 class NoThread(Exception):
@@ -69,8 +69,8 @@ class BuildThread:
         self._waiting.put(None)
         if self._is_busy:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_Ended))
-        if not self._has_left.wait(_PATIENCE):
-            _log.warning("a plan was still being built %g s after the process should have ended", _PATIENCE)
+        if not self._has_left.wait(_EXIT_TIMEOUT_SECONDS):
+            _log.warning("a plan was still being built %g s after the process should have ended", _EXIT_TIMEOUT_SECONDS)
 
     def _start(self) -> None:
         with self._lock:

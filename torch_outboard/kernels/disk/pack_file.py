@@ -48,12 +48,12 @@ _SCHEMA = "CREATE TABLE rows (number INTEGER PRIMARY KEY, kind TEXT, seal BLOB, 
 # dictionary with the text that all rows share would need 2.5 times the space. A row begins with the
 # hash of its base, or with zeros if it has no base.
 _NO_BASE = bytes(hashlib.sha256().digest_size)
-_MOST_SHARED = 32 << 10
-_MOST_BASES = 64  # bases that a reader keeps
+_MAX_DICTIONARY_BYTES = 32 << 10
+_MAX_CACHED_BASES = 64  # bases that a reader keeps
 # Programs of one operator are similar: sixteen programs compressed together take a third of the
 # space that they take separately, and a reader expands them in one or two milliseconds. LZMA's
 # dictionary takes memory of the reader.
-_PER_BLOCK = 16
+_PROGRAMS_PER_BLOCK = 16
 _LZMA = [{"id": lzma.FILTER_LZMA1, "preset": 9, "dict_size": 1 << 20}]
 _EXPANDING = (zlib.error, lzma.LZMAError, EOFError)
 
@@ -105,7 +105,7 @@ class PackFile:
             self._rows = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
             self._rows.execute("PRAGMA trusted_schema = OFF")
         self._shared = b""
-        self._base = functools.lru_cache(_MOST_BASES)(self._read_base)
+        self._base = functools.lru_cache(_MAX_CACHED_BASES)(self._read_base)
         self._block: tuple[str, bytes] = ("", b"")  # the block that was read last
         about = self._json("about", "")
         if about is None or about.get("format") != _FORMAT:
@@ -198,7 +198,7 @@ def _damage(path: Path) -> Iterator[None]:
 
 
 def _dictionary(content: bytes) -> bytes:
-    return content[-_MOST_SHARED:]
+    return content[-_MAX_DICTIONARY_BYTES:]
 
 
 @functools.cache
@@ -278,8 +278,8 @@ def _bases_of(classes: Mapping[str, Sequence[tuple[str, Sizes]]]) -> dict[str, s
 
 
 def _rows_of_programs(programs: Sequence[tuple[str, bytes]]) -> Iterator[tuple[str, str, bytes]]:
-    for number, start in enumerate(range(0, len(programs), _PER_BLOCK)):
-        together, first = programs[start : start + _PER_BLOCK], 0
+    for number, start in enumerate(range(0, len(programs), _PROGRAMS_PER_BLOCK)):
+        together, first = programs[start : start + _PROGRAMS_PER_BLOCK], 0
         yield "block", str(number), b"".join(content for _, content in together)
         for name, content in together:
             yield "program", name, f"{number} {first} {len(content)}".encode()
@@ -289,7 +289,7 @@ def _rows_of_programs(programs: Sequence[tuple[str, bytes]]) -> Iterator[tuple[s
 def _shared_of(contents: Iterable[bytes]) -> bytes:
     """Return a text to compress all answers against: the answer of median length."""
     ordered = sorted(contents, key=lambda row: (len(row), row))
-    return ordered[len(ordered) // 2][:_MOST_SHARED] if ordered else b""
+    return ordered[len(ordered) // 2][:_MAX_DICTIONARY_BYTES] if ordered else b""
 
 
 def _write_rows(

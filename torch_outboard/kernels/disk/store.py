@@ -28,8 +28,8 @@ import torch
 
 from torch_outboard import _C
 from torch_outboard._sealed import (
-    MOST_PAUSES,
-    PAUSE,
+    LOCK_POLL_SECONDS,
+    MAX_LOCK_POLLS,
     build_lock,
     claimed,
     make_private_folders,
@@ -41,19 +41,19 @@ from torch_outboard._sealed import (
 from torch_outboard.kernels.disk.files import DROPPED, Answer, Entry, Folder, folders_in, is_name, versions_in, written
 from torch_outboard.kernels.disk.key import Sizes, code_hash
 
-__all__ = ["MOST_FILES", "VARIABLE", "Store", "default_folder"]
+__all__ = ["MAX_FILES", "VARIABLE", "Store", "default_folder"]
 
 _log = logging.getLogger(__name__)
 
 VARIABLE = "OUTBOARD_KERNEL_CACHE_DIR"
 # The maximum number of files per version, and the time after which an unused version is removed.
-MOST_FILES = 8192
-_KEPT_SECONDS = 30 * 24 * 3600
-_FIRST_POLLS = 10  # checks whether another process builds, before an import that takes seconds
+MAX_FILES = 8192
+_MAX_UNUSED_SECONDS = 30 * 24 * 3600
+_MAX_FIRST_POLLS = 10  # checks whether another process builds, before an import that takes seconds
 # The maximum number of refusals of single calls that a process writes.
-_MOST_SINGLES = 256
+_MAX_CALL_REFUSALS = 256
 # The maximum size of the notes about dropped plans.
-_MOST_DROPPED_BYTES = 1 << 16
+_MAX_DROPPED_BYTES = 1 << 16
 
 
 @functools.cache
@@ -79,16 +79,16 @@ class Store:
     ----------
     loaded, saved : int
         The number of answers read from files, and written to files.
-    most_files, most_plans : int
+    max_files, max_plans_per_class : int
         The limits for all files, and for the plans of a class. A process that builds a pack lifts these limits.
     serves_own_sizes_only : bool
         True if stored plans serve only calls with the sizes and strides for which they were built. Then the plans that
         a call needs do not depend on earlier calls, so a pack has the plan of each of its calls.
     """
 
-    most_files: ClassVar[int] = MOST_FILES
+    max_files: ClassVar[int] = MAX_FILES
     # As many as a process keeps in memory. All of them are read at the first call of the class.
-    most_plans: ClassVar[int] = 256
+    max_plans_per_class: ClassVar[int] = 256
     serves_own_sizes_only: ClassVar[bool] = False
 
     def __init__(self, folder: Path | None) -> None:
@@ -162,18 +162,18 @@ class Store:
         for common plans, a few of many processes suffice.
         """
         places = [folder / f"preparing.{number}.part" for number in range(os.cpu_count() or 1)]
-        for poll in range(MOST_PAUSES):
+        for poll in range(MAX_LOCK_POLLS):
             if is_built():
                 return
             # If other processes have built plans, one of them will probably start to build this
             # plan too.
-            if poll >= (_FIRST_POLLS if self.loaded else 0):
+            if poll >= (_MAX_FIRST_POLLS if self.loaded else 0):
                 for path in places:
                     if place.enter_context(claimed(path)):
                         prepare()
                         return
                     place.close()
-            time.sleep(PAUSE)
+            time.sleep(LOCK_POLL_SECONDS)
 
     def save(self, key: str, sizes: Sizes, answer: Answer) -> None:
         """Write a plan, or the refusal of a class. If that fails, the log reports the reason once."""
@@ -194,7 +194,7 @@ class Store:
             self.saved += 1
             is_first = self.saved == 1
         with contextlib.suppress(OSError):  # another process prunes too
-            _remove_oldest(folder.files(key), Store.most_plans)
+            _remove_oldest(folder.files(key), Store.max_plans_per_class)
             if is_first:
                 self._prune(folder.path)
 
@@ -203,7 +203,7 @@ class Store:
 
         A process writes only a few of these: a loop in which each number is refused must not displace plans.
         """
-        if self._singles < _MOST_SINGLES:
+        if self._singles < _MAX_CALL_REFUSALS:
             self._singles += 1
             self.save(key, sizes, answer._replace(is_of_class=True))  # the key is for these calls only
 
@@ -279,7 +279,7 @@ class Store:
         file = os.open(path, flags, 0o600)
         try:
             about = os.fstat(file)
-            if stat.S_ISREG(about.st_mode) and about.st_size < _MOST_DROPPED_BYTES:
+            if stat.S_ISREG(about.st_mode) and about.st_size < _MAX_DROPPED_BYTES:
                 os.write(file, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {why}\n".encode(errors="backslashreplace"))
         finally:
             os.close(file)
@@ -289,10 +289,10 @@ class Store:
         from torch_outboard.kernels.disk.removal import remove_version
 
         for version_folder in versions_in(path.parent):
-            if version_folder != path and time.time() - version_folder.stat().st_mtime > _KEPT_SECONDS:
+            if version_folder != path and time.time() - version_folder.stat().st_mtime > _MAX_UNUSED_SECONDS:
                 remove_version(version_folder)
         files = [file for folder in folders_in(path) for file in folder.iterdir() if is_name(file.name)]
-        _remove_oldest(files, Store.most_files)
+        _remove_oldest(files, Store.max_files)
 
 
 def _remove_oldest(files: list[Path], most: int) -> None:

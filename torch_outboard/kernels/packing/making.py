@@ -40,7 +40,7 @@ _Call = tuple[str, PackCall, torch.dtype]
 _Result = TypeVar("_Result")
 _Work = TypeVar("_Work")
 
-_TOGETHER = 8  # recorded calls
+_RECORDED_CALLS_PER_TASK = 8
 _VARIANTS = itertools.count(1)
 
 
@@ -55,7 +55,7 @@ def run_calls(
     from torch_outboard import _C
     from torch_outboard.device.devices import get_device_properties
 
-    Store.most_files = Store.most_plans = sys.maxsize  # one folder holds the plans of all kinds of devices
+    Store.max_files = Store.max_plans_per_class = sys.maxsize  # one folder holds the plans of all kinds of devices
     device = torch.device(_C.driver_name(), index)
     machine = get_device_properties(index).machine
     with torch.get_device_module(device).device(device):  # a graph is captured on the current device
@@ -100,7 +100,7 @@ def run_apart(
     def submit(pool: ProcessPoolExecutor) -> dict[Future[list[tuple[str, str]]], int]:
         kinds.update(pool.submit(_kinds_of_devices, names).result())
         first = {json.dumps(kind): index for index, kind in reversed(list(enumerate(kinds.values())))}
-        groups = _together(calls())
+        groups = _split_into_tasks(calls())
         bar.length = len(first) * sum(map(len, groups))
         return {pool.submit(_run_some, index, group): len(group) for index in first.values() for group in groups}
 
@@ -132,7 +132,7 @@ def _in_processes(
             pool.shutdown(cancel_futures=True)
 
 
-def _together(calls: Sequence[_Call]) -> list[list[int]]:
+def _split_into_tasks(calls: Sequence[_Call]) -> list[list[int]]:
     """Return the numbers of calls in groups, which a process runs one after the other.
 
     Neighbours in a list of recorded calls often have the same class, for which two processes would wait for each other.
@@ -141,7 +141,9 @@ def _together(calls: Sequence[_Call]) -> list[list[int]]:
     """
     alone = [[number] for number, (_, call, _) in enumerate(calls) if call.dtypes]
     recorded = [number for number, (_, call, _) in enumerate(calls) if not call.dtypes]
-    return alone + [recorded[at : at + _TOGETHER] for at in range(0, len(recorded), _TOGETHER)]
+    return alone + [
+        recorded[at : at + _RECORDED_CALLS_PER_TASK] for at in range(0, len(recorded), _RECORDED_CALLS_PER_TASK)
+    ]
 
 
 _found: list[_Call] = []  # in a process that runs calls

@@ -42,7 +42,7 @@ __all__ = ["OperatorCall", "trace", "trace_function"]
 # Number of calls in a trace after which further calls are cached. Most operators make 50 to 100,
 # and take 1.2 times as long if all are cached; grid_sample makes up to 1,600, and takes longer if
 # none are.
-_MANY_CALLS = 150
+_CALLS_BEFORE_CACHING = 150
 
 
 @dataclass
@@ -283,7 +283,7 @@ class _Mode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.calls += 1
-        if self.calls == _MANY_CALLS:
+        if self.calls == _CALLS_BEFORE_CACHING:
             self.cache_enabled = True
         return super().dispatch(func, types, args, kwargs)
 

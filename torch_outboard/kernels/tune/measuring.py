@@ -31,9 +31,9 @@ from torch_outboard.kernels.tune.timing import has_timing, median_ratio, rounds_
 __all__ = ["Choice", "names_of", "tune"]
 
 # Minimum seconds of a measurement; the call is repeated to fill them.
-_LEAST = 0.02
+_MIN_MEASURED_SECONDS = 0.02
 # The share of the time that a value must save to be chosen.
-_WORTH = 0.03
+_MIN_SAVED_SHARE = 0.03
 
 # The measured call of an operator family: a function and its tensors.
 _Case = tuple[Callable[..., Any], list[torch.Tensor]]
@@ -129,10 +129,10 @@ def _choose(
                 tried.pop(value, None)
                 choice.refused[f"{parameter} {value}"] = _text_of(error)
         best = _fastest(tried, best, device, rounds)
-    seconds = rounds_of({"before": first, "now": best}, device, rounds, _LEAST)
+    seconds = rounds_of({"before": first, "now": best}, device, rounds, _MIN_MEASURED_SECONDS)
     choice.before, now = (statistics.median(seconds[variant]) for variant in ("before", "now"))
     # Measure again: a schedule that was fastest by chance will not be fastest twice.
-    if median_ratio(seconds["now"], seconds["before"]) <= 1 - _WORTH and now < choice.before:
+    if median_ratio(seconds["now"], seconds["before"]) <= 1 - _MIN_SAVED_SHARE and now < choice.before:
         choice.schedule, choice.seconds = best.schedule, now
     else:
         choice.seconds = choice.before
@@ -142,11 +142,11 @@ def _choose(
 def _fastest(tried: Mapping[int, _Tried], current: _Tried, device: torch.device, rounds: int) -> _Tried:
     if len(tried) < 2:
         return current
-    seconds = rounds_of({str(value): trial for value, trial in tried.items()}, device, rounds, _LEAST)
+    seconds = rounds_of({str(value): trial for value, trial in tried.items()}, device, rounds, _MIN_MEASURED_SECONDS)
     before = seconds[str(next(value for value, trial in tried.items() if trial is current))]
     ratios = {value: median_ratio(seconds[str(value)], before) for value in tried}
     best = min(ratios, key=ratios.__getitem__)
-    return tried[best] if ratios[best] <= 1 - _WORTH else current
+    return tried[best] if ratios[best] <= 1 - _MIN_SAVED_SHARE else current
 
 
 class _Tried:
