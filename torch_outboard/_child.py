@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 __all__ = ["Answer", "ask_module"]
 
-_LINES = 20  # of a process's output
+_MAX_OUTPUT_LINES = 20  # of a process's output
 
 
 class Answer(NamedTuple):
@@ -43,4 +43,6 @@ def ask_module(
 
 def _lines(*texts: bytes | None) -> list[str]:
     """Return the last lines of texts in any encoding."""
-    return [line for text in texts for line in (text or b"").decode(errors="replace").strip().splitlines()][-_LINES:]
+    return [line for text in texts for line in (text or b"").decode(errors="replace").strip().splitlines()][
+        -_MAX_OUTPUT_LINES:
+    ]

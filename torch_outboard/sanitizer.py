@@ -42,7 +42,7 @@ _Place: TypeAlias = tuple[str, int]
 
 _EVENT_RECORD, _EVENT_WAIT, _EVENT_SYNC, _STREAM_SYNC, _DEVICE_SYNC = range(5)
 _HOST: _Stream = (-1, 0)
-_DEEPEST = 64  # frames kept of a stack
+_MAX_FRAMES = 64  # frames kept of a stack
 
 
 class StreamRaceError(OutboardError):
@@ -182,7 +182,7 @@ def _place_text(access: Access) -> str:
 
 def _frames_of(frame: FrameType | None) -> _Frames:
     frames: list[tuple[CodeType, int]] = []
-    while frame is not None and len(frames) < _DEEPEST:
+    while frame is not None and len(frames) < _MAX_FRAMES:
         frames.append((frame.f_code, frame.f_lineno))
         frame = frame.f_back
     return tuple(frames)

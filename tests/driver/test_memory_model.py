@@ -25,7 +25,7 @@ from .support import maps_memory, module_of
 SEED = int(os.environ.get("OUTBOARD_MODEL_SEED") or random.randrange(1 << 32))
 STEPS_A_RUN = 100
 OPERATIONS_A_RUN = 1500  # about, with bursts
-MOST_LIVE = 300
+MAX_LIVE_TENSORS = 300
 STREAMS = 3
 MIB = 1 << 20
 SIZES = st.one_of(st.integers(1, 5000), st.integers(1, 3 * MIB), st.sampled_from([512, 513, MIB, MIB + 1, 12 * MIB]))
@@ -116,7 +116,7 @@ class Model(RuleBasedStateMachine):
         for _ in range(count):
             Model.operations += 1
             choice = draw.random()
-            if choice < 0.5 and len(self.live) < MOST_LIVE:
+            if choice < 0.5 and len(self.live) < MAX_LIVE_TENSORS:
                 self.take(int(2 ** draw.uniform(0, 15 if draw.random() < 0.9 else 21.5)), None)
             elif choice < 0.93:
                 if self.live:

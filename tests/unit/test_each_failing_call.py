@@ -20,7 +20,7 @@ QUEUED = ("copy_async", "copy_nd_async", "fill_async", "host_callback")
 RULES = [f"{entry}:{{}}:{status}" for status in ("INTERNAL", "OUT_OF_MEMORY", "DEVICE_LOST") for entry in ENTRIES]
 RULES += [f"queued:{entry}:{{}}:DATA_LOSS" for entry in QUEUED]
 # The program asks streams in a loop, so there is no last call of stream_query.
-MOST_CALLS = 130
+MAX_CALLS = 130
 # After so many accounts without an error the program's first run has no further calls of the entry.
 QUIET = 4
 # Of a lost device, of memory that is used up, and of anything else.
@@ -82,7 +82,7 @@ def test_nothing_fails_without_a_fault(run_python: RunPython, expected: str, sch
 @pytest.mark.parametrize("rule", RULES)
 def test_each_call_that_fails_is_survived(run_python: RunPython, expected: str, rule: str, schedule: str) -> None:
     quiet, problems = 0, []
-    for call in range(1, MOST_CALLS):
+    for call in range(1, MAX_CALLS):
         account = run(run_python, rule.format(call), schedule, expected)
         if problem := problem_of(account):
             problems.append(f"{rule.format(call)}: {problem}: {account}")

@@ -15,14 +15,18 @@ from torch_outboard.cli.shown import json_to, progress
 __all__ = ["OPTIONS", "fail_each"]
 
 
-_LIMIT = 60.0  # seconds per run
-_MOST = 500  # maximum number of runs
+_RUN_TIMEOUT_SECONDS = 60.0
+_MAX_RUNS = 500
 
 # The options of `outboard run` that need --fail-each.
 OPTIONS = (
     click.option("--fail-each", is_flag=True, help="Run the script once for each driver call, with that call failing."),
     click.option(
-        "--runs", type=click.IntRange(1, 10_000_000), default=_MOST, show_default=True, help="Maximum number of runs."
+        "--runs",
+        type=click.IntRange(1, 10_000_000),
+        default=_MAX_RUNS,
+        show_default=True,
+        help="Maximum number of runs.",
     ),
     click.option("--share", metavar="K/N", default="1/1", help="Run the K-th of N parts of the calls."),
     click.option(
@@ -35,7 +39,7 @@ OPTIONS = (
     click.option(
         "--time-limit",
         type=click.FloatRange(min=0, min_open=True),
-        default=_LIMIT,
+        default=_RUN_TIMEOUT_SECONDS,
         show_default=True,
         metavar="SECONDS",
         help="Time limit of one run.",

@@ -20,8 +20,8 @@ __all__ = ["check"]
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64")
 # The maximum numbers of bad entries and of refusal reasons that are printed.
-_MOST_LINES = 20
-_MOST_REASONS = 8
+_MAX_LINES = 20
+_MAX_REASONS = 8
 
 
 @click.command()
@@ -157,15 +157,15 @@ def _print_entries(entries: Sequence[EntryResult]) -> None:
     heads = ("type", "entries", "right", "only run", "no kernels", "wrong", "failed")
     table("Operator database", heads, rows)
     bad = [entry for entry in entries if entry.is_bad]
-    for entry in bad[:_MOST_LINES]:
+    for entry in bad[:_MAX_LINES]:
         of = f"{entry.check.dtype}{', gradients' if entry.check.is_gradient else ''}"
         click.echo(printable(f"{entry.state}: {entry.check.entry} ({of}): {entry.gist}"))
-    if len(bad) > _MOST_LINES:
-        click.echo(f"and {len(bad) - _MOST_LINES} more; --json FILE lists all")
+    if len(bad) > _MAX_LINES:
+        click.echo(f"and {len(bad) - _MAX_LINES} more; --json FILE lists all")
     reasons = Counter(entry.gist for entry in entries if entry.state == "refused")
     if reasons:
         click.echo("\nMost frequent reasons for no kernels")
-    for reason, count in reasons.most_common(_MOST_REASONS):
+    for reason, count in reasons.most_common(_MAX_REASONS):
         click.echo(printable(f"{count:5} {reason}"))
     if reasons:
         click.echo("")

@@ -16,7 +16,7 @@ import click
 
 __all__ = ["memory"]
 
-_LARGEST = 50  # maximum number of listed blocks
+_MAX_BLOCKS = 50  # listed
 _TEMPLATE = Path(__file__).with_name("memory.html")
 
 
@@ -121,7 +121,7 @@ def summarise(snapshot: dict[str, Any]) -> dict[str, Any]:
         "segments": segments,
         "largest": [
             {"size": size, "address": hex(address), "state": block["state"], "stack": _stack(block)}
-            for size, address, block in blocks[:_LARGEST]
+            for size, address, block in blocks[:_MAX_BLOCKS]
         ],
         "timelines": [
             _timeline(snapshot, device, trace, stacks)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunMonitor", "with_reports"]
 
-_MOST_SHOWN = 8  # maximum number of operators shown
+_MAX_OPERATORS = 8  # shown per provider
 # Providers, slowest first: copies through the host, the host's kernels, the device's kernels.
 _WORST_FIRST = ("fallback", "staged", "host", "generated", "native")
 _WHERE = {
@@ -121,8 +121,8 @@ def _text(report: dict[str, Any]) -> str:
     for provider in _WORST_FIRST:
         rows = [row for row in report["operators"] if row["provider"] == provider]
         if rows:
-            shown = ", ".join(f"{row['op']} {row['calls']}" for row in rows[:_MOST_SHOWN])
-            more = f", and {len(rows) - _MOST_SHOWN} more" if len(rows) > _MOST_SHOWN else ""
+            shown = ", ".join(f"{row['op']} {row['calls']}" for row in rows[:_MAX_OPERATORS])
+            more = f", and {len(rows) - _MAX_OPERATORS} more" if len(rows) > _MAX_OPERATORS else ""
             lines.append(f"{sum(row['calls'] for row in rows)} calls {_WHERE[provider]}: {shown}{more}.")
     plans = report["plans"]
     if plans["plans"] or plans["loaded"]:

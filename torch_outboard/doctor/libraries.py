@@ -36,8 +36,8 @@ REMEDIES: Mapping[str, str] = {
 }
 # Libraries whose process group is checked too.
 WITH_GROUPS = ("accelerate", "lightning")
-_SECONDS = 300  # for the import and the answers of all libraries, from a slow disk
-_LINES = 3  # lines shown of the output of a process that died
+_TIMEOUT_SECONDS = 300  # for the import and the answers of all libraries, from a slow disk
+_MAX_OUTPUT_LINES = 3  # lines shown of the output of a process that died
 
 
 class ProbeContext(NamedTuple):
@@ -171,12 +171,12 @@ def _started(
 def _ended(process: subprocess.Popen[str]) -> str:
     """Wait for a process, and return how it ended: its status and the last lines that it printed."""
     try:
-        _, errors = process.communicate(timeout=_SECONDS)
+        _, errors = process.communicate(timeout=_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        return f"no answer in {_SECONDS} s"
-    return "; ".join([f"status {process.returncode}", *errors.strip().splitlines()[-_LINES:]])
+        return f"no answer in {_TIMEOUT_SECONDS} s"
+    return "; ".join([f"status {process.returncode}", *errors.strip().splitlines()[-_MAX_OUTPUT_LINES:]])
 
 
 def _read(answers: Path) -> list[dict[str, Any]]:

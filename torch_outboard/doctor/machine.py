@@ -24,7 +24,7 @@ __all__ = ["Report", "check_autoload", "check_build", "check_driver", "check_env
 # The report of `outboard info` about a driver, or None and a description of how the process ended.
 Report: TypeAlias = tuple[dict[str, Any] | None, str]
 
-_SECONDS = 300  # for attaching one driver, from a slow disk
+_TIMEOUT_SECONDS = 300  # for attaching one driver, from a slow disk
 
 
 def check_build() -> Check:
@@ -91,9 +91,9 @@ def info_of(name: str, options: Mapping[str, str]) -> Report:
     command = [sys.executable, "-m", "torch_outboard", "info", "--json", f"--driver={name}"]
     command += [f"--option={key}={value}" for key, value in options.items()]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
-        return None, f"no answer in {_SECONDS} s"
+        return None, f"no answer in {_TIMEOUT_SECONDS} s"
     start = done.stdout.find("{")  # a vendor's library may have printed lines before
     try:
         return json.loads(done.stdout[max(start, 0) :]), ""

@@ -15,12 +15,12 @@ from torch_outboard._child import ask_module
 
 __all__ = ["own_checks"]
 
-_SECONDS = 120
+_TIMEOUT_SECONDS = 120
 
 
 def own_checks(name: str, options: Mapping[str, str]) -> list[Check]:
     """Return `Driver.checks()` of a driver, or how the process ended."""
-    answer = ask_module(__name__, name, json.dumps(dict(options)), seconds=_SECONDS)
+    answer = ask_module(__name__, name, json.dumps(dict(options)), seconds=_TIMEOUT_SECONDS)
     if answer.failure:
         return [Check(name, "wrong", "; ".join([f"its own checks {answer.failure}", *answer.output[-1:]]))]
     return [Check(**fields) for fields in answer.value]

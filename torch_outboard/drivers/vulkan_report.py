@@ -21,7 +21,7 @@ from torch_outboard._version import __version__
 
 __all__ = ["report"]
 
-_SECONDS = 600  # for all computations; the first ones also compile
+_TIMEOUT_SECONDS = 600  # for all computations; the first ones also compile
 _VULKAN_13 = 1 << 22 | 3 << 12
 _ENVIRONMENT = ("VK_", "OUTBOARD_VK_", "OUTBOARD_VULKAN_", "MESA_", "RADV_", "ANV_", "LP_NUM_THREADS", "__EGL_")
 _FOLDERS = ("/usr/local/etc", "/usr/local/share", "/etc", "/usr/share")
@@ -379,7 +379,7 @@ def _computations(options: Mapping[str, Any]) -> dict[str, Any]:
     settings = {"host_access": "0", **{key: str(value) for key, value in options.items()}}  # as for a discrete GPU
     computed = "torch_outboard.doctor.computed"
     variables = {"OUTBOARD_FALLBACK": "error"}
-    answer = ask_module(computed, "vulkan", json.dumps(settings), seconds=_SECONDS, variables=variables)
+    answer = ask_module(computed, "vulkan", json.dumps(settings), seconds=_TIMEOUT_SECONDS, variables=variables)
     if answer.failure:
         return {"error": f"the process {answer.failure}", "output": answer.output}
     return {**answer.value, "messages": answer.output}

@@ -10,8 +10,8 @@ from torch_outboard._errors import OutboardError
 
 __all__ = ["describe_end", "look_behind"]
 
-_MOST_WAITS = 6
-_SHOWN = 400  # characters shown of an error's text
+_MAX_WAITS = 6
+_MAX_ERROR_CHARACTERS = 400  # characters shown of an error's text
 
 
 def describe_end(error: BaseException) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def describe_end(error: BaseException) -> dict[str, Any]:
     kind = type(error)
     return {
         "type": kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}",
-        "text": str(error)[:_SHOWN],
+        "text": str(error)[:_MAX_ERROR_CHARACTERS],
         "is_named": any(isinstance(error, named) for error in chain),
     }
 
@@ -42,7 +42,7 @@ def look_behind(module: Any) -> dict[str, Any]:
     """
     waits: list[str] = []
     count = module.device_count()
-    while len(waits) < _MOST_WAITS:
+    while len(waits) < _MAX_WAITS:
         try:
             for index in range(count):
                 module.synchronize(index)

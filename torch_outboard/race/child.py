@@ -19,8 +19,8 @@ from typing import Any
 
 from torch_outboard.race.aftermath import describe_end
 
-_MOST_TASKS = 400  # tasks shown in a picture
-_MOST_POISONED = 5000  # most recently freed blocks
+_MAX_TASKS = 400  # tasks shown in a picture
+_MAX_POISONED_BLOCKS = 5000  # most recently freed blocks
 
 
 def main(path: str) -> None:
@@ -189,20 +189,20 @@ def _sanitized(sanitizer: Any, log: Any) -> dict[str, Any]:
         "streams": len(log.streams),
         "steps": log.steps,
         "has_host_copies": log.host_copies > 0,
-        "poisoned": {str(number): text for number, text in poisoned[-_MOST_POISONED:]},
+        "poisoned": {str(number): text for number, text in poisoned[-_MAX_POISONED_BLOCKS:]},
         "log": _around(entries, races),
     }
 
 
 def _around(entries: list[Any], races: list[Any]) -> list[Any]:
     """Return the entries to show in a picture: around the first race, or else the first entries."""
-    if len(entries) > _MOST_TASKS and races:
+    if len(entries) > _MAX_TASKS and races:
         first, last = races[0].first.number, races[0].second.number
         near = [
             entry for entry in entries if first - 40 <= entry[1] <= first + 150 or last - 150 <= entry[1] <= last + 40
         ]
-        return near[:_MOST_TASKS]
-    return entries[:_MOST_TASKS]
+        return near[:_MAX_TASKS]
+    return entries[:_MAX_TASKS]
 
 
 def _race(race: Any) -> dict[str, Any]:

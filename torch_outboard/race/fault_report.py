@@ -10,7 +10,7 @@ from torch_outboard.race.faults import Problem, Sweep
 
 __all__ = ["as_json", "as_text", "command_of", "status_of"]
 
-_MOST_SHOWN = 20  # problems shown
+_MAX_PROBLEMS = 20  # problems shown
 
 
 def status_of(sweep: Sweep) -> int:
@@ -40,10 +40,10 @@ def as_text(sweep: Sweep) -> str:
     parts.append(f"  {outcomes['problem']} end in another way")
     if sweep.left_out:
         parts.append(f"{sweep.left_out} calls were left out: --runs {sweep.runs + sweep.left_out} lets each fail.")
-    for problem in sweep.problems[:_MOST_SHOWN]:
+    for problem in sweep.problems[:_MAX_PROBLEMS]:
         parts.append(f"\n{_problem_text(sweep, problem)}")
-    if len(sweep.problems) > _MOST_SHOWN:
-        parts.append(f"\nAnd {len(sweep.problems) - _MOST_SHOWN} more, which --json lists.")
+    if len(sweep.problems) > _MAX_PROBLEMS:
+        parts.append(f"\nAnd {len(sweep.problems) - _MAX_PROBLEMS} more, which --json lists.")
     parts += [f"Note: {note}." for note in sweep.notes]
     return "\n".join(parts)
 

@@ -31,7 +31,7 @@ _IMPORTED = (
     *("torch_outboard", "torch_outboard.compile.register", "torch_outboard.device", "torch_outboard.distributed"),
     *("torch_outboard.race.child", "torch_outboard.sanitizer", "torch_outboard.testing.observed", "torch._dynamo"),
 )
-_MOST_OUTPUT = 1 << 20  # characters kept of each output stream
+_MAX_OUTPUT_CHARACTERS = 1 << 20  # characters kept of each output stream
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,13 @@ class Runner:
             ended, status = "signal", -status
         results = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() and ended == "exit" else {}
         return Run(
-            options, ended, status, output[-_MOST_OUTPUT:], errors[-_MOST_OUTPUT:], time.monotonic() - start, results
+            options,
+            ended,
+            status,
+            output[-_MAX_OUTPUT_CHARACTERS:],
+            errors[-_MAX_OUTPUT_CHARACTERS:],
+            time.monotonic() - start,
+            results,
         )
 
     @contextlib.contextmanager

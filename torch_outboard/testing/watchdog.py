@@ -23,7 +23,7 @@ __all__ = ["Watchdog"]
 
 # Seconds for the reporting thread to acquire the interpreter lock; after that, only Python's stacks
 # are written.
-_GRACE = 10
+_GRACE_SECONDS = 10
 
 # torch's handler for fatal signals, which prints C stacks, needs more than the 16 KiB that
 # faulthandler reserves for the main thread's handlers: it would overflow into the heap.
@@ -58,7 +58,7 @@ class Watchdog:
         timer.daemon = True
         timer.start()
         # This thread is in C, and needs no interpreter lock.
-        faulthandler.dump_traceback_later(self._seconds + _GRACE, exit=True, file=self._stderr)
+        faulthandler.dump_traceback_later(self._seconds + _GRACE_SECONDS, exit=True, file=self._stderr)
         try:
             return (yield)
         finally:

@@ -29,7 +29,7 @@ from .comparison import TOLERANCES, Outcome, difference, difference_of_values, o
 from .lists import has_rounded_constants, is_left_out, may_be_wrong, may_differ
 from .placed import place_all
 
-MOST_MEMORY = 8 << 30  # bytes of the process
+MAX_MEMORY_BYTES = 8 << 30  # of the process
 IN_A_ROW = 8  # calls of one operator with other sizes and values, which share its plans
 
 
@@ -93,7 +93,7 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))  # a drawn number may be a size
+    resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))  # a drawn number may be a size
     share, shares = map(int, arguments.share.split("/"))
     calls = [call for call in captured.all_calls() if not is_left_out(call.operator)][share::shares]
     calls = [call for call in calls if re.search(arguments.only, call.name)]

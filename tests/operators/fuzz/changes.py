@@ -18,7 +18,7 @@ from ..refusals.captured import OperatorCall
 from ..refusals.mutations import changes_of
 from .placed import place_all
 
-MOST_ELEMENTS = 20_000  # of one tensor
+MAX_ELEMENTS = 20_000  # of one tensor
 SIZES = (0, 1, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33)
 DTYPES = (
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64),
@@ -76,7 +76,7 @@ def _sizes(call: OperatorCall, generator: random.Random) -> OperatorCall:
         count = 1
         for size in sizes:
             count *= size
-        if count > MOST_ELEMENTS:
+        if count > MAX_ELEMENTS:
             return tensor
         values = tensor.reshape(-1) if tensor.numel() else tensor.new_ones(1)
         repeats = -(-count // values.numel())

@@ -16,8 +16,8 @@ from . import steps
 from .steps import DIFFERENTIABLE, DTYPES, FUNCTIONS, IN_PLACE, VIEWS, Kind, Step
 
 CPU = torch.device("cpu")
-MOST_ELEMENTS = 4096
-MOST_TENSORS = 24
+MAX_ELEMENTS = 4096
+MAX_TENSORS = 24
 
 _NEW = Kind("new", 0, steps.made)
 
@@ -46,7 +46,7 @@ class Machine:
                 torch.accelerator.synchronize(self.device)
         except Exception as error:  # it is compared
             return error
-        if isinstance(result, torch.Tensor) and not step.kind.in_place and result.numel() <= MOST_ELEMENTS:
+        if isinstance(result, torch.Tensor) and not step.kind.in_place and result.numel() <= MAX_ELEMENTS:
             self.tensors[number] = result
         return None
 
@@ -99,7 +99,7 @@ def drawn(seed: int, length: int, compiled: float) -> list[Step]:
             step = _drawn_step(generator, machine, compiled)
             program.append(step)
             machine.run(number, step)
-            if len(machine.tensors) > MOST_TENSORS:
+            if len(machine.tensors) > MAX_TENSORS:
                 machine.tensors.pop(generator.choice(list(machine.tensors)))
     return program
 

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 DTYPES = (torch.float32, torch.int64, torch.complex64)
-MOST_ELEMENTS = 4096  # of one tensor: a matrix of thousands of calls has small ones
+MAX_ELEMENTS = 4096  # of one tensor: a matrix of thousands of calls has small ones
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return (
         tensor.layout == torch.strided
         and not tensor.is_quantized
-        and tensor.numel() <= MOST_ELEMENTS
+        and tensor.numel() <= MAX_ELEMENTS
         and not tensor.is_conj()
         and not tensor.is_neg()
     )
