@@ -18,41 +18,41 @@ from torch_outboard.kernels.book.row import Function
 __all__ = ["FORMULAS"]
 
 
-def _times_i(self: Pair) -> Pair:
+def _multiply_by_i(self: Pair) -> Pair:
     return Pair(-self.im, self.re)
 
 
-def _by_i(self: Pair) -> Pair:
+def _divide_by_i(self: Pair) -> Pair:
     return Pair(self.im, -self.re)
 
 
-def _of_times_i(formula: Function) -> Function:
+def _rotate_argument(formula: Function) -> Function:
     """Return the formula of f(i z) / i from the formula of f, as in sin(z) = sinh(i z) / i."""
 
-    def turned(kind: torch.dtype, self: Pair) -> Pair:
-        return _by_i(formula(kind, _times_i(self)))
+    def rotated(kind: torch.dtype, self: Pair) -> Pair:
+        return _divide_by_i(formula(kind, _multiply_by_i(self)))
 
-    return turned
+    return rotated
 
 
 # Exponentials.
 
 
-def _exponential(kind: torch.dtype, self: Pair) -> Pair:
+def _exp(kind: torch.dtype, self: Pair) -> Pair:
     """Return a real number for a real argument, even if the exponential is infinite."""
-    return _turned(self.re.exp(), self.im)
+    return _polar(self.re.exp(), self.im)
 
 
-def _turned(size: torch.Tensor, angle: torch.Tensor) -> Pair:
+def _polar(size: torch.Tensor, angle: torch.Tensor) -> Pair:
     re, im = (torch.where(size == 0, size, size * part) for part in (angle.cos(), angle.sin()))
     return Pair(re, torch.where(angle == 0, angle, im))
 
 
-def _exponential_of_2(kind: torch.dtype, self: Pair) -> Pair:
-    return _turned(self.re.exp2(), self.im * math.log(2))
+def _exp2(kind: torch.dtype, self: Pair) -> Pair:
+    return _polar(self.re.exp2(), self.im * math.log(2))
 
 
-def _exponential_less_1(kind: torch.dtype, self: Pair) -> Pair:
+def _expm1(kind: torch.dtype, self: Pair) -> Pair:
     half = (self.im / 2).sin()
     re = self.re.expm1() * self.im.cos() - 2 * half * half
     return Pair(re, torch.where(self.im == 0, self.im, self.re.exp() * self.im.sin()))
@@ -61,7 +61,7 @@ def _exponential_less_1(kind: torch.dtype, self: Pair) -> Pair:
 def _sigmoid(kind: torch.dtype, self: Pair) -> Pair:
     """Divide by a number whose absolute value is about 1 or more, so that no exponential overflows."""
     is_positive = self.re >= 0
-    small = _turned((-self.re.abs()).exp(), torch.where(is_positive, -self.im, self.im))
+    small = _polar((-self.re.abs()).exp(), torch.where(is_positive, -self.im, self.im))
     above = Pair(*(torch.where(is_positive, limit, part) for limit, part in zip((1.0, 0.0), small, strict=True)))
     return divide(kind, above, Pair(1 + small.re, small.im))
 
@@ -69,11 +69,11 @@ def _sigmoid(kind: torch.dtype, self: Pair) -> Pair:
 # Logarithms.
 
 
-def _logarithm(kind: torch.dtype, self: Pair) -> Pair:
-    return Pair(_log_of_size(self.re, self.im), torch.atan2(self.im, self.re))
+def _log(kind: torch.dtype, self: Pair) -> Pair:
+    return Pair(_log_abs(self.re, self.im), torch.atan2(self.im, self.re))
 
 
-def _log_of_size(re: torch.Tensor, im: torch.Tensor) -> torch.Tensor:
+def _log_abs(re: torch.Tensor, im: torch.Tensor) -> torch.Tensor:
     """Return log |z|; near |z| = 1, compute it from the difference of |z| from 1."""
     size = torch.hypot(re, im)
     large, small = torch.maximum(re.abs(), im.abs()), torch.minimum(re.abs(), im.abs())
@@ -81,19 +81,19 @@ def _log_of_size(re: torch.Tensor, im: torch.Tensor) -> torch.Tensor:
     return torch.where((size > 0.5) & (size < 2), near, size.log())
 
 
-def _logarithm_by(base: float) -> Function:
+def _log_base(base: float) -> Function:
     def formula(kind: torch.dtype, self: Pair) -> Pair:
-        return Pair(*(part / math.log(base) for part in _logarithm(kind, self)))
+        return Pair(*(part / math.log(base) for part in _log(kind, self)))
 
     return formula
 
 
-def _logarithm_of_1_more(kind: torch.dtype, self: Pair) -> Pair:
+def _log1p(kind: torch.dtype, self: Pair) -> Pair:
     """Return log(1 + z)."""
     near = (self.re * (2 + self.re) + self.im * self.im).log1p() / 2
     is_near = torch.hypot(self.re, self.im) < 0.5
     return Pair(
-        torch.where(is_near, near, _log_of_size(1 + self.re, self.im)),
+        torch.where(is_near, near, _log_abs(1 + self.re, self.im)),
         torch.atan2(self.im, 1 + self.re),
     )
 
@@ -101,7 +101,7 @@ def _logarithm_of_1_more(kind: torch.dtype, self: Pair) -> Pair:
 # Powers.
 
 
-def _square_root(kind: torch.dtype, self: Pair) -> Pair:
+def _sqrt(kind: torch.dtype, self: Pair) -> Pair:
     re, im = self
     half = (torch.hypot(re, im) / 2 + re.abs() / 2).sqrt()
     quotient = torch.where(half == 0, im.abs(), im.abs() / (2 * half))
@@ -111,29 +111,29 @@ def _square_root(kind: torch.dtype, self: Pair) -> Pair:
     return Pair(torch.where(is_infinite, math.inf, root), torch.copysign(torch.where(is_infinite, math.inf, rest), im))
 
 
-def _by_square_root(kind: torch.dtype, self: Pair) -> Pair:
-    return reciprocal(kind, _square_root(kind, self))
+def _rsqrt(kind: torch.dtype, self: Pair) -> Pair:
+    return reciprocal(kind, _sqrt(kind, self))
 
 
 # torch's kernels compute these exponents by multiplications and roots.
-_OF_EXPONENT: dict[complex, Function] = {
+_SPECIAL_EXPONENTS: dict[complex, Function] = {
     -2: lambda kind, self: reciprocal(kind, multiply(kind, self, self)),
     -1: reciprocal,
-    -0.5: _by_square_root,
-    0.5: _square_root,
+    -0.5: _rsqrt,
+    0.5: _sqrt,
     1: lambda kind, self: self,
     2: lambda kind, self: multiply(kind, self, self),
     3: lambda kind, self: multiply(kind, multiply(kind, self, self), self),
 }
 
 
-def _power(kind: torch.dtype, self: Any, exponent: Any) -> Any:
+def _pow(kind: torch.dtype, self: Any, exponent: Any) -> Any:
     """Return exp(exponent log z), or 0 for a base of 0."""
-    if isinstance(exponent, (int, float, complex)) and exponent in _OF_EXPONENT:
-        return _OF_EXPONENT[exponent](kind, self)
+    if isinstance(exponent, (int, float, complex)) and exponent in _SPECIAL_EXPONENTS:
+        return _SPECIAL_EXPONENTS[exponent](kind, self)
     base = tensors_of(pair_of(self, kind), exponent)
     power = tensors_of(pair_of(exponent, kind), self)
-    result = _exponential(kind, multiply(kind, power, _logarithm(kind, base)))
+    result = _exp(kind, multiply(kind, power, _log(kind, base)))
     is_zero = (base.re == 0) & (base.im == 0)
     return Pair(*(torch.where(is_zero, 0, part) for part in result))
 
@@ -145,17 +145,17 @@ def _product(size: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     return torch.where(factor == 0, factor, size * factor)
 
 
-def _hyperbolic_sine(kind: torch.dtype, self: Pair) -> Pair:
+def _sinh(kind: torch.dtype, self: Pair) -> Pair:
     re, im = self
     return Pair(re.sinh() * im.cos(), _product(re.cosh(), im.sin()))
 
 
-def _hyperbolic_cosine(kind: torch.dtype, self: Pair) -> Pair:
+def _cosh(kind: torch.dtype, self: Pair) -> Pair:
     re, im = self
     return Pair(re.cosh() * im.cos(), _product(re.sinh(), im.sin()))
 
 
-def _hyperbolic_tangent(kind: torch.dtype, self: Pair) -> Pair:
+def _tanh(kind: torch.dtype, self: Pair) -> Pair:
     re, im = self
     tangent, sine = im.tan(), re.sinh()
     size = 1 + tangent * tangent
@@ -170,35 +170,35 @@ def _hyperbolic_tangent(kind: torch.dtype, self: Pair) -> Pair:
     )
 
 
-def _cosine(kind: torch.dtype, self: Pair) -> Pair:
-    return _hyperbolic_cosine(kind, _times_i(self))
+def _cos(kind: torch.dtype, self: Pair) -> Pair:
+    return _cosh(kind, _multiply_by_i(self))
 
 
-def _roots_around(kind: torch.dtype, self: Pair) -> tuple[Pair, Pair]:
+def _sqrt_1_minus_and_plus(kind: torch.dtype, self: Pair) -> tuple[Pair, Pair]:
     """Return the square roots of 1 - z and of 1 + z."""
-    return _square_root(kind, Pair(1 - self.re, -self.im)), _square_root(kind, Pair(1 + self.re, self.im))
+    return _sqrt(kind, Pair(1 - self.re, -self.im)), _sqrt(kind, Pair(1 + self.re, self.im))
 
 
-def _inverse_sine(kind: torch.dtype, self: Pair) -> Pair:
-    less, more = _roots_around(kind, self)
+def _asin(kind: torch.dtype, self: Pair) -> Pair:
+    less, more = _sqrt_1_minus_and_plus(kind, self)
     return Pair(
         torch.atan2(self.re, less.re * more.re - less.im * more.im),
         (less.re * more.im - less.im * more.re).asinh(),
     )
 
 
-def _inverse_cosine(kind: torch.dtype, self: Pair) -> Pair:
-    less, more = _roots_around(kind, self)
+def _acos(kind: torch.dtype, self: Pair) -> Pair:
+    less, more = _sqrt_1_minus_and_plus(kind, self)
     return Pair(2 * torch.atan2(less.re, more.re), (more.re * less.im - more.im * less.re).asinh())
 
 
-def _inverse_hyperbolic_cosine(kind: torch.dtype, self: Pair) -> Pair:
-    less = _square_root(kind, Pair(self.re - 1, self.im))
-    more = _square_root(kind, Pair(self.re + 1, self.im))
+def _acosh(kind: torch.dtype, self: Pair) -> Pair:
+    less = _sqrt(kind, Pair(self.re - 1, self.im))
+    more = _sqrt(kind, Pair(self.re + 1, self.im))
     return Pair((less.re * more.re + less.im * more.im).asinh(), 2 * torch.atan2(less.im, more.re))
 
 
-def _inverse_hyperbolic_tangent(kind: torch.dtype, self: Pair) -> Pair:
+def _atanh(kind: torch.dtype, self: Pair) -> Pair:
     re, im = self
     x, y = re.abs(), im.abs()
     far = math.sqrt(torch.finfo(kind).max) / 4
@@ -216,28 +216,28 @@ def _inverse_hyperbolic_tangent(kind: torch.dtype, self: Pair) -> Pair:
 
 
 FORMULAS: dict[str, Function] = {
-    "aten::acos": _inverse_cosine,
-    "aten::acosh": _inverse_hyperbolic_cosine,
-    "aten::asin": _inverse_sine,
-    "aten::asinh": _of_times_i(_inverse_sine),
-    "aten::atan": _of_times_i(_inverse_hyperbolic_tangent),
-    "aten::atanh": _inverse_hyperbolic_tangent,
-    "aten::cos": _cosine,
-    "aten::cosh": _hyperbolic_cosine,
-    "aten::exp": _exponential,
-    "aten::exp2": _exponential_of_2,
-    "aten::expm1": _exponential_less_1,
-    "aten::log": _logarithm,
-    "aten::log10": _logarithm_by(10),
-    "aten::log1p": _logarithm_of_1_more,
-    "aten::log2": _logarithm_by(2),
-    "aten::pow": _power,
+    "aten::acos": _acos,
+    "aten::acosh": _acosh,
+    "aten::asin": _asin,
+    "aten::asinh": _rotate_argument(_asin),
+    "aten::atan": _rotate_argument(_atanh),
+    "aten::atanh": _atanh,
+    "aten::cos": _cos,
+    "aten::cosh": _cosh,
+    "aten::exp": _exp,
+    "aten::exp2": _exp2,
+    "aten::expm1": _expm1,
+    "aten::log": _log,
+    "aten::log10": _log_base(10),
+    "aten::log1p": _log1p,
+    "aten::log2": _log_base(2),
+    "aten::pow": _pow,
     "aten::reciprocal": reciprocal,
-    "aten::rsqrt": _by_square_root,
+    "aten::rsqrt": _rsqrt,
     "aten::sigmoid": _sigmoid,
-    "aten::sin": _of_times_i(_hyperbolic_sine),
-    "aten::sinh": _hyperbolic_sine,
-    "aten::sqrt": _square_root,
-    "aten::tan": _of_times_i(_hyperbolic_tangent),
-    "aten::tanh": _hyperbolic_tangent,
+    "aten::sin": _rotate_argument(_sinh),
+    "aten::sinh": _sinh,
+    "aten::sqrt": _sqrt,
+    "aten::tan": _rotate_argument(_tanh),
+    "aten::tanh": _tanh,
 }
