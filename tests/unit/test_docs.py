@@ -122,12 +122,12 @@ def reasons() -> Iterator[tuple[str, str]]:
             if not (isinstance(node, ast.Call) and ast.unparse(node.func) in REFUSING):
                 continue
             # These have their texts from codegen/refused.py, below, and from a row of the book.
-            elsewhere = ("str(lacks[0])", "refused.reason", "str(error)", "f'{reason} [upstream]'")
+            elsewhere = ("str(missing[0])", "refused.reason", "str(error)", "f'{reason} [upstream]'")
             if ast.unparse(node.args[0]) not in elsewhere:
                 yield path.name, text_of(node.args[0])
     refused = ROOT / "torch_outboard" / "codegen" / "refused.py"
     for node in ast.walk(ast.parse(refused.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef) and node.name == "lack_of":
+        if isinstance(node, ast.FunctionDef) and node.name == "missing_feature_of":
             yield from ((refused.name, text_of(part.value)) for part in ast.walk(node) if isinstance(part, ast.Return))
     provider = ROOT / "csrc" / "ops" / "planned" / "generated_provider.cpp"
     unasked = provider.read_text(encoding="utf-8").partition("why_unasked(const Call& call) {")[2].partition("}")[0]

@@ -8,20 +8,20 @@ import os
 
 import pytest
 
-from torch_outboard.kernels.garbage import collected_later
+from torch_outboard.kernels.garbage import defer_collection
 
 
 def test_collections_wait_for_the_end_of_the_outer_scope():
-    with collected_later():
+    with defer_collection():
         assert not gc.isenabled()
-        with collected_later():
+        with defer_collection():
             assert not gc.isenabled()
         assert not gc.isenabled()
     assert gc.isenabled()
 
 
 def test_an_exception_enables_them_again():
-    with pytest.raises(ZeroDivisionError), collected_later():
+    with pytest.raises(ZeroDivisionError), defer_collection():
         1 / 0  # noqa: B018
     assert gc.isenabled()
 
@@ -29,7 +29,7 @@ def test_an_exception_enables_them_again():
 def test_a_program_that_has_disabled_them_keeps_them_so():
     gc.disable()
     try:
-        with collected_later():
+        with defer_collection():
             pass
         assert not gc.isenabled()
     finally:
@@ -37,7 +37,7 @@ def test_a_program_that_has_disabled_them_keeps_them_so():
 
 
 def test_a_child_that_is_forked_during_a_build_collects():
-    with collected_later():
+    with defer_collection():
         if (child := os.fork()) == 0:
             os._exit(not gc.isenabled())
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -188,8 +188,8 @@ def test_arguments_that_the_cpu_refuses_are_an_error() -> None:
 
 
 def test_a_kernel_that_dies_is_an_error() -> None:
-    assert samples._tried_apart(lambda: (3, "")) == (3, "")
-    place, error = samples._tried_apart(lambda: os.kill(os.getpid(), signal.SIGKILL))  # type: ignore[arg-type, return-value]
+    assert samples._run_in_fork(lambda: (3, "")) == (3, "")
+    place, error = samples._run_in_fork(lambda: os.kill(os.getpid(), signal.SIGKILL))  # type: ignore[arg-type, return-value]
     assert place == -1 and "crashes" in error
 
 
@@ -198,12 +198,12 @@ def test_a_kernel_that_dies_is_an_error() -> None:
 
 def test_nothing_is_noted_outside_a_scope() -> None:
     route.begin("aten::relu")
-    assert route.run("aten::relu", "decomposition", lambda x: x + 1, [1], {}) == 2
-    route.decided("aten::relu", "lowering")
-    with route.noting() as routes:
-        route.decided("aten::relu", "lowering")  # no plan is being built
-        assert route.run("aten::relu", "decomposition", lambda x: x + 1, [1], {}) == 2
-    assert routes == [] and not route.is_noting()
+    assert route.run_decomposition("aten::relu", "decomposition", lambda x: x + 1, [1], {}) == 2
+    route.add_decision("aten::relu", "lowering")
+    with route.record_routes() as routes:
+        route.add_decision("aten::relu", "lowering")  # no plan is being built
+        assert route.run_decomposition("aten::relu", "decomposition", lambda x: x + 1, [1], {}) == 2
+    assert routes == [] and not route.is_recording()
 
 
 def test_decisions_are_noted_in_their_order_and_depth() -> None:
@@ -211,14 +211,14 @@ def test_decisions_are_noted_in_their_order_and_depth() -> None:
         return NotImplemented
 
     def outer(x: int) -> int:
-        assert route.run("aten::b", "decomposition", inner, [x], {}) is NotImplemented
+        assert route.run_decomposition("aten::b", "decomposition", inner, [x], {}) is NotImplemented
         return x
 
-    with route.noting() as routes:
+    with route.record_routes() as routes:
         route.begin("aten::a")
-        assert route.run("aten::a", "decomposition", outer, [1], {}) == 1
+        assert route.run_decomposition("aten::a", "decomposition", outer, [1], {}) == 1
         for _ in range(2):  # a plan that is traced twice
-            route.decided(torch.ops.aten.mm.default, "template")
+            route.add_decision(torch.ops.aten.mm.default, "template")
         route.end("plan 1", ["kernel"])
     [noted] = routes
     assert [(decision.operator, decision.depth, decision.has_declined) for decision in noted.decisions] == [

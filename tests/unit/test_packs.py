@@ -32,7 +32,7 @@ from torch_outboard.kernels.disk.files import Answer
 from torch_outboard.kernels.disk.pack_file import PackFile, program_name, write_pack_file
 from torch_outboard.kernels.disk.packs import Packs, packs_of
 from torch_outboard.kernels.disk.recorded import write_calls
-from torch_outboard.kernels.packing.making import EmptyPack, run_apart, write_pack
+from torch_outboard.kernels.packing.making import EmptyPack, run_in_processes, write_pack
 from torch_outboard.kernels.refusal import OperatorRefusal
 from torch_outboard.testing.plugin import RunPython
 
@@ -269,7 +269,7 @@ def test_each_recorded_call_gets_the_plan_of_its_own_sizes(pack_ahead: Callable[
 
 def test_a_process_that_ends_while_it_runs_calls_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="a worker process that runs the calls for one, two ended early"):
-        run_apart("tests.simt_drivers:Ahead", {}, ["one", "two"], functools.partial(os._exit, 3), bar=None)
+        run_in_processes("tests.simt_drivers:Ahead", {}, ["one", "two"], functools.partial(os._exit, 3), bar=None)
 
 
 @pytest.mark.parametrize(

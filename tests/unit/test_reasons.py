@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
-from torch_outboard.codegen.refused import LACK, leave_to_providers
+from torch_outboard.codegen.refused import MISSING_FEATURE, mark_unsupported
 from torch_outboard.kernels.reasons import REMEDIES, code_of, explained
 from torch_outboard.kernels.refusal import CallRefusal, Refusal
 
@@ -30,9 +30,9 @@ def lack(dialect, operator, *arguments):
     node = graph.call_function(operator, tuple(places))
     node.meta["val"] = torch.empty(2, dtype=arguments[0].dtype, device="meta")
     graph.output(node)
-    leave_to_providers(torch.fx.GraphModule({}, graph), "meta", dialect)
-    assert ("should_fallback" in node.meta) == (LACK in node.meta)
-    return node.meta.get(LACK, "")
+    mark_unsupported(torch.fx.GraphModule({}, graph), "meta", dialect)
+    assert ("should_fallback" in node.meta) == (MISSING_FEATURE in node.meta)
+    return node.meta.get(MISSING_FEATURE, "")
 
 
 @pytest.mark.parametrize(

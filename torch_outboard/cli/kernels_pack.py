@@ -128,7 +128,7 @@ def _without_device(
     for group in making.groups_of(instance, names):
         with click.progressbar(length=1, label=f"Calls for {', '.join(group)}", show_pos=True) as bar:
             try:
-                new_kinds, failed = making.run_apart(driver, options, group, calls, bar)
+                new_kinds, failed = making.run_in_processes(driver, options, group, calls, bar)
             except RuntimeError as error:
                 raise click.ClickException(str(error)) from error
         kinds |= new_kinds

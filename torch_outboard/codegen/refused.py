@@ -19,14 +19,14 @@ from torch_outboard.codegen.dialects.dialect import SUFFIXES, Dialect
 from torch_outboard.codegen.kernel.checks import ADDING, CHECKED, DIVIDING
 from torch_outboard.codegen.kernel.overrides import SimtOverrides
 
-__all__ = ["LACK", "leave_to_providers"]
+__all__ = ["MISSING_FEATURE", "mark_unsupported"]
 
 # Key in a node's meta: the dialect's missing feature, worded as a reason of
 # torch_outboard/kernels/reasons.py.
-LACK = "outboard_lack"
+MISSING_FEATURE = "outboard_missing_feature"
 
 
-def leave_to_providers(gm: torch.fx.GraphModule, device: str, dialect: Dialect) -> None:
+def mark_unsupported(gm: torch.fx.GraphModule, device: str, dialect: Dialect) -> None:
     """Mark the nodes on the device for which the dialect has no kernels, so that Inductor calls their operators."""
     for node in gm.graph.nodes:
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
@@ -35,12 +35,12 @@ def leave_to_providers(gm: torch.fx.GraphModule, device: str, dialect: Dialect) 
         tensors = [
             leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor) and leaf.device.type == device
         ]
-        if tensors and not node.target.is_view and (lack := lack_of(node, tensors, dialect)):
+        if tensors and not node.target.is_view and (feature := missing_feature_of(node, tensors, dialect)):
             node.meta["should_fallback"] = True
-            node.meta[LACK] = lack
+            node.meta[MISSING_FEATURE] = feature
 
 
-def lack_of(node: torch.fx.Node, tensors: list[torch.Tensor], dialect: Dialect) -> str:
+def missing_feature_of(node: torch.fx.Node, tensors: list[torch.Tensor], dialect: Dialect) -> str:
     """Return the missing feature of the dialect for an operator call, or "" if none is missing."""
     operator = node.target
     assert isinstance(operator, torch._ops.OpOverload)

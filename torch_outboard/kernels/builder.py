@@ -32,7 +32,7 @@ from torch_outboard.kernels.disk.key import Sizes, call_key, key_of, scheduled_k
 from torch_outboard.kernels.disk.packs import Packs, owner_of, packs_of
 from torch_outboard.kernels.disk.store import Store, default_folder
 from torch_outboard.kernels.faults import author_of
-from torch_outboard.kernels.garbage import collected_later
+from torch_outboard.kernels.garbage import defer_collection
 from torch_outboard.kernels.operators import base_name
 from torch_outboard.kernels.promotion import tensors_in
 from torch_outboard.kernels.reasons import code_of
@@ -379,7 +379,7 @@ def _raise(refusal: Refusal) -> Answer:
 
 
 def _import_inductor() -> None:
-    with without_own_deprecations(), collected_later():
+    with without_own_deprecations(), defer_collection():
         import_inductor()
 
 
@@ -391,7 +391,7 @@ def _has_schedule(answer: Answer) -> bool:
 def _build(name: str, make: Callable[[], Answer]) -> Answer:
     route.begin(name)
     try:
-        with collected_later():
+        with defer_collection():
             answer = make()
         route.end(answer.text, answer.kernels)
         return answer

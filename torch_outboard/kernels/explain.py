@@ -250,7 +250,7 @@ def run_call(name: str, positional: Sequence[Any], named: dict[str, Any], device
     run = Run(_chain(device))
     operator: Callable[..., Any] = overload_of(name)
     _C.reset_coverage()
-    with route.noting() as routes:
+    with route.record_routes() as routes:
         try:
             operator(*positional, **named)
             torch.accelerator.synchronize(device)

@@ -13,13 +13,13 @@ import gc
 import os
 from collections.abc import Iterator
 
-__all__ = ["collected_later"]
+__all__ = ["defer_collection"]
 
 _is_off = False
 
 
 @contextlib.contextmanager
-def collected_later() -> Iterator[None]:
+def defer_collection() -> Iterator[None]:
     """Put off collections to the end of the scope, unless the program has disabled them itself."""
     global _is_off
     if not gc.isenabled():

@@ -19,7 +19,7 @@ def as_laid_out(result: torch.Tensor, place: int, strides: Sequence[Sequence[int
     if order is None:
         return result
     back = [order.index(dim) for dim in range(len(order))]
-    route.decided("the result", "copied to the meta kernel's layout", as_laid_out)
+    route.add_decision("the result", "copied to the meta kernel's layout", as_laid_out)
     laid_out = torch.empty([result.shape[dim] for dim in order], dtype=result.dtype, device=result.device)
     return laid_out.copy_(result.permute(order)).permute(back)
 

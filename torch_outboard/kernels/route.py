@@ -13,13 +13,13 @@ __all__ = [
     "OF_INDUCTOR",
     "Decision",
     "Route",
+    "add_decision",
     "begin",
-    "decided",
     "end",
-    "is_noting",
-    "noted",
-    "noting",
-    "run",
+    "is_recording",
+    "record_routes",
+    "run_decomposition",
+    "wrap",
 ]
 
 # How decisions name Inductor's part.
@@ -49,72 +49,74 @@ class Route:
 
 
 @dataclass
-class _Notes:
+class _Recording:
     routes: list[Route] = field(default_factory=list)
     depth: int = 0
 
 
 # One variable suffices: plans are built one after the other, on one thread.
-_notes: _Notes | None = None
+_recording: _Recording | None = None
 
 
 @contextlib.contextmanager
-def noting() -> Iterator[list[Route]]:
-    """Note the routes of the plans that are built within the scope."""
-    global _notes
-    _notes = _Notes()
+def record_routes() -> Iterator[list[Route]]:
+    """Record the routes of the plans that are built within the scope."""
+    global _recording
+    _recording = _Recording()
     try:
-        yield _notes.routes
+        yield _recording.routes
     finally:
-        _notes = None
+        _recording = None
 
 
 def begin(operator: str) -> None:
-    if _notes is not None:
-        _notes.routes.append(Route(operator))
+    if _recording is not None:
+        _recording.routes.append(Route(operator))
 
 
 def end(text: str = "", kernels: Any = (), refusal: str = "") -> None:
-    if _notes is not None and _notes.routes:
-        route = _notes.routes[-1]
+    if _recording is not None and _recording.routes:
+        route = _recording.routes[-1]
         route.text, route.kernels, route.refusal = text, list(kernels), refusal
 
 
-def _named(operator: Any) -> str:
+def _name_of(operator: Any) -> str:
     """Return an operator's name in the dispatcher."""
     schema = getattr(operator, "_schema", None)
     return str(operator) if schema is None else f"{schema.name}.{schema.overload_name or 'default'}"
 
 
-def decided(operator: Any, what: str, function: Callable[..., Any] | None = None) -> None:
-    """Note the function that computes an operator. A plan may be traced twice, but each decision is noted once."""
-    if _notes is None or not _notes.routes:
+def add_decision(operator: Any, what: str, function: Callable[..., Any] | None = None) -> None:
+    """Record the function that computes an operator. A plan may be traced twice, but each decision is recorded once."""
+    if _recording is None or not _recording.routes:
         return
-    decision = Decision(_named(operator), what, function, _notes.depth)
-    if decision not in _notes.routes[-1].decisions:
-        _notes.routes[-1].decisions.append(decision)
+    decision = Decision(_name_of(operator), what, function, _recording.depth)
+    if decision not in _recording.routes[-1].decisions:
+        _recording.routes[-1].decisions.append(decision)
 
 
-def run(operator: Any, what: str, function: Callable[..., Any], args: Any, named: Mapping[str, Any]) -> Any:
-    """Call a function that decomposes an operator, and note the call."""
-    if _notes is None or not _notes.routes:
+def run_decomposition(
+    operator: Any, what: str, function: Callable[..., Any], args: Any, named: Mapping[str, Any]
+) -> Any:
+    """Call a function that decomposes an operator, and record the call."""
+    if _recording is None or not _recording.routes:
         return function(*args, **named)
-    decision = Decision(_named(operator), what, function, _notes.depth)
-    decisions = _notes.routes[-1].decisions
+    decision = Decision(_name_of(operator), what, function, _recording.depth)
+    decisions = _recording.routes[-1].decisions
     decisions.append(decision)
-    _notes.depth += 1
+    _recording.depth += 1
     try:
         result = function(*args, **named)
     finally:
-        _notes.depth -= 1
+        _recording.depth -= 1
     decision.has_declined = result is NotImplemented
     return result
 
 
-def noted(operator: Any, what: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function so that each call is noted."""
-    return lambda *args, **named: run(operator, what, function, args, named)
+def wrap(operator: Any, what: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function so that each call is recorded."""
+    return lambda *args, **named: run_decomposition(operator, what, function, args, named)
 
 
-def is_noting() -> bool:
-    return _notes is not None
+def is_recording() -> bool:
+    return _recording is not None

@@ -57,12 +57,14 @@ def sample_call(name: str, request: SampleRequest, device: torch.device) -> tupl
     """
     _check_values(name, request.values)
     candidates = [request.shapes] if request.shapes else _SHAPES
-    index, error = _tried_apart(lambda: _accepted(name, request, candidates))
+    index, error = _run_in_fork(lambda: _first_accepted(name, request, candidates))
     if index < 0:
         how = "other shapes, or another type" if request.shapes else "--shape, for each of its tensors"
         raise NoSample(f"could not build a sample call of {name}: {error}. Pass {how}")
     positional, named = _arguments(name, request, candidates[index])
-    return [_moved(value, device) for value in positional], {key: _moved(value, device) for key, value in named.items()}
+    return [_to_device(value, device) for value in positional], {
+        key: _to_device(value, device) for key, value in named.items()
+    }
 
 
 def _check_values(name: str, values: Mapping[str, Any]) -> None:
@@ -73,7 +75,7 @@ def _check_values(name: str, values: Mapping[str, Any]) -> None:
             raise NoSample(f"{name} has no argument {key} to set: {hint}")
 
 
-def _accepted(name: str, request: SampleRequest, candidates: Sequence[Shapes]) -> tuple[int, str]:
+def _first_accepted(name: str, request: SampleRequest, candidates: Sequence[Shapes]) -> tuple[int, str]:
     """Return the index of the first shapes that the CPU's kernel accepts, or -1 and the kernel's first error."""
     torch.set_num_threads(1)
     errors: list[str] = []
@@ -89,7 +91,7 @@ def _accepted(name: str, request: SampleRequest, candidates: Sequence[Shapes]) -
     return -1, errors[0]
 
 
-def _tried_apart(run: Callable[[], tuple[int, str]]) -> tuple[int, str]:
+def _run_in_fork(run: Callable[[], tuple[int, str]]) -> tuple[int, str]:
     """Run a function in a forked process and return its result: unexpected arguments crash some kernels."""
     reads, writes = os.pipe()
     child = os.fork()
@@ -116,13 +118,13 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def _moved(value: Any, device: torch.device) -> Any:
+def _to_device(value: Any, device: torch.device) -> Any:
     if isinstance(value, torch.Tensor):
         return value.to(device)
     if isinstance(value, torch.device):
         return device
     if isinstance(value, list):
-        return [_moved(item, device) for item in value]
+        return [_to_device(item, device) for item in value]
     return value
 
 

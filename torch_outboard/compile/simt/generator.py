@@ -56,9 +56,9 @@ class SimtGenerator(WrappingGenerator):
         return CodeGenerator.fx_wrapper(self) if self.dialect.runs_on_host else super().fx_wrapper()
 
     def prepare_graph(self, gm: Any) -> None:
-        from torch_outboard.codegen.refused import leave_to_providers
+        from torch_outboard.codegen.refused import mark_unsupported
 
-        leave_to_providers(gm, self.driver.name, self.dialect)
+        mark_unsupported(gm, self.driver.name, self.dialect)
 
     def cache_key(self) -> dict[str, str]:
         return {"dialect": self.dialect.described(), "prelude": "".join(prelude(self.dialect.library))}

@@ -17,7 +17,7 @@ from torch_outboard.kernels.book import complex_functions, fourier
 from torch_outboard.kernels.book.pair import Pair, divide, multiply, pair_of, tensors_of
 from torch_outboard.kernels.book.row import Function
 
-__all__ = ["are_apart", "formula_of", "leave_to_formulas"]
+__all__ = ["formula_of", "is_componentwise", "prefer_formulas"]
 
 
 # Arithmetic. torch's kernels convert a real operand to a complex number. Its imaginary part of 0
@@ -288,7 +288,7 @@ _FORMULAS: dict[str, Function] = {
 
 # Operators that compute the real part from real parts, and the imaginary part from imaginary parts
 # in the same way.
-_APART = frozenset(
+_COMPONENTWISE = frozenset(
     f"aten::{name}"
     for name in (
         *("_unsafe_index", "_unsafe_view", "alias", "cat", "clone", "cumsum", "detach", "diagonal", "expand", "flip"),
@@ -309,21 +309,21 @@ def formula_of(operator: torch._ops.OpOverload) -> Function | None:
     return _FORMULAS.get(_base(operator))
 
 
-def are_apart(operator: torch._ops.OpOverload) -> bool:
+def is_componentwise(operator: torch._ops.OpOverload) -> bool:
     """Return True if an operator computes the real part from real parts and the imaginary part from imaginary parts."""
-    return _base(operator) in _APART
+    return _base(operator) in _COMPONENTWISE
 
 
-def leave_to_formulas(table: Mapping[Any, Function]) -> dict[Any, Function]:
+def prefer_formulas(table: Mapping[Any, Function]) -> dict[Any, Function]:
     """Return decompositions that decline complex numbers if the operator has a formula."""
-    return {operator: _declining(body) if _has_formula(operator) else body for operator, body in table.items()}
+    return {operator: _decline_complex(body) if _has_formula(operator) else body for operator, body in table.items()}
 
 
 def _has_formula(operator: Any) -> bool:
     return isinstance(operator, torch._ops.OpOverload) and formula_of(operator) is not None
 
 
-def _declining(decomposition: Function) -> Function:
+def _decline_complex(decomposition: Function) -> Function:
     def decompose(*args: Any, **named: Any) -> Any:
         if any(isinstance(value, torch.Tensor) and value.is_complex() for value in (*args, *named.values())):
             return NotImplemented

@@ -26,7 +26,7 @@ ArgumentValue = Any  # a tensor, None or a bool
 Values = dict[str, torch.Tensor]
 
 
-def _begun(arguments: dict[str, ArgumentValue]) -> tuple[torch.Tensor, torch.Tensor, Values]:
+def _prepare_step(arguments: dict[str, ArgumentValue]) -> tuple[torch.Tensor, torch.Tensor, Values]:
     """Return the parameter, its gradient in the direction of the step, and the values written so far.
 
     With a scale, the unscaled gradient is one of the written values.
@@ -38,12 +38,12 @@ def _begun(arguments: dict[str, ArgumentValue]) -> tuple[torch.Tensor, torch.Ten
     return widened(arguments["self"]), -grad if arguments["maximize"] else grad, values
 
 
-def _decayed(grad: torch.Tensor, parameter: torch.Tensor, weight_decay: torch.Tensor) -> torch.Tensor:
+def _apply_weight_decay(grad: torch.Tensor, parameter: torch.Tensor, weight_decay: torch.Tensor) -> torch.Tensor:
     # Do not multiply by 0: a parameter may be infinite.
     return torch.where(weight_decay != 0, grad + parameter * weight_decay.to(grad.dtype), grad)
 
 
-def _written(values: Values, arguments: dict[str, ArgumentValue]) -> Values:
+def _unless_found_inf(values: Values, arguments: dict[str, ArgumentValue]) -> Values:
     """Return the values in their types, or the old values if found_inf is set."""
     found_inf = arguments["found_inf"]
     result: Values = {}
@@ -55,14 +55,14 @@ def _written(values: Values, arguments: dict[str, ArgumentValue]) -> Values:
 
 
 def _adam(arguments: dict[str, ArgumentValue], is_decoupled: bool) -> Values:
-    parameter, grad, values = _begun(arguments)
+    parameter, grad, values = _prepare_step(arguments)
     kind = parameter.dtype
     beta1, beta2, decay = arguments["beta1"], arguments["beta2"], arguments["weight_decay"]
     lr, step = arguments["lr"].to(beta1.dtype), arguments["state_steps"].to(beta1.dtype)
     if is_decoupled:
         parameter = torch.where(decay != 0, parameter - (lr * decay).to(kind) * parameter, parameter)
     else:
-        grad = _decayed(grad, parameter, decay)
+        grad = _apply_weight_decay(grad, parameter, decay)
     mean, square = widened(arguments["exp_avgs"]), widened(arguments["exp_avg_sqs"])
     mean = mean + (1 - beta1).to(kind) * (grad - mean)
     square = beta2.to(kind) * square + (1 - beta2).to(kind) * grad * grad
@@ -72,7 +72,7 @@ def _adam(arguments: dict[str, ArgumentValue], is_decoupled: bool) -> Values:
     size = (lr / (1 - torch.pow(beta1, step))).to(kind)
     root = (1 - torch.pow(beta2, step)).sqrt().to(kind)
     values["self"] = parameter - size * mean / (square.sqrt() / root + arguments["eps"].to(kind))
-    return _written(values, arguments)
+    return _unless_found_inf(values, arguments)
 
 
 def _adam_alone(arguments: dict[str, ArgumentValue]) -> Values:
@@ -84,9 +84,9 @@ def _adamw(arguments: dict[str, ArgumentValue]) -> Values:
 
 
 def _sgd(arguments: dict[str, ArgumentValue]) -> Values:
-    parameter, grad, values = _begun(arguments)
+    parameter, grad, values = _prepare_step(arguments)
     kind = parameter.dtype
-    grad = _decayed(grad, parameter, arguments["weight_decay"])
+    grad = _apply_weight_decay(grad, parameter, arguments["weight_decay"])
     buffer = arguments["momentum_buffer_list"]
     if buffer is not None:
         momentum = arguments["momentum"].to(kind)
@@ -95,18 +95,18 @@ def _sgd(arguments: dict[str, ArgumentValue]) -> Values:
         values["momentum_buffer_list"] = buffer
         grad = grad + momentum * buffer if arguments["nesterov"] else buffer
     values["self"] = parameter - arguments["lr"].to(kind) * grad
-    return _written(values, arguments)
+    return _unless_found_inf(values, arguments)
 
 
 def _adagrad(arguments: dict[str, ArgumentValue]) -> Values:
-    parameter, grad, values = _begun(arguments)
+    parameter, grad, values = _prepare_step(arguments)
     kind = parameter.dtype
-    grad = _decayed(grad, parameter, arguments["weight_decay"])
+    grad = _apply_weight_decay(grad, parameter, arguments["weight_decay"])
     decay = arguments["lr_decay"]
     rate = arguments["lr"].to(decay.dtype) / (1 + (arguments["state_steps"].to(decay.dtype) - 1) * decay)
     total = values["state_sums"] = widened(arguments["state_sums"]) + grad * grad
     values["self"] = parameter - rate.to(kind) * (grad / (total.sqrt() + arguments["eps"].to(kind)))
-    return _written(values, arguments)
+    return _unless_found_inf(values, arguments)
 
 
 def _check_and_unscale(arguments: dict[str, ArgumentValue]) -> Values:

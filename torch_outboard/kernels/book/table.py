@@ -49,8 +49,8 @@ __all__ = [
     "guarded",
     "lowerings",
     "named_function",
-    "noted_decompositions",
     "operator_of",
+    "recording_decompositions",
     "templates",
     "without_readers",
 ]
@@ -173,16 +173,16 @@ def decompositions() -> dict[Any, Function]:
     return {op: body for op, body in {**of_inductor, **ours}.items() if op not in lowered or op in ours}
 
 
-def noted_decompositions() -> Mapping[Any, Function]:
-    """Return `decompositions()`, which note their calls while routes are noted.
+def recording_decompositions() -> Mapping[Any, Function]:
+    """Return `decompositions()`, which record their calls while routes are recorded.
 
     The book's own decompositions already do so; this function wraps Inductor's.
     """
     table = decompositions()
-    if not route.is_noting():
+    if not route.is_recording():
         return table
     ours = {overload_of(name) for name, row in _book().items() if row.decomposition or row.check}
-    return {op: body if op in ours else route.noted(op, route.OF_INDUCTOR, body) for op, body in table.items()}
+    return {op: body if op in ours else route.wrap(op, route.OF_INDUCTOR, body) for op, body in table.items()}
 
 
 def _decomposition(name: str, row: Operator, of_inductor: Function | None) -> Function:
@@ -192,9 +192,9 @@ def _decomposition(name: str, row: Operator, of_inductor: Function | None) -> Fu
 
     def decomposition(*args: Any, **named: Any) -> Any:
         if row.check is not None:
-            route.run(name, "check", row.check, args, named)
+            route.run_decomposition(name, "check", row.check, args, named)
         for how, body in known:
-            result = route.run(name, how, body, args, named)
+            result = route.run_decomposition(name, how, body, args, named)
             if result is not NotImplemented:
                 return result
         return NotImplemented  # Inductor lowers the operator

@@ -34,7 +34,7 @@ from torch_outboard.kernels.disk.packs import own_kernels, versions
 from torch_outboard.kernels.disk.store import Store
 from torch_outboard.kernels.packing.without_device import without_device
 
-__all__ = ["EmptyPack", "Programs", "groups_of", "programs_of", "run_apart", "run_calls", "write_pack"]
+__all__ = ["EmptyPack", "Programs", "groups_of", "programs_of", "run_calls", "run_in_processes", "write_pack"]
 
 _Call = tuple[str, PackCall, torch.dtype]
 _Result = TypeVar("_Result")
@@ -82,7 +82,7 @@ def groups_of(driver: Driver, names: Sequence[str]) -> list[list[str]]:
     return list(groups.values())
 
 
-def run_apart(
+def run_in_processes(
     driver: str, options: Mapping[str, Any], names: Sequence[str], calls: Callable[[], list[_Call]], bar: Any
 ) -> tuple[dict[str, dict[str, str]], list[tuple[str, str]]]:
     """Run the calls on devices without hardware, in a process for each core. Return their kinds, and the failed calls.

@@ -90,7 +90,7 @@ def _of_update(
 ) -> tuple[TracedGraph, ChunkBody]:
     update = operator_of(name).computed
     assert isinstance(update, Update)
-    route.decided(name, "formula", update.formula)
+    route.add_decision(name, "formula", update.formula)
     schema = overload_of(name)._schema.arguments
     named_values: dict[str, Any] = {}
     names: list[str] = []
@@ -138,9 +138,9 @@ def _of_single(
 ) -> tuple[TracedGraph, ChunkBody]:
     single, join = _per_tensor_operator(name, arguments)
     if isinstance(single.operator, str):
-        route.decided(name, f"for each tensor {single.operator}")
+        route.add_decision(name, f"for each tensor {single.operator}")
     else:
-        route.decided(name, "function of an element", single.operator)
+        route.add_decision(name, "function of an element", single.operator)
     schema = overload_of(name)._schema.arguments
     values: list[Any] = []
     for place in single.arguments:

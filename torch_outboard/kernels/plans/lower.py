@@ -23,7 +23,7 @@ from torch_outboard.codegen.formula import expression_of
 from torch_outboard.codegen.letters import passed_types
 from torch_outboard.codegen.mapping.machine import dynamic_memory, is_cpu, limits_of
 from torch_outboard.codegen.program import DeviceProgram
-from torch_outboard.codegen.refused import LACK
+from torch_outboard.codegen.refused import MISSING_FEATURE
 from torch_outboard.compile.device.choice import lowering_with
 from torch_outboard.compile.device.graph_pass import PrepareGraph
 from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
@@ -150,12 +150,12 @@ class _Lowering(GraphLowering):
 
     def call_function(self, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if target in templates():
-            route.decided(target, "template", templates()[target])
+            route.add_decision(target, "template", templates()[target])
             return fallback_handler(target, add_to_fallback_set=False)(*args, **kwargs)  # type: ignore[no-untyped-call]
         if target in lowerings():
-            route.decided(target, "lowering", lowerings()[target])
+            route.add_decision(target, "lowering", lowerings()[target])
             return lowerings()[target](*args, **kwargs)
-        route.decided(target, route.LOWERING, lowering.lowerings.get(target))
+        route.add_decision(target, route.LOWERING, lowering.lowerings.get(target))
         return super().call_function(target, args, kwargs)
 
 
@@ -432,8 +432,8 @@ class _Steps(FxConverter):
             raise CallRefusal("it needs code that is not an operator [no-definition]")
         base = operator._schema.name.removesuffix("_")
         if base == self.call.base:
-            if lacks := [origin.meta[LACK] for origin in kernel.origins if LACK in origin.meta]:
-                raise CallRefusal(str(lacks[0]))
+            if missing := [origin.meta[MISSING_FEATURE] for origin in kernel.origins if MISSING_FEATURE in origin.meta]:
+                raise CallRefusal(str(missing[0]))
             raise CallRefusal("Inductor has no lowering for this operator [no-definition]")
         tensors = [self._reference(node) for node in kernel.inputs]
         if hasattr(kernel, "unflatten_args"):

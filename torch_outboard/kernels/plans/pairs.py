@@ -20,13 +20,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
 from torch_outboard.kernels import route
-from torch_outboard.kernels.book.complex_numbers import are_apart, formula_of
+from torch_outboard.kernels.book.complex_numbers import formula_of, is_componentwise
 from torch_outboard.kernels.book.pair import Pair, pair_of, real_of
-from torch_outboard.kernels.book.table import noted_decompositions
+from torch_outboard.kernels.book.table import recording_decompositions
 from torch_outboard.kernels.plans.traced import Input, TracedGraph
 from torch_outboard.kernels.refusal import CallRefusal, ClassRefusal
 
-__all__ = ["fusing_pairs", "has_complex", "in_pairs"]
+__all__ = ["fusing_pairs", "has_complex", "rewrite_in_pairs"]
 
 
 def has_complex(graph: torch.fx.GraphModule) -> bool:
@@ -41,7 +41,7 @@ def _is_complex(value: Any) -> bool:
     return isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.is_complex())
 
 
-def in_pairs(traced: TracedGraph) -> TracedGraph:
+def rewrite_in_pairs(traced: TracedGraph) -> TracedGraph:
     """Return the graph rewritten with pairs of reals for complex numbers.
 
     Raises Refusal for an operator without a formula.
@@ -56,7 +56,7 @@ def in_pairs(traced: TracedGraph) -> TracedGraph:
         inputs += _parts_of(Input(whole, result=number), traced)
     body = _Body(traced.graph.graph, [traced_input.is_conjugated for traced_input in traced.inputs], [*results])
     with traced.fake_mode, enable_python_dispatcher(), torch.no_grad():
-        graph = make_fx(body, decomposition_table=noted_decompositions(), tracing_mode="real")(
+        graph = make_fx(body, decomposition_table=recording_decompositions(), tracing_mode="real")(
             *(traced_input.fake for traced_input in inputs)
         )
     return replace(traced, graph=graph, inputs=inputs, complex_results=results)
@@ -102,7 +102,7 @@ class _Body:
                         values[node] = first
                 case "call_function":
                     args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
-                    values[node] = _computed(node, args, kwargs)
+                    values[node] = _compute(node, args, kwargs)
                 case "output":
                     outputs = [values[node_of_output] for node_of_output in node.args[0]]
                 case _:
@@ -113,7 +113,7 @@ class _Body:
         return tuple(output for output in outputs if not isinstance(output, Pair))
 
 
-def _computed(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+def _compute(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
     target: Any = node.target
     if not _is_complex(node) and not any(_is_complex(argument) for argument in (*node.args, *node.kwargs.values())):
         return target(*args, **kwargs)
@@ -124,16 +124,16 @@ def _computed(node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
     kind = _kind_of(node)
     if target is torch.ops.aten.copy_.default:
         return _copy(kind, *args)
-    if are_apart(target):
-        return _apart(target, kind, args, kwargs)
+    if is_componentwise(target):
+        return _compute_componentwise(target, kind, args, kwargs)
     formula = formula_of(target)
-    route.decided(target, "formula of complex numbers", formula)
+    route.add_decision(target, "formula of complex numbers", formula)
     result = NotImplemented if formula is None else formula(kind, *args, **kwargs)
     if result is NotImplemented:
         if not any(_is_complex(argument) for argument in node.all_input_nodes):
             raise CallRefusal(f"{target._schema.name} has no formula for its complex result [no-definition]")
         raise CallRefusal(f"{target._schema.name} has no formula for complex numbers [complex-formula]")
-    return _shaped(result, node.meta["val"])
+    return _with_shape_and_type(result, node.meta["val"])
 
 
 def _kind_of(node: torch.fx.Node) -> torch.dtype:
@@ -158,16 +158,16 @@ def _copy(kind: torch.dtype, target: Any, value: Any) -> Any:
     return target
 
 
-def _shaped(result: Any, wanted: Any) -> Any:
+def _with_shape_and_type(result: Any, wanted: Any) -> Any:
     """Return a formula's result, or its list of results, with the operator's shape and type."""
     if isinstance(result, list):
-        return [_shaped(*both) for both in zip(result, wanted, strict=True)]
+        return [_with_shape_and_type(*both) for both in zip(result, wanted, strict=True)]
     if isinstance(result, Pair):
-        return Pair(*(_shaped(component, wanted) for component in result))
+        return Pair(*(_with_shape_and_type(component, wanted) for component in result))
     return result.expand(wanted.shape).to(real_of(wanted.dtype))
 
 
-def _apart(target: torch._ops.OpOverload, kind: torch.dtype, args: Any, kwargs: Any) -> Any:
+def _compute_componentwise(target: torch._ops.OpOverload, kind: torch.dtype, args: Any, kwargs: Any) -> Any:
     def of(part: int) -> Any:
         named = {name: _part(value, part, kind) for name, value in kwargs.items()}
         return target(*(_part(argument, part, kind) for argument in args), **named)

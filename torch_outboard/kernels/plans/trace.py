@@ -17,15 +17,15 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from torch_outboard.codegen.dialects.dialect import HALVES, SUFFIXES
 from torch_outboard.kernels import route
-from torch_outboard.kernels.book.complex_numbers import leave_to_formulas
+from torch_outboard.kernels.book.complex_numbers import prefer_formulas
 from torch_outboard.kernels.book.optimizers import run_update
 from torch_outboard.kernels.book.random import drawing
 from torch_outboard.kernels.book.rounding import rounded
 from torch_outboard.kernels.book.row import Body, Draw, Fill, Numbers, Operator, Update
-from torch_outboard.kernels.book.table import noted_decompositions, operator_of
+from torch_outboard.kernels.book.table import operator_of, recording_decompositions
 from torch_outboard.kernels.layouts import as_laid_out, lay_out_results
 from torch_outboard.kernels.operators import base_name, functional_of, overload_of
-from torch_outboard.kernels.plans.pairs import has_complex, in_pairs
+from torch_outboard.kernels.plans.pairs import has_complex, rewrite_in_pairs
 from torch_outboard.kernels.plans.sizes import Sizes
 from torch_outboard.kernels.plans.traced import Input, Number, TracedGraph
 from torch_outboard.kernels.promotion import (
@@ -247,7 +247,7 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> TracedGraph
     if call.is_aliased:
         _defer_copies(traced)
     if has_complex(_cleaned(traced).graph):
-        traced = _cleaned(in_pairs(traced))
+        traced = _cleaned(rewrite_in_pairs(traced))
     _check_that_it_does_something(call, traced)
     return traced
 
@@ -292,12 +292,12 @@ def _graph_of(body: Callable[..., Any], inputs: list[Input], mode: FakeTensorMod
     fakes = [traced_input.fake for traced_input in inputs]
     with mode, enable_python_dispatcher(), torch.no_grad():
         function = torch.func.functionalize(body, remove="mutations_and_views")
-        return make_fx(function, decomposition_table=_table(route.is_noting()), tracing_mode="real")(*fakes)
+        return make_fx(function, decomposition_table=_table(route.is_recording()), tracing_mode="real")(*fakes)
 
 
 @functools.cache
 def _table(is_noting: bool) -> dict[Any, Any]:  # one table for each value
-    return leave_to_formulas(noted_decompositions())
+    return prefer_formulas(recording_decompositions())
 
 
 def _cleaned(traced: TracedGraph) -> TracedGraph:
@@ -371,13 +371,13 @@ class _Body:
         call, schema = self.call, self.call.operator._schema
         match call.row.computed:
             case Update() as update:
-                route.decided(call.name, "formula", update.formula)
+                route.add_decision(call.name, "formula", update.formula)
                 if call.is_aliased:
                     raise CallRefusal("a tensor that it writes shares memory with another argument [layout]")
                 named = {declared.name: value for value, declared in zip(arguments, schema.arguments, strict=True)}
                 return run_update(update, named)
             case Body() as body:
-                route.decided(call.name, "body", body.function)
+                route.add_decision(call.name, "body", body.function)
                 return body.function(*([self.real] if body.takes_reals else []), *arguments)
             case Draw() | Fill():
                 return self._run_formula(arguments)
@@ -410,7 +410,7 @@ class _Body:
         ]
         computed = self.call.row.computed
         assert isinstance(computed, (Draw, Fill, Numbers))
-        route.decided(self.call.name, "formula", computed.formula)
+        route.add_decision(self.call.name, "formula", computed.formula)
         leading = (self.real, arguments[-1]) if isinstance(computed, Fill) else ()
         result = computed.formula(*leading, *inputs)
         targets = [
