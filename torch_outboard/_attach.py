@@ -20,7 +20,7 @@ from torch.utils.backend_registration import generate_methods_for_privateuse1_ba
 from torch_outboard import _compat
 from torch_outboard._build import check_torch_version
 from torch_outboard._device_name import check_free
-from torch_outboard._discovery import described
+from torch_outboard._discovery import driver_instance
 from torch_outboard._errors import RegistrationError
 from torch_outboard._exit import prepare_exit
 from torch_outboard._install import entries_of, install
@@ -87,7 +87,7 @@ def attach_by(driver: str | type[Driver] | Driver, options: dict[str, object], b
     """Do what `attach` does, and record `by` as the caller, for the error message of a second attach."""
     global _attachment
     with _lock:
-        instance = described(driver, options)
+        instance = driver_instance(driver, options)
         if _attachment is None:
             _attachment = _begin(instance, driver if isinstance(driver, str) else instance.name, by)
         elif not _attachment.is_same(instance):

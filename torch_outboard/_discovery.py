@@ -14,7 +14,7 @@ from torch_outboard._errors import RegistrationError
 from torch_outboard._options import nearest
 from torch_outboard.driver import Driver
 
-__all__ = ["GROUP", "FoundDriver", "attaches_itself", "described", "find_driver", "found_drivers"]
+__all__ = ["GROUP", "FoundDriver", "attaches_itself", "driver_instance", "find_driver", "found_drivers"]
 
 GROUP = "torch_outboard.drivers"
 # torch's group of entry points, which `import torch` calls, and the module of this package's entry
@@ -76,7 +76,7 @@ def find_driver(name: str) -> type[Driver]:
     )
 
 
-def described(driver: str | type[Driver] | Driver, options: dict[str, object]) -> Driver:
+def driver_instance(driver: str | type[Driver] | Driver, options: dict[str, object]) -> Driver:
     """Return the instance passed to `attach`, or create one from a class or a name with these options."""
     if isinstance(driver, Driver):
         if options:

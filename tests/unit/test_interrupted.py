@@ -87,12 +87,12 @@ def raises(function, *arguments):
 lease = (sharing._Segment((0, b""), 64), None, 3)
 sharing._ended = deque([lease])
 torch.accelerator.synchronize = interrupt
-raises(sharing._settle)
+raises(sharing._release_dropped)
 assert list(sharing._ended) == [lease]  # released by the next call
 sharing._ended.clear()
 
 sharing._File.lock = interrupt
-raises(sharing._locked, sys.argv[1], 0)
+raises(sharing._lock_message, sys.argv[1], 0)
 assert not sharing._files  # the file is closed
 """
 

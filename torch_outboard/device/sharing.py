@@ -48,7 +48,7 @@ _SENDER = 1 << 62  # the byte that a sender locks as long as it lives
 _lock = threading.RLock()
 
 
-class _Sent:
+class _SentStorages:
     """The storages that other processes may be using, and the file that records when each use ends."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class _File:
 
 
 class _Lease:
-    """The owner object of a received storage. It may be destroyed on any thread: `_settle` does the work later."""
+    """The owner object of a received storage. It may be destroyed on any thread: `_release_dropped` does the rest."""
 
     def __init__(self, segment: _Segment, file: _File, slot: int) -> None:
         self.parts = (segment, file, slot)
@@ -130,7 +130,7 @@ class _Lease:
         _ended.append(self.parts)
 
 
-_sent: _Sent | None = None
+_sent: _SentStorages | None = None
 _segments: dict[tuple[int, bytes], _Segment] = {}
 # One per sender, closed after the last use: closing a file drops all locks that this process holds
 # in it.
@@ -175,7 +175,7 @@ def _remove(path: str, process: int) -> None:
             os.unlink(path)
 
 
-def _settle() -> None:
+def _release_dropped() -> None:
     """Release received storages that were dropped. Waits for the device, because queued work may still use them."""
     ended = []
     with contextlib.suppress(IndexError):
@@ -199,7 +199,7 @@ def _settle() -> None:
                 _C.close_shared(segment.key[0], segment.address)
         except Exception as error:  # noqa: BLE001 - raised below; the sender gets its memory back anyway
             failures.append(error)
-        _give_back(file, slot)
+        _unlock_message(file, slot)
     if failures:
         raise failures[0]
 
@@ -219,7 +219,7 @@ def reduce_storage(storage: torch.UntypedStorage) -> tuple[Callable[..., torch.U
     torch.accelerator.synchronize(index)
     global _sent
     if _sent is None:
-        _sent = _Sent()
+        _sent = _SentStorages()
     slot = _sent.add(storage)
     where = (handle, segment_bytes, offset, storage.nbytes())
     return _rebuild, (_context.name, index, where, os.getpid(), _sent.path, slot)
@@ -244,9 +244,9 @@ def _rebuild(
     _check_attached(name)
     if _sent is not None and process == os.getpid() and path == _sent.path:
         return _sent.take(slot)
-    _settle()
+    _release_dropped()
     handle, segment_bytes, offset, size = where
-    file = _locked(path, slot)
+    file = _lock_message(path, slot)
     lease = None
     try:
         known = ("torch_outboard", path, index, *where)
@@ -262,11 +262,11 @@ def _rebuild(
         # occurred, or an earlier message's lock keeps the memory alive.
         os.pwrite(file.number, _RECEIVED, slot)
         if lease is None:
-            _give_back(file, slot)
+            _unlock_message(file, slot)
 
 
-def _locked(path: str, slot: int) -> _File:
-    """Lock a message in a sender's file, and return the file; `_give_back` unlocks the message."""
+def _lock_message(path: str, slot: int) -> _File:
+    """Lock a message in a sender's file, and return the file; `_unlock_message` unlocks the message."""
     with _lock:
         file = _files.get(path) or _File(path)
         _files[path] = file
@@ -279,7 +279,7 @@ def _locked(path: str, slot: int) -> _File:
     return file
 
 
-def _give_back(file: _File, slot: int) -> None:
+def _unlock_message(file: _File, slot: int) -> None:
     file.unlock(slot)
     _release(file)
 
@@ -316,7 +316,7 @@ def ipc_collect() -> None:
     Each send, each receipt and each allocation that finds no memory does the same. The call waits for the device if a
     received storage was dropped.
     """
-    _settle()
+    _release_dropped()
     if _sent is not None:
         _sent.collect()
 

@@ -30,7 +30,7 @@ def _accelerate(name: str) -> Answer:
     return {
         "device": PartialState().device.type,
         "why": _place(PartialState.default_device),
-        "others": {'device_map="auto"': name if placed else "cpu", "fp16": _tried(_accelerate_fp16)},
+        "others": {'device_map="auto"': name if placed else "cpu", "fp16": _answer_or_error(_accelerate_fp16)},
     }
 
 
@@ -46,8 +46,8 @@ def _transformers(name: str) -> Answer:
     from transformers import TrainingArguments
 
     others = {
-        "Trainer with bf16": _tried(lambda: _arguments(TrainingArguments, bf16=True).device.type),
-        "pipeline": _tried(_pipeline),
+        "Trainer with bf16": _answer_or_error(lambda: _arguments(TrainingArguments, bf16=True).device.type),
+        "pipeline": _answer_or_error(_pipeline),
     }
     arguments = _arguments(TrainingArguments)
     return {"device": arguments.device.type, "why": _place(TrainingArguments._setup_devices), "others": others}
@@ -77,7 +77,7 @@ def _arguments(kind: Any, **options: Any) -> Any:
 def _trl(name: str) -> Answer:
     from trl import SFTConfig
 
-    device = _tried(lambda: _arguments(SFTConfig).device.type)
+    device = _answer_or_error(lambda: _arguments(SFTConfig).device.type)
     return {"device": device, "why": _place(SFTConfig.__post_init__), "others": {}}
 
 
@@ -101,7 +101,7 @@ def _lightning_of(package: str) -> Answer:
     return {
         "device": trainer.strategy.root_device.type,
         "why": _place(connector._choose_auto_accelerator),
-        "others": {"bf16-mixed": _tried(lambda: _mixed(package))},
+        "others": {"bf16-mixed": _answer_or_error(lambda: _mixed(package))},
     }
 
 
@@ -132,7 +132,7 @@ def _torchvision(name: str) -> Answer:
     return {
         "device": torch.ops.torchvision.nms(boxes, scores, 0.5).device.type,
         "why": "operators follow their tensors",
-        "others": {"nms under autocast": _tried(lambda: _nms_under_autocast(name, boxes, scores))},
+        "others": {"nms under autocast": _answer_or_error(lambda: _nms_under_autocast(name, boxes, scores))},
     }
 
 
@@ -147,7 +147,7 @@ def _safetensors(name: str) -> Answer:
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "probe.safetensors")
         save_file({"weight": torch.ones(2)}, path)
-        device = _tried(lambda: load_file(path, device=name)["weight"].device.type)
+        device = _answer_or_error(lambda: load_file(path, device=name)["weight"].device.type)
     return {"device": device, "why": _place(load_file), "others": {}}
 
 
@@ -208,7 +208,7 @@ def group_of_processes(library: str) -> Answer:
     return {"device": total.device.type, "index": total.device.index or 0, "members": int(total.item())}
 
 
-def _tried(ask: Callable[[], str]) -> str:
+def _answer_or_error(ask: Callable[[], str]) -> str:
     """Return the answer, or the first line of the library's error."""
     try:
         return ask()
