@@ -56,7 +56,7 @@ class Settings:
         # These modules need the core, and torch's version was not yet checked when this module was
         # imported.
         from torch_outboard import _C
-        from torch_outboard._sealed import printable_path
+        from torch_outboard._private_files import printable_path
 
         _C.set_fallback_mode(self.fallback)
         if self.providers is None:

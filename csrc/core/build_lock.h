@@ -2,7 +2,7 @@
 // Work that several processes of a user need at the same time, such as building a program that all
 // of them store on disk: the first process does it, and the others wait and read the result. A lock
 // on a file marks the work. The system releases it when a process ends, however that happens.
-// `build_lock` in torch_outboard/_sealed.py does the same for the plan builder.
+// `build_lock` in torch_outboard/_private_files.py does the same for the plan builder.
 #pragma once
 
 #include <string>

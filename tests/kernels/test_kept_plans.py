@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from torch_outboard import _C
-from torch_outboard._sealed import sealed, unsealed
+from torch_outboard._private_files import checked_content, with_checksum
 from torch_outboard.kernels import builder
 from torch_outboard.kernels.disk.packs import Packs
 from torch_outboard.kernels.disk.store import Store
@@ -53,9 +53,9 @@ def _change(store: Store, operator: str, change: Callable[[dict[str, Any]], obje
     (path,) = (
         entry.path for entry in store.entries() if entry.key["operator"].startswith(operator) and entry.answer[0]
     )
-    content = json.loads(unsealed(path.read_bytes()))
+    content = json.loads(checked_content(path.read_bytes()))
     change(content)
-    path.write_bytes(sealed(json.dumps(content, indent=1).encode()))
+    path.write_bytes(with_checksum(json.dumps(content, indent=1).encode()))
     return path
 
 

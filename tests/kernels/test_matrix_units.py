@@ -139,7 +139,7 @@ def test_every_schedule_is_right(dtype: torch.dtype, device: torch.device, own_p
         row = whole(columns, dtype=dtype)
         for values in ((1, 32), (1, 16), (512, 16)) if dtype == torch.bfloat16 else ((1, 16),):
             own_plans()
-            with schedule_table.trying({name: dict(zip(("many", "steps"), values, strict=True))}):
+            with schedule_table.use_schedules({name: dict(zip(("many", "steps"), values, strict=True))}):
                 check(lambda row, x, y: torch.baddbmm(row, x, y, beta=2, alpha=0.5), row, x, y, device=device)
 
 

@@ -89,7 +89,7 @@ def test_the_schedule_for_groups_of_items(device: torch.device, monkeypatch: pyt
 @pytest.mark.parametrize(("rows", "columns"), [(120, 250), (60, 250), (250, 3), (130, 65)])
 def test_sides_of_tiles(rows: int, columns: int, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lower, "is_cpu", lambda device: False)
-    with schedule_table.trying({"product.tiles float32": {"many": 1, "steps": 16}}):
+    with schedule_table.use_schedules({"product.tiles float32": {"many": 1, "steps": 16}}):
         for depth in (34, 1):
             x, y = whole(rows, depth, dtype=torch.float32), whole(depth, columns, dtype=torch.float32)
             run(lambda x, y: (x @ y, y.t() @ x.t()), x, y, device=device)

@@ -96,7 +96,7 @@ def results_of(device: torch.device) -> list[torch.Tensor]:
 def test_every_schedule_computes_the_same(place: int, device: torch.device) -> None:
     names = measuring.names_of(device, "", ["float32"])
     assert len(names) == 5
-    with schedule_table.trying({name: other_schedule(name, place) for name in names}):
+    with schedule_table.use_schedules({name: other_schedule(name, place) for name in names}):
         results = results_of(device)
     for result, wanted in zip(results, results_of(torch.device("cpu")), strict=True):
         torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-3)
@@ -129,14 +129,14 @@ def test_the_fastest_is_chosen(device: torch.device, monkeypatch: pytest.MonkeyP
 def test_what_is_wrong_is_not_chosen(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     name = products(device)
     parameter, (value, wrong, *_) = next(iter(PARAMETERS[name.partition(" ")[0]].items()))
-    real = measuring._Tried.check
+    real = measuring._Trial.check
 
     def check(tried: Any, first: Any) -> None:
         if tried.schedule[parameter] == wrong:
             raise AssertionError("Tensor-likes are not close!\nand more")
         real(tried, first)
 
-    monkeypatch.setattr(measuring._Tried, "check", check)
+    monkeypatch.setattr(measuring._Trial, "check", check)
     monkeypatch.setattr(measuring, "rounds_of", lambda tried, *arguments: {trial: [1.0] for trial in tried})
     (choice,) = measuring.tune(device, [name], 48, 3)
     assert choice.schedule[parameter] == value

@@ -16,7 +16,7 @@ import torch_outboard
 PACKAGE = Path(torch_outboard.__file__).parent
 
 # What may be imported everywhere: they know nothing of devices.
-_BASE = {"_build", "_check", "_child", "_errors", "_extension", "_options", "_sealed", "_triton", "_version"}
+_BASE = {"_build", "_check", "_child", "_errors", "_extension", "_options", "_private_files", "_triton", "_version"}
 _COMPAT = {*_BASE, "_compat", "device", "driver"}
 # The rooms of the code generator.
 _CODEGEN = {"codegen.prelude", "codegen.dialects", "codegen.mapping", "codegen.kernel", "codegen"}
@@ -69,7 +69,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     "_build": (),
     "_extension": {"_build"},
     "_host_view": (),
-    "_sealed": (),
+    "_private_files": (),
     "_triton": (),
     "_options": {"_errors"},
     "_launch": {"_errors", "_options"},
@@ -78,7 +78,7 @@ ROOMS: Mapping[str, Collection[str]] = {
     "driver": {"_check", "_errors", "_options", "_triton"},
     "_direct_calls": {"driver"},
     "_install": {"_direct_calls", "_options", "_properties", "driver"},
-    "_settings": {"_options", "_sealed", "driver", "sanitizer"},
+    "_settings": {"_options", "_private_files", "driver", "sanitizer"},
     "_kernels": {"_errors", "driver"},
     "_device_name": {"_errors"},
     "_exit": {"driver"},

@@ -20,7 +20,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from torch_outboard._sealed import absolute_path
+from torch_outboard._private_files import absolute_path
 from torch_outboard.cli import main
 from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.device import devices

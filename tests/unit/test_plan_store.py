@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from torch_outboard._sealed import sealed
+from torch_outboard._private_files import with_checksum
 from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.kernels.builder import refused
 from torch_outboard.kernels.disk import key as keys
 from torch_outboard.kernels.disk import store as stores
-from torch_outboard.kernels.disk.files import Answer, Folder, is_name, versions_in, written
+from torch_outboard.kernels.disk.files import Answer, Folder, is_plan_file_name, versions_in, written
 from torch_outboard.kernels.disk.store import Store
 from torch_outboard.kernels.refusal import CallRefusal, ClassRefusal, OperatorRefusal
 from torch_outboard.testing.plugin import RunPython
@@ -244,7 +244,7 @@ def test_a_kernel_of_another_form_is_damage(tmp_path: Path, what: str, caplog: A
         content["kernels"][0] = {name: value for name, value in changed.items() if value is not None}
     else:
         content["kernels"] = change
-    path.write_bytes(sealed(json.dumps(content).encode()))
+    path.write_bytes(with_checksum(json.dumps(content).encode()))
     assert Store(tmp_path).plans("a") == [] and f"{path} is damaged" in caplog.text
     store.save("a", SIZES, ANSWER)
     assert Store(tmp_path).plans("a") == [ANSWER]
@@ -255,7 +255,7 @@ def test_half_a_pair_of_utf_16_is_damage(tmp_path: Path, caplog: Any) -> None:
     store.save("a", SIZES, ANSWER)
     (path,) = files_of(tmp_path)
     content = json.loads(path.read_bytes().partition(b"\n")[2]) | {"plan": "plan 1 \ud800"}
-    path.write_bytes(sealed(json.dumps(content).encode()))
+    path.write_bytes(with_checksum(json.dumps(content).encode()))
     assert Store(tmp_path).plans("a") == [] and f"{path} is damaged" in caplog.text
 
 
@@ -295,7 +295,7 @@ def test_refusals_of_older_versions_are_not_read(tmp_path: Path, name: str) -> N
     Store(tmp_path).save("a", SIZES, refused(OperatorRefusal("it works on storages, not on elements [no-definition]")))
     (path,) = files_of(tmp_path)
     path.rename(path.with_suffix(f".{name}"))
-    assert Store(tmp_path).plans("a") == [] and is_name(path.with_suffix(f".{name}").name)
+    assert Store(tmp_path).plans("a") == [] and is_plan_file_name(path.with_suffix(f".{name}").name)
 
 
 def test_without_a_folder_nothing_is_kept() -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from torch_outboard import _sealed
-from torch_outboard._sealed import make_private_folders, read_private, sealed, write_whole
+from torch_outboard import _private_files
+from torch_outboard._private_files import make_private_folders, read_private, with_checksum, write_atomically
 from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.kernels.disk import packs
 from torch_outboard.kernels.disk.files import Answer
@@ -100,10 +100,10 @@ DAMAGED: dict[str, Callable[[Path], None]] = {
     "empty": lambda path: path.write_bytes(b"") and None,
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:-7]) and None,
     "flipped": _flip,
-    "of another shape": lambda path: path.write_bytes(sealed(b"[]")) and None,
-    "nested": lambda path: path.write_bytes(sealed(b"[" * 100000)) and None,
-    "of other names": lambda path: path.write_bytes(sealed(b'{"key": "a"}')) and None,
-    "no text": lambda path: path.write_bytes(sealed(b"\xff\xfe")) and None,
+    "of another shape": lambda path: path.write_bytes(with_checksum(b"[]")) and None,
+    "nested": lambda path: path.write_bytes(with_checksum(b"[" * 100000)) and None,
+    "of other names": lambda path: path.write_bytes(with_checksum(b'{"key": "a"}')) and None,
+    "no text": lambda path: path.write_bytes(with_checksum(b"\xff\xfe")) and None,
 }
 WRONG = {**NOT_TRUSTED, **DAMAGED}
 
@@ -111,7 +111,7 @@ WRONG = {**NOT_TRUSTED, **DAMAGED}
 @pytest.mark.parametrize("what", NOT_TRUSTED)
 def test_what_others_may_have_written_is_not_read(tmp_path: Path, what: str) -> None:
     path = tmp_path / "file"
-    write_whole(path, b"content")
+    write_atomically(path, b"content")
     assert read_private(path) == b"content" and read_private(tmp_path / "none") is None
     NOT_TRUSTED[what](path)
     with pytest.raises(PermissionError) as caught:
@@ -132,7 +132,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 def test_the_folder_of_a_file_counts_too(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "above" / "folder" / "file"
     path.parent.mkdir(parents=True)
-    write_whole(path, b"content")
+    write_atomically(path, b"content")
     path.parent.chmod(mode)
     with pytest.raises(PermissionError, match=f"other users can write to {path.parent}: "):
         read_private(path)
@@ -146,7 +146,7 @@ def test_the_folder_of_a_file_counts_too(tmp_path: Path, mode: int) -> None:
 
 def test_a_link_to_a_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
-    write_whole(tmp_path / "theirs" / "file", b"content")
+    write_atomically(tmp_path / "theirs" / "file", b"content")
     (tmp_path / "ours").symlink_to(tmp_path / "theirs")
     with pytest.raises(PermissionError, match="is a link or not a folder"):
         read_private(tmp_path / "ours" / "file")
@@ -156,13 +156,13 @@ def test_a_link_to_a_folder_is_not_followed(tmp_path: Path) -> None:
 
 def test_names_that_are_no_text_are_shown(tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\x1b\xc3\xa9"))
-    write_whole(path, b"content")
+    write_atomically(path, b"content")
     assert read_private(path) == b"content"
     path.chmod(0o666)
     with pytest.raises(PermissionError) as caught:
         read_private(path)
     assert f"other users can write to {tmp_path}/\\xff\\x1bé: " in str(caught.value)
-    assert _sealed.printable_path(path).endswith("/\\xff\x1bé")
+    assert _private_files.printable_path(path).endswith("/\\xff\x1bé")
 
 
 # ---- The kinds of files ----
@@ -200,11 +200,11 @@ SHAPES: list[Any] = [
 
 
 @pytest.mark.parametrize("changed", SHAPES, ids=json.dumps)
-def test_a_sealed_plan_of_another_shape_is_not_taken(tmp_path: Path, changed: Any, caplog: Any) -> None:
+def test_a_plan_with_a_checksum_but_another_structure_is_not_used(tmp_path: Path, changed: Any, caplog: Any) -> None:
     Store(tmp_path).save("a", SIZES, ANSWER)
     (path,) = tmp_path.glob("*/??/*.*")
     content = json.loads(path.read_bytes().partition(b"\n")[2])
-    path.write_bytes(sealed(json.dumps({**content, **changed}).encode()))
+    path.write_bytes(with_checksum(json.dumps({**content, **changed}).encode()))
     assert [entry.answer for entry in Store(tmp_path).entries()] == [None]
     assert Store(tmp_path).plans("a") == [] and "is damaged; it is built again" in caplog.text
 
@@ -493,6 +493,6 @@ def test_unfinished_files_of_killed_writers_are_removed(tmp_path: Path) -> None:
         path.write_bytes(b"half")
     for path in (old, others):
         os.utime(path, (1, 1))
-    _sealed._remove_abandoned.cache_clear()
-    write_whole(tmp_path / "plan", b"whole")
+    _private_files._remove_abandoned.cache_clear()
+    write_atomically(tmp_path / "plan", b"whole")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.part", "plan", "plan.efgh5678.part"]

@@ -12,14 +12,14 @@ import torch
 
 from torch_outboard.kernels.disk import recorded
 from torch_outboard.kernels.disk.calls import Samples
-from torch_outboard.kernels.disk.recorded import described, read_calls, write_calls
+from torch_outboard.kernels.disk.recorded import describe_call, read_calls, write_calls
 
 CPU = Samples(torch.device("cpu"), torch.float32, "cpu")
 
 
 def called(name: str, arguments: list[Any], folder: Path, monkeypatch: Any) -> list[Any]:
     """Return the arguments of a call that went through a list."""
-    line = described(name, arguments)
+    line = describe_call(name, arguments)
     assert line is not None
     write_calls(folder / "calls", ["a program"], [line])
     arguments_seen: list[Any] = []
@@ -47,13 +47,13 @@ def test_a_call_comes_back(tmp_path: Path, monkeypatch: Any) -> None:
 
 @pytest.mark.parametrize("value", [float("inf"), -0.0, 3, True, None, torch.channels_last, torch.strided, "none"])
 def test_values_come_back(value: Any) -> None:
-    rebuilt = recorded._rebuilt(json.loads(json.dumps(recorded._described(value))), torch.device("cpu"))
+    rebuilt = recorded._from_json(json.loads(json.dumps(recorded._to_json(value))), torch.device("cpu"))
     assert repr(rebuilt) == repr(value) and type(rebuilt) is type(value)
 
 
 def test_what_has_no_text_is_left_out() -> None:
-    assert described("aten::rand", [[3], torch.Generator()]) is None
-    assert described("aten::neg", [torch.ones(2, dtype=torch.complex64).conj()]) is None
+    assert describe_call("aten::rand", [[3], torch.Generator()]) is None
+    assert describe_call("aten::neg", [torch.ones(2, dtype=torch.complex64).conj()]) is None
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_other_files_are_no_lists(tmp_path: Path, text: str, message: str) -> No
 def test_an_argument_of_another_form_is_refused() -> None:
     for description in ({"tensor": "float32 3"}, {"tensor": "float32 3:1;"}, {"what": 1}):
         with pytest.raises(ValueError, match="is not a recorded argument"):
-            recorded._rebuilt(description, torch.device("cpu"))
+            recorded._from_json(description, torch.device("cpu"))

@@ -142,7 +142,7 @@ def _without_device(
 
 def _write(file: Path, kept: Path, devices: Any, programs: Any) -> None:
     from torch_outboard import _C
-    from torch_outboard._sealed import reason_of
+    from torch_outboard._private_files import reason_of
     from torch_outboard.kernels.packing import making
 
     try:
@@ -158,7 +158,7 @@ def _write(file: Path, kept: Path, devices: Any, programs: Any) -> None:
 
 
 def _private(folder: Path) -> Path:
-    from torch_outboard._sealed import absolute_path, make_private_folders, reason_of
+    from torch_outboard._private_files import absolute_path, make_private_folders, reason_of
 
     path = absolute_path(str(folder))
     try:

@@ -109,7 +109,7 @@ def check_environment() -> Iterator[Check]:
 
 
 def _cache() -> Check:
-    from torch_outboard._sealed import make_private_folders
+    from torch_outboard._private_files import make_private_folders
     from torch_outboard.kernels.disk.store import default_folder
 
     folder = default_folder()

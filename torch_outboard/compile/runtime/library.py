@@ -16,7 +16,7 @@ from typing import Any
 from torch._inductor.codecache import CppCodeCache, CppPythonBindingsCodeCache, clear_on_fresh_cache  # type: ignore[attr-defined]
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from torch_outboard._sealed import make_private_folders, printable_path, read_private, write_whole
+from torch_outboard._private_files import make_private_folders, printable_path, read_private, write_atomically
 
 __all__ = ["KernelCache", "check_library", "hash_file", "private_folder"]
 
@@ -48,7 +48,7 @@ class KernelCache(CppCodeCache):
             os.remove(path)
             raise
         if content is not None:
-            write_whole(hash_file(Path(path)), _hash(content).encode())
+            write_atomically(hash_file(Path(path)), _hash(content).encode())
         return library
 
     @classmethod
@@ -104,7 +104,7 @@ def check_library(library: Path) -> bytes | None:
     if not is_good:
         raise OSError(f"the compiled kernel {printable_path(library)} has changed since it was compiled")
     if is_open:  # rewrite it as a new file, which no process has open
-        write_whole(library, content)
+        write_atomically(library, content)
     return content if noted is None else None
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch_outboard import _C
 from torch_outboard._errors import OutboardError
-from torch_outboard._sealed import write_whole
+from torch_outboard._private_files import write_atomically
 from torch_outboard.codegen.dialects import find_dialect
 from torch_outboard.compile.runtime.library import check_library, hash_file, private_folder
 
@@ -89,7 +89,7 @@ def _library(source: str) -> Any:
 def _compile(source: str, library: Path) -> None:
     """Compile a library and write its hash. Raise OutboardError if the text does not compile."""
     text = library.with_suffix(".cpp")
-    write_whole(text, source.encode())
+    write_atomically(text, source.encode())
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         built = Path(folder, library.name)
         done = subprocess.run(
@@ -98,5 +98,5 @@ def _compile(source: str, library: Path) -> None:
         if done.returncode != 0:
             raise OutboardError(f"the kernel in {text} does not compile:\n{done.stderr}")
         built.chmod(0o700)
-        write_whole(hash_file(library), hashlib.sha256(built.read_bytes()).hexdigest().encode())
+        write_atomically(hash_file(library), hashlib.sha256(built.read_bytes()).hexdigest().encode())
         built.replace(library)

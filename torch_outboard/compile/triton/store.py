@@ -16,14 +16,14 @@ from typing import Any
 import torch
 
 from torch_outboard._errors import NotSupportedError
-from torch_outboard._sealed import (
+from torch_outboard._private_files import (
     make_private_folders,
-    parsed,
+    parse_checked,
     printable_path,
     read_private,
     reason_of,
-    sealed,
-    write_whole,
+    with_checksum,
+    write_atomically,
 )
 from torch_outboard._triton import TritonTarget
 from torch_outboard._version import __version__
@@ -147,7 +147,7 @@ def _read(path: Path, names: Sequence[str]) -> dict[str, Any] | None:
     except OSError as error:
         _log.warning("a compiled kernel can't be used (%s) and is rebuilt", reason_of(error))
         return None
-    fields = None if content is None else parsed(content, names)
+    fields = None if content is None else parse_checked(content, names)
     if content is not None and fields is None:
         _warn_damaged(path)
     return fields
@@ -162,7 +162,7 @@ def _write(path: Path, content: object) -> None:
         return
     try:
         make_private_folders(path.parent.parent, path.parent)
-        write_whole(path, sealed(json.dumps(content).encode()))
+        write_atomically(path, with_checksum(json.dumps(content).encode()))
     except OSError as error:
         _warn_not_stored(reason_of(error))
 

@@ -17,19 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch_outboard._sealed import parsed, printable_path, read_private, reason_of, sealed
+from torch_outboard._private_files import parse_checked, printable_path, read_private, reason_of, with_checksum
 from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.kernels.disk.key import Sizes
 
 __all__ = [
-    "DROPPED",
+    "DROP_LOG",
     "Answer",
     "Entry",
     "Folder",
+    "answer_from_json",
+    "answer_to_json",
     "folders_in",
-    "is_name",
-    "listed",
-    "unlisted",
+    "is_plan_file_name",
     "versions_in",
     "written",
 ]
@@ -45,8 +45,8 @@ class Answer(NamedTuple):
 
 
 # In a version's folder: a line for each plan that was dropped.
-DROPPED = "dropped"
-_REFUSED = "class"
+DROP_LOG = "dropped"
+_REFUSAL_SUFFIX = "class"
 _NAMES = ("key", "sizes", "plan", "kernels", "refusal")
 _VERSION = re.compile("[0-9a-f]{16}")
 _FOLDER = re.compile("[0-9a-f]{2}")
@@ -70,7 +70,7 @@ class Entry:
     obstacle: str = ""
 
 
-def is_name(name: str) -> bool:
+def is_plan_file_name(name: str) -> bool:
     """Return True if a file of plans may have this name."""
     return _FILE.fullmatch(name) is not None
 
@@ -127,7 +127,7 @@ class Folder:
         """Return the plans of a class, of these sizes only if they are given; if there are none, its refusal."""
         stored = [read for path in self.files(key) if (read := self._read(path, key)) is not None]
         answers = [answer for sizes_of_call, answer in stored if sizes in (None, sizes_of_call)]
-        if not answers and (refusal := self._read(self._path(key, _REFUSED), key)) is not None:
+        if not answers and (refusal := self._read(self._path(key, _REFUSAL_SUFFIX), key)) is not None:
             answers.append(refusal[1])
         return answers
 
@@ -145,17 +145,17 @@ class Folder:
         return [
             start.parent / name
             for name in sorted(names)
-            if is_name(name) and re.fullmatch("[0-9a-f]{32}", name.partition(".")[2])
+            if is_plan_file_name(name) and re.fullmatch("[0-9a-f]{32}", name.partition(".")[2])
         ]
 
     def names(self, key: str) -> list[str]:
         """Return the names of the files stored for a class: its plans, and its refusal."""
-        refusal = self._path(key, _REFUSED)
+        refusal = self._path(key, _REFUSAL_SUFFIX)
         return [file.name for file in (*self.files(key), refusal) if file != refusal or file.exists()]
 
     def lock_path_of(self, key: str) -> Path:
         """Return the path of the lock file for building a plan of a class, which has the name of an unfinished file."""
-        return self._path(key, f"{_REFUSED}.building.part")
+        return self._path(key, f"{_REFUSAL_SUFFIX}.building.part")
 
     def text(self, path: Path, key: str) -> str | None:
         """Return the text of a file's plan, or None if the file is not used."""
@@ -165,8 +165,8 @@ class Folder:
     def place_of(self, key: str, answer: Answer) -> Path:
         """Return the path of an answer's file: each plan has its own file, and the refusal has another."""
         if answer.refusal:
-            return self._path(key, _REFUSED)
-        return self._path(key, _short_hash(json.dumps([answer.text, _listed(answer.kernels)])))
+            return self._path(key, _REFUSAL_SUFFIX)
+        return self._path(key, _short_hash(json.dumps([answer.text, _kernels_to_json(answer.kernels)])))
 
     def entries(self) -> Iterator[Entry]:
         """Yield all entries of the folder, in no particular order."""
@@ -178,7 +178,7 @@ class Folder:
             self._on_unreadable(error)
             return
         for path in paths:
-            if is_name(path.name) and not path.name.endswith(".part"):
+            if is_plan_file_name(path.name) and not path.name.endswith(".part"):
                 yield self._entry(path)
 
     def _entry(self, path: Path) -> Entry:
@@ -186,8 +186,8 @@ class Folder:
             content = read_private(path)
         except OSError as error:
             return Entry(path, 0, {}, [], None, reason_of(error))
-        fields = parsed(content or b"", _NAMES)
-        answer = None if fields is None or not _are_sizes(fields["sizes"]) else unlisted(fields)
+        fields = parse_checked(content or b"", _NAMES)
+        answer = None if fields is None or not _are_sizes(fields["sizes"]) else answer_from_json(fields)
         key = None if answer is None else _parsed_key(fields["key"])  # type: ignore[index]
         if fields is None or answer is None or key is None:
             return Entry(path, len(content or b""), {}, [], None, f"{printable_path(path)} is damaged")
@@ -209,9 +209,9 @@ class Folder:
             return None
         if content is None:
             return None
-        fields = parsed(content, _NAMES)
+        fields = parse_checked(content, _NAMES)
         is_right = fields is not None and fields["key"] == key and _are_sizes(fields["sizes"])
-        answer = unlisted(fields) if is_right else None  # type: ignore[arg-type]
+        answer = answer_from_json(fields) if is_right else None  # type: ignore[arg-type]
         if fields is None or answer is None:
             self._on_refused(path, f"{printable_path(path)} is damaged")
             return None
@@ -220,19 +220,19 @@ class Folder:
 
 def written(key: str, sizes: Sizes, answer: Answer) -> bytes:
     """Return the content of an answer's file."""
-    return sealed(json.dumps({"key": key, "sizes": sizes, **listed(answer)}, indent=1).encode())
+    return with_checksum(json.dumps({"key": key, "sizes": sizes, **answer_to_json(answer)}, indent=1).encode())
 
 
-def listed(answer: Answer) -> dict[str, Any]:
+def answer_to_json(answer: Answer) -> dict[str, Any]:
     """Return an answer as JSON data, without the functions that read its kernels' programs."""
-    return {"plan": answer.text, "kernels": _listed(answer.kernels), "refusal": answer.refusal}
+    return {"plan": answer.text, "kernels": _kernels_to_json(answer.kernels), "refusal": answer.refusal}
 
 
 def _short_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _listed(kernels: list[KernelRecord]) -> list[Any]:
+def _kernels_to_json(kernels: list[KernelRecord]) -> list[Any]:
     fields = [name for name in KernelRecord._fields if name != "read_binary"]
     return [{name: getattr(kernel, name) for name in fields} | {"code": _encoded(kernel.code)} for kernel in kernels]
 
@@ -249,19 +249,19 @@ def _decoded(code: Any) -> bytes:
     return base64.b64decode(code["base64"]) if isinstance(code, dict) else code.encode()
 
 
-def unlisted(fields: Mapping[str, Any]) -> Answer | None:
-    """Return the answer that `listed` described; None if the structure differs."""
+def answer_from_json(fields: Mapping[str, Any]) -> Answer | None:
+    """Return the answer that `answer_to_json` converted; None if the structure differs."""
     text, refusal = fields["plan"], fields["refusal"]
     if not isinstance(text, str) or not isinstance(refusal, str) or not isinstance(fields["kernels"], list):
         return None
     try:
         _ = (text + refusal).encode()  # a lone UTF-16 surrogate cannot be encoded
-        return Answer(text, [_record(kernel) for kernel in fields["kernels"]], refusal, bool(refusal))
+        return Answer(text, [_kernel_from_json(kernel) for kernel in fields["kernels"]], refusal, bool(refusal))
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
 
-def _record(kernel: Any) -> KernelRecord:
+def _kernel_from_json(kernel: Any) -> KernelRecord:
     """Return a kernel in the form that _C takes. Raise TypeError or a similar error for other fields or types."""
     record = KernelRecord(**kernel | {"code": _decoded(kernel["code"]), "read_binary": None})
     for value in (record.geometry, record.checks):

@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import Any
 
 from torch_outboard import _C
-from torch_outboard._sealed import printable_path
+from torch_outboard._private_files import printable_path
 from torch_outboard.codegen.program import KernelRecord
-from torch_outboard.kernels.disk.files import Answer, Entry, listed, unlisted
+from torch_outboard.kernels.disk.files import Answer, Entry, answer_from_json, answer_to_json
 from torch_outboard.kernels.disk.key import Sizes
 
 __all__ = ["DamagedPack", "PackFile", "is_pack", "program_name", "write_pack_file"]
@@ -126,7 +126,7 @@ class PackFile:
         """Yield a class's answers, with the sizes of the calls that requested them."""
         with _damage(self.path):
             rows = self._rows.execute("SELECT content FROM rows WHERE kind = 'class'").fetchall()
-            classes = [json.loads(self._expanded("class", content)) for (content,) in rows]
+            classes = [json.loads(self._decompress("class", content)) for (content,) in rows]
         for row in classes:
             for name, sizes in row["answers"]:
                 size = len(self._row("answer", name) or b"")
@@ -141,7 +141,7 @@ class PackFile:
 
     def _answer(self, name: str) -> Answer:
         row = self._json("answer", name)
-        answer = None if row is None else unlisted(row)
+        answer = None if row is None else answer_from_json(row)
         if answer is None:
             raise DamagedPack(f"{printable_path(self.path)} lacks a plan")
         return answer
@@ -167,12 +167,12 @@ class PackFile:
             ).fetchone()
             if row is None:
                 return None
-            content = self._expanded(kind, row[1])
+            content = self._decompress(kind, row[1])
             if row[0] != _seal(kind, name, content):
                 raise ValueError("the hash of a row does not match its content")
             return content
 
-    def _expanded(self, kind: str, content: bytes) -> bytes:
+    def _decompress(self, kind: str, content: bytes) -> bytes:
         if kind == "program":
             return content
         if kind == "block":
@@ -236,11 +236,11 @@ def write_pack_file(
     classes: dict[str, list[tuple[str, Sizes]]] = {}
     answers: dict[str, bytes] = {}
     for key, sizes, answer in plans:
-        content = json.dumps(listed(answer)).encode()
+        content = json.dumps(answer_to_json(answer)).encode()
         name = hashlib.sha256(content).hexdigest()
         answers[name] = content
         classes.setdefault(key, []).append((name, sizes))
-    shared = _shared_of(answers.values())
+    shared = _common_dictionary(answers.values())
     bases = _bases_of(classes)
     rows = [("answer", name, content) for name, content in answers.items()]
     rows += [
@@ -256,9 +256,9 @@ def write_pack_file(
         if kind == "block":
             return lzma.compress(content, lzma.FORMAT_RAW, filters=_LZMA)
         if kind == "answer" and (base := bases[name]):
-            return bytes.fromhex(base) + _deflated(content, _dictionary(answers[base]))
+            return bytes.fromhex(base) + _compress(content, _dictionary(answers[base]))
         start = _NO_BASE if kind == "answer" else b""
-        return start + _deflated(content, b"" if kind == "about" else shared)
+        return start + _compress(content, b"" if kind == "about" else shared)
 
     _write_rows(path, rows, compressed)
 
@@ -286,7 +286,7 @@ def _rows_of_programs(programs: Sequence[tuple[str, bytes]]) -> Iterator[tuple[s
             first += len(content)
 
 
-def _shared_of(contents: Iterable[bytes]) -> bytes:
+def _common_dictionary(contents: Iterable[bytes]) -> bytes:
     """Return a text to compress all answers against: the answer of median length."""
     ordered = sorted(contents, key=lambda row: (len(row), row))
     return ordered[len(ordered) // 2][:_MAX_DICTIONARY_BYTES] if ordered else b""
@@ -318,6 +318,6 @@ def _write_rows(
         raise
 
 
-def _deflated(content: bytes, dictionary: bytes) -> bytes:
+def _compress(content: bytes, dictionary: bytes) -> bytes:
     compressor = zlib.compressobj(9, zdict=dictionary)
     return compressor.compress(content) + compressor.flush()

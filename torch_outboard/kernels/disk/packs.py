@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from torch_outboard import _C
-from torch_outboard._sealed import absolute_path, printable_path, reason_of
+from torch_outboard._private_files import absolute_path, printable_path, reason_of
 from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.driver import Driver
 from torch_outboard.kernels.disk.files import Answer

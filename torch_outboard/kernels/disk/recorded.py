@@ -19,22 +19,22 @@ import torch
 from torch_outboard.kernels.disk.calls import PackCall, Samples
 from torch_outboard.kernels.operators import overload_of
 
-__all__ = ["TENSOR", "described", "read_calls", "write_calls"]
+__all__ = ["TENSOR", "describe_call", "read_calls", "write_calls"]
 
 # The text of a tensor: its dtype, its sizes and strides, and whether it is on the CPU.
 TENSOR = re.compile(r"(\w+)((?: \d+:\d+)*)( on the CPU)?")
 
 
-def described(name: str, arguments: Sequence[Any]) -> str | None:
+def describe_call(name: str, arguments: Sequence[Any]) -> str | None:
     """Return a call as a line, or None if an argument, such as a generator, cannot be written as text."""
     try:
         default = str(torch.get_default_dtype()).removeprefix("torch.")
-        return json.dumps([name, default, [_described(argument) for argument in arguments]])
+        return json.dumps([name, default, [_to_json(argument) for argument in arguments]])
     except TypeError:
         return None
 
 
-def _described(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     match value:
         case torch.Tensor() if not value.is_conj():
             dims = "".join(f" {size}:{stride}" for size, stride in zip(value.shape, value.stride(), strict=True))
@@ -42,7 +42,7 @@ def _described(value: Any) -> Any:
         case None | bool() | int() | float() | str():
             return value
         case list() | tuple():
-            return [_described(item) for item in value]
+            return [_to_json(item) for item in value]
         case torch.dtype() | torch.layout() | torch.memory_format():
             return {"of torch": _short(value)}
         case torch.device():
@@ -54,7 +54,7 @@ def _short(value: object) -> str:
     return str(value).removeprefix("torch.")
 
 
-def _rebuilt(value: Any, device: torch.device) -> Any:
+def _from_json(value: Any, device: torch.device) -> Any:
     match value:
         case {"tensor": str(text)} if (match := TENSOR.fullmatch(text)) is not None:
             dims = [tuple(map(int, dim.split(":"))) for dim in match[2].split()]
@@ -67,7 +67,7 @@ def _rebuilt(value: Any, device: torch.device) -> Any:
         case {"device": str(name)}:
             return torch.device("cpu") if name == "cpu" else device
         case list():
-            return [_rebuilt(item, device) for item in value]
+            return [_from_json(item, device) for item in value]
         case dict():
             raise ValueError(f"{value} is not a recorded argument")
     return value
@@ -79,7 +79,7 @@ def _run(name: str, default: str, arguments: Sequence[Any], samples: Samples) ->
     try:
         operator = overload_of(name)
         pairs = zip(
-            operator._schema.arguments, (_rebuilt(argument, samples.device) for argument in arguments), strict=True
+            operator._schema.arguments, (_from_json(argument, samples.device) for argument in arguments), strict=True
         )
         bound = [(declared, value) for declared, value in pairs]
         with torch.no_grad():

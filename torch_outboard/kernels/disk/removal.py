@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_outboard.kernels.disk.files import DROPPED, folders_in, is_name, versions_in
+from torch_outboard.kernels.disk.files import DROP_LOG, folders_in, is_plan_file_name, versions_in
 
 __all__ = ["FolderContent", "clear_folder", "content_of", "programs_in", "remove_plans", "remove_version"]
 
@@ -24,7 +24,7 @@ def _is_program(name: str) -> bool:
 
 
 def _is_note(name: str) -> bool:
-    return name == DROPPED
+    return name == DROP_LOG
 
 
 def _entries(folder: Path, is_ours: Callable[[str], bool]) -> tuple[list[str], list[str]]:
@@ -69,7 +69,9 @@ def content_of(folder: Path) -> FolderContent:
         inner = folders_in(version)
         names = _entries(version, _is_note)[1]
         others += [version / name for name in names if version / name not in inner]
-        others += [folder_inside / name for folder_inside in inner for name in _entries(folder_inside, is_name)[1]]
+        others += [
+            folder_inside / name for folder_inside in inner for name in _entries(folder_inside, is_plan_file_name)[1]
+        ]
     return FolderContent(versions, programs_in(folder), sorted(others))
 
 
@@ -85,7 +87,7 @@ def remove_plans(folder: Path) -> int:
     """Remove the files of plans below a folder, and folders that become empty. Return the number of files."""
     count = 0
     for versioned in folders_in(folder):
-        count += _remove_files(versioned, is_name)
+        count += _remove_files(versioned, is_plan_file_name)
         _remove_if_empty(versioned)
     return count
 

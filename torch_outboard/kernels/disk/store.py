@@ -27,18 +27,27 @@ from typing import ClassVar
 import torch
 
 from torch_outboard import _C
-from torch_outboard._sealed import (
+from torch_outboard._private_files import (
     LOCK_POLL_SECONDS,
     MAX_LOCK_POLLS,
     build_lock,
-    claimed,
     make_private_folders,
     printable_path,
     read_private,
     reason_of,
-    write_whole,
+    try_build_lock,
+    write_atomically,
 )
-from torch_outboard.kernels.disk.files import DROPPED, Answer, Entry, Folder, folders_in, is_name, versions_in, written
+from torch_outboard.kernels.disk.files import (
+    DROP_LOG,
+    Answer,
+    Entry,
+    Folder,
+    folders_in,
+    is_plan_file_name,
+    versions_in,
+    written,
+)
 from torch_outboard.kernels.disk.key import Sizes, code_hash
 
 __all__ = ["MAX_FILES", "VARIABLE", "Store", "default_folder"]
@@ -169,7 +178,7 @@ class Store:
             # plan too.
             if poll >= (_MAX_FIRST_POLLS if self.loaded else 0):
                 for path in places:
-                    if place.enter_context(claimed(path)):
+                    if place.enter_context(try_build_lock(path)):
                         prepare()
                         return
                     place.close()
@@ -183,7 +192,7 @@ class Store:
         path = folder.place_of(key, answer)
         try:
             make_private_folders(path.parent)
-            write_whole(path, written(key, sizes, answer))
+            write_atomically(path, written(key, sizes, answer))
         except OSError as error:
             # The name of the unfinished file differs each time, so report only the system's reason.
             self._warn_once(f"plans are not stored: {reason_of(error)}", f"plans are not stored: {error.errno}")
@@ -229,7 +238,7 @@ class Store:
         """Return the reasons why plans were dropped since the folder was created or cleared, one reason per line."""
         folder = self._usable()
         try:
-            content = None if folder is None else read_private(folder.path / DROPPED)
+            content = None if folder is None else read_private(folder.path / DROP_LOG)
         except OSError as error:
             return [reason_of(error)]
         return (content or b"").decode(errors="backslashreplace").splitlines()
@@ -272,7 +281,7 @@ class Store:
         self._warn_once(f"the plan in {why}; it is built again")
         with contextlib.suppress(OSError):  # the folder may be read-only
             path.unlink()
-            self._note_dropped(path.parent.parent / DROPPED, why)
+            self._note_dropped(path.parent.parent / DROP_LOG, why)
 
     def _note_dropped(self, path: Path, why: str) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -291,7 +300,7 @@ class Store:
         for version_folder in versions_in(path.parent):
             if version_folder != path and time.time() - version_folder.stat().st_mtime > _MAX_UNUSED_SECONDS:
                 remove_version(version_folder)
-        files = [file for folder in folders_in(path) for file in folder.iterdir() if is_name(file.name)]
+        files = [file for folder in folders_in(path) for file in folder.iterdir() if is_plan_file_name(file.name)]
         _remove_oldest(files, Store.max_files)
 
 

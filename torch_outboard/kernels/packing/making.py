@@ -22,8 +22,14 @@ from typing import Any, TypeVar
 import torch
 
 from torch_outboard._discovery import find_driver
+from torch_outboard._private_files import (
+    checked_content,
+    make_private_folders,
+    read_private,
+    with_checksum,
+    write_atomically,
+)
 from torch_outboard._properties import DeviceProperties
-from torch_outboard._sealed import make_private_folders, read_private, sealed, unsealed, write_whole
 from torch_outboard.codegen.program import KernelRecord
 from torch_outboard.driver import Driver
 from torch_outboard.kernels.disk.calls import PackCall, Samples
@@ -198,7 +204,9 @@ def _make_driver(driver: str, options: Mapping[str, Any]) -> None:
 
 def _compile_to(path: Path, architecture: str, kernel: KernelRecord) -> None:
     assert _compiler is not None
-    write_whole(path, sealed(_compiler.compile_program(architecture, kernel.language, kernel.code, kernel.options)))
+    write_atomically(
+        path, with_checksum(_compiler.compile_program(architecture, kernel.language, kernel.code, kernel.options))
+    )
 
 
 class Programs:
@@ -234,7 +242,7 @@ class Programs:
         return architecture, kernel.name, kernel.code, name
 
     def _read(self, name: str) -> bytes | None:
-        return unsealed(read_private(self._folder / name) or b"")
+        return checked_content(read_private(self._folder / name) or b"")
 
     def __iter__(self) -> Iterator[tuple[str, bytes]]:
         for name in sorted(self.wanted, key=self._place):

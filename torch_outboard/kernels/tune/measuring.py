@@ -24,7 +24,7 @@ from torch_outboard.codegen.mapping.machine import is_cpu, limits_of
 from torch_outboard.compile.generators import generators
 from torch_outboard.kernels.switches import allowed
 from torch_outboard.kernels.templates.schedules.registry import Device, way_of
-from torch_outboard.kernels.tune.schedule_table import trying
+from torch_outboard.kernels.tune.schedule_table import use_schedules
 from torch_outboard.kernels.tune.schedules import PARAMETERS, Schedule, default_of, tuned_name
 from torch_outboard.kernels.tune.timing import has_timing, median_ratio, rounds_of
 
@@ -111,7 +111,7 @@ def _choose(
     say(f"{name}, untuned")
     try:
         case = _CASES[family](device, getattr(torch, dtype), size)
-        first = _Tried(name, choice.schedule, case, next(variants), device)
+        first = _Trial(name, choice.schedule, case, next(variants), device)
     except Exception as error:  # noqa: BLE001 - on any failure the schedule stays untuned
         choice.refused[""] = _text_of(error)
         return choice
@@ -123,7 +123,7 @@ def _choose(
                 continue
             say(f"{name}, {parameter} {value}")
             try:
-                tried[value] = trial = _Tried(name, {**best.schedule, parameter: value}, case, next(variants), device)
+                tried[value] = trial = _Trial(name, {**best.schedule, parameter: value}, case, next(variants), device)
                 trial.check(first)
             except Exception as error:  # noqa: BLE001 - the value is skipped, and the reason is reported
                 tried.pop(value, None)
@@ -139,7 +139,7 @@ def _choose(
     return choice
 
 
-def _fastest(tried: Mapping[int, _Tried], current: _Tried, device: torch.device, rounds: int) -> _Tried:
+def _fastest(tried: Mapping[int, _Trial], current: _Trial, device: torch.device, rounds: int) -> _Trial:
     if len(tried) < 2:
         return current
     seconds = rounds_of({str(value): trial for value, trial in tried.items()}, device, rounds, _MIN_MEASURED_SECONDS)
@@ -149,7 +149,7 @@ def _fastest(tried: Mapping[int, _Tried], current: _Tried, device: torch.device,
     return tried[best] if ratios[best] <= 1 - _MIN_SAVED_SHARE else current
 
 
-class _Tried:
+class _Trial:
     """A schedule whose plan was built and run; further calls use that plan."""
 
     def __init__(self, name: str, schedule: Schedule, case: _Case, variant: int, device: torch.device) -> None:
@@ -157,7 +157,7 @@ class _Tried:
         self._function, self._arguments = case
         self._variant = variant
         _C.set_plan_variant(variant)
-        with trying({name: schedule}):
+        with use_schedules({name: schedule}):
             results = self._function(*self._arguments)
         torch.accelerator.synchronize(device)
         self._results = [result.cpu() for result in (results if isinstance(results, tuple) else (results,))]
@@ -166,7 +166,7 @@ class _Tried:
         _C.set_plan_variant(self._variant)
         self._function(*self._arguments)
 
-    def check(self, reference: _Tried) -> None:
+    def check(self, reference: _Trial) -> None:
         """Raise AssertionError if the results differ from another schedule's by more than rounding allows."""
         for result, wanted in zip(self._results, reference._results, strict=True):
             relative, absolute = _BOUNDS[result.dtype]

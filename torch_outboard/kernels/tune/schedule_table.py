@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch_outboard._sealed import (
+from torch_outboard._private_files import (
     make_private_folders,
-    parsed,
+    parse_checked,
     read_private,
     reason_of,
-    sealed,
-    write_whole,
+    with_checksum,
+    write_atomically,
 )
 from torch_outboard.compile.generators import generators
 from torch_outboard.device.devices import get_device_properties
@@ -32,14 +32,14 @@ from torch_outboard.kernels.disk.key import code_hash, kind_of
 from torch_outboard.kernels.disk.store import default_folder
 from torch_outboard.kernels.tune.schedules import Schedule, default_of, is_schedule
 
-__all__ = ["ScheduleTable", "read", "remove", "schedules_of", "tables_in", "describe_table", "trying", "write"]
+__all__ = ["ScheduleTable", "read", "remove", "schedules_of", "tables_in", "describe_table", "use_schedules", "write"]
 
 _log = logging.getLogger(__name__)
 
 _FOLDER = "schedules"
 _NAMES = ("device", "with", "schedules")
 _CODE = "code of this package"
-_ANEW = "`outboard kernels tune` rebuilds it"
+_HOW_TO_REBUILD = "`outboard kernels tune` rebuilds it"
 
 
 @dataclass(frozen=True)
@@ -73,32 +73,32 @@ class ScheduleTable:
         return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()[:16] if others else ""
 
 
-_NONE = ScheduleTable()
+_EMPTY_TABLE = ScheduleTable()
 # The schedules under trial, which replace the device's table.
-_tried: ScheduleTable | None = None
+_override: ScheduleTable | None = None
 
 
 def schedules_of(device: int) -> ScheduleTable:
     """Return the schedules of a device's kernels. The first call reads the table from disk."""
-    return _tried or _stored_table(device)
+    return _override or _stored_table(device)
 
 
 @contextlib.contextmanager
-def trying(schedules: Mapping[str, Schedule]) -> Iterator[None]:
+def use_schedules(schedules: Mapping[str, Schedule]) -> Iterator[None]:
     """Build plans within the block with these schedules."""
-    global _tried
-    _tried = ScheduleTable(schedules)
+    global _override
+    _override = ScheduleTable(schedules)
     try:
         yield
     finally:
-        _tried = None
+        _override = None
 
 
 @functools.cache
 def _stored_table(device: int) -> ScheduleTable:
     folder = default_folder()
     if folder is None:
-        return _NONE
+        return _EMPTY_TABLE
     tuned = read(folder, device)
     if tuned.obstacle:
         _log.warning("the tuned schedules in %s are not used: %s", tuned.path, tuned.obstacle)
@@ -133,7 +133,7 @@ def write(folder: Path, device: int, schedules: Mapping[str, Schedule]) -> Path:
     path = _path(folder, device)
     make_private_folders(folder, path.parent)
     content = json.dumps({"device": _about(device), "with": _measured_with(device), "schedules": schedules}, indent=1)
-    write_whole(path, sealed(content.encode()))
+    write_atomically(path, with_checksum(content.encode()))
     return path
 
 
@@ -182,15 +182,15 @@ def _read(path: Path, measured_with: Mapping[str, str]) -> ScheduleTable:
     except OSError as error:
         return ScheduleTable(path=path, obstacle=reason_of(error))
     if content is None:
-        return _NONE
-    table = parsed(content, _NAMES)
+        return _EMPTY_TABLE
+    table = parse_checked(content, _NAMES)
     if table is None or not _is_table(table):
-        return ScheduleTable(path=path, obstacle=f"the file is damaged; {_ANEW}")
+        return ScheduleTable(path=path, obstacle=f"the file is damaged; {_HOW_TO_REBUILD}")
     device, schedules = table["device"], table["schedules"]
     differing = [name for name, value in measured_with.items() if table["with"].get(name) != value]
     if differing:
-        obstacle = f"they were measured with another {' and another '.join(differing)}; {_ANEW}"
+        obstacle = f"they were measured with another {' and another '.join(differing)}; {_HOW_TO_REBUILD}"
         return ScheduleTable(path=path, obstacle=obstacle, device=device)
     if not all(is_schedule(name, schedule) for name, schedule in schedules.items()):
-        return ScheduleTable(path=path, obstacle=f"it contains unknown schedules; {_ANEW}", device=device)
+        return ScheduleTable(path=path, obstacle=f"it contains unknown schedules; {_HOW_TO_REBUILD}", device=device)
     return ScheduleTable(schedules, path, device=device)

@@ -32,16 +32,16 @@ __all__ = [
     "MAX_LOCK_POLLS",
     "LOCK_POLL_SECONDS",
     "absolute_path",
-    "claimed",
+    "try_build_lock",
     "make_private_folders",
-    "parsed",
+    "parse_checked",
     "printable_path",
     "read_private",
     "reason_of",
-    "sealed",
+    "with_checksum",
     "build_lock",
-    "unsealed",
-    "write_whole",
+    "checked_content",
+    "write_atomically",
 ]
 
 
@@ -75,20 +75,20 @@ def printable_path(path: Path | str) -> str:
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
-def sealed(content: bytes) -> bytes:
+def with_checksum(content: bytes) -> bytes:
     """Return the content preceded by its hash, which reveals damage."""
     return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
 
 
-def unsealed(content: bytes) -> bytes | None:
-    """Return the content that was sealed, or None if the file is damaged."""
+def checked_content(content: bytes) -> bytes | None:
+    """Return the content of a file with a checksum, or None if the file is damaged."""
     digest, _, rest = content.partition(b"\n")
     return rest if hashlib.sha256(rest).hexdigest().encode() == digest else None
 
 
-def parsed(content: bytes, names: Iterable[str]) -> dict[str, Any] | None:
-    """Return the JSON object that was sealed, or None if it is damaged or its keys are not `names`."""
-    rest = unsealed(content)
+def parse_checked(content: bytes, names: Iterable[str]) -> dict[str, Any] | None:
+    """Return the JSON object of a file with a checksum, or None if it is damaged or its keys are not `names`."""
+    rest = checked_content(content)
     try:
         fields = None if rest is None else json.loads(rest)
     except (ValueError, RecursionError):
@@ -96,7 +96,7 @@ def parsed(content: bytes, names: Iterable[str]) -> dict[str, Any] | None:
     return fields if isinstance(fields, dict) and fields.keys() == set(names) else None
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Write a file under a temporary name and rename it, so that no process reads an incomplete file.
 
     An OSError leaves no file behind.
@@ -118,13 +118,13 @@ def build_lock(path: Path) -> Iterator[None]:
 
     The wait takes at most a minute. csrc/core/build_lock.h explains it.
     """
-    file = _opened(path)
+    file = _open_lock(path)
     if file is None:
         yield
         return
     with file:
         if _lock(file):
-            with _releasing(path, file):
+            with _unlock_at_end(path, file):
                 yield
             return
         for _ in range(MAX_LOCK_POLLS):
@@ -135,21 +135,21 @@ def build_lock(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def claimed(path: Path) -> Iterator[bool]:
+def try_build_lock(path: Path) -> Iterator[bool]:
     """Hold a file within this scope, like `build_lock`, but yield False at once if another process holds it."""
-    file = _opened(path)
+    file = _open_lock(path)
     if file is None:
         yield True
         return
     with file:
         if _lock(file):
-            with _releasing(path, file):
+            with _unlock_at_end(path, file):
                 yield True
         else:
             yield False
 
 
-def _opened(path: Path) -> IO[str] | None:
+def _open_lock(path: Path) -> IO[str] | None:
     """Return the file, or None if the folder is not writable: then each process works on its own."""
     try:
         return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
@@ -158,7 +158,7 @@ def _opened(path: Path) -> IO[str] | None:
 
 
 @contextlib.contextmanager
-def _releasing(path: Path, file: IO[str]) -> Iterator[None]:
+def _unlock_at_end(path: Path, file: IO[str]) -> Iterator[None]:
     try:
         yield
     finally:
