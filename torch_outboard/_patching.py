@@ -25,7 +25,7 @@ class Patching:
         before = vars(owner).get(name, _MISSING)
         setattr(owner, name, value)
         where = getattr(owner, "__qualname__", None) or owner.__name__
-        self.done(f"{where}.{name}", reason, lambda: _put_back(owner, name, before))
+        self.record(f"{where}.{name}", reason, lambda: _restore(owner, name, before))
 
     def set_variables(self, values: Mapping[str, str], target: str, reason: str) -> None:
         """Set environment variables, which child processes inherit."""
@@ -38,9 +38,9 @@ class Patching:
                     os.environ[name] = value
 
         os.environ.update(values)
-        self.done(target, reason, undo)
+        self.record(target, reason, undo)
 
-    def done(self, target: str, reason: str, undo: Callable[[], None]) -> None:
+    def record(self, target: str, reason: str, undo: Callable[[], None]) -> None:
         """Record a change made by other means."""
         self.reasons.setdefault(target, reason)
         self._undo.append(undo)
@@ -53,7 +53,7 @@ class Patching:
         self.reasons.clear()
 
 
-def _put_back(owner: Any, name: str, before: Any) -> None:
+def _restore(owner: Any, name: str, before: Any) -> None:
     if before is _MISSING:
         delattr(owner, name)
     else:

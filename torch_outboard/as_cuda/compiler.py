@@ -51,13 +51,13 @@ def _trace_devices(module: ModuleType, patching: Patching, names: Names) -> None
     variable = module.TensorVariable
     device_of = variable.method_attr_device
 
-    def outward(function: Callable[..., Any]) -> Callable[..., Any]:
+    def with_cuda_device(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def of_cuda(self: Any, tx: Any) -> Any:
             device = self.device
             if device is None or device.type != names.name:
                 return function(self, tx)
-            self.device = names.outward(device)
+            self.device = names.to_cuda(device)
             try:
                 return function(self, tx)
             finally:
@@ -66,5 +66,5 @@ def _trace_devices(module: ModuleType, patching: Patching, names: Names) -> None
         return of_cuda
 
     reason = f"compiled programs compare devices with {CUDA!r}, too"
-    patching.set(variable, "method_attr_device", outward(device_of), reason)
-    patching.set(variable, "method_attr_is_cuda", outward(variable.method_attr_is_cuda), reason)
+    patching.set(variable, "method_attr_device", with_cuda_device(device_of), reason)
+    patching.set(variable, "method_attr_is_cuda", with_cuda_device(variable.method_attr_is_cuda), reason)

@@ -31,7 +31,7 @@ class CudaMode(TorchFunctionMode):
             torch.Tensor.__repr__: self._repr,
         }
 
-    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a function called outside the mode: on another thread, or by code that function modes do not see."""
 
         @functools.wraps(function)
@@ -48,20 +48,20 @@ class CudaMode(TorchFunctionMode):
         try:
             if own is not None:
                 return own(*args, **(kwargs or {}))
-            return func(*self._names.inward(args), **self._names.inward(kwargs or {}))
+            return func(*self._names.to_driver(args), **self._names.to_driver(kwargs or {}))
         except torch.OutOfMemoryError as error:
             # Programs look for CUDA's wording before they retry with a smaller batch.
-            error.args = (self._names.words_outward(str(error)),)
+            error.args = (self._names.reword_memory_error(str(error)),)
             raise
 
     def _make_device(self, *arguments: Any, **named: Any) -> Any:
         # A bare index means a device of the accelerator.
         is_index = isinstance(arguments[0] if arguments else named.get("device"), int)
         device = torch.device(*arguments, **named)
-        return self._names.outward(device) if is_index else device
+        return self._names.to_cuda(device) if is_index else device
 
     def _device(self, tensor: torch.Tensor, *_: object) -> Any:
-        return self._names.outward(tensor.device)
+        return self._names.to_cuda(tensor.device)
 
     def _is_cuda(self, tensor: torch.Tensor, *_: object) -> bool:
         return tensor.device.type in (self._names.name, CUDA)
@@ -76,7 +76,7 @@ class CudaMode(TorchFunctionMode):
         if device is None:
             device = torch.accelerator.current_device_index()
         name = self._names.name
-        to = torch.device(name, device) if isinstance(device, int) else torch.device(self._names.inward(device))
+        to = torch.device(name, device) if isinstance(device, int) else torch.device(self._names.to_driver(device))
         if to.type != name:
             raise RuntimeError(f"Invalid device, must be cuda device, got {device}")
         return tensor.to(to, non_blocking=non_blocking, memory_format=memory_format)

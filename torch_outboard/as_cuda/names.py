@@ -21,9 +21,9 @@ class Names:
     def __init__(self, name: str) -> None:
         self.name = name
         # Converts one of torch's own streams to a torch.cuda stream.
-        self.stream_outward: Callable[[Any], Any] = lambda stream: stream
+        self.stream_to_cuda: Callable[[Any], Any] = lambda stream: stream
 
-    def inward(self, value: Any) -> Any:
+    def to_driver(self, value: Any) -> Any:
         """Return a value with "cuda" replaced in devices and strings, also inside tuples, lists and dicts."""
         kind = type(value)
         if kind is str:
@@ -33,50 +33,51 @@ class Names:
             if value.type == CUDA:
                 return torch.device(self.name) if value.index is None else torch.device(self.name, value.index)
         elif kind is tuple or kind is list:
-            changed = [self.inward(item) for item in value]
+            changed = [self.to_driver(item) for item in value]
             # Return the same object if nothing changes: functions may fill a given list.
             if any(new is not old for new, old in zip(changed, value, strict=True)):
                 return kind(changed)
         elif kind is dict:
-            changed_values = {key: self.inward(item) for key, item in value.items()}
+            changed_values = {key: self.to_driver(item) for key, item in value.items()}
             if any(changed_values[key] is not item for key, item in value.items()):
                 return changed_values
         return value
 
-    def outward(self, value: Any) -> Any:
+    def to_cuda(self, value: Any) -> Any:
         """Return a device under the program's name for it, or a stream as a torch.cuda stream."""
         if isinstance(value, torch.device):
             if value.type != self.name:
                 return value
             return torch.device(CUDA) if value.index is None else torch.device(CUDA, value.index)
-        return self.stream_outward(value) if isinstance(value, torch._C.Stream) else value
+        return self.stream_to_cuda(value) if isinstance(value, torch._C.Stream) else value
 
-    def words_outward(self, text: str) -> str:
+    def reword_memory_error(self, text: str) -> str:
         """Reword the message of a memory error as CUDA does."""
         text = text.replace(f"{self.name} out of memory", "CUDA out of memory", 1)
         return re.sub(rf" on {self.name}:(\d+), which has a total capacity", r". GPU \1 has a total capacity", text)
 
-    def wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a function to accept and return devices named "cuda"."""
 
         @functools.wraps(function)
         def for_cuda(*arguments: Any, **named: Any) -> Any:
-            return self.outward(function(*self.inward(arguments), **self.inward(named)))
+            return self.to_cuda(function(*self.to_driver(arguments), **self.to_driver(named)))
 
         return for_cuda
 
-    def standing_for(self, original: type, outward: tuple[str, ...] = (), equals: bool = False) -> type:
+    def make_stand_in(self, original: type, device_attributes: tuple[str, ...] = (), equals: bool = False) -> type:
         """Return a class like `original` whose constructor accepts "cuda"; the original's objects are its instances.
 
-        On the class's own objects, the attributes in `outward` return devices under the program's name. If `outward` is
-        empty, the constructor creates the original's objects; with `equals`, their type compares equal to the class.
+        On the class's own objects, the attributes in `device_attributes` return devices under the program's name. If
+        there are none, the constructor creates the original's objects; with `equals`, their type compares equal to the
+        class.
         """
         names = self
 
         class Meta(type(original)):  # type: ignore[misc]
             def __call__(cls, *arguments: Any, **named: Any) -> Any:
-                make = super().__call__ if outward or "_stands" not in vars(cls) else original
-                return make(*names.inward(arguments), **names.inward(named))
+                make = super().__call__ if device_attributes or "_stands" not in vars(cls) else original
+                return make(*names.to_driver(arguments), **names.to_driver(named))
 
             def __instancecheck__(cls, instance: object) -> bool:
                 return issubclass(type(instance), cls)
@@ -92,7 +93,7 @@ class Names:
                 return super().__subclasscheck__(other) or (stands is not None and issubclass(other, stands))
 
         def shown(attribute: str) -> property:
-            return property(lambda self: names.outward(getattr(super(stand_in, self), attribute)))
+            return property(lambda self: names.to_cuda(getattr(super(stand_in, self), attribute)))
 
         stand_in: Any = Meta(
             original.__name__,
@@ -101,7 +102,7 @@ class Names:
                 "__doc__": original.__doc__,
                 "__module__": original.__module__,
                 "_stands": True,
-                **{attribute: shown(attribute) for attribute in outward},
+                **{attribute: shown(attribute) for attribute in device_attributes},
             },
         )
         return stand_in  # type: ignore[no-any-return]

@@ -39,7 +39,7 @@ def make_stream_class(base: Any, ours: type) -> Any:
         def __repr__(self) -> str:
             return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
 
-    return _as_torchs_own(CudaStream, ours.__name__, ours)
+    return _rename_as_torch_class(CudaStream, ours.__name__, ours)
 
 
 def as_cuda_stream(stream_class: Any, stream: Any) -> Any:
@@ -51,7 +51,7 @@ def _ids_of(stream: Any) -> dict[str, int]:
     return {"stream_id": stream.stream_id, "device_index": stream.device_index, "device_type": stream.device_type}
 
 
-def _as_torchs_own(kind: Any, name: str, ours: type) -> Any:
+def _rename_as_torch_class(kind: Any, name: str, ours: type) -> Any:
     kind.__name__ = kind.__qualname__ = name
     kind.__module__ = "torch.cuda"
     kind.__doc__ = ours.__doc__
@@ -72,7 +72,7 @@ def make_graph_class(ours: type) -> Any:
                         stacklevel=2,
                     )
 
-    return _as_torchs_own(CUDAGraph, "CUDAGraph", ours)
+    return _rename_as_torch_class(CUDAGraph, "CUDAGraph", ours)
 
 
 def make_properties(ours: ModuleType, capability: tuple[int, int]) -> Any:

@@ -50,11 +50,11 @@ _PRIVATE = ("_dump_snapshot", "_record_memory_history", "_sleep", "_snapshot")
 # Functions of torch.cuda that call torch.cuda._cudart.
 _OF_CUDART = ("check_error", "cudart")
 
-_Around = Callable[[Callable[..., Any]], Callable[..., Any]]
+_Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def replace_all(patching: Patching, names: Names, capability: tuple[int, int], around: _Around) -> None:
-    """Replace the functions that the function mode does not see. `around` wraps a function in the mode."""
+def replace_all(patching: Patching, names: Names, capability: tuple[int, int], wrap: _Wrap) -> None:
+    """Replace the functions that the function mode does not see. `wrap` wraps a function in the mode."""
     _functions_of_cuda(patching, names, capability)
     _types_of_tensors(patching, names)
     _ranges(patching)
@@ -62,7 +62,7 @@ def replace_all(patching: Patching, names: Names, capability: tuple[int, int], a
     _accelerator(patching, names)
     _files(patching, names)
     _distributed(patching, names)
-    _threads(patching, around)
+    _threads(patching, wrap)
     replace_for_compiler(patching, names)
 
 
@@ -71,7 +71,7 @@ def _functions_of_cuda(patching: Patching, names: Names, capability: tuple[int, 
     _constructors(patching, names)
     reason = f"torch.cuda's functions and classes are those of torch.{names.name}"
     stream_class = make_stream_class(torch.Stream, ours.Stream)
-    names.stream_outward = functools.partial(as_cuda_stream, stream_class)
+    names.stream_to_cuda = functools.partial(as_cuda_stream, stream_class)
     own: dict[str, Any] = {
         "CUDAGraph": make_graph_class(ours.Graph),
         "ExternalStream": make_stream_class(stream_class, ours.ExternalStream),
@@ -82,7 +82,7 @@ def _functions_of_cuda(patching: Patching, names: Names, capability: tuple[int, 
         "get_allocator_backend": lambda: "native",
         "get_arch_list": lambda: [f"sm_{capability[0]}{capability[1]}"],
         "get_device_capability": lambda device=None: capability,
-        "get_device_properties": names.wrapped(make_properties(ours, capability)),
+        "get_device_properties": names.wrap(make_properties(ours, capability)),
         "is_available": lambda: not asked_by_compiler(),
     }
     snapshots = {function.__name__: function for function in make_snapshots(ours.memory)}
@@ -113,12 +113,12 @@ def _constructors(patching: Patching, names: Names) -> None:
         # Methods of streams and events accept only torch's own events, not objects of a derived
         # class.
         is_event = name == "Event"
-        stand_in = names.standing_for(getattr(torch, name), () if is_event else ("device",), equals=is_event)
+        stand_in = names.make_stand_in(getattr(torch, name), () if is_event else ("device",), equals=is_event)
         patching.set(torch, name, stand_in, "constructors take a device")
     make_storage = torch.UntypedStorage.__new__
 
     def make_storage_for_cuda(cls: type, *arguments: Any, **named: Any) -> Any:
-        return make_storage(cls, *names.inward(arguments), **names.inward(named))
+        return make_storage(cls, *names.to_driver(arguments), **names.to_driver(named))
 
     patching.set(torch.UntypedStorage, "__new__", staticmethod(make_storage_for_cuda), "constructors take a device")
 
@@ -151,13 +151,13 @@ def _internals(names: Names, ours: ModuleType) -> dict[str, Callable[..., Any]]:
     }
     if hasattr(torch._C, "_accelerator_emptyHostCache"):  # since torch 2.13
         internals["_host_emptyCache"] = torch._C._accelerator_emptyHostCache
-    return {name: names.wrapped(function) for name, function in internals.items()}
+    return {name: names.wrap(function) for name, function in internals.items()}
 
 
 def _for_cuda(names: Names, value: Any) -> Any:
     if isinstance(value, type):
-        return names.standing_for(value, ("device",) if hasattr(value, "device") else ())
-    return names.wrapped(value) if callable(value) else value
+        return names.make_stand_in(value, ("device",) if hasattr(value, "device") else ())
+    return names.wrap(value) if callable(value) else value
 
 
 def _missing(name: str, why: str) -> Callable[..., None]:
@@ -220,21 +220,21 @@ def _ranges(patching: Patching) -> None:
 
 def _autocast(patching: Patching, names: Names) -> None:
     reason = "autocast takes the name of a device's type, outside of what function modes see"
-    patching.set(torch.autocast, "__init__", names.wrapped(torch.autocast.__init__), reason)
+    patching.set(torch.autocast, "__init__", names.wrap(torch.autocast.__init__), reason)
     for name in ("get_autocast_dtype", "set_autocast_dtype"):
-        patching.set(torch, name, names.wrapped(getattr(torch, name)), reason)
+        patching.set(torch, name, names.wrap(getattr(torch, name)), reason)
     is_enabled, set_enabled = torch.is_autocast_enabled, torch.set_autocast_enabled
     # Without a device name, both functions refer to CUDA.
     patching.set(
-        torch, "is_autocast_enabled", lambda *device: is_enabled(*(names.inward(device) or (names.name,))), reason
+        torch, "is_autocast_enabled", lambda *device: is_enabled(*(names.to_driver(device) or (names.name,))), reason
     )
     patching.set(
         torch,
         "set_autocast_enabled",
-        lambda *args: set_enabled(*(names.inward(args) if len(args) > 1 else (names.name, *args))),
+        lambda *args: set_enabled(*(names.to_driver(args) if len(args) > 1 else (names.name, *args))),
         reason,
     )
-    available = names.wrapped(torch.amp.is_autocast_available)
+    available = names.wrap(torch.amp.is_autocast_available)
     for owner in (torch.amp, torch.amp.autocast_mode):
         patching.set(owner, "is_autocast_available", available, reason)
     patching.set(torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype(names.name), reason)
@@ -243,12 +243,12 @@ def _autocast(patching: Patching, names: Names) -> None:
 
 def _accelerator(patching: Patching, names: Names) -> None:
     reason = "torch.accelerator's devices are called cuda"
-    patching.set(torch.accelerator, "current_accelerator", names.wrapped(torch.accelerator.current_accelerator), reason)
+    patching.set(torch.accelerator, "current_accelerator", names.wrap(torch.accelerator.current_accelerator), reason)
 
     def takes_both(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def index_of(device: Any, *arguments: Any, **named: Any) -> Any:
-            return function(names.outward(device), *arguments, **named)
+            return function(names.to_cuda(device), *arguments, **named)
 
         return index_of
 
@@ -262,7 +262,7 @@ def _files(patching: Patching, names: Names) -> None:
 
     @functools.wraps(load)
     def load_for_cuda(f: Any, map_location: Any = None, *arguments: Any, **named: Any) -> Any:
-        return load(f, names.inward(map_location), *arguments, **named)
+        return load(f, names.to_driver(map_location), *arguments, **named)
 
     patching.set(torch, "load", load_for_cuda, "map_location is read outside of what function modes see")
 
@@ -274,14 +274,14 @@ def _files(patching: Patching, names: Names) -> None:
         if location != CUDA and not location.startswith(f"{CUDA}:"):
             return None
         return torch.serialization.default_restore_location(  # type: ignore[no-untyped-call]
-            storage, names.inward(location)
+            storage, names.to_driver(location)
         )
 
     registry = torch.serialization._package_registry
     before = list(registry)
     torch.serialization.register_package(19, tag, restore)  # before torch's own restorer for CUDA, at 20
     target = "torch.serialization.register_package"
-    patching.done(target, "files name their devices cuda", lambda: registry.__setitem__(slice(None), before))
+    patching.record(target, "files name their devices cuda", lambda: registry.__setitem__(slice(None), before))
 
 
 def _distributed(patching: Patching, names: Names) -> None:
@@ -289,7 +289,7 @@ def _distributed(patching: Patching, names: Names) -> None:
         return
     reason = 'the backend "nccl" is the device\'s own'
 
-    def backend_inward(backend: Any) -> Any:
+    def backend_to_driver(backend: Any) -> Any:
         if not isinstance(backend, str):
             return backend
         parts = [part.replace(f"{CUDA}:", f"{names.name}:") for part in backend.lower().split(",")]
@@ -298,26 +298,26 @@ def _distributed(patching: Patching, names: Names) -> None:
     def with_backend(function: Callable[..., Any], place: int) -> Callable[..., Any]:
         @functools.wraps(function)
         def for_cuda(*arguments: Any, **named: Any) -> Any:
-            values = list(names.inward(arguments))
+            values = list(names.to_driver(arguments))
             if len(values) > place:
-                values[place] = backend_inward(values[place])
+                values[place] = backend_to_driver(values[place])
             elif "backend" in named:
-                named["backend"] = backend_inward(named["backend"])
-            return function(*values, **names.inward(named))
+                named["backend"] = backend_to_driver(named["backend"])
+            return function(*values, **names.to_driver(named))
 
         return for_cuda
 
     get_backend = torch.distributed.get_backend
 
     @functools.wraps(get_backend)
-    def backend_outward(*arguments: Any, **named: Any) -> str:
+    def backend_to_cuda(*arguments: Any, **named: Any) -> str:
         backend = get_backend(*arguments, **named)
         return "nccl" if backend == BACKEND else backend
 
     own: dict[str, Any] = {
         "init_process_group": with_backend(torch.distributed.init_process_group, 0),
         "new_group": with_backend(torch.distributed.new_group, 2),
-        "get_backend": backend_outward,
+        "get_backend": backend_to_cuda,
         "is_nccl_available": lambda: True,
     }
     rooms: tuple[ModuleType, ...] = (torch.distributed, torch.distributed.distributed_c10d)
@@ -326,17 +326,17 @@ def _distributed(patching: Patching, names: Names) -> None:
             patching.set(room, name, value, reason)
 
 
-def _threads(patching: Patching, around: _Around) -> None:
+def _threads(patching: Patching, wrap: _Wrap) -> None:
     """Apply the mode on threads that the program starts, and in gradient hooks, which run on autograd's threads."""
     start = threading.Thread.start
 
     @functools.wraps(start)
     def start_with_mode(thread: threading.Thread) -> None:
-        thread.run = around(thread.run)  # type: ignore[method-assign]
+        thread.run = wrap(thread.run)  # type: ignore[method-assign]
         start(thread)
 
     patching.set(threading.Thread, "start", start_with_mode, "a function mode is a thread's own")
-    run_backward = around(torch.autograd.graph._engine_run_backward)
+    run_backward = wrap(torch.autograd.graph._engine_run_backward)
     for room in (torch.autograd, torch.autograd.graph):
         reason = "autograd's threads have the modes that are on when it begins; a call that a mode sees has none"
         patching.set(room, "_engine_run_backward", run_backward, reason)
@@ -345,6 +345,6 @@ def _threads(patching: Patching, around: _Around) -> None:
 
     @functools.wraps(make)
     def make_with_mode(self: Any, pack_hook: Callable[..., Any], unpack_hook: Callable[..., Any]) -> None:
-        make(self, around(pack_hook), around(unpack_hook))
+        make(self, wrap(pack_hook), wrap(unpack_hook))
 
     patching.set(hooks, "__init__", make_with_mode, "torch calls these hooks inside of calls that a mode sees")

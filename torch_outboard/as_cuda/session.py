@@ -34,7 +34,7 @@ class AsCuda:
         self._mode = CudaMode(names)
         self._patching = Patching()
         try:
-            replace_all(self._patching, names, capability, self._mode.around)
+            replace_all(self._patching, names, capability, self._mode.wrap)
         except BaseException:  # re-raised, with everything undone
             self._patching.undo()
             raise
@@ -53,7 +53,7 @@ class AsCuda:
         """Return the patched names in torch, each with the reason."""
         return dict(self._patching.reasons)
 
-    def hand_down(self, driver: str) -> None:
+    def attach_in_children(self, driver: str) -> None:
         """Make spawned child processes attach the driver with this name, and start with as_cuda()."""
         values = {"OUTBOARD_DRIVER": driver, VARIABLE: ".".join(map(str, self._capability))}
         reason = "processes that are started afresh begin with as_cuda() too"

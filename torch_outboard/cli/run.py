@@ -128,5 +128,5 @@ def as_cuda_context(driver: str | None, capability: tuple[int, int] = CAPABILITY
     if driver is None and attached_driver() is None:
         driver = driver_with_schedules()
     running = start(driver, capability=capability)
-    running.hand_down(driver or os.environ.get("OUTBOARD_DRIVER") or running.device_name)
+    running.attach_in_children(driver or os.environ.get("OUTBOARD_DRIVER") or running.device_name)
     return running

@@ -75,9 +75,9 @@ class ActiveIntegration:
         """Set an environment variable that the library reads."""
         self._patching.set_variables({name: value}, f"os.environ[{name!r}]", reason)
 
-    def done(self, target: str, reason: str, undo: Callable[[], None]) -> None:
+    def record(self, target: str, reason: str, undo: Callable[[], None]) -> None:
         """Record a change that was made by other means."""
-        self._patching.done(target, reason, undo)
+        self._patching.record(target, reason, undo)
 
     def close(self) -> None:
         """Undo all patches. Objects that the library has created meanwhile, such as a model, stay on their device."""

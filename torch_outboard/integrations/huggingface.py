@@ -144,7 +144,7 @@ def _allow(using: ActiveIntegration, function: Any, known: str, name: str, reaso
     if constants == code.co_consts:  # this version has no such list
         return
     function.__code__ = code.replace(co_consts=constants)
-    using.done(f"{function.__qualname__}.__code__", reason, lambda: setattr(function, "__code__", code))
+    using.record(f"{function.__qualname__}.__code__", reason, lambda: setattr(function, "__code__", code))
 
 
 def _patch_training(using: ActiveIntegration, module: ModuleType, name: str) -> None:
@@ -158,7 +158,7 @@ def _add_backend(using: ActiveIntegration, module: ModuleType, name: str) -> Non
     backends = using.found(module, "DISTRIBUTED_BACKEND_MAP")
     if name not in backends:
         backends[name] = BACKEND
-        using.done(
+        using.record(
             f"{module.__name__}.DISTRIBUTED_BACKEND_MAP[{name!r}]",
             "find the backend for tensor parallelism",
             lambda: backends.pop(name, None),

@@ -79,7 +79,9 @@ def _patch_trainer(using: ActiveIntegration, name: str, fabric: str, package: Mo
 
 def _register(using: ActiveIntegration, name: str, registry: Any, kind: type) -> None:
     registry.register(name, kind, description=f"{name}, by torch-outboard")
-    using.done(f"{type(registry).__name__}[{name!r}]", f'let accelerator="{name}" exist', lambda: registry.remove(name))
+    using.record(
+        f"{type(registry).__name__}[{name!r}]", f'let accelerator="{name}" exist', lambda: registry.remove(name)
+    )
 
 
 def _patch_connector(using: ActiveIntegration, name: str, connector: type, package: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch_outboard._errors import OutboardError
 
-__all__ = ["describe_end", "look_behind"]
+__all__ = ["describe_end", "probe_devices"]
 
 _MAX_WAITS = 6
 _MAX_ERROR_CHARACTERS = 400  # characters shown of an error's text
@@ -34,7 +34,7 @@ def describe_end(error: BaseException) -> dict[str, Any]:
     }
 
 
-def look_behind(module: Any) -> dict[str, Any]:
+def probe_devices(module: Any) -> dict[str, Any]:
     """Wait for all devices until a wait succeeds, compute something, and count the memory still in use.
 
     `waits` lists the types of errors that waits raised, followed by "never" if none succeeded. `computes` is "right",

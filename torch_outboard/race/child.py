@@ -49,7 +49,7 @@ def main(path: str) -> None:
         if request["as_cuda"]:
             from torch_outboard.as_cuda import start
 
-            start(capability=tuple(request["as_cuda"])).hand_down(request["driver"])
+            start(capability=tuple(request["as_cuda"])).attach_in_children(request["driver"])
         if request["sanitizes"]:
             log = sanitizer.enable_with_log()
             os.environ["OUTBOARD_SANITIZER"] = "1"  # for processes that the program spawns
@@ -68,7 +68,7 @@ def main(path: str) -> None:
         **({} if log is None else _sanitized(sanitizer, log)),
     }
     if request["is_faulted"]:
-        answer |= {"error": end.error, "after": _look_behind()}
+        answer |= {"error": end.error, "after": _probe_devices()}
     else:
         end = _wait(torch, end)
     answer |= {"status": end.status, "problem": end.problem}
@@ -95,17 +95,17 @@ def _wait(torch: Any, end: _End) -> _End:
     return end
 
 
-def _look_behind() -> dict[str, Any] | None:
+def _probe_devices() -> dict[str, Any] | None:
     """Return the state that a failing call left behind, or None if the driver could not be attached."""
     from torch_outboard import attached_driver
-    from torch_outboard.race.aftermath import look_behind
+    from torch_outboard.race.aftermath import probe_devices
 
     driver = attached_driver()
     if driver is None:
         return None
     import torch
 
-    return look_behind(torch.get_device_module(driver.name))
+    return probe_devices(torch.get_device_module(driver.name))
 
 
 def _seed(torch: Any) -> None:

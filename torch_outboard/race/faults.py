@@ -183,7 +183,7 @@ def _problem(rule: str, run: Run, expected: _Expected) -> str:
         return f"it ends with {error['type']}, which is not a device error: {error['text']}"
     if error is None and run.status != expected.run.status:
         return f"the program {run.ending} without an error"
-    return _wrong_results(run, expected, is_whole=error is None) or _problem_behind(answer["after"], expected)
+    return _wrong_results(run, expected, is_whole=error is None) or _problem_after(answer["after"], expected)
 
 
 def _problem_of_exit(run: Run, expected: _Expected) -> str:
@@ -208,7 +208,7 @@ def _wrong_results(run: Run, expected: _Expected, is_whole: bool) -> str:
     return ""
 
 
-def _problem_behind(after: Mapping[str, Any] | None, expected: _Expected) -> str:
+def _problem_after(after: Mapping[str, Any] | None, expected: _Expected) -> str:
     if after is None or after["computes"] == "lost":
         return ""
     if after["waits"][-1:] == ["never"]:
