@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from torch_outboard.testing.database.calls import CPU, Call, all_samples_of, poison, seed
 from torch_outboard.testing.database.compare import (
     Bounds,
-    TorchsBounds,
+    TorchBounds,
     metadata_difference,
     sharing,
     storage_difference,
@@ -209,7 +209,7 @@ class Check:
     def bounds(self, ours: Outcome) -> Bounds | None:
         """Return the allowed difference of values; None, so that values must be equal, if the CPU's own kernels ran."""
         if not ours.is_exact:
-            return TorchsBounds(self.info)
+            return TorchBounds(self.info)
         allowed = TOLERANCES.get(self.info.full_name)
         if allowed is None and self.dtype.is_complex and any(operator in PRODUCTS for _, operator in ours.calls):
             return COMPLEX_PRODUCTS

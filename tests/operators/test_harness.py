@@ -12,7 +12,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 from torch_outboard.testing.database.calls import Copier
 from torch_outboard.testing.database.compare import (
-    TorchsBounds,
+    TorchBounds,
     metadata_difference,
     sharing,
     storage_difference,
@@ -259,8 +259,8 @@ def test_the_cpu_rounds_complex_products_by_place():
 
 
 def test_a_kernel_of_the_drivers_has_torchs_tolerances():
-    assert TorchsBounds(None).of(torch.float32) == (1.3e-6, 1e-5)
-    assert TorchsBounds(entry("nn.functional.conv2d")).of(torch.float32) >= (1.3e-6, 1e-5)
+    assert TorchBounds(None).of(torch.float32) == (1.3e-6, 1e-5)
+    assert TorchBounds(entry("nn.functional.conv2d")).of(torch.float32) >= (1.3e-6, 1e-5)
     outcome = Outcome(lambda: torch.ones(1), torch.device("cpu"))
     assert outcome.is_exact
     outcome.calls["native", "aten::mm"] = 1

@@ -13,7 +13,7 @@ from torch.testing._internal.common_modules import ModuleInfo, ModuleInput, modu
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_outboard.testing.database.calls import CPU, Copier, seed
-from torch_outboard.testing.database.compare import Bounds, TorchsBounds, difference
+from torch_outboard.testing.database.compare import Bounds, TorchBounds, difference
 
 from . import lists
 from .harness import every_warning, tensors_in
@@ -75,7 +75,7 @@ def _outcome(module: torch.nn.Module, case: ModuleInput, place: torch.device, tr
 
 
 def _bounds(name: str, ours: Outcome) -> Bounds | None:
-    return lists.MODULE_TOLERANCES.get(name) if ours.is_exact else TorchsBounds(None)
+    return lists.MODULE_TOLERANCES.get(name) if ours.is_exact else TorchBounds(None)
 
 
 def _differences(ours: Outcome, theirs: Outcome, name: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ from torch.testing._internal.common_optimizers import OptimizerInfo, OptimizerIn
 from torch.utils._pytree import tree_leaves
 
 from torch_outboard.testing.database.calls import CPU, Copier
-from torch_outboard.testing.database.compare import TorchsBounds, difference
+from torch_outboard.testing.database.compare import TorchBounds, difference
 
 from . import lists
 from .outcome import Outcome
@@ -84,7 +84,7 @@ def test_optimizer(info: OptimizerInfo, kind: str, foreach: bool | None, device:
                 texts.append(f"{case.desc}: {ours.describe_error()}; on the CPU {theirs.describe_error()}")
             continue
         moved += 1
-        bounds = None if ours.is_exact else TorchsBounds(None)
+        bounds = None if ours.is_exact else TorchBounds(None)
         for number, (a, b) in enumerate(zip(ours.tensors, theirs.tensors, strict=True)):
             text = difference(a, b, bounds)
             if text is not None:

@@ -15,7 +15,7 @@ from torch_outboard.driver import WITHOUT, Driver
 __all__ = ["Conclusion", "conclusion"]
 
 # Entries whose absence costs users nothing, because the core has an equally good substitute.
-_COSTS_NOTHING = {
+_WITHOUT_COST = {
     *("destroy", "device_open", "device_close", "device_synchronize", "event_synchronize", "last_error"),
     *("kernel_register", "graph_capture_begin", "graph_capture_end", "graph_instantiate", "graph_launch"),
     *("graph_destroy", "graph_executable_destroy", "activity_enable", "activity_correlate", "activity_read"),
@@ -106,17 +106,17 @@ def conclusion(
 def _missing(entries: Mapping[str, bool], generates: bool) -> dict[str, list[str]]:
     """Return the missing entries, grouped by the consequence of their absence."""
     costs = dict(WITHOUT)
-    spared = set(_COSTS_NOTHING)
+    dispensable = set(_WITHOUT_COST)
     if generates:
         costs |= dict.fromkeys(("host_address", "host_callback"), _WITHOUT_A_KERNEL)
-        spared.add("copy_nd_async")  # a generated kernel does the copy
+        dispensable.add("copy_nd_async")  # a generated kernel does the copy
     if not entries.get("program_build", False):
-        spared.add("program_binary")
+        dispensable.add("program_binary")
     if entries.get("event_timestamp", False) or entries.get("event_elapsed", False):
-        spared |= {"event_timestamp", "event_elapsed"}
+        dispensable |= {"event_timestamp", "event_elapsed"}
     missing: dict[str, list[str]] = {}
     for name in WITHOUT:
-        if not entries.get(name, False) and name not in spared:
+        if not entries.get(name, False) and name not in dispensable:
             missing.setdefault(costs[name], []).append(name)
     return missing
 

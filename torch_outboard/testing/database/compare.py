@@ -19,7 +19,7 @@ class Bounds(Protocol):
         """Return the relative and the absolute bound for an element type."""
 
 
-class TorchsBounds:
+class TorchBounds:
     """The bounds that torch's own tests use for an entry on another device; for kernels other than the CPU's."""
 
     def __init__(self, info: OpInfo | None) -> None:

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_outboard._errors import NotSupportedError
 from torch_outboard.testing.database.calls import CPU, Call, all_samples_of, poison, seed
-from torch_outboard.testing.database.compare import Bounds, TorchsBounds, value_difference
+from torch_outboard.testing.database.compare import Bounds, TorchBounds, value_difference
 from torch_outboard.testing.database.lists import ON_NO_DEVICE, RANDOM, UNINITIALISED
 
 __all__ = ["STATES", "entries_of", "run_entry"]
@@ -26,10 +26,10 @@ STATES = ("wrong", "failed", "refused", "right", "ran", "skipped")
 
 # The signs of vectors are arbitrary: compare the values that torch's own tests derive from the
 # results.
-_UP_TO_SIGNS = frozenset({"linalg.eigh", "linalg.svd", "svd"})
+_HAVE_ARBITRARY_SIGNS = frozenset({"linalg.eigh", "linalg.svd", "svd"})
 
 # Squaring doubles the rounding error of a power, which one of two kernels may avoid by chance.
-_TIMES_AS_FAR = {"matrix_exp": 8}
+_ERROR_FACTORS = {"matrix_exp": 8}
 
 
 def entries_of(dtype: torch.dtype, parts: int = 1) -> list[OpInfo]:
@@ -78,11 +78,11 @@ def _run_sample(info: Any, sample: Any, number: int, device: torch.device, has_g
         return "refused", str(error)
     except Exception as error:  # noqa: BLE001 - any error on the device is the finding
         return "failed", f"{type(error).__name__}: {error}"
-    if info.full_name in _OF_EQUALS_ANY and not has_gradients:
-        place = _OF_EQUALS_ANY[info.full_name]
-        results[place] = _as_pointed(results[place], expected[place], theirs.inputs[0])
+    if info.full_name in _TIED_INDICES and not has_gradients:
+        place = _TIED_INDICES[info.full_name]
+        results[place] = _resolve_ties(results[place], expected[place], theirs.inputs[0])
     difference = _difference(results, expected, _bounds(info, has_gradients))
-    if difference is not None and not _is_as_near(info, sample, results, expected, has_gradients):
+    if difference is not None and not _is_within_error(info, sample, results, expected, has_gradients):
         return "wrong", difference
     return ("ran" if _has_no_values(info) else "right"), ""
 
@@ -90,7 +90,7 @@ def _run_sample(info: Any, sample: Any, number: int, device: torch.device, has_g
 def _results(call: Call, has_gradients: bool) -> list[Any]:
     """Return the operator's results and the arguments after the call, or the gradients."""
     output = call.forward()
-    if call.info.full_name in _UP_TO_SIGNS and not has_gradients:
+    if call.info.full_name in _HAVE_ARBITRARY_SIGNS and not has_gradients:
         output = call.process(output)
     returned = tree_leaves(output)
     if not has_gradients:
@@ -113,10 +113,10 @@ def _has_no_values(info: Any) -> bool:
 
 
 # The order of equal elements is undefined. Operator -> position of the indices among the results.
-_OF_EQUALS_ANY = {"argsort": 0, "kthvalue": 1, "mode": 1, "sort": 1, "topk": 1}
+_TIED_INDICES = {"argsort": 0, "kthvalue": 1, "mode": 1, "sort": 1, "topk": 1}
 
 
-def _as_pointed(got: torch.Tensor, want: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+def _resolve_ties(got: torch.Tensor, want: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """Return the CPU's indices if both select equal values along some dimension, else the device's."""
     if got.dtype != torch.int64 or got.shape != want.shape or got.numel() == 0:
         return got
@@ -133,7 +133,7 @@ def _as_pointed(got: torch.Tensor, want: torch.Tensor, source: torch.Tensor) -> 
     return got
 
 
-class _Doubled:
+class _DoubledBounds:
     """Doubled bounds, because a gradient is rounded by two kernels."""
 
     def __init__(self, bounds: Bounds) -> None:
@@ -147,10 +147,10 @@ class _Doubled:
 def _bounds(info: Any, has_gradients: bool) -> Bounds | None:
     if _has_no_values(info):
         return None
-    return _Doubled(TorchsBounds(info)) if has_gradients else TorchsBounds(info)
+    return _DoubledBounds(TorchBounds(info)) if has_gradients else TorchBounds(info)
 
 
-def _is_as_near(info: Any, sample: Any, results: list[Any], expected: list[Any], has_gradients: bool) -> bool:
+def _is_within_error(info: Any, sample: Any, results: list[Any], expected: list[Any], has_gradients: bool) -> bool:
     """Return True if the error against double precision is at most twice the CPU's largest error.
 
     Some entries have another factor than two. Some gradients are small differences of large numbers. For halves, some
@@ -165,14 +165,14 @@ def _is_as_near(info: Any, sample: Any, results: list[Any], expected: list[Any],
         dtype = torch.complex128 if value.is_complex() else torch.float64
         return value.detach().to(dtype).requires_grad_(value.requires_grad)
 
-    times = _TIMES_AS_FAR.get(info.full_name, 2)
+    times = _ERROR_FACTORS.get(info.full_name, 2)
     wide = copy.copy(sample)
     wide.input, wide.args, wide.kwargs = tree_map(widened, (sample.input, sample.args, sample.kwargs))
     for got, want, exact in zip(results, expected, _results(Call(info, wide, CPU), has_gradients), strict=True):
         if not isinstance(want, torch.Tensor) or not isinstance(exact, torch.Tensor) or got is None:
             if got is not want:
                 return False
-        elif got.shape != want.shape or got.dtype != want.dtype or not _are_near(got, want, exact, times):
+        elif got.shape != want.shape or got.dtype != want.dtype or not _are_within_error(got, want, exact, times):
             return False
     return True
 
@@ -181,7 +181,7 @@ def _is_rounded(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
-def _are_near(got: torch.Tensor, want: torch.Tensor, exact: torch.Tensor, times: int) -> bool:
+def _are_within_error(got: torch.Tensor, want: torch.Tensor, exact: torch.Tensor, times: int) -> bool:
     got = got.detach().cpu()
     if not _is_rounded(got):
         return torch.equal(got, want)
