@@ -13,7 +13,7 @@ import torch
 
 from torch_outboard._discovery import find_driver
 from torch_outboard.codegen.dialects.slang import SLANG
-from torch_outboard.codegen.dialects.units import Load, MatrixUnit, Sums, dealt, joint
+from torch_outboard.codegen.dialects.units import Load, MatrixUnit, Sums, distributed_sums, joint
 from torch_outboard.compile.simt.generator import SlangGenerator
 from torch_outboard.testing.compiling import compile_once
 from torch_outboard.testing.programs import TestPrograms
@@ -152,7 +152,7 @@ def unit(dtype, converted):
         lanes=32,  # many: fewer sums at a time pass through the memory of lavapipe's groups, 32 KiB
         left=joint("ob_left_matrix"),
         right=joint("ob_right_matrix"),
-        result=dealt(8, 8, 32),
+        result=distributed_sums(8, 8, 32),
         multiply="ob_add_product($SUMS, $LEFT, $RIGHT);",
         header=UNITS_HEADER,
         load_left=loads,

@@ -108,10 +108,10 @@ def test_a_further_way_computes_the_products_that_it_serves(run_compiler: RunPyt
 
 
 def test_an_operand_gives_the_raw_element_and_its_conversion_apart():
-    operand = Operand(lambda kernel: None, (), "", "x[step]", torch.bfloat16, True, beside="x[lane + step]")
+    operand = Operand(lambda kernel: None, (), "", "x[step]", torch.bfloat16, True, adjacent="x[lane + step]")
     sums = SumType.of(torch.bfloat16)
     assert operand.raw() == "x[step]" and operand.element(sums) == "ob_from_bf16(x[step])"
-    assert operand.element_beside(sums) == "ob_from_bf16(x[lane + step])"
+    assert operand.adjacent_element(sums) == "ob_from_bf16(x[lane + step])"
     window = replace(operand, condition="step < 4")
     assert (
         window.raw() == "(step < 4) ? x[step] : 0" and window.element(sums) == "(step < 4) ? ob_from_bf16(x[step]) : 0"

@@ -161,7 +161,7 @@ def test_rows_of_joint_matrices_are_equally_far_apart() -> None:
         [eval(array.at(str(row), str(8 * chunk), True).replace("/", "//")) for chunk in range(4)] for row in (0, 1)
     ]
     assert places == [[0, 1, 2, 3], [5, 6, 7, 8]]
-    assert (array.apart, array.size) == (5, 20)
+    assert (array.entries_per_row, array.size) == (5, 20)
 
 
 def test_the_driver_takes_the_units_that_all_devices_have_if_asked() -> None:

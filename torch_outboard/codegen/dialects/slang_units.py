@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 
 from torch_outboard.codegen.dialects.slang import Slang
-from torch_outboard.codegen.dialects.units import Load, MatrixUnit, Sums, dealt, joint
+from torch_outboard.codegen.dialects.units import Load, MatrixUnit, Sums, distributed_sums, joint
 
 __all__ = ["units_of", "with_units"]
 
@@ -91,7 +91,7 @@ def units_of(listing: str) -> tuple[MatrixUnit, ...]:
             lanes=lanes,
             left=joint("ob_left_matrix"),
             right=joint("ob_right_matrix"),
-            result=dealt(m, n, lanes),
+            result=distributed_sums(m, n, lanes),
             multiply="$SUMS = linalg.coopMatMulAdd<float, false>($LEFT, $RIGHT, $SUMS);",
             header=header,
             load_left=_loads("ob_left_matrix", ("RowMajor", "ColumnMajor")),

@@ -26,7 +26,7 @@ __all__ = [
     "Load",
     "MatrixUnit",
     "Sums",
-    "dealt",
+    "distributed_sums",
     "joint",
     "reference",
     "reference_of_joint",
@@ -122,7 +122,7 @@ def joint(kind: str) -> Fragment:
     return Fragment(kind, 1, "", "")
 
 
-def dealt(m: int, n: int, lanes: int) -> Fragment:
+def distributed_sums(m: int, n: int, lanes: int) -> Fragment:
     """Return the sums of a jointly held matrix that each lane gets, with neighbouring pairs for neighbouring lanes.
 
     Raises ValueError if the pairs cannot be divided equally among the lanes.
@@ -412,7 +412,7 @@ def reference_of_joint(dtype: torch.dtype, m: int = 16, n: int = 16, k: int = 16
         lanes=lanes,
         left=joint("ob_left_matrix"),
         right=joint("ob_right_matrix"),
-        result=dealt(m, n, lanes),
+        result=distributed_sums(m, n, lanes),
         multiply="ob_add_product(&$SUMS, &$LEFT, &$RIGHT);",
         header=header,
         load_left=(load(m, k, "row", "column"), load(m, k, "column", "row")),

@@ -102,7 +102,7 @@ class Operand:
     condition : str
         The condition that the element is in memory; otherwise it is 0. "": always. The elements of an aligned 16-byte
         chunk share the condition.
-    beside : str
+    adjacent : str
         The element `lane` lines further, as an expression in this line's names. "": vectors cannot load it.
     multiples : tuple of str
         Numbers of elements. If these and the number of lines or steps are all multiples of the elements in 16 bytes,
@@ -123,7 +123,7 @@ class Operand:
     dtype: torch.dtype
     is_dense_along_steps: bool
     condition: str = ""
-    beside: str = ""
+    adjacent: str = ""
     multiples: tuple[str, ...] = ()
     pointer: str = ""
     lines_in_memory: str = ""
@@ -132,7 +132,7 @@ class Operand:
     @property
     def has_chunks(self) -> bool:
         """Whether adjacent elements in memory belong to adjacent lines or steps, so that several load at once."""
-        return self.beside != "" or self.is_dense_along_steps
+        return self.adjacent != "" or self.is_dense_along_steps
 
     def raw(self) -> str:
         """Return the element as stored in memory, of the type `STORAGE_TYPES[dtype]`."""
@@ -142,9 +142,9 @@ class Operand:
         """Return the element in the accumulation type."""
         return self._or_zero(loaded(self.place, self.dtype, sums))
 
-    def element_beside(self, sums: SumType) -> str:
-        """Return the element `lane` lines further, in the accumulation type. Requires `beside`."""
-        return loaded(self.beside, self.dtype, sums)
+    def adjacent_element(self, sums: SumType) -> str:
+        """Return the element `lane` lines further, in the accumulation type. Requires `adjacent`."""
+        return loaded(self.adjacent, self.dtype, sums)
 
     def _or_zero(self, value: str) -> str:
         return f"({self.condition}) ? {value} : 0" if self.condition else value
@@ -160,7 +160,7 @@ class Operand:
     def arrays(self, count: int | str) -> str:
         return "".join(f"{kind} {name}_at[{count}]; " for kind, name, _ in self.of_line)
 
-    def again(self, at: str) -> str:
+    def reload(self, at: str) -> str:
         """Return the statements that read a line's numbers from arrays."""
         return "".join(f"const {kind} {name} = {name}_at[{at}]; " for kind, name, _ in self.of_line)
 

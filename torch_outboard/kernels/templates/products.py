@@ -67,7 +67,7 @@ def _operand(name: str, tensor: Tensor, *, is_left: bool) -> Operand:
     line, step = (row, column) if is_left else (column, row)
 
     names = _Names(name, {"batch": batch, "line": line, "step": step}, tensor)
-    place, beside = (f"{name}[{name}_from + {more}step * {names['step']}]" for more in ("", "lane + "))
+    place, adjacent = (f"{name}[{name}_from + {more}step * {names['step']}]" for more in ("", "lane + "))
     return Operand(
         declare=names.declare,
         of_line=(("ob_i64", f"{name}_from", f"batch * {names['batch']} + line * {names['line']}"),),
@@ -75,7 +75,7 @@ def _operand(name: str, tensor: Tensor, *, is_left: bool) -> Operand:
         place=place,
         dtype=tensor.dtype,
         is_dense_along_steps=step == 1 and line != 1,
-        beside=beside if line == 1 else "",
+        adjacent=adjacent if line == 1 else "",
         multiples=(names["batch"], names["step" if line == 1 else "line"]),
         pointer=name,
         stride=(step, names["step"]) if line == 1 else (line, names["line"]),

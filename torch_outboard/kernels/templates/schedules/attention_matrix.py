@@ -26,8 +26,8 @@ from torch_outboard.kernels.templates.schedules.attention_rows import (
     combined,
     dropped,
     in_registers,
-    put,
     scores,
+    store_results,
 )
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
 from torch_outboard.kernels.templates.schedules.matrix_fragments import Array, fragments, multiplied
@@ -150,7 +150,7 @@ def attend(call: TemplateCall, attention: Attention, result: Rows, logsumexp: Ro
     key, value = key.counting(attention.keys), value.counting()
     rows_of_lane, kind = unit.result.rows_of_lane(unit.lanes), key.kind
     kernel.arrays = [LocalArray(kind, "slots", str(_SLOTS * sizes.slot), is_aligned=True)]
-    words |= tiling.words() | _brought(query, key, value) | _sums(call, unit, sizes, attention)
+    words |= tiling.words() | _load_words(query, key, value) | _sums(call, unit, sizes, attention)
     words |= {
         "UNROLL": call.dialect.unroll,
         "KIND": kind,
@@ -187,7 +187,7 @@ def _memory(unit: MatrixUnit, tiling: Tiling, kind: str, sizes: _Sizes) -> list[
     return arrays
 
 
-def _brought(query: Side, key: Side, value: Side) -> dict[str, str]:
+def _load_words(query: Side, key: Side, value: Side) -> dict[str, str]:
     """Return the placeholder texts that load tiles into the group's memory."""
     unit = query.tiling.unit
     copies, held = unit.copies, query.tiling.rows // unit.m * unit.left.count
@@ -238,7 +238,7 @@ def _sums(call: TemplateCall, unit: MatrixUnit, sizes: _Sizes, attention: Attent
         "DROP_WEIGHTS": dropped(
             attention, "query = first_query + row, key = first_key + column", "if (!is_kept) scores[place] = 0;"
         ),
-        "PUT_WEIGHTS": "" if kept else put(unit, weights, dtype, "scores", across) + "    OB_BARRIER;\n",
+        "PUT_WEIGHTS": "" if kept else store_results(unit, weights, dtype, "scores", across) + "    OB_BARRIER;\n",
         "LOAD_WEIGHTS": kept.text("scores", "left_part", across, dtype)
         if kept
         else fragments(unit, True, weights, ("part_row", "at"), "$DOWN", "left_part"),

@@ -40,8 +40,8 @@ from torch_outboard.kernels.templates.schedules.attention_rows import (
     by_rows,
     dropped_slopes,
     in_registers,
-    put,
     scores,
+    store_results,
 )
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
 from torch_outboard.kernels.templates.schedules.matrix_fragments import Array, fragments, multiplied, place_of_lane
@@ -228,7 +228,7 @@ class SideKernel:
         ]
         if not in_registers(unit):
             kernel.arrays += [LocalArray(array.kind, array.name, str(array.size), is_aligned=True) for array in arrays]
-        words |= self.words() | self.brought(kept, tiles) | self._sums(tiles, arrays)
+        words |= self.words() | self.load_words(kept, tiles) | self._sums(tiles, arrays)
         words |= {
             "GROUP_HEADS": "$HEADS / $GROUP" if self.of_keys else "$HEADS",
             "OF_SPLIT": range_of_split("$GROUP" if self.of_keys else "1"),
@@ -319,7 +319,7 @@ class SideKernel:
         keys = [(gradients.of_key, "first_sums", scale, "$HEAD")] if gradients.of_key else []
         return keys + ([(gradients.of_value, "second_sums", of_kept, "$VALUE_HEAD")] if gradients.of_value else [])
 
-    def brought(self, kept: list[Side], tiles: list[Side]) -> dict[str, str]:
+    def load_words(self, kept: list[Side], tiles: list[Side]) -> dict[str, str]:
         """Return the placeholder texts that load rows into the group's memory."""
         copies = self.sizes.unit.copies
         places = [side.place_of_lane("part_row") for side in kept] + [side.place_of_lane("0") for side in tiles]
@@ -378,15 +378,14 @@ class SideKernel:
 """
         for rows, sums, factor, size in self._results():
             stored += _stored(sizes, rows, sums, factor, size, first if sums == "first_sums" else second)
-        puts = ""
+        stores = ""
         if not held:
-            puts = "".join(
-                put(unit, array, dtype, name, across) for array, name in zip(arrays, ("scores", "slopes"), strict=True)
-            )
-            puts = f"    OB_BARRIER;\n{puts}    OB_BARRIER;\n"
+            named = zip(arrays, ("scores", "slopes"), strict=True)
+            stores = "".join(store_results(unit, array, dtype, name, across) for array, name in named)
+            stores = f"    OB_BARRIER;\n{stores}    OB_BARRIER;\n"
         return {
             "SUMS_DECLARED": declared,
-            "PUT": puts,
+            "PUT": stores,
             "PRODUCTS": products,
             "STORE_ALL": stored,
         }

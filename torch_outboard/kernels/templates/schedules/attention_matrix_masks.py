@@ -76,7 +76,7 @@ def _kernel(
     batches, heads = mask.sizes
     words |= (
         sides.words()
-        | sides.brought(kept, tiles)
+        | sides.load_words(kept, tiles)
         | stores(result.end("value"), unit, ("row", "column"), sizes.columns // unit.n)
     )
     words |= {

@@ -24,8 +24,8 @@ __all__ = [
     "dropped",
     "dropped_slopes",
     "in_registers",
-    "put",
     "scores",
+    "store_results",
 ]
 
 # Turns exp into exp2: exp(x) = exp2(x * this).
@@ -59,7 +59,7 @@ def by_columns(rows: Rows) -> Operand:
         place=f"{name}[{place}]",
         dtype=rows.tensor.dtype,
         is_dense_along_steps=False,
-        beside=f"{name}[{place} + lane]" if rows.is_dense_along("column") else "",
+        adjacent=f"{name}[{place} + lane]" if rows.is_dense_along("column") else "",
         multiples=tuple(rows.stride(axis) for axis in ("batch", "head", "row")),
         pointer=name,
         stride=rows.stride_and_text("row"),
@@ -227,7 +227,7 @@ def _place(unit: MatrixUnit, lane: int, element: int) -> tuple[int, int] | None:
     return None
 
 
-def put(unit: MatrixUnit, array: Array, dtype: torch.dtype, results: str, across: int) -> str:
+def store_results(unit: MatrixUnit, array: Array, dtype: torch.dtype, results: str, across: int) -> str:
     """Return the loops that store results in the group's memory, rounded to `dtype`."""
     store = stored(f"{array.name}[{array.at('row', 'column')}]", "value", dtype)
     return f"""\

@@ -86,7 +86,7 @@ def attend(call: TemplateCall, attention: Attention, result: Rows, logsumexp: Ro
         "PRODUCT": _product("scores", (attention.query, "query"), (attention.key, "key"), attention.head),
         "SCORE": _score(attention, "down + i", "across + j"),
         "SUMS": _cleared("sums", tile, attention.value_head),
-        "PUT": _put("scores"),
+        "PUT": _store_tile("scores"),
         "SUM": _sum(call.dialect, "sums", (attention.value, "key"), tile, attention.value_head),
         "KEPT_WEIGHT": attention.kept("scores[i * 4 + j]", "first_query + down + i", "first_key + across + j"),
         "STORE": _store(result, "query", "sums", tile, attention.value_head, "sum * shares[i]"),
@@ -120,7 +120,7 @@ def _of_queries(call: TemplateCall, attention: Attention, gradients: Gradients, 
         "GRAD_PRODUCT": _product("slopes", (grad, "query"), (attention.value, "key"), attention.value_head),
         "SCORE": _score(attention, "down + i", "across + j"),
         "SUMS": _cleared("sums", tile, attention.head),
-        "PUT": _put("slopes"),
+        "PUT": _store_tile("slopes"),
         "SUM": _sum(call.dialect, "sums", (attention.key, "key"), tile, attention.head),
         "KEPT_SLOPE": attention.kept("slopes[i * 4 + j]", "query", "key", "$KEPT_SCALE"),
         "LOGSUMEXP": logsumexp.load(logsumexp.begin(), "query"),
@@ -156,9 +156,9 @@ def _of_keys(call: TemplateCall, attention: Attention, gradients: Gradients) -> 
         "KEEP": f"kept[i * 4 + j] = {attention.kept('1', 'query', 'key', '$KEPT_SCALE')};" if drops else "",
         "KEPT_DECLARED": "float kept[16];" if drops else "",
         "KEPT_SLOPE": "slopes[i] * kept[i]" if drops else "slopes[i]",
-        "PUT_WEIGHTS": ((_KEEP + _put("weights_kept")) if drops else _put("scores")) if of_value else "",
+        "PUT_WEIGHTS": ((_KEEP + _store_tile("weights_kept")) if drops else _store_tile("scores")) if of_value else "",
         "SUM_VALUE": _sum(call.dialect, "value_sums", (grad, "query"), tile, attention.value_head) if of_value else "",
-        "PUT_SLOPES": _put("slopes") if of_key else "",
+        "PUT_SLOPES": _store_tile("slopes") if of_key else "",
         "SUM_KEY": _sum(call.dialect, "key_sums", (attention.query, "query"), tile, attention.head) if of_key else "",
         "STORE": "\n".join(
             _store(target, "key", name, tile, head, "sum * $SCALE" if target is of_key else "sum")
@@ -220,8 +220,8 @@ def _product(into: str, left: tuple[Rows, str], right: tuple[Rows, str], head: i
     for (int i = 0; i < 16; ++i) {into}[i] = 0;
     for (int first = 0; first < {head}; first += $STEPS) {{
       OB_BARRIER;
-{_bring("left_tile", *left, head)}
-{_bring("right_tile", *right, head)}
+{_load_tile("left_tile", *left, head)}
+{_load_tile("right_tile", *right, head)}
       OB_BARRIER;
       $UNROLL
       for (int at = 0; at < $STEPS; ++at) {{
@@ -232,7 +232,7 @@ def _product(into: str, left: tuple[Rows, str], right: tuple[Rows, str], head: i
     }}"""
 
 
-def _bring(tile: str, rows: Rows, of: str, head: int) -> str:
+def _load_tile(tile: str, rows: Rows, of: str, head: int) -> str:
     """Return the loop that loads some columns of a tile's rows into local memory, column by column; 0 outside."""
     limit = "$QUERIES" if of == "query" else "$KEYS"
     return f"""\
@@ -292,7 +292,7 @@ def _score(attention: Attention, query: str, key: str) -> str:
         const float score = {condition} ? scores[i * 4 + j] * $SCALE{mask} : $MASKED_SCORE;"""
 
 
-def _put(values: str) -> str:
+def _store_tile(values: str) -> str:
     """Return the loop that stores an item's part of the tile, column by column."""
     return f"""\
     $UNROLL

@@ -22,7 +22,7 @@ from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplifi
 from torch_outboard.kernels.templates.channels import NARROW, holds
 from torch_outboard.kernels.templates.product import End, Operand, Product, ceil_div, filled
 from torch_outboard.kernels.templates.schedules.matrix_ends import stores
-from torch_outboard.kernels.templates.schedules.matrix_fragments import dealt, multiplied, zeros
+from torch_outboard.kernels.templates.schedules.matrix_fragments import distribute_sums, multiplied, zeros
 from torch_outboard.kernels.templates.schedules.matrix_sides import Side, Tiling, lay_out
 from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end_of_parts, range_of_split, sum_of_parts
 
@@ -141,6 +141,7 @@ def _kernel(
 
     left = side("left", product.left, ("first_row", "$ROWS"), True)
     right = side("right", product.right, ("first_column", "$COLUMNS"), False)
+    distribute = f"  float sums[{count} * $RESULTS];\n{distribute_sums(unit, sums, 'sums', count)}" if unit.sums else ""
     words = {
         **sizes,
         **tiling.words(),
@@ -150,7 +151,7 @@ def _kernel(
         "BAND": str(_TILE_ROWS_OF_BAND),
         "SLOTS": str(slots),
         "ZEROS": zeros(unit, sums, count),
-        "DEALT": f"  float sums[{count} * $RESULTS];\n{dealt(unit, sums, 'sums', count)}" if unit.sums else "",
+        "DISTRIBUTE": distribute,
         "FIND": "".join(side.declared() + side.find_first() + side.find() for side in (left, right)),
         "BEGIN": left.begin() + right.begin(),
         "FINISH": left.finish() + right.finish(),
@@ -243,7 +244,7 @@ $FINISH
 $ADVANCE  }
   int turn = 0;
 $LOOPS
-$DEALT
+$DISTRIBUTE
 $STORE"""
 
 # The next step's fragments are loaded while this step's are multiplied, and the last step of a turn

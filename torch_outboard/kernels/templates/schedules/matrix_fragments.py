@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch_outboard.codegen.dialects.units import MatrixUnit
 from torch_outboard.kernels.templates.product import filled
 
-__all__ = ["Array", "dealt", "fragments", "multiplied", "place_of_lane", "zeros"]
+__all__ = ["Array", "distribute_sums", "fragments", "multiplied", "place_of_lane", "zeros"]
 
 
 @dataclass(frozen=True)
@@ -42,49 +42,49 @@ class Array:
     def chunks(self) -> int:
         """The number of chunks per row."""
         count = (self.length + self.chunk - 1) // self.chunk
-        return count if self._change(count) else count | 1
+        return count if self._swizzle_width(count) else count | 1
 
-    def _change(self, count: int) -> int:
+    def _swizzle_width(self, count: int) -> int:
         """Return how many adjacent chunks of a row are permuted among each other, or 0."""
         if self.is_plain:
             return 0
         return 8 if count % 8 == 0 else count if count in (2, 4) else 0
 
     @property
-    def apart(self) -> int:
+    def entries_per_row(self) -> int:
         """The number of entries per row."""
         return self.chunks * self.chunk // self.each
 
     @property
     def size(self) -> int:
         """The total number of entries."""
-        return self.rows * self.apart
+        return self.rows * self.entries_per_row
 
     def at(self, row: str, column: str, is_chunk: bool = False) -> str:
         """Return the index of an element's entry, or of a chunk's first one with `is_chunk`."""
-        change, chunk = self._change(self.chunks), self.chunk
+        swizzle, chunk = self._swizzle_width(self.chunks), self.chunk
         assert is_chunk or self.each == 1
         number = f"({column}) / {chunk}"
-        if change:
-            turned = f"({row}) % 8" if change == 8 else f"({row}) / {8 // change} % {change}"
+        if swizzle:
+            turned = f"({row}) % 8" if swizzle == 8 else f"({row}) / {8 // swizzle} % {swizzle}"
             number = f"({number} ^ {turned})"
         rest = "" if is_chunk else f" + ({column}) % {chunk}"
         entries = "" if self.each == chunk else f" * {chunk}"
-        return f"({row}) * {self.apart} + {number}{entries}{rest}"
+        return f"({row}) * {self.entries_per_row} + {number}{entries}{rest}"
 
-    def further(self, place: str, rows: str, columns: str) -> str:
+    def offset_chunk(self, place: str, rows: str, columns: str) -> str:
         """Return the position of a chunk that is some rows and columns away from another chunk.
 
         The rows must be a multiple of eight, which preserves the permutation. The column offset and the other chunk's
         column, both counted in chunks, must have no bit in common; the permutation, an XOR, then applies to each
         separately.
         """
-        each = self._change(self.chunks) * self.chunk
+        each = self._swizzle_width(self.chunks) * self.chunk
         if each:
             place = f"({place} ^ (ob_u32)({columns}) % {each})"
             columns = f"({columns}) / {each} * {each}"
         columns = f"({columns}) / {self.each}" if self.each > 1 else columns
-        return f"{place} + ({rows}) * {self.apart} + {columns}"
+        return f"{place} + ({rows}) * {self.entries_per_row} + {columns}"
 
 
 def _registers(array: str, index: str, is_joint: bool) -> str:
@@ -120,7 +120,7 @@ def fragments(
     def at(line: str, step: str, is_chunk: bool) -> str:
         if lane:
             further = f"block * {size}", place[1]
-            return slot + array.further(lane, *(reversed(further) if is_across else further))
+            return slot + array.offset_chunk(lane, *(reversed(further) if is_across else further))
         line, step = f"{place[0]} + block * {size} + ({line})", f"{place[1]} + ({step})"
         return f"{slot}{array.at(*((step, line) if is_across else (line, step)), is_chunk)}"
 
@@ -129,7 +129,7 @@ def fragments(
             "INTO": _registers(into, f"block * {what.count}", what.is_joint),
             "ARRAY": array.name,
             "AT": at(load.line, load.step, True),
-            "APART": str(array.apart),
+            "APART": str(array.entries_per_row),
         }
         body = f"        {filled(load.text, words)}\n"
     else:
@@ -209,7 +209,7 @@ def zeros(unit: MatrixUnit, sums: str, count: str) -> str:
 """
 
 
-def dealt(unit: MatrixUnit, sums: str, into: str, count: str) -> str:
+def distribute_sums(unit: MatrixUnit, sums: str, into: str, count: str) -> str:
     """Return the loop that distributes jointly held sums to the array `into` of each lane.
 
     They pass through the group's array of floats `dealt`, which has room for a matrix of each unit.

@@ -184,7 +184,7 @@ class Side:
     @property
     def is_across(self) -> bool:
         """Whether adjacent elements belong to adjacent lines."""
-        return self.operand.beside != ""
+        return self.operand.adjacent != ""
 
     @property
     def has_chunks(self) -> bool:
@@ -356,9 +356,9 @@ class Side:
         if not self.has_chunks:
             return self._loop(self._fetch_element())
         if self._is_plain:
-            put = self._put_shifted() if self.shifts else self._put_elements()
+            put = self._store_shifted() if self.shifts else self._store_assembled()
         else:
-            put = self._put_each() if self.array.each == 1 else self._put_elements()
+            put = self._store_elements() if self.array.each == 1 else self._store_assembled()
         return f"""\
       if ({self.name}_is_wide) {{
 {self._loop(self._fetch_chunk())}
@@ -372,7 +372,7 @@ class Side:
         """Whether all elements of a chunk exist and the text of an element's position is short."""
         return self.operand.of_step == "" and self.operand.condition == ""
 
-    def _put_each(self) -> str:
+    def _store_elements(self) -> str:
         """Return the loop that loads single elements in turn."""
         chunk = self.tiling.chunk
         line, step = ("at_line + in_chunk", "at_step") if self.is_across else ("at_line", "at_step + in_chunk")
@@ -407,7 +407,7 @@ class Side:
         """Whether unaligned chunks wait in registers too, so that `begin` does not write to the group's memory."""
         return not self.copies and (self._is_plain or self.array.each > 1)
 
-    def _put_chunk(self, value: str) -> str:
+    def _keep_or_store_chunk(self, value: str) -> str:
         """Return the statement that keeps or stores an unaligned chunk, given as four words."""
         return f"{self.name}_next[load] = {value};" if self._keeps_all else self._store_chunk(value)
 
@@ -422,7 +422,7 @@ class Side:
 
     def _at(self) -> str:
         """Return the position of a load in the group's array."""
-        at = self.array.further(f"{self.name}_to", f"load * {self._apart}", "0") if self.counts else self._to()
+        at = self.array.offset_chunk(f"{self.name}_to", f"load * {self._apart}", "0") if self.counts else self._to()
         return f"other * {self.slot or self.array.size} + {at}" if self.slots > 1 else at
 
     def _to(self) -> str:
@@ -445,7 +445,7 @@ class Side:
 
     def _fetch_element(self) -> str:
         return f"""const ob_i64 step = from_step + at_step;
-          {self.operand.again("0" if self.lines == 1 else "load")}
+          {self.operand.reload("0" if self.lines == 1 else "load")}
           {self.kind} element = 0;
           if (step < {self.until}) {{
             {self.operand.of_step}
@@ -468,7 +468,7 @@ class Side:
         if self.counts:
             return f"{self._counted()}\n          {bring}"
         return f"""const ob_i64 step = from_step + at_step;
-          {operand.again("0" if self.lines == 1 else "load")}
+          {operand.reload("0" if self.lines == 1 else "load")}
           {operand.of_step}
           const bool is_wanted = step < {self.until}{condition};
           {bring}"""
@@ -481,7 +481,7 @@ class Side:
 {self._pointer(self.kind)} from = ({self._pointer(self.kind)})({name}_at + load * {name}_apart);
           const bool is_wanted = (int)at_step < {self.until} - from_step{has_line};"""
 
-    def _put_shifted(self) -> str:
+    def _store_shifted(self) -> str:
         """Return the loop that loads 16 bytes from any position, by shifting the two aligned chunks around it.
 
         A chunk that contains no element of the operand is not read.
@@ -507,11 +507,11 @@ class Side:
             ob_u32 words[8] = {{{words}}};
             ob_shift_16(words, ahead, bytes);
             const {four} next = {{words[0], words[1], words[2], words[3]}};
-            {self._put_chunk("next")}
+            {self._keep_or_store_chunk("next")}
           }}
         }}"""
 
-    def _put_elements(self) -> str:
+    def _store_assembled(self) -> str:
         """Return the loop that loads chunks as four words, each assembled from single elements."""
         chunk, size = self.tiling.chunk, self._size
         line, step = ("at_line + in_chunk", "at_step") if self.is_across else ("at_line", "at_step + in_chunk")
@@ -536,7 +536,7 @@ class Side:
             }}
             {four} next;
             {parts}
-            {self._put_chunk("next")}
+            {self._keep_or_store_chunk("next")}
           }}
         }}"""
 

@@ -118,11 +118,11 @@ def panel_of(sums: SumType) -> str:
 def _loops(operand: Operand, sums: SumType, lanes: str, place: str) -> str:
     """Return the loops that load elements of some lines; the inner loop follows the memory order."""
     step = f"const ob_i64 step = first_step + at; {operand.of_step}"
-    body = f"{operand.again('lane')}{place} = {operand.element(sums)};"
+    body = f"{operand.reload('lane')}{place} = {operand.element(sums)};"
     if operand.is_dense_along_steps:
         return f"""\
     for (int lane = 0; lane < {lanes}; ++lane) {{
-      {operand.again("lane")}
+      {operand.reload("lane")}
       for (int at = 0; at < steps; ++at) {{ {step} {place} = {operand.element(sums)}; }}
     }}
 """
@@ -146,23 +146,23 @@ def _pack_columns(operand: Operand, sums: SumType) -> str:
       for (int first = 0; first < lanes; first += $PANEL)
         OB_VECTORS(1)
         for (int lane = first; lane < first + $PANEL; ++lane) {{
-          {operand.again("lane")}
+          {operand.reload("lane")}
           part[(first / $PANEL * $STEPS + at) * $PANEL + lane - first] = {operand.element(sums)};
         }}
     }}
 """
-    if not operand.beside:
+    if not operand.adjacent:
         return by_panel
     return f"""\
     if (lanes == block_columns) {{
-      {operand.again("0")}
+      {operand.reload("0")}
       for (int at = 0; at < steps; ++at) {{
         const ob_i64 step = first_step + at;
         {operand.of_step}
         for (int first = 0; first < lanes; first += $PANEL)
           OB_VECTORS(1)
           for (int lane = first; lane < first + $PANEL; ++lane)
-            part[(first / $PANEL * $STEPS + at) * $PANEL + lane - first] = {operand.element_beside(sums)};
+            part[(first / $PANEL * $STEPS + at) * $PANEL + lane - first] = {operand.adjacent_element(sums)};
       }}
     }} else {{
 {by_panel}

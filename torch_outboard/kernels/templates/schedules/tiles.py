@@ -138,8 +138,8 @@ def _kernel(call: TemplateCall, product: Product, end: End, tile: _Tile, splits:
         "FIND_RIGHT": _find(product.right, "first_column", "$COLUMNS", tile, tile.wide),
         "FETCH_LEFT": _fetch(product.left, product.sums, "left_next", tile, tile.high),
         "FETCH_RIGHT": _fetch(product.right, product.sums, "right_next", tile, tile.wide),
-        "PUT_LEFT": _put(product.left, "left", tile, tile.high),
-        "PUT_RIGHT": _put(product.right, "right", tile, tile.wide),
+        "PUT_LEFT": _store_tile(product.left, "left", tile, tile.high),
+        "PUT_RIGHT": _store_tile(product.right, "right", tile, tile.wide),
         "READ_LEFT": _read(call.dialect, "l", "left_tile", "down", tile.high, tile.down, product.sums),
         "READ_RIGHT": _read(call.dialect, "r", "right_tile", "across", tile.wide, tile.across, product.sums),
         "UNROLL": call.dialect.unroll,
@@ -203,7 +203,7 @@ def _fetch(operand: Operand, sums: SumType, into: str, tile: _Tile, side: int) -
     for (int load = 0; load < {loads}; ++load) {{
       {_place(operand, tile.group, side)}
       const ob_i64 step = from_step + at_step;
-      {operand.again("load")}
+      {operand.reload("load")}
       $KIND element = 0;
       if (step < until) {{
         {operand.of_step}
@@ -214,7 +214,7 @@ def _fetch(operand: Operand, sums: SumType, into: str, tile: _Tile, side: int) -
 """
 
 
-def _put(operand: Operand, which: str, tile: _Tile, side: int) -> str:
+def _store_tile(operand: Operand, which: str, tile: _Tile, side: int) -> str:
     loads = side * tile.steps // tile.group
     return f"""\
     $UNROLL
