@@ -134,12 +134,12 @@ register.generators = lambda: Generators
 common.register_backend_for_device = fail
 for error in (ImportError, KeyboardInterrupt):
     try:
-        register._register_refusal()
+        register._register_broken_backend()
     except error:
         continue
     raise AssertionError(f"{error} did not come through")
 common.register_backend_for_device = lambda device: None
-register._register_refusal()
+register._register_broken_backend()
 """
 
 

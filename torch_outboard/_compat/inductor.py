@@ -195,11 +195,11 @@ def needs_capture_graphs() -> bool:
     return cudagraph_utils.check_multiple_devices_or_any_cpu_nodes(nodes) is not None
 
 
-def capture_graphs(device: str, why_not: Callable[..., str | None], install: Callable[..., None]) -> None:
+def capture_graphs(device: str, capture_obstacle: Callable[..., str | None], install: Callable[..., None]) -> None:
     """Make mode="reduce-overhead" capture graphs of the device.
 
-    At the end of lowering, `why_not` returns a reason against a capture. `install` puts a capturing function into a
-    graph that was compiled or came from a cache. Torch does both only for the devices on its own list, which is CUDA.
+    At the end of lowering, `capture_obstacle` returns a reason against a capture. `install` puts a capturing function
+    into a graph that was compiled or came from a cache. Torch does both only for devices on its own list, i.e. CUDA.
     It also ignores the setting cudagraph_policy of torch 2.13 for other devices. A policy for all devices would change
     CUDA's graphs, so if a policy is set, torch handles it. Upstream: https://github.com/pytorch/pytorch/issues/132856.
     """
@@ -212,7 +212,7 @@ def capture_graphs(device: str, why_not: Callable[..., str | None], install: Cal
 
     @functools.wraps(of_check)
     def check(nodes: Any) -> str | None:
-        return why_not(nodes) if any(node.type == device for node in nodes) else of_check(nodes)
+        return capture_obstacle(nodes) if any(node.type == device for node in nodes) else of_check(nodes)
 
     @functools.wraps(of_graph)
     def post_compile(self: Any, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:

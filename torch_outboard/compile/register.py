@@ -34,23 +34,23 @@ def register(driver: Driver) -> None:
         from torch_outboard import _C  # not at the top: `outboard info` works without the extension
 
         _C.forbid_opening("this is a worker of torch's compiler, which compiles for devices but does not use them")
-    when_imported("torch._decomp.decompositions", _storing_error(_register_sequences))
-    when_imported("torch._dynamo.device_interface", _storing_error(_register_interface))
-    when_imported("torch._dynamo.variables.ctx_manager", _storing_error(_register_context))
+    when_imported("torch._decomp.decompositions", _store_error(_register_sequences))
+    when_imported("torch._dynamo.device_interface", _store_error(_register_interface))
+    when_imported("torch._dynamo.variables.ctx_manager", _store_error(_register_context))
     if asks_for_backend():
-        _answer_for_backend(driver.name)
+        _add_backend_init(driver.name)
     else:
-        when_imported("torch._inductor.compile_fx", _storing_error(_register_backend))
-    when_imported(estimates.MODULE, _storing_error(estimates.estimate_speeds))
-    when_imported(streams.MODULE, _storing_error(streams.order_streams))
-    when_imported(streams.VARIABLES, _storing_error(streams.find_current))
-    when_imported("torch._inductor.runtime.benchmarking", _storing_error(_register_benchmarker))
-    when_imported(nested.MODULE, _storing_error(lambda module: nested.attend_jagged(module, driver.name)))
-    when_imported(MODULE, _storing_error(lambda module: attend(module, driver.name, _has_templates)))
+        when_imported("torch._inductor.compile_fx", _store_error(_register_backend))
+    when_imported(estimates.MODULE, _store_error(estimates.estimate_speeds))
+    when_imported(streams.MODULE, _store_error(streams.order_streams))
+    when_imported(streams.VARIABLES, _store_error(streams.find_current))
+    when_imported("torch._inductor.runtime.benchmarking", _store_error(_register_benchmarker))
+    when_imported(nested.MODULE, _store_error(lambda module: nested.attend_jagged(module, driver.name)))
+    when_imported(MODULE, _store_error(lambda module: attend(module, driver.name, _has_templates)))
     if generators().has_gpus:
-        when_imported("torch.utils._triton", _storing_error(_register_triton))
+        when_imported("torch.utils._triton", _store_error(_register_triton))
     if generators().has_target:
-        when_imported("triton.runtime", _storing_error(_register_launches))
+        when_imported("triton.runtime", _store_error(_register_launches))
 
 
 def _properties_of_devices() -> list[DeviceProperties]:
@@ -65,7 +65,7 @@ def _has_templates(device: int) -> bool:
     return generators().of(device).is_gpu
 
 
-def _storing_error(action: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+def _store_error(action: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
     """Wrap an action to store its exception, which later compilations for the device raise.
 
     An exception that escaped from an import of torch would break torch.compile for all devices, including the CPU.
@@ -79,12 +79,12 @@ def _storing_error(action: Callable[[ModuleType], None]) -> Callable[[ModuleType
         except Exception as error:  # noqa: BLE001 - whatever has changed in torch: see above
             _failure = _failure or error
             if "torch._inductor.compile_fx" in sys.modules:
-                _register_refusal()
+                _register_broken_backend()
 
     return guarded
 
 
-class _Refusing(type):
+class _RaiseOnUse(type):
     """A metaclass for classes that raise when an instance is created or an attribute is read."""
 
     def __call__(cls, *arguments: Any) -> Any:
@@ -98,16 +98,16 @@ class _Refusing(type):
         raise torch_has_changed(_failure) from _failure
 
 
-class _Refusal(metaclass=_Refusing):
+class _BrokenBackend(metaclass=_RaiseOnUse):
     """A placeholder for all parts of a back end. A class, because torch 2.15 checks the scheduling's base class."""
 
 
-def _register_refusal() -> None:
+def _register_broken_backend() -> None:
     from torch._inductor.codegen import common
 
     name = generators().driver.name
     try:
-        common.register_backend_for_device(name, _Refusal, _Refusal, _Refusal, _Refusal)  # type: ignore[arg-type]
+        common.register_backend_for_device(name, _BrokenBackend, _BrokenBackend, _BrokenBackend, _BrokenBackend)  # type: ignore[arg-type]
     except TypeError:  # this torch's function takes other arguments
         # Inductor then reports that it does not know the device.
         logging.getLogger("torch_outboard").warning("torch.compile cannot use the device", exc_info=_failure)
@@ -140,9 +140,9 @@ def _register_context(module: ModuleType) -> None:
         register_context()
 
 
-def _answer_for_backend(name: str) -> None:
+def _add_backend_init(name: str) -> None:
     """Add the function that torch 2.15 calls before it compiles, to the device's module."""
-    backend_init = functools.partial(_storing_error(_register_backend), sys.modules[__name__])
+    backend_init = functools.partial(_store_error(_register_backend), sys.modules[__name__])
     torch.get_device_module(name)._inductor_backend_init = backend_init
     common = sys.modules.get("torch._inductor.codegen.common")
     if common is not None and common.get_scheduling_for_device(name) is not None:
@@ -164,13 +164,13 @@ def _register_backend(_: ModuleType) -> None:
     )
     from torch_outboard._compat.pools import divide_means, place_pools
     from torch_outboard._compat.triton import list_as_gpu
-    from torch_outboard.compile.capture.install import install, why_not
+    from torch_outboard.compile.capture.install import capture_obstacle, install
     from torch_outboard.compile.device import choice
     from torch_outboard.compile.device.graph_pass import PrepareGraph
     from torch_outboard.compile.device.overrides import OutboardOpOverrides
 
     if _failure is not None:
-        _register_refusal()
+        _register_broken_backend()
         return
     name = generators().driver.name
     if generators().has_gpus:
@@ -195,7 +195,7 @@ def _register_backend(_: ModuleType) -> None:
     combine_in_triton(name, _has_templates)
     place_pools(name)
     divide_means(name)
-    capture_graphs(name, why_not, install)
+    capture_graphs(name, capture_obstacle, install)
     name_model_header(name, choice.model_header)
 
 

@@ -62,7 +62,7 @@ class CapturedFunction:
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         if self.forward is not None:
-            self.forward.note_reader(torch.accelerator.current_stream(self._device))
+            self.forward.add_reader(torch.accelerator.current_stream(self._device))
         if self._has_given_up:
             return self._function(inputs)
         if torch._C._len_torch_dispatch_stack() > 0:
@@ -91,7 +91,7 @@ class CapturedFunction:
         cudagraphs_log.debug("the %s graph %s runs without replay: %s", self._kind, self._compile_id, why)
         return self._function(inputs)
 
-    def note_reader(self, stream: torch.Stream) -> None:
+    def add_reader(self, stream: torch.Stream) -> None:
         """Make the next replay wait for the work queued on a stream, which reads saved tensors."""
         for capture in tuple(self._captures.values()):
             capture.readers.add(stream)

@@ -16,10 +16,10 @@ from torch._inductor.virtualized import V
 from torch_outboard import _C
 from torch_outboard.compile.capture.function import CapturedFunction
 
-__all__ = ["install", "why_not"]
+__all__ = ["capture_obstacle", "install"]
 
 
-def why_not(nodes: dict[torch.device, torch.fx.Node]) -> str | None:
+def capture_obstacle(nodes: dict[torch.device, torch.fx.Node]) -> str | None:
     """Return why the graph that Inductor is lowering cannot be captured, or None if nothing prevents it.
 
     `nodes` maps each device that the graph uses to one of its nodes.

@@ -142,19 +142,21 @@ class Recording:
             for index, buffer, overlaps in self._copied:
                 value = inputs[index]
                 if overlaps:
-                    buffer, value = _flat(buffer), _flat(value)
+                    buffer, value = _flat_view(buffer), _flat_view(value)
                 buffer.copy_(value)
             self._graph.replay()
             copies: dict[int, Tensor] = {}
             first_saved = len(self._outputs) - saved
             results = [
-                self._saved(output, inputs) if number >= first_saved else self._kept(output, inputs, copies)
+                self._saved_output(output, inputs)
+                if number >= first_saved
+                else self._user_output(output, inputs, copies)
                 for number, output in enumerate(self._outputs)
             ]
         inputs.clear()
         return results
 
-    def _kept(self, output: _Output, inputs: list[Any], copies: dict[int, Tensor]) -> Any:
+    def _user_output(self, output: _Output, inputs: list[Any], copies: dict[int, Tensor]) -> Any:
         """Return an output that the caller may keep: a view of `copies`, which share memory like the outputs."""
         if output.input_index >= 0:
             return output.view(inputs[output.input_index])
@@ -165,7 +167,7 @@ class Recording:
             copies[output.memory] = torch.empty_like(memory).copy_(memory)
         return output.view(copies[output.memory])
 
-    def _saved(self, output: _Output, inputs: list[Any]) -> Any:
+    def _saved_output(self, output: _Output, inputs: list[Any]) -> Any:
         """Return an output that only the backward graph reads: a view of the capture's memory."""
         if output.input_index >= 0:
             buffer = self._buffers.get(output.input_index)
@@ -189,7 +191,7 @@ def _overlaps(tensor: Tensor) -> bool:
     return False
 
 
-def _flat(tensor: Tensor) -> Tensor:
+def _flat_view(tensor: Tensor) -> Tensor:
     """Return a view of the memory from the first element to the last one."""
     extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
     return _alias(tensor, (extent,), (1,), 0)  # type: ignore[no-any-return]

@@ -35,8 +35,8 @@ from torch_outboard.compile.cpp.operators import (
 from torch_outboard.compile.cpp.tuned import TunedKernels
 from torch_outboard.compile.cpp.values import ValueWriter, text_literal
 from torch_outboard.compile.wrapper.graph import (
-    Unguarded,
     UserKernels,
+    WithoutDeviceGuards,
     flush_kernels,
     is_for_streams,
     is_ours,
@@ -87,7 +87,7 @@ _MODEL_DEVICE = """{{
 """
 
 
-class OutboardCppWrapper(Unguarded, UserKernels, TunedKernels, CppWrapperCpu):
+class OutboardCppWrapper(WithoutDeviceGuards, UserKernels, TunedKernels, CppWrapperCpu):
     """The wrapper of a graph and of its subgraphs, which are written inline."""
 
     def __init__(self) -> None:

@@ -164,7 +164,7 @@ class Tuning:
     def launcher(self) -> Callable[..., None]:
         """Return the launcher of the fastest configuration, or one whose first call determines the configuration."""
         known = self._known()
-        return _Untuned(self) if known is None else self.make(known)
+        return _UntunedLauncher(self) if known is None else self.make(known)
 
     def variant(self, arguments: Callable[[], Sequence[Any]]) -> Binary:
         """Return the fastest configuration. If it is unknown, measure with the arguments that `arguments` creates."""
@@ -215,7 +215,7 @@ class Tuning:
         return milliseconds(lambda: launcher(*copies), prepare, torch.device(_C.driver_name(), self._device))
 
 
-class _Untuned:
+class _UntunedLauncher:
     """The launcher of a kernel with several configurations, until its first call determines the fastest."""
 
     def __init__(self, tuning: Tuning) -> None:

@@ -16,8 +16,8 @@ from torch_outboard.codegen.program import DeviceProgram
 
 __all__ = [
     "TunedKernel",
-    "Unguarded",
     "UserKernels",
+    "WithoutDeviceGuards",
     "flush_kernels",
     "is_for_streams",
     "is_ours",
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-class Unguarded:
+class WithoutDeviceGuards:
     """A mixin for wrappers whose launches and allocations name their device.
 
     Without this class, Inductor changes the current device around kernels of a device that it treats as a GPU.

@@ -21,8 +21,8 @@ from torch_outboard._errors import OutboardError
 from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.compile.wrapper.graph import (
     TunedKernel,
-    Unguarded,
     UserKernels,
+    WithoutDeviceGuards,
     flush_kernels,
     is_ours,
     keep_order_of_streams,
@@ -37,7 +37,7 @@ _IMPORTS = (
 )
 
 
-class KernelDefinitions(Unguarded, UserKernels, PythonWrapperCodegen):
+class KernelDefinitions(WithoutDeviceGuards, UserKernels, PythonWrapperCodegen):
     """A wrapper that defines kernels for the device where torch's wrapper would define kernels for the CPU."""
 
     _defines_for_device = False
