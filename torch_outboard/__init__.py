@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 # The modules of the public names.
-_HOMES = {
+_PUBLIC_NAMES = {
     "_attach": ("attach", "attached_driver"),
     "_autoload": ("autoload",),
     "_coverage": ("Coverage", "CoverageRow", "coverage", "reset_coverage"),
@@ -77,8 +77,8 @@ _HOMES = {
     "driver": ("Driver",),
 }
 # Imported on first access: most programs never need these names.
-_LATE = ("as_cuda",)
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_LAZY_MODULES = ("as_cuda",)
+_MODULE_OF = {name: module for module, names in _PUBLIC_NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
@@ -88,15 +88,15 @@ def __getattr__(name: str) -> Any:
     """
     from importlib import import_module
 
-    if name in _HOME_OF:
-        value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    if name in _MODULE_OF:
+        value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
         globals()[name] = value
         return value
     if name == "_C":
         import torch  # noqa: F401 - loads the libraries that the extension is linked against
 
         return import_module(f"{__name__}._C")
-    if name in _HOMES or name in _LATE:
+    if name in _PUBLIC_NAMES or name in _LAZY_MODULES:
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
@@ -108,5 +108,5 @@ def __dir__() -> list[str]:
 if "torch_outboard_command" not in sys.modules:  # the command starts without torch
     import torch as _torch  # noqa: F401
 
-    for _name in (*_HOMES, *_HOME_OF):
+    for _name in (*_PUBLIC_NAMES, *_MODULE_OF):
         __getattr__(_name)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from torch_outboard.driver import Driver
 
-__all__ = ["end_first", "prepare_exit"]
+__all__ = ["end_before_close", "prepare_exit"]
 
-_first: list[Callable[[], None]] = []
+_ends: list[Callable[[], None]] = []
 
 
 def prepare_exit(driver: Driver) -> None:
@@ -21,15 +21,15 @@ def prepare_exit(driver: Driver) -> None:
     atexit.register(_shut_down)
 
 
-def end_first(end: Callable[[], None]) -> None:
+def end_before_close(end: Callable[[], None]) -> None:
     """Arrange for a thread that uses the devices to end before the devices are closed."""
-    _first.append(end)
+    _ends.append(end)
 
 
 def _shut_down() -> None:
     """End the threads that use the devices, such as the plan builder, and then close the devices."""
     from torch_outboard import _C
 
-    for end in _first:
+    for end in _ends:
         end()
     _C.shut_down()

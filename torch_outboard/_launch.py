@@ -170,9 +170,9 @@ def launch(
         raise TypeError(f"launch takes a kernel from build_kernel, not {type(kernel).__name__}")
     kernel._launch(
         tuple(args),
-        _three(grid, 1),
-        _three(block, 1),
-        (0, 0, 0) if cluster is None else _three(cluster, 1),
+        _dim3(grid, 1),
+        _dim3(block, 1),
+        (0, 0, 0) if cluster is None else _dim3(cluster, 1),
         shared_memory,
         cooperative,
         follows_addresses,
@@ -181,7 +181,7 @@ def launch(
     )
 
 
-def _three(size: _Size, rest: int) -> tuple[int, ...]:
+def _dim3(size: _Size, rest: int) -> tuple[int, ...]:
     if isinstance(size, int):
         return (size, rest, rest)
     return (*size, rest, rest, rest)[: max(3, len(size))]

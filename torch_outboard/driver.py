@@ -497,8 +497,8 @@ WITHOUT |= {"last_error": "messages contain only the status", "kernel_register":
 OPTIONAL_ENTRIES = tuple(WITHOUT)
 
 # Otherwise a typo in a subclass would silently remove an entry.
-_KNOWN = {*REQUIRED_ENTRIES, *OPTIONAL_ENTRIES}
-_PREFIXES = tuple({name.split("_")[0] + "_" for name in _KNOWN if "_" in name})
+_ENTRY_NAMES = {*REQUIRED_ENTRIES, *OPTIONAL_ENTRIES}
+_PREFIXES = tuple({name.split("_")[0] + "_" for name in _ENTRY_NAMES if "_" in name})
 
 
 def package_folders() -> list[Path]:
@@ -534,7 +534,7 @@ def driver_entries(driver: Driver) -> dict[str, Callable[..., Any] | int]:
             continue
         entries[name] = _address(value) if _is_ctypes(value) else value
     if callable(launch := entries.get("kernel_launch")):
-        entries["kernel_launch"] = _of_any_version(launch)
+        entries["kernel_launch"] = _accept_any_version(launch)
     _check_spelling(driver)
     if driver.library is None:
         missing = [name for name in REQUIRED_ENTRIES if name not in entries]
@@ -546,7 +546,7 @@ def driver_entries(driver: Driver) -> dict[str, Callable[..., Any] | int]:
     return entries
 
 
-def _of_any_version(launch: Callable[..., Any]) -> Callable[..., Any]:
+def _accept_any_version(launch: Callable[..., Any]) -> Callable[..., Any]:
     """Return a kernel_launch that takes the newest version's arguments, and passes on only the method's own."""
     import inspect
 
@@ -564,12 +564,12 @@ def _check_spelling(driver: Driver) -> None:
         if owner in (Driver, object):
             break
         for name, value in vars(owner).items():
-            if name in _KNOWN or hasattr(Driver, name) or not callable(value) or not name.startswith(_PREFIXES):
+            if name in _ENTRY_NAMES or hasattr(Driver, name) or not callable(value) or not name.startswith(_PREFIXES):
                 continue
-            if difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.85):
+            if difflib.get_close_matches(name, _ENTRY_NAMES, n=1, cutoff=0.85):
                 raise RegistrationError(
                     f"driver {driver.name!r} cannot be attached: {name!r} is not an entry."
-                    f"{nearest(name, sorted(_KNOWN))} If it is a helper, start its name with an underscore."
+                    f"{nearest(name, sorted(_ENTRY_NAMES))} If it is a helper, start its name with an underscore."
                 )
 
 

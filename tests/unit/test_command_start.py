@@ -129,10 +129,11 @@ def test_info_shows_what_attaches_itself(run_python):
     assert json.loads(answer.stdout)["attached"]["name"] == "toy"
 
 
-def test_the_public_names_have_homes():
-    assert {*torch_outboard._HOME_OF, *torch_outboard._LATE, "__version__", "amp"} == set(torch_outboard.__all__)
-    for name, home in torch_outboard._HOME_OF.items():
-        module = importlib.import_module(f"torch_outboard.{home}")
+def test_the_public_names_have_modules():
+    found = {*torch_outboard._MODULE_OF, *torch_outboard._LAZY_MODULES, "__version__", "amp"}
+    assert found == set(torch_outboard.__all__)
+    for name, module_name in torch_outboard._MODULE_OF.items():
+        module = importlib.import_module(f"torch_outboard.{module_name}")
         assert name in module.__all__ and getattr(torch_outboard, name) is getattr(module, name)
     assert set(torch_outboard.__all__) <= set(dir(torch_outboard))
 
@@ -165,7 +166,7 @@ def test_a_driver_may_import_the_package_before_the_command_imports_torch(run_py
 def test_the_package_imports_torch_without_the_command(run_python):
     run_python("""
 import sys, torch_outboard
-assert "torch" in sys.modules and {*torch_outboard.__all__} - {*torch_outboard._LATE} <= {*vars(torch_outboard)}
+assert "torch" in sys.modules and {*torch_outboard.__all__} - {*torch_outboard._LAZY_MODULES} <= {*vars(torch_outboard)}
 """)
 
 

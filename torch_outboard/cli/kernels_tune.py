@@ -113,9 +113,8 @@ def _print(choices: Sequence[Choice]) -> None:
             rows.append((f"{choice.name}: not measured, {choice.refused['']}", "", "", ""))
             continue
         schedule = ", ".join(f"{name} {value}" for name, value in choice.schedule.items())
-        rows.append(
-            (f"{choice.name}: {schedule}", _milliseconds(choice.before), _milliseconds(choice.seconds), _spared(choice))
-        )
+        times = (_milliseconds(choice.before), _milliseconds(choice.seconds))
+        rows.append((f"{choice.name}: {schedule}", *times, _saved_share(choice)))
     table("Schedules", ("schedule", "untuned", "tuned", "saved"), rows)
     for choice in choices:
         for variant, why in choice.refused.items():
@@ -127,5 +126,5 @@ def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms"
 
 
-def _spared(choice: Choice) -> str:
+def _saved_share(choice: Choice) -> str:
     return f"{1 - choice.seconds / choice.before:.0%}" if choice.seconds < choice.before else ""

@@ -92,7 +92,7 @@ class DeviceProgram:
 
     def geometry(self) -> tuple[str, ...]:
         """Return a launch's seven formulas: three for the grid, three for the block, one for local memory."""
-        return (*_three(self.name, self.grid), *_three(self.name, self.block), self.local_bytes)
+        return (*_dim3(self.name, self.grid), *_dim3(self.name, self.block), self.local_bytes)
 
     def definition(self, device: int) -> str:
         """Return Python code that creates the launcher. Running it builds the program for the device."""
@@ -106,7 +106,7 @@ class DeviceProgram:
         )
 
 
-def _three(name: str, formulas: Sequence[str]) -> tuple[str, ...]:
+def _dim3(name: str, formulas: Sequence[str]) -> tuple[str, ...]:
     if not 1 <= len(formulas) <= 3:
         raise ValueError(f"the kernel {name} has {len(formulas)} dimensions; a launch has one to three")
     return (*formulas, "1", "1")[:3]

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 __all__ = ["CodeGenerator", "CompileReport", "report"]
 
-_HOMES = {"CodeGenerator": "generator", "CompileReport": "reporting.report", "report": "reporting.report"}
+_MODULE_OF = {"CodeGenerator": "generator", "CompileReport": "reporting.report", "report": "reporting.report"}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name's module on first access, because attaching needs no reports."""
-    if name not in _HOMES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

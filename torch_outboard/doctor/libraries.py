@@ -109,8 +109,8 @@ def _check_of_group(context: ProbeContext, library: str, ranks: Sequence[dict[st
 def _answers_of_process(context: ProbeContext, libraries: Sequence[str]) -> tuple[list[dict[str, Any]], str]:
     """Return the answers of one process, in order, and how the process ended if answers are missing."""
     with tempfile.TemporaryDirectory() as folder:
-        process = _started(context, libraries, Path(folder), {}, is_group=False)
-        end = _ended(process)
+        process = _start_process(context, libraries, Path(folder), {}, is_group=False)
+        end = _wait_for_end(process)
         answers = _read(Path(folder) / "answers")
     return answers, end if len(answers) < len(libraries) else ""
 
@@ -134,15 +134,15 @@ def _two_ranks(context: ProbeContext, library: str) -> list[dict[str, Any]]:
             own = Path(folder) / str(rank)
             own.mkdir()
             variables = {**together, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            started.append((_started(context, [library], own, variables, is_group=True), own / "answers"))
+            started.append((_start_process(context, [library], own, variables, is_group=True), own / "answers"))
         reports = []
         for process, answers in started:
-            end = _ended(process)
+            end = _wait_for_end(process)
             reports += _read(answers) or [{"error": f"the process ended: {end}"}]
     return reports
 
 
-def _started(
+def _start_process(
     context: ProbeContext, libraries: Sequence[str], folder: Path, variables: Mapping[str, str], is_group: bool
 ) -> subprocess.Popen[str]:
     request = {
@@ -168,7 +168,7 @@ def _started(
         )
 
 
-def _ended(process: subprocess.Popen[str]) -> str:
+def _wait_for_end(process: subprocess.Popen[str]) -> str:
     """Wait for a process, and return how it ended: its status and the last lines that it printed."""
     try:
         _, errors = process.communicate(timeout=_TIMEOUT_SECONDS)

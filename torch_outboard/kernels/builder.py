@@ -20,7 +20,7 @@ import torch
 
 from torch_outboard._compat.deprecations import without_own_deprecations
 from torch_outboard._compat.imports import import_inductor
-from torch_outboard._exit import end_first
+from torch_outboard._exit import end_before_close
 from torch_outboard.codegen.dialects.units import unit_of
 from torch_outboard.codegen.program import DeviceProgram, KernelRecord
 from torch_outboard.compile.generators import generators
@@ -59,9 +59,9 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 # Failures that may not recur: a full disk, no more file descriptors, no more memory.
-_PASSING = (OSError, MemoryError)
+_TRANSIENT_ERRORS = (OSError, MemoryError)
 # Codes of refusals after which another try may succeed.
-_PASSING_CODES = ("upstream", "no-thread")
+_TRANSIENT_CODES = ("upstream", "no-thread")
 
 
 def numbers(name: str) -> int:
@@ -98,7 +98,7 @@ def abilities() -> int:
     return bits + (16 if len(exact) < len(units) else 0)
 
 
-_OURS = ("aten::", "outboard::")  # namespaces of operators that may have kernels
+_NAMESPACES = ("aten::", "outboard::")  # namespaces of operators that may have kernels
 
 # The answer if another process has stored a plan or a refusal for the class: `load` returns it.
 STORED_MEANWHILE = Answer("", [])
@@ -184,7 +184,7 @@ def _answer_of(ask: Callable[[], Answer]) -> Answer:
 # Created when the module is imported, at the first call that needs a plan, so that two concurrent
 # first calls share the thread.
 _THREAD = BuildThread()
-end_first(_THREAD.end)
+end_before_close(_THREAD.end)
 
 
 def record(take: Callable[[str, Sequence[Any]], None] | None) -> None:
@@ -356,7 +356,7 @@ def _build_and_store(
         if kept := _plans_of_class(single, device):
             return kept[0]._replace(is_of_class=False)
         answer = _build(name, make)
-        if answer.refusal and not (answer.is_of_class or code_of(answer.refusal) in _PASSING_CODES):
+        if answer.refusal and not (answer.is_of_class or code_of(answer.refusal) in _TRANSIENT_CODES):
             store().save_single(single, sizes, answer)
         else:
             store().save(scheduled if _has_schedule(answer) else key, sizes, answer)
@@ -365,7 +365,7 @@ def _build_and_store(
 
 def _refusal_of(name: str, arguments: Sequence[Any]) -> Refusal | None:
     """Return the refusal of an operator or of such tensors, if it is known without tracing."""
-    if not name.startswith(_OURS):
+    if not name.startswith(_NAMESPACES):
         return OperatorRefusal("it is not one of torch's own operators [foreign]")
     try:
         check_refused(name, tensors_in(arguments))
@@ -398,7 +398,7 @@ def _build(name: str, make: Callable[[], Answer]) -> Answer:
     except Refusal as refusal:
         route.end(refusal=str(refusal))
         return refused(refusal)
-    except _PASSING as error:
+    except _TRANSIENT_ERRORS as error:
         _log.debug("no plan for %s now", name, exc_info=True)
         error.__context__ = None
         raise error.with_traceback(None) from None  # without frames, which keep tensors
@@ -462,7 +462,7 @@ def _build_or_refuse(
                 plan, programs = lower(call, trace(call, is_static, real), generator)
                 kernels = [_kernel(name, number, program, dimensions) for number, program in enumerate(programs)]
                 return Answer(plan.text(), kernels)
-            except (Refusal, *_PASSING):
+            except (Refusal, *_TRANSIENT_ERRORS):
                 raise
             except NotAFormula as error:
                 failure = error

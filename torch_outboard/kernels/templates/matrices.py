@@ -94,7 +94,7 @@ class Text:
         return self.kernel
 
 
-def _begun(call: TemplateCall, name: str, read: Mapping[str, Tensor], written: Mapping[str, Tensor]) -> Text:
+def _new_text(call: TemplateCall, name: str, read: Mapping[str, Tensor], written: Mapping[str, Tensor]) -> Text:
     kernel = Kernel(name)
     reals = (tensor.dtype for tensor in (*read.values(), *written.values()) if tensor.dtype.is_floating_point)
     dtype = next(reals, torch.float32)
@@ -121,11 +121,11 @@ def of_items(
     call: TemplateCall, name: str, read: Mapping[str, Tensor], written: Mapping[str, Tensor], count: Any
 ) -> Text:
     """Return a kernel of independent items; its text begins with the item's number, `item`."""
-    begun = _begun(call, name, read, written)
-    begun.kernel.spread(call, count, _GROUP)
-    begun.words["BEGIN"] = f"const ob_i64 item = {call.dialect.item};\n  if (item >= $COUNT) return;"
-    begun.size("COUNT", count)
-    return begun
+    text = _new_text(call, name, read, written)
+    text.kernel.spread(call, count, _GROUP)
+    text.words["BEGIN"] = f"const ob_i64 item = {call.dialect.item};\n  if (item >= $COUNT) return;"
+    text.size("COUNT", count)
+    return text
 
 
 def of_group(
@@ -143,14 +143,14 @@ def of_group(
     `shared` has placeholder texts for groups of several items; only they may use the arrays. For a single item, these
     placeholders are empty.
     """
-    begun = _begun(call, name, read, written)
+    text = _new_text(call, name, read, written)
     is_shared = call.dialect.has_groups and not (call.dialect.vectors and call.is_cpu)
     group = min(_GROUP, call.limits.items_with(_BYTES_OF_ITEM)) if is_shared else 1
-    begun.kernel.group, begun.kernel.groups = group, count
+    text.kernel.group, text.kernel.groups = group, count
     if is_shared:
-        kinds = {name: filled(kind, begun.words) for name, kind in (arrays or {}).items()}
-        begun.kernel.arrays = [LocalArray(kind, name, str(group)) for name, kind in kinds.items()]
-    begun.words |= {
+        kinds = {name: filled(kind, text.words) for name, kind in (arrays or {}).items()}
+        text.kernel.arrays = [LocalArray(kind, name, str(group)) for name, kind in kinds.items()]
+    text.words |= {
         "BEGIN": f"const ob_i64 matrix = {'OB_GROUP_NUMBER' if is_shared else call.dialect.item};\n"
         f"  const ob_i64 me = {'OB_ITEM_OF_GROUP' if is_shared else '0'};",
         "GROUP": str(group),
@@ -159,4 +159,4 @@ def of_group(
         "SYNC": "OB_BARRIER_ALL;" if is_shared else "",
         **{word: text if is_shared else "" for word, text in (shared or {}).items()},
     }
-    return begun
+    return text
