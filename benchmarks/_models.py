@@ -34,7 +34,7 @@ def named_models(text: str) -> list[str]:
     return names
 
 
-def made(name: str, is_tiny: bool) -> tuple[nn.Module, Batch, Loss]:
+def make_model(name: str, is_tiny: bool) -> tuple[nn.Module, Batch, Loss]:
     """Return a model by name, its batch and its loss, on the CPU and always the same."""
     torch.manual_seed(1)
     model, batch, loss = MODELS[name].make(is_tiny)
@@ -132,7 +132,7 @@ def _own_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
     return loss
 
 
-def _of_transformers(
+def _transformers_model(
     kind: str, config: str, rows: int, lengths: dict[str, int], small: dict[str, Any], **sizes: Any
 ) -> Model:
     """Return a model of transformers: the lengths of its inputs of tokens, and other sizes of its configuration."""
@@ -209,7 +209,7 @@ def _gaussian_process(is_tiny: bool) -> tuple[nn.Module, Batch, Loss]:
 _TINY = {"vocab_size": 99}
 _TINY_WIDE = {**_TINY, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 _GROUPED = {"vocab_size": 32_000, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8}
-_OF_A_DECODER = {"input_ids": 256, "labels": 256}
+_DECODER_INPUTS = {"input_ids": 256, "labels": 256}
 
 MODELS = {
     "resnet50": _torchvisions("resnet50", 32),
@@ -220,30 +220,35 @@ MODELS = {
     "fcn_resnet50": Model(_fcn),
     "vit_b_16": _torchvisions("vit_b_16", 32),
     "swin_t": _torchvisions("swin_t", 32),
-    "bert": _of_transformers("BertForMaskedLM", "BertConfig", 16, {"input_ids": 128, "labels": 128}, _TINY_WIDE),
-    "gpt2": _of_transformers(
-        "GPT2LMHeadModel", "GPT2Config", 8, _OF_A_DECODER, {**_TINY, "n_embd": 32, "n_head": 4, "n_layer": 2}, n_layer=6
+    "bert": _transformers_model("BertForMaskedLM", "BertConfig", 16, {"input_ids": 128, "labels": 128}, _TINY_WIDE),
+    "gpt2": _transformers_model(
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        8,
+        _DECODER_INPUTS,
+        {**_TINY, "n_embd": 32, "n_head": 4, "n_layer": 2},
+        n_layer=6,
     ),
-    "llama": _of_transformers(
-        *("LlamaForCausalLM", "LlamaConfig", 8, _OF_A_DECODER, {**_TINY_WIDE, "num_key_value_heads": 2}),
+    "llama": _transformers_model(
+        *("LlamaForCausalLM", "LlamaConfig", 8, _DECODER_INPUTS, {**_TINY_WIDE, "num_key_value_heads": 2}),
         **_GROUPED,
         num_attention_heads=8,
         num_key_value_heads=4,
     ),
-    "qwen3": _of_transformers(
-        *("Qwen3ForCausalLM", "Qwen3Config", 8, _OF_A_DECODER),
+    "qwen3": _transformers_model(
+        *("Qwen3ForCausalLM", "Qwen3Config", 8, _DECODER_INPUTS),
         {**_TINY_WIDE, "num_key_value_heads": 2, "head_dim": 8},
         **_GROUPED,
         num_attention_heads=8,
         num_key_value_heads=4,
         head_dim=64,
     ),
-    "t5": _of_transformers(
+    "t5": _transformers_model(
         *("T5ForConditionalGeneration", "T5Config", 16, {"input_ids": 128, "labels": 64}),
         {**_TINY, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4},
         decoder_start_token_id=0,
     ),
-    "whisper": _of_transformers(
+    "whisper": _transformers_model(
         *("WhisperForConditionalGeneration", "WhisperConfig", 8, {"labels": 64}),
         {
             **{"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4},
@@ -261,12 +266,18 @@ MODELS = {
     "shufflenet": _torchvisions("shufflenet_v2_x1_0", 32),
     "maxvit_t": _torchvisions("maxvit_t", 8),
     "r3d_18": Model(_r3d),
-    "bloom": _of_transformers(
-        *("BloomForCausalLM", "BloomConfig", 8, _OF_A_DECODER, {**_TINY, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
+    "bloom": _transformers_model(
+        *(
+            "BloomForCausalLM",
+            "BloomConfig",
+            8,
+            _DECODER_INPUTS,
+            {**_TINY, "hidden_size": 32, "n_layer": 2, "n_head": 4},
+        ),
         **{"vocab_size": 32_000, "hidden_size": 512, "n_layer": 8, "n_head": 8},
     ),
-    "mixtral": _of_transformers(
-        *("MixtralForCausalLM", "MixtralConfig", 8, _OF_A_DECODER),
+    "mixtral": _transformers_model(
+        *("MixtralForCausalLM", "MixtralConfig", 8, _DECODER_INPUTS),
         {**_TINY_WIDE, "num_key_value_heads": 2, "num_local_experts": 4},
         **{**_GROUPED, "intermediate_size": 768, "num_hidden_layers": 4},
         **{"num_attention_heads": 8, "num_key_value_heads": 4, "num_local_experts": 8},

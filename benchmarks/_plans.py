@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from _served import served
+from _step_process import step_process
 
 __all__ = ["count_plans"]
 
@@ -52,7 +52,7 @@ def _step(script: str, driver: str, name: str, folder: Path) -> dict[str, Any]:
     folder.mkdir(mode=0o700, exist_ok=True)
     os.environ[_FOLDER] = str(folder)
     try:
-        with served(script, "--driver", driver, "--serve", name, "--tiny") as process:
+        with step_process(script, "--driver", driver, "--serve", name, "--tiny") as process:
             step: dict[str, Any] = process.step()
             return step
     finally:

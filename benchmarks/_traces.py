@@ -64,7 +64,7 @@ class SimpleAllocator:
 # ---- Recording ----
 
 # Models and their optimizers, so that they are alive when a trace ends.
-KEPT: list[object] = []
+ALIVE: list[object] = []
 
 
 def digits(device: torch.device) -> Iterator[None]:
@@ -73,7 +73,7 @@ def digits(device: torch.device) -> Iterator[None]:
 
     model = DigitsNet().to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    KEPT.append((model, optimizer))
+    ALIVE.append((model, optimizer))
     for _ in range(12):
         images, labels = torch.rand(64, 1, 8, 8).to(device), torch.randint(10, (64,)).to(device)
         optimizer.zero_grad()
@@ -86,7 +86,7 @@ def transformer(device: torch.device, lengths: list[int]) -> Iterator[None]:
     layer = nn.TransformerEncoderLayer(256, 4, 1024, dropout=0.0, batch_first=True)
     model = nn.Sequential(nn.Embedding(1000, 256), nn.TransformerEncoder(layer, 4), nn.Linear(256, 1000)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
-    KEPT.append((model, optimizer))
+    ALIVE.append((model, optimizer))
     for length in lengths:
         tokens = torch.randint(1000, (8, length + 1)).to(device)
         optimizer.zero_grad()
@@ -111,7 +111,7 @@ def record(name: str, device: torch.device) -> list[int]:
     torch.accelerator.synchronize(device)
     entries = memory._snapshot()["device_traces"][device.index]
     memory._record_memory_history(None)
-    KEPT.clear()
+    ALIVE.clear()
     trace: list[int] = []
     numbers: dict[int, int] = {}
     count = 0

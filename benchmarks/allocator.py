@@ -26,7 +26,7 @@ from _traces import NAMES, SimpleAllocator, load
 import torch_outboard
 
 MIB = 1 << 20
-LIVE = 64
+LIVE_BLOCKS = 64
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -39,7 +39,7 @@ def churn_sizes(count: int, seed: int) -> list[int]:
 def time_churn(device: torch.device, sizes: list[int], victims: list[int]) -> float:
     """Return the nanoseconds of an allocation and a free, with 64 live blocks of which a random one is replaced."""
     empty, uint8 = torch.empty, torch.uint8
-    live = [empty(size, dtype=uint8, device=device) for size in sizes[:LIVE]]
+    live = [empty(size, dtype=uint8, device=device) for size in sizes[:LIVE_BLOCKS]]
     start = time.perf_counter_ns()
     for size, victim in zip(sizes, victims, strict=True):
         live[victim] = empty(size, dtype=uint8, device=device)
@@ -61,7 +61,7 @@ def time_trace(device: torch.device, trace: list[int]) -> float:
     return (time.perf_counter_ns() - start) / len(trace)
 
 
-def kept_trace(trace: list[int], every: int) -> list[int]:
+def trace_without_some_frees(trace: list[int], every: int) -> list[int]:
     """Return the trace without every `every`-th free, as if a part of the activations were cached for good."""
     frees = (number for number, entry in enumerate(trace) if entry < 0)
     kept = set(list(frees)[::every])
@@ -110,7 +110,9 @@ def fragmentation(device: torch.device) -> dict[str, list[tuple[float, float, fl
         fixed, expandable = results[name]
         print(f"{name:32} {fixed[0]:8.3f} {expandable[0]:11.3f} {SimpleAllocator().replay(trace):8.3f}")
     name = NAMES[-1]
-    results[f"{name}, some kept"] = [replay(device, kept_trace(traces[name], 40), kind) for kind in (False, True)]
+    results[f"{name}, some kept"] = [
+        replay(device, trace_without_some_frees(traces[name], 40), kind) for kind in (False, True)
+    ]
     print(f"\n{'MiB in holes at the end':48} {'fixed':>8} {'expandable':>11} {'ratio':>8}")
     for name, ((_, *fixed), (_, *expandable)) in results.items():
         for when, fixed_cost, expandable_cost in zip(("", " (cache emptied)"), fixed, expandable, strict=True):
@@ -140,7 +142,7 @@ def main() -> None:
     ours, cpu = torch.device(arguments.driver, 0), torch.device("cpu")
     sizes = churn_sizes(20_000, 1)
     draw = random.Random(2)
-    victims = [draw.randrange(LIVE) for _ in sizes]
+    victims = [draw.randrange(LIVE_BLOCKS) for _ in sizes]
     trace = load("transformer")
     figures_of: dict[str, object] = {"torch": torch.__version__, "cores": os.cpu_count(), "load": os.getloadavg()[0]}
     print(f"torch {torch.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")

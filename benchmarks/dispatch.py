@@ -176,7 +176,7 @@ def measure_case(
     }
 
 
-def measure_hop(names: dict[str, dict[str, Any]], wait: Callable[[], None], rounds: int) -> dict[str, float]:
+def measure_round_trip(names: dict[str, dict[str, Any]], wait: Callable[[], None], rounds: int) -> dict[str, float]:
     """Measure an add of one element from the call until the host knows that the add is done, with an empty queue."""
     values = names["device"]
     timers = {
@@ -229,7 +229,7 @@ def run_section(driver: str, section: str, rounds: int, threads: int) -> dict[st
         # new sizes in the CPU's libraries.
         "new_sizes": measure_new_sizes(wait, device, rounds) if section == "queued" else {},
         "cases": {case.name: measure_case(case, names, wait, rounds) for case in cases},
-        "hop": measure_hop(names, wait, rounds),
+        "hop": measure_round_trip(names, wait, rounds),
     }
 
 

@@ -26,11 +26,11 @@ from typing import Any
 
 from _models import MODELS, named_models
 from _results import results_of, write
-from _served import Step, parser_of, served
+from _step_process import Step, parser_of, step_process
 
 SCRIPT = str(Path(__file__).with_name("models.py"))
 # Processes that get ready while another one measures.
-AHEAD = 4
+PROCESSES_AHEAD = 4
 KEYS = ("against_s", "empty_s", "cached_s", "pack_s")
 
 
@@ -68,7 +68,7 @@ class FirstSteps:
             "PYTHONDONTWRITEBYTECODE": "",
         }
         words = ["--driver", driver, "--serve", name, *(["--tiny"] if self._is_tiny else [])]
-        with served(SCRIPT, *words, environment=environment) as process:
+        with step_process(SCRIPT, *words, environment=environment) as process:
             if driver == self._driver:
                 self.found = process.found
             with self._measuring:
@@ -91,7 +91,7 @@ def main() -> int:
     names = options.only or list(MODELS)
     print(f"| model | {options.against}, s | empty cache, s | from the cache, s | pack, s | plans not in the pack |")
     print("|---|---:|---:|---:|---:|---:|")
-    with ThreadPoolExecutor(AHEAD) as pool:
+    with ThreadPoolExecutor(PROCESSES_AHEAD) as pool:
         for name, row in zip(names, pool.map(steps.measure, names), strict=True):
             rows[name] = rows.get(name, {}) | row
             seconds = (f"{row[key]:.2f}" if key in row else "" for key in KEYS)

@@ -18,7 +18,7 @@ import sys
 import time
 
 from _results import results_of, write
-from _served import Step, parser_of, ratio_of, serve_or_run, served
+from _step_process import Step, parser_of, ratio_of, serve_or_run, step_process
 
 os.environ.setdefault("OUTBOARD_FALLBACK", "error")
 os.environ.setdefault("USE_TF", "0")
@@ -27,7 +27,7 @@ import torch
 import transformers
 
 PROMPT, TOKENS = 64, 200
-WARM = 2
+WARMUP_STEPS = 2
 TOLERANCE = 5e-2  # of the first logits, relative to the largest
 WAYS = ("eager", "compiled")
 
@@ -75,14 +75,14 @@ class Generation:
 
 def measure(options: argparse.Namespace, way: str) -> dict[str, object]:
     words = ["--serve", way, *(["--tiny"] if options.tiny else [])]
-    sides = [served(__file__, "--driver", driver, *words) for driver in (options.driver, options.against)]
+    sides = [step_process(__file__, "--driver", driver, *words) for driver in (options.driver, options.against)]
     with sides[0] as ours, sides[1] as theirs:
-        steps = [(ours.step(), theirs.step()) for _ in range(WARM + options.rounds)]
+        steps = [(ours.step(), theirs.step()) for _ in range(WARMUP_STEPS + options.rounds)]
         about = ours.found
     ours_first, theirs_first = steps[0]
     largest = max(map(abs, theirs_first["first"]))
     difference = max(abs(a - b) for a, b in zip(ours_first["first"], theirs_first["first"], strict=True)) / largest
-    timed = steps[WARM:]
+    timed = steps[WARMUP_STEPS:]
     ratio, high = ratio_of([(a["seconds"], b["seconds"]) for a, b in timed])
     count = len(ours_first["tokens"])
     return {

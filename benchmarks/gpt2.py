@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from _results import results_of, write
-from _served import open_device, serve, served
+from _step_process import open_device, serve, step_process
 
 os.environ.setdefault("OUTBOARD_FALLBACK", "error")
 os.environ.setdefault("USE_TF", "0")
@@ -29,7 +29,7 @@ import torch.nn.functional as F
 import transformers
 
 LENGTH = 512
-WARM = 3
+WARMUP_STEPS = 3
 # Losses of the first steps may differ by this part.
 TOLERANCE = {"float32": 2e-3, "bfloat16": 3e-2, "autocast": 1e-2}
 
@@ -80,12 +80,15 @@ def run(driver: str, kind: str, batch: int, is_compiled: bool) -> None:
 def measure(kind: str, options: argparse.Namespace) -> tuple[dict[str, float], dict[str, float]]:
     driver = options.driver
     words = ["--serve", kind, "--batch", str(options.batch), *(["--compile"] if options.compile else [])]
-    with served(__file__, "--driver", driver, *words) as ours, served(__file__, "--driver", "cuda", *words) as theirs:
-        steps = [(ours.step(), theirs.step()) for _ in range(WARM + options.rounds)]
-    for step, cuda in steps[:WARM]:
+    with (
+        step_process(__file__, "--driver", driver, *words) as ours,
+        step_process(__file__, "--driver", "cuda", *words) as theirs,
+    ):
+        steps = [(ours.step(), theirs.step()) for _ in range(WARMUP_STEPS + options.rounds)]
+    for step, cuda in steps[:WARMUP_STEPS]:
         if not abs(step["loss"] - cuda["loss"]) <= TOLERANCE[kind] * abs(cuda["loss"]):
             raise SystemExit(f"the losses differ: {step['loss']} on {driver}, {cuda['loss']} on CUDA")
-    timed = steps[WARM:]
+    timed = steps[WARMUP_STEPS:]
     return ours.found, {
         "first": steps[0][0]["milliseconds"],
         "their first": steps[0][1]["milliseconds"],

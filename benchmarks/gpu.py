@@ -37,7 +37,7 @@ BYTES = COUNT * 4
 ROUNDS = 3 if IS_QUICK else 31
 
 
-class NotThere(Exception):
+class NotAvailable(Exception):
     """The device lacks something that a case measures; the message says what."""
 
 
@@ -226,7 +226,7 @@ class Bench:
         """Capture 100 copies of 1 MB between two blocks, the first of them into `graph_block`."""
         make = getattr(self.module, "CUDAGraph", None) or getattr(self.module, "Graph", None)
         if make is None or not hasattr(self.module, "graph"):
-            raise NotThere(f"torch.{self.name} has no graphs")
+            raise NotAvailable(f"torch.{self.name} has no graphs")
         blocks = [self.torch.ones(1 << 18, device=self.device), self.value("graph_block")]
         try:
             graph = make()
@@ -234,7 +234,7 @@ class Bench:
                 for number in range(100):
                     blocks[(number + 1) % 2].copy_(blocks[number % 2])
         except NotImplementedError as error:
-            raise NotThere(str(error)) from error
+            raise NotAvailable(str(error)) from error
         self.made["graph_source"] = blocks[0]  # the graph reads it by address
         return graph
 
@@ -300,7 +300,7 @@ def run_section(driver: str) -> int:
     for case in CASES:
         try:
             result = measure(case, benches)
-        except NotThere as lack:
+        except NotAvailable as lack:
             result = {"skipped": str(lack)}
         except Exception as error:  # noqa: BLE001 - the other cases still run; this one fails the run below
             traceback.print_exc()

@@ -23,20 +23,20 @@ import time
 from typing import Any
 
 from _results import RESULTS, results_of, write
-from _served import Served, Step, parser_of, ratio_of, serve_or_run, served
+from _step_process import Step, StepProcess, parser_of, ratio_of, serve_or_run, step_process
 
 os.environ.setdefault("OUTBOARD_FALLBACK", "silent")  # calls on the CPU are counted
 os.environ.setdefault("USE_TF", "0")
 
 import torch
-from _models import MODELS, made, named_models
+from _models import MODELS, make_model, named_models
 from _plans import count_plans
 
 import torch_outboard
 from torch_outboard.kernels import plan_statistics
 
 STEPS = 50
-WARM = 3
+WARMUP_STEPS = 3
 # By which the losses of a step may differ: products of bfloat16 are summed in another
 # order, which training carries on.
 TOLERANCE = 5e-2
@@ -45,10 +45,10 @@ TOLERANCE = 5e-2
 class Training:
     """A model on a device, with its optimizer and its batch."""
 
-    def __init__(self, device: torch.device, name: str, is_tiny: bool, is_nudged: bool) -> None:
-        model, batch, self.loss = made(name, is_tiny)
-        if is_nudged:
-            _nudge(model)
+    def __init__(self, device: torch.device, name: str, is_tiny: bool, is_perturbed: bool) -> None:
+        model, batch, self.loss = make_model(name, is_tiny)
+        if is_perturbed:
+            _perturb(model)
         self.device = device
         self.model = model.to(device)
         self.batch = {key: tensor.to(device) for key, tensor in batch.items()}
@@ -89,7 +89,7 @@ class Training:
             torch.get_device_module(self.device).synchronize()
 
 
-def _nudge(model: torch.nn.Module) -> None:
+def _perturb(model: torch.nn.Module) -> None:
     """Round half of the weights up by one unit in the last place."""
     with torch.no_grad():
         for weight in model.parameters():
@@ -97,9 +97,9 @@ def _nudge(model: torch.nn.Module) -> None:
             weight.copy_(torch.where(torch.rand_like(weight) < 0.5, up, weight))
 
 
-def measure(ours: Served, theirs: Served, count: int) -> dict[str, Any]:
+def measure(ours: StepProcess, theirs: StepProcess, count: int) -> dict[str, Any]:
     steps = [(ours.step(), theirs.step()) for _ in range(count)]
-    timed = steps[WARM:]
+    timed = steps[WARMUP_STEPS:]
     ratio, high = ratio_of([(step["step_ms"], cuda["step_ms"]) for step, cuda in timed])
     return {
         "ratio": ratio,
@@ -127,8 +127,8 @@ def run(options: argparse.Namespace) -> int:
         words = ["--serve", name, *(["--tiny"] if options.tiny else [])]
         nudged = ["--nudged"] if options.nudged else []
         with (
-            served(__file__, "--driver", options.driver, *words, *nudged) as ours,
-            served(__file__, "--driver", options.against, *words) as theirs,
+            step_process(__file__, "--driver", options.driver, *words, *nudged) as ours,
+            step_process(__file__, "--driver", options.against, *words) as theirs,
         ):
             row = measure(ours, theirs, options.steps)
             figures["about"] = ours.found

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 import torch_outboard
 
 BAR = 20.0  # µs
-NEW = 1000  # values before the first that is measured
+FIRST_MEASURED_VALUE = 1000  # the values before it warm up
 
 Call = Callable[[torch.Tensor, int], object]
 
@@ -40,7 +40,7 @@ CALLS: dict[str, Call] = {
     "masked_fill": lambda x, n: x.masked_fill(x > 1, n * 0.1),
     "interpolate": lambda x, n: F.interpolate(x[:2, :2][None, None], (n, 2), mode="bilinear"),
     "topk": lambda x, n: x.view(-1).topk(n).values,
-    "tril": lambda x, n: x.tril(n - NEW),
+    "tril": lambda x, n: x.tril(n - FIRST_MEASURED_VALUE),
 }
 
 
@@ -55,11 +55,11 @@ def microseconds(call: Call, x: torch.Tensor, n: int) -> float:
 
 def measure(call: Call, x: torch.Tensor, rounds: int) -> tuple[float, float]:
     """Return the medians of a known call and of a new one, in microseconds."""
-    for n in range(2, NEW):
+    for n in range(2, FIRST_MEASURED_VALUE):
         call(x, n)
     known = []
     new = []
-    for n in range(NEW, NEW + rounds):
+    for n in range(FIRST_MEASURED_VALUE, FIRST_MEASURED_VALUE + rounds):
         new.append(microseconds(call, x, n))
         known.append(microseconds(call, x, n))
     return statistics.median(known), statistics.median(new)

@@ -19,7 +19,7 @@ from own_networks import NETWORKS, TrainingCase
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
-from _models import MODELS, made
+from _models import MODELS, make_model
 
 __all__ = ["CHANNELS_LAST", "NAMES", "PROGRAMS", "training_case_of"]
 
@@ -155,7 +155,7 @@ def _graph(name: str, **options: Any) -> Callable[[], TrainingCase]:
 
 
 def _of_benchmarks(name: str) -> Callable[[], TrainingCase]:
-    return lambda: made(name, False)
+    return lambda: make_model(name, False)
 
 
 _SPEECH = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 1024}
@@ -321,11 +321,11 @@ def _optimize(device: torch.device) -> None:
         averaged.update_parameters(averaged.module)
 
 
-class _Enough(Exception):
+class _GenerationDone(Exception):
     pass
 
 
-class _Few:
+class _StopAfterFewTokens:
     """A streamer that ends generation, which without a device never finds that it is finished."""
 
     def __init__(self) -> None:
@@ -334,7 +334,7 @@ class _Few:
     def put(self, tokens: torch.Tensor) -> None:
         self._left -= 1
         if not self._left:
-            raise _Enough
+            raise _GenerationDone
 
     def end(self) -> None:
         pass
@@ -354,8 +354,8 @@ def _generate(device: torch.device, **options: Any) -> None:
                 mask = torch.ones_like(tokens)
                 fixed = {"attention_mask": mask, "max_new_tokens": 8, "cache_implementation": cache, "pad_token_id": 0}
                 try:
-                    model.generate(tokens, streamer=_Few(), **fixed, **options)
-                except _Enough:
+                    model.generate(tokens, streamer=_StopAfterFewTokens(), **fixed, **options)
+                except _GenerationDone:
                     pass
                 except RuntimeError as error:  # a draw looks at probabilities, which without a device are zeros
                     if "multinomial" not in str(error):

@@ -138,18 +138,18 @@ class _Gan(nn.Module):
         for number, (depth, width) in enumerate(zip(widths, widths[1:], strict=False)):
             layers += [nn.ConvTranspose2d(depth, width, 4, 2 if number else 1, 1 if number else 0, bias=False)]
             layers += [nn.BatchNorm2d(width), nn.ReLU(True)]
-        self.makes = nn.Sequential(*layers, nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False), nn.Tanh())
-        judged: list[nn.Module] = [nn.Conv2d(3, 64, 4, 2, 1), nn.LeakyReLU(0.2, True)]
+        self.generator = nn.Sequential(*layers, nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False), nn.Tanh())
+        layers = [nn.Conv2d(3, 64, 4, 2, 1), nn.LeakyReLU(0.2, True)]
         for depth, width in ((64, 128), (128, 256)):
-            judged += [nn.Conv2d(depth, width, 4, 2, 1), nn.InstanceNorm2d(width, affine=True), nn.LeakyReLU(0.2, True)]
-        self.judges = nn.Sequential(*judged, nn.utils.parametrizations.spectral_norm(nn.Conv2d(256, 1, 4)))
+            layers += [nn.Conv2d(depth, width, 4, 2, 1), nn.InstanceNorm2d(width, affine=True), nn.LeakyReLU(0.2, True)]
+        self.discriminator = nn.Sequential(*layers, nn.utils.parametrizations.spectral_norm(nn.Conv2d(256, 1, 4)))
 
     def forward(self, images: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        fake = self.makes(noise)
-        real, false = self.judges(images).flatten(), self.judges(fake).flatten()
+        fake = self.generator(noise)
+        real, false = self.discriminator(images).flatten(), self.discriminator(fake).flatten()
         ones, zero = torch.ones_like(real), torch.zeros_like(real)
-        judged = F.binary_cross_entropy_with_logits(real, ones) + F.binary_cross_entropy_with_logits(false, zero)
-        return judged + F.softplus(-false).mean() + F.relu(1 - real).mean()
+        loss = F.binary_cross_entropy_with_logits(real, ones) + F.binary_cross_entropy_with_logits(false, zero)
+        return loss + F.softplus(-false).mean() + F.relu(1 - real).mean()
 
 
 class _Denoiser(nn.Module):

@@ -67,20 +67,20 @@ def test_the_tables_of_the_prelude() -> None:
 def test_another_number_of_torchs_would_be_seen(prelude_tables: Any) -> None:
     arrays = prelude_tables.arrays_of(prelude_tables.header().read_text(encoding="utf-8"))
     text = (prelude_tables.PRELUDE / "gamma.h").read_text(encoding="utf-8")
-    assert prelude_tables.written("gamma", text, arrays) == text
+    assert prelude_tables.with_tables("gamma", text, arrays) == text
     arrays["_igam_helper_asymptotic_series.d.1"][0] *= 2
-    assert prelude_tables.written("gamma", text, arrays) != text
+    assert prelude_tables.with_tables("gamma", text, arrays) != text
     del arrays["calc_ndtri.P0"]
     with pytest.raises(SystemExit, match="has no calc_ndtri.P0, from which the table ndtri_p0 is made"):
-        prelude_tables.written("gamma", text, arrays)
+        prelude_tables.with_tables("gamma", text, arrays)
 
 
 def test_a_table_without_a_source_and_a_source_without_a_table(prelude_tables: Any) -> None:
     arrays = prelude_tables.arrays_of(prelude_tables.header().read_text(encoding="utf-8"))
     with pytest.raises(SystemExit, match="the table other has no source"):
-        prelude_tables.written("gamma", "OB_TABLE T ob_other_S[] = {1.0};", arrays)
+        prelude_tables.with_tables("gamma", "OB_TABLE T ob_other_S[] = {1.0};", arrays)
     with pytest.raises(SystemExit, match=r"gamma.h has no table zeta_a, digamma_a"):
-        prelude_tables.written("gamma", "", arrays)
+        prelude_tables.with_tables("gamma", "", arrays)
 
 
 def test_numbers_in_every_form_of_cpp(prelude_tables: Any) -> None:

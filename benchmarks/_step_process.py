@@ -71,7 +71,7 @@ def serve(about: dict[str, object], step: Callable[[], Step]) -> None:
         print(json.dumps(step()), flush=True)
 
 
-class Served:
+class StepProcess:
     """A process that serves steps. Ends the program if the process ends before its time."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -94,13 +94,13 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(script: str, *options: str, environment: Mapping[str, str] | None = None) -> Iterator[Served]:
+def step_process(script: str, *options: str, environment: Mapping[str, str] | None = None) -> Iterator[StepProcess]:
     """Run a script that serves steps, in a scope, with variables added to the environment."""
     words = [sys.executable, script, *options]
     variables = {**os.environ, **(environment or {})}
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables) as process:
         try:
-            yield Served(process)
+            yield StepProcess(process)
         finally:
             assert process.stdin is not None
             process.stdin.close()
