@@ -19,14 +19,14 @@ import pytest
 
 from torch_outboard.testing import fork_server
 
-__all__ = ["HANDED_UP", "Ledger", "charge_suite", "rows"]
+__all__ = ["LEDGER_VARIABLE", "Ledger", "charge_suite", "rows"]
 
 TESTS = Path(__file__).resolve().parent
 BUDGET = TESTS / "budget.json"
 # The file to which a suite appends its ledger.
-HANDED_UP = "OUTBOARD_TEST_LEDGER"
+LEDGER_VARIABLE = "OUTBOARD_TEST_LEDGER"
 # A folder that takes more than this multiple of its budget is warned of.
-TOO_MUCH = 1.2
+WARNING_FACTOR = 1.2
 
 
 def processor_seconds() -> float:
@@ -41,28 +41,28 @@ class Ledger:
     def __init__(self, driver: str | None) -> None:
         self.seconds: collections.Counter[str] = collections.Counter()
         self._suffix = f" on {driver.rpartition(':')[2]}" if driver else ""
-        self._handed_up = 0.0
+        self._suite_seconds = 0.0
 
     def add(self, seconds: Mapping[str, float]) -> None:
         """Add the ledger of a suite, whose time is no longer charged to the test that started the suite."""
         self.seconds.update(seconds)
-        self._handed_up += sum(seconds.values())
+        self._suite_seconds += sum(seconds.values())
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[object]:
-        start, self._handed_up = processor_seconds(), 0.0
+        start, self._suite_seconds = processor_seconds(), 0.0
         result = yield
         folder = item.path.parent.name if item.path.parent != TESTS else "starting suites"
         if item.path.is_relative_to(TESTS.parent / "distributions"):
             folder = "distributions"
-        self.seconds[folder + self._suffix] += processor_seconds() - start - self._handed_up
+        self.seconds[folder + self._suffix] += processor_seconds() - start - self._suite_seconds
         return result
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         output = getattr(session.config, "workeroutput", None)
         if output is not None:
             output["ledger"] = dict(self.seconds)
-        elif path := os.environ.get(HANDED_UP):
+        elif path := os.environ.get(LEDGER_VARIABLE):
             with open(path, "a") as file:
                 file.write(json.dumps(self.seconds) + "\n")
 
@@ -101,6 +101,6 @@ def rows(spent: Mapping[str, float], budget: Mapping[str, float]) -> list[str]:
         if used < 1 and not allowed:
             continue
         beside = f"{allowed:6.0f}" if allowed else "   new"
-        warning = "  over its budget" if allowed and used > TOO_MUCH * allowed else ""
+        warning = "  over its budget" if allowed and used > WARNING_FACTOR * allowed else ""
         lines.append(f"{used:7.0f} s of {beside}  {folder}{warning}")
     return [*lines, f"{sum(spent.values()):7.0f} s of {sum(budget.values()):6.0f}  in all"]

@@ -26,7 +26,7 @@ class OpenCLC(find_driver("opencl")):
     code_generator = "opencl_c"
 
 
-class Apart(find_driver("opencl")):
+class DiscreteOpenCL(find_driver("opencl")):
     """OpenCL devices whose memory the host cannot reach, so that operators run as generated kernels.
 
     The driver stores no programs: PoCL has its own store, and compiles each kernel again for a binary that it returns.
@@ -65,7 +65,7 @@ class Unbuilt(PythonDriver):
         pass
 
 
-class Ahead(Unbuilt):
+class AheadOfTimeGpu(Unbuilt):
     """As `Unbuilt`, of a chip "one" whose programs are compiled elsewhere: it takes the compiler's output alone."""
 
     architectures = {
@@ -95,24 +95,24 @@ class GroupsGenerator(OpenCLGenerator):
     dialect = replace(OPENCL_C, name="opencl_c_groups", language="opencl_c", vectors="")
 
 
-class Groups(Apart):
-    """As `Apart`, with the kernels of a GPU."""
+class Groups(DiscreteOpenCL):
+    """As `DiscreteOpenCL`, with the kernels of a GPU."""
 
     kernel_generator = GroupsGenerator
     code_generator = GroupsGenerator
 
 
-class LateGenerator(OpenCLGenerator):
+class LateStoresGenerator(OpenCLGenerator):
     """As `GroupsGenerator`, for a language that can't say that pointers point to different memory."""
 
     dialect = replace(GroupsGenerator.dialect, name="opencl_c_late", has_restrict=False)
 
 
-class Late(Apart):
+class LateStores(DiscreteOpenCL):
     """As `Groups`, with stores that come after the loads of several elements."""
 
-    kernel_generator = LateGenerator
-    code_generator = LateGenerator
+    kernel_generator = LateStoresGenerator
+    code_generator = LateStoresGenerator
 
 
 class UnitsGenerator(OpenCLGenerator):
@@ -130,7 +130,7 @@ class UnitsGenerator(OpenCLGenerator):
     )
 
 
-class Units(Apart):
+class Units(DiscreteOpenCL):
     """As `Groups`, with matrix units."""
 
     kernel_generator = UnitsGenerator
@@ -147,7 +147,7 @@ class JointGenerator(OpenCLGenerator):
     )
 
 
-class Joint(Apart):
+class Joint(DiscreteOpenCL):
     """As `Units`, with units whose lanes hold matrices jointly."""
 
     kernel_generator = JointGenerator
@@ -167,8 +167,8 @@ class FloatsGenerator(OpenCLGenerator):
     )
 
 
-class Floats(Apart):
-    """As `Apart`, without float64."""
+class Floats(DiscreteOpenCL):
+    """As `DiscreteOpenCL`, without float64."""
 
     kernel_generator = FloatsGenerator
     code_generator = FloatsGenerator
@@ -217,7 +217,7 @@ class StrictGenerator(OpenCLGenerator):
     dialect = strict(64)
 
 
-class Strict(Apart):
+class Strict(DiscreteOpenCL):
     """As `Floats`, with groups of 64 items that have 16 KiB of local memory, and a strict compiler."""
 
     kernel_generator = StrictGenerator

@@ -59,7 +59,7 @@ def _closes_the_fork_servers() -> Iterator[None]:
 def _charges_suites(request: pytest.FixtureRequest) -> Iterator[None]:
     """Charge the time of the suites that a test starts to their folders."""
     with tempfile.NamedTemporaryFile() as file, pytest.MonkeyPatch.context() as patch:
-        patch.setenv(ledger.HANDED_UP, file.name)
+        patch.setenv(ledger.LEDGER_VARIABLE, file.name)
         yield
         ledger.charge_suite(request.config.pluginmanager.get_plugin("outboard-ledger"), Path(file.name))
 
@@ -235,7 +235,7 @@ def test_mixed_precision(driver: str, request: pytest.FixtureRequest) -> None:
 
 
 # Where the host can't reach the devices' memory.
-GENERATED = "tests.simt_drivers:Apart"
+GENERATED = "tests.simt_drivers:DiscreteOpenCL"
 DATABASE = str(TESTS / "kernels" / "test_operator_database.py")
 REDUCTIONS = str(TESTS / "kernels" / "test_reductions.py")
 MATRIX_UNITS = str(TESTS / "kernels" / "test_matrix_units.py")
@@ -272,7 +272,7 @@ def test_reductions_by_groups(driver: str, request: pytest.FixtureRequest) -> No
     run_pytest(REDUCTIONS, OF_LISTS, f"--driver={driver}", imports=DATABASES)
 
 
-@pytest.mark.parametrize("driver", ["tests.simt_drivers:Late"])
+@pytest.mark.parametrize("driver", ["tests.simt_drivers:LateStores"])
 def test_reductions_that_store_late(driver: str, request: pytest.FixtureRequest) -> None:
     """Those that store more than a row's result."""
     if request.config.getoption("--core"):

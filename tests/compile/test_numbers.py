@@ -22,7 +22,7 @@ from kernels.test_numbers import SOME, is_compared
 from torch_outboard.compile.generators import generators
 
 TAKES_ALL = os.environ.get("OUTBOARD_TEST_SAMPLES") == "all"
-TOGETHER = 60  # calls in one graph
+CALLS_PER_GRAPH = 60
 FLOAT32_MAX = torch.finfo(torch.float32).max
 
 Pair = tuple[str, float]
@@ -58,11 +58,11 @@ def is_by_reciprocal(name: str, number: float) -> bool:
     return "div" in name and FLOAT32_MAX < abs(number) < math.inf
 
 
-def departing(pairs: Sequence[Pair], x: torch.Tensor, expected: Sequence[Outcome]) -> dict[int, str]:
+def differences_of(pairs: Sequence[Pair], x: torch.Tensor, expected: Sequence[Outcome]) -> dict[int, str]:
     """Return the differences from the expected results, by their indices."""
     got = []
-    for begin in range(0, len(pairs), TOGETHER):
-        got += compiled_outcomes(pairs[begin : begin + TOGETHER], x)
+    for begin in range(0, len(pairs), CALLS_PER_GRAPH):
+        got += compiled_outcomes(pairs[begin : begin + CALLS_PER_GRAPH], x)
     texts = enumerate(map(difference, got, expected))
     return {place: f"{pairs[place]}: {text}" for place, text in texts if text}
 
@@ -85,11 +85,11 @@ def test_numbers_compiled(dtype: torch.dtype, device: torch.device) -> None:
                 pairs.append((name, number))
                 expected.append(want)
     assert len(pairs) > 50
-    departures = departing(pairs, x.to(device), expected)
-    if departures:
-        others = [pairs[place] for place in departures]
-        departures = departing(others, x.to(device), compiled_outcomes(others, x))
-    assert not departures, "\n".join(departures.values())
+    differences = differences_of(pairs, x.to(device), expected)
+    if differences:
+        others = [pairs[place] for place in differences]
+        differences = differences_of(others, x.to(device), compiled_outcomes(others, x))
+    assert not differences, "\n".join(differences.values())
 
 
 @pytest.mark.core

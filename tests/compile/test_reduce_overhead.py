@@ -35,11 +35,11 @@ def said() -> Iterator[list[str]]:
 
     messages: list[str] = []
 
-    class Kept(logging.Handler):
+    class RecordingHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             messages.append(record.getMessage())
 
-    handler = Kept()
+    handler = RecordingHandler()
     cudagraphs_log.addHandler(handler)
     yield messages
     cudagraphs_log.removeHandler(handler)

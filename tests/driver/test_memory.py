@@ -11,7 +11,7 @@ import torch
 from .support import module_of
 
 MIB = 1 << 20
-ABSURD = 1 << 52
+IMPOSSIBLE_BYTES = 1 << 52
 STATISTICS = [
     f"{group}.{pool}.{value}"
     for group in (
@@ -201,7 +201,7 @@ def test_running_out_of_memory_names_the_numbers_and_the_device_goes_on(device):
     del cached
     ooms = module.memory_stats(device)["num_ooms"]
     with pytest.raises(torch.OutOfMemoryError) as caught:
-        block(device, ABSURD)
+        block(device, IMPOSSIBLE_BYTES)
     message = str(caught.value)
     assert "out of memory" in message and "ried to allocate" in message and str(device.index) in message
     assert module.memory_stats(device)["num_ooms"] == ooms + 1
@@ -229,7 +229,7 @@ def test_filling_a_device_and_recovering(device):
         for _ in range(9):
             blocks.append(block(device, chunk))
         # A driver that knows no total, or does not enforce it, has a limit all the same.
-        blocks.append(block(device, ABSURD))
+        blocks.append(block(device, IMPOSSIBLE_BYTES))
     blocks.clear()
     assert torch.ones(1000, device=device).sum().item() == 1000
     module.empty_cache()

@@ -88,7 +88,7 @@ class Model(RuleBasedStateMachine):
         self.live[place] = self.live[-1]
         self.live.pop()
 
-    def park(self, place: int, reader: torch.Stream) -> None:
+    def drop_while_read(self, place: int, reader: torch.Stream) -> None:
         """Drop a block that another stream has just begun to read."""
         tensor, _, _ = self.live[place]
         for stream in self.streams:
@@ -123,7 +123,7 @@ class Model(RuleBasedStateMachine):
                     self.give(draw.randrange(len(self.live)))
             elif choice < 0.96:
                 if self.live:
-                    self.park(draw.randrange(len(self.live)), draw.choice(self.streams))
+                    self.drop_while_read(draw.randrange(len(self.live)), draw.choice(self.streams))
             elif choice < 0.99:
                 self.stream = draw.randrange(STREAMS)
             else:
@@ -152,7 +152,7 @@ class Model(RuleBasedStateMachine):
         Model.operations += 1
         tensor, _, value = self.live[place]
         if value is None:
-            self.park(place, reader)
+            self.drop_while_read(place, reader)
             return
         for stream in self.streams:
             if stream != reader:

@@ -76,7 +76,7 @@ CALLS: dict[str, Function] = {
 }
 
 
-def given_to(dtype: torch.dtype) -> list[torch.Tensor]:
+def inputs_of(dtype: torch.dtype) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(torch.seed() % 1000)
     complexes = [torch.randn(3, 4, dtype=dtype, generator=generator) for _ in range(2)]
     return [*complexes, torch.rand(3, 4, dtype=dtype.to_real(), generator=generator) * 2 + 0.1]
@@ -103,7 +103,7 @@ def widened(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_calls(name: str, device: torch.device) -> None:
-    inputs = given_to(torch.complex64)
+    inputs = inputs_of(torch.complex64)
     ours = [tensor.to(device) for tensor in inputs]
     results = on_device(lambda: CALLS[name](*ours))
     assert_near(results, CALLS[name](*inputs), CALLS[name](*widened(inputs)))
@@ -112,7 +112,7 @@ def test_calls(name: str, device: torch.device) -> None:
 # Types, and layouts that are not contiguous, differ in the loads and stores alone.
 @pytest.mark.parametrize("name", ["abs", "conjugated", "fill a column", "mul a number"])
 def test_doubles(name: str, device: torch.device) -> None:
-    inputs = given_to(torch.complex128)
+    inputs = inputs_of(torch.complex128)
     ours = [tensor.to(device) for tensor in inputs]
     results = on_device(lambda: CALLS[name](*ours))
     assert_near(results, CALLS[name](*inputs), CALLS[name](*inputs))
@@ -127,7 +127,7 @@ ONE_LAUNCH = (
 
 @pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
 def test_a_call_is_one_launch(device: torch.device, tmp_path: Path) -> None:
-    x, y, r = (tensor.to(device) for tensor in given_to(torch.complex64))
+    x, y, r = (tensor.to(device) for tensor in inputs_of(torch.complex64))
     truth = r > 1
     calls = {name: functools.partial(CALLS[name], x, y, r) for name in ONE_LAUNCH}
     calls["add_"] = lambda: x.add_(y)
@@ -167,7 +167,7 @@ def test_gradients(name: str, device: torch.device) -> None:
         grads = torch.autograd.grad(result, leaves, torch.ones_like(result), allow_unused=True)
         return [grad for grad in grads if grad is not None]
 
-    inputs = given_to(torch.complex64)
+    inputs = inputs_of(torch.complex64)
     grads = on_device(lambda: gradients([tensor.to(device) for tensor in inputs]))
     for result, wanted in zip(grads, gradients(inputs), strict=True):
         torch.testing.assert_close(result.cpu(), wanted)
@@ -219,7 +219,7 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
 @pytest.mark.usefixtures("nothing_on_the_cpu")
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str, device: torch.device) -> None:
-    x = given_to(torch.complex64)[0].to(device)
+    x = inputs_of(torch.complex64)[0].to(device)
     with pytest.raises(
         torch_outboard.NotSupportedError, match=f"{name} has no kernel .* no formula for complex numbers"
     ):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 RUN = "import sys; from torch_outboard.cli import main; main(sys.argv[1:])"
-DRIVER = ("--driver", "tests.simt_drivers:Apart")
+DRIVER = ("--driver", "tests.simt_drivers:DiscreteOpenCL")
 SCATTERS = "aten::index_put.default: decomposition _index_put"
 BY_SEGMENTS = "outboard::combine_sorted.default: template combine_sorted"
 

@@ -62,7 +62,7 @@ CASES = _cases()
 TAKES_ALL = os.environ.get("OUTBOARD_TEST_SAMPLES") == "all"
 
 
-def taken(dtype: torch.dtype, name: str) -> bool:
+def is_in_every_run(dtype: torch.dtype, name: str) -> bool:
     """Return whether every run covers a case: all types of some operators."""
     return TAKES_ALL or zlib.crc32(f"{name} {dtype}".encode()) % 20 == 0
 
@@ -91,7 +91,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "name"), [(dtype, name) for dtype in DTYPES for name in CASES if taken(dtype, name)], ids=str
+    ("dtype", "name"), [(dtype, name) for dtype in DTYPES for name in CASES if is_in_every_run(dtype, name)], ids=str
 )
 def test_values(dtype: torch.dtype, name: str, device: torch.device) -> None:
     # With one type each operator returns new tensors, with the other types it writes in place.

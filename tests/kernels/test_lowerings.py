@@ -85,18 +85,18 @@ def test_a_plan_with_quotients_of_sizes_logs_no_warning(device: torch.device) ->
     """Torch 2.11 and 2.12 warn about bounds that they don't have."""
     messages: list[str] = []
 
-    class Taker(logging.Handler):
+    class RecordingHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             messages.append(record.getMessage())
 
-    log, taker = logging.getLogger("torch.utils._sympy.interp"), Taker(logging.WARNING)
-    log.addHandler(taker)
+    log, handler = logging.getLogger("torch.utils._sympy.interp"), RecordingHandler(logging.WARNING)
+    log.addHandler(handler)
     try:
         image = torch.randn(2, 3, 14, 14, 3).to(device).requires_grad_()
         F.max_pool2d(image[..., 0], 3, 2, 1).sum().backward()
         F.max_pool2d(torch.randn(4, 64, 14, 14).to(device).requires_grad_(), 3, 2, 1).sum().backward()
     finally:
-        log.removeHandler(taker)
+        log.removeHandler(handler)
     assert messages == []
 
 

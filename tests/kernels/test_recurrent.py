@@ -32,7 +32,7 @@ def net_of(kind: str, *sizes: int, **settings: Any) -> torch.nn.RNNBase:
     return net
 
 
-def given_to(net: torch.nn.RNNBase, batch: int = 4) -> list[torch.Tensor]:
+def inputs_of(net: torch.nn.RNNBase, batch: int = 4) -> list[torch.Tensor]:
     """Return an input and the initial states."""
     layers = net.num_layers * (2 if net.bidirectional else 1)
     x = torch.randn(5, batch, net.input_size)
@@ -66,7 +66,7 @@ def check(
 ) -> None:
     """Compare with float64 on the CPU. Nothing may run there."""
     net = net.to(dtype)
-    inputs = [tensor.to(dtype) for tensor in given_to(net)]
+    inputs = [tensor.to(dtype) for tensor in inputs_of(net)]
     expected = results_of(copy.deepcopy(net).double(), [tensor.double() for tensor in inputs], is_packed)
     ours, moved = copy.deepcopy(net).to(device), [tensor.to(device) for tensor in inputs]
     torch_outboard.reset_coverage()

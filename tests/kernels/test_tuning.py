@@ -49,7 +49,7 @@ def other_schedule(name: str, place: int = 1) -> dict[str, int]:
     return {parameter: values[min(place, len(values) - 1)] for parameter, values in parameters.items()}
 
 
-def taken(store: Store) -> set[str]:
+def stored_schedules(store: Store) -> set[str]:
     """Return the schedules that the kernels on disk name."""
     kernels = [kernel for entry in store.entries() if entry.answer is not None for kernel in entry.answer.kernels]
     lines = {line for kernel in kernels for line in kernel.code.decode().splitlines()}
@@ -155,7 +155,7 @@ def test_plans_follow_the_table(device: torch.device, kept: Callable[[], Store],
     store = kept()
     check_product(device)
     torch.ones(2, device=device).neg()
-    assert taken(store) == {text_of(name, default_of(name))} and store.saved == 2
+    assert stored_schedules(store) == {text_of(name, default_of(name))} and store.saved == 2
 
     # With a table plans of products are others, and those without a schedule the same.
     chosen = other_schedule(name)
@@ -164,7 +164,7 @@ def test_plans_follow_the_table(device: torch.device, kept: Callable[[], Store],
     check_product(device)
     # What is read of the class without a table is not taken.
     assert (store.loaded, store.saved) == (1, 1)
-    assert taken(store) == {text_of(name, default_of(name)), text_of(name, chosen)}
+    assert stored_schedules(store) == {text_of(name, default_of(name)), text_of(name, chosen)}
     torch.ones(2, device=device).neg()
     assert (store.loaded, store.saved) == (2, 1)
     store = kept()

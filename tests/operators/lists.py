@@ -53,7 +53,7 @@ ENLARGED_IN_PLACE: frozenset[str] = frozenset({"resize_", "resize_as_"})
 
 # Entries whose CPU kernel ends the process where elements of `out` are the same
 # memory: nothing can be compared.
-DIE_ON_THE_CPU: frozenset[str] = frozenset({"narrow_copy", "nn.functional.avg_pool3d", "torch._scaled_mm"})
+CRASH_ON_CPU: frozenset[str] = frozenset({"narrow_copy", "nn.functional.avg_pool3d", "torch._scaled_mm"})
 
 # Entries whose CPU kernel adds to memory that nobody wrote where `out` is empty and the input is
 # not contiguous: two calls on the CPU differ.

@@ -28,7 +28,7 @@ ENTRIES = [info for info in op_db if torch.float32 in info.supported_dtypes("cpu
 
 
 # Entries in one graph.
-TOGETHER = 16
+ENTRIES_PER_GRAPH = 16
 
 
 def _is_alone(info: OpInfo) -> bool:
@@ -51,8 +51,8 @@ def _alone():
 
 def _together():
     entries = [info for info in ENTRIES if not _is_alone(info)][::2]
-    for start in range(0, len(entries), TOGETHER):
-        group = entries[start : start + TOGETHER]
+    for start in range(0, len(entries), ENTRIES_PER_GRAPH):
+        group = entries[start : start + ENTRIES_PER_GRAPH]
         yield pytest.param(group, id=f"{group[0].full_name}-{group[-1].full_name}")
 
 

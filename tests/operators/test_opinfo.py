@@ -81,7 +81,7 @@ def test_lists_name_checks_and_entries_that_exist(name: str) -> None:
         lists.TOLERANCES,
         HOST_ARGUMENTS,
         lists.ENLARGED_IN_PLACE,
-        lists.DIE_ON_THE_CPU,
+        lists.CRASH_ON_CPU,
         lists.UNDEFINED_INTO_EMPTY,
     ],
 )

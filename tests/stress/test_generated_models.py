@@ -8,7 +8,7 @@ import pytest
 from stress.suites import TESTS, run_suite, skip_without_device
 
 # The second has the kernels of a GPU.
-TARGETS = pytest.mark.parametrize("target", [f"tests.simt_drivers:{name}" for name in ("Apart", "Groups")])
+TARGETS = pytest.mark.parametrize("target", [f"tests.simt_drivers:{name}" for name in ("DiscreteOpenCL", "Groups")])
 
 
 @TARGETS

@@ -22,7 +22,7 @@ def check(run_python: Any, report: Path, *arguments: str, status: int) -> list[d
     return json.loads(report.read_text())["entries"]
 
 
-@pytest.mark.parametrize("driver", ["Apart", "Groups"])
+@pytest.mark.parametrize("driver", ["DiscreteOpenCL", "Groups"])
 @pytest.mark.parametrize("more", [(), ("--gradients",)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
 def test_nothing_is_wrong(driver: str, more: tuple[str, ...], dtype: str, run_python: Any, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from stress.suites import TESTS, run_suite
 from torch_outboard.kernels.disk.store import VARIABLE
 
 RUN = "import sys; from torch_outboard.cli import main; main(sys.argv[1:])"
-DRIVERS = ["tests.simt_drivers:Apart", "tests.simt_drivers:Groups"]
+DRIVERS = ["tests.simt_drivers:DiscreteOpenCL", "tests.simt_drivers:Groups"]
 PRODUCT = """
 import torch, torch_outboard
 torch_outboard.attach("opencl", host_access=False)

@@ -56,7 +56,7 @@ print(f"{memory() - before:.1f} {torch_outboard._C.built_plans() - plans}")
 """
 
 
-@pytest.mark.parametrize("driver", ["opencl", "tests.simt_drivers:Apart"])
+@pytest.mark.parametrize("driver", ["opencl", "tests.simt_drivers:DiscreteOpenCL"])
 def test_new_values(run_python: RunPython, driver: str) -> None:
     skip_without_device(driver)
     answer = run_python(PROGRAM, driver, str(CALLS), env={"OUTBOARD_FALLBACK": "error", "OMP_NUM_THREADS": "1"})

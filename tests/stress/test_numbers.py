@@ -7,7 +7,7 @@ import pytest
 
 from stress.suites import TESTS, run_suite, skip_without_device
 
-GENERATED = "tests.simt_drivers:Apart"
+GENERATED = "tests.simt_drivers:DiscreteOpenCL"
 
 
 def test_eager() -> None:

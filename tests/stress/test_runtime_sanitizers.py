@@ -73,7 +73,7 @@ def test_what_runs_in_processes_of_its_own(tree):
 
 # Plans that are built, kept and called, by several threads. PoCL, which runs the kernels, has no
 # sanitizer.
-GENERATED = "tests.simt_drivers:Apart"
+GENERATED = "tests.simt_drivers:DiscreteOpenCL"
 
 
 def test_generated_kernels(tree):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from dataclasses import fields
 
-from simt_drivers import Apart
+from simt_drivers import DiscreteOpenCL
 
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.dialects.opencl_c import OPENCL_C
@@ -36,7 +36,7 @@ class BadGenerator(OpenCLGenerator):
     )
 
 
-class Bad(Apart):
+class Bad(DiscreteOpenCL):
     kernel_generator = BadGenerator
 
 

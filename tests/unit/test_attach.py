@@ -104,12 +104,12 @@ def test_other_things_are_no_drivers():
 
 
 def test_an_init_that_forgets_its_base():
-    class Forgetful(Toy):
+    class IncompleteDriver(Toy):
         def __init__(self):
             pass
 
     with pytest.raises(RegistrationError, match="must call super"):
-        torch_outboard.attach(Forgetful())
+        torch_outboard.attach(IncompleteDriver())
 
 
 def test_a_fallback_mode_that_is_none(monkeypatch):

@@ -22,7 +22,7 @@ RULES += [f"queued:{entry}:{{}}:DATA_LOSS" for entry in QUEUED]
 # The program asks streams in a loop, so there is no last call of stream_query.
 MAX_CALLS = 130
 # After so many accounts without an error the program's first run has no further calls of the entry.
-QUIET = 4
+ACCOUNTS_WITHOUT_ERROR = 4
 # Of a lost device, of memory that is used up, and of anything else.
 ERRORS = {"AcceleratorError", "OutOfMemoryError", "DriverError"}
 
@@ -87,6 +87,6 @@ def test_each_call_that_fails_is_survived(run_python: RunPython, expected: str, 
         if problem := problem_of(account):
             problems.append(f"{rule.format(call)}: {problem}: {account}")
         quiet = quiet + 1 if is_quiet(account) else 0
-        if quiet == QUIET:
+        if quiet == ACCOUNTS_WITHOUT_ERROR:
             break
     assert not problems, "\n".join(problems)

@@ -37,7 +37,7 @@ try:
 except OSError as error:
     print(error)
 """
-    done = run_python(ATTACH + code, "tests.simt_drivers:Apart")
+    done = run_python(ATTACH + code, "tests.simt_drivers:DiscreteOpenCL")
     assert (done.stdout, done.stderr) == ("no room\n", "")
 
 

@@ -67,7 +67,7 @@ def test_it_tells_where_operators_run(run_python):
 
 def test_it_names_the_generator_of_kernels(run_python):
     code = "import os; os.environ['OUTBOARD_PROVIDERS'] = 'native,generated'\n"
-    report, text = both(run_python, "--driver", "tests.simt_drivers:Apart", code=code)
+    report, text = both(run_python, "--driver", "tests.simt_drivers:DiscreteOpenCL", code=code)
     dialect = report["attached"]["devices"][0]["operators"]["generator"]
     assert f"eager: by kernels generated in {dialect}" in text
     assert "on copies, which OUTBOARD_FALLBACK=error refuses" in text
@@ -80,7 +80,7 @@ def test_a_driver_is_found_by_the_name_of_its_devices(run_python):
     run_python("from torch_outboard._discovery import find_driver; assert find_driver('ocl') is find_driver('opencl')")
 
 
-LIAR = """
+WRONG_META_KERNEL = """
 import torch, torch_outboard
 torch_outboard.attach("sim")
 library = torch.library.Library("info_test", "DEF")
@@ -93,7 +93,7 @@ for _ in range(3):
 
 
 def test_it_lists_the_operators_that_wait_for_their_shapes(run_python):
-    report, text = both(run_python, code=LIAR, columns="80")
+    report, text = both(run_python, code=WRONG_META_KERNEL, columns="80")
     [row] = report["attached"]["waiting"]
     assert row["operator"] == "info_test::liar" and row["waits"] == 2
     assert "Float [3]" in row["difference"] and "Double [6]" in row["difference"]

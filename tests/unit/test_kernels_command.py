@@ -174,7 +174,7 @@ def test_a_pack_without_a_device_says_what_is_missing(tmp_path: Path, monkeypatc
     result = run("pack", str(tmp_path / "pack"), "--driver", "opencl", "--arch", "one")
     assert result.exit_code == 1 and "the driver 'ocl' cannot build programs without a device" in result.output
     assert os.environ.get("OUTBOARD_PROVIDERS") == before
-    result = run("pack", str(tmp_path / "pack"), "--driver", "tests.simt_drivers:Ahead", "--arch", "one,tow")
+    result = run("pack", str(tmp_path / "pack"), "--driver", "tests.simt_drivers:AheadOfTimeGpu", "--arch", "one,tow")
     assert (
         result.exit_code == 1
         and "does not support the architecture 'tow', only one, two. Did you mean" in result.output

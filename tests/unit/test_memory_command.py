@@ -38,7 +38,7 @@ SNAPSHOT = {
 }
 
 
-class Evil:
+class MaliciousPickle:
     def __reduce__(self):
         return (os.mkdir, ("evil",))
 
@@ -55,8 +55,8 @@ def run(tmp_path, data, *options):
         b"",
         b"garbage",
         pickle.dumps(SNAPSHOT)[:-20],
-        pickle.dumps(Evil()),
-        pickle.dumps({**SNAPSHOT, "segments": [Evil()]}),
+        pickle.dumps(MaliciousPickle()),
+        pickle.dumps({**SNAPSHOT, "segments": [MaliciousPickle()]}),
         pickle.dumps([1, 2]),
         pickle.dumps({"segments": [{"address": "x"}], "device_traces": []}),
         pickle.dumps({"segments": [], "device_traces": [[{"action": "alloc", "size": 1}]]}),

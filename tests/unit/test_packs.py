@@ -190,20 +190,20 @@ def test_an_empty_pack_of_changed_code_is_refused_with_this_reason(tmp_path: Pat
 
 # ---- Without a device ----
 
-AHEAD = "tests.simt_drivers:Ahead"
-PACK_AHEAD = f"""
+AHEAD_OF_TIME_GPU = "tests.simt_drivers:AheadOfTimeGpu"
+PACK_AHEAD_OF_TIME = f"""
 import os, sys
 os.environ.pop("TORCHINDUCTOR_VEC_ISA_OK", None)
 from torch_outboard.cli import main
-main(["kernels", "pack", *sys.argv[1:], "--driver", "{AHEAD}"])
+main(["kernels", "pack", *sys.argv[1:], "--driver", "{AHEAD_OF_TIME_GPU}"])
 """
-USE_AHEAD = f"""
+USE_AHEAD_OF_TIME = f"""
 import json, logging, os, sys
 logging.basicConfig(stream=sys.stdout)
 os.environ.pop("TORCHINDUCTOR_VEC_ISA_OK", None)
 import torch, torch_outboard
 from torch_outboard.kernels import plan_statistics
-module = torch_outboard.attach("{AHEAD}")
+module = torch_outboard.attach("{AHEAD_OF_TIME_GPU}")
 x = torch.randn(31, 57).to("unbuilt")
 y = x + x[0]
 y += x
@@ -221,7 +221,7 @@ def pack_ahead(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixture
     run_compiler: RunPython = request.getfixturevalue("run_compiler")
 
     def run(*arguments: str | Path, status: int = 0) -> str:
-        done = run_compiler(PACK_AHEAD, *map(str, arguments), status=status)
+        done = run_compiler(PACK_AHEAD_OF_TIME, *map(str, arguments), status=status)
         return done.stdout + done.stderr
 
     return run
@@ -238,7 +238,9 @@ def ahead(pack_ahead: Callable[..., str], tmp_path_factory: pytest.TempPathFacto
 
 
 def test_a_pack_without_a_device_leaves_nothing_to_build(run_python: RunPython, ahead: Path) -> None:
-    done = run_python(USE_AHEAD, env={"OUTBOARD_KERNEL_PACKS": str(ahead / "pack"), "OUTBOARD_FALLBACK": "error"})
+    done = run_python(
+        USE_AHEAD_OF_TIME, env={"OUTBOARD_KERNEL_PACKS": str(ahead / "pack"), "OUTBOARD_FALLBACK": "error"}
+    )
     statistics = json.loads(done.stdout.splitlines()[-1])
     # Its driver refuses all texts, so each program was in the pack.
     assert not statistics["inductor"] and not statistics["elsewhere"], done.stdout
@@ -269,7 +271,9 @@ def test_each_recorded_call_gets_the_plan_of_its_own_sizes(pack_ahead: Callable[
 
 def test_a_process_that_ends_while_it_runs_calls_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="a worker process that runs the calls for one, two ended early"):
-        run_in_processes("tests.simt_drivers:Ahead", {}, ["one", "two"], functools.partial(os._exit, 3), bar=None)
+        run_in_processes(
+            "tests.simt_drivers:AheadOfTimeGpu", {}, ["one", "two"], functools.partial(os._exit, 3), bar=None
+        )
 
 
 @pytest.mark.parametrize(

@@ -25,13 +25,13 @@ def called(name: str, arguments: list[Any], folder: Path, monkeypatch: Any) -> l
     arguments_seen: list[Any] = []
     schema = recorded.overload_of(name)._schema
 
-    class Called:
+    class FakeOverload:
         _schema = schema
 
         def __call__(self, *arguments: Any, **named: Any) -> None:
             arguments_seen.extend([*arguments, *named.items()])
 
-    monkeypatch.setattr(recorded, "overload_of", lambda name: Called())
+    monkeypatch.setattr(recorded, "overload_of", lambda name: FakeOverload())
     ((label, call, _),) = read_calls(folder / "calls", "")
     assert label == f"{name}, line 2"
     call.run(CPU)

@@ -18,7 +18,7 @@ KERNEL = KernelRecord("k", "opencl_c", b"", "", "k", "ri", ("1",) * 6 + ("0",))
 TYPED = TypedKernelRecord("k", "opencl_c", b"", "", (ParameterRecord("tensor", torch.float32),))
 
 
-class Turned(NamedTuple):
+class ReorderedRecord(NamedTuple):
     """A KernelRecord whose fields come in another order."""
 
     checks: tuple[str, ...]
@@ -33,7 +33,7 @@ class Turned(NamedTuple):
 
 
 def test_fields_have_names_and_no_order() -> None:
-    turned = Turned(**{name: getattr(KERNEL, name) for name in Turned._fields})
+    turned = ReorderedRecord(**{name: getattr(KERNEL, name) for name in ReorderedRecord._fields})
     assert callable(_C.device_kernel(KERNEL)) and callable(_C.device_kernel(turned))
     assert callable(_C.typed_kernel(TYPED))
 

@@ -70,11 +70,11 @@ def test_a_run_with_a_wrong_share_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_ledger_names_what_exceeds_its_budget_first() -> None:
-    spent = {"unit": 100.0, "kernels on Apart": 61.0, "driver on sim": 30.0, "native": 0.2, "amp on sim": 12.0}
-    budget = {"unit": 100, "kernels on Apart": 50, "driver on sim": 60}
+    spent = {"unit": 100.0, "kernels on DiscreteOpenCL": 61.0, "driver on sim": 30.0, "native": 0.2, "amp on sim": 12.0}
+    budget = {"unit": 100, "kernels on DiscreteOpenCL": 50, "driver on sim": 60}
     assert ledger.rows(spent, budget) == [
         "     12 s of    new  amp on sim",
-        "     61 s of     50  kernels on Apart  over its budget",
+        "     61 s of     50  kernels on DiscreteOpenCL  over its budget",
         "    100 s of    100  unit",
         "     30 s of     60  driver on sim",
         "    203 s of    210  in all",

@@ -68,7 +68,7 @@ def test_recurrent_nets_by_the_vendors_library(run_program, fakes):
 
 @pytest.mark.parametrize(("chip", "version"), [("9", "91200"), ("7", "91900")])
 def test_recurrent_nets_without_bfloat16(run_program, fakes, chip, version):
-    variables = dict(FAKE_CUDA_MAJOR=chip, OB_FAKE_CUDNN_VERSION=version, OB_TEST_NO_BRAIN="1")
+    variables = dict(FAKE_CUDA_MAJOR=chip, OB_FAKE_CUDNN_VERSION=version, OB_TEST_NO_BFLOAT16="1")
     libraries = [fakes("fake_cuda", "libcuda.so.1"), fakes("fake_cudnn", "libcudnn.so.9")]
     run_program("vendor_recurrent.py", *libraries, **variables)
 

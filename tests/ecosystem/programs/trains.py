@@ -48,7 +48,7 @@ def net():
     return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
 
 
-def tell(losses, parameter):
+def print_losses(losses, parameter):
     """Print the losses of this rank, the device of the parameters, and whether a step ran under autocast."""
     group = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
     rank = os.environ.get("RANK", "0")
@@ -83,7 +83,7 @@ def with_torch():
         scaler.update()
         optimizer.zero_grad()
         losses.append(loss.item())
-    tell(losses, next(model.parameters()))
+    print_losses(losses, next(model.parameters()))
 
 
 def with_accelerate():
@@ -106,7 +106,7 @@ def with_accelerate():
         optimizer.step()
         optimizer.zero_grad()
         losses.append(accelerator.gather(loss.detach().reshape(1)).mean().item())
-    tell(losses, next(model.parameters()))
+    print_losses(losses, next(model.parameters()))
 
 
 def with_deepspeed():
@@ -136,7 +136,7 @@ def with_deepspeed():
         dist.all_reduce(mean)
         losses.append(mean.item() / dist.get_world_size())
     assert dist.get_backend() == ("gloo" if is_cpu else "outboard")
-    tell(losses, next(engine.parameters()))
+    print_losses(losses, next(engine.parameters()))
     dist.destroy_process_group()
 
 
@@ -177,7 +177,7 @@ def options():
 def report(trainer):
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    tell(losses, next(trainer.model.parameters()))
+    print_losses(losses, next(trainer.model.parameters()))
 
 
 def with_trainer(model=None):
@@ -256,7 +256,7 @@ def with_lightning():
     module = Module()
     trainer.fit(module, torch.utils.data.DataLoader(data(), batch_size=BATCH))
     # After the fit, Lightning moves a module back to the CPU.
-    tell(losses, torch.empty(0, device=trainer.strategy.root_device))
+    print_losses(losses, torch.empty(0, device=trainer.strategy.root_device))
 
 
 def with_fabric():
@@ -277,7 +277,7 @@ def with_fabric():
         optimizer.step()
         optimizer.zero_grad()
         losses.append(fabric.all_reduce(loss.detach(), reduce_op="mean").item())
-    tell(losses, next(model.parameters()))
+    print_losses(losses, next(model.parameters()))
 
 
 {

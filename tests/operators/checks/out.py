@@ -10,7 +10,7 @@ from torch_outboard.testing.database.calls import CPU
 
 from ..harness import Check
 from ..layouts import LAYOUTS, channels_last, cropped, expanded, laid_out, stepped, transposed, with_arguments
-from ..lists import DIE_ON_THE_CPU, UNDEFINED_INTO_EMPTY
+from ..lists import CRASH_ON_CPU, UNDEFINED_INTO_EMPTY
 from ..samples import ALL_SAMPLES, dtypes_of, few_and_complex_dtypes_of
 
 # Returns a target for a result like this one, or None if the kind does not apply.
@@ -118,7 +118,7 @@ class Out(Check):
         if results is None:
             return
         for target in TARGETS:
-            if target is same_memory and self.info.full_name in DIE_ON_THE_CPU:
+            if target is same_memory and self.info.full_name in CRASH_ON_CPU:
                 continue
             targets = [target(result) for result in results]
             if all(tensor is not None for tensor in targets):

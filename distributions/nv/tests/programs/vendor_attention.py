@@ -207,7 +207,7 @@ def repeated(dtype: torch.dtype) -> None:
         torch.use_deterministic_algorithms(False)
 
 
-def unseeing(dtype: torch.dtype) -> None:
+def fully_masked_queries(dtype: torch.dtype) -> None:
     """Test queries that see no key: their results and gradients are 0, as on the CPU."""
     case = Case(mask=(64, 64), hides="some")
     inputs, mask = case.inputs(dtype), case.attn_mask(dtype)
@@ -322,7 +322,7 @@ if __name__ == "__main__":
             run(case, dtype, (name, dtype), on_device)
         dropped(dtype)
         repeated(dtype)
-        unseeing(dtype)
+        fully_masked_queries(dtype)
         in_two_streams(dtype)
         if HAS_KERNELS:
             misaligned(dtype)

@@ -23,7 +23,7 @@ os.environ["OUTBOARD_FALLBACK"] = "silent"
 import torch_outboard
 
 HAS_KERNELS = len(sys.argv) < 2
-HAS_BRAIN = "OB_TEST_NO_BRAIN" not in os.environ  # otherwise the library or the chip has no bfloat16
+HAS_BFLOAT16 = "OB_TEST_NO_BFLOAT16" not in os.environ  # otherwise the library or the chip has no bfloat16
 WHOLE, PARTS = "outboard::recurrent_net", "outboard::recurrent"
 BOUNDS = {torch.float32: 2e-6, torch.float64: 1e-13, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 LENGTHS = [7, 7, 4, 3, 1]
@@ -390,7 +390,7 @@ if __name__ == "__main__":
     torch.manual_seed(1)
     torch.backends.cudnn.rnn.fp32_precision = "ieee"  # type: ignore[attr-defined]
     torch.backends.cuda.matmul.fp32_precision = "ieee"
-    if not HAS_BRAIN:
+    if not HAS_BFLOAT16:
         run(Case(), "GRU", torch.bfloat16, "no bfloat16", is_taken=False)
         run(Case(), "GRU", torch.float16, "no bfloat16")
         sys.exit()
