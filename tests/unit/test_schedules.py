@@ -80,8 +80,8 @@ class Units:
     def multiply(self, call, product):
         kernel = Kernel(f"{product.name}_of_units")
         sizes = product.sizes(kernel)
-        product.end.declare(kernel)
-        kernel.text, kernel.groups = f"// {sizes['DEPTH']} steps, then {product.end.store}\\n", product.rows
+        product.epilogue.declare(kernel)
+        kernel.text, kernel.groups = f"// {sizes['DEPTH']} steps, then {product.epilogue.store}\\n", product.rows
         call.launch(kernel)
 
 class Driver(find_driver("sim")):

@@ -32,7 +32,7 @@ from torch_outboard.kernels.templates.call import TemplateCall, Tensor
 from torch_outboard.kernels.templates.channels import Divisions, Size
 from torch_outboard.kernels.templates.convolution_shape import NamedTensor, Shape, biased, declares, parts_of
 from torch_outboard.kernels.templates.phases import has_phases, spread_by_phases
-from torch_outboard.kernels.templates.product import End, Operand, Product, statements
+from torch_outboard.kernels.templates.product import Epilogue, Operand, Product, statements
 
 __all__ = ["backward", "forward"]
 
@@ -228,7 +228,7 @@ def _weights(call: TemplateCall, shape: Shape, grid_given: Tensor, given: Tensor
         sums=shape.sums,
         left=left,
         right=right,
-        end=_end_of_weights(shape, out, image, channels, by_channels, divisions),
+        epilogue=_weights_epilogue(shape, out, image, channels, by_channels, divisions),
     )
     if depthwise.takes(call, shape, grid_given, given):
         depthwise.weights(call, shape, grid, image, product)
@@ -236,16 +236,16 @@ def _weights(call: TemplateCall, shape: Shape, grid_given: Tensor, given: Tensor
         shape.multiply(call, product)
 
 
-def _end_of_weights(
+def _weights_epilogue(
     shape: Shape, out: NamedTensor, image: NamedTensor, channels: sympy.Expr, by_channels: bool, divisions: Divisions
-) -> End:
+) -> Epilogue:
     """Return the stores of a weight's gradient, leaving out channels that exist only in a copy of the image."""
     kind, of_image = shape.kind, image.sized(1, shape.groups)
     of_row = f"({kind})(batch * ({out.size(0)} / {shape.groups}) + row) * {out.stride(0)}"
     tap, channel = parts_of("column", out.pixels(), of_image, by_channels, divisions)
     is_whole = bool(V.graph.sizevars.statically_known_equals(channels, out.tensor.size[1]))
     is_dense = by_channels and is_whole and out.is_dense_along(1)
-    return End(
+    return Epilogue(
         declare=declares(out, numbers_of=(image,)),
         value="value",
         place=f"result[{of_row} + {channel} * {out.stride(1)} + {out.place(tap)}]",
@@ -339,6 +339,6 @@ def _convolve(
         sums=shape.sums,
         left=left,
         right=right,
-        end=End(declare, value, f"result[{at}]", out.tensor.dtype, dense, multiples, "result"),
+        epilogue=Epilogue(declare, value, f"result[{at}]", out.tensor.dtype, dense, multiples, "result"),
     )
     shape.multiply(call, product)

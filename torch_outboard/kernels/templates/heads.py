@@ -10,7 +10,7 @@ import torch
 from torch.utils._sympy.functions import FloorDiv
 
 from torch_outboard.kernels.templates.call import Kernel, Tensor, number_text
-from torch_outboard.kernels.templates.product import End, Operand, SumType, filled, loaded, stored
+from torch_outboard.kernels.templates.product import Epilogue, Operand, SumType, filled, loaded, stored
 
 __all__ = ["FLOAT", "MASKED_SCORE", "Attention", "Dropout", "Gradients", "Rows"]
 
@@ -52,9 +52,9 @@ class Rows:
     def is_dense_along(self, which: str) -> bool:
         return bool(self._strides[which] == 1)
 
-    def end(self, value: str, row: str = "row") -> End:
+    def epilogue(self, value: str, row: str = "row") -> Epilogue:
         """Return the stores of results, with rows named `row`, in the head that starts at `<name>_from`."""
-        return End(
+        return Epilogue(
             declare=lambda kernel: None,
             value=value,
             place=self.place(f"{self.name}_from", row, "column"),

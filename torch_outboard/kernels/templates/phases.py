@@ -22,7 +22,7 @@ from torch.utils._sympy.functions import FloorDiv
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, Tensor
 from torch_outboard.kernels.templates.channels import Divisions, Size
 from torch_outboard.kernels.templates.convolution_shape import NamedTensor, Shape, biased, declares
-from torch_outboard.kernels.templates.product import End, Number, Operand, Product, ceil_div, statements
+from torch_outboard.kernels.templates.product import Epilogue, Number, Operand, Product, ceil_div, statements
 
 __all__ = ["has_phases", "spread_by_phases"]
 
@@ -167,7 +167,7 @@ def spread_by_phases(
         sums=shape.sums,
         left=_weight(shape, phases, weight, channels, divisions),
         right=_grid(shape, phases, grid, channels, declares(grid, numbers_of=(weight, out)), divisions),
-        end=_end(shape, phases, out, bias),
+        epilogue=_epilogue(shape, phases, out, bias),
         of_batch=tuple(phases.of_batch()),
         steps_of_batch=f"({channels.text} * {phases.taps()})",
     )
@@ -229,12 +229,12 @@ def _grid(
     )
 
 
-def _end(shape: Shape, phases: _Phases, out: NamedTensor, bias: Tensor | None) -> End:
+def _epilogue(shape: Shape, phases: _Phases, out: NamedTensor, bias: Tensor | None) -> Epilogue:
     kind, of_group = shape.kind, f"({out.size(1)} / {shape.groups})"
     channel = f"({of_group} * {phases.group} + row)"
     declare, value = biased(out, bias, channel, shape.sums)
     begin = f"{phases.image('column')} * {out.stride(0)} + ({kind}){channel} * {out.stride(1)}"
-    return End(
+    return Epilogue(
         declare,
         value,
         f"result[{begin} + {phases.place('column')}]",

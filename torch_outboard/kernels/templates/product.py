@@ -2,7 +2,7 @@
 """A matrix product as text: its operands and results, independent of the schedule.
 
 Result[b, m, n] = sum over k of left[b, m, k] * right[b, k, n]. An operand holds the text that loads an element, so a
-convolution is a product whose right operand reads windows of an image. The end holds the text that stores a sum.
+convolution is a product whose right operand reads windows of an image. The epilogue holds the text that stores a sum.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch_outboard.kernels.refusal import CallRefusal
 from torch_outboard.kernels.templates.call import Kernel
 
 __all__ = [
-    "End",
+    "Epilogue",
     "Number",
     "Operand",
     "Product",
@@ -166,7 +166,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class End:
+class Epilogue:
     """Stores of results. The texts read `value`, `batch`, `row` and `column`.
 
     Attributes
@@ -225,7 +225,7 @@ class Product:
     sums: SumType
     left: Operand
     right: Operand
-    end: End
+    epilogue: Epilogue
     before: str = ""
     of_batch: tuple[Number, ...] = ()
     steps_of_batch: str = ""

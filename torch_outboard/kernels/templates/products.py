@@ -10,7 +10,7 @@ import sympy  # type: ignore[import-untyped]
 
 from torch_outboard.kernels.refusal import CallRefusal
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor, number_text
-from torch_outboard.kernels.templates.product import End, Operand, Product, SumType, loaded
+from torch_outboard.kernels.templates.product import Epilogue, Operand, Product, SumType, loaded
 from torch_outboard.kernels.templates.schedules.registry import PRODUCTS
 
 __all__ = ["addmm", "baddbmm", "bmm", "factor_text", "mm"]
@@ -48,7 +48,7 @@ def _product(call: TemplateCall, left: Tensor, right: Tensor, added: Tensor | No
         sums=sums,
         left=_operand("left", left, is_left=True),
         right=_operand("right", right, is_left=False),
-        end=_end(call, result, added, sums),
+        epilogue=_epilogue(call, result, added, sums),
     )
     PRODUCTS.schedule_of(call).multiply(call, product)
     return [result.name]
@@ -112,7 +112,7 @@ def factor_text(value: Any, sums: SumType) -> str:
     return f"({sums.kind}){value}"
 
 
-def _end(call: TemplateCall, result: Tensor, added: Tensor | None, sums: SumType) -> End:
+def _epilogue(call: TemplateCall, result: Tensor, added: Tensor | None, sums: SumType) -> Epilogue:
     rank = len(result.size)
     strides = dict(zip(("batch", "row", "column"), _strides(result, rank), strict=True))
     out = _Names("result", strides, result)
@@ -136,4 +136,4 @@ def _end(call: TemplateCall, result: Tensor, added: Tensor | None, sums: SumType
 
     dense = next((axis for axis in ("column", "row") if strides[axis] == 1), "")
     multiples = tuple(out[axis] for axis in strides if axis != dense)
-    return End(declare, value, f"result[{index}]", result.dtype, dense, multiples, "result")
+    return Epilogue(declare, value, f"result[{index}]", result.dtype, dense, multiples, "result")

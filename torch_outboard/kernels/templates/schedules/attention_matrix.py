@@ -29,7 +29,7 @@ from torch_outboard.kernels.templates.schedules.attention_rows import (
     scores,
     store_results,
 )
-from torch_outboard.kernels.templates.schedules.matrix_ends import stores
+from torch_outboard.kernels.templates.schedules.matrix_epilogues import stores
 from torch_outboard.kernels.templates.schedules.matrix_fragments import Array, fragments, multiplied
 from torch_outboard.kernels.templates.schedules.matrix_sides import Side, Tiling
 
@@ -247,8 +247,8 @@ def _sums(call: TemplateCall, unit: MatrixUnit, sizes: _Sizes, attention: Attent
 
 def _ends(unit: MatrixUnit, result: Rows, across: int) -> dict[str, str]:
     """Return the placeholder texts that store results."""
-    end = result.end("value * inverse[i * $LINES + index / $EACH]", "query")
-    return stores(end, unit, ("query", "column"), across) | {
+    epilogue = result.epilogue("value * inverse[i * $LINES + index / $EACH]", "query")
+    return stores(epilogue, unit, ("query", "column"), across) | {
         "ROW": "query",
         "COLUMN": "column",
         "ROWS": "$QUERIES",

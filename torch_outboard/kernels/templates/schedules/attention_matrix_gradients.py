@@ -43,7 +43,7 @@ from torch_outboard.kernels.templates.schedules.attention_rows import (
     scores,
     store_results,
 )
-from torch_outboard.kernels.templates.schedules.matrix_ends import stores
+from torch_outboard.kernels.templates.schedules.matrix_epilogues import stores
 from torch_outboard.kernels.templates.schedules.matrix_fragments import Array, fragments, multiplied, place_of_lane
 from torch_outboard.kernels.templates.schedules.matrix_sides import DECLARED, Side, Tiling, lay_out
 from torch_outboard.kernels.templates.schedules.parts import range_of_split
@@ -405,8 +405,8 @@ class SideKernel:
 
 def _stored(sizes: Sizes, rows: Rows, sums: str, factor: str, size: str, across: int) -> str:
     """Return the statements that store the sums of a gradient."""
-    unit, end = sizes.unit, rows.end(f"value * {factor}" if factor else "value")
-    words = stores(end, unit, ("row", "column"), across)
+    unit, epilogue = sizes.unit, rows.epilogue(f"value * {factor}" if factor else "value")
+    words = stores(epilogue, unit, ("row", "column"), across)
     words |= {"ROW": "row", "COLUMN": "column", "ROWS": "$KEPT", "COLUMNS": size, "DOWN": str(sizes.down)}
     text = partly_filled("$STORE", words).replace("sums[", f"{sums}[")
     return f"  {{\n  const int first_column = share * {across * unit.n}, part_column = 0;\n{text}  }}\n"

@@ -24,7 +24,7 @@ from torch_outboard.kernels.templates.schedules.attention_matrix_gradients impor
     differentiate_sides,
 )
 from torch_outboard.kernels.templates.schedules.attention_matrix_parts import parts_of, sum_of_parts
-from torch_outboard.kernels.templates.schedules.matrix_ends import stores
+from torch_outboard.kernels.templates.schedules.matrix_epilogues import stores
 from torch_outboard.kernels.templates.schedules.matrix_sides import lay_out
 from torch_outboard.kernels.templates.schedules.parts import range_of_split
 
@@ -77,7 +77,7 @@ def _kernel(
     words |= (
         sides.words()
         | sides.load_words(kept, tiles)
-        | stores(result.end("value"), unit, ("row", "column"), sizes.columns // unit.n)
+        | stores(result.epilogue("value"), unit, ("row", "column"), sizes.columns // unit.n)
     )
     words |= {
         "MASK_BATCHES": kernel.number("mask_batches", batches),

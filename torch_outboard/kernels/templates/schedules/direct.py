@@ -15,8 +15,13 @@ from torch.utils._sympy.functions import FloorDiv
 
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
 from torch_outboard.kernels.templates.channels import holds
-from torch_outboard.kernels.templates.product import End, Operand, Product, filled, statements
-from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end_of_parts, range_of_split, sum_of_parts
+from torch_outboard.kernels.templates.product import Epilogue, Operand, Product, filled, statements
+from torch_outboard.kernels.templates.schedules.parts import (
+    allocate_parts,
+    epilogue_of_parts,
+    range_of_split,
+    sum_of_parts,
+)
 
 __all__ = ["multiply"]
 
@@ -30,25 +35,27 @@ def multiply(call: TemplateCall, product: Product, kind: str) -> None:
     """Write the launches of a product; `kind` is the type of the numbers that count results and steps."""
     count = product.batch * product.rows * product.columns
     if holds(sympy.Ge(count, _ENOUGH_ITEMS // 4)) or not holds(sympy.Ge(product.depth, 2 * _MIN_STEPS_OF_PART)):
-        call.launch(_kernel(call, product, product.end, kind))
+        call.launch(_kernel(call, product, product.epilogue, kind))
         return
     wanted = FloorDiv(_ENOUGH_ITEMS, sympy.Max(sympy.Integer(1), count))
     splits = simplified(sympy.Max(sympy.Integer(1), sympy.Min(wanted, FloorDiv(product.depth, _MIN_STEPS_OF_PART))))
     part = allocate_parts(call, product, splits)
-    call.launch(_kernel(call, product, end_of_parts(part), kind, splits), sum_of_parts(call, product, part, splits))
+    call.launch(
+        _kernel(call, product, epilogue_of_parts(part), kind, splits), sum_of_parts(call, product, part, splits)
+    )
     call.free(part)
 
 
-def _kernel(call: TemplateCall, product: Product, end: End, kind: str, splits: Any = None) -> Kernel:
+def _kernel(call: TemplateCall, product: Product, epilogue: Epilogue, kind: str, splits: Any = None) -> Kernel:
     kernel = Kernel(f"{product.name}_of_items", product.before)
     words = product.sizes(kernel)
-    for side in (product.left, product.right, end):
+    for side in (product.left, product.right, epilogue):
         side.declare(kernel)
     known = simplified(product.depth)
     is_unrolled = isinstance(known, sympy.Integer) and known <= _MAX_UNROLLED_STEPS
     # Results of adjacent batches, such as channels, are adjacent in memory if results of adjacent
     # rows are.
-    has_batches_first = product.end.dense == "row" or splits is not None
+    has_batches_first = product.epilogue.dense == "row" or splits is not None
     words |= {
         "INDEX": kind,
         "ITEM": call.dialect.item,
@@ -62,7 +69,7 @@ def _kernel(call: TemplateCall, product: Product, end: End, kind: str, splits: A
         "RIGHT": product.right.element(product.sums),
         "SPLITS": kernel.number("splits", splits) if splits is not None else "1",
         "RANGE": range_of_split("$DEPTH", kind) if splits is not None else _WHOLE,
-        "END": end.store,
+        "END": epilogue.store,
     }
     kernel.text = filled(_TEXT, words)
     count = product.batch * product.rows * product.columns * (1 if splits is None else splits)

@@ -20,11 +20,16 @@ from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.codegen.dialects.units import MatrixUnit, unit_of
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
 from torch_outboard.kernels.templates.channels import NARROW, holds
-from torch_outboard.kernels.templates.product import End, Operand, Product, ceil_div, filled
-from torch_outboard.kernels.templates.schedules.matrix_ends import stores
+from torch_outboard.kernels.templates.product import Epilogue, Operand, Product, ceil_div, filled
+from torch_outboard.kernels.templates.schedules.matrix_epilogues import stores
 from torch_outboard.kernels.templates.schedules.matrix_fragments import distribute_sums, multiplied, zeros
 from torch_outboard.kernels.templates.schedules.matrix_sides import Side, Tiling, lay_out
-from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end_of_parts, range_of_split, sum_of_parts
+from torch_outboard.kernels.templates.schedules.parts import (
+    allocate_parts,
+    epilogue_of_parts,
+    range_of_split,
+    sum_of_parts,
+)
 
 __all__ = ["multiply"]
 
@@ -80,7 +85,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
     unit = unit_of(call.dialect.units, call.dtype)
     assert unit is not None  # otherwise this way would not serve the call
     names = ("row", "column")
-    if product.end.dense == "row":  # so that a lane's adjacent results are adjacent in memory
+    if product.epilogue.dense == "row":  # so that a lane's adjacent results are adjacent in memory
         product, names = _turned(product), ("column", "row")
     small, large = (Tiling.of(unit, (size, size), schedule["steps"]) for size in (_SMALL, _LARGE))
     largest = _LARGE if _bytes(large) <= max(call.limits.memory, call.dynamic_memory) else _SMALL
@@ -93,11 +98,11 @@ def multiply(call: TemplateCall, product: Product) -> None:
     if are_copied and _bytes(twice) <= call.dynamic_memory:
         tiling = twice
     if not choice.is_split:
-        call.launch(_kernel(call, product, product.end, tiling, names))
+        call.launch(_kernel(call, product, product.epilogue, tiling, names))
         return
     splits = _splits(product, tiling, schedule["many"])
     part = allocate_parts(call, product, splits)
-    kernel = _kernel(call, product, end_of_parts(part, names), tiling, names, splits)
+    kernel = _kernel(call, product, epilogue_of_parts(part, names), tiling, names, splits)
     call.launch(kernel, sum_of_parts(call, product, part, splits, names))
     call.free(part)
 
@@ -121,14 +126,14 @@ def _turned(product: Product) -> Product:
 
 
 def _kernel(
-    call: TemplateCall, product: Product, end: End, tiling: Tiling, names: tuple[str, str], splits: Any = None
+    call: TemplateCall, product: Product, epilogue: Epilogue, tiling: Tiling, names: tuple[str, str], splits: Any = None
 ) -> Kernel:
     unit, count = tiling.unit, "$DOWN * $ACROSS"
     slots = _slots(unit)
     sums = "held" if unit.sums else "sums"
     kernel = Kernel(f"{product.name}_of_units", unit.header + product.before)
     sizes = product.sizes(kernel)
-    for part in (product.left, product.right, end):
+    for part in (product.left, product.right, epilogue):
         part.declare(kernel)
     groups = _tiles(product, (tiling.height, tiling.width)) * (1 if splits is None else splits)
     is_narrow = all(holds(sympy.Le(size, NARROW)) for size in (product.rows, product.columns, product.depth))
@@ -173,7 +178,7 @@ def _kernel(
     if splits is not None:
         turns = range_of_split("($ALL_STEPS + $STEPS - 1) / $STEPS", "ob_u32" if is_narrow else "ob_i64")
         words |= {"SPLITS": kernel.number("splits", splits), "RANGE": _RANGE, "OF_SPLIT": turns}
-    words |= stores(end, unit, names, tiling.columns // unit.n)
+    words |= stores(epilogue, unit, names, tiling.columns // unit.n)
     lay_out(kernel, left, right)
     if unit.sums:
         kernel.arrays.append(LocalArray("float", "dealt", str(tiling.numbers)))

@@ -9,9 +9,9 @@ import sympy  # type: ignore[import-untyped]
 import torch
 
 from torch_outboard.kernels.templates.call import Kernel, Layout, TemplateCall, Tensor
-from torch_outboard.kernels.templates.product import End, Product, filled, partly_filled
+from torch_outboard.kernels.templates.product import Epilogue, Product, filled, partly_filled
 
-__all__ = ["add_parts", "allocate_parts", "end_of_parts", "range_of_split", "sum_of_parts"]
+__all__ = ["add_parts", "allocate_parts", "epilogue_of_parts", "range_of_split", "sum_of_parts"]
 
 _NAMES = ("row", "column")
 
@@ -30,9 +30,9 @@ def allocate_parts(call: TemplateCall, product: Product, splits: Any) -> Tensor:
     return call.allocate(Layout(torch.float32, [splits * count], [sympy.Integer(1)]))
 
 
-def end_of_parts(part: Tensor, names: tuple[str, str] = _NAMES) -> End:
+def epilogue_of_parts(part: Tensor, names: tuple[str, str] = _NAMES) -> Epilogue:
     """Return the stores of one split's sums. `names` are the names of the product's rows and columns."""
-    return End(
+    return Epilogue(
         declare=lambda kernel: kernel.pointer("part", part, is_written=True),
         value="value",
         place=f"part[((split * $BATCH + batch) * $ROWS + {names[0]}) * $COLUMNS + {names[1]}]",
@@ -49,8 +49,8 @@ def sum_of_parts(
     """Return the launch that adds all parts' sums and stores the results."""
     kernel = Kernel(f"{product.name}_of_parts", product.before)
     words = product.sizes(kernel)
-    product.end.declare(kernel)
-    words |= {"END": product.end.store, "ROW": names[0], "COLUMN": names[1]}
+    product.epilogue.declare(kernel)
+    words |= {"END": product.epilogue.store, "ROW": names[0], "COLUMN": names[1]}
     words |= {"OUTER": "batch", "OUTERS": "$BATCH", "OF_OUTER": words["OF_BATCH"]}
     add_parts(call, kernel, part, product.batch * product.rows * product.columns, splits, words)
     return kernel

@@ -39,7 +39,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
     kernel.pointer("packed", packed, element=sums.kind)
     sizes = product.sizes(kernel)
     product.right.declare(kernel)
-    product.end.declare(kernel)
+    product.epilogue.declare(kernel)
     block, width = schedule["block"], _NARROW_PANEL_BYTES // sums.size * schedule["panels"]
     for larger in (4, 2):
         if holds(sympy.Ge(_items(product, larger * block, 2 * width), _ENOUGH_ITEMS)):
@@ -59,7 +59,7 @@ def multiply(call: TemplateCall, product: Product) -> None:
         "KEPT": product.right.lines("lane"),
         "ARRAYS": product.right.arrays(width),
         "PACK": _pack_columns(product.right, sums),
-        "END": product.end.store,
+        "END": product.epilogue.store,
     }
     kernel.text = filled(_MAIN, words)
     kernel.groups = _items(product, block, width)

@@ -23,8 +23,13 @@ from torch_outboard.codegen.dialects.frame import LocalArray
 from torch_outboard.codegen.dialects.group_limits import GroupLimits
 from torch_outboard.kernels.templates.call import Kernel, TemplateCall, simplified
 from torch_outboard.kernels.templates.channels import holds
-from torch_outboard.kernels.templates.product import End, Operand, Product, SumType, ceil_div, filled
-from torch_outboard.kernels.templates.schedules.parts import allocate_parts, end_of_parts, range_of_split, sum_of_parts
+from torch_outboard.kernels.templates.product import Epilogue, Operand, Product, SumType, ceil_div, filled
+from torch_outboard.kernels.templates.schedules.parts import (
+    allocate_parts,
+    epilogue_of_parts,
+    range_of_split,
+    sum_of_parts,
+)
 
 __all__ = ["multiply"]
 
@@ -66,10 +71,10 @@ def multiply(call: TemplateCall, product: Product) -> None:
     tile = _tile_of(call.limits, product, smallest, schedule["many"])
     splits = _splits(product, tile) if tile == smallest else None
     if splits is None:
-        call.launch(_kernel(call, product, product.end, tile))
+        call.launch(_kernel(call, product, product.epilogue, tile))
         return
     part = allocate_parts(call, product, splits)
-    kernel = _kernel(call, product, end_of_parts(part), tile, splits)
+    kernel = _kernel(call, product, epilogue_of_parts(part), tile, splits)
     call.launch(kernel, sum_of_parts(call, product, part, splits))
     call.free(part)
 
@@ -111,15 +116,15 @@ def _splits(product: Product, tile: _Tile) -> Any:
     return simplified(sympy.Max(1, sympy.Min(_MAX_SPLITS, wanted, FloorDiv(product.depth, least))))
 
 
-def _kernel(call: TemplateCall, product: Product, end: End, tile: _Tile, splits: Any = None) -> Kernel:
+def _kernel(call: TemplateCall, product: Product, epilogue: Epilogue, tile: _Tile, splits: Any = None) -> Kernel:
     kernel = Kernel(f"{product.name}_of_tiles", product.before)
     sizes = product.sizes(kernel)
-    for part in (product.left, product.right, end):
+    for part in (product.left, product.right, epilogue):
         part.declare(kernel)
     steps = tile.steps
     left_loads, right_loads = (side * steps // tile.group for side in (tile.high, tile.wide))
     # Neighbouring items store adjacent results.
-    across, down = ("/", "%") if end.dense == "row" else ("%", "/")
+    across, down = ("/", "%") if epilogue.dense == "row" else ("%", "/")
     words = {
         **sizes,
         "KIND": product.sums.kind,
@@ -143,7 +148,7 @@ def _kernel(call: TemplateCall, product: Product, end: End, tile: _Tile, splits:
         "READ_LEFT": _read(call.dialect, "l", "left_tile", "down", tile.high, tile.down, product.sums),
         "READ_RIGHT": _read(call.dialect, "r", "right_tile", "across", tile.wide, tile.across, product.sums),
         "UNROLL": call.dialect.unroll,
-        "END": end.store,
+        "END": epilogue.store,
         "RANGE": "const ob_i64 begin = 0, until = $DEPTH;" if splits is None else _RANGE,
         "OF_SPLIT": range_of_split("($DEPTH + $STEPS - 1) / $STEPS"),
         "SPLITS": "1" if splits is None else kernel.number("splits", splits),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The end of kernels with matrix units: storing a lane's sums as results."""
+"""The epilogues of kernels with matrix units: storing a lane's sums as results."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ import torch
 
 from torch_outboard.codegen.dialects.dialect import HALVES, STORAGE_TYPES, SUFFIXES
 from torch_outboard.codegen.dialects.units import MatrixUnit
-from torch_outboard.kernels.templates.product import End, filled
+from torch_outboard.kernels.templates.product import Epilogue, filled
 from torch_outboard.kernels.templates.schedules.matrix_sides import wide
 
 __all__ = ["stores"]
 
 
-def stores(end: End, unit: MatrixUnit, names: tuple[str, str], across: int) -> dict[str, str]:
+def stores(epilogue: Epilogue, unit: MatrixUnit, names: tuple[str, str], across: int) -> dict[str, str]:
     """Return the placeholder texts of the loops that store a lane's results, two at once if these are adjacent.
 
     For four matrices side by side, four lanes exchange halves, so that each lane stores eight adjacent results. `names`
     are the names of rows and columns; `across` is the number of matrices in a row. `STORE` has the loops, which contain
     the placeholders of a tiling.
     """
-    fragment, size = unit.result, end.dtype.itemsize
-    is_of_row = re.search(rf"\b{names[1]}\b", end.condition) is None
-    if not (is_of_row and fragment.has_pairs and end.dense == names[1] and end.dtype in (*HALVES, torch.float32)):
-        return {"STORE": _STORE, "END": end.store, "ENDS_ACROSS": str(across)}
-    kind, suffix = STORAGE_TYPES[end.dtype], SUFFIXES[end.dtype]
+    fragment, size = unit.result, epilogue.dtype.itemsize
+    is_of_row = re.search(rf"\b{names[1]}\b", epilogue.condition) is None
+    if not (
+        is_of_row and fragment.has_pairs and epilogue.dense == names[1] and epilogue.dtype in (*HALVES, torch.float32)
+    ):
+        return {"STORE": _STORE, "END": epilogue.store, "ENDS_ACROSS": str(across)}
+    kind, suffix = STORAGE_TYPES[epilogue.dtype], SUFFIXES[epilogue.dtype]
     ended = "ended" if size == 4 else f"ob_to_{suffix}(ended)"
     low, high = "pairs[next * 2]", "pairs[next * 2 + 1]"
     pair = ("ob_u64", f"(ob_u64)OB_AS_U32({low}) | (ob_u64)OB_AS_U32({high}) << 32")
@@ -37,14 +39,14 @@ def stores(end: End, unit: MatrixUnit, names: tuple[str, str], across: int) -> d
         "STORE": _STORE_PAIRS,
         "ENDS_ACROSS": str(across),
         "ENDS": "4" if in_eights else "1",
-        "IS_WIDE": wide(end.pointer, end.multiples, 2, 2 * size),
+        "IS_WIDE": wide(epilogue.pointer, epilogue.multiples, 2, 2 * size),
         "STORE_EIGHTS": _STORE_EIGHTS if in_eights else "",
-        "IS_WIDEST": wide(end.pointer, end.multiples, 8, 16),
+        "IS_WIDEST": wide(epilogue.pointer, epilogue.multiples, 8, 16),
         "EXCHANGE": f"OB_AS_U32({filled(unit.exchange, {'VALUE': 'OB_AS_F32(sent)', 'BIT': 'bit'})})",
-        "CONDITION": f" && {end.condition}" if end.condition else "",
+        "CONDITION": f" && {epilogue.condition}" if epilogue.condition else "",
         "KIND": kind,
-        "VALUE": end.value,
-        "PLACE": end.place,
+        "VALUE": epilogue.value,
+        "PLACE": epilogue.place,
         "ENDED": ended,
         "WORD": pair[0],
         "PAIR": pair[1],
