@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch.utils._pytree import tree_leaves
 
 from torch_outboard import _C, coverage, reset_coverage
-from torch_outboard.codegen.mapping.machine import cooperates
+from torch_outboard.codegen.mapping.machine import groups_share_work
 from torch_outboard.compile.generators import generators
 
 SHAPES = [(9, 300), (33, 5000), (300, 40)]
@@ -108,7 +108,7 @@ def test_a_plan_serves_sizes_of_one_order(device: torch.device) -> None:
         before = _C.built_plans()
         compare(x.to(device).logsumexp(1), x.logsumexp(1))
         built.append(_C.built_plans() - before)
-    are_shared = cooperates(generators().eager().dialect, device)
+    are_shared = groups_share_work(generators().eager().dialect, device)
     assert built[1] == 0 and (built[2] > 0, built[3] > 0) == (True, are_shared), built
 
 

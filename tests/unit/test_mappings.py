@@ -212,6 +212,6 @@ def test_the_choice(
     monkeypatch.setattr(choice, "V", SimpleNamespace(graph=graph))
     monkeypatch.setattr(choice, "is_cpu", lambda device: machine == "cpu")
     monkeypatch.setattr(choice, "limits_of", lambda dialect, device: GroupLimits())
-    monkeypatch.setattr(choice, "cooperates", lambda dialect, device: has_groups and machine == "gpu")
+    monkeypatch.setattr(choice, "groups_share_work", lambda dialect, device: has_groups and machine == "gpu")
     kernel = Kernel(*map(tree, ("x", "r0_"), shape), reads=reads)
     assert type(choice.choose_mapping(kernel)) is kind

@@ -25,7 +25,7 @@ from torch_outboard.codegen.dialects.frame import Parameter
 from torch_outboard.codegen.kernel.kernel import SimtKernel
 from torch_outboard.codegen.kernel.values import cast
 from torch_outboard.codegen.mapping.item import Item
-from torch_outboard.codegen.mapping.machine import cooperates, limits_of
+from torch_outboard.codegen.mapping.machine import groups_share_work, limits_of
 from torch_outboard.codegen.mapping.mapping import Mapping
 from torch_outboard.codegen.program import DeviceProgram
 from torch_outboard.codegen.scheduling import SimtScheduling
@@ -112,7 +112,7 @@ class ChunkKernel(SimtKernel):
         super().__init__(*args, **kwargs)
         device = V.graph.get_current_device_or_throw()
         limits = limits_of(self.dialect, device)
-        self.items_of_group = limits.items_with(_GROUP_BYTES_PER_ITEM) if cooperates(self.dialect, device) else 1
+        self.items_of_group = limits.items_with(_GROUP_BYTES_PER_ITEM) if groups_share_work(self.dialect, device) else 1
         self.wanted: ChunkBody = V.graph.wrapper_code.request  # type: ignore[attr-defined]
 
     def choose_mapping(self) -> Mapping:

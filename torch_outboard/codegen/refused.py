@@ -16,7 +16,7 @@ from torch._inductor.codegen.common import pointwise_overrides_data
 from torch.utils._pytree import tree_leaves
 
 from torch_outboard.codegen.dialects.dialect import SUFFIXES, Dialect
-from torch_outboard.codegen.kernel.checks import ADDING, CHECKED, DIVIDING
+from torch_outboard.codegen.kernel.checks import ADDING_OPERATORS, CHECKED_OPERATORS, DIVISION_OPERATORS
 from torch_outboard.codegen.kernel.overrides import SimtOverrides
 
 __all__ = ["MISSING_FEATURE", "mark_unsupported"]
@@ -50,11 +50,11 @@ def missing_feature_of(node: torch.fx.Node, tensors: list[torch.Tensor], dialect
     dtype = tensors[0].dtype
     if packet in _missing():
         return f"generated kernels have no {packet} function [function]"
-    if packet in CHECKED and not dialect.checks:
+    if packet in CHECKED_OPERATORS and not dialect.checks:
         return "its kernel checks its arguments, which needs `records` in the dialect [records]"
-    if packet in DIVIDING and not dialect.checks and not dtype.is_floating_point:
+    if packet in DIVISION_OPERATORS and not dialect.checks and not dtype.is_floating_point:
         return "integer division must report a division by zero, which needs `records` in the dialect [records]"
-    if packet in ADDING and _adds(node) and SUFFIXES.get(dtype) not in dialect.atomics:
+    if packet in ADDING_OPERATORS and _adds(node) and SUFFIXES.get(dtype) not in dialect.atomics:
         return f"it adds {dtype} atomically, which needs the type in the dialect's `atomics` [atomics]"
     for tensor in tensors:
         # Inductor generates no kernels for complex numbers anyway.

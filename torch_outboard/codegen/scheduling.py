@@ -16,7 +16,7 @@ from torch.utils._ordered_set import OrderedSet
 from torch_outboard._compat.splits import split_reductions
 from torch_outboard.codegen.dialects.dialect import Dialect
 from torch_outboard.codegen.kernel.kernel import SimtKernel
-from torch_outboard.codegen.mapping.machine import cooperates
+from torch_outboard.codegen.mapping.machine import groups_share_work
 from torch_outboard.codegen.mapping.parts import parts_for_groups, parts_of_reduction
 from torch_outboard.codegen.program import DeviceProgram
 
@@ -86,7 +86,7 @@ def scheduling_for(device: str, dialect: Dialect) -> type[SimtScheduling]:
     """Return a dialect's scheduling for the driver's devices."""
 
     def parts(where: torch.device, row: int, rows: int, is_inner: bool) -> int:
-        if cooperates(dialect, where):
+        if groups_share_work(dialect, where):
             return parts_for_groups(row, rows, is_inner)
         return parts_of_reduction(row, rows)
 

@@ -17,10 +17,10 @@ from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
 
 from torch_outboard.codegen.dialects.dialect import Dialect
-from torch_outboard.codegen.mapping.machine import cooperates
+from torch_outboard.codegen.mapping.machine import groups_share_work
 from torch_outboard.codegen.mapping.parts import MANY_ROWS
 
-__all__ = ["keep_magnitudes"]
+__all__ = ["guard_magnitudes"]
 
 # The bounds between orders of magnitude.
 _BOUNDS = (16, 512, 1 << 13, 1 << 17, 1 << 21, 1 << 25)
@@ -30,25 +30,25 @@ _LONG_ROWS = _BOUNDS[2:]
 _FEW_ROWS = 512
 
 
-def keep_magnitudes(graph: GraphLowering, dialect: Dialect, device: torch.device) -> None:
+def guard_magnitudes(graph: GraphLowering, dialect: Dialect, device: torch.device) -> None:
     """Guard the orders of magnitude of rows, of their elements and of both, for each reduction of a lowered graph.
 
     On a CPU, only the length of rows is guarded, and for long rows also whether there are few.
     """
-    is_shared = cooperates(dialect, device)
+    is_shared = groups_share_work(dialect, device)
     for operation in graph.operations:
         data = getattr(operation, "data", None)
         if isinstance(data, ir.Reduction):
             rows, row = (sympy.Mul(*sizes) for sizes in (data.ranges, data.reduction_ranges))
             if is_shared:
-                is_long = _keep(graph, row, _BOUNDS) > _LONG_ROWS[0]
-                _keep(graph, rows, sorted((*_BOUNDS, MANY_ROWS)) if is_long else _BOUNDS)
-                _keep(graph, rows * row, _BOUNDS)
-            elif _keep(graph, row, _LONG_ROWS) > _LONG_ROWS[0]:
-                _keep(graph, rows, (_FEW_ROWS,))
+                is_long = _guard(graph, row, _BOUNDS) > _LONG_ROWS[0]
+                _guard(graph, rows, sorted((*_BOUNDS, MANY_ROWS)) if is_long else _BOUNDS)
+                _guard(graph, rows * row, _BOUNDS)
+            elif _guard(graph, row, _LONG_ROWS) > _LONG_ROWS[0]:
+                _guard(graph, rows, (_FEW_ROWS,))
 
 
-def _keep(graph: GraphLowering, size: Any, bounds: Sequence[int]) -> int:
+def _guard(graph: GraphLowering, size: Any, bounds: Sequence[int]) -> int:
     """Guard the order of magnitude of a size, and return the size's current value."""
     size = graph.sizevars.simplify(size)
     if isinstance(size, sympy.Integer):

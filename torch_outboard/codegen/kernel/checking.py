@@ -14,7 +14,7 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from torch_outboard._errors import NotSupportedError
 from torch_outboard.codegen.dialects.dialect import Dialect
-from torch_outboard.codegen.kernel.checks import ZERO, index_given, is_never_zero, operator_of
+from torch_outboard.codegen.kernel.checks import ZERO, is_never_zero, operator_of, unwrapped_index
 from torch_outboard.codegen.mapping.mapping import Mapping
 
 __all__ = ["CheckingKernel"]
@@ -36,7 +36,7 @@ class CheckingKernel(SIMDKernel[CSEVariable]):
     def check_bounds(self, expr: sympy.Expr, size: sympy.Expr, lower: bool, upper: bool) -> None:
         if not (lower or upper) or (isinstance(expr, ModularIndexing) and expr.args[2] == size):
             return
-        bounds = index_given(expr, self.cse.texts)
+        bounds = unwrapped_index(expr, self.cse.texts)
         index, bound = self.index_to_str(expr), self.index_to_str(self.rename_indexing(size))
         operator = operator_of(self.current_node)
         if not self._records():

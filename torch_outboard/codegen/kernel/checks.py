@@ -14,15 +14,15 @@ from torch_outboard import _C
 from torch_outboard.codegen.dialects.frame import Parameter
 
 __all__ = [
-    "ADDING",
-    "CHECKED",
-    "DIVIDING",
+    "ADDING_OPERATORS",
+    "CHECKED_OPERATORS",
+    "DIVISION_OPERATORS",
     "RECORD",
     "ZERO",
-    "index_given",
     "is_never_zero",
     "of_operator",
     "operator_of",
+    "unwrapped_index",
 ]
 
 
@@ -33,9 +33,9 @@ def _with_trait(trait: str) -> frozenset[str]:
 
 # Operators whose kernels check indices or conditions, divide, or add to memory that several items
 # write.
-CHECKED = _with_trait("kernel_checks")
-DIVIDING = _with_trait("kernel_divides")
-ADDING = _with_trait("kernel_adds")
+CHECKED_OPERATORS = _with_trait("kernel_checks")
+DIVISION_OPERATORS = _with_trait("kernel_divides")
+ADDING_OPERATORS = _with_trait("kernel_adds")
 
 # Operators for which the CPU's kernel raises RuntimeError for an out-of-bounds index; all others
 # raise IndexError.
@@ -57,7 +57,7 @@ _GREATER = re.compile(r"^ob_maximum_i\d+\((\w+|\(.*\)), (\w+|\(.*\))\)$")
 _WRAPPED = re.compile(r"^\((?P<is_negative>\w+) \? (?P<wrapped>\w+) : (?P<given>.+)\)$")
 
 
-def index_given(index: sympy.Expr, texts: Mapping[str, str]) -> str | None:
+def unwrapped_index(index: sympy.Expr, texts: Mapping[str, str]) -> str | None:
     """Return the text of an index before negative values were wrapped, or None if the index was not wrapped.
 
     `texts` maps variables to their texts. Inductor passes the wrapped index, but errors report the user's value.
@@ -86,7 +86,7 @@ def operator_of(node: Any) -> str:
     origins = [origin for origin in node.node.get_origins() if origin.op == "call_function"]
     operators = [origin.meta.get("original_aten") or origin.target for origin in origins]
     names = sorted({operator._schema.name for operator in operators if isinstance(operator, torch._ops.OpOverload)})
-    checking = [name for name in names if name.partition("::")[2] in CHECKED]
+    checking = [name for name in names if name.partition("::")[2] in CHECKED_OPERATORS]
     return ", ".join(checking or names) or "a compiled function"
 
 

@@ -280,7 +280,7 @@ class SimtKernel(CheckingKernel):
         self.before.writeline(f"for (int lane = 0; lane < {self.lanes_name}; ++lane) {name}[lane] = {start};")
         return name
 
-    def carried(self, dtype: torch.dtype) -> Any:
+    def loop_carried(self, dtype: torch.dtype) -> Any:
         """Declare a variable that persists from one element of the row to the next."""
         variable = self.cse.newvar(dtype=dtype, shape=())
         self.before.writeline(f"{COMPUTE_TYPES[dtype]} {variable} = {literal(0, dtype)};")

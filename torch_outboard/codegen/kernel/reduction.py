@@ -45,7 +45,7 @@ class RowBody(Protocol):
     def accumulator(self, dtype: torch.dtype, start: str) -> str:
         """Declare an accumulator with one element per lane, and return its name."""
 
-    def carried(self, dtype: torch.dtype) -> Any:
+    def loop_carried(self, dtype: torch.dtype) -> Any:
         """Declare a variable that persists from one element of the row to the next."""
 
     def join_lanes(self, arrays: list[tuple[str, torch.dtype]], lines: Callable[[str, str], list[str]]) -> None:
@@ -216,7 +216,7 @@ def scan(kernel: RowBody, dtypes: tuple[torch.dtype, ...], combine: Callable[...
         kernel.cse.generate(kernel.compute, cast(value, kind), dtype=kind, shape=())
         for value, kind in zip(values, kinds, strict=True)
     ]
-    kept = [kernel.carried(kind) for kind in kinds]
+    kept = [kernel.loop_carried(kind) for kind in kinds]
     lines = IndentedBuffer()
     with kernel.swap_buffers(lines):
         joined = [

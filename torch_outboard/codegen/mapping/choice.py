@@ -11,7 +11,7 @@ from torch._inductor.virtualized import V
 from torch_outboard.codegen.mapping.columns import Columns, reads_columns
 from torch_outboard.codegen.mapping.group import Group, Shape
 from torch_outboard.codegen.mapping.item import Item
-from torch_outboard.codegen.mapping.machine import cooperates, is_cpu, limits_of
+from torch_outboard.codegen.mapping.machine import groups_share_work, is_cpu, limits_of
 from torch_outboard.codegen.mapping.mapping import Body, Mapping
 from torch_outboard.codegen.mapping.parts import COLUMNS_OF_GROUP, columns_of_item
 from torch_outboard.codegen.mapping.run import Run
@@ -28,7 +28,7 @@ _GROUP_BYTES_PER_ITEM = 64
 def choose_mapping(kernel: Body) -> Mapping:
     """Return the mapping for a kernel whose nodes are known and whose body is still empty."""
     device = V.graph.get_current_device_or_throw()
-    is_parallel, limits = cooperates(kernel.dialect, device), limits_of(kernel.dialect, device)
+    is_parallel, limits = groups_share_work(kernel.dialect, device), limits_of(kernel.dialect, device)
     items = min(kernel.dialect.group, limits.items)
     if not kernel.features.is_reduction():
         if is_parallel:

@@ -146,23 +146,23 @@ class Group(Mapping):
         body.writeline(f"const {index} {whole} = {prefix}end - {prefix}end % {shape.elements};")
         head = f"{count} {prefix}base = ob_along; {prefix}base < ({count}){whole}; {prefix}base += {shape.elements}"
         body.writeline(f"for ({head}){' {' if late else ''}")
-        with self._lanes("  "):
+        with self._write_lanes("  "):
             base, turn = f"({index}){prefix}base", f"({index})({prefix}base / {shape.elements})"
             self.write_loop_body(f"const {index} {prefix}index = {base} + lane * {shape.along}, turn = {turn};")
         if late:
-            with self._lanes("  "), body.indent(2):
+            with self._write_lanes("  "), body.indent(2):
                 body.splice(late.lines)
             body.writeline("}")
-        with self._rest(prefix, whole):
+        with self._write_tail(prefix, whole):
             turn = f"{whole} / {shape.elements}"
             self.write_loop_body(f"const {index} {prefix}index = ({index}){prefix}at, turn = {turn};")
         if late:
-            with self._rest(prefix, whole), body.indent(2):
+            with self._write_tail(prefix, whole), body.indent(2):
                 body.splice(late.lines)
             self._late = LateStores(self.kernel, "lane")
 
     @contextmanager
-    def _lanes(self, space: str = "") -> Iterator[None]:
+    def _write_lanes(self, space: str = "") -> Iterator[None]:
         """Write a loop over the lanes. Their number is a constant; unrolling keeps accumulators in registers."""
         body = self.kernel.body
         body.writeline(self.kernel.dialect.unroll)
@@ -171,10 +171,10 @@ class Group(Mapping):
         body.writeline(f"{space}}}")
 
     @contextmanager
-    def _rest(self, prefix: str, whole: str) -> Iterator[None]:
+    def _write_tail(self, prefix: str, whole: str) -> Iterator[None]:
         """Write a loop over the lanes that have an element after the last whole turn."""
         body, count = self.kernel.body, self.kernel.index_dtype.replace("ob_i", "ob_u")
-        with self._lanes():
+        with self._write_lanes():
             body.writeline(f"  const {count} {prefix}at = ({count}){whole} + lane * {self.shape.along} + ob_along;")
             body.writeline(f"  if ({prefix}at < ({count}){prefix}end) {{")
             yield

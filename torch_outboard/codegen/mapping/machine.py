@@ -10,7 +10,7 @@ from torch_outboard.codegen.dialects.group_limits import GroupLimits
 from torch_outboard.codegen.prelude import weight_of
 from torch_outboard.device.devices import get_device_properties
 
-__all__ = ["cooperates", "dynamic_memory", "is_cpu", "is_long", "limits_of"]
+__all__ = ["dynamic_memory", "groups_share_work", "is_cpu", "is_long", "limits_of"]
 
 # A kernel with this many characters takes long to compile.
 _LONG_KERNEL_CHARACTERS = 8000
@@ -23,7 +23,7 @@ def is_cpu(device: torch.device) -> bool:
     return get_device_properties(device).machine == "cpu"
 
 
-def cooperates(dialect: Dialect, device: torch.device) -> bool:
+def groups_share_work(dialect: Dialect, device: torch.device) -> bool:
     """Return True if items of a group share work: if the dialect has groups, except on CPUs with known vectors."""
     return dialect.has_groups and not (dialect.vectors and is_cpu(device))
 

@@ -30,7 +30,7 @@ from torch_outboard.compile.fx.wrapper import OutboardFxWrapper
 from torch_outboard.compile.generator import CodeGenerator
 from torch_outboard.kernels import route
 from torch_outboard.kernels.book.table import lowerings, templates
-from torch_outboard.kernels.magnitudes import keep_magnitudes
+from torch_outboard.kernels.magnitudes import guard_magnitudes
 from torch_outboard.kernels.plans.pairs import fusing_pairs
 from torch_outboard.kernels.plans.text import PlanWriter
 from torch_outboard.kernels.plans.trace import OperatorCall
@@ -100,7 +100,7 @@ def lower_with(
             inputs = zip(graph.graph_input_names, traced.inputs, strict=True)
             graph.scalars = {name for name, traced_input in inputs if traced_input.is_scalar}
             _check_outputs(traced, graph)
-            keep_magnitudes(graph, generator.dialect, device)  # type: ignore[attr-defined]
+            guard_magnitudes(graph, generator.dialect, device)  # type: ignore[attr-defined]
             graph.add_device_info(device)  # assertions have no result; torch 2.11 would take the CPU
             graph.init_wrapper_code()
             wrapper: Any = graph.wrapper_code
