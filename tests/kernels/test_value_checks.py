@@ -38,4 +38,4 @@ def test_a_check_that_torch_takes_for_dead_code_is_refused() -> None:
     for operator, is_refused in ((aten._assert_async.default, True), (aten.zero_.default, False)):
         call: Any = SimpleNamespace(operator=operator)
         with pytest.raises(OperatorRefusal) if is_refused else nullcontext():
-            trace._check_that_it_does_something(call, traced)
+            trace._check_has_effect(call, traced)

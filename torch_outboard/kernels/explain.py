@@ -175,10 +175,10 @@ def _of_rows(name: str, is_functional: bool) -> Iterator[Note]:
     for key in keys:
         if located := _row_named(key):
             row, place = located
-            yield from (Note("generated", text, where or place) for text, where in _said_by(row))
+            yield from (Note("generated", text, where or place) for text, where in _statements_of(row))
 
 
-def _said_by(row: Operator) -> Iterator[tuple[str, str]]:
+def _statements_of(row: Operator) -> Iterator[tuple[str, str]]:
     """Yield each statement of a row, with its place if it has its own."""
     computed = row.computed
     if computed is not None:

@@ -122,7 +122,7 @@ def _order_rows(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     node.replace_input_with(source, copy)
 
 
-def _repair_mean_of_nothing(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+def _repair_mean_of_empty(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     source = node.args[0]
     assert isinstance(source, torch.fx.Node)
     if not any(isinstance(size, int) and size == 0 for size in source.meta["val"].shape):
@@ -174,5 +174,5 @@ _REPAIRS: dict[Any, Callable[[torch.fx.Graph, torch.fx.Node], None]] = {
     torch.ops.aten.max_pool3d_with_indices.default: _order_rows,
     torch.ops.prims._low_memory_max_pool_with_offsets.default: _order_rows,
     torch.ops.aten.nextafter.default: _step_by_bits,
-    torch.ops.aten.var_mean.correction: _repair_mean_of_nothing,
+    torch.ops.aten.var_mean.correction: _repair_mean_of_empty,
 }

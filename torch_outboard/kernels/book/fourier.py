@@ -31,14 +31,14 @@ _BY_ROOT, _BY_COUNT = 1, 2  # how results are scaled
 
 
 def _complex_to_complex(kind: torch.dtype, self: Pair, dim: Sequence[int], normalization: int, forward: bool) -> Any:
-    return _over(self, dim, normalization, -1 if forward else 1)
+    return _transform_dimensions(self, dim, normalization, -1 if forward else 1)
 
 
 def _real_to_complex(
     kind: torch.dtype, self: torch.Tensor, dim: Sequence[int], normalization: int, onesided: bool
 ) -> Any:
     """Transform reals. `onesided` keeps the first half along the last dimension; the other half is its conjugate."""
-    whole = _over(Pair(self.to(kind), None), dim, normalization, -1)
+    whole = _transform_dimensions(Pair(self.to(kind), None), dim, normalization, -1)
     if not onesided:
         return whole
     return Pair(*(part.narrow(dim[-1], 0, self.shape[dim[-1]] // 2 + 1) for part in whole))
@@ -46,7 +46,7 @@ def _real_to_complex(
 
 def _complex_to_real(kind: torch.dtype, self: Pair, dim: Sequence[int], normalization: int, last_dim_size: Any) -> Any:
     """Transform complex numbers to reals. Only one half is given; the other half is its conjugate."""
-    half = _over(self, dim[:-1], 0, 1)
+    half = _transform_dimensions(self, dim[:-1], 0, 1)
     last = dim[-1]
     place = torch.arange(last_dim_size, device=half.re.device)
     is_given = 2 * place <= last_dim_size
@@ -54,21 +54,21 @@ def _complex_to_real(kind: torch.dtype, self: Pair, dim: Sequence[int], normaliz
     re, im = (part.index_select(last, source).movedim(last, -1) for part in half)
     # Numbers that are their own conjugates are real.
     im = torch.where((place == 0) | (2 * place == last_dim_size), 0, torch.where(is_given, im, -im))
-    whole = _over(Pair(*(part.movedim(-1, last) for part in (re, im))), dim[-1:], 0, 1)
+    whole = _transform_dimensions(Pair(*(part.movedim(-1, last) for part in (re, im))), dim[-1:], 0, 1)
     return whole.re * _scale(whole.re, dim, normalization)
 
 
-def _over(signal: Pair, dims: Sequence[int], normalization: int, sign: int) -> Pair:
+def _transform_dimensions(signal: Pair, dims: Sequence[int], normalization: int, sign: int) -> Pair:
     """Return the transform over some dimensions, scaled."""
     for dim in dims:
         length = int(signal.re.shape[dim])
-        if max(_primes(length), default=1) > _MAX_PRIME_FACTOR:
+        if max(_prime_factors(length), default=1) > _MAX_PRIME_FACTOR:
             raise CallRefusal(
                 f"a transformed dimension's length has a prime factor above {_MAX_PRIME_FACTOR} [fourier-length]"
             )
         parts = Pair(*(None if part is None else part.movedim(dim, -1) for part in signal))
-        powers = _Powers(length, sign, signal.re)
-        signal = Pair(*(part.movedim(-1, dim) for part in _along(parts, length, powers)))
+        powers = _RootsOfUnity(length, sign, signal.re)
+        signal = Pair(*(part.movedim(-1, dim) for part in _transform_last(parts, length, powers)))
     if normalization == 0:
         return signal
     return Pair(*(part * _scale(part, dims, normalization) for part in signal))
@@ -79,7 +79,7 @@ def _scale(whole: torch.Tensor, dims: Sequence[int], normalization: int) -> floa
     return {_BY_ROOT: 1 / math.sqrt(count), _BY_COUNT: 1 / count}.get(normalization, 1.0)
 
 
-class _Powers:
+class _RootsOfUnity:
     """The powers of an n-th root of one, where n is `count`."""
 
     def __init__(self, count: int, sign: int, like: torch.Tensor) -> None:
@@ -88,23 +88,23 @@ class _Powers:
         self._dtype = like.dtype
         self._table: Pair | None = None
         if count > _MAX_LENGTH_WITHOUT_TABLE:
-            self._table = Pair(*map(in_memory, self._computed(torch.arange(count, device=like.device))))
+            self._table = Pair(*map(in_memory, self._compute(torch.arange(count, device=like.device))))
 
     def of(self, exponent: torch.Tensor) -> Pair:
         """Return the powers for a tensor of integer exponents from 0 on."""
         exponent = torch.remainder(exponent, self.count)
         if self._table is None:
-            return self._computed(exponent)
+            return self._compute(exponent)
         return Pair(*(torch.ops.aten._unsafe_index.Tensor(part, [exponent]) for part in self._table))
 
-    def _computed(self, exponent: torch.Tensor) -> Pair:
+    def _compute(self, exponent: torch.Tensor) -> Pair:
         # Use angles around 0, where floats are densest.
         around = torch.where(2 * exponent > self.count, exponent - self.count, exponent)
         angle = around.to(self._dtype) * self._step
         return Pair(angle.cos(), angle.sin())
 
 
-def _along(signal: Pair, length: int, powers: _Powers) -> Pair:
+def _transform_last(signal: Pair, length: int, powers: _RootsOfUnity) -> Pair:
     """Return the transform along the last dimension, whose length divides `powers.count`."""
     radix = _radix(length)
     rest = length // radix
@@ -123,11 +123,11 @@ def _along(signal: Pair, length: int, powers: _Powers) -> Pair:
     if rest > 1:
         turn = powers.of(step * (c.squeeze(-1) * b))
         turned = Pair(spectrum.re * turn.re - spectrum.im * turn.im, spectrum.re * turn.im + spectrum.im * turn.re)
-        spectrum = _along(Pair(*map(in_memory, turned)), rest, powers)
+        spectrum = _transform_last(Pair(*map(in_memory, turned)), rest, powers)
     return Pair(*(part.transpose(-1, -2).reshape(signal.re.shape) for part in spectrum))
 
 
-def _primes(length: int) -> list[int]:
+def _prime_factors(length: int) -> list[int]:
     import sympy  # type: ignore[import-untyped]  # not needed if plans are read from disk
 
     primes: list[int] = sympy.primefactors(length)
@@ -137,7 +137,7 @@ def _primes(length: int) -> list[int]:
 def _radix(length: int) -> int:
     """Return the factor of the first pass: the largest up to `_RADIX`, or else the smallest prime."""
     usual = [radix for radix in range(2, _RADIX + 1) if length % radix == 0]
-    return max(usual, default=min(_primes(length), default=1))
+    return max(usual, default=min(_prime_factors(length), default=1))
 
 
 FORMULAS: dict[str, Function] = {

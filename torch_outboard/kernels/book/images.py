@@ -65,7 +65,7 @@ def _linear(self: torch.Tensor, output_size: Sequence[Any], align_corners: bool,
     return in_order_of(value([]).to(self.dtype), self)
 
 
-def _used(scales: Sequence[float | None], sizes: Sequence[Any], counts: Sequence[Any]) -> list[float | None]:
+def _used_scales(scales: Sequence[float | None], sizes: Sequence[Any], counts: Sequence[Any]) -> list[float | None]:
     """Return the scales that find nearest elements: a side that keeps or doubles its length ignores its scale."""
     sides = zip(scales, sizes, counts, strict=True)
     return [None if scale and (count == size or count == 2 * size) else scale for scale, size, count in sides]
@@ -74,7 +74,7 @@ def _used(scales: Sequence[float | None], sizes: Sequence[Any], counts: Sequence
 def _nearest_elements(name: str) -> Callable[..., torch.Tensor]:
     def body(self: torch.Tensor, output_size: Sequence[Any], *scales: float | None) -> torch.Tensor:
         all_scales = [*scales, *[None] * (self.dim() - 2 - len(scales))]
-        used = _used(all_scales, self.shape[2:], output_size)
+        used = _used_scales(all_scales, self.shape[2:], output_size)
         return getattr(torch.ops.aten, name).default(self, output_size, *used)  # type: ignore[no-any-return]
 
     return body
@@ -83,7 +83,7 @@ def _nearest_elements(name: str) -> Callable[..., torch.Tensor]:
 def _nearest(kind: str) -> Callable[..., torch.Tensor]:
     def body(grad: torch.Tensor, output_size: Any, input_size: Sequence[Any], *scales: float | None) -> torch.Tensor:
         all_scales = [*scales, *[None] * (grad.dim() - 2 - len(scales))]
-        used = _used(all_scales, input_size[2:], output_size) if kind == "nearest" else all_scales
+        used = _used_scales(all_scales, input_size[2:], output_size) if kind == "nearest" else all_scales
         return _gradient(grad, input_size, kind, False, used)
 
     return body

@@ -33,7 +33,7 @@ def _broadcast(*shapes: Any) -> Any:
     return torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
 
 
-def _least(rows: Any, columns: Any) -> Any:
+def _min_size(rows: Any, columns: Any) -> Any:
     return torch.sym_min(rows, columns)  # type: ignore[no-untyped-call]
 
 
@@ -50,7 +50,7 @@ def _refuse_checks(check_errors: bool) -> None:
         raise ClassRefusal("check_errors=True makes the call wait for its results [errors-wanted]")
 
 
-def _factored(a: torch.Tensor) -> _Tensors:
+def _factor(a: torch.Tensor) -> _Tensors:
     from torch_outboard.kernels.templates.factors import lu_factor
 
     factors, pivots, info = lu_factor(_as_batch(a))
@@ -61,7 +61,7 @@ def _lu_factor_ex(a: torch.Tensor, *, pivot: bool = True, check_errors: bool = F
     _refuse_checks(check_errors)
     if not pivot:
         raise ClassRefusal("generated kernels always factor with pivots [pivots]")
-    return _factored(a)
+    return _factor(a)
 
 
 def _cholesky_ex(a: torch.Tensor, *, upper: bool = False, check_errors: bool = False) -> _Tensors:
@@ -75,14 +75,14 @@ def _cholesky_ex(a: torch.Tensor, *, upper: bool = False, check_errors: bool = F
 # Triangles.
 
 
-def _substituted(
+def _substitute(
     a: torch.Tensor, b: torch.Tensor, upper: bool, *, left: bool = True, unitriangular: bool = False
 ) -> torch.Tensor:
     """Solve a triangular system; the batch dimensions of both operands are broadcast."""
     from torch_outboard.kernels.templates.triangles import substitution
 
     if not left:
-        return _substituted(a.mT, b.mT, not upper, unitriangular=unitriangular).mT
+        return _substitute(a.mT, b.mT, not upper, unitriangular=unitriangular).mT
     batch = _broadcast(a.shape[:-2], b.shape[:-2])
     wide_a, wide_b = (_as_batch(tensor.expand(*batch, *tensor.shape[-2:])) for tensor in (a, b))
     return _of_batch(substitution(wide_a, wide_b, upper, unitriangular), batch)
@@ -91,20 +91,20 @@ def _substituted(
 def _solve_triangular(
     a: torch.Tensor, b: torch.Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> torch.Tensor:
-    return _columns(_substituted(a, b, upper, left=left, unitriangular=unitriangular))
+    return _columns(_substitute(a, b, upper, left=left, unitriangular=unitriangular))
 
 
 def _triangular_solve(
     b: torch.Tensor, a: torch.Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> _Tensors:
     is_upper = upper != transpose
-    solution = _substituted(a.mT if transpose else a, b, is_upper, unitriangular=unitriangular)
+    solution = _substitute(a.mT if transpose else a, b, is_upper, unitriangular=unitriangular)
     return solution, _columns(a.expand(*solution.shape[:-2], *a.shape[-2:]).clone())
 
 
 def _cholesky_solve(b: torch.Tensor, factor: torch.Tensor, upper: bool) -> torch.Tensor:
     lower = factor.mT if upper else factor
-    return _substituted(lower.mT, _substituted(lower, b, False), True)
+    return _substitute(lower.mT, _substitute(lower, b, False), True)
 
 
 def _cholesky_inverse(factor: torch.Tensor, upper: bool = False) -> torch.Tensor:
@@ -143,7 +143,7 @@ def _lu_solve(
 ) -> torch.Tensor:
     if b.numel() > 0:  # the CPU's kernel returns an empty result before it reads the pivots
         _check_pivots(pivots, factors.shape[-2])
-    return _laid_out(_solved(factors, pivots, b, left=left, adjoint=adjoint), left)
+    return _laid_out(_solve(factors, pivots, b, left=left, adjoint=adjoint), left)
 
 
 def _check_pivots(pivots: torch.Tensor, rows: Any) -> None:
@@ -151,21 +151,21 @@ def _check_pivots(pivots: torch.Tensor, rows: Any) -> None:
     check_between(pivots, 1, rows, wrong)
 
 
-def _solved(
+def _solve(
     factors: torch.Tensor, pivots: torch.Tensor, b: torch.Tensor, *, left: bool = True, adjoint: bool = False
 ) -> torch.Tensor:
     if not left:
-        return _solved(factors, pivots, b.mT, adjoint=not adjoint).mT
+        return _solve(factors, pivots, b.mT, adjoint=not adjoint).mT
     if not adjoint:
-        half = _substituted(factors, _permuted(b, pivots), False, unitriangular=True)
-        return _substituted(factors, half, True)
-    half = _substituted(factors.mT, b, False)
-    return _permuted(_substituted(factors.mT, half, True, unitriangular=True), pivots, inverse=True)
+        half = _substitute(factors, _permuted(b, pivots), False, unitriangular=True)
+        return _substitute(factors, half, True)
+    half = _substitute(factors.mT, b, False)
+    return _permuted(_substitute(factors.mT, half, True, unitriangular=True), pivots, inverse=True)
 
 
-def _unpacked(factors: torch.Tensor) -> _Tensors:
+def _unpack(factors: torch.Tensor) -> _Tensors:
     rows, columns = factors.shape[-2:]
-    count = _least(rows, columns)
+    count = _min_size(rows, columns)
     places = torch.arange(rows, device=factors.device).unsqueeze(-1) - torch.arange(count, device=factors.device)
     low = torch.where(places > 0, factors[..., :count], torch.where(places == 0, 1.0, 0.0).to(factors.dtype))
     return low, factors[..., :count, :].triu()
@@ -179,7 +179,7 @@ def _permutation(pivots: torch.Tensor, rows: Any, dtype: torch.dtype) -> torch.T
 
 def _lu(a: torch.Tensor, *, pivot: bool = True) -> _Tensors:
     factors, pivots, _ = _lu_factor_ex(a, pivot=pivot)
-    return _permutation(pivots, a.shape[-2], a.dtype), *_unpacked(factors)
+    return _permutation(pivots, a.shape[-2], a.dtype), *_unpack(factors)
 
 
 def _lu_unpack(
@@ -189,17 +189,17 @@ def _lu_unpack(
     if unpack_pivots:
         _check_pivots(pivots, factors.shape[-2])
         permutation = _permutation(pivots, factors.shape[-2], factors.dtype)
-    low, up = _unpacked(factors) if unpack_data else (factors.new_empty(0), factors.new_empty(0))
+    low, up = _unpack(factors) if unpack_data else (factors.new_empty(0), factors.new_empty(0))
     return permutation, low, up
 
 
 def _solve_ex(a: torch.Tensor, b: torch.Tensor, *, left: bool = True, check_errors: bool = False) -> _Tensors:
     _refuse_checks(check_errors)
-    factors, pivots, info = _factored(a)
+    factors, pivots, info = _factor(a)
     is_vector = b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])
     right = b.unsqueeze(-1) if is_vector else b
     # A vector is a column on either side.
-    result = _solved(factors, pivots, right, left=left or is_vector)
+    result = _solve(factors, pivots, right, left=left or is_vector)
     return _laid_out(result.squeeze(-1) if is_vector else result, left), factors, pivots, info
 
 
@@ -220,18 +220,18 @@ def _diagonal(a: torch.Tensor) -> torch.Tensor:
     return torch.where(rows.unsqueeze(-1) == columns, a, 0).sum(-2)
 
 
-def _factored_for_determinant(a: torch.Tensor) -> _Tensors:
+def _factor_for_determinant(a: torch.Tensor) -> _Tensors:
     """Factor the transpose of a contiguous matrix, else the matrix itself, as the gradient's formula expects."""
-    return _factored(a.mT if a.is_contiguous() else a)[:2]
+    return _factor(a.mT if a.is_contiguous() else a)[:2]
 
 
 def _det(a: torch.Tensor) -> _Tensors:
-    factors, pivots = _factored_for_determinant(a)
+    factors, pivots = _factor_for_determinant(a)
     return _diagonal(factors).prod(-1) * _parity(pivots, a.dtype), factors, pivots
 
 
 def _slogdet(a: torch.Tensor) -> _Tensors:
-    factors, pivots = _factored_for_determinant(a)
+    factors, pivots = _factor_for_determinant(a)
     diagonal = _diagonal(factors)
     sign = diagonal.sign().prod(-1) * _parity(pivots, a.dtype)
     return sign, diagonal.abs().log().sum(-1), factors, pivots
@@ -246,21 +246,23 @@ def _geqrf(a: torch.Tensor) -> _Tensors:
     return tuple(_of_batch(tensor, a.shape[:-2]) for tensor in reflections(_as_batch(a)))
 
 
-def _reflected(vectors: torch.Tensor, tau: torch.Tensor, c: torch.Tensor, *, transpose: bool = False) -> torch.Tensor:
+def _apply_reflections(
+    vectors: torch.Tensor, tau: torch.Tensor, c: torch.Tensor, *, transpose: bool = False
+) -> torch.Tensor:
     from torch_outboard.kernels.templates.reflectors import reflected
 
     result = reflected(_as_batch(vectors), _as_batch(tau, 1), _as_batch(c), transpose)
     return _of_batch(result, c.shape[:-2])
 
 
-def _columns_of_one(like: torch.Tensor, rows: Any, columns: Any) -> torch.Tensor:
+def _identity_columns(like: torch.Tensor, rows: Any, columns: Any) -> torch.Tensor:
     """Return the leading columns of identity matrices."""
     identity = torch.eye(rows, columns, dtype=like.dtype, device=like.device)
     return identity.expand(*like.shape[:-2], *identity.shape)
 
 
 def _householder_product(vectors: torch.Tensor, tau: torch.Tensor) -> torch.Tensor:
-    return _columns(_reflected(vectors, tau, _columns_of_one(vectors, *vectors.shape[-2:])))
+    return _columns(_apply_reflections(vectors, tau, _identity_columns(vectors, *vectors.shape[-2:])))
 
 
 def _ormqr(
@@ -269,19 +271,19 @@ def _ormqr(
     if tau.shape[-1] != min(c.shape[-2 if left else -1], vectors.shape[-1]):
         raise other_sizes()
     if left:
-        return _columns(_reflected(vectors, tau, c, transpose=transpose))
-    return _columns(_reflected(vectors, tau, c.mT, transpose=not transpose).mT)
+        return _columns(_apply_reflections(vectors, tau, c, transpose=transpose))
+    return _columns(_apply_reflections(vectors, tau, c.mT, transpose=not transpose).mT)
 
 
 def _qr(a: torch.Tensor, mode: str = "reduced") -> _Tensors:
     rows, columns = a.shape[-2:]
-    count = _least(rows, columns)
+    count = _min_size(rows, columns)
     factors, tau = _geqrf(a)
     width = rows if mode == "complete" else count
     r = _columns(factors[..., :width, :].triu())
     if mode == "r":
         return a.new_empty(0), r
-    return _columns(_reflected(factors, tau, _columns_of_one(a, rows, width))), r
+    return _columns(_apply_reflections(factors, tau, _identity_columns(a, rows, width))), r
 
 
 # Rotations.
@@ -304,13 +306,13 @@ def _eigh(a: torch.Tensor, uplo: str = "L", compute_v: bool = True) -> _Tensors:
     return values, _of_batch(vectors, a.shape[:-2]) if compute_v else a.new_empty(0)
 
 
-def _svd_of_nothing(a: torch.Tensor, full_matrices: bool, compute_uv: bool) -> _Tensors:
+def _svd_of_empty(a: torch.Tensor, full_matrices: bool, compute_uv: bool) -> _Tensors:
     rows, columns = a.shape[-2:]
     values = a.new_empty((*a.shape[:-2], columns), dtype=real_of(a.dtype))
     if not compute_uv:
         return a.new_empty(0), values, a.new_empty(0)
     width = rows if full_matrices else columns
-    return _columns(_columns_of_one(a, rows, width).clone()), values, _identity(a).clone()
+    return _columns(_identity_columns(a, rows, width).clone()), values, _identity(a).clone()
 
 
 def _assert_converged(failed: torch.Tensor, name: str) -> None:
@@ -324,7 +326,7 @@ def _svd(a: torch.Tensor, full_matrices: bool = False, compute_uv: bool = True, 
         v, values, u = _svd(a.mT, full_matrices, compute_uv)
         return (_columns(u.mT), values, _columns(v.mT)) if compute_uv else (u, values, v)
     if 0 in a.shape:
-        return _svd_of_nothing(a, full_matrices, compute_uv)
+        return _svd_of_empty(a, full_matrices, compute_uv)
     size = a.abs().amax((-2, -1), keepdim=True)
     scaled = a / torch.where(size > 0, size, 1)
     left, values, right, failed = orthogonal_columns(_as_batch(scaled), None)
@@ -338,7 +340,7 @@ def _svd(a: torch.Tensor, full_matrices: bool = False, compute_uv: bool = True, 
     sign = torch.where(_diagonal(factors) < 0, -1.0, 1.0).to(a.dtype)
     width = rows if full_matrices else columns
     signs = torch.nn.functional.pad(sign, (0, width - columns), value=1.0)
-    u = _reflected(factors, tau, _columns_of_one(a, rows, width) * signs.unsqueeze(-2))
+    u = _apply_reflections(factors, tau, _identity_columns(a, rows, width) * signs.unsqueeze(-2))
     return _columns(u), values, _columns(_of_batch(right, a.shape[:-2]).mT)
 
 

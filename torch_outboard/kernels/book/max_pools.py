@@ -19,7 +19,7 @@ from torch._inductor import ir
 from torch._inductor.virtualized import V, ops
 
 from torch_outboard.codegen.formula import expression_of
-from torch_outboard.kernels.book.pooling import of_each
+from torch_outboard.kernels.book.pooling import per_dimension
 
 __all__ = ["max_pool2d", "max_pool3d"]
 
@@ -58,7 +58,7 @@ def _max_pool(
 ) -> tuple[ir.TensorBox, ir.TensorBox]:
     """Return the largest elements of windows and their indices. Large windows are pooled along one side at a time."""
     windows, strides, paddings, dilations = (
-        of_each(values, dims) for values in (kernel_size, stride or kernel_size, padding, dilation)
+        per_dimension(values, dims) for values in (kernel_size, stride or kernel_size, padding, dilation)
     )
     sizes, counts = self.get_size()[-dims:], _result_sizes()[-dims:]
     sides = {}
@@ -67,10 +67,10 @@ def _max_pool(
         step = math.prod(sizes[at + 1 :], start=sympy.S.One)
         sides[at - dims] = _Side(sizes[at], counts[at], *lies, step, ceil_mode or paddings[at] > 0)
     if math.prod(windows) <= _MAX_UNROLLED_WINDOW:
-        return _pooled(self, None, sides)
+        return _pool(self, None, sides)
     values, indices = self, None
     for number in reversed(sides):
-        values, indices = _pooled(values, indices, {number: sides[number]})
+        values, indices = _pool(values, indices, {number: sides[number]})
         values.realize(), indices.realize()
     assert indices is not None
     return values, indices
@@ -85,7 +85,7 @@ def _result_sizes() -> list[Any]:
     return [expression_of(size) for size in values.shape]
 
 
-def _pooled(
+def _pool(
     self: ir.TensorBox, indices: ir.TensorBox | None, sides: Mapping[int, _Side]
 ) -> tuple[ir.TensorBox, ir.TensorBox]:
     """Pool along some sides. `indices` belong to the elements already found along other sides."""

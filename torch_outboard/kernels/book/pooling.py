@@ -16,10 +16,10 @@ from torch_outboard.kernels.book.rounding import ROUNDED_BETWEEN, widened
 from torch_outboard.kernels.book.row import Operator
 from torch_outboard.kernels.refusal import other_sizes
 
-__all__ = ["OPERATORS", "of_each"]
+__all__ = ["OPERATORS", "per_dimension"]
 
 
-def of_each(values: Sequence[int], dims: int) -> list[int]:
+def per_dimension(values: Sequence[int], dims: int) -> list[int]:
     """Return a pooling argument for each dimension; a single number applies to all."""
     return [*values] * dims if len(values) == 1 else [*values]
 
@@ -51,7 +51,7 @@ def _adaptive_avg_pool3d(self: torch.Tensor, output_size: list[int]) -> torch.Te
     return dense(boxes.reshape(*self.shape[:-3], *output_size))
 
 
-def _of_means(dims: int) -> Any:
+def _adaptive_avg_pool_gradient(dims: int) -> Any:
     """Return the gradient of adaptive average pooling over some dimensions."""
 
     def body(grad_output: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
@@ -143,7 +143,7 @@ class _Windows:
         divisor_override: int | None = None,
     ) -> None:
         windows = (kernel_size, stride or kernel_size, padding)
-        self.sizes, self.strides, self.paddings = (of_each(values, dims) for values in windows)
+        self.sizes, self.strides, self.paddings = (per_dimension(values, dims) for values in windows)
         self.lengths = image.shape[-dims:]
         sides = zip(self.lengths, self.sizes, self.paddings, self.strides, strict=True)
         self.counts = [pooling_output_shape(*side, 1, ceil_mode) for side in sides]  # type: ignore[no-untyped-call]
@@ -170,7 +170,7 @@ class _Windows:
 # Maxima, whose indices are positions within a channel.
 
 
-def _of_largest(dims: int, place: int) -> Any:
+def _scatter_to_maxima(dims: int, place: int) -> Any:
     """Return the gradient of an operator whose `place`-th argument holds the indices of the maxima."""
 
     def body(grad_output: torch.Tensor, self: torch.Tensor, *args: Any) -> torch.Tensor:
@@ -188,11 +188,11 @@ def _of_largest(dims: int, place: int) -> Any:
 def _replication_pad_backward(grad_output: torch.Tensor, self: torch.Tensor, padding: Sequence[int]) -> torch.Tensor:
     grad = widened(grad_output)
     for number in range(len(padding) // 2):
-        grad = _folded(grad, -1 - number, *padding[2 * number : 2 * number + 2])
+        grad = _fold(grad, -1 - number, *padding[2 * number : 2 * number + 2])
     return in_order_of(grad.to(self.dtype), self)
 
 
-def _folded(grad: torch.Tensor, dim: int, before: int, after: int) -> torch.Tensor:
+def _fold(grad: torch.Tensor, dim: int, before: int, after: int) -> torch.Tensor:
     """Add the gradients of copies to the gradients of the first and the last element along a dimension."""
     grad = grad.movedim(dim, -1)
     total = grad.shape[-1]
@@ -239,11 +239,11 @@ def _starts(sample: torch.Tensor, length: Any, size: int, count: int) -> torch.T
 
 OPERATORS = (
     Operator("aten::_adaptive_avg_pool2d.default", decomposition=_adaptive_avg_pool2d),
-    Operator("aten::_adaptive_avg_pool2d_backward.default", decomposition=_of_means(2)),
+    Operator("aten::_adaptive_avg_pool2d_backward.default", decomposition=_adaptive_avg_pool_gradient(2)),
     Operator("aten::_adaptive_avg_pool3d.default", decomposition=_adaptive_avg_pool3d),
-    Operator("aten::_adaptive_avg_pool3d_backward.default", decomposition=_of_means(3)),
-    Operator("aten::adaptive_max_pool2d_backward.default", decomposition=_of_largest(2, 0)),
-    Operator("aten::adaptive_max_pool3d_backward.default", decomposition=_of_largest(3, 0)),
+    Operator("aten::_adaptive_avg_pool3d_backward.default", decomposition=_adaptive_avg_pool_gradient(3)),
+    Operator("aten::adaptive_max_pool2d_backward.default", decomposition=_scatter_to_maxima(2, 0)),
+    Operator("aten::adaptive_max_pool3d_backward.default", decomposition=_scatter_to_maxima(3, 0)),
     Operator("aten::avg_pool2d", facts=Facts(bad_dtypes={"self": "has_integral_type"})),
     Operator("aten::avg_pool2d.default", decomposition=_mean_of_windows(2)),
     Operator("aten::avg_pool2d_backward.default", decomposition=_gradient_of_means(2)),
@@ -257,9 +257,9 @@ OPERATORS = (
         "aten::fractional_max_pool2d_backward aten::fractional_max_pool3d_backward",
         facts=Facts(raises_runtime_error=True),
     ),
-    Operator("aten::fractional_max_pool2d_backward.default", decomposition=_of_largest(2, 2)),
+    Operator("aten::fractional_max_pool2d_backward.default", decomposition=_scatter_to_maxima(2, 2)),
     Operator("aten::fractional_max_pool3d.default", decomposition=_fractional_max_pool3d, refused=ROUNDED_BETWEEN),
-    Operator("aten::fractional_max_pool3d_backward.default", decomposition=_of_largest(3, 2)),
+    Operator("aten::fractional_max_pool3d_backward.default", decomposition=_scatter_to_maxima(3, 2)),
     Operator("aten::max_pool2d_with_indices.default", lowering="max_pools:max_pool2d"),
     Operator(
         "aten::max_pool2d_with_indices_backward aten::max_pool3d_with_indices "
@@ -267,7 +267,7 @@ OPERATORS = (
         facts=Facts(kernel_checks=True),
     ),
     Operator("aten::max_pool3d_with_indices.default", lowering="max_pools:max_pool3d"),
-    Operator("aten::max_pool3d_with_indices_backward.default", decomposition=_of_largest(3, 5)),
+    Operator("aten::max_pool3d_with_indices_backward.default", decomposition=_scatter_to_maxima(3, 5)),
     Operator(
         "aten::replication_pad1d_backward.default aten::replication_pad2d_backward.default"
         " aten::replication_pad3d_backward.default",

@@ -22,7 +22,7 @@ from torch_outboard.kernels.book.indexing import check_between
 from torch_outboard.kernels.book.row import Draw, Operator
 from torch_outboard.kernels.refusal import ClassRefusal
 
-__all__ = ["OPERATORS", "drawing"]
+__all__ = ["OPERATORS", "draw_with_seed"]
 
 _seeds: contextvars.ContextVar[Iterator[torch.Tensor]] = contextvars.ContextVar("seeds")
 
@@ -30,7 +30,7 @@ _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 
 
 @contextlib.contextmanager
-def drawing(seed: torch.Tensor) -> Iterator[None]:
+def draw_with_seed(seed: torch.Tensor) -> Iterator[None]:
     """Draw with `seed`, an int64 tensor without dimensions, within the scope."""
     token = _seeds.set(_seeds_of(seed))
     try:

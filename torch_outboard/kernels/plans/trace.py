@@ -19,7 +19,7 @@ from torch_outboard.codegen.dialects.dialect import HALVES, SUFFIXES
 from torch_outboard.kernels import route
 from torch_outboard.kernels.book.complex_numbers import prefer_formulas
 from torch_outboard.kernels.book.optimizers import run_update
-from torch_outboard.kernels.book.random import drawing
+from torch_outboard.kernels.book.random import draw_with_seed
 from torch_outboard.kernels.book.rounding import rounded
 from torch_outboard.kernels.book.row import Body, Draw, Fill, Numbers, Operator, Update
 from torch_outboard.kernels.book.table import operator_of, recording_decompositions
@@ -114,7 +114,7 @@ class _Inputs:
         if isinstance(value, (bool, int, float, complex)) and is_tensor(declared):
             return self._number_tensor(place, value, declared.name)
         if isinstance(value, torch.Tensor) and is_wide_number(value, self.real):
-            return self._narrowed(place)
+            return self._narrow(place)
         rounds = self.call.row.rounds_numbers
         if isinstance(value, torch.Tensor) and value.dim() == 0 and rounds and is_tensor(declared):
             dtype = number_type(self.call.name, self.call.arguments, value.dtype)
@@ -141,14 +141,14 @@ class _Inputs:
         number = torch.tensor(value, dtype=wide.get(type(value)))
         dtype = number_type(self.call.name, self.call.arguments, number.dtype)
         if is_wide_number(number, self.real):
-            fake = self._narrowed(place)
+            fake = self._narrow(place)
         else:
             with self.mode:
                 fake = self._add(torch.empty((), dtype=number.dtype, device=self.call.device), is_scalar=True)
         is_in_float = self.call.row.takes_float and name == "other"
         return _Cast(fake, dtype, is_rounded=dtype in HALVES and not is_in_float)
 
-    def _narrowed(self, place: int) -> torch.Tensor:
+    def _narrow(self, place: int) -> torch.Tensor:
         """Return a number that each call converts to the widest type in which kernels compute."""
         common, value = common_type(self._kinds), self.call.arguments[place]
         if common in (torch.float64, torch.complex128) or (
@@ -246,9 +246,9 @@ def trace(call: OperatorCall, is_static: bool, real: torch.dtype) -> TracedGraph
     lay_out_results(traced.graph.graph, mode, call.strides)
     if call.is_aliased:
         _defer_copies(traced)
-    if has_complex(_cleaned(traced).graph):
-        traced = _cleaned(rewrite_in_pairs(traced))
-    _check_that_it_does_something(call, traced)
+    if has_complex(_without_dead_code(traced).graph):
+        traced = _without_dead_code(rewrite_in_pairs(traced))
+    _check_has_effect(call, traced)
     return traced
 
 
@@ -270,7 +270,7 @@ def trace_function(
     graph = _graph_of(body, inputs, mode)
     if has_complex(graph):
         raise ClassRefusal("its tensors are complex, and no formula for complex numbers is known [complex-formula]")
-    return _cleaned(TracedGraph(graph, shape_env, mode, inputs, list(range(results))))
+    return _without_dead_code(TracedGraph(graph, shape_env, mode, inputs, list(range(results))))
 
 
 class _Mode(FakeTensorMode):  # type: ignore[no-untyped-call]
@@ -296,17 +296,17 @@ def _graph_of(body: Callable[..., Any], inputs: list[Input], mode: FakeTensorMod
 
 
 @functools.cache
-def _table(is_noting: bool) -> dict[Any, Any]:  # one table for each value
+def _table(is_recording: bool) -> dict[Any, Any]:  # one table for each value
     return prefer_formulas(recording_decompositions())
 
 
-def _cleaned(traced: TracedGraph) -> TracedGraph:
+def _without_dead_code(traced: TracedGraph) -> TracedGraph:
     traced.graph.graph.eliminate_dead_code()
     traced.graph.recompile()
     return traced
 
 
-def _check_that_it_does_something(call: OperatorCall, traced: TracedGraph) -> None:
+def _check_has_effect(call: OperatorCall, traced: TracedGraph) -> None:
     """Refuse an operator that neither returns nor writes a tensor, such as an assertion removed as dead code."""
     schema = call.operator._schema
     is_silent = not schema.returns and not schema.is_mutable
@@ -349,7 +349,7 @@ class _Body:
 
         arguments = [take(argument) for argument in self.arguments]
         if self.call.draws:
-            with drawing(next(remaining)):
+            with draw_with_seed(next(remaining)):
                 result = self._run(arguments)
         else:
             result = self._run(arguments)
