@@ -124,9 +124,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _exact_references() -> None:
     """Let no test compare with a first call of the CPU's that chose its code on two threads at once."""
-    from torch_outboard._compat.vector_math import call_each_once
+    from torch_outboard._compat.vector_math import initialize_vector_math
 
-    call_each_once()
+    initialize_vector_math()
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from torch_outboard._compat.flex_attention import MODULE, needs_attend
+from torch_outboard._compat.flex_attention import MODULE, needs_accept_device
 
 flex = pytest.importorskip(MODULE)
 
@@ -89,7 +89,7 @@ def test_what_is_not_the_device_is_asked_as_before(device: torch.device) -> None
 
 @pytest.mark.core
 def test_the_patch_is_needed() -> None:
-    assert needs_attend()
+    assert needs_accept_device()
 
 
 WITH_TEMPLATES = """

@@ -229,10 +229,12 @@ def test_pools_at_random_places(compare: Compare) -> None:
 
 @pytest.mark.core
 def test_the_patch_of_pools_is_needed() -> None:
-    from torch_outboard._compat.pools import needs_divide_means, needs_place_pools
+    from torch_outboard._compat.pools import needs_fix_avg_pool_gradients, needs_fix_fractional_max_pool
 
-    assert needs_place_pools(), "torch reads the samples in order: remove place_pools"
-    assert needs_divide_means(), "torch divides by what windows have of the image: remove divide_means"
+    assert needs_fix_fractional_max_pool(), "torch reads the samples in order: remove fix_fractional_max_pool"
+    assert needs_fix_avg_pool_gradients(), (
+        "torch divides by what windows have of the image: remove fix_avg_pool_gradients"
+    )
 
 
 def test_combined_kernels_are_left_to_triton(device: torch.device) -> None:

@@ -299,10 +299,12 @@ def test_the_patch_of_estimates_is_needed() -> None:
 
 @pytest.mark.core
 def test_the_patch_of_current_streams_is_needed_in_some_torch() -> None:
-    from torch_outboard._compat.streams import needs_find_current
+    from torch_outboard._compat.streams import needs_trace_current_stream
 
     if torch.__version__.startswith("2.13."):
-        assert needs_find_current(), "torch finds them: remove find_current from torch_outboard/_compat/streams.py"
+        assert needs_trace_current_stream(), (
+            "torch finds them: remove trace_current_stream from torch_outboard/_compat/streams.py"
+        )
 
 
 @pytest.mark.core

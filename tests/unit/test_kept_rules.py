@@ -14,7 +14,7 @@ from torch._inductor import utils
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND
 from torch._inductor.dtype_propagation import DtypePropagationOpsHandler as Handler
 of_torch = Handler.__init__
-assert hasattr(of_torch, "__wrapped__") == rules.needs_keep_rules() and not hasattr(
+assert hasattr(of_torch, "__wrapped__") == rules.needs_cache_rules() and not hasattr(
     getattr(of_torch, "__wrapped__", None), "__wrapped__"
 )
 first = Handler()

@@ -330,7 +330,7 @@ def test_torch_still_needs_help_with_shapes_that_depend_on_the_device(run_python
         """
 import torch, torch_outboard
 from torch_outboard._compat import every_torch
-assert every_torch.needs_hint_at_cpu(), "upstream asks devices out of tree: remove hint_at_cpu"
+assert every_torch.needs_hint_cpu(), "upstream asks devices out of tree: remove hint_cpu"
 before = torch.linalg.svd(torch.empty(3, 4, device="meta")).Vh.stride()
 torch_outboard.attach("sim")
 torch.linalg.svd(torch.ones(3, 4, device="sim"))
@@ -341,7 +341,9 @@ assert torch.linalg.svd(torch.empty(3, 4, device="meta")).Vh.stride() == before,
 
 @pytest.mark.skipif(MINOR > 13, reason="a later torch may have a later oneMKL")
 def test_torch_still_needs_first_calls_on_one_thread():
-    assert vector_math.needs_call_each_once(), "no supported torch has oneMKL before 2025: remove vector_math.py"
+    assert vector_math.needs_initialize_vector_math(), (
+        "no supported torch has oneMKL before 2025: remove vector_math.py"
+    )
 
 
 def test_functions_of_one_number_are_called_once_on_one_thread(run_python):
@@ -356,16 +358,16 @@ class Calls(TorchDispatchMode):
             made.append((function.overloadpacket.__name__, args[0].dtype, args[0].numel()))
         return function(*args, **(kwargs or {}))
 made = []
-vector_math.needs_call_each_once = lambda: True
+vector_math.needs_initialize_vector_math = lambda: True
 with Calls():
-    vector_math.call_each_once()
+    vector_math.initialize_vector_math()
 for dtype in (torch.float32, torch.float64):
     for name in ("exp", "erf", "log", "sqrt", "tanh"):
         assert made.count((name, dtype, 1)) == 1, made
-vector_math.needs_call_each_once = lambda: False
+vector_math.needs_initialize_vector_math = lambda: False
 made.clear()
 with Calls():
-    vector_math.call_each_once()
+    vector_math.initialize_vector_math()
 assert not made
 """
     )

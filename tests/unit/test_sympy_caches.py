@@ -22,9 +22,9 @@ print(len(CACHE) > 50, sizes)
 COMPARED = """
 import sympy
 from sympy.core import relational
-from torch_outboard._compat.sympy_caches import widen_caches
+from torch_outboard._compat.sympy_caches import enlarge_caches
 of_sympy = relational.is_ge
-widen_caches()
+enlarge_caches()
 x, y = (sympy.Symbol(name, integer=True, positive=True) for name in "xy")
 for _ in range(2):
     assert sympy.Ge(x * y, 1) is sympy.true and sympy.Gt(1, x * y) is sympy.false
@@ -35,7 +35,7 @@ for _ in range(2):
         except TypeError:
             continue
         raise SystemExit("a comparison of numbers without an order has passed")
-widen_caches()  # a second time changes nothing
+enlarge_caches()  # a second time changes nothing
 print(relational.is_ge is of_sympy or relational.is_ge.cache_info().hits > 0)
 print(relational.is_ge.__wrapped__ is of_sympy if relational.is_ge is not of_sympy else "as it was")
 """

@@ -15,13 +15,13 @@ def apply(device: str) -> None:
     from torch_outboard._compat import distributed, dynamo, every_torch, printing, sharing, torchvision, vector_math
     from torch_outboard.device.sharing import reduce_storage
 
-    vector_math.call_each_once()
+    vector_math.initialize_vector_math()
     sharing.share_storages(device, reduce_storage)
     every_torch.name_dlpack_device(device)
-    every_torch.hint_at_cpu(device, _C.infers_shapes)
+    every_torch.hint_cpu(device, _C.infers_shapes)
     every_torch.wait_before_setting_change(_C.drain_all_devices)
     printing.print_from_cpu(device)
-    dynamo.put_off_dynamo()
+    dynamo.defer_dynamo()
     torchvision.cast_operators()
     distributed.choose_backend(device)
     minor = tuple(map(int, torch.__version__.split(".")[:2]))

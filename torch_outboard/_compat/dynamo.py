@@ -13,17 +13,17 @@ from torch._compile import _disable_dynamo
 
 from torch_outboard._compat.imports import when_imported
 
-__all__ = ["needs_put_off_dynamo", "put_off_dynamo"]
+__all__ = ["defer_dynamo", "needs_defer_dynamo"]
 
 _DISABLED = "__dynamo_disable"  # the attribute in which torch._disable_dynamo stores the disabled function
 
 
-def needs_put_off_dynamo() -> bool:
+def needs_defer_dynamo() -> bool:
     """Return True if torch's Python meta functions import Dynamo at their first call."""
     return any(True for _ in _importers())
 
 
-def put_off_dynamo() -> None:
+def defer_dynamo() -> None:
     """Prevent Python meta functions from importing Dynamo only to disable it for themselves, which takes seconds.
 
     Before Dynamo is imported, nothing traces these functions, so they can run unchanged. After its import, torch's own

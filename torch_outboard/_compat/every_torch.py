@@ -15,10 +15,10 @@ from torch_outboard._compat.source import mentions
 
 __all__ = [
     "SETTERS",
-    "hint_at_cpu",
+    "hint_cpu",
     "name_dlpack_device",
     "needs_dlpack_device",
-    "needs_hint_at_cpu",
+    "needs_hint_cpu",
     "needs_wait_before_setting_change",
     "wait_before_setting_change",
 ]
@@ -68,14 +68,14 @@ def name_dlpack_device(device: str) -> None:
     torch.Tensor.__dlpack_device__ = method  # type: ignore[method-assign]
 
 
-def needs_hint_at_cpu() -> bool:
+def needs_hint_cpu() -> bool:
     """Return True if torch's meta kernels treat tensors of an unknown device like CUDA's."""
     from torch import _meta_registrations
 
     return mentions(_meta_registrations.device_hint, "cuda")
 
 
-def hint_at_cpu(device: str, infers_shapes: Callable[[], bool]) -> None:
+def hint_cpu(device: str, infers_shapes: Callable[[], bool]) -> None:
     """Make torch's meta kernels return the shapes and strides of the CPU's kernels, which run for the device.
 
     Some meta kernels (FFTs, linear algebra, embedding bags) read the device's type. This patch passes the CPU's type in
@@ -87,7 +87,7 @@ def hint_at_cpu(device: str, infers_shapes: Callable[[], bool]) -> None:
     If the device implements an operator with fewer restrictions than the CPU's kernel, the meta kernel receives the
     device's own name (`_BEYOND_CPU`).
     """
-    if not needs_hint_at_cpu():
+    if not needs_hint_cpu():
         return
     from torch import _meta_registrations
 

@@ -16,25 +16,25 @@ import torch
 
 from torch_outboard._compat.source import mentions
 
-__all__ = ["MODULE", "attend", "needs_attend"]
+__all__ = ["MODULE", "accept_device", "needs_accept_device"]
 
 MODULE = "torch.nn.attention.flex_attention"
 
 
-def needs_attend() -> bool:
+def needs_accept_device() -> bool:
     """Return True if flex_attention lists the devices that may call it."""
     from torch.nn.attention import flex_attention
 
     return mentions(flex_attention._validate_device, "hpu")
 
 
-def attend(module: ModuleType, device: str, has_templates: Callable[[int], bool]) -> None:
+def accept_device(module: ModuleType, device: str, has_templates: Callable[[int], bool]) -> None:
     """Make flex_attention accept tensors of a device type; `module` is torch's module of that name.
 
     If `has_templates(index)` is true, compiled calls on the device use Triton's templates, as on CUDA. All other calls
     run operators on the full matrix of scores, as torch's own eager calls do.
     """
-    if not needs_attend():
+    if not needs_accept_device():
         return
 
     def index_has_templates(index: int) -> bool:

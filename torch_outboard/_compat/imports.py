@@ -18,8 +18,8 @@ from types import ModuleType
 
 import torch
 
-from torch_outboard._compat.rules import keep_rules
-from torch_outboard._compat.sympy_caches import widen_caches
+from torch_outboard._compat.rules import cache_rules
+from torch_outboard._compat.sympy_caches import enlarge_caches
 
 __all__ = ["asks_for_backend", "import_inductor", "when_imported"]
 
@@ -37,8 +37,8 @@ def import_inductor() -> None:
     importlib.import_module("torch._inductor.compile_fx")  # triggers the finder
     from torch._inductor.codegen import common
 
-    widen_caches()
-    keep_rules()
+    enlarge_caches()
+    cache_rules()
     common.init_backend_registration()
 
 

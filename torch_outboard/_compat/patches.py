@@ -46,7 +46,7 @@ PATCHES: tuple[Patch, ...] = (
         "return the same shapes and strides as the CPU's kernels",
         f"{_ISSUE}189137",
         "meta kernels ask the device for its kernels' shapes and strides",
-        "every_torch.needs_hint_at_cpu",
+        "every_torch.needs_hint_cpu",
     ),
     Patch(
         "the setters in torch._C for the default dtype, determinism and precision, which CPU kernels read",
@@ -60,7 +60,7 @@ PATCHES: tuple[Patch, ...] = (
         "let oneMKL choose their code on one thread",
         f"{_ISSUE}188792",
         "torch is built with oneMKL 2025",
-        "vector_math.needs_call_each_once",
+        "vector_math.needs_initialize_vector_math",
     ),
     Patch(
         "torch._tensor_str._tensor_str",
@@ -74,7 +74,7 @@ PATCHES: tuple[Patch, ...] = (
         "run without importing Dynamo",
         "https://github.com/pytorch/pytorch/pull/146219",
         "_disable_dynamo calls the function directly while Dynamo is not imported",
-        "dynamo.needs_put_off_dynamo",
+        "dynamo.needs_defer_dynamo",
     ),
     Patch(
         "the reduction of torch.UntypedStorage in torch.multiprocessing",
@@ -116,7 +116,7 @@ PATCHES: tuple[Patch, ...] = (
         "let the device call flex_attention, compiled without Triton too",
         "its list of devices, torch/nn/attention/flex_attention.py",
         "the device's interface says whether it runs flex_attention",
-        "flex_attention.needs_attend",
+        "flex_attention.needs_accept_device",
     ),
     Patch(
         "torch.nested._internal.ops.jagged_scaled_dot_product_attention",
@@ -144,7 +144,7 @@ PATCHES: tuple[Patch, ...] = (
         "build the dtype rules of operations once, not for each operation",
         "done in torch 2.15",
         "torch 2.14 is no longer supported",
-        "rules.needs_keep_rules",
+        "rules.needs_cache_rules",
     ),
     Patch(
         "torch._inductor.scheduler.ForeachKernelSchedulerNode.combinable_nodes",
@@ -186,14 +186,14 @@ PATCHES: tuple[Patch, ...] = (
         "read the random samples in the order of the dimensions",
         f"{_ISSUE}183249",
         "the lowering is fixed",
-        "pools.needs_place_pools",
+        "pools.needs_fix_fractional_max_pool",
     ),
     Patch(
         "the lowerings of avg_pool2d_backward and avg_pool3d_backward in torch._inductor.lowering",
         "divide by the number of elements in a window that ceil_mode extends beyond the padding",
         f"{_ISSUE}198119",
         "the lowerings are fixed",
-        "pools.needs_divide_means",
+        "pools.needs_fix_avg_pool_gradients",
     ),
     Patch(
         "torch._inductor.utils.get_gpu_dram_gbps, get_device_tflops",
@@ -214,7 +214,7 @@ PATCHES: tuple[Patch, ...] = (
         "trace the current stream of a device that is not the current one",
         "no issue: torch takes the current device's stream",
         "tracing asks for the stream of the named device",
-        "streams.needs_find_current",
+        "streams.needs_trace_current_stream",
     ),
     Patch(
         "torch._inductor.utils.GPU_TYPES, get_gpu_type, scheduler.has_triton",

@@ -10,7 +10,12 @@ from typing import Any, NoReturn
 
 import torch
 
-__all__ = ["divide_means", "needs_divide_means", "needs_place_pools", "place_pools"]
+__all__ = [
+    "fix_avg_pool_gradients",
+    "fix_fractional_max_pool",
+    "needs_fix_avg_pool_gradients",
+    "needs_fix_fractional_max_pool",
+]
 
 
 class _Read(Exception):
@@ -28,7 +33,7 @@ class _Samples:
         return load
 
 
-def needs_place_pools() -> bool:
+def needs_fix_fractional_max_pool() -> bool:
     """Return True if Inductor reads samples from the last dimension to the first, which is right only in 2-d."""
     from torch._inductor import lowering
 
@@ -45,14 +50,14 @@ def needs_place_pools() -> bool:
     return False
 
 
-def place_pools(device: str) -> None:
+def fix_fractional_max_pool(device: str) -> None:
     """Make compiled fractional_max_pool3d read its random samples as the kernels of torch do, for a device type.
 
     In 2-d, torch's kernels read the samples from the last dimension to the first; in 3-d, in the order of dimensions.
     Inductor uses the 2-d order for both, and up to half of the results are wrong elements. There is no hook for a
     device's own lowering. Upstream: https://github.com/pytorch/pytorch/issues/183249.
     """
-    if not needs_place_pools():
+    if not needs_fix_fractional_max_pool():
         return
     from torch._inductor import lowering
 
@@ -68,7 +73,7 @@ def place_pools(device: str) -> None:
     lowering.lowerings[operator] = fractional_max_pool3d
 
 
-def needs_divide_means() -> bool:
+def needs_fix_avg_pool_gradients() -> bool:
     """Return True if a mean's gradient divides by the whole window even if the window extends past the padding."""
     from torch._inductor import ir, lowering
     from torch._inductor.graph import GraphLowering
@@ -90,7 +95,7 @@ def needs_divide_means() -> bool:
     return "index_expr(8" not in text
 
 
-def divide_means(device: str) -> None:
+def fix_avg_pool_gradients(device: str) -> None:
     """Make gradients of means over windows use the same divisors as the means, for a device type.
 
     With ceil_mode, a last window may extend past the padding. The means count only its elements in the padded image,

@@ -8,10 +8,10 @@ from typing import Any
 
 from torch_outboard._compat.source import mentions
 
-__all__ = ["keep_rules", "needs_keep_rules"]
+__all__ = ["cache_rules", "needs_cache_rules"]
 
 
-def needs_keep_rules() -> bool:
+def needs_cache_rules() -> bool:
     """Return True if each use of the object that holds the rules rebuilds them."""
     from torch._inductor.dtype_propagation import DtypePropagationOpsHandler
 
@@ -19,7 +19,7 @@ def needs_keep_rules() -> bool:
     return mentions(initializer, "op_dtype_propagation_rules") and not mentions(initializer, "_rules_key")
 
 
-def keep_rules() -> None:
+def cache_rules() -> None:
     """Rebuild the rules only if lowerings have registered others.
 
     A kernel has some twenty operations, and building two hundred rules takes longer than using one. Torch 2.15 does the
@@ -29,7 +29,7 @@ def keep_rules() -> None:
     from torch._inductor.dtype_propagation import DtypePropagationOpsHandler
 
     of_torch = DtypePropagationOpsHandler.__init__
-    if not needs_keep_rules() or hasattr(of_torch, "__wrapped__"):
+    if not needs_cache_rules() or hasattr(of_torch, "__wrapped__"):
         return
     known: Any = None
 

@@ -11,7 +11,14 @@ import torch
 
 from torch_outboard._compat.source import mentions
 
-__all__ = ["MODULE", "VARIABLES", "find_current", "needs_find_current", "needs_order_streams", "order_streams"]
+__all__ = [
+    "MODULE",
+    "VARIABLES",
+    "needs_order_streams",
+    "needs_trace_current_stream",
+    "order_streams",
+    "trace_current_stream",
+]
 
 VARIABLES = "torch._dynamo.variables.streams"
 MODULE = "torch._functorch._aot_autograd.streams"
@@ -49,7 +56,7 @@ def order_streams(streams: ModuleType) -> None:
     setattr(streams, _NAME, wrap_sync_node)
 
 
-def needs_find_current() -> bool:
+def needs_trace_current_stream() -> bool:
     """Return True if a traced program's current stream of any device is the current device's stream."""
     from torch._dynamo.variables import streams
 
@@ -59,13 +66,13 @@ def needs_find_current() -> bool:
     return not mentions(state.cur_stream, "register_user_object")
 
 
-def find_current(streams: ModuleType) -> None:
+def trace_current_stream(streams: ModuleType) -> None:
     """Trace `current_stream(device)` as that device's stream, even if another device is current.
 
     Torch records the current stream of the device that is current when tracing begins, and uses this stream for every
     device. Waits then go to a stream that takes no part in the work. No issue upstream.
     """
-    if not needs_find_current():
+    if not needs_trace_current_stream():
         return
     state = streams.SymbolicStreamState
     of_torch = state.cur_stream

@@ -13,13 +13,13 @@ import functools
 import os
 from typing import Any
 
-__all__ = ["widen_caches"]
+__all__ = ["enlarge_caches"]
 
 _ENTRIES = 1 << 15  # per function; forty plans of convolutions half fill the fullest cache
 _COMPARISONS = ("is_eq", "is_ge")  # functions of sympy.core.relational, which the other comparisons call
 
 
-def widen_caches() -> None:
+def enlarge_caches() -> None:
     """Give sympy's functions larger caches, once, unless the user has chosen their size or switched them off."""
     if "SYMPY_CACHE_SIZE" in os.environ or "SYMPY_USE_CACHE" in os.environ:
         return
@@ -30,10 +30,10 @@ def widen_caches() -> None:
         if not hasattr(compare := getattr(relational, name), "cache_info"):
             setattr(relational, name, cacheit(compare))
     for wrapper in CACHE:
-        _widen(wrapper)
+        _enlarge(wrapper)
 
 
-def _widen(wrapper: Any) -> None:
+def _enlarge(wrapper: Any) -> None:
     """Replace the cache that a function made by sympy's `cacheit` calls, if it is smaller."""
     cells = dict(zip(wrapper.__code__.co_freevars, wrapper.__closure__ or (), strict=True))
     cached = cells["cfunc"].cell_contents

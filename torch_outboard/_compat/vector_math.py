@@ -7,7 +7,7 @@ import re
 
 import torch
 
-__all__ = ["call_each_once", "needs_call_each_once"]
+__all__ = ["initialize_vector_math", "needs_initialize_vector_math"]
 
 # The functions that aten/src/ATen/cpu/vml.h takes from oneMKL, and the operators that use them.
 _FUNCTIONS = (
@@ -16,13 +16,13 @@ _FUNCTIONS = (
 )
 
 
-def needs_call_each_once() -> bool:
+def needs_initialize_vector_math() -> bool:
     """Return True if torch has a oneMKL that selects a function's code in its first call, without a lock."""
     version = re.search(r"Math Kernel Library Version (\d+)", torch.__config__.show())
     return version is not None and int(version[1]) < 2025
 
 
-def call_each_once() -> None:
+def initialize_vector_math() -> None:
     """Call the CPU's functions of one variable once on one thread, before operators call them on several.
 
     The first call of such a function selects its code. If several threads make the first call at once, one thread may
@@ -31,7 +31,7 @@ def call_each_once() -> None:
     device, and tests compare the device with them. A call on a single number never uses a second thread. All calls
     together take 2 ms.
     """
-    if not needs_call_each_once():
+    if not needs_initialize_vector_math():
         return
     for dtype in (torch.float32, torch.float64):
         number = torch.ones(1, dtype=dtype, device="cpu")

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from torch_outboard._compat import estimates, nested, streams
-from torch_outboard._compat.flex_attention import MODULE, attend
+from torch_outboard._compat.flex_attention import MODULE, accept_device
 from torch_outboard._compat.imports import asks_for_backend, when_imported
 from torch_outboard._properties import DeviceProperties
 from torch_outboard.compile.generators import generators, set_driver, torch_has_changed
@@ -43,10 +43,10 @@ def register(driver: Driver) -> None:
         when_imported("torch._inductor.compile_fx", _store_error(_register_backend))
     when_imported(estimates.MODULE, _store_error(estimates.estimate_speeds))
     when_imported(streams.MODULE, _store_error(streams.order_streams))
-    when_imported(streams.VARIABLES, _store_error(streams.find_current))
+    when_imported(streams.VARIABLES, _store_error(streams.trace_current_stream))
     when_imported("torch._inductor.runtime.benchmarking", _store_error(_register_benchmarker))
     when_imported(nested.MODULE, _store_error(lambda module: nested.attend_jagged(module, driver.name)))
-    when_imported(MODULE, _store_error(lambda module: attend(module, driver.name, _has_templates)))
+    when_imported(MODULE, _store_error(lambda module: accept_device(module, driver.name, _has_templates)))
     if generators().has_gpus:
         when_imported("torch.utils._triton", _store_error(_register_triton))
     if generators().has_target:
@@ -162,7 +162,7 @@ def _register_backend(_: ModuleType) -> None:
         lay_out_as_on_cpu,
         name_model_header,
     )
-    from torch_outboard._compat.pools import divide_means, place_pools
+    from torch_outboard._compat.pools import fix_avg_pool_gradients, fix_fractional_max_pool
     from torch_outboard._compat.triton import list_as_gpu
     from torch_outboard.compile.capture.install import capture_obstacle, install
     from torch_outboard.compile.device import choice
@@ -193,8 +193,8 @@ def _register_backend(_: ModuleType) -> None:
     # For every generator, compiled convolutions call the same operators as eager code.
     lay_out_as_on_cpu(lambda device: device.type == name)
     combine_in_triton(name, _has_templates)
-    place_pools(name)
-    divide_means(name)
+    fix_fractional_max_pool(name)
+    fix_avg_pool_gradients(name)
     capture_graphs(name, capture_obstacle, install)
     name_model_header(name, choice.model_header)
 
