@@ -91,7 +91,7 @@ def attach_by(driver: str | type[Driver] | Driver, options: dict[str, object], b
         if _attachment is None:
             _attachment = _begin(instance, driver if isinstance(driver, str) else instance.name, by)
         elif not _attachment.is_same(instance):
-            _take_options(_attachment, instance, by)
+            _change_options(_attachment, instance, by)
         return _finish(_attachment)
 
 
@@ -137,7 +137,7 @@ def _steps(attachment: _Attachment) -> tuple[tuple[str, Callable[[], object]], .
 
 
 # These steps query the driver, so they are repeated after a change of options.
-_OF_OPTIONS = {"register", "kernels", "compile"}
+_STEPS_OF_OPTIONS = {"register", "kernels", "compile"}
 
 
 def _finish(attachment: _Attachment) -> ModuleType:
@@ -173,7 +173,7 @@ def _generate_methods() -> None:
     )
 
 
-def _take_options(attachment: _Attachment, second: Driver, by: str) -> None:
+def _change_options(attachment: _Attachment, second: Driver, by: str) -> None:
     """Change the attached driver's options. Raise RegistrationError for another driver or if a device is in use."""
     from torch_outboard import _C
 
@@ -191,7 +191,7 @@ def _take_options(attachment: _Attachment, second: Driver, by: str) -> None:
         )
     install(second, entries_of(second))
     attachment.driver, attachment.by = second, by
-    attachment.done -= _OF_OPTIONS
+    attachment.done -= _STEPS_OF_OPTIONS
     attachment.is_complete = False
 
 

@@ -58,7 +58,7 @@ class Extent:
     width: int = 0
     pitch: int = 0
 
-    def meets(self, other: Extent) -> bool:
+    def overlaps(self, other: Extent) -> bool:
         if self.begin >= other.begin + other.bytes or other.begin >= self.begin + self.bytes:
             return False
         if self.pitch == 0 or self.pitch != other.pitch:
@@ -299,8 +299,9 @@ class _Sanitizer:
         kept = []
         for kind, others in (("reuse", memory.past), ("order", memory.accesses)):
             for earlier in others:
-                meets = (now.is_write or earlier.is_write) and (kind == "reuse" or now.extent.meets(earlier.extent))
-                if meets and clock.get(earlier.stream, 0) < earlier.tick:
+                overlaps = kind == "reuse" or now.extent.overlaps(earlier.extent)
+                conflicts = overlaps and (now.is_write or earlier.is_write)
+                if conflicts and clock.get(earlier.stream, 0) < earlier.tick:
                     # The remedy for reuse, record_stream, does not apply to the stream whose pool
                     # the memory comes from.
                     is_own = earlier.stream == memory.pool
@@ -403,7 +404,7 @@ class _Sanitizer:
     def pending(self, extent: Extent) -> list[tuple[int, Access]]:
         """Return copies of pinned memory that overlap the extent and that the host has not waited for."""
         self.copies = [(at, copy) for at, copy in self.copies if self.host.get(copy.stream, 0) < copy.tick]
-        return [(at, copy) for at, copy in self.copies if copy.extent.meets(extent)]
+        return [(at, copy) for at, copy in self.copies if copy.extent.overlaps(extent)]
 
     def note(self, race: Race) -> list[Race]:
         """Store a race, unless a race between the same two places in the code is known."""

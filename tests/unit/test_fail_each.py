@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from torch_outboard.cli import main
 from torch_outboard.race import fault_report
-from torch_outboard.race.counts import chosen, read_counts, rules_of
+from torch_outboard.race.counts import read_counts, rules_of, select_rules
 from torch_outboard.race.faults import FaultPlan, Sweep, sweep
 from torch_outboard.race.runs import Program, Runner
 from torch_outboard.race.search import ProgramFailed, SearchRefused
@@ -143,11 +143,11 @@ def test_a_program_that_fails_by_itself_is_reported(runner: Runner, script) -> N
 def test_rules_are_bounded_and_spread() -> None:
     groups = rules_of({"mem_alloc": 100, "copy_async": 3}, ("INTERNAL",))
     assert [len(group) for group in groups] == [100, 3, 3] and groups[2][0] == "queued:copy_async:1:DATA_LOSS"
-    few = chosen(groups, 16)
+    few = select_rules(groups, 16)
     assert len(few) == len({*few}) == 16 and few[:3] == [groups[1][0], groups[2][0], groups[0][0]]
     assert {*groups[1], *groups[2], groups[0][0], groups[0][-1]} <= {*few}
-    assert sorted(chosen(groups, 1000)) == sorted(sum(groups, []))
-    assert len(chosen(groups, 2)) == 2 and chosen([[]], 5) == []
+    assert sorted(select_rules(groups, 1000)) == sorted(sum(groups, []))
+    assert len(select_rules(groups, 2)) == 2 and select_rules([[]], 5) == []
 
 
 def test_counts_survive_the_process(run_python, tmp_path: Path) -> None:

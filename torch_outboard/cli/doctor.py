@@ -15,7 +15,7 @@ import click
 from torch_outboard._check import Check
 from torch_outboard.cli.attached import driver_with_schedules
 from torch_outboard.cli.info import parse_options
-from torch_outboard.cli.shown import check_names, printable
+from torch_outboard.cli.output import check_names, printable
 from torch_outboard.cli.torch_first import import_torch
 from torch_outboard.doctor import machine
 from torch_outboard.doctor.libraries import REMEDIES, ProbeContext, check_groups, check_libraries

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from torch_outboard.cli.searched import check_folders, printable_lines, searched
-from torch_outboard.cli.shown import json_to, progress
+from torch_outboard.cli.output import json_to, progress
+from torch_outboard.cli.search import check_folders, printable_lines, run_search
 
 __all__ = ["OPTIONS", "fail_each"]
 
@@ -78,7 +78,7 @@ def fail_each(
         with _Bar() as bar:
             return sweep(plan, runner, count, bar.start)
 
-    outcome = searched(runner, with_bar)
+    outcome = run_search(runner, with_bar)
     if isinstance(outcome, int):
         return outcome
     click.echo(printable_lines(fault_report.as_text(outcome)))

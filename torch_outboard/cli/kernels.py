@@ -16,7 +16,7 @@ from torch_outboard.cli.kernels_explain import explain
 from torch_outboard.cli.kernels_pack import pack
 from torch_outboard.cli.kernels_tune import tune
 from torch_outboard.cli.kernels_warm import warm
-from torch_outboard.cli.shown import print_plan, printable
+from torch_outboard.cli.output import print_plan, printable
 from torch_outboard.cli.torch_first import import_torch
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def show(operator: str, source: bool, pack: Path | None) -> None:
         click.echo(
             f"{len(programs)} compiled programs, {sum(program.lstat().st_size for program in programs) / 1024:.0f} KiB"
         )
-    today = [_of_today([entry.path for entry in entries]), _of_today(programs)]
+    today = [_count_built_today([entry.path for entry in entries]), _count_built_today(programs)]
     click.echo(
         f"built today: {today[0]} plans, {today[1]} programs; full to {len(entries) / MAX_FILES:.0%} with plans and "
         f"to {len(programs) / MAX_FILES:.0%} with programs (at most {MAX_FILES} each; the oldest are removed)"
@@ -105,7 +105,7 @@ def _list(entries: Iterator[Entry], operator: str, source: bool, where: str) -> 
     click.echo(f"{len(chosen)} plans, {sum(entry.size for entry in chosen) / 1024:.0f} KiB, {where}")
 
 
-def _of_today(paths: list[Path]) -> int:
+def _count_built_today(paths: list[Path]) -> int:
     midnight = datetime.datetime.combine(datetime.date.today(), datetime.time()).timestamp()
     return sum(path.lstat().st_mtime >= midnight for path in paths)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torch_outboard.cli.shown import check_names, check_pattern, json_to, printable, progress, table
+from torch_outboard.cli.output import check_names, check_pattern, json_to, printable, progress, table
 
 if TYPE_CHECKING:
     from torch_outboard.kernels.bringup import Figure  # imports torch, which `outboard --help` must not wait for

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torch_outboard.cli.attached import attach_for_plans, set_variables
-from torch_outboard.cli.shown import check_names, print_plan, printable
+from torch_outboard.cli.output import check_names, print_plan, printable
 from torch_outboard.cli.torch_first import import_torch
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import click
 
 from torch_outboard.cli.attached import attach_for_plans, set_variables
 from torch_outboard.cli.info import parse_options
-from torch_outboard.cli.shown import check_names, check_pattern, printable
+from torch_outboard.cli.output import check_names, check_pattern, printable
 from torch_outboard.cli.torch_first import import_torch
 
 __all__ = ["pack"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from torch_outboard.cli.shown import check_names, check_pattern, json_to, printable, progress, table
+from torch_outboard.cli.output import check_names, check_pattern, json_to, printable, progress, table
 from torch_outboard.cli.torch_first import import_torch
 from torch_outboard.kernels.tune.schedules import DTYPES
 

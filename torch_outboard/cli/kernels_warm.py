@@ -9,8 +9,8 @@ import time
 import click
 
 from torch_outboard.cli.attached import attach_for_plans
+from torch_outboard.cli.output import printable
 from torch_outboard.cli.script import run_script
-from torch_outboard.cli.shown import printable
 from torch_outboard.cli.torch_first import import_torch
 
 __all__ = ["warm"]

@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from torch_outboard.cli.attached import driver_with_schedules
+from torch_outboard.cli.output import json_to, progress
 from torch_outboard.cli.run import for_cuda
-from torch_outboard.cli.searched import check_folders, printable_lines, searched
-from torch_outboard.cli.shown import json_to, progress
+from torch_outboard.cli.search import check_folders, printable_lines, run_search
 from torch_outboard.cli.torch_first import import_torch
 
 __all__ = ["race"]
@@ -102,7 +102,7 @@ def run(
         with progress("runs", len(plan.seeds) + 2, shows_left=True) as step:
             return search(plan, runner, count, step)
 
-    finding = searched(runner, with_progress)
+    finding = run_search(runner, with_progress)
     if isinstance(finding, int):
         return finding
     click.echo(printable_lines(report.as_text(finding)))

@@ -37,17 +37,17 @@ _FOR_CUDA = (
 
 def for_cuda(command: Any) -> Any:
     """Add the options for programs that were written for CUDA to a command."""
-    return _with(command, _FOR_CUDA)
+    return _add_options(command, _FOR_CUDA)
 
 
-def _with(command: Any, options: tuple[Any, ...]) -> Any:
+def _add_options(command: Any, options: tuple[Any, ...]) -> Any:
     for option in reversed(options):
         command = option(command)
     return command
 
 
 def _with_faults(command: Any) -> Any:
-    return _with(command, OPTIONS)
+    return _add_options(command, OPTIONS)
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torch_outboard.cli.shown import json_to, printable
+from torch_outboard.cli.output import json_to, printable
 
 if TYPE_CHECKING:
     from torch_outboard.compile.reporting.report import CompileReport  # imports torch

@@ -35,7 +35,7 @@ _Device = torch.device | int | str | None
 _DEVICE_TYPE = 20
 
 
-class _Names(type):
+class _TorchClassMeta(type):
     """The metaclass of a class that stands for a torch class: isinstance checks the torch class and this device."""
 
     _stands_for: type
@@ -57,7 +57,7 @@ class _Names(type):
         return issubclass(subclass, cls._stands_for) or type.__subclasscheck__(cls, subclass)
 
 
-class Stream(metaclass=_Names):
+class Stream(metaclass=_TorchClassMeta):
     """A torch.Stream: the next of the 32 pooled streams of this device and priority; -1 is above 0.
 
     With `stream_id`, it is an existing stream, like `torch.Stream(stream_id, device_index, device_type)`.
@@ -73,7 +73,7 @@ class Stream(metaclass=_Names):
         return torch.Stream(torch.device(_context.name, device_index(device)), priority=priority)
 
 
-class ExternalStream(metaclass=_Names):
+class ExternalStream(metaclass=_TorchClassMeta):
     """A torch.Stream for a driver's stream handle that the caller owns and keeps alive."""
 
     _stands_for = torch.Stream
@@ -82,7 +82,7 @@ class ExternalStream(metaclass=_Names):
         return get_stream_from_external(stream_ptr, device)
 
 
-class Event(metaclass=_Names):
+class Event(metaclass=_TorchClassMeta):
     """A torch.Event; it belongs to the device of its first record.
 
     `elapsed_time` needs `enable_timing` on both events. `external=True`, an event of another API, raises

@@ -39,17 +39,17 @@ def watch_first_step(device: str) -> None:
         if not is_first:
             return
         is_first = False
-        trouble = _trouble(device, optimizer)
-        if trouble:
+        problem = _problem(device, optimizer)
+        if problem:
             # Warn at the program's own line: libraries silence warnings at torch's lines.
             frame = _own_frame()
             place = frame.f_code.co_filename, frame.f_lineno
-            warnings.warn_explicit(f"{trouble} {_remedy(device)} {_DOCS}", UserWarning, *place)
+            warnings.warn_explicit(f"{problem} {_remedy(device)} {_DOCS}", UserWarning, *place)
 
     register_optimizer_step_pre_hook(check)
 
 
-def _trouble(device: str, optimizer: torch.optim.Optimizer) -> str:
+def _problem(device: str, optimizer: torch.optim.Optimizer) -> str:
     """Describe what is wrong with the first step, or return ""."""
     from torch_outboard import _C
 

@@ -34,8 +34,8 @@ def _register(module: ModuleType) -> None:
     whole = aten._scaled_dot_product_fused_attention_overrideable
     register_sharding(flash.default)(_flash)
     register_sharding(flash_backward.default)(_flash_backward)
-    register_sharding(whole.default)(_whole)
-    register_sharding(aten._scaled_dot_product_fused_attention_overrideable_backward.default)(_whole_backward)
+    register_sharding(whole.default)(_attention)
+    register_sharding(aten._scaled_dot_product_fused_attention_overrideable_backward.default)(_attention_backward)
 
 
 def _choices() -> list[Any]:
@@ -64,7 +64,7 @@ def _flash_backward(*tensors: Any, attn_mask: Any = None, **named: Any) -> list[
     return [([placement] * 3, [placement] * 6 + _of_mask(attn_mask, placement)) for placement in _choices()]
 
 
-def _whole(
+def _attention(
     query: Any, key: Any, value: Any, attn_bias: Any = None, *others: Any, **named: Any
 ) -> list[tuple[list[Any], list[Any]]]:
     from torch.distributed.tensor import Replicate
@@ -73,7 +73,7 @@ def _whole(
     return [([placement] * 2 + rest, [placement] * 3 + _of_mask(attn_bias, placement)) for placement in _choices()]
 
 
-def _whole_backward(
+def _attention_backward(
     gradient: Any, query: Any, key: Any, value: Any, attn_bias: Any, *others: Any, **named: Any
 ) -> list[tuple[list[Any], list[Any]]]:
     from torch.distributed.tensor import Partial, Replicate, Shard

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch_outboard.race.aftermath import describe_end
+from torch_outboard.race.after_failure import describe_end
 
 _MAX_TASKS = 400  # tasks shown in a picture
 _MAX_POISONED_BLOCKS = 5000  # most recently freed blocks
@@ -78,7 +78,7 @@ def main(path: str) -> None:
 
 
 @dataclass
-class _End:
+class _ProgramEnd:
     """How a program ended: its exit status, its traceback, and a description of the exception."""
 
     status: int = 0
@@ -87,18 +87,18 @@ class _End:
     tests: list[dict[str, Any]] = field(default_factory=list)
 
 
-def _wait(torch: Any, end: _End) -> _End:
+def _wait(torch: Any, end: _ProgramEnd) -> _ProgramEnd:
     try:
         torch.accelerator.synchronize()
     except Exception:  # noqa: BLE001 - any error left behind is part of the result
-        return _End(end.status or 1, end.problem or traceback.format_exc())
+        return _ProgramEnd(end.status or 1, end.problem or traceback.format_exc())
     return end
 
 
 def _probe_devices() -> dict[str, Any] | None:
     """Return the state that a failing call left behind, or None if the driver could not be attached."""
     from torch_outboard import attached_driver
-    from torch_outboard.race.aftermath import probe_devices
+    from torch_outboard.race.after_failure import probe_devices
 
     driver = attached_driver()
     if driver is None:
@@ -122,10 +122,10 @@ def _options() -> dict[str, Any]:
     return dict(driver.option_values) if driver is not None else {}
 
 
-def _run(request: dict[str, Any], begin: Callable[[], None]) -> _End:
+def _run(request: dict[str, Any], begin: Callable[[], None]) -> _ProgramEnd:
     """Attach the driver and run the program."""
     kind, target, arguments = request["kind"], request["target"], request["arguments"]
-    end = _End()
+    end = _ProgramEnd()
     try:
         begin()
         if kind == "pytest":

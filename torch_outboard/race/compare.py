@@ -55,7 +55,7 @@ def difference(expected: Run, run: Run, noise: Noise) -> str:
     """Describe how a run differs from the inline schedule's run, or return "" if it does not."""
     is_pytest = bool(expected.answer.get("tests"))
     if (run.ended, run.status) != (expected.ended, expected.status) and not (is_pytest and run.ended == "exit"):
-        return f"the program {run.ending}, but {expected.ending} on the inline schedule.{_last_words(run)}"
+        return f"the program {run.ending}, but {expected.ending} on the inline schedule.{_last_line(run)}"
     if is_pytest:  # pytest's output contains times
         return _different_test(expected, run, noise)
     for at, (result, expected_result) in enumerate(zip(_results(expected), _results(run), strict=False)):
@@ -102,6 +102,6 @@ def _tests(run: Run) -> dict[str, tuple[str, tuple[tuple[str, ...], ...]]]:
     }
 
 
-def _last_words(run: Run) -> str:
+def _last_line(run: Run) -> str:
     lines = [line for line in run.errors.strip().splitlines() if line.strip()]
     return f" Its last words: {lines[-1].strip()}" if lines else ""

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["QUEUED", "STATUSES", "chosen", "read_counts", "rules_of"]
+__all__ = ["QUEUED", "STATUSES", "read_counts", "rules_of", "select_rules"]
 
 # An entry's name, its calls and its failed calls, as the driver's option `fault_counts` writes
 # them.
@@ -44,7 +44,7 @@ def rules_of(calls: Mapping[str, int], statuses: Sequence[str] = STATUSES) -> li
     return groups
 
 
-def chosen(groups: Sequence[Sequence[str]], most: int) -> list[str]:
+def select_rules(groups: Sequence[Sequence[str]], most: int) -> list[str]:
     """Return at most `most` rules, about equally many from each group, evenly spread over it."""
     nonempty = sorted((group for group in groups if group), key=len)
     shares: list[Sequence[str]] = []

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_outboard.race.compare import Noise, noise_of
-from torch_outboard.race.counts import chosen, read_counts, rules_of
+from torch_outboard.race.counts import read_counts, rules_of, select_rules
 from torch_outboard.race.runs import Program, Run, Runner
 from torch_outboard.race.search import check_run
 from torch_outboard.testing.share import Share
@@ -134,7 +134,7 @@ def sweep(plan: FaultPlan, runner: Runner, jobs: int, starts: Callable[[int], St
 
 def _rules(plan: FaultPlan, result: Sweep) -> list[str]:
     groups = [[rule for rule in group if plan.share.has(rule)] for group in rules_of(result.calls, plan.statuses)]
-    rules = chosen(groups, plan.most)
+    rules = select_rules(groups, plan.most)
     result.left_out = sum(map(len, groups)) - len(rules)
     return rules
 

@@ -53,7 +53,7 @@ class KernelCache(CppCodeCache):
 
     @classmethod
     def load_async(cls, *args: Any, **kwargs: Any) -> Callable[[], Any]:
-        _since(cache_dir())  # before the first compilation in this folder
+        _secure_folder(cache_dir())  # before the first compilation in this folder
         load = super().load_async(*args, **kwargs)
 
         def load_or_rebuild() -> Any:
@@ -80,7 +80,7 @@ def private_folder(path: str | Path) -> None:
 
 
 @functools.cache
-def _since(folder: str) -> int:
+def _secure_folder(folder: str) -> int:
     """Make Inductor's folder private and return the time: other users cannot write to files created later."""
     private_folder(folder)
     return time.time_ns()
@@ -98,7 +98,7 @@ def check_library(library: Path) -> bytes | None:
     if noted is None:
         # A umask may make the compiler's files writable by other users, but in a private folder
         # they cannot reach the files.
-        is_good = _is_whole(content) and not (is_open and about.st_ctime_ns < _since(cache_dir()))
+        is_good = _is_complete(content) and not (is_open and about.st_ctime_ns < _secure_folder(cache_dir()))
     else:
         is_good = _hash(content).encode() == noted
     if not is_good:
@@ -117,7 +117,7 @@ def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _is_whole(content: bytes) -> bool:
+def _is_complete(content: bytes) -> bool:
     """Return True if an ELF file is as long as its header states. Loading a truncated file kills the process.
 
     Linkers write the section table last; the header has its offset.

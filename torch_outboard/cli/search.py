@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from torch_outboard.cli.shown import printable
+from torch_outboard.cli.output import printable
 
-__all__ = ["FAILS", "INTERRUPTED", "check_folders", "printable_lines", "searched"]
+__all__ = ["FAILS", "INTERRUPTED", "check_folders", "printable_lines", "run_search"]
 
 FAILS, INTERRUPTED = 3, 130  # exit statuses
 
@@ -23,7 +23,7 @@ def check_folders(*files: Path | None) -> None:
             raise click.UsageError(f"there is no folder {str(file.absolute().parent)!r} for the report")
 
 
-def searched(runner: Any, search: Callable[[], Any]) -> Any:
+def run_search(runner: Any, search: Callable[[], Any]) -> Any:
     """Search, close the runner, and return the findings, or the exit status if the search failed."""
     from torch_outboard.race.search import ProgramFailed, SearchRefused
 
