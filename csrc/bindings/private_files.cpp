@@ -49,8 +49,8 @@ PyObject* ask_about(PyObject* object, int64_t trusted) {
   }
   const PrivateFile file =
       unlocked_call([&] { return ask(path, trusted < 0 ? geteuid() : static_cast<uid_t>(trusted)); });
-  if (!file.obstacle.empty()) {
-    return raise_os_error(file.error, file.obstacle);
+  if (!file.reason.empty()) {
+    return raise_os_error(file.error, file.reason);
   }
   return file.content ? PyBytes_FromStringAndSize(file.content->data(), static_cast<Py_ssize_t>(file.content->size()))
                       : none();

@@ -14,8 +14,8 @@ namespace outboard {
 
 namespace {
 
-constexpr off_t kMostBytes = off_t{64} << 20;
-constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
+constexpr off_t kMaxFileBytes = off_t{64} << 20;
+constexpr mode_t kWritableByOthers = S_IWGRP | S_IWOTH;
 
 class Descriptor {
  public:
@@ -38,16 +38,16 @@ std::string failure_of(const std::string& path, int error) {
   return printable_path(path) + ": " + std::strerror(error);
 }
 
-std::string no_folder(const std::string& path) {
+std::string describe_not_a_folder(const std::string& path) {
   return printable_path(path) + " is a link or not a folder: name a folder that you own";
 }
 
-PrivateFile refused(const std::string& why, int error = EPERM) {
+PrivateFile refuse_file(const std::string& why, int error = EPERM) {
   return {std::nullopt, why, error};
 }
 
 // Return the folder that contains the path.
-std::string above(const std::string& path) {
+std::string parent_of(const std::string& path) {
   const size_t end = path.find_last_not_of('/');
   const size_t slash = end == std::string::npos ? end : path.rfind('/', end);
   if (slash == std::string::npos) {
@@ -58,7 +58,7 @@ std::string above(const std::string& path) {
 }
 
 // Return why an owner or a mode is not trusted; "" if both are.
-std::string mistrust(const std::string& path, const struct stat& about, uid_t trusted, mode_t forbidden) {
+std::string check_owner_and_mode(const std::string& path, const struct stat& about, uid_t trusted, mode_t forbidden) {
   if (about.st_uid != geteuid() && about.st_uid != 0 && about.st_uid != trusted) {
     return printable_path(path) + " belongs to another user (" + std::to_string(about.st_uid) +
            "): remove it, or name a folder that you own";
@@ -74,24 +74,24 @@ std::string mistrust(const std::string& path, const struct stat& about, uid_t tr
 
 // Do the same for a folder that contains another folder, whose name another
 // user must not be able to reuse.
-std::string mistrust_above(const std::string& path, uid_t trusted) {
+std::string check_parent_folder(const std::string& path, uid_t trusted) {
   struct stat about = {};
   if (stat(path.c_str(), &about) != 0) {
     return failure_of(path, errno);
   }
-  const mode_t forbidden = (about.st_mode & S_ISVTX) != 0 ? 0 : about.st_uid == geteuid() ? S_IWOTH : kOthersWrite;
-  return mistrust(path, about, trusted, forbidden);
+  const mode_t forbidden = (about.st_mode & S_ISVTX) != 0 ? 0 : about.st_uid == geteuid() ? S_IWOTH : kWritableByOthers;
+  return check_owner_and_mode(path, about, trusted, forbidden);
 }
 
-std::string mistrust_folder(const std::string& path, uid_t trusted) {
+std::string check_folder(const std::string& path, uid_t trusted) {
   struct stat about = {};
   if (lstat(path.c_str(), &about) != 0) {
     return failure_of(path, errno);
   }
   if (!S_ISDIR(about.st_mode)) {
-    return no_folder(path);
+    return describe_not_a_folder(path);
   }
-  return mistrust(path, about, trusted, kOthersWrite);
+  return check_owner_and_mode(path, about, trusted, kWritableByOthers);
 }
 
 // Read exactly that many bytes. Return false with errno if there are fewer.
@@ -111,43 +111,44 @@ bool read_whole(int file, std::string& out) {
 }
 
 // Opening must not wait for the other end of a FIFO.
-Descriptor open_quietly(const std::string& path) {
+Descriptor open_without_waiting(const std::string& path) {
   return Descriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
 }
 
-// Check a file that open_quietly has just opened, or has failed to open.
+// Check a file that open_without_waiting has just opened, or has failed to open.
 PrivateFile check_open(const Descriptor& file, const std::string& path, uid_t trusted, struct stat* out_about) {
   if (!file.is_open()) {
     if (errno == ENOENT) {
       return {};
     }
-    return errno == ELOOP ? refused(printable_path(path) + " is a symbolic link, which is never followed: remove it")
-                          : refused(failure_of(path, errno), errno);
+    return errno == ELOOP
+               ? refuse_file(printable_path(path) + " is a symbolic link, which is never followed: remove it")
+               : refuse_file(failure_of(path, errno), errno);
   }
   if (fstat(file.get(), out_about) != 0) {
-    return refused(failure_of(path, errno), errno);
+    return refuse_file(failure_of(path, errno), errno);
   }
   if (!S_ISREG(out_about->st_mode)) {
-    return refused(printable_path(path) + " is not a regular file: remove it");
+    return refuse_file(printable_path(path) + " is not a regular file: remove it");
   }
-  const std::string folder = above(path);
-  for (const std::string& why : {mistrust(path, *out_about, trusted, kOthersWrite), mistrust_folder(folder, trusted),
-                                 mistrust_above(above(folder), trusted)}) {
+  const std::string folder = parent_of(path);
+  for (const std::string& why : {check_owner_and_mode(path, *out_about, trusted, kWritableByOthers),
+                                 check_folder(folder, trusted), check_parent_folder(parent_of(folder), trusted)}) {
     if (!why.empty()) {
-      return refused(why);
+      return refuse_file(why);
     }
   }
   return {"", "", 0};
 }
 
 // Make the missing folders above a path. A failure shows later, when the folder is missing.
-void make_above(const std::string& path) {
-  const std::string parent = above(path);
+void make_parents(const std::string& path) {
+  const std::string parent = parent_of(path);
   struct stat about = {};
   if (parent == path || stat(parent.c_str(), &about) == 0) {
     return;
   }
-  make_above(parent);
+  make_parents(parent);
   if (mkdir(parent.c_str(), 0700) == 0) {
     chmod(parent.c_str(), 0700);
   }
@@ -205,22 +206,22 @@ size_t printable_bytes(const std::string& text, size_t at) {
 }  // namespace
 
 PrivateFile read_private(const std::string& path, uid_t trusted) {
-  const Descriptor file = open_quietly(path);
+  const Descriptor file = open_without_waiting(path);
   struct stat about = {};
   PrivateFile checked = check_open(file, path, trusted, &about);
   if (!checked.content) {
     return checked;
   }
-  if (about.st_size > kMostBytes) {
-    return refused(printable_path(path) + " has " + std::to_string(about.st_size) +
-                   " bytes, more than this package ever writes: remove it");
+  if (about.st_size > kMaxFileBytes) {
+    return refuse_file(printable_path(path) + " has " + std::to_string(about.st_size) +
+                       " bytes, more than this package ever writes: remove it");
   }
   PrivateFile result{std::string(static_cast<size_t>(about.st_size), '\0'), "", 0};
-  return read_whole(file.get(), *result.content) ? std::move(result) : refused(failure_of(path, errno), errno);
+  return read_whole(file.get(), *result.content) ? std::move(result) : refuse_file(failure_of(path, errno), errno);
 }
 
 PrivateFile check_private(const std::string& path, uid_t trusted) {
-  const Descriptor file = open_quietly(path);
+  const Descriptor file = open_without_waiting(path);
   struct stat about = {};
   return check_open(file, path, trusted, &about);
 }
@@ -235,12 +236,12 @@ std::string make_private_folder(const std::string& path) {
            " is a relative path, and the working directory no longer exists: name an absolute path";
   }
   if (path == default_folder()) {  // the folder above it is ours too
-    if (std::string why = make_private_folder(above(path)); !why.empty()) {
+    if (std::string why = make_private_folder(parent_of(path)); !why.empty()) {
       return why;
     }
   }
-  make_above(path);
-  if (std::string why = mistrust_above(above(path), geteuid()); !why.empty()) {
+  make_parents(path);
+  if (std::string why = check_parent_folder(parent_of(path), geteuid()); !why.empty()) {
     return why;
   }
   constexpr int kHow = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
@@ -255,16 +256,16 @@ std::string make_private_folder(const std::string& path) {
   }
   const Descriptor folder(number);
   if (!folder.is_open()) {
-    return errno == ELOOP || errno == ENOTDIR ? no_folder(path) : failure_of(path, errno);
+    return errno == ELOOP || errno == ENOTDIR ? describe_not_a_folder(path) : failure_of(path, errno);
   }
   struct stat about = {};
   if (fstat(folder.get(), &about) != 0) {
     return failure_of(path, errno);
   }
-  if (about.st_uid == geteuid() && (about.st_mode & kOthersWrite) != 0 && fchmod(folder.get(), 0700) == 0) {
+  if (about.st_uid == geteuid() && (about.st_mode & kWritableByOthers) != 0 && fchmod(folder.get(), 0700) == 0) {
     return "";
   }
-  return mistrust(path, about, geteuid(), kOthersWrite);
+  return check_owner_and_mode(path, about, geteuid(), kWritableByOthers);
 }
 
 std::string absolute_path(const std::string& path) {

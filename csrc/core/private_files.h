@@ -20,12 +20,12 @@ namespace outboard {
 struct PrivateFile {
   std::optional<std::string> content;
   // The reason why there is no content, with the path and what to do. "" if there is no file.
-  std::string obstacle;
+  std::string reason;
   // The system's error number; EPERM if the file is not trusted.
   int error = 0;
 };
 
-// Return whether a file of any size is trusted, without reading it: the same obstacle as
+// Return whether a file of any size is trusted, without reading it: the same reason as
 // read_private, or a content of "".
 OUTBOARD_API PrivateFile check_private(const std::string& path, uid_t trusted);
 

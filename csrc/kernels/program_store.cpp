@@ -161,8 +161,8 @@ std::string read_program(const std::string& key) {
   }
   const std::string path = path_in(folder, key);
   PrivateFile file = read_private(path);
-  if (!file.obstacle.empty()) {
-    report("a cached program is not trusted and is built again: ", file.obstacle);
+  if (!file.reason.empty()) {
+    report("a cached program is not trusted and is built again: ", file.reason);
     return "";
   }
   if (!file.content) {
