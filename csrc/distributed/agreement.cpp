@@ -15,7 +15,7 @@ namespace outboard {
 
 namespace {
 
-// A claim's hash, then as much of its text as fits.
+// A fingerprint's hash, then as much of its text as fits.
 constexpr size_t kHeaderBytes = 128;
 constexpr size_t kHashBytes = sizeof(uint64_t);
 
@@ -59,18 +59,19 @@ void check_parts(const int64_t* parts, int size) {
 
 }  // namespace
 
-void check_agreement(c10d::Backend& gloo, std::mutex& gloo_mutex, const Claim& claim,
+void check_agreement(c10d::Backend& gloo, std::mutex& gloo_mutex, const CallFingerprint& fingerprint,
                      std::chrono::milliseconds timeout) {
   const at::Tensor header = at::zeros({static_cast<int64_t>(kHeaderBytes)}, at::kByte);
   char* const bytes = static_cast<char*>(header.mutable_data_ptr());
-  const uint64_t hash = std::hash<std::string>{}(claim.text);
+  const uint64_t hash = std::hash<std::string>{}(fingerprint.text);
   std::memcpy(bytes, &hash, kHashBytes);
-  std::memcpy(bytes + kHashBytes, claim.text.data(), std::min(claim.text.size(), kHeaderBytes - kHashBytes));
+  std::memcpy(bytes + kHashBytes, fingerprint.text.data(),
+              std::min(fingerprint.text.size(), kHeaderBytes - kHashBytes));
   const at::Tensor headers = gather(gloo, gloo_mutex, header, timeout);
   check_texts(static_cast<const char*>(headers.const_data_ptr()), gloo.getSize());
-  if (!claim.parts.empty()) {
-    const at::Tensor own = at::empty({static_cast<int64_t>(claim.parts.size())}, at::kLong);
-    std::copy(claim.parts.begin(), claim.parts.end(), own.mutable_data_ptr<int64_t>());
+  if (!fingerprint.parts.empty()) {
+    const at::Tensor own = at::empty({static_cast<int64_t>(fingerprint.parts.size())}, at::kLong);
+    std::copy(fingerprint.parts.begin(), fingerprint.parts.end(), own.mutable_data_ptr<int64_t>());
     check_parts(gather(gloo, gloo_mutex, own, timeout).const_data_ptr<int64_t>(), gloo.getSize());
   }
 }

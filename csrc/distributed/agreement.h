@@ -14,15 +14,16 @@
 namespace outboard {
 
 // A rank's description of its call.
-struct Claim {
+struct CallFingerprint {
   std::string text;  // equal on ranks that agree, and readable
   // Of an all-to-all, the bytes for each rank, then the bytes from each rank.
   std::vector<int64_t> parts;
 };
 
-// Compare the claims of all ranks, and raise on each of them if they differ, with an error that
-// names two ranks and their calls. `gloo_mutex` is held during calls to Gloo, not while Gloo runs.
-void check_agreement(c10d::Backend& gloo, std::mutex& gloo_mutex, const Claim& claim,
+// Compare the fingerprints of all ranks, and raise on each of them if they differ, with an error
+// that names two ranks and their calls. `gloo_mutex` is held during calls to Gloo, not while Gloo
+// runs.
+void check_agreement(c10d::Backend& gloo, std::mutex& gloo_mutex, const CallFingerprint& fingerprint,
                      std::chrono::milliseconds timeout);
 
 }  // namespace outboard

@@ -24,7 +24,7 @@ namespace {
 // How many of a group's first collectives the ranks compare before running them. A comparison takes
 // as long as a small collective, and mismatches usually show early. Torch compares all under
 // TORCH_DISTRIBUTED_DEBUG=DETAIL.
-constexpr uint64_t kMostCompared = 100;
+constexpr uint64_t kMaxComparedCalls = 100;
 
 // One work for all calls between startCoalescing and endCoalescing.
 class CoalescedWork final : public c10d::Work {
@@ -115,7 +115,7 @@ DistributedBackend::DistributedBackend(const c10::intrusive_ptr<c10d::Store>& st
 DistributedBackend::~DistributedBackend() {
   for (const auto& group : {group_, cpu_group_}) {
     if (group->is_forked()) {
-      group->forget();
+      group->release_after_fork();
       continue;
     }
     try {
@@ -293,8 +293,8 @@ std::shared_ptr<Staging> DistributedBackend::stage(const Call& call) {
   return staging;
 }
 
-void DistributedBackend::remember(const Call& call, const c10::intrusive_ptr<DistributedWork>& work,
-                                  const std::shared_ptr<Staging>& staging) {
+void DistributedBackend::record_async_results(const Call& call, const c10::intrusive_ptr<DistributedWork>& work,
+                                              const std::shared_ptr<Staging>& staging) {
   if (call.is_async && call.channel == 0 && staging->transport() != Transport::Cpu && !staging->is_captured()) {
     unwaited_.add(call.is_in_place ? call.read : call.written, work, staging);
   }
@@ -389,7 +389,7 @@ WorkPtr DistributedBackend::submit_native(Call& call) {
   }
   auto work = c10::make_intrusive<DistributedWork>(getRank(), call.kind, sequence, staging, std::move(call.results),
                                                    group_->waiters());
-  remember(call, work, staging);
+  record_async_results(call, work, staging);
   if (staging->is_captured()) {
     work->complete(nullptr);  // the graph's replays are watched
   } else {
@@ -413,7 +413,7 @@ WorkPtr DistributedBackend::defer(Communicator& communicator, Call& call, c10::D
 
 // Return what must be the same on each rank. The sizes of an all-to-all may differ between ranks,
 // and so may the root's list of a gather or a scatter.
-Claim DistributedBackend::claim_of(const Call& call) {
+CallFingerprint DistributedBackend::fingerprint_of(const Call& call) {
   const bool is_written = call.read.empty() || call.kind.type == c10d::OpType::SCATTER;
   const Tensors& tensors = is_written ? call.written : call.read;
   std::ostringstream text;
@@ -446,8 +446,8 @@ WorkPtr DistributedBackend::submit_to_gloo(Call& call) {
   request->work = c10::make_intrusive<DistributedWork>(getRank(), call.kind, sequence, staging, std::move(call.results),
                                                        group->waiters());
   request->staging = staging;
-  if (!is_point_to_point && sequence <= kMostCompared && getSize() > 1) {
-    request->claim = claim_of(call);
+  if (!is_point_to_point && sequence <= kMaxComparedCalls && getSize() > 1) {
+    request->fingerprint = fingerprint_of(call);
   }
   request->post = std::move(call.post);
   request->adjust = std::move(call.adjust);
@@ -457,7 +457,7 @@ WorkPtr DistributedBackend::submit_to_gloo(Call& call) {
   if (staging->is_streamed()) {
     staging->queue_results(call.kind.title);
   }
-  remember(call, work, staging);
+  record_async_results(call, work, staging);
   return work;
 }
 

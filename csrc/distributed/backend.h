@@ -101,7 +101,7 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
   WorkPtr submit_native(Call& call);
   WorkPtr defer(Communicator& communicator, Call& call, c10::DeviceIndex device, uint64_t sequence);
   WorkPtr submit_to_gloo(Call& call);
-  static Claim claim_of(const Call& call);
+  static CallFingerprint fingerprint_of(const Call& call);
   static void submit_timed(Group& group, std::shared_ptr<Request> request, bool is_point_to_point);
   bool uses_native(const at::Tensor& tensor) const;
   const std::shared_ptr<Group>& group_of(const Call& call) const;
@@ -112,8 +112,8 @@ class OUTBOARD_API DistributedBackend final : public c10d::Backend {
   void drop_batch();
   void check(const Call& call, const Tensors& all) const;
   std::shared_ptr<Staging> stage(const Call& call);
-  void remember(const Call& call, const c10::intrusive_ptr<DistributedWork>& work,
-                const std::shared_ptr<Staging>& staging);
+  void record_async_results(const Call& call, const c10::intrusive_ptr<DistributedWork>& work,
+                            const std::shared_ptr<Staging>& staging);
   Transport transport_of(const Call& call, const at::Tensor& first) const;
   std::vector<Stream*> streams_of_collectives();  // the streams of results
   CallStreams streams_for(c10::DeviceIndex device, Transport transport, const Call& call);

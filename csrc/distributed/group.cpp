@@ -15,12 +15,12 @@
 namespace outboard {
 
 namespace {
-constexpr std::chrono::seconds kPatienceAtExit{2};
+constexpr std::chrono::seconds kExitTimeout{2};
 }  // namespace
 
-// ---- Lane ----
+// ---- RequestThread ----
 
-void Lane::push(std::shared_ptr<Request> request) {
+void RequestThread::push(std::shared_ptr<Request> request) {
   const std::lock_guard lock(state_->mutex);
   state_->requests.push_back(std::move(request));
   if (!thread_.joinable()) {
@@ -29,7 +29,7 @@ void Lane::push(std::shared_ptr<Request> request) {
   state_->changed.notify_one();
 }
 
-void Lane::loop(State& state) {
+void RequestThread::loop(State& state) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const Unobserved unobserved;
   std::unique_lock lock(state.mutex);
@@ -56,34 +56,34 @@ void Lane::loop(State& state) {
   }
 }
 
-void Lane::end(Ending ending) {
+void RequestThread::end(EndMode ending) {
   const BlockingRegion without_interpreter;  // the thread may need it to finish
   std::thread thread;
   bool is_busy = false;
   {
     std::unique_lock lock(state_->mutex);
     state_->is_ending = true;
-    state_->keeps_requests = ending == Ending::LeaveAtExit;
+    state_->keeps_requests = ending == EndMode::DetachAtExit;
     state_->changed.notify_all();
     thread = std::move(thread_);
-    if (ending == Ending::LeaveAtExit) {
+    if (ending == EndMode::DetachAtExit) {
       // An exchange whose peers have joined ends soon. A thread that is left behind would end with
       // the interpreter, in the middle of a destructor.
-      state_->changed.wait_for(lock, kPatienceAtExit, [&] { return !state_->is_busy; });
+      state_->changed.wait_for(lock, kExitTimeout, [&] { return !state_->is_busy; });
     }
     is_busy = state_->is_busy;
   }
   if (!thread.joinable()) {
     return;
   }
-  if (thread.get_id() == std::this_thread::get_id() || (is_busy && ending != Ending::Wait)) {
+  if (thread.get_id() == std::this_thread::get_id() || (is_busy && ending != EndMode::Wait)) {
     thread.detach();
   } else {
     thread.join();
   }
 }
 
-void Lane::forget() noexcept {
+void RequestThread::release_after_fork() noexcept {
   if (thread_.joinable()) {
     thread_.detach();
   }
@@ -130,17 +130,18 @@ bool Group::is_forked() const noexcept {
   return getpid() != process_;
 }
 
-// The lanes hold the group, so it outlives an exchange that an abort leaves behind.
-void Group::start_lanes() {
+// The threads hold the group, so it outlives an exchange that an abort leaves behind.
+void Group::start_threads() {
   auto self = shared_from_this();
-  collectives_ = std::make_unique<Lane>("outboard-group", [self](Request& request) { self->run_collective(request); });
-  point_to_point_ = std::make_unique<Lane>("outboard-p2p", [self](Request& request) {
+  collectives_ =
+      std::make_unique<RequestThread>("outboard-group", [self](Request& request) { self->run_collective(request); });
+  point_to_point_ = std::make_unique<RequestThread>("outboard-p2p", [self](Request& request) {
     self->run_point_to_point(std::make_shared<Request>(std::move(request)));
   });
-  remember();
+  register_group();
 }
 
-void Group::remember() {
+void Group::register_group() {
   const std::lock_guard lock(groups().mutex);
   std::erase_if(groups().list, [](const std::weak_ptr<Group>& group) { return group.expired(); });
   groups().list.push_back(weak_from_this());
@@ -148,7 +149,7 @@ void Group::remember() {
 
 void Group::set_native(std::unique_ptr<NativeGroup> native) {
   native_ = std::move(native);
-  remember();
+  register_group();
 }
 
 void Group::submit(std::shared_ptr<Request> request, bool is_point_to_point) {
@@ -159,7 +160,7 @@ void Group::submit(std::shared_ptr<Request> request, bool is_point_to_point) {
                     c10::str(request->work->kind().name, " was called on a group that is being destroyed"));
   }
   if (!collectives_) {
-    start_lanes();
+    start_threads();
   }
   pending_[request->work.get()] = request->work;
   (is_point_to_point ? point_to_point_ : collectives_)->push(std::move(request));
@@ -225,8 +226,8 @@ void Group::run_collective(Request& request) {
   }
   std::exception_ptr error;
   try {
-    if (request.claim) {
-      check_agreement(*gloo_, gloo_mutex_, *request.claim, request.timeout);
+    if (request.fingerprint) {
+      check_agreement(*gloo_, gloo_mutex_, *request.fingerprint, request.timeout);
     }
     finish(request, post(request), false);
   } catch (...) {
@@ -289,7 +290,7 @@ void Group::abort_receives() {
 }
 
 void Group::shut_down() {
-  std::unique_ptr<Lane> collectives, point_to_point;
+  std::unique_ptr<RequestThread> collectives, point_to_point;
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(is_closed_, true)) {
@@ -298,9 +299,9 @@ void Group::shut_down() {
     collectives = std::move(collectives_);
     point_to_point = std::move(point_to_point_);
   }
-  for (const auto& lane : {point_to_point.get(), collectives.get()}) {
-    if (lane) {
-      lane->end(Ending::Wait);
+  for (const auto& thread : {point_to_point.get(), collectives.get()}) {
+    if (thread) {
+      thread->end(EndMode::Wait);
     }
   }
   if (native_) {
@@ -312,9 +313,9 @@ void Group::shut_down() {
   waiters_->stop();
 }
 
-void Group::abort(const std::string& reason, Ending ending) {
+void Group::abort(const std::string& reason, EndMode ending) {
   failure_.end(reason);
-  std::unique_ptr<Lane> collectives, point_to_point;
+  std::unique_ptr<RequestThread> collectives, point_to_point;
   std::vector<c10::intrusive_ptr<DistributedWork>> pending;
   std::vector<WorkPtr> exchanges;
   {
@@ -338,9 +339,9 @@ void Group::abort(const std::string& reason, Ending ending) {
   for (const WorkPtr& exchange : exchanges) {
     exchange->abort();
   }
-  for (const auto& lane : {collectives.get(), point_to_point.get()}) {
-    if (lane) {
-      lane->end(ending);
+  for (const auto& thread : {collectives.get(), point_to_point.get()}) {
+    if (thread) {
+      thread->end(ending);
     }
   }
   if (native_) {
@@ -350,15 +351,15 @@ void Group::abort(const std::string& reason, Ending ending) {
   waiters_->stop();
 }
 
-void Group::forget() noexcept {
-  for (const auto& lane : {collectives_.get(), point_to_point_.get()}) {
-    if (lane) {
-      lane->forget();
+void Group::release_after_fork() noexcept {
+  for (const auto& thread : {collectives_.get(), point_to_point_.get()}) {
+    if (thread) {
+      thread->release_after_fork();
     }
   }
-  waiters_->forget();
+  waiters_->release_after_fork();
   if (native_) {
-    native_->forget();
+    native_->release_after_fork();
   }
 }
 
@@ -374,7 +375,7 @@ void abort_all_groups() noexcept {
   }
   for (const auto& group : live) {
     try {
-      group->abort("the process is about to end.", Ending::LeaveAtExit);
+      group->abort("the process is about to end.", EndMode::DetachAtExit);
     } catch (const std::exception& error) {
       std::fprintf(stderr, "torch_outboard: a process group could not be shut down: %s\n", error.what());
     }

@@ -29,9 +29,10 @@ struct Request {
   std::shared_ptr<Staging> staging;
   std::function<Works(c10d::Backend& gloo, Tensors& in, Tensors& out)> post;  // starts the exchange
   std::function<void(Tensors& out)> adjust;  // makes the result from the exchanged data; may be empty
-  std::optional<Claim> claim;  // ranks compare it beforehand
+  std::optional<CallFingerprint> fingerprint;  // ranks compare it beforehand
   OwnWorkTimer timer;  // the exchange's timer, for profilers
-  std::chrono::milliseconds timeout{};  // for point-to-point operations and claims; collectives have an option for it
+  // For point-to-point operations and fingerprints; collectives have an option for it.
+  std::chrono::milliseconds timeout{};
 };
 
 // Return true if a stream may wait for this thread's exchanges. The order of threads differs
@@ -43,21 +44,23 @@ bool may_wait_in_streams() noexcept;
 // How to end a thread during an exchange with Gloo, which cannot be interrupted. The caller waits
 // for the thread, or lets it end on its own. When the process exits, the thread keeps its tensors,
 // because freeing a tensor may need Python.
-enum class Ending : uint8_t { Wait, Leave, LeaveAtExit };
+enum class EndMode : uint8_t { Wait, Detach, DetachAtExit };
 
 // A thread that takes requests in order. The first request starts it. Not copied; thread-safe.
-class Lane {
+class RequestThread {
  public:
   using Run = std::function<void(Request& request)>;
-  Lane(const char* name, Run run) : name_(name), state_(std::make_shared<State>()) { state_->run = std::move(run); }
-  ~Lane() { end(Ending::Wait); }
-  Lane(const Lane&) = delete;
-  Lane& operator=(const Lane&) = delete;
+  RequestThread(const char* name, Run run) : name_(name), state_(std::make_shared<State>()) {
+    state_->run = std::move(run);
+  }
+  ~RequestThread() { end(EndMode::Wait); }
+  RequestThread(const RequestThread&) = delete;
+  RequestThread& operator=(const RequestThread&) = delete;
 
   void push(std::shared_ptr<Request> request);
   // End the thread after the queued requests.
-  void end(Ending ending);
-  void forget() noexcept;  // call it in a forked child
+  void end(EndMode ending);
+  void release_after_fork() noexcept;  // call it in a forked child
 
  private:
   struct State {
@@ -92,10 +95,10 @@ class Group : public std::enable_shared_from_this<Group> {
   // Wait for the submitted requests; receives without a sender are cancelled. Later calls raise.
   void shut_down();
   // Fail the submitted requests, without waiting for Gloo.
-  void abort(const std::string& reason, Ending ending = Ending::Leave);
+  void abort(const std::string& reason, EndMode ending = EndMode::Detach);
   // Return true in a forked child, which does not have the threads.
   bool is_forked() const noexcept;
-  void forget() noexcept;  // call it in the forked child
+  void release_after_fork() noexcept;  // call it in the forked child
 
   c10d::Backend& gloo() noexcept { return *gloo_; }
   // A mutex held during calls to Gloo, but never while waiting for Gloo.
@@ -110,8 +113,8 @@ class Group : public std::enable_shared_from_this<Group> {
   NativeGroup* native() const noexcept { return native_.get(); }
 
  private:
-  void start_lanes();
-  void remember();
+  void start_threads();
+  void register_group();
   void run_collective(Request& request);
   void run_point_to_point(const std::shared_ptr<Request>& request);
   bool make_ready(Request& request);
@@ -131,7 +134,7 @@ class Group : public std::enable_shared_from_this<Group> {
   // Guarded by mutex_.
   std::unordered_map<DistributedWork*, c10::intrusive_ptr<DistributedWork>> pending_;
   std::unordered_map<DistributedWork*, WorkPtr> exchanges_;  // Gloo's works of sends and receives
-  std::unique_ptr<Lane> collectives_, point_to_point_;
+  std::unique_ptr<RequestThread> collectives_, point_to_point_;
   bool is_closed_ = false;
 };
 

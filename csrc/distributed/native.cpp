@@ -20,8 +20,8 @@ namespace outboard {
 
 namespace {
 
-constexpr std::chrono::microseconds kPatience{200};  // between two questions for a communicator
-constexpr int kEagerLooks = 1000;  // without a pause between them
+constexpr std::chrono::microseconds kStatusInterval{200};  // between two queries of a communicator
+constexpr int kPollsWithoutSleep = 1000;
 
 NativeForm form_of(const ob_collective& part) {
   return {part.kind, part.reduce, static_cast<int32_t>(part.dtype)};
@@ -31,18 +31,18 @@ NativeForm form_of(const ob_collective& part) {
 
 // ---- NativeCall ----
 
-void NativeCall::settle(ob_status status, const char* entry) {
+void NativeCall::wait_until_ready(ob_status status, const char* entry) {
   if (status == OB_NOT_READY) {
     const ob_collectives& table = *collectives();
     const BlockingRegion without_interpreter;
     // A library that queues on its own thread takes microseconds. Only ranks that meet for the
     // first time take longer.
-    for (int looks = 0; status == OB_NOT_READY; ++looks) {
-      if (looks < kEagerLooks) {
+    for (int polls = 0; status == OB_NOT_READY; ++polls) {
+      if (polls < kPollsWithoutSleep) {
         std::this_thread::yield();
       } else {
-        check_patience_();
-        std::this_thread::sleep_for(kPatience);
+        check_timeout_();
+        std::this_thread::sleep_for(kStatusInterval);
       }
       status = table.comm_status(table.self, communicator_.handle);
     }
@@ -76,7 +76,7 @@ bool NativeCall::add(ob_collective part) {
     return false;
   }
   if (!is_grouped_ || status != OB_NOT_READY) {
-    settle(status, "queue");
+    wait_until_ready(status, "queue");
   }
   communicator_.does[form_of(part)] = true;
   if (activity) {
@@ -136,7 +136,7 @@ void NativeCall::end() {
     }
     return;
   }
-  settle(end_native_group(), "group_end");
+  wait_until_ready(end_native_group(), "group_end");
   activity_->finish();
   activity_.reset();
 }
@@ -181,7 +181,7 @@ void NativeGroup::wait_until_joined(uint64_t handle, std::chrono::milliseconds t
     if (!why.empty()) {
       break;
     }
-    std::this_thread::sleep_for(kPatience);
+    std::this_thread::sleep_for(kStatusInterval);
   }
   if (status == OB_OK) {
     return;
@@ -261,7 +261,7 @@ Communicator* NativeGroup::communicator(c10::DeviceIndex device, int peer, bool 
   return communicators_.at({peer, sends}).get();
 }
 
-std::function<void()> NativeGroup::patience(const Kind& kind, std::chrono::milliseconds timeout) {
+std::function<void()> NativeGroup::make_timeout_check(const Kind& kind, std::chrono::milliseconds timeout) {
   return [this, name = kind.name, timeout, deadline = Clock::now() + timeout] {
     failure_.check(name);
     if (Clock::now() > deadline) {
@@ -325,7 +325,7 @@ bool NativeGroup::post(Communicator& communicator, const NativePost& post, Stagi
   if (staging.is_captured()) {
     return capture(communicator, post, staging, info, owner);
   }
-  NativeCall call(communicator, *staging.out_stream(), info, patience(info.kind, info.timeout));
+  NativeCall call(communicator, *staging.out_stream(), info, make_timeout_check(info.kind, info.timeout));
   bool is_done = false;
   guarded(info.kind, info.sequence, info.timeout, [&] {
     is_done = post(call, staging.in(), staging.out());
@@ -407,7 +407,7 @@ void NativeGroup::shut_down() {
   }
 }
 
-void NativeGroup::forget() noexcept {
+void NativeGroup::release_after_fork() noexcept {
   if (watcher_.joinable()) {
     watcher_.detach();
   }

@@ -63,11 +63,11 @@ struct NativeParts {
 class NativeCall {
  public:
   NativeCall(Communicator& communicator, Stream& stream, const NativeCallInfo& info,
-             std::function<void()> check_patience, bool is_grouped = false)
+             std::function<void()> check_timeout, bool is_grouped = false)
       : communicator_(communicator),
         stream_(stream),
         info_(info),
-        check_patience_(std::move(check_patience)),
+        check_timeout_(std::move(check_timeout)),
         is_grouped_(is_grouped) {}
   // Pass all parts to the graph instead of the driver.
   void capture(std::function<void(NativeParts parts)> to_graph) { to_graph_ = std::move(to_graph); }
@@ -84,13 +84,13 @@ class NativeCall {
 
  private:
   friend class NativeGroup;
-  void settle(ob_status status, const char* entry);
+  void wait_until_ready(ob_status status, const char* entry);
   bool add_to_graph(const ob_collective& part);
 
   Communicator& communicator_;
   Stream& stream_;
   const NativeCallInfo info_;
-  const std::function<void()> check_patience_;  // raises if the group has ended, or after the timeout
+  const std::function<void()> check_timeout_;  // raises if the group has ended, or after the timeout
   bool is_grouped_;
   std::function<void(NativeParts parts)> to_graph_;  // empty unless the stream captures
   std::vector<ob_collective> grouped_;               // for the graph
@@ -137,7 +137,7 @@ class NativeGroup {
   void shut_down();  // wait for the calls under way, then destroy the communicators
   void abort() noexcept;  // after the group's failure was set
   void stop();  // end the thread
-  void forget() noexcept;  // call it in a forked child
+  void release_after_fork() noexcept;  // call it in a forked child
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -161,14 +161,14 @@ class NativeGroup {
   void wake_watcher();
   bool capture(Communicator& communicator, const NativePost& post, Staging& staging, const NativeCallInfo& info,
                const std::shared_ptr<const void>& owner);
-  std::function<void()> patience(const Kind& kind, std::chrono::milliseconds timeout);
+  std::function<void()> make_timeout_check(const Kind& kind, std::chrono::milliseconds timeout);
   uint64_t join(const std::string& key, c10::DeviceIndex device, int rank, int size, std::chrono::milliseconds timeout);
   bool exchange_id(const std::string& key, int rank, std::chrono::milliseconds timeout, std::string* out_id);
   void wait_until_joined(uint64_t handle, std::chrono::milliseconds timeout);
   void loop();
-  void look(std::unique_lock<std::mutex>& lock);
+  void poll_pending(std::unique_lock<std::mutex>& lock);
   std::string end_overdue_queueing();
-  std::string trouble();
+  std::string find_error();
   void fail(const Pending& pending, const std::string& why);
 
   const c10::intrusive_ptr<c10d::Store> store_;

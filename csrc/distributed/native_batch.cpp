@@ -63,7 +63,7 @@ void NativeGroup::post_together(const std::vector<NativeDeferred>& all, std::chr
     if (const ob_status status = table.group_begin(table.self); status != OB_OK) {
       raise_entry("group_begin", status);
     }
-    const auto check_patience = patience(kind, timeout);
+    const auto check_timeout = make_timeout_check(kind, timeout);
     std::exception_ptr error;
     ActivityScopes activities;
     for (const NativeDeferred& deferred : all) {
@@ -75,7 +75,7 @@ void NativeGroup::post_together(const std::vector<NativeDeferred>& all, std::chr
     };
     for (const NativeDeferred& deferred : all) {
       try {
-        NativeCall call(*deferred.communicator, *deferred.staging->out_stream(), info_of(deferred), check_patience,
+        NativeCall call(*deferred.communicator, *deferred.staging->out_stream(), info_of(deferred), check_timeout,
                         /*is_grouped=*/true);
         static_cast<void>(deferred.post(call, deferred.staging->in(), deferred.staging->out()));
       } catch (...) {
@@ -87,8 +87,8 @@ void NativeGroup::post_together(const std::vector<NativeDeferred>& all, std::chr
       std::rethrow_exception(error);
     }
     for (const NativeDeferred& deferred : all) {
-      NativeCall(*deferred.communicator, *deferred.staging->out_stream(), info_of(deferred), check_patience)
-          .settle(status, "group_end");
+      NativeCall(*deferred.communicator, *deferred.staging->out_stream(), info_of(deferred), check_timeout)
+          .wait_until_ready(status, "group_end");
       status = status == OB_OK ? OB_OK : OB_NOT_READY;  // the next one is asked for
     }
     activities.finish();

@@ -52,7 +52,7 @@ void NativeGroup::replay(Communicator& communicator, const NativeParts& parts, c
                                 /*is_in_place=*/true);
   {
     const std::lock_guard queueing(communicator.mutex);
-    NativeCall call(communicator, stream, info, patience(info.kind, info.timeout));
+    NativeCall call(communicator, stream, info, make_timeout_check(info.kind, info.timeout));
     guarded(info.kind, info.sequence, info.timeout, [&] {
       if (parts.is_grouped) {
         call.begin();

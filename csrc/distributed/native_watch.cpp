@@ -52,13 +52,13 @@ void NativeGroup::loop() {
       is_asleep_ = false;
     } else {
       changed_.wait_for(lock, kPollInterval, [&] { return is_stopping_; });
-      look(lock);
+      poll_pending(lock);
     }
   }
 }
 
 // Return a communicator's error; "" if it has none.
-std::string NativeGroup::trouble() {
+std::string NativeGroup::find_error() {
   const ob_collectives& table = *collectives();
   std::vector<uint64_t> handles;
   {
@@ -91,7 +91,7 @@ std::string NativeGroup::end_overdue_queueing() {
   return first;
 }
 
-void NativeGroup::look(std::unique_lock<std::mutex>& lock) {
+void NativeGroup::poll_pending(std::unique_lock<std::mutex>& lock) {
   std::vector<Pending> all(pending_.begin(), pending_.end());
   std::string why = end_overdue_queueing();
   const bool is_overdue = !why.empty();
@@ -102,7 +102,7 @@ void NativeGroup::look(std::unique_lock<std::mutex>& lock) {
       (pending.staging->is_done() ? over : under_way).push_back(pending);
     }
     if (!is_overdue && !under_way.empty()) {  // a peer may leave after its last call
-      why = trouble();
+      why = find_error();
     }
   } catch (const std::exception& error) {  // a lost device
     why = error.what();

@@ -10,7 +10,7 @@ namespace outboard {
 
 namespace {
 
-constexpr size_t kManyRanges = 64;
+constexpr size_t kMaxUnqueriedRanges = 64;
 
 uint64_t end_of(const at::Tensor& tensor) {
   return span_bytes(tensor.sizes(), tensor.strides(), tensor.itemsize(), tensor.storage_offset());
@@ -55,7 +55,7 @@ void Unwaited::wait_for(const Tensors& read, Transport transport) {
 void Unwaited::add(const Tensors& written, const c10::intrusive_ptr<DistributedWork>& work,
                    const std::shared_ptr<Staging>& staging) {
   const std::lock_guard lock(mutex_);
-  forget_done();
+  drop_finished_ranges();
   for (const at::Tensor& tensor : written) {
     if (tensor.numel() == 0) {
       continue;
@@ -66,8 +66,8 @@ void Unwaited::add(const Tensors& written, const c10::intrusive_ptr<DistributedW
   }
 }
 
-void Unwaited::forget_done() {
-  const bool asks = ranges_.size() >= kManyRanges;
+void Unwaited::drop_finished_ranges() {
+  const bool asks = ranges_.size() >= kMaxUnqueriedRanges;
   std::erase_if(ranges_, [&](const Range& range) {
     if (range.storage.expired()) {
       return true;

@@ -33,7 +33,7 @@ class Unwaited {
     Transport transport;
     bool is_streamed;
   };
-  void forget_done();
+  void drop_finished_ranges();
 
   std::mutex mutex_;
   std::vector<Range> ranges_;

@@ -64,7 +64,7 @@ void Waiters::stop() {
   }
 }
 
-void Waiters::forget() noexcept {
+void Waiters::release_after_fork() noexcept {
   for (std::thread& thread : threads_) {
     thread.detach();
   }

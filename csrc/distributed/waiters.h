@@ -31,7 +31,7 @@ class Waiters {
   // end.
   void stop();
   // Forget the threads in a forked child, where they do not exist.
-  void forget() noexcept;
+  void release_after_fork() noexcept;
 
  private:
   // Outlives this object on a thread that dropped the last reference to it.

@@ -39,34 +39,34 @@ using torch::autograd::Engine;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-constexpr std::chrono::seconds kPatience{5};
+constexpr std::chrono::seconds kDrainTimeout{5};
 
-struct Nothing : Node {
+struct NoOpNode : Node {
   variable_list apply(variable_list&&) override { return {}; }
 };
 
 // A node's owner is a shared_ptr up to torch 2.11 and an intrusive_ptr from then on.
 template <class Owner>
-Owner make_nothing() {
+Owner make_no_op_node() {
   if constexpr (std::is_same_v<Owner, std::shared_ptr<Node>>) {
-    return std::make_shared<Nothing>();
+    return std::make_shared<NoOpNode>();
   } else {
-    return c10::make_intrusive<Nothing>();
+    return c10::make_intrusive<NoOpNode>();
   }
 }
 
-void run_nothing(c10::DeviceIndex device) {
+void run_no_op(c10::DeviceIndex device) {
   const at::Tensor gradient = at::empty({0}, at::TensorOptions(c10::Device(kDeviceType, device)));
-  auto node = make_nothing<decltype(Edge::function)>();
+  auto node = make_no_op_node<decltype(Edge::function)>();
   node->add_input_metadata(gradient);
   Engine::get_default_engine().execute({Edge(node, 0)}, {gradient}, /*keep_graph=*/false, /*create_graph=*/false,
                                        /*accumulate_grad=*/true);
 }
 
-void run_nothing_on_open_devices() {
+void run_no_op_on_open_devices() {
   for (c10::DeviceIndex device = 0; device < device_count(); ++device) {
     if (is_open(device)) {
-      run_nothing(device);
+      run_no_op(device);
     }
   }
 }
@@ -79,7 +79,7 @@ struct OpenEngine : Engine {
   static auto new_workers() { return std::make_shared<ThreadPoolShared>(); }
 };
 
-thread_local bool are_hidden = false;
+thread_local bool is_device_count_hidden = false;
 
 // Return true if this process was forked and has executed no program since: PF_FORKNOEXEC, in the
 // ninth number of its state.
@@ -150,14 +150,14 @@ void begin_autograd_after_fork() {
   const BlockingRegion without_interpreter;  // each thread takes its lock first
   // Torch starts no threads for no devices. If it started them, it would refuse all later passes of
   // this process's own forked children, those on the CPU too.
-  are_hidden = true;
+  is_device_count_hidden = true;
   try {
     engine.initialize_device_threads_pool();
   } catch (const c10::Error&) {
-    are_hidden = false;
+    is_device_count_hidden = false;
     return;  // the parent had threads: a backward pass raises that error, and nothing else needs the threads
   }
-  are_hidden = false;
+  is_device_count_hidden = false;
   if (workers == nullptr) {
     workers = OpenEngine::new_workers();
   }
@@ -165,7 +165,7 @@ void begin_autograd_after_fork() {
 }
 
 bool hides_devices() {
-  return are_hidden;
+  return is_device_count_hidden;
 }
 
 void drain_autograd_threads() noexcept {
@@ -176,7 +176,7 @@ void drain_autograd_threads() noexcept {
   std::future<void> is_done = done->get_future();
   const auto wait = [done] {
     try {
-      run_nothing_on_open_devices();
+      run_no_op_on_open_devices();
     } catch (const std::exception& error) {
       // The process continues to end: its devices must still be waited for.
       TORCH_WARN("waiting for autograd's threads at exit failed: ", error.what());
@@ -194,7 +194,7 @@ void drain_autograd_threads() noexcept {
     at::impl::ThreadLocalPythonObjects::set_state(own);
   }
   // A pass that never ends, such as one in a daemon thread, must not keep the process from ending.
-  is_done.wait_for(kPatience);
+  is_done.wait_for(kDrainTimeout);
 }
 
 }  // namespace outboard

@@ -79,8 +79,8 @@ class Comm {
   ob_status status() {
     const std::lock_guard lock(mutex_);
     if (!error_.empty()) return fail(OB_UNAVAILABLE, "%s", error_.c_str());
-    const std::string trouble = exchange_->trouble();
-    if (!trouble.empty()) return fail(OB_UNAVAILABLE, "%s", trouble.c_str());
+    const std::string error = exchange_->find_error();
+    if (!error.empty()) return fail(OB_UNAVAILABLE, "%s", error.c_str());
     return exchange_->has_all() ? OB_OK : OB_NOT_READY;
   }
 

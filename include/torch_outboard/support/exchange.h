@@ -77,7 +77,7 @@ class Exchange {
   void abort() { shared_->is_aborted.store(1); }
 
   // Return the reason why the group cannot continue; "" if it can.
-  std::string trouble() const {
+  std::string find_error() const {
     if (shared_->is_aborted.load() != 0) return "the communicator was aborted";
     for (int i = 0; i < size_; ++i) {
       if (i != rank_ && shared_->has_joined[i].load() != 0 && shared_->has_left[i].load() == 0 && is_gone(i)) {
@@ -196,7 +196,7 @@ class Exchange {
     const timespec pause = {0, 50'000};
     nanosleep(&pause, nullptr);
     if (idle % 64 != 0 && shared_->is_aborted.load() == 0) return true;
-    *out_error = trouble();
+    *out_error = find_error();
     for (const Transfer& transfer : transfers) {
       if (out_error->empty() && transfer.done != transfer.bytes && shared_->has_left[transfer.peer].load() != 0 &&
           (transfer.is_send || box(transfer.peer, rank_).filled.load() == 0)) {

@@ -219,7 +219,7 @@ int ncclCommSplit(void* parent, int color, int key, void** out, const void* conf
 int ncclCommGetAsyncError(void* handle, int* out) {
   Comm& comm = *static_cast<Comm*>(handle);
   if (comm.error == kSuccess) {
-    last_error = comm.exchange->trouble();
+    last_error = comm.exchange->find_error();
     if (!last_error.empty()) comm.error = kRemote;
   }
   *out = comm.error;
