@@ -149,7 +149,7 @@ PyMethodDef device_methods[] = {
     method<"set_long_wait",
            +[](double seconds) { set_long_wait(std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000))); }>(
         "Set the seconds before a long wait is reported (default: 30)."),
-    unlocked<"synchronize_device", +[](c10::DeviceIndex device) { synchronize_device(device, Leave::OnSignal); }>(
+    unlocked<"synchronize_device", +[](c10::DeviceIndex device) { synchronize_device(device, Interruptible::Yes); }>(
         "Wait for all work of the device."),
     method<"shut_down", shut_down_all>("Drain the devices at exit; no driver call follows."),
     {nullptr, nullptr, 0, nullptr},

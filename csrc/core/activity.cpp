@@ -302,7 +302,7 @@ thread_local void* innermost_scope = nullptr;  // an ActivityScope::Open
 }
 
 void start_activities() {
-  flush_all_pending(Leave::OnSignal);  // earlier calls are not part of it
+  flush_all_pending(Interruptible::Yes);  // earlier calls are not part of it
   Recording& all = recording();
   detail::is_recording_activities.store(false);
   all.number.fetch_add(1);

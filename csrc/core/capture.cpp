@@ -32,7 +32,7 @@ uint64_t handle_for_caller(Stream& stream) {
     capture->refuse("work that is queued directly on the driver's stream handle (launch it with"
                     " torch_outboard.launch, or return NotImplemented during a capture),");
   }
-  stream.is_shown.store(true, std::memory_order_relaxed);
+  stream.is_handle_exposed.store(true, std::memory_order_relaxed);
   return stream_handle(stream);
 }
 

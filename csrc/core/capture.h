@@ -23,9 +23,9 @@ namespace outboard {
 class OUTBOARD_API HostCommand {
  public:
   virtual ~HostCommand() = default;
-  // Run the work. `place` is the replay's position in its stream: failures are reported
+  // Run the work. `position` is the replay's position in its stream: failures are reported
   // there. Must call no driver entry.
-  virtual void run(const WorkPlace& place) noexcept = 0;
+  virtual void run(const WorkPosition& position) noexcept = 0;
   virtual std::string describe() const = 0;
 };
 

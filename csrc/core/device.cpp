@@ -290,18 +290,18 @@ void synchronize_streams(c10::DeviceIndex device) {
 
 }  // namespace
 
-void synchronize_device(c10::DeviceIndex device, Leave leave) {
+void synchronize_device(c10::DeviceIndex device, Interruptible interruptible) {
   check_device_index(device);
   refuse_device_wait(device);
   refuse_gone(device);
   if (!is_open(device)) {
     return;
   }
-  flush_pending(device, leave);
+  flush_pending(device, interruptible);
   detail::fetch_records(device);
-  const std::vector<WorkPlace> replays = detail::graph_replays(device);
+  const std::vector<WorkPosition> replays = detail::graph_replays(device);
   ActivityScope activity(device, "device_synchronize");
-  detail::wait_until_left(device, leave);
+  detail::wait_interruptibly(device, interruptible);
   bool is_done = false;
   if (driver().device_synchronize && !is_capturing_natively()) {
     ob_status status;
@@ -333,14 +333,14 @@ void drain_device(c10::DeviceIndex device) {
     return;
   }
   ensure_open(device);
-  flush_pending(device, Leave::Never);
+  flush_pending(device, Interruptible::No);
   // While a driver captures, the device cannot be waited for as a whole.
   if (driver().device_synchronize && !is_capturing_natively()) {
     const auto wait = [device] {
       const Waiting waiting("device_synchronize", device);
       return driver().device_synchronize(driver().self, device);
     };
-    const WorkPlace place = next_place(default_stream(device));
+    const WorkPosition position = next_position(default_stream(device));
     ActivityScope activity(device, "device_synchronize");
     ob_status status = wait();
     if (!is_unimplemented(status)) {
@@ -355,7 +355,7 @@ void drain_device(c10::DeviceIndex device) {
         if (status != OB_OK) {
           throw;
         }
-        report_failure(place, failure);
+        report_failure(position, failure);
       }
       activity.finish();
       observe_order(ObservedOrder::DeviceSync, device, 0);

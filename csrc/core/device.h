@@ -80,7 +80,7 @@ OUTBOARD_API c10::DeviceIndex exchange_device(c10::DeviceIndex device);
 
 // Wait for all work of the device, then raise its first failure. Do
 // nothing if the device is not open.
-OUTBOARD_API void synchronize_device(c10::DeviceIndex device, Leave leave = Leave::Never);
+OUTBOARD_API void synchronize_device(c10::DeviceIndex device, Interruptible interruptible = Interruptible::No);
 
 // Wait without raising the work's failures, for owners of memory. While streams of the device are
 // capturing, wait for the work that was queued before the capture. The user's next wait raises the

@@ -103,7 +103,7 @@ void Event::record(Stream& stream) {
     handle_ = take_event(stream.device, flags_);
     device_ = stream.device;
   }
-  Standing before = standing_of(stream);
+  StreamPosition before = advance_position(stream);
   detail::fetch_record(stream);
   const ob_status status = driver().event_record(driver().self, device_, stream_raw, handle_);
   if (status != OB_OK) {
@@ -153,8 +153,8 @@ bool Event::query() const {
   return status == OB_OK;
 }
 
-void Event::synchronize(Leave leave) const {
-  wait(leave);
+void Event::synchronize(Interruptible interruptible) const {
+  wait(interruptible);
   if (handle_ != 0) {
     raise_failures(before_);
     detail::after_wait(device_);
@@ -162,7 +162,7 @@ void Event::synchronize(Leave leave) const {
 }
 
 void Event::synchronize_for_queued_work() const {
-  wait(Leave::Never);
+  wait(Interruptible::No);
   if (handle_ != 0) {
     raise_failures(before_, QueryDriver::No);
     detail::after_wait(device_);
@@ -170,18 +170,18 @@ void Event::synchronize_for_queued_work() const {
 }
 
 void Event::drain() const {
-  wait(Leave::Never);
+  wait(Interruptible::No);
 }
 
-void Event::wait(Leave leave) const {
+void Event::wait(Interruptible interruptible) const {
   refuse_captured("synchronize");
   if (handle_ == 0) {
     return;
   }
   ensure_open(device_);
   ActivityScope activity(*before_.stream, {ActivityKind::Wait, "event_synchronize"});
-  if (leave == Leave::OnSignal && detail::can_interrupt("event_synchronize")) {
-    ask_until_done();
+  if (interruptible == Interruptible::Yes && detail::can_interrupt("event_synchronize")) {
+    poll_until_done();
   }
   if (driver().event_synchronize) {
     ob_status status;
@@ -208,7 +208,7 @@ void Event::wait(Leave leave) const {
 }
 
 // Poll, so that a signal may end the wait.
-void Event::ask_until_done() const {
+void Event::poll_until_done() const {
   const auto is_done = [](void* user) {
     const Event& event = *static_cast<const Event*>(user);
     const ob_status status = driver().event_query(driver().self, event.device_, event.handle_);
@@ -220,7 +220,7 @@ void Event::ask_until_done() const {
   void* const self = const_cast<Event*>(this);
   if (!is_done(self)) {
     const Waiting waiting("event_synchronize", device_, before_.stream);
-    detail::ask_until_done(waiting, device_, is_done, self);
+    detail::poll_until_done(waiting, device_, is_done, self);
   }
 }
 

@@ -56,7 +56,7 @@ class OUTBOARD_API Event {
   bool query() const;
   // Wait for the latest record. Then raise, once, the first failure of earlier work that the
   // recording stream has not raised yet.
-  void synchronize(Leave leave = Leave::Never) const;
+  void synchronize(Interruptible interruptible = Interruptible::No) const;
   // Do the same on a thread for which queued work waits, such as a group's thread.
   void synchronize_for_queued_work() const;
   // Wait without raising failures, for owners of memory. The user's next wait raises them.
@@ -69,14 +69,14 @@ class OUTBOARD_API Event {
 
  private:
   void reset() noexcept;
-  void wait(Leave leave) const;
-  void ask_until_done() const;
+  void wait(Interruptible interruptible) const;
+  void poll_until_done() const;
   void refuse_captured(const char* what) const;
 
   c10::DeviceIndex device_ = -1;
   uint32_t flags_;
   uint64_t handle_ = 0;
-  Standing before_;  // state before the latest record; its stream lives as long as the process
+  StreamPosition before_;  // state before the latest record; its stream lives as long as the process
   std::unique_ptr<CaptureMark> mark_;  // the latest record, if it was on a capturing stream
 };
 

@@ -12,11 +12,11 @@ namespace {
 
 // Wait at the end of the process. Return false if a signal ended the
 // wait: the work may never be done.
-bool wait_unless_left(c10::DeviceIndex device) noexcept {
+bool drain_at_exit(c10::DeviceIndex device) noexcept {
   const ob_driver& t = driver();
   try {
     const Waiting waiting(t.device_synchronize ? "device_synchronize" : "stream_synchronize", device);
-    detail::wait_until_left(device, Leave::OnSignal);
+    detail::wait_interruptibly(device, Interruptible::Yes);
     if (t.device_synchronize == nullptr || is_unimplemented(t.device_synchronize(t.self, device))) {
       ob_status status = OB_OK;
       detail::for_each_made_stream(
@@ -50,7 +50,7 @@ void shut_down() noexcept {
     all_closed = false;  // live tensors may still point into its memory, which the end of the process frees
     // A failure cannot be reported any more. The only purpose of the wait is that no work is left
     // running.
-    if (!wait_unless_left(device)) {
+    if (!drain_at_exit(device)) {
       break;
     }
   }

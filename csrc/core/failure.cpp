@@ -21,9 +21,9 @@ namespace {
 std::mutex failures_mutex;
 std::atomic<size_t> kept_count{0};
 
-thread_local const StreamState* failed_here = nullptr;
+thread_local const StreamState* failed_stream = nullptr;
 
-using detail::raise_to;
+using detail::store_max;
 using Lock = std::lock_guard<std::mutex>;
 
 Dependency* find(std::vector<Dependency>& entries, const StreamState& stream) {
@@ -75,7 +75,7 @@ void visit_all_streams(Visit visit) {
 }
 
 // Return the streams whose failures are kept.
-std::vector<StreamState*>& failing() {
+std::vector<StreamState*>& failing_streams() {
   static auto* const list = new std::vector<StreamState*>();
   return *list;
 }
@@ -96,14 +96,14 @@ void mark_needed(const Dependency& on, std::vector<bool>& needed) {
 
 // Drop the failures that no stream will raise any more. They go to `out_dropped`,
 // to be destroyed without a lock.
-void forget(std::vector<Failure>& out_dropped) {
-  std::erase_if(failing(), [&](StreamState* stream) {
+void drop_unneeded(std::vector<Failure>& out_dropped) {
+  std::erase_if(failing_streams(), [&](StreamState* stream) {
     std::vector<Failure>& kept = stream->failures.kept;
     std::vector<bool> needed(kept.size(), false);
     mark_needed(own(*stream, std::numeric_limits<uint64_t>::max()), needed);
     visit_all_streams([&](StreamState& other) {
       const Lock lock(other.failures.mutex);
-      for (const Dependency& on : other.failures.others) {
+      for (const Dependency& on : other.failures.dependencies) {
         if (on.stream == stream) {
           mark_needed(on, needed);
         }
@@ -125,7 +125,7 @@ void forget(std::vector<Failure>& out_dropped) {
 
 // Return true if the work has run and none of its stream's failures is kept. `is_exact`:
 // failures_mutex is held, because there are failures.
-bool is_past(const Dependency& on, bool is_exact) {
+bool is_settled(const Dependency& on, bool is_exact) {
   const StreamFailures& failures = on.stream->failures;
   return on.mark < failures.done.load(std::memory_order_acquire) &&
          !failures.has_driver_work.load(std::memory_order_relaxed) && (!is_exact || failures.kept.empty());
@@ -134,13 +134,13 @@ bool is_past(const Dependency& on, bool is_exact) {
 // Note one dependency. Past dependencies are dropped, so the list stays
 // as short as the work under way.
 void merge(StreamState& stream, const Dependency& on, bool is_exact) {
-  if (on.stream == &stream || is_past(on, is_exact)) {
+  if (on.stream == &stream || is_settled(on, is_exact)) {
     return;
   }
-  std::vector<Dependency>& entries = stream.failures.others.edit();
+  std::vector<Dependency>& entries = stream.failures.dependencies.edit();
   Dependency* known = find(entries, *on.stream);
   if (!known) {
-    std::erase_if(entries, [&](const Dependency& entry) { return is_past(entry, is_exact); });
+    std::erase_if(entries, [&](const Dependency& entry) { return is_settled(entry, is_exact); });
     entries.push_back(on);
     return;
   }
@@ -150,38 +150,38 @@ void merge(StreamState& stream, const Dependency& on, bool is_exact) {
   known->mark = std::max(known->mark, on.mark);
 }
 
-void merge_all(StreamState& stream, const Standing& before, bool is_exact) {
+void merge_all(StreamState& stream, const StreamPosition& before, bool is_exact) {
   const Lock lock(stream.failures.mutex);
   merge(stream, own(*before.stream, before.mark), is_exact);
-  for (const Dependency& on : before.others) {
+  for (const Dependency& on : before.dependencies) {
     merge(stream, on, is_exact);
   }
-  stream.failures.has_others.store(true, std::memory_order_release);
+  stream.failures.has_dependencies.store(true, std::memory_order_release);
 }
 
 // Note that everything before `before` has run.
-void note_done(const Standing& before) {
-  raise_to(before.stream->failures.done, before.mark + 1);
-  for (const Dependency& on : before.others) {
-    raise_to(on.stream->failures.done, on.mark + 1);
+void note_done(const StreamPosition& before) {
+  store_max(before.stream->failures.done, before.mark + 1);
+  for (const Dependency& on : before.dependencies) {
+    store_max(on.stream->failures.done, on.mark + 1);
   }
 }
 
 // Drop the dependencies of `before`, which are settled.
-void drop_others(const Standing& before) {
+void drop_dependencies(const StreamPosition& before) {
   StreamFailures& failures = before.stream->failures;
   const Lock lock(failures.mutex);
-  if (failures.others.is_same(before.others)) {
-    failures.others = {};
-    failures.has_others.store(false, std::memory_order_release);
+  if (failures.dependencies.is_same(before.dependencies)) {
+    failures.dependencies = {};
+    failures.has_dependencies.store(false, std::memory_order_release);
   }
 }
 
-std::exception_ptr take_of_others(const Standing& before) {
+std::exception_ptr take_dependency_failure(const StreamPosition& before) {
   StreamFailures& failures = before.stream->failures;
   const Lock lock(failures.mutex);
-  for (Dependency on : before.others) {
-    std::vector<Dependency>& entries = failures.others.edit();
+  for (Dependency on : before.dependencies) {
+    std::vector<Dependency>& entries = failures.dependencies.edit();
     Dependency* known = find(entries, *on.stream);
     on.last_raised = known ? std::max(known->last_raised, on.last_raised) : on.last_raised;
     if (std::exception_ptr error = take(on)) {
@@ -189,7 +189,7 @@ std::exception_ptr take_of_others(const Standing& before) {
         known->last_raised = on.last_raised;
       } else {
         entries.push_back(on);
-        failures.has_others.store(true, std::memory_order_release);
+        failures.has_dependencies.store(true, std::memory_order_release);
       }
       return error;
     }
@@ -206,8 +206,8 @@ void visit_dependencies(int device, Visit visit) {
     visit(self);
     stream.failures.last_raised.store(self.last_raised, std::memory_order_relaxed);
     const Lock lock(stream.failures.mutex);
-    if (stream.failures.has_others.load(std::memory_order_relaxed)) {
-      for (Dependency& on : stream.failures.others.edit()) {
+    if (stream.failures.has_dependencies.load(std::memory_order_relaxed)) {
+      for (Dependency& on : stream.failures.dependencies.edit()) {
         visit(on);
       }
     }
@@ -228,39 +228,39 @@ std::vector<Dependency>& Dependencies::edit() {
   return list_->entries;
 }
 
-WorkPlace next_place(StreamState& stream) noexcept {
+WorkPosition next_position(StreamState& stream) noexcept {
   return {&stream, stream.failures.mark.load(std::memory_order_relaxed)};
 }
 
-WorkPlace next_own_place(StreamState& stream) noexcept {
+WorkPosition next_unique_position(StreamState& stream) noexcept {
   return {&stream, stream.failures.mark.fetch_add(1, std::memory_order_acq_rel)};
 }
 
-void report_failure(const WorkPlace& place, std::exception_ptr error) noexcept {
-  failed_here = place.stream;
-  StreamFailures& failures = place.stream->failures;
+void report_failure(const WorkPosition& position, std::exception_ptr error) noexcept {
+  failed_stream = position.stream;
+  StreamFailures& failures = position.stream->failures;
   const Lock lock(failures_mutex);
   if (!failures.kept.empty() && !failures.kept.back().is_raised) {
     return;
   }
   if (failures.kept.empty()) {
-    failing().push_back(place.stream);
+    failing_streams().push_back(position.stream);
   }
-  failures.kept.push_back({++failures.count, place.mark, std::move(error)});
+  failures.kept.push_back({++failures.count, position.mark, std::move(error)});
   kept_count.fetch_add(1, std::memory_order_release);
 }
 
-Standing standing_of(StreamState& stream) {
+StreamPosition advance_position(StreamState& stream) {
   StreamFailures& failures = stream.failures;
-  Standing standing{&stream, failures.mark.fetch_add(1, std::memory_order_acq_rel), {}};
-  if (C10_UNLIKELY(failures.has_others.load(std::memory_order_acquire))) {
+  StreamPosition position{&stream, failures.mark.fetch_add(1, std::memory_order_acq_rel), {}};
+  if (C10_UNLIKELY(failures.has_dependencies.load(std::memory_order_acquire))) {
     const Lock lock(failures.mutex);
-    standing.others = failures.others;
+    position.dependencies = failures.dependencies;
   }
-  return standing;
+  return position;
 }
 
-void depend_on(StreamState& stream, const Standing& before) {
+void depend_on(StreamState& stream, const StreamPosition& before) {
   if (before.stream == &stream) {
     return;
   }
@@ -311,23 +311,23 @@ void keep_driver_failure(Stream& stream) {
 
 }  // namespace
 
-void raise_failures(const Standing& before, QueryDriver query) {
+void raise_failures(const StreamPosition& before, QueryDriver query) {
   if (query == QueryDriver::Yes) {
     keep_driver_failure(*before.stream);
-    for (const Dependency& on : before.others) {
+    for (const Dependency& on : before.dependencies) {
       keep_driver_failure(*on.stream);
     }
   }
   if (C10_UNLIKELY(detail::has_records())) {  // before a caller can see the work as done
     detail::read_record(*before.stream);
-    for (const Dependency& on : before.others) {
+    for (const Dependency& on : before.dependencies) {
       detail::read_record(*on.stream);
     }
   }
   note_done(before);
   if (C10_LIKELY(kept_count.load(std::memory_order_acquire) == 0)) {
-    if (!before.others.is_null()) {
-      drop_others(before);
+    if (!before.dependencies.is_null()) {
+      drop_dependencies(before);
     }
     return;
   }
@@ -338,9 +338,9 @@ void raise_failures(const Standing& before, QueryDriver query) {
     Dependency self = own(*before.stream, before.mark);
     error = take(self);
     before.stream->failures.last_raised.store(self.last_raised, std::memory_order_relaxed);
-    error = error ? error : take_of_others(before);
+    error = error ? error : take_dependency_failure(before);
     if (error) {
-      forget(dropped);
+      drop_unneeded(dropped);
     }
   }
   if (error) {
@@ -380,7 +380,7 @@ void raise_device_failures(int device) {
     visit_dependencies(device, find_first);
     if (error) {
       visit_dependencies(device, take_it);
-      forget(dropped);
+      drop_unneeded(dropped);
     }
   }
   if (error) {
@@ -388,16 +388,16 @@ void raise_device_failures(int device) {
   }
 }
 
-void detail::note_done(const WorkPlace& place) noexcept {
-  raise_to(place.stream->failures.done, place.mark + 1);
+void detail::note_done(const WorkPosition& position) noexcept {
+  store_max(position.stream->failures.done, position.mark + 1);
 }
 
 void detail::begin_failure_watch() noexcept {
-  failed_here = nullptr;
+  failed_stream = nullptr;
 }
 
 bool detail::has_failed_here(const StreamState& stream) noexcept {
-  return failed_here == &stream;
+  return failed_stream == &stream;
 }
 
 }  // namespace outboard

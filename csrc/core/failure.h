@@ -29,7 +29,7 @@ namespace outboard {
 struct StreamState;
 
 // The position of host work in its stream's order.
-struct WorkPlace {
+struct WorkPosition {
   StreamState* stream = nullptr;
   uint64_t mark = 0;
 };
@@ -76,10 +76,10 @@ class Dependencies {
 };
 
 // All work before a point in a stream's order.
-struct Standing {
+struct StreamPosition {
   StreamState* stream = nullptr;
   uint64_t mark = 0;
-  Dependencies others;
+  Dependencies dependencies;
 };
 
 // A failure of queued work that some stream has not raised yet.
@@ -98,10 +98,10 @@ struct StreamFailures {
   std::atomic<uint64_t> mark{0};
   std::atomic<uint64_t> done{0};           // work with a smaller mark has run
   std::atomic<uint64_t> last_raised{0};           // number of the last failure that the stream has raised itself
-  std::atomic<bool> has_others{false};     // false if `others` is empty
+  std::atomic<bool> has_dependencies{false};     // false if `dependencies` is empty
   std::atomic<bool> has_driver_work{false};  // such as copies, not queried since
-  std::mutex mutex;                        // guards `others` and `graph_records`; held briefly
-  Dependencies others;                     // the work on which the stream's work depends
+  std::mutex mutex;                        // guards `dependencies` and `graph_records`; held briefly
+  Dependencies dependencies;                     // the work on which the stream's work depends
   uint64_t count = 0;                      // the stream's failures; this and the next are under failure's lock
   std::vector<Failure> kept;
   std::atomic<StreamRecord*> record{nullptr};  // where kernels write their failures; see core/kernel_failure.h
@@ -110,20 +110,20 @@ struct StreamFailures {
 };
 
 // Return the position of work that is queued next. Call it before queueing the work.
-OUTBOARD_API WorkPlace next_place(StreamState& stream) noexcept;
+OUTBOARD_API WorkPosition next_position(StreamState& stream) noexcept;
 // Return a position that no other work of the stream shares: its mark identifies the work.
-OUTBOARD_API WorkPlace next_own_place(StreamState& stream) noexcept;
+OUTBOARD_API WorkPosition next_unique_position(StreamState& stream) noexcept;
 
 // Store a failure of the work; any thread may call it. Failures that follow an unraised failure
 // of the same stream are dropped.
-OUTBOARD_API void report_failure(const WorkPlace& place, std::exception_ptr error) noexcept;
+OUTBOARD_API void report_failure(const WorkPosition& position, std::exception_ptr error) noexcept;
 
 // Return the point after the work queued so far. Call it before recording an event and before
 // waiting for the stream, so that work queued meanwhile by another thread does not count as done.
-OUTBOARD_API Standing standing_of(StreamState& stream);
+OUTBOARD_API StreamPosition advance_position(StreamState& stream);
 
 // Make work that is queued on the stream from now on depend on everything before `before`.
-OUTBOARD_API void depend_on(StreamState& stream, const Standing& before);
+OUTBOARD_API void depend_on(StreamState& stream, const StreamPosition& before);
 
 // Whether to query the driver for failures of its own work. The driver reports them at a wait for
 // the whole stream, which includes work that other threads queue meanwhile. A thread for which
@@ -132,21 +132,21 @@ enum class QueryDriver : bool { No, Yes };
 
 // Raise the first failure that precedes `before` and that its stream has not raised. Call it once
 // all of that work has run.
-OUTBOARD_API void raise_failures(const Standing& before, QueryDriver query = QueryDriver::Yes);
+OUTBOARD_API void raise_failures(const StreamPosition& before, QueryDriver query = QueryDriver::Yes);
 inline void raise_failures(StreamState& stream) {
-  raise_failures(standing_of(stream));
+  raise_failures(advance_position(stream));
 }
 // Do the same for all streams of a device. None of them raises that failure again.
 OUTBOARD_API void raise_device_failures(int device);
 
 namespace detail {
-inline void raise_to(std::atomic<uint64_t>& value, uint64_t least) noexcept {
+inline void store_max(std::atomic<uint64_t>& value, uint64_t least) noexcept {
   uint64_t now = value.load(std::memory_order_relaxed);
   while (now < least && !value.compare_exchange_weak(now, least, std::memory_order_release)) {
   }
 }
-// Note that the stream's work up to the place has run.
-void note_done(const WorkPlace& place) noexcept;
+// Note that the stream's work up to the position has run.
+void note_done(const WorkPosition& position) noexcept;
 // Watch for failures of a stream that are reported on this thread. Such a report shows that the
 // driver ran the work within the call that queued it.
 void begin_failure_watch() noexcept;

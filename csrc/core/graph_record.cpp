@@ -70,7 +70,7 @@ void GraphRecord::set(RecordArguments& record, ob_kernel_arg* args) const noexce
 
 void GraphRecord::begin_replay(StreamState& stream) {
   StreamFailures& failures = stream.failures;
-  const uint64_t mark = next_own_place(stream).mark;
+  const uint64_t mark = next_unique_position(stream).mark;
   const std::lock_guard of_stream(failures.mutex);
   const std::shared_ptr<GraphRecord> self = shared_from_this();
   if (std::ranges::find(failures.graph_records, self) == failures.graph_records.end()) {
@@ -139,8 +139,8 @@ void detail::read_graph_records(StreamState& stream) {
   drop_graph_records(stream);
 }
 
-std::vector<WorkPlace> detail::graph_replays(c10::DeviceIndex device) {
-  std::vector<WorkPlace> replays;
+std::vector<WorkPosition> detail::graph_replays(c10::DeviceIndex device) {
+  std::vector<WorkPosition> replays;
   if (!has_records()) {
     return replays;
   }
@@ -148,21 +148,21 @@ std::vector<WorkPlace> detail::graph_replays(c10::DeviceIndex device) {
       device,
       [](Stream& stream, void* user) {
         if (stream.failures.has_graph_records.load(std::memory_order_acquire)) {
-          static_cast<std::vector<WorkPlace>*>(user)->push_back(next_own_place(stream));
+          static_cast<std::vector<WorkPosition>*>(user)->push_back(next_unique_position(stream));
         }
       },
       &replays);
   return replays;
 }
 
-void detail::end_graph_replays(const std::vector<WorkPlace>& replays) {
+void detail::end_graph_replays(const std::vector<WorkPosition>& replays) {
   if (replays.empty()) {
     return;
   }
   read_graph_records();
-  for (const WorkPlace& place : replays) {
-    note_done(place);
-    drop_graph_records(*place.stream);
+  for (const WorkPosition& position : replays) {
+    note_done(position);
+    drop_graph_records(*position.stream);
   }
 }
 

@@ -65,9 +65,9 @@ void read_graph_records();
 
 // Return the streams of a device with replays that may still be running, with the point after the
 // work queued so far.
-std::vector<WorkPlace> graph_replays(c10::DeviceIndex device);
+std::vector<WorkPosition> graph_replays(c10::DeviceIndex device);
 // Read the records, and note that the work is done. Call it after a wait for the device.
-void end_graph_replays(const std::vector<WorkPlace>& replays);
+void end_graph_replays(const std::vector<WorkPosition>& replays);
 }  // namespace detail
 
 }  // namespace outboard

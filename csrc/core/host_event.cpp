@@ -42,7 +42,7 @@ void destroy_free_handles(c10::DeviceIndex device) {
 
 }  // namespace
 
-HostEvent::HostEvent(Stream& stream) : stream_(stream), place_(next_own_place(stream)) {
+HostEvent::HostEvent(Stream& stream) : stream_(stream), position_(next_unique_position(stream)) {
   stream_handle(stream);  // opens the device
   destroy_free_handles(stream.device);
   OB_CALL(event_create, stream.device, static_cast<uint32_t>(OB_EVENT_HOST), &handle_);
@@ -78,7 +78,7 @@ void HostEvent::signal(std::exception_ptr error) {
     return;
   }
   if (error) {
-    report_failure(place_, std::move(error));
+    report_failure(position_, std::move(error));
   }
   try {
     OB_CALL(event_signal, stream_.device, handle_);
@@ -87,7 +87,7 @@ void HostEvent::signal(std::exception_ptr error) {
     // stream's waits raise the driver's error.
     const std::exception_ptr failure = std::current_exception();
     if (!error) {
-      report_failure(place_, failure);
+      report_failure(position_, failure);
     }
     is_destroyed_.store(driver().event_destroy(driver().self, stream_.device, handle_) == OB_OK);
     if (!is_destroyed_.load()) {

@@ -37,7 +37,7 @@ class OUTBOARD_API HostEvent {
 
  private:
   Stream& stream_;
-  const WorkPlace place_;
+  const WorkPosition position_;
   uint64_t handle_ = 0;
   std::atomic<bool> is_signalled_{false};
   std::atomic<bool> is_destroyed_{false};  // after a signal that failed

@@ -139,7 +139,7 @@ class StreamRecord {
     if (fetched_.load(std::memory_order_acquire) < launches && capture_of(stream) == nullptr) {
       copy(stream, {sizeof(ob_copy), reinterpret_cast<uint64_t>(host_), address_, sizeof(KernelRecord), OB_HOST,
                     stream.device});
-      detail::raise_to(fetched_, launches);
+      detail::store_max(fetched_, launches);
     }
   }
 
@@ -278,7 +278,7 @@ void set_record(StreamState& stream, RecordArguments& record, ob_kernel_arg* arg
     stream_record = &new_record(stream);
   }
   stream_record->prepare(stream);
-  record.ticket = next_own_place(stream).mark;
+  record.ticket = next_unique_position(stream).mark;
   detail::set_record_arguments(stream_record->address(), record, args);
 }
 

@@ -18,8 +18,8 @@ namespace outboard {
 namespace {
 
 // Bounds the memory of the list. A training step has some thousand launches.
-constexpr size_t kMostPending = 8192;
-constexpr std::chrono::milliseconds kPause{100};  // between checks for signals, in a wait for a program
+constexpr size_t kMaxPendingEntries = 8192;
+constexpr std::chrono::milliseconds kSignalCheckInterval{100};  // between checks for signals, in a wait for a program
 
 }  // namespace
 
@@ -28,13 +28,13 @@ struct PendingList {
     std::unique_ptr<DriverCommand> work;
     std::shared_ptr<const Awaited> awaited;
     const char* name;
-    WorkPlace place;  // in the stream's order, when it was added
+    WorkPosition position;  // in the stream's order, when it was added
   };
 
   std::mutex mutex;  // never held during a driver call, nor while Python's lock is waited for
-  std::condition_variable moved;
+  std::condition_variable submission_ended;
   std::deque<Entry> entries;
-  bool is_moving = false;  // a thread is passing an entry to the driver
+  bool is_submitting = false;  // a thread is passing an entry to the driver
 };
 
 namespace {
@@ -50,7 +50,7 @@ EndSignal& end_signal() {
 }
 
 // The stream whose list this thread is passing to the driver.
-thread_local const Stream* moving = nullptr;
+thread_local const Stream* submitting_stream = nullptr;
 
 PendingList& list_of(Stream& stream) {
   PendingList* known = stream.pending.load(std::memory_order_acquire);
@@ -64,25 +64,25 @@ PendingList& list_of(Stream& stream) {
 }
 
 // Pass an entry to the driver. The stream stores a failure, as for all queued work.
-void move(Stream& stream, PendingList::Entry entry) {
-  const Stream* const before = std::exchange(moving, &stream);
+void submit(Stream& stream, PendingList::Entry entry) {
+  const Stream* const before = std::exchange(submitting_stream, &stream);
   try {
     entry.work->queue(stream);
   } catch (...) {
-    report_failure(entry.place, std::current_exception());
+    report_failure(entry.position, std::current_exception());
   }
-  moving = before;
+  submitting_stream = before;
 }
 
 // Wait for another thread that is passing an entry to the driver.
-void wait_until_moved(PendingList& list, const Stream& stream, Leave leave) {
+void wait_for_submission(PendingList& list, const Stream& stream, Interruptible interruptible) {
   const Waiting waiting("kernel_launch", stream.device, &stream);
   std::unique_lock lock(list.mutex);
-  const auto is_moved = [&list] { return !list.is_moving; };
-  if (leave == Leave::OnSignal) {
-    wait_for_thread(waiting, list.moved, lock, is_moved);
+  const auto is_submitted = [&list] { return !list.is_submitting; };
+  if (interruptible == Interruptible::Yes) {
+    wait_for_thread(waiting, list.submission_ended, lock, is_submitted);
   } else {
-    list.moved.wait(lock, is_moved);
+    list.submission_ended.wait(lock, is_submitted);
   }
 }
 
@@ -101,16 +101,16 @@ class WaitDisplay {
 enum class Effort : bool { Poll, Wait };
 
 // Return false if work is left, which happens with Effort::Poll only.
-bool pass_entries(Stream& stream, Effort effort, Leave leave) {
+bool submit_entries(Stream& stream, Effort effort, Interruptible interruptible) {
   PendingList& list = list_of(stream);
   for (;;) {
     std::unique_lock lock(list.mutex);
-    if (list.is_moving) {
+    if (list.is_submitting) {
       lock.unlock();
       if (effort == Effort::Poll) {
         return false;
       }
-      wait_until_moved(list, stream, leave);
+      wait_for_submission(list, stream, interruptible);
       continue;
     }
     if (list.entries.empty()) {
@@ -118,23 +118,23 @@ bool pass_entries(Stream& stream, Effort effort, Leave leave) {
       return true;
     }
     const std::shared_ptr<const Awaited> awaited = list.entries.front().awaited;
-    if (awaited != nullptr && !awaited->is_over()) {
+    if (awaited != nullptr && !awaited->is_ready()) {
       if (effort == Effort::Poll) {
         return false;
       }
       const char* const name = list.entries.front().name;
       lock.unlock();
-      wait_until_over(*awaited, stream, name, leave);
+      wait_until_ready(*awaited, stream, name, interruptible);
       continue;
     }
-    list.is_moving = true;
+    list.is_submitting = true;
     PendingList::Entry entry = std::move(list.entries.front());
     list.entries.pop_front();
     lock.unlock();
-    move(stream, std::move(entry));
+    submit(stream, std::move(entry));
     lock.lock();
-    list.is_moving = false;
-    list.moved.notify_all();
+    list.is_submitting = false;
+    list.submission_ended.notify_all();
   }
 }
 
@@ -152,26 +152,26 @@ void for_each_with_pending(c10::DeviceIndex device, Visit visit) {
 
 }  // namespace
 
-void notify_over() {
+void notify_ready() {
   {
     const std::lock_guard lock(end_signal().mutex);
-  }  // a waiter has read is_over(), or will
+  }  // a waiter has read is_ready(), or will
   end_signal().ended.notify_all();
 }
 
-void wait_until_over(const Awaited& awaited, const Stream& stream, const char* name, Leave leave) {
-  if (awaited.is_over()) {
+void wait_until_ready(const Awaited& awaited, const Stream& stream, const char* name, Interruptible interruptible) {
+  if (awaited.is_ready()) {
     return;
   }
   const Waiting waiting("program_build", stream.device, &stream, name);
   std::unique_lock lock(end_signal().mutex);
-  const bool may_leave = leave == Leave::OnSignal && detail::can_interrupt("");
-  const auto is_over = [&awaited] { return awaited.is_over(); };
+  const bool may_interrupt = interruptible == Interruptible::Yes && detail::can_interrupt("");
+  const auto is_ready = [&awaited] { return awaited.is_ready(); };
   const WaitDisplay display(awaited);
-  while (!end_signal().ended.wait_for(lock, kPause, is_over)) {
+  while (!end_signal().ended.wait_for(lock, kSignalCheckInterval, is_ready)) {
     lock.unlock();
     awaited.show_wait(/*is_at_end=*/false);
-    if (may_leave) {
+    if (may_interrupt) {
       detail::handle_signals();
     }
     lock.lock();
@@ -179,8 +179,8 @@ void wait_until_over(const Awaited& awaited, const Stream& stream, const char* n
 }
 
 bool may_add_pending(const Stream& stream) noexcept {
-  return capture_of(stream) == nullptr && !stream.is_external && !stream.is_shown.load(std::memory_order_relaxed) &&
-         !waits_for_calls() && !is_recording_activities();
+  return capture_of(stream) == nullptr && !stream.is_external &&
+         !stream.is_handle_exposed.load(std::memory_order_relaxed) && !waits_for_calls() && !is_recording_activities();
 }
 
 void add_pending(Stream& stream, std::unique_ptr<DriverCommand> work, std::shared_ptr<const Awaited> awaited,
@@ -192,37 +192,37 @@ void add_pending(Stream& stream, std::unique_ptr<DriverCommand> work, std::share
   bool is_full = false;
   {
     const std::lock_guard lock(list.mutex);
-    list.entries.push_back({std::move(work), std::move(awaited), name, next_place(stream)});
+    list.entries.push_back({std::move(work), std::move(awaited), name, next_position(stream)});
     stream.has_pending.store(true, std::memory_order_release);
-    is_full = list.entries.size() > kMostPending;
+    is_full = list.entries.size() > kMaxPendingEntries;
   }
   if (C10_UNLIKELY(is_full)) {
     flush_pending(stream);
   } else {
-    static_cast<void>(advance(stream));
+    static_cast<void>(submit_ready(stream));
   }
 }
 
-bool advance(Stream& stream) {
-  return moving == &stream || pass_entries(stream, Effort::Poll, Leave::Never);
+bool submit_ready(Stream& stream) {
+  return submitting_stream == &stream || submit_entries(stream, Effort::Poll, Interruptible::No);
 }
 
-void flush_pending(Stream& stream, Leave leave) {
-  if (has_pending(stream) && moving != &stream) {
-    static_cast<void>(pass_entries(stream, Effort::Wait, leave));
+void flush_pending(Stream& stream, Interruptible interruptible) {
+  if (has_pending(stream) && submitting_stream != &stream) {
+    static_cast<void>(submit_entries(stream, Effort::Wait, interruptible));
   }
 }
 
-void flush_pending(c10::DeviceIndex device, Leave leave) {
-  for_each_with_pending(device, [leave](Stream& stream) { flush_pending(stream, leave); });
+void flush_pending(c10::DeviceIndex device, Interruptible interruptible) {
+  for_each_with_pending(device, [interruptible](Stream& stream) { flush_pending(stream, interruptible); });
 }
 
-void flush_all_pending(Leave leave) {
+void flush_all_pending(Interruptible interruptible) {
   if (!is_attached() || !any_device_opened()) {
     return;
   }
   for (int device = 0; device < device_count(); ++device) {
-    flush_pending(static_cast<c10::DeviceIndex>(device), leave);
+    flush_pending(static_cast<c10::DeviceIndex>(device), interruptible);
   }
 }
 

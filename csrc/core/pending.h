@@ -22,16 +22,17 @@ namespace outboard {
 class OUTBOARD_API Awaited {
  public:
   virtual ~Awaited() = default;
-  virtual bool is_over() const noexcept = 0;
+  virtual bool is_ready() const noexcept = 0;
   // Return the driver's kernel once the wait is over. Raise the failure if there is no kernel.
   virtual uint64_t kernel() const = 0;
   // Called every tenth of a second by a waiting thread, and once at the end of the wait.
   virtual void show_wait(bool is_at_end) const noexcept = 0;
 };
-// Notify the threads that wait for an Awaited object. Call it after is_over() has become true.
-OUTBOARD_API void notify_over();
+// Notify the threads that wait for an Awaited object. Call it after is_ready() has become true.
+OUTBOARD_API void notify_ready();
 // Wait for the object. Return at once if it is over.
-OUTBOARD_API void wait_until_over(const Awaited& awaited, const Stream& stream, const char* name, Leave leave);
+OUTBOARD_API void wait_until_ready(const Awaited& awaited, const Stream& stream, const char* name,
+                                   Interruptible interruptible);
 
 // Return true if this thread's work may wait on the stream's list: the stream is not capturing, no
 // caller has its handle and may queue work below the core, no call waits for its work, and no
@@ -48,13 +49,13 @@ OUTBOARD_API void add_pending(Stream& stream, std::unique_ptr<DriverCommand> wor
                               std::shared_ptr<const Awaited> awaited, const char* name);
 
 // Pass work that is ready to the driver, without waiting. Return false if some work is left.
-OUTBOARD_API bool advance(Stream& stream);
+OUTBOARD_API bool submit_ready(Stream& stream);
 // Wait until the list is empty. Return at once on the thread that is passing the list to the
 // driver.
-OUTBOARD_API void flush_pending(Stream& stream, Leave leave = Leave::OnSignal);
+OUTBOARD_API void flush_pending(Stream& stream, Interruptible interruptible = Interruptible::Yes);
 // Do the same for all streams of a device, or of all devices.
-OUTBOARD_API void flush_pending(c10::DeviceIndex device, Leave leave);
-OUTBOARD_API void flush_all_pending(Leave leave);
+OUTBOARD_API void flush_pending(c10::DeviceIndex device, Interruptible interruptible);
+OUTBOARD_API void flush_all_pending(Interruptible interruptible);
 // Drop the lists when the process exits.
 void drop_pending() noexcept;
 

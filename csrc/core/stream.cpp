@@ -194,7 +194,7 @@ bool query_stream(Stream& stream) {
     return true;
   }
   ensure_open(stream.device);
-  if (has_pending(stream) && !advance(stream)) {
+  if (has_pending(stream) && !submit_ready(stream)) {
     return false;
   }
   if (driver().stream_query) {
@@ -221,17 +221,17 @@ ob_status wait_for_stream(const Stream& stream) {
 
 }  // namespace
 
-void synchronize_stream(Stream& stream, Leave leave) {
+void synchronize_stream(Stream& stream, Interruptible interruptible) {
   refuse_in_capture(stream, "synchronizing a capturing stream");
   if (!was_used(stream)) {
     return;
   }
   ensure_open(stream.device);
-  flush_pending(stream, leave);
-  const Standing before = standing_of(stream);
+  flush_pending(stream, interruptible);
+  const StreamPosition before = advance_position(stream);
   detail::fetch_record(stream);
   ActivityScope activity(stream, {ActivityKind::Wait, "stream_synchronize"});
-  detail::wait_until_left(stream, leave, "stream_synchronize");
+  detail::wait_interruptibly(stream, interruptible, "stream_synchronize");
   stream.failures.has_driver_work.store(false, std::memory_order_relaxed);  // this wait raises its failure
   detail::check_wait(wait_for_stream(stream), stream);
   activity.finish();
@@ -250,8 +250,8 @@ void drain_stream(Stream& stream) {
   if (const Capture* capture = capture_of(stream); C10_UNLIKELY(capture != nullptr) && capture->is_native()) {
     return;
   }
-  flush_pending(stream, Leave::Never);
-  const WorkPlace place = next_place(stream);
+  flush_pending(stream, Interruptible::No);
+  const WorkPosition position = next_position(stream);
   ActivityScope activity(stream, {ActivityKind::Wait, "stream_synchronize"});
   try {
     check(wait_for_stream(stream), "stream_synchronize", stream.device);
@@ -262,7 +262,7 @@ void drain_stream(Stream& stream) {
     if (is_lost(stream.device) || wait_for_stream(stream) != OB_OK) {
       throw;
     }
-    report_failure(place, failure);
+    report_failure(position, failure);
   }
   activity.finish();
   observe_order(ObservedOrder::StreamSync, stream.device, stream.id);
@@ -347,8 +347,8 @@ void check_wait(ob_status status, Stream& stream) {
   raise_status(status, "stream_synchronize", stream.device);
 }
 
-void wait_until_left(Stream& stream, Leave leave, const char* entry) {
-  if (leave == Leave::Never || !can_interrupt(entry)) {
+void wait_interruptibly(Stream& stream, Interruptible interruptible, const char* entry) {
+  if (interruptible == Interruptible::No || !can_interrupt(entry)) {
     return;
   }
   const auto is_done = [](void* user) {
@@ -363,11 +363,11 @@ void wait_until_left(Stream& stream, Leave leave, const char* entry) {
     return;
   }
   const Waiting waiting(entry, stream.device, &stream);
-  ask_until_done(waiting, stream.device, is_done, &stream);
+  poll_until_done(waiting, stream.device, is_done, &stream);
 }
 
-void wait_until_left(c10::DeviceIndex device, Leave leave) {
-  if (leave == Leave::Never) {
+void wait_interruptibly(c10::DeviceIndex device, Interruptible interruptible) {
+  if (interruptible == Interruptible::No) {
     return;
   }
   const char* entry = driver().device_synchronize ? "device_synchronize" : "stream_synchronize";
@@ -375,7 +375,7 @@ void wait_until_left(c10::DeviceIndex device, Leave leave) {
       device,
       [](Stream& stream, void* user) {
         if (!is_captured_by_driver(stream)) {
-          wait_until_left(stream, Leave::OnSignal, *static_cast<const char**>(user));
+          wait_interruptibly(stream, Interruptible::Yes, *static_cast<const char**>(user));
         }
       },
       &entry);

@@ -52,7 +52,7 @@ struct StreamState {
   std::atomic<bool> is_made{false};
   uint64_t handle = 0;  // valid once is_made
   std::atomic<bool> has_pending{false};  // work waits on its list; see core/pending.h
-  std::atomic<bool> is_shown{false};  // a caller has the handle, and may queue work below the core
+  std::atomic<bool> is_handle_exposed{false};  // a caller has the handle, and may queue work below the core
   std::atomic<PendingList*> pending{nullptr};
   StreamFailures failures;  // failures of its queued work; see core/failure.h
   std::atomic<Capture*> capture{nullptr};  // the graph capture that takes its queued work; see core/capture.h
@@ -96,7 +96,7 @@ OUTBOARD_API void set_current_stream(Stream& stream) noexcept;
 OUTBOARD_API bool query_stream(Stream& stream);
 // Wait, then raise, once, the first failure of work queued before, on this stream or on streams
 // that it waited for.
-OUTBOARD_API void synchronize_stream(Stream& stream, Leave leave = Leave::Never);
+OUTBOARD_API void synchronize_stream(Stream& stream, Interruptible interruptible = Interruptible::No);
 // Wait without raising failures, for owners of memory. On a capturing stream, wait for the work
 // queued before the capture. The user's next wait raises the failures.
 OUTBOARD_API void drain_stream(Stream& stream);
@@ -136,11 +136,11 @@ namespace detail {
 // stream until it is used again.
 void check_wait(ob_status status, Stream& stream);
 // Wait for the work queued on a created stream, and raise if a signal ends the wait. Does nothing
-// unless `leave` is Leave::OnSignal, a signal may end a wait in `entry`, and the driver has
+// unless `interruptible` is Yes, a signal may end a wait in `entry`, and the driver has
 // stream_query. The driver's own wait afterwards, which raises the failures, is short.
-OUTBOARD_API void wait_until_left(Stream& stream, Leave leave, const char* entry);
+OUTBOARD_API void wait_interruptibly(Stream& stream, Interruptible interruptible, const char* entry);
 // Do the same for all streams of a device, before a wait for the whole device.
-void wait_until_left(c10::DeviceIndex device, Leave leave);
+void wait_interruptibly(c10::DeviceIndex device, Interruptible interruptible);
 // Call visit(stream) for each stream of the device that was made.
 void for_each_made_stream(c10::DeviceIndex device, void (*visit)(Stream&, void*), void* user);
 // Make every stream pass make_stream again, which raises. For a forked child and for a lost device.

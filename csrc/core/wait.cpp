@@ -247,7 +247,7 @@ void handle_signals() {
   handle_hook.load(std::memory_order_acquire)();
 }
 
-void ask_until_done(const Waiting&, c10::DeviceIndex device, bool (*is_done)(void*), void* user) {
+void poll_until_done(const Waiting&, c10::DeviceIndex device, bool (*is_done)(void*), void* user) {
   using namespace std::chrono_literals;
   const auto begin = Clock::now();
   // Most waits are short: spin first, without sleeping past the end or yielding the processor.

@@ -65,15 +65,15 @@ struct InterruptHooks {
 };
 OUTBOARD_API void set_interrupt_hooks(InterruptHooks hooks) noexcept;
 
-// Whether a signal may end the wait: OnSignal for the user's own wait (synchronize()), Never if
+// Whether a signal may end the wait: Yes for the user's own wait (synchronize()), No if
 // something relies on its completion, such as the memory that a copy writes to.
-enum class Leave : bool { Never, OnSignal };
+enum class Interruptible : bool { No, Yes };
 
 namespace detail {
 OUTBOARD_API bool can_interrupt(const char* entry);
 // Poll until the device's work is done, and handle signals meanwhile. Pass on a handler's
 // exception.
-OUTBOARD_API void ask_until_done(const Waiting& waiting, c10::DeviceIndex device, bool (*is_done)(void*), void* user);
+OUTBOARD_API void poll_until_done(const Waiting& waiting, c10::DeviceIndex device, bool (*is_done)(void*), void* user);
 // Handle pending signals, on a thread that can_interrupt. Pass on the handler's exception.
 OUTBOARD_API void handle_signals();
 // Note a driver call on a thread of the core. The process waits for these calls before it exits;

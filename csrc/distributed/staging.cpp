@@ -59,7 +59,7 @@ Staging::Staging(Transport transport, const CallStreams& streams, const Tensors&
   if (transport_ == Transport::Native) {
     is_captured_ = capture_of(*streams_.out) != nullptr;
     if (!is_captured_) {
-      queued_at_ = next_own_place(*streams_.out);
+      queued_at_ = next_unique_position(*streams_.out);
     }
     make_contiguous();
     return;

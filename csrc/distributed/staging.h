@@ -110,7 +110,7 @@ class Staging {
   Tensors read_, written_;          // tensors on the device, or the CPU's own
   Tensors read_views_, out_views_;  // the same memory for the host; empty for Transport::Staged
   Tensors in_, out_;                // Gloo's tensors, or contiguous ones for the driver's collectives
-  WorkPlace queued_at_;             // for Transport::Native
+  WorkPosition queued_at_;             // for Transport::Native
   Event ready_;
   const std::shared_ptr<Done> done_ = std::make_shared<Done>();
   std::vector<Stream*> followed_;

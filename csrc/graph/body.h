@@ -46,7 +46,7 @@ struct Body {
   std::vector<Step> steps;  // in an order in which they may run sequentially
   // Of a native graph: the commands that the driver's host callbacks call, and the graph's handles.
   std::deque<std::unique_ptr<HostCommand>> host_commands;
-  WorkPlace replaying;  // written and read in stream order
+  WorkPosition replaying;  // written and read in stream order
   uint64_t graph = 0;
   uint64_t executable = 0;
 

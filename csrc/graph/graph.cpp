@@ -29,36 +29,36 @@ namespace {
 // One replay of a batch. The body outlives it: graphs are freed when their last replay is done.
 struct BatchRun {
   HostBatch* batch;
-  WorkPlace place;
+  WorkPosition position;
 };
 
 void run_batch(void* user) {
   const std::unique_ptr<BatchRun> run(static_cast<BatchRun*>(user));
   for (const std::unique_ptr<HostCommand>& command : run->batch->commands) {
-    command->run(run->place);
+    command->run(run->position);
   }
 }
 
 // New random numbers for one replay.
 struct CellUpdate {
-  RandomPosition* place;
+  RandomPosition* cell;
   RandomPosition value;
 };
 
 void set_cell(void* user) {
   const std::unique_ptr<CellUpdate> update(static_cast<CellUpdate*>(user));
-  *update->place = update->value;
+  *update->cell = update->value;
 }
 
 // Set where a native graph's host commands report failures.
 struct Replaying {
   Body* body;
-  WorkPlace place;
+  WorkPosition position;
 };
 
 void set_replaying(void* user) {
   const std::unique_ptr<Replaying> now(static_cast<Replaying*>(user));
-  now->body->replaying = now->place;
+  now->body->replaying = now->position;
 }
 
 // Queue work. Return false if it has run on this thread instead.
@@ -93,7 +93,7 @@ bool queue_steps(Body& body, Stream& stream) {
     if (step.command) {
       step.command->queue(target);
     } else {
-      auto run = std::make_unique<BatchRun>(BatchRun{step.batch.get(), next_place(target)});
+      auto run = std::make_unique<BatchRun>(BatchRun{step.batch.get(), next_position(target)});
       is_queued = queue_work(target, run_batch, std::move(run), "graph") && is_queued;
     }
   }
@@ -105,7 +105,7 @@ bool queue_steps(Body& body, Stream& stream) {
 bool launch(Body& body, Stream& stream) {
   bool is_queued = true;
   if (!body.host_commands.empty()) {
-    auto now = std::make_unique<Replaying>(Replaying{&body, next_place(stream)});
+    auto now = std::make_unique<Replaying>(Replaying{&body, next_position(stream)});
     is_queued = queue_work(stream, set_replaying, std::move(now), "graph: begin");
   }
   for (const std::shared_ptr<GraphRecord>& record : body.records) {

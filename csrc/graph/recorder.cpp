@@ -28,7 +28,7 @@ std::string text_of(const Stream& stream) {
 // Host work in a driver's graph, which the driver calls once per launch.
 struct NativeHostWork final : HostCommand {
   NativeHostWork(std::unique_ptr<HostCommand> work, Body& of) : command(std::move(work)), body(of) {}
-  void run(const WorkPlace& on) noexcept override { command->run(on); }
+  void run(const WorkPosition& on) noexcept override { command->run(on); }
   std::string describe() const override { return command->describe(); }
   std::unique_ptr<HostCommand> command;
   Body& body;

@@ -35,7 +35,7 @@ constexpr int kMostUnasked = 8;
 std::atomic<bool> has_built{false};
 std::atomic<bool> has_refused{false};
 
-class PoolBuild final : public BegunBuild {
+class PoolBuild final : public BackgroundBuild {
  public:
   PoolBuild(c10::DeviceIndex device, ProgramText program, std::string entry, const std::string& name,
             std::function<void()> on_refusal)
@@ -70,7 +70,7 @@ class PoolBuild final : public BegunBuild {
     finish();
   }
 
-  bool is_over() const noexcept override { return is_over_.load(std::memory_order_acquire); }
+  bool is_ready() const noexcept override { return is_ready_.load(std::memory_order_acquire); }
 
   uint64_t kernel() const override {
     if (late_failure_) {
@@ -86,7 +86,7 @@ class PoolBuild final : public BegunBuild {
   void show_wait(bool is_at_end) const noexcept override;
 
   uint64_t wait(c10::DeviceIndex device, const char* name) const override {
-    wait_until_over(*this, default_stream(device), name, Leave::OnSignal);
+    wait_until_ready(*this, default_stream(device), name, Interruptible::Yes);
     if (failure_) {
       is_raised_.store(true, std::memory_order_release);
       std::rethrow_exception(failure_);
@@ -98,8 +98,8 @@ class PoolBuild final : public BegunBuild {
   void finish() noexcept {
     program_ = {};
     on_refusal_ = nullptr;
-    is_over_.store(true, std::memory_order_release);
-    notify_over();
+    is_ready_.store(true, std::memory_order_release);
+    notify_ready();
   }
 
   static std::exception_ptr late_refusal(const ProgramRefused& error, bool is_stored) {
@@ -122,7 +122,7 @@ class PoolBuild final : public BegunBuild {
   std::exception_ptr failure_;  // for a caller that waits
   std::exception_ptr late_failure_;  // for a wait after the queued launch
   mutable std::atomic<bool> is_raised_{false};
-  std::atomic<bool> is_over_{false};
+  std::atomic<bool> is_ready_{false};
 };
 
 struct Pool {
@@ -271,9 +271,9 @@ bool may_build_in_background(const Stream& stream) noexcept {
          may_add_pending(stream);
 }
 
-std::shared_ptr<const BegunBuild> start_build(c10::DeviceIndex device, const ProgramText& program,
-                                              const std::string& entry, const std::string& name,
-                                              std::function<void()> on_refusal) {
+std::shared_ptr<const BackgroundBuild> start_build(c10::DeviceIndex device, const ProgramText& program,
+                                                   const std::string& entry, const std::string& name,
+                                                   std::function<void()> on_refusal) {
   Pool& all = pool();
   const std::lock_guard lock(all.mutex);
   if (!has_thread(all)) {

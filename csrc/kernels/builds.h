@@ -33,7 +33,7 @@ bool note_refused(c10::DeviceIndex device, const ProgramText& program);
 OUTBOARD_API bool may_build_in_background(const Stream& stream) noexcept;
 
 // A build on the pool.
-class OUTBOARD_API BegunBuild : public Awaited {
+class OUTBOARD_API BackgroundBuild : public Awaited {
  public:
   // Return true if the build is over, has failed, and the failure was raised.
   virtual bool has_failed() const noexcept = 0;
@@ -44,9 +44,9 @@ class OUTBOARD_API BegunBuild : public Awaited {
 };
 // Start a build. Return null if there is no pool, or no thread can be started. `on_refusal` is
 // called on the pool's thread if the driver refuses the program.
-OUTBOARD_API std::shared_ptr<const BegunBuild> start_build(c10::DeviceIndex device, const ProgramText& program,
-                                                           const std::string& entry, const std::string& name,
-                                                           std::function<void()> on_refusal);
+OUTBOARD_API std::shared_ptr<const BackgroundBuild> start_build(c10::DeviceIndex device, const ProgramText& program,
+                                                                const std::string& entry, const std::string& name,
+                                                                std::function<void()> on_refusal);
 
 // Call `task` once on a thread of the pool, when no build waits. Return false if there is no pool,
 // or no thread can be started. Nothing waits for the task, and at the end of the process it may not

@@ -136,7 +136,8 @@ void DeviceKernel::fill_arguments(c10::ArrayRef<uint64_t> words, uint32_t local_
 // kernel built, if nothing needs to wait or the launch may not.
 bool DeviceKernel::try_add_pending(Stream& stream, ob_launch& launch) const {
   if (may_build_in_background(stream)) {
-    const std::shared_ptr<const BegunBuild> build = launch.kernel == 0 ? kernel_.begun(stream.device) : nullptr;
+    const std::shared_ptr<const BackgroundBuild> build =
+        launch.kernel == 0 ? kernel_.find_background_build(stream.device) : nullptr;
     launch.kernel = kernel_.known(stream.device);
     if (build != nullptr || (launch.kernel != 0 && has_pending(stream))) {
       const RecordArguments record{record_, checked_kernel_};

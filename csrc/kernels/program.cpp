@@ -34,7 +34,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 std::atomic<std::chrono::milliseconds> build_limit{std::chrono::minutes{5}};
-constexpr std::chrono::milliseconds kPause{20};  // between looks at signals and at the clock
+constexpr std::chrono::milliseconds kSignalCheckInterval{20};  // between looks at signals and at the clock
 
 // A build under way.
 struct Build {
@@ -218,7 +218,7 @@ bool wait_for_build(const Key& key, c10::DeviceIndex device, const char* name) {
       }
       return false;
     }
-    all.built.wait_for(lock, kPause);
+    all.built.wait_for(lock, kSignalCheckInterval);
     if (may_leave) {
       lock.unlock();
       detail::handle_signals();
@@ -326,7 +326,7 @@ uint64_t ProgramKernel::handle(c10::DeviceIndex device) const {
   std::atomic<uint64_t>& known = handles_[static_cast<size_t>(device)];
   uint64_t kernel = known.load(std::memory_order_acquire);
   if (C10_UNLIKELY(kernel == 0)) {
-    const std::shared_ptr<const BegunBuild> build = begun(device);
+    const std::shared_ptr<const BackgroundBuild> build = find_background_build(device);
     kernel = build ? build->wait(device, name_.c_str()) : find_kernel(device, program_, entry_, name_);
     known.store(kernel, std::memory_order_release);
   }
@@ -342,10 +342,10 @@ void ProgramKernel::note_refused(c10::DeviceIndex device) const {
 }
 
 bool ProgramKernel::start(c10::DeviceIndex device, const std::function<void()>& on_refusal) const {
-  if (known(device) != 0 || begun(device) != nullptr || known(device) != 0) {
+  if (known(device) != 0 || find_background_build(device) != nullptr || known(device) != 0) {
     return true;
   }
-  std::shared_ptr<const BegunBuild> build = start_build(device, program_, entry_, name_, on_refusal);
+  std::shared_ptr<const BackgroundBuild> build = start_build(device, program_, entry_, name_, on_refusal);
   if (build == nullptr) {
     return false;
   }
@@ -354,21 +354,21 @@ bool ProgramKernel::start(c10::DeviceIndex device, const std::function<void()>& 
   return true;
 }
 
-std::shared_ptr<const BegunBuild> ProgramKernel::begun(c10::DeviceIndex device) const {
-  std::shared_ptr<const BegunBuild> known;  // destroyed without the lock: its failure may be a Python object
+std::shared_ptr<const BackgroundBuild> ProgramKernel::find_background_build(c10::DeviceIndex device) const {
+  std::shared_ptr<const BackgroundBuild> known;  // destroyed without the lock: its failure may be a Python object
   const std::lock_guard lock(mutex_);
-  const auto begun = builds_.find(device);
-  if (begun == builds_.end()) {
+  const auto entry = builds_.find(device);
+  if (entry == builds_.end()) {
     return nullptr;
   }
-  known = begun->second;
-  if (!known->is_over() || (known->has_failed() && !known->is_raised())) {
+  known = entry->second;
+  if (!known->is_ready() || (known->has_failed() && !known->is_raised())) {
     return known;
   }
   if (!known->has_failed()) {
     handles_[static_cast<size_t>(device)].store(known->kernel(), std::memory_order_release);
   }
-  builds_.erase(begun);
+  builds_.erase(entry);
   return nullptr;
 }
 

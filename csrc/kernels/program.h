@@ -55,7 +55,7 @@ OUTBOARD_API void set_build_limit(std::chrono::milliseconds limit) noexcept;
 OUTBOARD_API uint64_t find_kernel(c10::DeviceIndex device, const ProgramText& program, const std::string& entry,
                                   const std::string& name);
 
-class BegunBuild;
+class BackgroundBuild;
 
 // A program's kernel on each device. It is built for a device when its handle there is first
 // requested.
@@ -78,7 +78,7 @@ class OUTBOARD_API ProgramKernel {
   // Return false if there is no pool.
   bool start(c10::DeviceIndex device, const std::function<void()>& on_refusal) const;
   // Return the build that was started, or null if there is none or its failure was raised.
-  std::shared_ptr<const BegunBuild> begun(c10::DeviceIndex device) const;
+  std::shared_ptr<const BackgroundBuild> find_background_build(c10::DeviceIndex device) const;
 
  private:
   const std::string& name_;
@@ -86,7 +86,7 @@ class OUTBOARD_API ProgramKernel {
   std::string entry_;
   mutable std::array<std::atomic<uint64_t>, kMaxDevices> handles_{};  // 0 until it is built there
   mutable std::mutex mutex_;  // guards the members below
-  mutable std::map<c10::DeviceIndex, std::shared_ptr<const BegunBuild>> builds_;
+  mutable std::map<c10::DeviceIndex, std::shared_ptr<const BackgroundBuild>> builds_;
 };
 
 }  // namespace outboard::kernels

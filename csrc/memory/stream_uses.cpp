@@ -116,9 +116,10 @@ void StreamUses::advance(Queue& queue, Effort effort, SettleResult* settled) {
   }
   try {
     // A record waits for the programs of the stream's launches.
-    const bool is_recorded = (effort == Effort::Poll && has_pending(*queue.stream) && !outboard::advance(*queue.stream))
-                                 ? false
-                                 : record_all(queue);
+    const bool is_recorded =
+        (effort == Effort::Poll && has_pending(*queue.stream) && !outboard::submit_ready(*queue.stream))
+            ? false
+            : record_all(queue);
     while (const StreamUse* use = queue.recorded.head) {
       if (effort == Effort::Wait) {
         use->event.drain();

@@ -101,7 +101,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void* event) const override { return !event || static_cast<Event*>(event)->query(); }
   void synchronizeEvent(void* event) const override {
     if (event) {
-      static_cast<Event*>(event)->synchronize(Leave::OnSignal);
+      static_cast<Event*>(event)->synchronize(Interruptible::Yes);
     }
   }
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
@@ -129,10 +129,10 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   bool queryStream(const c10::Stream& stream) const override { return query_stream(from_c10(stream)); }
   void synchronizeStream(const c10::Stream& stream) const override {
     note_sync("synchronize() of a stream");
-    synchronize_stream(from_c10(stream), Leave::OnSignal);
+    synchronize_stream(from_c10(stream), Interruptible::Yes);
   }
   void synchronizeDevice(const c10::DeviceIndex index) const override {
-    synchronize_device(index < 0 ? current_device() : index, Leave::OnSignal);
+    synchronize_device(index < 0 ? current_device() : index, Interruptible::Yes);
   }
   void recordDataPtrOnStream(const c10::DataPtr& ptr, const c10::Stream& stream) const override {
     record_stream(ptr, from_c10(stream));

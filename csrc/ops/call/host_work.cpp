@@ -54,7 +54,7 @@ class HandOver {
 }  // namespace
 
 void HostWork::begin(Stream& stream) {
-  place_ = next_place(stream);
+  position_ = next_position(stream);
   capture_ = capture_of(stream);
   context_ = CallContext::capture();
 }
@@ -67,7 +67,7 @@ bool HostWork::queue(Owned<HostWork> work, const char* name) {
   }
   const auto run_once = [](void* user) {
     const Owned<HostWork> passed(static_cast<HostWork*>(user));
-    passed->run_at(passed->place_, &HostWork::compute);
+    passed->run_at(passed->position_, &HostWork::compute);
   };
   bool is_queued = false;
   {
@@ -79,17 +79,17 @@ bool HostWork::queue(Owned<HostWork> work, const char* name) {
   return true;
 }
 
-void HostWork::run_at(const WorkPlace& place, void (HostWork::*body)()) noexcept {
+void HostWork::run_at(const WorkPosition& position, void (HostWork::*body)()) noexcept {
   try {
     std::optional<CallContext::Scope> in_context;
     if (this != handed_over) {
       in_context.emplace(context_);
     }
-    const KeepWarnings keep_warnings(*place.stream, name());
+    const KeepWarnings keep_warnings(*position.stream, name());
     const c10::impl::ForceDispatchKeyGuard below_autograd(below_autograd_keys());
     (this->*body)();
   } catch (...) {
-    report_failure(place, with_name_of(kind() + name(), /*is_late=*/true));
+    report_failure(position, with_name_of(kind() + name(), /*is_late=*/true));
   }
 }
 

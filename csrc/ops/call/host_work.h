@@ -4,7 +4,7 @@
 //
 // | step  | thread       | what                                                                       |
 // |-------|--------------|----------------------------------------------------------------------------|
-// | begin | the caller's | takes the stream, its capture, the place in its order, the caller's context |
+// | begin | the caller's | takes the stream, its capture and position, the caller's context |
 // | queue | the caller's | passes the work to the driver, or to the graph if the stream captures      |
 // | run   | the driver's | computes below autograd, in the caller's context; once, or in each replay  |
 // | fail  | the driver's | names the work, and stores the exception in the stream (core/failure.h)    |
@@ -34,7 +34,7 @@ class HostWork : public HostCommand {
 
   explicit HostWork(Stream& stream) { begin(stream); }
 
-  Stream& stream() const noexcept { return *place_.stream; }
+  Stream& stream() const noexcept { return *position_.stream; }
   Capture* capture() const noexcept { return capture_; }  // null if the stream does not capture
 
   // Queue the work, and end the call: raise the failure of work that ran within it. The caller's
@@ -44,7 +44,7 @@ class HostWork : public HostCommand {
   // Wait for the stream, raise its failures, and compute here. Not while the stream captures.
   void wait_and_run(const char* name);
 
-  void run(const WorkPlace& place) noexcept final { run_at(place, &HostWork::replay); }
+  void run(const WorkPosition& position) noexcept final { run_at(position, &HostWork::replay); }
   std::string describe() const final { return name(); }
 
  protected:
@@ -60,9 +60,9 @@ class HostWork : public HostCommand {
   virtual void end() noexcept { delete this; }
 
  private:
-  void run_at(const WorkPlace& place, void (HostWork::*body)()) noexcept;
+  void run_at(const WorkPosition& position, void (HostWork::*body)()) noexcept;
 
-  WorkPlace place_;
+  WorkPosition position_;
   Capture* capture_ = nullptr;
   CallContext context_;
 };

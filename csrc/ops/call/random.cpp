@@ -103,15 +103,15 @@ int64_t seed_at(const RandomPosition& position) {
 class CapturedSeed final : public HostCommand {
  public:
   CapturedSeed(std::string op, const RandomDraw& draw, at::Tensor pinned)
-      : op_(std::move(op)), draw_(draw), pinned_(std::move(pinned)), place_(pinned_.mutable_data_ptr<int64_t>()) {}
-  void run(const WorkPlace&) noexcept override { *place_ = seed_at(draw_.when_run()); }
+      : op_(std::move(op)), draw_(draw), pinned_(std::move(pinned)), target_(pinned_.mutable_data_ptr<int64_t>()) {}
+  void run(const WorkPosition&) noexcept override { *target_ = seed_at(draw_.when_run()); }
   std::string describe() const override { return "the seed of " + op_; }
 
  private:
   std::string op_;
   RandomDraw draw_;
   at::Tensor pinned_;
-  int64_t* place_;
+  int64_t* target_;
 };
 
 at::Tensor captured_seed(const Call& call, Stream& stream, Capture& capture) {
